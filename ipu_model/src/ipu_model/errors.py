@@ -1,0 +1,41 @@
+"""The exception classes that PopTorch programs catch; `poptorch` re-exports them."""
+
+from __future__ import annotations
+
+
+class Error(Exception):
+    """Misuse found by the library; `message`, `type` and `location` are plain strings."""
+
+    def __init__(self, message: str, *, type: str = "poptorch_py_error", location: str = "") -> None:
+        super().__init__(message)
+        self.message = message
+        self.type = type
+        self.location = location
+
+    def __str__(self) -> str:
+        return f"'{self.type}': {self.message}"
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return (_rebuild, (self.__class__, self.message, self.type, self.location))
+
+
+class RecoverableError(Error):
+    """A device fault that a reset cures; `recovery_action` names the reset."""
+
+    def __init__(self, message: str, *, recovery_action: str = "IPU_RESET",
+                 type: str = "poplar_recoverable_runtime_error", location: str = "") -> None:
+        super().__init__(message, type=type, location=location)
+        self.recovery_action = recovery_action
+
+
+class UnrecoverableError(Error):
+    """A hardware fault that no reset cures."""
+
+
+def _rebuild(cls: type[Error], message: str, type: str, location: str) -> Error:
+    return cls(message, type=type, location=location)
+
+
+def unsupported(feature: str, nearest: str) -> Error:
+    """Return the error for valid PopTorch that is not available here, naming what works instead."""
+    return Error(f"{feature} is not supported by the IPU Model. {nearest}", type="poptorch_py_error")

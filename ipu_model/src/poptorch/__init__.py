@@ -1,0 +1,1 @@
+"""PopTorch's public API on the IPU Model."""

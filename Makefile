@@ -1,0 +1,68 @@
+# The IPU course. `make lab` opens it, `make test` tests it, `make help` lists the rest.
+# The first run makes .venv and installs requirements.txt; later runs start in seconds.
+
+PYTHON ?=
+PORT ?=
+LAB_ARGS ?=
+TEST_ARGS ?=
+BENCH_ARGS ?=
+LESSON ?=
+
+VENV_PYTHON := .venv/bin/python
+export PYTHON
+# A kernel registered in the learner's home folder must not take the place of this environment's.
+export JUPYTER_PREFER_ENV_PATH := 1
+
+.DEFAULT_GOAL := help
+.PHONY: help setup lab test test-fast notebooks check-notebooks lint format bench lock clean
+
+help: ## list the targets and variables
+	@echo "make TARGET [VARIABLE=value ...]"
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  \1 - \2/p' Makefile | awk -F' - ' '{printf "%-18s %s\n", $$1, $$2}'
+	@echo "variables"
+	@echo "  PYTHON=python3.12     the Python to make .venv with (3.10 to 3.14)"
+	@echo "  PORT=8890             JupyterLab's port (lab)"
+	@echo "  LAB_ARGS=--no-browser more options for JupyterLab (lab)"
+	@echo "  TEST_ARGS='-k text'   more options for pytest (test, test-fast)"
+	@echo "  LESSON='06 07'        only these lessons (notebooks, check-notebooks)"
+	@echo "  BENCH_ARGS=...        more options for the benchmark (bench)"
+
+setup: ## make or update .venv (every target below does this first)
+	@sh tools/setup.sh
+
+lab: setup ## open the course in JupyterLab
+	$(VENV_PYTHON) -m jupyterlab --ServerApp.root_dir=notebooks $(if $(PORT),--port=$(PORT)) \
+	    $(if $(filter 0,$(shell id -u)),--allow-root) $(LAB_ARGS)
+
+test: setup ## run every test, the notebooks among them
+	$(VENV_PYTHON) -m pytest tests ipu_model/tests --nbval notebooks/ $(TEST_ARGS)
+
+test-fast: setup ## run the tests that need neither a whole lesson nor a browser
+	$(VENV_PYTHON) -m pytest tests ipu_model/tests -m "not notebooks and not browser and not slow" $(TEST_ARGS)
+
+notebooks: setup ## build the notebooks from notebooks/source and execute them
+	PYTHONPATH=tools $(VENV_PYTHON) -m notebook_build build $(LESSON)
+
+check-notebooks: setup ## check that the notebooks are what notebooks/source says, without executing them
+	PYTHONPATH=tools $(VENV_PYTHON) -m notebook_build check $(LESSON)
+
+lint: setup ## check style and types
+	$(VENV_PYTHON) -m ruff check .
+	$(VENV_PYTHON) -m ruff format --check .
+	$(VENV_PYTHON) -m mypy
+
+format: setup ## lay out the Python files and sort their imports
+	$(VENV_PYTHON) -m ruff check --fix --quiet --exit-zero .
+	$(VENV_PYTHON) -m ruff format .
+
+bench: setup ## measure the speed of this machine's replay against plain PyTorch
+	$(VENV_PYTHON) bench/run.py $(BENCH_ARGS)
+
+lock: setup ## resolve the ranges in pyproject.toml anew and write requirements.txt
+	$(VENV_PYTHON) -m pip install --quiet --disable-pip-version-check uv
+	$(VENV_PYTHON) tools/lock.py
+
+clean: ## remove caches and build results (.venv stays: remove that by hand)
+	rm -rf build dist ipu_model/build ipu_model/dist .pytest_cache .mypy_cache .ruff_cache .hypothesis profile
+	find . -path ./.venv -prune -o \( -name __pycache__ -o -name .ipynb_checkpoints \) -type d -print | \
+	    while IFS= read -r folder; do rm -rf "$$folder"; done

@@ -1,0 +1,18 @@
+"""Settings for every test, those of the course and those of the IPU Model."""
+
+from __future__ import annotations
+
+import os
+
+from hypothesis import HealthCheck, settings
+
+# The notebooks' kernels inherit these: a backend chosen in the shell would keep figures out of the outputs,
+# and a kernel registered in the home folder would run in another environment than this one.
+os.environ.pop("MPLBACKEND", None)
+os.environ["JUPYTER_PREFER_ENV_PATH"] = "1"
+
+# A deadline would make a result depend on how busy the machine is. In CI the examples are always the same.
+settings.register_profile(
+    "course", deadline=None, derandomize="CI" in os.environ, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.load_profile("course")

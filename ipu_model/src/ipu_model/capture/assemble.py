@@ -1,0 +1,91 @@
+"""Turn what a recorder saw into a `Graph`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch.fx
+from torch import Tensor
+
+from ipu_model.capture.aliases import written_roots
+from ipu_model.capture.cleanup import clean
+from ipu_model.capture.recorder import Recorder
+from ipu_model.capture.torch_private import FakeTensor
+from ipu_model.capture.variables import Slot
+from ipu_model.errors import Error
+from ipu_model.graph import Graph, Output, TensorSpec, Variable
+
+if TYPE_CHECKING:
+    from ipu_model.capture.step import StepResult
+
+
+def assemble(recorder: Recorder, slots: list[Slot], inputs: Sequence[TensorSpec], result: StepResult) -> Graph:
+    """Close the recorded graph with its outputs and gradients, clean it up and describe it."""
+    _check_constants(recorder, slots)
+    weights = [slot for slot in slots if slot.trainable and not slot.is_constant]
+    gradients = {
+        slot.names[0]: recorder.node_for(gradient)
+        for slot, gradient in zip(weights, result.gradients)
+        if gradient is not None
+    }
+    outputs = [_output(recorder, leaf) for leaf in result.leaves]
+    returned = [recorder.node_for(leaf) for leaf in result.leaves if isinstance(leaf, FakeTensor)]
+    loss = recorder.node_for(result.loss) if result.loss is not None else None
+    recorder.graph.output((tuple(returned), tuple(gradients.values())))
+    loss_name = loss.name if loss is not None else None
+    clean(recorder.graph)
+    variables = tuple(_variables(recorder, slots))
+    return Graph(
+        ops=recorder.graph,
+        constants={name: recorder.constants[name] for name in _used_constants(recorder)},
+        variables=variables,
+        inputs=tuple(inputs),
+        input_nodes=tuple(f"input_{number}" for number in range(len(inputs))),
+        outputs=tuple(outputs),
+        rebuild_outputs=result.rebuild,
+        gradients={name: node.name for name, node in gradients.items()},
+        loss=loss_name,
+        loss_spec=TensorSpec.of(result.loss) if result.loss is not None else None,
+        seed_node="seed" if result.loss is not None else None,
+        block_entries=tuple(recorder.trace.block_entries),
+        mutated=_names(written_roots(recorder.graph)),
+        assigned=_names(written_roots(recorder.graph, statistics=False)),
+        draws_random_numbers=recorder.draws_random_numbers,
+    )
+
+
+def _names(roots: Iterable[torch.fx.Node]) -> frozenset[str]:
+    """Name the variables, inputs and constants among `roots`."""
+    return frozenset(node.name for node in roots if node.op in ("placeholder", "get_attr"))
+
+
+def _used_constants(recorder: Recorder) -> list[str]:
+    return [str(node.target) for node in recorder.graph.nodes if node.op == "get_attr"]
+
+
+def _output(recorder: Recorder, leaf: Any) -> Output:
+    if isinstance(leaf, FakeTensor):
+        return Output(recorder.node_for(leaf).name, TensorSpec.of(leaf))
+    return Output(None, None, leaf)
+
+
+def _variables(recorder: Recorder, slots: list[Slot]) -> list[Variable]:
+    return [
+        Variable(slot.names[0], slot.names, slot.spec, slot.trainable, slot.is_buffer, f"variable_{number}")
+        for number, slot in enumerate(slots)
+        if not slot.is_constant
+    ]
+
+
+def _check_constants(recorder: Recorder, slots: list[Slot]) -> None:
+    """Refuse graphs in which a weight was baked in because forward reached it behind the module's back."""
+    owner = {id(slot.tensor): slot for slot in slots if not slot.is_constant}
+    for tensor in recorder.sources.values():
+        slot = owner.get(id(tensor))
+        if slot is not None:
+            raise Error(
+                f"'{slot.names[0]}' is used through a reference kept outside the module's registered parameters "
+                "and buffers, so the device would never see its updates. Use it as an attribute of its module."
+            )
+

@@ -1,0 +1,111 @@
+"""How PopTorch treats some torch functions: losses mark themselves, mixed precision follows the activation.
+
+Works on calls of torch functions inside `forward`, before autograd sees them, so that gradients flow through the
+casts that are inserted here.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+from torch.utils._pytree import tree_map_only
+
+from ipu_model.capture.losses import LOSS_FUNCTIONS
+from ipu_model.capture.trace import Trace
+from ipu_model.errors import Error
+
+# Weights and biases of these take the element type of the first input (executor reference, section 12).
+FOLLOW_ACTIVATION: frozenset[Callable[..., Any]] = frozenset({
+    F.linear, F.bilinear, torch.matmul, torch.mm, torch.bmm, torch.addmm, torch.baddbmm, Tensor.matmul,
+    Tensor.__matmul__, Tensor.mm, Tensor.bmm, F.conv1d, F.conv2d, F.conv3d, F.conv_transpose1d,
+    F.conv_transpose2d, F.conv_transpose3d, torch.conv1d, torch.conv2d, torch.conv3d, F.batch_norm,
+    F.layer_norm, F.group_norm, F.instance_norm, torch.batch_norm, torch.layer_norm, torch.group_norm,
+})  # fmt: skip
+
+# Positions of running statistics, which keep the element type of their buffers.
+_STATISTICS = {F.batch_norm: (1, 2), F.instance_norm: (1, 2), torch.batch_norm: (3, 4)}
+_STATISTICS_NAMES = ("running_mean", "running_var")
+
+# torch wants 64-bit indices here, the device has 32-bit ones: programs send those to save transfer.
+_WIDE_INDEX: frozenset[Callable[..., Any]] = frozenset({
+    F.cross_entropy, F.nll_loss, F.one_hot, torch.gather, Tensor.gather, torch.scatter, Tensor.scatter,
+    Tensor.scatter_, torch.scatter_add, Tensor.scatter_add, Tensor.scatter_add_, torch.take_along_dim,
+})  # fmt: skip
+
+_FACTORIES: frozenset[Callable[..., Any]] = frozenset({
+    torch.zeros, torch.ones, torch.rand, torch.randn, torch.arange, torch.full, torch.tensor, torch.empty,
+    torch.randint, torch.randperm, torch.linspace, torch.eye,
+})  # fmt: skip
+
+_logger = logging.getLogger("poptorch::python")
+
+
+class DeviceFunctions(TorchFunctionMode):
+    """Applies PopTorch's rules to torch functions called while a model is traced."""
+
+    def __init__(self, trace: Trace) -> None:
+        super().__init__()
+        self.trace = trace
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = dict(kwargs or {})
+        if func in FOLLOW_ACTIVATION:
+            args, kwargs = follow_activation(func, args, kwargs)
+        if func in _WIDE_INDEX:
+            args, kwargs = tree_map_only(Tensor, _widened, (args, kwargs))
+        if func in _FACTORIES and kwargs.get("device") is None:
+            _warn_forced(func)
+        if func in LOSS_FUNCTIONS:
+            _refuse_class_weights(func, args, kwargs)
+        result = func(*args, **kwargs)
+        if func in LOSS_FUNCTIONS and isinstance(result, Tensor):
+            self.trace.mark_loss(result)
+        return result
+
+
+def follow_activation(
+    func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Cast floating weights and biases of `func` to the element type of its first tensor argument."""
+    first = next((a for a in (*args, *kwargs.values()) if isinstance(a, Tensor)), None)
+    if first is None or first.dtype not in (torch.float16, torch.float32):
+        return args, kwargs
+    keep = _STATISTICS.get(func, ())
+
+    def cast(value: Any) -> Any:
+        mixed = isinstance(value, Tensor) and value.dtype in (torch.float16, torch.float32)
+        return value.to(first.dtype) if mixed and value.dtype != first.dtype else value
+
+    new_args = tuple(a if i in keep else cast(a) for i, a in enumerate(args))
+    return new_args, {k: v if k in _STATISTICS_NAMES else cast(v) for k, v in kwargs.items()}
+
+
+def _widened(tensor: Tensor) -> Tensor:
+    return tensor.long() if tensor.dtype in (torch.int32, torch.int16, torch.int8, torch.uint8) else tensor
+
+
+def _refuse_class_weights(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    if func in (F.cross_entropy, F.nll_loss):
+        weight = kwargs.get("weight", args[2] if len(args) > 2 else None)
+        if weight is not None:
+            raise Error(
+                f"{func.__name__}: class weights are not supported by PopTorch. Use reduction='none' and multiply "
+                "the losses of the samples by weight[target], then poptorch.identity_loss(..., reduction='mean')."
+            )
+
+
+_already_warned: set[str] = set()
+
+
+def _warn_forced(func: Callable[..., Any]) -> None:
+    """Say once a process and function that a new tensor lands on the device."""
+    name = getattr(func, "__name__", str(func))
+    if name not in _already_warned:
+        _already_warned.add(name)
+        _logger.warning("No device set in torch.%s(): forcing to IPU", name)

@@ -1,0 +1,184 @@
+"""Record every aten op of a forward and backward pass, on fake tensors, straight into an `fx.Graph`."""
+
+from __future__ import annotations
+
+import operator
+from typing import Any
+
+import torch
+import torch.fx
+from torch import Tensor
+from torch.utils._pytree import tree_map_only
+
+from ipu_model.capture.torch_private import (
+    FakeTensor,
+    TorchDispatchMode,
+    autograd_node_in_progress,
+    in_backward,
+    last_sequence_number,
+    modes_disabled,
+    sequence_number,
+)
+from ipu_model.capture.trace import BEFORE_ANY_BLOCK, Trace
+from ipu_model.errors import Error
+from ipu_model.graph import Phase, TensorSpec
+from ipu_model.placement import Placement
+
+Where = tuple[Phase, Placement, str]
+
+# Queries and profiler brackets: they compute nothing and must not reach the graph.
+NOT_RECORDED = frozenset({torch.ops.prim.device.default, torch.ops.aten.sym_size.int})
+
+
+class Recorder(TorchDispatchMode):
+    """A dispatch mode that appends what it sees to `trace.nodes`.
+
+    Must be entered inside a `FakeTensorMode`. Every tensor met is kept alive until the recorder is dropped,
+    because nodes are found by the identity of their tensors.
+    """
+
+    def __init__(self, trace: Trace) -> None:
+        super().__init__()
+        self.trace = trace
+        self.graph = trace.nodes
+        self.constants: dict[str, Tensor] = {}
+        self.sources: dict[str, Tensor] = {}
+        self.draws_random_numbers = False
+        self._node_of: dict[int, torch.fx.Node] = {}
+        self._keep: list[Tensor] = []
+        self._stand_ins: dict[int, Tensor] = {}
+        self._values: dict[int, Tensor] = {}
+        self._where: dict[int, Where] = {}
+        trace.node_of = lambda tensor: self._node_of.get(id(tensor))
+
+    def bind(self, tensor: Tensor, node: torch.fx.Node) -> None:
+        """Say that `node` computes `tensor`."""
+        self._node_of[id(tensor)] = node
+        self._keep.append(tensor)
+        node.meta["spec"] = TensorSpec.of(tensor)
+
+    def placeholder(self, name: str, tensor: Tensor) -> torch.fx.Node:
+        """Add a graph input for `tensor`."""
+        node = self.graph.placeholder(name)
+        self.bind(tensor, node)
+        return node
+
+    def node_for(self, tensor: Tensor) -> torch.fx.Node:
+        """Return the node of a tensor of this trace."""
+        node = self._node_of.get(id(tensor))
+        if node is None:
+            raise Error(
+                "A tensor of this trace was made where the recorder could not see it (for instance in another "
+                "thread, or by an earlier call). Compute it inside forward, in the thread that calls the model."
+            )
+        return node
+
+    def _stand_in(self, tensor: Tensor) -> Tensor:
+        """Return a fake for a real tensor that forward uses: a constant of the graph, with its present value.
+
+        The real one is never handed to an op: an op in place would change it.
+        """
+        if isinstance(tensor, FakeTensor):
+            return tensor
+        known = self._stand_ins.get(id(tensor))
+        if known is not None:
+            return known
+        with modes_disabled():
+            value = tensor.detach().clone()
+        fake = torch.empty_strided(value.shape, value.stride(), dtype=value.dtype)
+        name = f"constant_{len(self.constants)}"
+        self.constants[name] = value
+        self.sources[name] = tensor
+        with self.graph.inserting_before(self.first_op()):
+            node = self.graph.get_attr(name)
+        self.bind(fake, node)
+        self._stand_ins[id(tensor)] = fake
+        self._values[id(fake)] = value
+        return fake
+
+    def _constant_item(self, func: Any, args: Any) -> Any | None:
+        """Return the Python number of a constant that is read with `.item()`, if that is what `func` does."""
+        if func is not torch.ops.aten._local_scalar_dense.default:
+            return None
+        value = self._values.get(id(args[0]))
+        if value is None:
+            return None
+        with modes_disabled():
+            return value.item()
+
+    def first_op(self) -> torch.fx.Node:
+        for node in self.graph.nodes:
+            if node.op not in ("placeholder", "get_attr"):
+                return node
+        return self.graph._root
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if func in NOT_RECORDED or func.namespace == "profiler":
+            return func(*args, **kwargs)
+        where = self._place(func)
+        args, kwargs = tree_map_only(Tensor, self._stand_in, (args, kwargs))
+        number = self._constant_item(func, args)
+        if number is not None:
+            return number
+        node_args, node_kwargs = tree_map_only(Tensor, self.node_for, (args, kwargs))
+        result = func(*args, **kwargs)
+        node = self.graph.call_function(func, node_args, node_kwargs)
+        self._describe(node, where)
+        self._bind_results(node, result, where)
+        self._follow_constants(func, args, result)
+        if torch.Tag.nondeterministic_seeded in func.tags:
+            self.draws_random_numbers = True
+        return result
+
+    def _follow_constants(self, func: Any, args: Any, result: Any) -> None:
+        """Keep track of which tensors still have a value known at compile time."""
+        if func is torch.ops.aten.lift_fresh.default and id(args[0]) in self._values:
+            self._values[id(result)] = self._values[id(args[0])]
+        elif func._schema.is_mutable:
+            for tensor in args:
+                self._values.pop(id(tensor), None)
+
+    def _bind_results(self, node: torch.fx.Node, result: Any, where: Where) -> None:
+        if isinstance(result, Tensor):
+            self.bind(result, node)
+            return
+        if not isinstance(result, (tuple, list)):
+            node.meta["spec"] = None
+            return
+        node.meta["spec"] = tuple(TensorSpec.of(t) if isinstance(t, Tensor) else None for t in result)
+        for index, item in enumerate(result):
+            if isinstance(item, Tensor):
+                part = self.graph.call_function(operator.getitem, (node, index))
+                self._describe(part, where)
+                self.bind(item, part)
+
+    def _describe(self, node: torch.fx.Node, where: Where) -> None:
+        node.meta["phase"], node.meta["placement"], node.meta["scope"] = where
+
+    def _place(self, func: Any) -> Where:
+        """Decide phase, placement and scope: a backward op belongs where its forward op was."""
+        if in_backward():
+            running = autograd_node_in_progress()
+            number = sequence_number(running) if running is not None else -1
+            phase, placement, scope = self._where_recorded(number)
+            return Phase.BACKWARD, placement, scope
+        if self.trace.phase is Phase.BACKWARD:
+            return Phase.BACKWARD, self._last_placement(), ""
+        where = (Phase.FORWARD, self.trace.place_forward_op(func.name()), self.trace.scopes[-1])
+        self._where.setdefault(last_sequence_number(), where)
+        return where
+
+    def _where_recorded(self, number: int) -> Where:
+        """Return where the forward op of sequence number `number` was, or the nearest one before it."""
+        found = self._where.get(number)
+        if found is not None:
+            return found
+        earlier = [known for known in self._where if known <= number]
+        if earlier:
+            return self._where[max(earlier)]
+        return Phase.FORWARD, self._last_placement(), ""
+
+    def _last_placement(self) -> Placement:
+        entries = self.trace.block_entries
+        return entries[-1] if entries else BEFORE_ANY_BLOCK

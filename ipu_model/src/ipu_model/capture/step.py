@@ -1,0 +1,198 @@
+"""Trace one micro-batch of a model, forward and backward, into a `Graph`."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
+
+from ipu_model import tracing
+from ipu_model.capture.assemble import assemble
+from ipu_model.capture.functions import DeviceFunctions
+from ipu_model.capture.losses import final_loss
+from ipu_model.capture.recorder import Recorder
+from ipu_model.capture.torch_private import (
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+    FakeTensorMode,
+    mkldnn_disabled,
+)
+from ipu_model.capture.trace import Placer, Trace
+from ipu_model.capture.variables import AttributeKeeper, Slot, check_not_reassigned, fake_like, slots_of
+from ipu_model.errors import Error
+from ipu_model.graph import Graph, Phase, TensorSpec
+
+Call = Callable[[nn.Module, list[Tensor]], Any]
+Flatten = Callable[[Any], tuple[list[Any], Callable[[list[Any]], Any]]]
+
+
+def capture(
+    module: nn.Module, inputs: Sequence[TensorSpec], call: Call, flatten: Flatten, *, training: bool, placer: Placer,
+    before_forward: Callable[[], None] = lambda: None,
+) -> Graph:  # fmt: skip
+    """Run `module`'s forward once on fake tensors, and its backward for training, and return the graph.
+
+    `inputs` describe one micro-batch; `call(module, tensors)` rebuilds the arguments and calls the module;
+    `flatten(outputs)` returns the leaves of its result and a function that rebuilds it.
+
+    Raises:
+        Error: a model that branches on data, has no loss (or several), or breaks a rule of blocks or buffers.
+    """
+    trace = Trace(placer, training)
+    recorder = Recorder(trace)
+    keeper = AttributeKeeper(module)
+    slots = slots_of(module)
+    with ExitStack() as stack:
+        stack.enter_context(tracing.active(trace))
+        stack.callback(keeper.restore)
+        before_forward()
+        stack.enter_context(_tracing_backends())
+        stack.enter_context(FakeTensorMode(allow_non_fake_inputs=True))
+        fakes = [None if slot.is_constant else fake_like(slot.spec, slot.trainable) for slot in slots]
+        fake_inputs = [fake_like(spec) for spec in inputs]
+        _declare(recorder, slots, fakes, fake_inputs)
+        stack.enter_context(_scopes(module, trace))
+        stack.enter_context(recorder)
+        step = _Step(module, call, flatten, trace, training, [f for s, f in zip(slots, fakes) if s.trainable])
+        with _static_only(trace):
+            result = _run_swapped(step, slots, fakes, fake_inputs, recorder)
+    return assemble(recorder, slots, inputs, result)
+
+
+def _declare(recorder: Recorder, slots: list[Slot], fakes: list[Tensor | None], inputs: list[Tensor]) -> None:
+    """Add the placeholders of variables and inputs; constants are added when they are met."""
+    for number, fake in enumerate(fakes):
+        if fake is not None:
+            recorder.placeholder(f"variable_{number}", fake)
+    for number, fake in enumerate(inputs):
+        recorder.placeholder(f"input_{number}", fake)
+
+
+class StepResult:
+    """What tracing a step left: output leaves, the loss and the gradients, all fake tensors."""
+
+    def __init__(self, leaves: list[Any], rebuild: Callable[[list[Any]], Any]) -> None:
+        self.leaves = leaves
+        self.rebuild = rebuild
+        self.loss: Tensor | None = None
+        self.seed: Tensor | None = None
+        self.gradients: list[Tensor | None] = []
+
+
+class _Step(nn.Module):
+    """Forward and backward as one module call, so that both see the swapped parameters."""
+
+    def __init__(
+        self, module: nn.Module, call: Call, flatten: Flatten, trace: Trace, training: bool, weights: list[Tensor | None]
+    ) -> None:  # fmt: skip
+        super().__init__()
+        self.model = module
+        self._call, self._flatten, self._trace = call, flatten, trace
+        self._training, self._weights = training, [w for w in weights if w is not None]
+
+    def forward(self, tensors: list[Tensor], recorder: Recorder) -> StepResult:
+        """Trace `tensors` through the model, then its backward pass."""
+        before = dict(self.model.named_parameters(remove_duplicate=False))
+        before.update(self.model.named_buffers(remove_duplicate=False))
+        with torch.enable_grad() if self._training else torch.no_grad(), DeviceFunctions(self._trace):
+            outputs = self._call(self.model, tensors)
+        check_not_reassigned(self.model, before)
+        result = StepResult(*self._flatten(outputs))
+        if self._training:
+            self._differentiate(result, recorder)
+        return result
+
+    def _differentiate(self, result: StepResult, recorder: Recorder) -> None:
+        loss = final_loss(self._trace, [leaf for leaf in result.leaves if isinstance(leaf, Tensor)])
+        result.loss = loss
+        self._trace.phase = Phase.BACKWARD
+        result.seed = fake_like(TensorSpec.contiguous(tuple(loss.shape), loss.dtype))
+        with recorder.graph.inserting_before(recorder.first_op()):
+            recorder.placeholder("seed", result.seed)
+        if loss.requires_grad and self._weights:
+            result.gradients = list(
+                torch.autograd.grad(loss, self._weights, grad_outputs=result.seed, allow_unused=True)
+            )
+
+
+def _run_swapped(
+    step: _Step, slots: list[Slot], fakes: list[Tensor | None], inputs: list[Tensor], recorder: Recorder
+) -> StepResult:
+    """Call `step` with the module's tensors replaced by their fakes, ties kept."""
+    swapped = {f"model.{name}": fake for slot, fake in zip(slots, fakes) if fake is not None for name in slot.names}
+    result: StepResult = torch.func.functional_call(step, swapped, (inputs, recorder))
+    return result
+
+
+@contextmanager
+def _tracing_backends() -> Iterator[None]:
+    """Trace fused kernels as the plain ops they stand for: LSTM, attention, transformer fast paths."""
+    fast_path = torch.backends.mha.get_fastpath_enabled()
+    half_math = torch.backends.cuda.fp16_bf16_reduction_math_sdp_allowed()
+    validate = torch.distributions.Distribution._validate_args
+    torch.backends.mha.set_fastpath_enabled(False)
+    # Despite its name it also decides whether attention on fp16 tensors is traced as fp16 ops on the CPU.
+    torch.backends.cuda.allow_fp16_bf16_reduction_math_sdp(True)
+    torch.distributions.Distribution.set_default_validate_args(False)
+    try:
+        with mkldnn_disabled(), sdpa_kernel(SDPBackend.MATH):
+            yield
+    finally:
+        torch.backends.mha.set_fastpath_enabled(fast_path)
+        torch.backends.cuda.allow_fp16_bf16_reduction_math_sdp(half_math)
+        torch.distributions.Distribution.set_default_validate_args(validate)
+
+
+@contextmanager
+def _scopes(module: nn.Module, trace: Trace) -> Iterator[None]:
+    """Keep `trace.scopes` in step with the submodule whose forward is running."""
+    names = {id(child): name for name, child in module.named_modules()}
+
+    def enter(child: nn.Module, args: Any) -> None:
+        trace.scopes.append(names.get(id(child), trace.scopes[-1]))
+
+    def leave(child: nn.Module, args: Any, output: Any) -> None:
+        trace.scopes.pop()
+
+    handles = [register_module_forward_pre_hook(enter), register_module_forward_hook(leave, always_call=True)]
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+@contextmanager
+def _static_only(trace: Trace) -> Iterator[None]:
+    """Turn torch's complaints about data-dependent Python into one that names module and line."""
+    try:
+        yield
+    except DataDependentOutputException as error:
+        raise Error(
+            f"The model branches on data: it reads the value of a tensor in Python ({_place(trace, error)}). The graph "
+            "is static, forward runs once for each compilation. Use torch.where, masks or a registered buffer instead "
+            "of `if tensor:`, `.item()`, `.tolist()` or `float(tensor)`."
+        ) from error
+    except DynamicOutputShapeException as error:
+        raise Error(
+            f"The shape of a result depends on data ({error}; {_place(trace, error)}). Every shape must be known when "
+            "the model is compiled. Use torch.where or multiply by a mask instead of boolean indexing or nonzero()."
+        ) from error
+    except RuntimeError as error:
+        if ".numpy() is not supported" not in str(error):
+            raise
+        raise Error(f"Illegal move to CPU: forward converts a device tensor to NumPy ({_place(trace, error)}).") from error
+
+
+def _place(trace: Trace, error: BaseException) -> str:
+    """Name the module and the last line of user code that led to `error`."""
+    frames = [f for f in traceback.extract_tb(error.__traceback__) if "/torch/" not in f.filename.replace("\\", "/")]
+    frames = [f for f in frames if "ipu_model" not in f.filename]
+    where = f"line {frames[-1].lineno} of {frames[-1].name}: {frames[-1].line}" if frames else "unknown line"
+    return f"module '{trace.scopes[-1] or 'model'}', {where}"

@@ -1,0 +1,68 @@
+"""Every private or semi-private PyTorch name that capture needs; each has a canary test.
+
+Replay of a captured graph needs public names only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import (
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+    FakeTensor,
+    FakeTensorMode,
+)
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._python_dispatch import _disable_current_modes as modes_disabled
+
+__all__ = [
+    "DataDependentOutputException",
+    "DynamicOutputShapeException",
+    "FakeTensor",
+    "FakeTensorMode",
+    "TorchDispatchMode",
+    "autograd_node_in_progress",
+    "in_backward",
+    "last_sequence_number",
+    "mkldnn_disabled",
+    "modes_disabled",
+    "sequence_number",
+]
+
+
+def last_sequence_number() -> int:
+    """Return the sequence number of the autograd node created last in this thread."""
+    return torch._C._autograd._get_sequence_nr() - 1
+
+
+def in_backward() -> bool:
+    """Return whether the autograd engine is running a backward pass in this thread."""
+    return torch._C._current_graph_task_id() != -1
+
+
+def autograd_node_in_progress() -> Any | None:
+    """Return the autograd node whose backward is being computed, if any."""
+    return torch._C._current_autograd_node()
+
+
+def sequence_number(node: Any) -> int:
+    """Return the sequence number that forward gave to an autograd node."""
+    return int(node._sequence_nr())
+
+
+@contextmanager
+def mkldnn_disabled() -> Iterator[None]:
+    """Keep fused oneDNN kernels out of a trace: their workspaces have no fake counterpart.
+
+    The public `torch.backends.mkldnn.flags` also touches TF32 settings and warns about them.
+    """
+    before = torch._C._get_mkldnn_enabled()
+    torch._C._set_mkldnn_enabled(False)
+    try:
+        yield
+    finally:
+        torch._C._set_mkldnn_enabled(before)

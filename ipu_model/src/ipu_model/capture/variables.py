@@ -1,0 +1,136 @@
+"""The weights and buffers of a module as device variables, and their fake stand-ins for tracing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves
+
+from ipu_model.capture.torch_private import FakeTensor
+from ipu_model.errors import Error
+from ipu_model.graph import TensorSpec
+
+# 64-bit numbers do not exist on the device (executor reference, section 5.4).
+DEVICE_DTYPE = {torch.float64: torch.float32, torch.bfloat16: torch.float32}
+
+_BATCH_NORMS = (nn.modules.batchnorm._NormBase,)
+
+
+@dataclass(frozen=True)
+class Slot:
+    """One distinct tensor of a module under all its dotted names."""
+
+    names: tuple[str, ...]
+    tensor: Tensor
+    is_buffer: bool
+
+    @property
+    def is_constant(self) -> bool:
+        """Whether the device treats it as a constant: integer and bool tensors are frozen at compile time."""
+        return not self.tensor.is_floating_point()
+
+    @property
+    def spec(self) -> TensorSpec:
+        """The device's description of the tensor."""
+        dtype = DEVICE_DTYPE.get(self.tensor.dtype, self.tensor.dtype)
+        return TensorSpec.contiguous(tuple(self.tensor.shape), dtype)
+
+    @property
+    def trainable(self) -> bool:
+        """Whether an optimiser may change it."""
+        return not self.is_buffer and self.tensor.requires_grad
+
+
+def slots_of(module: nn.Module) -> list[Slot]:
+    """List the distinct parameters, then the distinct buffers of `module`, each with all its names.
+
+    Raises:
+        Error: a buffer that is not a tensor.
+    """
+    found: dict[int, tuple[list[str], Tensor, bool]] = {}
+    for is_buffer, named in ((False, _parameters(module)), (True, _buffers(module))):
+        for name, tensor in named:
+            found.setdefault(id(tensor), ([], tensor, is_buffer))[0].append(name)
+    return [Slot(tuple(names), tensor, is_buffer) for names, tensor, is_buffer in found.values()]
+
+
+def _parameters(module: nn.Module) -> Iterator[tuple[str, Tensor]]:
+    return module.named_parameters(remove_duplicate=False)
+
+
+def _buffers(module: nn.Module) -> Iterator[tuple[str, Tensor]]:
+    for name, buffer in module.named_buffers(remove_duplicate=False):
+        if not isinstance(buffer, Tensor):
+            raise Error(f"All buffers must be an instance of torch.Tensor (Got {type(buffer)} for '{name}').")
+        yield name, buffer
+
+
+def fake_like(spec: TensorSpec, requires_grad: bool = False) -> Tensor:
+    """Make a tensor without data; call inside a fake mode."""
+    fake = torch.empty_strided(spec.shape, spec.stride, dtype=spec.dtype)
+    return fake.requires_grad_(requires_grad and spec.dtype.is_floating_point)
+
+
+def check_not_reassigned(module: nn.Module, before: dict[str, Tensor]) -> None:
+    """Refuse a forward that replaced or deleted a registered parameter or buffer.
+
+    Raises:
+        Error: names the tensor; buffers that batch normalisation owns are exempt.
+    """
+    exempt = {
+        f"{prefix}.{name}" if prefix else name
+        for prefix, child in module.named_modules(remove_duplicate=False)
+        if isinstance(child, _BATCH_NORMS)
+        for name in child._buffers
+    }
+    after = dict(module.named_parameters(remove_duplicate=False))
+    after.update(module.named_buffers(remove_duplicate=False))
+    for name, tensor in before.items():
+        if name in exempt or after.get(name) is tensor:
+            continue
+        kind = "Parameter" if isinstance(tensor, nn.Parameter) or tensor.requires_grad else "Buffer"
+        verb = "reassigned" if name in after else "removed"
+        fix = f"Change it in place instead, e.g. self.{name.rsplit('.', 1)[-1]}.add_(1) or .copy_(new_value)."
+        raise Error(f"{kind} {name} is {verb} {_WHERE[verb]} the model when calling the forward method. {fix}")
+
+
+_WHERE = {"reassigned": "within", "removed": "from"}
+
+
+class AttributeKeeper:
+    """Remembers the plain attributes of a module tree, to take out fake tensors that forward left behind.
+
+    Python values that forward stores stay, as its other Python side effects do.
+    """
+
+    def __init__(self, module: nn.Module) -> None:
+        self._before = [(child, _snapshot(child)) for child in module.modules()]
+
+    def restore(self) -> None:
+        """Put back every attribute whose value now holds a fake tensor, and every registered tensor."""
+        for child, before in self._before:
+            for registry in ("_parameters", "_buffers", "_modules"):
+                live = vars(child)[registry]
+                if any(live.get(k) is not v for k, v in before[registry].items()) or len(live) != len(before[registry]):
+                    live.clear()
+                    live.update(before[registry])
+            for name, value in list(vars(child).items()):
+                if name in ("_parameters", "_buffers", "_modules") or not _holds_fake(value):
+                    continue
+                if name in before:
+                    vars(child)[name] = before[name]
+                else:
+                    del vars(child)[name]
+
+
+def _snapshot(module: nn.Module) -> dict[str, Any]:
+    registries = ("_parameters", "_buffers", "_modules")
+    return {k: dict(v) if k in registries else v for k, v in vars(module).items()}
+
+
+def _holds_fake(value: Any) -> bool:
+    return any(isinstance(leaf, FakeTensor) for leaf in tree_leaves(value))

@@ -1,0 +1,130 @@
+"""The captured graph: the one description of a program that numerics and the performance model both read.
+
+A `Graph` holds an `fx.Graph` of aten ops. Every op node carries in `node.meta`:
+
+=============  =======================================================================================
+``spec``       `TensorSpec` of the result, or a tuple of them (`None` for results that are not tensors)
+``phase``      `Phase`: which pass of the training step the op belongs to
+``placement``  `ipu_model.placement.Placement`: block, stage and IPU
+``scope``      dotted name of the submodule whose `forward` recorded it ("" for the model itself)
+``hints``      dict of what the program said about this value (recomputation checkpoints, memory, ...)
+=============  =======================================================================================
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any
+
+import torch
+import torch.fx
+from torch import Tensor
+
+from ipu_model.placement import Placement
+
+
+class Phase(str, Enum):
+    """The part of a training step an op belongs to."""
+
+    FORWARD = "forward"
+    BACKWARD = "backward"
+
+
+@dataclass(frozen=True)
+class TensorSpec:
+    """Shape, element type and strides (in elements) of one tensor."""
+
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+    stride: tuple[int, ...]
+
+    @classmethod
+    def of(cls, tensor: Tensor) -> TensorSpec:
+        """Describe `tensor`."""
+        return cls(tuple(tensor.shape), tensor.dtype, tuple(tensor.stride()))
+
+    @classmethod
+    def contiguous(cls, shape: tuple[int, ...], dtype: torch.dtype) -> TensorSpec:
+        """Describe a row-major tensor of this shape."""
+        stride, step = [], 1
+        for size in reversed(shape):
+            stride.append(step)
+            step *= max(size, 1)
+        return cls(tuple(shape), dtype, tuple(reversed(stride)))
+
+    @property
+    def elements(self) -> int:
+        """Number of elements."""
+        count = 1
+        for size in self.shape:
+            count *= size
+        return count
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of a dense tensor of this description."""
+        return self.elements * self.dtype.itemsize
+
+
+@dataclass(frozen=True)
+class Variable:
+    """A weight or buffer that lives on the device between steps.
+
+    `names` are all the dotted names of one tied tensor, the first one is `name`; `node` is its placeholder.
+    """
+
+    name: str
+    names: tuple[str, ...]
+    spec: TensorSpec
+    trainable: bool
+    is_buffer: bool
+    node: str
+
+
+@dataclass(frozen=True)
+class Output:
+    """One leaf of what `forward` returned: a node of the graph, or a value fixed at compile time."""
+
+    node: str | None
+    spec: TensorSpec | None
+    value: Any = None
+
+
+@dataclass(frozen=True)
+class Graph:
+    """One micro-batch of a program, forward and (for training) backward.
+
+    `ops` ends in one output node holding `(outputs..., gradients...)` in the order of `outputs` that have a
+    node and of `gradients`. Placeholders come in the order: variables, inputs, then `seed` for training.
+    `mutated` names the placeholders and constants that a micro-batch changes in place; `assigned` those that the
+    program itself changes, as opposed to running statistics that batch normalisation keeps.
+    """
+
+    ops: torch.fx.Graph
+    constants: Mapping[str, Tensor]
+    variables: tuple[Variable, ...]
+    inputs: tuple[TensorSpec, ...]
+    input_nodes: tuple[str, ...]
+    outputs: tuple[Output, ...]
+    rebuild_outputs: Callable[[list[Any]], Any]
+    gradients: Mapping[str, str]
+    loss: str | None
+    loss_spec: TensorSpec | None
+    seed_node: str | None
+    block_entries: tuple[Placement, ...]
+    mutated: frozenset[str] = field(default_factory=frozenset)
+    assigned: frozenset[str] = field(default_factory=frozenset)
+    draws_random_numbers: bool = False
+
+    @property
+    def is_training(self) -> bool:
+        """Whether the graph holds a backward pass."""
+        return self.loss is not None
+
+    @property
+    def ipus(self) -> tuple[int, ...]:
+        """The IPU indices that ops are placed on, in ascending order."""
+        placed = {node.meta["placement"].ipu for node in self.ops.nodes if "placement" in node.meta}
+        return tuple(sorted(placed | {entry.ipu for entry in self.block_entries})) or (0,)

@@ -1,0 +1,54 @@
+"""Gather micro-batch results into what a call returns."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from ipu_model.batching import Batching, Keep, Returns
+from ipu_model.numerics.rounding import round_to_half_
+
+# What the host gets for a device value (executor reference, section 5.4).
+RETURNED_DTYPE = {torch.int64: torch.int32, torch.float64: torch.float32}
+
+
+class Collector:
+    """Collects one output of every micro-batch in `[step, replica]` order.
+
+    `dtype` is the element type on the device; `fresh` says whether micro-batch results own their storage.
+    """
+
+    def __init__(self, batching: Batching, returns: Returns, dtype: torch.dtype, fresh: bool) -> None:
+        self._batching, self._returns = batching, returns
+        self._dtype, self._fresh = dtype, fresh
+        self._kept: dict[tuple[int, int], Tensor] = {}
+
+    def take(self, step: int, replica: int, value: Tensor) -> None:
+        """Take the result of replica `replica` in its step `step`."""
+        if self._returns.keep is Keep.SUM:
+            self._add(replica, value)
+        elif self._returns.kept(step, self._batching.steps):
+            self._kept[step, replica] = value if self._fresh else value.clone()
+
+    def _add(self, replica: int, value: Tensor) -> None:
+        total = self._kept.get((0, replica))
+        if total is None:
+            self._kept[0, replica] = value.clone()
+            return
+        total += value
+        if self._dtype is torch.float16:
+            round_to_half_(total)
+
+    def result(self) -> Tensor:
+        """Return the collected results as one tensor of the type the host sees."""
+        parts = [self._kept[key] for key in sorted(self._kept)]
+        joined = _joined(parts)
+        return joined.to(RETURNED_DTYPE.get(self._dtype, self._dtype))
+
+
+def _joined(parts: Sequence[Tensor]) -> Tensor:
+    if len(parts) == 1:
+        return parts[0]
+    return torch.stack(list(parts)) if parts[0].dim() == 0 else torch.cat(list(parts))

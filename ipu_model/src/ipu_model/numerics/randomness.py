@@ -1,0 +1,57 @@
+"""The device's random streams: one for each replica, apart from the host's generator."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor
+
+# Spreads replica streams over seeds; any odd 64-bit constant does (this is 2^64 divided by the golden ratio).
+_STRIDE = 0x9E3779B97F4A7C15
+
+
+class RandomStreams:
+    """Generator states of `replicas` replicas, all derived from one seed."""
+
+    def __init__(self, seed: int, replicas: int) -> None:
+        self.seed = seed
+        self._states = [self._initial(seed + replica * _STRIDE) for replica in range(replicas)]
+
+    @staticmethod
+    def _initial(seed: int) -> Tensor:
+        # manual_seed takes 63-bit values; a wrapped one is as good a seed as any.
+        return torch.Generator().manual_seed(seed & 0x7FFFFFFFFFFFFFFF).get_state()
+
+    @contextmanager
+    def drawing(self, replica: int) -> Iterator[None]:
+        """Let torch draw from the stream of `replica` in the body; the host's stream is left untouched."""
+        host = torch.get_rng_state()
+        torch.set_rng_state(self._states[replica])
+        try:
+            yield
+        finally:
+            self._states[replica] = torch.get_rng_state()
+            torch.set_rng_state(host)
+
+    def state(self) -> list[int]:
+        """Return the seed followed by the bytes of every stream's state."""
+        return [self.seed, *(byte for state in self._states for byte in state.tolist())]
+
+    def restore(self, state: list[int]) -> None:
+        """Continue from a list that `state` returned; a list of one number is a new seed.
+
+        Raises:
+            ValueError: a list of another length.
+        """
+        replicas = len(self._states)
+        if len(state) == 1:
+            self.__init__(state[0], replicas)  # type: ignore[misc]  # the same streams, from another seed
+            return
+        size = self._states[0].numel()
+        if len(state) != 1 + size * replicas:
+            raise ValueError(f"rng_state has {len(state)} entries, expected 1 or {1 + size * replicas}.")
+        words = torch.tensor(state[1:], dtype=torch.uint8)
+        self.seed = state[0]
+        self._states = [words[r * size : (r + 1) * size].clone() for r in range(replicas)]

@@ -1,0 +1,99 @@
+"""Make a captured graph callable: one call computes one micro-batch, forward and backward."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+import torch.fx
+from torch import nn
+
+from ipu_model.capture.aliases import storage_roots
+from ipu_model.graph import Graph, TensorSpec
+from ipu_model.numerics.containers import to_containers
+from ipu_model.numerics.exceptions import check_every_result
+from ipu_model.numerics.partials import use_half_partials
+
+Node = torch.fx.Node
+
+
+@dataclass(frozen=True)
+class Arithmetic:
+    """How a program computes: what `Options.Precision` decides besides element types."""
+
+    half_partials: bool = False
+    floating_point_exceptions: bool = False
+
+
+@dataclass(frozen=True)
+class Replay:
+    """A callable micro-batch.
+
+    `module(*variables, *inputs, [seed])` returns `(outputs, gradients)`. `fresh_outputs` and `fresh_gradients` say
+    which results own their storage and may be kept or changed; the others must be copied first.
+    """
+
+    module: torch.fx.GraphModule
+    fresh_outputs: tuple[bool, ...]
+    fresh_gradients: tuple[bool, ...]
+
+
+def container_dtype(dtype: torch.dtype) -> torch.dtype:
+    """Return the type that holds device values of `dtype` here: fp16 lives in fp32."""
+    return torch.float32 if dtype is torch.float16 else dtype
+
+
+def build(graph: Graph, arithmetic: Arithmetic) -> Replay:
+    """Compile `graph` into a `Replay`; the graph itself is left as it is."""
+    ops = _copied(graph.ops)
+    outputs, gradients = _results(ops)
+    fresh = _fresh_flags([*outputs, *gradients], storage_roots(ops))
+    _protect_constants(graph, ops)
+    if arithmetic.half_partials:
+        use_half_partials(ops)
+    to_containers(ops)
+    if arithmetic.floating_point_exceptions:
+        check_every_result(ops)
+    ops.lint()
+    holder = nn.Module()
+    for name, tensor in graph.constants.items():
+        holder.register_buffer(name, tensor.to(container_dtype(tensor.dtype)))
+    module = torch.fx.GraphModule(holder, ops)
+    return Replay(module, tuple(fresh[: len(outputs)]), tuple(fresh[len(outputs) :]))
+
+
+def _copied(ops: torch.fx.Graph) -> torch.fx.Graph:
+    copy = torch.fx.Graph()
+    copy.output(copy.graph_copy(ops, {}))
+    return copy
+
+
+def _results(ops: torch.fx.Graph) -> tuple[list[Node], list[Node]]:
+    outputs, gradients = ops.output_node().args[0]  # type: ignore[misc, union-attr]  # always this pair, see Graph
+    return list(outputs), list(gradients)  # type: ignore[arg-type]
+
+
+def _fresh_flags(results: list[Node], roots: dict[Node, Node]) -> list[bool]:
+    """Say for each result whether it alone owns dense storage made in this micro-batch."""
+    owners = [roots[node] for node in results]
+    return [
+        owner.op == "call_function" and owners.count(owner) == 1 and _is_dense(node.meta["spec"])
+        for node, owner in zip(results, owners)
+    ]
+
+
+def _is_dense(spec: TensorSpec) -> bool:
+    """Whether elements lie in row-major order without gaps; the stride of a dimension of size 1 means nothing."""
+    row_major = TensorSpec.contiguous(spec.shape, spec.dtype).stride
+    return all(size == 1 or a == b for size, a, b in zip(spec.shape, spec.stride, row_major))
+
+
+def _protect_constants(graph: Graph, ops: torch.fx.Graph) -> None:
+    """Give every replay its own copy of a constant that it changes: constants keep their compile-time value."""
+    for node in list(ops.nodes):
+        if node.op == "get_attr" and node.name in graph.mutated:
+            with ops.inserting_after(node):
+                copy = ops.call_function(torch.ops.aten.clone.default, (node,))
+            node.replace_all_uses_with(copy, delete_user_cb=lambda user, copy=copy: user is not copy)
+            copy.meta = dict(node.meta)
+

@@ -1,0 +1,113 @@
+"""Rounding float32 tensors onto the float16 grid, in place.
+
+A half-precision value is kept in a float32 "container" that only ever holds values of the float16 grid.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+LARGEST_HALF = 65504.0
+SMALLEST_NORMAL_HALF = 2.0**-14
+# float32 carries 13 more mantissa bits than float16.
+EXTRA_BITS = 0x1FFF
+# Large enough to hide the cost of a torch call, small enough for the working set to stay in the cache.
+CHUNK = 1 << 18
+
+
+def round_to_half_(x: Tensor) -> Tensor:
+    """Round `x` (float32, any shape) in place to the nearest float16 value; ties to even, overflow to inf."""
+    return x.copy_(x.to(torch.float16))
+
+
+def stochastic_round_to_half_(x: Tensor, generator: torch.Generator | None) -> Tensor:
+    """Round `x` (float32, any shape) in place to one of its two float16 neighbours, without bias.
+
+    The neighbour further from zero is taken with probability (distance to the other one) / (their distance),
+    to a resolution of 2^-13 of that distance. Values on the grid, zeros, infinities and NaN stay as they are.
+    Above 65504 the further neighbour is infinity, at a distance of 32; from 65536 on it is always infinity.
+    """
+    stochastic_round_all_to_half_((x,), generator)
+    return x
+
+
+def stochastic_round_all_to_half_(tensors: Iterable[Tensor], generator: torch.Generator | None) -> None:
+    """Round every tensor as `stochastic_round_to_half_` does, from one seed drawn from `generator`."""
+    containers = list(tensors)
+    if not containers:
+        return
+    length = min(CHUNK, max(x.numel() for x in containers))
+    workspace = _Workspace(torch.empty(length), torch.empty(length))
+    lanes = _Lanes(generator)
+    for x in containers:
+        flat = x.view(-1) if x.is_contiguous() else x.reshape(-1)
+        for chunk in torch.split(flat, CHUNK):
+            _round_chunk_(chunk, lanes.draw(chunk.numel()), workspace)
+        if not x.is_contiguous():
+            x.copy_(flat.view(x.shape))
+
+
+@dataclass(frozen=True)
+class Rounding:
+    """How results in half precision are rounded: to the nearest value, or stochastically."""
+
+    stochastic: bool = False
+    generator: torch.Generator | None = None
+
+    def __call__(self, tensors: Sequence[Tensor]) -> None:
+        """Round every tensor (float32 containers) in place."""
+        if self.stochastic:
+            stochastic_round_all_to_half_(tensors, self.generator)
+        else:
+            for tensor in tensors:
+                round_to_half_(tensor)
+
+
+@dataclass(frozen=True)
+class _Workspace:
+    """Two float32 buffers of one chunk: the magnitudes, and 1 where a magnitude is below the normal range."""
+
+    magnitude: Tensor
+    small: Tensor
+
+
+class _Lanes:
+    """Uniform random integers of 13 bits, four from each 64-bit draw."""
+
+    def __init__(self, generator: torch.Generator | None) -> None:
+        # numpy's SFC64 draws twice as fast as torch's Mersenne Twister; its seed ties it to `generator`.
+        seed = int(torch.randint(0, 2**63 - 1, (), generator=generator))
+        self._random = np.random.Generator(np.random.SFC64(seed))
+
+    def draw(self, count: int) -> Tensor:
+        """Return `count` lanes, int16."""
+        words = self._random.integers(0, 2**64, size=(count + 3) // 4, dtype=np.uint64)
+        return torch.from_numpy(words.view(np.int16))[:count].bitwise_and_(EXTRA_BITS)
+
+
+def _round_chunk_(x: Tensor, lanes: Tensor, workspace: _Workspace) -> None:
+    """Round the flat chunk `x` in place with the random 13-bit integers `lanes`."""
+    magnitude, small = workspace.magnitude[: x.numel()], workspace.small[: x.numel()]
+    torch.abs(x, out=magnitude)
+    largest = float(magnitude.amax()) if x.numel() else 0.0
+    # Below 2^-14 float16 has the fixed spacing 2^-24. Adding 2^-14 lifts such a value into the one float32
+    # binade where dropping 13 bits means exactly that spacing.
+    torch.lt(magnitude, SMALLEST_NORMAL_HALF, out=small)
+    magnitude.add_(small, alpha=SMALLEST_NORMAL_HALF)
+    # The mantissa carries into the exponent by itself when adding the random bits crosses a power of two.
+    bits = magnitude.view(torch.int32)
+    bits.add_(lanes)
+    bits.bitwise_and_(~EXTRA_BITS)
+    magnitude.sub_(small, alpha=SMALLEST_NORMAL_HALF)
+    if largest < LARGEST_HALF:
+        torch.copysign(magnitude, x, out=x)
+    else:
+        # Adding to the bits of a NaN may have made anything of it; 65536 and more must become infinity.
+        magnitude.masked_fill_(x.isnan(), torch.nan)
+        torch.copysign(magnitude, x, out=magnitude)
+        x.copy_(magnitude.to(torch.float16))

@@ -1,0 +1,156 @@
+"""The device's side of a compiled program: its variables, its random streams, and the loop over micro-batches."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from ipu_model.batching import Batching, Returns
+from ipu_model.graph import Graph, Variable
+from ipu_model.numerics.accumulation import Accumulator, reduce_replicas
+from ipu_model.numerics.collection import Collector
+from ipu_model.numerics.randomness import RandomStreams
+from ipu_model.numerics.replay import Arithmetic, Replay, build, container_dtype
+
+
+class Update(Protocol):
+    """What the session needs of an optimiser's updater."""
+
+    def step(self, gradients: Mapping[str, Tensor], scale: float) -> None:
+        """Apply one weight update from summed gradients."""
+
+
+@dataclass(frozen=True)
+class Reduction:
+    """How gradients become one update: `mean` over micro-batches and replicas, `running` and `half` as stored.
+
+    `across(gradients)` sums over other processes in place, `processes` is how many there are.
+    """
+
+    mean: bool = True
+    running: bool = False
+    half: bool = False
+    processes: int = 1
+    across: Callable[[list[Tensor]], None] | None = None
+
+
+class Session:
+    """Runs calls of a compiled program and owns what lives on the device between them."""
+
+    def __init__(
+        self, graph: Graph, batching: Batching, returns: Returns, *, arithmetic: Arithmetic = Arithmetic(),
+        reduction: Reduction = Reduction(), seed: int = 0,
+    ) -> None:  # fmt: skip
+        self.graph = graph
+        self.batching, self.returns, self.reduction = batching, returns, reduction
+        self.randomness = RandomStreams(seed, batching.replicas)
+        self.update: Update | None = None
+        self.loss_scaling = 1.0
+        self._replay: Replay = build(graph, arithmetic)
+        self._weights = {v.name: _empty(v) for v in graph.variables if not self._is_per_replica(v)}
+        self._replica_variables = [
+            {v.name: _empty(v) for v in graph.variables if self._is_per_replica(v)} for _ in range(batching.replicas)
+        ]
+
+    def _is_per_replica(self, variable: Variable) -> bool:
+        """Buffers that the graph changes belong to each replica; everything else is the same on all of them."""
+        return variable.node in self.graph.mutated and not variable.trainable
+
+    @property
+    def weights(self) -> Mapping[str, Tensor]:
+        """The trainable variables, as fp32 or container tensors that an updater changes in place."""
+        return {v.name: self._weights[v.name] for v in self.graph.variables if v.trainable and v.name in self._weights}
+
+    def upload(self, values: Mapping[str, Tensor]) -> None:
+        """Copy host values into the variables of those names, on every replica."""
+        for store in (self._weights, *self._replica_variables):
+            for name, tensor in store.items():
+                if name in values:
+                    tensor.copy_(values[name].detach())
+
+    def download(self) -> dict[str, Tensor]:
+        """Return the variables of the first replica; the tensors are the device's own, copy them."""
+        return {**self._weights, **self._replica_variables[0]}
+
+    @torch.no_grad()
+    def run(self, inputs: Sequence[Tensor]) -> list[Tensor]:
+        """Run one call on whole host batches and return one tensor for every output that is computed."""
+        parts = [self._cut(tensor, spec.dtype) for tensor, spec in zip(inputs, self.graph.inputs)]
+        specs = [output.spec for output in self.graph.outputs if output.spec is not None]
+        collectors = [
+            Collector(self.batching, self.returns, spec.dtype, fresh)
+            for spec, fresh in zip(specs, self._replay.fresh_outputs)
+        ]
+        seed = self._loss_seed()
+        for iteration in range(self.batching.device_iterations):
+            totals = [
+                self._accumulate(iteration, replica, parts, seed, collectors)
+                for replica in range(self.batching.replicas)
+            ]
+            if self.update is not None and self.graph.gradients:
+                self._apply(totals)
+        self._write_back(parts, inputs)
+        return [collector.result() for collector in collectors]
+
+    def _accumulate(
+        self, iteration: int, replica: int, parts: list[list[Tensor]], seed: list[Tensor], collectors: list[Collector]
+    ) -> list[Tensor]:
+        """Run the micro-batches of one replica up to its next weight update; return its accumulated gradients."""
+        steps = self.batching.accumulation
+        accumulator = Accumulator(
+            self._replay.fresh_gradients, half=self.reduction.half and steps > 1, running=self.reduction.running
+        )
+        own = self._replica_variables[replica]
+        variables = [own[v.name] if v.name in own else self._weights[v.name] for v in self.graph.variables]
+        for step in range(iteration * steps, (iteration + 1) * steps):
+            index = self.batching.slice_index(step, replica)
+            with self.randomness.drawing(replica) if self.graph.draws_random_numbers else nullcontext():
+                outputs, gradients = self._replay.module(*variables, *(part[index] for part in parts), *seed)
+            for collector, output in zip(collectors, outputs):
+                collector.take(step, replica, output)
+            accumulator.add(gradients)
+        return accumulator.totals
+
+    def _apply(self, totals: list[list[Tensor]]) -> None:
+        """Reduce over replicas and processes, then update the weights."""
+        assert self.update is not None
+        gradients = reduce_replicas(totals)
+        if self.reduction.across is not None:
+            self.reduction.across(gradients)
+        count = self.batching.replicas * self.reduction.processes
+        if not self.reduction.running:
+            count *= self.batching.accumulation
+        self.update.step(dict(zip(self.graph.gradients, gradients)), 1.0 / count if self.reduction.mean else 1.0)
+
+    def _loss_seed(self) -> list[Tensor]:
+        spec = self.graph.loss_spec
+        if spec is None:
+            return []
+        seed = torch.full(spec.shape, self.loss_scaling, dtype=spec.dtype)
+        return [seed.to(container_dtype(spec.dtype))]
+
+    def _cut(self, tensor: Tensor, dtype: torch.dtype) -> list[Tensor]:
+        """Cut a host batch into micro-batches of the device's element type; views wherever nothing changes."""
+        tensor = tensor.detach()
+        if dtype is torch.int64:
+            tensor = tensor.to(torch.int32)
+        tensor = tensor.to(container_dtype(dtype)).contiguous()
+        if tensor.dim() == 0:
+            return [tensor]
+        return list(tensor.split(tensor.shape[0] // self.batching.slices))
+
+    def _write_back(self, parts: list[list[Tensor]], inputs: Sequence[Tensor]) -> None:
+        """Show the caller what forward changed in its inputs, where that happened on a converted copy."""
+        for node, part, tensor in zip(self.graph.input_nodes, parts, inputs):
+            if node in self.graph.mutated and part[0].data_ptr() != tensor.data_ptr():
+                tensor.detach().copy_(torch.cat(part) if tensor.dim() else part[0])
+
+
+def _empty(variable: Variable) -> Tensor:
+    return torch.zeros(variable.spec.shape, dtype=container_dtype(variable.spec.dtype))
+

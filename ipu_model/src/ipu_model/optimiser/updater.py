@@ -1,0 +1,250 @@
+"""The weight update of a compiled program: state, streamed scalars, and the step itself."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from ipu_model.errors import Error
+from ipu_model.numerics.rounding import Rounding
+from ipu_model.optimiser.replacement import check_replacement
+from ipu_model.optimiser.rule import Context, Entry, Rule, Slot
+from ipu_model.optimiser.spec import OptimiserSpec
+from ipu_model.optimiser.structure import rule_for
+
+LOSS_SCALING = "lossScaling_FLOAT"
+
+
+@dataclass(frozen=True)
+class _Batch:
+    """Weights that one call of a rule updates together."""
+
+    rule: Rule
+    scalars: Mapping[str, float]
+    names: list[str]
+
+
+class Updater:
+    """Updates weights in place as the optimiser of a compiled program.
+
+    `weights` are float32 tensors, never replaced as long as the updater lives; where `dtypes[name]` is
+    float16 their values lie on the float16 grid. `group_of[name]` is the parameter group, or None for the
+    default numbers. `accumulates` tells whether gradient accumulation is above 1. With `stochastic_rounding`
+    every half result of the update, weights and state alike, is rounded stochastically with `generator`.
+    Raises `Error` for values that no device can run with.
+    """
+
+    def __init__(
+        self,
+        spec: OptimiserSpec,
+        weights: Mapping[str, Tensor],
+        dtypes: Mapping[str, torch.dtype],
+        group_of: Mapping[str, int | None],
+        *,
+        accumulates: bool,
+        stochastic_rounding: bool = False,
+        generator: torch.Generator | None = None,
+    ) -> None:
+        spec.validate()
+        self._spec = spec
+        self._weights = dict(weights)
+        self._half = {name: dtypes[name] == torch.float16 for name in weights}
+        self._group_of = {name: group_of[name] for name in weights}
+        self._accumulates = accumulates
+        # A generator of our own: drawing from torch's global one would change what the user's program sees.
+        self._rounding = Rounding(stochastic_rounding, generator or torch.Generator())
+        self._weight_storages = {w.untyped_storage().data_ptr() for w in self._weights.values()}
+        self._rules = self._rules_of(spec)
+        self._fresh = set(self._weights)
+        self.state: dict[str, Tensor] = {
+            _state_name(slot, name): _initial(slot, self._weights[name])
+            for name, rule in self._rules.items()
+            for slot in rule.slots
+        }
+        self._loss_scaling = spec.loss_scaling
+        self._scalars: dict[str, dict[str, float]] = {}
+        self._stream(spec)
+
+    @property
+    def spec(self) -> OptimiserSpec:
+        """The optimiser as last set."""
+        return self._spec
+
+    @property
+    def loss_scaling(self) -> float:
+        """The number that the gradients given to `step` must have been multiplied by."""
+        return self._loss_scaling
+
+    def set_spec(self, spec: OptimiserSpec) -> None:
+        """Use the numbers of `spec` from the next step on.
+
+        Raises `Error`, before anything is changed, if `spec` differs in something that is compiled in.
+        """
+        spec.validate()
+        groups = sorted(set(self._group_of.values()), key=lambda group: (group is None, group or 0))
+        check_replacement(self._spec, spec, groups)
+        for name, rule in self._rules_of(spec).items():
+            if rule != self._rules[name]:
+                raise Error(
+                    f"Can not add or remove the optimiser state of {name} (such as a velocity) in "
+                    "a compiled program. Keep the kind of optimiser, or destroy and compile again."
+                )
+        if spec.family == "SGD2" and spec.loss_scaling != self._loss_scaling:
+            # The separate velocity is kept multiplied by the loss scaling.
+            for tensor in self.state.values():
+                tensor.mul_(spec.loss_scaling / self._loss_scaling)
+            self._round_loaded(set(self.state))
+        self._spec = spec
+        self._stream(spec)
+
+    @torch.no_grad()
+    def step(self, gradients: Mapping[str, Tensor], scale: float) -> None:
+        """Update the weights named in `gradients`, in place; the gradient tensors may be overwritten.
+
+        Each gradient (float32, the weight's shape) is the sum over micro-batches and replicas, still
+        multiplied by the loss scaling; `scale` is what remains to be multiplied in: 1/(A*R*P) for a mean,
+        else 1.
+        """
+        scale *= self._clipping(gradients, scale)
+        context = Context(scale, self._loss_scaling, self._rounding)
+        shared = Counter(g.untyped_storage().data_ptr() for g in gradients.values())
+        for batch in self._batches:
+            entries = [
+                self._entry(name, gradients[name], shared, owned=batch.rule.consumes_gradient)
+                for name in batch.names
+                if name in gradients
+            ]
+            if entries:
+                batch.rule.update(entries, batch.scalars, context)
+        self._fresh.difference_update(gradients)
+
+    def parameters(self) -> dict[str, Tensor]:
+        """Return the streamed scalars, float32: `<scalar>___specific___<weight>` and `lossScaling_FLOAT`."""
+        scalars = {
+            f"{key}___specific___{name}": torch.tensor(value, dtype=torch.float32)
+            for name, values in self._scalars.items()
+            for key, value in values.items()
+        }
+        scalars[LOSS_SCALING] = torch.tensor(self._loss_scaling, dtype=torch.float32)
+        return scalars
+
+    def read_state(self) -> dict[str, Tensor]:
+        """Return copies of the state tensors in the dtypes in which the device keeps them."""
+        return {name: tensor.to(self._state_dtype(name), copy=True) for name, tensor in self.state.items()}
+
+    def load_state(
+        self, state: Mapping[str, Tensor] | None, parameters: Mapping[str, Tensor] | None
+    ) -> list[str]:
+        """Overwrite state and streamed scalars with those of a checkpoint; None leaves them all as they are.
+
+        Entries missing in a mapping keep their value, unknown ones are left out; a warning is returned for
+        each. Raises `Error`, before anything is changed, if a tensor has another shape than on the device.
+        """
+        warnings: list[str] = []
+        if state is not None:
+            self._check_shapes(state)
+            warnings += _differences("state", self.state, state)
+            known = self.state.keys() & state.keys()
+            for name in known:
+                self.state[name].copy_(state[name])
+                if bool(self.state[name].any()):
+                    self._fresh.discard(name.split("___", 1)[1])
+            self._round_loaded(known)
+        if parameters is not None:
+            warnings += _differences("parameter", self.parameters(), parameters)
+            self._load_parameters(parameters)
+        return warnings
+
+    def _check_shapes(self, state: Mapping[str, Tensor]) -> None:
+        for name in self.state.keys() & state.keys():
+            if state[name].shape != self.state[name].shape:
+                raise Error(
+                    f"The loaded optimiser state {name} has shape {tuple(state[name].shape)}, the "
+                    f"compiled program needs {tuple(self.state[name].shape)}. Load the state of the "
+                    "same model."
+                )
+
+    def _load_parameters(self, parameters: Mapping[str, Tensor]) -> None:
+        for name, values in self._scalars.items():
+            for key in values:
+                if (full := f"{key}___specific___{name}") in parameters:
+                    values[key] = float(parameters[full])
+        if LOSS_SCALING in parameters:
+            self._loss_scaling = float(parameters[LOSS_SCALING])
+        self._batches = self._group()
+
+    def _round_loaded(self, names: set[str]) -> None:
+        """Put half state back on its grid (nearest) after values came from outside the update."""
+        Rounding()([self.state[name] for name in names if self._state_dtype(name) == torch.float16])
+
+    def _state_dtype(self, name: str) -> torch.dtype:
+        prefix, weight = name.split("___", 1)
+        return next(slot.dtype for slot in self._rules[weight].slots if slot.prefix == prefix)
+
+    def _rules_of(self, spec: OptimiserSpec) -> dict[str, Rule]:
+        return {
+            name: rule_for(spec, spec.hyper(group), accumulates=self._accumulates)
+            for name, group in self._group_of.items()
+        }
+
+    def _stream(self, spec: OptimiserSpec) -> None:
+        """Send the scalars of `spec` to the (modelled) device."""
+        self._loss_scaling = spec.loss_scaling
+        self._scalars = {
+            name: rule.scalars(spec.hyper(self._group_of[name]), spec.loss_scaling)
+            for name, rule in self._rules.items()
+        }
+        self._batches = self._group()
+
+    def _group(self) -> list[_Batch]:
+        batches: dict[tuple[Rule, tuple[tuple[str, float], ...]], _Batch] = {}
+        for name, scalars in self._scalars.items():
+            key = (self._rules[name], tuple(scalars.items()))
+            batches.setdefault(key, _Batch(self._rules[name], dict(scalars), [])).names.append(name)
+        return list(batches.values())
+
+    def _clipping(self, gradients: Mapping[str, Tensor], scale: float) -> float:
+        """Return the factor that limits the norm of all true gradients together to `max_grad_norm`."""
+        limit = self._spec.max_grad_norm
+        if limit == float("inf") or not gradients:
+            return 1.0
+        norms = torch.stack([torch.linalg.vector_norm(gradient) for gradient in gradients.values()])
+        norm = float(torch.linalg.vector_norm(norms)) * abs(scale / self._loss_scaling)
+        return 1.0 if norm <= limit else limit / norm
+
+    def _entry(self, name: str, gradient: Tensor, shared: Counter[int], *, owned: bool) -> Entry:
+        weight = self._weights[name]
+        storage = gradient.untyped_storage().data_ptr()
+        aliased = storage in self._weight_storages or (owned and shared[storage] > 1)
+        if aliased or (owned and gradient.stride() != weight.stride()):
+            gradient = torch.empty_like(weight).copy_(gradient)
+        state = {slot.prefix: self.state[_state_name(slot, name)] for slot in self._rules[name].slots}
+        return Entry(weight, gradient, state, self._half[name], name in self._fresh)
+
+
+def _state_name(slot: Slot, weight: str) -> str:
+    return f"{slot.prefix}___{weight}"
+
+
+def _initial(slot: Slot, weight: Tensor) -> Tensor:
+    if slot.single:
+        return torch.full((), slot.initial, dtype=torch.float32)
+    return torch.full_like(weight, slot.initial, dtype=torch.float32, requires_grad=False)
+
+
+def _differences(kind: str, expected: Mapping[str, Tensor], given: Mapping[str, Tensor]) -> list[str]:
+    missing = [
+        f"ignoring missing {kind} {name}: the device keeps its value"
+        for name in expected
+        if name not in given
+    ]
+    unknown = [
+        f"ignoring unexpected {kind} {name}: the compiled program has none"
+        for name in given
+        if name not in expected
+    ]
+    return missing + unknown

@@ -1,0 +1,186 @@
+"""Arguments of a call: bound to forward's signature, and compared with those the model was compiled for."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from poptorch._errors import createPoptorchError
+from poptorch._structure import flatten, replace_tensors, tensor_leaves
+
+_HINT = (
+    "Call destroy() on the model first to compile it again for the new inputs, or give it the inputs it was compiled for."
+)
+
+
+@dataclass(frozen=True)
+class BoundArguments:
+    """What a call passes to forward: values by parameter name, then `*args` and `**kwargs` extras."""
+
+    positional: tuple[Any, ...]
+    names: tuple[str, ...]
+    keywords: Mapping[str, Any]
+
+    @property
+    def tensors(self) -> list[Tensor]:
+        """The tensors of all arguments, in a fixed order."""
+        return tensor_leaves((self.positional, dict(self.keywords)))
+
+    def with_tensors(self, tensors: list[Tensor]) -> BoundArguments:
+        """Return the same call with other tensors."""
+        positional, keywords = replace_tensors((self.positional, dict(self.keywords)), tensors)
+        return BoundArguments(positional, self.names, keywords)
+
+    def call(self, function: Callable[..., Any]) -> Any:
+        """Call `function` with these arguments."""
+        return function(*self.positional, **self.keywords)
+
+
+class Signature:
+    """The parameters of a module's forward."""
+
+    def __init__(self, forward: Callable[..., Any]) -> None:
+        self._parameters = list(inspect.signature(forward).parameters.values())
+        kinds = {parameter.kind for parameter in self._parameters}
+        self._open_args = inspect.Parameter.VAR_POSITIONAL in kinds
+        self._open_kwargs = inspect.Parameter.VAR_KEYWORD in kinds
+        self._positional = [
+            p for p in self._parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)
+        ]  # fmt: skip
+        self._keyword_only = [p for p in self._parameters if p.kind is p.KEYWORD_ONLY]
+
+    def bind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> BoundArguments:
+        """Move keyword arguments to their positions and fill in defaults.
+
+        Raises:
+            Error: a mandatory parameter is missing.
+            AssertionError: too many arguments, unknown or doubly given names.
+        """
+        names = [p.name for p in self._positional]
+        assert self._open_args or len(args) <= len(names), (
+            f"Too many arguments provided: expected {names} but got {len(args)} positional arguments."
+        )
+        remaining = dict(kwargs)
+        for name in names[: len(args)]:
+            assert name not in remaining, f"Parameter {name} was passed more than once."
+        values = list(args)
+        for parameter in self._positional[len(args) :]:
+            values.append(self._take(parameter, remaining))
+        keywords = {p.name: self._take(p, remaining) for p in self._keyword_only}
+        for name in remaining:
+            assert self._open_kwargs, f"{name} is not a valid parameter. Valid ones: {names}."
+        keywords.update(sorted(remaining.items()))
+        extra = [f"args[{i}]" for i in range(len(values) - len(names))]
+        return BoundArguments(tuple(values), tuple(names + extra), keywords)
+
+    @staticmethod
+    def _take(parameter: inspect.Parameter, remaining: dict[str, Any]) -> Any:
+        if parameter.name in remaining:
+            return remaining.pop(parameter.name)
+        if parameter.default is inspect.Parameter.empty:
+            raise createPoptorchError(f"Mandatory parameter {parameter.name} missing.")
+        return parameter.default
+
+
+def check_same(compiled: BoundArguments, given: BoundArguments) -> BoundArguments:
+    """Return `given` with dict keys in the compiled order, if it fits the compiled model.
+
+    Raises:
+        Error: says which argument differs and how.
+    """
+    if len(compiled.positional) != len(given.positional):
+        raise _mismatch(
+            f"Number of positional arguments mismatch: expected {len(compiled.positional)} arguments but got "
+            f"{len(given.positional)}."
+        )
+    positional = tuple(
+        _same(name, a, b) for name, a, b in zip(compiled.names, compiled.positional, given.positional)
+    )  # fmt: skip
+    keywords = _same("keyword arguments", dict(compiled.keywords), dict(given.keywords))
+    return BoundArguments(positional, compiled.names, keywords)
+
+
+def _same(name: str, expected: Any, got: Any) -> Any:
+    if type(expected) is not type(got) and not (isinstance(expected, Tensor) and isinstance(got, Tensor)):
+        raise _mismatch(f"Type mismatch for {name}: expected {type(expected)} but got {type(got)}.")
+    if isinstance(expected, Tensor):
+        return _same_tensor(name, expected, got)
+    if isinstance(expected, dict):
+        return _same_dict(name, expected, got)
+    if isinstance(expected, list):
+        _same_tensors_of(name, expected, got)
+        return got
+    if isinstance(expected, tuple):
+        if len(expected) != len(got):
+            raise _mismatch(f"Length mismatch for {name}: expected {len(expected)} but got {len(got)}.")
+        items = [_same(f"{name}[{i}]", a, b) for i, (a, b) in enumerate(zip(expected, got))]
+        return type(got)(*items) if hasattr(got, "_fields") else type(got)(items)
+    _same_tensors_of(name, expected, got)
+    if not tensor_leaves(expected) and expected != got:
+        raise _mismatch(f"Value mismatch for {name}: expected {expected} but got {got}.")
+    return got
+
+
+def _same_tensor(name: str, expected: Tensor, got: Tensor) -> Tensor:
+    if expected.dtype != got.dtype:
+        raise _mismatch(f"Data type mismatch for {name}: expected {expected.dtype} but got {got.dtype}.")
+    if expected.shape != got.shape:
+        raise _mismatch(f"Shape mismatch for {name}: expected {expected.shape} but got {got.shape}.")
+    return got
+
+
+def _same_dict(name: str, expected: dict[Any, Any], got: dict[Any, Any]) -> dict[Any, Any]:
+    missing = [str(key) for key in expected if key not in got]
+    unexpected = [str(key) for key in got if key not in expected]
+    if missing or unexpected:
+        parts = [f"Missing arguments: {', '.join(missing)}."] if missing else []
+        parts += [f"Unexpected arguments: {', '.join(unexpected)}."] if unexpected else []
+        raise _mismatch(f"Keys mismatch for {name}. {' '.join(parts)}")
+    items = {key: _same(f"{name}[{key}]", expected[key], got[key]) for key in expected}
+    if type(got) is dict:
+        return items
+    ordered = got.copy()
+    ordered.clear()
+    ordered.update(items)
+    return ordered
+
+
+def _same_tensors_of(name: str, expected: Any, got: Any) -> None:
+    """Compare the tensors inside two lists or custom values in flattened order."""
+    wanted, given = (flatten(value)[0] for value in (expected, got))
+    if len(wanted) != len(given):
+        raise _mismatch(f"Length mismatch for {name}: expected {len(wanted)} but got {len(given)}.")
+    for index, (a, b) in enumerate(zip(wanted, given)):
+        if isinstance(a, Tensor) and isinstance(b, Tensor):
+            _same_tensor(f"{name}[{index}]", a, b)
+        elif isinstance(a, Tensor) or isinstance(b, Tensor):
+            raise _mismatch(f"Type mismatch for {name}[{index}]: expected {type(a)} but got {type(b)}.")
+
+
+def _mismatch(what: str) -> Exception:
+    return createPoptorchError(f"{what} The arguments don't match the inputs used to compile the model. {_HINT}")
+
+
+SUPPORTED_INPUT_TYPES = frozenset({
+    torch.float32, torch.float16, torch.float64, torch.bfloat16, torch.int64, torch.int32, torch.int16, torch.int8,
+    torch.uint8, torch.bool,
+})  # fmt: skip
+
+
+def check_inputs(tensors: list[Tensor]) -> None:
+    """Refuse tensors the device cannot take.
+
+    Raises:
+        Error: an unsupported element type or a tensor without elements.
+    """
+    for tensor in tensors:
+        if tensor.dtype not in SUPPORTED_INPUT_TYPES:
+            raise createPoptorchError(f"Unsupported input type {tensor.dtype}. Send real and imaginary parts apart."
+                                      if tensor.is_complex() else f"Unsupported input type {tensor.dtype}.")
+        if 0 in tensor.shape:
+            raise createPoptorchError(f"Zero-sized tensors are unsupported (Got shape {list(tensor.shape)}).")

@@ -1,0 +1,245 @@
+"""The executor's life cycle: attaching, detaching, destroying, and the traffic of weights that each of them causes."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Any
+
+from torch import nn
+
+from ipu_model.numerics.session import Reduction, Session
+from poptorch._errors import createPoptorchError
+from poptorch.enums import ConnectionType, ReductionType
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from poptorch._optimisation import Optimisation
+    from poptorch._weights import HostVersion, HostWeights
+    from poptorch._wrapping import Wrapping
+    from poptorch.options import Options
+
+_logger = logging.getLogger("poptorch::python")
+
+
+class DeviceLife:
+    """The part of `PoplarExecutor` that owns the device copy of the weights.
+
+    `_dirty` means the device has newer weights than the host; `_version` counts the host's versions, so that an
+    inference executor tied to this one knows when to upload.
+    """
+
+    _user_model: nn.Module
+    _options: Options
+    _training: bool
+    _session: Session | None
+    _host: HostWeights
+    _version: HostVersion
+    _optimisation: Optimisation | None
+    _wrapping: Wrapping | None
+    _sources: Sequence[DeviceLife]
+    _uploaded_versions: list[int]
+    _attached: bool
+    _dirty: bool
+    _quiet: bool
+    _has_run: bool
+    _rng_state: list[int] | None
+    _graph: Any
+    _arguments: Any
+
+    # --- attachment -------------------------------------------------------------------------------------------
+
+    def attachToDevice(self) -> None:
+        """Take the device and upload weights, optimiser state and random state.
+
+        Raises:
+            Error: not compiled, or attached already.
+            AssertionError: an offline target.
+        """
+        self._require_compiled()
+        assert self._options.connection_type != ConnectionType.Never, "Trying to attach to an offline device."
+        if self._attached:
+            raise createPoptorchError("Device is already attached.")
+        self._attach()
+
+    def _attach(self) -> None:
+        assert self._session is not None
+        self._attached = True
+        self._refresh_sources()
+        self._upload_weights()
+        if self._rng_state is not None:
+            self._session.randomness.restore(self._rng_state)
+        if self._optimisation is not None:
+            self._optimisation.attach()
+
+    def detachFromDevice(self) -> None:
+        """Bring weights, optimiser state and random state back (inference: random state only), free the device.
+
+        Raises:
+            Error: not compiled or not attached.
+        """
+        self._require_compiled()
+        if not self._attached:
+            raise createPoptorchError("Device is not attached.")
+        self._leave_device()
+
+    def _leave_device(self) -> None:
+        assert self._session is not None
+        if self._training:
+            self.copyWeightsToHostIfNeeded()
+        if self._optimisation is not None:
+            self._optimisation.detach()
+        self._rng_state = self._session.randomness.state()
+        self._attached = False
+
+    def isAttachedToDevice(self) -> bool:
+        """Whether the executor holds the device."""
+        return self._attached
+
+    def destroy(self) -> None:
+        """Bring state back to the host and drop the executable; a training model is unwrapped."""
+        if self._session is None:
+            return
+        if self._attached:
+            self._leave_device()
+        self._session, self._graph, self._arguments = None, None, None
+        if self._wrapping is not None:
+            self._wrapping.undo()
+        if self._optimisation is not None:
+            self._optimisation.release()
+
+    # --- weights ----------------------------------------------------------------------------------------------
+
+    def copyWeightsToHost(self) -> None:
+        """Copy the device's weights and buffers into the user's module.
+
+        Raises:
+            Error: not compiled, or not attached.
+        """
+        self._require_attached("copyWeightsToHost")
+        self._download_weights()
+
+    def copyWeightsToHostIfNeeded(self) -> bool:
+        """Copy the weights to the host if the device has newer ones; return whether that was so."""
+        if self._quiet or not self._dirty or not self._attached:
+            return False
+        self._download_weights()
+        return True
+
+    def copyWeightsToDevice(self) -> None:
+        """Copy the user's module's weights to the device, discarding newer ones there.
+
+        Raises:
+            Error: not compiled, or not attached.
+        """
+        self._require_attached("copyWeightsToDevice")
+        if self._optimisation is not None:
+            self._optimisation.weights_replaced()
+        self._upload_weights()
+        self._version.number += 1
+
+    def copyNamedBuffersToDevice(self) -> None:
+        """Upload only the buffers that `Options.updatableNamedBuffers` names.
+
+        Raises:
+            Error: not compiled, none named, or names the model does not have.
+        """
+        self._require_attached("copyNamedBuffersToDevice")
+        names = self._options._Popart.options.get("updatableNamedBuffers") or []
+        if not names:
+            raise createPoptorchError(
+                "No named buffers marked as updatable. Name them in poptorch.Options().updatableNamedBuffers([...]) first."
+            )
+        assert self._session is not None
+        values = self._host.values
+        unknown = [name for name in names if name not in values]
+        if unknown:
+            raise createPoptorchError(f"updatableNamedBuffers: no buffer named {unknown} in the model.")
+        self._session.upload({name: values[name] for name in names})
+
+    def load_state_dict(self, state_dict: dict[str, Any], strict: bool = True) -> Any:
+        """Load into the user's module, then upload if attached; return torch's report of missing and unexpected keys."""
+        result = self._user_model.load_state_dict(state_dict, strict=strict)
+        if self._attached:
+            self.copyWeightsToDevice()
+        return result
+
+    def _upload_weights(self) -> None:
+        assert self._session is not None
+        self._quiet = True
+        try:
+            self._session.upload(self._host.values)
+        finally:
+            self._quiet = False
+        self._dirty = False
+        self._uploaded_versions = [source._version.number for source in self._sources]
+
+    def _download_weights(self) -> None:
+        assert self._session is not None
+        self._quiet = True
+        try:
+            self._host.store(self._session.download())
+        finally:
+            self._quiet = False
+        self._dirty = False
+        self._version.number += 1
+
+    def _refresh_sources(self) -> None:
+        """Let the training executors this one is tied to bring newer weights to the host."""
+        for source in self._sources:
+            source.copyWeightsToHostIfNeeded()
+
+    def _bring_up_to_date(self) -> None:
+        """Before a run: upload weights if a tied training executor has changed the host's, and pending state."""
+        self._refresh_sources()
+        if self._uploaded_versions != [source._version.number for source in self._sources]:
+            self._upload_weights()
+        if self._optimisation is not None and self._optimisation.has_pending:
+            self.copyWeightsToHostIfNeeded()
+            self._optimisation.upload_pending()
+
+    # --- optimiser and random state ---------------------------------------------------------------------------
+
+    def setOptimizer(self, optimizer: Any) -> None:
+        """Use the present settings of `optimizer` from the next call on.
+
+        Raises:
+            Error: a change that needs a new compilation, or an inference model.
+            ValueError: a float16 accumulator set after compilation with another mean strategy.
+        """
+        if self._optimisation is None:
+            raise createPoptorchError("setOptimizer: an inference model has no optimizer. Use poptorch.trainingModel.")
+        self._optimisation.replace(optimizer, self._options, compiled=self._session is not None)
+
+    @property
+    def rng_state(self) -> list[int] | None:
+        """Seed and state words of the device's random streams; `None` before the first run without a seed."""
+        self._require_compiled()
+        assert self._session is not None
+        return self._session.randomness.state() if self._attached and self._has_run else self._rng_state
+
+    @rng_state.setter
+    def rng_state(self, state: list[int]) -> None:
+        self._require_compiled()
+        assert self._session is not None
+        self._rng_state = list(state)
+        if self._attached:
+            self._session.randomness.restore(self._rng_state)
+
+    def _reduction(self) -> Reduction:
+        training = self._options.Training
+        half = self._optimisation is not None and self._optimisation.half_accumulators
+        strategy = training.meanAccumulationAndReplicationReductionStrategy
+        mean = training.accumulation_and_replication_reduction_type == ReductionType.Mean
+        return Reduction(mean=mean, running=mean and strategy.name == "Running", half=half)
+
+    def _require_compiled(self) -> None:
+        if self._session is None:
+            raise createPoptorchError(
+                "Model has not been compiled or has been destroyed. Call the model, or compile() it, first."
+            )
+
+    def _require_attached(self, what: str) -> None:
+        self._require_compiled()
+        if not self._attached:
+            raise createPoptorchError(f"{what}: the model is not attached to a device. Call attachToDevice() first.")

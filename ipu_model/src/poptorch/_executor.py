@@ -1,0 +1,209 @@
+"""`PoplarExecutor`: what `trainingModel` and `inferenceModel` return."""
+
+from __future__ import annotations
+
+import copy
+import logging
+import secrets
+from typing import Any
+
+import torch
+from torch import nn
+
+from ipu_model.graph import Graph
+from ipu_model.numerics.session import Session
+from poptorch import _hooks
+from poptorch._binding import BoundArguments, Signature, check_same
+from poptorch._blocks import module_repr
+from poptorch._compilation import arithmetic_of, batching_of, refuse_missing, returns_of, trace
+from poptorch._device_life import DeviceLife
+from poptorch._errors import createPoptorchError
+from poptorch._logging import log_options
+from poptorch._optimisation import Optimisation
+from poptorch._outputs import present, synthetic
+from poptorch._progress import compilation_progress
+from poptorch._refused import RefusedMethods
+from poptorch._weights import HostVersion, HostWeights
+from poptorch._wrapping import Wrapping, training_executors
+from poptorch.enums import ConnectionType, OutputMode
+from poptorch.options import Options
+from poptorch.options.popart_keys import validate_options
+
+_logger = logging.getLogger("poptorch::python")
+
+
+class PoplarExecutor(DeviceLife, RefusedMethods):
+    """A model compiled for the device; calling it runs `deviceIterations x gradientAccumulation` micro-batches.
+
+    Made by `trainingModel` and `inferenceModel`, never directly. Unknown attributes resolve on the user's module.
+    """
+
+    def __init__(
+        self, model: nn.Module, options: Options | None, training: bool, optimizer: torch.optim.Optimizer | None = None
+    ) -> None:  # fmt: skip
+        self._user_model = model
+        self._training = training
+        self._options = _own_options(options, training)
+        self._traced_model = copy.copy(model)
+        self._signature = Signature(self._traced_model.forward)
+        self._arguments: BoundArguments | None = None
+        self._graph: Graph | None = None
+        self._session: Session | None = None
+        self._attached = False
+        self._dirty = False
+        self._quiet = False
+        self._has_run = False
+        self._warned_contiguous = False
+        self._rng_state: list[int] | None = [self._options.random_seed] if self._options.exists("random_seed") else None
+        self._sources = [] if training else training_executors(model)
+        self._uploaded_versions: list[int] = []
+        self._host = HostWeights(model)
+        self._version = HostVersion()
+        self._optimisation: Optimisation | None = None
+        self._wrapping: Wrapping | None = None
+        if training:
+            self._optimisation = Optimisation(optimizer, model, self._options)
+            self._wrapping = Wrapping(model, self._host.tensors, self)
+
+    @property
+    def model(self) -> nn.Module:
+        """The user's module."""
+        return self._user_model
+
+    @property
+    def options(self) -> Options:
+        """The executor's own frozen options."""
+        return self._options
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__") or "_user_model" not in self.__dict__:
+            raise AttributeError(name)
+        return getattr(self._user_model, name)
+
+    def __repr__(self) -> str:
+        return module_repr(self._traced_model)
+
+    def train(self, mode: bool = True) -> PoplarExecutor:
+        """Set the training flag of the user's module (training executors) or of the traced one (inference)."""
+        (self._user_model if self._training else self._traced_model).train(mode)
+        return self
+
+    def eval(self) -> PoplarExecutor:
+        """Set evaluation mode, like `train(False)`."""
+        return self.train(False)
+
+    def compile(self, *args: Any, **kwargs: Any) -> None:
+        """Build the executable from sample arguments, upload weights and attach (unless offline)."""
+        arguments = self._contiguous(self._signature.bind(args, kwargs))
+        if self._session is not None:
+            _logger.warning("Call to compile() ignored: the model is already compiled. Call destroy() first.")
+            return
+        self._compile(arguments)
+
+    def isCompiled(self) -> bool:
+        """Whether there is an executable."""
+        return self._session is not None
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Compile and attach if needed, run one call, return what forward returned for its micro-batches.
+
+        Raises:
+            Error: arguments that differ from those compiled for, or anything that compilation refuses.
+        """
+        assert self._options.connection_type != ConnectionType.Never, (
+            "Trying to run a model on an offline device (ConnectionType.Never): use compile() only, or another "
+            "connection type."
+        )
+        arguments = self._contiguous(self._signature.bind(args, kwargs))
+        if self._session is None:
+            self._compile(arguments)
+        assert self._arguments is not None and self._session is not None and self._graph is not None
+        arguments = check_same(self._arguments, arguments)
+        if not self._attached:
+            self.attachToDevice()
+        self._bring_up_to_date()
+        inputs = arguments.tensors
+        if self._options._Popart.options.get("syntheticDataMode"):
+            inputs = synthetic(inputs)
+        results = self._session.run(inputs)
+        self._after_run()
+        return present(self._graph, results)
+
+    def _compile(self, arguments: BoundArguments) -> None:
+        """Trace, check and build; a failure leaves the executor as it was before."""
+        refuse_missing(self._options, self._training)
+        log_options(self._options)
+        validate_options(self._options.toDict())
+        self._refresh_sources()
+        self._host = HostWeights(self._traced_model)
+        with compilation_progress(self._options), _hooks.around_trace():
+            graph = trace(
+                self._traced_model, self._options, arguments, training=self._training, before=_hooks.run_before
+            )
+            seed = self._rng_state[0] if self._rng_state else secrets.randbits(31)
+            session = Session(
+                graph, batching_of(self._options), returns_of(self._options), arithmetic=arithmetic_of(self._options),
+                reduction=self._reduction(), seed=seed,
+            )  # fmt: skip
+            if self._optimisation is not None:
+                self._optimisation.connect(session, graph, self._options, seed)
+        self._graph, self._session, self._arguments = graph, session, _without_values(arguments)
+        if self._options.connection_type != ConnectionType.Never:
+            self._attach()
+
+    def _after_run(self) -> None:
+        self._has_run = True
+        if self._training:
+            self._dirty = True
+            assert self._optimisation is not None
+            self._optimisation.after_run()
+
+    def _contiguous(self, arguments: BoundArguments) -> BoundArguments:
+        """Return the arguments with row-major tensors that need no gradient."""
+        tensors = arguments.tensors
+        if all(t.is_contiguous() and not t.requires_grad for t in tensors):
+            return arguments
+        if not self._warned_contiguous:
+            self._warned_contiguous = True
+            if any(t.requires_grad for t in tensors):
+                _logger.warning("Input tensors with requires_grad=True are detached: no input gradients are produced.")
+            if not all(t.is_contiguous() for t in tensors):
+                _logger.warning("An input tensor is not contiguous and is copied before every call.")
+        return arguments.with_tensors([t.detach().contiguous() for t in tensors])
+
+
+def _own_options(options: Options | None, training: bool) -> Options:
+    """Freeze the caller's options and return the executor's own copy, with the output mode decided.
+
+    Raises:
+        Error: not an `Options`, or accumulation asked of an inference model.
+    """
+    if options is None:
+        options = Options()
+    if not isinstance(options, Options):
+        raise createPoptorchError(f"Invalid type: 'options' is of type {type(options)}, expected poptorch.Options.")
+    options._freeze()
+    own: Options = options.clone()
+    own._resolve_output_mode(OutputMode.Final if training else OutputMode.All)
+    if not training and own.Training.gradient_accumulation != 1:
+        raise createPoptorchError(_no_accumulation(own))
+    own._freeze()
+    return own
+
+
+def _no_accumulation(options: Options) -> str:
+    from poptorch.strategies import ShardedExecution
+
+    text = (
+        "You must set poptorch.Options().Training.gradientAccumulation to 1 or leave it as its default value (1) when "
+        f"running a poptorch.inferenceModel; it is {options.Training.gradient_accumulation}."
+    )
+    if not isinstance(options._execution_strategy, ShardedExecution):
+        text += " Use poptorch.Options().deviceIterations to push more micro-batches through a pipeline."
+    return text
+
+
+def _without_values(arguments: BoundArguments) -> BoundArguments:
+    """Keep only shapes and types of the arguments a model was compiled for, not the data."""
+    return arguments.with_tensors([torch.empty_like(t, device="meta") for t in arguments.tensors])
+

@@ -1,0 +1,172 @@
+"""`poptorch.AsynchronousDataAccessor`: items loaded ahead by another process."""
+
+from __future__ import annotations
+
+from collections.abc import Sized
+from multiprocessing.util import Finalize
+from typing import TYPE_CHECKING, Any
+
+from poptorch._errors import createPoptorchError
+from poptorch._loading.item_loader import ItemLoader
+from poptorch._loading.messages import Begin, Failed, ItemStored, PassEnded, Release
+from poptorch._loading.process import WorkerDied, WorkerProcess
+from poptorch._loading.ring import Ring
+from poptorch._loading.worker import Policy
+from poptorch.enums import SharingStrategy
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+
+class AsynchronousDataAccessor:
+    """Iterates over `dataset` in another process, which keeps a ring of items in shared memory filled.
+
+    Items are tensors, flat tuples, lists or dicts of tensors, or registered custom types; tuples come out as lists.
+    Returned tensors are views of the ring, valid until the next `next()`: clone what is to be kept.
+
+    Args:
+        dataset: any iterable, torch data set or loader, or a `poptorch.DataLoader` in `Sync` mode.
+        buffer_size: number of items the ring holds, the one in use included.
+        miss_sleep_time_in_ms: accepted, without effect: the process does not poll a full ring, it is woken.
+        load_indefinitely: start the next pass over the data as soon as one ends, not when it is asked for.
+        early_preload: fill the ring before the first iterator is asked for; otherwise only the first item is loaded.
+        sharing_strategy: how the data set gets into the process.
+        rebatched_size: join and cut what comes from `dataset` along dimension 0 to items of this many rows.
+
+    Raises:
+        Error: the data set cannot be sent, is empty, or raises before its first item; or `dataset` is a loader that
+            already works this way.
+        AssertionError: `rebatched_size` below 2, or missing where the last item would be shorter.
+    """
+
+    def __init__(
+        self,
+        dataset: Any,
+        buffer_size: int = 3,
+        miss_sleep_time_in_ms: float = 0.1,
+        load_indefinitely: bool = True,
+        early_preload: bool = False,
+        sharing_strategy: SharingStrategy = SharingStrategy.ForkServer,
+        rebatched_size: int | None = None,
+    ) -> None:
+        _check(dataset, buffer_size, miss_sleep_time_in_ms, rebatched_size)
+        self._dataset = dataset
+        self._rebatched_size = rebatched_size
+        policy = Policy(
+            slots=buffer_size,
+            load_indefinitely=load_indefinitely,
+            early_preload=early_preload,
+            rebatched_size=rebatched_size,
+            keep_remainder=isinstance(dataset, ItemLoader) and dataset.keeps_remainder,
+            short_items=isinstance(dataset, ItemLoader) and dataset.batches_per_item is not None,
+        )
+        self._generation = 0
+        self._pass = -1
+        self._consumed = 0
+        self._at_end = True
+        self._held_slot: int | None = None
+        self._failure: str | None = None
+        self._worker = WorkerProcess(dataset, policy, SharingStrategy(sharing_strategy))
+        # Runs on deletion, and at the end of this process before it waits for its children; never in a forked copy.
+        self._finalizer = Finalize(self, self._worker.terminate, exitpriority=10)
+        try:
+            ready = self._worker.wait_until_ready()
+            self._structure = ready.structure
+            self._ring = Ring(self._worker.ring_file, ready.layout)
+            self._worker.ring_file.close()
+        except BaseException:
+            self.terminate()
+            raise
+
+    def terminate(self) -> None:
+        """End the process; the accessor cannot be used any more. Does nothing the second time."""
+        self._finalizer()
+
+    def __len__(self) -> int:
+        """Return the number of items of a pass; raise `TypeError` if the data set has no length."""
+        if self._rebatched_size is None:
+            return len(self._dataset)
+        batch_size = getattr(self._dataset, "batch_size", None)
+        if not isinstance(self._dataset, Sized) or batch_size is None:
+            raise TypeError(
+                "The length of a re-batched accessor needs a loader with a length and a batch_size; "
+                f"{type(self._dataset).__name__} does not have both."
+            )
+        return len(self._dataset) * int(batch_size) // self._rebatched_size
+
+    def __iter__(self) -> Self:
+        """Return the accessor, at the first item of a pass.
+
+        Continues with the next pass after a complete one, starts from the beginning after an incomplete one, and does
+        nothing if no item was taken yet. Raises `AssertionError` after `terminate()` or a failure of the process.
+        """
+        self._check_usable()
+        if self._at_end:
+            self._begin(self._generation, self._pass + 1)
+        elif self._consumed:
+            self._begin(self._generation + 1, 0)
+        return self
+
+    def __next__(self) -> Any:
+        """Return the next item.
+
+        Raises:
+            StopIteration: the pass is over.
+            AssertionError: the process has failed or was terminated.
+        """
+        self._check_usable()
+        if self._pass < 0:
+            iter(self)
+        if self._at_end:
+            raise StopIteration
+        try:
+            return self._next_item()
+        except WorkerDied as death:
+            self._failure = (
+                f"An error occurred in the data fetcher: {death}. Its process has ended; make a new loader to go on."
+            )
+            raise AssertionError(self._failure) from None
+
+    def _next_item(self) -> Any:
+        if self._held_slot is not None:
+            self._worker.send(Release(self._held_slot))
+            self._held_slot = None
+        while True:
+            message = self._worker.receive()
+            if isinstance(message, Failed):
+                raise WorkerDied(message.reason)
+            if isinstance(message, ItemStored) and message.generation == self._generation:
+                self._held_slot = message.slot
+                self._consumed += 1
+                return self._structure.rebuild(self._ring.read(message.slot, message.rows))
+            if isinstance(message, PassEnded) and message.generation == self._generation:
+                self._at_end = True
+                raise StopIteration
+            # Anything else belongs to a generation that was given up.
+
+    def _begin(self, generation: int, pass_number: int) -> None:
+        self._generation, self._pass = generation, pass_number
+        self._consumed, self._at_end = 0, False
+        self._worker.send(Begin(generation, pass_number, self._held_slot))
+
+    def _check_usable(self) -> None:
+        assert self._failure is None, self._failure
+        assert not self._worker.ended, "The data accessor was terminated; make a new one to load more data."
+
+
+def _check(dataset: Any, buffer_size: int, miss_sleep_time_in_ms: float, rebatched_size: int | None) -> None:
+    assert buffer_size >= 1, f"buffer_size is the number of slots of the ring, at least 1; got {buffer_size}."
+    assert miss_sleep_time_in_ms >= 0, f"miss_sleep_time_in_ms must not be negative; got {miss_sleep_time_in_ms}."
+    assert rebatched_size is None or rebatched_size > 1, f"rebatched_size must be > 1; got {rebatched_size}."
+    if not isinstance(dataset, ItemLoader):
+        return
+    if dataset._accessor is not None:
+        raise createPoptorchError(
+            "The DataLoader already uses an AsynchronousDataAccessor internally: iterate over it directly, or create "
+            "it with mode=DataLoaderMode.Sync."
+        )
+    assert not (dataset.keeps_remainder and (dataset.combinedBatchSize or 1) > 1 and rebatched_size is None), (
+        "An AsynchronousDataAccessor over a DataLoader with drop_last=False only works if 'rebatched_size' is "
+        "specified too, because the last item can be shorter than the slots. Use drop_last=True, or the DataLoader's "
+        "own mode=DataLoaderMode.AsyncRebatched."
+    )

@@ -1,0 +1,189 @@
+"""`poptorch.DataLoader`: torch's loader with the batch size one call of a model needs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from torch.utils.data import IterableDataset
+
+from poptorch._loading.accessor import AsynchronousDataAccessor
+from poptorch._loading.batching import (
+    check_batch_sampler,
+    check_iterable,
+    micro_batches_per_item,
+    rows_to_glue,
+    warn_about_groups,
+    warn_about_remainder,
+)
+from poptorch._loading.item_loader import ItemLoader
+from poptorch._loading.partition import PartitionView, ShuffledShare, share_of
+from poptorch.enums import DataLoaderMode
+from poptorch.options import Options
+from poptorch.profiling import Channel
+
+
+class DataLoader(ItemLoader):
+    """Loads batches for whole calls: `batch_size` rows for every micro-batch that a call of the model consumes.
+
+    An item has `combinedBatchSize = batch_size * deviceIterations * gradientAccumulation * replicas / inputGroupSize`
+    rows. `Sync` items are those of torch's loader; the asynchronous modes load them ahead in another process (tensors,
+    flat tuples, lists and dicts of tensors, registered custom types) and hand out views that the next item overwrites.
+
+    Args:
+        options: the options of the model; frozen by this call.
+        dataset: map-style or iterable.
+        batch_size: rows of a micro-batch; `None` delivers single samples.
+        shuffle: `None` means no.
+        num_workers: torch worker processes.
+        drop_last: drop samples that do not fill an item.
+        persistent_workers: keep torch's workers between passes; `None` means whenever there are any.
+        auto_distributed_partitioning: give each process of a distributed run its own part of a map-style data set.
+        mode: a `DataLoaderMode`.
+        async_options: arguments for `AsynchronousDataAccessor`, without `rebatched_size`.
+        rebatched_worker_size: rows that torch's workers collate at a time when items are re-batched.
+        batch_sampler: yields lists of indices; one item is made of as many of them as a call has micro-batches.
+        **kwargs: passed on to torch's loader.
+
+    Raises:
+        Error: `batch_sampler` together with what it replaces; a background process that fails to start.
+        AssertionError: arguments that contradict each other.
+        ZeroDivisionError: a data set too small for the number of processes.
+    """
+
+    def __init__(
+        self,
+        options: Options,
+        dataset: Any,
+        batch_size: int | None = 1,
+        shuffle: bool | None = None,
+        num_workers: int = 0,
+        drop_last: bool = True,
+        persistent_workers: bool | None = None,
+        auto_distributed_partitioning: bool = True,
+        mode: DataLoaderMode = DataLoaderMode.Sync,
+        async_options: dict[str, Any] | None = None,
+        rebatched_worker_size: int | None = None,
+        batch_sampler: Any = None,
+        **kwargs: Any,
+    ) -> None:
+        assert isinstance(options, Options), (
+            f"The first argument of a DataLoader must be a poptorch.Options; got a {type(options).__name__}."
+        )
+        options._freeze()
+        if batch_size is not None:
+            self.options = options
+        self._drop_last_item = drop_last
+        self._torch_arguments = kwargs | {
+            "num_workers": num_workers,
+            "persistent_workers": num_workers > 0 if persistent_workers is None else persistent_workers,
+        }
+        distributed = auto_distributed_partitioning and options.Distributed.numProcesses > 1
+        dataset = Channel("dataset").instrument(dataset, "__getitem__")
+        if isinstance(dataset, IterableDataset):
+            check_iterable(distributed, num_workers, kwargs.get("worker_init_fn"))
+        if batch_sampler is not None:
+            check_batch_sampler(batch_size, bool(shuffle), distributed)
+            self._init_groups(dataset, batch_sampler)
+        else:
+            self._init_batches(dataset, batch_size, bool(shuffle), distributed)
+        if mode != DataLoaderMode.Sync:
+            self._load_ahead(DataLoaderMode(mode), dict(async_options or {}), rebatched_worker_size)
+
+    def _init_groups(self, dataset: Any, batch_sampler: Any) -> None:
+        """Set up items made of a batch sampler's batches."""
+        batches = micro_batches_per_item(self.options)
+        warn_about_groups(batch_sampler, batches, self._drop_last_item)
+        super().__init__(
+            dataset,
+            combined_batch_size=(getattr(batch_sampler, "batch_size", None) or 1) * batches,
+            keeps_remainder=not self._drop_last_item,
+            batches_per_item=batches,
+            batch_sampler=batch_sampler,
+            **self._torch_arguments,
+        )
+
+    def _init_batches(self, dataset: Any, batch_size: int | None, shuffle: bool, distributed: bool) -> None:
+        """Set up items of consecutive samples, or of single ones if `batch_size` is `None`."""
+        combined = None if batch_size is None else batch_size * micro_batches_per_item(self.options)
+        own = self._torch_arguments
+        if not self._drop_last_item and combined is not None:
+            processes = self.options.Distributed.numProcesses if distributed else 1
+            warn_about_remainder(dataset, combined * processes)
+        if distributed:
+            assert combined is not None, (
+                "auto_distributed_partitioning needs a batch_size; pass auto_distributed_partitioning=False to read "
+                "single samples of the whole dataset."
+            )
+            dataset, sampler = self._partition(dataset, combined, shuffle)
+            if sampler is not None and "sampler" not in own:
+                own, shuffle = own | {"sampler": sampler}, False
+        super().__init__(
+            dataset,
+            combined_batch_size=combined,
+            keeps_remainder=not self._drop_last_item and combined is not None,
+            batch_size=combined,
+            shuffle=shuffle,
+            drop_last=self._drop_last_item and combined is not None,
+            **own,
+        )
+
+    def _partition(self, dataset: Any, combined: int, shuffle: bool) -> tuple[PartitionView, ShuffledShare | None]:
+        """Return this process's view of `dataset` and, to shuffle, a sampler for it."""
+        where, samples = self.options.Distributed, len(dataset)
+        share = share_of(samples, combined, where.numProcesses, where.processId, self._drop_last_item)
+        if not shuffle:
+            return PartitionView(dataset, share), None
+        assert self.options.exists("random_seed"), (
+            "Shuffling a dataset divided between processes needs the same seed in all of them: call "
+            "options.randomSeed(seed) first."
+        )
+        return PartitionView(dataset, share), ShuffledShare(samples, share, self.options.random_seed)
+
+    def _load_ahead(self, mode: DataLoaderMode, async_options: dict[str, Any], worker_size: int | None) -> None:
+        """Start the process that iterates in place of this object."""
+        assert "rebatched_size" not in async_options, (
+            "rebatched_size is not for async_options: a DataLoader always re-batches to its combined batch size. Use "
+            "rebatched_worker_size to set how many rows its workers collate at a time."
+        )
+        rows = None
+        if self.batches_per_item is not None:
+            batching: dict[str, Any] = {"batch_sampler": self.batch_sampler}
+        else:
+            rebatched = mode == DataLoaderMode.AsyncRebatched
+            rows = rows_to_glue(self.combinedBatchSize, rebatched, self._drop_last_item, worker_size)
+            batching = {
+                "batch_size": self.combinedBatchSize if rows is None else rows.per_chunk,
+                "drop_last": self.drop_last and rows is None,
+            }
+            if not isinstance(self.dataset, IterableDataset):
+                batching["sampler"] = self.sampler
+        source = ItemLoader(
+            self.dataset,
+            combined_batch_size=None,
+            keeps_remainder=self.keeps_remainder,
+            batches_per_item=self.batches_per_item,
+            **(self._torch_arguments | batching),
+        )
+        rebatched_size = None if rows is None else rows.per_item
+        self._accessor = AsynchronousDataAccessor(source, rebatched_size=rebatched_size, **async_options)
+
+    def __len__(self) -> int:
+        """Return the number of items of a pass; the number of batches for a `Sync` loader with a batch sampler.
+
+        Raises `TypeError` for an iterable data set without a length.
+        """
+        batches = super().__len__()
+        if self.batches_per_item is None or self._accessor is None:
+            return batches
+        items, incomplete = divmod(batches, self.batches_per_item)
+        return items + bool(incomplete and self.keeps_remainder)
+
+    def __iter__(self) -> Iterator[Any]:  # type: ignore[override]  # torch promises its private iterator class
+        """Return an iterator over the items of a pass; asynchronous loaders have only one at a time."""
+        return super().__iter__() if self._accessor is None else iter(self._accessor)
+
+    def terminate(self) -> None:
+        """End the background process, if there is one; an asynchronous loader cannot be used any more."""
+        if self._accessor is not None:
+            self._accessor.terminate()

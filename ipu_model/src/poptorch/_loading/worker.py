@@ -1,0 +1,291 @@
+"""The loader's process: iterates over the data set and fills the ring as far ahead as it may."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+import time
+import traceback
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from itertools import count
+from multiprocessing import parent_process
+from multiprocessing.connection import Connection, wait
+from typing import Any
+
+import torch
+
+from poptorch._args import register_all
+from poptorch._loading.ambient import Ambient
+from poptorch._loading.messages import (
+    Begin,
+    Failed,
+    ItemStored,
+    PassEnded,
+    Ready,
+    Release,
+    ToParent,
+    receive_from_parent,
+    send,
+)
+from poptorch._loading.rebatching import Chunk, glue
+from poptorch._loading.ring import Ring, RingLayout
+from poptorch._loading.shared_file import SharedFile
+from poptorch._loading.structure import ItemStructure, describe
+from poptorch._loading.transfer import Parcel
+
+_GRACE_IN_S = 5.0
+
+
+@dataclass(frozen=True)
+class Policy:
+    """What to load ahead, and how items are made of what the data set delivers."""
+
+    slots: int
+    load_indefinitely: bool
+    early_preload: bool
+    rebatched_size: int | None
+    keep_remainder: bool
+    short_items: bool
+
+
+@dataclass(frozen=True, eq=False)
+class Job:
+    """All that the process gets at its start."""
+
+    parcel: Parcel
+    ring_file: SharedFile
+    policy: Policy
+    ambient: Ambient
+    parent_pid: int
+    connection: Connection
+    parents_connection: Connection | None
+
+
+class _Stopped(Exception):
+    """The parent said stop, or is gone."""
+
+
+class _Restarted(Exception):
+    """The parent wants the data from item 0."""
+
+
+def run(job: Job) -> None:
+    """Be the loader's process until told to stop; an error is printed, reported and ends it with exit code 1."""
+    try:
+        _prepare(job)
+        _Producer(job).run()
+    except _Stopped:
+        pass
+    except KeyboardInterrupt:
+        # The parent was interrupted by the same key stroke and has the word; a second one must not interrupt leaving.
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+    except Exception as error:
+        traceback.print_exc()
+        with suppress(OSError):
+            send(job.connection, Failed(_summary(error)))
+        sys.exit(1)
+
+
+def _prepare(job: Job) -> None:
+    # A forked process starts with its parent's handlers, which belong to a test runner or a notebook.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    if job.parents_connection is not None:
+        job.parents_connection.close()
+    threading.Thread(target=_leave_with_parent, args=(job.parent_pid,), daemon=True).start()
+    # The program's own computation needs the cores; copying an item does not.
+    torch.set_num_threads(1)
+    job.ambient.install()
+
+
+def _leave_with_parent(parent_pid: int) -> None:
+    """Wait for the parent's end, however it comes, and end this process even if it is busy loading."""
+    try:
+        wait([os.pidfd_open(parent_pid)])
+    except ProcessLookupError:
+        pass
+    except (AttributeError, OSError):
+        # Only Linux can watch any process; elsewhere this pipe closes when the parent and its forked copies end.
+        parent = parent_process()
+        if parent is not None:
+            parent.join()
+    main_thread = threading.main_thread().ident
+    if main_thread is not None:
+        signal.pthread_kill(main_thread, signal.SIGINT)
+    time.sleep(_GRACE_IN_S)
+    os._exit(1)
+
+
+def _summary(error: Exception) -> str:
+    lines = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {lines[-1]}" if lines else type(error).__name__
+
+
+class _Source:
+    """Iterates over the data set: each item as a list of chunks, flattened like the first."""
+
+    def __init__(self, dataset: Any, policy: Policy) -> None:
+        self._dataset = dataset
+        self._policy = policy
+        self.structure: ItemStructure | None = None
+
+    def items(self) -> Iterator[list[Chunk]]:
+        """Start a new pass over the data."""
+        chunks = (self._flatten(item) for item in _iterate(self._dataset))
+        if self._policy.rebatched_size is None:
+            return ([chunk] for chunk in chunks)
+        return glue(chunks, self._policy.rebatched_size, self._policy.keep_remainder)
+
+    def _flatten(self, item: Any) -> Chunk:
+        if self.structure is None:
+            self.structure = describe(item)
+        return self.structure.flatten(item)
+
+
+def _iterate(dataset: Any) -> Iterator[Any]:
+    if hasattr(dataset, "__iter__") or not hasattr(dataset, "__len__"):
+        own: Iterator[Any] = iter(dataset)
+        return own
+    # Python would go on until an IndexError, which a map-style data set need not raise.
+    return (dataset[index] for index in range(len(dataset)))
+
+
+class _Control:
+    """What the parent allows: which slots are free and which pass it has begun."""
+
+    def __init__(self, connection: Connection, slots: int) -> None:
+        self._connection = connection
+        self._slots = slots
+        self._free = deque(range(slots))
+        self.generation = 0
+        self.begun_pass = -1
+
+    def say(self, message: ToParent) -> None:
+        """Tell the parent something; raise `_Stopped` if it is gone."""
+        try:
+            send(self._connection, message)
+        except OSError:
+            raise _Stopped from None
+
+    def take_slot(self, permitted: Callable[[], bool]) -> int:
+        """Wait until a slot is free and `permitted()` is true; raise like `wait_until`."""
+        self.wait_until(lambda: bool(self._free) and permitted())
+        return self._free.popleft()
+
+    def wait_until(self, ready: Callable[[], bool]) -> None:
+        """Obey the parent until `ready()` is true and nothing more was said.
+
+        Raises `_Stopped` or `_Restarted` as soon as the parent says so.
+        """
+        while self._connection.poll() or not ready():
+            self._obey()
+
+    def give_back(self, slot: int) -> None:
+        """Return a slot that was not used after all."""
+        self._free.appendleft(slot)
+
+    def _obey(self) -> None:
+        try:
+            command = receive_from_parent(self._connection)
+        except (EOFError, OSError):
+            raise _Stopped from None
+        if isinstance(command, Release):
+            self._free.append(command.slot)
+        elif isinstance(command, Begin):
+            self._begin(command)
+        else:
+            raise _Stopped
+
+    def _begin(self, command: Begin) -> None:
+        self.begun_pass = command.pass_number
+        if command.generation != self.generation:
+            self.generation = command.generation
+            self._free = deque(slot for slot in range(self._slots) if slot != command.held_slot)
+            raise _Restarted
+
+
+class _Producer:
+    """Loads items into the ring, pass after pass."""
+
+    def __init__(self, job: Job) -> None:
+        dataset, parsers = job.parcel.open()
+        register_all(parsers)
+        self._policy = job.policy
+        self._ring_file = job.ring_file
+        self._source = _Source(dataset, job.policy)
+        self._control = _Control(job.connection, job.policy.slots)
+        self._loaded = 0
+
+    def run(self) -> None:
+        """Load the first item, tell the parent about it, and go on for ever."""
+        items = self._source.items()
+        first = next(items, None)
+        if first is None:
+            raise ValueError(_empty(self._policy))
+        self._make_ring(first)
+        self._store(self._control.take_slot(lambda: True), first)
+        del first
+        may_run_ahead = self._policy.early_preload
+        while True:
+            try:
+                self._passes(items, may_run_ahead)
+            except _Restarted:
+                items = self._new_pass()
+
+    def _make_ring(self, first: list[Chunk]) -> None:
+        assert self._source.structure is not None
+        layout = RingLayout.for_items_like(first[0], self._policy.slots, self._policy.rebatched_size)
+        self._ring_file.reserve(layout.total_bytes)
+        self._ring = Ring(self._ring_file, layout)
+        self._ring_file.close()
+        self._control.say(Ready(self._source.structure, layout))
+
+    def _passes(self, items: Iterator[list[Chunk]], may_run_ahead: bool) -> None:
+        """Go through one generation's passes; ends by `_Restarted` or `_Stopped` only."""
+        for number in count():
+            permitted = partial(self._permitted, number, may_run_ahead)
+            self._control.wait_until(permitted)
+            if number > 0:
+                items = self._new_pass()
+            self._pass(items, permitted)
+            # After an empty pass the next one is likely to be empty too: going on would never pause.
+            may_run_ahead = self._policy.load_indefinitely and self._loaded > 0
+
+    def _permitted(self, number: int, may_run_ahead: bool) -> bool:
+        return may_run_ahead or self._control.begun_pass >= number
+
+    def _new_pass(self) -> Iterator[list[Chunk]]:
+        self._loaded = 0
+        return self._source.items()
+
+    def _pass(self, items: Iterator[list[Chunk]], permitted: Callable[[], bool]) -> None:
+        """Load the rest of one pass."""
+        while True:
+            slot = self._control.take_slot(permitted)
+            item = next(items, None)
+            if item is None:
+                self._control.give_back(slot)
+                self._control.say(PassEnded(self._control.generation))
+                return
+            self._store(slot, item)
+
+    def _store(self, slot: int, item: list[Chunk]) -> None:
+        if self._policy.rebatched_size is None and not self._policy.short_items:
+            self._ring.write(slot, item)
+            rows = None
+        else:
+            rows = self._ring.write_rows(slot, item)
+        self._loaded += 1
+        self._control.say(ItemStored(self._control.generation, slot, rows))
+
+
+def _empty(policy: Policy) -> str:
+    if policy.rebatched_size is None:
+        return "The Dataset is empty: there is no item to load, or fewer samples than one item needs."
+    return f"The Dataset is empty: it has fewer than the {policy.rebatched_size} rows of one item."

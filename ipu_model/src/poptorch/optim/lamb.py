@@ -1,0 +1,109 @@
+"""`poptorch.optim.LAMB`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.optim.optimizer import ParamsT
+
+from ipu_model.numerics.rounding import Rounding
+from ipu_model.optimiser.lamb import Lamb
+from ipu_model.optimiser.rule import Context, Entry
+from ipu_model.optimiser.spec import Hyper
+from poptorch.optim.arguments import accumulator_dtypes, given, require_numbers
+from poptorch.optim.optimizer import Optimizer
+
+NO_WEIGHT_NORM_LIMIT = 65500.0
+
+
+class LAMB(Optimizer, torch.optim.Optimizer):
+    """LAMB: Adam with decoupled weight decay and a step scaled, for each tensor, to the norm of the weights.
+
+    `max_weight_norm=None` means 65500, no limit in practice. Arguments that are not passed are compiled in as
+    constants. Raises AssertionError for non-numbers and for accumulator types other than float32 and float16,
+    ValueError for numbers out of range.
+    """
+
+    max_weight_norm: float
+    bias_correction: bool
+
+    def __init__(
+        self,
+        params: ParamsT,
+        lr: float | None = None,
+        betas: tuple[float, float] | None = None,
+        eps: float | None = None,
+        weight_decay: float | None = None,
+        bias_correction: bool | None = None,
+        loss_scaling: float | None = None,
+        max_weight_norm: float | None = None,
+        accum_type: torch.dtype | None = None,
+        first_order_momentum_accum_type: torch.dtype | None = None,
+        second_order_momentum_accum_type: torch.dtype | None = None,
+    ) -> None:
+        numbers = given(
+            lr=lr, betas=betas, eps=eps, weight_decay=weight_decay, max_weight_norm=max_weight_norm
+        )
+        require_numbers(numbers)
+        defaults: dict[str, Any] = {
+            "lr": 1e-3,
+            "betas": (0.9, 0.999),
+            "eps": 1e-8,
+            "weight_decay": 1e-2,
+            "max_weight_norm": NO_WEIGHT_NORM_LIMIT,
+            **numbers,
+        }
+        _check_range(defaults)
+        dtypes = accumulator_dtypes(
+            accum_type=accum_type,
+            first_order_momentum_accum_type=first_order_momentum_accum_type,
+            second_order_momentum_accum_type=second_order_momentum_accum_type,
+        )
+        torch.optim.Optimizer.__init__(self, params, defaults)
+        corrects = True if bias_correction is None else bool(bias_correction)
+        limit = defaults["max_weight_norm"]
+        self._set_options(numbers, loss_scaling, **dtypes, bias_correction=corrects, max_weight_norm=limit)
+
+    # PyTorch declares two overloads of `step` that differ in the closure's presence only.
+    @torch.no_grad()
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:  # type: ignore[override]
+        """Update the parameters on the CPU, as the device would in their dtype; return what `closure` returns.
+
+        The limit on the weight norm is the attribute `max_weight_norm`, not the groups'.
+        """
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                if parameter.grad is not None:
+                    self._update(parameter, group)
+        return loss
+
+    def _update(self, parameter: Tensor, group: dict[str, Any]) -> None:
+        state = self.state[parameter]
+        if not state:
+            state["step"] = torch.zeros(())
+            state["exp_avg"] = torch.zeros_like(parameter)
+            state["exp_avg_sq"] = torch.zeros_like(parameter)
+        tensors = {"Accl1": state["exp_avg"], "Accl2": state["exp_avg_sq"], "Step": state["step"]}
+        assert parameter.grad is not None
+        entry = Entry(parameter, parameter.grad.clone(), tensors, half=False, fresh=False)
+        numbers = {name: group[name] for name in ("lr", "betas", "eps", "weight_decay")}
+        hyper = Hyper(**numbers, max_weight_norm=self.max_weight_norm)
+        rule = Lamb(self.bias_correction, torch.float32, torch.float32)
+        rule.update([entry], rule.scalars(hyper, 1.0), Context(1.0, 1.0, Rounding()))
+
+
+def _check_range(values: dict[str, Any]) -> None:
+    """Raise ValueError for the numbers that PyTorch's own optimisers refuse."""
+    for name in ("lr", "eps", "weight_decay"):
+        if not values[name] >= 0.0:
+            raise ValueError(f"Invalid {name} value: {values[name]}; it must not be negative.")
+    for index, beta in enumerate(values["betas"]):
+        if not 0.0 <= beta < 1.0:
+            raise ValueError(f"Invalid beta parameter at index {index}: {beta}; it must be in [0, 1).")

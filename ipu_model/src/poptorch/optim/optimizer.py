@@ -1,0 +1,152 @@
+"""What all of PopTorch's optimisers have in common: options for the device, and state that lives there.
+
+The executor's side of the state
+--------------------------------
+`opt._take_pending()`      before every run and at every attach: what is to be uploaded, if anything.
+`opt._bind(reader)`        after compiling or attaching; `reader()` returns the device's (ipu_state,
+ipu_param). `opt._invalidate()`        after every run: the next `state_dict()` reads the device again.
+`opt._drop_pending_parameters()`  in `setOptimizer`: numbers from Python take precedence over a checkpoint's.
+`opt._unbind()`            before detach, destroy and replacement: reads the device a last time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from poptorch.optim.arguments import require_number
+from poptorch.optim.variable_attributes import VariableAttributes
+
+if TYPE_CHECKING:
+    _Base = torch.optim.Optimizer
+else:
+    _Base = object  # A mixin: the concrete classes name their PyTorch optimiser as the second base.
+
+Tensors = dict[str, Tensor]
+Reader = Callable[[], tuple[Tensors, Tensors]]
+
+
+@dataclass(frozen=True)
+class DeviceState:
+    """Optimiser state and streamed scalars by name; None where there are none."""
+
+    state: Tensors | None = None
+    parameters: Tensors | None = None
+
+
+class Optimizer(_Base):
+    """The first base of every PopTorch optimiser; no optimiser by itself."""
+
+    # Class attributes are the state of an optimiser that never met a device.
+    _held: DeviceState = DeviceState()
+    _stale: bool = False
+    _pending: DeviceState | None = None
+    _reader: Reader | None = None
+    _options: tuple[str, ...] = ()
+
+    loss_scaling: float
+    variable_attrs: VariableAttributes
+
+    def _set_options(self, variable: Iterable[str], loss_scaling: float | None, **options: Any) -> None:
+        """Store the options of the device; `variable` names the hyper-parameters that were passed explicitly."""
+        names = set(variable)
+        if loss_scaling is not None:
+            require_number("loss_scaling", loss_scaling)
+            names.add("loss_scaling")
+        self.loss_scaling = 1.0 if loss_scaling is None else loss_scaling
+        for name, value in options.items():
+            setattr(self, name, value)
+        self._options = ("loss_scaling", *options)
+        self.variable_attrs = VariableAttributes([*self.defaults, "loss_scaling"], names)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return PyTorch's state dict with the device's state in `ipu_state` and its scalars in `ipu_param`.
+
+        Both are None before the program is compiled. The device is read at most once between two runs.
+        """
+        self._read_if_stale()
+        shown = {"ipu_state": _shallow(self._held.state), "ipu_param": _shallow(self._held.parameters)}
+        return {**shown, **super().state_dict()}
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """Restore the parameter groups now, and the device's state at the next run.
+
+        Raises RuntimeError for a dictionary that is empty or not from a PopTorch optimiser.
+        """
+        if not state_dict:
+            raise RuntimeError(
+                "Cannot load the optimizer state because it is empty. Pass what state_dict() returned."
+            )
+        if not {"ipu_state", "ipu_param"} <= state_dict.keys():
+            raise RuntimeError(
+                "Only IPU optimizer states can be loaded onto the IPU: this dictionary has no 'ipu_state' and "
+                "'ipu_param'. Use the state_dict() of a poptorch.optim optimizer."
+            )
+        super().load_state_dict(dict(state_dict))
+        self._held = DeviceState(_cloned(state_dict["ipu_state"]), _cloned(state_dict["ipu_param"]))
+        self._stale = False
+        self._pending = None if self._held == DeviceState() else self._held
+
+    def __getstate__(self) -> dict[str, Any]:
+        self._read_if_stale()
+        kept = {name: getattr(self, name) for name in self._options}
+        return {
+            **super().__getstate__(),
+            **kept,
+            "variable_attrs": self.variable_attrs.copy(),
+            "_options": self._options,
+            "_held": self._held,
+            "_pending": self._pending,
+        }
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        # PyTorch's load_state_dict comes here too, with groups and host state only.
+        if "_held" in state and self._pending is None and self._held.state is not None:
+            self._pending = DeviceState(self._held.state)
+
+    def _bind(self, reader: Reader) -> None:
+        """Read device state through `reader` from now on; state that is already held stays current until a run."""
+        self._reader = reader
+        self._stale = self._stale or self._held == DeviceState()
+
+    def _unbind(self) -> None:
+        """Keep the device's state, to be uploaded at the next attach, and forget the device."""
+        if self._reader is None:
+            return
+        self._read_if_stale()
+        self._reader = None
+        if self._pending is None and self._held.state is not None:
+            # Not the scalars: a later executor reads those from Python.
+            self._pending = DeviceState(self._held.state)
+
+    def _take_pending(self) -> tuple[Tensors | None, Tensors | None] | None:
+        """Return (state, scalars) to upload before the next run and forget them; None if there is nothing."""
+        pending, self._pending = self._pending, None
+        return None if pending is None else (pending.state, pending.parameters)
+
+    def _drop_pending_parameters(self) -> None:
+        """Upload no scalars of a checkpoint any more, because the executor has read newer ones from Python."""
+        if self._pending is not None:
+            self._pending = DeviceState(self._pending.state) if self._pending.state is not None else None
+
+    def _invalidate(self) -> None:
+        """Note that a run has changed the device's state."""
+        self._stale = self._reader is not None
+
+    def _read_if_stale(self) -> None:
+        if self._stale and self._reader is not None:
+            self._held = DeviceState(*self._reader())
+            self._stale = False
+
+
+def _shallow(tensors: Tensors | None) -> Tensors | None:
+    return None if tensors is None else dict(tensors)
+
+
+def _cloned(tensors: Mapping[str, Tensor] | None) -> Tensors | None:
+    return None if tensors is None else {name: tensor.clone() for name, tensor in tensors.items()}

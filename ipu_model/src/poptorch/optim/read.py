@@ -1,0 +1,170 @@
+"""Reading a Python optimiser: its numbers for the engine, and which parameter belongs to which group."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+import poptorch.optim as poptorch_optim
+from ipu_model.optimiser.spec import FAMILIES, Hyper, OptimiserSpec
+from poptorch.optim.arguments import ACCUMULATOR_DTYPES, ACCUMULATOR_RULE, require_betas, require_number
+from poptorch.optim.attribute_names import AttributeNames
+
+# A native PyTorch optimiser streams lr always, and these where they differ from the family's default.
+_NATIVE_DEFAULTS = {"momentum": 0.0, "dampening": 0.0, "weight_decay": 0.0, "eps": 1e-8}
+_ADAMW_WEIGHT_DECAY = 0.01
+_DTYPES = {
+    "accum_dtype": "accum_type",
+    "velocity_dtype": "velocity_accum_type",
+    "first_dtype": "first_order_momentum_accum_type",
+    "second_dtype": "second_order_momentum_accum_type",
+}
+
+
+def read_spec(
+    optimizer: torch.optim.Optimizer, *, relax: bool = False, attribute_names: AttributeNames | None = None
+) -> OptimiserSpec:
+    """Return everything that the device needs to know of `optimizer`, as its attributes stand now.
+
+    `attribute_names` belongs to the executor and lets warnings come once; `relax` lowers those of unexpected
+    attributes to debug level. Raises AssertionError for a class that has no counterpart on the device, for
+    numbers that are none and for groups that differ in `centered`; ValueError for amsgrad and for a wrong
+    accumulator type.
+    """
+    family = family_of(optimizer)
+    names = attribute_names if attribute_names is not None else AttributeNames()
+    names.observe(optimizer, family, relax=relax)
+    _warn_of_ignored_code(optimizer, names)
+    loss_scaling = getattr(optimizer, "loss_scaling", 1.0)
+    max_grad_norm = getattr(optimizer, "max_grad_norm", math.inf)
+    require_number("loss_scaling", loss_scaling)
+    require_number("max_grad_norm", max_grad_norm)
+    streams_loss_scaling = isinstance(optimizer, poptorch_optim.Optimizer) and not (
+        optimizer.variable_attrs.isConstant("loss_scaling")
+    )
+    return OptimiserSpec(
+        family=family,
+        default=_hyper(optimizer, family, optimizer.defaults),
+        groups=tuple(_hyper(optimizer, family, group) for group in optimizer.param_groups),
+        loss_scaling=float(loss_scaling),
+        loss_scaling_variable=streams_loss_scaling,
+        max_grad_norm=float(max_grad_norm),
+        use_tf_variant=bool(getattr(optimizer, "use_tf_variant", False)),
+        **_dtypes(optimizer),
+    )
+
+
+def group_of(
+    optimizer: torch.optim.Optimizer, parameters: Mapping[str, torch.nn.Parameter]
+) -> dict[str, int | None]:
+    """Return the parameter group of every named parameter, None for those in no group.
+
+    `parameters` are all of the model's, frozen ones too. Raises KeyError if a group holds any other tensor.
+    """
+    groups = {id(p): i for i, group in enumerate(optimizer.param_groups) for p in group["params"]}
+    named = {id(parameter) for parameter in parameters.values()}
+    for i, group in enumerate(optimizer.param_groups):
+        for position, tensor in enumerate(group["params"]):
+            if id(tensor) not in named:
+                raise KeyError(
+                    f"Tensor {position} of parameter group {i} (shape {tuple(tensor.shape)}) is no parameter of the "
+                    "model. Create the optimizer from the parameters of the model that is wrapped."
+                )
+    return {name: groups.get(id(parameter)) for name, parameter in parameters.items()}
+
+
+def family_of(optimizer: torch.optim.Optimizer) -> str:
+    """Return the key of `FAMILIES` for `optimizer`; raises as `read_spec` does."""
+    if isinstance(optimizer, torch.optim.SGD):
+        return "SGD1" if getattr(optimizer, "use_combined_accum", False) else "SGD2"
+    if isinstance(optimizer, (torch.optim.Adam, torch.optim.AdamW)):
+        _refuse_amsgrad(optimizer)
+        if not _is_decoupled(optimizer):
+            return "ADAM"
+        return "ADAMW" if getattr(optimizer, "bias_correction", True) else "ADAMW_NO_BIAS"
+    if isinstance(optimizer, torch.optim.RMSprop):
+        return "RMSPROP_CENTERED" if _is_centred(optimizer) else "RMSPROP"
+    if isinstance(optimizer, poptorch_optim.LAMB):
+        return "LAMB" if optimizer.bias_correction else "LAMB_NO_BIAS"
+    raise AssertionError(
+        f"Unsupported optimizer type {type(optimizer).__name__}: the device knows SGD, Adam, AdamW and RMSprop of "
+        "torch.optim and poptorch.optim, and poptorch.optim.LAMB."
+    )
+
+
+def _refuse_amsgrad(optimizer: torch.optim.Optimizer) -> None:
+    if any(values.get("amsgrad", False) for values in (optimizer.defaults, *optimizer.param_groups)):
+        raise ValueError("Only non-amsgrad Adam and AdamW optimizers are supported. Use amsgrad=False.")
+
+
+def _is_decoupled(optimizer: torch.optim.Optimizer) -> bool:
+    """Newer PyTorch has one class for both kinds of weight decay, and a flag in every group."""
+    if isinstance(optimizer, torch.optim.AdamW):
+        return True
+    flags = {bool(values.get("decoupled_weight_decay", False)) for values in optimizer.param_groups}
+    if len(flags) > 1:
+        raise ValueError(
+            "All parameter groups must have the same decoupled_weight_decay; use two models or AdamW."
+        )
+    return flags == {True}
+
+
+def _is_centred(optimizer: torch.optim.Optimizer) -> bool:
+    flags = {bool(values["centered"]) for values in optimizer.param_groups}
+    if len(flags) > 1:
+        raise AssertionError("All parameter groups must have the same value of centered.")
+    return flags == {True}
+
+
+def _hyper(optimizer: torch.optim.Optimizer, family: str, values: Mapping[str, Any]) -> Hyper:
+    """Return the numbers of one group, or of the defaults."""
+    numbers: dict[str, Any] = {}
+    for name in FAMILIES[family]:
+        value = values[name] if values.get(name) is not None else optimizer.defaults[name]
+        if name == "betas":
+            require_betas(value)
+            numbers[name] = (float(value[0]), float(value[1]))
+        else:
+            require_number(name, value)
+            numbers[name] = bool(value) if name == "nesterov" else float(value)
+    return Hyper(**numbers, variable=_variable(optimizer, family, numbers))
+
+
+def _variable(optimizer: torch.optim.Optimizer, family: str, numbers: Mapping[str, Any]) -> frozenset[str]:
+    """Return the names of the attributes that are streamed instead of compiled in."""
+    if isinstance(optimizer, poptorch_optim.Optimizer):
+        return frozenset(name for name in numbers if not optimizer.variable_attrs.isConstant(name))
+    usual = dict(_NATIVE_DEFAULTS, **({"weight_decay": _ADAMW_WEIGHT_DECAY} if family == "ADAMW" else {}))
+    return frozenset({"lr", *(name for name in numbers if name in usual and numbers[name] != usual[name])})
+
+
+def _dtypes(optimizer: torch.optim.Optimizer) -> dict[str, torch.dtype]:
+    dtypes = {field: getattr(optimizer, public, torch.float32) for field, public in _DTYPES.items()}
+    for field, dtype in dtypes.items():
+        if dtype not in ACCUMULATOR_DTYPES:
+            raise ValueError(f"{ACCUMULATOR_RULE}, but {_DTYPES[field]} is {dtype}.")
+    return dtypes
+
+
+def _warn_of_ignored_code(optimizer: torch.optim.Optimizer, names: AttributeNames) -> None:
+    """Warn of what the built-in update does not do."""
+    kind = type(optimizer)
+    known = (torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW, torch.optim.RMSprop)
+    concrete = {torch.optim.Optimizer, poptorch_optim.Optimizer}.intersection(kind.__bases__)
+    if kind not in known and not concrete:
+        base = next(cls for cls in kind.__mro__ if cls in known or concrete_base(cls))
+        names.say_once(
+            f"{kind.__name__} is a subclass of {base.__module__}.{base.__name__}. Poptorch does not run Python optimizer "
+            f"code directly: the built-in update of {base.__name__} is used, and methods overridden in "
+            f"{kind.__name__} have no effect."
+        )
+    if any(group.get("maximize", False) for group in optimizer.param_groups):
+        names.say_once("maximize=True is ignored: the device always minimises. Negate the loss instead.")
+
+
+def concrete_base(cls: type) -> bool:
+    """Tell whether `cls` is one of PopTorch's own optimisers."""
+    return poptorch_optim.Optimizer in cls.__bases__

@@ -1,0 +1,125 @@
+"""The container behind the option objects: declared keys, typed values, printing."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+from poptorch.options.freezing import Freezable
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+
+class OptionsContainer(Freezable):
+    """Named values, each of the type of its current value.
+
+    Keys read as attributes (`AttributeError` for an unknown one) and are assigned through `set`.
+    """
+
+    _values: dict[str, Any]
+
+    def __init__(self, **default_values: Any) -> None:
+        self._declare(_values=default_values, _is_frozen=False)
+
+    def _declare(self, **private: Any) -> None:
+        """Create private attributes: these may be assigned later, all others are refused."""
+        self.__dict__.update(private)
+
+    def __getattr__(self, name: str) -> Any:
+        values = self.__dict__.get("_values", {})
+        if name in values:
+            return values[name]
+        raise AttributeError(f"Invalid attribute {name}.{self._nearest(name, OptionsContainer.__dir__(self))}")
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        on_class = getattr(type(self), name, None)
+        if name in self.__dict__ or isinstance(on_class, property):
+            object.__setattr__(self, name, value)
+        elif not name.startswith("_"):
+            self.set(**{name: value})
+        elif on_class is not None:
+            object.__setattr__(self, name, value)
+        else:
+            raise AttributeError(f"Invalid private attribute {name} of {type(self).__name__}.")
+
+    def __call__(self, name: str) -> Any:
+        """Return the value of a stored key; raise `AttributeError` for an unknown one."""
+        return OptionsContainer.__getattr__(self, name)
+
+    def __dir__(self) -> list[str]:
+        return [*super().__dir__(), *self.__dict__.get("_values", {})]
+
+    def __copy__(self) -> Self:
+        copied = type(self).__new__(type(self))
+        copied.__dict__.update(self.__dict__, _values=dict(self._values))
+        return copied
+
+    def __repr__(self) -> str:
+        stored = ", ".join(f"{key}={value!r}" for key, value in self._values.items())
+        # PopTorch separates stored keys from the rest even when one side is empty.
+        return f"{type(self).__name__}({stored}, {self._repr_of_the_rest()})"
+
+    def _repr_of_the_rest(self) -> str:
+        """Return what is printed after the stored keys; never the frozen state, which is no setting."""
+        return ""
+
+    def set(self, **values: Any) -> Self:
+        """Change declared keys and return the object; if one of them is refused, none is changed.
+
+        Raises `AttributeError` when frozen, `AssertionError` for an unknown key or a value of another type.
+        """
+        self.checkIsFrozen()
+        for name, value in values.items():
+            assert name in self._values, f"Invalid option {name}.{self._nearest(name, self._values)}"
+            self._check_type(name, value)
+        self._values.update(values)
+        return self
+
+    def createOrSet(self, **values: Any) -> Self:
+        """Change keys and return the object, creating missing ones; the first value fixes the type."""
+        self.checkIsFrozen()
+        for name, value in values.items():
+            if name in self._values:
+                self._check_type(name, value)
+        self._values.update(values)
+        return self
+
+    def exists(self, name: str) -> bool:
+        """Return whether a key is stored."""
+        return name in self._values
+
+    def deleteIfExists(self, name: str) -> Self:
+        """Remove a key if it is stored and return the object; raise `AttributeError` when frozen."""
+        self.checkIsFrozen()
+        self._values.pop(name, None)
+        return self
+
+    def toDict(self) -> dict[str, Any]:
+        """Return the stored keys as a new dict."""
+        return self.update({})
+
+    def update(self, other: dict[str, Any]) -> dict[str, Any]:
+        """Add the stored keys to `other` and return it; raise `AssertionError` if it has one already."""
+        common = sorted(set(self._values) & set(other))
+        assert not common, (
+            f"{type(self).__name__} and the dict have keys in common: {', '.join(common)}. "
+            "PopTorch emits these itself: set them with the options' own methods."
+        )
+        other.update(self._values)
+        return other
+
+    def _check_type(self, name: str, value: Any) -> None:
+        expected = type(self._values[name])
+        assert isinstance(value, expected), (
+            f"Unexpected type {type(value).__name__} for option {name}: expected {expected.__name__}."
+        )
+
+    def _nearest(self, name: str, known: Iterable[str]) -> str:
+        if name.startswith("_"):
+            return ""
+        if callable(getattr(type(self), name, None)):
+            return f" {name} is a method: call {name}(...)."
+        near = difflib.get_close_matches(name, [key for key in known if not key.startswith("_")], n=1)
+        return f" Did you mean {near[0]}?" if near else ""

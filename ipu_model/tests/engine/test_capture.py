@@ -1,0 +1,293 @@
+"""What a captured graph says: phase, placement and scope of every op, variables, loss; and what it refuses."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.fx.experimental.proxy_tensor import make_fx
+
+from ipu_model import tracing
+from ipu_model.errors import Error
+from ipu_model.graph import Phase
+
+from tracing_support import ops_of, traced
+
+aten = torch.ops.aten
+
+
+class ThreeBlocks(nn.Module):
+    """A convolution on IPU 0, a linear layer on IPU 1, another and the loss on IPU 2."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(1, 4, 3)
+        self.hidden = nn.Linear(4 * 36, 16)
+        self.head = nn.Linear(16, 10)
+
+    def forward(self, x, y):
+        self._begin(0)
+        x = self.conv(x).flatten(1)
+        self._begin(1)
+        x = self.hidden(x).relu()
+        self._begin(2)
+        x = self.head(x)
+        return x, F.cross_entropy(x, y)
+
+    @staticmethod
+    def _begin(ipu: int) -> None:
+        trace = tracing.current()
+        if trace is not None:
+            trace.begin_block(f"B{ipu}", ipu)
+
+
+@pytest.fixture(scope="module")
+def three_blocks():
+    return traced(ThreeBlocks(), torch.randn(2, 1, 8, 8), torch.zeros(2, dtype=torch.long))
+
+
+def test_every_op_has_spec_phase_placement_and_scope(three_blocks) -> None:
+    for node in ops_of(three_blocks):
+        assert {"spec", "phase", "placement", "scope"} <= node.meta.keys(), node
+
+
+def test_backward_ops_are_placed_where_their_forward_ops_were(three_blocks) -> None:
+    place = {(node.target, node.meta["phase"]): node.meta["placement"].ipu for node in ops_of(three_blocks)}
+    assert place[aten.convolution.default, Phase.FORWARD] == 0
+    assert place[aten.convolution_backward.default, Phase.BACKWARD] == 0
+    assert place[aten.threshold_backward.default, Phase.BACKWARD] == 1
+    assert place[aten.nll_loss_backward.default, Phase.BACKWARD] == 2
+    matmuls = [n.meta["placement"].ipu for n in ops_of(three_blocks)
+               if n.target is aten.mm.default and n.meta["phase"] is Phase.BACKWARD]
+    assert matmuls == [2, 2, 1, 1], "two products per linear layer, last layer first"
+
+
+def test_scopes_are_the_dotted_names_of_submodules(three_blocks) -> None:
+    scopes = {node.target: node.meta["scope"] for node in ops_of(three_blocks) if node.meta["phase"] is Phase.FORWARD}
+    assert scopes[aten.convolution.default] == "conv"
+    assert scopes[aten.nll_loss_forward.default] == ""
+
+
+def test_the_graph_lists_ipus_and_block_entries(three_blocks) -> None:
+    assert three_blocks.ipus == (0, 1, 2)
+    assert [entry.block for entry in three_blocks.block_entries] == ["B0", "B1", "B2"]
+
+
+def test_gradients_exist_for_exactly_the_trainable_parameters() -> None:
+    model = ThreeBlocks()
+    model.hidden.bias.requires_grad_(False)
+    graph = traced(model, torch.randn(2, 1, 8, 8), torch.zeros(2, dtype=torch.long))
+    assert set(graph.gradients) == {n for n, p in model.named_parameters() if p.requires_grad}
+
+
+def test_tied_parameters_are_one_variable_under_both_names() -> None:
+    class Tied(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.embed = nn.Embedding(7, 5)
+            self.out = nn.Linear(5, 7, bias=False)
+            self.out.weight = self.embed.weight
+
+        def forward(self, i):
+            return F.cross_entropy(self.out(self.embed(i)), i)
+
+    graph = traced(Tied(), torch.tensor([1, 2, 3]))
+    (variable,) = graph.variables
+    assert variable.names == ("embed.weight", "out.weight")
+    assert list(graph.gradients) == ["embed.weight"]
+
+
+def test_integer_buffers_are_constants_and_their_counters_vanish() -> None:
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.norm = nn.BatchNorm1d(3)
+
+        def forward(self, x):
+            return self.norm(x).pow(2).mean()
+
+    model = Net()
+    graph = traced(model, torch.randn(4, 3), training=False)
+    assert "norm.num_batches_tracked" not in {v.name for v in graph.variables}
+    assert graph.constants == {}
+    assert {v.name for v in graph.variables if v.node in graph.mutated} == {"norm.running_mean", "norm.running_var"}
+    assert graph.assigned == frozenset(), "batch normalisation's own updates are not the program's"
+    assert model.norm.num_batches_tracked.item() == 0
+
+
+def test_the_same_number_of_ops_as_make_fx(three_blocks) -> None:
+    # make_fx is an independent tracer; after the same clean-up both must list the same ops.
+    model = ThreeBlocks()
+    names = [n for n, _ in model.named_parameters()]
+
+    def step(weights, x, y, seed):
+        outputs, loss = torch.func.functional_call(model, dict(zip(names, weights)), (x, y))
+        return outputs, loss, torch.autograd.grad(loss, weights, seed)
+
+    weights = [p.detach().clone().requires_grad_() for p in model.parameters()]
+    reference = make_fx(step)(weights, torch.randn(2, 1, 8, 8), torch.zeros(2, dtype=torch.long), torch.ones(()))
+    reference.graph.eliminate_dead_code()
+    ignored = {aten.detach.default}
+    theirs = [n.target for n in reference.graph.nodes if n.op == "call_function" and n.target not in ignored]
+    ours = [n.target for n in ops_of(three_blocks)]
+    assert sorted(map(str, ours)) == sorted(map(str, theirs))
+
+
+def test_only_losses_that_reach_an_output_count() -> None:
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(3, 3)
+
+        def forward(self, x):
+            y = self.layer(x)
+            F.l1_loss(y, x)
+            return F.mse_loss(y, x)
+
+    graph = traced(Net(), torch.randn(2, 3))
+    assert [n.target for n in ops_of(graph) if n.meta["phase"] is Phase.FORWARD].count(aten.mse_loss.default) == 1
+    assert graph.loss is not None and graph.loss.startswith("mse_loss")
+
+
+@pytest.mark.parametrize(
+    ("compute", "words"),
+    [
+        (lambda y, x: y, "Couldn't find a loss"),
+        (lambda y, x: (F.mse_loss(y, x), F.l1_loss(y, x)), "Multiple independent losses"),
+        (lambda y, x: F.mse_loss(y, x) + F.l1_loss(y, x), "Multiple independent losses"),
+        (lambda y, x: F.huber_loss(y, x), "Couldn't find a loss"),
+    ],
+)
+def test_exactly_one_loss_must_remain(compute, words) -> None:
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(3, 3)
+
+        def forward(self, x):
+            return compute(self.layer(x), x)
+
+    with pytest.raises(Error, match=words):
+        traced(Net(), torch.randn(2, 3))
+
+
+def test_a_loss_that_feeds_the_final_loss_is_demoted() -> None:
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(3, 3)
+
+        def forward(self, x):
+            inner = F.mse_loss(self.layer(x), x)
+            return F.l1_loss(inner * 3, torch.zeros(()))
+
+    graph = traced(Net(), torch.randn(2, 3))
+    assert graph.loss is not None and not graph.loss.startswith("mse")
+
+
+class Branching(nn.Module):
+    def __init__(self, use) -> None:
+        super().__init__()
+        self.layer = nn.Linear(3, 3)
+        self.use = use
+
+    def forward(self, x):
+        return F.mse_loss(self.use(self.layer(x)), x)
+
+
+@pytest.mark.parametrize(
+    ("use", "words"),
+    [
+        (lambda y: y if y.sum() > 0 else -y, "branches on data"),
+        (lambda y: y * y.max().item(), "branches on data"),
+        (lambda y: y * float(y.sum()), "branches on data"),
+        (lambda y: y[y > 0], "depends on data"),
+        (lambda y: y * len(y.nonzero()), "depends on data"),
+        (lambda y: torch.from_numpy(y.detach().numpy()), "Illegal move to CPU"),
+    ],
+)
+def test_a_model_that_needs_data_to_be_traced_is_refused_with_its_line(use, words) -> None:
+    with pytest.raises(Error, match=words) as caught:
+        traced(Branching(use), torch.randn(2, 3))
+    assert "line" in str(caught.value)
+
+
+def test_a_failed_trace_leaves_no_trace_active_and_the_module_usable() -> None:
+    model = Branching(lambda y: y if y.sum() > 0 else -y)
+    with pytest.raises(Error):
+        traced(model, torch.randn(2, 3))
+    assert not tracing.is_tracing()
+    assert model(torch.randn(2, 3)).isfinite()
+
+
+def test_attributes_that_forward_caches_do_not_stay_fake_but_counters_count() -> None:
+    class Caching(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(3, 3)
+            self.mask = None
+            self.calls = 0
+
+        def forward(self, x):
+            self.calls += 1
+            if self.mask is None:
+                self.mask = torch.ones_like(x)
+            return F.mse_loss(self.layer(x) * self.mask, x)
+
+    model = Caching()
+    traced(model, torch.randn(2, 3))
+    assert model.mask is None
+    assert model.calls == 1
+    assert model(torch.randn(2, 3)).isfinite()
+
+
+@pytest.mark.parametrize(("change", "words"), [
+    (lambda m: setattr(m, "count", m.count + 1), "Buffer count is reassigned within the model when calling"),
+    (lambda m: delattr(m, "count"), "Buffer count is removed from the model when calling"),
+    (lambda m: m._parameters.__setitem__("weight", m.weight * 2), "Parameter weight is reassigned within the model"),
+])  # fmt: skip
+def test_registered_tensors_must_not_be_replaced_in_forward(change, words) -> None:
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = nn.Parameter(torch.ones(3))
+            self.register_buffer("count", torch.zeros(1))
+
+        def forward(self, x):
+            change(self)
+            return (x * self.weight).sum()
+
+    model = Net()
+    with pytest.raises(Error, match=words):
+        traced(model, torch.randn(2, 3), training=False)
+    assert torch.equal(model.count, torch.zeros(1)), "the module is as it was"
+    assert isinstance(model.weight, nn.Parameter)
+
+
+def test_a_weight_reached_behind_the_modules_back_is_refused() -> None:
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = nn.Parameter(torch.ones(3))
+            self.hidden_reference = [self.weight]
+
+        def forward(self, x):
+            return F.mse_loss(x * self.hidden_reference[0], x)
+
+    with pytest.raises(Error, match="'weight' is used through a reference"):
+        traced(Net(), torch.randn(2, 3))
+
+
+def test_class_weights_are_refused_with_what_works() -> None:
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(3, 3)
+            self.loss = nn.CrossEntropyLoss(weight=torch.ones(3))
+
+        def forward(self, x, y):
+            return self.loss(self.layer(x), y)
+
+    with pytest.raises(Error, match="class weights are not supported"):
+        traced(Net(), torch.randn(2, 3), torch.tensor([0, 1]))

@@ -1,0 +1,54 @@
+"""Canaries for every private PyTorch name that capture relies on: if one fails, capture must be looked at again."""
+
+import torch
+
+from ipu_model.capture import torch_private as private
+
+
+def test_each_autograd_node_gets_the_next_sequence_number() -> None:
+    x = torch.ones(3, requires_grad=True)
+    first = x * 2
+    assert private.last_sequence_number() == private.sequence_number(first.grad_fn)
+    second = first + 1
+    assert private.sequence_number(second.grad_fn) == private.sequence_number(first.grad_fn) + 1
+
+
+def test_backward_is_told_apart_from_forward_and_names_its_node() -> None:
+    seen = []
+
+    class Spy(private.TorchDispatchMode):
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+            node = private.autograd_node_in_progress()
+            seen.append((private.in_backward(), node.name() if node is not None else None))
+            return func(*args, **(kwargs or {}))
+
+    x = torch.ones(3, requires_grad=True)
+    with Spy():
+        y = x.sin()
+        torch.autograd.grad(y, x, torch.ones(3))
+    assert (False, None) in seen
+    assert (True, "SinBackward0") in seen
+    assert not private.in_backward()
+
+
+def test_fake_tensors_refuse_data_and_carry_shapes() -> None:
+    with private.FakeTensorMode(allow_non_fake_inputs=True):
+        fake = torch.empty(4, 5) @ torch.empty(5, 6)
+        assert isinstance(fake, private.FakeTensor)
+        assert fake.shape == (4, 6)
+        for action, error in (
+            (lambda: fake.sum().item(), private.DataDependentOutputException),
+            (lambda: fake.nonzero(), private.DynamicOutputShapeException),
+        ):
+            try:
+                action()
+            except error:
+                continue
+            raise AssertionError(f"{error.__name__} expected")
+
+
+def test_mkldnn_is_off_inside_and_as_before_afterwards() -> None:
+    before = torch._C._get_mkldnn_enabled()
+    with private.mkldnn_disabled():
+        assert not torch._C._get_mkldnn_enabled()
+    assert torch._C._get_mkldnn_enabled() == before

@@ -1,0 +1,38 @@
+"""Captures small modules for the engine's tests, without the poptorch layer above it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ipu_model.capture import capture
+from ipu_model.graph import Graph, TensorSpec
+from ipu_model.placement import Placement
+
+
+class ByIpu:
+    """Places a block on the IPU (and stage) of its `ipu_id`."""
+
+    def place(self, user_id: str | None, ipu_id: int | None) -> Placement:
+        return Placement(block=user_id or "", stage=ipu_id or 0, ipu=ipu_id or 0)
+
+    def use_auto_id(self) -> None:
+        pass
+
+
+def flat(outputs: Any) -> tuple[list[Any], Any]:
+    if isinstance(outputs, (tuple, list)):
+        return list(outputs), tuple
+    return [outputs], lambda leaves: leaves[0]
+
+
+def traced(module: nn.Module, *inputs: Tensor, training: bool = True) -> Graph:
+    """Capture `module` for micro-batches like `inputs`."""
+    specs = [TensorSpec.of(tensor) for tensor in inputs]
+    return capture(module, specs, lambda m, tensors: m(*tensors), flat, training=training, placer=ByIpu())
+
+
+def ops_of(graph: Graph) -> list[torch.fx.Node]:
+    return [node for node in graph.ops.nodes if node.op == "call_function"]

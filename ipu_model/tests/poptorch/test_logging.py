@@ -1,0 +1,195 @@
+"""PopTorch's loggers: format, levels and environment (options reference 11 and 12.2, execution reference 14)."""
+
+from __future__ import annotations
+
+import io
+import logging
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from poptorch import _logging
+from poptorch._logging import LogOnce, logger, native_logger, setLogLevel, setPopartLogLevel
+
+
+@pytest.fixture(autouse=True)
+def _levels_restored() -> Iterator[None]:
+    levels = logger.level, native_logger.level, logging.getLogger("ipu_model").level
+    _logging.repeat_filter.start(4)
+    yield
+    for target, level in zip((logger, native_logger, logging.getLogger("ipu_model")), levels, strict=True):
+        target.setLevel(level)
+
+
+def _run(code: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, **environment},
+        timeout=300,
+    )
+
+
+def test_the_python_logger_has_poptorchs_name() -> None:
+    assert logger is logging.getLogger("poptorch::python")
+
+
+@pytest.mark.parametrize(("target", "name"), [(logger, "poptorch::python"), (native_logger, "poptorch:cpp")])
+@pytest.mark.parametrize(
+    ("level", "word"),
+    [
+        (_logging.TRACE, "trace"),
+        (logging.DEBUG, "debug"),
+        (logging.INFO, "info"),
+        (logging.WARNING, "warning"),
+        (logging.ERROR, "error"),
+        (logging.CRITICAL, "critical"),
+    ],
+)
+def test_a_line_on_stderr(
+    target: logging.Logger, name: str, level: int, word: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    setLogLevel("TRACE")
+    target.log(level, "text %d", 3)
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert re.fullmatch(rf"\[\d\d:\d\d:\d\d\.\d\d\d\] \[{name}\] \[{word}\] text 3\n", captured.err)
+
+
+def test_levels_are_coloured_on_a_terminal_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    terminal, file = Terminal(), io.StringIO()
+    for stream in (terminal, file):
+        monkeypatch.setattr(sys, "stderr", stream)
+        logger.warning("text")
+    assert "\033[" in terminal.getvalue()
+    assert "\033[" not in file.getvalue()
+
+
+LEVELS: list[tuple[str | int, int]] = [
+    ("TRACE_ALL", _logging.TRACE_ALL),
+    ("TRACE", _logging.TRACE),
+    ("DEBUG_IR", _logging.DEBUG_IR),
+    ("DEBUG", logging.DEBUG),
+    ("INFO", logging.INFO),
+    ("WARN", logging.WARNING),
+    ("ERR", logging.ERROR),
+    ("OFF", _logging.OFF),
+    (0, _logging.TRACE),
+    (1, logging.DEBUG),
+    (2, logging.INFO),
+    (3, logging.WARNING),
+    (4, logging.ERROR),
+    (6, _logging.OFF),
+]
+
+
+@pytest.mark.parametrize(("level", "number"), LEVELS)
+def test_levels_by_name_and_by_number(level: str | int, number: int) -> None:
+    setLogLevel(level)
+    assert logger.level == native_logger.level == number
+
+
+def test_the_levels_are_ordered_by_how_much_they_show() -> None:
+    numbers = [number for level, number in LEVELS if isinstance(level, str)]
+    assert numbers == sorted(numbers)
+    assert len(set(numbers)) == len(numbers)
+
+
+@pytest.mark.parametrize("level", [5, 7, -1])
+def test_other_numbers_are_refused(level: int) -> None:
+    with pytest.raises(ValueError, match="Invalid log level integer"):
+        setLogLevel(level)
+
+
+def test_other_names_are_refused_with_the_public_ones_in_alphabetical_order() -> None:
+    with pytest.raises(ValueError, match="Unknown log level: LOUD.*DEBUG, ERR, INFO, OFF, TRACE, WARN"):
+        setLogLevel("LOUD")
+
+
+def test_the_backend_level_goes_to_the_engine() -> None:
+    setPopartLogLevel("DEBUG")
+    assert logging.getLogger("ipu_model").level == logging.DEBUG
+
+
+@pytest.mark.parametrize("level", [1, "LOUD", None])
+def test_the_backend_level_is_a_name(level: Any) -> None:
+    with pytest.raises(ValueError, match="Level must be one of"):
+        setPopartLogLevel(level)
+
+
+def test_off_shows_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    setLogLevel("OFF")
+    logger.critical("text")
+    assert capsys.readouterr().err == ""
+
+
+def test_log_once_says_each_message_once(capsys: pytest.CaptureFixture[str]) -> None:
+    once = LogOnce()
+    for message in ("a", "b", "a", "a"):
+        once(logging.WARNING, message)
+    LogOnce()(logging.WARNING, "a")
+    assert [line[-1] for line in capsys.readouterr().err.splitlines()] == ["a", "b", "a"]
+
+
+def test_repeated_native_lines_are_suppressed_after_the_given_number(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    _logging.repeat_filter.start(2)
+    for _ in range(5):
+        native_logger.warning("again %d", 1)
+    native_logger.warning("again %d", 2)
+    lines = [line.split("] ", 3)[-1] for line in capsys.readouterr().err.splitlines()]
+    assert lines == ["again 1", "again 1", "...repeated messages suppressed...", "again 2"]
+
+
+def test_the_environment_sets_the_level_at_import() -> None:
+    code = "from poptorch._logging import logger; print(logger.level)"
+    assert _run(code, POPTORCH_LOG_LEVEL="ERR").stdout == f"{logging.ERROR}\n"
+
+
+def test_an_unknown_level_in_the_environment_is_an_error_at_import() -> None:
+    result = _run("import poptorch._logging", POPTORCH_LOG_LEVEL="LOUD")
+    assert result.returncode == 1
+    assert "ValueError: Unknown log level: LOUD" in result.stderr
+
+
+def test_native_lines_can_go_to_a_file(tmp_path: Path) -> None:
+    path = tmp_path / "native.log"
+    path.write_text("old content\n")
+    code = (
+        "from poptorch._logging import logger, native_logger\n"
+        "native_logger.warning('first'); native_logger.warning('second'); logger.warning('python')"
+    )
+    result = _run(code, POPTORCH_LOG_DEST=str(path))
+    lines = path.read_text().splitlines()
+    assert [line.split("] ", 1)[1] for line in lines] == [
+        "[poptorch:cpp] [warning] first",
+        "[poptorch:cpp] [warning] second",
+    ]
+    assert "python" in result.stderr
+    assert "first" not in result.stderr
+
+
+def test_uncaught_exceptions_become_critical_lines() -> None:
+    code = "from poptorch._logging import install_excepthook; install_excepthook(); 1 / 0"
+    result = _run(code)
+    assert result.returncode == 1
+    assert "[poptorch::python] [critical] " in result.stderr
+    assert result.stderr.count("ZeroDivisionError") == 1
+
+
+def test_uncaught_exceptions_still_show_when_logging_is_off() -> None:
+    code = "from poptorch._logging import install_excepthook; install_excepthook(); 1 / 0"
+    assert "ZeroDivisionError" in _run(code, POPTORCH_LOG_LEVEL="OFF").stderr

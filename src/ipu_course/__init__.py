@@ -1,0 +1,1 @@
+"""The course's helper package: data and programs that the notebooks share."""

@@ -1,0 +1,41 @@
+"""The course's programs: one sub-command each."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from typing import Sequence
+
+from ipu_course.errors import CourseError
+from ipu_course.mnist import command as mnist_command
+
+# Each module offers register(subparsers): it adds its parser and sets the default `run`, a function of the
+# parsed arguments. What `run` needs is imported inside it, so that --help does not wait for torch.
+COMMANDS = (mnist_command,)
+
+
+def make_parser() -> argparse.ArgumentParser:
+    """The parser of ``python -m ipu_course`` with all its sub-commands."""
+    parser = argparse.ArgumentParser(
+        prog="python -m ipu_course",
+        description="Programs of the course on IPUs with PopTorch.",
+        epilog="'python -m ipu_course PROGRAM --help' tells the options of a program.",
+    )
+    subparsers = parser.add_subparsers(title="programs", dest="program", metavar="PROGRAM", required=True)
+    for command in COMMANDS:
+        command.register(subparsers)
+    return parser
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the program that ``arguments`` (default: the command line) name and give its exit code."""
+    parsed = make_parser().parse_args(arguments)
+    try:
+        parsed.run(parsed)
+    except CourseError as problem:
+        print(f"python -m ipu_course {parsed.program}: error: {problem}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print(f"python -m ipu_course {parsed.program}: stopped", file=sys.stderr)
+        return 130
+    return 0

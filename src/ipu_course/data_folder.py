@@ -1,0 +1,42 @@
+"""Where the course's ``data/`` folder is."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from ipu_course.errors import DataError
+
+FOLDER_VARIABLE = "IPU_COURSE_DATA"
+
+
+def data_file(name: str) -> Path:
+    """Path of a file of the course's ``data/`` folder.
+
+    Looks in the folder that the environment variable ``IPU_COURSE_DATA`` names. When that is not set: in the
+    clone that this package was installed from (``pip install -e``), then in the ``data/`` folders beside the
+    working directory and above it.
+
+    Raises ``DataError`` when the file is in none of them.
+    """
+    chosen = os.environ.get(FOLDER_VARIABLE)
+    folders = [Path(chosen)] if chosen else _usual_folders()
+    for folder in folders:
+        if (folder / name).is_file():
+            return folder / name
+    if chosen:
+        raise DataError(
+            f"{FOLDER_VARIABLE} is set to {chosen!r}, but that folder has no file {name!r}. Point it at the "
+            "data/ folder of a clone of the course, or unset it inside a clone."
+        )
+    raise DataError(
+        f"The course's data file {name!r} was not found: the package is installed without the data/ folder "
+        "of its clone. Run inside a clone of the course, install it from one with 'pip install -e .', or set "
+        f"{FOLDER_VARIABLE} to its data/ folder."
+    )
+
+
+def _usual_folders() -> list[Path]:
+    clone = Path(__file__).resolve().parents[2]
+    here = Path.cwd()
+    return [folder / "data" for folder in (clone, here, *here.parents)]

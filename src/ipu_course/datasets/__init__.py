@@ -1,0 +1,9 @@
+"""The data sets of the lessons: held in memory, normalised, safe to hand to loader worker processes."""
+
+from __future__ import annotations
+
+from ipu_course.datasets.images import ImageDataset
+from ipu_course.datasets.mnist_source import mnist
+from ipu_course.errors import DataError
+
+__all__ = ["DataError", "ImageDataset", "mnist"]

@@ -1,0 +1,1 @@
+"""The MNIST pipelining program: model, settings, options, training and testing."""

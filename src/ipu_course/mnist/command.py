@@ -1,0 +1,142 @@
+"""The sub-command ``mnist``: its options and their checks. What runs is in ``program``."""
+
+from __future__ import annotations
+
+import argparse
+import math
+from dataclasses import fields
+from typing import TYPE_CHECKING
+
+from ipu_course.mnist.settings import STRATEGIES, Settings, check_pipeline
+
+if TYPE_CHECKING:
+    # argparse's class of sub-parsers has no public name, and is generic only for type checkers.
+    Subparsers = argparse._SubParsersAction[argparse.ArgumentParser]
+
+DESCRIPTION = "Train and test a small network on handwritten digits, split over four IPUs."
+EPILOG = """examples:
+  python -m ipu_course mnist --learning-rate 0.002 --debug --epochs 5
+  python -m ipu_course mnist --profile --profile-dir pipeline_profile
+  python -m ipu_course mnist --strategy sharded --profile --profile-dir sharding_profile
+  python -m ipu_course mnist --offload-optimiser"""
+
+
+def register(subparsers: Subparsers) -> None:
+    """Add the sub-command."""
+    parser = subparsers.add_parser(
+        "mnist",
+        help="MNIST on four IPUs, pipelined or sharded",
+        description=DESCRIPTION,
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    _add_tutorial_options(parser)
+    _add_further_options(parser.add_argument_group("further options, beyond the tutorial's"))
+    parser.set_defaults(run=run)
+
+
+def settings_from(parsed: argparse.Namespace) -> Settings:
+    """The settings that parsed arguments stand for. Raises ``SettingsError`` when they do not go together."""
+    settings = Settings(**{field.name: getattr(parsed, field.name) for field in fields(Settings)})
+    check_pipeline(settings)
+    return settings
+
+
+def run(parsed: argparse.Namespace) -> None:
+    """Run the program with parsed arguments. Raises ``CourseError`` when it cannot be done."""
+    settings = settings_from(parsed)
+    from ipu_course.mnist.program import run_program  # imports torch and poptorch: not needed for --help
+
+    run_program(settings)
+
+
+def _add_tutorial_options(parser: argparse.ArgumentParser) -> None:
+    default = Settings()
+    _add_number(parser, "--batch-size", default.batch_size, "micro-batch size for training")
+    _add_number(
+        parser,
+        "--device-iterations",
+        default.device_iterations,
+        "weight updates per call of the training model",
+    )
+    _add_number(parser, "--test-batch-size", default.test_batch_size, "batch size for inference")
+    _add_number(parser, "--epochs", default.epochs, "passes over the training images")
+    parser.add_argument(
+        "--learning-rate",
+        default=default.learning_rate,
+        type=_positive_number,
+        metavar="RATE",
+        help="learning rate of AdamW (default: %(default)s)",
+    )
+    parser.add_argument("--profile", action="store_true", help="switch profiling on")
+    parser.add_argument(
+        "--profile-dir",
+        default=default.profile_dir,
+        metavar="DIR",
+        help="where profiles go (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--strategy",
+        choices=STRATEGIES,
+        default=default.strategy,
+        help="pipelined: all IPUs work at once; sharded: one after another (default: %(default)s)",
+    )
+    parser.add_argument("--debug", action="store_true", help="log in detail")
+    parser.add_argument("--offload-optimiser", action="store_true", help="keep the optimiser state off chip")
+
+
+def _add_further_options(group: argparse._ArgumentGroup) -> None:
+    default = Settings()
+    _add_number(
+        group, "--gradient-accumulation", default.gradient_accumulation, "micro-batches per weight update"
+    )
+    group.add_argument(
+        "--data-dir",
+        default=default.data_dir,
+        metavar="DIR",
+        help="folder of torchvision's MNIST; without it, the bundled digits (default: %(default)s)",
+    )
+    group.add_argument("--download", action="store_true", help="download MNIST into the data folder first")
+    group.add_argument(
+        "--seed",
+        default=default.seed,
+        type=_seed,
+        metavar="N",
+        help="same seed, same run (default: none)",
+    )
+
+
+def _add_number(parser: argparse._ActionsContainer, option: str, default: int, meaning: str) -> None:
+    text = meaning + " (default: %(default)s)"
+    parser.add_argument(option, default=default, type=_positive_integer, metavar="N", help=text)
+
+
+def _positive_integer(text: str) -> int:
+    value = _integer(text)
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is below 1, the smallest value that works")
+    return value
+
+
+def _seed(text: str) -> int:
+    value = _integer(text)
+    if not 0 <= value < 2**63:
+        raise argparse.ArgumentTypeError(f"{text!r} is not between 0 and 2**63 - 1")
+    return value
+
+
+def _integer(text: str) -> int:
+    try:
+        return int(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number") from None
+
+
+def _positive_number(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number") from None
+    if not (math.isfinite(value) and value > 0):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number above 0")
+    return value

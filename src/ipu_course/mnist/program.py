@@ -1,0 +1,93 @@
+"""The MNIST pipelining program."""
+
+from __future__ import annotations
+
+import poptorch
+from ipu_course.datasets import ImageDataset, mnist
+from ipu_course.errors import CourseError
+from ipu_course.mnist.ipu_options import inference_options, training_options
+from ipu_course.mnist.model import BLOCKS, Network, TrainingModelWithLoss
+from ipu_course.mnist.settings import Settings, check_data
+from ipu_course.mnist.training import test, train
+
+
+def run_program(settings: Settings) -> None:
+    """Train the network, test it and print the accuracy.
+
+    Raises ``CourseError`` when settings, data and PopTorch do not go together.
+    """
+    if settings.debug:
+        poptorch.setLogLevel("DEBUG")
+    training_images, test_images = _load(settings)
+    check_data(settings, len(training_images), len(test_images))
+    if settings.profile:
+        _tell_about_profile(settings)
+    try:
+        _train_and_test(settings, training_images, test_images)
+    except poptorch.Error as problem:
+        if settings.debug:
+            raise
+        raise CourseError(f"{problem} (--debug shows where)") from problem
+
+
+def _load(settings: Settings) -> tuple[ImageDataset, ImageDataset]:
+    training_images = mnist(train=True, root=settings.data_dir, download=settings.download)
+    test_images = mnist(train=False, root=settings.data_dir)
+    for images in (training_images, test_images):
+        print("Data:", images.description)
+    return training_images, test_images
+
+
+def _tell_about_profile(settings: Settings) -> None:
+    if not poptorch.ipuHardwareIsAvailable():
+        print(
+            f"Profile: the engine options are set for {settings.profile_dir}, but the IPU Model writes no "
+            "report yet: that comes in a later version"
+        )
+
+
+def _train_and_test(settings: Settings, training_images: ImageDataset, test_images: ImageDataset) -> None:
+    options = training_options(settings)
+    model = Network()
+    training_data = _loader(options, training_images, settings.batch_size)
+    print(
+        f"Training: {len(training_data)} steps of {settings.training_step} images an epoch "
+        f"({settings.batch_size} x {settings.gradient_accumulation} x {settings.device_iterations}), "
+        f"{settings.strategy} over {len(BLOCKS)} IPUs"
+    )
+    training_model = poptorch.trainingModel(
+        TrainingModelWithLoss(model),
+        options,
+        optimizer=poptorch.optim.AdamW(model.parameters(), lr=settings.learning_rate),
+    )
+    try:
+        train(training_model, training_data, settings.epochs)
+    finally:
+        training_data.terminate()
+    # Frees the four IPUs: otherwise the inference model would need four more.
+    training_model.detachFromDevice()
+    _test(settings, model, inference_options(options), test_images)
+
+
+def _test(settings: Settings, model: Network, options: poptorch.Options, images: ImageDataset) -> None:
+    test_data = _loader(options, images, settings.test_batch_size)
+    tested = len(test_data) * settings.test_step
+    if tested < len(images):
+        print(f"Testing on {tested} of {len(images)} images: the others fill no step of {settings.test_step}")
+    model.eval()
+    inference_model = poptorch.inferenceModel(model, options)
+    try:
+        print(f"Accuracy on test set: {test(inference_model, test_data):0.2f}%")
+    finally:
+        test_data.terminate()
+
+
+def _loader(options: poptorch.Options, images: ImageDataset, batch_size: int) -> poptorch.DataLoader:
+    return poptorch.DataLoader(
+        options,
+        images,
+        batch_size=batch_size,
+        shuffle=True,
+        drop_last=True,
+        mode=poptorch.DataLoaderMode.Async,
+    )

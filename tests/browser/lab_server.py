@@ -1,0 +1,95 @@
+"""Starts a JupyterLab of its own on a free loopback port, with a token and with nobody's settings."""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+STARTUP_SECONDS = 120
+SETTINGS = {
+    # No question about news, and no window on the notebook: every cell is in the page, seen or not.
+    "@jupyterlab/apputils-extension/notification": {"fetchNews": "false", "checkForUpdates": False},
+    "@jupyterlab/notebook-extension/tracker": {"windowingMode": "none"},
+}
+
+
+@dataclass(frozen=True)
+class LabServer:
+    """A running JupyterLab: `url` ends in "/", `folder` is what it shows."""
+
+    url: str
+    token: str
+    folder: Path
+
+    def notebook_url(self, name: str) -> str:
+        """Return the address that opens a notebook in an empty workspace."""
+        return f"{self.url}lab/tree/{name}?token={self.token}&reset"
+
+    def kernels_are_idle(self) -> bool:
+        """Ask the server whether no kernel is running a cell."""
+        request = urllib.request.Request(
+            f"{self.url}api/kernels", headers={"Authorization": f"token {self.token}"}
+        )
+        with urllib.request.urlopen(request, timeout=30) as answer:
+            kernels = json.load(answer)
+        return bool(kernels) and all(kernel["execution_state"] == "idle" for kernel in kernels)
+
+
+def private_environment(home: Path) -> dict[str, str]:
+    """Return an environment in which Jupyter reads and writes below `home` only."""
+    for name, values in SETTINGS.items():
+        file = home / "settings" / f"{name}.jupyterlab-settings"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(json.dumps(values), encoding="utf-8")
+    folders = {
+        "JUPYTER_CONFIG_DIR": "config",
+        "JUPYTER_DATA_DIR": "data",
+        "JUPYTER_RUNTIME_DIR": "runtime",
+        "JUPYTERLAB_SETTINGS_DIR": "settings",
+        "JUPYTERLAB_WORKSPACES_DIR": "workspaces",
+        "IPYTHONDIR": "ipython",
+    }
+    return {**os.environ, **{name: str(home / folder) for name, folder in folders.items()}}
+
+
+def wait_for_address(process: subprocess.Popen[bytes], home: Path) -> str:
+    """Return the address that the server notes once it listens (its port may not be the first it tried)."""
+    noted = home / "runtime" / f"jpserver-{process.pid}.json"
+    deadline = time.monotonic() + STARTUP_SECONDS
+    while time.monotonic() < deadline and process.poll() is None:
+        if noted.exists() and (text := noted.read_text(encoding="utf-8")).endswith("}"):
+            return str(json.loads(text)["url"])
+        time.sleep(0.2)
+    log = (home / "server.log").read_text(encoding="utf-8", errors="replace")
+    raise RuntimeError(f"JupyterLab did not start:\n{log[-3000:]}")
+
+
+@contextmanager
+def running_lab(folder: Path, home: Path) -> Iterator[LabServer]:
+    """Run JupyterLab on `folder`, its own files below `home`, until the block ends."""
+    token = secrets.token_hex(16)
+    command = [sys.executable, "-m", "jupyterlab", "--no-browser", "--allow-root", "--ip=127.0.0.1"]
+    command += [f"--ServerApp.root_dir={folder}", f"--IdentityProvider.token={token}"]
+    command += ["--ServerApp.port=8899", "--ServerApp.port_retries=100"]
+    environment = private_environment(home)
+    with (home / "server.log").open("wb") as log:
+        process = subprocess.Popen(command, env=environment, cwd=folder, stdout=log, stderr=subprocess.STDOUT)
+    try:
+        yield LabServer(wait_for_address(process, home), token, folder)
+    finally:
+        # A polite end, so that the server ends its kernels and their loader workers too.
+        process.terminate()
+        try:
+            process.wait(timeout=30)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()

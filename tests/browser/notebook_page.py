@@ -1,0 +1,117 @@
+"""A notebook in JupyterLab, handled as a learner does: open, Run All Cells, save, look."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import nbformat
+from lab_server import LabServer
+from nbformat import NotebookNode
+from playwright.sync_api import Page
+
+OPEN_MILLISECONDS = 120_000
+RUN_SECONDS = 900
+# An idle kernel and no new cell in as many looks, a second or more each: it died, or a dialog is open.
+LOOKS_BEFORE_GIVING_UP = 20
+WIDGET_VIEW = "application/vnd.jupyter.widget-view+json"
+WIDGET_FAILURES = ("Error displaying widget", "Error creating widget", "Loading widget...")
+
+
+class NotebookFailed(AssertionError):
+    """A notebook that did not run to its end in the browser."""
+
+
+def clear_outputs(path: Path) -> None:
+    """Empty a notebook of outputs and counts, so that whatever it holds later was made in the browser."""
+    notebook = nbformat.read(path, as_version=4)
+    for cell in code_cells(notebook):
+        cell.outputs, cell.execution_count = [], None
+    nbformat.write(notebook, path)
+
+
+def code_cells(notebook: NotebookNode) -> list[NotebookNode]:
+    """Return a notebook's code cells."""
+    return [cell for cell in notebook.cells if cell.cell_type == "code"]
+
+
+def outputs(notebook: NotebookNode) -> Iterator[NotebookNode]:
+    """Yield the outputs of all cells."""
+    for cell in code_cells(notebook):
+        yield from cell.outputs
+
+
+@dataclass(frozen=True)
+class NotebookPage:
+    """One open notebook; `name` is its file name in the server's folder."""
+
+    page: Page
+    server: LabServer
+    name: str
+
+    @property
+    def path(self) -> Path:
+        return self.server.folder / self.name
+
+    def open(self) -> None:
+        """Clear the notebook, open it and wait until its kernel is ready."""
+        clear_outputs(self.path)
+        self.page.goto(self.server.notebook_url(self.name), timeout=OPEN_MILLISECONDS)
+        ready = '.jp-NotebookPanel:not(.lm-mod-hidden) .jp-Notebook-ExecutionIndicator[data-status="idle"]'
+        self.page.wait_for_selector(ready, timeout=OPEN_MILLISECONDS)
+
+    def run_all(self) -> NotebookNode:
+        """Choose Run > Run All Cells, wait for the last cell, and return the saved notebook.
+
+        Raises NotebookFailed with the cell's own error where one raises, and when the run comes to a halt.
+        """
+        self.page.locator(".lm-MenuBar-item", has_text="Run").first.click()
+        self.page.locator(".lm-Menu-item", has_text="Run All Cells").first.click()
+        deadline = time.monotonic() + RUN_SECONDS
+        executed, looks = 0, 0
+        while time.monotonic() < deadline and looks < LOOKS_BEFORE_GIVING_UP:
+            self.page.wait_for_timeout(1_000)
+            if not self.server.kernels_are_idle():
+                looks = 0
+                continue
+            notebook = self.save()
+            for failure in (output for output in outputs(notebook) if output.output_type == "error"):
+                raise NotebookFailed(f"{self.name}: a cell raises {failure.ename}: {failure.evalue}")
+            counts = [bool(cell.execution_count) for cell in code_cells(notebook)]
+            if all(counts):
+                return notebook
+            looks = looks + 1 if sum(counts) == executed else 0
+            executed = sum(counts)
+        raise NotebookFailed(f"{self.name}: stopped after {executed} code cells")
+
+    def save(self) -> NotebookNode:
+        """Save with the keyboard and read the file back."""
+        before = self.path.stat().st_mtime_ns
+        self.page.keyboard.press("Control+s")
+        for _ in range(50):
+            self.page.wait_for_timeout(100)
+            if self.path.stat().st_mtime_ns != before:
+                break
+        return nbformat.read(self.path, as_version=4)
+
+    def widgets_shown(self) -> int:
+        """Return how many outputs show a live widget; NotebookFailed where one shows an error instead."""
+        text = self.page.locator(".jp-NotebookPanel:not(.lm-mod-hidden)").inner_text()
+        for failure in WIDGET_FAILURES:
+            if failure in text:
+                raise NotebookFailed(f"{self.name}: an output says {failure!r}")
+        return self.page.locator(".jp-OutputArea-output > .jupyter-widgets").count()
+
+    def screenshot(self, folder: Path) -> Path:
+        """Save a picture of the window with the notebook's end in view, and return its path."""
+        target = folder / f"{Path(self.name).stem}.png"
+        self.page.locator(".jp-Notebook .jp-Cell").last.scroll_into_view_if_needed()
+        self.page.screenshot(path=target)
+        return target
+
+
+def widgets_expected(notebook: NotebookNode) -> int:
+    """Return how many outputs of a saved notebook hold a widget."""
+    return sum(WIDGET_VIEW in output.get("data", {}) for output in outputs(notebook))

@@ -1,0 +1,75 @@
+"""A learner opens a notebook in JupyterLab, runs all of it, and uses its widgets."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import nbformat
+import pytest
+from lab_server import LabServer, running_lab
+from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
+from notebook_page import NotebookFailed, NotebookPage, widgets_expected
+from playwright.sync_api import Page
+
+from notebook_build.assemble import METADATA
+from notebook_build.lesson import NOTEBOOKS, Lesson, lessons
+
+SLIDER = "import ipywidgets\nipywidgets.IntSlider(value=3, min=0, max=9)"
+
+
+@pytest.fixture(scope="module")
+def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LabServer]:
+    """JupyterLab on a copy of the notebook folder, to which tests may add notebooks."""
+    folder = tmp_path_factory.mktemp("lab") / "notebooks"
+    shutil.copytree(NOTEBOOKS, folder, ignore=shutil.ignore_patterns("source", ".*"))
+    with running_lab(folder, tmp_path_factory.mktemp("home")) as server:
+        yield server
+
+
+def add_notebook(lab: LabServer, name: str, *code: str) -> str:
+    cells = [new_markdown_cell(f"# {name}"), *(new_code_cell(text) for text in code)]
+    nbformat.write(new_notebook(cells=cells, metadata=METADATA), lab.folder / name)
+    return name
+
+
+def opened(page: Page, lab: LabServer, name: str) -> NotebookPage:
+    notebook = NotebookPage(page, lab, name)
+    notebook.open()
+    return notebook
+
+
+def test_what_a_notebook_prints_in_the_browser_comes_back(page: Page, lab: LabServer) -> None:
+    name = add_notebook(lab, "prints.ipynb", "total = 20 + 22", "print(total)")
+    assert opened(page, lab, name).run_all().cells[2].outputs[0].text == "42\n"
+
+
+def test_a_widget_is_shown_and_moves(page: Page, lab: LabServer) -> None:
+    notebook = opened(page, lab, add_notebook(lab, "widget.ipynb", SLIDER))
+    assert widgets_expected(notebook.run_all()) == notebook.widgets_shown() == 1
+    page.locator(".jupyter-widgets .noUi-handle").press("ArrowRight")
+    page.get_by_text("4", exact=True).wait_for(timeout=10_000)
+
+
+def test_a_cell_that_raises_fails_the_run_with_its_error(page: Page, lab: LabServer) -> None:
+    name = add_notebook(lab, "raises.ipynb", "total = 1", "total / 0", "print(total)")
+    with pytest.raises(NotebookFailed, match="ZeroDivisionError: division by zero"):
+        opened(page, lab, name).run_all()
+
+
+def test_a_kernel_that_dies_fails_the_run(page: Page, lab: LabServer) -> None:
+    name = add_notebook(lab, "dies.ipynb", "import os", "os._exit(1)", "print(1)")
+    with pytest.raises(NotebookFailed, match="stopped after"):
+        opened(page, lab, name).run_all()
+
+
+@pytest.mark.notebooks
+@pytest.mark.parametrize("lesson", lessons(), ids=lambda lesson: lesson.name)
+def test_a_lesson_runs_to_its_end(page: Page, lab: LabServer, screenshots: Path, lesson: Lesson) -> None:
+    notebook = opened(page, lab, lesson.notebook.name)
+    try:
+        saved = notebook.run_all()
+        assert notebook.widgets_shown() >= widgets_expected(saved)
+    finally:
+        print(f"screenshot: {notebook.screenshot(screenshots)}")

@@ -1,0 +1,53 @@
+"""Builds the notebooks from their sources, or checks that the two agree: `python -m notebook_build build`."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from pathlib import Path
+
+import nbformat
+from nbclient.exceptions import CellExecutionError, CellTimeoutError, DeadKernelError
+
+from notebook_build.assemble import assemble
+from notebook_build.check import check, findings
+from notebook_build.errors import SourceError
+from notebook_build.execute import execute
+from notebook_build.lesson import NOTEBOOKS, Lesson, lessons
+
+
+def build(lesson: Lesson) -> list[str]:
+    """Build and execute one notebook, save it, and return the findings about its outputs."""
+    started = time.monotonic()
+    try:
+        notebook = execute(assemble(lesson), lesson.notebook.parent)
+    except (CellExecutionError, CellTimeoutError, DeadKernelError) as error:
+        return [f"not saved, a cell failed:\n{error}"]
+    nbformat.validate(notebook)
+    nbformat.write(notebook, lesson.notebook)
+    print(f"{lesson.name}: {len(notebook.cells)} cells, {time.monotonic() - started:.0f} s", flush=True)
+    return findings(notebook)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="notebook_build", description=__doc__)
+    parser.add_argument("command", choices=("build", "check"))
+    parser.add_argument("lessons", nargs="*", metavar="NN", help="only lessons whose name starts so")
+    parser.add_argument("--folder", type=Path, default=NOTEBOOKS, help="the notebooks; source/ is in it")
+    chosen = parser.parse_args(arguments)
+    step = {"build": build, "check": check}[chosen.command]
+    failed = False
+    try:
+        for lesson in lessons(chosen.folder, tuple(chosen.lessons)):
+            for finding in step(lesson):
+                failed = True
+                print(f"{lesson.name}: {finding}", file=sys.stderr)
+    except SourceError as error:
+        print(error, file=sys.stderr)
+        return 1
+    return int(failed)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,73 @@
+"""Where lessons live, and how a lesson's source becomes cells."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+import jupytext
+
+from notebook_build.errors import SourceError
+
+NOTEBOOKS = Path(__file__).resolve().parents[2] / "notebooks"
+NAME = re.compile(r"\d\d_[a-z0-9_]+")
+EXERCISE, HINT, SOLUTION = "exercise", "hint", "solution"
+IGNORED_OUTPUT = "nbval-ignore-output"
+# What jupytext notes about blank lines and markers in the source; it means nothing in the notebook.
+BLANK_LINES = ("lines_to_next_cell", "lines_to_end_of_cell_marker", "cell_marker")
+TAGS = frozenset({EXERCISE, HINT, SOLUTION, IGNORED_OUTPUT})
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One cell of a source: `kind` is "code" or "markdown", `number` counts from 1 in reading order."""
+
+    number: int
+    kind: str
+    text: str
+    tags: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Lesson:
+    """One lesson: its source file and the notebook that is built from it."""
+
+    source: Path
+    notebook: Path
+
+    @property
+    def name(self) -> str:
+        return self.source.stem
+
+
+def lessons(folder: Path = NOTEBOOKS, wanted: tuple[str, ...] = ()) -> list[Lesson]:
+    """Return the lessons with a source, in reading order; `wanted` names the starts of those to keep."""
+    sources = sorted((folder / "source").glob("*.py"))
+    for source in sources:
+        if not NAME.fullmatch(source.stem):
+            raise SourceError(f"{source.name}: a lesson is called NN_topic.py, in lower case")
+    unknown = [start for start in wanted if not any(source.stem.startswith(start) for source in sources)]
+    if unknown:
+        raise SourceError(f"no lesson starts with {' or '.join(unknown)} in {folder / 'source'}")
+    chosen = [source for source in sources if not wanted or source.stem.startswith(wanted)]
+    return [Lesson(source, folder / f"{source.stem}.ipynb") for source in chosen]
+
+
+def read_cells(lesson: Lesson) -> list[Cell]:
+    """Return the cells of a lesson's source, exercises solved; SourceError on unlisted tags or metadata."""
+    parsed = jupytext.reads(lesson.source.read_text(encoding="utf-8"), fmt="py:percent")
+    cells = []
+    for number, raw in enumerate(parsed.cells, start=1):
+        where = f"{lesson.name}: cell {number}"
+        metadata = {key: value for key, value in raw.metadata.items() if key not in BLANK_LINES}
+        tags = tuple(metadata.pop("tags", ()))
+        if raw.cell_type not in ("code", "markdown"):
+            raise SourceError(f"{where}: {raw.cell_type} cells are not used, only code and markdown")
+        if metadata:
+            raise SourceError(f"{where}: only tags are allowed beside %%, not {', '.join(sorted(metadata))}")
+        if unlisted := set(tags) - TAGS:
+            listed = ", ".join(sorted(TAGS))
+            raise SourceError(f"{where}: tag {', '.join(sorted(unlisted))} is not one of {listed}")
+        cells.append(Cell(number, raw.cell_type, raw.source, tags))
+    return cells

@@ -1,1 +1,102 @@
-"""PopTorch's public API on the IPU Model."""
+"""PopTorch for any CPU: PopTorch's public API on the IPU Model.
+
+`ipu_model` executes and models programs; this package holds PopTorch's names, rules and errors.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import os
+from importlib.metadata import version as _version
+from typing import Any
+
+from ipu_model.errors import Error, RecoverableError, UnrecoverableError
+from poptorch import _logging, enums, ops, optim, options, poptorch_core, profiling, testing
+from poptorch._args import ICustomArgParser, registerCustomArgParser
+from poptorch._blocks import BeginBlock, Block, BlockFunction, module_repr, print, removeBlocks
+from poptorch._errors import createPoptorchError
+from poptorch._executor import PoplarExecutor
+from poptorch._hooks import registerPostCompileHook, registerPreCompileHook
+from poptorch._loading import AsynchronousDataAccessor, DataLoader
+from poptorch._logging import setLogLevel
+from poptorch._wrap import inferenceModel, trainingModel
+from poptorch.enums import (
+    AutoStage,
+    CommGroupType,
+    ConnectionType,
+    DataLoaderMode,
+    HalfFloatCastingBehavior,
+    Liveness,
+    MatMulSerializationMode,
+    MeanReductionStrategy,
+    MultiConvPlanType,
+    OutputMode,
+    OverlapMode,
+    ReductionType,
+    SharingStrategy,
+    SyncPattern,
+    VariableRetrievalMode,
+)
+from poptorch.ops import (
+    Attribute,
+    MultiConv,
+    NameScope,
+    cond,
+    dynamic_slice,
+    dynamic_update,
+    for_loop,
+    identity_loss,
+    ipuHardwareIsAvailable,
+    ipuHardwareVersion,
+    isRunningOnIpu,
+    nop,
+    recomputationCheckpoint,
+    serializedMatMul,
+    set_available_memory,
+    set_overlap_for_input,
+    set_overlap_for_output,
+)
+from poptorch.options import (
+    ConfigFileError,
+    Options,
+    ParallelPhasedExecution,
+    Phase,
+    PipelinedExecution,
+    SerialPhasedExecution,
+    ShardedExecution,
+    Stage,
+    TensorLocationSettings,
+)
+
+__version__ = _version("ipu-model")
+
+__all__ = [
+    "AsynchronousDataAccessor", "Attribute", "AutoStage", "BeginBlock", "Block", "BlockFunction", "CommGroupType",
+    "ConfigFileError", "ConnectionType", "DataLoader", "DataLoaderMode", "Error", "HalfFloatCastingBehavior",
+    "ICustomArgParser", "Liveness", "MatMulSerializationMode", "MeanReductionStrategy", "MultiConv",
+    "MultiConvPlanType", "NameScope", "Options", "OutputMode", "OverlapMode", "ParallelPhasedExecution", "Phase",
+    "PipelinedExecution", "PoplarExecutor", "RecoverableError", "ReductionType", "SerialPhasedExecution",
+    "ShardedExecution", "SharingStrategy", "Stage", "SyncPattern", "TensorLocationSettings", "UnrecoverableError",
+    "VariableRetrievalMode", "cond", "createPoptorchError", "dynamic_slice", "dynamic_update", "enums", "for_loop",
+    "identity_loss", "inferenceModel", "ipuHardwareIsAvailable", "ipuHardwareVersion", "isRunningOnIpu",
+    "module_repr", "nop", "ops", "optim", "options", "poptorch_core", "print", "profiling",
+    "recomputationCheckpoint", "registerCustomArgParser", "registerPostCompileHook", "registerPreCompileHook",
+    "removeBlocks", "serializedMatMul", "setLogLevel", "set_available_memory", "set_overlap_for_input",
+    "set_overlap_for_output", "testing", "trainingModel",
+]  # fmt: skip
+
+
+def __getattr__(name: str) -> Any:
+    """Hand out a stand-in for each PopTorch name that this version refuses: importing it works, calling it tells."""
+    from poptorch.support import refused_attribute
+
+    return refused_attribute(name)
+
+
+os.environ.setdefault("RDMAV_FORK_SAFE", "1")
+_logging.install_excepthook()
+try:
+    faulthandler.enable()
+except (AttributeError, ValueError, OSError):
+    # No usable stderr (a notebook kernel, say): crashes are then reported by its own means.
+    pass

@@ -44,7 +44,7 @@ def registerCustomArgParser(arg_type: type, arg_parser: ICustomArgParser | None)
 
 
 def parser_for(value: object) -> ICustomArgParser | None:
-    """Return the parser for `value`: of its exact type, else of the base class registered first, else `None`."""
+    """Return the parser of `value`'s exact type, else of the base class registered first, else `None`."""
     if not _parsers:
         return None
     exact = _parsers.get(type(value))

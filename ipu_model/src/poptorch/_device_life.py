@@ -66,6 +66,8 @@ class DeviceLife:
         assert self._session is not None
         self._attached = True
         self._refresh_sources()
+        if self._optimisation is not None and self._has_run:
+            self._optimisation.weights_replaced()
         self._upload_weights()
         if self._rng_state is not None:
             self._session.randomness.restore(self._rng_state)
@@ -103,6 +105,7 @@ class DeviceLife:
         if self._attached:
             self._leave_device()
         self._session, self._graph, self._arguments = None, None, None
+        self._has_run = False
         if self._wrapping is not None:
             self._wrapping.undo()
         if self._optimisation is not None:

@@ -18,7 +18,7 @@ from poptorch._blocks import module_repr
 from poptorch._compilation import arithmetic_of, batching_of, refuse_missing, returns_of, trace
 from poptorch._device_life import DeviceLife
 from poptorch._errors import createPoptorchError
-from poptorch._logging import log_options
+from poptorch.options.applied import log_options
 from poptorch._optimisation import Optimisation
 from poptorch._outputs import present, synthetic
 from poptorch._progress import compilation_progress
@@ -146,7 +146,7 @@ class PoplarExecutor(DeviceLife, RefusedMethods):
                 reduction=self._reduction(), seed=seed,
             )  # fmt: skip
             if self._optimisation is not None:
-                self._optimisation.connect(session, graph, self._options, seed)
+                self._optimisation.connect(session, graph, self._traced_model, self._options, seed)
         self._graph, self._session, self._arguments = graph, session, _without_values(arguments)
         if self._options.connection_type != ConnectionType.Never:
             self._attach()

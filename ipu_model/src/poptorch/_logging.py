@@ -101,6 +101,12 @@ class _NativeHandler(logging.Handler):
                 self._target.setFormatter(_Formatter())
         self._target.emit(record)
 
+    def close(self) -> None:
+        """Close the destination, too."""
+        if self._target is not None:
+            self._target.close()
+        super().close()
+
 
 class RepeatFilter(logging.Filter):
     """Drops a line after `max_repeats` sightings, saying so once (`Options.maxRepeatLogs`)."""

@@ -1,7 +1,8 @@
 """PopTorch's tracing channels, for programs that use them.
 
-Trace points of the original reach Graphcore's tracing library only where that is installed and switched on. There is no
-such library here, so everything in this module does nothing, exactly like the original without it.
+Trace points of the original reach Graphcore's tracing library only where that is installed and switched on.
+There is no such library here, so everything in this module does nothing, exactly like the original without
+it.
 """
 
 from __future__ import annotations

@@ -162,6 +162,39 @@ class Dice(Numbers):
         ])  # fmt: skip
 
 
+class Passes:
+    """An iterable of `length` items that counts in shared memory how often it was started."""
+
+    def __init__(self, length: int, counter: Any) -> None:
+        self.length = length
+        self.counter = counter
+
+    def __iter__(self) -> Iterator[Tensor]:
+        with self.counter.get_lock():
+            self.counter.value += 1
+        return (torch.tensor(i) for i in range(self.length))
+
+
+class Endless(Numbers):
+    """A data set that, like many, raises no `IndexError`: only its length says where it ends."""
+
+    def __getitem__(self, index: int) -> Tensor:
+        return torch.tensor(index)
+
+
+class Lengths:
+    """A batch sampler without `batch_size`: consecutive indices in batches of the given lengths."""
+
+    def __init__(self, *lengths: int) -> None:
+        self.lengths = lengths
+
+    def __iter__(self) -> Iterator[list[int]]:
+        start = 0
+        for length in self.lengths:
+            yield list(range(start, start + length))
+            start += length
+
+
 class Once:
     """An iterable whose data can be read only once."""
 
@@ -199,3 +232,7 @@ def collate_samples(pairs: list[tuple[Tensor, Tensor]]) -> Sample:
 def pad(samples: list[Tensor]) -> Tensor:
     """Collate up to four samples to four rows."""
     return torch.nn.functional.pad(torch.stack(samples), (0, 0, 0, 4 - len(samples)))
+
+
+def nothing(worker_id: int) -> None:
+    """A worker_init_fn, which tells the loader that the data set divides itself."""

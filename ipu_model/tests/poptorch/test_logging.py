@@ -1,4 +1,4 @@
-"""PopTorch's loggers: format, levels and environment (options reference 11 and 12.2, execution reference 14)."""
+"""PopTorch's loggers (options reference, sections 11 and 12.2; execution reference, section 14)."""
 
 from __future__ import annotations
 
@@ -25,17 +25,6 @@ def _levels_restored() -> Iterator[None]:
     yield
     for target, level in zip((logger, native_logger, logging.getLogger("ipu_model")), levels, strict=True):
         target.setLevel(level)
-
-
-def _run(code: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-c", code],
-        capture_output=True,
-        text=True,
-        check=False,
-        env={**os.environ, **environment},
-        timeout=300,
-    )
 
 
 def test_the_python_logger_has_poptorchs_name() -> None:
@@ -114,7 +103,7 @@ def test_other_numbers_are_refused(level: int) -> None:
 
 
 def test_other_names_are_refused_with_the_public_ones_in_alphabetical_order() -> None:
-    with pytest.raises(ValueError, match="Unknown log level: LOUD.*DEBUG, ERR, INFO, OFF, TRACE, WARN"):
+    with pytest.raises(ValueError, match=r"Unknown log level: LOUD.*DEBUG, ERR, INFO, OFF, TRACE, WARN"):
         setLogLevel("LOUD")
 
 
@@ -154,42 +143,77 @@ def test_repeated_native_lines_are_suppressed_after_the_given_number(
     assert lines == ["again 1", "again 1", "...repeated messages suppressed...", "again 2"]
 
 
-def test_the_environment_sets_the_level_at_import() -> None:
-    code = "from poptorch._logging import logger; print(logger.level)"
-    assert _run(code, POPTORCH_LOG_LEVEL="ERR").stdout == f"{logging.ERROR}\n"
+def test_the_environment_sets_the_level(monkeypatch: pytest.MonkeyPatch) -> None:
+    for value, level in (("ERR", logging.ERROR), ("", logging.WARNING)):
+        monkeypatch.setenv("POPTORCH_LOG_LEVEL", value)
+        _logging._install()
+        assert logger.level == level
 
 
 def test_an_unknown_level_in_the_environment_is_an_error_at_import() -> None:
-    result = _run("import poptorch._logging", POPTORCH_LOG_LEVEL="LOUD")
+    result = subprocess.run(
+        [sys.executable, "-c", "import poptorch._logging"],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "POPTORCH_LOG_LEVEL": "LOUD"},
+        timeout=300,
+    )
     assert result.returncode == 1
     assert "ValueError: Unknown log level: LOUD" in result.stderr
 
 
-def test_native_lines_can_go_to_a_file(tmp_path: Path) -> None:
+@pytest.mark.parametrize("destination", ["stdout", "stderr"])
+def test_native_lines_can_go_to_a_standard_stream(
+    destination: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("POPTORCH_LOG_DEST", destination)
+    _logging._NativeHandler().emit(_record("text"))
+    assert getattr(capsys.readouterr(), destination[3:]).endswith("[poptorch:cpp] [warning] text\n")
+
+
+def test_native_lines_can_go_to_a_file_which_is_truncated(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     path = tmp_path / "native.log"
     path.write_text("old content\n")
-    code = (
-        "from poptorch._logging import logger, native_logger\n"
-        "native_logger.warning('first'); native_logger.warning('second'); logger.warning('python')"
-    )
-    result = _run(code, POPTORCH_LOG_DEST=str(path))
-    lines = path.read_text().splitlines()
-    assert [line.split("] ", 1)[1] for line in lines] == [
+    monkeypatch.setenv("POPTORCH_LOG_DEST", str(path))
+    handler = _logging._NativeHandler()
+    handler.emit(_record("first"))
+    handler.emit(_record("second"))
+    assert [line.split("] ", 1)[1] for line in path.read_text().splitlines()] == [
         "[poptorch:cpp] [warning] first",
         "[poptorch:cpp] [warning] second",
     ]
-    assert "python" in result.stderr
-    assert "first" not in result.stderr
+    assert capsys.readouterr().err == ""
+    handler.close()
 
 
-def test_uncaught_exceptions_become_critical_lines() -> None:
-    code = "from poptorch._logging import install_excepthook; install_excepthook(); 1 / 0"
-    result = _run(code)
-    assert result.returncode == 1
-    assert "[poptorch::python] [critical] " in result.stderr
-    assert result.stderr.count("ZeroDivisionError") == 1
+def _record(text: str) -> logging.LogRecord:
+    return logging.LogRecord("poptorch:cpp", logging.WARNING, __file__, 1, text, None, None)
 
 
-def test_uncaught_exceptions_still_show_when_logging_is_off() -> None:
-    code = "from poptorch._logging import install_excepthook; install_excepthook(); 1 / 0"
-    assert "ZeroDivisionError" in _run(code, POPTORCH_LOG_LEVEL="OFF").stderr
+@pytest.mark.parametrize(
+    ("level", "error", "hooked"),
+    [
+        ("WARN", ZeroDivisionError("divided"), True),
+        ("OFF", ZeroDivisionError("divided"), False),
+        ("WARN", KeyboardInterrupt(), False),
+    ],
+)
+def test_uncaught_exceptions_become_critical_lines(
+    level: str,
+    error: BaseException,
+    hooked: bool,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    previous: list[object] = []
+    monkeypatch.setattr(sys, "excepthook", lambda *args: previous.append(args))
+    _logging.install_excepthook()
+    setLogLevel(level)
+    sys.excepthook(type(error), error, None)
+    assert previous == ([] if hooked else [(type(error), error, None)])
+    shown = capsys.readouterr().err
+    assert ("[poptorch::python] [critical] Uncaught exception" in shown) == hooked
+    assert ("ZeroDivisionError: divided" in shown) == hooked

@@ -1,4 +1,4 @@
-"""What the log tells about options at compile time, and the settings derived there (options reference, 12.2)."""
+"""Debug lines about options, and settings derived at compile time (options reference, section 12.2)."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ EVERY_SETTER: dict[str, Setting] = {
     "attribute": lambda o: setattr(o, "replication_factor", 2),
     "set": lambda o: o.set(device_iterations=2),
     "createOrSet": lambda o: o.createOrSet(new=1),
-    "deleteIfExists": lambda o: o.deleteIfExists("log_dir"),
+    "deleteIfExists": lambda o: o.deleteIfExists("model_name"),
     "deviceIterations": lambda o: o.deviceIterations(2),
     "replicationFactor": lambda o: o.replicationFactor(2),
     "inputReplicaGrouping": lambda o: o.inputReplicaGrouping(1, CommGroupType.Consecutive),

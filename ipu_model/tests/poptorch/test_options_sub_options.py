@@ -49,7 +49,7 @@ def test_other_reductions_name_the_two_that_work(reduction: Any) -> None:
 
 def test_the_mean_reduction_strategy_takes_no_int() -> None:
     with pytest.raises(AssertionError, match="Unexpected type int"):
-        Options().Training.setMeanAccumulationAndReplicationReductionStrategy(1)  # type: ignore[arg-type]
+        Options().Training.setMeanAccumulationAndReplicationReductionStrategy(1)  # type: ignore[arg-type]  # wrong on purpose
 
 
 def test_partials_and_dithering_overwrite_each_other() -> None:
@@ -133,7 +133,7 @@ def test_a_location_is_copied_when_it_is_set(category: str) -> None:
 
 def test_a_location_must_be_settings() -> None:
     with pytest.raises(AssertionError, match="TensorLocationSettings"):
-        Options().TensorLocations.setOptimizerLocation({"onChip": 0})  # type: ignore[arg-type]
+        Options().TensorLocations.setOptimizerLocation({"onChip": 0})  # type: ignore[arg-type]  # wrong on purpose
 
 
 def test_location_settings_chain_and_store_their_keys() -> None:
@@ -148,7 +148,7 @@ def test_location_settings_chain_and_store_their_keys() -> None:
     )
     assert settings.toDict() == {
         "onChip": 1,
-        "useReplicatedTensorSharding": True,
+        "useReplicatedTensorSharding": False,
         "useIOTilesToLoad": True,
         "useIOTilesToStore": False,
         "minElementsForOffChip": 4,

@@ -116,7 +116,7 @@ def test_json_strings_that_name_no_member_stay_strings(text: str) -> None:
 
 
 def test_json_does_not_convert_strings_in_lists() -> None:
-    with pytest.raises(AssertionError, match="must be a poptorch.OutputMode"):
+    with pytest.raises(AssertionError, match=r"must be a poptorch\.OutputMode"):
         Options().from_json('{"outputMode": ["OutputMode.EveryN", 2]}')
 
 

@@ -152,7 +152,7 @@ def test_the_type_decides_the_table(of_key: str, of_value: str, data: st.DataObj
     if of_key == of_value:
         validate_options({key: SAMPLES[of_value]})
     else:
-        with pytest.raises(Error, match="Unknown .* option"):
+        with pytest.raises(Error, match=r"Unknown .* option"):
             validate_options({key: SAMPLES[of_value]})
 
 

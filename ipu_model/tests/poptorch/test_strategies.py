@@ -96,7 +96,7 @@ def test_listed_stages_can_be_looked_up_to_fix_their_ipu() -> None:
     strategy = PipelinedExecution(["A", "B"], "C")
     strategy.stage("B").ipu(4)
     assert _places(strategy, [("A", None), ("C", None)]) == [(0, 4), (1, 1)]
-    with pytest.raises(AssertionError, match="Unknown block 'Z'.*'A', 'B', 'C'"):
+    with pytest.raises(AssertionError, match=r"Unknown block 'Z'.*'A', 'B', 'C'"):
         strategy.stage("Z")
 
 
@@ -146,7 +146,7 @@ def test_same_as_ipu_is_the_default() -> None:
 
 
 def test_an_unknown_block_names_the_expected_ones() -> None:
-    with pytest.raises(AssertionError, match="Unknown Block 'C'.*'A', 'B'"):
+    with pytest.raises(AssertionError, match=r"Unknown Block 'C'.*'A', 'B'"):
         PipelinedExecution("A", "B").place("C", 0)
 
 
@@ -180,11 +180,11 @@ def test_the_ipu_is_the_stages_else_the_blocks_else_the_stage_number(
     strategy = PipelinedExecution(*"ABCD")
     for block, ipu in fixed.items():
         strategy.stage(block).ipu(ipu)
-    for block, ipu_id in entries:
-        assert block is not None
-        place = strategy.place(block, ipu_id)
-        number = "ABCD".index(block)
-        assert place == Placement(block, number, fixed.get(block, number if ipu_id is None else ipu_id))
+    for user_id, ipu_id in entries:
+        assert user_id is not None
+        number = "ABCD".index(user_id)
+        ipu = fixed.get(user_id, number if ipu_id is None else ipu_id)
+        assert strategy.place(user_id, ipu_id) == Placement(user_id, number, ipu)
 
 
 @given(st.lists(st.sampled_from("ABCDEF"), max_size=20))
@@ -284,7 +284,7 @@ def test_looking_up_phases_and_stages(strategy: Any) -> None:
 
 @pytest.mark.parametrize("strategy", PHASED)
 def test_phased_blocks_need_to_be_listed_and_to_have_an_ipu(strategy: Any) -> None:
-    with pytest.raises(AssertionError, match="Unknown Block 'C'.*'A', 'B'"):
+    with pytest.raises(AssertionError, match=r"Unknown Block 'C'.*'A', 'B'"):
         strategy("A", "B").place("C", 0)
     with pytest.raises(AssertionError, match="no IPU was specified for block A"):
         strategy("A").place("A", None)

@@ -21,21 +21,22 @@ if TYPE_CHECKING:
 class AsynchronousDataAccessor:
     """Iterates over `dataset` in another process, which keeps a ring of items in shared memory filled.
 
-    Items are tensors, flat tuples, lists or dicts of tensors, or registered custom types; tuples come out as lists.
-    Returned tensors are views of the ring, valid until the next `next()`: clone what is to be kept.
+    Items are tensors, flat tuples, lists or dicts of tensors, or registered custom types; tuples come out as
+    lists. Returned tensors are views of the ring, valid until the next `next()`: clone what is to be kept.
 
     Args:
         dataset: any iterable, torch data set or loader, or a `poptorch.DataLoader` in `Sync` mode.
         buffer_size: number of items the ring holds, the one in use included.
         miss_sleep_time_in_ms: accepted, without effect: the process does not poll a full ring, it is woken.
         load_indefinitely: start the next pass over the data as soon as one ends, not when it is asked for.
-        early_preload: fill the ring before the first iterator is asked for; otherwise only the first item is loaded.
+        early_preload: fill the ring before the first iterator is asked for; otherwise only the first item is
+            loaded.
         sharing_strategy: how the data set gets into the process.
         rebatched_size: join and cut what comes from `dataset` along dimension 0 to items of this many rows.
 
     Raises:
-        Error: the data set cannot be sent, is empty, or raises before its first item; or `dataset` is a loader that
-            already works this way.
+        Error: the data set cannot be sent, is empty, or raises before its first item; or `dataset` is a
+            loader that already works this way.
         AssertionError: `rebatched_size` below 2, or missing where the last item would be shorter.
     """
 
@@ -67,7 +68,8 @@ class AsynchronousDataAccessor:
         self._held_slot: int | None = None
         self._failure: str | None = None
         self._worker = WorkerProcess(dataset, policy, SharingStrategy(sharing_strategy))
-        # Runs on deletion, and at the end of this process before it waits for its children; never in a forked copy.
+        # Runs on deletion, and at the end of this process before it waits for its children; never in a forked
+        # copy.
         self._finalizer = Finalize(self, self._worker.terminate, exitpriority=10)
         try:
             ready = self._worker.wait_until_ready()
@@ -97,8 +99,9 @@ class AsynchronousDataAccessor:
     def __iter__(self) -> Self:
         """Return the accessor, at the first item of a pass.
 
-        Continues with the next pass after a complete one, starts from the beginning after an incomplete one, and does
-        nothing if no item was taken yet. Raises `AssertionError` after `terminate()` or a failure of the process.
+        Continues with the next pass after a complete one, starts from the beginning after an incomplete one,
+        and does nothing if no item was taken yet. Raises `AssertionError` after `terminate()` or a failure of
+        the process.
         """
         self._check_usable()
         if self._at_end:
@@ -123,7 +126,8 @@ class AsynchronousDataAccessor:
             return self._next_item()
         except WorkerDied as death:
             self._failure = (
-                f"An error occurred in the data fetcher: {death}. Its process has ended; make a new loader to go on."
+                f"An error occurred in the data fetcher: {death}. Its process has ended; make a new loader "
+                "to go on."
             )
             raise AssertionError(self._failure) from None
 
@@ -156,17 +160,20 @@ class AsynchronousDataAccessor:
 
 def _check(dataset: Any, buffer_size: int, miss_sleep_time_in_ms: float, rebatched_size: int | None) -> None:
     assert buffer_size >= 1, f"buffer_size is the number of slots of the ring, at least 1; got {buffer_size}."
-    assert miss_sleep_time_in_ms >= 0, f"miss_sleep_time_in_ms must not be negative; got {miss_sleep_time_in_ms}."
+    assert miss_sleep_time_in_ms >= 0, (
+        f"miss_sleep_time_in_ms must not be negative; got {miss_sleep_time_in_ms}."
+    )
     assert rebatched_size is None or rebatched_size > 1, f"rebatched_size must be > 1; got {rebatched_size}."
     if not isinstance(dataset, ItemLoader):
         return
     if dataset._accessor is not None:
         raise createPoptorchError(
-            "The DataLoader already uses an AsynchronousDataAccessor internally: iterate over it directly, or create "
-            "it with mode=DataLoaderMode.Sync."
+            "The DataLoader already uses an AsynchronousDataAccessor internally: iterate over it directly, "
+            "or create it with mode=DataLoaderMode.Sync."
         )
-    assert not (dataset.keeps_remainder and (dataset.combinedBatchSize or 1) > 1 and rebatched_size is None), (
-        "An AsynchronousDataAccessor over a DataLoader with drop_last=False only works if 'rebatched_size' is "
-        "specified too, because the last item can be shorter than the slots. Use drop_last=True, or the DataLoader's "
-        "own mode=DataLoaderMode.AsyncRebatched."
+    short_last_item = dataset.keeps_remainder and (dataset.combinedBatchSize or 1) > 1
+    assert not short_last_item or rebatched_size is not None, (
+        "An AsynchronousDataAccessor over a DataLoader with drop_last=False only works if 'rebatched_size' "
+        "is specified too, because the last item can be shorter than the slots. Use drop_last=True, or the "
+        "DataLoader's own mode=DataLoaderMode.AsyncRebatched."
     )

@@ -1,7 +1,7 @@
 """Process-wide settings that a data set's code reads, carried into the loader's process.
 
-With them, a seeded program shuffles and augments in the background exactly as it would in line, whatever way the
-process was started.
+With them, a seeded program shuffles and augments in the background exactly as it would in line, whatever way
+the process was started.
 """
 
 from __future__ import annotations

@@ -27,8 +27,9 @@ def check_batch_sampler(batch_size: int | None, shuffle: bool, distributed: bool
         )
     if distributed:
         raise createPoptorchError(
-            "batch_sampler is mutually exclusive with auto_distributed_partitioning=True when there are several "
-            "processes. Pass auto_distributed_partitioning=False and let the sampler yield this process's indices."
+            "batch_sampler is mutually exclusive with auto_distributed_partitioning=True when there are "
+            "several processes. Pass auto_distributed_partitioning=False and let the sampler yield this "
+            "process's indices."
         )
 
 
@@ -37,26 +38,28 @@ def warn_about_groups(batch_sampler: Any, batches_per_item: int, drop_last: bool
     fate = "dropped" if drop_last else "returned as an item with fewer rows"
     if not hasattr(batch_sampler, "__len__"):
         _logger.warning(
-            "The batch_sampler has no length. If its number of batches is not divisible by the %d batches of an item, "
-            "the last ones are %s.", batches_per_item, fate,
+            "The batch_sampler has no length. If its number of batches is not divisible by the %d batches of "
+            "an item, the last ones are %s.", batches_per_item, fate,
         )  # fmt: skip
     elif len(batch_sampler) % batches_per_item:
         _logger.warning(
-            "The %d batches of the batch_sampler are not divisible by the %d batches of an item: the last %d are %s.",
+            "The %d batches of the batch_sampler are not divisible by the %d batches of an item: the last %d "
+            "are %s.",
             len(batch_sampler), batches_per_item, len(batch_sampler) % batches_per_item, fate,
         )  # fmt: skip
 
 
 def check_iterable(distributed: bool, num_workers: int, worker_init_fn: Callable[[int], None] | None) -> None:
-    """Raise `AssertionError` if an iterable data set would have to be partitioned; warn if workers would repeat it."""
+    """Refuse to partition an iterable data set (`AssertionError`); warn if workers would repeat it."""
     assert not distributed, (
-        "auto_distributed_partitioning=True is not supported for IterableDataset, which has no indices to divide. Pass "
-        "auto_distributed_partitioning=False and let the dataset deliver each process its own samples."
+        "auto_distributed_partitioning=True is not supported for IterableDataset, which has no indices to "
+        "divide. Pass auto_distributed_partitioning=False and let the dataset deliver each process its own "
+        "samples."
     )
     if num_workers > 1 and worker_init_fn is None:
         _logger.warning(
-            "An IterableDataset with num_workers=%d and no worker_init_fn: unless the dataset divides its samples "
-            "itself, the DataLoader will return %d times each element.", num_workers, num_workers,
+            "An IterableDataset with num_workers=%d and no worker_init_fn: unless the dataset divides its "
+            "samples itself, the DataLoader will return %d times each element.", num_workers, num_workers,
         )  # fmt: skip
 
 
@@ -68,8 +71,9 @@ def warn_about_remainder(dataset: Any, rows_per_step: int) -> None:
         return
     if samples % rows_per_step:
         _logger.warning(
-            "The number of elements in the dataset (%d) is not divisible by the number of elements processed per step "
-            "(%d) and drop_last=False. A model compiled for full items refuses the last one; switch to drop_last=True.",
+            "The number of elements in the dataset (%d) is not divisible by the number of elements processed "
+            "per step (%d) and drop_last=False. A model compiled for full items refuses the last one; switch "
+            "to drop_last=True.",
             samples, rows_per_step,
         )  # fmt: skip
 
@@ -89,13 +93,15 @@ def rows_to_glue(
     Raises `AssertionError` if there is nothing to re-batch to, or chunks would be larger than items.
     """
     assert combined is not None or not rebatched, (
-        "DataLoaderMode.AsyncRebatched needs a batch_size to re-batch to; use DataLoaderMode.Async for batch_size=None."
+        "DataLoaderMode.AsyncRebatched needs a batch_size to re-batch to; use DataLoaderMode.Async for "
+        "batch_size=None."
     )
     # A short last item does not fit the slots of a plain asynchronous loader, glued rows do.
     if combined is None or combined == 1 or (drop_last and not rebatched):
         return None
     per_chunk = worker_size or combined
     assert per_chunk <= combined, (
-        f"rebatched_worker_size ({per_chunk}) must not exceed the combined batch size ({combined}), of which it is a part."
+        f"rebatched_worker_size ({per_chunk}) must not exceed the combined batch size ({combined}), of which "
+        "it is a part."
     )
     return GluedRows(combined, per_chunk)

@@ -17,8 +17,9 @@ if TYPE_CHECKING:
 class ItemLoader(torch.utils.data.DataLoader[Any]):
     """What `poptorch.DataLoader` is, and what its process iterates over.
 
-    `combinedBatchSize` is the number of rows of a full item (`None` without batching), `keeps_remainder` says whether
-    a shorter one may come last, and `batches_per_item` is not `None` where items are made of a batch sampler's batches.
+    `combinedBatchSize` is the number of rows of a full item (`None` without batching), `keeps_remainder` says
+    whether a shorter one may come last, and `batches_per_item` is not `None` where items are made of a batch
+    sampler's batches.
     """
 
     def __init__(
@@ -36,7 +37,7 @@ class ItemLoader(torch.utils.data.DataLoader[Any]):
         self._accessor: AsynchronousDataAccessor | None = None
         super().__init__(dataset, **torch_arguments)
 
-    def __iter__(self) -> Iterator[Any]:  # type: ignore[override]  # torch promises its private iterator class
+    def __iter__(self) -> Iterator[Any]:  # type: ignore[override]  # torch promises a class of its own
         """Return an iterator over items."""
         batches: Iterator[Any] = super().__iter__()
         if self.batches_per_item in (None, 1):

@@ -24,11 +24,12 @@ from poptorch.profiling import Channel
 
 
 class DataLoader(ItemLoader):
-    """Loads batches for whole calls: `batch_size` rows for every micro-batch that a call of the model consumes.
+    """Loads batches for whole calls: `batch_size` rows for every micro-batch that one call consumes.
 
-    An item has `combinedBatchSize = batch_size * deviceIterations * gradientAccumulation * replicas / inputGroupSize`
-    rows. `Sync` items are those of torch's loader; the asynchronous modes load them ahead in another process (tensors,
-    flat tuples, lists and dicts of tensors, registered custom types) and hand out views that the next item overwrites.
+    An item has `combinedBatchSize = batch_size * deviceIterations * gradientAccumulation * replicas /
+    inputGroupSize` rows. `Sync` items are those of torch's loader; the asynchronous modes load them ahead in
+    another process (tensors, flat tuples, lists and dicts of tensors, registered custom types) and hand out
+    views that the next item overwrites.
 
     Args:
         options: the options of the model; frozen by this call.
@@ -38,12 +39,13 @@ class DataLoader(ItemLoader):
         num_workers: torch worker processes.
         drop_last: drop samples that do not fill an item.
         persistent_workers: keep torch's workers between passes; `None` means whenever there are any.
-        auto_distributed_partitioning: give each process of a distributed run its own part of a map-style data set.
+        auto_distributed_partitioning: give each process of a distributed run its own part of a map-style data
+            set.
         mode: a `DataLoaderMode`.
         async_options: arguments for `AsynchronousDataAccessor`, without `rebatched_size`.
         rebatched_worker_size: rows that torch's workers collate at a time when items are re-batched.
-        batch_sampler: yields lists of indices; one item is made of as many of them as a call has micro-batches.
-        **kwargs: passed on to torch's loader.
+        batch_sampler: yields lists of indices; one item is made of as many of them as a call has micro-
+            batches. **kwargs: passed on to torch's loader.
 
     Raises:
         Error: `batch_sampler` together with what it replaces; a background process that fails to start.
@@ -112,8 +114,8 @@ class DataLoader(ItemLoader):
             warn_about_remainder(dataset, combined * processes)
         if distributed:
             assert combined is not None, (
-                "auto_distributed_partitioning needs a batch_size; pass auto_distributed_partitioning=False to read "
-                "single samples of the whole dataset."
+                "auto_distributed_partitioning needs a batch_size; pass auto_distributed_partitioning=False "
+                "to read single samples of the whole dataset."
             )
             dataset, sampler = self._partition(dataset, combined, shuffle)
             if sampler is not None and "sampler" not in own:
@@ -128,7 +130,9 @@ class DataLoader(ItemLoader):
             **own,
         )
 
-    def _partition(self, dataset: Any, combined: int, shuffle: bool) -> tuple[PartitionView, ShuffledShare | None]:
+    def _partition(
+        self, dataset: Any, combined: int, shuffle: bool
+    ) -> tuple[PartitionView, ShuffledShare | None]:
         """Return this process's view of `dataset` and, to shuffle, a sampler for it."""
         where, samples = self.options.Distributed, len(dataset)
         share = share_of(samples, combined, where.numProcesses, where.processId, self._drop_last_item)
@@ -140,11 +144,13 @@ class DataLoader(ItemLoader):
         )
         return PartitionView(dataset, share), ShuffledShare(samples, share, self.options.random_seed)
 
-    def _load_ahead(self, mode: DataLoaderMode, async_options: dict[str, Any], worker_size: int | None) -> None:
+    def _load_ahead(
+        self, mode: DataLoaderMode, async_options: dict[str, Any], worker_size: int | None
+    ) -> None:
         """Start the process that iterates in place of this object."""
         assert "rebatched_size" not in async_options, (
-            "rebatched_size is not for async_options: a DataLoader always re-batches to its combined batch size. Use "
-            "rebatched_worker_size to set how many rows its workers collate at a time."
+            "rebatched_size is not for async_options: a DataLoader always re-batches to its combined batch "
+            "size. Use rebatched_worker_size to set how many rows its workers collate at a time."
         )
         rows = None
         if self.batches_per_item is not None:
@@ -169,9 +175,10 @@ class DataLoader(ItemLoader):
         self._accessor = AsynchronousDataAccessor(source, rebatched_size=rebatched_size, **async_options)
 
     def __len__(self) -> int:
-        """Return the number of items of a pass; the number of batches for a `Sync` loader with a batch sampler.
+        """Return the number of items of a pass.
 
-        Raises `TypeError` for an iterable data set without a length.
+        For a `Sync` loader with a batch sampler that is the number of the sampler's batches. Raises
+        `TypeError` for an iterable data set without a length.
         """
         batches = super().__len__()
         if self.batches_per_item is None or self._accessor is None:
@@ -179,7 +186,7 @@ class DataLoader(ItemLoader):
         items, incomplete = divmod(batches, self.batches_per_item)
         return items + bool(incomplete and self.keeps_remainder)
 
-    def __iter__(self) -> Iterator[Any]:  # type: ignore[override]  # torch promises its private iterator class
+    def __iter__(self) -> Iterator[Any]:  # type: ignore[override]  # torch promises a class of its own
         """Return an iterator over the items of a pass; asynchronous loaders have only one at a time."""
         return super().__iter__() if self._accessor is None else iter(self._accessor)
 

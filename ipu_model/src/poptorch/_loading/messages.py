@@ -1,7 +1,7 @@
 """What an accessor and its process say to each other.
 
-A *generation* is a run through the data that starts at item 0 of a new iterator; within one, passes are numbered
-from 0. Slots are numbers of places in the ring.
+A *generation* is a run through the data that starts at item 0 of a new iterator; within one, passes are
+numbered from 0. Slots are numbers of places in the ring.
 """
 
 from __future__ import annotations

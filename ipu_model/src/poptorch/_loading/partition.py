@@ -1,4 +1,4 @@
-"""Dividing a map-style data set between the processes of a distributed run: contiguous ranges, shuffled if asked."""
+"""Dividing a map-style data set between the processes of a distributed run, in contiguous ranges."""
 
 from __future__ import annotations
 
@@ -25,7 +25,8 @@ class Share:
 def share_of(samples: int, per_item: int, processes: int, process: int, drop_last: bool) -> Share:
     """Return the share of process `process` of `processes` in `samples` samples, `per_item` to an item.
 
-    With `drop_last` every process gets the same whole number of items. Raises `ZeroDivisionError` if that is none.
+    With `drop_last` every process gets the same whole number of items. Raises `ZeroDivisionError` if that is
+    none.
     """
     if not drop_last:
         length, extra = divmod(samples, processes)
@@ -33,8 +34,8 @@ def share_of(samples: int, per_item: int, processes: int, process: int, drop_las
     length = per_item * (samples // (per_item * processes))
     if length == 0:
         raise ZeroDivisionError(
-            f"{samples} samples are too few for {processes} processes that load {per_item} samples per item: with "
-            f"drop_last=True at least {per_item * processes} are needed."
+            f"{samples} samples are too few for {processes} processes that load {per_item} samples per item: "
+            f"with drop_last=True at least {per_item * processes} are needed."
         )
     return Share(process * length, length, samples % length)
 
@@ -67,8 +68,8 @@ class PartitionView(Dataset[Any]):
 class ShuffledShare(Sampler[GlobalIndex]):
     """Draws a permutation of the whole data set for every pass and reads one process's share of it.
 
-    All processes draw the same permutations because they use the same seed. Where samples are left over, odd passes
-    (the first included) start later, so that two passes together can reach every position.
+    All processes draw the same permutations because they use the same seed. Where samples are left over, odd
+    passes (the first included) start later, so that two passes together can reach every position.
     """
 
     def __init__(self, samples: int, share: Share, seed: int) -> None:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import multiprocessing
 import multiprocessing.forkserver
 import os
-import pickle
 import signal
 import sys
 from contextlib import suppress
 from multiprocessing.connection import wait
 from typing import Any
+
+import torch
 
 from ipu_model.errors import Error, unsupported
 from poptorch._args import registered_parsers
@@ -18,7 +19,7 @@ from poptorch._errors import createPoptorchError
 from poptorch._loading.ambient import Ambient
 from poptorch._loading.messages import Failed, Ready, Stop, ToChild, ToParent, receive_from_child, send
 from poptorch._loading.shared_file import SharedFile
-from poptorch._loading.transfer import InFile, Inherited, Parcel, Pickled
+from poptorch._loading.transfer import CannotSend, InFile, Inherited, Parcel, Pickled
 from poptorch._loading.worker import Job, Policy, run
 from poptorch.enums import SharingStrategy
 
@@ -48,17 +49,18 @@ class WorkerProcess:
         self._owner = os.getpid()
         self._ended = False
         self._connection, childs_end = context.Pipe()
-        parcel = _pack((dataset, registered_parsers()), strategy)
+        parcel = _pack(dataset, strategy)
         inherited = self._connection if strategy is SharingStrategy.Fork else None
         job = Job(parcel, self.ring_file, policy, Ambient.capture(), self._owner, childs_end, inherited)
         # Not a daemon: the wrapped loader may have worker processes of its own.
         self._process = context.Process(target=run, args=(job,), daemon=False, name="poptorch-loader")
         try:
             self._process.start()
-        except (pickle.PicklingError, AttributeError, TypeError) as error:
+        except CannotSend as error:
             raise _unpicklable(error, strategy) from error
         except (EOFError, ConnectionError) as error:
-            raise _start_failed("the fork server ended; its traceback is on the standard error stream") from error
+            reason = "the fork server ended; its traceback is on the standard error stream"
+            raise _start_failed(reason) from error
         finally:
             parcel.close()
             childs_end.close()
@@ -85,7 +87,10 @@ class WorkerProcess:
             send(self._connection, message)
 
     def receive(self) -> ToParent:
-        """Block until the process says something; raise `WorkerDied` if it ends instead, at once if it was killed."""
+        """Block until the process says something.
+
+        Raises `WorkerDied` if it ends instead; if it was killed, whatever it said before is not returned.
+        """
         self._check_not_killed()
         while not self._connection.poll():
             wait([self._connection, self._process.sentinel], timeout=_LOOK_IN_S)
@@ -99,7 +104,10 @@ class WorkerProcess:
             raise WorkerDied(self._obituary()) from None
 
     def terminate(self) -> None:
-        """End the process: ask, then interrupt, then force it. Does nothing the second time, or in a forked copy."""
+        """End the process: ask, then interrupt, then force it.
+
+        Does nothing the second time, or in a forked copy of this process.
+        """
         if self._ended or os.getpid() != self._owner:
             return
         self._ended = True
@@ -139,19 +147,26 @@ class WorkerProcess:
         if code is not None and code < 0:
             return f"the process was killed by signal {-code} ({_signal_name(-code)})"
         return (
-            f"the process ended with exit code {code}; if it says why, that is on the standard error stream. Programs "
-            'that load asynchronously need an `if __name__ == "__main__":` guard around what they do'
+            f"the process ended with exit code {code}; if it says why, that is on the standard error stream. "
+            'Programs that load asynchronously need an `if __name__ == "__main__":` guard around what they do'
         )
 
 
 def _start_method(strategy: SharingStrategy) -> str:
     if sys.platform == "win32":
-        raise unsupported("Asynchronous data loading on Windows", "Use DataLoaderMode.Sync, with num_workers if need be.")
+        nearest = "Use DataLoaderMode.Sync, with num_workers if need be."
+        raise unsupported("Asynchronous data loading on Windows", nearest)
     return _START_METHODS[strategy]
 
 
-def _pack(value: Any, strategy: SharingStrategy) -> Parcel:
+def _pack(dataset: Any, strategy: SharingStrategy) -> Parcel:
+    value = (dataset, registered_parsers())
     if strategy is SharingStrategy.Fork:
+        if isinstance(dataset, torch.utils.data.DataLoader) and dataset._iterator is not None:
+            raise _start_failed(
+                "with SharingStrategy.Fork it would talk to the workers of the DataLoader, which belong to this "
+                "process since it was iterated over. Make a new DataLoader, or use SharingStrategy.ForkServer"
+            )
         return Inherited(value)
     if strategy is SharingStrategy.SharedMemory:
         return InFile(value, SharedFile.in_memory())
@@ -182,6 +197,6 @@ def _start_failed(reason: str) -> Error:
 
 def _unpicklable(error: Exception, strategy: SharingStrategy) -> Error:
     return _start_failed(
-        f"the data set cannot be sent to another process with SharingStrategy.{strategy.name} ({error}). Define its "
-        "classes and functions at the top level of a module, or use SharingStrategy.Fork"
+        f"the data set cannot be sent to another process with SharingStrategy.{strategy.name} ({error}). "
+        "Define its classes and functions at the top level of a module, or use SharingStrategy.Fork"
     )

@@ -13,9 +13,9 @@ Chunk = list[Tensor]
 def glue(chunks: Iterable[Chunk], rows: int, keep_remainder: bool) -> Iterator[list[Chunk]]:
     """Cut and join `chunks` into items of exactly `rows` rows.
 
-    Each item is a list of views on consecutive rows of the chunks. What is left at the end makes a last, shorter item
-    if `keep_remainder` is true and is dropped otherwise. Raises `ValueError` where the tensors of a chunk disagree
-    about the number of rows.
+    Each item is a list of views on consecutive rows of the chunks. What is left at the end makes a last,
+    shorter item if `keep_remainder` is true and is dropped otherwise. Raises `ValueError` where the tensors
+    of a chunk disagree about the number of rows.
     """
     held: list[Chunk] = []
     held_rows = 0

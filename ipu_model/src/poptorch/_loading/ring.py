@@ -58,13 +58,13 @@ class Ring:
         ]  # fmt: skip
 
     def write(self, slot: int, item: Sequence[Chunk]) -> None:
-        """Copy an item that fills the slot; raise `ValueError` where a shape differs from the first item's."""
+        """Copy an item that fills the slot; raise `ValueError` where its shapes are not the first item's."""
         (chunk,) = item
         for target, source in zip(self._slots[slot], chunk, strict=True):
             if target.shape != source.shape:
                 raise ValueError(
                     f"Every item must have the shapes of the first one: expected {tuple(target.shape)}, "
-                    f"got {tuple(source.shape)}. Pad the samples, drop the last batch, or give a rebatched_size."
+                    f"got {tuple(source.shape)}. Pad samples, drop the last batch, or give a rebatched_size."
                 )
             # Without detach() a sample that requires gradients would tie the slot to its history.
             target.copy_(source.detach())
@@ -80,8 +80,8 @@ class Ring:
             for target, source in zip(self._slots[slot], chunk, strict=True):
                 if end > target.shape[0] or target.shape[1:] != source.shape[1:]:
                     raise ValueError(
-                        f"A batch of shape {tuple(source.shape)} does not fit into rows {start} to {end - 1} of "
-                        f"{tuple(target.shape)}; only dimension 0 may differ from the first item."
+                        f"A batch of shape {tuple(source.shape)} does not fit into rows {start} to {end - 1} "
+                        f"of {tuple(target.shape)}; only dimension 0 may differ from the first item."
                     )
                 target[start:end].copy_(source.detach())
         return end
@@ -95,4 +95,5 @@ def _view(memory: object, place: TensorPlace, start: int) -> Tensor:
     count = torch.Size(place.shape).numel()
     if count == 0:
         return torch.empty(place.shape, dtype=place.dtype)
-    return torch.frombuffer(memory, dtype=place.dtype, count=count, offset=start + place.offset).view(place.shape)
+    offset = start + place.offset
+    return torch.frombuffer(memory, dtype=place.dtype, count=count, offset=offset).view(place.shape)

@@ -22,22 +22,24 @@ class SharedFile:
     The system frees it when the last process that opened or mapped it has ended, however it ended.
     """
 
-    def __init__(self, descriptor: int) -> None:
+    def __init__(self, descriptor: int, on_disk: bool) -> None:
         self._descriptor: int | None = descriptor
+        self._on_disk = on_disk
 
     @classmethod
     def in_memory(cls) -> SharedFile:
         """Make a file that lives in memory only (on disk where the system has no such files)."""
-        # Not in /dev/shm: containers limit it, often to 64 MB, and writing beyond the limit kills the process.
+        # Not in /dev/shm: containers limit it, often to 64 MB, and writing beyond the limit kills the
+        # process.
         if hasattr(os, "memfd_create"):
-            return cls(os.memfd_create("poptorch-loader"))
+            return cls(os.memfd_create("poptorch-loader"), on_disk=False)
         return cls.on_disk()
 
     @classmethod
     def on_disk(cls) -> SharedFile:
         """Make a file in the folder for temporary files."""
         with tempfile.TemporaryFile(prefix="poptorch-loader-") as file:
-            return cls(os.dup(file.fileno()))
+            return cls(os.dup(file.fileno()), on_disk=True)
 
     @property
     def descriptor(self) -> int:
@@ -46,9 +48,11 @@ class SharedFile:
         return self._descriptor
 
     def reserve(self, size: int) -> None:
-        """Make the file `size` bytes long; raise `OSError` if there is no room for them."""
-        # Asking for the room now turns a lack of it into an error instead of a signal at some later write.
-        if hasattr(os, "posix_fallocate") and size:
+        """Make the file `size` bytes long; raise `MemoryError` or `OSError` if there cannot be room for them."""
+        if not self._on_disk and size > _installed_memory():
+            raise MemoryError(f"Sharing {size} bytes between two processes takes more memory than there is.")
+        if self._on_disk and hasattr(os, "posix_fallocate") and size:
+            # A full disk shows now, as an error, and not as a signal at some later write.
             os.posix_fallocate(self.descriptor, 0, size)
         else:
             os.ftruncate(self.descriptor, size)
@@ -65,11 +69,15 @@ class SharedFile:
             self._descriptor = None
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _opened, (DupFd(self.descriptor),)
+        return _opened, (DupFd(self.descriptor), self._on_disk)
 
     def __del__(self) -> None:
         self.close()
 
 
-def _opened(passed: Any) -> SharedFile:
-    return SharedFile(passed.detach())
+def _opened(passed: Any, on_disk: bool) -> SharedFile:
+    return SharedFile(passed.detach(), on_disk)
+
+
+def _installed_memory() -> int:
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")

@@ -60,7 +60,7 @@ class TensorDict:
 
 @dataclass(frozen=True, eq=False)
 class CustomType:
-    """An object of a type given to `registerCustomArgParser`; the first item is the pattern for all others."""
+    """An object of a type given to `registerCustomArgParser`; the first item is the pattern for others."""
 
     pattern: Any
     length: int
@@ -79,7 +79,7 @@ class CustomType:
         """Let the parser of the first item's type make an object with these tensors."""
         parser = parser_for(self.pattern)
         assert parser is not None, (
-            f"The custom parser of {type(self.pattern).__name__} was unregistered while a loader still uses it."
+            f"The parser of {type(self.pattern).__name__} was unregistered while a loader still uses it."
         )
         return parser.reconstruct(self.pattern, iter(tensors))
 
@@ -88,7 +88,7 @@ ItemStructure = SingleTensor | TensorSequence | TensorDict | CustomType
 
 
 def describe(item: Any) -> ItemStructure:
-    """Return the structure of a first item; raise `TypeError` for structures that cannot be loaded in advance."""
+    """Return the structure of a first item; raise `TypeError` if a custom type holds more than tensors."""
     parser = parser_for(item)
     if parser is not None:
         return CustomType(item, len(_tensors_of_custom(parser, item)))
@@ -108,8 +108,8 @@ def _tensor(value: Any, where: str) -> Tensor:
     if isinstance(value, Tensor):
         return value
     raise TypeError(
-        f"{where} is not a torch tensor but a {type(value).__name__}. Items loaded in another process are a tensor, "
-        "a flat tuple or list or dict of tensors, or a type registered with registerCustomArgParser(); "
+        f"{where} is not a torch tensor but a {type(value).__name__}. Items loaded in another process are a "
+        "tensor, a flat tuple, list or dict of tensors, or a type registered with registerCustomArgParser(); "
         "DataLoaderMode.Sync takes whatever torch takes."
     )
 

@@ -1,4 +1,4 @@
-"""How the data set reaches the loader's process: inherited, pickled whole, or pickled with its arrays in a file."""
+"""How the data set reaches the loader's process: inherited, pickled whole, or with its arrays in a file."""
 
 from __future__ import annotations
 
@@ -9,8 +9,13 @@ from multiprocessing.reduction import ForkingPickler
 from typing import Any, Protocol
 
 import torch
+from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from poptorch._loading.shared_file import SharedFile, aligned
+
+
+class CannotSend(Exception):
+    """Something in the value cannot be pickled."""
 
 
 class Parcel(Protocol):
@@ -69,7 +74,7 @@ class PickledHere:
 
 
 class InFile:
-    """A value whose tensors and arrays travel in a shared file, which the new process uses without reading it."""
+    """A value whose tensors and arrays travel in a shared file, which the new process uses in place."""
 
     def __init__(self, value: Any, file: SharedFile) -> None:
         self._value = value
@@ -116,7 +121,10 @@ class FileHere:
 
 def _pickle(value: Any, buffer_callback: Callable[[pickle.PickleBuffer], None] | None) -> bytes:
     stream = io.BytesIO()
-    _Pickler(stream, 5, True, buffer_callback).dump(value)
+    try:
+        _Pickler(stream, 5, True, buffer_callback).dump(value)
+    except Exception as error:
+        raise CannotSend(f"{type(error).__name__}: {error}") from error
     return stream.getvalue()
 
 
@@ -124,7 +132,7 @@ class _Storage:
     """The bytes of one tensor storage, pickled as a buffer; several tensors may share it."""
 
     def __init__(self, storage: torch.UntypedStorage) -> None:
-        self._bytes = memoryview(torch.empty(0, dtype=torch.uint8).set_(storage).numpy())
+        self._bytes: memoryview = torch.empty(0, dtype=torch.uint8).set_(storage).numpy().data
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _storage_on, (pickle.PickleBuffer(self._bytes),)
@@ -142,6 +150,9 @@ class _Pickler(ForkingPickler):
 
     def reducer_override(self, obj: Any) -> Any:
         """Replace torch's registered reductions for tensors and storages."""
+        if isinstance(obj, _BaseDataLoaderIter):
+            # A loader remembers its persistent workers in this way; its copy will start its own.
+            return type(None), ()
         if type(obj) is torch.Tensor and _is_plain(obj):
             storage = obj.untyped_storage()
             if storage.data_ptr() not in self._storages:

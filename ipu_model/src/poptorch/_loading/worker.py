@@ -76,14 +76,15 @@ class _Restarted(Exception):
 
 
 def run(job: Job) -> None:
-    """Be the loader's process until told to stop; an error is printed, reported and ends it with exit code 1."""
+    """Be the loader's process until told to stop; an error is printed, reported and ends it with code 1."""
     try:
         _prepare(job)
         _Producer(job).run()
     except _Stopped:
         pass
     except KeyboardInterrupt:
-        # The parent was interrupted by the same key stroke and has the word; a second one must not interrupt leaving.
+        # The parent was interrupted by the same key stroke and has the word; a second one must not interrupt
+        # leaving.
         signal.signal(signal.SIGINT, signal.SIG_IGN)
     except Exception as error:
         traceback.print_exc()
@@ -111,7 +112,8 @@ def _leave_with_parent(parent_pid: int) -> None:
     except ProcessLookupError:
         pass
     except (AttributeError, OSError):
-        # Only Linux can watch any process; elsewhere this pipe closes when the parent and its forked copies end.
+        # Only Linux can watch any process; elsewhere this pipe closes when the parent and its forked copies
+        # end.
         parent = parent_process()
         if parent is not None:
             parent.join()

@@ -110,7 +110,7 @@ class AdamW(Optimizer, torch.optim.AdamW):
 
 
 def _numbers(**arguments: Any) -> dict[str, Any]:
-    """Return the arguments that were passed, checked, with betas as the floats that newer PyTorch insists on."""
+    """Return the passed arguments, checked, with betas as the floats that newer PyTorch insists on."""
     passed = given(**arguments)
     require_numbers(passed)
     if "betas" in passed:

@@ -36,16 +36,16 @@ def require_betas(betas: object) -> None:
 
 
 def require_numbers(arguments: dict[str, Any]) -> None:
-    """Raise AssertionError unless every argument is a number, and `betas` two of them; bools and dtypes excepted."""
+    """Raise AssertionError unless every argument is a number, and `betas` two of them."""
     for name, value in arguments.items():
         if name == "betas":
             require_betas(value)
-        elif not isinstance(value, torch.dtype):
+        else:
             require_number(name, value)
 
 
 def accumulator_dtypes(**dtypes: torch.dtype | None) -> dict[str, torch.dtype]:
-    """Return the dtypes with float32 for None; raises AssertionError for any other than float32 and float16."""
+    """Return the dtypes, float32 for None; raises AssertionError for any but float32 and float16."""
     chosen = {name: torch.float32 if dtype is None else dtype for name, dtype in dtypes.items()}
     for name, dtype in chosen.items():
         if dtype not in ACCUMULATOR_DTYPES:

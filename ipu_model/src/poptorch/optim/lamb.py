@@ -67,10 +67,9 @@ class LAMB(Optimizer, torch.optim.Optimizer):
         limit = defaults["max_weight_norm"]
         self._set_options(numbers, loss_scaling, **dtypes, bias_correction=corrects, max_weight_norm=limit)
 
-    # PyTorch declares two overloads of `step` that differ in the closure's presence only.
     @torch.no_grad()
-    def step(self, closure: Callable[[], Any] | None = None) -> Any:  # type: ignore[override]
-        """Update the parameters on the CPU, as the device would in their dtype; return what `closure` returns.
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        """Update the parameters on the CPU as the device would; return what `closure` returns.
 
         The limit on the weight norm is the attribute `max_weight_norm`, not the groups'.
         """

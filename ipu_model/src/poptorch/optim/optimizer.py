@@ -2,9 +2,10 @@
 
 The executor's side of the state
 --------------------------------
+`opt._has_pending`         whether there is something to upload (weights are backed up to the host first).
 `opt._take_pending()`      before every run and at every attach: what is to be uploaded, if anything.
-`opt._bind(reader)`        after compiling or attaching; `reader()` returns the device's (ipu_state,
-ipu_param). `opt._invalidate()`        after every run: the next `state_dict()` reads the device again.
+`opt._bind(reader)`        after compiling or attaching; `reader()` returns (ipu_state, ipu_param).
+`opt._invalidate()`        after every run: the next `state_dict()` reads the device again.
 `opt._drop_pending_parameters()`  in `setOptimizer`: numbers from Python take precedence over a checkpoint's.
 `opt._unbind()`            before detach, destroy and replacement: reads the device a last time.
 """
@@ -52,7 +53,7 @@ class Optimizer(_Base):
     variable_attrs: VariableAttributes
 
     def _set_options(self, variable: Iterable[str], loss_scaling: float | None, **options: Any) -> None:
-        """Store the options of the device; `variable` names the hyper-parameters that were passed explicitly."""
+        """Store the device's options; `variable` names the hyper-parameters that were passed explicitly."""
         names = set(variable)
         if loss_scaling is not None:
             require_number("loss_scaling", loss_scaling)
@@ -79,11 +80,11 @@ class Optimizer(_Base):
         """
         if not state_dict:
             raise RuntimeError(
-                "Cannot load the optimizer state because it is empty. Pass what state_dict() returned."
+                "Cannot load the optimizer state because it is empty. Pass the result of state_dict()."
             )
         if not {"ipu_state", "ipu_param"} <= state_dict.keys():
             raise RuntimeError(
-                "Only IPU optimizer states can be loaded onto the IPU: this dictionary has no 'ipu_state' and "
+                "Only IPU optimizer states can be loaded onto the IPU: this dictionary has no 'ipu_state' or "
                 "'ipu_param'. Use the state_dict() of a poptorch.optim optimizer."
             )
         super().load_state_dict(dict(state_dict))
@@ -110,7 +111,7 @@ class Optimizer(_Base):
             self._pending = DeviceState(self._held.state)
 
     def _bind(self, reader: Reader) -> None:
-        """Read device state through `reader` from now on; state that is already held stays current until a run."""
+        """Read device state through `reader` from now on; state already held is current until a run."""
         self._reader = reader
         self._stale = self._stale or self._held == DeviceState()
 
@@ -124,15 +125,21 @@ class Optimizer(_Base):
             # Not the scalars: a later executor reads those from Python.
             self._pending = DeviceState(self._held.state)
 
+    @property
+    def _has_pending(self) -> bool:
+        """Whether state or scalars wait to be uploaded."""
+        return self._pending is not None
+
     def _take_pending(self) -> tuple[Tensors | None, Tensors | None] | None:
         """Return (state, scalars) to upload before the next run and forget them; None if there is nothing."""
         pending, self._pending = self._pending, None
         return None if pending is None else (pending.state, pending.parameters)
 
     def _drop_pending_parameters(self) -> None:
-        """Upload no scalars of a checkpoint any more, because the executor has read newer ones from Python."""
+        """Upload no scalars of a checkpoint, because the executor has read newer ones from Python."""
         if self._pending is not None:
-            self._pending = DeviceState(self._pending.state) if self._pending.state is not None else None
+            state = self._pending.state
+            self._pending = None if state is None else DeviceState(state)
 
     def _invalidate(self) -> None:
         """Note that a run has changed the device's state."""

@@ -70,8 +70,8 @@ def group_of(
         for position, tensor in enumerate(group["params"]):
             if id(tensor) not in named:
                 raise KeyError(
-                    f"Tensor {position} of parameter group {i} (shape {tuple(tensor.shape)}) is no parameter of the "
-                    "model. Create the optimizer from the parameters of the model that is wrapped."
+                    f"Tensor {position} of parameter group {i} (shape {tuple(tensor.shape)}) is no "
+                    "parameter of the model. Create the optimizer from the parameters of the wrapped model."
                 )
     return {name: groups.get(id(parameter)) for name, parameter in parameters.items()}
 
@@ -90,8 +90,8 @@ def family_of(optimizer: torch.optim.Optimizer) -> str:
     if isinstance(optimizer, poptorch_optim.LAMB):
         return "LAMB" if optimizer.bias_correction else "LAMB_NO_BIAS"
     raise AssertionError(
-        f"Unsupported optimizer type {type(optimizer).__name__}: the device knows SGD, Adam, AdamW and RMSprop of "
-        "torch.optim and poptorch.optim, and poptorch.optim.LAMB."
+        f"Unsupported optimizer type {type(optimizer).__name__}: the device knows SGD, Adam, AdamW and "
+        "RMSprop of torch.optim and poptorch.optim, and poptorch.optim.LAMB."
     )
 
 
@@ -107,7 +107,7 @@ def _is_decoupled(optimizer: torch.optim.Optimizer) -> bool:
     flags = {bool(values.get("decoupled_weight_decay", False)) for values in optimizer.param_groups}
     if len(flags) > 1:
         raise ValueError(
-            "All parameter groups must have the same decoupled_weight_decay; use two models or AdamW."
+            "All parameter groups must have the same decoupled_weight_decay. Use torch.optim.AdamW."
         )
     return flags == {True}
 
@@ -157,9 +157,9 @@ def _warn_of_ignored_code(optimizer: torch.optim.Optimizer, names: AttributeName
     if kind not in known and not concrete:
         base = next(cls for cls in kind.__mro__ if cls in known or concrete_base(cls))
         names.say_once(
-            f"{kind.__name__} is a subclass of {base.__module__}.{base.__name__}. Poptorch does not run Python optimizer "
-            f"code directly: the built-in update of {base.__name__} is used, and methods overridden in "
-            f"{kind.__name__} have no effect."
+            f"{kind.__name__} is a subclass of {base.__module__}.{base.__name__}. Poptorch does not run "
+            f"Python optimizer code directly: {base.__name__}'s built-in update is used, and methods that "
+            f"{kind.__name__} overrides have no effect."
         )
     if any(group.get("maximize", False) for group in optimizer.param_groups):
         names.say_once("maximize=True is ignored: the device always minimises. Negate the loss instead.")

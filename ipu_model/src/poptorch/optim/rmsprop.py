@@ -12,7 +12,7 @@ from poptorch.optim.optimizer import Optimizer
 
 
 class RMSprop(Optimizer, torch.optim.RMSprop):
-    """RMSprop, optionally centred, with momentum, or (`use_tf_variant`, on the device only) as TensorFlow defines it.
+    """RMSprop, optionally centred, with momentum, or TensorFlow's (`use_tf_variant`, on the device only).
 
     Arguments that are not passed are compiled in as constants. `centered` must be equal in all groups. Raises
     AssertionError for non-numbers and for accumulator types other than float32 and float16, ValueError as

@@ -6,24 +6,24 @@ from collections.abc import Iterable
 
 
 class VariableAttributes:
-    """The variable (streamed) and constant (compiled in) attributes of one optimiser, to be changed before compiling.
+    """The variable (streamed) and constant (compiled in) attributes of one optimiser.
 
-    Every method raises AssertionError for a name that is none of the optimiser's attributes.
+    They are changed before compiling. Every method raises AssertionError for an unknown name.
     """
 
     def __init__(self, attributes: Iterable[str], variable: Iterable[str] = ()) -> None:
         self._attributes = frozenset(attributes)
         self._variable = set(variable) & self._attributes
 
-    def isConstant(self, attr: str) -> bool:  # noqa: N802 - PopTorch's name
+    def isConstant(self, attr: str) -> bool:
         """Return whether the value of `attr` is compiled in."""
         return self._known(attr) not in self._variable
 
-    def markAsConstant(self, attr: str) -> None:  # noqa: N802 - PopTorch's name
+    def markAsConstant(self, attr: str) -> None:
         """Compile the value of `attr` in; changing it later is an error."""
         self._variable.discard(self._known(attr))
 
-    def markAsVariable(self, attr: str) -> None:  # noqa: N802 - PopTorch's name
+    def markAsVariable(self, attr: str) -> None:
         """Stream `attr`, so that a new value takes effect with the next `setOptimizer`."""
         self._variable.add(self._known(attr))
 

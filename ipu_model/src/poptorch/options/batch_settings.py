@@ -106,7 +106,7 @@ class BatchSettings(OptionsStructure):
         torch.manual_seed(random_seed)
         return self.createOrSet(random_seed=random_seed)
 
-    def enableSyntheticData(self, enabled: bool) -> Self:
+    def enableSyntheticData(self, enabled: bool | int) -> Self:
         """Switch host I/O off and let the device make up normally distributed inputs."""
         random_normal, off = 2, 0
         self._popart.set("syntheticDataMode", random_normal if enabled else off)

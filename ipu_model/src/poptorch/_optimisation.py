@@ -1,0 +1,154 @@
+"""The executor's side of an optimiser: reading its numbers, moving its state, giving the session its updates."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+import torch
+from torch import nn
+
+from ipu_model.graph import Graph
+from ipu_model.numerics.session import Session
+from ipu_model.optimiser.updater import Updater
+from poptorch import optim
+from poptorch.enums import MeanReductionStrategy
+from poptorch.optim.attribute_names import AttributeNames
+from poptorch.optim.read import group_of, read_spec
+from poptorch.options import Options
+
+_logger = logging.getLogger("poptorch::python")
+
+
+class Optimisation:
+    """One training executor's optimiser; `connect` ties it to a compiled program."""
+
+    def __init__(self, optimizer: torch.optim.Optimizer | None, module: nn.Module, options: Options) -> None:
+        if optimizer is None:
+            optimizer = optim.SGD(module.parameters(), lr=0.01)
+        self._optimizer = optimizer
+        self._names = AttributeNames()
+        self._relax = options._relax_optimizer_checks
+        self._spec = read_spec(optimizer, relax=self._relax, attribute_names=self._names)
+        self._session: Session | None = None
+        self._updater: Updater | None = None
+        self._make: Callable[[], Updater] | None = None
+        if self._needs_running_mean:
+            _use_running_mean(options)
+
+    @property
+    def half_accumulators(self) -> bool:
+        """Whether gradients are accumulated in float16."""
+        return self._spec.accum_dtype is torch.float16
+
+    @property
+    def _needs_running_mean(self) -> bool:
+        return self.half_accumulators and self._spec.family != "SGD1"
+
+    @property
+    def has_pending(self) -> bool:
+        """Whether state from `load_state_dict` waits for the next run."""
+        return isinstance(self._optimizer, optim.Optimizer) and self._optimizer._pending is not None
+
+    def connect(self, session: Session, graph: Graph, module: nn.Module, options: Options, seed: int) -> None:
+        """Make the updater for a freshly compiled program.
+
+        Raises:
+            KeyError: a parameter group holds a tensor that is no parameter of the model.
+        """
+        groups = group_of(self._optimizer, dict(module.named_parameters()))
+        weights = {name: session.weights[name] for name in graph.gradients}
+        dtypes = {v.name: v.spec.dtype for v in graph.variables}
+
+        def make() -> Updater:
+            return Updater(
+                self._spec, weights, {n: dtypes[n] for n in weights}, {n: groups[n] for n in weights},
+                accumulates=options.Training.gradient_accumulation > 1,
+                stochastic_rounding=bool(options._Popart.options.get("enableStochasticRounding", False)),
+                generator=torch.Generator().manual_seed(seed),
+            )  # fmt: skip
+
+        self._session, self._make = session, make
+        self._renew()
+
+    def attach(self) -> None:
+        """Upload state that the optimiser holds; afterwards its `state_dict()` reads the device."""
+        self.upload_pending()
+        self._bind()
+
+    def upload_pending(self) -> None:
+        """Send state and numbers of a loaded checkpoint to the device, if there are any."""
+        pending = self._optimizer._take_pending() if isinstance(self._optimizer, optim.Optimizer) else None
+        if pending is not None and self._updater is not None and self._session is not None:
+            for warning in self._updater.load_state(*pending):
+                _logger.warning(warning)
+            self._session.loss_scaling = self._updater.loss_scaling
+
+    def detach(self) -> None:
+        """Read the device's state back into the optimiser; torch's own optimisers cannot hold it."""
+        if isinstance(self._optimizer, optim.Optimizer):
+            self._optimizer._unbind()
+
+    def weights_replaced(self) -> None:
+        """Note that all weights were uploaded: with a torch.optim optimiser the device's state starts anew."""
+        if not isinstance(self._optimizer, optim.Optimizer) and self._make is not None:
+            self._renew()
+
+    def release(self) -> None:
+        """Forget the compiled program."""
+        self._session, self._updater, self._make = None, None, None
+
+    def after_run(self) -> None:
+        """Note that a run has changed the device's state."""
+        if isinstance(self._optimizer, optim.Optimizer):
+            self._optimizer._invalidate()
+
+    def replace(self, optimizer: torch.optim.Optimizer, options: Options, *, compiled: bool) -> None:
+        """Read the numbers of `optimizer` (the same object or another) and use them from the next call on.
+
+        Raises:
+            ValueError: half accumulators after compilation with another mean strategy than `Running`.
+            Error: a change of something that is compiled in.
+        """
+        spec = read_spec(optimizer, relax=self._relax, attribute_names=self._names)
+        strategy = options.Training.meanAccumulationAndReplicationReductionStrategy
+        running = spec.accum_dtype is torch.float16 and spec.family != "SGD1"
+        if running and strategy != MeanReductionStrategy.Running:
+            if compiled:
+                raise ValueError(
+                    "Invalid optimizer: float16 accumulators need MeanReductionStrategy.Running, but the model is "
+                    "already compiled with another strategy. Call destroy() first, or set the strategy before compiling."
+                )
+            _use_running_mean(options)
+        if self._updater is not None and self._session is not None:
+            self._updater.set_spec(spec)
+            self._session.loss_scaling = self._updater.loss_scaling
+        if optimizer is not self._optimizer:
+            bound = self._updater is not None
+            self.detach()
+            self._optimizer = optimizer
+            if bound:
+                self._bind()
+        if isinstance(optimizer, optim.Optimizer):
+            optimizer._drop_pending_parameters()
+        self._spec = spec
+
+    def _bind(self) -> None:
+        updater = self._updater
+        if isinstance(self._optimizer, optim.Optimizer) and updater is not None:
+            self._optimizer._bind(lambda: (updater.read_state(), updater.parameters()))
+
+    def _renew(self) -> None:
+        assert self._make is not None and self._session is not None
+        self._updater = self._make()
+        self._session.update = self._updater
+        self._session.loss_scaling = self._updater.loss_scaling
+
+
+def _use_running_mean(options: Options) -> None:
+    """Switch the executor's own options to a running mean, which float16 accumulators need to stay in range."""
+    frozen = options._is_frozen
+    options._unfreeze()
+    options.Training.setMeanAccumulationAndReplicationReductionStrategy(MeanReductionStrategy.Running)
+    if frozen:
+        options._freeze()

@@ -1,0 +1,48 @@
+"""`poptorch.ops`: what `forward` calls to mark losses, give hints, loop on the device and place its parts.
+
+Operators that this version does not carry out can be imported from here too; they refuse by name when called.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from poptorch._blocks import BeginBlock, Block, BlockFunction, removeBlocks
+from poptorch.ops.control_flow import cond, for_loop
+from poptorch.ops.dynamic import dynamic_slice, dynamic_update
+from poptorch.ops.hints import nop, recomputationCheckpoint, serializedMatMul, set_available_memory
+from poptorch.ops.loss import identity_loss
+from poptorch.ops.multi_conv import MultiConv
+from poptorch.ops.overlap import set_overlap_for_input, set_overlap_for_output
+from poptorch.ops.queries import ipuHardwareIsAvailable, ipuHardwareVersion, isRunningOnIpu
+from poptorch.ops.scopes import Attribute, NameScope
+
+__all__ = [
+    "Attribute",
+    "BeginBlock",
+    "Block",
+    "BlockFunction",
+    "MultiConv",
+    "NameScope",
+    "cond",
+    "dynamic_slice",
+    "dynamic_update",
+    "for_loop",
+    "identity_loss",
+    "ipuHardwareIsAvailable",
+    "ipuHardwareVersion",
+    "isRunningOnIpu",
+    "nop",
+    "recomputationCheckpoint",
+    "removeBlocks",
+    "serializedMatMul",
+    "set_available_memory",
+    "set_overlap_for_input",
+    "set_overlap_for_output",
+]
+
+
+def __getattr__(name: str) -> Any:
+    from poptorch.support import refused_attribute
+
+    return refused_attribute(name, module=__name__)

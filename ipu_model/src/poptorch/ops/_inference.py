@@ -1,0 +1,16 @@
+"""Refuses, in training models, the operators that the device has for inference only."""
+
+from __future__ import annotations
+
+from ipu_model import tracing
+from poptorch._errors import createPoptorchError
+
+
+def refuse_training(name: str) -> None:
+    """Raise `poptorch.Error` if a training model is being traced; `name` is what the program called."""
+    trace = tracing.current()
+    if trace is not None and trace.training:
+        raise createPoptorchError(
+            f"{name} is only supported in inference. In a training model write the loop in Python and "
+            "select values with torch.where, torch.gather or torch.scatter."
+        )

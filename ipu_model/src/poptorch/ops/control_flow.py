@@ -1,0 +1,178 @@
+"""Loops and branches on the device, for inference: `for_loop` and `cond`.
+
+A static graph holds no Python control flow. Here the iterations of a loop are written out one after another,
+and of a condition both branches are computed and the result of one is selected at run time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from ipu_model import tracing
+from poptorch._errors import createPoptorchError
+from poptorch.ops._body import Body
+from poptorch.ops._inference import refuse_training
+
+if TYPE_CHECKING:
+    from ipu_model.capture.trace import Trace
+
+Function = Callable[..., Tensor | Sequence[Tensor]]
+
+_looping: ContextVar[Trace | None] = ContextVar("poptorch_for_loop", default=None)
+
+
+def for_loop(count: int, body: Function, inputs: list[Tensor]) -> list[Tensor]:
+    """Call `body(*tensors)` `count` times, each time with what it returned before; return the last results.
+
+    The body takes and returns as many tensors as `inputs` has, of the same shapes and element types. Tensors
+    are passed by value. On the CPU the body runs once, as in PopTorch.
+
+    Raises:
+        ValueError: `inputs` is no list, or holds something that is no tensor.
+        Error: when traced, a training model, a loop inside a loop, results that do not match the inputs, or a
+            body that changes a tensor from outside.
+    """
+    _check_tensors(inputs)
+    trace = tracing.current()
+    if trace is None:
+        return _call(body, inputs)
+    refuse_training("poptorch.for_loop()")
+    _check_count(count)
+    if _looping.get() is trace:
+        raise createPoptorchError(
+            "poptorch.for_loop() inside another poptorch.for_loop() is not supported. "
+            "Write the inner loop in Python."
+        )
+    token = _looping.set(trace)
+    try:
+        return _unrolled(count, body, inputs)
+    finally:
+        _looping.reset(token)
+
+
+def cond(
+    condition: Tensor,
+    then_body: Function,
+    then_inps: list[Tensor],
+    else_body: Function,
+    else_inps: list[Tensor],
+) -> list[Tensor]:
+    """Return the results of `then_body` if `condition` is true at run time, else those of `else_body`.
+
+    `condition` is a bool tensor of one element. Both bodies return the same number of tensors; the results
+    have the shapes of the else branch. Tensors are passed by value.
+
+    Raises:
+        ValueError: inputs that are no lists, or hold something that is no tensor.
+        Error: when traced, a training model, results of the branches that do not match, a 0-dim result of the
+            else branch, or a body that changes a tensor from outside.
+    """
+    _check_tensors(then_inps)
+    _check_tensors(else_inps)
+    if not tracing.is_tracing():
+        return _call(then_body, then_inps) if bool(condition) else _call(else_body, else_inps)
+    refuse_training("poptorch.cond()")
+    selector = _selector(condition)
+    then_results = _traced_call("poptorch.cond()", then_body, then_inps)
+    else_results = _traced_call("poptorch.cond()", else_body, else_inps)
+    if len(then_results) != len(else_results):
+        raise createPoptorchError(
+            f"poptorch.cond(): then_body returned {len(then_results)} tensors, else_body "
+            f"{len(else_results)}. Both must return the same number."
+        )
+    return [_select(selector, a, b) for a, b in zip(then_results, else_results, strict=True)]
+
+
+def _unrolled(count: int, body: Function, inputs: list[Tensor]) -> list[Tensor]:
+    tensors = list(inputs)
+    for _ in range(count):
+        results = _traced_call("poptorch.for_loop()", body, tensors)
+        _check_carried(tensors, results)
+        tensors = results
+    return [tensor.clone() for tensor in tensors]
+
+
+def _check_count(count: object) -> None:
+    if not isinstance(count, int) or count < 0:
+        raise createPoptorchError(
+            "poptorch.for_loop(): count must be an int from 0 upwards, fixed when the model is compiled; got "
+            f"{count!r}."
+        )
+
+
+def _call(body: Function, inputs: Sequence[Tensor]) -> list[Tensor]:
+    """Call `body` on copies of `inputs`; return what it returns as a list."""
+    results = body(*(tensor.clone() for tensor in inputs))
+    listed = [results] if isinstance(results, torch.Tensor) else list(results)
+    _check_tensors(listed)
+    return listed
+
+
+def _traced_call(name: str, body: Function, inputs: Sequence[Tensor]) -> list[Tensor]:
+    recorded = Body.begin()
+    results = _call(body, inputs)
+    culprit = recorded.writes_outside() if recorded is not None else None
+    if culprit is not None:
+        raise createPoptorchError(
+            f"{name}: the body changes a tensor from outside in place ({culprit.target}). It may read such "
+            "tensors; to change one, pass it in the list of inputs and return its new value."
+        )
+    return results
+
+
+def _check_carried(before: Sequence[Tensor], after: Sequence[Tensor]) -> None:
+    if len(before) != len(after):
+        raise createPoptorchError(
+            f"poptorch.for_loop(): the body takes {len(before)} tensors and returned {len(after)}. It must "
+            "return as many as it takes."
+        )
+    for index, (old, new) in enumerate(zip(before, after, strict=True)):
+        if old.shape != new.shape or old.dtype != new.dtype:
+            raise createPoptorchError(
+                f"poptorch.for_loop(): result {index} of the body is {new.dtype} {list(new.shape)}, its "
+                f"input {old.dtype} {list(old.shape)}. Each result becomes an input of the next iteration "
+                "and must match it."
+            )
+
+
+def _selector(condition: Tensor) -> Tensor:
+    if not isinstance(condition, torch.Tensor):
+        raise _bad_condition(repr(condition))
+    if condition.dtype != torch.bool or condition.numel() != 1:
+        raise _bad_condition(f"{condition.dtype} {list(condition.shape)}")
+    return condition.reshape(())
+
+
+def _bad_condition(found: str) -> Exception:
+    return createPoptorchError(
+        f"poptorch.cond(): the condition must be a bool tensor of one element, like x.sum() > 0; got {found}."
+    )
+
+
+def _select(selector: Tensor, then_result: Tensor, else_result: Tensor) -> Tensor:
+    if else_result.dim() == 0:
+        raise createPoptorchError(
+            "poptorch.cond(): a result of else_body has no dimension. Return it with one, for example "
+            "x.reshape(1)."
+        )
+    if then_result.numel() != else_result.numel() or then_result.dtype != else_result.dtype:
+        raise createPoptorchError(
+            f"poptorch.cond(): a result of then_body is {then_result.dtype} {list(then_result.shape)}, that "
+            f"of else_body {else_result.dtype} {list(else_result.shape)}. They must have the same type and "
+            "number of elements."
+        )
+    return torch.where(selector, then_result.reshape(else_result.shape), else_result)
+
+
+def _check_tensors(values: Any) -> None:
+    if not isinstance(values, list):
+        raise ValueError(f"Object is not list: got {type(values)}. Pass the tensors in a list.")
+    for index, value in enumerate(values):
+        if not isinstance(value, torch.Tensor):
+            found = type(value)
+            raise ValueError(f"Object contained in list at index {index} is not torch.tensor: got {found}.")

@@ -1,0 +1,154 @@
+"""Hints that leave values alone: recomputation, temporary memory, matrix products in slices.
+
+While a model is traced they are noted on the op that computes the tensor (`hints` in the graph); on the CPU
+they do nothing.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.fx
+from torch import Tensor
+
+from ipu_model import tracing
+from poptorch._errors import createPoptorchError
+from poptorch.enums import MatMulSerializationMode
+
+aten = torch.ops.aten
+
+_PRODUCTS = frozenset({aten.mm.default, aten.addmm.default, aten.bmm.default, aten.baddbmm.default,
+                       aten.dot.default, aten.mv.default, aten.addmv.default})  # fmt: skip
+
+# The ops that plan their temporary memory: these, and the matrix products.
+_PLANNED = _PRODUCTS | {
+    aten.convolution.default, aten.embedding.default, aten.index_select.default, aten.gather.default,
+    aten.index.Tensor, aten.scatter.src, aten.scatter.value, aten.scatter_.src, aten.scatter_.value,
+    aten.scatter_add.default, aten.scatter_add_.default, aten.index_put.default, aten.index_put_.default,
+    aten.index_add.default, aten.index_add_.default,
+}  # fmt: skip
+
+# What torch puts between such an op and the tensor that the program sees: bias additions, reshapes, casts.
+_WRAPPERS = frozenset({
+    aten.add.Tensor, aten.add_.Tensor, aten.view.default, aten._unsafe_view.default, aten.clone.default,
+    aten.permute.default, aten.transpose.int, aten.t.default, aten.squeeze.dim, aten.unsqueeze.default,
+    aten.expand.default, aten._to_copy.default,
+})  # fmt: skip
+_STEPS_BACK = 2
+
+
+def recomputationCheckpoint(*tensors: Any) -> Any:
+    """Keep these tensors between forward and backward when activations are recomputed; return them.
+
+    One tensor comes back as that tensor, several as a tuple, a list or tuple of tensors as the same kind of
+    container.
+
+    Raises:
+        ValueError: anything that is not a tensor.
+    """
+    kept = tensors[0] if len(tensors) == 1 else tensors
+    container = kept if isinstance(kept, (list, tuple)) else [kept]
+    if not all(isinstance(tensor, torch.Tensor) for tensor in container):
+        raise ValueError(
+            "poptorch.recomputationCheckpoint: inputs must be tensors, or one list or tuple of tensors; "
+            f"got {[type(item).__name__ for item in container]}."
+        )
+    trace = tracing.current()
+    if trace is not None:
+        for tensor in container:
+            trace.hint(tensor, "recomputation_checkpoint", True)
+    return kept
+
+
+def nop(tensor: Tensor) -> Tensor:
+    """Return `tensor` through an op of its own, which graph optimisation leaves in place.
+
+    Raises:
+        Error: not a tensor.
+    """
+    if not isinstance(tensor, torch.Tensor):
+        raise createPoptorchError(f"poptorch.nop must take a torch.tensor argument, not {type(tensor)}.")
+    trace = tracing.current()
+    if trace is None:
+        return tensor
+    result = tensor.clone()
+    trace.hint(result, "nop", True)
+    return result
+
+
+def set_available_memory(tensor: Tensor, available_memory_proportion: float) -> Tensor:
+    """Limit the share of tile memory that the op computing `tensor` uses for temporary data; return `tensor`.
+
+    Meant for convolutions, matrix products, embeddings, gathers and scatters; behind a bias addition or a
+    reshape the op is found by itself.
+
+    Raises:
+        Error: not a tensor.
+    """
+    if not isinstance(tensor, torch.Tensor):
+        raise createPoptorchError(
+            f"poptorch.set_available_memory must take a torch.tensor argument, not {type(tensor)}."
+        )
+    _hint_producer(tensor, _PLANNED, "available_memory_proportion", available_memory_proportion)
+    return tensor
+
+
+def serializedMatMul(
+    lhs: Tensor, rhs: Tensor, mode: MatMulSerializationMode, factor: int = 0, keep_precision: bool = False
+) -> Tensor:
+    """Return `torch.matmul(lhs, rhs)`, computed on the device in `factor` slices along one dimension.
+
+    Of `[m, n] x [n, p]`: `InputChannels` slices m, `ReducingDim` n, `OutputChannels` p, `Disabled` none.
+
+    Raises:
+        AssertionError: a mode, factor or precision flag of another type.
+        Error: when traced, a factor that does not divide the dimension.
+    """
+    assert isinstance(keep_precision, bool), f"keep_precision takes a bool; got {keep_precision!r}."
+    assert isinstance(factor, int), f"factor takes an int; got {factor!r}."
+    assert isinstance(mode, MatMulSerializationMode), (
+        f"mode takes a poptorch.MatMulSerializationMode; got {mode!r}."
+    )
+    if tracing.is_tracing():
+        _check_factor(lhs, rhs, mode, factor)
+    product = torch.matmul(lhs, rhs)
+    _hint_producer(
+        product, _PRODUCTS, "serialized",
+        {"mode": mode.value, "factor": factor, "keep_precision": keep_precision},
+    )  # fmt: skip
+    return product
+
+
+def _check_factor(lhs: Tensor, rhs: Tensor, mode: MatMulSerializationMode, factor: int) -> None:
+    if mode is MatMulSerializationMode.Disabled:
+        return
+    length = {
+        MatMulSerializationMode.InputChannels: lhs.shape[-2] if lhs.dim() > 1 else 1,
+        MatMulSerializationMode.ReducingDim: lhs.shape[-1],
+        MatMulSerializationMode.OutputChannels: rhs.shape[-1] if rhs.dim() > 1 else 1,
+    }[mode]
+    if factor < 1 or length % factor:
+        raise createPoptorchError(
+            f"poptorch.serializedMatMul: factor {factor} does not divide the dimension of {mode.name}, "
+            f"which has {length} elements ({list(lhs.shape)} x {list(rhs.shape)}). Use a divisor of "
+            f"{length}, or MatMulSerializationMode.Disabled."
+        )
+
+
+def _hint_producer(tensor: Tensor, wanted: frozenset[Any], key: str, value: object) -> None:
+    """Note a hint on the `wanted` op that `tensor` comes from, else on the op that computes `tensor`."""
+    trace = tracing.current()
+    node = trace.node_of(tensor) if trace is not None else None
+    if node is not None:
+        target = _wanted_producer(node, wanted, _STEPS_BACK) or node
+        target.meta.setdefault("hints", {})[key] = value
+
+
+def _wanted_producer(node: torch.fx.Node, wanted: frozenset[Any], steps: int) -> torch.fx.Node | None:
+    if node.target in wanted:
+        return node
+    if steps == 0 or node.target not in _WRAPPERS:
+        return None
+    found = (_wanted_producer(source, wanted, steps - 1) for source in node.all_input_nodes)
+    return next((producer for producer in found if producer is not None), None)

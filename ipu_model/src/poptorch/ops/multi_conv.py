@@ -1,0 +1,154 @@
+"""`MultiConv`: convolutions that the device computes together."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from poptorch._errors import createPoptorchError
+from poptorch.enums import MultiConvPlanType
+from poptorch.ops._body import Body
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+_CONVOLUTIONS = frozenset({torch.ops.aten.convolution.default})
+_PARTIALS = {torch.float32: "float", torch.float16: "half"}
+
+# The context whose body is being traced; contexts must not nest, also not those of different objects.
+_open: ContextVar[Body | None] = ContextVar("poptorch_multi_conv", default=None)
+
+
+class MultiConv:
+    """Compute the convolutions of the `with` body as one; their results stay those of separate ones.
+
+    Other ops in the body are allowed. Setters return the object; a single value goes for all convolutions.
+
+    Raises:
+        Error: when traced, a body without convolution, a body inside another, or a list of settings whose
+            length is not the number of convolutions.
+    """
+
+    def __init__(self) -> None:
+        self._settings: dict[str, Any] = {}
+        self._per_convolution: dict[str, list[Any]] = {}
+        self._body: Body | None = None
+
+    def availableMemoryProportions(self, value: float | Sequence[float] | None) -> Self:
+        """Set the share of tile memory for temporary data: a float, one per convolution, or `None`.
+
+        Raises `AssertionError` for anything else.
+        """
+        values = list(value) if isinstance(value, (list, tuple)) else [value]
+        assert value is None or (values and all(isinstance(item, float) for item in values)), (
+            "Invalid available memory proportion! It must be a float, a list of floats or None; got "
+            f"{value!r}."
+        )
+        return self._set_list("available_memory_proportion", None if value is None else values)
+
+    def partialsTypes(self, value: torch.dtype | Sequence[torch.dtype]) -> Self:
+        """Set the accumulator types: `torch.float` or `torch.half`, or one per convolution.
+
+        Raises `ValueError` for anything else.
+        """
+        values = list(value) if isinstance(value, (list, tuple)) else [value]
+        names = [_PARTIALS[item] for item in values if isinstance(item, torch.dtype) and item in _PARTIALS]
+        if not values or len(names) < len(values):
+            raise ValueError(
+                "Invalid partials types: they are torch.float or torch.half, or a list of these; got "
+                f"{value!r}."
+            )
+        return self._set_list("partials_type", names)
+
+    def planType(self, value: MultiConvPlanType | None) -> Self:
+        """Set whether the convolutions run side by side or one after another; `None` leaves it open.
+
+        Raises `AssertionError` for anything else.
+        """
+        assert value is None or isinstance(value, MultiConvPlanType), (
+            f"Invalid plan type! It must be a poptorch.MultiConvPlanType or None; got {value!r}."
+        )
+        return self._set("plan_type", None if value is None else value.name.lower())
+
+    def perConvReservedTiles(self, value: int) -> Self:
+        """Set how many tiles each convolution gets at least; raise `AssertionError` for a non-int."""
+        assert isinstance(value, int), f"Invalid number of reserved tiles! It must be an int; got {value!r}."
+        return self._set("per_conv_reserved_tiles", value)
+
+    def cycleBackOff(self, value: float) -> Self:
+        """Set how far a plan may be from the fastest one; raise `AssertionError` for a non-float."""
+        assert isinstance(value, float), f"Invalid cycle back-off! It must be a float; got {value!r}."
+        return self._set("cycle_back_off", value)
+
+    def enableConvDithering(self, value: bool | Sequence[bool] | None) -> Self:
+        """Choose whether convolutions start on different tiles: a bool, one per convolution, or `None`.
+
+        Raises `ValueError` for anything else.
+        """
+        values = list(value) if isinstance(value, (list, tuple)) else [value]
+        if value is not None and not all(isinstance(item, bool) for item in values):
+            raise ValueError(f"Convolution dithering must be bool or list of bools; got {value!r}.")
+        return self._set_list("conv_dithering", None if value is None else values)
+
+    def __enter__(self) -> None:
+        body = Body.begin()
+        if body is None:
+            return
+        around = _open.get()
+        if around is not None and around.is_current:
+            raise createPoptorchError(
+                "Nested poptorch.MultiConv operations are not supported. End one `with` body before the "
+                "next one begins."
+            )
+        self._body = body
+        _open.set(body)
+
+    def __exit__(self, kind: type[BaseException] | None, *exception: object) -> None:
+        body, self._body = self._body, None
+        if body is None:
+            return
+        _open.set(None)
+        if kind is None and body.is_current:
+            self._note(body)
+
+    def _note(self, body: Body) -> None:
+        """Write the settings onto the convolutions of the body; `group` names the first of them."""
+        convolutions = [node for node in body.ops() if node.target in _CONVOLUTIONS]
+        if not convolutions:
+            raise createPoptorchError(
+                "Unexpected end_multi_conv: the body of poptorch.MultiConv holds no convolution. Remove the "
+                "context, or move the convolutions into it."
+            )
+        count = len(convolutions)
+        group = {"group": convolutions[0].name, "size": count, **self._settings}
+        columns = {name: _spread(name, values, count) for name, values in self._per_convolution.items()}
+        for index, node in enumerate(convolutions):
+            own = {name: values[index] for name, values in columns.items()}
+            node.meta.setdefault("hints", {})["multi_conv"] = {**group, **own}
+
+    def _set(self, name: str, value: object) -> Self:
+        self._settings[name] = value
+        if value is None:
+            del self._settings[name]
+        return self
+
+    def _set_list(self, name: str, values: list[Any] | None) -> Self:
+        self._per_convolution.pop(name, None)
+        if values is not None:
+            self._per_convolution[name] = values
+        return self
+
+
+def _spread(name: str, values: list[Any], count: int) -> list[Any]:
+    """Return one value for each of `count` convolutions; a single one goes for all."""
+    if len(values) == 1:
+        return values * count
+    if len(values) != count:
+        raise createPoptorchError(
+            f"poptorch.MultiConv: {len(values)} values of {name} were set for {count} convolutions. Give "
+            "one value, or one for each."
+        )
+    return values

@@ -1,0 +1,135 @@
+"""What of PopTorch works here: one table of its public names, and the stand-ins for those that are refused.
+
+`data/support.json` holds the table; every name has one of four statuses:
+
+================  ====================================================================================
+``works``         as PopTorch's documentation says
+``approximated``  works, with the difference that the text states
+``no effect``     accepted; concerns placement, speed or files only, and no result depends on it
+``refused``       raises `poptorch.Error` when it is used; the text says what works instead
+================  ====================================================================================
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from importlib import resources
+from typing import Any, NoReturn
+
+from ipu_model.errors import unsupported
+
+STATUSES = ("works", "approximated", "no effect", "refused")
+
+EXECUTOR = "poptorch.PoplarExecutor"
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One public name: its status, and the difference or the nearest thing that works."""
+
+    name: str
+    status: str
+    text: str = ""
+    stand_in: str = ""
+
+
+@dataclass(frozen=True)
+class Area:
+    """Names of one owner: a module or class (its dotted path), or `environment`.
+
+    `prefix` is what programs write in front of the names.
+    """
+
+    title: str
+    owner: str
+    prefix: str
+    entries: tuple[Entry, ...]
+
+
+@cache
+def table() -> tuple[Area, ...]:
+    """Read the table that comes with the package."""
+    text = (resources.files("poptorch") / "data" / "support.json").read_text(encoding="utf-8")
+    return tuple(
+        Area(area["title"], area["owner"], area["prefix"], tuple(Entry(**entry) for entry in area["entries"]))
+        for area in json.loads(text)["areas"]
+    )
+
+
+def status_of(name: str) -> Entry | None:
+    """Return the entry of a name as programs write it, such as `poptorch.Options.deviceIterations`."""
+    return _by_full_name().get(name)
+
+
+def refused_attribute(name: str, *, module: str = "poptorch") -> Any:
+    """Return the stand-in for a name of the package `poptorch` that is refused: it raises when it is called.
+
+    Raises `AttributeError`, as for any attribute that `module` does not have, for all other names.
+    """
+    entry = status_of(f"poptorch.{name}")
+    if entry is None or not entry.stand_in:
+        raise AttributeError(f"module {module!r} has no attribute {name!r}")
+    return _stand_in(entry)
+
+
+def as_markdown() -> str:
+    """Return the support page: how many names have which status, then one table for each area."""
+    counts = Counter(entry.status for area in table() for entry in area.entries)
+    summary = ", ".join(f"{counts[status]} {status}" for status in STATUSES)
+    lines = ["# Supported PopTorch names", "", f"{sum(counts.values())} names: {summary}.", "", *_LEGEND]
+    for area in table():
+        lines += [
+            "",
+            f"## {area.title}",
+            "",
+            "| Name | Status | Difference, or what to use instead |",
+            "|---|---|---|",
+        ]
+        lines += [f"| `{_shown(area, entry)}` | {entry.status} | {entry.text} |" for entry in area.entries]
+    return "\n".join(lines) + "\n"
+
+
+_LEGEND = (
+    "* **works**: as PopTorch's documentation says.",
+    "* **approximated**: works, with the difference stated.",
+    "* **no effect**: accepted; it concerns placement, speed or files only, and no result depends on it.",
+    "* **refused**: raises `poptorch.Error` when it is used.",
+)
+
+
+def _shown(area: Area, entry: Entry) -> str:
+    return f"{area.prefix}.{entry.name}" if area.prefix else entry.name
+
+
+@cache
+def _by_full_name() -> dict[str, Entry]:
+    return {_shown(area, entry): entry for area in table() for entry in area.entries}
+
+
+@cache
+def _stand_in(entry: Entry) -> type | Callable[..., NoReturn]:
+    """Make what stands for a refused function or class; the same object every time."""
+
+    def refuse(*args: Any, **kwargs: Any) -> NoReturn:
+        raise unsupported(f"poptorch.{entry.name}", entry.text)
+
+    doc = f"Refused in this version. {entry.text}"
+    if entry.stand_in == "class":
+        # A class, so that programs may also derive from it or ask isinstance().
+        return type(entry.name, (), {"__new__": refuse, "__doc__": doc, "__module__": "poptorch"})
+    refuse.__name__ = refuse.__qualname__ = entry.name
+    refuse.__doc__, refuse.__module__ = doc, "poptorch"
+    return refuse
+
+
+REFUSED_METHODS: dict[str, str] = {
+    entry.name: entry.text
+    for area in table()
+    if area.owner == EXECUTOR
+    for entry in area.entries
+    if entry.status == "refused"
+}

@@ -1,0 +1,332 @@
+"""`AsynchronousDataAccessor`: passes, restarts, prefetching, item structures (data reference, sections 3.1 to 3.4).
+
+Most tests use `SharingStrategy.Fork`, which starts in milliseconds; the protocol is the same for all strategies.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from ipu_model.errors import Error
+from loading_datasets import Counted, Dice, Dicts, Endless, Numbers, Once, Pairs, Passes, Slow, Threads
+from poptorch._loading import AsynchronousDataAccessor, DataLoader
+from poptorch.enums import DataLoaderMode, SharingStrategy
+from poptorch.options import Options
+
+TIMEOUT_IN_S = 30
+
+
+@pytest.fixture
+def access() -> Iterator[Callable[..., AsynchronousDataAccessor]]:
+    """Makes accessors that end with the test."""
+    made: list[AsynchronousDataAccessor] = []
+
+    def make(dataset: Any, **arguments: Any) -> AsynchronousDataAccessor:
+        made.append(AsynchronousDataAccessor(dataset, **{"sharing_strategy": SharingStrategy.Fork, **arguments}))
+        return made[-1]
+
+    yield make
+    for accessor in made:
+        accessor.terminate()
+
+
+def read(accessor: AsynchronousDataAccessor) -> list[int]:
+    """Return one pass over items that are single numbers, or rows of a repeated number."""
+    return [int(item.flatten()[0]) for item in accessor]
+
+
+def wait_for(condition: Callable[[], bool]) -> None:
+    """Return as soon as `condition()` is true; fail if it never is."""
+    end = time.monotonic() + TIMEOUT_IN_S
+    while not condition():
+        assert time.monotonic() < end, "waited in vain"
+        time.sleep(0.005)
+
+
+def counter() -> Any:
+    return multiprocessing.get_context("fork").Value("i", 0)
+
+
+Make = Callable[..., AsynchronousDataAccessor]
+
+
+def test_it_is_its_own_iterator(access: Make) -> None:
+    accessor = access(Numbers(3))
+    assert iter(accessor) is accessor
+    assert len(accessor) == 3
+    assert next(accessor).tolist() == [0, 0]
+
+
+@settings(max_examples=15, deadline=None)
+@given(
+    length=st.integers(1, 7), buffer_size=st.integers(1, 4), ahead=st.booleans(), early=st.booleans(),
+    stops=st.lists(st.integers(0, 8), max_size=4),
+)  # fmt: skip
+def test_every_iterator_sees_the_data_from_the_start_in_order(
+    length: int, buffer_size: int, ahead: bool, early: bool, stops: list[int]
+) -> None:
+    accessor = AsynchronousDataAccessor(
+        Passes(length, counter()), buffer_size=buffer_size, load_indefinitely=ahead, early_preload=early,
+        sharing_strategy=SharingStrategy.Fork,
+    )  # fmt: skip
+    try:
+        # Taking `stop` items and iterating again is a restart, or the next pass if the end was seen.
+        for stop in stops:
+            taken = [int(item) for item, _ in zip(accessor, range(stop))]  # noqa: B905  # zip is what stops early
+            assert taken == list(range(min(stop, length)))
+        assert read(accessor) == list(range(length))
+        assert read(accessor) == list(range(length))
+    finally:
+        accessor.terminate()
+
+
+def test_the_end_is_the_end_until_asked_again(access: Make) -> None:
+    accessor = access(Numbers(1))
+    assert read(accessor) == [0]
+    for _ in range(2):
+        with pytest.raises(StopIteration):
+            next(accessor)
+    assert read(accessor) == [0]
+
+
+def test_asking_twice_for_an_iterator_loads_nothing_twice(access: Make) -> None:
+    passes = counter()
+    accessor = access(Passes(3, passes), load_indefinitely=False)
+    for _ in range(3):
+        iter(accessor)
+    assert read(accessor) == [0, 1, 2]
+    accessor.terminate()
+    assert passes.value == 1
+
+
+def test_a_broken_off_pass_is_started_anew(access: Make) -> None:
+    passes = counter()
+    accessor = access(Passes(5, passes), load_indefinitely=False)
+    assert [int(next(accessor)) for _ in range(2)] == [0, 1]
+    assert read(accessor) == [0, 1, 2, 3, 4]
+    accessor.terminate()
+    assert passes.value == 2
+
+
+def test_the_next_pass_starts_before_it_is_asked_for(access: Make) -> None:
+    passes = counter()
+    accessor = access(Passes(2, passes))
+    assert read(accessor) == [0, 1]
+    wait_for(lambda: passes.value >= 2)
+
+
+def test_the_next_pass_waits_where_told_so(access: Make) -> None:
+    passes = counter()
+    accessor = access(Passes(2, passes), load_indefinitely=False)
+    for number in range(1, 4):
+        assert read(accessor) == [0, 1]
+        assert passes.value == number
+
+
+def test_only_the_first_item_is_loaded_before_the_first_iterator(access: Make) -> None:
+    samples = counter()
+    accessor = access(Counted(9, samples))
+    assert samples.value == 1
+    accessor.terminate()
+    assert samples.value == 1
+
+
+def test_an_early_preload_fills_the_ring_and_no_more(access: Make) -> None:
+    samples = counter()
+    accessor = access(Counted(9, samples), buffer_size=4, early_preload=True)
+    wait_for(lambda: samples.value == 4)
+    accessor.terminate()
+    assert samples.value == 4
+
+
+def test_loading_goes_on_while_an_item_is_in_use(access: Make) -> None:
+    # Three slots: the one in use and two more.
+    samples = counter()
+    accessor = access(Counted(9, samples), buffer_size=3)
+    assert next(accessor).tolist() == [0, 0]
+    wait_for(lambda: samples.value == 3)
+
+
+def test_items_are_views_until_the_next_one(access: Make) -> None:
+    accessor = access(Numbers(3), buffer_size=1)
+    view = next(accessor)
+    kept = view.clone()
+    # The only slot is written again before the next item can come.
+    assert next(accessor).tolist() == [1, 1]
+    assert view.tolist() == [1, 1]
+    assert kept.tolist() == [0, 0]
+
+
+def test_a_restart_leaves_the_item_in_use_alone(access: Make) -> None:
+    samples = counter()
+    accessor = access(Counted(9, samples), buffer_size=2)
+    next(accessor)
+    view = next(accessor)
+    wait_for(lambda: samples.value == 3)
+    iter(accessor)
+    # Item 0 goes into the other slot; item 1 has none to go to.
+    wait_for(lambda: samples.value == 4)
+    assert view.tolist() == [1, 1]
+    assert next(accessor).tolist() == [0, 0]
+
+
+def test_data_that_can_be_read_only_once(access: Make) -> None:
+    accessor = access(Once(4))
+    assert read(accessor) == [0, 1, 2, 3]
+    assert read(accessor) == []
+    assert read(accessor) == []
+
+
+def test_a_data_set_ends_at_its_length(access: Make) -> None:
+    # Python's own iteration over __getitem__ would go on for ever.
+    assert read(access(Endless(5))) == [0, 1, 2, 3, 4]
+
+
+def test_a_plain_list_will_do(access: Make) -> None:
+    assert read(access([torch.tensor(i) for i in (3, 1, 2)])) == [3, 1, 2]
+
+
+# What items look like.
+
+
+def test_tuples_come_out_as_lists(access: Make) -> None:
+    for number, item in enumerate(access(Pairs(3))):
+        assert isinstance(item, list)
+        image, label = item
+        assert (image.shape, image.dtype) == ((3, 4, 4), torch.float32)
+        assert (label.shape, label.dtype) == ((), torch.int64)
+        assert torch.equal(image, torch.full((3, 4, 4), float(number)))
+        assert label == number
+
+
+def test_dicts_keep_their_keys_in_order(access: Make) -> None:
+    for number, item in enumerate(access(Dicts(3))):
+        assert list(item) == ["y", "x"]
+        assert (item["y"].item(), item["x"].tolist()) == (number, [number, number])
+
+
+@pytest.mark.parametrize(
+    "dtype",
+    [torch.float16, torch.bfloat16, torch.float64, torch.bool, torch.uint8, torch.int8, torch.int32, torch.complex64],
+)  # fmt: skip
+def test_every_dtype_arrives_unchanged(access: Make, dtype: torch.dtype) -> None:
+    expected = [torch.tensor([[0, 1, 1]]).to(dtype), torch.tensor([[1, 0, 1]]).to(dtype)]
+    for got, wanted in zip(access(expected), expected, strict=True):
+        assert got.dtype == dtype
+        assert torch.equal(got, wanted)
+
+
+def test_unusual_tensors_arrive_as_ordinary_ones(access: Make) -> None:
+    transposed = torch.arange(6.0).view(2, 3).T
+    (item,) = access([(transposed, torch.ones(2, requires_grad=True), torch.zeros(0, 3), torch.tensor(5))])
+    assert torch.equal(item[0], transposed)
+    assert not item[1].requires_grad
+    assert item[2].shape == (0, 3)
+    assert item[3].shape == ()
+
+
+# Re-batching.
+
+
+def test_whole_items_are_glued_and_the_rest_is_dropped(access: Make) -> None:
+    # 10 samples in batches of 4, 4, 2 become three items of 3 rows; 4 * 3 // 3 is what len() says.
+    loader = torch.utils.data.DataLoader(Pairs(10), batch_size=4)
+    accessor = access(loader, rebatched_size=3)
+    for _ in range(2):
+        assert [y.tolist() for _, y in accessor] == [[0, 1, 2], [3, 4, 5], [6, 7, 8]]
+    assert len(accessor) == len(loader) * 4 // 3
+
+
+def test_a_loader_that_keeps_its_remainder_keeps_it_glued(access: Make) -> None:
+    loader = DataLoader(Options(), Pairs(10), batch_size=4, drop_last=False)
+    items = [y.tolist() for _, y in access(loader, rebatched_size=3)]
+    assert items == [[0, 1, 2], [3, 4, 5], [6, 7, 8], [9]]
+
+
+def test_the_length_of_glued_items_may_be_unknown(access: Make) -> None:
+    accessor = access([torch.zeros(2, 3)] * 3, rebatched_size=4)
+    with pytest.raises(TypeError, match="batch_size"):
+        len(accessor)
+
+
+@pytest.mark.parametrize("size", [1, 0, -3])
+def test_glued_items_have_at_least_two_rows(size: int) -> None:
+    with pytest.raises(AssertionError, match="rebatched_size"):
+        AsynchronousDataAccessor([torch.zeros(2)], rebatched_size=size)
+
+
+def test_a_ring_needs_a_slot() -> None:
+    with pytest.raises(AssertionError, match="buffer_size"):
+        AsynchronousDataAccessor([torch.zeros(2)], buffer_size=0)
+
+
+# PopTorch's own loaders inside an accessor.
+
+
+def test_a_synchronous_loader_can_be_wrapped(access: Make) -> None:
+    opts = Options()
+    opts.deviceIterations(2)
+    accessor = access(DataLoader(opts, Pairs(11), batch_size=2))
+    assert len(accessor) == 2
+    assert [y.tolist() for _, y in accessor] == [[0, 1, 2, 3], [4, 5, 6, 7]]
+
+
+def test_a_loader_whose_workers_already_ran_can_be_wrapped(access: Make) -> None:
+    # torch keeps persistent workers in a private attribute that cannot be sent to another process.
+    loader = DataLoader(Options(), Numbers(4), batch_size=2, num_workers=1)
+    assert len(list(loader)) == 2
+    accessor = access(loader, sharing_strategy=SharingStrategy.ForkServer)
+    assert read(accessor) == [0, 2]
+    with pytest.raises(Error, match="worker thread failed to start.*belong to this process"):
+        access(loader, sharing_strategy=SharingStrategy.Fork)
+
+
+def test_an_asynchronous_loader_cannot_be_wrapped_again() -> None:
+    loader = DataLoader(
+        Options(), Numbers(4), mode=DataLoaderMode.Async, async_options={"sharing_strategy": SharingStrategy.Fork}
+    )  # fmt: skip
+    with pytest.raises(Error, match="already uses an AsynchronousDataAccessor internally"):
+        AsynchronousDataAccessor(loader)
+    loader.terminate()
+
+
+def test_a_short_last_item_needs_glue(access: Make) -> None:
+    with pytest.raises(AssertionError, match="only works if 'rebatched_size' is specified too"):
+        AsynchronousDataAccessor(DataLoader(Options(), Numbers(5), batch_size=2, drop_last=False))
+    # Single rows are never short.
+    assert read(access(DataLoader(Options(), Numbers(3), batch_size=1, drop_last=False))) == [0, 1, 2]
+
+
+# Where the data set's code runs.
+
+
+def test_the_data_set_is_read_by_one_other_process_on_one_thread(access: Make) -> None:
+    (item,) = access(Threads(1))
+    assert item[0] != torch.tensor(multiprocessing.current_process().pid)
+    assert item[1] == 1
+
+
+def test_a_slow_data_set_still_arrives_whole(access: Make) -> None:
+    assert read(access(Slow(4, 0.02), buffer_size=2)) == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize("strategy", [SharingStrategy.Fork, SharingStrategy.ForkServer])
+def test_random_numbers_continue_where_the_program_is(access: Make, strategy: SharingStrategy) -> None:
+    torch.manual_seed(11)
+    default = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float64)
+    try:
+        accessor = access(Dice(3), sharing_strategy=strategy)
+        dataset = Dice(3)
+        expected = torch.stack([dataset[i] for i in range(3)])
+        assert torch.equal(torch.stack([item.clone() for item in accessor]), expected)
+        assert expected.dtype == torch.float64
+    finally:
+        torch.set_default_dtype(default)

@@ -1,0 +1,132 @@
+"""How a data set gets into the loader's process, with every sharing strategy (data reference, section 3.1)."""
+
+from __future__ import annotations
+
+import multiprocessing
+import multiprocessing.forkserver
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from ipu_model.errors import Error
+from loading_datasets import Counted, Numbers
+from poptorch._loading import AsynchronousDataAccessor
+from poptorch._loading.shared_file import SharedFile
+from poptorch._loading.transfer import InFile, Pickled
+from poptorch.enums import SharingStrategy
+
+FORK = multiprocessing.get_context("fork")
+BY_PICKLING = [SharingStrategy.ForkServer, SharingStrategy.SharedMemory, SharingStrategy.FileSystem]
+
+
+def example() -> dict[str, Any]:
+    """A value with everything that needs care on the way: aliases, views, gradients, subclasses, arrays."""
+    base = torch.arange(12.0).view(3, 4)
+    return {
+        "base": base,
+        "view": base.T[1:],
+        "leaf": torch.ones(2, requires_grad=True),
+        "parameter": torch.nn.Parameter(torch.full((2,), 3.0)),
+        "sparse": torch.eye(3).to_sparse(),
+        "conjugate": torch.tensor([1 + 2j]).conj(),
+        "empty": torch.zeros(0, 3),
+        "half": torch.tensor([1.5], dtype=torch.float16),
+        "array": np.arange(5, dtype=np.int16),
+        "text": "unchanged",
+    }
+
+
+def arrived(parcel: Any) -> Any:
+    """Return a parcel's content as the other process finds it."""
+    rebuild, arguments = parcel.__reduce__()
+    return rebuild(*arguments).open()
+
+
+@pytest.mark.parametrize("file", [None, SharedFile.in_memory, SharedFile.on_disk])
+def test_values_survive_the_journey(file: Any) -> None:
+    sent = example()
+    got = arrived(Pickled(sent) if file is None else InFile(sent, file()))
+    assert list(got) == list(sent)
+    for key in ("base", "view", "leaf", "parameter", "conjugate", "empty", "half"):
+        assert torch.equal(got[key], sent[key]), key
+        assert (got[key].dtype, got[key].stride()) == (sent[key].dtype, sent[key].stride()), key
+        assert got[key].requires_grad == sent[key].requires_grad, key
+    assert type(got["parameter"]) is torch.nn.Parameter
+    assert torch.equal(got["sparse"].to_dense(), torch.eye(3))
+    assert got["array"].tolist() == [0, 1, 2, 3, 4]
+    assert got["text"] == "unchanged"
+
+
+@pytest.mark.parametrize("file", [None, SharedFile.in_memory])
+def test_tensors_on_the_same_memory_stay_on_the_same_memory(file: Any) -> None:
+    got = arrived(Pickled(example()) if file is None else InFile(example(), file()))
+    got["base"][0, 1] = 100.0
+    assert got["view"][0, 0] == 100.0
+    got["array"][0] = 7  # arrays stay writable
+
+
+def test_what_arrives_is_a_copy() -> None:
+    sent = example()
+    got = arrived(InFile(sent, SharedFile.in_memory()))
+    got["base"].zero_()
+    assert sent["base"].sum() == sum(range(12))
+
+
+@pytest.mark.parametrize("strategy", BY_PICKLING)
+def test_data_sets_may_hold_many_tensors_and_locks(strategy: SharingStrategy) -> None:
+    # One open file per tensor would be too many: a fork server takes 256 at most.
+    method = "forkserver" if strategy is SharingStrategy.ForkServer else "spawn"
+    counter = multiprocessing.get_context(method).Value("i", 0)
+    accessor = AsynchronousDataAccessor(_Tensors(300, counter), sharing_strategy=strategy)
+    try:
+        assert [int(item[0]) for item in accessor] == list(range(300))
+        assert counter.value >= 300
+    finally:
+        accessor.terminate()
+
+
+class _Tensors(Counted):
+    """Holds its samples."""
+
+    def __init__(self, length: int, counter: Any) -> None:
+        super().__init__(length, counter)
+        self.tensors = [torch.full((2,), float(index)) for index in range(length)]
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        super().__getitem__(index)
+        return self.tensors[index]
+
+
+def test_a_data_set_that_cannot_be_sent() -> None:
+    class Local(Numbers):
+        pass
+
+    with pytest.raises(Error, match="worker thread failed to start.*cannot be sent.*SharingStrategy.Fork"):
+        AsynchronousDataAccessor(Local(3))
+    accessor = AsynchronousDataAccessor(Local(3), sharing_strategy=SharingStrategy.Fork)
+    assert len(list(accessor)) == 3
+    accessor.terminate()
+
+
+def test_a_file_is_as_long_as_reserved_and_shared() -> None:
+    file = SharedFile.in_memory()
+    file.reserve(100)
+    one, other = file.map(), file.map()
+    file.close()
+    one[99] = 5
+    assert (len(other), other[99]) == (100, 5)
+
+
+def test_more_than_the_memory_there_is_cannot_be_shared() -> None:
+    with pytest.raises(MemoryError, match="more memory than there is"):
+        SharedFile.in_memory().reserve(1 << 62)
+
+
+def test_the_fork_server_keeps_what_the_program_preloads() -> None:
+    # The list is private to the standard library: this notices if it moves.
+    assert isinstance(multiprocessing.forkserver._forkserver._preload_modules, list)
+    accessor = AsynchronousDataAccessor([torch.zeros(1)])
+    accessor.terminate()
+    assert "__main__" in multiprocessing.forkserver._forkserver._preload_modules
+    assert "poptorch._loading.process" in multiprocessing.forkserver._forkserver._preload_modules

@@ -2,6 +2,7 @@
 # The first run makes .venv and installs requirements.txt; later runs start in seconds.
 
 PYTHON ?=
+OFFLINE ?=
 PORT ?=
 LAB_ARGS ?=
 TEST_ARGS ?=
@@ -9,7 +10,7 @@ BENCH_ARGS ?=
 LESSON ?=
 
 VENV_PYTHON := .venv/bin/python
-export PYTHON
+export PYTHON OFFLINE
 # A kernel registered in the learner's home folder must not take the place of this environment's.
 export JUPYTER_PREFER_ENV_PATH := 1
 
@@ -21,6 +22,7 @@ help: ## list the targets and variables
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  \1 - \2/p' Makefile | awk -F' - ' '{printf "%-18s %s\n", $$1, $$2}'
 	@echo "variables"
 	@echo "  PYTHON=python3.12     the Python to make .venv with (3.10 to 3.14)"
+	@echo "  OFFLINE=1             take .venv as it is, though the requirements have changed"
 	@echo "  PORT=8890             JupyterLab's port (lab)"
 	@echo "  LAB_ARGS=--no-browser more options for JupyterLab (lab)"
 	@echo "  TEST_ARGS='-k text'   more options for pytest (test, test-fast)"

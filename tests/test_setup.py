@@ -93,6 +93,21 @@ def system_tools(tmp_path: Path) -> Path:
     return folder
 
 
+# --- without a network on purpose
+
+
+def test_offline_takes_a_finished_venv_as_it_is(clone: Path) -> None:
+    finished_venv(clone, inputs="older")
+    done = run_setup(clone, OFFLINE="1")
+    assert (done.returncode, done.stdout) == (0, "")
+
+
+def test_offline_needs_a_finished_venv(clone: Path) -> None:
+    done = run_setup(clone, OFFLINE="1")
+    assert done.returncode == 1
+    assert "there is no finished one" in done.stdout
+
+
 # --- what went wrong
 
 

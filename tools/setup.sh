@@ -1,7 +1,8 @@
 #!/bin/sh
 # Finds a Python that the course can use and lets tools/bootstrap.py bring .venv up to date with it.
 # Nothing happens, in a tenth of a second, when .venv is up to date already.
-# PYTHON=/path/to/python chooses one; otherwise the one in .venv, then the newest supported one on the PATH.
+# PYTHON=/path/to/python chooses one; otherwise the one in .venv, then python3, then the newest supported one.
+# OFFLINE=1 takes .venv as it is, even if requirements.txt has changed since.
 
 oldest=10   # 3.10: the oldest Python with a build of the torch release that requirements.txt pins ...
 newest=14   # 3.14: ... and the newest.
@@ -20,6 +21,11 @@ is_supported() {
 version_of() {
     "$1" -c "import sys; print('%d.%d.%d' % sys.version_info[:3])" 2>/dev/null
 }
+
+if [ -n "$OFFLINE" ]; then
+    [ -e .venv/.setup-stamp ] && [ ! -e .venv/.setup-unfinished ] && exit 0
+    fail "OFFLINE=$OFFLINE takes .venv as it is, and there is no finished one: it takes a network once"
+fi
 
 if [ -n "$PYTHON" ]; then
     found=$(version_of "$PYTHON") || fail "PYTHON=$PYTHON does not run as a Python interpreter"

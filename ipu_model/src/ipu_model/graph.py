@@ -7,7 +7,9 @@ A `Graph` holds an `fx.Graph` of aten ops. Every op node carries in `node.meta`:
 ``phase``      `Phase`: which pass of the training step the op belongs to
 ``placement``  `ipu_model.placement.Placement`: block, stage and IPU
 ``scope``      dotted name of the submodule whose `forward` recorded it ("" for the model itself)
-``hints``      dict of what the program said about this value (recomputation checkpoints, memory, ...)
+``hints``      dict of what the program said about this value: ``recomputation_checkpoint``, ``nop``,
+               ``available_memory_proportion``, ``serialized``, ``multi_conv``
+``name_scope`` prefix from `poptorch.NameScope`; ``attributes``: graph attributes from `poptorch.Attribute`
 =============  =======================================================================================
 """
 

@@ -1,4 +1,4 @@
-"""How a data set gets into the loader's process, with every sharing strategy (data reference, section 3.1)."""
+"""How a data set gets into the loader's process, by every sharing strategy (data reference, 3.1)."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from ipu_model.errors import Error
 from loading_datasets import Counted, Numbers
+
+from ipu_model.errors import Error
 from poptorch._loading import AsynchronousDataAccessor
 from poptorch._loading.shared_file import SharedFile
 from poptorch._loading.transfer import InFile, Pickled
@@ -102,7 +103,7 @@ def test_a_data_set_that_cannot_be_sent() -> None:
     class Local(Numbers):
         pass
 
-    with pytest.raises(Error, match="worker thread failed to start.*cannot be sent.*SharingStrategy.Fork"):
+    with pytest.raises(Error, match=r"worker thread failed to start.*cannot be sent.*SharingStrategy\.Fork"):
         AsynchronousDataAccessor(Local(3))
     accessor = AsynchronousDataAccessor(Local(3), sharing_strategy=SharingStrategy.Fork)
     assert len(list(accessor)) == 3

@@ -1,4 +1,4 @@
-"""Gluing rows: re-batching is cutting the concatenation of all chunks anew (data reference, sections 2.5 and 3.3)."""
+"""Gluing rows: re-batching cuts the concatenation of all chunks anew (data reference, 2.5 and 3.3)."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+
 from poptorch._loading.item_loader import join_batches
 from poptorch._loading.rebatching import glue, rows_of
 

@@ -1,4 +1,4 @@
-"""`poptorch.DataLoader` in line: sizes, lengths, remainders, samplers, streams (data reference, section 2)."""
+"""`poptorch.DataLoader` in line: sizes, lengths, remainders, samplers, streams (data reference, 2)."""
 
 from __future__ import annotations
 
@@ -9,13 +9,14 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from ipu_model.errors import Error
 from loading_datasets import Dicts, Lengths, MeasuredStream, Numbers, Pairs, Stream, nothing, pad
+from torch.utils.data import BatchSampler, RandomSampler, SequentialSampler
+
+from ipu_model.errors import Error
 from poptorch._loading import DataLoader
 from poptorch._loading.batching import rows_to_glue
 from poptorch.enums import CommGroupType, DataLoaderMode
 from poptorch.options import Options
-from torch.utils.data import BatchSampler, RandomSampler, SequentialSampler
 
 WARNINGS = "poptorch::python"
 
@@ -114,7 +115,7 @@ def test_the_options_are_frozen_and_kept() -> None:
 
 
 def test_the_first_argument_must_be_options() -> None:
-    with pytest.raises(AssertionError, match="poptorch.Options"):
+    with pytest.raises(AssertionError, match=r"poptorch\.Options"):
         DataLoader(Numbers(4), Numbers(4))
 
 
@@ -199,7 +200,9 @@ def test_fifty_samples_over_four_workers() -> None:
 
 
 def test_partial_batches_of_every_worker_come_if_kept() -> None:
-    kept = DataLoader(options(), Stream(50), batch_size=8, num_workers=4, drop_last=False, worker_init_fn=nothing)
+    kept = DataLoader(
+        options(), Stream(50), batch_size=8, num_workers=4, drop_last=False, worker_init_fn=nothing
+    )
     assert sorted(len(x) for x in kept) == [3, 5, 5, 5, 8, 8, 8, 8]
 
 
@@ -232,7 +235,11 @@ def test_the_length_of_a_stream() -> None:
     ],
 )
 def test_when_items_are_rebatched(
-    combined: int | None, rebatched: bool, drop: bool, worker_size: int | None, expected: tuple[int, int] | None
+    combined: int | None,
+    rebatched: bool,
+    drop: bool,
+    worker_size: int | None,
+    expected: tuple[int, int] | None,
 ) -> None:
     assert rows_to_glue(combined, rebatched, drop, worker_size) == expected
 

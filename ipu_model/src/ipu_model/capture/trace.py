@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Protocol
 
 import torch.fx
 from torch import Tensor
@@ -38,7 +38,6 @@ class Trace:
     scopes: list[str] = field(default_factory=lambda: [""])
     block_entries: list[Placement] = field(default_factory=list)
     loss_marks: list[Tensor] = field(default_factory=list)
-    attributes: dict[str, Any] = field(default_factory=dict)
     node_of: Callable[[Tensor], torch.fx.Node | None] = field(default=lambda tensor: None)
 
     def begin_block(self, user_id: str | None, ipu_id: int | None) -> None:

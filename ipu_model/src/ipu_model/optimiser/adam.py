@@ -14,6 +14,7 @@ from typing import ClassVar
 import torch
 
 from ipu_model.optimiser import fused
+from ipu_model.optimiser.roots import root
 from ipu_model.optimiser.rule import Context, Entry, Scalars, Slot, states
 from ipu_model.optimiser.spec import Hyper
 
@@ -110,8 +111,8 @@ class Adam:
         for entry in entries:
             step = float(entry.state["Step"])
             correction1, correction2 = 1.0 - scalars["beta1"] ** step, 1.0 - scalars["beta2"] ** step
-            root = torch.sqrt(entry.state["Accl2"], out=entry.gradient)
-            denominator = root.div_(math.sqrt(correction2)).add_(scalars["eps"])
+            denominator = root(entry.state["Accl2"], out=entry.gradient)
+            denominator.div_(math.sqrt(correction2)).add_(scalars["eps"])
             if self.decoupled and decay:
                 entry.weight.add_(entry.weight, alpha=-rate * decay)
             entry.weight.addcdiv_(entry.state["Accl1"], denominator, value=-rate / correction1)

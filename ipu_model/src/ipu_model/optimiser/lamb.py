@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from ipu_model.optimiser.adam import adam_scalars, moment_slots, update_moments
+from ipu_model.optimiser.roots import root
 from ipu_model.optimiser.rule import Context, Entry, Scalars, Slot
 from ipu_model.optimiser.spec import Hyper
 
@@ -55,8 +56,8 @@ class Lamb:
         """Return `mc/(sqrt(sc) + eps) + wd*w`, computed in the gradient's memory."""
         correction1 = 1.0 - scalars["beta1"] ** step if self.bias_correction else 1.0
         correction2 = 1.0 - scalars["beta2"] ** step if self.bias_correction else 1.0
-        root = torch.sqrt(entry.state["Accl2"], out=entry.gradient)
-        denominator = root.div_(math.sqrt(correction2)).add_(scalars["eps"])
+        denominator = root(entry.state["Accl2"], out=entry.gradient)
+        denominator.div_(math.sqrt(correction2)).add_(scalars["eps"])
         direction = torch.div(entry.state["Accl1"], denominator, out=denominator).div_(correction1)
         if scalars["weightDecay"]:
             direction.add_(entry.weight, alpha=scalars["weightDecay"])

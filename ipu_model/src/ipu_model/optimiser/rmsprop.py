@@ -13,6 +13,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from ipu_model.optimiser.roots import root
 from ipu_model.optimiser.rule import Context, Entry, Scalars, Slot
 from ipu_model.optimiser.spec import Hyper
 
@@ -59,8 +60,6 @@ class RMSprop:
             self._update_averages(entry, scalars, context)
         for slot in self.slots[: 2 if self.centred else 1]:
             context.round_state(entries, slot)
-        for entry in entries:
-            torch.div(entry.gradient, self._denominator(entry, scalars["eps"]), out=entry.gradient)
         self._update_weights(entries, scalars, context)
         context.round_weights(entries)
 
@@ -79,18 +78,22 @@ class RMSprop:
         if self.centred:
             mean = entry.state["Accl2"]
             variance = variance.addcmul(mean, mean, value=-1.0)
-        return (variance + eps).sqrt_() if self.tensorflow else variance.sqrt().add_(eps)
+        if self.tensorflow:
+            variance = variance + eps
+            return root(variance, out=variance)
+        return root(variance, out=torch.empty_like(variance)).add_(eps)
 
     def _update_weights(self, entries: Sequence[Entry], scalars: Scalars, context: Context) -> None:
-        """Apply `g/d`, which is in the gradients, through the momentum buffers if there are any."""
-        inner = scalars["learningRate"] if self.tensorflow else 1.0
-        outer = 1.0 if self.tensorflow else scalars["learningRate"]
+        """Apply `g/d`, through the momentum buffers if there are any."""
+        rate, eps = scalars["learningRate"], scalars["eps"]
         if not self.has_momentum:
             for entry in entries:
-                entry.weight.add_(entry.gradient, alpha=-scalars["learningRate"])
+                entry.weight.addcdiv_(entry.gradient, self._denominator(entry, eps), value=-rate)
             return
+        inner, outer = (rate, 1.0) if self.tensorflow else (1.0, rate)
         for entry in entries:
-            entry.state["Accl3"].mul_(scalars["momentum"]).add_(entry.gradient, alpha=inner)
+            buffer = entry.state["Accl3"].mul_(scalars["momentum"])
+            buffer.addcdiv_(entry.gradient, self._denominator(entry, eps), value=inner)
         context.round_state(entries, self.slots[-1])
         for entry in entries:
             entry.weight.add_(entry.state["Accl3"], alpha=-outer)

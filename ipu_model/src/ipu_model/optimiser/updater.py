@@ -112,12 +112,9 @@ class Updater:
         scale *= self._clipping(gradients, scale)
         context = Context(scale, self._loss_scaling, self._rounding)
         shared = Counter(g.untyped_storage().data_ptr() for g in gradients.values())
-        for batch in self._batches:
-            entries = [
-                self._entry(name, gradients[name], shared, owned=batch.rule.consumes_gradient)
-                for name in batch.names
-                if name in gradients
-            ]
+        # All entries before any update: a gradient may be another weight, which must not have moved yet.
+        work = [(batch, self._entries(batch, gradients, shared)) for batch in self._batches]
+        for batch, entries in work:
             if entries:
                 batch.rule.update(entries, batch.scalars, context)
         self._fresh.difference_update(gradients)
@@ -216,14 +213,22 @@ class Updater:
         norm = float(torch.linalg.vector_norm(norms)) * abs(scale / self._loss_scaling)
         return 1.0 if norm <= limit else limit / norm
 
-    def _entry(self, name: str, gradient: Tensor, shared: Counter[int], *, owned: bool) -> Entry:
-        weight = self._weights[name]
-        storage = gradient.untyped_storage().data_ptr()
-        aliased = storage in self._weight_storages or (owned and shared[storage] > 1)
-        if aliased or (owned and gradient.stride() != weight.stride()):
-            gradient = torch.empty_like(weight).copy_(gradient)
-        state = {slot.prefix: self.state[_state_name(slot, name)] for slot in self._rules[name].slots}
-        return Entry(weight, gradient, state, self._half[name], name in self._fresh)
+    def _entries(
+        self, batch: _Batch, gradients: Mapping[str, Tensor], shared: Mapping[int, int]
+    ) -> list[Entry]:
+        """Return the entries of those weights of `batch` that have a gradient, safe to overwrite."""
+        entries = []
+        for name in batch.names:
+            if name not in gradients:
+                continue
+            weight, gradient, owned = self._weights[name], gradients[name], batch.rule.consumes_gradient
+            storage = gradient.untyped_storage().data_ptr()
+            aliased = storage in self._weight_storages or (owned and shared[storage] > 1)
+            if aliased or (owned and gradient.stride() != weight.stride()):
+                gradient = torch.empty_like(weight).copy_(gradient)
+            state = {slot.prefix: self.state[_state_name(slot, name)] for slot in batch.rule.slots}
+            entries.append(Entry(weight, gradient, state, self._half[name], name in self._fresh))
+        return entries
 
 
 def _state_name(slot: Slot, weight: str) -> str:

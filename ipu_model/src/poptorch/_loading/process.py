@@ -50,8 +50,16 @@ class WorkerProcess:
         self._ended = False
         self._connection, childs_end = context.Pipe()
         parcel = _pack(dataset, strategy)
-        inherited = self._connection if strategy is SharingStrategy.Fork else None
-        job = Job(parcel, self.ring_file, policy, Ambient.capture(), self._owner, childs_end, inherited)
+        job = Job(
+            parcel=parcel,
+            ring_file=self.ring_file,
+            policy=policy,
+            ambient=Ambient.capture(),
+            start_method=multiprocessing.get_start_method(allow_none=True),
+            parent_pid=self._owner,
+            connection=childs_end,
+            parents_connection=self._connection if strategy is SharingStrategy.Fork else None,
+        )
         # Not a daemon: the wrapped loader may have worker processes of its own.
         self._process = context.Process(target=run, args=(job,), daemon=False, name="poptorch-loader")
         try:
@@ -164,8 +172,8 @@ def _pack(dataset: Any, strategy: SharingStrategy) -> Parcel:
     if strategy is SharingStrategy.Fork:
         if isinstance(dataset, torch.utils.data.DataLoader) and dataset._iterator is not None:
             raise _start_failed(
-                "with SharingStrategy.Fork it would talk to the workers of the DataLoader, which belong to this "
-                "process since it was iterated over. Make a new DataLoader, or use SharingStrategy.ForkServer"
+                "with SharingStrategy.Fork it would talk to the workers of the DataLoader, which belong to "
+                "this process since it was iterated over. Make a new DataLoader, or use ForkServer"
             )
         return Inherited(value)
     if strategy is SharingStrategy.SharedMemory:

@@ -48,7 +48,7 @@ class SharedFile:
         return self._descriptor
 
     def reserve(self, size: int) -> None:
-        """Make the file `size` bytes long; raise `MemoryError` or `OSError` if there cannot be room for them."""
+        """Make the file `size` bytes long; raise `MemoryError` or `OSError` if there is no room for them."""
         if not self._on_disk and size > _installed_memory():
             raise MemoryError(f"Sharing {size} bytes between two processes takes more memory than there is.")
         if self._on_disk and hasattr(os, "posix_fallocate") and size:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import signal
 import sys
@@ -14,7 +15,6 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from itertools import count
-from multiprocessing import parent_process
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
@@ -62,6 +62,7 @@ class Job:
     ring_file: SharedFile
     policy: Policy
     ambient: Ambient
+    start_method: str | None
     parent_pid: int
     connection: Connection
     parents_connection: Connection | None
@@ -100,6 +101,9 @@ def _prepare(job: Job) -> None:
     if job.parents_connection is not None:
         job.parents_connection.close()
     threading.Thread(target=_leave_with_parent, args=(job.parent_pid,), daemon=True).start()
+    # A loader's own workers start here as they would in the program, not in the way this process was started:
+    # a second fork server, or a new interpreter for each, would take seconds.
+    multiprocessing.set_start_method(job.start_method, force=True)
     # The program's own computation needs the cores; copying an item does not.
     torch.set_num_threads(1)
     job.ambient.install()
@@ -114,7 +118,7 @@ def _leave_with_parent(parent_pid: int) -> None:
     except (AttributeError, OSError):
         # Only Linux can watch any process; elsewhere this pipe closes when the parent and its forked copies
         # end.
-        parent = parent_process()
+        parent = multiprocessing.parent_process()
         if parent is not None:
             parent.join()
     main_thread = threading.main_thread().ident

@@ -1,0 +1,1 @@
+"""What `bench/run.py` measures, one subject a file."""

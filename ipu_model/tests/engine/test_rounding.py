@@ -1,0 +1,208 @@
+"""Rounding float32 containers onto the float16 grid (capture-and-replay-notes.md, section 6)."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+
+from ipu_model.numerics.rounding import (
+    CHUNK,
+    Rounding,
+    _round_chunk_,
+    _Workspace,
+    round_to_half_,
+    stochastic_round_all_to_half_,
+    stochastic_round_to_half_,
+)
+
+BIT_PATTERNS = st.lists(st.integers(0, 2**32 - 1), min_size=1, max_size=64)
+# Patterns drawn uniformly are mostly far outside float16's range; these are the numbers where it matters.
+IN_RANGE = st.lists(st.floats(-70000.0, 70000.0, width=32), min_size=1, max_size=64)
+SMALL = st.lists(st.floats(-(2.0**-13), 2.0**-13, width=32), min_size=1, max_size=64)
+FLOATS = st.one_of(
+    BIT_PATTERNS.map(lambda bits: np.array(bits, dtype=np.uint32).view(np.float32)),
+    st.one_of(IN_RANGE, SMALL).map(lambda values: np.array(values, dtype=np.float32)),
+)
+
+
+def neighbours(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return, from numpy, the float16 values next to `x` towards and away from zero (equal if x is one)."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        nearest = x.astype(np.float16)
+        beyond = np.abs(nearest.astype(np.float64)) > np.abs(x.astype(np.float64))
+        inner = np.where(beyond, np.nextafter(nearest, np.float16(0)), nearest)
+        inner = np.where(np.isinf(x), nearest, inner)
+        # Everything from 65536, which would be the next value of the grid, is infinity.
+        inner = np.where(np.abs(x) >= 65536.0, nearest, inner)
+        exact = inner.astype(np.float64) == x.astype(np.float64)
+        outward = np.copysign(np.float16(np.inf), x.astype(np.float16))
+        outer = np.where(exact, inner, np.nextafter(inner, outward))
+    return inner.astype(np.float32), outer.astype(np.float32)
+
+
+def generator(seed: int = 0) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def is_on_grid(x: Tensor) -> bool:
+    return torch.equal(x, x.to(torch.float16).to(torch.float32))
+
+
+@given(FLOATS)
+def test_nearest_rounding_equals_numpys(values: np.ndarray) -> None:
+    with np.errstate(over="ignore", invalid="ignore"):
+        expected = values.astype(np.float16).astype(np.float32)
+    x = torch.from_numpy(values.copy())
+    assert round_to_half_(x) is x
+    np.testing.assert_array_equal(x.numpy(), expected)
+
+
+@pytest.mark.parametrize(
+    ("value", "rounded"),
+    [
+        (65519.9, 65504.0),
+        (65520.0, math.inf),
+        (2.0**-24, 2.0**-24),
+        (2.0**-25, 0.0),  # a tie, to even
+        (1 + 2.0**-11, 1.0),  # a tie, to even
+        (1 + 2.0**-11 + 2.0**-23, 1 + 2.0**-10),
+    ],
+)
+def test_nearest_rounding_at_the_edges_of_the_format(value: float, rounded: float) -> None:
+    assert float(round_to_half_(torch.tensor(value))) == rounded
+
+
+@given(FLOATS, st.integers(0, 2**31))
+def test_stochastic_rounding_gives_a_neighbour_and_never_moves_a_value_of_the_grid(
+    values: np.ndarray, seed: int
+) -> None:
+    inner, outer = neighbours(values)
+    x = torch.from_numpy(values.copy())
+    stochastic_round_to_half_(x, generator(seed))
+    result = x.numpy()
+    nan = np.isnan(values)
+    assert np.isnan(result[nan]).all()
+    assert ((result == inner) | (result == outer))[~nan].all()
+    assert (np.signbit(result) == np.signbit(values))[~nan].all()
+
+
+@given(FLOATS, st.integers(0, 0x1FFF))
+def test_the_further_neighbour_is_taken_exactly_when_the_random_number_reaches_the_distance(
+    values: np.ndarray, lane: int
+) -> None:
+    """With a lane k of 13 bits: away from zero if k/2^13 + fraction >= 1, the fraction to 13 bits."""
+    values = values[np.abs(values) < 65504.0]
+    inner, outer = neighbours(values)
+    gap = np.where(outer == inner, 1.0, np.abs(outer.astype(np.float64) - inner))
+    fraction = np.abs(values.astype(np.float64) - inner) / gap
+    # Normal results have exactly 13 more bits; smaller ones more, rounded to 13 (np.rint: ties to even).
+    away = np.rint(fraction * 8192) + lane >= 8192
+    x = torch.from_numpy(values.copy())
+    workspace = _Workspace(torch.empty(len(values)), torch.empty(len(values)))
+    _round_chunk_(x, torch.full((len(values),), lane, dtype=torch.int16), workspace)
+    np.testing.assert_array_equal(x.numpy(), np.where(away, outer, inner))
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        1 + 0.25 * 2**-10,  # a quarter of the way between 1 and the next value
+        -(3.0 + 0.9 * 2**-9),
+        2.0**-14 * (1 + 0.3 * 2**-10),  # the smallest normal number and a bit
+        2.0**-14 * (1 - 0.3 * 2**-10),  # just below: subnormal
+        0.7 * 2.0**-24,  # below the smallest number
+        -5.125 * 2.0**-24,
+        65504.0 + 8.0,  # a quarter of the way to 65536, which is infinity
+    ],
+)
+def test_stochastic_rounding_has_no_bias(value: float) -> None:
+    count = 1 << 17
+    x = torch.full((count,), value)
+    inner, outer = (float(n[0]) for n in neighbours(x[:1].numpy()))
+    top = math.copysign(65536.0, outer) if math.isinf(outer) else outer
+    probability = (float(x[0]) - inner) / (top - inner)
+    stochastic_round_to_half_(x, generator(1))
+    frequency = float((x == outer).double().mean())
+    assert set(x.tolist()) <= {inner, outer}
+    assert abs(frequency - probability) < 5 * math.sqrt(probability * (1 - probability) / count)
+
+
+def test_special_values_stay_what_they_are_among_ordinary_ones() -> None:
+    bits = torch.tensor([0x7F800001, 0x7FFFFFFF, -1, 0x7FC00000], dtype=torch.int32)  # NaN of every kind
+    x = torch.cat([bits.view(torch.float32), torch.tensor([math.inf, -math.inf, 0.0, -0.0, 1e38, -65536.0])])
+    stochastic_round_to_half_(x, generator())
+    assert x[:4].isnan().all()
+    assert x[4:].tolist() == [math.inf, -math.inf, 0.0, 0.0, math.inf, -math.inf]
+    assert torch.signbit(x[7])
+    assert not torch.signbit(x[6])
+
+
+def test_a_seed_repeats_the_result_and_a_generator_moves_on() -> None:
+    values = torch.rand(1000)
+    source = generator(7)
+    first = stochastic_round_to_half_(values.clone(), source)
+    second = stochastic_round_to_half_(values.clone(), source)
+    assert torch.equal(first, stochastic_round_to_half_(values.clone(), generator(7)))
+    assert not torch.equal(first, second)
+
+
+def test_a_generator_of_its_own_leaves_the_global_one_alone() -> None:
+    before = torch.get_rng_state()
+    stochastic_round_to_half_(torch.rand(10, generator=generator()), generator())
+    assert torch.equal(before, torch.get_rng_state())
+
+
+def test_elements_are_rounded_independently() -> None:
+    """Neighbouring elements share a 64-bit draw: both go up as often as chance has it, 1 in 4."""
+    x = torch.full((1 << 18,), 1 + 0.5 * 2**-10)
+    stochastic_round_to_half_(x, generator(3))
+    up = (x > 1).double()
+    for distance in (1, 2, 3, 4):
+        together = float((up[:-distance] * up[distance:]).mean())
+        assert abs(together - 0.25) < 5 * math.sqrt(0.25 * 0.75 / len(up))
+
+
+@pytest.mark.parametrize("shape", [(), (0,), (3,), (5, 7), (CHUNK + 5,)])
+def test_every_shape_is_rounded(shape: tuple[int, ...]) -> None:
+    x = torch.rand(shape, generator=generator()) + 1.0
+    before = x.clone()
+    stochastic_round_to_half_(x, generator())
+    assert is_on_grid(x)
+    assert torch.allclose(x, before, atol=2.0**-10, rtol=0.0)
+
+
+@pytest.mark.parametrize("layout", ["transposed", "channels last", "strided"])
+def test_memory_layouts_are_kept(layout: str) -> None:
+    base = torch.rand(4, 6, 8, 2, generator=generator()) + 1.0
+    x = {
+        "transposed": base.permute(3, 1, 0, 2),
+        "channels last": base.to(memory_format=torch.channels_last),
+        "strided": base[:, ::2],
+    }[layout]
+    before, strides = x.clone(), x.stride()
+    stochastic_round_to_half_(x, generator())
+    assert x.stride() == strides
+    assert is_on_grid(x)
+    assert torch.allclose(x, before, atol=2.0**-10, rtol=0.0)
+
+
+def test_rounding_several_tensors_treats_each_like_a_part_of_one() -> None:
+    tensors = [torch.rand(n, generator=generator(n)) for n in (1, 100, 3)]
+    stochastic_round_all_to_half_(tensors, generator())
+    assert all(is_on_grid(x) for x in tensors)
+    stochastic_round_all_to_half_([], generator())  # nothing to do, nothing drawn
+
+
+def test_the_policy_chooses_between_the_two() -> None:
+    value = 1 + 0.25 * 2**-10
+    nearest, stochastic = torch.full((1000,), value), torch.full((1000,), value)
+    Rounding()([nearest])
+    Rounding(stochastic=True, generator=generator())([stochastic])
+    assert set(nearest.tolist()) == {1.0}
+    assert set(stochastic.tolist()) == {1.0, 1 + 2.0**-10}

@@ -1,0 +1,58 @@
+"""Wraps a plain function as a model's `forward`, so that a test shows little but the operator it is about."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.fx
+from torch import Tensor, nn
+
+import poptorch
+
+
+class FunctionModel(nn.Module):
+    """A model with two convolutions and a linear layer whose forward is `function(model, *inputs)`."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.function = function
+        self.linear = nn.Linear(4, 4)
+        self.conv_a = nn.Conv2d(1, 2, 3)
+        self.conv_b = nn.Conv2d(1, 2, 3)
+
+    def forward(self, *inputs: Tensor) -> Any:
+        return self.function(self, *inputs)
+
+
+def quiet_options() -> poptorch.Options:
+    return poptorch.Options().showCompilationProgressBar(False)
+
+
+def on_device(
+    function: Callable[..., Any], options: poptorch.Options | None = None
+) -> poptorch.PoplarExecutor:
+    """Wrap `function` for inference."""
+    return poptorch.inferenceModel(FunctionModel(function).eval(), options or quiet_options())
+
+
+def in_training(
+    function: Callable[..., Any], options: poptorch.Options | None = None
+) -> poptorch.PoplarExecutor:
+    """Wrap `function` for training."""
+    return poptorch.trainingModel(FunctionModel(function), options or quiet_options())
+
+
+def compiled_ops(function: Callable[..., Any], *inputs: Tensor) -> list[torch.fx.Node]:
+    """Compile `function` for inference and return the ops of its graph."""
+    executor = on_device(function)
+    executor.compile(*inputs)
+    assert executor._graph is not None
+    return [node for node in executor._graph.ops.nodes if node.op == "call_function"]
+
+
+def hinted(ops: list[torch.fx.Node], key: str) -> dict[str, Any]:
+    """Return the kind of op that carries a hint, with the hint's value."""
+    return {str(node.target): node.meta["hints"][key] for node in ops if key in node.meta.get("hints", {})}

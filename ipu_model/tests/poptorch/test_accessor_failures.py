@@ -1,0 +1,383 @@
+"""What happens when something ends early: the data, the process, the program (data reference, 3.5)."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from loading_datasets import Changing, Dies, Fails, Numbers, Stream, WithStrings
+
+from ipu_model.errors import Error
+from poptorch._loading import AsynchronousDataAccessor, DataLoader
+from poptorch.enums import DataLoaderMode, SharingStrategy
+from poptorch.options import Options
+
+TIMEOUT_IN_S = 60
+Make = Callable[..., AsynchronousDataAccessor]
+
+
+@pytest.fixture
+def access() -> Iterator[Make]:
+    """Makes accessors over forked processes; whatever the test did, none may be left after their end."""
+    made: list[AsynchronousDataAccessor] = []
+
+    def make(dataset: Any, **arguments: Any) -> AsynchronousDataAccessor:
+        arguments = {"sharing_strategy": SharingStrategy.Fork, **arguments}
+        made.append(AsynchronousDataAccessor(dataset, **arguments))
+        return made[-1]
+
+    yield make
+    for accessor in made:
+        accessor.terminate()
+    assert loader_processes() == []
+
+
+def loader_processes() -> list[Any]:
+    """Return the loaders' processes of this program that still run."""
+    return [child for child in multiprocessing.active_children() if child.name == "poptorch-loader"]
+
+
+def pid_of(accessor: AsynchronousDataAccessor) -> int:
+    pid = accessor._worker.pid
+    assert pid is not None
+    return pid
+
+
+def runs(pid: int) -> bool:
+    """Return whether a process runs; a zombie, which nobody has asked about yet, does not."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def wait_for_end(pid: int) -> None:
+    """Return as soon as a process has ended; fail if it never does."""
+    end = time.monotonic() + TIMEOUT_IN_S
+    while runs(pid):
+        assert time.monotonic() < end, "the process did not end"
+        time.sleep(0.01)
+
+
+# Before the first item.
+
+
+@pytest.mark.parametrize(
+    ("dataset", "words"),
+    [
+        (Fails(3, bad=0), "sample 0 is bad"),
+        (Numbers(0), "The Dataset is empty"),
+        (Stream(0), "The Dataset is empty"),
+        (WithStrings(2), "is not a torch tensor but a str"),
+        ([3, 4], "is not a torch tensor but a int"),
+    ],
+)
+def test_failing_before_the_first_item(
+    access: Make, capfd: pytest.CaptureFixture[str], dataset: Any, words: str
+) -> None:
+    with pytest.raises(Error, match="worker thread failed to start") as caught:
+        access(dataset)
+    assert words in str(caught.value)
+    printed = capfd.readouterr().err
+    assert "Traceback" in printed
+    assert words in printed
+
+
+def test_fewer_rows_than_one_glued_item(access: Make) -> None:
+    with pytest.raises(Error, match="The Dataset is empty: it has fewer than the 4 rows"):
+        access([torch.zeros(3, 2)], rebatched_size=4)
+
+
+def test_dying_before_the_first_item(access: Make) -> None:
+    with pytest.raises(Error, match=r"worker thread failed to start.*exit code 7"):
+        access(_dies_at_once())
+
+
+def _dies_at_once() -> Iterator[torch.Tensor]:
+    os._exit(7)
+    yield torch.zeros(1)
+
+
+def test_a_failed_loader_leaves_no_process_behind(access: Make) -> None:
+    with pytest.raises(Error, match="sample 0 is bad"):
+        DataLoader(Options(), Fails(4, bad=0), mode=DataLoaderMode.Async)
+    assert loader_processes() == []
+
+
+# Between items.
+
+
+def test_items_before_a_bad_one_still_arrive(access: Make, capfd: pytest.CaptureFixture[str]) -> None:
+    accessor = access(Fails(9, bad=4), buffer_size=2)
+    got = []
+    with pytest.raises(AssertionError, match=r"An error occurred in the data fetcher.*sample 4 is bad"):
+        got.extend(int(item[0]) for item in accessor)
+    for _ in range(2):
+        with pytest.raises(AssertionError, match="An error occurred in the data fetcher"):
+            next(accessor)
+    with pytest.raises(AssertionError, match="An error occurred in the data fetcher"):
+        iter(accessor)
+    assert "ValueError: sample 4 is bad" in capfd.readouterr().err
+
+
+def test_a_bad_item_is_reported_after_all_good_ones(access: Make) -> None:
+    accessor = access(Fails(9, bad=4), buffer_size=9, early_preload=True)
+    wait_for_end(pid_of(accessor))
+    for expected in range(4):
+        assert next(accessor)[0] == expected
+    with pytest.raises(AssertionError, match="sample 4 is bad"):
+        next(accessor)
+
+
+def test_a_bad_item_of_a_torch_worker_is_named(access: Make) -> None:
+    loader = torch.utils.data.DataLoader(Fails(9, bad=4), num_workers=1)
+    with pytest.raises(AssertionError, match=r"An error occurred in the data fetcher.*sample 4 is bad"):
+        list(access(loader))
+
+
+@pytest.mark.parametrize("strategy", [SharingStrategy.Fork, SharingStrategy.ForkServer])
+def test_a_killed_process_is_noticed_at_once(access: Make, strategy: SharingStrategy) -> None:
+    accessor = access(Numbers(9), sharing_strategy=strategy, early_preload=True)
+    assert next(accessor)[0] == 0
+    os.kill(pid_of(accessor), signal.SIGKILL)
+    wait_for_end(pid_of(accessor))
+    with pytest.raises(AssertionError, match=r"An error occurred in the data fetcher.*signal 9 \(SIGKILL\)"):
+        next(accessor)
+
+
+def test_a_process_killed_while_an_item_is_awaited(access: Make) -> None:
+    accessor = access(_kills_itself())
+    assert next(accessor)[0] == 0
+    with pytest.raises(AssertionError, match="An error occurred in the data fetcher"):
+        next(accessor)
+
+
+def _kills_itself() -> Iterator[torch.Tensor]:
+    yield torch.zeros(1)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def test_a_process_that_just_ends(access: Make) -> None:
+    accessor = access(Dies(9))
+    assert [int(next(accessor)[0]) for _ in range(2)] == [0, 1]
+    with pytest.raises(AssertionError, match=r"An error occurred in the data fetcher.*exit code 7"):
+        next(accessor)
+
+
+@pytest.mark.parametrize("change", ["shape", "broadcast", "keys", "structure"])
+def test_items_unlike_the_first_end_the_process(access: Make, change: str) -> None:
+    accessor = access(Changing(change))
+    assert next(accessor)["x"].tolist() == [0, 0]
+    with pytest.raises(AssertionError, match=r"An error occurred in the data fetcher.*first"):
+        next(accessor)
+
+
+def test_another_dtype_is_converted_to_the_first_items(access: Make) -> None:
+    items = [item["x"].clone() for item in access(Changing("dtype"))]
+    assert [x.dtype for x in items] == [torch.float16] * 3
+    # A third in half precision: 1365 / 4096.
+    assert items[1].tolist() == [1365 / 4096] * 2
+
+
+def test_a_last_batch_that_is_short_ends_the_process(access: Make) -> None:
+    accessor = access(torch.utils.data.DataLoader(Numbers(5), batch_size=2))
+    with pytest.raises(AssertionError, match="drop the last batch"):
+        list(accessor)
+
+
+# Ending on purpose.
+
+
+@pytest.mark.parametrize("strategy", [SharingStrategy.Fork, SharingStrategy.ForkServer])
+def test_terminating_ends_the_process(access: Make, strategy: SharingStrategy) -> None:
+    accessor = access(Numbers(9), sharing_strategy=strategy)
+    view = next(accessor)
+    pid = pid_of(accessor)
+    accessor.terminate()
+    accessor.terminate()
+    assert not runs(pid)
+    for use in (next, iter):
+        with pytest.raises(AssertionError, match="terminated"):
+            use(accessor)
+    assert view.tolist() == [0, 0]  # what was handed out stays readable
+
+
+def test_deleting_ends_the_process() -> None:
+    loader = DataLoader(
+        Options(),
+        Numbers(9),
+        mode=DataLoaderMode.Async,
+        async_options={"sharing_strategy": SharingStrategy.Fork},
+    )
+    pid = pid_of(loader._accessor)
+    next(iter(loader))
+    del loader
+    assert not runs(pid)
+
+
+def test_a_process_that_does_not_listen_is_interrupted(monkeypatch: pytest.MonkeyPatch, access: Make) -> None:
+    monkeypatch.setattr("poptorch._loading.process._PATIENCE_IN_S", 0.05)
+    accessor = access(_sleeps_after_one())
+    next(accessor)
+    pid = pid_of(accessor)
+    accessor.terminate()
+    assert not runs(pid)
+
+
+def _sleeps_after_one() -> Iterator[torch.Tensor]:
+    yield torch.zeros(1)
+    time.sleep(TIMEOUT_IN_S)
+
+
+def test_a_process_that_ignores_interrupts_is_forced(monkeypatch: pytest.MonkeyPatch, access: Make) -> None:
+    monkeypatch.setattr("poptorch._loading.process._PATIENCE_IN_S", 0.05)
+    monkeypatch.setattr("poptorch._loading.process._LAST_PATIENCE_IN_S", 0.05)
+    accessor = access(_ignores_signals())
+    next(accessor)
+    pid = pid_of(accessor)
+    accessor.terminate()
+    assert not runs(pid)
+
+
+def _ignores_signals() -> Iterator[torch.Tensor]:
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
+    yield torch.zeros(1)
+    time.sleep(TIMEOUT_IN_S)
+
+
+def test_an_interrupted_process_leaves_silently(access: Make, capfd: pytest.CaptureFixture[str]) -> None:
+    accessor = access(_sleeps_after_one())
+    next(accessor)
+    os.kill(pid_of(accessor), signal.SIGINT)
+    with pytest.raises(AssertionError, match="An error occurred in the data fetcher"):
+        next(accessor)
+    assert capfd.readouterr().err == ""
+
+
+def test_a_forked_copy_of_the_program_does_not_end_the_process(access: Make) -> None:
+    accessor = access(Numbers(4))
+    next(accessor)
+    child = os.fork()
+    if child == 0:
+        accessor.terminate()
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+    assert [int(item[0]) for item in accessor] == [0, 1, 2, 3]
+
+
+def test_nothing_is_left_in_the_folder_for_shared_memory(access: Make) -> None:
+    folder = Path("/dev/shm")
+    before = set(folder.iterdir()) if folder.exists() else set()
+    accessor = access(Numbers(4))
+    next(accessor)
+    # Not even while it runs: then a crash cannot leave anything either.
+    assert not folder.exists() or set(folder.iterdir()) <= before
+
+
+# The end of the program.
+
+PROGRAM = """
+import os, signal, sys, time, torch
+import loading_datasets as data
+from poptorch._loading import AsynchronousDataAccessor, DataLoader
+from poptorch.enums import DataLoaderMode, SharingStrategy
+from poptorch.options import Options
+
+def main(strategy, ending):
+    loader = DataLoader(Options(), data.Slow(1000, 0.001), batch_size=2, num_workers=1,
+                        mode=DataLoaderMode.Async, async_options={"sharing_strategy": strategy})
+    for item in loader:
+        break
+    print(loader._accessor._worker.pid, flush=True)
+    ending(loader)
+
+def wait(loader):
+    time.sleep(60)
+
+def fail(loader):
+    raise RuntimeError("the program failed")
+
+class Stuck(data.Numbers):
+    def __getitem__(self, index):
+        time.sleep(60 * (index > 0))
+        return torch.zeros(1)
+
+def main_stuck(strategy):
+    accessor = AsynchronousDataAccessor(Stuck(3), sharing_strategy=strategy)
+    next(accessor)
+    print(accessor._worker.pid, flush=True)
+    wait(accessor)
+"""
+
+
+def program(tmp_path: Path, last_lines: str) -> subprocess.Popen[str]:
+    """Start a program of its own process group."""
+    file = tmp_path / "program.py"
+    file.write_text(PROGRAM + last_lines)
+    folders = [str(Path(__file__).parent), *sys.path]
+    return subprocess.Popen(
+        [sys.executable, str(file)], env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, folders))},
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
+    )  # fmt: skip
+
+
+def guarded(call: str) -> str:
+    return f'\nif __name__ == "__main__":\n    {call}\n'
+
+
+@pytest.mark.parametrize("strategy", ["ForkServer", "SharedMemory"])
+def test_a_program_that_ends_in_the_middle_ends_cleanly(tmp_path: Path, strategy: str) -> None:
+    running = program(tmp_path, guarded(f"main(SharingStrategy.{strategy}, print)"))
+    out, err = running.communicate(timeout=TIMEOUT_IN_S)
+    assert (running.returncode, err) == (0, "")
+    assert not runs(int(out.split()[0]))
+
+
+def test_a_program_that_fails_shows_its_own_error_only(tmp_path: Path) -> None:
+    running = program(tmp_path, guarded("main(SharingStrategy.Fork, fail)"))
+    out, err = running.communicate(timeout=TIMEOUT_IN_S)
+    assert running.returncode == 1
+    assert err.count("Traceback") == 1
+    assert "the program failed" in err
+    assert not runs(int(out.split()[0]))
+
+
+@pytest.mark.parametrize("strategy", ["ForkServer", "Fork"])
+def test_control_c_shows_one_traceback(tmp_path: Path, strategy: str) -> None:
+    running = program(tmp_path, guarded(f"main(SharingStrategy.{strategy}, wait)"))
+    assert running.stdout is not None
+    pid = int(running.stdout.readline())
+    os.killpg(running.pid, signal.SIGINT)  # what a terminal does
+    _, err = running.communicate(timeout=TIMEOUT_IN_S)
+    assert err.count("Traceback") == 1
+    assert err.rstrip().endswith("KeyboardInterrupt")
+    assert not runs(pid)
+
+
+@pytest.mark.parametrize("strategy", ["ForkServer", "Fork"])
+def test_a_killed_program_takes_its_process_along(tmp_path: Path, strategy: str) -> None:
+    running = program(tmp_path, guarded(f"main_stuck(SharingStrategy.{strategy})"))
+    assert running.stdout is not None
+    pid = int(running.stdout.readline())
+    assert runs(pid)
+    os.kill(running.pid, signal.SIGKILL)
+    running.communicate(timeout=TIMEOUT_IN_S)
+    wait_for_end(pid)  # although it is in the middle of loading an item
+
+
+def test_a_program_without_guard_is_told_so(tmp_path: Path) -> None:
+    running = program(tmp_path, "\nmain(SharingStrategy.SharedMemory, print)\n")
+    _, err = running.communicate(timeout=TIMEOUT_IN_S)
+    assert running.returncode == 1
+    assert "worker thread failed to start" in err
+    assert '`if __name__ == "__main__":` guard' in err

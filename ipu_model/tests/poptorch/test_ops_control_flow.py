@@ -1,0 +1,267 @@
+"""`for_loop` and `cond` (execution reference, section 9)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from function_models import in_training, on_device, quiet_options
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+
+import poptorch
+
+X = torch.arange(1.0, 9.0).reshape(2, 4)
+TRUE, FALSE = torch.tensor([1.0, 0.0]), torch.tensor([-1.0, 0.0])
+
+
+def is_positive(t: Tensor) -> Tensor:
+    return t.sum() > 0
+
+
+class TestLoop:
+    @given(count=st.integers(min_value=0, max_value=6))
+    def test_each_iteration_gets_what_the_last_one_returned(self, count: int) -> None:
+        fibonacci = on_device(lambda m, a, b: poptorch.for_loop(count, lambda p, q: (q, p + q), [a, b]))
+        a, b = X, X + 1
+        result = fibonacci(a, b)
+        for _ in range(count):
+            a, b = b, a + b
+        assert isinstance(result, list)
+        assert poptorch.testing.allclose(result, [a, b])
+
+    @pytest.mark.parametrize("wrap", [lambda t: t, lambda t: [t], lambda t: (t,)])
+    def test_the_body_may_return_a_tensor_a_list_or_a_tuple(self, wrap: Any) -> None:
+        (result,) = on_device(lambda m, x: poptorch.for_loop(3, lambda t: wrap(t * 2), [x]))(X)
+        assert torch.equal(result, X * 8)
+
+    def test_half_precision_rounds_once_in_each_iteration(self) -> None:
+        half = torch.linspace(-2, 2, 8).reshape(2, 4).half()
+        (result,) = on_device(lambda m, x: poptorch.for_loop(3, lambda t: t * 1.1, [x]))(half)
+        expected = half
+        for _ in range(3):
+            expected = (expected.float() * 1.1).half()
+        assert result.dtype == torch.float16
+        assert torch.equal(result, expected)
+
+    def test_the_body_reads_outer_tensors_parameters_and_layers(self) -> None:
+        def forward(model: Any, x: Tensor) -> list[Tensor]:
+            outer = x * 10
+            return poptorch.for_loop(2, lambda t: model.linear(t) + outer + model.linear.bias, [x])
+
+        executor = on_device(forward)
+        model, expected = executor.model, X
+        with torch.no_grad():
+            for _ in range(2):
+                expected = model.linear(expected) + X * 10 + model.linear.bias
+        assert torch.allclose(executor(X)[0], expected)
+
+    def test_in_place_ops_in_the_body_stay_inside(self) -> None:
+        def forward(model: Any, x: Tensor) -> tuple[Tensor, list[Tensor]]:
+            y = x + 0
+            return y, poptorch.for_loop(3, lambda t: t.add_(1), [y])
+
+        y, (looped,) = on_device(forward)(X)
+        assert torch.equal(y, X)
+        assert torch.equal(looped, X + 3)
+
+    def test_in_place_ops_before_and_after_the_loop_behave_as_in_eager_pytorch(self) -> None:
+        def forward(model: Any, x: Tensor) -> tuple[Tensor, Tensor]:
+            y = (x + 0).mul_(2)
+            (looped,) = poptorch.for_loop(1, lambda t: t, [y])
+            looped.add_(100)
+            y.sub_(1)
+            return y, looped
+
+        y, looped = on_device(forward)(X)
+        assert torch.equal(y, X * 2 - 1)
+        assert torch.equal(looped, X * 2 + 100)
+
+    def test_loops_may_be_on_different_ipus(self) -> None:
+        def forward(model: Any, x: Tensor) -> Tensor:
+            with poptorch.Block("a", ipu_id=0):
+                (x,) = poptorch.for_loop(3, lambda t: t + 1, [x])
+            with poptorch.Block("b", ipu_id=1):
+                (x,) = poptorch.for_loop(3, lambda t: t * 2, [x])
+            return x
+
+        options = quiet_options().deviceIterations(2)
+        assert torch.equal(on_device(forward, options)(X), (X + 3) * 8)
+
+    def test_on_the_cpu_the_body_runs_once_and_inputs_are_copies(self) -> None:
+        original = X.clone()
+        (result,) = poptorch.for_loop(5, lambda t: t.mul_(2), [original])
+        assert torch.equal(result, X * 2)
+        assert torch.equal(original, X)
+
+    def test_training_refuses_it_by_name(self) -> None:
+        def forward(model: Any, x: Tensor) -> Tensor:
+            (y,) = poptorch.for_loop(2, model.linear, [x])
+            return poptorch.identity_loss(y, "sum")
+
+        with pytest.raises(poptorch.Error, match=r"poptorch\.for_loop\(\) is only supported in inference"):
+            in_training(forward)(X)
+
+    def test_a_loop_in_a_loop_is_refused_and_the_next_compilation_is_clean(self) -> None:
+        def inner(t: Tensor) -> Tensor:
+            return poptorch.for_loop(2, lambda u: u + 1, [t])[0]
+
+        with pytest.raises(poptorch.Error, match=r"inside another poptorch\.for_loop\(\)"):
+            on_device(lambda m, x: poptorch.for_loop(2, inner, [x]))(X)
+        assert torch.equal(on_device(lambda m, x: inner(x))(X), X + 2)
+
+    @pytest.mark.parametrize(("body", "fragment"), [
+        (lambda t: (t, t), "takes 1 tensors and returned 2"),
+        (lambda t: t.reshape(4, 2), "must match it"),
+        (lambda t: t.half(), "must match it"),
+    ])  # fmt: skip
+    def test_results_must_fit_the_inputs_of_the_next_iteration(self, body: Any, fragment: str) -> None:
+        with pytest.raises(poptorch.Error, match=fragment):
+            on_device(lambda m, x: poptorch.for_loop(2, body, [x]))(X)
+
+    def test_a_body_that_changes_an_outer_tensor_is_refused(self) -> None:
+        def forward(model: Any, x: Tensor) -> list[Tensor]:
+            outer = x + 0
+            return poptorch.for_loop(2, lambda t: t + outer[0].add_(1), [x])
+
+        with pytest.raises(
+            poptorch.Error, match=r"poptorch\.for_loop\(\): the body changes a tensor from outside"
+        ):
+            on_device(forward)(X)
+
+    @pytest.mark.parametrize("count", [2.0, "2", None, -1])
+    def test_a_count_that_is_not_fixed_is_refused(self, count: Any) -> None:
+        with pytest.raises(poptorch.Error, match="count must be an int"):
+            on_device(lambda m, x: poptorch.for_loop(count, lambda t: t, [x]))(X)
+
+    @pytest.mark.parametrize(
+        ("inputs", "fragment"),
+        [((X,), "Object is not list"), (X, "Object is not list"), ([X, 3], "index 1 is not torch.tensor")],
+    )
+    def test_inputs_must_be_a_list_of_tensors_on_the_cpu_and_when_traced(
+        self, inputs: Any, fragment: str
+    ) -> None:
+        with pytest.raises(ValueError, match=fragment):
+            poptorch.for_loop(2, lambda *t: list(t), inputs)
+        with pytest.raises(ValueError, match=fragment):
+            on_device(lambda m, x: poptorch.for_loop(2, lambda *t: list(t), inputs))(X)
+
+
+class TestCondition:
+    @staticmethod
+    def branches(condition: Tensor, x: Tensor) -> list[Tensor]:
+        return poptorch.cond(is_positive(condition), lambda a: a + 1, [x], lambda a, b: a * b, [x, x])
+
+    @pytest.mark.parametrize(("condition", "expected"), [(TRUE, X + 1), (FALSE, X * X)])
+    def test_the_branch_is_chosen_at_run_time(self, condition: Tensor, expected: Tensor) -> None:
+        executor = on_device(lambda m, c, x: self.branches(c, x))
+        executor.compile(TRUE, X)
+        result = executor(condition, X)
+        assert isinstance(result, list)
+        assert torch.equal(result[0], expected)
+
+    @pytest.mark.parametrize(("condition", "expected"), [(TRUE, X + 1), (FALSE, X * X)])
+    def test_on_the_cpu_it_evaluates_the_chosen_branch_only(
+        self, condition: Tensor, expected: Tensor
+    ) -> None:
+        (result,) = self.branches(condition, X)
+        assert torch.equal(result, expected)
+
+        def fails() -> Tensor:
+            raise AssertionError("the other branch ran")
+
+        poptorch.cond(is_positive(TRUE), lambda: X, [], fails, [])
+
+    @pytest.mark.parametrize(("condition", "expected"), [(TRUE, 1.0), (FALSE, 2.0)])
+    def test_bodies_without_inputs_read_outer_tensors(self, condition: Tensor, expected: float) -> None:
+        def forward(model: Any, c: Tensor, x: Tensor) -> list[Tensor]:
+            return poptorch.cond(is_positive(c), lambda: [x * 1, x * 3], [], lambda: (x * 2, x * 6), [])
+
+        first, second = on_device(forward)(condition, X)
+        assert torch.equal(first, X * expected)
+        assert torch.equal(second, X * 3 * expected)
+
+    @pytest.mark.parametrize(("condition", "expected"), [(TRUE, X), (FALSE, -X)])
+    def test_results_take_the_shape_of_the_else_branch(self, condition: Tensor, expected: Tensor) -> None:
+        def forward(model: Any, c: Tensor, x: Tensor) -> list[Tensor]:
+            return poptorch.cond(is_positive(c), lambda: x, [], lambda: -x.reshape(4, 2), [])
+
+        (result,) = on_device(forward)(condition, X)
+        assert torch.equal(result, expected.reshape(4, 2))
+
+    def test_a_selected_branch_hides_infinities_of_the_other(self) -> None:
+        def forward(model: Any, c: Tensor, x: Tensor) -> list[Tensor]:
+            return poptorch.cond(is_positive(c), lambda: x, [], lambda: x / 0, [])
+
+        assert torch.equal(on_device(forward)(TRUE, X)[0], X)
+
+    @pytest.mark.parametrize(
+        ("outer", "inner", "factor"), [(TRUE, TRUE, 2), (TRUE, FALSE, 3), (FALSE, TRUE, 5)]
+    )
+    def test_conditions_nest_and_bodies_are_used_again(
+        self, outer: Tensor, inner: Tensor, factor: int
+    ) -> None:
+        def forward(model: Any, a: Tensor, b: Tensor, x: Tensor) -> list[Tensor]:
+            def times(number: int) -> Any:
+                return lambda t: t * number
+
+            def nested(t: Tensor) -> list[Tensor]:
+                return poptorch.cond(is_positive(b), times(2), [t], times(3), [t])
+
+            return poptorch.cond(is_positive(a), nested, [x], times(5), [x])
+
+        assert torch.equal(on_device(forward)(outer, inner, X)[0], X * factor)
+
+    def test_in_place_ops_in_a_body_stay_inside(self) -> None:
+        def forward(model: Any, c: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
+            y = x + 0
+            (result,) = poptorch.cond(is_positive(c), lambda t: t.add_(1), [y], lambda t: t.mul_(7), [y])
+            return y, result
+
+        y, result = on_device(forward)(FALSE, X)
+        assert torch.equal(y, X)
+        assert torch.equal(result, X * 7)
+
+    def test_training_refuses_it_by_name(self) -> None:
+        def forward(model: Any, c: Tensor, x: Tensor) -> Tensor:
+            (y,) = poptorch.cond(is_positive(c), model.linear, [x], lambda t: t, [x])
+            return poptorch.identity_loss(y, "sum")
+
+        with pytest.raises(poptorch.Error, match=r"poptorch\.cond\(\) is only supported in inference"):
+            in_training(forward)(TRUE, X)
+
+    @pytest.mark.parametrize(("then_body", "else_body", "fragment"), [
+        (lambda t: t.sum(), lambda t: t.sum(), "no dimension"),
+        (lambda t: (t, t), lambda t: t, "then_body returned 2 tensors, else_body 1"),
+        (lambda t: t[:1], lambda t: t, "same type and number of elements"),
+        (lambda t: t.half(), lambda t: t, "same type and number of elements"),
+    ])  # fmt: skip
+    def test_branches_must_match(self, then_body: Any, else_body: Any, fragment: str) -> None:
+        with pytest.raises(poptorch.Error, match=fragment):
+            on_device(lambda m, c, x: poptorch.cond(is_positive(c), then_body, [x], else_body, [x]))(TRUE, X)
+
+    def test_a_body_that_changes_an_outer_tensor_is_refused(self) -> None:
+        def forward(model: Any, c: Tensor, x: Tensor) -> list[Tensor]:
+            outer = x + 0
+            return poptorch.cond(is_positive(c), lambda: outer.add_(1), [], lambda: x, [])
+
+        with pytest.raises(
+            poptorch.Error, match=r"poptorch\.cond\(\): the body changes a tensor from outside"
+        ):
+            on_device(forward)(TRUE, X)
+
+    @pytest.mark.parametrize("wrong", [True, TRUE, torch.tensor([True, False])])
+    def test_the_condition_must_be_one_bool(self, wrong: Any) -> None:
+        with pytest.raises(poptorch.Error, match="a bool tensor of one element"):
+            on_device(lambda m, x: poptorch.cond(wrong, lambda: x, [], lambda: x, []))(X)
+
+    @pytest.mark.parametrize(("then_inputs", "else_inputs", "fragment"), [
+        ((X,), [X], "Object is not list"),
+        ([X], X, "Object is not list"),
+        ([X], ["a"], "index 0 is not torch.tensor"),
+    ])  # fmt: skip
+    def test_inputs_must_be_lists_of_tensors(self, then_inputs: Any, else_inputs: Any, fragment: str) -> None:
+        with pytest.raises(ValueError, match=fragment):
+            poptorch.cond(is_positive(TRUE), lambda t: t, then_inputs, lambda t: t, else_inputs)

@@ -1,0 +1,323 @@
+"""The support table: complete against the reference, and true about each name."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from function_models import in_training, on_device, quiet_options
+from torch import Tensor
+
+import poptorch
+from poptorch import support
+
+X = torch.arange(8.0).reshape(2, 4)
+ENTRIES = [(area, entry) for area in support.table() for entry in area.entries]
+IDS = [f"{area.prefix}.{entry.name}" for area, entry in ENTRIES]
+REFUSED = [entry.name for _, entry in ENTRIES if entry.status == "refused"]
+
+# (what programs write in front, the section that lists the names, the names)
+REFERENCE: list[tuple[str, str, str]] = [
+    (
+        "poptorch",
+        "execution reference, sections 2 to 5",
+        """
+        BeginBlock Block Block.start Block.useAutoId BlockFunction removeBlocks module_repr print Stage
+        Stage.ipu Stage.blocks AutoStage PipelinedExecution PipelinedExecution.stage ShardedExecution Phase
+        SerialPhasedExecution ParallelPhasedExecution Liveness""",
+    ),
+    (
+        "poptorch",
+        "execution reference, sections 6 to 13",
+        """
+        identity_loss recomputationCheckpoint set_available_memory serializedMatMul set_overlap_for_input
+        set_overlap_for_output MultiConv for_loop cond custom_op CPU nop dynamic_slice dynamic_update
+        ctc_beam_search_decoder fps nearest ipu_print_tensor NameScope Attribute""",
+    ),
+    (
+        "poptorch",
+        "execution reference, sections 14 and 15",
+        """
+        setLogLevel _logging.setPopartLogLevel profiling profiling.Channel isRunningOnIpu
+        ipuHardwareIsAvailable ipuHardwareVersion registerPreCompileHook registerPostCompileHook
+        trainingModel inferenceModel PoplarExecutor load DataLoader AsynchronousDataAccessor Options optim
+        enums options ops poptorch_core testing testing.allclose ConfigFileError poptorch_core.Error
+        poptorch_core.RecoverableError poptorch_core.UnrecoverableError poptorch_core._validateOptions
+        poptorch_core.isCompilingWithDispatcher __version__ ICustomArgParser registerCustomArgParser
+        createPoptorchError Error RecoverableError UnrecoverableError""",
+    ),
+    (
+        "PoplarExecutor",
+        "executor reference, sections 1.1 and 2.4",
+        """
+        __call__ compile isCompiled destroy attachToDevice detachFromDevice isAttachedToDevice setOptimizer
+        copyWeightsToHost copyWeightsToDevice copyWeightsToHostIfNeeded copyNamedBuffersToDevice
+        load_state_dict model options getPerfCounters getLatency getComputeLatency getHostIpuLatency
+        getIpuHostLatency cycleCount compilationTime getTensorNames getAnchoredTensor rng_state
+        compileAndExport save loadExecutable train eval _debugGetPopartIR""",
+    ),
+    (
+        "Options",
+        "options reference, sections 1 and 3",
+        """
+        set createOrSet exists deleteIfExists toDict update checkIsFrozen deviceIterations replicationFactor
+        outputMode setExecutionStrategy randomSeed enableExecutableCaching autoRoundNumIPUs
+        setAvailableMemoryProportion anchorTensor defaultOutputMode enableSyntheticData useIpuModel
+        useOfflineIpuTarget connectionType enableStableNorm showCompilationProgressBar
+        relaxOptimizerAttributesChecks modelName logCycleCount enableProfiling broadcastBuffers clone
+        loadFromFile from_json inputReplicaGrouping updatableNamedBuffers useIpuId syncPattern logDir
+        maxRepeatLogs sourceLocationExcludes appendToLocationExcludes disableModuleNamescope""",
+    ),
+    (
+        "Options.Training",
+        "options reference, section 4",
+        """
+        gradientAccumulation accumulationAndReplicationReductionType setAutomaticLossScaling
+        setMeanAccumulationAndReplicationReductionStrategy setConvolutionDithering""",
+    ),
+    (
+        "Options.Precision",
+        "options reference, section 5",
+        """
+        enableStochasticRounding setPartialsType enableFloatingPointExceptions halfFloatCasting
+        runningStatisticsAlwaysFloat""",
+    ),
+    (
+        "Options.TensorLocations",
+        "options reference, section 6",
+        """
+        setOptimizerLocation setActivationLocation setWeightLocation setAccumulatorLocation numIOTiles""",
+    ),
+    (
+        "TensorLocationSettings",
+        "options reference, section 6",
+        """
+        useOnChipStorage useReplicatedTensorSharding useIOTilesToLoad useIOTilesToStore
+        minElementsForOffChip minElementsForReplicatedTensorSharding""",
+    ),
+    (
+        "Options.Distributed",
+        "options reference, section 7",
+        "configureProcessId setEnvVarNames disable processId numProcesses",
+    ),
+    ("Options.Jit", "options reference, section 8", "traceModel"),
+    ("Options._Popart", "options reference, section 9", "set setPatterns setEngineOptions options"),
+    (
+        "poptorch",
+        "options reference, section 10",
+        """
+        OutputMode DataLoaderMode AutoStage ReductionType ConnectionType MeanReductionStrategy
+        MatMulSerializationMode OverlapMode SharingStrategy Liveness SyncPattern MultiConvPlanType
+        CommGroupType VariableRetrievalMode HalfFloatCastingBehavior""",
+    ),
+    (
+        "",
+        "options reference, section 11",
+        """
+        POPTORCH_LOG_LEVEL POPTORCH_CACHE_DIR POPTORCH_IPU_MODEL POPTORCH_WAIT_FOR_IPU
+        POPTORCH_DEFAULT_OPTIONS POPTORCH_SMALL_IPU_MODEL POPTORCH_IPU_MODEL_VERSION POPTORCH_LOG_DEST
+        POPTORCH_MAX_GRAPH_LEN POPTORCH_EXPORT_PROTO_FILE POPTORCH_EXPORT_PROTO_AS_BINARY
+        POPLAR_ENGINE_OPTIONS PVTI_OPTIONS OMPI_COMM_WORLD_SIZE OMPI_COMM_WORLD_RANK RDMAV_FORK_SAFE""",
+    ),
+    ("DataLoader", "data reference, section 2.2", "combinedBatchSize options terminate"),
+    ("AsynchronousDataAccessor", "data reference, section 3.5", "terminate"),
+    (
+        "poptorch.optim",
+        "optimiser reference, sections 1 and 6",
+        """
+        SGD Adam AdamW RMSprop LAMB Optimizer VariableAttributes VariableAttributes.isConstant
+        VariableAttributes.markAsConstant VariableAttributes.markAsVariable""",
+    ),
+]
+
+OPTIONS = poptorch.Options()
+OWNERS: dict[str, Any] = {
+    "poptorch": poptorch,
+    "poptorch.PoplarExecutor": poptorch.PoplarExecutor,
+    "poptorch.DataLoader": poptorch.DataLoader(poptorch.Options(), [torch.zeros(1)]),
+    "poptorch.AsynchronousDataAccessor": poptorch.AsynchronousDataAccessor,
+    "poptorch.Options": OPTIONS,
+    "poptorch.TensorLocationSettings": poptorch.TensorLocationSettings(),
+    "poptorch.options._TrainingOptions": OPTIONS.Training,
+    "poptorch.options._PrecisionOptions": OPTIONS.Precision,
+    "poptorch.options._TensorLocationOptions": OPTIONS.TensorLocations,
+    "poptorch.options._DistributedOptions": OPTIONS.Distributed,
+    "poptorch.options._JitOptions": OPTIONS.Jit,
+    "poptorch.options._PopartOptions": OPTIONS._Popart,
+    "poptorch.optim": poptorch.optim,
+}
+# Those whose every public member is PopTorch's: loaders have what torch's loader has besides.
+CLASSES = [name for name in OWNERS if "ptions" in name or "Executor" in name or "Settings" in name]
+
+
+def resolve(owner: Any, dotted: str) -> Any:
+    for part in dotted.split("."):
+        owner = getattr(owner, part)
+    return owner
+
+
+class TestCompleteness:
+    @pytest.mark.parametrize(("prefix", "section", "names"), REFERENCE)
+    def test_every_name_of_the_reference_is_in_the_table(self, prefix: str, section: str, names: str) -> None:
+        listed = [f"{prefix}.{name}" if prefix else name for name in names.split()]
+        assert [name for name in listed if support.status_of(name) is None] == [], section
+
+    def test_every_name_that_the_package_exports_is_in_the_table(self) -> None:
+        assert [name for name in poptorch.__all__ if support.status_of(f"poptorch.{name}") is None] == []
+
+    @pytest.mark.parametrize("owner", CLASSES)
+    def test_every_public_method_of_the_options_and_the_executor_is_in_the_table(self, owner: str) -> None:
+        kind = OWNERS[owner] if inspect.isclass(OWNERS[owner]) else type(OWNERS[owner])
+        generic = {entry.name for area, entry in ENTRIES if area.title == "Options: generic access"} | {
+            "toDict"
+        }
+        sub_options = {"Training", "Precision", "TensorLocations", "Distributed", "Jit"}
+        public = {name for name in dir(kind) if not name.startswith("_")} - generic - sub_options
+        assert public - {entry.name for area, entry in ENTRIES if area.owner == owner} == set()
+
+    def test_no_name_is_listed_twice(self) -> None:
+        assert len(set(IDS)) == len(IDS)
+
+    @pytest.mark.parametrize(("area", "entry"), ENTRIES, ids=IDS)
+    def test_each_entry_has_a_known_status_and_says_what_differs(
+        self, area: support.Area, entry: support.Entry
+    ) -> None:
+        assert entry.status in support.STATUSES
+        assert entry.status == "works" or entry.text.endswith(".")
+        assert not entry.stand_in or entry.status == "refused"
+
+
+class TestPresence:
+    @pytest.mark.parametrize(("area", "entry"), ENTRIES, ids=IDS)
+    def test_each_name_can_be_reached_refused_ones_included(
+        self, area: support.Area, entry: support.Entry
+    ) -> None:
+        if area.owner == "environment":
+            return
+        assert resolve(OWNERS[area.owner], entry.name) is not None
+
+    def test_environment_variables_that_work_are_read_by_the_package(self) -> None:
+        sources = "".join(path.read_text() for path in Path(poptorch.__file__).parent.rglob("*.py"))
+        names = [e.name for area, e in ENTRIES if area.owner == "environment" and e.status == "works"]
+        assert [name for name in names if f'"{name}"' not in sources] == []
+
+    def test_a_name_that_is_not_poptorchs_is_no_attribute(self) -> None:
+        for module in (poptorch, poptorch.ops):
+            assert not hasattr(module, "autocast")
+            with pytest.raises(
+                AttributeError, match=f"module '{module.__name__}' has no attribute 'autocast'"
+            ):
+                _ = module.autocast
+
+
+def phased(strategy: Callable[..., Any]) -> None:
+    def forward(model: Any, x: Tensor) -> Tensor:
+        with poptorch.Block("a"):
+            return model.linear(x)
+
+    on_device(forward, quiet_options().setExecutionStrategy(strategy(poptorch.Phase("a"))))(X)
+
+
+def overlap(function: Callable[..., Any]) -> None:
+    options = quiet_options().setExecutionStrategy(poptorch.ShardedExecution())
+    on_device(lambda m, x: function(x, poptorch.OverlapMode.OverlapAccumulationLoop), options)(X)
+
+
+def anchored() -> None:
+    options = quiet_options()
+    options.anchorTensor("gradient", "Gradient___linear.weight")
+    on_device(lambda m, x: m.linear(x), options)(X)
+
+
+def automatic_loss_scaling() -> None:
+    options = quiet_options()
+    options.Training.setAutomaticLossScaling(True)
+    in_training(lambda m, x: poptorch.identity_loss(m.linear(x), "sum"), options)(X)
+
+
+# How a program meets each refusal that is not a stand-in or a method, and what the error calls it.
+USES: dict[str, tuple[Callable[[], None], str]] = {
+    "Phase": (lambda: phased(poptorch.SerialPhasedExecution), "Phased execution"),
+    "SerialPhasedExecution": (lambda: phased(poptorch.SerialPhasedExecution), "Phased execution"),
+    "ParallelPhasedExecution": (lambda: phased(poptorch.ParallelPhasedExecution), "Phased execution"),
+    "set_overlap_for_input": (lambda: overlap(poptorch.set_overlap_for_input), "set_overlap_for_input"),
+    "set_overlap_for_output": (lambda: overlap(poptorch.set_overlap_for_output), "set_overlap_for_output"),
+    "anchorTensor": (anchored, "anchorTensor"),
+    "setAutomaticLossScaling": (automatic_loss_scaling, "setAutomaticLossScaling"),
+}
+STAND_INS = [entry for _, entry in ENTRIES if entry.stand_in]
+
+
+class TestRefusals:
+    def test_every_refused_name_is_tried_below(self) -> None:
+        assert set(REFUSED) == {e.name for e in STAND_INS} | set(USES) | set(support.REFUSED_METHODS)
+
+    @pytest.mark.parametrize("entry", STAND_INS, ids=lambda entry: entry.name)
+    @pytest.mark.parametrize("module", [poptorch, poptorch.ops], ids=["poptorch", "poptorch.ops"])
+    def test_a_stand_in_can_be_imported_and_refuses_by_name_when_called(
+        self, entry: support.Entry, module: Any
+    ) -> None:
+        stand_in = getattr(module, entry.name)
+        assert stand_in is getattr(poptorch, entry.name)
+        assert stand_in.__name__ == entry.name
+        with pytest.raises(poptorch.Error) as refusal:
+            stand_in(X, "anything", option=1)
+        assert f"poptorch.{entry.name} is not supported" in refusal.value.message
+        assert entry.text in refusal.value.message
+
+    def test_the_stand_in_of_a_class_is_a_class_that_programs_may_derive_from(self) -> None:
+        class OnHost(poptorch.CPU):
+            def __init__(self) -> None:
+                pass
+
+        assert not isinstance(X, poptorch.CPU)
+        with pytest.raises(poptorch.Error, match=r"poptorch\.CPU is not supported"):
+            OnHost()
+
+    @pytest.mark.parametrize("name", support.REFUSED_METHODS)
+    def test_a_method_of_the_executor_refuses_by_name(self, name: str) -> None:
+        executor = on_device(lambda m, x: m.linear(x))
+        with pytest.raises(poptorch.Error, match=rf"PoplarExecutor\.{name}\(\) is not supported"):
+            getattr(executor, name)()
+
+    @pytest.mark.parametrize("name", USES)
+    def test_a_refused_option_or_strategy_refuses_by_name_when_it_is_used(self, name: str) -> None:
+        use, fragment = USES[name]
+        with pytest.raises(poptorch.Error, match=rf"{fragment}.* is not supported by the IPU Model"):
+            use()
+
+
+class TestMethods:
+    def test_the_refused_methods_are_those_of_the_reference(self) -> None:
+        assert set(support.REFUSED_METHODS) == {
+            "getPerfCounters", "getLatency", "getComputeLatency", "getHostIpuLatency", "getIpuHostLatency",
+            "cycleCount", "compilationTime", "getTensorNames", "getAnchoredTensor", "compileAndExport",
+            "save", "loadExecutable", "_debugGetPopartIR",
+        }  # fmt: skip
+
+
+class TestPage:
+    def test_each_name_has_a_row_with_its_status_and_text(self) -> None:
+        rows = support.as_markdown().splitlines()
+        for area, entry in ENTRIES:
+            shown = f"{area.prefix}.{entry.name}" if area.prefix else entry.name
+            assert f"| `{shown}` | {entry.status} | {entry.text} |" in rows
+
+    def test_the_summary_counts_every_name_once(self) -> None:
+        summary = support.as_markdown().splitlines()[2]
+        counts = [int(word) for word in summary.replace(":", " ").split() if word.isdigit()]
+        assert counts[0] == len(ENTRIES) == sum(counts[1:])
+
+    def test_every_row_has_three_cells(self) -> None:
+        rows = [line for line in support.as_markdown().splitlines() if line.startswith("|")]
+        assert {row.count("|") for row in rows} == {4}
+
+    def test_a_status_can_be_asked_for_by_the_name_as_written(self) -> None:
+        entry = support.status_of("Options.Training.gradientAccumulation")
+        assert entry is not None
+        assert entry.status == "works"
+        assert support.status_of("poptorch.autocast") is None

@@ -35,13 +35,27 @@ class LabServer:
         return f"{self.url}lab/tree/{name}?token={self.token}&reset"
 
     def kernels_are_idle(self) -> bool:
-        """Ask the server whether no kernel is running a cell."""
-        request = urllib.request.Request(
-            f"{self.url}api/kernels", headers={"Authorization": f"token {self.token}"}
-        )
-        with urllib.request.urlopen(request, timeout=30) as answer:
-            kernels = json.load(answer)
+        """Tell whether there is a kernel and none is running a cell."""
+        kernels = self.kernels()
         return bool(kernels) and all(kernel["execution_state"] == "idle" for kernel in kernels)
+
+    def kernels(self) -> list[dict[str, str]]:
+        """Return what the server says about each of its kernels."""
+        found: list[dict[str, str]] = json.loads(self.ask("GET", "api/kernels"))
+        return found
+
+    def stop_kernels(self) -> None:
+        """End every kernel, as a learner does with Shut Down All Kernels."""
+        for kernel in self.kernels():
+            self.ask("DELETE", f"api/kernels/{kernel['id']}")
+
+    def ask(self, method: str, path: str) -> bytes:
+        """Send one request to the server and return what it answers."""
+        headers = {"Authorization": f"token {self.token}"}
+        request = urllib.request.Request(f"{self.url}{path}", headers=headers, method=method)
+        with urllib.request.urlopen(request, timeout=30) as answer:
+            content: bytes = answer.read()
+        return content
 
 
 def private_environment(home: Path) -> dict[str, str]:

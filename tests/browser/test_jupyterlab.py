@@ -28,6 +28,13 @@ def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LabServer]:
         yield server
 
 
+@pytest.fixture(autouse=True)
+def no_kernel_left(lab: LabServer, page: Page) -> Iterator[None]:
+    """End each test's kernel before its page closes, so that tests do not share the machine."""
+    yield
+    lab.stop_kernels()
+
+
 def add_notebook(lab: LabServer, name: str, *code: str) -> str:
     cells = [new_markdown_cell(f"# {name}"), *(new_code_cell(text) for text in code)]
     nbformat.write(new_notebook(cells=cells, metadata=METADATA), lab.folder / name)

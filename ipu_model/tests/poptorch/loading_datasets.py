@@ -196,12 +196,15 @@ class Lengths:
 
 
 class Once:
-    """An iterable whose data can be read only once."""
+    """An iterable whose data can be read only once; counts how often that was tried."""
 
-    def __init__(self, length: int) -> None:
+    def __init__(self, length: int, counter: Any) -> None:
         self.items = list(range(length))
+        self.counter = counter
 
     def __iter__(self) -> Iterator[Tensor]:
+        with self.counter.get_lock():
+            self.counter.value += 1
         while self.items:
             yield torch.tensor(self.items.pop(0))
 

@@ -149,7 +149,8 @@ def test_a_killed_process_is_noticed_at_once(access: Make, strategy: SharingStra
     accessor = access(Numbers(9), sharing_strategy=strategy, early_preload=True)
     assert next(accessor)[0] == 0
     os.kill(pid_of(accessor), signal.SIGKILL)
-    wait_for_end(pid_of(accessor))
+    for process in loader_processes():
+        process.join(TIMEOUT_IN_S)
     with pytest.raises(AssertionError, match=r"An error occurred in the data fetcher.*signal 9 \(SIGKILL\)"):
         next(accessor)
 
@@ -163,6 +164,25 @@ def test_a_process_killed_while_an_item_is_awaited(access: Make) -> None:
 
 def _kills_itself() -> Iterator[torch.Tensor]:
     yield torch.zeros(1)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def test_a_killed_process_is_noticed_although_its_children_live_on(access: Make) -> None:
+    # They hold its end of the pipe open, so its death alone does not close it.
+    accessor = access(_kills_itself_but_not_its_child())
+    child = int(next(accessor))
+    with pytest.raises(AssertionError, match="An error occurred in the data fetcher"):
+        next(accessor)
+    assert runs(child)
+    os.kill(child, signal.SIGKILL)
+
+
+def _kills_itself_but_not_its_child() -> Iterator[torch.Tensor]:
+    child = os.fork()
+    if child == 0:
+        time.sleep(TIMEOUT_IN_S)
+        os._exit(0)
+    yield torch.tensor(child)
     os.kill(os.getpid(), signal.SIGKILL)
 
 
@@ -231,6 +251,7 @@ def test_a_process_that_does_not_listen_is_interrupted(monkeypatch: pytest.Monke
     pid = pid_of(accessor)
     accessor.terminate()
     assert not runs(pid)
+    assert accessor._worker._process.exitcode == 0
 
 
 def _sleeps_after_one() -> Iterator[torch.Tensor]:
@@ -246,6 +267,7 @@ def test_a_process_that_ignores_interrupts_is_forced(monkeypatch: pytest.MonkeyP
     pid = pid_of(accessor)
     accessor.terminate()
     assert not runs(pid)
+    assert accessor._worker._process.exitcode == -signal.SIGKILL
 
 
 def _ignores_signals() -> Iterator[torch.Tensor]:

@@ -59,13 +59,22 @@ def _value(hyper: Hyper, attribute: str) -> tuple[object, bool]:
     return getattr(hyper, attribute), attribute != "nesterov" and attribute in hyper.variable
 
 
+def _hint(attribute: str) -> str:
+    if attribute == "nesterov":
+        return "It selects code: destroy and compile again"
+    return (
+        "Use an optimiser of poptorch.optim and mark it before compiling with "
+        f'opt.variable_attrs.markAsVariable("{attribute}")'
+    )
+
+
 def _compare(attribute: str, where: str, old: tuple[object, bool], new: tuple[object, bool]) -> None:
     (before, was_variable), (after, is_variable) = old, new
-    hint = f'Mark it with opt.variable_attrs.markAsVariable("{attribute}") before compiling'
+    hint = _hint(attribute)
     if was_variable and not is_variable:
         raise Error(
             f"Can not replace a non constant value with a constant value: {attribute} of {where} was "
-            f"compiled as a variable. {hint} on the new optimiser too."
+            f"compiled as a variable. {hint}, on the new optimiser too."
         )
     if is_variable and not was_variable:
         raise Error(

@@ -46,7 +46,6 @@ class WorkerProcess:
         if strategy is SharingStrategy.ForkServer:
             _preload_fork_server()
         self.ring_file = SharedFile.in_memory()
-        self._owner = os.getpid()
         self._ended = False
         self._connection, childs_end = context.Pipe()
         parcel = _pack(dataset, strategy)
@@ -56,7 +55,7 @@ class WorkerProcess:
             policy=policy,
             ambient=Ambient.capture(),
             start_method=multiprocessing.get_start_method(allow_none=True),
-            parent_pid=self._owner,
+            parent_pid=os.getpid(),
             connection=childs_end,
             parents_connection=self._connection if strategy is SharingStrategy.Fork else None,
         )
@@ -114,9 +113,9 @@ class WorkerProcess:
     def terminate(self) -> None:
         """End the process: ask, then interrupt, then force it.
 
-        Does nothing the second time, or in a forked copy of this process.
+        Does nothing the second time.
         """
-        if self._ended or os.getpid() != self._owner:
+        if self._ended:
             return
         self._ended = True
         try:

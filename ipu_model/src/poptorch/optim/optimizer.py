@@ -131,7 +131,7 @@ class Optimizer(_Base):
         return self._pending is not None
 
     def _take_pending(self) -> tuple[Tensors | None, Tensors | None] | None:
-        """Return (state, scalars) to upload before the next run and forget them; None if there is nothing."""
+        """Return (state, scalars) to copy to the device before the next run, once; None if there are none."""
         pending, self._pending = self._pending, None
         return None if pending is None else (pending.state, pending.parameters)
 

@@ -14,6 +14,7 @@ import hashlib
 import importlib.util
 import json
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -26,7 +27,13 @@ from setup_errors import SetupError, explain
 
 ROOT = Path(__file__).resolve().parents[1]
 INPUTS = ("requirements.txt", "pyproject.toml", "ipu_model/pyproject.toml", "tools/bootstrap.py")
-IMPORTS = "import torch, torchvision, jupyterlab, poptorch, ipu_course"
+# Our own two are only looked for: an error in their code is for the tests to tell.
+IMPORTS = """
+import importlib.util, torch, torchvision, jupyterlab
+for name in ("poptorch", "ipu_model", "ipu_course"):
+    if importlib.util.find_spec(name) is None:
+        raise ImportError(f"{name} was not installed")
+"""
 GIB = 2**30
 # On Linux: 5.4 GiB in .venv, and the 1.5 of the download twice, in pip's cache and in the temporary folder.
 COMFORTABLE_SPACE = (9 if sys.platform == "linux" else 4) * GIB
@@ -86,7 +93,7 @@ def make_venv(venv: Path) -> None:
 def run(command: list[str], log: Path) -> None:
     """Run a command, everything it says going to the log and the telling lines to the screen."""
     with log.open("a", encoding="utf-8", errors="replace") as file:
-        file.write(f"$ {' '.join(command)}\n")
+        file.write(f"$ {shlex.join(command)}\n")
         with subprocess.Popen(
             command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace"
         ) as process:

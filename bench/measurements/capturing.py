@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import poptorch
 import torch
 import torchvision
 
+import poptorch
 from measurements.stepping import WithLoss
 from measurements.timing import Row, elapsed
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from functools import partial
 
 from measurements.timing import Row, medians
 
@@ -11,8 +12,10 @@ from measurements.timing import Row, medians
 def rows(rounds: int) -> list[Row]:
     """Measure both imports."""
     actions = {
-        name: lambda code=code: subprocess.run([sys.executable, "-c", code], check=True)
+        name: partial(subprocess.run, [sys.executable, "-c", code], check=True)
         for name, code in (("torch", "import torch"), ("poptorch", "import torch, poptorch"))
     }
     took = medians(actions, 3)
-    return [Row.seconds("import poptorch, beyond importing torch", took["poptorch"] - took["torch"], at_most=2)]
+    return [
+        Row.seconds("import poptorch, beyond importing torch", took["poptorch"] - took["torch"], at_most=2)
+    ]

@@ -5,12 +5,12 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable
 
-import poptorch
 import torch
 import torch.nn.functional as F
 import torchvision
 from torch import Tensor, nn
 
+import poptorch
 from measurements.timing import Row, elapsed, medians
 
 Step = Callable[[], object]
@@ -82,7 +82,9 @@ def _mnist(rounds: int) -> dict[str, float]:
     options.setExecutionStrategy(poptorch.PipelinedExecution("B1", "B2", "B3", "B4"))
     options.Training.gradientAccumulation(10)
     # The loss is computed after the last block has ended, which PopTorch refuses: enter it again.
-    training = poptorch.trainingModel(_LossInLastBlock(network), options, poptorch.optim.AdamW(network.parameters()))
+    training = poptorch.trainingModel(
+        _LossInLastBlock(network), options, poptorch.optim.AdamW(network.parameters())
+    )
     optimiser = torch.optim.AdamW(plain.parameters())
 
     def eager() -> None:

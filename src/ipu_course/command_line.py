@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from typing import Sequence
 
@@ -38,4 +39,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print(f"python -m ipu_course {parsed.program}: stopped", file=sys.stderr)
         return 130
+    except BrokenPipeError:
+        # Whoever read the output has gone (`| head`). Python would complain once more when it empties it.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
     return 0

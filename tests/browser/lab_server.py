@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 STARTUP_SECONDS = 120
 SETTINGS = {
@@ -39,9 +40,9 @@ class LabServer:
         kernels = self.kernels()
         return bool(kernels) and all(kernel["execution_state"] == "idle" for kernel in kernels)
 
-    def kernels(self) -> list[dict[str, str]]:
+    def kernels(self) -> list[dict[str, Any]]:
         """Return what the server says about each of its kernels."""
-        found: list[dict[str, str]] = json.loads(self.ask("GET", "api/kernels"))
+        found: list[dict[str, Any]] = json.loads(self.ask("GET", "api/kernels"))
         return found
 
     def stop_kernels(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -10,8 +11,10 @@ from pathlib import Path
 import nbformat
 from lab_server import LabServer
 from nbformat import NotebookNode
+from nbformat.reader import NotJSONError
 from playwright.sync_api import Page
 
+PANEL = ".jp-NotebookPanel:not(.lm-mod-hidden)"
 OPEN_MILLISECONDS = 120_000
 RUN_SECONDS = 900
 # An idle kernel and no new cell in as many looks, a second or more each: it died, or a dialog is open.
@@ -56,11 +59,18 @@ class NotebookPage:
         return self.server.folder / self.name
 
     def open(self) -> None:
-        """Clear the notebook, open it and wait until its kernel is ready."""
+        """Clear the notebook, open it and wait until its kernel takes requests from this page.
+
+        JupyterLab shows a kernel as idle before it has asked for one, and drops what is run until then.
+        """
         clear_outputs(self.path)
         self.page.goto(self.server.notebook_url(self.name), timeout=OPEN_MILLISECONDS)
-        ready = '.jp-NotebookPanel:not(.lm-mod-hidden) .jp-Notebook-ExecutionIndicator[data-status="idle"]'
-        self.page.wait_for_selector(ready, timeout=OPEN_MILLISECONDS)
+        deadline = time.monotonic() + OPEN_MILLISECONDS / 1_000
+        while not any(kernel["connections"] for kernel in self.server.kernels()):
+            if time.monotonic() > deadline:
+                raise NotebookFailed(f"{self.name}: no kernel was started")
+            self.page.wait_for_timeout(200)
+        self.page.wait_for_selector(f'{PANEL} [data-status="idle"]', timeout=OPEN_MILLISECONDS)
 
     def run_all(self) -> NotebookNode:
         """Choose Run > Run All Cells, wait for the last cell, and return the saved notebook.
@@ -93,12 +103,14 @@ class NotebookPage:
         for _ in range(50):
             self.page.wait_for_timeout(100)
             if self.path.stat().st_mtime_ns != before:
-                break
+                # The server writes in place: a file that is not whole yet is read again.
+                with contextlib.suppress(NotJSONError):
+                    return nbformat.read(self.path, as_version=4)
         return nbformat.read(self.path, as_version=4)
 
     def widgets_shown(self) -> int:
         """Return how many outputs show a live widget; NotebookFailed where one shows an error instead."""
-        text = self.page.locator(".jp-NotebookPanel:not(.lm-mod-hidden)").inner_text()
+        text = self.page.locator(PANEL).inner_text()
         for failure in WIDGET_FAILURES:
             if failure in text:
                 raise NotebookFailed(f"{self.name}: an output says {failure!r}")

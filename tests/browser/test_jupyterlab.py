@@ -65,6 +65,7 @@ def test_a_cell_that_raises_fails_the_run_with_its_error(page: Page, lab: LabSer
         opened(page, lab, name).run_all()
 
 
+@pytest.mark.slow
 def test_a_kernel_that_dies_fails_the_run(page: Page, lab: LabServer) -> None:
     name = add_notebook(lab, "dies.ipynb", "import os", "os._exit(1)", "print(1)")
     with pytest.raises(NotebookFailed, match="stopped after"):

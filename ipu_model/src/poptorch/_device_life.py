@@ -5,8 +5,10 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Any
 
+import torch
 from torch import nn
 
+from ipu_model.graph import Graph
 from ipu_model.numerics.session import Reduction, Session
 from poptorch._errors import createPoptorchError
 from poptorch.enums import ConnectionType, ReductionType
@@ -15,8 +17,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from poptorch._optimisation import Optimisation
-    from poptorch._weights import HostVersion, HostWeights
-    from poptorch._wrapping import Wrapping
+    from poptorch._weights import HostWeights
+    from poptorch._wrapping import HostLink, Wrapping
     from poptorch.options import Options
 
 _logger = logging.getLogger("poptorch::python")
@@ -25,8 +27,8 @@ _logger = logging.getLogger("poptorch::python")
 class DeviceLife:
     """The part of `PoplarExecutor` that owns the device copy of the weights.
 
-    `_dirty` means the device has newer weights than the host; `_version` counts the host's versions, so that an
-    inference executor tied to this one knows when to upload.
+    `_dirty` means the device has newer weights than the host; `_link.version` counts the host's versions, so that an
+    inference executor tied to this one knows when to upload (its `_sources` are the links of those it is tied to).
     """
 
     _user_model: nn.Module
@@ -34,17 +36,16 @@ class DeviceLife:
     _training: bool
     _session: Session | None
     _host: HostWeights
-    _version: HostVersion
+    _link: HostLink
     _optimisation: Optimisation | None
     _wrapping: Wrapping | None
-    _sources: Sequence[DeviceLife]
+    _sources: Sequence[HostLink]
     _uploaded_versions: list[int]
     _attached: bool
     _dirty: bool
-    _quiet: bool
     _has_run: bool
     _rng_state: list[int] | None
-    _graph: Any
+    _graph: Graph | None
     _arguments: Any
 
     # --- attachment -------------------------------------------------------------------------------------------
@@ -64,7 +65,6 @@ class DeviceLife:
 
     def _attach(self) -> None:
         assert self._session is not None
-        self._attached = True
         self._refresh_sources()
         if self._optimisation is not None and self._has_run:
             self._optimisation.weights_replaced()
@@ -73,6 +73,7 @@ class DeviceLife:
             self._session.randomness.restore(self._rng_state)
         if self._optimisation is not None:
             self._optimisation.attach()
+        self._attached = True
 
     def detachFromDevice(self) -> None:
         """Bring weights, optimiser state and random state back (inference: random state only), free the device.
@@ -83,16 +84,16 @@ class DeviceLife:
         self._require_compiled()
         if not self._attached:
             raise createPoptorchError("Device is not attached.")
-        self._leave_device()
-
-    def _leave_device(self) -> None:
         assert self._session is not None
+        self._bring_state_back()
+        self._rng_state = self._session.randomness.state()
+        self._attached = False
+
+    def _bring_state_back(self) -> None:
         if self._training:
             self.copyWeightsToHostIfNeeded()
         if self._optimisation is not None:
             self._optimisation.detach()
-        self._rng_state = self._session.randomness.state()
-        self._attached = False
 
     def isAttachedToDevice(self) -> bool:
         """Whether the executor holds the device."""
@@ -103,11 +104,14 @@ class DeviceLife:
         if self._session is None:
             return
         if self._attached:
-            self._leave_device()
-        self._session, self._graph, self._arguments = None, None, None
-        self._has_run = False
+            self._bring_state_back()
+        self._drop_executable()
         if self._wrapping is not None:
             self._wrapping.undo()
+
+    def _drop_executable(self) -> None:
+        self._session, self._graph, self._arguments = None, None, None
+        self._attached = self._dirty = self._has_run = False
         if self._optimisation is not None:
             self._optimisation.release()
 
@@ -124,7 +128,7 @@ class DeviceLife:
 
     def copyWeightsToHostIfNeeded(self) -> bool:
         """Copy the weights to the host if the device has newer ones; return whether that was so."""
-        if self._quiet or not self._dirty or not self._attached:
+        if not self._dirty or not self._attached:
             return False
         self._download_weights()
         return True
@@ -139,13 +143,13 @@ class DeviceLife:
         if self._optimisation is not None:
             self._optimisation.weights_replaced()
         self._upload_weights()
-        self._version.number += 1
+        self._link.version += 1
 
     def copyNamedBuffersToDevice(self) -> None:
         """Upload only the buffers that `Options.updatableNamedBuffers` names.
 
         Raises:
-            Error: not compiled, none named, or names the model does not have.
+            Error: not compiled, not attached, or none named.
         """
         self._require_attached("copyNamedBuffersToDevice")
         names = self._options._Popart.options.get("updatableNamedBuffers") or []
@@ -153,12 +157,8 @@ class DeviceLife:
             raise createPoptorchError(
                 "No named buffers marked as updatable. Name them in poptorch.Options().updatableNamedBuffers([...]) first."
             )
-        assert self._session is not None
-        values = self._host.values
-        unknown = [name for name in names if name not in values]
-        if unknown:
-            raise createPoptorchError(f"updatableNamedBuffers: no buffer named {unknown} in the model.")
-        self._session.upload({name: values[name] for name in names})
+        assert self._session is not None and self._graph is not None
+        self._session.upload(self._host.values(tuple(v for v in self._graph.variables if set(v.names) & set(names))))
 
     def load_state_dict(self, state_dict: dict[str, Any], strict: bool = True) -> Any:
         """Load into the user's module, then upload if attached; return torch's report of missing and unexpected keys."""
@@ -167,38 +167,33 @@ class DeviceLife:
             self.copyWeightsToDevice()
         return result
 
+    @torch.inference_mode(False)
     def _upload_weights(self) -> None:
-        assert self._session is not None
-        self._quiet = True
-        try:
-            self._session.upload(self._host.values)
-        finally:
-            self._quiet = False
+        assert self._session is not None and self._graph is not None
+        self._session.upload(self._host.values(self._graph.variables))
         self._dirty = False
-        self._uploaded_versions = [source._version.number for source in self._sources]
+        self._uploaded_versions = [source.version for source in self._sources]
 
+    @torch.inference_mode(False)
     def _download_weights(self) -> None:
         assert self._session is not None
-        self._quiet = True
-        try:
-            self._host.store(self._session.download())
-        finally:
-            self._quiet = False
+        self._host.store(self._session.download())
         self._dirty = False
-        self._version.number += 1
+        self._link.version += 1
 
     def _refresh_sources(self) -> None:
         """Let the training executors this one is tied to bring newer weights to the host."""
         for source in self._sources:
-            source.copyWeightsToHostIfNeeded()
+            source.refresh()
 
     def _bring_up_to_date(self) -> None:
         """Before a run: upload weights if a tied training executor has changed the host's, and pending state."""
         self._refresh_sources()
-        if self._uploaded_versions != [source._version.number for source in self._sources]:
+        if self._uploaded_versions != [source.version for source in self._sources]:
             self._upload_weights()
         if self._optimisation is not None and self._optimisation.has_pending:
             self.copyWeightsToHostIfNeeded()
+            self._upload_weights()
             self._optimisation.upload_pending()
 
     # --- optimiser and random state ---------------------------------------------------------------------------

@@ -12,22 +12,21 @@ from torch import nn
 
 from ipu_model.graph import Graph
 from ipu_model.numerics.session import Session
-from poptorch import _hooks
 from poptorch._binding import BoundArguments, Signature, check_same
 from poptorch._blocks import module_repr
-from poptorch._compilation import arithmetic_of, batching_of, refuse_missing, returns_of, trace
+from poptorch._compilation import arithmetic_of, batching_of, check_options, returns_of, trace
 from poptorch._device_life import DeviceLife
 from poptorch._errors import createPoptorchError
-from poptorch.options.applied import log_options
 from poptorch._optimisation import Optimisation
 from poptorch._outputs import present, synthetic
+from poptorch._parameter import ParameterView
 from poptorch._progress import compilation_progress
 from poptorch._refused import RefusedMethods
-from poptorch._weights import HostVersion, HostWeights
-from poptorch._wrapping import Wrapping, training_executors
+from poptorch._weights import HostWeights
+from poptorch._wrapping import HostLink, Wrapping, links_into
 from poptorch.enums import ConnectionType, OutputMode
 from poptorch.options import Options
-from poptorch.options.popart_keys import validate_options
+from poptorch.strategies import ShardedExecution
 
 _logger = logging.getLogger("poptorch::python")
 
@@ -41,29 +40,29 @@ class PoplarExecutor(DeviceLife, RefusedMethods):
     def __init__(
         self, model: nn.Module, options: Options | None, training: bool, optimizer: torch.optim.Optimizer | None = None
     ) -> None:  # fmt: skip
-        self._user_model = model
         self._training = training
         self._options = _own_options(options, training)
-        self._traced_model = copy.copy(model)
+        self._traced_model = _shallow_copy(model)
+        # An inference executor's module is the copy, so that its `model.eval()` reaches what is traced.
+        self._user_model = model if training else self._traced_model
         self._signature = Signature(self._traced_model.forward)
         self._arguments: BoundArguments | None = None
         self._graph: Graph | None = None
         self._session: Session | None = None
         self._attached = False
         self._dirty = False
-        self._quiet = False
         self._has_run = False
         self._warned_contiguous = False
         self._rng_state: list[int] | None = [self._options.random_seed] if self._options.exists("random_seed") else None
-        self._sources = [] if training else training_executors(model)
+        self._link = HostLink(self)
+        self._sources = [] if training else links_into(model)
         self._uploaded_versions: list[int] = []
-        self._host = HostWeights(model)
-        self._version = HostVersion()
+        self._host = HostWeights(self._traced_model)
         self._optimisation: Optimisation | None = None
         self._wrapping: Wrapping | None = None
         if training:
             self._optimisation = Optimisation(optimizer, model, self._options)
-            self._wrapping = Wrapping(model, self._host.tensors, self)
+            self._wrapping = Wrapping(model, self._host.tensors(), self, self._link)
 
     @property
     def model(self) -> nn.Module:
@@ -78,7 +77,8 @@ class PoplarExecutor(DeviceLife, RefusedMethods):
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__") or "_user_model" not in self.__dict__:
             raise AttributeError(name)
-        return getattr(self._user_model, name)
+        value = getattr(self._user_model, name)
+        return ParameterView(value, name) if isinstance(value, nn.Parameter) else value
 
     def __repr__(self) -> str:
         return module_repr(self._traced_model)
@@ -92,6 +92,7 @@ class PoplarExecutor(DeviceLife, RefusedMethods):
         """Set evaluation mode, like `train(False)`."""
         return self.train(False)
 
+    @torch.inference_mode(False)
     def compile(self, *args: Any, **kwargs: Any) -> None:
         """Build the executable from sample arguments, upload weights and attach (unless offline)."""
         arguments = self._contiguous(self._signature.bind(args, kwargs))
@@ -104,6 +105,7 @@ class PoplarExecutor(DeviceLife, RefusedMethods):
         """Whether there is an executable."""
         return self._session is not None
 
+    @torch.inference_mode(False)
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Compile and attach if needed, run one call, return what forward returned for its micro-batches.
 
@@ -124,32 +126,37 @@ class PoplarExecutor(DeviceLife, RefusedMethods):
         self._bring_up_to_date()
         inputs = arguments.tensors
         if self._options._Popart.options.get("syntheticDataMode"):
-            inputs = synthetic(inputs)
-        results = self._session.run(inputs)
+            results = self._session.run(synthetic(inputs))
+        else:
+            results = self._session.run(row_major(inputs))
         self._after_run()
         return present(self._graph, results)
 
     def _compile(self, arguments: BoundArguments) -> None:
         """Trace, check and build; a failure leaves the executor as it was before."""
-        refuse_missing(self._options, self._training)
-        log_options(self._options)
-        validate_options(self._options.toDict())
+        check_options(self._options, self._training)
         self._refresh_sources()
-        self._host = HostWeights(self._traced_model)
-        with compilation_progress(self._options), _hooks.around_trace():
-            graph = trace(
-                self._traced_model, self._options, arguments, training=self._training, before=_hooks.run_before
-            )
-            seed = self._rng_state[0] if self._rng_state else secrets.randbits(31)
-            session = Session(
-                graph, batching_of(self._options), returns_of(self._options), arithmetic=arithmetic_of(self._options),
-                reduction=self._reduction(), seed=seed,
-            )  # fmt: skip
-            if self._optimisation is not None:
-                self._optimisation.connect(session, graph, self._traced_model, self._options, seed)
-        self._graph, self._session, self._arguments = graph, session, _without_values(arguments)
-        if self._options.connection_type != ConnectionType.Never:
-            self._attach()
+        warn_about_dicts(arguments)
+        try:
+            with compilation_progress(self._options):
+                self._graph = trace(self._traced_model, self._options, arguments, training=self._training)
+                self._session = self._build(self._graph)
+            self._arguments = without_values(arguments)
+            if self._options.connection_type != ConnectionType.Never:
+                self._attach()
+        except BaseException:
+            self._drop_executable()
+            raise
+
+    def _build(self, graph: Graph) -> Session:
+        seed = self._rng_state[0] if self._rng_state else secrets.randbits(31)
+        session = Session(
+            graph, batching_of(self._options), returns_of(self._options), arithmetic=arithmetic_of(self._options),
+            reduction=self._reduction(), seed=seed,
+        )  # fmt: skip
+        if self._optimisation is not None:
+            self._optimisation.connect(session, graph, self._traced_model, self._options, seed)
+        return session
 
     def _after_run(self) -> None:
         self._has_run = True

@@ -3,32 +3,60 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
 from ipu_model.capture.variables import slots_of
-
-
-@dataclass
-class HostVersion:
-    """Counts changes of the host's weights that came from the device or were asked to go there."""
-
-    number: int = 0
+from ipu_model.graph import Variable
+from poptorch._errors import createPoptorchError
 
 
 class HostWeights:
-    """The parameters and buffers of a module, by the name of their device variable."""
+    """The parameters and buffers of a module as they are registered at the moment of each transfer.
+
+    No method brings anything from a device: wrapped tensors are read as plain ones.
+    """
 
     def __init__(self, module: nn.Module) -> None:
-        slots = slots_of(module)
-        self.tensors: list[Tensor] = [slot.tensor for slot in slots]
-        self.values: dict[str, Tensor] = {slot.names[0]: slot.tensor for slot in slots if not slot.is_constant}
+        self._module = module
+
+    def tensors(self) -> list[Tensor]:
+        """Return all distinct parameters and buffers."""
+        with torch._C.DisableTorchFunctionSubclass():
+            return [slot.tensor for slot in slots_of(self._module)]
+
+    def values(self, variables: tuple[Variable, ...]) -> dict[str, Tensor]:
+        """Return the host's values of device variables, by the variables' names.
+
+        Raises:
+            Error: a tensor has another shape than the program was compiled for.
+        """
+        registered = self._registered()
+        found: dict[str, Tensor] = {}
+        for variable in variables:
+            tensor = registered.get(variable.name)
+            if tensor is None:
+                continue
+            if tuple(tensor.shape) != variable.spec.shape:
+                raise createPoptorchError(
+                    f"'{variable.name}' has shape {list(tensor.shape)}, but the model was compiled for "
+                    f"{list(variable.spec.shape)}. Call destroy() on the model first to compile it again."
+                )
+            found[variable.name] = tensor
+        return found
 
     def store(self, values: Mapping[str, Tensor]) -> None:
         """Copy device values into the host's tensors, in place, so that every reference to them sees it."""
-        with torch.no_grad():
-            for name, tensor in self.values.items():
-                if name in values:
-                    tensor.copy_(values[name])
+        registered = self._registered()
+        with torch.no_grad(), torch._C.DisableTorchFunctionSubclass():
+            for name, value in values.items():
+                if name in registered:
+                    torch.Tensor.copy_(registered[name], value)
+
+    def _registered(self) -> dict[str, Tensor]:
+        """Return plain tensors that share the storage of the registered ones."""
+        with torch._C.DisableTorchFunctionSubclass():
+            return {
+                name: torch.Tensor.detach(slot.tensor) for slot in slots_of(self._module) for name in slot.names
+            }  # fmt: skip

@@ -1,139 +1,200 @@
 """How reading a trained module on the host brings its weights back from the device first.
 
 `trainingModel` changes the class of the user's module, its parameters and its buffers. The new classes do what the
-old ones did, after asking the training executor to copy newer device weights to the host.
+old ones did, after asking the training executors to copy newer device weights to the host. A tensor that several
+training models share has one new class that asks all of them.
 """
 
 from __future__ import annotations
 
+import itertools
 import weakref
-from collections.abc import Iterable
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
+from poptorch._errors import createPoptorchError
+
 if TYPE_CHECKING:
-    from poptorch._executor import PoplarExecutor
+    from poptorch._device_life import DeviceLife
 
 _MODULE_TRIGGERS = frozenset({"_parameters", "_buffers", "forward"})
+_runs = itertools.count(1)
 
 
 class HostLink:
-    """The way from a wrapped object to its training executor."""
+    """The way from a wrapped object to its training executor, which it does not keep alive.
 
-    def __init__(self, executor: PoplarExecutor) -> None:
+    `version` counts the changes of the host's weights that came from the device or were sent to it, so that a tied
+    inference executor knows when to upload them.
+    """
+
+    def __init__(self, executor: DeviceLife) -> None:
         self._executor = weakref.ref(executor)
+        self.version = 0
+        self.last_run = 0
 
     @property
-    def executor(self) -> PoplarExecutor | None:
+    def executor(self) -> DeviceLife | None:
         """The training executor, if it is still alive."""
         return self._executor()
 
-    def refresh(self) -> None:
-        """Copy weights to the host if the device has newer ones."""
+    def note_run(self) -> None:
+        """Remember that the executor ran later than all others."""
+        self.last_run = next(_runs)
+
+    def refresh(self) -> bool:
+        """Copy weights to the host if the device has newer ones; return whether that was so."""
         executor = self._executor()
-        if executor is not None:
-            executor.copyWeightsToHostIfNeeded()
+        return executor is not None and executor.copyWeightsToHostIfNeeded()
 
 
-def link_of(obj: Any) -> HostLink | None:
-    """Return the link of a wrapped module, parameter or buffer, else `None`; reads nothing from the device."""
-    return type(obj).__dict__.get("_poptorch_link")
+Links = tuple[HostLink, ...]
 
 
-def training_executors(module: nn.Module) -> list[PoplarExecutor]:
-    """Return the training executors that own any parameter or buffer of `module`."""
-    found: dict[int, PoplarExecutor] = {}
+def refresh(links: Links) -> None:
+    """Bring newer weights to the host; of a tensor on several devices the one that ran last is what remains."""
+    if len(links) == 1:
+        links[0].refresh()
+        return
+    for link in sorted(links, key=lambda link: link.last_run):
+        link.refresh()
+
+
+def links_of(obj: Any) -> Links:
+    """Return the links of a wrapped module, parameter or buffer; reads nothing from the device."""
+    links: Links = type(obj).__dict__.get("_poptorch_links", ())
+    return links
+
+
+def original_class(obj: Any) -> type:
+    """Return the class that an object has without its wrapping."""
+    original: type = type(obj).__dict__.get("_poptorch_original", type(obj))
+    return original
+
+
+def links_into(module: nn.Module) -> list[HostLink]:
+    """Return the links of the living training executors that own any parameter or buffer of `module`."""
+    found: dict[int, HostLink] = {}
     for child in module.modules():
         registries = (object.__getattribute__(child, "_parameters"), object.__getattribute__(child, "_buffers"))
         for tensor in (t for registry in registries for t in registry.values() if t is not None):
-            link = link_of(tensor)
-            if link is not None and link.executor is not None:
-                found[id(link.executor)] = link.executor
+            found.update((id(link), link) for link in links_of(tensor) if link.executor is not None)
     return list(found.values())
 
 
 class Wrapping:
-    """The changed classes of one user module; `undo` puts the original ones back."""
+    """The changed classes of one user module; `undo` puts the original ones back.
 
-    def __init__(self, module: nn.Module, tensors: Iterable[Tensor], executor: PoplarExecutor) -> None:
-        self._link = HostLink(executor)
-        self._originals: list[tuple[Any, type]] = []
-        classes: dict[type, type] = {}
-        for tensor in tensors:
-            kind = type(tensor)
-            if kind not in classes:
-                classes[kind] = _tensor_class(kind, self._link)
-            self._change(tensor, classes[kind])
-        self._change(module, _module_class(type(module), self._link))
+    An executor that is dropped without `destroy()` is undone, too: the module is then a plain one again.
 
-    def _change(self, obj: Any, new: type) -> None:
-        self._originals.append((obj, type(obj)))
-        obj.__class__ = new
+    Raises:
+        Error: a buffer that is no plain tensor.
+    """
+
+    def __init__(self, module: nn.Module, tensors: list[Tensor], executor: DeviceLife, link: HostLink) -> None:
+        _check_buffers(module)
+        self._link = link
+        self._wrapped: list[Any] = []
+        self._classes: dict[tuple[type, Links], type] = {}
+        for obj in (*tensors, module):
+            self._set_links(obj, (*links_of(obj), link))
+            self._wrapped.append(obj)
+        self._end = weakref.finalize(executor, self._restore)
+        self._end.atexit = False
 
     def undo(self) -> None:
-        """Give every object its original class back."""
-        for obj, original in self._originals:
-            object.__setattr__(obj, "__class__", original)
-        self._originals.clear()
+        """Give every object the class back that it would have without this wrapping."""
+        self._end.detach()
+        self._restore()
+
+    def _restore(self) -> None:
+        for obj in self._wrapped:
+            self._set_links(obj, tuple(link for link in links_of(obj) if link is not self._link))
+        self._wrapped.clear()
+
+    def _set_links(self, obj: Any, links: Links) -> None:
+        original = original_class(obj)
+        key = (original, links)
+        if links and key not in self._classes:
+            make = _module_class if issubclass(original, nn.Module) else _tensor_class
+            self._classes[key] = make(original, links)
+        object.__setattr__(obj, "__class__", self._classes[key] if links else original)
 
 
-def _module_class(original: type, link: HostLink) -> type:
+def _check_buffers(module: nn.Module) -> None:
+    for name, buffer in module.named_buffers():
+        if original_class(buffer) is not torch.Tensor:
+            raise createPoptorchError(
+                f"All buffers must be an instance of torch.Tensor (Got {original_class(buffer)} for '{name}'). Register "
+                "a plain tensor, such as buffer.detach()."
+            )
+
+
+def _module_class(original: type, links: Links) -> type:
+    (link,) = links  # A module is wrapped for training once.
+
     def read(self: nn.Module, name: str) -> Any:
         if name in _MODULE_TRIGGERS:
-            link.refresh()
-        return original.__getattribute__(self, name)
-
-    def reduce(self: nn.Module, protocol: int) -> Any:
-        link.refresh()
-        return _reduced_as(self, original, protocol)
+            refresh(links)
+        return super(wrapped, self).__getattribute__(name)
 
     def destroy(self: nn.Module) -> None:
         if link.executor is not None:
             link.executor.destroy()
 
     def copy_weights(self: nn.Module) -> bool:
-        return link.executor.copyWeightsToHostIfNeeded() if link.executor is not None else False
+        return link.refresh()
 
     members = {
-        "_poptorch_link": link, "__getattribute__": read, "__reduce_ex__": reduce, "destroy": destroy,
-        "copyWeightsToHostIfNeeded": copy_weights, "__module__": original.__module__, "__doc__": original.__doc__,
+        **_copying(original, links), "_poptorch_links": links, "_poptorch_original": original,
+        "__getattribute__": read, "destroy": destroy, "copyWeightsToHostIfNeeded": copy_weights,
+        "__module__": original.__module__, "__doc__": original.__doc__,
     }  # fmt: skip
-    return type(f"Poptorch{original.__name__}", (original,), members)
+    wrapped = type(f"Poptorch{original.__name__}", (original,), members)
+    return wrapped
 
 
-def _tensor_class(original: type, link: HostLink) -> type:
+def _tensor_class(original: type, links: Links) -> type:
     def read(self: Tensor, name: str) -> Any:
-        link.refresh()
-        return original.__getattribute__(self, name)
+        refresh(links)
+        return super(wrapped, self).__getattribute__(name)
 
     def function(cls: type, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        link.refresh()
+        for kind in types:
+            refresh(kind.__dict__.get("_poptorch_links", ()))
         with torch._C.DisableTorchFunctionSubclass():
             return func(*args, **(kwargs or {}))
 
-    def reduce(self: Tensor, protocol: int) -> Any:
-        link.refresh()
-        return _reduced_as(self, original, protocol)
-
-    def deep_copy(self: Tensor, memo: dict[int, Any]) -> Any:
-        link.refresh()
-        return _as_original(self, original, lambda tensor: tensor.__deepcopy__(memo))
+    def text(self: Tensor, **kwargs: Any) -> str:
+        refresh(links)
+        return str(_as_original(self, original, lambda plain: plain.__repr__(**kwargs)))
 
     members = {
-        "_poptorch_link": link, "__getattribute__": read, "__torch_function__": classmethod(function),
-        "__reduce_ex__": reduce, "__deepcopy__": deep_copy, "__module__": original.__module__,
+        **_copying(original, links), "_poptorch_links": links, "_poptorch_original": original,
+        "__getattribute__": read, "__torch_function__": classmethod(function), "__repr__": text,
+        "__module__": original.__module__,
     }  # fmt: skip
-    return type(f"Poptorch{original.__name__}", (original,), members)
+    wrapped = type(f"Poptorch{original.__name__}", (original,), members)
+    return wrapped
 
 
-def _reduced_as(obj: Any, original: type, protocol: int) -> Any:
-    """Pickle `obj` as an instance of its original class: copies and saved files are unwrapped."""
-    return _as_original(obj, original, lambda plain: plain.__reduce_ex__(protocol))
+def _copying(original: type, links: Links) -> dict[str, Any]:
+    """Return the methods that copy and pickle a wrapped object as an instance of its original class."""
+
+    def method(name: str) -> Callable[..., Any]:
+        def plain(self: Any, *args: Any) -> Any:
+            refresh(links)
+            return _as_original(self, original, lambda obj: getattr(obj, name)(*args))
+
+        return plain
+
+    return {name: method(name) for name in ("__reduce_ex__", "__copy__", "__deepcopy__") if hasattr(original, name)}
 
 
-def _as_original(obj: Any, original: type, action: Any) -> Any:
+def _as_original(obj: Any, original: type, action: Callable[[Any], Any]) -> Any:
     wrapped = type(obj)
     object.__setattr__(obj, "__class__", original)
     try:

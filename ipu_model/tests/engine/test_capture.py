@@ -7,12 +7,11 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 from torch.fx.experimental.proxy_tensor import make_fx
+from tracing_support import ops_of, traced
 
 from ipu_model import tracing
 from ipu_model.errors import Error
 from ipu_model.graph import Phase
-
-from tracing_support import ops_of, traced
 
 aten = torch.ops.aten
 
@@ -58,13 +57,20 @@ def test_backward_ops_are_placed_where_their_forward_ops_were(three_blocks) -> N
     assert place[aten.convolution_backward.default, Phase.BACKWARD] == 0
     assert place[aten.threshold_backward.default, Phase.BACKWARD] == 1
     assert place[aten.nll_loss_backward.default, Phase.BACKWARD] == 2
-    matmuls = [n.meta["placement"].ipu for n in ops_of(three_blocks)
-               if n.target is aten.mm.default and n.meta["phase"] is Phase.BACKWARD]
+    matmuls = [
+        n.meta["placement"].ipu
+        for n in ops_of(three_blocks)
+        if n.target is aten.mm.default and n.meta["phase"] is Phase.BACKWARD
+    ]
     assert matmuls == [2, 2, 1, 1], "two products per linear layer, last layer first"
 
 
 def test_scopes_are_the_dotted_names_of_submodules(three_blocks) -> None:
-    scopes = {node.target: node.meta["scope"] for node in ops_of(three_blocks) if node.meta["phase"] is Phase.FORWARD}
+    scopes = {
+        node.target: node.meta["scope"]
+        for node in ops_of(three_blocks)
+        if node.meta["phase"] is Phase.FORWARD
+    }
     assert scopes[aten.convolution.default] == "conv"
     assert scopes[aten.nll_loss_forward.default] == ""
 
@@ -111,7 +117,10 @@ def test_integer_buffers_are_constants_and_their_counters_vanish() -> None:
     graph = traced(model, torch.randn(4, 3), training=False)
     assert "norm.num_batches_tracked" not in {v.name for v in graph.variables}
     assert graph.constants == {}
-    assert {v.name for v in graph.variables if v.node in graph.mutated} == {"norm.running_mean", "norm.running_var"}
+    assert {v.name for v in graph.variables if v.node in graph.mutated} == {
+        "norm.running_mean",
+        "norm.running_var",
+    }
     assert graph.assigned == frozenset(), "batch normalisation's own updates are not the program's"
     assert model.norm.num_batches_tracked.item() == 0
 
@@ -126,7 +135,9 @@ def test_the_same_number_of_ops_as_make_fx(three_blocks) -> None:
         return outputs, loss, torch.autograd.grad(loss, weights, seed)
 
     weights = [p.detach().clone().requires_grad_() for p in model.parameters()]
-    reference = make_fx(step)(weights, torch.randn(2, 1, 8, 8), torch.zeros(2, dtype=torch.long), torch.ones(()))
+    reference = make_fx(step)(
+        weights, torch.randn(2, 1, 8, 8), torch.zeros(2, dtype=torch.long), torch.ones(())
+    )
     reference.graph.eliminate_dead_code()
     ignored = {aten.detach.default}
     theirs = [n.target for n in reference.graph.nodes if n.op == "call_function" and n.target not in ignored]
@@ -146,7 +157,9 @@ def test_only_losses_that_reach_an_output_count() -> None:
             return F.mse_loss(y, x)
 
     graph = traced(Net(), torch.randn(2, 3))
-    assert [n.target for n in ops_of(graph) if n.meta["phase"] is Phase.FORWARD].count(aten.mse_loss.default) == 1
+    assert [n.target for n in ops_of(graph) if n.meta["phase"] is Phase.FORWARD].count(
+        aten.mse_loss.default
+    ) == 1
     assert graph.loss is not None and graph.loss.startswith("mse_loss")
 
 

@@ -9,13 +9,13 @@ import torch
 import torch.nn.functional as F
 import torchvision
 from torch import Tensor, nn
+from tracing_support import traced
 
 from ipu_model.batching import Batching, Keep, Returns
 from ipu_model.capture.torch_private import mkldnn_disabled
 from ipu_model.errors import Error
 from ipu_model.numerics.replay import Arithmetic
 from ipu_model.numerics.session import Session
-from tracing_support import traced
 
 
 class Classifier(nn.Module):
@@ -175,9 +175,7 @@ def test_results_do_not_share_memory_with_weights_inputs_or_each_other() -> None
             y = x + 1
             return self.weight, x, y, y, y[:, 1:]
 
-    session = Session(
-        traced(Net(), torch.zeros(2, 3), training=False), Batching(), Returns()
-    )
+    session = Session(traced(Net(), torch.zeros(2, 3), training=False), Batching(), Returns())
     session.upload({"weight": torch.ones(3)})
     x = torch.zeros(2, 3)
     results = session.run([x])

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 import random
+import signal
 import time
 from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import torch
+from loading_processes import TIMEOUT_IN_S
 from torch import Tensor
 from torch.utils.data import Dataset, IterableDataset, get_worker_info
 
@@ -129,6 +131,21 @@ class Slow(Numbers):
     def __getitem__(self, index: int) -> Tensor:
         time.sleep(self.seconds)
         return super().__getitem__(index)
+
+
+class Sleeps:
+    """Delivers one item, sets a flag and sleeps; can be deaf to signals."""
+
+    def __init__(self, asleep: Any, deaf_to: tuple[signal.Signals, ...] = ()) -> None:
+        self.asleep = asleep
+        self.deaf_to = deaf_to
+
+    def __iter__(self) -> Iterator[Tensor]:
+        for number in self.deaf_to:
+            signal.signal(number, signal.SIG_IGN)
+        yield torch.zeros(1)
+        self.asleep.value = 1
+        time.sleep(TIMEOUT_IN_S)
 
 
 class Counted(Numbers):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import signal
 import subprocess
@@ -14,14 +13,14 @@ from typing import Any
 
 import pytest
 import torch
-from loading_datasets import Changing, Dies, Fails, Numbers, Stream, WithStrings
+from loading_datasets import Changing, Dies, Fails, Numbers, Sleeps, Stream, WithStrings
+from loading_processes import TIMEOUT_IN_S, counter, loader_processes, runs, wait_for
 
 from ipu_model.errors import Error
 from poptorch._loading import AsynchronousDataAccessor, DataLoader
 from poptorch.enums import DataLoaderMode, SharingStrategy
 from poptorch.options import Options
 
-TIMEOUT_IN_S = 60
 Make = Callable[..., AsynchronousDataAccessor]
 
 
@@ -41,31 +40,10 @@ def access() -> Iterator[Make]:
     assert loader_processes() == []
 
 
-def loader_processes() -> list[Any]:
-    """Return the loaders' processes of this program that still run."""
-    return [child for child in multiprocessing.active_children() if child.name == "poptorch-loader"]
-
-
 def pid_of(accessor: AsynchronousDataAccessor) -> int:
     pid = accessor._worker.pid
     assert pid is not None
     return pid
-
-
-def runs(pid: int) -> bool:
-    """Return whether a process runs; a zombie, which nobody has asked about yet, does not."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
-    except FileNotFoundError:
-        return False
-
-
-def wait_for_end(pid: int) -> None:
-    """Return as soon as a process has ended; fail if it never does."""
-    end = time.monotonic() + TIMEOUT_IN_S
-    while runs(pid):
-        assert time.monotonic() < end, "the process did not end"
-        time.sleep(0.01)
 
 
 # Before the first item.
@@ -131,7 +109,7 @@ def test_items_before_a_bad_one_still_arrive(access: Make, capfd: pytest.Capture
 
 def test_a_bad_item_is_reported_after_all_good_ones(access: Make) -> None:
     accessor = access(Fails(9, bad=4), buffer_size=9, early_preload=True)
-    wait_for_end(pid_of(accessor))
+    wait_for(lambda: not runs(pid_of(accessor)))
     for expected in range(4):
         assert next(accessor)[0] == expected
     with pytest.raises(AssertionError, match="sample 4 is bad"):
@@ -246,40 +224,31 @@ def test_deleting_ends_the_process() -> None:
 
 def test_a_process_that_does_not_listen_is_interrupted(monkeypatch: pytest.MonkeyPatch, access: Make) -> None:
     monkeypatch.setattr("poptorch._loading.process._PATIENCE_IN_S", 0.05)
-    accessor = access(_sleeps_after_one())
+    accessor = access(Sleeps(asleep := counter()))
     next(accessor)
+    wait_for(lambda: asleep.value)
     pid = pid_of(accessor)
     accessor.terminate()
     assert not runs(pid)
     assert accessor._worker._process.exitcode == 0
 
 
-def _sleeps_after_one() -> Iterator[torch.Tensor]:
-    yield torch.zeros(1)
-    time.sleep(TIMEOUT_IN_S)
-
-
 def test_a_process_that_ignores_interrupts_is_forced(monkeypatch: pytest.MonkeyPatch, access: Make) -> None:
     monkeypatch.setattr("poptorch._loading.process._PATIENCE_IN_S", 0.05)
     monkeypatch.setattr("poptorch._loading.process._LAST_PATIENCE_IN_S", 0.05)
-    accessor = access(_ignores_signals())
+    accessor = access(Sleeps(asleep := counter(), deaf_to=(signal.SIGINT, signal.SIGTERM)))
     next(accessor)
+    wait_for(lambda: asleep.value)
     pid = pid_of(accessor)
     accessor.terminate()
     assert not runs(pid)
     assert accessor._worker._process.exitcode == -signal.SIGKILL
 
 
-def _ignores_signals() -> Iterator[torch.Tensor]:
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, signal.SIG_IGN)
-    yield torch.zeros(1)
-    time.sleep(TIMEOUT_IN_S)
-
-
 def test_an_interrupted_process_leaves_silently(access: Make, capfd: pytest.CaptureFixture[str]) -> None:
-    accessor = access(_sleeps_after_one())
+    accessor = access(Sleeps(asleep := counter()))
     next(accessor)
+    wait_for(lambda: asleep.value)
     os.kill(pid_of(accessor), signal.SIGINT)
     with pytest.raises(AssertionError, match="An error occurred in the data fetcher"):
         next(accessor)
@@ -315,9 +284,12 @@ from poptorch._loading import AsynchronousDataAccessor, DataLoader
 from poptorch.enums import DataLoaderMode, SharingStrategy
 from poptorch.options import Options
 
+kept = []
+
 def main(strategy, ending):
     loader = DataLoader(Options(), data.Slow(1000, 0.001), batch_size=2, num_workers=1,
                         mode=DataLoaderMode.Async, async_options={"sharing_strategy": strategy})
+    kept.append(loader)  # the end of main() must not delete it
     for item in loader:
         break
     print(loader._accessor._worker.pid, flush=True)
@@ -357,7 +329,7 @@ def guarded(call: str) -> str:
     return f'\nif __name__ == "__main__":\n    {call}\n'
 
 
-@pytest.mark.parametrize("strategy", ["ForkServer", "SharedMemory"])
+@pytest.mark.parametrize("strategy", ["ForkServer", "Fork"])
 def test_a_program_that_ends_in_the_middle_ends_cleanly(tmp_path: Path, strategy: str) -> None:
     running = program(tmp_path, guarded(f"main(SharingStrategy.{strategy}, print)"))
     out, err = running.communicate(timeout=TIMEOUT_IN_S)
@@ -394,7 +366,7 @@ def test_a_killed_program_takes_its_process_along(tmp_path: Path, strategy: str)
     assert runs(pid)
     os.kill(running.pid, signal.SIGKILL)
     running.communicate(timeout=TIMEOUT_IN_S)
-    wait_for_end(pid)  # although it is in the middle of loading an item
+    wait_for(lambda: not runs(pid))  # although it is in the middle of loading an item
 
 
 def test_a_program_without_guard_is_told_so(tmp_path: Path) -> None:

@@ -6,7 +6,6 @@ Most tests use `SharingStrategy.Fork`, which starts in milliseconds; the protoco
 from __future__ import annotations
 
 import multiprocessing
-import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -15,6 +14,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from loading_datasets import Counted, Dice, Dicts, Endless, Numbers, Once, Pairs, Passes, Slow, Threads
+from loading_processes import counter, stay_idle, wait_for
 
 from ipu_model.errors import Error
 from poptorch._loading import AsynchronousDataAccessor, DataLoader
@@ -22,8 +22,6 @@ from poptorch._loading.ring import Ring, RingLayout
 from poptorch._loading.shared_file import SharedFile
 from poptorch.enums import DataLoaderMode, SharingStrategy
 from poptorch.options import Options
-
-TIMEOUT_IN_S = 30
 
 
 @pytest.fixture
@@ -44,23 +42,6 @@ def access() -> Iterator[Callable[..., AsynchronousDataAccessor]]:
 def read(accessor: AsynchronousDataAccessor) -> list[int]:
     """Return one pass over items that are single numbers, or rows of a repeated number."""
     return [int(item.flatten()[0]) for item in accessor]
-
-
-def wait_for(condition: Callable[[], bool]) -> None:
-    """Return as soon as `condition()` is true; fail if it never is."""
-    end = time.monotonic() + TIMEOUT_IN_S
-    while not condition():
-        assert time.monotonic() < end, "waited in vain"
-        time.sleep(0.005)
-
-
-def stay_idle() -> None:
-    """Give another process the time to do what it must not do."""
-    time.sleep(0.2)
-
-
-def counter() -> Any:
-    return multiprocessing.get_context("fork").Value("i", 0)
 
 
 Make = Callable[..., AsynchronousDataAccessor]

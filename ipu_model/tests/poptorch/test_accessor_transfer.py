@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import multiprocessing
 import multiprocessing.forkserver
+import sys
+import types
 from typing import Any
 
 import numpy as np
@@ -44,6 +46,7 @@ def arrived(parcel: Any) -> Any:
     return rebuild(*arguments).open()
 
 
+@pytest.mark.filterwarnings("ignore:Sparse invariant checks:UserWarning")
 @pytest.mark.parametrize("file", [None, SharedFile.in_memory, SharedFile.on_disk])
 def test_values_survive_the_journey(file: Any) -> None:
     sent = example()
@@ -108,6 +111,15 @@ def test_a_data_set_that_cannot_be_sent() -> None:
     accessor = AsynchronousDataAccessor(Local(3), sharing_strategy=SharingStrategy.Fork)
     assert len(list(accessor)) == 3
     accessor.terminate()
+
+
+def test_a_data_set_that_means_nothing_to_the_other_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    # Like a class of a notebook cell: only this process knows its module.
+    module = types.ModuleType("only_here")
+    exec("class Vanishes(list): pass", module.__dict__)
+    monkeypatch.setitem(sys.modules, "only_here", module)
+    with pytest.raises(Error, match=r"failed to start.*cannot rebuild.*No module named 'only_here'"):
+        AsynchronousDataAccessor(module.Vanishes([torch.zeros(1)]))
 
 
 def test_a_file_is_as_long_as_reserved_and_shared() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 import poptorch
 from ipu_course.mnist.model import BLOCKS
 from ipu_course.mnist.settings import INFERENCE_ITERATIONS, PIPELINED, Settings
@@ -18,6 +20,8 @@ def execution_strategy(settings: Settings) -> poptorch.PipelinedExecution | popt
 def training_options(settings: Settings) -> poptorch.Options:
     """Options for training, not yet frozen."""
     options = poptorch.Options()
+    # A bar is redrawn in place: in a file or a pipe it would only leave its remains.
+    options.showCompilationProgressBar(sys.stderr.isatty())
     if settings.seed is not None:
         options.randomSeed(settings.seed)
     options.deviceIterations(settings.device_iterations)

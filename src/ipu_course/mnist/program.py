@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
+from typing import Iterator
+
 import poptorch
 from ipu_course.datasets import ImageDataset, mnist
 from ipu_course.errors import CourseError
@@ -24,8 +27,8 @@ def run_program(settings: Settings) -> None:
         _tell_about_profile(settings)
     try:
         _train_and_test(settings, training_images, test_images)
-    except poptorch.Error as problem:
-        if settings.debug:
+    except (poptorch.Error, AssertionError) as problem:  # PopTorch raises both
+        if settings.debug or not str(problem):
             raise
         raise CourseError(f"{problem} (--debug shows where)") from problem
 
@@ -49,41 +52,41 @@ def _tell_about_profile(settings: Settings) -> None:
 def _train_and_test(settings: Settings, training_images: ImageDataset, test_images: ImageDataset) -> None:
     options = training_options(settings)
     model = Network()
-    training_data = _loader(options, training_images, settings.batch_size)
-    print(
-        f"Training: {len(training_data)} steps of {settings.training_step} images an epoch "
-        f"({settings.batch_size} x {settings.gradient_accumulation} x {settings.device_iterations}), "
-        f"{settings.strategy} over {len(BLOCKS)} IPUs"
-    )
     training_model = poptorch.trainingModel(
         TrainingModelWithLoss(model),
         options,
         optimizer=poptorch.optim.AdamW(model.parameters(), lr=settings.learning_rate),
     )
-    try:
+    with _loading(options, training_images, settings.batch_size) as training_data:
+        print(
+            f"Training: {len(training_data)} steps of {settings.training_step} images an epoch "
+            f"({settings.batch_size} x {settings.gradient_accumulation} x {settings.device_iterations}), "
+            f"{settings.strategy} over {len(BLOCKS)} IPUs"
+        )
         train(training_model, training_data, settings.epochs)
-    finally:
-        training_data.terminate()
     # Frees the four IPUs: otherwise the inference model would need four more.
     training_model.detachFromDevice()
     _test(settings, model, inference_options(options), test_images)
 
 
 def _test(settings: Settings, model: Network, options: poptorch.Options, images: ImageDataset) -> None:
-    test_data = _loader(options, images, settings.test_batch_size)
-    tested = len(test_data) * settings.test_step
-    if tested < len(images):
-        print(f"Testing on {tested} of {len(images)} images: the others fill no step of {settings.test_step}")
     model.eval()
     inference_model = poptorch.inferenceModel(model, options)
-    try:
+    with _loading(options, images, settings.test_batch_size) as test_data:
+        tested = len(test_data) * settings.test_step
+        if tested < len(images):
+            print(
+                f"Testing on {tested} of {len(images)} images: the others fill no step of {settings.test_step}"
+            )
         print(f"Accuracy on test set: {test(inference_model, test_data):0.2f}%")
-    finally:
-        test_data.terminate()
 
 
-def _loader(options: poptorch.Options, images: ImageDataset, batch_size: int) -> poptorch.DataLoader:
-    return poptorch.DataLoader(
+@contextmanager
+def _loading(
+    options: poptorch.Options, images: ImageDataset, batch_size: int
+) -> Iterator[poptorch.DataLoader]:
+    """A loader that works in a process of its own, which ends with the block."""
+    loader = poptorch.DataLoader(
         options,
         images,
         batch_size=batch_size,
@@ -91,3 +94,7 @@ def _loader(options: poptorch.Options, images: ImageDataset, batch_size: int) ->
         drop_last=True,
         mode=poptorch.DataLoaderMode.Async,
     )
+    try:
+        yield loader
+    finally:
+        loader.terminate()

@@ -13,7 +13,6 @@ from ipu_model.capture.cleanup import clean
 from ipu_model.capture.recorder import Recorder
 from ipu_model.capture.torch_private import FakeTensor
 from ipu_model.capture.variables import Slot
-from ipu_model.errors import Error
 from ipu_model.graph import Graph, Output, TensorSpec, Variable
 
 if TYPE_CHECKING:
@@ -22,7 +21,6 @@ if TYPE_CHECKING:
 
 def assemble(recorder: Recorder, slots: list[Slot], inputs: Sequence[TensorSpec], result: StepResult) -> Graph:
     """Close the recorded graph with its outputs and gradients, clean it up and describe it."""
-    _check_constants(recorder, slots)
     weights = [slot for slot in slots if slot.trainable and not slot.is_constant]
     gradients = {
         slot.names[0]: recorder.node_for(gradient)
@@ -76,16 +74,4 @@ def _variables(recorder: Recorder, slots: list[Slot]) -> list[Variable]:
         for number, slot in enumerate(slots)
         if not slot.is_constant
     ]
-
-
-def _check_constants(recorder: Recorder, slots: list[Slot]) -> None:
-    """Refuse graphs in which a weight was baked in because forward reached it behind the module's back."""
-    owner = {id(slot.tensor): slot for slot in slots if not slot.is_constant}
-    for tensor in recorder.sources.values():
-        slot = owner.get(id(tensor))
-        if slot is not None:
-            raise Error(
-                f"'{slot.names[0]}' is used through a reference kept outside the module's registered parameters "
-                "and buffers, so the device would never see its updates. Use it as an attribute of its module."
-            )
 

@@ -16,7 +16,9 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_map_only
 
+from ipu_model.capture.devices import follow_moves
 from ipu_model.capture.losses import LOSS_FUNCTIONS
+from ipu_model.capture.origins import Origins
 from ipu_model.capture.trace import Trace
 from ipu_model.errors import Error
 
@@ -49,24 +51,36 @@ _logger = logging.getLogger("poptorch::python")
 class DeviceFunctions(TorchFunctionMode):
     """Applies PopTorch's rules to torch functions called while a model is traced."""
 
-    def __init__(self, trace: Trace) -> None:
+    def __init__(self, trace: Trace, origins: Origins) -> None:
         super().__init__()
         self.trace = trace
+        self.origins = origins
+        self._warned: set[str] = set()
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = dict(kwargs or {})
+        args, kwargs = follow_moves(func, args, dict(kwargs or {}), self.origins)
         if func in FOLLOW_ACTIVATION:
             args, kwargs = follow_activation(func, args, kwargs)
         if func in _WIDE_INDEX:
             args, kwargs = tree_map_only(Tensor, _widened, (args, kwargs))
         if func in _FACTORIES and kwargs.get("device") is None:
-            _warn_forced(func)
+            self._warn_forced(func.__name__)
         if func in LOSS_FUNCTIONS:
             _refuse_class_weights(func, args, kwargs)
-        result = func(*args, **kwargs)
+        self.trace.torch_functions_entered += 1
+        try:
+            result = func(*args, **kwargs)
+        finally:
+            self.trace.torch_functions_entered -= 1
         if func in LOSS_FUNCTIONS and isinstance(result, Tensor):
             self.trace.mark_loss(result)
         return result
+
+    def _warn_forced(self, name: str) -> None:
+        """Say once in a trace and for each function that a new tensor lands on the device."""
+        if name not in self._warned:
+            self._warned.add(name)
+            _logger.warning("No device set in torch.%s(): forcing to IPU", name)
 
 
 def follow_activation(
@@ -98,14 +112,3 @@ def _refuse_class_weights(func: Callable[..., Any], args: tuple[Any, ...], kwarg
                 f"{func.__name__}: class weights are not supported by PopTorch. Use reduction='none' and multiply "
                 "the losses of the samples by weight[target], then poptorch.identity_loss(..., reduction='mean')."
             )
-
-
-_already_warned: set[str] = set()
-
-
-def _warn_forced(func: Callable[..., Any]) -> None:
-    """Say once a process and function that a new tensor lands on the device."""
-    name = getattr(func, "__name__", str(func))
-    if name not in _already_warned:
-        _already_warned.add(name)
-        _logger.warning("No device set in torch.%s(): forcing to IPU", name)

@@ -8,8 +8,9 @@ from typing import Any
 import torch
 import torch.fx
 from torch import Tensor
-from torch.utils._pytree import tree_map_only
+from torch.utils._pytree import tree_leaves, tree_map_only
 
+from ipu_model.capture.origins import Origins
 from ipu_model.capture.torch_private import (
     FakeTensor,
     TorchDispatchMode,
@@ -29,6 +30,9 @@ Where = tuple[Phase, Placement, str]
 # Queries and profiler brackets: they compute nothing and must not reach the graph.
 NOT_RECORDED = frozenset({torch.ops.prim.device.default, torch.ops.aten.sym_size.int})
 
+# What constructors such as torch.tensor(...) and torch.LongTensor(...) end in, with a real tensor of the values.
+_LIFTS = frozenset({torch.ops.aten.lift_fresh.default, torch.ops.aten.lift_fresh_copy.default})
+
 
 class Recorder(TorchDispatchMode):
     """A dispatch mode that appends what it sees to `trace.nodes`.
@@ -37,12 +41,12 @@ class Recorder(TorchDispatchMode):
     because nodes are found by the identity of their tensors.
     """
 
-    def __init__(self, trace: Trace) -> None:
+    def __init__(self, trace: Trace, origins: Origins) -> None:
         super().__init__()
         self.trace = trace
+        self.origins = origins
         self.graph = trace.nodes
         self.constants: dict[str, Tensor] = {}
-        self.sources: dict[str, Tensor] = {}
         self.draws_random_numbers = False
         self._node_of: dict[int, torch.fx.Node] = {}
         self._keep: list[Tensor] = []
@@ -88,13 +92,27 @@ class Recorder(TorchDispatchMode):
         fake = torch.empty_strided(value.shape, value.stride(), dtype=value.dtype)
         name = f"constant_{len(self.constants)}"
         self.constants[name] = value
-        self.sources[name] = tensor
         with self.graph.inserting_before(self.first_op()):
             node = self.graph.get_attr(name)
         self.bind(fake, node)
         self._stand_ins[id(tensor)] = fake
         self._values[id(fake)] = value
         return fake
+
+    def _stays_on_host(self, func: Any, args: Any, kwargs: Any) -> bool:
+        """Return whether an op concerns only tensors that never reached the device; it then runs at once.
+
+        Raises:
+            Error: it mixes such tensors with those of the device.
+        """
+        tensors = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
+        if func in _LIFTS:
+            # Only constructors that are torch functions make tensors of the device: torch.tensor, not torch.LongTensor.
+            return not self.trace.torch_functions_entered
+        foreign = [t for t in tensors if not isinstance(t, FakeTensor) and not self.origins.is_constant(t)]
+        if foreign and (len(foreign) < len(tensors) or self.origins.is_weight(foreign[0])):
+            raise self.origins.refuse(foreign[0], self.trace.scopes[-1])
+        return bool(foreign)
 
     def _constant_item(self, func: Any, args: Any) -> Any | None:
         """Return the Python number of a constant that is read with `.item()`, if that is what `func` does."""
@@ -116,6 +134,9 @@ class Recorder(TorchDispatchMode):
         kwargs = kwargs or {}
         if func in NOT_RECORDED or func.namespace == "profiler":
             return func(*args, **kwargs)
+        if self._stays_on_host(func, args, kwargs):
+            with modes_disabled():
+                return func(*args, **kwargs)
         where = self._place(func)
         args, kwargs = tree_map_only(Tensor, self._stand_in, (args, kwargs))
         number = self._constant_item(func, args)

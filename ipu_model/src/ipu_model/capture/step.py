@@ -16,6 +16,7 @@ from ipu_model import tracing
 from ipu_model.capture.assemble import assemble
 from ipu_model.capture.functions import DeviceFunctions
 from ipu_model.capture.losses import final_loss
+from ipu_model.capture.origins import Origins
 from ipu_model.capture.recorder import Recorder
 from ipu_model.capture.torch_private import (
     DataDependentOutputException,
@@ -24,7 +25,7 @@ from ipu_model.capture.torch_private import (
     mkldnn_disabled,
 )
 from ipu_model.capture.trace import Placer, Trace
-from ipu_model.capture.variables import AttributeKeeper, Slot, check_not_reassigned, fake_like, slots_of
+from ipu_model.capture.variables import AttributeKeeper, RegisteredTensors, Slot, fake_like, slots_of
 from ipu_model.errors import Error
 from ipu_model.graph import Graph, Phase, TensorSpec
 
@@ -45,9 +46,9 @@ def capture(
         Error: a model that branches on data, has no loss (or several), or breaks a rule of blocks or buffers.
     """
     trace = Trace(placer, training)
-    recorder = Recorder(trace)
-    keeper = AttributeKeeper(module)
     slots = slots_of(module)
+    recorder = Recorder(trace, Origins(module, slots))
+    keeper = AttributeKeeper(module)
     with ExitStack() as stack:
         stack.enter_context(tracing.active(trace))
         stack.callback(keeper.restore)
@@ -98,11 +99,10 @@ class _Step(nn.Module):
 
     def forward(self, tensors: list[Tensor], recorder: Recorder) -> StepResult:
         """Trace `tensors` through the model, then its backward pass."""
-        before = dict(self.model.named_parameters(remove_duplicate=False))
-        before.update(self.model.named_buffers(remove_duplicate=False))
-        with torch.enable_grad() if self._training else torch.no_grad(), DeviceFunctions(self._trace):
+        before = RegisteredTensors(self.model)
+        with torch.enable_grad() if self._training else torch.no_grad(), DeviceFunctions(self._trace, recorder.origins):
             outputs = self._call(self.model, tensors)
-        check_not_reassigned(self.model, before)
+        before.check_unchanged()
         result = StepResult(*self._flatten(outputs))
         if self._training:
             self._differentiate(result, recorder)
@@ -151,14 +151,19 @@ def _tracing_backends() -> Iterator[None]:
 
 @contextmanager
 def _scopes(module: nn.Module, trace: Trace) -> Iterator[None]:
-    """Keep `trace.scopes` in step with the submodule whose forward is running."""
+    """Keep `trace.scopes` in step with the submodule whose forward is running.
+
+    The hooks are torch's global ones: they also fire for modules that other threads run meanwhile.
+    """
     names = {id(child): name for name, child in module.named_modules()}
 
     def enter(child: nn.Module, args: Any) -> None:
-        trace.scopes.append(names.get(id(child), trace.scopes[-1]))
+        if tracing.current() is trace:
+            trace.scopes.append(names.get(id(child), trace.scopes[-1]))
 
     def leave(child: nn.Module, args: Any, output: Any) -> None:
-        trace.scopes.pop()
+        if tracing.current() is trace:
+            trace.scopes.pop()
 
     handles = [register_module_forward_pre_hook(enter), register_module_forward_hook(leave, always_call=True)]
     try:

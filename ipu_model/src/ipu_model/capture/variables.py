@@ -75,30 +75,39 @@ def fake_like(spec: TensorSpec, requires_grad: bool = False) -> Tensor:
     return fake.requires_grad_(requires_grad and spec.dtype.is_floating_point)
 
 
-def check_not_reassigned(module: nn.Module, before: dict[str, Tensor]) -> None:
-    """Refuse a forward that replaced or deleted a registered parameter or buffer.
+class RegisteredTensors:
+    """The parameters and buffers of a module before forward ran, to find those that it replaced or deleted."""
 
-    Raises:
-        Error: names the tensor; buffers that batch normalisation owns are exempt.
-    """
-    exempt = {
-        f"{prefix}.{name}" if prefix else name
-        for prefix, child in module.named_modules(remove_duplicate=False)
-        if isinstance(child, _BATCH_NORMS)
-        for name in child._buffers
-    }
-    after = dict(module.named_parameters(remove_duplicate=False))
-    after.update(module.named_buffers(remove_duplicate=False))
-    for name, tensor in before.items():
-        if name in exempt or after.get(name) is tensor:
-            continue
-        kind = "Parameter" if isinstance(tensor, nn.Parameter) or tensor.requires_grad else "Buffer"
-        verb = "reassigned" if name in after else "removed"
-        fix = f"Change it in place instead, e.g. self.{name.rsplit('.', 1)[-1]}.add_(1) or .copy_(new_value)."
-        raise Error(f"{kind} {name} is {verb} {_WHERE[verb]} the model when calling the forward method. {fix}")
+    def __init__(self, module: nn.Module) -> None:
+        self._module = module
+        self._parameters = dict(_parameters(module))
+        self._buffers = dict(_buffers(module))
+
+    def check_unchanged(self) -> None:
+        """Refuse a forward that replaced or deleted one of them; buffers of batch normalisation are exempt.
+
+        Raises:
+            Error: names the tensor and what works instead.
+        """
+        exempt = self._batch_norm_buffers()
+        after = {**dict(_parameters(self._module)), **dict(_buffers(self._module))}
+        for kind, before in (("Parameter", self._parameters), ("Buffer", self._buffers)):
+            for name, tensor in before.items():
+                if name not in exempt and after.get(name) is not tensor:
+                    raise Error(_changed(kind, name, "is reassigned within" if name in after else "is removed from"))
+
+    def _batch_norm_buffers(self) -> set[str]:
+        modules = self._module.named_modules(remove_duplicate=False)
+        norms = [(prefix, child) for prefix, child in modules if isinstance(child, _BATCH_NORMS)]
+        return {f"{prefix}.{name}" if prefix else name for prefix, child in norms for name in child._buffers}
 
 
-_WHERE = {"reassigned": "within", "removed": "from"}
+def _changed(kind: str, name: str, how: str) -> str:
+    own_name = name.rsplit(".", 1)[-1]
+    return (
+        f"{kind} {name} {how} the model when calling the forward method. Change it in place instead, e.g. "
+        f"self.{own_name}.add_(1) or self.{own_name}.copy_(new_value)."
+    )
 
 
 class AttributeKeeper:

@@ -17,17 +17,22 @@ RETURNED_DTYPE = {torch.int64: torch.int32, torch.float64: torch.float32}
 class Collector:
     """Collects one output of every micro-batch in `[step, replica]` order.
 
-    `dtype` is the element type on the device; `fresh` says whether micro-batch results own their storage.
+    `dtype` is the element type on the device; `fresh` says whether micro-batch results own their storage; of an
+    output that is the same in all of them only one is kept (`once`).
     """
 
-    def __init__(self, batching: Batching, returns: Returns, dtype: torch.dtype, fresh: bool) -> None:
+    def __init__(
+        self, batching: Batching, returns: Returns, dtype: torch.dtype, fresh: bool, *, once: bool = False
+    ) -> None:
         self._batching, self._returns = batching, returns
-        self._dtype, self._fresh = dtype, fresh
+        self._dtype, self._fresh, self._once = dtype, fresh, once
         self._kept: dict[tuple[int, int], Tensor] = {}
 
     def take(self, step: int, replica: int, value: Tensor) -> None:
         """Take the result of replica `replica` in its step `step`."""
-        if self._returns.keep is Keep.SUM:
+        if self._once:
+            self._kept = self._kept or {(step, replica): value if self._fresh else value.clone()}
+        elif self._returns.keep is Keep.SUM:
             self._add(replica, value)
         elif self._returns.kept(step, self._batching.steps):
             self._kept[step, replica] = value if self._fresh else value.clone()

@@ -14,6 +14,7 @@ from ipu_model.batching import Batching, Returns
 from ipu_model.graph import Graph, Variable
 from ipu_model.numerics.accumulation import Accumulator, reduce_replicas
 from ipu_model.numerics.collection import Collector
+from ipu_model.numerics.constancy import constant_outputs
 from ipu_model.numerics.randomness import RandomStreams
 from ipu_model.numerics.replay import Arithmetic, Replay, build, container_dtype
 
@@ -52,6 +53,7 @@ class Session:
         self.update: Update | None = None
         self.loss_scaling = 1.0
         self._replay: Replay = build(graph, arithmetic)
+        self._constant_outputs = constant_outputs(graph)
         self._weights = {v.name: _empty(v) for v in graph.variables if not self._is_per_replica(v)}
         self._replica_variables = [
             {v.name: _empty(v) for v in graph.variables if self._is_per_replica(v)} for _ in range(batching.replicas)
@@ -81,11 +83,7 @@ class Session:
     def run(self, inputs: Sequence[Tensor]) -> list[Tensor]:
         """Run one call on whole host batches and return one tensor for every output that is computed."""
         parts = [self._cut(tensor, spec.dtype) for tensor, spec in zip(inputs, self.graph.inputs)]
-        specs = [output.spec for output in self.graph.outputs if output.spec is not None]
-        collectors = [
-            Collector(self.batching, self.returns, spec.dtype, fresh)
-            for spec, fresh in zip(specs, self._replay.fresh_outputs)
-        ]
+        collectors = self._collectors()
         seed = self._loss_seed()
         for iteration in range(self.batching.device_iterations):
             totals = [
@@ -96,6 +94,13 @@ class Session:
                 self._apply(totals)
         self._write_back(parts, inputs)
         return [collector.result() for collector in collectors]
+
+    def _collectors(self) -> list[Collector]:
+        specs = [output.spec for output in self.graph.outputs if output.spec is not None]
+        return [
+            Collector(self.batching, self.returns, spec.dtype, fresh, once=constant)
+            for spec, fresh, constant in zip(specs, self._replay.fresh_outputs, self._constant_outputs)
+        ]
 
     def _accumulate(
         self, iteration: int, replica: int, parts: list[list[Tensor]], seed: list[Tensor], collectors: list[Collector]

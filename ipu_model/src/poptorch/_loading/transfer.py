@@ -18,6 +18,10 @@ class CannotSend(Exception):
     """Something in the value cannot be pickled."""
 
 
+class CannotReceive(Exception):
+    """Something in the value means nothing to the process that got it."""
+
+
 class Parcel(Protocol):
     """A value on its way to a new process."""
 
@@ -70,7 +74,7 @@ class PickledHere:
 
     def open(self) -> Any:
         """Unpickle the value."""
-        return pickle.loads(self._data)
+        return _unpickle(self._data, [])
 
 
 class InFile:
@@ -116,7 +120,7 @@ class FileHere:
         """Unpickle the value on top of the mapped file."""
         memory = memoryview(self._file.map())
         self._file.close()
-        return pickle.loads(self._data, buffers=[memory[start:stop] for start, stop in self._extents])
+        return _unpickle(self._data, [memory[start:stop] for start, stop in self._extents])
 
 
 def _pickle(value: Any, buffer_callback: Callable[[pickle.PickleBuffer], None] | None) -> bytes:
@@ -126,6 +130,16 @@ def _pickle(value: Any, buffer_callback: Callable[[pickle.PickleBuffer], None] |
     except Exception as error:
         raise CannotSend(f"{type(error).__name__}: {error}") from error
     return stream.getvalue()
+
+
+def _unpickle(data: bytes, buffers: list[memoryview]) -> Any:
+    try:
+        return pickle.loads(data, buffers=buffers)
+    except Exception as error:
+        raise CannotReceive(
+            f"the loader's process cannot rebuild the data set ({type(error).__name__}: {error}). Move classes "
+            "and functions of a notebook cell or an interactive session to a module, or use SharingStrategy.Fork"
+        ) from error
 
 
 class _Storage:

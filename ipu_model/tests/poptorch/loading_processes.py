@@ -1,0 +1,42 @@
+"""Watching processes from the loader's tests, without ever failing because a machine is slow."""
+
+from __future__ import annotations
+
+import multiprocessing
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+TIMEOUT_IN_S = 60
+
+
+def wait_for(condition: Callable[[], bool]) -> None:
+    """Return as soon as `condition()` is true; fail if it never is."""
+    end = time.monotonic() + TIMEOUT_IN_S
+    while not condition():
+        assert time.monotonic() < end, "waited in vain"
+        time.sleep(0.005)
+
+
+def stay_idle() -> None:
+    """Give another process the time to do what it must not do."""
+    time.sleep(0.2)
+
+
+def counter() -> Any:
+    """Return a number that forked processes share."""
+    return multiprocessing.get_context("fork").Value("i", 0)
+
+
+def runs(pid: int) -> bool:
+    """Return whether a process runs; a zombie, which nobody has asked about yet, does not."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+def loader_processes() -> list[Any]:
+    """Return the loaders' processes of this program that still run."""
+    return [child for child in multiprocessing.active_children() if child.name == "poptorch-loader"]

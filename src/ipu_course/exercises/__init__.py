@@ -1,0 +1,1 @@
+"""The checks of the lessons' exercises, one file a lesson."""

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import secrets
 import subprocess
 import sys
 import time
+import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 STARTUP_SECONDS = 120
+TRIES = 20
 SETTINGS = {
     # No question about news, and no window on the notebook: every cell is in the page, seen or not.
     "@jupyterlab/apputils-extension/notification": {"fetchNews": "false", "checkForUpdates": False},
@@ -48,15 +51,27 @@ class LabServer:
     def stop_kernels(self) -> None:
         """End every kernel, as a learner does with Shut Down All Kernels."""
         for kernel in self.kernels():
-            self.ask("DELETE", f"api/kernels/{kernel['id']}")
+            # One that ended by itself in the meantime is answered with "not found".
+            with contextlib.suppress(urllib.error.HTTPError):
+                self.ask("DELETE", f"api/kernels/{kernel['id']}")
 
     def ask(self, method: str, path: str) -> bytes:
         """Send one request to the server and return what it answers."""
         headers = {"Authorization": f"token {self.token}"}
         request = urllib.request.Request(f"{self.url}{path}", headers=headers, method=method)
-        with urllib.request.urlopen(request, timeout=30) as answer:
-            content: bytes = answer.read()
-        return content
+        for _ in range(TRIES - 1):
+            # While a kernel starts or ends, the server may fail to list it.
+            with contextlib.suppress(urllib.error.HTTPError):
+                return answer_to(request)
+            time.sleep(0.5)
+        return answer_to(request)
+
+
+def answer_to(request: urllib.request.Request) -> bytes:
+    """Return the body of the server's answer."""
+    with urllib.request.urlopen(request, timeout=30) as answer:
+        content: bytes = answer.read()
+    return content
 
 
 def private_environment(home: Path) -> dict[str, str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -12,6 +13,8 @@ from torch import Tensor
 
 from poptorch._errors import createPoptorchError
 from poptorch._structure import flatten, replace_tensors, tensor_leaves
+
+_logger = logging.getLogger("poptorch::python")
 
 _HINT = (
     "Call destroy() on the model first to compile it again for the new inputs, or give it the inputs it was compiled for."
@@ -36,9 +39,26 @@ class BoundArguments:
         positional, keywords = replace_tensors((self.positional, dict(self.keywords)), tensors)
         return BoundArguments(positional, self.names, keywords)
 
+    def without_values(self) -> BoundArguments:
+        """Return the same call with shapes and types of tensors only, not their data."""
+        return self.with_tensors([torch.empty_like(tensor, device="meta") for tensor in self.tensors])
+
+    def warn_about_dicts(self) -> None:
+        """Log that dicts as arguments are supported in part, if there are any."""
+        if any(_holds_dict(value) for value in (*self.positional, *self.keywords.values())):
+            _logger.warning(
+                "Dictionaries as inputs are partially supported: their keys are fixed when the model is compiled."
+            )
+
     def call(self, function: Callable[..., Any]) -> Any:
         """Call `function` with these arguments."""
         return function(*self.positional, **self.keywords)
+
+
+def _holds_dict(value: Any) -> bool:
+    if isinstance(value, (tuple, list)):
+        return any(_holds_dict(item) for item in value)
+    return isinstance(value, dict)
 
 
 class Signature:
@@ -121,9 +141,17 @@ def _same(name: str, expected: Any, got: Any) -> Any:
         items = [_same(f"{name}[{i}]", a, b) for i, (a, b) in enumerate(zip(expected, got))]
         return type(got)(*items) if hasattr(got, "_fields") else type(got)(items)
     _same_tensors_of(name, expected, got)
-    if not tensor_leaves(expected) and expected != got:
+    if not tensor_leaves(expected) and not _equal(expected, got):
         raise _mismatch(f"Value mismatch for {name}: expected {expected} but got {got}.")
     return got
+
+
+def _equal(expected: Any, got: Any) -> bool:
+    """Compare two values of any type; what cannot be compared as a whole is not equal."""
+    try:
+        return expected is got or bool(expected == got)
+    except (TypeError, ValueError, RuntimeError):
+        return False
 
 
 def _same_tensor(name: str, expected: Tensor, got: Tensor) -> Tensor:

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+import warnings
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 from ipu_model import errors
@@ -14,18 +13,22 @@ from ipu_model.batching import Batching, Keep, Returns
 from ipu_model.capture import capture
 from ipu_model.capture.variables import DEVICE_DTYPE
 from ipu_model.graph import Graph, TensorSpec
+from ipu_model.numerics.collection import RETURNED_DTYPE
 from ipu_model.numerics.replay import Arithmetic
-from ipu_model.pipeline import forward_stages, training_stages
+from poptorch import _hooks
 from poptorch._binding import BoundArguments, check_inputs
 from poptorch._errors import createPoptorchError
+from poptorch._placement_rules import check_ipus, check_pipeline, ipus_in_use, is_pipelined
 from poptorch._structure import flatten
+from poptorch._target import check_target
 from poptorch.enums import CommGroupType, OutputMode
 from poptorch.options import Options
-from poptorch.strategies import PipelinedExecution, ShardedExecution
+from poptorch.options.applied import log_options
+from poptorch.options.derived import TracedProgram, derived_settings
+from poptorch.options.popart_keys import validate_options
+from poptorch.strategies import PipelinedExecution
 
 _logger = logging.getLogger("poptorch::python")
-
-MAX_IPUS = 64
 
 
 def batching_of(options: Options) -> Batching:
@@ -58,9 +61,20 @@ def arithmetic_of(options: Options) -> Arithmetic:
     )
 
 
-def trace(
-    module: nn.Module, options: Options, arguments: BoundArguments, *, training: bool, before: Callable[[], None]
-) -> Graph:
+def check_options(options: Options, training: bool) -> None:
+    """Refuse options that contradict one another, that the backend does not know or that are missing here.
+
+    Raises:
+        Error: names the option and what works instead.
+    """
+    refuse_missing(options, training)
+    check_counts(batching_of(options))
+    check_target(options)
+    log_options(options)
+    validate_options(options.toDict())
+
+
+def trace(module: nn.Module, options: Options, arguments: BoundArguments, *, training: bool) -> Graph:
     """Capture one micro-batch of `module` and check it against the options.
 
     Raises:
@@ -68,7 +82,6 @@ def trace(
         Error: everything else that PopTorch refuses when it compiles.
     """
     batching = batching_of(options)
-    check_counts(batching)
     tensors = arguments.tensors
     check_inputs(tensors)
     specs = [_micro_batch(tensor, batching) for tensor in tensors]
@@ -78,13 +91,23 @@ def trace(
         return arguments.with_tensors(fakes).call(traced)
 
     strategy.begin_trace()
-    graph = capture(module, specs, call, flatten, training=training, placer=strategy, before_forward=before)
-    _check_pipeline(graph, options, training)
-    _check_ipus(graph, options)
+    with _hooks.around_trace():
+        graph = capture(
+            module, specs, call, flatten, training=training, placer=strategy, before_forward=_hooks.run_before
+        )  # fmt: skip
+    check_pipeline(graph, options, training=training)
+    check_ipus(graph, options)
     _check_buffers(graph, options)
+    _check_named_buffers(graph, options)
     _check_returns(graph, options)
-    _warn_about_outputs(graph)
+    _warn_about_outputs(graph, module)
     return graph
+
+
+def log_derived(graph: Graph, options: Options, *, gradient_clipping: bool) -> None:
+    """Write to the log which backend settings follow from the options and the traced program."""
+    program = TracedProgram(ipus=max(1, len(ipus_in_use(graph))), gradient_clipping=gradient_clipping)
+    derived_settings(options, program)
 
 
 def check_counts(batching: Batching) -> None:
@@ -120,58 +143,6 @@ def _nearest(rows: int, factor: int) -> str:
     return f"{below} and {below + factor}" if below else str(factor)
 
 
-def _check_pipeline(graph: Graph, options: Options, training: bool) -> None:
-    strategy = options._execution_strategy
-    pipelined = isinstance(strategy, PipelinedExecution) and not isinstance(strategy, ShardedExecution)
-    if not pipelined or len(graph.ipus) < 2:
-        return
-    stages = forward_stages(graph.block_entries)
-    _check_order(graph)
-    if not training and options.device_iterations < stages:
-        raise createPoptorchError(
-            "poptorch.Options().deviceIterations must be greater than or equal to the number of pipeline stages "
-            f"({stages}) when using poptorch.PipelinedExecution. It is {options.device_iterations}."
-        )
-    needed = training_stages(stages)
-    accumulation = options.Training.gradient_accumulation
-    if training and accumulation < needed:
-        raise createPoptorchError(
-            "poptorch.Options().Training.gradientAccumulation must be greater than or equal to the number of pipeline "
-            f"stages ({needed}) when using poptorch.PipelinedExecution. Please note that a model with {stages} pipeline "
-            f"stages in PopTorch will have an additional {stages - 1} stages when training. It is {accumulation}; "
-            "poptorch.ShardedExecution has no such minimum."
-        )
-
-
-def _check_order(graph: Graph) -> None:
-    """Stage numbers must not go down along the pipeline."""
-    reached = 0
-    for entry in graph.block_entries:
-        if entry.stage < reached:
-            raise createPoptorchError(
-                f"Block '{entry.block}' returns to pipeline stage {entry.stage} after stage {reached}: stages of a "
-                "pipeline must not decrease along the data flow. Use poptorch.AutoStage.AutoIncrement, or list the "
-                "blocks as separate stages and fix their IPUs with poptorch.Stage(...).ipu(n)."
-            )
-        reached = entry.stage
-
-
-def _check_ipus(graph: Graph, options: Options) -> None:
-    per_replica = max(len(graph.ipus), graph.ipus[-1] + 1)
-    total = per_replica * options.replication_factor
-    if total > MAX_IPUS:
-        raise createPoptorchError(
-            f"Too many IPUs requested ({total}): {per_replica} for the model x {options.replication_factor} replicas, "
-            f"at most {MAX_IPUS} for one process. Use fewer replicas, or several processes."
-        )
-    if total & (total - 1) and not options.auto_round_num_ipus:
-        rounded = 1 << total.bit_length()
-        _logger.info(
-            "The model specifies %d IPUs. On hardware %d have to be reserved (a power of 2 or maximum of 64 per "
-            "process), which fails unless poptorch.Options().autoRoundNumIPUs(True) is set.", total, rounded,
-        )  # fmt: skip
-
-
 def _check_buffers(graph: Graph, options: Options) -> None:
     if options.replication_factor <= options.input_group_size or not options.broadcast_buffers:
         return
@@ -184,6 +155,17 @@ def _check_buffers(graph: Graph, options: Options) -> None:
             )
 
 
+def _check_named_buffers(graph: Graph, options: Options) -> None:
+    names = options._Popart.options.get("updatableNamedBuffers") or []
+    known = sorted(name for variable in graph.variables if variable.is_buffer for name in variable.names)
+    unknown = [name for name in names if name not in known]
+    if unknown:
+        raise createPoptorchError(
+            f"updatableNamedBuffers: the model has no floating-point buffer named {', '.join(unknown)}. It has: "
+            f"{', '.join(known) or 'none'}."
+        )
+
+
 def _check_returns(graph: Graph, options: Options) -> None:
     if options.output_mode != OutputMode.EveryN:
         return
@@ -193,22 +175,23 @@ def _check_returns(graph: Graph, options: Options) -> None:
             f"Return period must be a divisor of deviceIterations: outputMode(EveryN, {period}) with "
             f"deviceIterations({iterations})."
         )
-    if len(graph.ipus) > 1 and not isinstance(options._execution_strategy, ShardedExecution):
+    if is_pipelined(graph, options):
         raise createPoptorchError(
             "OutputMode.EveryN is not available when the model is pipelined over several IPUs. Use OutputMode.All, "
             "or poptorch.ShardedExecution."
         )
 
 
-_NARROWED = (torch.int64, torch.float64)
-
-
-def _warn_about_outputs(graph: Graph) -> None:
-    for output in graph.outputs:
-        if isinstance(output.value, Tensor):
-            import warnings
-
-            warnings.warn("Output expected to be on the IPU but is on cpu", stacklevel=2)
+def _warn_about_outputs(graph: Graph, module: nn.Module) -> None:
+    own = {id(tensor) for tensor in (*module.parameters(), *module.buffers())}
+    values = [output.value for output in graph.outputs]
+    if any(isinstance(value, Tensor) and id(value) not in own for value in values):
+        warnings.warn("Output expected to be on the IPU but is on cpu", stacklevel=2)
+    returned = {output.spec.dtype for output in graph.outputs if output.spec is not None}
+    for dtype in sorted(returned & RETURNED_DTYPE.keys(), key=str):
+        _logger.warning(
+            "Outputs of type %s are returned as %s, in which large values lose their range.", dtype, RETURNED_DTYPE[dtype]
+        )
 
 
 def refuse_missing(options: Options, training: bool) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import logging
 import secrets
 from typing import Any
@@ -14,7 +13,7 @@ from ipu_model.graph import Graph
 from ipu_model.numerics.session import Session
 from poptorch._binding import BoundArguments, Signature, check_same
 from poptorch._blocks import module_repr
-from poptorch._compilation import arithmetic_of, batching_of, check_options, returns_of, trace
+from poptorch._compilation import arithmetic_of, batching_of, check_options, log_derived, returns_of, trace
 from poptorch._device_life import DeviceLife
 from poptorch._errors import createPoptorchError
 from poptorch._optimisation import Optimisation
@@ -23,7 +22,7 @@ from poptorch._parameter import ParameterView
 from poptorch._progress import compilation_progress
 from poptorch._refused import RefusedMethods
 from poptorch._weights import HostWeights
-from poptorch._wrapping import HostLink, Wrapping, links_into
+from poptorch._wrapping import HostLink, Wrapping, links_into, original_class
 from poptorch.enums import ConnectionType, OutputMode
 from poptorch.options import Options
 from poptorch.strategies import ShardedExecution
@@ -52,7 +51,7 @@ class PoplarExecutor(DeviceLife, RefusedMethods):
         self._attached = False
         self._dirty = False
         self._has_run = False
-        self._warned_contiguous = False
+        self._warned_of_inputs = False
         self._rng_state: list[int] | None = [self._options.random_seed] if self._options.exists("random_seed") else None
         self._link = HostLink(self)
         self._sources = [] if training else links_into(model)
@@ -95,7 +94,7 @@ class PoplarExecutor(DeviceLife, RefusedMethods):
     @torch.inference_mode(False)
     def compile(self, *args: Any, **kwargs: Any) -> None:
         """Build the executable from sample arguments, upload weights and attach (unless offline)."""
-        arguments = self._contiguous(self._signature.bind(args, kwargs))
+        arguments = self._bind(args, kwargs)
         if self._session is not None:
             _logger.warning("Call to compile() ignored: the model is already compiled. Call destroy() first.")
             return
@@ -116,7 +115,7 @@ class PoplarExecutor(DeviceLife, RefusedMethods):
             "Trying to run a model on an offline device (ConnectionType.Never): use compile() only, or another "
             "connection type."
         )
-        arguments = self._contiguous(self._signature.bind(args, kwargs))
+        arguments = self._bind(args, kwargs)
         if self._session is None:
             self._compile(arguments)
         assert self._arguments is not None and self._session is not None and self._graph is not None
@@ -126,9 +125,9 @@ class PoplarExecutor(DeviceLife, RefusedMethods):
         self._bring_up_to_date()
         inputs = arguments.tensors
         if self._options._Popart.options.get("syntheticDataMode"):
-            results = self._session.run(synthetic(inputs))
+            results = self._session.run(synthetic(inputs, self._session.randomness.seed))
         else:
-            results = self._session.run(row_major(inputs))
+            results = self._session.run(inputs)
         self._after_run()
         return present(self._graph, results)
 
@@ -136,12 +135,12 @@ class PoplarExecutor(DeviceLife, RefusedMethods):
         """Trace, check and build; a failure leaves the executor as it was before."""
         check_options(self._options, self._training)
         self._refresh_sources()
-        warn_about_dicts(arguments)
+        arguments.warn_about_dicts()
         try:
             with compilation_progress(self._options):
                 self._graph = trace(self._traced_model, self._options, arguments, training=self._training)
                 self._session = self._build(self._graph)
-            self._arguments = without_values(arguments)
+            self._arguments = arguments.without_values()
             if self._options.connection_type != ConnectionType.Never:
                 self._attach()
         except BaseException:
@@ -149,6 +148,8 @@ class PoplarExecutor(DeviceLife, RefusedMethods):
             raise
 
     def _build(self, graph: Graph) -> Session:
+        clips = self._optimisation is not None and self._optimisation.clips_gradients
+        log_derived(graph, self._options, gradient_clipping=clips)
         seed = self._rng_state[0] if self._rng_state else secrets.randbits(31)
         session = Session(
             graph, batching_of(self._options), returns_of(self._options), arithmetic=arithmetic_of(self._options),
@@ -160,23 +161,37 @@ class PoplarExecutor(DeviceLife, RefusedMethods):
 
     def _after_run(self) -> None:
         self._has_run = True
+        self._link.note_run()
         if self._training:
             self._dirty = True
             assert self._optimisation is not None
             self._optimisation.after_run()
 
-    def _contiguous(self, arguments: BoundArguments) -> BoundArguments:
-        """Return the arguments with row-major tensors that need no gradient."""
-        tensors = arguments.tensors
-        if all(t.is_contiguous() and not t.requires_grad for t in tensors):
-            return arguments
-        if not self._warned_contiguous:
-            self._warned_contiguous = True
-            if any(t.requires_grad for t in tensors):
+    def _bind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> BoundArguments:
+        """Bind a call's arguments, warning once of tensors that are not sent as they are."""
+        arguments = self._signature.bind(args, kwargs)
+        unusual = [t for t in arguments.tensors if t.requires_grad or not t.is_contiguous()]
+        if unusual and not self._warned_of_inputs:
+            self._warned_of_inputs = True
+            if any(t.requires_grad for t in unusual):
                 _logger.warning("Input tensors with requires_grad=True are detached: no input gradients are produced.")
-            if not all(t.is_contiguous() for t in tensors):
+            if not all(t.is_contiguous() for t in unusual):
                 _logger.warning("An input tensor is not contiguous and is copied before every call.")
-        return arguments.with_tensors([t.detach().contiguous() for t in tensors])
+        return arguments
+
+
+def _shallow_copy(module: nn.Module) -> nn.Module:
+    """Copy the top-level object as an instance of its original class; registries and submodules stay shared.
+
+    Not `copy.copy`, which asks the class how it wants to be pickled.
+    """
+    kind = original_class(module)
+    twin: nn.Module = object.__new__(kind)
+    twin.__dict__.update(vars(module))
+    for name in (slot for base in kind.__mro__ for slot in base.__dict__.get("__slots__", ())):
+        if hasattr(module, name):
+            object.__setattr__(twin, name, getattr(module, name))
+    return twin
 
 
 def _own_options(options: Options | None, training: bool) -> Options:
@@ -199,8 +214,6 @@ def _own_options(options: Options | None, training: bool) -> Options:
 
 
 def _no_accumulation(options: Options) -> str:
-    from poptorch.strategies import ShardedExecution
-
     text = (
         "You must set poptorch.Options().Training.gradientAccumulation to 1 or leave it as its default value (1) when "
         f"running a poptorch.inferenceModel; it is {options.Training.gradient_accumulation}."
@@ -208,9 +221,4 @@ def _no_accumulation(options: Options) -> str:
     if not isinstance(options._execution_strategy, ShardedExecution):
         text += " Use poptorch.Options().deviceIterations to push more micro-batches through a pipeline."
     return text
-
-
-def _without_values(arguments: BoundArguments) -> BoundArguments:
-    """Keep only shapes and types of the arguments a model was compiled for, not the data."""
-    return arguments.with_tensors([torch.empty_like(t, device="meta") for t in arguments.tensors])
 

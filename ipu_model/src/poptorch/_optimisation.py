@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Callable
 
 import torch
 from torch import nn
 
+from ipu_model.errors import Error
 from ipu_model.graph import Graph
 from ipu_model.numerics.session import Session
 from ipu_model.optimiser.updater import Updater
 from poptorch import optim
 from poptorch.enums import MeanReductionStrategy
 from poptorch.optim.attribute_names import AttributeNames
+from poptorch.optim.optimizer import DeviceState
 from poptorch.optim.read import group_of, read_spec
 from poptorch.options import Options
 
@@ -40,6 +43,11 @@ class Optimisation:
     def half_accumulators(self) -> bool:
         """Whether gradients are accumulated in float16."""
         return self._spec.accum_dtype is torch.float16
+
+    @property
+    def clips_gradients(self) -> bool:
+        """Whether gradients are limited by a norm."""
+        return self._spec.max_grad_norm != math.inf
 
     @property
     def _needs_running_mean(self) -> bool:
@@ -78,11 +86,21 @@ class Optimisation:
 
     def upload_pending(self) -> None:
         """Send state and numbers of a loaded checkpoint to the device, if there are any."""
-        pending = self._optimizer._take_pending() if isinstance(self._optimizer, optim.Optimizer) else None
-        if pending is not None and self._updater is not None and self._session is not None:
-            for warning in self._updater.load_state(*pending):
-                _logger.warning(warning)
-            self._session.loss_scaling = self._updater.loss_scaling
+        optimizer = self._optimizer
+        if not isinstance(optimizer, optim.Optimizer) or self._updater is None or self._session is None:
+            return
+        pending = optimizer._take_pending()
+        if pending is None:
+            return
+        try:
+            warnings = self._updater.load_state(*pending)
+        except Error:
+            # What was loaded is still what the program asked for: the next attempt must not pass over it.
+            optimizer._pending = DeviceState(*pending)
+            raise
+        for warning in warnings:
+            _logger.warning(warning)
+        self._session.loss_scaling = self._updater.loss_scaling
 
     def detach(self) -> None:
         """Read the device's state back into the optimiser; torch's own optimisers cannot hold it."""

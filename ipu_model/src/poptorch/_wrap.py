@@ -6,8 +6,9 @@ import torch
 from torch import nn
 
 from poptorch import optim
+from poptorch._errors import createPoptorchError
 from poptorch._executor import PoplarExecutor
-from poptorch._wrapping import link_of
+from poptorch._wrapping import links_of
 from poptorch.options import Options
 
 
@@ -20,10 +21,10 @@ def trainingModel(
 
     Raises:
         RuntimeError: the module is wrapped for training already.
-        Error: `options` of another type.
+        Error: `model` or `options` of another type.
     """
     module = _user_module(model)
-    if link_of(module) is not None:
+    if links_of(module):
         raise RuntimeError(
             "Model has already been wrapped in 'poptorch.trainingModel'. Call model.destroy() on it first to wrap it again."
         )
@@ -38,10 +39,16 @@ def inferenceModel(model: nn.Module | PoplarExecutor, options: Options | None = 
     `options` are frozen.
 
     Raises:
-        Error: `options` of another type, or with gradient accumulation.
+        Error: `model` or `options` of another type, or gradient accumulation in the options.
     """
     return PoplarExecutor(_user_module(model), options, training=False)
 
 
 def _user_module(model: nn.Module | PoplarExecutor) -> nn.Module:
-    return model.model if isinstance(model, PoplarExecutor) else model
+    module = model.model if isinstance(model, PoplarExecutor) else model
+    if not isinstance(module, nn.Module):
+        raise createPoptorchError(
+            f"Invalid type: 'model' is of type {type(module)}, expected torch.nn.Module. Wrap a function in a module whose "
+            "forward calls it."
+        )
+    return module

@@ -7,6 +7,7 @@ training models share has one new class that asks all of them.
 
 from __future__ import annotations
 
+import copyreg
 import itertools
 import weakref
 from collections.abc import Callable
@@ -139,7 +140,7 @@ def _module_class(original: type, links: Links) -> type:
     def read(self: nn.Module, name: str) -> Any:
         if name in _MODULE_TRIGGERS:
             refresh(links)
-        return super(wrapped, self).__getattribute__(name)
+        return original.__getattribute__(self, name)  # type: ignore[call-arg, arg-type]  # a class, not an object
 
     def destroy(self: nn.Module) -> None:
         if link.executor is not None:
@@ -153,14 +154,13 @@ def _module_class(original: type, links: Links) -> type:
         "__getattribute__": read, "destroy": destroy, "copyWeightsToHostIfNeeded": copy_weights,
         "__module__": original.__module__, "__doc__": original.__doc__,
     }  # fmt: skip
-    wrapped = type(f"Poptorch{original.__name__}", (original,), members)
-    return wrapped
+    return type(f"Poptorch{original.__name__}", (original,), members)
 
 
 def _tensor_class(original: type, links: Links) -> type:
     def read(self: Tensor, name: str) -> Any:
         refresh(links)
-        return super(wrapped, self).__getattribute__(name)
+        return original.__getattribute__(self, name)  # type: ignore[call-arg, arg-type]  # a class, not an object
 
     def function(cls: type, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         for kind in types:
@@ -177,8 +177,7 @@ def _tensor_class(original: type, links: Links) -> type:
         "__getattribute__": read, "__torch_function__": classmethod(function), "__repr__": text,
         "__module__": original.__module__,
     }  # fmt: skip
-    wrapped = type(f"Poptorch{original.__name__}", (original,), members)
-    return wrapped
+    return type(f"Poptorch{original.__name__}", (original,), members)
 
 
 def _copying(original: type, links: Links) -> dict[str, Any]:
@@ -191,7 +190,16 @@ def _copying(original: type, links: Links) -> dict[str, Any]:
 
         return plain
 
-    return {name: method(name) for name in ("__reduce_ex__", "__copy__", "__deepcopy__") if hasattr(original, name)}
+    def reduce(self: Any, protocol: Any) -> Any:
+        refresh(links)
+        reduced = _as_original(self, original, lambda obj: obj.__reduce_ex__(protocol))
+        if reduced[0] is copyreg.__newobj__ and len(reduced[1]) == 1:  # type: ignore[attr-defined]  # not in typeshed
+            # pickle would compare the class in it with the wrapped one.
+            return copyreg._reconstructor, (original, object, None), *reduced[2:]  # type: ignore[attr-defined]  # same
+        return reduced
+
+    copies = {name: method(name) for name in ("__copy__", "__deepcopy__") if hasattr(original, name)}
+    return {"__reduce_ex__": reduce, **copies}
 
 
 def _as_original(obj: Any, original: type, action: Callable[[Any], Any]) -> Any:

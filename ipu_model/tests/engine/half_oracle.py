@@ -1,14 +1,15 @@
 """The half-precision oracle: a captured graph computed op by op in float64, every float16 result rounded once.
 
-It shares nothing with `ipu_model.numerics`: arithmetic is float64, rounding is numpy's float64 -> float16 (torch's
-`double.to(half)` rounds twice, through float32; capture-and-replay-notes.md, section 6), and ops that only compare or
-select run on real float16 tensors, where PyTorch converts Python numbers to float16 first.
+It shares no arithmetic with `ipu_model.numerics`: ops run in float64, rounding is numpy's float64 -> float16 (torch's
+`double.to(half)` rounds twice, through float32; capture-and-replay-notes.md, section 6), and ops that only compare
+run on real float16 tensors, where PyTorch converts Python numbers to float16 first.
 """
 
 from __future__ import annotations
 
 import operator
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -18,16 +19,22 @@ from torch import Tensor
 from torch.utils._pytree import tree_map, tree_map_only
 
 from ipu_model.graph import Graph, TensorSpec
+from ipu_model.numerics.replay import Arithmetic, Replay, build
+from ipu_model.numerics.rounding import round_to_half_
 
 aten = torch.ops.aten
 Node = torch.fx.Node
 
-# Mean and inverse deviation that the device hands from forward to backward in float32 (results 1 and 2).
-SAVED_STATISTICS = (aten.native_batch_norm.default, aten.native_layer_norm.default, aten.native_group_norm.default)
+# What forward keeps for its own backward op in float32: means, inverse deviations, the divisor of a mean.
+SAVED = {
+    aten.native_batch_norm.default: (1, 2), aten.native_layer_norm.default: (1, 2),
+    aten.native_group_norm.default: (1, 2), aten.nll_loss_forward.default: (1,), aten.nll_loss2d_forward.default: (1,),
+}  # fmt: skip
 BATCH_NORM = aten.native_batch_norm.default
-UNINITIALISED = (aten.empty.memory_format, aten.empty_like.default, aten.empty_strided.default, aten.new_empty.default)
-# PyTorch converts both operands to float16 before it compares or selects.
-NATIVE = frozenset({
+EMPTY = (aten.empty.memory_format, aten.empty_like.default, aten.empty_strided.default, aten.new_empty.default,
+         aten.new_empty_strided.default)  # fmt: skip
+PROMOTING = frozenset({aten.add.Tensor, aten.sub.Tensor, aten.mul.Tensor, aten.div.Tensor})
+COMPARING = frozenset({
     getattr(getattr(aten, name), overload)
     for name in ("eq", "ne", "lt", "le", "gt", "ge")
     for overload in ("Scalar", "Tensor")
@@ -43,86 +50,126 @@ def rounded(x: Tensor) -> Tensor:
 def on_grid(x: Tensor) -> bool:
     """Whether every value of `x` (any floating type) is a float16 number, an infinity or NaN."""
     wide = x.detach().double()
-    return torch.equal(wide.nan_to_num(nan=7.0, posinf=8.0, neginf=9.0),
-                       rounded(wide).nan_to_num(nan=7.0, posinf=8.0, neginf=9.0))  # fmt: skip
+    return bool(((wide == rounded(wide)) | wide.isnan()).all())
 
 
 def ulps(actual: Tensor, expected: Tensor) -> Tensor:
-    """Return how many float16 numbers lie between two tensors of grid values; NaN is 0 from NaN and far from all."""
-    a, b = (_ordered(t) for t in (actual, expected))
-    distance = (a - b).abs()
-    nan_a, nan_b = actual.isnan(), expected.isnan()
-    distance[nan_a & nan_b] = 0
-    distance[nan_a ^ nan_b] = 1 << 20
+    """Count the float16 numbers from one tensor's values to the other's; NaN is 0 from NaN and far from all else."""
+    distance = (_ordered(actual) - _ordered(expected)).abs()
+    distance[actual.isnan() & expected.isnan()] = 0
+    distance[actual.isnan() ^ expected.isnan()] = 1 << 20
     return distance
 
 
 def _ordered(x: Tensor) -> Tensor:
     """Map float16 values to integers in their order, neighbours one apart, both zeros to 0."""
-    bits = torch.from_numpy(x.detach().double().numpy().astype(np.float16).view(np.int16).astype(np.int64))
+    bits = torch.from_numpy(x.detach().double().contiguous().numpy().astype(np.float16).view(np.int16).astype(np.int64))
     return torch.where(bits < 0, -(bits & 0x7FFF), bits)
 
 
-class HalfOracle:
-    """Computes `graph` for given variables, inputs and loss seed; results are float64 tensors."""
+@dataclass
+class Shares:
+    """How far results are from the oracle's: counts of elements, in all, equal, and at most one number apart."""
 
-    def __init__(self, graph: Graph) -> None:
-        self.graph = graph
+    elements: int = 0
+    equal: int = 0
+    close: int = 0
 
-    @torch.no_grad()
-    def __call__(self, arguments: Sequence[Tensor]) -> tuple[list[Tensor], list[Tensor], list[Tensor]]:
-        """Return outputs, gradients, and the arguments as they are afterwards (buffers change in place)."""
-        values = iter([_widened(a).clone() for a in arguments])
-        env: dict[Node, Any] = {}
-        kept: list[Tensor] = []
-        for node in self.graph.ops.nodes:
-            if node.op == "placeholder":
-                env[node] = next(values)
-                kept.append(env[node])
-            elif node.op == "get_attr":
-                env[node] = _widened(self.graph.constants[str(node.target)]).clone()
-            elif node.op == "call_function":
-                env[node] = self._run(node, env)
-            else:
-                outputs, gradients = torch.fx.node.map_arg(node.args[0], lambda n: env[n])
-        return list(outputs), list(gradients), kept
+    def add(self, distance: Tensor) -> None:
+        self.elements += distance.numel()
+        self.equal += int((distance == 0).sum())
+        self.close += int((distance <= 1).sum())
 
-    def _run(self, node: Node, env: dict[Node, Any]) -> Any:
-        specs = node.meta.get("spec")
-        args, kwargs = torch.fx.node.map_arg((node.args, node.kwargs), lambda n: env[n])
-        if node.target in NATIVE and _is_half(node.args[0]):
-            return node.target(*tree_map_only(Tensor, _narrowed, args))
-        args = _promoted(node, args)
-        result = node.target(*_in_float64(args), **_in_float64(kwargs))
-        if isinstance(specs, TensorSpec) and specs.dtype is torch.float16 and not _is_statistic(node):
-            _round_in_place(result)
-        if node.target is BATCH_NORM:
-            for position in (3, 4):
-                if _is_half(node.args[position]):
-                    _round_in_place(args[position])
-        return result
+    @property
+    def share_equal(self) -> float:
+        return self.equal / max(self.elements, 1)
+
+    @property
+    def share_close(self) -> float:
+        return self.close / max(self.elements, 1)
 
 
-def _is_half(value: Any) -> bool:
-    return isinstance(value, Node) and value.meta["spec"].dtype is torch.float16
+@dataclass
+class Truth:
+    """What the oracle computes; `arguments` are the variables and inputs as they are afterwards."""
+
+    outputs: list[Tensor] = field(default_factory=list)
+    gradients: list[Tensor] = field(default_factory=list)
+    arguments: list[Tensor] = field(default_factory=list)
+    shares: dict[str, Shares] = field(default_factory=dict)
 
 
-def _is_statistic(node: Node) -> bool:
-    return node.target is operator.getitem and node.args[0].target in SAVED_STATISTICS and node.args[1] != 0
+@torch.no_grad()
+def interpret(graph: Graph, arguments: Sequence[Tensor], observed: Mapping[str, Tensor] | None = None) -> Truth:
+    """Compute `graph` for given variables, inputs and loss seed.
+
+    With `observed`, the results of a replay by node name, every op computes from the replay's operands instead of the
+    oracle's own, and `shares` says for each kind of op how its results compare: errors do not add up.
+    """
+    truth = Truth()
+    values = iter([_widened(a).clone() for a in arguments])
+    env: dict[Node, Any] = {}
+    for node in graph.ops.nodes:
+        if node.op == "placeholder":
+            env[node] = next(values)
+            truth.arguments.append(env[node])
+        elif node.op == "get_attr":
+            env[node] = _widened(graph.constants[str(node.target)]).clone()
+        elif node.op == "call_function":
+            env[node] = _run(node, env)
+            if observed is not None and isinstance(env[node], Tensor) and node.name in observed:
+                _compare(node, env[node], observed[node.name], truth)
+        else:
+            outputs, gradients = torch.fx.node.map_arg(node.args[0], lambda n: env[n])
+            truth.outputs, truth.gradients = list(outputs), list(gradients)
+    return truth
+
+
+def _compare(node: Node, result: Tensor, seen: Tensor, truth: Truth) -> None:
+    """Note how far the replay's result is from the oracle's, and go on with the replay's."""
+    random = torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ())
+    if is_half(node) and not random and not _is_unrounded(node):
+        kind = node.args[0].target if node.target is operator.getitem else node.target
+        truth.shares.setdefault(str(kind), Shares()).add(ulps(seen, result))
+    if not torch.equal(result, seen.to(result.dtype)):
+        result.copy_(seen)
+
+
+def _run(node: Node, env: dict[Node, Any]) -> Any:
+    args, kwargs = torch.fx.node.map_arg((node.args, node.kwargs), lambda n: env[n])
+    if node.target in COMPARING and is_half(node.args[0]):
+        return node.target(*tree_map_only(Tensor, _narrowed, args))
+    result = node.target(*_in_float64(_promoted(node, args)), **_in_float64(kwargs))
+    if is_half(node) and not _is_unrounded(node):
+        _round_in_place(result)
+    if node.target is BATCH_NORM:
+        for position in (3, 4):
+            if is_half(node.args[position]):
+                _round_in_place(args[position])
+    return result
+
+
+def is_half(value: Any) -> bool:
+    spec = value.meta.get("spec") if isinstance(value, Node) else None
+    return isinstance(spec, TensorSpec) and spec.dtype is torch.float16
+
+
+def _is_unrounded(node: Node) -> bool:
+    if node.target in EMPTY:
+        return True
+    return node.target is operator.getitem and node.args[1] in SAVED.get(node.args[0].target, ())
 
 
 def _promoted(node: Node, args: Any) -> Any:
     """Integer operands of float16 arithmetic become float16 numbers first, as type promotion says."""
-    arithmetic = node.target in PROMOTING and getattr(node.meta["spec"], "dtype", None) is torch.float16
-    if not arithmetic:
+    if node.target not in PROMOTING or not is_half(node):
         return args
-    return tuple(
-        rounded(value.double()) if isinstance(value, Tensor) and not value.is_floating_point()
-        and value.dtype is not torch.bool else value for value in args
-    )  # fmt: skip
 
+    def convert(value: Any) -> Any:
+        integers = isinstance(value, Tensor) and value.dtype in (torch.int16, torch.int32, torch.int64)
+        return rounded(value.double()) if integers else value
 
-PROMOTING = frozenset({aten.add.Tensor, aten.sub.Tensor, aten.mul.Tensor, aten.div.Tensor})
+    return tuple(convert(value) for value in args)
 
 
 def _round_in_place(result: Tensor) -> None:
@@ -143,3 +190,46 @@ def _in_float64(arguments: Any) -> Any:
     """Ask for float64 wherever the recorded op was asked for a narrower floating type."""
     narrow = (torch.float16, torch.float32)
     return tree_map(lambda a: torch.float64 if isinstance(a, torch.dtype) and a in narrow else a, arguments)
+
+
+@dataclass(frozen=True)
+class Replayed:
+    """What a replay returned, the arguments as they are afterwards, and every intermediate result by node name."""
+
+    outputs: list[Tensor]
+    gradients: list[Tensor]
+    arguments: list[Tensor]
+    seen: dict[str, Tensor]
+
+
+def replay(graph: Graph, arguments: Sequence[Tensor], arithmetic: Arithmetic | None = None) -> Replayed:
+    """Replay one micro-batch of `graph`, looking at every result and at every operand that an op reads.
+
+    Raises:
+        AssertionError: an op of the rewritten graph reads a float16 operand with a value off the grid.
+    """
+    containers = [(a.float() if a.is_floating_point() else a).clone() for a in arguments]
+    watch = Watch(build(graph, arithmetic or Arithmetic()))
+    with torch.no_grad():
+        outputs, gradients = watch.run(*containers)
+    return Replayed(list(outputs), list(gradients), containers, watch.seen)
+
+
+class Watch(torch.fx.Interpreter):
+    """Runs a replay node by node, keeps copies of results and checks operands."""
+
+    def __init__(self, replay: Replay) -> None:
+        super().__init__(replay.module)
+        self.seen: dict[str, Tensor] = {}
+
+    def run_node(self, n: Node) -> Any:
+        if n.target is not round_to_half_:
+            for operand in n.all_input_nodes:
+                assert self._may_be_read(operand), f"{operand} is off the float16 grid when {n} reads it"
+        result = super().run_node(n)
+        if isinstance(result, Tensor):
+            self.seen[n.args[0].name if n.target is round_to_half_ else n.name] = result.clone()
+        return result
+
+    def _may_be_read(self, operand: Node) -> bool:
+        return not is_half(operand) or _is_unrounded(operand) or on_grid(self.env[operand])

@@ -254,5 +254,10 @@ def pad(samples: list[Tensor]) -> Tensor:
     return torch.nn.functional.pad(torch.stack(samples), (0, 0, 0, 4 - len(samples)))
 
 
+def with_count(samples: list[Tensor]) -> tuple[Tensor, Tensor]:
+    """Collate samples and say how many there are."""
+    return torch.stack(samples), torch.tensor(len(samples))
+
+
 def nothing(worker_id: int) -> None:
     """A worker_init_fn, which tells the loader that the data set divides itself."""

@@ -21,6 +21,7 @@ from loading_datasets import (
     collate_samples,
     nothing,
     pad,
+    with_count,
 )
 from torch.utils.data import BatchSampler, SequentialSampler
 
@@ -202,6 +203,12 @@ def test_batch_samplers_work_in_every_mode(
 def test_padded_batches_arrive_whole(load: Make) -> None:
     loader = load(Numbers(10), 2, batch_sampler=Lengths(3, 4, 1, 2), collate_fn=pad)
     assert [x[:, 0].tolist() for x in loader] == [[0, 1, 2, 0, 3, 4, 5, 6], [7, 0, 0, 0, 8, 9, 0, 0]]
+
+
+def test_a_batch_may_carry_a_scalar(load: Make) -> None:
+    # Only items of several batches need rows in every tensor.
+    loader = load(Numbers(4), batch_sampler=Lengths(2, 2), collate_fn=with_count)
+    assert [(x[:, 0].tolist(), int(count)) for x, count in loader] == [([0, 1], 2), ([2, 3], 2)]
 
 
 # Custom types (section 2.4).

@@ -123,8 +123,8 @@ def _busy_hint(accumulation: object) -> str | None:
         )
     if accumulation == SMALLEST_BUSY // 2:
         return (
-            "12 / (12 + 3) is 80 %, but 3 steps is the way forwards only. The pipeline fills forwards and "
-            "backwards, so it is 2 (N - 1) = 6 steps."
+            "12 / (12 + 3) is 80 %, but 3 = N - 1 steps is the way forwards only. The way back takes as "
+            "many: ramp-up and ramp-down add 2 (N - 1) = 6 steps to the micro-batches."
         )
     if accumulation == 4 * 2 * STAGES:
         return "32 / (32 + 8) is 80 %, but 8 = 2 N. Ramp-up and ramp-down add 2 (N - 1) = 6 steps."

@@ -73,11 +73,9 @@ def _test(settings: Settings, model: Network, options: poptorch.Options, images:
     model.eval()
     inference_model = poptorch.inferenceModel(model, options)
     with _loading(options, images, settings.test_batch_size) as test_data:
-        tested = len(test_data) * settings.test_step
+        tested, step = len(test_data) * settings.test_step, settings.test_step
         if tested < len(images):
-            print(
-                f"Testing on {tested} of {len(images)} images: the others fill no step of {settings.test_step}"
-            )
+            print(f"Testing on {tested} of {len(images)} images: the others fill no step of {step}")
         print(f"Accuracy on test set: {test(inference_model, test_data):0.2f}%")
 
 

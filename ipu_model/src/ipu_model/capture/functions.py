@@ -18,21 +18,10 @@ from torch.utils._pytree import tree_map_only
 
 from ipu_model.capture.devices import follow_moves
 from ipu_model.capture.losses import LOSS_FUNCTIONS
+from ipu_model.capture.mixed_precision import FOLLOW_ACTIVATION, follow_activation, refuse_autocast
 from ipu_model.capture.origins import Origins
 from ipu_model.capture.trace import Trace
 from ipu_model.errors import Error
-
-# Weights and biases of these take the element type of the first input (executor reference, section 12).
-FOLLOW_ACTIVATION: frozenset[Callable[..., Any]] = frozenset({
-    F.linear, F.bilinear, torch.matmul, torch.mm, torch.bmm, torch.addmm, torch.baddbmm, Tensor.matmul,
-    Tensor.__matmul__, Tensor.mm, Tensor.bmm, F.conv1d, F.conv2d, F.conv3d, F.conv_transpose1d,
-    F.conv_transpose2d, F.conv_transpose3d, torch.conv1d, torch.conv2d, torch.conv3d, F.batch_norm,
-    F.layer_norm, F.group_norm, F.instance_norm, torch.batch_norm, torch.layer_norm, torch.group_norm,
-})  # fmt: skip
-
-# Positions of running statistics, which keep the element type of their buffers.
-_STATISTICS = {F.batch_norm: (1, 2), F.instance_norm: (1, 2), torch.batch_norm: (3, 4)}
-_STATISTICS_NAMES = ("running_mean", "running_var")
 
 # torch wants 64-bit indices here, the device has 32-bit ones: programs send those to save transfer.
 _WIDE_INDEX: frozenset[Callable[..., Any]] = frozenset({
@@ -58,6 +47,7 @@ class DeviceFunctions(TorchFunctionMode):
         self._warned: set[str] = set()
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        refuse_autocast(self.trace.scopes[-1])
         args, kwargs = follow_moves(func, args, dict(kwargs or {}), self.origins)
         if func in FOLLOW_ACTIVATION:
             args, kwargs = follow_activation(func, args, kwargs)
@@ -81,23 +71,6 @@ class DeviceFunctions(TorchFunctionMode):
         if name not in self._warned:
             self._warned.add(name)
             _logger.warning("No device set in torch.%s(): forcing to IPU", name)
-
-
-def follow_activation(
-    func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Cast floating weights and biases of `func` to the element type of its first tensor argument."""
-    first = next((a for a in (*args, *kwargs.values()) if isinstance(a, Tensor)), None)
-    if first is None or first.dtype not in (torch.float16, torch.float32):
-        return args, kwargs
-    keep = _STATISTICS.get(func, ())
-
-    def cast(value: Any) -> Any:
-        mixed = isinstance(value, Tensor) and value.dtype in (torch.float16, torch.float32)
-        return value.to(first.dtype) if mixed and value.dtype != first.dtype else value
-
-    new_args = tuple(a if i in keep else cast(a) for i, a in enumerate(args))
-    return new_args, {k: v if k in _STATISTICS_NAMES else cast(v) for k, v in kwargs.items()}
 
 
 def _widened(tensor: Tensor) -> Tensor:

@@ -12,47 +12,45 @@ from typing import Any
 import torch
 import torch.fx
 
-from ipu_model.capture.aliases import is_view
-from ipu_model.graph import TensorSpec
+from ipu_model.capture.aliases import aliased_argument, is_view, written_arguments
+from ipu_model.numerics.exact import CONVERTING, EXACT, READERS_OF_SAVED, SAVED, SELECTING, UNINITIALISED
+from ipu_model.numerics.operands import (
+    INTEGERS_OFF_GRID,
+    cast_operands,
+    dtype_of,
+    is_half,
+    keep_below_one,
+    put_numbers_on_grid,
+    refuse_what_has_no_container,
+)
 from ipu_model.numerics.rounding import round_to_half_
 
 Node = torch.fx.Node
 aten = torch.ops.aten
 
-# Results of these are on the grid if their fp16 arguments are: they select, move or negate values.
-EXACT: frozenset[object] = frozenset({
-    aten.relu.default, aten.relu_.default, aten.threshold_backward.default, aten.max_pool2d_with_indices.default,
-    aten.max_pool3d_with_indices.default, aten.amax.default, aten.amin.default, aten.max.default, aten.min.default,
-    aten.max.dim, aten.min.dim, aten.maximum.default, aten.minimum.default, aten.neg.default, aten.abs.default,
-    aten.sign.default, aten.index.Tensor, aten.index_select.default, aten.gather.default, aten.embedding.default,
-    aten.cat.default, aten.stack.default, aten.clone.default, aten._unsafe_view.default, aten.flip.default,
-    aten.roll.default, aten.repeat.default, aten.topk.default, aten.sort.default, aten.select_backward.default,
-    aten.slice_backward.default, aten.zeros.default, aten.zeros_like.default, aten.ones.default,
-    aten.ones_like.default, aten.empty.memory_format, aten.empty_like.default, aten.new_zeros.default,
-    aten.new_ones.default, aten.new_empty.default, aten.new_empty_strided.default, aten.empty_strided.default,
-    aten.bernoulli_.float, aten.zero_.default, aten.upsample_nearest1d.default, aten.upsample_nearest2d.default,
-    aten.upsample_nearest3d.default, aten.reflection_pad2d.default, aten.tril.default, aten.triu.default,
-    aten.round.default, aten.floor.default, aten.ceil.default, aten.trunc.default,
-})  # fmt: skip
-
-# Statistics saved for the backward pass stay in fp32 on the device: results 1 and 2 of these.
-_SAVED_STATISTICS = frozenset({
-    aten.native_batch_norm.default, aten.native_layer_norm.default, aten.native_group_norm.default,
-})  # fmt: skip
-_RUNNING_STATISTICS = (3, 4)
+_JOINING = frozenset({aten.cat.default, aten.stack.default})
 
 
 def to_containers(graph: torch.fx.Graph) -> None:
-    """Rewrite `graph` in place: fp16 becomes fp32, with one rounding after every op that is not exact."""
+    """Rewrite `graph` in place: fp16 becomes fp32, with one rounding after every op that is not exact.
+
+    Raises:
+        Error: an op that looks at the bits of fp16 values, or a product of fp16 and fp32 operands.
+    """
     for node in list(graph.nodes):
         if node.op != "call_function":
             continue
-        node.args = _widened(node.args)
-        node.kwargs = _widened(node.kwargs)
-        if _needs_rounding(node):
+        refuse_what_has_no_container(node)
+        put_numbers_on_grid(node)
+        cast_operands(graph, node)
+        rounds = _needs_rounding(node)
+        node.args, node.kwargs = _widened(node.args), _widened(node.kwargs)
+        keep_below_one(node)
+        if rounds:
             _round_after(graph, node, node)
-        if node.target is aten.native_batch_norm.default:
-            _round_running_statistics(graph, node)
+        for argument in written_arguments(node):
+            if is_half(argument) and aliased_argument(node) is not argument:
+                _round_after(graph, node, argument)
 
 
 def _widened(arguments: Any) -> Any:
@@ -61,23 +59,36 @@ def _widened(arguments: Any) -> Any:
 
 
 def _needs_rounding(node: Node) -> bool:
-    spec = node.meta.get("spec")
-    if not isinstance(spec, TensorSpec) or spec.dtype is not torch.float16 or is_view(node):
+    if not is_half(node) or is_view(node):
         return False
     if node.target is operator.getitem:
-        parent, index = node.args
-        assert isinstance(parent, Node)
-        if parent.target in _SAVED_STATISTICS and index != 0:
-            return False
-        return parent.target not in EXACT
-    if node.target is aten._to_copy.default and _is_half(node.args[0]):
+        return not _is_saved(node) and not _is_exact(_parent(node))
+    return not _is_exact(node)
+
+
+def _is_exact(node: Node) -> bool:
+    """Whether the result of `node` is on the grid without rounding."""
+    if node.target in UNINITIALISED:
+        return True
+    if node.target in CONVERTING:
+        # `copy_(target, source)`, but `_to_copy(source)`.
+        source = node.args[0] if node.target is aten._to_copy.default else node.args[1]
+        return dtype_of(source) not in INTEGERS_OFF_GRID and dtype_of(source) is not torch.float32
+    if node.target not in EXACT and node.target not in SELECTING:
         return False
-    return node.target not in EXACT
+    dtypes = {dtype_of(argument) for argument in node.all_input_nodes}
+    return torch.float32 not in dtypes and not (node.target in _JOINING and dtypes & INTEGERS_OFF_GRID)
 
 
-def _is_half(value: Any) -> bool:
-    spec = value.meta.get("spec") if isinstance(value, Node) else None
-    return isinstance(spec, TensorSpec) and spec.dtype is torch.float16
+def _parent(node: Node) -> Node:
+    parent = node.args[0]
+    assert isinstance(parent, Node)
+    return parent
+
+
+def _is_saved(node: Node) -> bool:
+    """Whether `node` is a result that forward keeps for its own backward op, and for nothing else."""
+    return node.args[1] in SAVED.get(_parent(node).target, ()) and all(u.target in READERS_OF_SAVED for u in node.users)
 
 
 def _round_after(graph: torch.fx.Graph, node: Node, value: Node) -> None:
@@ -85,12 +96,4 @@ def _round_after(graph: torch.fx.Graph, node: Node, value: Node) -> None:
     with graph.inserting_after(node):
         rounding = graph.call_function(round_to_half_, (value,))
     rounding.meta = {k: v for k, v in node.meta.items() if k != "hints"}
-
-
-def _round_running_statistics(graph: torch.fx.Graph, node: Node) -> None:
-    """Running statistics held in fp16 buffers are rounded where the op has updated them."""
-    for position in _RUNNING_STATISTICS:
-        statistic = node.args[position]
-        if node.args[5] and _is_half(statistic):
-            assert isinstance(statistic, Node)
-            _round_after(graph, node, statistic)
+    rounding.meta["spec"] = value.meta["spec"]

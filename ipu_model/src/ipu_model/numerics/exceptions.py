@@ -1,49 +1,105 @@
-"""Floating-point exceptions: stop at the first op that makes an infinity or a NaN out of finite numbers."""
+"""Floating-point exceptions: stop at the first op that overflows, divides by zero or has no real result."""
 
 from __future__ import annotations
 
-from typing import Any
+import operator
+from typing import Any, NamedTuple
 
 import torch
 import torch.fx
 from torch import Tensor
+from torch.utils._pytree import tree_leaves
 
-from ipu_model.capture.aliases import written_arguments
+from ipu_model.capture.aliases import is_view, written_arguments
 from ipu_model.errors import Error
 from ipu_model.graph import TensorSpec
+from ipu_model.numerics.exact import COMPARING, EXACT, SELECTING
 from ipu_model.numerics.rounding import round_to_half_
+
+Node = torch.fx.Node
+aten = torch.ops.aten
+
+# Comparisons that have no answer for NaN; equality has one.
+_ORDERING = frozenset({
+    getattr(getattr(aten, name), overload) for name in ("lt", "le", "gt", "ge") for overload in ("Scalar", "Tensor")
+})  # fmt: skip
+# They only move what is there; an infinity that a program writes itself is no exception.
+_QUIET = (EXACT | SELECTING | COMPARING) - _ORDERING
+
+
+class Found(NamedTuple):
+    """What some tensors hold besides finite numbers."""
+
+    nan: bool = False
+    infinity: bool = False
 
 
 def check_every_result(graph: torch.fx.Graph) -> None:
-    """Insert a check after every floating-point op of `graph`."""
+    """Insert a check after every op of `graph` that computes; call it last, after every other pass."""
     for node in list(graph.nodes):
-        spec = node.meta.get("spec")
-        floating = isinstance(spec, TensorSpec) and spec.dtype.is_floating_point
-        if node.op != "call_function" or not floating or "phase" not in node.meta:
-            continue
-        after = node.next if node.next.target is round_to_half_ else node
-        with graph.inserting_after(after):
-            where = f"{node.meta['scope'] or 'model'}, {node.meta['phase'].value} pass"
-            graph.call_function(require_finite, (node, str(node.target), where, *_untouched_inputs(node)))
+        if _is_checked(node):
+            _insert_check(graph, node)
 
 
-def _untouched_inputs(node: torch.fx.Node) -> list[torch.fx.Node]:
-    written = written_arguments(node)
-    return [argument for argument in node.all_input_nodes if argument not in written]
+def _is_checked(node: Node) -> bool:
+    quiet = node.target in _QUIET or node.target is round_to_half_ or "phase" not in node.meta
+    if node.op != "call_function" or quiet or is_view(node):
+        return False
+    spec = node.meta.get("spec")
+    return isinstance(spec, TensorSpec) and (spec.dtype.is_floating_point or node.target in _ORDERING)
 
 
-def require_finite(result: Any, op: str, where: str, *inputs: Any) -> None:
-    """Raise if `result` is not finite although every floating-point input is.
+def _insert_check(graph: torch.fx.Graph, node: Node) -> None:
+    source = _source(node)
+    numbers = [n for n in tree_leaves((source.args, source.kwargs)) if isinstance(n, float)]
+    read = source.all_input_nodes
+    written = written_arguments(source)
+    with graph.inserting_before(source):
+        # An op in place overwrites what it read: look before.
+        before = graph.call_function(look, tuple(n for n in read if n in written))
+    rounding = node.next if node.next.target is round_to_half_ and node.next.args[0] is node else node
+    op = getattr(source.target, "__name__", str(source.target))
+    where = f"{node.meta['scope'] or 'model'}, {node.meta['phase'].value} pass"
+    untouched = [n for n in read if n not in written]
+    with graph.inserting_after(rounding):
+        graph.call_function(require_valid, (node, op, where, before, *untouched, *numbers))
+
+
+def _source(node: Node) -> Node:
+    """Return the op that computes `node`, which may be one of its several results."""
+    if node.target is not operator.getitem:
+        return node
+    parent = node.args[0]
+    assert isinstance(parent, Node)
+    return parent
+
+
+def look(*values: Any) -> Found:
+    """Tell whether tensors (or numbers) hold NaN or infinities."""
+    tensors = [v if isinstance(v, Tensor) else torch.tensor(v) for v in values if isinstance(v, (Tensor, float))]
+    floating = [t for t in tensors if t.is_floating_point()]
+    return Found(any(bool(t.isnan().any()) for t in floating), any(bool(t.isinf().any()) for t in floating))
+
+
+def require_valid(result: Tensor, op: str, where: str, before: Found, *inputs: Any) -> None:
+    """Raise if `result` holds a NaN or an infinity that did not come from the operands.
 
     Raises:
-        Error: names the op and the module it belongs to.
+        Error: names the op and the module it belongs to, and what happened.
     """
-    if not _all_finite(result) and all(_all_finite(value) for value in inputs):
-        raise Error(
-            f"Floating point exception: {op} ({where}) made an infinity or a NaN out of finite numbers.",
-            type="poplar_application_runtime_error",
-        )
+    if not result.is_floating_point():
+        if before.nan or look(*inputs).nan:
+            raise _exception(op, where, "compared numbers with NaN")
+        return
+    made = look(result)
+    if not (made.nan or made.infinity):
+        return
+    given = look(*inputs)
+    if made.nan and not (before.nan or given.nan):
+        raise _exception(op, where, "has no real result: it made a NaN out of numbers that were none")
+    if made.infinity and not any((*before, *given)):
+        raise _exception(op, where, "overflowed or divided by zero: it made an infinity out of finite numbers")
 
 
-def _all_finite(value: Any) -> bool:
-    return not isinstance(value, Tensor) or not value.is_floating_point() or bool(torch.isfinite(value).all())
+def _exception(op: str, where: str, what: str) -> Error:
+    return Error(f"Floating point exception: {op} ({where}) {what}.", type="poplar_application_runtime_error")

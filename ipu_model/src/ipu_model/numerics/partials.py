@@ -1,8 +1,8 @@
 """Half partials: long reductions of fp16 contractions lose accuracy because partial sums are stored as fp16.
 
-An approximation: the reduction is cut into chunks of `CHUNK` terms, each chunk is summed in fp32 and the running
-total is rounded to fp16 after every chunk. How the hardware's planner cuts a reduction depends on the layer's
-mapping to tiles and is not published.
+An approximation: the reduction is cut into chunks, each chunk is summed in fp32 and the running total is rounded to
+fp16 after every chunk. How the hardware's planner cuts a reduction depends on the layer's mapping to tiles and is
+not published.
 """
 
 from __future__ import annotations
@@ -44,23 +44,38 @@ def _accumulated(parts: Iterator[Tensor]) -> Tensor:
     return total
 
 
-def _chunks(length: int) -> Iterator[slice]:
-    return (slice(start, min(start + CHUNK, length)) for start in range(0, length, CHUNK))
+def _chunks(length: int, size: int) -> Iterator[slice]:
+    return (slice(start, start + size) for start in range(0, max(length, 1), size))
 
 
 def mm(a: Tensor, b: Tensor) -> Tensor:
     """Multiply `[m, k]` by `[k, n]` with half partials along k."""
-    return _accumulated(torch.mm(a[:, c], b[c]) for c in _chunks(a.shape[1]))
+    return _accumulated(torch.mm(a[:, c], b[c]) for c in _chunks(a.shape[1], CHUNK))
+
+
+def mv(a: Tensor, b: Tensor) -> Tensor:
+    """Multiply `[m, k]` by `[k]` with half partials along k."""
+    return mm(a, b.unsqueeze(1)).squeeze(1)
+
+
+def dot(a: Tensor, b: Tensor) -> Tensor:
+    """Multiply `[k]` by `[k]` with half partials along k."""
+    return mm(a.unsqueeze(0), b.unsqueeze(1)).view(())
 
 
 def bmm(a: Tensor, b: Tensor) -> Tensor:
     """Multiply `[b, m, k]` by `[b, k, n]` with half partials along k."""
-    return _accumulated(torch.bmm(a[:, :, c], b[:, c]) for c in _chunks(a.shape[2]))
+    return _accumulated(torch.bmm(a[:, :, c], b[:, c]) for c in _chunks(a.shape[2], CHUNK))
 
 
 def addmm(bias: Tensor, a: Tensor, b: Tensor, *, beta: float = 1, alpha: float = 1) -> Tensor:
     """Compute `beta * bias + alpha * (a @ b)` with half partials in the product."""
     return mm(a, b).mul_(alpha).add_(bias, alpha=beta)
+
+
+def baddbmm(bias: Tensor, a: Tensor, b: Tensor, *, beta: float = 1, alpha: float = 1) -> Tensor:
+    """Compute `beta * bias + alpha * (a @ b)` for batches of matrices, with half partials in the products."""
+    return bmm(a, b).mul_(alpha).add_(bias, alpha=beta)
 
 
 def convolution(
@@ -69,18 +84,32 @@ def convolution(
 ) -> Tensor:  # fmt: skip
     """Convolve with half partials along the input channels of each group."""
     settings = (stride, padding, dilation, transposed, output_padding, groups)
-    if groups != 1:
-        return _plus_bias(round_to_half_(aten.convolution(x, weight, None, *settings)), bias)
-    channels = x.shape[1]
-    if transposed:
-        total = _accumulated(aten.convolution(x[:, c], weight[c], None, *settings) for c in _chunks(channels))
-    else:
-        total = _accumulated(aten.convolution(x[:, c], weight[:, c], None, *settings) for c in _chunks(channels))
-    return _plus_bias(total, bias)
+    total = _accumulated(
+        aten.convolution(xs, ws, None, *settings) for xs, ws in _input_channels(x, weight, transposed, groups)
+    )
+    return total if bias is None else total.add_(bias.view(1, -1, *[1] * (x.dim() - 2)))
 
 
-def _plus_bias(x: Tensor, bias: Tensor | None) -> Tensor:
-    return x if bias is None else x.add_(bias.view(1, -1, *[1] * (x.dim() - 2)))
+def _input_channels(x: Tensor, weight: Tensor, transposed: bool, groups: int) -> Iterator[tuple[Tensor, Tensor]]:
+    """Cut the input channels of each group, in `x` and in `weight`, into the same chunks."""
+    for c in _chunks(x.shape[1] // groups, CHUNK):
+        yield _in_groups(x, 1, groups, c), _in_groups(weight, 0, groups, c) if transposed else weight[:, c]
+
+
+def _output_channels(
+    gradient: Tensor, weight: Tensor, transposed: bool, groups: int
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """Cut the output channels of each group, in `gradient` and in `weight`, into the same chunks."""
+    for c in _chunks(gradient.shape[1] // groups, CHUNK):
+        yield _in_groups(gradient, 1, groups, c), weight[:, c] if transposed else _in_groups(weight, 0, groups, c)
+
+
+def _in_groups(x: Tensor, dim: int, groups: int, chunk: slice) -> Tensor:
+    """Return the same chunk of channels from every group of dimension `dim`."""
+    if groups == 1:
+        return x[:, chunk] if dim else x[chunk]
+    apart = x.unflatten(dim, (groups, -1))
+    return (apart[:, :, chunk] if dim else apart[:, chunk]).flatten(dim, dim + 1)
 
 
 def convolution_backward(
@@ -93,27 +122,37 @@ def convolution_backward(
         settings = (bias_sizes, stride, padding, dilation, transposed, output_padding, groups, mask)
         return tuple(aten.convolution_backward(g, xs, w, *settings))
 
-    plain = groups == 1 and not transposed
     wanted_input, wanted_weight, wanted_bias = output_mask
     results: list[Tensor | None] = [None, None, None]
-    if not plain:
-        return backward(gradient, x, weight, output_mask)
     if wanted_input:
-        results[0] = _accumulated(
-            backward(gradient[:, c], x, weight[c], [True, False, False])[0] for c in _chunks(gradient.shape[1])
-        )
+        parts = _output_channels(gradient, weight, transposed, groups)
+        results[0] = _accumulated(backward(g, x, w, [True, False, False])[0] for g, w in parts)
     if wanted_weight:
-        parts = zip(gradient.split(1), x.split(1))
-        results[1] = _accumulated(backward(g, xs, weight, [False, True, False])[1] for g, xs in parts)
+        samples = _samples_of_a_chunk(x if transposed else gradient, weight)
+        pieces = zip(gradient.split(samples), x.split(samples))
+        results[1] = _accumulated(backward(g, xs, weight, [False, True, False])[1] for g, xs in pieces)
     if wanted_bias:
         results[2] = gradient.sum(dim=[0, *range(2, gradient.dim())])
     return tuple(results)
 
 
+def _samples_of_a_chunk(field: Tensor, weight: Tensor) -> int:
+    """Return how many samples to sum a weight's gradient over before a partial is stored.
+
+    That many have at least the terms of a chunk in the forward pass, `CHUNK` channels times the taps of the kernel;
+    `field` has the positions at which every tap adds a term.
+    """
+    taps, positions = weight[0, 0].numel(), field[0, 0].numel()
+    return max(1, -(-CHUNK * taps // positions))
+
+
 _REPLACEMENTS: dict[object, Callable[..., Any]] = {
     aten.mm.default: mm,
+    aten.mv.default: mv,
+    aten.dot.default: dot,
     aten.bmm.default: bmm,
     aten.addmm.default: addmm,
+    aten.baddbmm.default: baddbmm,
     aten.convolution.default: convolution,
     aten.convolution_backward.default: convolution_backward,
 }

@@ -22,7 +22,7 @@ CHUNK = 1 << 18
 
 def round_to_half_(x: Tensor) -> Tensor:
     """Round `x` (float32, any shape) in place to the nearest float16 value; ties to even, overflow to inf."""
-    return x.copy_(x.to(torch.float16))
+    return x.copy_(x.half())
 
 
 def stochastic_round_to_half_(x: Tensor, generator: torch.Generator | None) -> Tensor:

@@ -57,6 +57,12 @@ class Ring:
             for slot in range(layout.slots)
         ]  # fmt: skip
 
+    def fills_a_slot(self, item: Sequence[Chunk]) -> bool:
+        """Return whether an item has exactly the shapes of the first one."""
+        return len(item) == 1 and all(
+            target.shape == source.shape for target, source in zip(self._slots[0], item[0], strict=True)
+        )
+
     def write(self, slot: int, item: Sequence[Chunk]) -> None:
         """Copy an item that fills the slot; raise `ValueError` where its shapes are not the first item's."""
         (chunk,) = item

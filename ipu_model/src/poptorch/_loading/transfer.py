@@ -74,7 +74,9 @@ class PickledHere:
 
     def open(self) -> Any:
         """Unpickle the value."""
-        return _unpickle(self._data, [])
+        # The process keeps its arguments for life; the bytes need not stay with them.
+        data, self._data = self._data, b""
+        return _unpickle(data, [])
 
 
 class InFile:
@@ -137,8 +139,9 @@ def _unpickle(data: bytes, buffers: list[memoryview]) -> Any:
         return pickle.loads(data, buffers=buffers)
     except Exception as error:
         raise CannotReceive(
-            f"the loader's process cannot rebuild the data set ({type(error).__name__}: {error}). Move classes "
-            "and functions of a notebook cell or an interactive session to a module, or use SharingStrategy.Fork"
+            f"the loader's process cannot rebuild the data set ({type(error).__name__}: {error}). Move "
+            "classes and functions of a notebook cell or an interactive session to a module, or use "
+            "SharingStrategy.Fork"
         ) from error
 
 

@@ -282,11 +282,12 @@ class _Producer:
             self._store(slot, item)
 
     def _store(self, slot: int, item: list[Chunk]) -> None:
-        if self._policy.rebatched_size is None and not self._policy.short_items:
+        by_rows = self._policy.rebatched_size is not None or self._policy.short_items
+        if by_rows and not self._ring.fills_a_slot(item):
+            rows: int | None = self._ring.write_rows(slot, item)
+        else:
             self._ring.write(slot, item)
             rows = None
-        else:
-            rows = self._ring.write_rows(slot, item)
         self._loaded += 1
         self._control.say(ItemStored(self._control.generation, slot, rows))
 

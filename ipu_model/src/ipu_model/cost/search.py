@@ -1,0 +1,73 @@
+"""Choose the cheapest of many candidate plans under a bound of temporary memory, as PopLibs' planner does."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from ipu_model.cost.candidates import Candidates
+from ipu_model.cost.device import Device
+
+
+@dataclass(frozen=True)
+class Plan:
+    """One chosen candidate: cycles apart, temporary bytes, results on the busiest tile, and how it is split."""
+
+    method: str
+    compute: float
+    exchange: float
+    phases: int
+    temporary: float
+    outputs: float
+    tiles: int
+    parts: tuple[tuple[str, int], ...]
+
+    @property
+    def text(self) -> str:
+        """The plan in words: its method and the parts of each dimension that is cut."""
+        cut = [f"{name} / {count}" for name, count in self.parts if count > 1]
+        return f"{self.method}: {', '.join(cut) if cut else 'one tile'}"
+
+
+def fastest(candidates: Sequence[Candidates], device: Device) -> Plan:
+    """Return the candidate of fewest cycles, whatever memory it takes."""
+    total = np.concatenate([c.total(device) for c in candidates])
+    return _pick(candidates, int(np.argmin(total)))
+
+
+def cheapest(candidates: Sequence[Candidates], device: Device, bound: float) -> Plan:
+    """Return the candidate of fewest cycles whose temporary memory is at most `bound` bytes a tile.
+
+    If none is, the bound is doubled until it is twice the tile's memory, then dropped. A bound of 0 asks for the
+    least memory.
+    """
+    total = np.concatenate([c.total(device) for c in candidates])
+    temporary = np.concatenate([c.temporary for c in candidates])
+    if bound <= 0:
+        return _pick(candidates, int(np.lexsort((total, temporary))[0]))
+    limit = bound
+    while not (temporary <= limit).any() and limit < 2 * device.chip.tile_bytes:
+        limit *= 2
+    allowed = temporary <= limit
+    if not allowed.any():
+        allowed = np.ones_like(allowed)
+    return _pick(candidates, int(np.argmin(np.where(allowed, total, np.inf))))
+
+
+def _pick(candidates: Sequence[Candidates], index: int) -> Plan:
+    for found in candidates:
+        if index < len(found.compute):
+            break
+        index -= len(found.compute)
+    split = found.split
+    parts = {
+        "field": int(split.field[index]), "in": int(split.ins[index]), "out": int(split.outs[index]),
+        "groups": int(split.groups[index]),
+    }  # fmt: skip
+    return Plan(
+        method=split.method, compute=float(found.compute[index]), exchange=float(found.exchange[index]),
+        phases=int(found.phases[index]), temporary=float(found.temporary[index]), outputs=float(found.outputs[index]),
+        tiles=int(np.prod(list(parts.values()))), parts=tuple(parts.items()),
+    )  # fmt: skip

@@ -1,0 +1,105 @@
+"""Rules on the stages and IPUs of a traced program, checked when a model is compiled."""
+
+from __future__ import annotations
+
+import logging
+
+import torch.fx
+
+from ipu_model.graph import Graph, Phase
+from ipu_model.pipeline import forward_stages, training_stages
+from ipu_model.placement import Placement
+from poptorch._errors import createPoptorchError
+from poptorch.options import Options
+from poptorch.strategies import PipelinedExecution, ShardedExecution
+
+_logger = logging.getLogger("poptorch::python")
+
+MAX_IPUS = 64
+
+
+def ipus_in_use(graph: Graph) -> frozenset[int]:
+    """Return the IPUs that ops of one replica run on; blocks without any op do not count."""
+    places = (node.meta.get("placement") for node in graph.ops.nodes)
+    return frozenset(place.ipu for place in places if place is not None)
+
+
+def is_pipelined(graph: Graph, options: Options) -> bool:
+    """Whether the program runs as a pipeline: the strategy asks for it, and there is more than one IPU."""
+    strategy = options._execution_strategy
+    pipelined = isinstance(strategy, PipelinedExecution) and not isinstance(strategy, ShardedExecution)
+    return pipelined and len(ipus_in_use(graph)) > 1
+
+
+def check_pipeline(graph: Graph, options: Options, *, training: bool) -> None:
+    """Refuse a pipeline that is not kept busy, or whose stages do not follow the data.
+
+    Raises:
+        Error: names the option, the smallest value that works and what it is now.
+    """
+    if not is_pipelined(graph, options):
+        return
+    stages = forward_stages(graph.block_entries)
+    if not training and options.device_iterations < stages:
+        raise createPoptorchError(
+            "poptorch.Options().deviceIterations must be greater than or equal to the number of pipeline stages "
+            f"({stages}) when using poptorch.PipelinedExecution. It is {options.device_iterations}; "
+            "poptorch.ShardedExecution has no such minimum."
+        )
+    needed = training_stages(stages)
+    accumulation = options.Training.gradient_accumulation
+    if training and accumulation < needed:
+        raise createPoptorchError(
+            "poptorch.Options().Training.gradientAccumulation must be greater than or equal to the number of pipeline "
+            f"stages ({needed}) when using poptorch.PipelinedExecution. Please note that a model with {stages} pipeline "
+            f"stages in PopTorch will have an additional {stages - 1} stages when training. It is {accumulation}; "
+            "poptorch.ShardedExecution has no such minimum."
+        )
+    _check_order(graph)
+
+
+def _check_order(graph: Graph) -> None:
+    """Stage numbers must not go down along the data flow of the forward pass."""
+    for node in graph.ops.nodes:
+        place = _forward_place(node)
+        for source in node.all_input_nodes:
+            earlier = _forward_place(source)
+            if place is not None and earlier is not None and earlier.stage > place.stage:
+                raise createPoptorchError(
+                    f"Block '{place.block}' is pipeline stage {place.stage} but uses a result of block "
+                    f"'{earlier.block}', stage {earlier.stage}: stages of a pipeline must not decrease along the data "
+                    "flow. Use poptorch.AutoStage.AutoIncrement, or list the blocks as separate stages and fix their "
+                    "IPUs with poptorch.Stage(...).ipu(n)."
+                )
+
+
+def _forward_place(node: torch.fx.Node) -> Placement | None:
+    return node.meta.get("placement") if node.meta.get("phase") is Phase.FORWARD else None
+
+
+def check_ipus(graph: Graph, options: Options) -> None:
+    """Refuse more IPUs than one process can have, and report numbers that hardware would round up.
+
+    Raises:
+        Error: names the number and how it comes about.
+    """
+    per_replica = max(len(graph.ipus), graph.ipus[-1] + 1)
+    total = per_replica * options.replication_factor
+    if total > MAX_IPUS:
+        raise createPoptorchError(
+            f"Too many IPUs requested ({total}): {per_replica} for the model x {options.replication_factor} replicas, "
+            f"at most {MAX_IPUS} for one process. Use fewer replicas, or several processes."
+        )
+    if not total & (total - 1):
+        return
+    reserved = 1 << total.bit_length()
+    if options.auto_round_num_ipus:
+        _logger.warning(
+            "The model uses %d IPUs: %d are reserved, the next power of 2, and %d of them left idle.", total, reserved,
+            reserved - total,
+        )  # fmt: skip
+    else:
+        _logger.info(
+            "The model specifies %d IPUs. On hardware %d have to be reserved (a power of 2 or maximum of 64 per "
+            "process), which fails unless poptorch.Options().autoRoundNumIPUs(True) is set.", total, reserved,
+        )  # fmt: skip

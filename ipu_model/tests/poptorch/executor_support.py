@@ -1,0 +1,104 @@
+"""Tiny models whose weights can be followed by hand, and a counter of weight transfers, for the executor's tests."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import poptorch
+from ipu_model.numerics.session import Session
+
+
+class Scale(nn.Module):
+    """`forward(x)` returns `weight * x` and its mean, marked as the loss: the gradient of `weight` is the mean of x."""
+
+    def __init__(self, start: float = 1.0) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.tensor([start]))
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        out = self.weight * x
+        return out, poptorch.identity_loss(out, "mean")
+
+
+class Net(nn.Module):
+    """Two layers with names of their own: `forward(x)` is inference, `forward(x, y)` returns `(output, loss)`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Linear(3, 4)
+        self.second = nn.Linear(4, 2)
+        self.loss = nn.MSELoss()
+
+    def forward(self, x: Tensor, y: Tensor | None = None) -> Any:
+        out = self.second(torch.tanh(self.first(x)))
+        return out if y is None else (out, self.loss(out, y))
+
+
+X = torch.arange(12.0).reshape(4, 3) / 10
+Y = torch.ones(4, 2)
+
+
+def quiet() -> poptorch.Options:
+    """Return options without a progress bar."""
+    return poptorch.Options().showCompilationProgressBar(False)
+
+
+def sgd(model: nn.Module, lr: float = 0.1, **others: Any) -> poptorch.optim.SGD:
+    """Return PopTorch's SGD over all parameters."""
+    return poptorch.optim.SGD(model.parameters(), lr=lr, **others)
+
+
+def training(model: nn.Module, options: poptorch.Options | None = None, **sgd_settings: Any) -> poptorch.PoplarExecutor:
+    """Wrap `model` for training with SGD."""
+    return poptorch.trainingModel(model, options or quiet(), sgd(model, **sgd_settings))
+
+
+def inference(model: Any, options: poptorch.Options | None = None) -> poptorch.PoplarExecutor:
+    """Wrap `model` for inference."""
+    return poptorch.inferenceModel(model, options or quiet())
+
+
+def raw(module: nn.Module, name: str) -> Tensor:
+    """Return a copy of the host's value of a parameter or buffer as it is, without asking the device for newer ones."""
+    *path, last = name.split(".")
+    for part in path:
+        module = object.__getattribute__(module, "_modules")[part]
+    registries = (object.__getattribute__(module, "_parameters"), object.__getattribute__(module, "_buffers"))
+    (tensor,) = (registry[last] for registry in registries if last in registry)
+    with torch._C.DisableTorchFunctionSubclass():
+        return torch.Tensor.detach(tensor).clone()
+
+
+@dataclass
+class Transfers:
+    """How often all weights went to the host and to the device."""
+
+    downloads: int = 0
+    uploads: int = 0
+
+
+@contextmanager
+def counted(monkeypatch: pytest.MonkeyPatch) -> Iterator[Transfers]:
+    """Count the transfers of all executors in the body."""
+    transfers = Transfers()
+    download, upload = Session.download, Session.upload
+
+    def counting_download(session: Session) -> Any:
+        transfers.downloads += 1
+        return download(session)
+
+    def counting_upload(session: Session, values: Any) -> None:
+        transfers.uploads += 1
+        upload(session, values)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Session, "download", counting_download)
+        patch.setattr(Session, "upload", counting_upload)
+        yield transfers

@@ -1,0 +1,515 @@
+"""Two copies of the weights and the moments at which they agree (executor reference, section 9)."""
+
+from __future__ import annotations
+
+import copy
+import io
+import pickle
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from executor_support import X, Y, Net, Scale, counted, inference, quiet, raw, sgd, training
+from torch import Tensor, nn
+
+import poptorch
+
+ONES = torch.ones(2)
+RATE = 0.125  # Powers of two keep the arithmetic of these tests exact: each run of `Scale` on ones takes RATE off.
+
+
+def trained(runs: int = 1) -> tuple[Scale, poptorch.PoplarExecutor]:
+    model = Scale()
+    executor = training(model, lr=RATE)
+    for _ in range(runs):
+        executor(ONES)
+    return model, executor
+
+
+class TestHostToDevice:
+    def test_edits_of_the_host_reach_the_device_only_when_copied(self) -> None:
+        model = Net()
+        executor = inference(model)
+        before = executor(X)
+        with torch.no_grad():
+            model.first.weight.copy_(torch.zeros(4, 3))
+        nn.init.ones_(model.second.weight)
+        assert torch.equal(executor(X), before)
+        executor.copyWeightsToDevice()
+        assert torch.equal(executor(X), model(X))
+
+    def test_loading_a_state_dict_through_the_executor_uploads(self) -> None:
+        model, other = Net(), Net()
+        executor = inference(model)
+        executor(X)
+        report = executor.load_state_dict(other.state_dict())
+        assert (report.missing_keys, report.unexpected_keys) == ([], [])
+        assert torch.equal(executor(X), other(X))
+        report = executor.load_state_dict({"first.bias": torch.zeros(4), "third": torch.ones(1)}, strict=False)
+        assert report.unexpected_keys == ["third"]
+        assert torch.equal(executor(X), model(X))
+
+    def test_loading_it_through_the_module_does_not(self) -> None:
+        model, other = Net(), Net()
+        executor = inference(model)
+        before = executor(X)
+        executor.model.load_state_dict(other.state_dict())
+        assert torch.equal(executor(X), before)
+
+    def test_loading_before_compilation_only_changes_the_host(self) -> None:
+        model, other = Net(), Net()
+        executor = training(model)
+        executor.load_state_dict(other.state_dict())
+        assert not executor.isCompiled()
+        assert torch.equal(raw(model, "first.weight"), other.first.weight)
+
+    def test_copying_to_the_device_discards_newer_weights_there(self) -> None:
+        model, executor = trained()
+        model.weight.data.fill_(10)
+        executor(ONES)
+        executor.copyWeightsToDevice()
+        executor(ONES)
+        assert model.weight.item() == 10 - RATE, "one run from 10, the one from 1 - RATE is gone"
+
+    def test_edits_while_detached_count_at_the_next_attachment(self) -> None:
+        model, executor = trained()
+        executor.detachFromDevice()
+        model.weight.data.fill_(5)
+        executor(ONES)
+        assert model.weight.item() == 5 - RATE
+
+    def test_the_parameters_registered_at_the_moment_are_uploaded(self) -> None:
+        model, executor = trained()
+        executor.detachFromDevice()
+        model.weight = nn.Parameter(torch.tensor([3.0]))
+        assert executor(ONES)[0].tolist() == [3, 3]
+
+    def test_a_parameter_of_another_shape_is_refused(self) -> None:
+        model = Net()
+        executor = inference(model)
+        executor(X)
+        model.first = nn.Linear(5, 4)
+        with pytest.raises(poptorch.Error, match=r"'first.weight' has shape \[4, 5\].*destroy\(\)"):
+            executor.copyWeightsToDevice()
+
+
+TRIGGERS: dict[str, Callable[[Scale, poptorch.PoplarExecutor], Any]] = {
+    "data": lambda m, e: m.weight.data,
+    "shape": lambda m, e: m.weight.shape,
+    "text": lambda m, e: str(m.weight),
+    "indexing": lambda m, e: m.weight[0],
+    "arithmetic": lambda m, e: 1 + m.weight,
+    "torch function, first": lambda m, e: torch.equal(m.weight, torch.ones(1)),
+    "torch function, second": lambda m, e: torch.equal(torch.ones(1), m.weight),
+    "in a list": lambda m, e: torch.stack([torch.ones(1), m.weight]),
+    "a call of the module": lambda m, e: m(ONES),
+    "parameters": lambda m, e: list(m.parameters()),
+    "named parameters": lambda m, e: dict(m.named_parameters()),
+    "state dict": lambda m, e: m.state_dict(),
+    "saving": lambda m, e: torch.save(m, io.BytesIO()),
+    "deep copy": lambda m, e: copy.deepcopy(m),
+    "copy of a parameter": lambda m, e: copy.deepcopy(m.weight),
+    "state dict of the executor": lambda m, e: e.state_dict(),
+    "view of the executor": lambda m, e: e.weight.data,
+    "detach": lambda m, e: e.detachFromDevice(),
+    "destroy": lambda m, e: e.destroy(),
+    "destroy by the module": lambda m, e: m.destroy(),
+    "asked for": lambda m, e: e.copyWeightsToHostIfNeeded(),
+    "asked of the module": lambda m, e: m.copyWeightsToHostIfNeeded(),
+}
+
+NO_TRIGGERS: dict[str, Callable[[Scale, poptorch.PoplarExecutor], Any]] = {
+    "another run": lambda m, e: e(ONES),
+    "set optimiser": lambda m, e: e.setOptimizer(e._optimisation._optimizer),
+    "state of the optimiser": lambda m, e: e._optimisation._optimizer.state_dict(),
+    "the module itself": lambda m, e: e.model,
+    "the parameter itself": lambda m, e: m.weight,
+    "is compiled": lambda m, e: e.isCompiled(),
+    "upload": lambda m, e: e.copyWeightsToDevice(),
+}
+
+
+class TestDeviceToHost:
+    """The table of section 9.2."""
+
+    @pytest.mark.parametrize("name", TRIGGERS)
+    def test_one_transfer_at_the_first_of_these_then_none(self, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        model, executor = trained(runs=3)
+        with counted(monkeypatch) as transfers:
+            TRIGGERS[name](model, executor)
+            assert transfers.downloads == 1
+            assert raw(model, "weight").item() == 1 - 3 * RATE
+            model.weight.sum()
+            list(model.parameters())
+            assert transfers.downloads == 1
+
+    @pytest.mark.parametrize("name", NO_TRIGGERS)
+    def test_these_transfer_nothing(self, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        model, executor = trained()
+        with counted(monkeypatch) as transfers:
+            NO_TRIGGERS[name](model, executor)
+            assert transfers.downloads == 0
+        assert raw(model, "weight").item() == 1, "the host still has the value it started from"
+
+    def test_a_thousand_calls_and_two_prints_cost_one_transfer(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        model, executor = trained()
+        with counted(monkeypatch) as transfers:
+            for _ in range(1000):
+                executor(ONES)
+            print(model.weight, model.weight)
+        assert (transfers.downloads, transfers.uploads) == (1, 0)
+
+    def test_parameters_of_submodules_trigger_too(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        model = Net()
+        executor = training(model)
+        executor(X, Y)
+        with counted(monkeypatch) as transfers:
+            before = raw(model, "first.weight")
+            assert not torch.equal(before, model.first.weight)
+            assert transfers.downloads == 1
+
+    def test_asking_says_whether_there_was_something_to_transfer(self) -> None:
+        _, executor = trained()
+        assert executor.copyWeightsToHostIfNeeded() is True
+        assert executor.copyWeightsToHostIfNeeded() is False
+
+    def test_an_explicit_copy_always_transfers(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        _, executor = trained()
+        with counted(monkeypatch) as transfers:
+            executor.copyWeightsToHost()
+            executor.copyWeightsToHost()
+        assert transfers.downloads == 2
+
+    def test_weights_are_changed_in_place(self) -> None:
+        model, executor = trained()
+        reference, data = model.weight, model.weight.data
+        executor(ONES)
+        executor.copyWeightsToHost()
+        assert model.weight is reference
+        assert data.item() == 1 - 2 * RATE
+
+    def test_loading_optimiser_state_backs_the_weights_up_at_the_next_run(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        model = Scale()
+        optimiser = sgd(model, RATE, momentum=0.5)
+        executor = poptorch.trainingModel(model, quiet(), optimiser)
+        executor(ONES)
+        state = optimiser.state_dict()
+        with counted(monkeypatch) as transfers:
+            optimiser.load_state_dict(state)
+            assert transfers.downloads == 0
+            executor(ONES)
+            assert transfers.downloads == 1
+        # v = 1, w = 1 - R; then v = 0.5 * 1 + 1.
+        assert model.weight.item() == 1 - RATE - 1.5 * RATE
+
+    def test_resuming_takes_weights_and_state_of_the_checkpoint(self) -> None:
+        model = Scale()
+        optimiser = sgd(model, RATE, momentum=0.5)
+        executor = poptorch.trainingModel(model, quiet(), optimiser)
+        executor(ONES)
+        checkpoint = copy.deepcopy((model.state_dict(), optimiser.state_dict()))
+        for _ in range(3):
+            executor(ONES)
+        model.load_state_dict(checkpoint[0])
+        optimiser.load_state_dict(checkpoint[1])
+        executor(ONES)
+        assert model.weight.item() == 1 - RATE - 1.5 * RATE
+
+
+class TestTrainingWithInference:
+    """Section 9.3: an inference executor made after the training one follows it."""
+
+    def test_it_sees_trained_weights_and_asks_for_them_once(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        model = Net()
+        train, valid = training(model), inference(model)
+        train(X, Y)
+        with counted(monkeypatch) as transfers:
+            first = valid(X)
+            assert transfers.downloads == 1
+            uploads = transfers.uploads
+            second = valid(X)
+            assert (transfers.downloads, transfers.uploads) == (1, uploads)
+        assert torch.equal(first, second)
+        assert torch.equal(first, model(X))
+        train(X, Y)
+        third = valid(X)
+        assert not torch.equal(first, third)
+        assert torch.equal(third, model(X))
+
+    def test_it_is_uploaded_again_when_the_host_was_brought_up_to_date_by_something_else(self) -> None:
+        model = Net()
+        train, valid = training(model), inference(model)
+        valid(X)
+        train(X, Y)
+        model.state_dict()
+        assert torch.equal(valid(X), model(X))
+
+    def test_made_from_the_training_executor_it_follows_too(self) -> None:
+        train = training(Net())
+        valid = poptorch.inferenceModel(train, quiet())
+        train(X, Y)
+        assert torch.equal(valid(X), train.model(X))
+
+    def test_made_before_the_training_wrapper_it_does_not_follow(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        model = Net()
+        valid = inference(model)
+        before = valid(X)
+        train = training(model)
+        train(X, Y)
+        with counted(monkeypatch) as transfers:
+            assert torch.equal(valid(X), before)
+        assert (transfers.downloads, transfers.uploads) == (0, 0)
+
+    def test_an_inference_model_of_a_submodule_follows_as_in_the_mnist_tutorial(self) -> None:
+        class WithLoss(nn.Module):
+            def __init__(self, network: nn.Module) -> None:
+                super().__init__()
+                self.network, self.loss = network, nn.MSELoss()
+
+            def forward(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+                out = self.network(x)
+                return out, self.loss(out, y)
+
+        network = Net()
+        train = training(WithLoss(network))
+        valid = inference(network)
+        for _ in range(2):
+            train(X, Y)
+            assert torch.equal(valid(X), network(X))
+
+    def test_and_so_does_one_of_a_module_around_the_trained_one(self) -> None:
+        inner = Net()
+        train = training(inner)
+        around = nn.Sequential(inner, nn.Softmax(-1))
+        valid = inference(around)
+        train(X, Y)
+        assert torch.equal(valid(X), around(X))
+
+    def test_one_device_after_the_other(self) -> None:
+        model = Net()
+        train, valid = training(model), inference(model)
+        for _ in range(3):
+            train(X, Y)
+            train.detachFromDevice()
+            assert torch.equal(valid(X), model(X))
+            valid.detachFromDevice()
+        assert train(X, Y)[0].shape == (4, 2)
+
+    def test_weights_of_a_destroyed_training_executor_arrive_even_after_it_is_gone(self) -> None:
+        model = Net()
+        train, valid = training(model), inference(model)
+        before = valid(X)
+        train(X, Y)
+        train.destroy()
+        del train
+        after = valid(X)
+        assert not torch.equal(before, after)
+        assert torch.equal(after, model(X))
+
+    def test_host_edits_sent_to_the_training_device_reach_the_inference_device(self) -> None:
+        model = Net()
+        train, valid = training(model), inference(model)
+        train(X, Y)
+        valid(X)
+        nn.init.zeros_(model.second.weight)
+        train.copyWeightsToDevice()
+        assert torch.equal(valid(X), model(X))
+
+    def test_under_inference_mode_too(self) -> None:
+        model = Net()
+        train, valid = training(model), inference(model)
+        train(X, Y)
+        with torch.inference_mode():
+            valid(X)
+        train(X, Y)
+        assert torch.equal(valid(X), model(X))
+        with torch.no_grad():
+            train(X, Y)
+        assert torch.equal(valid(X), model(X))
+
+
+class TestInferenceAlone:
+    def test_it_never_pulls_anything(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        model = Net()
+        executor = inference(model)
+        executor(X)
+        with counted(monkeypatch) as transfers:
+            model.state_dict()
+            executor.state_dict()
+            executor.detachFromDevice()
+        assert transfers.downloads == 0
+
+
+class TestCopies:
+    """Section 9.5: what leaves the process, or is copied, is unwrapped and up to date."""
+
+    def test_a_state_dict_holds_plain_tensors_under_the_same_names(self) -> None:
+        model, executor = trained(runs=2)
+        model.register_buffer("extra", torch.ones(1))
+        state = model.state_dict()
+        assert list(state) == ["weight", "extra"]
+        assert {type(value) for value in state.values()} == {torch.Tensor}
+        assert state["weight"].item() == 1 - 2 * RATE
+        assert executor.isAttachedToDevice()
+
+    def test_a_saved_state_dict_loads_without_poptorch(self) -> None:
+        model, _executor = trained()
+        file = io.BytesIO()
+        torch.save(model.state_dict(), file)
+        assert b"poptorch" not in file.getvalue()
+        file.seek(0)
+        fresh = Scale()
+        fresh.load_state_dict(torch.load(file, weights_only=True))
+        assert fresh.weight.item() == 1 - RATE
+
+    @pytest.mark.parametrize(
+        "duplicate",
+        [copy.deepcopy, copy.copy, lambda m: pickle.loads(pickle.dumps(m)),
+         lambda m: torch.load(_saved(m), weights_only=False)],
+        ids=["deepcopy", "copy", "pickle", "torch.save"],
+    )  # fmt: skip
+    def test_copies_of_a_module_are_unwrapped_and_have_the_trained_weights(self, duplicate: Any) -> None:
+        model, executor = trained(runs=2)
+        twin = duplicate(model)
+        assert type(twin) is Scale
+        assert raw(twin, "weight").item() == 1 - 2 * RATE
+        assert type(model).__name__ == "PoptorchScale"
+        executor(ONES)
+        assert model.weight.item() == 1 - 3 * RATE
+
+    @pytest.mark.parametrize("duplicate", [copy.deepcopy, lambda m: pickle.loads(pickle.dumps(m))])
+    def test_independent_copies_have_plain_parameters_and_can_be_wrapped_themselves(self, duplicate: Any) -> None:
+        model, executor = trained()
+        twin = duplicate(model)
+        assert type(twin.weight) is nn.Parameter
+        second = training(twin, lr=RATE)
+        second(ONES)
+        assert (twin.weight.item(), model.weight.item()) == (1 - 2 * RATE, 1 - RATE)
+        assert executor.isAttachedToDevice()
+
+    def test_a_parameter_on_its_own(self) -> None:
+        model, _executor = trained()
+        for twin in (copy.deepcopy(model.weight), pickle.loads(pickle.dumps(model.weight))):
+            assert type(twin) is nn.Parameter
+            assert twin.item() == 1 - RATE
+            assert twin.requires_grad
+
+    def test_copying_a_wrapped_module_keeps_annotations(self) -> None:
+        model = Net()
+        poptorch.BeginBlock(model.second, "back", ipu_id=0)
+        executor = training(model)
+        assert "BeginBlock(user_id=back, ipu_id=0)" in poptorch.module_repr(copy.deepcopy(model))
+        executor.destroy()
+
+
+def _saved(model: nn.Module) -> io.BytesIO:
+    file = io.BytesIO()
+    torch.save(model, file)
+    file.seek(0)
+    return file
+
+
+class Tied(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(5, 3)
+        self.out = nn.Linear(3, 5, bias=False)
+        self.out.weight = self.embedding.weight
+
+    def forward(self, token: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
+        logits = self.out(self.embedding(token))
+        return logits, F.cross_entropy(logits, target)
+
+
+class TestTiedParameters:
+    def test_they_stay_tied_and_get_the_sum_of_both_gradients(self) -> None:
+        torch.manual_seed(0)
+        model = Tied()
+        plain = copy.deepcopy(model)
+        token, target = torch.tensor([0, 1, 4]), torch.tensor([3, 2, 4])
+        executor = training(model, lr=0.5)
+        executor(token, target)
+        plain(token, target)[1].backward()
+        expected = plain.out.weight - 0.5 * plain.out.weight.grad
+        torch.testing.assert_close(model.out.weight, expected)
+        assert model.out.weight is model.embedding.weight
+        state = model.state_dict()
+        assert state["out.weight"].data_ptr() == state["embedding.weight"].data_ptr()
+
+    def test_copies_keep_the_tie(self) -> None:
+        model = Tied()
+        executor = training(model)
+        executor(torch.tensor([0]), torch.tensor([1]))
+        for twin in (copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
+            assert twin.out.weight is twin.embedding.weight
+
+
+class TestSharedParameters:
+    """One tensor in two training models: each has its own copy on its own device."""
+
+    def make(self) -> tuple[Scale, Scale, poptorch.PoplarExecutor, poptorch.PoplarExecutor]:
+        one, two = Scale(), Scale()
+        two.weight = one.weight
+        return one, two, training(one, lr=RATE), training(two, lr=RATE)
+
+    def test_reading_brings_the_weights_of_the_one_that_ran(self) -> None:
+        one, two, first, second = self.make()
+        first.compile(ONES)
+        second.compile(ONES)
+        first(ONES)
+        first(ONES)
+        assert two.weight.item() == 1 - 2 * RATE
+        second(ONES)
+        assert one.weight.item() == 1 - RATE
+
+    def test_of_two_unread_runs_the_later_one_remains(self) -> None:
+        one, _two, first, second = self.make()
+        first.compile(ONES)
+        second(ONES)
+        for _ in range(3):
+            first(ONES)
+        assert one.weight.item() == 1 - 3 * RATE
+
+    @pytest.mark.parametrize("order", [(0, 1), (1, 0)])
+    def test_destroying_one_leaves_the_other_wrapped(self, order: tuple[int, int]) -> None:
+        one, two, *executors = self.make()
+        models = (one, two)
+        for executor in executors:
+            executor(ONES)
+        executors[order[0]].destroy()
+        executors[order[1]](ONES)
+        assert type(one.weight).__name__ == "PoptorchParameter"
+        models[order[1]].weight.sum()
+        executors[order[1]].destroy()
+        assert type(one.weight) is nn.Parameter
+        assert type(one) is type(two) is Scale
+
+    def test_two_wrapped_tensors_in_one_function_ask_both_executors(self) -> None:
+        one, two = Scale(), Scale()
+        first, second = training(one, lr=RATE), training(two, lr=2 * RATE)
+        first(ONES)
+        second(ONES)
+        assert torch.cat([one.weight, two.weight]).tolist() == [1 - RATE, 1 - 2 * RATE]
+
+
+class TestConversions:
+    def test_casting_a_wrapped_module_keeps_it_wrapped(self) -> None:
+        model, executor = trained()
+        model.half()
+        assert model.weight.dtype is torch.float16
+        assert model.weight.item() == 1 - RATE
+        executor(ONES)
+        assert model.weight.item() == 1 - 2 * RATE
+
+    def test_a_plain_backward_pass_on_the_host_works(self) -> None:
+        model, _executor = trained()
+        model(ONES)[1].backward()
+        assert model.weight.grad.item() == 1
+        torch.optim.SGD(model.parameters(), lr=RATE).step()
+        assert model.weight.item() == 1 - 2 * RATE
+
+    def test_the_executor_never_fills_gradients(self) -> None:
+        model, _executor = trained()
+        assert model.weight.grad is None

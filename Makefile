@@ -15,7 +15,7 @@ export PYTHON OFFLINE
 export JUPYTER_PREFER_ENV_PATH := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup lab test test-fast notebooks check-notebooks lint format bench lock clean
+.PHONY: help setup lab test test-fast notebooks check-notebooks docs lint format bench lock clean
 
 help: ## list the targets and variables
 	@echo "make TARGET [VARIABLE=value ...]"
@@ -47,6 +47,9 @@ notebooks: setup ## build the notebooks from notebooks/source and execute them
 
 check-notebooks: setup ## check that the notebooks are what notebooks/source says, without executing them
 	PYTHONPATH=tools $(VENV_PYTHON) -m notebook_build check $(LESSON)
+
+docs: setup ## write the support page and the README's picture
+	$(VENV_PYTHON) tools/docs.py
 
 lint: setup ## check style and types
 	$(VENV_PYTHON) -m ruff check .

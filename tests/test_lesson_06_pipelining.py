@@ -20,7 +20,7 @@ from notebook_build.lesson import lessons
 TWO_STAGES, BUSY_CALL = exercises_of(LESSON)
 RIGHT_STAGES = 'poptorch.PipelinedExecution(Stage("B1", "B2").ipu(0), Stage("B3", "B4").ipu(1))'
 
-# Exercise 1: what a learner writes for the strategy and the accumulation, and the hint that names the mistake.
+# Exercise 1: what a learner writes for strategy and accumulation, and the hint that names the mistake.
 WRONG_STAGES = {
     "four stages": ('poptorch.PipelinedExecution("B1", "B2", "B3", "B4")', 3, "still one stage per block"),
     "one stage": ('poptorch.PipelinedExecution(Stage("B1", "B2", "B3", "B4"))', 3, "These are 1 stage(s)"),
@@ -120,7 +120,7 @@ def test_a_half_finished_exercise_says_what_is_missing(capsys: pytest.CaptureFix
 class TestForm:
     """The course guide's rules for one lesson."""
 
-    @pytest.fixture(scope="class")
+    @pytest.fixture
     def notebook(self) -> NotebookNode:
         return assemble(LESSON)
 

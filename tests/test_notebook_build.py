@@ -220,7 +220,10 @@ def test_an_error_output_is_found() -> None:
 
 
 def failure() -> nbformat.NotebookNode:
-    return nbformat.v4.new_output("error", ename="ZeroDivisionError", evalue="division by zero", traceback=[])
+    output: nbformat.NotebookNode = nbformat.v4.new_output(
+        "error", ename="ZeroDivisionError", evalue="division by zero", traceback=[]
+    )
+    return output
 
 
 @pytest.mark.parametrize(("cells", "allowed"), [(4, 2), (5, 3), (25, 7)])
@@ -229,7 +232,8 @@ def test_two_and_a_fifth_of_the_cells_may_ignore_their_output(cells: int, allowe
         code = [nbformat.v4.new_code_cell("1", execution_count=each + 1) for each in range(cells)]
         for cell in code[:count]:
             cell.metadata["tags"] = ["nbval-ignore-output"]
-        return nbformat.v4.new_notebook(cells=code)
+        notebook: nbformat.NotebookNode = nbformat.v4.new_notebook(cells=code)
+        return notebook
 
     assert findings(ignoring(allowed)) == []
     assert findings(ignoring(allowed + 1)) == [

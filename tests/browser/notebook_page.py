@@ -27,9 +27,15 @@ class NotebookFailed(AssertionError):
     """A notebook that did not run to its end in the browser."""
 
 
+def read(path: Path) -> NotebookNode:
+    """Read a notebook from its file."""
+    notebook: NotebookNode = nbformat.read(path, as_version=4)
+    return notebook
+
+
 def clear_outputs(path: Path) -> None:
     """Empty a notebook of outputs and counts, so that whatever it holds later was made in the browser."""
-    notebook = nbformat.read(path, as_version=4)
+    notebook = read(path)
     for cell in code_cells(notebook):
         cell.outputs, cell.execution_count = [], None
     nbformat.write(notebook, path)
@@ -105,8 +111,8 @@ class NotebookPage:
             if self.path.stat().st_mtime_ns != before:
                 # The server writes in place: a file that is not whole yet is read again.
                 with contextlib.suppress(NotJSONError):
-                    return nbformat.read(self.path, as_version=4)
-        return nbformat.read(self.path, as_version=4)
+                    return read(self.path)
+        return read(self.path)
 
     def widgets_shown(self) -> int:
         """Return how many outputs show a live widget; NotebookFailed where one shows an error instead."""

@@ -15,17 +15,13 @@ Tensors = Mapping[str, Tensor]
 
 @dataclass(frozen=True)
 class Case:
-    """One op: `compute(**weights, **inputs, **buffers)` returns the tensor that is differentiated.
-
-    `single` says that forward is one aten op, so that float64 rounded once is the whole truth.
-    """
+    """One op: `compute(**weights, **inputs, **buffers)` returns the tensor that is differentiated."""
 
     name: str
     compute: Callable[..., Tensor]
     weights: Tensors
     inputs: Tensors = field(default_factory=dict)
     buffers: Tensors = field(default_factory=dict)
-    single: bool = True
 
     def __str__(self) -> str:
         return self.name

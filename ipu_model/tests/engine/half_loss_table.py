@@ -18,7 +18,7 @@ REDUCTIONS = ("mean", "sum", "none")
 def losses() -> list[Case]:
     """Each loss with each reduction; targets are inputs that get no gradient."""
     return [
-        Case(f"{name} {reduction}", partial(function, reduction=reduction), weights, inputs, single=False)
+        Case(f"{name} {reduction}", partial(function, reduction=reduction), weights, inputs)
         for name, function, weights, inputs in _losses()
         for reduction in REDUCTIONS
     ]

@@ -35,7 +35,7 @@ def contractions() -> list[Case]:
              {"input": IMAGE, "weight": normal(8, 3, 2, 2, scale=0.3)}),
         Case("linear", F.linear, {"input": X, "weight": normal(20, 33, scale=0.2), "bias": normal(20)}),
         Case("linear on sequences", F.linear,
-             {"input": normal(2, 5, 33), "weight": normal(20, 33, scale=0.2), "bias": normal(20)}, single=False),
+             {"input": normal(2, 5, 33), "weight": normal(20, 33, scale=0.2), "bias": normal(20)}),
         Case("mm", torch.mm, {"input": normal(7, 200), "mat2": normal(200, 9, scale=0.1)}),
         Case("bmm", torch.bmm, {"input": normal(3, 7, 50), "mat2": normal(3, 50, 9, scale=0.1)}),
         Case("matmul broadcast", torch.matmul, {"input": normal(2, 1, 5, 40), "other": normal(3, 40, 6, scale=0.2)}),
@@ -61,10 +61,9 @@ def norms() -> list[Case]:
         Case("group_norm", partial(F.group_norm, num_groups=4), {"input": IMAGE, **affine(8)}),
         Case("instance_norm", F.instance_norm, {"input": IMAGE, **affine(8)}),
         Case("instance_norm evaluation", partial(F.instance_norm, use_input_stats=False),
-             {"input": IMAGE, **affine(8)}, {}, statistics, single=False),
-        Case("rms_norm", partial(F.rms_norm, normalized_shape=(33,)), {"input": X, "weight": positive(33)},
-             single=False),
-        Case("normalize", F.normalize, {"input": X}, single=False),
+             {"input": IMAGE, **affine(8)}, {}, statistics),
+        Case("rms_norm", partial(F.rms_norm, normalized_shape=(33,)), {"input": X, "weight": positive(33)}),
+        Case("normalize", F.normalize, {"input": X}),
     ]  # fmt: skip
 
 
@@ -107,10 +106,10 @@ def attention() -> list[Case]:
     }  # fmt: skip
     sdpa = F.scaled_dot_product_attention
     return [
-        Case("attention", sdpa, qkv, single=False),
-        Case("attention causal", partial(sdpa, is_causal=True), square, single=False),
-        Case("attention bool mask", sdpa, qkv, mask, single=False),
-        Case("multi_head_attention", multi_head, {"x": normal(6, 3, 32), **weights}, single=False),
+        Case("attention", sdpa, qkv),
+        Case("attention causal", partial(sdpa, is_causal=True), square),
+        Case("attention bool mask", sdpa, qkv, mask),
+        Case("multi_head_attention", multi_head, {"x": normal(6, 3, 32), **weights}),
     ]  # fmt: skip
 
 
@@ -125,9 +124,8 @@ def activations() -> list[Case]:
         "softshrink": F.softshrink, "softmax": partial(F.softmax, dim=1), "log_softmax": partial(F.log_softmax, dim=1),
         "glu": F.glu, "tanhshrink": F.tanhshrink, "threshold": partial(F.threshold, threshold=0.1, value=0.3),
     }  # fmt: skip
-    several = {"softsign", "tanhshrink"}
     return [
-        *(Case(name, function, x, single=name not in several) for name, function in functions.items()),
+        *(Case(name, function, x) for name, function in functions.items()),
         Case("prelu", F.prelu, {**x, "weight": below_one(50)}),
     ]
 
@@ -147,8 +145,7 @@ def pointwise() -> list[Case]:
         Case("div broadcast", torch.div, {"input": a, "other": column}),
         unary("add a number", lambda input: input + 0.1, a), unary("multiply by a number", lambda input: input * 0.1, a),
         unary("divide by a number", lambda input: input / 7, a), unary("number minus", lambda input: 1.7 - input, a),
-        Case("multiply by integers", lambda input, other: input * other, {"input": a}, {"other": integers(5000, 40)},
-             single=False),
+        Case("multiply by integers", lambda input, other: input * other, {"input": a}, {"other": integers(5000, 40)}),
         Case("addcmul", torch.addcmul, {"input": a, "tensor1": row, "tensor2": column}),
         Case("addcdiv", torch.addcdiv, {"input": a, "tensor1": row, "tensor2": column}),
         Case("lerp", partial(torch.lerp, weight=0.3), {"input": a, "end": p}),
@@ -170,8 +167,8 @@ def pointwise() -> list[Case]:
 def reductions() -> list[Case]:
     a, p = normal(30, 40), positive(12, 7)
 
-    def over(name: str, function: Callable[..., Any], x: Tensor = a, *, single: bool = True) -> Case:
-        return Case(name, function, {"input": x}, single=single)
+    def over(name: str, function: Callable[..., Any], x: Tensor = a) -> Case:
+        return Case(name, function, {"input": x})
 
     return [
         over("sum", torch.sum), over("sum of rows", partial(torch.sum, dim=1)), over("mean", torch.mean),
@@ -195,7 +192,7 @@ def movements() -> list[Case]:
 
     return [
         Case("cat", lambda a, b: torch.cat([a, b], 1), {"a": a, "b": normal(30, 5)}),
-        Case("stack", lambda a, b: torch.stack([a, b], 1), {"a": a, "b": normal(30, 40)}, single=False),
+        Case("stack", lambda a, b: torch.stack([a, b], 1), {"a": a, "b": normal(30, 40)}),
         Case("pad", partial(F.pad, pad=(1, 2), value=0.3), {"input": a}),
         Case("pad reflect", partial(F.pad, pad=(2, 1), mode="reflect"), {"input": a}),
         moved("index rows", lambda input, index: input[index]),
@@ -234,8 +231,8 @@ def recurrent() -> list[Case]:
         return {name: normal(*shape, scale=0.3) for name, shape in short}
 
     return [
-        Case("lstm", runs(lstm), {"x": normal(5, 3, 10), **weights(lstm)}, single=False),
-        Case("gru", runs(gru), {"x": normal(5, 3, 10), **weights(gru)}, single=False),
+        Case("lstm", runs(lstm), {"x": normal(5, 3, 10), **weights(lstm)}),
+        Case("gru", runs(gru), {"x": normal(5, 3, 10), **weights(gru)}),
     ]
 
 

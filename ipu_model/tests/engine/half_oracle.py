@@ -91,12 +91,17 @@ class Shares:
 
 @dataclass
 class Truth:
-    """What the oracle computes; `arguments` are the variables and inputs as they are afterwards."""
+    """What the oracle computes; `arguments` are the variables and inputs as they are afterwards.
+
+    `roundings` counts, by node name, how many times at most a value on the way to a result was changed by rounding:
+    a result with one rounding is the exact result rounded once, whatever ops it took.
+    """
 
     outputs: list[Tensor] = field(default_factory=list)
     gradients: list[Tensor] = field(default_factory=list)
     arguments: list[Tensor] = field(default_factory=list)
     shares: dict[str, Shares] = field(default_factory=dict)
+    roundings: dict[str, int] = field(default_factory=dict)
 
 
 @torch.no_grad()
@@ -116,7 +121,9 @@ def interpret(graph: Graph, arguments: Sequence[Tensor], observed: Mapping[str, 
         elif node.op == "get_attr":
             env[node] = _widened(graph.constants[str(node.target)]).clone()
         elif node.op == "call_function":
-            env[node] = _run(node, env)
+            env[node], changed = _run(node, env)
+            before = [truth.roundings.get(argument.name, 0) for argument in node.all_input_nodes]
+            truth.roundings[node.name] = max(before, default=0) + changed
             if observed is not None and isinstance(env[node], Tensor) and node.name in observed:
                 _compare(node, env[node], observed[node.name], truth)
         else:
@@ -135,18 +142,18 @@ def _compare(node: Node, result: Tensor, seen: Tensor, truth: Truth) -> None:
         result.copy_(seen)
 
 
-def _run(node: Node, env: dict[Node, Any]) -> Any:
+def _run(node: Node, env: dict[Node, Any]) -> tuple[Any, bool]:
+    """Return the result of `node`, and whether rounding changed it."""
     args, kwargs = torch.fx.node.map_arg((node.args, node.kwargs), lambda n: env[n])
     if node.target in COMPARING and is_half(node.args[0]):
-        return node.target(*tree_map_only(Tensor, _narrowed, args))
+        return node.target(*tree_map_only(Tensor, _narrowed, args)), False
     result = node.target(*_in_float64(_promoted(node, args)), **_in_float64(kwargs))
-    if is_half(node) and not _is_unrounded(node):
-        _round_in_place(result)
+    changed = is_half(node) and not _is_unrounded(node) and _round_in_place(result)
     if node.target is BATCH_NORM:
         for position in (3, 4):
             if is_half(node.args[position]):
                 _round_in_place(args[position])
-    return result
+    return result, changed
 
 
 def is_half(value: Any) -> bool:
@@ -172,10 +179,12 @@ def _promoted(node: Node, args: Any) -> Any:
     return tuple(convert(value) for value in args)
 
 
-def _round_in_place(result: Tensor) -> None:
+def _round_in_place(result: Tensor) -> bool:
     grid = rounded(result)
-    if not torch.equal(grid, result):
-        result.copy_(grid)
+    if torch.equal(grid, result):
+        return False
+    result.copy_(grid)
+    return True
 
 
 def _narrowed(x: Tensor) -> Tensor:

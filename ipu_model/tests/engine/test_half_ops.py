@@ -6,7 +6,6 @@ from PyTorch itself in float64. The bound, one float16 number for 99 % of the el
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import pytest
@@ -18,7 +17,7 @@ from half_loss_table import losses
 from half_op_table import table
 from half_oracle import Replayed, Truth, interpret, on_grid, replay, rounded, ulps
 from ipu_model.graph import Graph
-from tracing_support import ops_of, traced
+from tracing_support import traced
 
 CASES = [*table(), *losses()]
 HALF = torch.float16
@@ -99,28 +98,30 @@ def test_results_lie_on_the_float16_grid(case: Case) -> None:
         assert on_grid(tensor), name
 
 
-@pytest.mark.parametrize("case", [c for c in CASES if c.single], ids=str)
-def test_single_ops_equal_float64_rounded_once(case: Case) -> None:
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_results_equal_the_oracles_and_plain_pytorchs_in_float64(case: Case) -> None:
+    """Element by element where one rounding lies on the way, else relative to the largest element."""
     done = run(case)
     actual, expected = results(done.replayed, done.graph), results(done.from_start, done.graph)
     truth = plain_pytorch(case, done.seed)
     assert actual.keys() == expected.keys() == truth.keys()
     for name, tensor in actual.items():
-        assert_close(tensor, expected[name], name)
-        assert_close(tensor, truth[name], f"{name} against plain PyTorch")
+        if roundings(done, name) <= 1:
+            assert_close(tensor, expected[name], name)
+            assert_close(tensor, truth[name], f"{name} against plain PyTorch")
+        else:
+            scale = float(truth[name].abs().max())
+            assert_near(tensor, expected[name], 2.0**-9 * scale, f"{name} against the oracle")
+            assert_near(tensor, truth[name], 2.0**-6 * scale, f"{name} against plain PyTorch")
 
 
-@pytest.mark.parametrize("case", [c for c in CASES if not c.single], ids=str)
-def test_composite_functions_stay_near_the_oracle_and_plain_float64(case: Case) -> None:
-    """Roundings of several ops add up: errors are bounded by the largest element instead of each element's own."""
-    done = run(case)
-    actual, expected = results(done.replayed, done.graph), results(done.from_start, done.graph)
-    truth = plain_pytorch(case, done.seed)
-    assert actual.keys() == expected.keys() == truth.keys()
-    for name, tensor in actual.items():
-        scale = float(truth[name].abs().max())
-        assert_near(tensor, expected[name], 2.0**-9 * scale, f"{name} against the oracle")
-        assert_near(tensor, truth[name], 2.0**-6 * scale, f"{name} against plain PyTorch")
+def roundings(done: Run, name: str) -> int:
+    """Count the roundings on the way to a result; those of running statistics are not followed."""
+    kind, _, rest = name.partition(" ")
+    if kind == "buffer":
+        return 1
+    node = done.graph.gradients[rest.removeprefix("of ")] if kind == "gradient" else done.graph.outputs[int(rest)].node
+    return done.from_start.roundings.get(str(node), 0)
 
 
 def assert_near(actual: Tensor, expected: Tensor, bound: float, what: str) -> None:
@@ -128,12 +129,10 @@ def assert_near(actual: Tensor, expected: Tensor, bound: float, what: str) -> No
     assert error <= bound, f"{what}: {error} > {bound}"
 
 
-def test_cases_called_single_are_one_op_of_arithmetic() -> None:
-    """Views and exact selections may stand beside it (a transposed weight); their results need no rounding."""
-    arithmetic: Sequence[str] = ("add", "mul", "mm", "div", "sub", "sum", "convolution", "exp", "log", "pow", "native")
-    for case in CASES:
-        forward = [n for n in ops_of(run(case).graph) if n.meta["phase"].value == "forward"]
-        names = [str(n.target).removeprefix("aten.").split(".")[0] for n in forward]
-        count = sum(any(name == a or name.startswith(("native_", "_native")) for a in arithmetic) for name in names)
-        if case.single and case.name not in ("in place", "slice assignment"):
-            assert count <= 1, (case.name, names)
+def test_most_results_are_exact_results_rounded_once() -> None:
+    """So that the strict comparison above means something: all outputs of single ops, and most gradients."""
+    counts = [roundings(run(case), name) for case in CASES for name in results(run(case).replayed, run(case).graph)]
+    assert sum(count <= 1 for count in counts) > 0.6 * len(counts)
+    for name in ("conv2d", "linear", "bmm", "batch_norm training", "layer_norm", "max_pool2d overlapping", "gelu"):
+        (case,) = (case for case in CASES if case.name == name)
+        assert roundings(run(case), "output 0") == (0 if "max" in name else 1)

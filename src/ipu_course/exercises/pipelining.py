@@ -63,10 +63,10 @@ def _grouping_hint(stages: list[poptorch.Stage]) -> str | None:
         )
     if count != TWO_STAGES:
         return f"These are {count} stage(s), and {TWO_STAGES} are asked for: two blocks in each."
-    first, second, third, fourth = stages
-    if first is second and third is fourth:
+    borders = [one is not following for one, following in zip(stages, stages[1:])]
+    if borders == [False, True, False]:
         return None
-    if first is fourth or first is third:
+    if sum(borders) > 1:
         return (
             "The data would go back and forth between the stages: it flows from B1 to B4, and a stage holds "
             "neighbouring blocks."

@@ -28,13 +28,13 @@ def train(training_model: poptorch.PoplarExecutor, training_data: poptorch.DataL
         print(f"Epoch {epoch}/{epochs}", flush=True)
         # disable=None: a bar only where there is a terminal to redraw it.
         bar = tqdm(training_data, total=len(training_data), disable=None)
-        progress = ""
+        no_bar, progress = bar.disable, ""  # asked now: at its end every bar calls itself disabled
         for images, labels in bar:
             predictions, losses = training_model(images, labels)
             mean_loss = torch.mean(losses).item()
             progress = f"Loss:{mean_loss:0.4f} | Accuracy:{accuracy(predictions, labels):0.2f}%"
             bar.set_description(progress)
-        if bar.disable:
+        if no_bar:
             print(progress, flush=True)
 
 

@@ -16,6 +16,7 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_map_only
 
+from ipu_model.capture.ctc import ctc_loss
 from ipu_model.capture.devices import follow_moves
 from ipu_model.capture.losses import LOSS_FUNCTIONS
 from ipu_model.capture.mixed_precision import FOLLOW_ACTIVATION, follow_activation, refuse_autocast
@@ -28,6 +29,9 @@ _WIDE_INDEX: frozenset[Callable[..., Any]] = frozenset({
     F.cross_entropy, F.nll_loss, F.one_hot, torch.gather, Tensor.gather, torch.scatter, Tensor.scatter,
     Tensor.scatter_, torch.scatter_add, Tensor.scatter_add, Tensor.scatter_add_, torch.take_along_dim,
 })  # fmt: skip
+
+# Functions that PyTorch cannot trace on fake tensors, and what the device runs for them.
+_DEVICE_VERSIONS: dict[Callable[..., Any], Callable[..., Any]] = {F.ctc_loss: ctc_loss, torch.ctc_loss: ctc_loss}
 
 _FACTORIES: frozenset[Callable[..., Any]] = frozenset({
     torch.zeros, torch.ones, torch.rand, torch.randn, torch.arange, torch.full, torch.tensor, torch.empty,
@@ -59,7 +63,7 @@ class DeviceFunctions(TorchFunctionMode):
             _refuse_class_weights(func, args, kwargs)
         self.trace.torch_functions_entered += 1
         try:
-            result = func(*args, **kwargs)
+            result = _DEVICE_VERSIONS.get(func, func)(*args, **kwargs)
         finally:
             self.trace.torch_functions_entered -= 1
         if func in LOSS_FUNCTIONS and isinstance(result, Tensor):

@@ -128,7 +128,7 @@ def reduction(results: Array, depth: Array, numbers: Numbers, device: Device) ->
             continue
         ways = np.where(active, np.ceil(np.round(left ** (1 / remaining), 9)), 1.0)
         after = np.ceil(held / ways)
-        cycles = vertices.reduce_stage(after, ways, numbers.partial_bytes)
+        cycles = vertices.reduce_stage(after, ways)
         compute = compute + np.where(active, cycles, 0)
         moved = held * numbers.partial_bytes / device.chip.exchange_bytes_per_cycle
         exchange = exchange + np.where(active, moved, 0)

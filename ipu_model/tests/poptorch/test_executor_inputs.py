@@ -1,0 +1,402 @@
+"""Arguments of a call: binding, accepted values, consistency, dtypes, splitting (executor reference, sections 5 and 6)."""
+
+from __future__ import annotations
+
+from collections import OrderedDict, namedtuple
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from executor_support import inference, quiet, training
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor, nn
+
+import poptorch
+
+ONE, TWO = torch.ones(2), torch.full((2,), 2.0)
+
+
+class Sub(nn.Module):
+    def forward(self, x: Tensor, y: Tensor, z: Tensor | None = None, *, scale: Any = 1) -> Tensor:
+        return (x - y) * scale
+
+
+class Open(nn.Module):
+    def forward(self, *args: Tensor, last: Tensor, **kwargs: Tensor) -> tuple[Tensor, ...]:
+        return (*args, last, *(kwargs[name] for name in sorted(kwargs)))
+
+
+def identity(*names: str) -> nn.Module:
+    """Return a module that returns its arguments, which have these names."""
+    namespace: dict[str, Any] = {}
+    exec(f"def forward(self, {', '.join(names)}): return ({', '.join(names)},)", namespace)
+    return type("Identity", (nn.Module,), {"forward": namespace["forward"]})()
+
+
+class TestBinding:
+    def test_positional_and_keyword_forms_are_the_same_call(self) -> None:
+        executor = inference(Sub())
+        results = [executor(ONE, TWO), executor(ONE, y=TWO), executor(y=TWO, x=ONE), executor(ONE, TWO, None)]
+        assert all(result.tolist() == [-1, -1] for result in results)
+
+    def test_open_signatures(self) -> None:
+        executor = inference(Open())
+        given = executor(ONE, TWO, last=ONE, b=TWO, a=ONE)
+        again = executor(ONE, TWO, a=ONE, b=TWO, last=ONE)
+        assert [t.tolist() for t in given] == [t.tolist() for t in again]
+        assert [t[0].item() for t in given] == [1, 2, 1, 1, 2]
+
+    def test_a_default_value_that_is_a_tensor_is_an_input(self) -> None:
+        class WithDefault(nn.Module):
+            def forward(self, x: Tensor, bias: Tensor = torch.tensor([1.0, 2.0])) -> Tensor:
+                return x + bias
+
+        executor = inference(WithDefault(), quiet().deviceIterations(2))
+        assert executor(torch.zeros(2)).tolist() == [1, 2], "each micro-batch gets one of its rows"
+        assert executor(torch.zeros(2), torch.tensor([5.0, 6.0])).tolist() == [5, 6]
+        with pytest.raises(AssertionError, match=r"Invalid batch dimension.*\[2\]"):
+            inference(WithDefault(), quiet().deviceIterations(4))(torch.zeros(4))
+
+    @pytest.mark.parametrize(
+        ("args", "kwargs", "error", "words"),
+        [
+            ((ONE,), {}, poptorch.Error, "Mandatory parameter y missing"),
+            ((), {"y": TWO}, poptorch.Error, "Mandatory parameter x missing"),
+            ((ONE, TWO, None, ONE), {}, AssertionError, "Too many arguments provided"),
+            ((ONE, TWO), {"w": ONE}, AssertionError, "w is not a valid parameter"),
+            ((ONE, TWO), {"x": ONE}, AssertionError, "x was passed more than once"),
+        ],
+    )
+    def test_mistakes(self, args: Any, kwargs: Any, error: type[Exception], words: str) -> None:
+        executor = inference(Sub())
+        for _ in range(2):
+            with pytest.raises(error, match=words):
+                executor(*args, **kwargs)
+            executor(ONE, TWO)
+
+    def test_a_missing_argument_of_an_open_signature_is_the_modules_own_error(self) -> None:
+        class Needs(nn.Module):
+            def forward(self, *args: Any, **kwargs: Any) -> Tensor:
+                return self.add(*args, **kwargs)
+
+            def add(self, a: Tensor, b: Tensor) -> Tensor:
+                return a + b
+
+        with pytest.raises(TypeError, match="missing 1 required positional argument"):
+            inference(Needs())(ONE)
+
+
+class TestAcceptedValues:
+    def test_containers_keep_their_types_inside_forward(self) -> None:
+        Pair = namedtuple("Pair", "left right")
+        seen: list[Any] = []
+
+        class Look(nn.Module):
+            def forward(self, *values: Any) -> Tensor:
+                seen.extend(values)
+                pair, ordered, nested = values
+                return pair.left + pair.right + ordered["a"] + nested[0]["k"][1]
+
+        out = inference(Look())(Pair(ONE, ONE), OrderedDict(a=TWO), [{"k": (TWO, TWO)}])
+        assert out.tolist() == [6, 6]
+        assert [type(value) for value in seen] == [Pair, OrderedDict, list]
+        assert isinstance(seen[2][0], dict)
+        assert isinstance(seen[2][0]["k"], tuple)
+
+    @pytest.mark.parametrize("value", [None, 3, 2.5, "text", True, (1, "a")])
+    def test_other_values_are_baked_in(self, value: Any) -> None:
+        class Keeps(nn.Module):
+            def forward(self, x: Tensor, value: Any) -> tuple[Tensor, Any]:
+                return x, value
+
+        executor = inference(Keeps())
+        assert executor(ONE, value)[1] == value
+        with pytest.raises(poptorch.Error, match="mismatch for value|Type mismatch"):
+            executor(ONE, "another")
+
+    def test_an_array_is_compared_as_a_whole(self) -> None:
+        class Keeps(nn.Module):
+            def forward(self, x: Tensor, value: Any) -> Tensor:
+                return x * float(value[0])
+
+        executor = inference(Keeps())
+        values = np.array([2.0, 3.0])
+        assert executor(ONE, values).tolist() == [2, 2]
+        assert executor(ONE, values).tolist() == [2, 2]
+        with pytest.raises(poptorch.Error, match="Value mismatch for value"):
+            executor(ONE, np.array([5.0, 3.0]))
+
+    def test_dicts_log_one_warning_when_compiling_and_any_key_order_is_the_same(
+        self, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        class Minus(nn.Module):
+            def forward(self, d: dict[str, Tensor]) -> Tensor:
+                first, second = d.values()
+                return first - second
+
+        executor = inference(Minus())
+        assert executor({"a": TWO, "b": ONE}).tolist() == [1, 1]
+        assert executor({"b": ONE, "a": TWO}).tolist() == [1, 1], "the order of the compilation counts"
+        assert caplog.text.count("partially supported") == 1
+
+    def test_no_inputs_at_all(self) -> None:
+        class Constant(nn.Module):
+            def __init__(self) -> None:
+                super().__init__()
+                self.weight = nn.Parameter(torch.tensor([1.0, 2.0]))
+
+            def forward(self) -> Tensor:
+                return self.weight * 2
+
+        assert inference(Constant())().tolist() == [2, 4]
+
+    def test_tensors_without_dimensions_need_a_single_micro_batch(self) -> None:
+        model = identity("x")
+        assert inference(model)(torch.tensor(3.0))[0].item() == 3
+        with pytest.raises(AssertionError, match="Invalid batch dimension"):
+            inference(model, quiet().deviceIterations(2))(torch.tensor(3.0))
+
+    def test_strided_tensors_are_copied_with_one_warning(self, caplog: pytest.LogCaptureFixture) -> None:
+        executor = inference(identity("x"), quiet().deviceIterations(2))
+        strided = torch.arange(8.0).reshape(2, 4).t()
+        for _ in range(2):
+            assert torch.equal(executor(strided)[0], strided)
+        assert caplog.text.count("not contiguous") == 1
+
+    def test_inputs_that_want_gradients_are_detached_with_a_warning(self, caplog: pytest.LogCaptureFixture) -> None:
+        x = torch.ones(2, requires_grad=True)
+        out = inference(identity("x"))(x)[0]
+        assert not out.requires_grad
+        assert x.grad is None
+        assert "requires_grad" in caplog.text
+
+    def test_empty_tensors_are_refused(self) -> None:
+        with pytest.raises(poptorch.Error, match=r"Zero-sized tensors are unsupported \(Got shape \[0, 2, 5, 5\]\)"):
+            inference(identity("x"))(torch.empty(0, 2, 5, 5))
+
+    @pytest.mark.parametrize("strided", [False, True])
+    def test_what_forward_changes_in_an_input_is_written_back(self, strided: bool) -> None:
+        class Adds(nn.Module):
+            def forward(self, x: Tensor) -> None:
+                x.add_(1)
+
+        x = torch.zeros(4, 2).t() if strided else torch.zeros(2, 4)
+        assert inference(Adds(), quiet().deviceIterations(2))(x) is None
+        assert torch.equal(x, torch.ones(2, 4))
+
+    def test_arguments_themselves_are_left_alone(self) -> None:
+        class Pops(nn.Module):
+            def forward(self, values: dict[str, Tensor], more: list[Tensor]) -> Tensor:
+                more.append(values.pop("b"))
+                return values["a"] + more[-1]
+
+        values, more = {"a": ONE, "b": TWO}, [ONE]
+        assert inference(Pops())(values, more).tolist() == [3, 3]
+        assert list(values) == ["a", "b"]
+        assert len(more) == 1
+
+
+class Anything(nn.Module):
+    def forward(self, t: Any, u: Any = None, **more: Any) -> Tensor:
+        return torch.ones(1) * 2
+
+
+class TestConsistency:
+    """The table of section 5.3."""
+
+    @pytest.mark.parametrize(
+        ("compiled", "given", "words"),
+        [
+            ((ONE,), (torch.ones(3),), r"Shape mismatch for t: expected torch.Size\(\[2\]\) but got torch.Size\(\[3\]\)"),
+            ((ONE,), (torch.ones(2, dtype=torch.int64),),
+             "Data type mismatch for t: expected torch.float32 but got torch.int64"),
+            ((torch.ones(2, dtype=torch.int32),), (torch.ones(2, dtype=torch.int64),), "Data type mismatch for t"),
+            ((ONE, 5), (ONE, 3), "Value mismatch for u: expected 5 but got 3"),
+            ((ONE, ONE), (ONE, None), "Type mismatch for u: expected <class 'torch.Tensor'> but got <class 'NoneType'>"),
+            (((ONE, ONE),), ([ONE, ONE],), "Type mismatch for t: expected <class 'tuple'> but got <class 'list'>"),
+            (((ONE, ONE),), ((ONE,),), "Length mismatch for t"),
+            (((ONE, ONE),), ((ONE, torch.ones(3)),), r"Shape mismatch for t\[1\]"),
+            (([ONE, ONE],), ([ONE, ONE, ONE],), "Length mismatch for t"),
+            (({"x": ONE},), ({"z": ONE},), r"Keys mismatch for t.*Missing arguments: x\..*Unexpected arguments: z\."),
+            (({"x": ONE},), ({"x": torch.ones(3)},), r"Shape mismatch for t\[x\]"),
+        ],
+    )  # fmt: skip
+    def test_a_difference_is_named_with_the_way_out(self, compiled: Any, given: Any, words: str) -> None:
+        executor = inference(Anything())
+        executor(*compiled)
+        with pytest.raises(poptorch.Error, match=words) as refusal:
+            executor(*given)
+        assert "don't match the inputs used to compile the model" in refusal.value.message
+        assert "destroy()" in refusal.value.message
+        executor(*compiled)
+        executor.destroy()
+        executor(*given)
+
+    def test_the_number_of_positional_arguments(self) -> None:
+        executor = inference(Open())
+        executor(*[ONE] * 5, last=ONE)
+        with pytest.raises(
+            poptorch.Error, match="Number of positional arguments mismatch: expected 5 arguments but got 4"
+        ):
+            executor(*[ONE] * 4, last=ONE)
+
+    def test_the_set_of_keywords(self) -> None:
+        executor = inference(Anything())
+        executor(ONE, x=ONE)
+        with pytest.raises(poptorch.Error, match=r"Missing arguments: x\. Unexpected arguments: z\."):
+            executor(ONE, z=ONE)
+
+    def test_lists_are_compared_by_their_tensors_only(self) -> None:
+        executor = inference(Anything())
+        executor([ONE, [TWO]])
+        executor([[ONE], TWO])
+
+
+class TestTypes:
+    """The table of section 5.4: what a tensor is on the host, and what it is when it comes back."""
+
+    @pytest.mark.parametrize(
+        ("host", "returned"),
+        [
+            (torch.float32, torch.float32), (torch.float16, torch.float16), (torch.int32, torch.int32),
+            (torch.bool, torch.bool), (torch.int64, torch.int32), (torch.float64, torch.float32),
+            (torch.uint8, torch.uint8), (torch.int8, torch.int8), (torch.int16, torch.int16),
+        ],
+    )  # fmt: skip
+    def test_an_input_that_passes_through(self, host: torch.dtype, returned: torch.dtype) -> None:
+        x = torch.tensor([0, 1, 1, 0]).to(host)
+        out = inference(identity("x"), quiet().deviceIterations(2))(x)[0]
+        assert out.dtype is returned
+        assert out.tolist() == x.tolist()
+        assert out.data_ptr() != x.data_ptr()
+
+    def test_bfloat16_comes_back_as_a_float_type_that_the_device_has(self) -> None:
+        out = inference(identity("x"))(torch.ones(2, dtype=torch.bfloat16))[0]
+        assert out.dtype in (torch.float32, torch.float16)
+
+    @pytest.mark.parametrize("dtype", [torch.complex64, torch.float8_e4m3fn])
+    def test_other_types_are_refused(self, dtype: torch.dtype) -> None:
+        with pytest.raises(poptorch.Error, match="Unsupported input type"):
+            inference(identity("x"))(torch.ones(2).to(dtype))
+
+    def test_large_integers_are_cut_to_32_bits(self) -> None:
+        out = inference(identity("x"))(torch.tensor([2**33 + 5]))[0]
+        assert out.tolist() == [5]
+
+    @pytest.mark.parametrize(
+        ("compute", "dtype"),
+        [
+            (lambda x: x.argmax(), torch.int32), (lambda x: (x > 0).sum(), torch.int32),
+            (lambda x: x.max(0).indices, torch.int32), (lambda x: torch.randperm(4), torch.int32),
+            (lambda x: torch.randint(0, 9, (3,)), torch.int32), (lambda x: x.double(), torch.float32),
+            (lambda x: torch.arange(3), torch.int32),
+        ],
+    )  # fmt: skip
+    def test_results_are_never_64_bits_wide(self, compute: Any, dtype: torch.dtype) -> None:
+        class Computes(nn.Module):
+            def forward(self, x: Tensor) -> Tensor:
+                return compute(x)
+
+        x = torch.tensor([1.0, 4.0, 2.0, -1.0])
+        assert inference(Computes())(x).dtype is dtype
+
+    def test_a_warning_mentions_the_lost_range_once(self, caplog: pytest.LogCaptureFixture) -> None:
+        class Index(nn.Module):
+            def forward(self, x: Tensor) -> Tensor:
+                return x.argmax(-1)
+
+        executor = inference(Index())
+        for _ in range(2):
+            assert executor(torch.eye(3)).tolist() == [0, 1, 2]
+        assert caplog.text.count("lose their range") == 1
+
+    def test_small_integers_and_a_cast_in_forward_are_the_usual_pattern(self) -> None:
+        class Normalise(nn.Module):
+            def forward(self, image: Tensor) -> Tensor:
+                return image.half() / 255
+
+        image = torch.tensor([0, 51, 255], dtype=torch.uint8)
+        out = inference(Normalise())(image)
+        assert out.dtype is torch.float16
+        torch.testing.assert_close(out, (image.float() / 255).half())
+
+
+class TestSplitting:
+    """Section 6: one host batch is laid out as [D, A, R, B, ...]."""
+
+    @given(d=st.integers(1, 3), a=st.integers(1, 3), r=st.integers(1, 3), b=st.integers(1, 2))
+    def test_every_micro_batch_is_the_right_rows(self, d: int, a: int, r: int, b: int) -> None:
+        class Sums(nn.Module):
+            def __init__(self) -> None:
+                super().__init__()
+                self.weight = nn.Parameter(torch.zeros(1))
+
+            def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+                return x.sum(0, keepdim=True), poptorch.identity_loss(self.weight * x, "sum")
+
+        options = quiet().deviceIterations(d).replicationFactor(r).outputMode(poptorch.OutputMode.All)
+        options.Training.gradientAccumulation(a)
+        x = torch.arange(float(d * a * r * b))
+        executor = training(Sums(), options)
+        sums = executor(x)[0]
+        assert sums.tolist() == x.reshape(d * a * r, b).sum(1).tolist()
+
+    def test_the_worked_example_updates_where_the_reference_says(self) -> None:
+        class Shows(nn.Module):
+            def __init__(self) -> None:
+                super().__init__()
+                self.weight = nn.Parameter(torch.zeros(1))
+
+            def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+                return self.weight + 0 * x, poptorch.identity_loss(self.weight * x, "sum")
+
+        options = quiet().deviceIterations(2).replicationFactor(2).outputMode(poptorch.OutputMode.All)
+        options.Training.gradientAccumulation(2)
+        executor = training(Shows(), options, lr=1.0)
+        weights = executor(torch.arange(8.0))[0].tolist()
+        # Rows 0 to 3 see the start, rows 4 to 7 the first update: minus the mean of 0, 1, 2, 3.
+        assert weights == [0, 0, 0, 0, -1.5, -1.5, -1.5, -1.5]
+        assert executor.model.weight.item() == -1.5 - 5.5
+
+    def test_rows_that_do_not_divide_name_all_four_counts(self) -> None:
+        options = quiet().deviceIterations(2).replicationFactor(3)
+        with pytest.raises(AssertionError, match="Invalid batch dimension") as refusal:
+            inference(identity("x", "y"), options)(torch.ones(12), torch.ones(8, 3))
+        for words in ("[8, 3]", "deviceIterations(2)", "replicationFactor(3)", "inputReplicaGrouping(1)",
+                      "gradientAccumulation(1)", "= 6", "6 and 12"):  # fmt: skip
+            assert words in str(refusal.value)
+
+    def test_each_input_has_its_own_micro_batch_size(self) -> None:
+        model = identity("x", "y")
+        x, y = inference(model, quiet().deviceIterations(2))(torch.arange(4.0), torch.arange(12.0).reshape(6, 2))
+        assert (x.shape, y.shape) == ((4,), (6, 2))
+
+    @pytest.mark.parametrize(
+        ("kind", "rows"),
+        [(poptorch.CommGroupType.Consecutive, [0, 0, 1, 1]), (poptorch.CommGroupType.Orthogonal, [0, 1, 0, 1])],
+    )
+    def test_replica_groups_share_an_input(self, kind: poptorch.CommGroupType, rows: list[int]) -> None:
+        options = quiet().replicationFactor(4).inputReplicaGrouping(2, kind)
+        assert inference(identity("x"), options)(torch.tensor([0.0, 1.0]))[0].tolist() == rows
+
+    @pytest.mark.parametrize("name", ["deviceIterations", "replicationFactor", "Training.gradientAccumulation"])
+    def test_counts_below_one_are_refused_by_name(self, name: str) -> None:
+        options = quiet()
+        *path, last = name.split(".")
+        getattr(getattr(options, path[0]) if path else options, last)(0)
+        with pytest.raises(poptorch.Error, match=rf"poptorch.Options\(\).{name} must be at least 1, not 0"):
+            training(nn.Sequential(nn.Linear(1, 1), nn.MSELoss()), options)(torch.ones(1, 1))
+
+
+def test_synthetic_data_checks_inputs_but_does_not_use_them() -> None:
+    executor = inference(identity("x"), quiet().enableSyntheticData(True))
+    x = torch.full((1000,), 100.0)
+    before = torch.get_rng_state()
+    out = executor(x)[0]
+    assert torch.equal(torch.get_rng_state(), before)
+    assert out.abs().max() < 50, "normal numbers"
+    assert out.std() == pytest.approx(1, rel=0.2)
+    with pytest.raises(poptorch.Error, match="Shape mismatch"):
+        executor(x[:5])

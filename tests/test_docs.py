@@ -1,0 +1,28 @@
+"""The generated pages in docs/ say what the code says; `make docs` writes them anew."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from poptorch import support
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+def test_the_support_page_is_the_support_table() -> None:
+    assert (ROOT / "docs" / "support.md").read_text(encoding="utf-8") == support.as_markdown()
+
+
+def test_links_and_pictures_of_the_readme_exist() -> None:
+    targets = re.findall(r"\]\(([^)#]+)\)", (ROOT / "README.md").read_text(encoding="utf-8"))
+    local = [target for target in targets if "://" not in target]
+    assert local
+    assert [target for target in local if not (ROOT / target).exists()] == []
+
+
+def test_every_lesson_stands_in_the_readme() -> None:
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    lessons = sorted((ROOT / "notebooks").glob("*.ipynb"))
+    assert lessons
+    assert [lesson.name for lesson in lessons if f"notebooks/{lesson.name}" not in readme] == []

@@ -1,0 +1,27 @@
+"""Write the generated parts of docs/: the support page and the README's picture. `make docs` calls it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from ipu_course import figures
+from ipu_course.schedule import pipelined
+from poptorch import support
+
+DOCS = Path(__file__).resolve().parent.parent / "docs"
+SUPPORT_PAGE = DOCS / "support.md"
+PICTURE = DOCS / "pipeline_schedule.png"
+
+
+def main() -> None:
+    """Write both files."""
+    DOCS.mkdir(exist_ok=True)
+    SUPPORT_PAGE.write_text(support.as_markdown(), encoding="utf-8")
+    schedule = pipelined(stages=4, micro_batches=10)
+    picture = figures.schedule_figure(schedule, "Schedule of one weight update: 4 IPUs, 10 micro-batches")
+    PICTURE.write_bytes(figures.png(picture))
+    print(f"wrote {SUPPORT_PAGE.name} and {PICTURE.name}")
+
+
+if __name__ == "__main__":
+    main()

@@ -69,7 +69,7 @@ class TestUtilisation:
             figures.utilisation_figure((2, 3, 4, 5), 64, (4, 10))
 
 
-def test_a_shown_figure_has_its_description_as_alternative_and_as_text(
+def test_a_shown_figure_has_its_description_below_and_as_alternative_text(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     shown: list[tuple[Any, Any]] = []
@@ -80,9 +80,10 @@ def test_a_shown_figure_has_its_description_as_alternative_and_as_text(
 
     monkeypatch.setattr(figures, "display", display)
     figures.show(figures.schedule_figure(pipelined(2, 3), ""), "Two rows.")
-    ((data, metadata),) = shown
-    assert data["image/png"].startswith(b"\x89PNG")
-    assert data["text/plain"] == metadata["image/png"]["alt"] == "Two rows."
+    (picture, metadata), (caption, _) = shown
+    assert picture["image/png"].startswith(b"\x89PNG")
+    assert picture["text/plain"] == metadata["image/png"]["alt"] == "Two rows."
+    assert caption == {"text/markdown": "*Figure: Two rows.*", "text/plain": "Figure: Two rows."}
 
 
 def test_drawing_leaves_the_learner_s_own_style_alone() -> None:

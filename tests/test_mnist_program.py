@@ -66,7 +66,7 @@ def start(*options: str) -> subprocess.Popen[str]:
 
 
 def running_in_session(session: int) -> list[str]:
-    """The states and names of a session's processes; those that ended but were not yet buried do not count."""
+    """The states and names of a session's processes, without those that have ended but were not buried."""
     found = []
     for stat in Path("/proc").glob("[0-9]*/stat"):
         try:
@@ -167,8 +167,8 @@ class TestFailure:
         monkeypatch.setattr(program, "train", fail)
         assert main(SHORT) == 2
         (line,) = capsys.readouterr().err.splitlines()
-        assert line.startswith("python -m ipu_course mnist: error: the loader's process was killed")
-        assert "--debug" in line
+        assert line.startswith("python -m ipu_course mnist: error: ")
+        assert line.endswith("the loader's process was killed (--debug shows where)")
         assert multiprocessing.active_children() == []
 
     @pytest.mark.usefixtures("usual_log_level")

@@ -27,6 +27,8 @@ from ipu_course.mnist.training import accuracy
 from ipu_course.predict import predict
 from ipu_course.schedule import pipelined, sharded
 
+torch.set_num_threads(1)  # for so small a model, more would only wait for each other
+
 # %% [markdown]
 # ## Set the hyper-parameters and load the data
 #

@@ -45,15 +45,22 @@ KEYS_BELOW_INCHES = -0.45
 
 
 def show(figure: Figure, description: str) -> None:
-    """Show a figure in the notebook, with ``description`` as its alternative text and plain form."""
+    """Show a figure in the notebook, with ``description`` below it.
+
+    The description is the picture's alternative text too, but few front ends hand that on to a screen reader:
+    so it is there to read, for everybody.
+    """
     with matplotlib.rc_context(STYLE):
         buffer = io.BytesIO()
         figure.savefig(buffer, format="png", dpi=DOTS_PER_INCH, bbox_inches="tight")
-    display(  # type: ignore[no-untyped-call]  # IPython leaves it untyped
-        {"image/png": buffer.getvalue(), "text/plain": description},
-        metadata={"image/png": {"alt": description, "width": SHOWN_WIDTH}},
-        raw=True,
-    )
+    image = {"alt": description, "width": SHOWN_WIDTH}
+    _display({"image/png": buffer.getvalue(), "text/plain": description}, {"image/png": image})
+    caption = f"Figure: {description}"
+    _display({"text/markdown": f"*{caption}*", "text/plain": caption}, {})
+
+
+def _display(data: dict[str, Any], metadata: dict[str, Any]) -> None:
+    display(data, metadata=metadata, raw=True)  # type: ignore[no-untyped-call]  # IPython leaves it untyped
 
 
 def schedule_figure(schedule: Schedule, title: str) -> Figure:

@@ -227,7 +227,9 @@ def catalogue_of(data: Mapping[str, Any], where: str) -> Catalogue:
     systems: dict[str, System] = {}
     for name, table in system_tables.items():
         if table.get("chip") not in chips:
-            raise Error(f"{where}: system {name} has chip {table.get('chip')!r}; there are {', '.join(chips)}.")
+            raise Error(
+                f"{where}: system {name} has chip {table.get('chip')!r}; there are {', '.join(chips)}."
+            )
         facts[name] = _facts(table, _SYSTEM_NUMBERS, f"{where}: system {name}")
         title = str(table.get("title", name))
         systems[name] = System(name=name, title=title, chip=chips[table["chip"]], **_numbers(facts[name]))
@@ -237,7 +239,9 @@ def catalogue_of(data: Mapping[str, Any], where: str) -> Catalogue:
     return Catalogue(chips, systems, _aliases(chips, systems, data.get("systems", {})), versions, facts)
 
 
-def _inherited(tables: Mapping[str, Any], name: str, where: str, seen: tuple[str, ...] = ()) -> dict[str, Any]:
+def _inherited(
+    tables: Mapping[str, Any], name: str, where: str, seen: tuple[str, ...] = ()
+) -> dict[str, Any]:
     if name not in tables:
         raise Error(f"{where}: {seen[-1]} is like {name!r}, which is not described.")
     if name in seen:

@@ -17,7 +17,8 @@ from poptorch._structure import flatten, replace_tensors, tensor_leaves
 _logger = logging.getLogger("poptorch::python")
 
 _HINT = (
-    "Call destroy() on the model first to compile it again for the new inputs, or give it the inputs it was compiled for."
+    "Call destroy() on the model first to compile it again for the new inputs, or give it the inputs it was "
+    "compiled for."
 )
 
 
@@ -47,7 +48,8 @@ class BoundArguments:
         """Log that dicts as arguments are supported in part, if there are any."""
         if any(_holds_dict(value) for value in (*self.positional, *self.keywords.values())):
             _logger.warning(
-                "Dictionaries as inputs are partially supported: their keys are fixed when the model is compiled."
+                "Dictionaries as inputs are partially supported: their keys are fixed when the model is "
+                "compiled."
             )
 
     def call(self, function: Callable[..., Any]) -> Any:
@@ -98,12 +100,14 @@ class Signature:
         extra = [f"args[{i}]" for i in range(len(values) - len(names))]
         return BoundArguments(tuple(values), tuple(names + extra), keywords)
 
-    @staticmethod
-    def _take(parameter: inspect.Parameter, remaining: dict[str, Any]) -> Any:
+    def _take(self, parameter: inspect.Parameter, remaining: dict[str, Any]) -> Any:
         if parameter.name in remaining:
             return remaining.pop(parameter.name)
         if parameter.default is inspect.Parameter.empty:
-            raise createPoptorchError(f"Mandatory parameter {parameter.name} missing.")
+            takes = ", ".join(str(parameter) for parameter in self._parameters)
+            raise createPoptorchError(
+                f"Mandatory parameter {parameter.name} missing: forward takes ({takes})."
+            )
         return parameter.default
 
 
@@ -191,12 +195,14 @@ def _same_tensors_of(name: str, expected: Any, got: Any) -> None:
 
 
 def _mismatch(what: str) -> Exception:
-    return createPoptorchError(f"{what} The arguments don't match the inputs used to compile the model. {_HINT}")
+    return createPoptorchError(
+        f"{what} The arguments don't match the inputs used to compile the model. {_HINT}"
+    )
 
 
 SUPPORTED_INPUT_TYPES = frozenset({
-    torch.float32, torch.float16, torch.float64, torch.bfloat16, torch.int64, torch.int32, torch.int16, torch.int8,
-    torch.uint8, torch.bool,
+    torch.float32, torch.float16, torch.float64, torch.bfloat16, torch.int64, torch.int32, torch.int16,
+    torch.int8, torch.uint8, torch.bool,
 })  # fmt: skip
 
 
@@ -208,7 +214,10 @@ def check_inputs(tensors: list[Tensor]) -> None:
     """
     for tensor in tensors:
         if tensor.dtype not in SUPPORTED_INPUT_TYPES:
-            raise createPoptorchError(f"Unsupported input type {tensor.dtype}. Send real and imaginary parts apart."
-                                      if tensor.is_complex() else f"Unsupported input type {tensor.dtype}.")
+            raise createPoptorchError(
+                f"Unsupported input type {tensor.dtype}. Send real and imaginary parts apart."
+                if tensor.is_complex()
+                else f"Unsupported input type {tensor.dtype}."
+            )
         if 0 in tensor.shape:
             raise createPoptorchError(f"Zero-sized tensors are unsupported (Got shape {list(tensor.shape)}).")

@@ -1,4 +1,4 @@
-"""Annotations that place parts of a model in blocks: `Block`, `BeginBlock`, `BlockFunction`, and how they print.
+"""Annotations that place parts of a model: `Block`, `BeginBlock`, `BlockFunction`, and how they print.
 
 Outside a trace they do nothing, so an annotated model is an ordinary module on the CPU.
 """
@@ -22,7 +22,8 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 class Block(nn.Module):
     """Place the ops of a `with` body in one block; leaving it leaves no block active.
 
-    A module without `forward`, as in PopTorch; `user_id` names the block, `ipu_id` is an index inside the model.
+    A module without `forward`, as in PopTorch; `user_id` names the block, `ipu_id` is an index inside the
+    model.
     """
 
     def __init__(self, user_id: str | None = None, ipu_id: int | None = None) -> None:
@@ -54,7 +55,7 @@ class Block(nn.Module):
 
 
 class BeginBlockHook:
-    """The forward pre-hook that `BeginBlock` registers; an automatic id is drawn at the first trace and kept."""
+    """The forward pre-hook that `BeginBlock` registers; an automatic id is drawn once and kept."""
 
     def __init__(self, user_id: str | None, ipu_id: int | None) -> None:
         self._user_id = user_id
@@ -89,7 +90,7 @@ class LegacyBeginBlockFn(nn.Module):
 def BeginBlock(
     layer_to_call: nn.Module | Callable[..., Any], user_id: str | None = None, ipu_id: int | None = None
 ) -> nn.Module:
-    """Start a block whenever `layer_to_call` is called, lasting until another one starts; return the same module.
+    """Start a block whenever `layer_to_call` is called, lasting until another starts; return the same module.
 
     Raises:
         Error: the module is annotated already, or it is neither a module nor a function.
@@ -97,15 +98,16 @@ def BeginBlock(
     if isinstance(layer_to_call, nn.Module):
         if any(isinstance(hook, BeginBlockHook) for hook in layer_to_call._forward_pre_hooks.values()):
             raise createPoptorchError(
-                "module has already been assigned to a block. Call poptorch.removeBlocks(module) first to annotate it "
-                "again."
+                "module has already been assigned to a block. Call poptorch.removeBlocks(module) first to "
+                "annotate it again."
             )
         layer_to_call.register_forward_pre_hook(BeginBlockHook(user_id, ipu_id))
         return layer_to_call
     if callable(layer_to_call):
         return LegacyBeginBlockFn(layer_to_call, user_id, ipu_id)
     raise createPoptorchError(
-        f"BeginBlock: {layer_to_call!r} is not an instance of torch.nn.Module or function. Pass the layer itself."
+        f"BeginBlock: {layer_to_call!r} is not an instance of torch.nn.Module or function. Pass the layer "
+        "itself."
     )
 
 

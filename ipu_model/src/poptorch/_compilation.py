@@ -128,11 +128,13 @@ def check_counts(batching: Batching) -> None:
 def _micro_batch(tensor: Tensor, batching: Batching) -> TensorSpec:
     rows = tensor.shape[0] if tensor.dim() else 1
     assert rows % batching.slices == 0, (
-        f"Invalid batch dimension: In the input {list(tensor.shape)}, the batch dimension ({rows}) must be a multiple "
-        f"of Options.deviceIterations({batching.device_iterations}) * (Options.replicationFactor({batching.replicas}) "
-        f"/ Options.inputReplicaGrouping({batching.input_group})) * Options.Training.gradientAccumulation("
-        f"{batching.accumulation}) = {batching.slices} because it is used to calculate the batch size which will be "
-        f"executed on the device in any given iteration. Nearest multiples: {_nearest(rows, batching.slices)}."
+        f"Invalid batch dimension: In the input {list(tensor.shape)}, the batch dimension ({rows}) must be a "
+        f"multiple of Options.deviceIterations({batching.device_iterations}) * "
+        f"(Options.replicationFactor({batching.replicas}) / "
+        f"Options.inputReplicaGrouping({batching.input_group})) * Options.Training.gradientAccumulation("
+        f"{batching.accumulation}) = {batching.slices} because it is used to calculate the batch size which "
+        "will be executed on the device in any given iteration. Nearest multiples: "
+        f"{_nearest(rows, batching.slices)}."
     )
     shape = (rows // batching.slices, *tensor.shape[1:]) if tensor.dim() else ()
     return TensorSpec.contiguous(shape, DEVICE_DTYPE.get(tensor.dtype, tensor.dtype))
@@ -149,9 +151,9 @@ def _check_buffers(graph: Graph, options: Options) -> None:
     for variable in graph.variables:
         if variable.is_buffer and variable.node in graph.assigned:
             raise createPoptorchError(
-                f"PopTorch does not support broadcasting buffers: '{variable.name}' is changed in place and the model "
-                f"has {options.replication_factor} replicas. Set poptorch.Options().broadcastBuffers(False) to let each "
-                "replica keep its own."
+                f"PopTorch does not support broadcasting buffers: '{variable.name}' is changed in place and "
+                f"the model has {options.replication_factor} replicas. Set "
+                "poptorch.Options().broadcastBuffers(False) to let each replica keep its own."
             )
 
 
@@ -161,8 +163,8 @@ def _check_named_buffers(graph: Graph, options: Options) -> None:
     unknown = [name for name in names if name not in known]
     if unknown:
         raise createPoptorchError(
-            f"updatableNamedBuffers: the model has no floating-point buffer named {', '.join(unknown)}. It has: "
-            f"{', '.join(known) or 'none'}."
+            f"updatableNamedBuffers: the model has no floating-point buffer named {', '.join(unknown)}. It "
+            f"has: {', '.join(known) or 'none'}."
         )
 
 
@@ -177,8 +179,8 @@ def _check_returns(graph: Graph, options: Options) -> None:
         )
     if is_pipelined(graph, options):
         raise createPoptorchError(
-            "OutputMode.EveryN is not available when the model is pipelined over several IPUs. Use OutputMode.All, "
-            "or poptorch.ShardedExecution."
+            "OutputMode.EveryN is not available when the model is pipelined over several IPUs. Use "
+            "OutputMode.All, or poptorch.ShardedExecution."
         )
 
 
@@ -190,7 +192,9 @@ def _warn_about_outputs(graph: Graph, module: nn.Module) -> None:
     returned = {output.spec.dtype for output in graph.outputs if output.spec is not None}
     for dtype in sorted(returned & RETURNED_DTYPE.keys(), key=str):
         _logger.warning(
-            "Outputs of type %s are returned as %s, in which large values lose their range.", dtype, RETURNED_DTYPE[dtype]
+            "Outputs of type %s are returned as %s, in which large values lose their range.",
+            dtype,
+            RETURNED_DTYPE[dtype],
         )
 
 
@@ -201,12 +205,15 @@ def refuse_missing(options: Options, training: bool) -> None:
         Error: names the feature and the nearest thing that works.
     """
     if not isinstance(options._execution_strategy, PipelinedExecution):
-        raise errors.unsupported("Phased execution", "Use poptorch.PipelinedExecution or poptorch.ShardedExecution.")
+        raise errors.unsupported(
+            "Phased execution", "Use poptorch.PipelinedExecution or poptorch.ShardedExecution."
+        )
     if options.anchored_tensors:
         raise errors.unsupported("Options.anchorTensor", "Return the tensor from forward instead.")
     if options._Popart.options.get("automaticLossScalingSettings.enabled"):
         raise errors.unsupported(
-            "Training.setAutomaticLossScaling", "Set the optimiser's loss_scaling and change it with setOptimizer."
+            "Training.setAutomaticLossScaling",
+            "Set the optimiser's loss_scaling and change it with setOptimizer.",
         )
     if training and options.Distributed.numProcesses > 1:
         raise errors.unsupported(

@@ -1,4 +1,4 @@
-"""The executor's life cycle: attaching, detaching, destroying, and the traffic of weights that each of them causes."""
+"""The executor's life cycle: attaching, detaching, destroying, and the traffic of weights they cause."""
 
 from __future__ import annotations
 
@@ -27,8 +27,9 @@ _logger = logging.getLogger("poptorch::python")
 class DeviceLife:
     """The part of `PoplarExecutor` that owns the device copy of the weights.
 
-    `_dirty` means the device has newer weights than the host; `_link.version` counts the host's versions, so that an
-    inference executor tied to this one knows when to upload (its `_sources` are the links of those it is tied to).
+    `_dirty` means the device has newer weights than the host; `_link.version` counts the host's versions, so
+    that an inference executor tied to this one knows when to upload (its `_sources` are the links of those it
+    is tied to).
     """
 
     _user_model: nn.Module
@@ -48,7 +49,8 @@ class DeviceLife:
     _graph: Graph | None
     _arguments: Any
 
-    # --- attachment -------------------------------------------------------------------------------------------
+    # --- attachment
+    # -------------------------------------------------------------------------------------------
 
     def attachToDevice(self) -> None:
         """Take the device and upload weights, optimiser state and random state.
@@ -76,7 +78,7 @@ class DeviceLife:
         self._attached = True
 
     def detachFromDevice(self) -> None:
-        """Bring weights, optimiser state and random state back (inference: random state only), free the device.
+        """Bring weights, optimiser and random state back (inference: random state only), free the device.
 
         Raises:
             Error: not compiled or not attached.
@@ -115,7 +117,8 @@ class DeviceLife:
         if self._optimisation is not None:
             self._optimisation.release()
 
-    # --- weights ----------------------------------------------------------------------------------------------
+    # --- weights
+    # ----------------------------------------------------------------------------------------------
 
     def copyWeightsToHost(self) -> None:
         """Copy the device's weights and buffers into the user's module.
@@ -155,13 +158,17 @@ class DeviceLife:
         names = self._options._Popart.options.get("updatableNamedBuffers") or []
         if not names:
             raise createPoptorchError(
-                "No named buffers marked as updatable. Name them in poptorch.Options().updatableNamedBuffers([...]) first."
+                "No named buffers marked as updatable. Name them in "
+                "poptorch.Options().updatableNamedBuffers([...]) first."
             )
-        assert self._session is not None and self._graph is not None
-        self._session.upload(self._host.values(tuple(v for v in self._graph.variables if set(v.names) & set(names))))
+        assert self._session is not None
+        assert self._graph is not None
+        self._session.upload(
+            self._host.values(tuple(v for v in self._graph.variables if set(v.names) & set(names)))
+        )
 
     def load_state_dict(self, state_dict: dict[str, Any], strict: bool = True) -> Any:
-        """Load into the user's module, then upload if attached; return torch's report of missing and unexpected keys."""
+        """Load into the user's module, then upload if attached; return torch's report of keys that differ."""
         result = self._user_model.load_state_dict(state_dict, strict=strict)
         if self._attached:
             self.copyWeightsToDevice()
@@ -169,7 +176,8 @@ class DeviceLife:
 
     @torch.inference_mode(False)
     def _upload_weights(self) -> None:
-        assert self._session is not None and self._graph is not None
+        assert self._session is not None
+        assert self._graph is not None
         self._session.upload(self._host.values(self._graph.variables))
         self._dirty = False
         self._uploaded_versions = [source.version for source in self._sources]
@@ -187,7 +195,7 @@ class DeviceLife:
             source.refresh()
 
     def _bring_up_to_date(self) -> None:
-        """Before a run: upload weights if a tied training executor has changed the host's, and pending state."""
+        """Before a run: upload weights that a tied training executor has changed, and pending state."""
         self._refresh_sources()
         if self._uploaded_versions != [source.version for source in self._sources]:
             self._upload_weights()
@@ -196,7 +204,8 @@ class DeviceLife:
             self._upload_weights()
             self._optimisation.upload_pending()
 
-    # --- optimiser and random state ---------------------------------------------------------------------------
+    # --- optimiser and random state
+    # ---------------------------------------------------------------------------
 
     def setOptimizer(self, optimizer: Any) -> None:
         """Use the present settings of `optimizer` from the next call on.
@@ -206,7 +215,9 @@ class DeviceLife:
             ValueError: a float16 accumulator set after compilation with another mean strategy.
         """
         if self._optimisation is None:
-            raise createPoptorchError("setOptimizer: an inference model has no optimizer. Use poptorch.trainingModel.")
+            raise createPoptorchError(
+                "setOptimizer: an inference model has no optimizer. Use poptorch.trainingModel."
+            )
         self._optimisation.replace(optimizer, self._options, compiled=self._session is not None)
 
     @property
@@ -240,4 +251,6 @@ class DeviceLife:
     def _require_attached(self, what: str) -> None:
         self._require_compiled()
         if not self._attached:
-            raise createPoptorchError(f"{what}: the model is not attached to a device. Call attachToDevice() first.")
+            raise createPoptorchError(
+                f"{what}: the model is not attached to a device. Call attachToDevice() first."
+            )

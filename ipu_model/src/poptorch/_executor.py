@@ -31,14 +31,19 @@ _logger = logging.getLogger("poptorch::python")
 
 
 class PoplarExecutor(DeviceLife, RefusedMethods):
-    """A model compiled for the device; calling it runs `deviceIterations x gradientAccumulation` micro-batches.
+    """A model compiled for the device: a call runs `deviceIterations x gradientAccumulation` micro-batches.
 
-    Made by `trainingModel` and `inferenceModel`, never directly. Unknown attributes resolve on the user's module.
+    Made by `trainingModel` and `inferenceModel`, never directly. Unknown attributes resolve on the user's
+    module.
     """
 
     def __init__(
-        self, model: nn.Module, options: Options | None, training: bool, optimizer: torch.optim.Optimizer | None = None
-    ) -> None:  # fmt: skip
+        self,
+        model: nn.Module,
+        options: Options | None,
+        training: bool,
+        optimizer: torch.optim.Optimizer | None = None,
+    ) -> None:
         self._training = training
         self._options = _own_options(options, training)
         self._traced_model = _shallow_copy(model)
@@ -52,7 +57,9 @@ class PoplarExecutor(DeviceLife, RefusedMethods):
         self._dirty = False
         self._has_run = False
         self._warned_of_inputs = False
-        self._rng_state: list[int] | None = [self._options.random_seed] if self._options.exists("random_seed") else None
+        self._rng_state: list[int] | None = (
+            [self._options.random_seed] if self._options.exists("random_seed") else None
+        )
         self._link = HostLink(self)
         self._sources = [] if training else links_into(model)
         self._uploaded_versions: list[int] = []
@@ -61,7 +68,8 @@ class PoplarExecutor(DeviceLife, RefusedMethods):
         self._wrapping: Wrapping | None = None
         if training:
             self._optimisation = Optimisation(optimizer, model, self._options)
-            self._wrapping = Wrapping(model, self._host.tensors(), self, self._link)
+            self._wrapping = Wrapping(model, self, self._link)
+            self._wrapping.apply(self._host.tensors())
 
     @property
     def model(self) -> nn.Module:
@@ -83,7 +91,7 @@ class PoplarExecutor(DeviceLife, RefusedMethods):
         return module_repr(self._traced_model)
 
     def train(self, mode: bool = True) -> PoplarExecutor:
-        """Set the training flag of the user's module (training executors) or of the traced one (inference)."""
+        """Set the training flag of the user's module (training) or of the traced one (inference)."""
         (self._user_model if self._training else self._traced_model).train(mode)
         return self
 
@@ -112,13 +120,15 @@ class PoplarExecutor(DeviceLife, RefusedMethods):
             Error: arguments that differ from those compiled for, or anything that compilation refuses.
         """
         assert self._options.connection_type != ConnectionType.Never, (
-            "Trying to run a model on an offline device (ConnectionType.Never): use compile() only, or another "
-            "connection type."
+            "Trying to run a model on an offline device (ConnectionType.Never): use compile() only, or "
+            "another connection type."
         )
         arguments = self._bind(args, kwargs)
         if self._session is None:
             self._compile(arguments)
-        assert self._arguments is not None and self._session is not None and self._graph is not None
+        assert self._arguments is not None
+        assert self._session is not None
+        assert self._graph is not None
         arguments = check_same(self._arguments, arguments)
         if not self._attached:
             self.attachToDevice()
@@ -132,11 +142,17 @@ class PoplarExecutor(DeviceLife, RefusedMethods):
         return present(self._graph, results)
 
     def _compile(self, arguments: BoundArguments) -> None:
-        """Trace, check and build; a failure leaves the executor as it was before."""
-        check_options(self._options, self._training)
-        self._refresh_sources()
-        arguments.warn_about_dicts()
+        """Trace, check and build; a failure leaves executor and module as if this had never been called.
+
+        Of a training executor the module is unwrapped then, so that it can be wrapped again with other
+        options.
+        """
+        if self._wrapping is not None:
+            self._wrapping.apply(self._host.tensors())
         try:
+            check_options(self._options, self._training)
+            self._refresh_sources()
+            arguments.warn_about_dicts()
             with compilation_progress(self._options):
                 self._graph = trace(self._traced_model, self._options, arguments, training=self._training)
                 self._session = self._build(self._graph)
@@ -145,6 +161,8 @@ class PoplarExecutor(DeviceLife, RefusedMethods):
                 self._attach()
         except BaseException:
             self._drop_executable()
+            if self._wrapping is not None:
+                self._wrapping.undo()
             raise
 
     def _build(self, graph: Graph) -> Session:
@@ -152,9 +170,13 @@ class PoplarExecutor(DeviceLife, RefusedMethods):
         log_derived(graph, self._options, gradient_clipping=clips)
         seed = self._rng_state[0] if self._rng_state else secrets.randbits(31)
         session = Session(
-            graph, batching_of(self._options), returns_of(self._options), arithmetic=arithmetic_of(self._options),
-            reduction=self._reduction(), seed=seed,
-        )  # fmt: skip
+            graph,
+            batching_of(self._options),
+            returns_of(self._options),
+            arithmetic=arithmetic_of(self._options),
+            reduction=self._reduction(),
+            seed=seed,
+        )
         if self._optimisation is not None:
             self._optimisation.connect(session, graph, self._traced_model, self._options, seed)
         return session
@@ -174,7 +196,9 @@ class PoplarExecutor(DeviceLife, RefusedMethods):
         if unusual and not self._warned_of_inputs:
             self._warned_of_inputs = True
             if any(t.requires_grad for t in unusual):
-                _logger.warning("Input tensors with requires_grad=True are detached: no input gradients are produced.")
+                _logger.warning(
+                    "Input tensors with requires_grad=True are detached: no input gradients are produced."
+                )
             if not all(t.is_contiguous() for t in unusual):
                 _logger.warning("An input tensor is not contiguous and is copied before every call.")
         return arguments
@@ -203,7 +227,9 @@ def _own_options(options: Options | None, training: bool) -> Options:
     if options is None:
         options = Options()
     if not isinstance(options, Options):
-        raise createPoptorchError(f"Invalid type: 'options' is of type {type(options)}, expected poptorch.Options.")
+        raise createPoptorchError(
+            f"Invalid type: 'options' is of type {type(options)}, expected poptorch.Options."
+        )
     options._freeze()
     own: Options = options.clone()
     own._resolve_output_mode(OutputMode.Final if training else OutputMode.All)
@@ -215,10 +241,9 @@ def _own_options(options: Options | None, training: bool) -> Options:
 
 def _no_accumulation(options: Options) -> str:
     text = (
-        "You must set poptorch.Options().Training.gradientAccumulation to 1 or leave it as its default value (1) when "
-        f"running a poptorch.inferenceModel; it is {options.Training.gradient_accumulation}."
+        "You must set poptorch.Options().Training.gradientAccumulation to 1 or leave it as its default value "
+        f"(1) when running a poptorch.inferenceModel; it is {options.Training.gradient_accumulation}."
     )
     if not isinstance(options._execution_strategy, ShardedExecution):
         text += " Use poptorch.Options().deviceIterations to push more micro-batches through a pipeline."
     return text
-

@@ -1,4 +1,4 @@
-"""The executor's side of an optimiser: reading its numbers, moving its state, giving the session its updates."""
+"""The executor's side of an optimiser: reading its numbers, moving its state, making updates."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ class Optimisation:
             self._optimizer._unbind()
 
     def weights_replaced(self) -> None:
-        """Note that all weights were uploaded: with a torch.optim optimiser the device's state starts anew."""
+        """Note that all weights were uploaded: the state of a torch.optim optimiser then starts anew."""
         if not isinstance(self._optimizer, optim.Optimizer) and self._make is not None:
             self._renew()
 
@@ -134,8 +134,9 @@ class Optimisation:
         if running and strategy != MeanReductionStrategy.Running:
             if compiled:
                 raise ValueError(
-                    "Invalid optimizer: float16 accumulators need MeanReductionStrategy.Running, but the model is "
-                    "already compiled with another strategy. Call destroy() first, or set the strategy before compiling."
+                    "Invalid optimizer: float16 accumulators need MeanReductionStrategy.Running, but the "
+                    "model is already compiled with another strategy. Call destroy() first, or set the "
+                    "strategy before compiling."
                 )
             _use_running_mean(options)
         if self._updater is not None and self._session is not None:
@@ -157,14 +158,15 @@ class Optimisation:
             self._optimizer._bind(lambda: (updater.read_state(), updater.parameters()))
 
     def _renew(self) -> None:
-        assert self._make is not None and self._session is not None
+        assert self._make is not None
+        assert self._session is not None
         self._updater = self._make()
         self._session.update = self._updater
         self._session.loss_scaling = self._updater.loss_scaling
 
 
 def _use_running_mean(options: Options) -> None:
-    """Switch the executor's own options to a running mean, which float16 accumulators need to stay in range."""
+    """Switch the executor's own options to a running mean, in which float16 accumulators stay in range."""
     frozen = options._is_frozen
     options._unfreeze()
     options.Training.setMeanAccumulationAndReplicationReductionStrategy(MeanReductionStrategy.Running)

@@ -1,4 +1,4 @@
-"""What `executor.weight` gives for a parameter of the wrapped module: a view that knows about replica groups."""
+"""What `executor.weight` gives for a parameter of the wrapped module: a view of it."""
 
 from __future__ import annotations
 

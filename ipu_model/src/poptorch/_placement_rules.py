@@ -42,18 +42,18 @@ def check_pipeline(graph: Graph, options: Options, *, training: bool) -> None:
     stages = forward_stages(graph.block_entries)
     if not training and options.device_iterations < stages:
         raise createPoptorchError(
-            "poptorch.Options().deviceIterations must be greater than or equal to the number of pipeline stages "
-            f"({stages}) when using poptorch.PipelinedExecution. It is {options.device_iterations}; "
+            "poptorch.Options().deviceIterations must be greater than or equal to the number of pipeline "
+            f"stages ({stages}) when using poptorch.PipelinedExecution. It is {options.device_iterations}; "
             "poptorch.ShardedExecution has no such minimum."
         )
     needed = training_stages(stages)
     accumulation = options.Training.gradient_accumulation
     if training and accumulation < needed:
         raise createPoptorchError(
-            "poptorch.Options().Training.gradientAccumulation must be greater than or equal to the number of pipeline "
-            f"stages ({needed}) when using poptorch.PipelinedExecution. Please note that a model with {stages} pipeline "
-            f"stages in PopTorch will have an additional {stages - 1} stages when training. It is {accumulation}; "
-            "poptorch.ShardedExecution has no such minimum."
+            "poptorch.Options().Training.gradientAccumulation must be greater than or equal to the number of "
+            f"pipeline stages ({needed}) when using poptorch.PipelinedExecution. Please note that a model "
+            f"with {stages} pipeline stages in PopTorch will have an additional {stages - 1} stages when "
+            f"training. It is {accumulation}; poptorch.ShardedExecution has no such minimum."
         )
     _check_order(graph)
 
@@ -67,9 +67,9 @@ def _check_order(graph: Graph) -> None:
             if place is not None and earlier is not None and earlier.stage > place.stage:
                 raise createPoptorchError(
                     f"Block '{place.block}' is pipeline stage {place.stage} but uses a result of block "
-                    f"'{earlier.block}', stage {earlier.stage}: stages of a pipeline must not decrease along the data "
-                    "flow. Use poptorch.AutoStage.AutoIncrement, or list the blocks as separate stages and fix their "
-                    "IPUs with poptorch.Stage(...).ipu(n)."
+                    f"'{earlier.block}', stage {earlier.stage}: stages of a pipeline must not decrease along "
+                    "the data flow. Use poptorch.AutoStage.AutoIncrement, or list the blocks as separate "
+                    "stages and fix their IPUs with poptorch.Stage(...).ipu(n)."
                 )
 
 
@@ -87,19 +87,21 @@ def check_ipus(graph: Graph, options: Options) -> None:
     total = per_replica * options.replication_factor
     if total > MAX_IPUS:
         raise createPoptorchError(
-            f"Too many IPUs requested ({total}): {per_replica} for the model x {options.replication_factor} replicas, "
-            f"at most {MAX_IPUS} for one process. Use fewer replicas, or several processes."
+            f"Too many IPUs requested ({total}): {per_replica} for the model x {options.replication_factor} "
+            f"replicas, at most {MAX_IPUS} for one process. Use fewer replicas, or several processes."
         )
     if not total & (total - 1):
         return
     reserved = 1 << total.bit_length()
     if options.auto_round_num_ipus:
         _logger.warning(
-            "The model uses %d IPUs: %d are reserved, the next power of 2, and %d of them left idle.", total, reserved,
+            "The model uses %d IPUs: %d are reserved, the next power of 2, and %d of them "
+            "left idle.", total, reserved,
             reserved - total,
         )  # fmt: skip
     else:
         _logger.info(
-            "The model specifies %d IPUs. On hardware %d have to be reserved (a power of 2 or maximum of 64 per "
-            "process), which fails unless poptorch.Options().autoRoundNumIPUs(True) is set.", total, reserved,
+            "The model specifies %d IPUs. On hardware %d have to be reserved (a power of 2 "
+            "or maximum of 64 per process), which fails unless "
+            "poptorch.Options().autoRoundNumIPUs(True) is set.", total, reserved,
         )  # fmt: skip

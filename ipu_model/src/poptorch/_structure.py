@@ -15,8 +15,8 @@ Rebuild = Callable[[list[Any]], Any]
 def flatten(value: Any) -> tuple[list[Any], Rebuild]:
     """Return the leaves of `value` and a function that makes an equal structure from other leaves.
 
-    Containers are tuples, named tuples, lists, dicts (with subclasses) and registered custom types; everything
-    else is a leaf.
+    Containers are tuples, named tuples, lists, dicts (with subclasses) and registered custom types;
+    everything else is a leaf.
     """
     leaves: list[Any] = []
     rebuild = _visit(value, leaves)

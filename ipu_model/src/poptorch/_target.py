@@ -26,8 +26,8 @@ def check_target(options: Options) -> None:
         _check_version()
         if offline:
             raise createPoptorchError(
-                "The IPU model cannot be an offline target: useIpuModel(True), or POPTORCH_IPU_MODEL, excludes "
-                "connectionType(Never) and useOfflineIpuTarget(). Use one of the two."
+                "The IPU model cannot be an offline target: useIpuModel(True), or POPTORCH_IPU_MODEL, "
+                "excludes connectionType(Never) and useOfflineIpuTarget(). Use one of the two."
             )
     if offline and options.exists("ipu_id"):
         raise createPoptorchError(
@@ -36,8 +36,8 @@ def check_target(options: Options) -> None:
         )
     if options._Popart.options.get("instrumentWithHardwareCycleCounter"):
         raise createPoptorchError(
-            "logCycleCount: the cycle counter is only supported on actual IPU hardware. Leave it off and time the call "
-            "with time.perf_counter(): that is measured on this machine, not on an IPU."
+            "logCycleCount: the cycle counter is only supported on actual IPU hardware. Leave it off and "
+            "time the call with time.perf_counter(): that is measured on this machine, not on an IPU."
         )
     _warn_of_no_effect(options)
 
@@ -71,14 +71,19 @@ def _as_int(name: str) -> int:
 def _check_version() -> None:
     version = os.environ.get("POPTORCH_IPU_MODEL_VERSION", "ipu2")
     if version not in _VERSIONS:
-        raise createPoptorchError(f"POPTORCH_IPU_MODEL_VERSION must be one of {', '.join(_VERSIONS)}, not {version!r}.")
+        raise createPoptorchError(
+            f"POPTORCH_IPU_MODEL_VERSION must be one of {', '.join(_VERSIONS)}, not {version!r}."
+        )
 
 
 def _warn_of_no_effect(options: Options) -> None:
     popart = options._Popart.options
     cached = bool(popart.get("enableEngineCaching") and popart.get("cachePath"))
     if cached:
-        _logger.warning("Executable caching doesn't work with the IPU model: nothing is written to %s.", popart["cachePath"])
+        _logger.warning(
+            "Executable caching doesn't work with the IPU model: nothing is written to %s.",
+            popart["cachePath"],
+        )
     processes = options.Distributed.numProcesses
     if processes > 1 and not cached:
         _logger.warning(

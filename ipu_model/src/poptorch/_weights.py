@@ -1,4 +1,4 @@
-"""The host's copy of a model's weights: which tensors they are, and how values travel to and from the device."""
+"""The host's copy of a model's weights: which tensors they are, how values go to and from the device."""
 
 from __future__ import annotations
 
@@ -58,5 +58,7 @@ class HostWeights:
         """Return plain tensors that share the storage of the registered ones."""
         with torch._C.DisableTorchFunctionSubclass():
             return {
-                name: torch.Tensor.detach(slot.tensor) for slot in slots_of(self._module) for name in slot.names
-            }  # fmt: skip
+                name: torch.Tensor.detach(slot.tensor)
+                for slot in slots_of(self._module)
+                for name in slot.names
+            }

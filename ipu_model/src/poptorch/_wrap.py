@@ -8,12 +8,14 @@ from torch import nn
 from poptorch import optim
 from poptorch._errors import createPoptorchError
 from poptorch._executor import PoplarExecutor
-from poptorch._wrapping import links_of
+from poptorch._wrapping import refuse_wrapped
 from poptorch.options import Options
 
 
 def trainingModel(
-    model: nn.Module | PoplarExecutor, options: Options | None = None, optimizer: torch.optim.Optimizer | None = None
+    model: nn.Module | PoplarExecutor,
+    options: Options | None = None,
+    optimizer: torch.optim.Optimizer | None = None,
 ) -> PoplarExecutor:
     """Wrap a module so that every call trains it: forward, backward and weight updates on the device.
 
@@ -24,10 +26,7 @@ def trainingModel(
         Error: `model` or `options` of another type.
     """
     module = _user_module(model)
-    if links_of(module):
-        raise RuntimeError(
-            "Model has already been wrapped in 'poptorch.trainingModel'. Call model.destroy() on it first to wrap it again."
-        )
+    refuse_wrapped(module)
     if optimizer is None:
         optimizer = optim.SGD(module.parameters(), lr=0.01)
     return PoplarExecutor(module, options, training=True, optimizer=optimizer)
@@ -48,7 +47,7 @@ def _user_module(model: nn.Module | PoplarExecutor) -> nn.Module:
     module = model.model if isinstance(model, PoplarExecutor) else model
     if not isinstance(module, nn.Module):
         raise createPoptorchError(
-            f"Invalid type: 'model' is of type {type(module)}, expected torch.nn.Module. Wrap a function in a module whose "
-            "forward calls it."
+            f"Invalid type: 'model' is of type {type(module)}, expected torch.nn.Module. Wrap a function in "
+            "a module whose forward calls it."
         )
     return module

@@ -1,8 +1,8 @@
 """How reading a trained module on the host brings its weights back from the device first.
 
-`trainingModel` changes the class of the user's module, its parameters and its buffers. The new classes do what the
-old ones did, after asking the training executors to copy newer device weights to the host. A tensor that several
-training models share has one new class that asks all of them.
+`trainingModel` changes the class of the user's module, its parameters and its buffers. The new classes do
+what the old ones did, after asking the training executors to copy newer device weights to the host. A tensor
+that several training models share has one new class that asks all of them.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ _runs = itertools.count(1)
 class HostLink:
     """The way from a wrapped object to its training executor, which it does not keep alive.
 
-    `version` counts the changes of the host's weights that came from the device or were sent to it, so that a tied
-    inference executor knows when to upload them.
+    `version` counts the changes of the host's weights that came from the device or were sent to it, so that a
+    tied inference executor knows when to upload them.
     """
 
     def __init__(self, executor: DeviceLife) -> None:
@@ -56,7 +56,7 @@ Links = tuple[HostLink, ...]
 
 
 def refresh(links: Links) -> None:
-    """Bring newer weights to the host; of a tensor on several devices the one that ran last is what remains."""
+    """Bring newer weights to the host; of a tensor on several devices the last one to run is what remains."""
     if len(links) == 1:
         links[0].refresh()
         return
@@ -80,14 +80,31 @@ def links_into(module: nn.Module) -> list[HostLink]:
     """Return the links of the living training executors that own any parameter or buffer of `module`."""
     found: dict[int, HostLink] = {}
     for child in module.modules():
-        registries = (object.__getattribute__(child, "_parameters"), object.__getattribute__(child, "_buffers"))
+        registries = (
+            object.__getattribute__(child, "_parameters"),
+            object.__getattribute__(child, "_buffers"),
+        )
         for tensor in (t for registry in registries for t in registry.values() if t is not None):
             found.update((id(link), link) for link in links_of(tensor) if link.executor is not None)
     return list(found.values())
 
 
+def refuse_wrapped(module: nn.Module) -> None:
+    """Refuse a module that a training executor has wrapped.
+
+    Raises:
+        RuntimeError: says how to unwrap it.
+    """
+    if links_of(module):
+        raise RuntimeError(
+            "Model has already been wrapped in 'poptorch.trainingModel'. Call destroy() on the executor or "
+            "on the model first to wrap it again; an executor that was never compiled unwraps its model when "
+            "it is deleted."
+        )
+
+
 class Wrapping:
-    """The changed classes of one user module; `undo` puts the original ones back.
+    """Changes the classes of one user module and its tensors, and puts the original ones back.
 
     An executor that is dropped without `destroy()` is undone, too: the module is then a plain one again.
 
@@ -95,23 +112,28 @@ class Wrapping:
         Error: a buffer that is no plain tensor.
     """
 
-    def __init__(self, module: nn.Module, tensors: list[Tensor], executor: DeviceLife, link: HostLink) -> None:
+    def __init__(self, module: nn.Module, executor: DeviceLife, link: HostLink) -> None:
         _check_buffers(module)
-        self._link = link
+        self._module, self._link = module, link
         self._wrapped: list[Any] = []
         self._classes: dict[tuple[type, Links], type] = {}
-        for obj in (*tensors, module):
-            self._set_links(obj, (*links_of(obj), link))
+        weakref.finalize(executor, self.undo).atexit = False
+
+    def apply(self, tensors: list[Tensor]) -> None:
+        """Wrap the module and `tensors`, its parameters and buffers, unless that is done.
+
+        Raises:
+            RuntimeError: another training executor has wrapped the module.
+        """
+        if self._wrapped:
+            return
+        refuse_wrapped(self._module)
+        for obj in (*tensors, self._module):
+            self._set_links(obj, (*links_of(obj), self._link))
             self._wrapped.append(obj)
-        self._end = weakref.finalize(executor, self._restore)
-        self._end.atexit = False
 
     def undo(self) -> None:
         """Give every object the class back that it would have without this wrapping."""
-        self._end.detach()
-        self._restore()
-
-    def _restore(self) -> None:
         for obj in self._wrapped:
             self._set_links(obj, tuple(link for link in links_of(obj) if link is not self._link))
         self._wrapped.clear()
@@ -129,8 +151,8 @@ def _check_buffers(module: nn.Module) -> None:
     for name, buffer in module.named_buffers():
         if original_class(buffer) is not torch.Tensor:
             raise createPoptorchError(
-                f"All buffers must be an instance of torch.Tensor (Got {original_class(buffer)} for '{name}'). Register "
-                "a plain tensor, such as buffer.detach()."
+                f"All buffers must be an instance of torch.Tensor (Got {original_class(buffer)} for "
+                f"'{name}'). Register a plain tensor, such as buffer.detach()."
             )
 
 

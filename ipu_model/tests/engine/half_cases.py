@@ -1,4 +1,4 @@
-"""The ops that half precision is tested on: a function, its weights, and what the device keeps beside them."""
+"""The ops that half precision is tested on: a function, its weights, inputs and buffers."""
 
 from __future__ import annotations
 

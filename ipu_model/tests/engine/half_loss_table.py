@@ -6,11 +6,9 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-import torch
 import torch.nn.functional as F
-from torch import Tensor
-
 from half_cases import Case, below_one, integers, normal
+from torch import Tensor
 
 REDUCTIONS = ("mean", "sum", "none")
 
@@ -27,6 +25,8 @@ def losses() -> list[Case]:
 def _losses() -> list[tuple[str, Callable[..., Any], dict[str, Tensor], dict[str, Tensor]]]:
     x, logits = {"input": normal(12, 10)}, normal(12, 10)
     classes, signs = integers(10, 12), (integers(2, 12) * 2 - 1).half()
+    rows, labels = {"input1": normal(12), "input2": normal(12)}, integers(2, 12, 10).half()
+    shares = {"target": below_one(12, 10)}
     pair = {"input1": normal(12, 10), "input2": normal(12, 10)}
     log_probabilities = {"input": F.log_softmax(logits.float(), 1).half()}
     return [
@@ -36,15 +36,15 @@ def _losses() -> list[tuple[str, Callable[..., Any], dict[str, Tensor], dict[str
         ("cross_entropy", F.cross_entropy, x, {"target": classes}),
         ("cross_entropy smoothed", partial(F.cross_entropy, label_smoothing=0.1), x, {"target": classes}),
         ("nll_loss", F.nll_loss, log_probabilities, {"target": classes}),
-        ("binary_cross_entropy", F.binary_cross_entropy, {"input": below_one(12, 10)}, {"target": below_one(12, 10)}),
-        ("binary_cross_entropy_with_logits", F.binary_cross_entropy_with_logits, x, {"target": below_one(12, 10)}),
-        ("kl_div", F.kl_div, log_probabilities, {"target": below_one(12, 10)}),
+        ("binary_cross_entropy", F.binary_cross_entropy, {"input": below_one(12, 10)}, shares),
+        ("binary_cross_entropy_with_logits", F.binary_cross_entropy_with_logits, x, shares),
+        ("kl_div", F.kl_div, log_probabilities, shares),
         ("poisson_nll_loss", F.poisson_nll_loss, x, {"target": integers(5, 12, 10).half()}),
         ("hinge_embedding_loss", F.hinge_embedding_loss, {"input": normal(12)}, {"target": signs}),
         ("cosine_embedding_loss", F.cosine_embedding_loss, pair, {"target": signs}),
         ("soft_margin_loss", F.soft_margin_loss, {"input": normal(12)}, {"target": signs}),
-        ("multilabel_soft_margin_loss", F.multilabel_soft_margin_loss, x, {"target": integers(2, 12, 10).half()}),
-        ("margin_ranking_loss", F.margin_ranking_loss, {"input1": normal(12), "input2": normal(12)}, {"target": signs}),
+        ("multilabel_soft_margin_loss", F.multilabel_soft_margin_loss, x, {"target": labels}),
+        ("margin_ranking_loss", F.margin_ranking_loss, rows, {"target": signs}),
         ("triplet_margin_loss", F.triplet_margin_loss, {"anchor": normal(12, 10), "positive": normal(12, 10)},
          {"negative": normal(12, 10)}),
         ("ctc_loss", _ctc, {"logits": normal(9, 3, 6)}, {"targets": integers(5, 3, 4) + 1}),

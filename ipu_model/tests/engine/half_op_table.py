@@ -8,9 +8,8 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
-
 from half_cases import Case, below_one, integers, normal, positive
+from torch import Tensor, nn
 
 X = normal(6, 33)
 IMAGE = normal(4, 8, 9, 9)
@@ -38,9 +37,11 @@ def contractions() -> list[Case]:
              {"input": normal(2, 5, 33), "weight": normal(20, 33, scale=0.2), "bias": normal(20)}),
         Case("mm", torch.mm, {"input": normal(7, 200), "mat2": normal(200, 9, scale=0.1)}),
         Case("bmm", torch.bmm, {"input": normal(3, 7, 50), "mat2": normal(3, 50, 9, scale=0.1)}),
-        Case("matmul broadcast", torch.matmul, {"input": normal(2, 1, 5, 40), "other": normal(3, 40, 6, scale=0.2)}),
+        Case("matmul broadcast", torch.matmul,
+             {"input": normal(2, 1, 5, 40), "other": normal(3, 40, 6, scale=0.2)}),
         Case("matvec", torch.matmul, {"input": normal(12, 40), "other": normal(40, scale=0.2)}),
-        Case("einsum", lambda a, b: torch.einsum("bik,bjk->bij", a, b), {"a": normal(3, 5, 40), "b": normal(3, 6, 40)}),
+        Case("einsum", lambda a, b: torch.einsum("bik,bjk->bij", a, b),
+             {"a": normal(3, 5, 40), "b": normal(3, 6, 40)}),
         Case("addmm", partial(torch.addmm, beta=0.5, alpha=2.0),
              {"input": normal(5), "mat1": normal(7, 30), "mat2": normal(30, 5)}),
     ]  # fmt: skip
@@ -50,12 +51,12 @@ def norms() -> list[Case]:
     def affine(count: int) -> dict[str, Tensor]:
         return {"weight": positive(count), "bias": normal(count)}
 
+    train = partial(F.batch_norm, training=True)
     statistics = {"running_mean": normal(8, scale=0.1), "running_var": positive(8)}
     return [
-        Case("batch_norm training", partial(F.batch_norm, training=True), {"input": IMAGE, **affine(8)}, {}, statistics),
+        Case("batch_norm training", train, {"input": IMAGE, **affine(8)}, {}, statistics),
         Case("batch_norm evaluation", F.batch_norm, {"input": IMAGE, **affine(8)}, {}, statistics),
-        Case("batch_norm on rows", partial(F.batch_norm, training=True), {"input": normal(20, 8), **affine(8)}, {},
-             statistics),
+        Case("batch_norm on rows", train, {"input": normal(20, 8), **affine(8)}, {}, statistics),
         Case("layer_norm", partial(F.layer_norm, normalized_shape=(33,)), {"input": X, **affine(33)}),
         Case("layer_norm plain", partial(F.layer_norm, normalized_shape=(9, 9)), {"input": IMAGE}),
         Case("group_norm", partial(F.group_norm, num_groups=4), {"input": IMAGE, **affine(8)}),
@@ -80,7 +81,7 @@ def pools() -> list[Case]:
         Case("adaptive_avg_pool2d to one", partial(F.adaptive_avg_pool2d, output_size=1), {"input": IMAGE}),
         Case("adaptive_max_pool2d", partial(F.adaptive_max_pool2d, output_size=4), {"input": IMAGE}),
         Case("interpolate nearest", partial(F.interpolate, scale_factor=2), {"input": IMAGE}),
-        Case("interpolate bilinear", partial(F.interpolate, scale_factor=2, mode="bilinear"), {"input": IMAGE}),
+        Case("interpolate bilinear", partial(F.interpolate, size=18, mode="bilinear"), {"input": IMAGE}),
         Case("interpolate bicubic", partial(F.interpolate, size=13, mode="bicubic"), {"input": IMAGE}),
         Case("pixel_shuffle", partial(F.pixel_shuffle, upscale_factor=2), {"input": IMAGE}),
         Case("unfold", partial(F.unfold, kernel_size=3), {"input": IMAGE}),
@@ -96,13 +97,15 @@ def attention() -> list[Case]:
 
     def multi_head(x: Tensor, **weights: Tensor) -> Tensor:
         return F.multi_head_attention_forward(
-            x, x, x, 32, 4, weights["in_weight"], weights["in_bias"], None, None, False, 0.0, weights["out_weight"],
+            x, x, x, 32, 4, weights["in_weight"], weights["in_bias"], None, None, False, 0.0,
+            weights["out_weight"],
             weights["out_bias"], need_weights=False,
         )[0]  # fmt: skip
 
     weights = {
         "in_weight": normal(*shapes["in_proj_weight"], scale=0.2), "in_bias": normal(*shapes["in_proj_bias"]),
-        "out_weight": normal(*shapes["out_proj.weight"], scale=0.2), "out_bias": normal(*shapes["out_proj.bias"]),
+        "out_weight": normal(*shapes["out_proj.weight"], scale=0.2),
+        "out_bias": normal(*shapes["out_proj.bias"]),
     }  # fmt: skip
     sdpa = F.scaled_dot_product_attention
     return [
@@ -121,7 +124,8 @@ def activations() -> list[Case]:
         "leaky_relu": F.leaky_relu, "hardswish": F.hardswish, "hardsigmoid": F.hardsigmoid,
         "hardtanh": partial(F.hardtanh, min_val=-0.3, max_val=0.7), "relu6": F.relu6, "softplus": F.softplus,
         "mish": F.mish, "logsigmoid": F.logsigmoid, "softsign": F.softsign, "hardshrink": F.hardshrink,
-        "softshrink": F.softshrink, "softmax": partial(F.softmax, dim=1), "log_softmax": partial(F.log_softmax, dim=1),
+        "softshrink": F.softshrink, "softmax": partial(F.softmax, dim=1),
+        "log_softmax": partial(F.log_softmax, dim=1),
         "glu": F.glu, "tanhshrink": F.tanhshrink, "threshold": partial(F.threshold, threshold=0.1, value=0.3),
     }  # fmt: skip
     return [
@@ -143,16 +147,20 @@ def pointwise() -> list[Case]:
         Case("sub broadcast", torch.sub, {"input": a, "other": column}),
         Case("mul broadcast", torch.mul, {"input": a, "other": column}),
         Case("div broadcast", torch.div, {"input": a, "other": column}),
-        unary("add a number", lambda input: input + 0.1, a), unary("multiply by a number", lambda input: input * 0.1, a),
-        unary("divide by a number", lambda input: input / 7, a), unary("number minus", lambda input: 1.7 - input, a),
-        Case("multiply by integers", lambda input, other: input * other, {"input": a}, {"other": integers(5000, 40)}),
+        unary("add a number", lambda input: input + 0.1, a),
+        unary("multiply by a number", lambda input: input * 0.1, a),
+        unary("divide by a number", lambda input: input / 7, a),
+        unary("number minus", lambda input: 1.7 - input, a),
+        Case("multiply by integers", torch.mul, {"input": a}, {"other": integers(5000, 40)}),
         Case("addcmul", torch.addcmul, {"input": a, "tensor1": row, "tensor2": column}),
         Case("addcdiv", torch.addcdiv, {"input": a, "tensor1": row, "tensor2": column}),
         Case("lerp", partial(torch.lerp, weight=0.3), {"input": a, "end": p}),
-        unary("exp", torch.exp, a), unary("expm1", torch.expm1, a), unary("log", torch.log), unary("log1p", torch.log1p),
+        unary("exp", torch.exp, a), unary("expm1", torch.expm1, a), unary("log", torch.log),
+        unary("log1p", torch.log1p),
         unary("log2", torch.log2), unary("sqrt", torch.sqrt), unary("rsqrt", torch.rsqrt),
         unary("square", torch.square, a), unary("cube", partial(torch.pow, exponent=3), a),
-        unary("power", partial(torch.pow, exponent=1.7)), Case("power tensor", torch.pow, {"input": p, "exponent": a}),
+        unary("power", partial(torch.pow, exponent=1.7)),
+        Case("power tensor", torch.pow, {"input": p, "exponent": a}),
         unary("reciprocal", torch.reciprocal), unary("sin", torch.sin, a), unary("cos", torch.cos, a),
         unary("erf", torch.erf, a), unary("atan", torch.atan, a), unary("abs", torch.abs, a),
         unary("clamp", partial(torch.clamp, min=-0.7, max=0.3), a),
@@ -174,7 +182,8 @@ def reductions() -> list[Case]:
         over("sum", torch.sum), over("sum of rows", partial(torch.sum, dim=1)), over("mean", torch.mean),
         over("mean of columns", partial(torch.mean, dim=0, keepdim=True)), over("var", torch.var),
         over("var of rows", partial(torch.var, dim=1, correction=0)), over("std", partial(torch.std, dim=1)),
-        over("norm", torch.linalg.vector_norm), over("norm of rows", partial(torch.linalg.vector_norm, dim=1)),
+        over("norm", torch.linalg.vector_norm),
+        over("norm of rows", partial(torch.linalg.vector_norm, dim=1)),
         over("norm of order 1", partial(torch.linalg.vector_norm, ord=1, dim=1)),
         over("prod", partial(torch.prod, dim=1), p), over("cumsum", partial(torch.cumsum, dim=1)),
         over("logsumexp", partial(torch.logsumexp, dim=1)), over("amax", partial(torch.amax, dim=1)),
@@ -227,7 +236,9 @@ def recurrent() -> list[Case]:
         return compute
 
     def weights(module: nn.Module) -> dict[str, Tensor]:
-        short = ((n.replace("weight_", "w_").replace("bias_", "b_"), p.shape) for n, p in module.named_parameters())
+        short = (
+            (n.replace("weight_", "w_").replace("bias_", "b_"), p.shape) for n, p in module.named_parameters()
+        )
         return {name: normal(*shape, scale=0.3) for name, shape in short}
 
     return [

@@ -1,7 +1,9 @@
-"""The half-precision oracle: a captured graph computed op by op in float64, every float16 result rounded once.
+"""The half-precision oracle: a graph computed op by op in float64, every float16 result rounded once.
 
-It shares no arithmetic with `ipu_model.numerics`: ops run in float64, rounding is numpy's float64 -> float16 (torch's
-`double.to(half)` rounds twice, through float32; capture-and-replay-notes.md, section 6), and ops that only compare
+It shares no arithmetic with `ipu_model.numerics`: ops run in float64,
+rounding is numpy's float64 -> float16 (torch's
+`double.to(half)` rounds twice, through float32; capture-and-replay-notes.md, section 6),
+and ops that only compare
 run on real float16 tensors, where PyTorch converts Python numbers to float16 first.
 """
 
@@ -28,10 +30,12 @@ Node = torch.fx.Node
 # What forward keeps for its own backward op in float32: means, inverse deviations, the divisor of a mean.
 SAVED = {
     aten.native_batch_norm.default: (1, 2), aten.native_layer_norm.default: (1, 2),
-    aten.native_group_norm.default: (1, 2), aten.nll_loss_forward.default: (1,), aten.nll_loss2d_forward.default: (1,),
+    aten.native_group_norm.default: (1, 2), aten.nll_loss_forward.default: (1,),
+    aten.nll_loss2d_forward.default: (1,),
 }  # fmt: skip
 BATCH_NORM = aten.native_batch_norm.default
-EMPTY = (aten.empty.memory_format, aten.empty_like.default, aten.empty_strided.default, aten.new_empty.default,
+EMPTY = (aten.empty.memory_format, aten.empty_like.default, aten.empty_strided.default,
+         aten.new_empty.default,
          aten.new_empty_strided.default)  # fmt: skip
 PROMOTING = frozenset({aten.add.Tensor, aten.sub.Tensor, aten.mul.Tensor, aten.div.Tensor})
 COMPARING = frozenset({
@@ -49,12 +53,12 @@ def rounded(x: Tensor) -> Tensor:
 
 def on_grid(x: Tensor) -> bool:
     """Whether every value of `x` (any floating type) is a float16 number, an infinity or NaN."""
-    wide = x.detach().double()
-    return bool(((wide == rounded(wide)) | wide.isnan()).all())
+    # A conversion there and back, however it rounds, changes exactly the values that are off the grid.
+    return bool(((x == x.half()) | x.isnan()).all())
 
 
 def ulps(actual: Tensor, expected: Tensor) -> Tensor:
-    """Count the float16 numbers from one tensor's values to the other's; NaN is 0 from NaN and far from all else."""
+    """Count the float16 numbers between two tensors' values, both on the grid; only NaN is near NaN."""
     distance = (_ordered(actual) - _ordered(expected)).abs()
     distance[actual.isnan() & expected.isnan()] = 0
     distance[actual.isnan() ^ expected.isnan()] = 1 << 20
@@ -63,13 +67,13 @@ def ulps(actual: Tensor, expected: Tensor) -> Tensor:
 
 def _ordered(x: Tensor) -> Tensor:
     """Map float16 values to integers in their order, neighbours one apart, both zeros to 0."""
-    bits = torch.from_numpy(x.detach().double().contiguous().numpy().astype(np.float16).view(np.int16).astype(np.int64))
+    bits = x.detach().contiguous().half().view(torch.int16).to(torch.int32)
     return torch.where(bits < 0, -(bits & 0x7FFF), bits)
 
 
 @dataclass
 class Shares:
-    """How far results are from the oracle's: counts of elements, in all, equal, and at most one number apart."""
+    """How far results are from the oracle's: elements in all, equal, and at most one number apart."""
 
     elements: int = 0
     equal: int = 0
@@ -93,7 +97,8 @@ class Shares:
 class Truth:
     """What the oracle computes; `arguments` are the variables and inputs as they are afterwards.
 
-    `roundings` counts, by node name, how many times at most a value on the way to a result was changed by rounding:
+    `roundings` counts, by node name,
+    how many times at most a value on the way to a result was changed by rounding:
     a result with one rounding is the exact result rounded once, whatever ops it took.
     """
 
@@ -105,10 +110,13 @@ class Truth:
 
 
 @torch.no_grad()
-def interpret(graph: Graph, arguments: Sequence[Tensor], observed: Mapping[str, Tensor] | None = None) -> Truth:
+def interpret(
+    graph: Graph, arguments: Sequence[Tensor], observed: Mapping[str, Tensor] | None = None
+) -> Truth:
     """Compute `graph` for given variables, inputs and loss seed.
 
-    With `observed`, the results of a replay by node name, every op computes from the replay's operands instead of the
+    With `observed`, the results of a replay by node name,
+    every op computes from the replay's operands instead of the
     oracle's own, and `shares` says for each kind of op how its results compare: errors do not add up.
     """
     truth = Truth()
@@ -203,7 +211,7 @@ def _in_float64(arguments: Any) -> Any:
 
 @dataclass(frozen=True)
 class Replayed:
-    """What a replay returned, the arguments as they are afterwards, and every intermediate result by node name."""
+    """What a replay returned, the arguments as they are afterwards, and every result by node name."""
 
     outputs: list[Tensor]
     gradients: list[Tensor]

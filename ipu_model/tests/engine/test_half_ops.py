@@ -1,7 +1,9 @@
 """Half precision op by op, forward and backward: fp32 arithmetic, one rounding to float16 for every op.
 
-Expected values come from `half_oracle.py` (float64, rounded once by numpy) and, independently of the captured graph,
-from PyTorch itself in float64. The bound, one float16 number for 99 % of the elements, is the project's (issue 2).
+Expected values come from `half_oracle.py` (float64, rounded once by numpy) and,
+independently of the captured graph,
+from PyTorch itself in float64. The bound, one float16 number for 99 % of the elements,
+is the project's (issue 2).
 """
 
 from __future__ import annotations
@@ -10,17 +12,20 @@ from dataclasses import dataclass
 
 import pytest
 import torch
-from torch import Tensor
-
 from half_cases import Case, Op
 from half_loss_table import losses
 from half_op_table import table
 from half_oracle import Replayed, Truth, interpret, on_grid, replay, rounded, ulps
-from ipu_model.graph import Graph
+from torch import Tensor
 from tracing_support import traced
+
+from ipu_model.graph import Graph
 
 CASES = [*table(), *losses()]
 HALF = torch.float16
+
+# PyTorch announces a change of `kl_div`.
+pytestmark = pytest.mark.filterwarnings("ignore:reduction. 'mean' divides the total loss")
 
 
 @dataclass(frozen=True)
@@ -88,7 +93,8 @@ def test_every_op_of_the_graph_is_rounded_once_from_its_exact_result(case: Case)
     shares = run(case).step_by_step.shares
     assert shares, "no float16 result was compared"
     for op, share in shares.items():
-        assert share.elements - share.close <= max(share.elements // 100, 1 if share.elements < 100 else 0), op
+        allowed = share.elements // 100 if share.elements >= 100 else 1
+        assert share.elements - share.close <= allowed, op
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
@@ -120,7 +126,9 @@ def roundings(done: Run, name: str) -> int:
     kind, _, rest = name.partition(" ")
     if kind == "buffer":
         return 1
-    node = done.graph.gradients[rest.removeprefix("of ")] if kind == "gradient" else done.graph.outputs[int(rest)].node
+    if kind == "gradient":
+        return done.from_start.roundings.get(done.graph.gradients[rest.removeprefix("of ")], 0)
+    node = done.graph.outputs[int(rest)].node
     return done.from_start.roundings.get(str(node), 0)
 
 
@@ -131,8 +139,9 @@ def assert_near(actual: Tensor, expected: Tensor, bound: float, what: str) -> No
 
 def test_most_results_are_exact_results_rounded_once() -> None:
     """So that the strict comparison above means something: all outputs of single ops, and most gradients."""
-    counts = [roundings(run(case), name) for case in CASES for name in results(run(case).replayed, run(case).graph)]
+    runs = [run(case) for case in CASES]
+    counts = [roundings(done, name) for done in runs for name in results(done.replayed, done.graph)]
     assert sum(count <= 1 for count in counts) > 0.6 * len(counts)
-    for name in ("conv2d", "linear", "bmm", "batch_norm training", "layer_norm", "max_pool2d overlapping", "gelu"):
+    for name in ("conv2d", "linear", "bmm", "batch_norm training", "layer_norm", "avg_pool2d", "gelu", "exp"):
         (case,) = (case for case in CASES if case.name == name)
-        assert roundings(run(case), "output 0") == (0 if "max" in name else 1)
+        assert roundings(run(case), "output 0") == 1

@@ -1,4 +1,4 @@
-"""Tiny models whose weights can be followed by hand, and a counter of weight transfers, for the executor's tests."""
+"""Tiny models whose weights can be followed by hand, and a counter of weight transfers."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ipu_model.numerics.session import Session
 
 
 class Scale(nn.Module):
-    """`forward(x)` returns `weight * x` and its mean, marked as the loss: the gradient of `weight` is the mean of x."""
+    """`forward(x)` returns `weight * x` and its mean as the loss: the gradient of `weight` is mean(x)."""
 
     def __init__(self, start: float = 1.0) -> None:
         super().__init__()
@@ -28,7 +28,7 @@ class Scale(nn.Module):
 
 
 class Net(nn.Module):
-    """Two layers with names of their own: `forward(x)` is inference, `forward(x, y)` returns `(output, loss)`."""
+    """Two named layers: `forward(x)` is inference, `forward(x, y)` returns `(output, loss)`."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -55,7 +55,9 @@ def sgd(model: nn.Module, lr: float = 0.1, **others: Any) -> poptorch.optim.SGD:
     return poptorch.optim.SGD(model.parameters(), lr=lr, **others)
 
 
-def training(model: nn.Module, options: poptorch.Options | None = None, **sgd_settings: Any) -> poptorch.PoplarExecutor:
+def training(
+    model: nn.Module, options: poptorch.Options | None = None, **sgd_settings: Any
+) -> poptorch.PoplarExecutor:
     """Wrap `model` for training with SGD."""
     return poptorch.trainingModel(model, options or quiet(), sgd(model, **sgd_settings))
 
@@ -66,7 +68,7 @@ def inference(model: Any, options: poptorch.Options | None = None) -> poptorch.P
 
 
 def raw(module: nn.Module, name: str) -> Tensor:
-    """Return a copy of the host's value of a parameter or buffer as it is, without asking the device for newer ones."""
+    """Return the host's value of a parameter or buffer as it is, without asking the device for a new one."""
     *path, last = name.split(".")
     for part in path:
         module = object.__getattribute__(module, "_modules")[part]

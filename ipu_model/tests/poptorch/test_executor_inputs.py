@@ -1,4 +1,4 @@
-"""Arguments of a call: binding, accepted values, consistency, dtypes, splitting (executor reference, sections 5 and 6)."""
+"""Arguments of a call: binding, values, consistency, types, splitting (executor reference, sections 5, 6)."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 import poptorch
 
+BIAS = torch.tensor([1.0, 2.0])
 ONE, TWO = torch.ones(2), torch.full((2,), 2.0)
 
 
@@ -50,7 +51,7 @@ class TestBinding:
 
     def test_a_default_value_that_is_a_tensor_is_an_input(self) -> None:
         class WithDefault(nn.Module):
-            def forward(self, x: Tensor, bias: Tensor = torch.tensor([1.0, 2.0])) -> Tensor:
+            def forward(self, x: Tensor, bias: Tensor = BIAS) -> Tensor:
                 return x + bias
 
         executor = inference(WithDefault(), quiet().deviceIterations(2))
@@ -113,7 +114,7 @@ class TestAcceptedValues:
 
         executor = inference(Keeps())
         assert executor(ONE, value)[1] == value
-        with pytest.raises(poptorch.Error, match="mismatch for value|Type mismatch"):
+        with pytest.raises(poptorch.Error, match=r"mismatch for value|Type mismatch"):
             executor(ONE, "another")
 
     def test_an_array_is_compared_as_a_whole(self) -> None:
@@ -165,7 +166,9 @@ class TestAcceptedValues:
             assert torch.equal(executor(strided)[0], strided)
         assert caplog.text.count("not contiguous") == 1
 
-    def test_inputs_that_want_gradients_are_detached_with_a_warning(self, caplog: pytest.LogCaptureFixture) -> None:
+    def test_inputs_that_want_gradients_are_detached_with_a_warning(
+        self, caplog: pytest.LogCaptureFixture
+    ) -> None:
         x = torch.ones(2, requires_grad=True)
         out = inference(identity("x"))(x)[0]
         assert not out.requires_grad
@@ -173,7 +176,9 @@ class TestAcceptedValues:
         assert "requires_grad" in caplog.text
 
     def test_empty_tensors_are_refused(self) -> None:
-        with pytest.raises(poptorch.Error, match=r"Zero-sized tensors are unsupported \(Got shape \[0, 2, 5, 5\]\)"):
+        with pytest.raises(
+            poptorch.Error, match=r"Zero-sized tensors are unsupported \(Got shape \[0, 2, 5, 5\]\)"
+        ):
             inference(identity("x"))(torch.empty(0, 2, 5, 5))
 
     @pytest.mark.parametrize("strided", [False, True])
@@ -209,17 +214,22 @@ class TestConsistency:
     @pytest.mark.parametrize(
         ("compiled", "given", "words"),
         [
-            ((ONE,), (torch.ones(3),), r"Shape mismatch for t: expected torch.Size\(\[2\]\) but got torch.Size\(\[3\]\)"),
+            ((ONE,), (torch.ones(3),),
+             r"Shape mismatch for t: expected torch.Size\(\[2\]\) but got torch.Size\(\[3\]\)"),
             ((ONE,), (torch.ones(2, dtype=torch.int64),),
              "Data type mismatch for t: expected torch.float32 but got torch.int64"),
-            ((torch.ones(2, dtype=torch.int32),), (torch.ones(2, dtype=torch.int64),), "Data type mismatch for t"),
+            ((torch.ones(2, dtype=torch.int32),), (torch.ones(2, dtype=torch.int64),),
+             "Data type mismatch for t"),
             ((ONE, 5), (ONE, 3), "Value mismatch for u: expected 5 but got 3"),
-            ((ONE, ONE), (ONE, None), "Type mismatch for u: expected <class 'torch.Tensor'> but got <class 'NoneType'>"),
-            (((ONE, ONE),), ([ONE, ONE],), "Type mismatch for t: expected <class 'tuple'> but got <class 'list'>"),
+            ((ONE, ONE), (ONE, None),
+             "Type mismatch for u: expected <class 'torch.Tensor'> but got <class 'NoneType'>"),
+            (((ONE, ONE),), ([ONE, ONE],),
+             "Type mismatch for t: expected <class 'tuple'> but got <class 'list'>"),
             (((ONE, ONE),), ((ONE,),), "Length mismatch for t"),
             (((ONE, ONE),), ((ONE, torch.ones(3)),), r"Shape mismatch for t\[1\]"),
             (([ONE, ONE],), ([ONE, ONE, ONE],), "Length mismatch for t"),
-            (({"x": ONE},), ({"z": ONE},), r"Keys mismatch for t.*Missing arguments: x\..*Unexpected arguments: z\."),
+            (({"x": ONE},), ({"z": ONE},),
+             r"Keys mismatch for t.*Missing arguments: x\..*Unexpected arguments: z\."),
             (({"x": ONE},), ({"x": torch.ones(3)},), r"Shape mismatch for t\[x\]"),
         ],
     )  # fmt: skip
@@ -370,18 +380,25 @@ class TestSplitting:
 
     def test_each_input_has_its_own_micro_batch_size(self) -> None:
         model = identity("x", "y")
-        x, y = inference(model, quiet().deviceIterations(2))(torch.arange(4.0), torch.arange(12.0).reshape(6, 2))
+        x, y = inference(model, quiet().deviceIterations(2))(
+            torch.arange(4.0), torch.arange(12.0).reshape(6, 2)
+        )
         assert (x.shape, y.shape) == ((4,), (6, 2))
 
     @pytest.mark.parametrize(
         ("kind", "rows"),
-        [(poptorch.CommGroupType.Consecutive, [0, 0, 1, 1]), (poptorch.CommGroupType.Orthogonal, [0, 1, 0, 1])],
+        [
+            (poptorch.CommGroupType.Consecutive, [0, 0, 1, 1]),
+            (poptorch.CommGroupType.Orthogonal, [0, 1, 0, 1]),
+        ],
     )
     def test_replica_groups_share_an_input(self, kind: poptorch.CommGroupType, rows: list[int]) -> None:
         options = quiet().replicationFactor(4).inputReplicaGrouping(2, kind)
         assert inference(identity("x"), options)(torch.tensor([0.0, 1.0]))[0].tolist() == rows
 
-    @pytest.mark.parametrize("name", ["deviceIterations", "replicationFactor", "Training.gradientAccumulation"])
+    @pytest.mark.parametrize(
+        "name", ["deviceIterations", "replicationFactor", "Training.gradientAccumulation"]
+    )
     def test_counts_below_one_are_refused_by_name(self, name: str) -> None:
         options = quiet()
         *path, last = name.split(".")

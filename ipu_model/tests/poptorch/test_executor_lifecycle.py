@@ -1,4 +1,4 @@
-"""Wrapping, compiling, attaching, destroying and attribute forwarding (executor reference, sections 2 and 3)."""
+"""Wrapping, compiling, attaching, destroying, attribute forwarding (executor reference, sections 2 and 3)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import torch
-from executor_support import X, Y, Net, Scale, inference, quiet, raw, sgd, training
+from executor_support import Net, Scale, X, Y, inference, quiet, raw, sgd, training
 from torch import Tensor, nn
 
 import poptorch
@@ -20,7 +20,9 @@ NOT_COMPILED = "Model has not been compiled or has been destroyed"
 
 
 class TestWrapping:
-    def test_options_are_frozen_in_place_and_the_executor_works_on_a_copy_with_the_mode_resolved(self) -> None:
+    def test_options_are_frozen_in_place_and_the_executor_works_on_a_copy_with_the_mode_resolved(
+        self,
+    ) -> None:
         options = quiet()
         train, test = training(Net(), options), inference(Net(), options)
         with pytest.raises(AttributeError, match="Can't modify frozen Options"):
@@ -53,10 +55,10 @@ class TestWrapping:
     def test_inference_refuses_accumulation_and_points_to_device_iterations(self) -> None:
         options = quiet()
         options.Training.gradientAccumulation(4)
-        with pytest.raises(poptorch.Error, match="Training.gradientAccumulation to 1.*deviceIterations"):
+        with pytest.raises(poptorch.Error, match=r"Training.gradientAccumulation to 1.*deviceIterations"):
             inference(Net(), options)
         sharded = options.clone().setExecutionStrategy(poptorch.ShardedExecution())
-        with pytest.raises(poptorch.Error, match="Training.gradientAccumulation to 1") as refusal:
+        with pytest.raises(poptorch.Error, match=r"Training.gradientAccumulation to 1") as refusal:
             inference(Net(), sharded)
         assert "deviceIterations" not in refusal.value.message
 
@@ -78,7 +80,9 @@ class TestWrapping:
         model = Net()
         executor = training(model)
         for again in (model, executor):
-            with pytest.raises(RuntimeError, match="Model has already been wrapped in 'poptorch.trainingModel'"):
+            with pytest.raises(
+                RuntimeError, match=r"Model has already been wrapped in 'poptorch.trainingModel'"
+            ):
                 poptorch.trainingModel(again, quiet())
         executor(X, Y)
         model.destroy()
@@ -99,7 +103,7 @@ class TestWrapping:
     def test_a_buffer_that_is_no_plain_tensor_is_refused(self) -> None:
         model = Net()
         model.register_buffer("scale", nn.Parameter(torch.ones(1)))
-        with pytest.raises(poptorch.Error, match="All buffers must be an instance of torch.Tensor"):
+        with pytest.raises(poptorch.Error, match=r"All buffers must be an instance of torch.Tensor"):
             training(model)
         assert type(model) is Net
 
@@ -205,7 +209,7 @@ class TestStates:
         with pytest.raises(poptorch.Error, match="Device is not attached"):
             executor.detachFromDevice()
         for use in (executor.copyWeightsToHost, executor.copyWeightsToDevice):
-            with pytest.raises(poptorch.Error, match="not attached.*attachToDevice"):
+            with pytest.raises(poptorch.Error, match=r"not attached.*attachToDevice"):
                 use()
         assert executor.rng_state is not None
         executor(X)
@@ -290,6 +294,23 @@ class TestFailedCompilation:
         executor._traced_model.mood = "good"
         assert executor(X, Y)[0].shape == (4, 2)
 
+    def test_the_module_can_be_wrapped_again_although_the_failed_executor_lives(self) -> None:
+        """As when a cell of a notebook is corrected and run again."""
+        model = Scale()
+        failed = training(model, quiet().deviceIterations(3))
+        with pytest.raises(AssertionError, match="Invalid batch dimension"):
+            failed(torch.ones(2))
+        assert type(model) is Scale
+        executor = training(model, lr=0.5)
+        executor(torch.ones(2))
+        assert model.weight.item() == 0.5
+        with pytest.raises(RuntimeError, match="already been wrapped"):
+            failed(torch.ones(3))
+        executor.destroy()
+        failed(torch.ones(3))
+        assert type(model).__name__ == "PoptorchScale"
+        assert model.weight.item() == pytest.approx(0.5 - 3 * 0.1)
+
     def test_an_error_of_poptorch_raised_in_forward_keeps_its_line(self) -> None:
         class Marked(Net):
             def forward(self, x: Tensor) -> Tensor:
@@ -322,7 +343,7 @@ class TestFailedCompilation:
         )  # fmt: skip
         executor = poptorch.trainingModel(model, quiet(), optimiser)
         for _ in range(2):
-            with pytest.raises(poptorch.Error, match="Accl1___first.weight has shape"):
+            with pytest.raises(poptorch.Error, match=r"Accl1___first.weight has shape"):
                 executor(X, Y)
             self.check_usable(executor, model)
         assert other.weight.shape == (3, 3)
@@ -352,7 +373,9 @@ class TestForwarding:
         executor = training(model)
         assert executor.first is model.first
         assert executor.describe() == "mine: [1.0, 2.0]"
-        assert [name for name, _ in executor.named_parameters()] == [name for name, _ in model.named_parameters()]
+        assert [name for name, _ in executor.named_parameters()] == [
+            name for name, _ in model.named_parameters()
+        ]
         assert executor.state_dict().keys() == model.state_dict().keys()
         assert not hasattr(executor, "something_else")
 
@@ -380,7 +403,9 @@ class TestForwarding:
         assert torch.equal(executor.model.scale, model.scale)
 
     def test_replica_grouping_is_refused_by_name(self) -> None:
-        with pytest.raises(poptorch.Error, match=r"replicaGrouping\(\) of parameter 'scale' is not supported"):
+        with pytest.raises(
+            poptorch.Error, match=r"replicaGrouping\(\) of parameter 'scale' is not supported"
+        ):
             training(self.WithMethods()).scale.replicaGrouping(
                 poptorch.CommGroupType.NoGrouping, 0, poptorch.VariableRetrievalMode.OnePerGroup
             )
@@ -391,25 +416,28 @@ class TestForwarding:
         for executor in (inference(model), training(model)):
             lines = repr(executor).splitlines()
             assert lines[0] == "Net("
-            assert "  (second): BeginBlock(user_id=back, ipu_id=0) Linear(in_features=4, out_features=2, bias=True)" in lines
+            assert (
+                "  (second): BeginBlock(user_id=back, ipu_id=0) "
+                "Linear(in_features=4, out_features=2, bias=True)" in lines
+            )
 
 
 class TestTracedOnce:
     def test_forward_runs_once_for_each_compilation(self) -> None:
-        class Counting(Net):
-            calls: list[bool] = []
+        calls: list[bool] = []
 
+        class Counting(Net):
             def forward(self, x: Tensor) -> Tensor:
-                self.calls.append(poptorch.isRunningOnIpu())
+                calls.append(poptorch.isRunningOnIpu())
                 return super().forward(x)
 
         executor = inference(Counting(), quiet().deviceIterations(2))
         for _ in range(3):
             executor(X)
-        assert Counting.calls == [True]
+        assert calls == [True]
         executor.destroy()
         executor(X)
-        assert Counting.calls == [True, True]
+        assert calls == [True, True]
 
     def test_hooks_run_around_each_trace_in_order_also_a_failed_one(self) -> None:
         seen: list[Any] = []

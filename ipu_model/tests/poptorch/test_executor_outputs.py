@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from executor_support import X, Net, inference, quiet, training
+from executor_support import Net, X, inference, quiet, training
 from torch import Tensor, nn
 
 import poptorch
@@ -37,7 +37,8 @@ def outputs(function: Any, *inputs: Tensor, options: poptorch.Options | None = N
 class TestStructure:
     def test_nesting_and_types_are_those_of_forward(self) -> None:
         out = outputs(
-            lambda x: (x, [x + 1, {"b": x + 2, "a": Pair(x + 3, None)}], OrderedDict(k=x + 4), "text", 5), torch.zeros(1)
+            lambda x: (x, [x + 1, {"b": x + 2, "a": Pair(x + 3, None)}], OrderedDict(k=x + 4), "text", 5),
+            torch.zeros(1),
         )
         assert [type(part) for part in out] == [Tensor, list, OrderedDict, str, int]
         nested = out[1][1]
@@ -97,6 +98,7 @@ class TestStructure:
 
         poptorch.registerCustomArgParser(Box, BoxParser())
         try:
+
             class Doubles(nn.Module):
                 def forward(self, box: Box) -> Box:
                     return Box(box.tensor * 2, box.label + "!")
@@ -118,7 +120,8 @@ class TestOutputsAreResults:
         assert not out.requires_grad
         for tensor in (out, loss):
             with pytest.raises(
-                poptorch.Error, match=r"backward\(\) cannot be called explicitly on outputs of a PopTorch model"
+                poptorch.Error,
+                match=r"backward\(\) cannot be called explicitly on outputs of a PopTorch model",
             ):
                 tensor.backward()
 
@@ -172,7 +175,14 @@ class TestModes:
 
     @pytest.mark.parametrize(("d", "a", "r", "mode", "period", "factor", "loss_shape"), TABLE)
     def test_shapes(
-        self, d: int, a: int, r: int, mode: poptorch.OutputMode, period: int, factor: int, loss_shape: tuple[int, ...]
+        self,
+        d: int,
+        a: int,
+        r: int,
+        mode: poptorch.OutputMode,
+        period: int,
+        factor: int,
+        loss_shape: tuple[int, ...],
     ) -> None:
         b = 3
         y, loss = self.executor(d, a, r, mode, period)(torch.ones(b * d * a * r, 1))
@@ -184,7 +194,9 @@ class TestModes:
         [(MODES.Final, None, [6, 7]), (MODES.All, None, list(range(8))), (MODES.EveryN, 2, [2, 3, 6, 7]),
          (MODES.Sum, None, [0 + 2 + 4 + 6, 1 + 3 + 5 + 7])],
     )  # fmt: skip
-    def test_rows_of_the_worked_example(self, mode: poptorch.OutputMode, period: int | None, rows: list[int]) -> None:
+    def test_rows_of_the_worked_example(
+        self, mode: poptorch.OutputMode, period: int | None, rows: list[int]
+    ) -> None:
         class Model(nn.Module):
             def __init__(self) -> None:
                 super().__init__()
@@ -222,7 +234,7 @@ class TestModes:
                     return x + 1
 
         options = quiet().deviceIterations(4).outputMode(MODES.EveryN, 2)
-        with pytest.raises(poptorch.Error, match="EveryN is not available.*OutputMode.All"):
+        with pytest.raises(poptorch.Error, match=r"EveryN is not available.*OutputMode.All"):
             inference(TwoIpus(), options)(torch.ones(4))
         sharded = options.clone().setExecutionStrategy(poptorch.ShardedExecution())
         assert inference(TwoIpus(), sharded)(torch.arange(4.0)).tolist() == [3, 5]
@@ -245,7 +257,9 @@ class TestConstants:
             written[1] = x.sum()
             return x, torch.arange(3), filled, written, torch.rand(2), torch.tensor(2.0) * 3
 
-        x, steps, filled, written, drawn, number = outputs(forward, torch.ones(4), options=quiet().deviceIterations(4))
+        x, steps, filled, written, drawn, number = outputs(
+            forward, torch.ones(4), options=quiet().deviceIterations(4)
+        )
         assert x.shape == (4,)
         assert steps.tolist() == [0, 1, 2]
         assert filled.tolist() == [5, 0]

@@ -11,13 +11,14 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from executor_support import X, Y, Net, Scale, counted, inference, quiet, raw, sgd, training
+from executor_support import Net, Scale, X, Y, counted, inference, quiet, raw, sgd, training
 from torch import Tensor, nn
 
 import poptorch
 
 ONES = torch.ones(2)
-RATE = 0.125  # Powers of two keep the arithmetic of these tests exact: each run of `Scale` on ones takes RATE off.
+# Powers of two keep the arithmetic of these tests exact: each run of `Scale` on ones takes RATE off.
+RATE = 0.125
 
 
 def trained(runs: int = 1) -> tuple[Scale, poptorch.PoplarExecutor]:
@@ -47,7 +48,9 @@ class TestHostToDevice:
         report = executor.load_state_dict(other.state_dict())
         assert (report.missing_keys, report.unexpected_keys) == ([], [])
         assert torch.equal(executor(X), other(X))
-        report = executor.load_state_dict({"first.bias": torch.zeros(4), "third": torch.ones(1)}, strict=False)
+        report = executor.load_state_dict(
+            {"first.bias": torch.zeros(4), "third": torch.ones(1)}, strict=False
+        )
         assert report.unexpected_keys == ["third"]
         assert torch.equal(executor(X), model(X))
 
@@ -135,7 +138,9 @@ class TestDeviceToHost:
     """The table of section 9.2."""
 
     @pytest.mark.parametrize("name", TRIGGERS)
-    def test_one_transfer_at_the_first_of_these_then_none(self, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_one_transfer_at_the_first_of_these_then_none(
+        self, name: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         model, executor = trained(runs=3)
         with counted(monkeypatch) as transfers:
             TRIGGERS[name](model, executor)
@@ -190,7 +195,9 @@ class TestDeviceToHost:
         assert model.weight is reference
         assert data.item() == 1 - 2 * RATE
 
-    def test_loading_optimiser_state_backs_the_weights_up_at_the_next_run(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_loading_optimiser_state_backs_the_weights_up_at_the_next_run(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         model = Scale()
         optimiser = sgd(model, RATE, momentum=0.5)
         executor = poptorch.trainingModel(model, quiet(), optimiser)
@@ -252,7 +259,9 @@ class TestTrainingWithInference:
         train(X, Y)
         assert torch.equal(valid(X), train.model(X))
 
-    def test_made_before_the_training_wrapper_it_does_not_follow(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_made_before_the_training_wrapper_it_does_not_follow(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         model = Net()
         valid = inference(model)
         before = valid(X)
@@ -380,7 +389,9 @@ class TestCopies:
         assert model.weight.item() == 1 - 3 * RATE
 
     @pytest.mark.parametrize("duplicate", [copy.deepcopy, lambda m: pickle.loads(pickle.dumps(m))])
-    def test_independent_copies_have_plain_parameters_and_can_be_wrapped_themselves(self, duplicate: Any) -> None:
+    def test_independent_copies_have_plain_parameters_and_can_be_wrapped_themselves(
+        self, duplicate: Any
+    ) -> None:
         model, executor = trained()
         twin = duplicate(model)
         assert type(twin.weight) is nn.Parameter

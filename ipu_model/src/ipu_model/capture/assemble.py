@@ -6,7 +6,6 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch.fx
-from torch import Tensor
 
 from ipu_model.capture.aliases import written_roots
 from ipu_model.capture.cleanup import clean
@@ -19,7 +18,9 @@ if TYPE_CHECKING:
     from ipu_model.capture.step import StepResult
 
 
-def assemble(recorder: Recorder, slots: list[Slot], inputs: Sequence[TensorSpec], result: StepResult) -> Graph:
+def assemble(
+    recorder: Recorder, slots: list[Slot], inputs: Sequence[TensorSpec], result: StepResult
+) -> Graph:
     """Close the recorded graph with its outputs and gradients, clean it up and describe it."""
     weights = [slot for slot in slots if slot.trainable and not slot.is_constant]
     gradients = {
@@ -74,4 +75,3 @@ def _variables(recorder: Recorder, slots: list[Slot]) -> list[Variable]:
         for number, slot in enumerate(slots)
         if not slot.is_constant
     ]
-

@@ -29,7 +29,7 @@ def ctc_loss(
     """
     batched = log_probs if log_probs.dim() == 3 else log_probs.unsqueeze(1)
     lengths = [_lengths(value, batched) for value in (input_lengths, target_lengths)]
-    losses = torch.ops.ipu_model.ctc_loss(batched, targets, *lengths, blank, zero_infinity)
+    losses: Tensor = torch.ops.ipu_model.ctc_loss(batched, targets, *lengths, blank, zero_infinity)
     reduction = _REDUCTIONS.get(reduction, "none") if isinstance(reduction, int) else reduction
     if reduction == "mean":
         return (losses / lengths[1].clamp(min=1)).mean()
@@ -45,20 +45,33 @@ def _lengths(value: Tensor | Sequence[int], like: Tensor) -> Tensor:
 
 @torch.library.custom_op("ipu_model::ctc_loss", mutates_args=())
 def _forward(
-    log_probs: Tensor, targets: Tensor, input_lengths: Tensor, target_lengths: Tensor, blank: int, zero_infinity: bool
+    log_probs: Tensor,
+    targets: Tensor,
+    input_lengths: Tensor,
+    target_lengths: Tensor,
+    blank: int,
+    zero_infinity: bool,
 ) -> Tensor:
-    losses = aten._ctc_loss.Tensor(log_probs, targets, input_lengths, target_lengths, blank, zero_infinity)[0]
+    losses: Tensor
+    losses, _ = aten._ctc_loss.Tensor(log_probs, targets, input_lengths, target_lengths, blank, zero_infinity)
     return losses.masked_fill(losses == torch.inf, 0.0) if zero_infinity else losses.clone()
 
 
 @torch.library.custom_op("ipu_model::ctc_loss_backward", mutates_args=())
 def _backward(
-    gradient: Tensor, log_probs: Tensor, targets: Tensor, input_lengths: Tensor, target_lengths: Tensor, blank: int,
+    gradient: Tensor,
+    log_probs: Tensor,
+    targets: Tensor,
+    input_lengths: Tensor,
+    target_lengths: Tensor,
+    blank: int,
     zero_infinity: bool,
-) -> Tensor:  # fmt: skip
+) -> Tensor:
     arguments = (log_probs, targets, input_lengths, target_lengths)
     losses, log_alpha = aten._ctc_loss.Tensor(*arguments, blank, zero_infinity)
-    return aten._ctc_loss_backward.Tensor(gradient.contiguous(), *arguments, losses, log_alpha, blank, zero_infinity)
+    saved = (losses, log_alpha, blank, zero_infinity)
+    result: Tensor = aten._ctc_loss_backward.Tensor(gradient.contiguous(), *arguments, *saved)
+    return result
 
 
 @_forward.register_fake

@@ -16,6 +16,7 @@ from ipu_model.capture.torch_private import FakeTensor
 from ipu_model.errors import Error
 
 _HERE = torch.device("cpu")
+_MAKERS = (torch.tensor, torch.as_tensor)
 
 
 def follow_moves(
@@ -28,6 +29,8 @@ def follow_moves(
     """
     if _is_ipu(kwargs.get("device")):
         kwargs = {**kwargs, "device": _HERE}
+    if func in _MAKERS and args and isinstance(args[0], Tensor) and not isinstance(args[0], FakeTensor):
+        origins.adopt(args[0])
     if func is Tensor.cpu:
         _check_stays(args[0], ".cpu()")
     if func is Tensor.to:
@@ -50,6 +53,7 @@ def _is_ipu(device: object) -> bool:
 def _check_stays(tensor: Tensor, how: str) -> None:
     if isinstance(tensor, FakeTensor):
         raise Error(
-            f"Illegal move to CPU: forward sends a tensor of the device to the host with {how}. Return the tensor from "
-            "forward instead, it arrives on the CPU; poptorch.isRunningOnIpu() tells the two cases apart."
+            f"Illegal move to CPU: forward sends a tensor of the device to the host with {how}. Return the "
+            "tensor from forward instead, it arrives on the CPU; poptorch.isRunningOnIpu() tells the two "
+            "cases apart."
         )

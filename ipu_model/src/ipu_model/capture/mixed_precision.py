@@ -1,6 +1,7 @@
 """Mixed precision in `forward`: weights follow the activation, and autocast does not exist.
 
-The casts are made before autograd sees the call, so gradients flow back through them: a float32 weight of a layer
+The casts are made before autograd sees the call,
+so gradients flow back through them: a float32 weight of a layer
 with float16 input gets a float32 gradient (executor reference, section 12).
 """
 
@@ -16,16 +17,19 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 
 from ipu_model.errors import Error
 
-# All floating operands of these take the element type of the activation: products, convolutions, normalisation.
+# All floating operands of these take the element type of the activation: products, convolutions,
+# normalisation.
 FOLLOW_ACTIVATION: frozenset[Callable[..., Any]] = frozenset({
     F.linear, F.bilinear, torch.matmul, torch.mm, torch.bmm, torch.mv, torch.dot, torch.inner, torch.addmm,
     torch.addmv, torch.baddbmm, torch.addbmm, torch.einsum, torch.tensordot, Tensor.matmul, Tensor.__matmul__,
-    Tensor.__rmatmul__, Tensor.mm, Tensor.bmm, Tensor.mv, Tensor.dot, Tensor.inner, Tensor.addmm, Tensor.addmv,
+    Tensor.__rmatmul__, Tensor.mm, Tensor.bmm, Tensor.mv, Tensor.dot, Tensor.inner, Tensor.addmm,
+    Tensor.addmv,
     Tensor.baddbmm, Tensor.addbmm, F.scaled_dot_product_attention, F.multi_head_attention_forward,
     F.conv1d, F.conv2d, F.conv3d, F.conv_transpose1d, F.conv_transpose2d, F.conv_transpose3d, torch.conv1d,
     torch.conv2d, torch.conv3d, torch.conv_transpose1d, torch.conv_transpose2d, torch.conv_transpose3d,
     F.batch_norm, F.layer_norm, F.group_norm, F.instance_norm, F.rms_norm, torch.batch_norm, torch.layer_norm,
-    torch.group_norm, torch.instance_norm, torch.rms_norm, torch.lstm_cell, torch.gru_cell, torch.rnn_tanh_cell,
+    torch.group_norm, torch.instance_norm, torch.rms_norm, torch.lstm_cell, torch.gru_cell,
+    torch.rnn_tanh_cell,
     torch.rnn_relu_cell,
 })  # fmt: skip
 
@@ -47,7 +51,7 @@ _FLOATS = (torch.float16, torch.float32)
 def follow_activation(
     func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Cast the floating operands of `func`, one of `FOLLOW_ACTIVATION`, to the element type of its activation."""
+    """Cast the floating operands of `func`, one of `FOLLOW_ACTIVATION`, to the type of its activation."""
     leading = _activation(func, args, kwargs)
     if leading is None or leading.dtype not in _FLOATS:
         return args, kwargs
@@ -58,7 +62,9 @@ def follow_activation(
 
     keep = _STATISTICS.get(func, ())
     new_args = tuple(a if i in keep else tree_map_only(Tensor, cast, a) for i, a in enumerate(args))
-    new_kwargs = {k: v if k in _STATISTICS_NAMES else tree_map_only(Tensor, cast, v) for k, v in kwargs.items()}
+    new_kwargs = {
+        k: v if k in _STATISTICS_NAMES else tree_map_only(Tensor, cast, v) for k, v in kwargs.items()
+    }
     return new_args, new_kwargs
 
 
@@ -77,7 +83,7 @@ def refuse_autocast(scope: str) -> None:
     """
     if torch.is_autocast_enabled("cpu") or torch.is_autocast_enabled("cuda"):
         raise Error(
-            f"torch.autocast is not supported by PopTorch (active in module '{scope or 'model'}'). Cast the model with "
-            "model.half(), or single tensors in forward with .half() and .float(): layers follow the element type of "
-            "their input."
+            f"torch.autocast is not supported by PopTorch (active in module '{scope or 'model'}'). Cast the "
+            "model with model.half(), or single tensors in forward with .half() and .float(): layers follow "
+            "the element type of their input."
         )

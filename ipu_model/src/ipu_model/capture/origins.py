@@ -39,14 +39,15 @@ class Origins:
         weight = self._weights.get(id(tensor))
         if weight is not None:
             return Error(
-                f"'{weight}' is used through a reference kept outside the module's registered parameters "
-                "and buffers, so the device would never see its updates. Use it as an attribute of its module."
+                f"'{weight}' is used through a reference kept outside the module's registered parameters and "
+                "buffers, so the device would never see its updates. Use it as an attribute of its module."
             )
         return Error(
-            f"Expected an IPU tensor but got tensor(device=cpu, dtype={tensor.dtype}, shape={list(tensor.shape)}) in "
-            f"module '{scope or 'model'}'. It was made outside the model, or in forward by a constructor such as "
-            "torch.LongTensor or torch.from_numpy. Make it in forward with torch.tensor(...), move it with .to(x.device), register it as a parameter or "
-            "buffer, or pass it as an input. (Layers kept in a plain Python list are not registered: use "
+            f"Expected an IPU tensor but got tensor(device=cpu, dtype={tensor.dtype}, "
+            f"shape={list(tensor.shape)}) in module '{scope or 'model'}'. It was made outside the model, or "
+            "in forward by a constructor such as torch.LongTensor or torch.from_numpy. Make it in forward "
+            "with torch.tensor(...), move it with .to(x.device), register it as a parameter or buffer, or "
+            "pass it as an input. (Layers kept in a plain Python list are not registered: use "
             "torch.nn.ModuleList.)"
         )
 

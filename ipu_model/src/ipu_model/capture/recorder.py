@@ -30,7 +30,8 @@ Where = tuple[Phase, Placement, str]
 # Queries and profiler brackets: they compute nothing and must not reach the graph.
 NOT_RECORDED = frozenset({torch.ops.prim.device.default, torch.ops.aten.sym_size.int})
 
-# What constructors such as torch.tensor(...) and torch.LongTensor(...) end in, with a real tensor of the values.
+# What constructors such as torch.tensor(...) and torch.LongTensor(...) end in, with a real tensor of the
+# values.
 _LIFTS = frozenset({torch.ops.aten.lift_fresh.default, torch.ops.aten.lift_fresh_copy.default})
 
 
@@ -72,8 +73,9 @@ class Recorder(TorchDispatchMode):
         node = self._node_of.get(id(tensor))
         if node is None:
             raise Error(
-                "A tensor of this trace was made where the recorder could not see it (for instance in another "
-                "thread, or by an earlier call). Compute it inside forward, in the thread that calls the model."
+                "A tensor of this trace was made where the recorder could not see it (for instance in "
+                "another thread, or by an earlier call). Compute it inside forward, in the thread that calls "
+                "the model."
             )
         return node
 
@@ -107,7 +109,8 @@ class Recorder(TorchDispatchMode):
         """
         tensors = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
         if func in _LIFTS:
-            # Only constructors that are torch functions make tensors of the device: torch.tensor, not torch.LongTensor.
+            # Only constructors that are torch functions make tensors of the device: torch.tensor, not
+            # torch.LongTensor.
             return not self.trace.torch_functions_entered
         foreign = [t for t in tensors if not isinstance(t, FakeTensor) and not self.origins.is_constant(t)]
         if foreign and (len(foreign) < len(tensors) or self.origins.is_weight(foreign[0])):
@@ -182,7 +185,7 @@ class Recorder(TorchDispatchMode):
         if in_backward():
             running = autograd_node_in_progress()
             number = sequence_number(running) if running is not None else -1
-            phase, placement, scope = self._where_recorded(number)
+            _, placement, scope = self._where_recorded(number)
             return Phase.BACKWARD, placement, scope
         if self.trace.phase is Phase.BACKWARD:
             return Phase.BACKWARD, self._last_placement(), ""

@@ -34,9 +34,15 @@ Flatten = Callable[[Any], tuple[list[Any], Callable[[list[Any]], Any]]]
 
 
 def capture(
-    module: nn.Module, inputs: Sequence[TensorSpec], call: Call, flatten: Flatten, *, training: bool, placer: Placer,
+    module: nn.Module,
+    inputs: Sequence[TensorSpec],
+    call: Call,
+    flatten: Flatten,
+    *,
+    training: bool,
+    placer: Placer,
     before_forward: Callable[[], None] = lambda: None,
-) -> Graph:  # fmt: skip
+) -> Graph:
     """Run `module`'s forward once on fake tensors, and its backward for training, and return the graph.
 
     `inputs` describe one micro-batch; `call(module, tensors)` rebuilds the arguments and calls the module;
@@ -90,8 +96,14 @@ class _Step(nn.Module):
     """Forward and backward as one module call, so that both see the swapped parameters."""
 
     def __init__(
-        self, module: nn.Module, call: Call, flatten: Flatten, trace: Trace, training: bool, weights: list[Tensor | None]
-    ) -> None:  # fmt: skip
+        self,
+        module: nn.Module,
+        call: Call,
+        flatten: Flatten,
+        trace: Trace,
+        training: bool,
+        weights: list[Tensor | None],
+    ) -> None:
         super().__init__()
         self.model = module
         self._call, self._flatten, self._trace = call, flatten, trace
@@ -100,7 +112,10 @@ class _Step(nn.Module):
     def forward(self, tensors: list[Tensor], recorder: Recorder) -> StepResult:
         """Trace `tensors` through the model, then its backward pass."""
         before = RegisteredTensors(self.model)
-        with torch.enable_grad() if self._training else torch.no_grad(), DeviceFunctions(self._trace, recorder.origins):
+        with (
+            torch.enable_grad() if self._training else torch.no_grad(),
+            DeviceFunctions(self._trace, recorder.origins),
+        ):
             outputs = self._call(self.model, tensors)
         before.check_unchanged()
         result = StepResult(*self._flatten(outputs))
@@ -125,7 +140,9 @@ def _run_swapped(
     step: _Step, slots: list[Slot], fakes: list[Tensor | None], inputs: list[Tensor], recorder: Recorder
 ) -> StepResult:
     """Call `step` with the module's tensors replaced by their fakes, ties kept."""
-    swapped = {f"model.{name}": fake for slot, fake in zip(slots, fakes) if fake is not None for name in slot.names}
+    swapped = {
+        f"model.{name}": fake for slot, fake in zip(slots, fakes) if fake is not None for name in slot.names
+    }
     result: StepResult = torch.func.functional_call(step, swapped, (inputs, recorder))
     return result
 
@@ -180,24 +197,29 @@ def _static_only(trace: Trace) -> Iterator[None]:
         yield
     except DataDependentOutputException as error:
         raise Error(
-            f"The model branches on data: it reads the value of a tensor in Python ({_place(trace, error)}). The graph "
-            "is static, forward runs once for each compilation. Use torch.where, masks or a registered buffer instead "
-            "of `if tensor:`, `.item()`, `.tolist()` or `float(tensor)`."
+            f"The model branches on data: it reads the value of a tensor in Python ({_place(trace, error)}). "
+            "The graph is static, forward runs once for each compilation. Use torch.where, masks or a "
+            "registered buffer instead of `if tensor:`, `.item()`, `.tolist()` or `float(tensor)`."
         ) from error
     except DynamicOutputShapeException as error:
         raise Error(
-            f"The shape of a result depends on data ({error}; {_place(trace, error)}). Every shape must be known when "
-            "the model is compiled. Use torch.where or multiply by a mask instead of boolean indexing or nonzero()."
+            f"The shape of a result depends on data ({error}; {_place(trace, error)}). Every shape must be "
+            "known when the model is compiled. Use torch.where or multiply by a mask instead of boolean "
+            "indexing or nonzero()."
         ) from error
     except RuntimeError as error:
         if ".numpy() is not supported" not in str(error):
             raise
-        raise Error(f"Illegal move to CPU: forward converts a device tensor to NumPy ({_place(trace, error)}).") from error
+        raise Error(
+            f"Illegal move to CPU: forward converts a device tensor to NumPy ({_place(trace, error)})."
+        ) from error
 
 
 def _place(trace: Trace, error: BaseException) -> str:
     """Name the module and the last line of user code that led to `error`."""
-    frames = [f for f in traceback.extract_tb(error.__traceback__) if "/torch/" not in f.filename.replace("\\", "/")]
+    frames = [
+        f for f in traceback.extract_tb(error.__traceback__) if "/torch/" not in f.filename.replace("\\", "/")
+    ]
     frames = [f for f in frames if "ipu_model" not in f.filename]
     where = f"line {frames[-1].lineno} of {frames[-1].name}: {frames[-1].line}" if frames else "unknown line"
     return f"module '{trace.scopes[-1] or 'model'}', {where}"

@@ -25,12 +25,15 @@ class Constants:
     layout_copy_fixed_cycles: float
     weight_transpose_cycles_per_byte: float
     least_bytes_per_tile: float
+    optimiser_fixed_cycles: float
 
     def __post_init__(self) -> None:
         for item in fields(self):
             value = getattr(self, item.name)
             if not math.isfinite(value) or value < 0:
-                raise Error(f"The constant {item.name} cannot be {value!r}: it must be finite and not negative.")
+                raise Error(
+                    f"The constant {item.name} cannot be {value!r}: it must be finite and not negative."
+                )
 
 
 @lru_cache(maxsize=1)

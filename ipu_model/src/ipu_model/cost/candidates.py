@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import math
+from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ipu_model.cost import matrix_vertices as vertices
 from ipu_model.cost.device import Device
 from ipu_model.cost.matrix_vertices import Array
+
+# More partials than these in one or two stages would make too many messages (PopLibs lib/poplin/ConvReducePlan.cpp).
+MOST_IN_ONE_STAGE, MOST_IN_TWO_STAGES = 16, 125
 
 
 @dataclass(frozen=True)
@@ -28,6 +33,7 @@ class Split:
     `vertex` is in tile cycles; `inputs` and `weights` are what a tile needs, `results` what it computes;
     `field`, `ins`, `outs` and `groups` are into how many parts field, input channels (the reduction), output channels
     and conv groups are cut; `copies` are the elements that a tile rearranges beforehand, one array for each operand.
+    The vector unit (`vector_unit`) writes results in their final type, the matrix unit writes partials.
     """
 
     method: str
@@ -40,7 +46,8 @@ class Split:
     ins: Array
     outs: Array
     groups: Array
-    copies: tuple[Array, ...] = field(default=())
+    copies: tuple[Array, ...] = ()
+    vector_unit: bool = False
 
 
 @dataclass(frozen=True)
@@ -72,7 +79,7 @@ def evaluate(split: Split, device: Device) -> Candidates:
         exchange = exchange + moved / rate
         phases = phases + 1
         temporary = np.maximum(temporary, 2 * moved)
-    reduced = reduction(split.results, split.ins, numbers, device)
+    reduced = reduction(split.results, split.ins, numbers, device, converted=not split.vector_unit)
     exchange = exchange + reduced.exchange
     phases = phases + reduced.phases
     return Candidates(
@@ -112,27 +119,64 @@ class Reduction:
     phases: Array
     outputs: Array
 
+    def total(self, device: Device) -> Array:
+        """Return all cycles, those that each exchange phase takes besides its bytes included."""
+        fixed = device.sync_cycles + device.constants.exchange_fixed_cycles
+        return self.compute + self.exchange + self.phases * fixed
 
-def reduction(results: Array, depth: Array, numbers: Numbers, device: Device) -> Reduction:
-    """Add up `results` partials a tile over `depth` tiles, in stages that bound the number of messages.
+    def replaced(self, other: Reduction, where: NDArray[np.bool_]) -> Reduction:
+        """Return this reduction with the candidates of `other` where `where` holds."""
+        return Reduction(
+            np.where(where, other.compute, self.compute),
+            np.where(where, other.exchange, self.exchange),
+            np.where(where, other.phases, self.phases),
+            np.where(where, other.outputs, self.outputs),
+        )
 
-    Without partials of other tiles, fp32 results of fp16 operands are only converted. Exchange is without the fixed
-    cycles of its phases.
+
+def reduction(
+    results: Array, depth: Array, numbers: Numbers, device: Device, *, converted: bool = True
+) -> Reduction:
+    """Add up `results` partials a tile over `depth` tiles, in as many stages as are fastest.
+
+    A stage adds at most `MOST_IN_ONE_STAGE` partials, two at most `MOST_IN_TWO_STAGES`, to bound the number of
+    messages. Without partials of other tiles, fp32 results of fp16 operands are only converted. Exchange is
+    without the fixed cycles of its phases.
     """
-    stages = np.where(depth <= 1, 0, np.where(depth <= 16, 1, np.where(depth <= 125, 2, 3)))
+    alone = depth <= 1
+    best = _alone(results, numbers) if converted else _nothing(results)
+    if alone.all():
+        return best
+    for stages, most in ((3, math.inf), (2, MOST_IN_TWO_STAGES), (1, MOST_IN_ONE_STAGE)):
+        found = _staged(results, depth, stages, numbers, device)
+        better = ~alone & (depth <= most)
+        if stages < 3:
+            better &= found.total(device) <= best.total(device)
+        best = best.replaced(found, better)
+    return best
+
+
+def _nothing(results: Array) -> Reduction:
+    zero = np.zeros_like(results)
+    return Reduction(zero, zero, zero, results)
+
+
+def _alone(results: Array, numbers: Numbers) -> Reduction:
+    """Return the conversion of partials to results, if they differ in type."""
+    if numbers.partial_bytes <= numbers.element_bytes:
+        return _nothing(results)
+    zero = np.zeros_like(results)
+    return Reduction(vertices.cast_stage(results), zero, zero, results)
+
+
+def _staged(results: Array, depth: Array, stages: int, numbers: Numbers, device: Device) -> Reduction:
     compute, exchange = np.zeros_like(results), np.zeros_like(results)
     left, held = depth, results
-    for remaining in (3, 2, 1):
-        active = stages >= remaining
-        if not active.any():
-            continue
-        ways = np.where(active, np.ceil(np.round(left ** (1 / remaining), 9)), 1.0)
+    for remaining in range(stages, 0, -1):
+        # Rounded before it is rounded up: the cube root of 8 is a little more than 2 in floating point.
+        ways = np.ceil(np.round(left ** (1 / remaining), 9))
         after = np.ceil(held / ways)
-        cycles = vertices.reduce_stage(after, ways)
-        compute = compute + np.where(active, cycles, 0)
-        moved = held * numbers.partial_bytes / device.chip.exchange_bytes_per_cycle
-        exchange = exchange + np.where(active, moved, 0)
+        compute = compute + vertices.reduce_stage(after, ways)
+        exchange = exchange + held * numbers.partial_bytes / device.chip.exchange_bytes_per_cycle
         left, held = np.ceil(left / ways), after
-    if numbers.partial_bytes > numbers.element_bytes:
-        compute = compute + np.where(stages == 0, vertices.cast_stage(results), 0)
-    return Reduction(compute, exchange, stages.astype(np.float64), held)
+    return Reduction(compute, exchange, np.full_like(results, float(stages)), held)

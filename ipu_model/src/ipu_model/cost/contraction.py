@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
@@ -12,7 +12,7 @@ from ipu_model.cost.copies import weight_transpose
 from ipu_model.cost.device import Device, Element
 from ipu_model.cost.plans import splits_of
 from ipu_model.cost.problem import Pass, Problem, matrix_product
-from ipu_model.cost.search import Plan, cheapest, fastest
+from ipu_model.cost.search import Plan, fastest, smallest
 from ipu_model.cost.work import Cycles, Work
 
 __all__ = ["DEFAULT_PROPORTION", "Pass", "Precision", "Problem", "contraction", "in_slices", "matrix_product"]
@@ -33,29 +33,74 @@ class Precision:
 
 @lru_cache(maxsize=8192)
 def contraction(problem: Problem, device: Device, precision: Precision = Precision()) -> Work:
-    """Return the work of the cheapest plan for `problem`.
+    """Return the work of the fastest plan whose temporary memory keeps within the proportion of a tile's.
 
-    If memory forbids the plan that would be fastest, plans in serial slices compete with tighter ones.
+    If the plan that is fastest of all does not, plans in serial slices compete with tighter ones. If none does, the
+    bound is doubled until it is twice the tile's memory, then dropped. A proportion of 0 asks for the least memory.
     """
-    bound = precision.proportion * device.chip.tile_bytes
+    if problem.flops == 0:
+        return Work("contraction")
     candidates = _candidates(problem, device, precision.half_partials)
     best = fastest(candidates, device)
+    assert best is not None, "without a limit there is always a fastest plan"
+    bound = precision.proportion * device.chip.tile_bytes
     if best.temporary <= bound:
         return _work(problem, device, best)
-    plan = cheapest(candidates, device, bound)
-    work = _work(problem, device, plan)
-    fitting = [work] if plan.temporary <= bound else []
-    if bound > 0:
-        fitting += [s for s in _serial(problem, device, precision) if s.temporary_bytes <= bound]
-    if not fitting:
-        return work
-    chosen = min(fitting, key=lambda w: device.total(w.cycles))
+    schemes = [_Scheme(problem, candidates), *_serial_schemes(problem, device, precision.half_partials)]
+    if bound == 0:
+        return min((s.smallest(device) for s in schemes), key=lambda work: work.temporary_bytes)
     unbound = _work(problem, device, best)
-    # Slicing can win a few cycles by rounding; the planner would then have sliced anyhow.
-    return chosen if device.total(chosen.cycles) >= device.total(unbound.cycles) else replace(chosen, cycles=unbound.cycles)
+    while bound < 2 * device.chip.tile_bytes:
+        fitting = [work for s in schemes if (work := s.fastest(device, bound)) is not None]
+        if fitting:
+            chosen = min(fitting, key=lambda work: device.total(work.cycles))
+            # Slicing can win a few cycles by rounding; the planner would then have sliced anyhow.
+            faster = device.total(chosen.cycles) < device.total(unbound.cycles)
+            return replace(chosen, cycles=unbound.cycles) if faster else chosen
+        bound *= 2
+    return unbound
 
 
-def in_slices(problem: Problem, axis: str, count: int, device: Device, precision: Precision = Precision()) -> Work:
+@dataclass(frozen=True)
+class _Scheme:
+    """The candidates of `problem` in one piece, or of one of `count` slices along `axis`."""
+
+    problem: Problem
+    candidates: list[Candidates]
+    axis: str = ""
+    count: int = 1
+
+    def fastest(self, device: Device, limit: float) -> Work | None:
+        plan = fastest(self.candidates, device, limit)
+        return None if plan is None else self._work(device, plan)
+
+    def smallest(self, device: Device) -> Work:
+        return self._work(device, smallest(self.candidates, device))
+
+    def _work(self, device: Device, plan: Plan) -> Work:
+        if self.count == 1:
+            return _work(self.problem, device, plan)
+        step = _work(_slice_of(self.problem, self.axis, self.count), device, plan)
+        return _repeated(self.problem, step, self.axis, self.count, device)
+
+
+def _serial_schemes(problem: Problem, device: Device, half_partials: bool) -> Iterator[_Scheme]:
+    """Yield schemes that compute output channels (weight gradient: either, or samples) in slices."""
+    axes = {
+        Pass.FORWARD: ("out",),
+        Pass.DATA_GRADIENT: ("in",),
+        Pass.WEIGHT_GRADIENT: ("out", "in", "batch"),
+    }[problem.which]
+    for axis in axes:
+        for count in SERIAL_STEPS:
+            if _length(problem, axis) % count == 0:
+                step = _slice_of(problem, axis, count)
+                yield _Scheme(problem, _candidates(step, device, half_partials), axis, count)
+
+
+def in_slices(
+    problem: Problem, axis: str, count: int, device: Device, precision: Precision = Precision()
+) -> Work:
     """Return the work of `problem` cut into `count` equal slices that run one after another.
 
     `axis` is "batch", "in" (the reduced dimension of a product: results are added up) or "out".
@@ -100,29 +145,15 @@ def _work(problem: Problem, device: Device, plan: Plan) -> Work:
     )  # fmt: skip
 
 
-def _serial(problem: Problem, device: Device, precision: Precision) -> Iterator[Work]:
-    """Yield plans that compute output (weight gradient: also input) channels in slices."""
-    axes = ("out", "in") if problem.which is Pass.WEIGHT_GRADIENT else (_output_axis(problem),)
-    for axis in axes:
-        for count in SERIAL_STEPS:
-            if _length(problem, axis) % count == 0:
-                step = _slice_of(problem, axis, count)
-                bound = precision.proportion * device.chip.tile_bytes
-                plan = cheapest(_candidates(step, device, precision.half_partials), device, bound)
-                yield _repeated(problem, _work(step, device, plan), axis, count, device)
-
-
-def _output_axis(problem: Problem) -> str:
-    return "in" if problem.which is Pass.DATA_GRADIENT else "out"
-
-
 def _length(problem: Problem, axis: str) -> int:
     return {"batch": problem.batch, "in": problem.in_channels, "out": problem.out_channels}[axis]
 
 
 def _slice_of(problem: Problem, axis: str, count: int) -> Problem:
-    name = {"batch": "batch", "in": "in_channels", "out": "out_channels"}[axis]
-    return replace(problem, **{name: -(-_length(problem, axis) // count)})
+    length = -(-_length(problem, axis) // count)
+    if axis == "batch":
+        return replace(problem, batch=length)
+    return replace(problem, in_channels=length) if axis == "in" else replace(problem, out_channels=length)
 
 
 def _repeated(problem: Problem, step: Work, axis: str, count: int, device: Device) -> Work:

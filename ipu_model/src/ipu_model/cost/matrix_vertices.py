@@ -18,7 +18,6 @@ from numpy.typing import NDArray
 Array: TypeAlias = NDArray[np.float64]
 
 WORKERS = 6
-MOST_PARTIALS_IN_ONE_STAGE = 16
 
 # More pieces of rows than r // 6 that a worker touches when r rows are cut evenly, by r % 6.
 _MORE_PIECES = np.array([0.0, 1.0, 1.0, 1.0, 2.0, 2.0])
@@ -32,7 +31,9 @@ def weight_load_cycles(units: int) -> int:
 def pointwise_worker(elements: Array, element_bytes: int) -> Array:
     """Return thread cycles of one worker of the 1 x 1 vertex for so many field elements."""
     if element_bytes == 2:
-        return np.where(elements <= 0, 14.0, np.where(elements <= 1, 25.0, 30.0 + 4.0 * np.maximum(elements - 3, 0)))
+        return np.where(
+            elements <= 0, 14.0, np.where(elements <= 1, 25.0, 30.0 + 4.0 * np.maximum(elements - 3, 0))
+        )
     return np.where(elements <= 0, 24.0, 46.0 + 8.0 * np.maximum(elements - 3, 0))
 
 
@@ -99,7 +100,7 @@ def dot_products(outputs: Array, length: Array, element_bytes: int) -> Array:
 def channelwise(outputs: Array, length: Array, element_bytes: int) -> Array:
     """Return tile cycles of the VMAC vertex: each result sums `length` products, a vector of channels at a time."""
     width = 4 if element_bytes == 2 else 2
-    return 60 + 48 + WORKERS * np.ceil(outputs / (WORKERS * width)) * (7 + 2 * length)
+    return 60 + 48 + WORKERS * np.ceil(outputs / (WORKERS * width)) * (7 + length)
 
 
 def reduce_stage(outputs: Array, depth: Array) -> Array:

@@ -72,7 +72,9 @@ def _norm(
         depth = depth_of(device, local, norm.n, norm.elements, norm.statistics)
         once = combined(device, local * reductions / stages, depth)
         # The finished statistics go back to the tiles that need them.
-        cycles = cycles + (once + exchange(device, local * reductions / stages * norm.element.bytes)).times(stages)
+        cycles = cycles + (once + exchange(device, local * reductions / stages * norm.element.bytes)).times(
+            stages
+        )
     return Work("normalisation", cycles, outputs_on_busiest_tile=norm.n)
 
 

@@ -25,7 +25,7 @@ from ipu_model.cost.splits import distinct, grid, within
 # Candidates that leave most tiles idle are not looked at, where others use them.
 LEAST_SHARE_OF_TILES = 0.25
 
-# The vector unit only competes with the matrix unit where that would mostly multiply padding.
+# Fields for which every cut is tried, and for which the vector unit competes with the matrix unit.
 SMALL_FIELD = 8
 
 
@@ -56,7 +56,9 @@ def _image_pass(problem: Problem, numbers: Numbers, tiles: int) -> Iterator[Spli
         if not strided:
             pixels = problem.samples if problem.which is Pass.FORWARD else problem.pixels
             length = ins * problem.positions
-            yield _pointwise("expanded", pixels, length, outs, problem.groups, numbers, tiles, copied=("inputs",))
+            yield _pointwise(
+                "expanded", pixels, length, outs, problem.groups, numbers, tiles, copied=("inputs",)
+            )
             if problem.kernel[1] > 1 and problem.kernel[0] > 1:
                 yield _expanded_columns(problem, ins, outs, numbers, tiles)
         if _fits_windows(problem, numbers):
@@ -83,10 +85,7 @@ def _pointwise(
     g, i, o = grid(distinct(groups, tiles), distinct(in_groups, tiles), distinct(out_groups, tiles))
     keep = g * i * o <= tiles
     g, i, o = g[keep], i[keep], o[keep]
-    free = np.floor(tiles / (g * i * o))
-    # Uncut fields receive no weights, so they compete with those that are cut as finely as possible.
-    cut = np.concatenate([np.ceil(field / np.minimum(free, field)), np.full_like(free, float(field))])
-    g, i, o = (np.concatenate([axis, axis]) for axis in (g, i, o))
+    g, i, o, cut = _field_cuts(field, g, i, o, tiles)
     gt, gi, go = np.ceil(groups / g), np.ceil(in_groups / i), np.ceil(out_groups / o)
     inputs = cut * gi * numbers.channel_group * gt
     weights = gi * numbers.channel_group * go * numbers.units * gt
@@ -99,6 +98,21 @@ def _pointwise(
         inputs=inputs, weights=weights, results=cut * go * numbers.units * gt,
         field=parts, ins=i, outs=o, groups=g, copies=tuple(shares[name] for name in copied),
     )  # fmt: skip
+
+
+def _field_cuts(
+    field: int, g: Array, i: Array, o: Array, tiles: int
+) -> tuple[Array, Array, Array, Array]:
+    """Return each combination with each useful size of a part of the field: it gets the tiles that are left.
+
+    Finer cuts cost less of everything but weights, so large fields are cut as finely as possible or not at all.
+    """
+    free = np.minimum(np.floor(tiles / (g * i * o)), field)
+    if field <= SMALL_FIELD:
+        which, parts = np.nonzero(np.arange(1, field + 1) <= free[:, None])
+        return g[which], i[which], o[which], np.ceil(field / (parts + 1.0))
+    cut = np.concatenate([np.ceil(field / free), np.full_like(free, float(field))])
+    return np.tile(g, 2), np.tile(i, 2), np.tile(o, 2), cut
 
 
 def _rows(
@@ -190,7 +204,7 @@ def _windows(problem: Problem, numbers: Numbers, tiles: int) -> Split:
     weights = held * 4 * problem.in_channels * problem.positions
     return Split(
         method="windows", numbers=numbers, vertex=vertex, inputs=read * held * 4, weights=weights,
-        results=bt * ht * wt * held * 4, field=b * h * w, ins=i, outs=o, groups=g,
+        results=bt * ht * wt * held * 4, field=b * h * w, ins=i, outs=o, groups=g, vector_unit=True,
     )  # fmt: skip
 
 
@@ -216,7 +230,7 @@ def _channels(problem: Problem, numbers: Numbers, tiles: int) -> Split:
     return Split(
         method="channels", numbers=numbers,
         vertex=vertices.channelwise(held, lt, numbers.element_bytes),
-        inputs=inputs, weights=weights, results=held, field=parts, ins=i, outs=np.ones_like(g), groups=g,
+        inputs=inputs, weights=weights, results=held, field=parts, ins=i, outs=np.ones_like(g), groups=g, vector_unit=True,
     )  # fmt: skip
 
 
@@ -232,6 +246,5 @@ def _dots(field: int, ins: int, outs: int, groups: int, numbers: Numbers, tiles:
     return Split(
         method="dots", numbers=numbers, vertex=vertices.dot_products(held, length, numbers.element_bytes),
         inputs=ft * length * gt, weights=ot * length * gt, results=held,
-        field=np.ceil(field / ft), ins=i, outs=o, groups=g,
+        field=np.ceil(field / ft), ins=i, outs=o, groups=g, vector_unit=True,
     )  # fmt: skip
-

@@ -29,7 +29,11 @@ def arg_reduced(device: Device, n: float, outputs: int) -> Work:
     """Return the work of finding the places of maxima: on one tile for each row, then over the tiles of a row."""
     compute = vertices.arg_reduce(device, n)
     held = device.spread(outputs, Element.INT)
-    cycles = Cycles(compute=compute) + exchange(device, 8 * held) + Cycles(compute=vertices.arg_reduce(device, held))
+    cycles = (
+        Cycles(compute=compute)
+        + exchange(device, 8 * held)
+        + Cycles(compute=vertices.arg_reduce(device, held))
+    )
     return Work("reduction", cycles, outputs_on_busiest_tile=held)
 
 

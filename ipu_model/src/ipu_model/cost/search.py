@@ -1,7 +1,8 @@
-"""Choose the cheapest of many candidate plans under a bound of temporary memory, as PopLibs' planner does."""
+"""Choose one of many candidate plans: the fastest within a limit of temporary memory, or the smallest."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -31,29 +32,21 @@ class Plan:
         return f"{self.method}: {', '.join(cut) if cut else 'one tile'}"
 
 
-def fastest(candidates: Sequence[Candidates], device: Device) -> Plan:
-    """Return the candidate of fewest cycles, whatever memory it takes."""
-    total = np.concatenate([c.total(device) for c in candidates])
-    return _pick(candidates, int(np.argmin(total)))
-
-
-def cheapest(candidates: Sequence[Candidates], device: Device, bound: float) -> Plan:
-    """Return the candidate of fewest cycles whose temporary memory is at most `bound` bytes a tile.
-
-    If none is, the bound is doubled until it is twice the tile's memory, then dropped. A bound of 0 asks for the
-    least memory.
-    """
+def fastest(candidates: Sequence[Candidates], device: Device, limit: float = math.inf) -> Plan | None:
+    """Return the candidate of fewest cycles with at most `limit` temporary bytes a tile, or `None`."""
     total = np.concatenate([c.total(device) for c in candidates])
     temporary = np.concatenate([c.temporary for c in candidates])
-    if bound <= 0:
-        return _pick(candidates, int(np.lexsort((total, temporary))[0]))
-    limit = bound
-    while not (temporary <= limit).any() and limit < 2 * device.chip.tile_bytes:
-        limit *= 2
     allowed = temporary <= limit
     if not allowed.any():
-        allowed = np.ones_like(allowed)
+        return None
     return _pick(candidates, int(np.argmin(np.where(allowed, total, np.inf))))
+
+
+def smallest(candidates: Sequence[Candidates], device: Device) -> Plan:
+    """Return the candidate with the least temporary memory; the fastest of several."""
+    total = np.concatenate([c.total(device) for c in candidates])
+    temporary = np.concatenate([c.temporary for c in candidates])
+    return _pick(candidates, int(np.lexsort((total, temporary))[0]))
 
 
 def _pick(candidates: Sequence[Candidates], index: int) -> Plan:

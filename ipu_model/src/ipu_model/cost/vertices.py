@@ -95,7 +95,12 @@ def loop_cycles(ops: tuple[str, ...], element: Element) -> float:
 
 
 def elementwise(
-    device: Device, n: float, element: Element, ops: tuple[str, ...], overheads: Overheads, extra_loads: int = 0
+    device: Device,
+    n: float,
+    element: Element,
+    ops: tuple[str, ...],
+    overheads: Overheads,
+    extra_loads: int = 0,
 ) -> float:
     """Return tile cycles of a chain of `VECTOR_OPS` on n elements, with `extra_loads` more operands to load."""
     return call(device, overheads, vectors(device, n, element) * (loop_cycles(ops, element) + extra_loads))
@@ -145,7 +150,9 @@ def multi_slice(device: Device, hits: float, misses: float, row: float, element:
     """Return tile cycles of looking up rows of `row` elements: `hits` are on this tile, `misses` are not."""
     width = device.chip.vector_width(element.bytes)
     per_worker_hits, per_worker_misses = worker_share(device, hits), worker_share(device, misses)
-    return call(device, MULTI_SLICE, per_worker_hits * (19 + 2 * math.ceil(row / width)) + 8 * per_worker_misses)
+    return call(
+        device, MULTI_SLICE, per_worker_hits * (19 + 2 * math.ceil(row / width)) + 8 * per_worker_misses
+    )
 
 
 def arg_reduce(device: Device, n: float) -> float:

@@ -19,7 +19,9 @@ class Cycles:
     phases: int = 0
 
     def __add__(self, other: Cycles) -> Cycles:
-        return Cycles(self.compute + other.compute, self.exchange + other.exchange, self.phases + other.phases)
+        return Cycles(
+            self.compute + other.compute, self.exchange + other.exchange, self.phases + other.phases
+        )
 
     def times(self, count: int) -> Cycles:
         """Return the cycles of doing this `count` times, one after another."""

@@ -17,8 +17,8 @@ RETURNED_DTYPE = {torch.int64: torch.int32, torch.float64: torch.float32}
 class Collector:
     """Collects one output of every micro-batch in `[step, replica]` order.
 
-    `dtype` is the element type on the device; `fresh` says whether micro-batch results own their storage; of an
-    output that is the same in all of them only one is kept (`once`).
+    `dtype` is the element type on the device; `fresh` says whether micro-batch results own their storage; of
+    an output that is the same in all of them only one is kept (`once`).
     """
 
     def __init__(

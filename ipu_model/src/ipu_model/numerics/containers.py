@@ -1,6 +1,7 @@
 """Half precision as a graph pass: fp16 values live in fp32 tensors, on the fp16 grid.
 
-Every op computes in fp32 and its result is rounded once, as the device does with fp16 storage and fp32 arithmetic;
+Every op computes in fp32 and its result is rounded once,
+as the device does with fp16 storage and fp32 arithmetic;
 this is many times faster on a CPU than arithmetic on fp16 tensors.
 """
 
@@ -88,7 +89,9 @@ def _parent(node: Node) -> Node:
 
 def _is_saved(node: Node) -> bool:
     """Whether `node` is a result that forward keeps for its own backward op, and for nothing else."""
-    return node.args[1] in SAVED.get(_parent(node).target, ()) and all(u.target in READERS_OF_SAVED for u in node.users)
+    return node.args[1] in SAVED.get(_parent(node).target, ()) and all(
+        u.target in READERS_OF_SAVED for u in node.users
+    )
 
 
 def _round_after(graph: torch.fx.Graph, node: Node, value: Node) -> None:

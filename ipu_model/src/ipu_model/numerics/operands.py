@@ -1,7 +1,8 @@
-"""What fp16 operands ask for before an op computes: numbers on the grid, one common type, no look at their bits."""
+"""What fp16 operands ask for before an op computes: numbers on the grid, one common type, no bitwise ops."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -21,8 +22,10 @@ INTEGERS_OFF_GRID = frozenset({torch.int16, torch.int32, torch.int64})
 
 _BITWISE = frozenset({aten.view.dtype, aten.nextafter.default, aten.nextafter_.default})
 _CONTRACTIONS = frozenset({
-    aten.mm.default, aten.bmm.default, aten.addmm.default, aten.baddbmm.default, aten.mv.default, aten.dot.default,
-    aten.addmv.default, aten.convolution.default, aten.native_layer_norm.default, aten.native_group_norm.default,
+    aten.mm.default, aten.bmm.default, aten.addmm.default, aten.baddbmm.default, aten.mv.default,
+    aten.dot.default,
+    aten.addmv.default, aten.convolution.default, aten.native_layer_norm.default,
+    aten.native_group_norm.default,
 })  # fmt: skip
 
 
@@ -52,8 +55,8 @@ def refuse_what_has_no_container(node: Node) -> None:
         )
     if node.target in _CONTRACTIONS and {torch.float16, torch.float32} <= operands:
         raise Error(
-            f"{where} got float16 and float32 operands. Cast one side in forward, e.g. weight.to(input.dtype); "
-            "layers of torch.nn follow the type of their input by themselves."
+            f"{where} got float16 and float32 operands. Cast one side in forward, e.g. "
+            "weight.to(input.dtype). Layers of torch.nn follow the type of their input by themselves."
         )
 
 
@@ -63,26 +66,27 @@ def put_numbers_on_grid(node: Node) -> None:
     compares = node.target in COMPARING and is_half(node.args[0])
     if not (chooses or compares):
         return
-    names = [argument.name for argument in node.target._schema.arguments if "number" in str(argument.type).lower()]  # type: ignore[union-attr]  # an overload of an aten op: these alone are in the tables
-    positions = {argument.name: p for p, argument in enumerate(node.target._schema.arguments)}  # type: ignore[union-attr]  # as above
+    overload: Any = node.target
     args, kwargs = list(node.args), dict(node.kwargs)
-    for name in names:
-        if name in kwargs:
-            kwargs[name] = _on_grid(kwargs[name])
-        elif positions[name] < len(args):
-            args[positions[name]] = _on_grid(args[positions[name]])
+    for position, argument in enumerate(overload._schema.arguments):
+        if "number" not in str(argument.type).lower():
+            continue
+        if argument.name in kwargs:
+            kwargs[argument.name] = _on_grid(kwargs[argument.name])
+        elif position < len(args):
+            args[position] = _on_grid(args[position])
     node.args, node.kwargs = tuple(args), kwargs
 
 
 def _on_grid(number: Any) -> Any:
     if isinstance(number, bool) or not isinstance(number, (int, float)):
         return number
-    rounded = float(round_to_half_(torch.tensor(number, dtype=torch.float32)))
+    rounded = float(round_to_half_(torch.tensor(float(number), dtype=torch.float32)))
     return number if rounded == number else rounded
 
 
 def cast_operands(graph: torch.fx.Graph, node: Node) -> None:
-    """Convert operands of another type to fp16 where type promotion computes in fp16: integers, 0-dim fp32."""
+    """Convert operands of another type to fp16 where type promotion says so: integers, 0-dim fp32."""
     if node.target not in PROMOTING:
         return
     first = 1 if node.target is aten.where.self else 0
@@ -120,7 +124,7 @@ def as_half(x: Tensor) -> Tensor:
 
 
 def keep_below_one(node: Node) -> None:
-    """Draw uniform fp16 numbers as such: fp32 ones would be rounded up to the excluded upper end now and then."""
+    """Draw uniform fp16 numbers as such: fp32 ones would now and then be rounded up to the excluded end."""
     replacement = _UNIFORM.get(node.target)
     if replacement is not None and is_half(node):
         node.target = replacement
@@ -136,9 +140,15 @@ def uniform_like(x: Tensor, **like: Any) -> Tensor:
     return torch.rand_like(x, dtype=torch.float16).float()
 
 
-def uniform_(x: Tensor, low: float = 0.0, high: float = 1.0) -> Tensor:
+def uniform_(
+    x: Tensor, low: float = 0, high: float = 1, *, generator: torch.Generator | None = None
+) -> Tensor:
     """Fill the container `x` with fp16 numbers from [low, high)."""
-    return x.copy_(torch.empty_like(x, dtype=torch.float16).uniform_(low, high))
+    return x.copy_(torch.empty_like(x, dtype=torch.float16).uniform_(low, high, generator=generator))
 
 
-_UNIFORM = {aten.rand.default: uniform, aten.rand_like.default: uniform_like, aten.uniform_.default: uniform_}
+_UNIFORM: dict[object, Callable[..., Tensor]] = {
+    aten.rand.default: uniform,
+    aten.rand_like.default: uniform_like,
+    aten.uniform_.default: uniform_,
+}

@@ -1,8 +1,8 @@
 """Half partials: long reductions of fp16 contractions lose accuracy because partial sums are stored as fp16.
 
-An approximation: the reduction is cut into chunks, each chunk is summed in fp32 and the running total is rounded to
-fp16 after every chunk. How the hardware's planner cuts a reduction depends on the layer's mapping to tiles and is
-not published.
+An approximation: the reduction is cut into chunks, each chunk is summed in fp32 and the running total is
+rounded to fp16 after every chunk. How the hardware's planner cuts a reduction depends on the mapping to tiles
+and is not published.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from ipu_model.numerics.rounding import round_to_half_
 
 aten = torch.ops.aten
 
-# Input channels summed between two stores of a partial: one pass of the fp16 AMP unit takes 16, four passes are
-# chained before the partial goes to memory. An approximation, see above.
+# Input channels summed between two stores of a partial: one pass of the fp16 AMP unit takes 16, four passes
+# are chained before the partial goes to memory. An approximation, see above.
 CHUNK = 64
 
 
@@ -79,7 +79,8 @@ def baddbmm(bias: Tensor, a: Tensor, b: Tensor, *, beta: float = 1, alpha: float
 
 
 def convolution(
-    x: Tensor, weight: Tensor, bias: Tensor | None, stride: Any, padding: Any, dilation: Any, transposed: bool,
+    x: Tensor, weight: Tensor, bias: Tensor | None, stride: Any, padding: Any, dilation: Any,
+    transposed: bool,
     output_padding: Any, groups: int,
 ) -> Tensor:  # fmt: skip
     """Convolve with half partials along the input channels of each group."""
@@ -90,7 +91,9 @@ def convolution(
     return total if bias is None else total.add_(bias.view(1, -1, *[1] * (x.dim() - 2)))
 
 
-def _input_channels(x: Tensor, weight: Tensor, transposed: bool, groups: int) -> Iterator[tuple[Tensor, Tensor]]:
+def _input_channels(
+    x: Tensor, weight: Tensor, transposed: bool, groups: int
+) -> Iterator[tuple[Tensor, Tensor]]:
     """Cut the input channels of each group, in `x` and in `weight`, into the same chunks."""
     for c in _chunks(x.shape[1] // groups, CHUNK):
         yield _in_groups(x, 1, groups, c), _in_groups(weight, 0, groups, c) if transposed else weight[:, c]
@@ -101,14 +104,18 @@ def _output_channels(
 ) -> Iterator[tuple[Tensor, Tensor]]:
     """Cut the output channels of each group, in `gradient` and in `weight`, into the same chunks."""
     for c in _chunks(gradient.shape[1] // groups, CHUNK):
-        yield _in_groups(gradient, 1, groups, c), weight[:, c] if transposed else _in_groups(weight, 0, groups, c)
+        yield (
+            _in_groups(gradient, 1, groups, c),
+            weight[:, c] if transposed else _in_groups(weight, 0, groups, c),
+        )
 
 
 def _in_groups(x: Tensor, dim: int, groups: int, chunk: slice) -> Tensor:
     """Return the same chunk of channels from every group of dimension `dim`."""
     if groups == 1:
         return x[:, chunk] if dim else x[chunk]
-    apart = x.unflatten(dim, (groups, -1))
+    shape = x.shape
+    apart = x.reshape(*shape[:dim], groups, -1, *shape[dim + 1 :])
     return (apart[:, :, chunk] if dim else apart[:, chunk]).flatten(dim, dim + 1)
 
 
@@ -116,7 +123,7 @@ def convolution_backward(
     gradient: Tensor, x: Tensor, weight: Tensor, bias_sizes: Any, stride: Any, padding: Any, dilation: Any,
     transposed: bool, output_padding: Any, groups: int, output_mask: list[bool],
 ) -> tuple[Tensor | None, ...]:  # fmt: skip
-    """Differentiate a convolution: half partials along output channels (input gradient) and samples (weights')."""
+    """Differentiate a convolution: half partials along output channels, and samples for the weights."""
 
     def backward(g: Tensor, xs: Tensor, w: Tensor, mask: list[bool]) -> tuple[Tensor, ...]:
         settings = (bias_sizes, stride, padding, dilation, transposed, output_padding, groups, mask)
@@ -139,7 +146,8 @@ def convolution_backward(
 def _samples_of_a_chunk(field: Tensor, weight: Tensor) -> int:
     """Return how many samples to sum a weight's gradient over before a partial is stored.
 
-    That many have at least the terms of a chunk in the forward pass, `CHUNK` channels times the taps of the kernel;
+    That many have at least the terms of a chunk in the forward pass,
+    `CHUNK` channels times the taps of the kernel;
     `field` has the positions at which every tap adds a term.
     """
     taps, positions = weight[0, 0].numel(), field[0, 0].numel()

@@ -1,4 +1,4 @@
-"""The device's side of a compiled program: its variables, its random streams, and the loop over micro-batches."""
+"""The device's side of a compiled program: its variables and random streams, the loop over micro-batches."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Update(Protocol):
 
 @dataclass(frozen=True)
 class Reduction:
-    """How gradients become one update: `mean` over micro-batches and replicas, `running` and `half` as stored.
+    """How gradients become one update: `mean` over micro-batches and replicas, `running`, `half` as stored.
 
     `across(gradients)` sums over other processes in place, `processes` is how many there are.
     """
@@ -56,17 +56,22 @@ class Session:
         self._constant_outputs = constant_outputs(graph)
         self._weights = {v.name: _empty(v) for v in graph.variables if not self._is_per_replica(v)}
         self._replica_variables = [
-            {v.name: _empty(v) for v in graph.variables if self._is_per_replica(v)} for _ in range(batching.replicas)
+            {v.name: _empty(v) for v in graph.variables if self._is_per_replica(v)}
+            for _ in range(batching.replicas)
         ]
 
     def _is_per_replica(self, variable: Variable) -> bool:
-        """Buffers that the graph changes belong to each replica; everything else is the same on all of them."""
+        """Buffers that the graph changes belong to each replica; all else is the same on all of them."""
         return variable.node in self.graph.mutated and not variable.trainable
 
     @property
     def weights(self) -> Mapping[str, Tensor]:
         """The trainable variables, as fp32 or container tensors that an updater changes in place."""
-        return {v.name: self._weights[v.name] for v in self.graph.variables if v.trainable and v.name in self._weights}
+        return {
+            v.name: self._weights[v.name]
+            for v in self.graph.variables
+            if v.trainable and v.name in self._weights
+        }
 
     def upload(self, values: Mapping[str, Tensor]) -> None:
         """Copy host values into the variables of those names, on every replica."""
@@ -103,12 +108,19 @@ class Session:
         ]
 
     def _accumulate(
-        self, iteration: int, replica: int, parts: list[list[Tensor]], seed: list[Tensor], collectors: list[Collector]
+        self,
+        iteration: int,
+        replica: int,
+        parts: list[list[Tensor]],
+        seed: list[Tensor],
+        collectors: list[Collector],
     ) -> list[Tensor]:
-        """Run the micro-batches of one replica up to its next weight update; return its accumulated gradients."""
+        """Run one replica's micro-batches up to the next weight update; return its accumulated gradients."""
         steps = self.batching.accumulation
         accumulator = Accumulator(
-            self._replay.fresh_gradients, half=self.reduction.half and steps > 1, running=self.reduction.running
+            self._replay.fresh_gradients,
+            half=self.reduction.half and steps > 1,
+            running=self.reduction.running,
         )
         own = self._replica_variables[replica]
         variables = [own[v.name] if v.name in own else self._weights[v.name] for v in self.graph.variables]
@@ -130,7 +142,9 @@ class Session:
         count = self.batching.replicas * self.reduction.processes
         if not self.reduction.running:
             count *= self.batching.accumulation
-        self.update.step(dict(zip(self.graph.gradients, gradients)), 1.0 / count if self.reduction.mean else 1.0)
+        self.update.step(
+            dict(zip(self.graph.gradients, gradients)), 1.0 / count if self.reduction.mean else 1.0
+        )
 
     def _loss_seed(self) -> list[Tensor]:
         spec = self.graph.loss_spec
@@ -140,7 +154,7 @@ class Session:
         return [seed.to(container_dtype(spec.dtype))]
 
     def _cut(self, tensor: Tensor, dtype: torch.dtype) -> list[Tensor]:
-        """Cut a host batch into micro-batches of the device's element type; views wherever nothing changes."""
+        """Cut a host batch into micro-batches of the device's element type; views where nothing changes."""
         tensor = tensor.detach()
         if dtype is torch.int64:
             tensor = tensor.to(torch.int32)
@@ -158,4 +172,3 @@ class Session:
 
 def _empty(variable: Variable) -> Tensor:
     return torch.zeros(variable.spec.shape, dtype=container_dtype(variable.spec.dtype))
-

@@ -1,0 +1,172 @@
+"""Rules for convolutions and matrix products, forward and backward."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from ipu_model.cost import elementwise
+from ipu_model.cost.contraction import Pass, Precision, Problem, contraction, in_slices, matrix_product
+from ipu_model.cost.elementwise import Pointwise
+from ipu_model.cost.reduction import reduced
+from ipu_model.cost.work import Work
+from ipu_model.graph import Phase, TensorSpec
+from ipu_model.lower.result import Layout
+from ipu_model.lower.settings import check_proportion
+from ipu_model.lower.view import Operand, OpView, Part, Result, Rule
+
+
+def rules() -> dict[str, Rule]:
+    """Return the rule of each contraction."""
+    products: dict[str, Rule] = dict.fromkeys(
+        ("mm", "addmm", "bmm", "baddbmm", "mv", "addmv", "dot"), lower_product
+    )
+    return products | {"convolution": lower_convolution, "convolution_backward": lower_convolution_backward}
+
+
+def precision_of(op: OpView, *, convolution: bool) -> Precision:
+    """Return partials type and memory proportion: those of the op's own hints, else those of the program."""
+    settings, hints = op.settings, op.hints
+    half = settings.half_partials
+    if convolution and settings.half_partials_of_convolutions is not None:
+        half = settings.half_partials_of_convolutions
+    multi = hints.get("multi_conv", {})
+    if "partials_type" in multi:
+        half = multi["partials_type"] == "half"
+    proportion = hints.get("available_memory_proportion", multi.get("available_memory_proportion"))
+    if proportion is None:
+        return Precision(half, settings.proportion(op.ipu))
+    check_proportion(proportion, f"the op {op.node.name}")
+    return Precision(half, proportion)
+
+
+# -------------------------------------------------------------------------------------------------- convolutions
+
+
+def lower_convolution(op: OpView) -> Result:
+    """Cost a convolution; a transposed one is the data gradient of the convolution that it transposes."""
+    source, weight = op.needed(0), op.needed(1)
+    transposed = bool(op.arg(6))
+    layer = _layer(source.spec, op.spec(), weight.spec, op.node.args[3:9], element_bytes=_bytes(source))
+    which = Pass.DATA_GRADIENT if transposed else Pass.FORWARD
+    work = contraction(replace(layer, which=which), op.device, precision_of(op, convolution=True))
+    layout = op.own_layout(work.outputs_on_busiest_tile)
+    parts = [Part(work)]
+    if op.tensor(2) is not None:
+        parts.append(Part(_bias(op, layout.on_tile), "bias"))
+    return Result(tuple(parts), (layout,))
+
+
+def lower_convolution_backward(op: OpView) -> Result:
+    """Cost the gradients of a convolution that are asked for: input, weight and bias."""
+    gradient, source, weight = op.needed(0), op.needed(1), op.needed(2)
+    transposed = bool(op.arg(7))
+    layer = _layer(source.spec, gradient.spec, weight.spec, op.node.args[4:10], element_bytes=_bytes(source))
+    precision = precision_of(op, convolution=True)
+    wants_input, wants_weight, wants_bias = op.arg(10)
+    parts: list[Part] = []
+    layouts: list[Layout | None] = [None, None, None]
+    if wants_input:
+        which = Pass.FORWARD if transposed else Pass.DATA_GRADIENT
+        work = contraction(replace(layer, which=which), op.device, precision)
+        parts.append(Part(work, "data gradient"))
+        layouts[0] = op.own_layout(work.outputs_on_busiest_tile)
+    if wants_weight:
+        work = contraction(replace(layer, which=Pass.WEIGHT_GRADIENT), op.device, precision)
+        parts.append(Part(work, "weight gradient"))
+        layouts[1] = op.own_layout(work.outputs_on_busiest_tile, index=1)
+    if wants_bias:
+        parts.append(Part(_sum_of(op, gradient, op.spec(2).elements), "bias gradient"))
+        layouts[2] = op.own_layout(index=2)
+    return Result(tuple(parts), tuple(layouts))
+
+
+def _layer(
+    source: TensorSpec, target: TensorSpec, weight: TensorSpec, settings: Sequence[object], element_bytes: int
+) -> Problem:
+    """Return the forward problem of a layer; of a transposed one, that of the convolution it transposes.
+
+    `settings` are stride, padding, dilation, transposed, output padding and groups.
+    """
+    stride, _, dilation, transposed, _, groups = settings
+    assert isinstance(groups, int), f"groups of a convolution are fixed when compiling; got {groups!r}"
+    # Weights of a transposed convolution are [in, out / groups, ...]: those of the convolution it transposes.
+    first, per_group = weight.shape[0] // groups, weight.shape[1]
+    image, result = (target, source) if transposed else (source, target)
+    return Problem(
+        which=Pass.FORWARD, groups=groups, batch=source.shape[0], in_channels=per_group, out_channels=first,
+        image=_flat(image.shape[2:], math.prod), result=_flat(result.shape[2:], math.prod),
+        kernel=_flat(weight.shape[2:], math.prod), stride=_flat(_ints(stride), max), dilation=_flat(_ints(dilation), max),
+        element_bytes=element_bytes,
+    )  # fmt: skip
+
+
+def _flat(sizes: Sequence[int], join: Callable[[Sequence[int]], int]) -> tuple[int, int]:
+    """Return (rows, columns) of one, two or three dimensions; leading ones are joined."""
+    rows = join(sizes[:-1]) if len(sizes) > 1 else 1
+    return int(rows), int(sizes[-1])
+
+
+def _ints(values: object) -> list[int]:
+    assert isinstance(values, (list, tuple))
+    return [int(v) for v in values]
+
+
+def _bias(op: OpView, n: float) -> Work:
+    return elementwise.pointwise(op.device, Pointwise(n=n, element=op.element, ops=("add",), broadcast=True))
+
+
+def _sum_of(op: OpView, gradient: Operand, outputs: int) -> Work:
+    on_tile = gradient.layout.on_tile
+    return reduced(op.device, gradient.spec.elements, on_tile, outputs, gradient.element)
+
+
+# ------------------------------------------------------------------------------------------------ matrix products
+
+
+def lower_product(op: OpView) -> Result:
+    """Cost a matrix product; `addmm` and `baddbmm` add their first operand afterwards."""
+    added = op.name in ("addmm", "baddbmm", "addmv")
+    left, right = op.needed(int(added)), op.needed(int(added) + 1)
+    problem = _product(op, left, right)
+    work = _sliced(op, problem)
+    layout = op.own_layout(work.outputs_on_busiest_tile)
+    parts = [Part(work)]
+    if added and op.arg(3, "beta", 1) != 0:
+        parts.append(Part(_bias(op, layout.on_tile), "bias"))
+    return Result(tuple(parts), (layout,))
+
+
+def _product(op: OpView, left: Operand, right: Operand) -> Problem:
+    """Return the product, as the pass of a layer that it is: with a weight as operand, or making its gradient."""
+    a, b = left.spec.shape, right.spec.shape
+    groups = a[0] if len(a) == 3 else 1
+    m, k = (1, a[0]) if len(a) == 1 else a[-2:]
+    n = b[-1] if len(b) > 1 else 1
+    element_bytes = max(_bytes(left), _bytes(right))
+    if not op.is_backward or len(a) == 3:
+        return matrix_product(m, k, n, element_bytes, groups=groups)
+    if left.node in op.origins.weights or right.node in op.origins.weights:
+        return Problem(Pass.DATA_GRADIENT, 1, m, n, k, element_bytes=element_bytes)
+    # Activations come from the forward pass: their columns are the layer's input channels.
+    root = op.origins.roots[left.node]
+    ins, outs = (n, m) if root.meta.get("phase") is Phase.BACKWARD else (m, n)
+    return Problem(Pass.WEIGHT_GRADIENT, 1, k, ins, outs, element_bytes=element_bytes)
+
+
+def _sliced(op: OpView, problem: Problem) -> Work:
+    """Return the work of a product, in slices along the dimension that `serializedMatMul` names."""
+    precision = precision_of(op, convolution=False)
+    serialised = op.hints.get("serialized")
+    if not serialised or serialised["factor"] <= 1 or serialised["mode"] not in _SERIAL_AXES:
+        return contraction(problem, op.device, precision)
+    return in_slices(problem, _SERIAL_AXES[serialised["mode"]], serialised["factor"], op.device, precision)
+
+
+# poptorch.MatMulSerializationMode: of [m, n] x [n, p], its modes slice m, n and p.
+_SERIAL_AXES = {"input_channels": "batch", "reducing_dim": "in", "output_channels": "out"}
+
+
+def _bytes(operand: Operand) -> int:
+    return 2 if operand.element.bytes == 2 else 4

@@ -1,0 +1,157 @@
+"""Rules for element-wise ops: which chain of vector operations each of them is."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from ipu_model.cost import elementwise
+from ipu_model.cost.device import Element
+from ipu_model.cost.elementwise import Pointwise
+from ipu_model.cost.reduction import reduced
+from ipu_model.cost.work import Cycles
+from ipu_model.lower.result import Layout
+from ipu_model.lower.view import Operand, OpView, Result, Rule, result
+
+# aten op (without the underscore of its in-place form) -> chain of `cost.vertices.VECTOR_OPS`.
+CHAINS: Mapping[str, tuple[str, ...]] = {
+    # arithmetic
+    "add": ("add",), "sub": ("add",), "rsub": ("add",), "mul": ("add",), "div": ("divide",),
+    "neg": ("negate",), "abs": ("negate",), "square": ("square",), "reciprocal": ("reciprocal",),
+    "sqrt": ("sqrt",), "rsqrt": ("rsqrt",), "fmod": ("divide", "plain"), "remainder": ("divide", "plain"),
+    "floor_divide": ("divide", "plain"), "addcmul": ("add", "add"), "addcdiv": ("divide", "add"), "lerp": ("add", "add"),
+    "maximum": ("maximum",), "minimum": ("maximum",), "clamp_min": ("maximum",), "clamp_max": ("maximum",),
+    "clamp": ("maximum", "maximum"), "floor": ("plain",), "ceil": ("plain",), "round": ("plain",),
+    "trunc": ("plain",), "frac": ("plain",), "sign": ("plain",), "sgn": ("plain",), "logaddexp": ("exp", "exp", "log"),
+    # exponentials and trigonometry
+    "exp": ("exp",), "exp2": ("exp",), "expm1": ("exp", "add"), "log": ("log",), "log2": ("log", "scale"),
+    "log10": ("log", "scale"), "log1p": ("add", "log"), "erf": ("erf",), "erfc": ("erf", "add"),
+    "erfinv": ("log", "sqrt", "add", "sqrt", "add"), "sin": ("sine",), "cos": ("sine",), "tan": ("sine", "sine", "divide"),
+    "asin": ("sine",), "acos": ("sine",), "atan": ("sine",), "atan2": ("sine", "divide"), "sinh": ("exp", "reciprocal", "add"),
+    "cosh": ("exp", "reciprocal", "add"), "sinc": ("sine", "divide"), "xlogy": ("log", "add"), "logit": ("log", "divide"),
+    # comparisons and choices
+    "eq": ("compare",), "ne": ("compare",), "lt": ("compare",), "le": ("compare",), "gt": ("compare",),
+    "ge": ("compare",), "isnan": ("compare",), "isinf": ("compare",), "logical_and": ("compare",),
+    "logical_or": ("compare",), "logical_not": ("compare",), "logical_xor": ("compare",), "bitwise_and": ("compare",),
+    "bitwise_or": ("compare",), "bitwise_not": ("compare",), "bitwise_xor": ("compare",), "where": ("plain",),
+    "masked_fill": ("plain",), "heaviside": ("plain",), "nan_to_num": ("plain",), "tril": ("plain",), "triu": ("plain",),
+    # activations
+    "tanh": ("tanh",), "sigmoid": ("sigmoid",), "silu": ("sigmoid", "add"), "elu": ("exp", "maximum"),
+    "gelu": ("gelu",), "softplus": ("exp", "add", "log"), "mish": ("exp", "add", "log", "tanh", "add"),
+    "hardswish": ("add", "maximum", "maximum", "add"), "hardsigmoid": ("add", "maximum", "maximum"),
+    "hardtanh": ("maximum", "maximum"), "leaky_relu": ("scale", "maximum"), "_prelu_kernel": ("add", "maximum"),
+    "log_sigmoid_forward": ("exp", "add", "log"), "threshold": ("plain",), "hardshrink": ("plain",),
+    "softshrink": ("plain", "add"), "rrelu_with_noise": ("random", "scale", "maximum"), "glu": ("sigmoid", "add"), "celu": ("exp", "maximum"),
+    # gradients of activations
+    "silu_backward": ("sigmoid", "add", "add", "add"), "elu_backward": ("exp", "plain"),
+    "gelu_backward": ("erf", "exp", "add", "add"), "softplus_backward": ("sigmoid", "add"),
+    "mish_backward": ("exp", "log", "tanh", "sigmoid", "add", "add"), "hardswish_backward": ("plain", "add"),
+    "hardsigmoid_backward": ("plain", "add"), "hardtanh_backward": ("plain", "add"),
+    "leaky_relu_backward": ("plain", "add"), "_prelu_kernel_backward": ("plain", "add"),
+    "log_sigmoid_backward": ("exp", "divide", "add"), "logit_backward": ("add", "divide"),
+    "hardshrink_backward": ("plain",), "softshrink_backward": ("plain",), "rrelu_with_noise_backward": ("plain", "add"),
+    "glu_backward": ("sigmoid", "add", "add", "add"),
+    # losses without a reduction, and their gradients
+    "mse_loss": ("add", "square"), "mse_loss_backward": ("add", "add"), "smooth_l1_loss": ("add", "square", "plain"),
+    "smooth_l1_loss_backward": ("add", "plain", "add"), "huber_loss": ("add", "square", "plain"),
+    "huber_loss_backward": ("add", "plain", "add"), "soft_margin_loss": ("add", "exp", "add", "log"),
+    "soft_margin_loss_backward": ("add", "exp", "divide"), "binary_cross_entropy": ("log", "log", "add", "add"),
+    "binary_cross_entropy_backward": ("add", "add", "divide", "add"),
+    "binary_cross_entropy_with_logits": ("exp", "add", "log", "add", "add"),
+    # random numbers
+    "bernoulli": ("random",), "uniform": ("random",), "rand": ("random",), "rand_like": ("random",),
+    "random": ("random",), "randint": ("random",), "randint_like": ("random",), "exponential": ("random", "log"),
+    "normal": ("random", "random", "add"), "randn": ("random", "random", "add"), "randn_like": ("random", "random", "add"),
+}  # fmt: skip
+
+# Ops whose result lies where the activation lies (their second argument), and which take three cycles a vector.
+GRADIENTS_OF_NONLINEARITIES = ("threshold_backward", "sigmoid_backward", "tanh_backward")
+
+# Losses reduce to a mean or a sum unless told otherwise.
+_LOSSES = frozenset({
+    "mse_loss", "smooth_l1_loss", "huber_loss", "soft_margin_loss", "binary_cross_entropy",
+    "binary_cross_entropy_with_logits",
+})  # fmt: skip
+
+
+def rules() -> dict[str, Rule]:
+    """Return the rule of each element-wise op."""
+    found: dict[str, Rule] = dict.fromkeys(CHAINS, lower_pointwise)
+    found |= dict.fromkeys(GRADIENTS_OF_NONLINEARITIES, lower_nonlinearity_gradient)
+    found |= {"relu": lower_relu, "pow": lower_power}
+    return found
+
+
+def lower_pointwise(op: OpView) -> Result:
+    """Cost an element-wise op by its chain in `CHAINS`."""
+    return _chain(op, _simplified(op, CHAINS[op.name]))
+
+
+def lower_power(op: OpView) -> Result:
+    """Cost a power: small whole exponents are multiplications, halves are roots."""
+    exponent = op.arg(1)
+    special: dict[object, tuple[str, ...]] = {
+        1: ("copy",), 2: ("square",), 3: ("square", "add"), 4: ("square", "square"), 0.5: ("sqrt",),
+        -0.5: ("rsqrt",), -1: ("reciprocal",), -2: ("square", "reciprocal"), 0: ("copy",),
+    }  # fmt: skip
+    number = exponent if isinstance(exponent, (int, float)) else None
+    return _chain(op, special.get(number, ("power",)) if number is not None else ("power",))
+
+
+def lower_relu(op: OpView) -> Result:
+    """Cost a rectifier, which the device computes in place."""
+    source = op.needed(0)
+    return result(op, elementwise.relu(op.device, source.layout.on_tile, op.element), source.layout)
+
+
+def lower_nonlinearity_gradient(op: OpView) -> Result:
+    """Cost a gradient that lies where its activation lies; the incoming gradient is brought there."""
+    gradient, activation = op.needed(0), op.needed(1)
+    moved = int(gradient.layout.origin != activation.layout.origin)
+    work = elementwise.nonlinearity_gradient(op.device, activation.layout.on_tile, op.element, moved=moved)
+    return result(op, work, activation.layout)
+
+
+def _simplified(op: OpView, chain: tuple[str, ...]) -> tuple[str, ...]:
+    """Return what the device computes when an operand is a number: a scaling is cheaper than a division."""
+    by_number = op.tensor(1) is None or op.needed(1).spec.shape == ()
+    if op.name in ("mul", "div") and by_number:
+        return ("scale",)
+    if op.name == "gelu" and op.arg(1, "approximate") == "tanh":
+        return ("square", "scale", "add", "tanh", "add")
+    if op.name == "gelu_backward" and op.arg(2, "approximate") == "tanh":
+        return ("square", "tanh", "add", "square", "add", "add", "add")
+    return chain
+
+
+def _chain(op: OpView, chain: tuple[str, ...]) -> Result:
+    """Cost a chain; operands that lie elsewhere than the result are brought there."""
+    shape = max((o.spec for o in op.operands()), key=lambda s: s.elements, default=op.spec())
+    elements = max(op.spec().elements, shape.elements)
+    full = [o for o in op.operands() if o.stored == elements and o.spec.elements == elements]
+    layout = _layout(op, full, elements)
+    moved = sum(o.layout.origin != layout.origin for o in full)
+    smaller = [o for o in op.operands() if o.stored < elements and o.spec.shape != ()]
+    kinds = [o.element for o in full] or [op.element]
+    element = max(kinds, key=lambda kind: kind.bytes) if op.element is Element.BYTE else op.element
+    work = elementwise.pointwise(op.device, Pointwise(
+        n=layout.on_tile, element=element, ops=chain, operands=max(1, len(full)), moved=moved,
+        broadcast=bool(smaller), in_place=op.in_place,
+    ))  # fmt: skip
+    if op.name in _LOSSES and op.spec().elements < elements:
+        return _reduced_loss(op, work.cycles, elements, layout)
+    return result(op, work, layout)
+
+
+def _layout(op: OpView, full: list[Operand], elements: int) -> Layout:
+    """Return where the result lies: in place, else like the operand that is spread best, else evenly."""
+    if not full:
+        even = op.device.spread(elements, op.element)
+        return Layout(float(even), op.node.name)
+    if op.in_place:
+        return full[0].layout
+    return min((o.layout for o in full), key=lambda layout: layout.on_tile)
+
+
+def _reduced_loss(op: OpView, cycles: Cycles, elements: int, layout: Layout) -> Result:
+    work = reduced(op.device, elements, layout.on_tile, op.spec().elements, op.element)
+    return result(op, work.plus(cycles))

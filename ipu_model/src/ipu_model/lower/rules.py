@@ -1,0 +1,34 @@
+"""Which rule costs which aten op."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import lru_cache
+
+from ipu_model.cost import vertices
+from ipu_model.cost.exchange import exchange
+from ipu_model.cost.work import Cycles, Work
+from ipu_model.lower import contractions, images, indexing, moves, pointwise, reductions
+from ipu_model.lower.view import OpView, Result, Rule, result
+
+
+@lru_cache(maxsize=1)
+def all_rules() -> Mapping[str, Rule]:
+    """Return the rule of every aten op that has a formula, by its name without namespace and final underscore."""
+    found: dict[str, Rule] = {}
+    for family in (contractions, pointwise, reductions, images, indexing, moves):
+        found |= family.rules()
+    return found
+
+
+def fallback(op: OpView) -> Result:
+    """Cost an op without a formula: every input comes from other tiles, every element passes through plain code."""
+    specs = [spec for spec in op.specs if spec is not None]
+    inputs = list(op.operands())
+    received = sum(op.spread(o.spec) * o.element.bytes for o in inputs)
+    n = max([op.spread(spec) for spec in specs] + [op.spread(o.spec) for o in inputs], default=0.0)
+    if not specs:
+        return Result((), (None,))
+    compute = vertices.elementwise(op.device, n, op.element, ("plain",), vertices.BINARY)
+    work = Work("fallback", Cycles(compute=compute) + exchange(op.device, received), temporary_bytes=received)
+    return result(op, work)

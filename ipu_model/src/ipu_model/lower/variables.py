@@ -1,0 +1,107 @@
+"""What each trainable tensor costs: accumulation in every micro-batch, the optimiser in every step."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+
+import torch
+
+from ipu_model.capture.aliases import storage_roots
+from ipu_model.cost import update
+from ipu_model.cost.device import Device, Element
+from ipu_model.cost.reduction import reduced
+from ipu_model.cost.update import Updated
+from ipu_model.cost.work import Work
+from ipu_model.graph import Graph, Variable
+from ipu_model.lower.result import VariableCost
+from ipu_model.lower.settings import CostSettings
+from ipu_model.optimiser.spec import Hyper, OptimiserSpec
+from ipu_model.optimiser.structure import rule_for
+
+
+def variable_ipus(graph: Graph) -> dict[str, int]:
+    """Return the IPU on which each variable is first used, by the variable's name; unused ones are on IPU 0."""
+    roots = storage_roots(graph.ops)
+    first: dict[str, int] = {}
+    for node in graph.ops.nodes:
+        placement = node.meta.get("placement")
+        if placement is None:
+            continue
+        for source in node.all_input_nodes:
+            root = roots[source]
+            if root.op == "placeholder" and source is root:
+                first.setdefault(root.name, placement.ipu)
+    return {variable.name: first.get(variable.node, 0) for variable in graph.variables}
+
+
+def accumulation_costs(
+    graph: Graph, settings: CostSettings, accumulator: torch.dtype | None = None
+) -> tuple[VariableCost, ...]:
+    """Return the cost of adding one micro-batch's gradients to the accumulators.
+
+    `accumulator` is their element type (`None`: that of each weight). Trainable tensors without a gradient cost
+    nothing.
+    """
+    ipus = variable_ipus(graph)
+    return tuple(
+        VariableCost(v.name, ipus[v.name], v.spec.elements, update.accumulate(settings.device, tensor))
+        for v, tensor in _updated(graph, accumulator)
+    )
+
+
+def update_costs(
+    graph: Graph,
+    settings: CostSettings,
+    spec: OptimiserSpec,
+    *,
+    accumulates: bool,
+    group_of: Mapping[str, int | None] | None = None,
+) -> tuple[VariableCost, ...]:
+    """Return the cost of one optimiser step for every trainable tensor that has a gradient.
+
+    `group_of` maps variables to parameter groups of `spec` (default: all have the default numbers);
+    `accumulates` tells whether gradient accumulation is above 1.
+    """
+    ipus, groups = variable_ipus(graph), group_of or {}
+    found = []
+    for variable, tensor in _updated(graph, spec.accum_dtype):
+        hyper = spec.hyper(groups.get(variable.name))
+        typed = replace(
+            tensor, accumulates=accumulates, weight_decay=hyper.weight_decay != 0.0 or "weight_decay" in hyper.variable,
+            first=Element.of(spec.velocity_dtype if spec.family.startswith("SGD") else spec.first_dtype),
+            second=Element.of(spec.second_dtype),
+        )  # fmt: skip
+        if not accumulates:
+            typed = replace(typed, accumulator=typed.weight)
+        work = _update(settings.device, typed, spec, hyper, accumulates=accumulates)
+        found.append(VariableCost(variable.name, ipus[variable.name], variable.spec.elements, work))
+    return tuple(found)
+
+
+def _updated(graph: Graph, accumulator: torch.dtype | None) -> Iterator[tuple[Variable, Updated]]:
+    for variable in graph.variables:
+        if variable.name in graph.gradients:
+            weight = Element.of(variable.spec.dtype)
+            kind = weight if accumulator is None else Element.of(accumulator)
+            yield variable, Updated(variable.spec.elements, weight, kind)
+
+
+def _update(device: Device, tensor: Updated, spec: OptimiserSpec, hyper: Hyper, *, accumulates: bool) -> Work:
+    """Return the work of the family's update, the norm of the gradient included where gradients are clipped."""
+    rule = type(rule_for(spec, hyper, accumulates=accumulates)).__name__
+    if rule == "Simple":
+        work = update.sgd(device, tensor)
+    elif rule in ("Combined", "Separate"):
+        work = update.momentum(device, tensor, combined=rule == "Combined")
+    elif rule == "Adam":
+        work = update.adam(device, tensor)
+    elif rule == "Lamb":
+        work = update.lamb(device, tensor)
+    else:
+        centred = spec.family == "RMSPROP_CENTERED"
+        work = update.rmsprop(device, tensor, centred=centred, with_momentum=hyper.may_have_momentum)
+    if spec.max_grad_norm != float("inf"):
+        n = device.spread(tensor.elements, tensor.accumulator)
+        work = work.plus(reduced(device, tensor.elements, n, 1, tensor.accumulator).cycles)
+    return work

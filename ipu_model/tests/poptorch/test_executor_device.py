@@ -1,0 +1,199 @@
+"""Rules on the target, the log of a compilation, backend keys (options reference 3.2, 3.5, 9 and 12)."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import pytest
+import torch
+from executor_support import Net, X, Y, inference, quiet, sgd
+from torch import Tensor, nn
+
+import poptorch
+
+
+def refused(options: poptorch.Options, words: str) -> None:
+    """Check that compiling and calling are refused, and that the model works with other options."""
+    model = Net()
+    for use in ("compile", "__call__"):
+        with pytest.raises(poptorch.Error, match=words):
+            getattr(inference(model, options), use)(X)
+    assert inference(model)(X).shape == (4, 2)
+
+
+@pytest.fixture(autouse=True)
+def _no_simulator_variables(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("POPTORCH_IPU_MODEL", "POPTORCH_SMALL_IPU_MODEL", "POPTORCH_IPU_MODEL_VERSION"):
+        monkeypatch.delenv(name, raising=False)
+
+
+class TestTarget:
+    def test_the_cycle_counter_needs_hardware(self) -> None:
+        refused(quiet().logCycleCount(True), "only supported on actual IPU hardware.*time.perf_counter")
+
+    def test_the_simulator_is_no_offline_target(self) -> None:
+        model = Net()
+        executor = inference(model, quiet().useIpuModel(True).useOfflineIpuTarget())
+        with pytest.raises(
+            poptorch.Error, match=r"IPU model cannot be an offline target.*Use one of the two"
+        ):
+            executor.compile(X)
+
+    @pytest.mark.parametrize("name", ["POPTORCH_IPU_MODEL", "POPTORCH_SMALL_IPU_MODEL"])
+    def test_nor_is_one_from_the_environment_unless_the_options_say_hardware(
+        self, name: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv(name, "1")
+        with pytest.raises(poptorch.Error, match="IPU model cannot be an offline target"):
+            inference(Net(), quiet().useOfflineIpuTarget()).compile(X)
+        inference(Net(), quiet().useIpuModel(False).useOfflineIpuTarget()).compile(X)
+        monkeypatch.setenv(name, "0")
+        inference(Net(), quiet().useOfflineIpuTarget()).compile(X)
+        monkeypatch.setenv(name, "yes")
+        with pytest.raises(poptorch.Error, match=f"{name} must be an integer, not 'yes'"):
+            inference(Net()).compile(X)
+
+    def test_an_offline_target_has_no_device_to_choose(self) -> None:
+        with pytest.raises(poptorch.Error, match=r"useIpuId\(3\) chooses a device"):
+            inference(Net(), quiet().useIpuId(3).useOfflineIpuTarget()).compile(X)
+
+    def test_the_version_of_the_simulator(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("POPTORCH_IPU_MODEL_VERSION", "ipu9")
+        refused_with = quiet().useIpuModel(True)
+        with pytest.raises(
+            poptorch.Error, match="POPTORCH_IPU_MODEL_VERSION must be one of ipu1, ipu2, ipu21"
+        ):
+            inference(Net(), refused_with)(X)
+        assert inference(Net())(X).shape == (4, 2)
+
+    def test_the_log_says_where_the_choice_comes_from(
+        self, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        with caplog.at_level(logging.INFO, logger="poptorch:cpp"):
+            inference(Net(), quiet().useIpuModel(True))(X)
+            monkeypatch.setenv("POPTORCH_IPU_MODEL", "1")
+            inference(Net())(X)
+        assert "From the user configuration: Ipu model: Enabled" in caplog.text
+        assert "From POPTORCH_IPU_MODEL environment variable: Ipu model: Enabled" in caplog.text
+
+
+class TestWarnings:
+    def test_executable_caching(self, caplog: pytest.LogCaptureFixture, tmp_path: Any) -> None:
+        cache = tmp_path / "cache"
+        inference(Net(), quiet().enableExecutableCaching(str(cache)))(X)
+        assert "doesn't work with the IPU model" in caplog.text
+        assert not cache.exists()
+        caplog.clear()
+        inference(Net(), quiet().enableExecutableCaching(str(cache)).enableExecutableCaching(None))(X)
+        assert caplog.text == ""
+
+    def test_several_processes_without_a_cache(self, caplog: pytest.LogCaptureFixture) -> None:
+        options = quiet()
+        options.Distributed.configureProcessId(0, 2)
+        inference(Net(), options)(X)
+        assert "enableExecutableCaching" in caplog.text
+
+    def test_a_setting_forced_by_the_user(self, caplog: pytest.LogCaptureFixture) -> None:
+        options = quiet()
+        options._Popart.set("enableGradientAccumulation", True)
+        inference(Net(), options)(X)
+        assert "enableGradientAccumulation forced by the user" in caplog.text
+
+    def test_the_log_directory_key(self, caplog: pytest.LogCaptureFixture) -> None:
+        options = quiet()
+        options._Popart.set("logDir", "somewhere")
+        inference(Net(), options)(X)
+        assert "use poptorch.Options.logDir" in caplog.text
+
+    def test_a_plain_program_says_nothing(self, caplog: pytest.LogCaptureFixture) -> None:
+        model = Net()
+        executor = poptorch.trainingModel(model, quiet(), sgd(model))
+        executor(X, Y)
+        inference(model)(X)
+        assert caplog.text == ""
+
+
+class TestDebugLines:
+    """Section 12.2."""
+
+    def lines(
+        self, caplog: pytest.LogCaptureFixture, model: nn.Module, options: poptorch.Options, *inputs: Tensor
+    ) -> str:
+        with caplog.at_level(logging.DEBUG, logger="poptorch:cpp"):
+            poptorch.trainingModel(model, options, sgd(model, max_grad_norm=1.0)).compile(*inputs)
+        return caplog.text
+
+    def test_options_and_derived_settings_of_one_ipu(self, caplog: pytest.LogCaptureFixture) -> None:
+        text = self.lines(caplog, Net(), quiet().deviceIterations(2), X, Y)
+        assert "poptorch.Options set device_iterations to value 2" in text
+        assert "enablePipelining set to value 0" in text
+        assert "autoRecomputation" not in text
+
+    def test_derived_settings_of_a_pipeline(self, caplog: pytest.LogCaptureFixture) -> None:
+        model = Net()
+        poptorch.BeginBlock(model.second, ipu_id=1)
+        options = quiet()
+        options.Training.gradientAccumulation(4)
+        text = self.lines(caplog, model, options, X, Y)
+        for line in (
+            "enablePipelining set to "
+            "value 1", "autoRecomputation set to value 3", "virtualGraphMode set to value 1",
+            "enableGradientAccumulation set to "
+            "value 1", "accumulateOuterFragmentSettings.schedule set to value 0",
+        ):  # fmt: skip
+            assert line in text
+
+
+class TestBackendKeys:
+    @pytest.mark.parametrize(
+        ("key", "value", "words"),
+        [
+            ("noSuchKey", True, "Unknown bool option noSuchKey"),
+            ("outlineThreshold", 10, "Unknown uint64 option outlineThreshold.*a float"),
+            ("noSuchKey", 1.5, "Unknown floating point option noSuchKey"),
+            ("noSuchKey", "a", "Unknown string option noSuchKey"),
+            ("noSuchKey", [1], "Unknown set / vector option noSuchKey"),
+            ("noSuchKey", {"a": 1}, "Unknown map option noSuchKey"),
+            ("noSuchKey", object(), "Unknown value type object for option noSuchKey"),
+            ("autoRecomputation", 17, "out of range"),
+        ],
+    )
+    def test_unknown_and_ill_typed_keys_fail_at_compilation(self, key: str, value: Any, words: str) -> None:
+        options = quiet()
+        options._Popart.set(key, value)
+        refused(options, words)
+
+    def test_known_keys_are_accepted(self) -> None:
+        options = quiet()
+        options._Popart.set("outlineThreshold", 10.0)._unfreeze()
+        options._Popart.set("autoRecomputation", 1)
+        assert inference(Net(), options)(X).shape == (4, 2)
+
+    def test_a_key_of_poptorch_itself_is_refused(self) -> None:
+        options = quiet()
+        options._Popart.set("replication_factor", 2)
+        with pytest.raises(AssertionError, match="keys in common"):
+            inference(Net(), options)(X)
+
+
+class TestMissingFeatures:
+    def test_each_names_itself_and_what_works(self) -> None:
+        anchored = quiet()
+        anchored.anchorTensor("g", "Gradient___first.weight")
+        refused(anchored, "Options.anchorTensor is not supported.*Return the tensor")
+        phased = quiet().setExecutionStrategy(poptorch.SerialPhasedExecution("a"))
+        refused(phased, "Phased execution is not supported.*PipelinedExecution")
+
+    def test_training_over_several_processes(self) -> None:
+        options = quiet()
+        options.Distributed.configureProcessId(0, 2)
+        model = Net()
+        with pytest.raises(
+            poptorch.Error, match=r"Training over several processes is not supported.*replicationFactor"
+        ):
+            poptorch.trainingModel(model, options)(X, Y)
+
+
+def test_the_return_type_of_a_call_is_a_plain_tensor() -> None:
+    assert type(inference(Net())(X)) is torch.Tensor

@@ -1,0 +1,426 @@
+"""The optimiser of a running model: setOptimizer, schedulers (optimiser reference, sections 6 and 7)."""
+
+from __future__ import annotations
+
+import copy
+import io
+import logging
+from typing import Any
+
+import pytest
+import torch
+from executor_support import Net, Scale, X, Y, inference, quiet, sgd, training
+from torch import Tensor, nn
+
+import poptorch
+from poptorch import optim
+
+ONES = torch.ones(2)
+R = 0.125  # Powers of two keep the arithmetic exact: the gradient of `Scale` on ones is 1.
+
+
+def scale(optimizer: Any = None, options: poptorch.Options | None = None, **settings: Any) -> Any:
+    """Return a `Scale`, its optimiser (SGD at rate R, or `optimizer(model)`) and its executor."""
+    model = Scale()
+    made = optimizer(model) if optimizer else sgd(model, R, **settings)
+    return model, made, poptorch.trainingModel(model, options or quiet(), made)
+
+
+class TestSetOptimizer:
+    def test_numbers_are_read_when_wrapping_and_at_each_set_optimizer_only(self) -> None:
+        model, optimiser, executor = scale()
+        optimiser.param_groups[0]["lr"] = 4 * R
+        executor(ONES)
+        assert model.weight.item() == 1 - R, "the rate at wrapping"
+        executor(ONES)
+        assert model.weight.item() == 1 - 2 * R
+        executor.setOptimizer(optimiser)
+        executor(ONES)
+        assert model.weight.item() == 1 - 6 * R
+
+    def test_a_call_uses_one_rate_for_all_its_updates(self) -> None:
+        model, optimiser, executor = scale(options=quiet().deviceIterations(2))
+        executor(ONES)
+        optimiser.param_groups[0]["lr"] = 2 * R
+        executor.setOptimizer(optimiser)
+        executor(ONES)
+        assert model.weight.item() == 1 - 2 * R - 4 * R
+
+    @pytest.mark.filterwarnings("ignore:Detected call of `lr_scheduler.step")
+    def test_a_scheduler_and_set_optimizer_after_each_step(self) -> None:
+        model, optimiser, executor = scale()
+        scheduler = torch.optim.lr_scheduler.ExponentialLR(optimiser, gamma=0.5)
+        executor.setOptimizer(optimiser)
+        with pytest.warns(UserWarning, match="lr_scheduler.step"):
+            for _ in range(3):
+                executor(ONES)
+                scheduler.step()
+                executor.setOptimizer(optimiser)
+        assert model.weight.item() == 1 - R - R / 2 - R / 4
+
+    def test_it_moves_no_weights(self) -> None:
+        model, optimiser, executor = scale()
+        executor(ONES)
+        model.weight.data.fill_(5)
+        executor.setOptimizer(optimiser)
+        executor(ONES)
+        assert model.weight.item() == 1 - 2 * R
+
+    @pytest.mark.parametrize("compiled", [False, True])
+    def test_before_compilation_and_while_detached_it_is_kept_for_later(self, compiled: bool) -> None:
+        model, optimiser, executor = scale()
+        if compiled:
+            executor.compile(ONES)
+            executor.detachFromDevice()
+        optimiser.param_groups[0]["lr"] = 2 * R
+        executor.setOptimizer(optimiser)
+        executor(ONES)
+        assert model.weight.item() == 1 - 2 * R
+
+    def test_inference_executors_have_none(self) -> None:
+        with pytest.raises(poptorch.Error, match=r"setOptimizer.*poptorch.trainingModel"):
+            inference(Net()).setOptimizer(sgd(Net()))
+
+    def test_an_optimiser_that_the_device_does_not_know_is_refused_and_the_old_one_goes_on(self) -> None:
+        model, _, executor = scale()
+        executor(ONES)
+        with pytest.raises(AssertionError, match=r"Unsupported optimizer type Adagrad.*SGD, Adam, AdamW"):
+            executor.setOptimizer(torch.optim.Adagrad(model.parameters()))
+        executor(ONES)
+        assert model.weight.item() == 1 - 2 * R
+
+    @pytest.mark.parametrize(
+        ("change", "words"),
+        [
+            (lambda m: optim.AdamW(m.parameters(), lr=R), "Can not replace"),
+            (lambda m: sgd(m, R, use_combined_accum=True, momentum=0.5), "Can not"),
+            (lambda m: sgd(m, R, momentum=0.5), "Can not replace a constant value with a non constant value"),
+            (lambda m: torch.optim.SGD(m.parameters(), lr=R, weight_decay=0.5), "Can not|do not match"),
+            (lambda m: sgd(m, R, max_grad_norm=1.0), "max_grad_norm"),
+        ],
+    )
+    def test_what_is_compiled_in_cannot_change_and_the_model_goes_on(self, change: Any, words: str) -> None:
+        model, _, executor = scale()
+        executor(ONES)
+        with pytest.raises(poptorch.Error, match=words):
+            executor.setOptimizer(change(model))
+        executor(ONES)
+        assert model.weight.item() == 1 - 2 * R
+
+    def test_constants_may_be_made_variable_before_compilation(self) -> None:
+        model = Scale()
+        optimiser = sgd(model, R)
+        optimiser.variable_attrs.markAsVariable("weight_decay")
+        executor = poptorch.trainingModel(model, quiet(), optimiser)
+        executor(ONES)
+        optimiser.param_groups[0]["weight_decay"] = 1.0
+        executor.setOptimizer(optimiser)
+        executor(ONES)
+        assert model.weight.item() == (1 - R) - R * (1 + (1 - R))
+
+    def test_half_accumulators_switch_the_executors_own_options_to_a_running_mean(self) -> None:
+        options = quiet()
+        _, _, executor = scale(options=options, accum_type=torch.float16)
+        strategy = "meanAccumulationAndReplicationReductionStrategy"
+        assert getattr(executor.options.Training, strategy) == poptorch.MeanReductionStrategy.Running
+        assert getattr(options.Training, strategy) == poptorch.MeanReductionStrategy.Post
+        with pytest.raises(AttributeError, match="frozen"):
+            executor.options.Training.gradientAccumulation(2)
+
+    def test_after_compilation_that_switch_is_an_error(self) -> None:
+        model, _, executor = scale(lambda m: optim.AdamW(m.parameters()))
+        executor(ONES)
+        with pytest.raises(ValueError, match=r"Invalid optimizer.*already compiled"):
+            executor.setOptimizer(optim.AdamW(model.parameters(), accum_type=torch.float16))
+
+    def test_loss_scaling_may_change_between_calls_and_does_not_change_results(self) -> None:
+        model, optimiser, executor = scale(momentum=0.5, loss_scaling=4.0)
+        plain, _, other = scale(momentum=0.5)
+        for factor in (4.0, 1024.0, 2.0):
+            optimiser.loss_scaling = factor
+            executor.setOptimizer(optimiser)
+            loss = executor(ONES)[1]
+            assert loss.item() == other(ONES)[1].item()
+        assert model.weight.item() == plain.weight.item()
+
+
+class TestGroups:
+    def make(self) -> tuple[Net, optim.SGD, poptorch.PoplarExecutor]:
+        model = Net()
+        optimiser = optim.SGD(
+            [{"params": model.first.parameters(), "lr": 0.0}, {"params": model.second.parameters()}], lr=0.5
+        )
+        return model, optimiser, poptorch.trainingModel(model, quiet(), optimiser)
+
+    def test_each_group_has_its_numbers(self) -> None:
+        model, optimiser, executor = self.make()
+        first, second = model.first.weight.detach().clone(), model.second.weight.detach().clone()
+        executor(X, Y)
+        assert torch.equal(model.first.weight, first)
+        assert not torch.equal(model.second.weight, second)
+        optimiser.param_groups[0]["lr"] = 0.5
+        executor.setOptimizer(optimiser)
+        executor(X, Y)
+        assert not torch.equal(model.first.weight, first)
+
+    def test_parameters_of_no_group_use_the_defaults(self) -> None:
+        model = Net()
+        optimiser = optim.SGD([{"params": model.first.parameters(), "lr": 0.0}], lr=0.5)
+        executor = poptorch.trainingModel(model, quiet(), optimiser)
+        first, second = model.first.weight.detach().clone(), model.second.weight.detach().clone()
+        executor(X, Y)
+        assert torch.equal(model.first.weight, first)
+        assert not torch.equal(model.second.weight, second)
+
+
+class TestWarnings:
+    def test_attributes_that_appear_later_are_reported_once(self, caplog: pytest.LogCaptureFixture) -> None:
+        _, optimiser, executor = scale()
+        torch.optim.lr_scheduler.ExponentialLR(optimiser, gamma=0.5)
+        for _ in range(2):
+            executor.setOptimizer(optimiser)
+        assert (
+            caplog.text.count("Ignoring unexpected group 0 attribute in SGD2 optimizer: ['initial_lr']") == 1
+        )
+
+    def test_a_scheduler_made_before_wrapping_avoids_it(self, caplog: pytest.LogCaptureFixture) -> None:
+        model = Scale()
+        optimiser = sgd(model)
+        torch.optim.lr_scheduler.ExponentialLR(optimiser, gamma=0.5)
+        executor = poptorch.trainingModel(model, quiet(), optimiser)
+        executor.setOptimizer(optimiser)
+        assert "Ignoring unexpected" not in caplog.text
+
+    def test_relaxed_checks_lower_it_to_debug(self, caplog: pytest.LogCaptureFixture) -> None:
+        _, optimiser, executor = scale(options=quiet().relaxOptimizerAttributesChecks(True))
+        optimiser.param_groups[0]["mine"] = 1
+        executor.setOptimizer(optimiser)
+        assert not [
+            r for r in caplog.records if "Ignoring unexpected" in r.message and r.levelno > logging.DEBUG
+        ]
+
+    def test_code_of_a_subclass_does_not_run(self, caplog: pytest.LogCaptureFixture) -> None:
+        class Mine(optim.SGD):
+            def step(self, closure: Any = None) -> Any:
+                raise RuntimeError("never called")
+
+        model, _, executor = scale(lambda m: Mine(m.parameters(), lr=R))
+        executor(ONES)
+        assert model.weight.item() == 1 - R
+        assert "Poptorch does not run Python optimizer code directly" in caplog.text
+
+
+class TestNativeOptimisers:
+    @pytest.mark.parametrize(
+        "kind", [torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW, torch.optim.RMSprop]
+    )
+    def test_they_are_accepted_and_keep_their_host_state(self, kind: Any) -> None:
+        model, optimiser, executor = scale(lambda m: kind(m.parameters(), lr=R))
+        executor(ONES)
+        assert model.weight.item() != 1
+        assert optimiser.state_dict()["state"] == {}
+
+    def test_their_device_state_starts_anew_whenever_weights_are_uploaded(self) -> None:
+        def native(m: nn.Module) -> Any:
+            return torch.optim.SGD(m.parameters(), lr=R, momentum=0.5)
+
+        model, _, executor = scale(native)
+        executor(ONES)
+        executor.copyWeightsToDevice()
+        executor(ONES)
+        # The upload brought the weight back to 1, and the velocity to 0.
+        assert model.weight.item() == 1 - R
+        executor.detachFromDevice()
+        executor(ONES)
+        assert model.weight.item() == 1 - 2 * R
+
+    def test_poptorchs_keep_it(self) -> None:
+        model, _, executor = scale(momentum=0.5)
+        executor(ONES)
+        executor.detachFromDevice()
+        executor(ONES)
+        assert model.weight.item() == 1 - R - 1.5 * R
+
+
+NAMES = ("Accl1___weight",)
+
+
+class TestState:
+    """The table of section 8.2 of the optimiser reference."""
+
+    def test_before_compilation_there_is_none(self) -> None:
+        _, optimiser, executor = scale(momentum=0.5)
+        state = optimiser.state_dict()
+        assert (state["ipu_state"], state["ipu_param"]) == (None, None)
+        executor.compile(ONES)
+        assert optimiser.state_dict()["ipu_state"] is not None
+
+    def test_on_an_offline_target_neither(self) -> None:
+        _, optimiser, executor = scale(momentum=0.5, options=quiet().useOfflineIpuTarget())
+        executor.compile(ONES)
+        state = optimiser.state_dict()
+        assert (state["ipu_state"], state["ipu_param"]) == (None, None)
+
+    def test_after_compilation_it_is_the_initial_one(self) -> None:
+        _, optimiser, executor = scale(momentum=0.5)
+        executor.compile(ONES)
+        state = optimiser.state_dict()["ipu_state"]
+        assert {name: value.tolist() for name, value in state.items()} == {"Accl1___weight": [0]}
+
+    def test_after_a_run_it_is_the_devices_and_reading_it_transfers_no_weights(self) -> None:
+        _, optimiser, executor = scale(momentum=0.5)
+        executor(ONES)
+        first = optimiser.state_dict()["ipu_state"]
+        executor(ONES)
+        assert first["Accl1___weight"].tolist() == [1]
+        assert optimiser.state_dict()["ipu_state"]["Accl1___weight"].tolist() == [1.5]
+        assert executor.copyWeightsToHostIfNeeded() is True
+
+    def test_plain_sgd_has_empty_state(self) -> None:
+        _, optimiser, executor = scale()
+        executor(ONES)
+        assert optimiser.state_dict()["ipu_state"] == {}
+
+    def test_right_after_loading_it_is_exactly_what_was_loaded(self) -> None:
+        _, optimiser, executor = scale(momentum=0.5)
+        executor(ONES)
+        state = optimiser.state_dict()
+        state["ipu_state"] = {"Accl1___weight": torch.tensor([8.0])}
+        state["ipu_param"] = {}
+        optimiser.load_state_dict(state)
+        now = optimiser.state_dict()
+        assert now["ipu_state"]["Accl1___weight"].tolist() == [8]
+        assert now["ipu_param"] == {}
+
+    def test_it_is_uploaded_at_the_next_run_and_missing_entries_are_reported(
+        self, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        _, optimiser, executor = scale(lambda m: optim.Adam(m.parameters(), lr=R))
+        executor(ONES)
+        state = optimiser.state_dict()
+        state["ipu_state"] = {"Accl1___weight": torch.tensor([8.0])}
+        state["ipu_param"] = None
+        optimiser.load_state_dict(state)
+        executor(ONES)
+        now = optimiser.state_dict()["ipu_state"]
+        assert now["Accl1___weight"].item() == pytest.approx(0.9 * 8 + 0.1)
+        assert set(now) == {"Accl1___weight", "Accl2___weight", "Step___weight"}
+        assert "ignoring missing state Accl2___weight" in caplog.text
+
+    @pytest.mark.parametrize("end", ["detachFromDevice", "destroy"])
+    def test_after_detaching_or_destroying_it_is_the_last_one(self, end: str) -> None:
+        _, optimiser, executor = scale(momentum=0.5)
+        executor(ONES)
+        getattr(executor, end)()
+        assert optimiser.state_dict()["ipu_state"]["Accl1___weight"].tolist() == [1]
+
+    def test_a_checkpoints_rate_counts_until_the_next_set_optimizer(self) -> None:
+        model, optimiser, executor = scale()
+        executor(ONES)
+        checkpoint = copy.deepcopy(optimiser.state_dict())
+        optimiser.param_groups[0]["lr"] = 2 * R
+        executor.setOptimizer(optimiser)
+        optimiser.load_state_dict(checkpoint)
+        executor(ONES)
+        assert model.weight.item() == 1 - 2 * R
+        optimiser.param_groups[0]["lr"] = 2 * R
+        executor.setOptimizer(optimiser)
+        executor(ONES)
+        assert model.weight.item() == 1 - 4 * R
+
+    def test_foreign_or_empty_state_is_refused(self) -> None:
+        model, optimiser, _ = scale()
+        with pytest.raises(RuntimeError, match="because it is empty"):
+            optimiser.load_state_dict({})
+        with pytest.raises(RuntimeError, match="Only IPU optimizer states can be loaded onto the IPU"):
+            optimiser.load_state_dict(torch.optim.SGD(model.parameters(), lr=R).state_dict())
+
+
+class TestResuming:
+    def test_from_a_saved_checkpoint_in_a_new_program(self) -> None:
+        model, optimiser, executor = scale(momentum=0.5)
+        for _ in range(2):
+            executor(ONES)
+        file = io.BytesIO()
+        torch.save({"model": model.state_dict(), "optimiser": optimiser.state_dict()}, file)
+        executor(ONES)
+        file.seek(0)
+        checkpoint = torch.load(file, weights_only=True)
+        resumed, new_optimiser = Scale(), None
+        resumed.load_state_dict(checkpoint["model"])
+        new_optimiser = sgd(resumed, R, momentum=0.5)
+        new_optimiser.load_state_dict(checkpoint["optimiser"])
+        again = poptorch.trainingModel(resumed, quiet(), new_optimiser)
+        again(ONES)
+        assert resumed.weight.item() == model.weight.item()
+
+    def test_the_same_optimiser_in_a_new_executor_continues(self) -> None:
+        model, optimiser, executor = scale(momentum=0.5)
+        executor(ONES)
+        executor.destroy()
+        again = poptorch.trainingModel(model, quiet(), optimiser)
+        again(ONES)
+        assert model.weight.item() == 1 - R - 1.5 * R
+
+    def test_another_optimiser_of_the_kind_takes_the_devices_state_over(self) -> None:
+        model, first, executor = scale(momentum=0.5)
+        executor(ONES)
+        second = sgd(model, 2 * R, momentum=0.5)
+        executor.setOptimizer(second)
+        executor(ONES)
+        assert model.weight.item() == 1 - R - 2 * R * 1.5
+        assert first.state_dict()["ipu_state"]["Accl1___weight"].tolist() == [1], (
+            "what it was when it was replaced"
+        )
+        assert second.state_dict()["ipu_state"]["Accl1___weight"].tolist() == [1.5]
+
+    def test_unless_it_brings_its_own(self) -> None:
+        model, first, executor = scale(momentum=0.5)
+        executor(ONES)
+        state = copy.deepcopy(first.state_dict())
+        state["ipu_state"]["Accl1___weight"].fill_(4)
+        second = sgd(model, R, momentum=0.5)
+        second.load_state_dict(state)
+        executor.setOptimizer(second)
+        executor(ONES)
+        assert model.weight.item() == 1 - R - R * (0.5 * 4 + 1)
+
+    def test_a_pickled_optimiser_uploads_its_state_when_attached(self) -> None:
+        model, optimiser, executor = scale(momentum=0.5)
+        executor(ONES)
+        twin_model, twin_optimiser = copy.deepcopy((model, optimiser))
+        assert twin_optimiser.param_groups[0]["params"][0] is twin_model.weight
+        second = poptorch.trainingModel(twin_model, quiet(), twin_optimiser)
+        executor(ONES)
+        second(ONES)
+        assert twin_model.weight.item() == model.weight.item()
+
+
+def test_clipping_limits_the_norm_over_all_weights() -> None:
+    model = Net()
+    plain = copy.deepcopy(model)
+    executor = poptorch.trainingModel(model, quiet(), sgd(model, 1.0, max_grad_norm=0.01))
+    executor(X, Y)
+    plain(X, Y)[1].backward()
+    torch.nn.utils.clip_grad_norm_(plain.parameters(), 0.01)
+    for ours, theirs in zip(model.parameters(), plain.parameters()):
+        assert theirs.grad is not None
+        torch.testing.assert_close(ours.detach(), (theirs - theirs.grad).detach(), rtol=1e-4, atol=1e-6)
+
+
+def test_default_training_uses_plain_sgd() -> None:
+    model = nn.Sequential(nn.Linear(1, 1))
+
+    class WithLoss(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.body = model
+
+        def forward(self, x: Tensor) -> Tensor:
+            return poptorch.identity_loss(self.body(x), "sum")
+
+    before = model[0].weight.item()
+    executor = poptorch.trainingModel(WithLoss(), quiet())
+    executor(torch.ones(1, 1))
+    assert model[0].weight.item() == pytest.approx(before - 0.01)
+    assert training(Scale()) is not None

@@ -1,0 +1,165 @@
+"""Random numbers on the device (executor reference, section 13)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from executor_support import inference, quiet, training
+from torch import Tensor, nn
+
+import poptorch
+
+ROWS = torch.zeros(4)
+
+
+class Noise(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return x + torch.rand(x.shape)
+
+
+class Dropped(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(64))
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        out = nn.functional.dropout(self.weight * x, 0.5, training=True)
+        return out, poptorch.identity_loss(out, "sum")
+
+
+def seeded(seed: int = 7) -> poptorch.Options:
+    return quiet().randomSeed(seed)
+
+
+def test_the_seed_also_seeds_the_host_at_once() -> None:
+    seeded(11)
+    drawn = torch.rand(3)
+    torch.manual_seed(11)
+    assert torch.equal(drawn, torch.rand(3))
+
+
+def test_equal_seeds_give_equal_sequences_and_others_do_not() -> None:
+    first, second, other = (inference(Noise(), seeded(seed)) for seed in (7, 7, 8))
+    for _ in range(2):
+        drawn = first(ROWS)
+        assert torch.equal(drawn, second(ROWS))
+        assert not torch.equal(drawn, other(ROWS))
+
+
+def test_without_a_seed_two_executors_differ() -> None:
+    assert not torch.equal(inference(Noise())(ROWS), inference(Noise())(ROWS))
+
+
+def test_the_stream_advances_across_calls_micro_batches_and_replicas() -> None:
+    executor = inference(Noise(), seeded().deviceIterations(2).replicationFactor(2))
+    drawn = [*executor(ROWS).tolist(), *executor(ROWS).tolist()]
+    assert len(set(drawn)) == 8
+
+
+def test_each_micro_batch_of_a_step_drops_other_elements() -> None:
+    options = seeded().outputMode(poptorch.OutputMode.All)
+    options.Training.gradientAccumulation(4)
+    rows = training(Dropped(), options)(torch.ones(4, 64))[0]
+    assert len({tuple(row.tolist()) for row in rows}) == 4
+    assert (rows == 0).float().mean().item() == pytest.approx(0.5, abs=0.15)
+
+
+def test_forward_and_backward_use_the_same_mask() -> None:
+    model = Dropped()
+    executor = training(model, seeded(), lr=1.0)
+    out, _ = executor(torch.ones(64))
+    assert torch.equal(1 - model.weight.detach(), out), "the gradient is 2 where an element was kept"
+
+
+def test_the_hosts_generator_is_left_alone() -> None:
+    executor = inference(Noise(), seeded())
+    before = torch.get_rng_state()
+    executor(ROWS)
+    executor(ROWS)
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_the_hosts_generator_does_not_reach_the_device() -> None:
+    class Seeds(Noise):
+        def forward(self, x: Tensor) -> Tensor:
+            torch.manual_seed(0)
+            return super().forward(x)
+
+    executor = inference(Seeds(), seeded())
+    assert not torch.equal(executor(ROWS), executor(ROWS))
+
+
+@pytest.mark.parametrize(
+    ("draw", "mean"),
+    [
+        (lambda x: torch.rand_like(x), 0.5), (lambda x: torch.randn(x.shape), 0.0),
+        (lambda x: x.uniform_(2, 4), 3.0),
+        (lambda x: torch.bernoulli(torch.full_like(x, 0.3)), 0.3),
+        (lambda x: torch.distributions.Normal(torch.zeros(x.shape), 1.0).rsample(), 0.0),
+    ],
+)  # fmt: skip
+def test_distributions_are_those_of_the_host(draw: Any, mean: float) -> None:
+    class Draws(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return draw(x * 1)
+
+    assert inference(Draws(), seeded())(torch.zeros(4000)).mean().item() == pytest.approx(mean, abs=0.1)
+
+
+class TestState:
+    def test_before_the_first_run_it_is_what_was_asked_for(self) -> None:
+        without, with_seed = inference(Noise()), inference(Noise(), seeded(5))
+        for executor in (without, with_seed):
+            executor.compile(ROWS)
+        assert without.rng_state is None
+        assert with_seed.rng_state == [5]
+
+    def test_after_a_run_it_is_the_seed_and_the_states_words(self) -> None:
+        executor = inference(Noise(), seeded(5))
+        executor(ROWS)
+        state = executor.rng_state
+        assert state is not None
+        assert state[0] == 5
+        assert len(state) > 1
+        assert all(type(word) is int for word in state)
+
+    def test_setting_it_repeats_a_sequence(self) -> None:
+        executor = inference(Noise(), seeded())
+        executor(ROWS)
+        state = executor.rng_state
+        second = executor(ROWS)
+        executor.rng_state = state
+        assert torch.equal(executor(ROWS), second)
+
+    def test_setting_copies_the_list(self) -> None:
+        executor = inference(Noise())
+        executor.compile(ROWS)
+        state = [3]
+        executor.rng_state = state
+        state.append(4)
+        assert executor.rng_state == [3]
+
+    def test_it_moves_from_one_executor_to_another(self) -> None:
+        first, second = inference(Noise()), inference(Noise())
+        first(ROWS)
+        second.compile(ROWS)
+        second.rng_state = first.rng_state
+        assert torch.equal(first(ROWS), second(ROWS))
+
+    @pytest.mark.parametrize("explicitly", [False, True])
+    def test_detaching_in_the_middle_does_not_change_the_sequence(self, explicitly: bool) -> None:
+        straight, interrupted = inference(Noise(), seeded()), inference(Noise(), seeded())
+        assert torch.equal(straight(ROWS), interrupted(ROWS))
+        interrupted.detachFromDevice()
+        if explicitly:
+            interrupted.attachToDevice()
+        assert torch.equal(straight(ROWS), interrupted(ROWS))
+
+    def test_a_new_compilation_starts_from_the_seed(self) -> None:
+        executor = inference(Noise(), seeded())
+        first = executor(ROWS)
+        executor(ROWS)
+        executor.destroy()
+        assert torch.equal(executor(ROWS), first)

@@ -50,13 +50,18 @@ def show(figure: Figure, description: str) -> None:
     The description is the picture's alternative text too, but few front ends hand that on to a screen reader:
     so it is there to read, for everybody.
     """
+    image = {"alt": description, "width": SHOWN_WIDTH}
+    _display({"image/png": png(figure), "text/plain": description}, {"image/png": image})
+    caption = f"Figure: {description}"
+    _display({"text/markdown": f"*{caption}*", "text/plain": caption}, {})
+
+
+def png(figure: Figure) -> bytes:
+    """Return the figure as a PNG in the course's resolution."""
     with matplotlib.rc_context(STYLE):
         buffer = io.BytesIO()
         figure.savefig(buffer, format="png", dpi=DOTS_PER_INCH, bbox_inches="tight")
-    image = {"alt": description, "width": SHOWN_WIDTH}
-    _display({"image/png": buffer.getvalue(), "text/plain": description}, {"image/png": image})
-    caption = f"Figure: {description}"
-    _display({"text/markdown": f"*{caption}*", "text/plain": caption}, {})
+    return buffer.getvalue()
 
 
 def _display(data: dict[str, Any], metadata: dict[str, Any]) -> None:

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import sys
 from dataclasses import dataclass
+from importlib import import_module
 from importlib.resources import files
 from typing import Any
 
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
-
 from ipu_model.errors import Error
+
+# The standard library's reader on Python 3.11 and later; the package it came from on 3.10.
+_toml: Any = import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")
 
 
 @dataclass(frozen=True)
@@ -38,9 +37,10 @@ def parse(text: str, name: str) -> dict[str, Any]:
         Error: the text is not TOML.
     """
     try:
-        return tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+        found: dict[str, Any] = _toml.loads(text)
+    except _toml.TOMLDecodeError as error:
         raise Error(f"{name} is not valid TOML: {error}.") from error
+    return found
 
 
 def fact(entry: object, where: str) -> Fact:

@@ -73,9 +73,10 @@ class Chip:
 
 @dataclass(frozen=True)
 class System:
-    """IPUs of one kind with their links and hosts; a machine is one gateway (or PCIe slot) with `ipus_per_machine`.
+    """IPUs of one kind with their links and hosts.
 
-    Link rates count one direction. Rates and streaming memory of "one machine" are shared by its IPUs.
+    A machine is one gateway (or PCIe slot) with `ipus_per_machine`; host links and streaming memory are those of
+    one machine and shared by its IPUs. Link rates count one direction.
 
     Raises:
         Error: a number that no system can have.
@@ -169,8 +170,8 @@ def system_with(chip_name: str, ipus: int) -> System:
     if not fitting:
         largest = max(systems, key=lambda s: s.ipus)
         raise Error(
-            f"No system has {ipus} IPUs of the kind {wanted.name}: the largest is {largest.name} with {largest.ipus}. "
-            "Use fewer replicas, or fewer IPUs a replica."
+            f"No system has {ipus} IPUs of the kind {wanted.name}: the largest is {largest.name} with "
+            f"{largest.ipus}. Use fewer replicas, or fewer IPUs a replica."
         )
     return min(fitting, key=lambda s: s.ipus)
 

@@ -90,9 +90,9 @@ MISTAKES = {
         poptorch.Error, "shape of a result depends on data", "mask", options(),
         loss=lambda out, y: F.cross_entropy(out[y > 1], y[y > 1]),
     ),
-    "a "
-    "missing "
-    "argument": Mistake(poptorch.Error, "Mandatory parameter y missing", "forward takes (x: ", options(), (X,)),
+    "a missing argument": Mistake(
+        poptorch.Error, "Mandatory parameter y missing", "forward takes (x: ", options(), (X,)
+    ),
     "an op outside the blocks": Mistake(
         poptorch.Error, "No active Block", "entering the last block again", options(),
         loss=lambda out, y: _after_a_block(out, y),
@@ -103,7 +103,7 @@ MISTAKES = {
     ),
     "too many IPUs": Mistake(
         poptorch.Error, r"Too many IPUs requested \(256\)", "fewer replicas",
-        options(replicationFactor=128, accumulation=3), (torch.ones(384, 3), torch.zeros(384, dtype=torch.int64)),
+        options(replicationFactor=128, accumulation=3), (torch.ones(384, 3), torch.zeros(384).long()),
     ),
     "an offline target": Mistake(
         AssertionError, "run a model on an offline device", "compile", options().useOfflineIpuTarget()

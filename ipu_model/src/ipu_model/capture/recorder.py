@@ -43,7 +43,7 @@ class Recorder(TorchDispatchMode):
     """
 
     def __init__(self, trace: Trace, origins: Origins) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]  # torch does not type it
         self.trace = trace
         self.origins = origins
         self.graph = trace.nodes
@@ -101,13 +101,12 @@ class Recorder(TorchDispatchMode):
         self._values[id(fake)] = value
         return fake
 
-    def _stays_on_host(self, func: Any, args: Any, kwargs: Any) -> bool:
+    def _stays_on_host(self, func: Any, tensors: list[Tensor]) -> bool:
         """Return whether an op concerns only tensors that never reached the device; it then runs at once.
 
         Raises:
             Error: it mixes such tensors with those of the device.
         """
-        tensors = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
         if func in _LIFTS:
             # Only constructors that are torch functions make tensors of the device: torch.tensor, not
             # torch.LongTensor.
@@ -128,20 +127,22 @@ class Recorder(TorchDispatchMode):
             return value.item()
 
     def first_op(self) -> torch.fx.Node:
-        for node in self.graph.nodes:
-            if node.op not in ("placeholder", "get_attr"):
-                return node
-        return self.graph._root
+        ops = (node for node in self.graph.nodes if node.op not in ("placeholder", "get_attr"))
+        first: torch.fx.Node = next(ops, self.graph._root)
+        return first
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         if func in NOT_RECORDED or func.namespace == "profiler":
             return func(*args, **kwargs)
-        if self._stays_on_host(func, args, kwargs):
+        tensors = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
+        any_real = not all(isinstance(tensor, FakeTensor) for tensor in tensors)
+        if any_real and self._stays_on_host(func, tensors):
             with modes_disabled():
                 return func(*args, **kwargs)
         where = self._place(func)
-        args, kwargs = tree_map_only(Tensor, self._stand_in, (args, kwargs))
+        if any_real:
+            args, kwargs = tree_map_only(Tensor, self._stand_in, (args, kwargs))
         number = self._constant_item(func, args)
         if number is not None:
             return number

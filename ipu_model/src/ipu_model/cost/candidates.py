@@ -1,4 +1,4 @@
-"""From a way of splitting a contraction over tiles to cycles and memory, for many candidate splits at once."""
+"""From ways of splitting a contraction over tiles to cycles and memory, many candidates at once."""
 
 from __future__ import annotations
 
@@ -6,19 +6,19 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ipu_model.cost import matrix_vertices as vertices
 from ipu_model.cost.device import Device
-from ipu_model.cost.matrix_vertices import Array
+from ipu_model.cost.matrix_vertices import Array, Mask
 
-# More partials than these in one or two stages would make too many messages (PopLibs lib/poplin/ConvReducePlan.cpp).
+# More partials than these in one or two stages would make too many messages (PopLibs
+# lib/poplin/ConvReducePlan.cpp).
 MOST_IN_ONE_STAGE, MOST_IN_TWO_STAGES = 16, 125
 
 
 @dataclass(frozen=True)
 class Numbers:
-    """How the numbers of a contraction are kept: bytes of operands and partials, matrix units and channel groups."""
+    """How numbers are kept and multiplied: bytes of operands and partials, matrix units, channel groups."""
 
     element_bytes: int
     partial_bytes: int
@@ -31,9 +31,10 @@ class Split:
     """Candidate splits of one method: arrays of equal length, sizes in elements of the busiest tile.
 
     `vertex` is in tile cycles; `inputs` and `weights` are what a tile needs, `results` what it computes;
-    `field`, `ins`, `outs` and `groups` are into how many parts field, input channels (the reduction), output channels
-    and conv groups are cut; `copies` are the elements that a tile rearranges beforehand, one array for each operand.
-    The vector unit (`vector_unit`) writes results in their final type, the matrix unit writes partials.
+    `field`, `ins`, `outs` and `groups` are into how many parts field, input channels (the reduction), output
+    channels and conv groups are cut; `copies` are the elements that a tile rearranges beforehand, one array
+    for each operand. The vector unit (`vector_unit`) writes results in their final type, the matrix unit
+    writes partials.
     """
 
     method: str
@@ -52,7 +53,7 @@ class Split:
 
 @dataclass(frozen=True)
 class Candidates:
-    """What each candidate split costs: cycles, exchange phases, temporary bytes and results on the busiest tile."""
+    """What each candidate costs: cycles, exchange phases, temporary bytes, results on the busiest tile."""
 
     split: Split
     compute: Array
@@ -98,7 +99,7 @@ def _copy_cycles(moved: Array, device: Device) -> Array:
 
 
 def _operand_bytes(split: Split, device: Device) -> Array:
-    """Return the bytes that a tile receives, those of inputs that neighbours share counted once for all of them.
+    """Return the bytes that a tile receives; neighbours that share inputs receive them at once.
 
     A tile has its part of each operand already. Two neighbours that share an exchange bus and need the same
     inputs (because output channels are split evenly over them) receive them together.
@@ -112,7 +113,7 @@ def _operand_bytes(split: Split, device: Device) -> Array:
 
 @dataclass(frozen=True)
 class Reduction:
-    """Cycles of adding up partials over tiles, exchange phases, and what the busiest tile holds afterwards."""
+    """Cycles and phases of adding up partials over tiles, and what the busiest tile holds afterwards."""
 
     compute: Array
     exchange: Array
@@ -124,7 +125,7 @@ class Reduction:
         fixed = device.sync_cycles + device.constants.exchange_fixed_cycles
         return self.compute + self.exchange + self.phases * fixed
 
-    def replaced(self, other: Reduction, where: NDArray[np.bool_]) -> Reduction:
+    def replaced(self, other: Reduction, where: Mask) -> Reduction:
         """Return this reduction with the candidates of `other` where `where` holds."""
         return Reduction(
             np.where(where, other.compute, self.compute),
@@ -139,9 +140,9 @@ def reduction(
 ) -> Reduction:
     """Add up `results` partials a tile over `depth` tiles, in as many stages as are fastest.
 
-    A stage adds at most `MOST_IN_ONE_STAGE` partials, two at most `MOST_IN_TWO_STAGES`, to bound the number of
-    messages. Without partials of other tiles, fp32 results of fp16 operands are only converted. Exchange is
-    without the fixed cycles of its phases.
+    A stage adds at most `MOST_IN_ONE_STAGE` partials, two at most `MOST_IN_TWO_STAGES`, to bound the number
+    of messages. Without partials of other tiles, fp32 results of fp16 operands are only converted. Exchange
+    is without the fixed cycles of its phases.
     """
     alone = depth <= 1
     best = _alone(results, numbers) if converted else _nothing(results)

@@ -1,4 +1,4 @@
-"""Convolutions and matrix products: what the cheapest plan over the tiles costs, whatever surrounds it included."""
+"""Convolutions and matrix products: what the fastest plan over the tiles costs."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SERIAL_STEPS = (2, 4, 8, 16, 32, 64)
 
 @dataclass(frozen=True)
 class Precision:
-    """What a program asks of a contraction: half partials, and the share of tile memory for temporary data."""
+    """What a program asks of a contraction: half partials, and a share of tile memory for temporaries."""
 
     half_partials: bool = False
     proportion: float = DEFAULT_PROPORTION
@@ -35,8 +35,9 @@ class Precision:
 def contraction(problem: Problem, device: Device, precision: Precision = Precision()) -> Work:
     """Return the work of the fastest plan whose temporary memory keeps within the proportion of a tile's.
 
-    If the plan that is fastest of all does not, plans in serial slices compete with tighter ones. If none does, the
-    bound is doubled until it is twice the tile's memory, then dropped. A proportion of 0 asks for the least memory.
+    If the plan that is fastest of all does not, plans in serial slices compete with tighter ones. If none
+    does, the bound is doubled until it is twice the tile's memory, then dropped. A proportion of 0 asks for
+    the least memory.
     """
     if problem.flops == 0:
         return Work("contraction")
@@ -137,12 +138,17 @@ def _work(problem: Problem, device: Device, plan: Plan) -> Work:
         if problem.positions == 1 and problem.pixels > problem.samples:
             # One position in stride x stride has a gradient, the others are filled with zeros.
             outputs *= problem.pixels / problem.samples
-            element = Element.HALF if problem.element_bytes == 2 else Element.FLOAT
-            cycles = cycles + Cycles(compute=vertices.fill(device, outputs, element))
+            element = _element(problem)
+            filled = device.spread(problem.output_elements, element)
+            cycles = cycles + Cycles(compute=vertices.fill(device, filled, element))
     return Work(
         family="contraction", cycles=cycles, temporary_bytes=plan.temporary, flops=problem.flops,
         outputs_on_busiest_tile=outputs, plan=plan.text,
     )  # fmt: skip
+
+
+def _element(problem: Problem) -> Element:
+    return Element.HALF if problem.element_bytes == 2 else Element.FLOAT
 
 
 def _length(problem: Problem, axis: str) -> int:
@@ -157,8 +163,8 @@ def _slice_of(problem: Problem, axis: str, count: int) -> Problem:
 
 
 def _repeated(problem: Problem, step: Work, axis: str, count: int, device: Device) -> Work:
-    """Return `count` steps, each with taking its slice and putting its results in place (or adding them up)."""
-    element = Element.HALF if problem.element_bytes == 2 else Element.FLOAT
+    """Return `count` steps, each taking its slice and putting its results in place or adding them up."""
+    element = _element(problem)
     sliced = device.spread(problem.weight_elements // count, element)
     around = vertices.dynamic_slice(device, 1, sliced, element)
     reduced = {Pass.FORWARD: "in", Pass.DATA_GRADIENT: "out", Pass.WEIGHT_GRADIENT: "batch"}[problem.which]

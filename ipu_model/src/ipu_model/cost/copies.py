@@ -9,14 +9,14 @@ from ipu_model.cost.work import Cycles, Work
 
 
 def rearrange(device: Device, n: float, element: Element) -> Cycles:
-    """Return the cycles of giving n elements of the busiest tile another order across tiles and inside them."""
+    """Return the cycles of giving n elements of the busiest tile another order, across and inside tiles."""
     constants, moved = device.constants, n * element.bytes
     compute = constants.layout_copy_cycles_per_byte * moved + constants.layout_copy_fixed_cycles
     return Cycles(compute=compute) + exchange(device, moved)
 
 
 def weight_transpose(device: Device, weight_bytes: float) -> Cycles:
-    """Return the cycles of flipping and transposing a weight tensor of so many bytes, spread over all tiles."""
+    """Return the cycles of transposing a weight tensor of so many bytes, spread over all tiles."""
     share = weight_bytes / device.chip.tiles
     compute = device.constants.weight_transpose_cycles_per_byte * share
     return Cycles(compute=compute) + exchange(device, share)
@@ -45,7 +45,7 @@ def filled(device: Device, n: float, element: Element) -> Work:
 
 
 def copied(device: Device, n: float, element: Element, *, moved: float = 0.0) -> Work:
-    """Return the work of copying n elements inside the busiest tile, `moved` of which come from other tiles."""
+    """Return the work of copying n elements on the busiest tile, `moved` of them from other tiles."""
     cycles = Cycles(compute=vertices.copy(device, n, element))
     if moved:
         cycles = cycles + exchange(device, moved * element.bytes)

@@ -1,4 +1,4 @@
-"""What formulas are evaluated for: a chip, and the constants that no document gives; and kinds of elements."""
+"""What formulas are evaluated for: a chip with calibrated constants, and kinds of elements."""
 
 from __future__ import annotations
 

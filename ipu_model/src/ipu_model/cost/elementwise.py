@@ -1,4 +1,4 @@
-"""Element-wise work: every element of the result depends on one element of each operand (or a broadcast one)."""
+"""Element-wise work: an element of the result depends on one element of each operand."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from ipu_model.cost.work import Cycles, Work
 class Pointwise:
     """One element-wise op on `n` elements of the busiest tile.
 
-    `ops` is the chain of `vertices.VECTOR_OPS` that is computed for each vector; `operands` how many tensors of the
-    full size it reads, `moved` how many of those lie elsewhere and are exchanged first; `broadcast` whether a value
-    for each channel takes part, instead of (or besides) full tensors.
+    `ops` is the chain of `vertices.VECTOR_OPS` that is computed for each vector; `operands` how many tensors
+    of the full size it reads, `moved` how many of those lie elsewhere and are exchanged first; `broadcast`
+    whether a value for each channel takes part, instead of (or besides) full tensors.
     """
 
     n: float

@@ -80,7 +80,7 @@ def _split(
 
 
 def ordered(device: Device, elements: int, n: float, rows: int, element: Element) -> Work:
-    """Return the work of sorting rows (or finding their k largest): a bitonic network of compare-and-swap steps."""
+    """Return the work of sorting rows, or finding their largest: a bitonic network of comparisons."""
     length = max(2, math.ceil(elements / max(1, rows)))
     steps = math.ceil(math.log2(length))
     rounds = steps * (steps + 1) // 2

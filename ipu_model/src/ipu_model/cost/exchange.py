@@ -1,4 +1,4 @@
-"""Moving data between tiles of one IPU: bytes at the tile's rate, and what every exchange takes however small."""
+"""Moving data between tiles of one IPU: bytes at the tile's rate, and a fixed part."""
 
 from __future__ import annotations
 

@@ -1,11 +1,12 @@
 """Tile cycles of the vertices that plans of contractions are made of, for many candidate plans at once.
 
-PopLibs' formulas (lib/poplin/PerformanceEstimation.hpp) for six workers, on arrays of candidates. Symbols: F field
-elements on the tile (output positions, batch included), Gi and Go groups of input and output channels, U matrix
-units, W cycles to load a block of weights.
+PopLibs' formulas (lib/poplin/PerformanceEstimation.hpp) for six workers, on arrays of candidates. Symbols: F
+field elements on the tile (output positions, batch included), Gi and Go groups of input and output channels,
+U matrix units, W cycles to load a block of weights.
 
-The planner of the real stack takes the cheapest plan it finds, so a vertex that is slower for less work would never be
-used as such: a worker of two elements counts as one of three, rows are dealt out whole or cut, whichever is faster.
+The planner of the real stack takes the cheapest plan it finds, so a vertex that is slower for less work would
+never be used as such: a worker of two elements counts as one of three, rows are dealt out whole or cut,
+whichever is faster.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 Array: TypeAlias = NDArray[np.float64]
+Mask: TypeAlias = NDArray[np.bool_]
 
 WORKERS = 6
 
@@ -24,7 +26,7 @@ _MORE_PIECES = np.array([0.0, 1.0, 1.0, 1.0, 2.0, 2.0])
 
 
 def weight_load_cycles(units: int) -> int:
-    """Return the cycles of loading the weights of all units, 32 bytes each (16 fp16 or 8 fp32), 8 bytes a cycle."""
+    """Return the cycles of loading all units' weights, 32 bytes each (16 fp16 or 8 fp32), 8 a cycle."""
     return units * 32 // 8
 
 
@@ -38,7 +40,7 @@ def pointwise_worker(elements: Array, element_bytes: int) -> Array:
 
 
 def pointwise(field: Array, gi: Array, go: Array, groups: Array, units: int, element_bytes: int) -> Array:
-    """Return tile cycles of the 1 x 1 vertex: F field elements, Gi x Go channel groups, so many conv groups."""
+    """Return tile cycles of the 1 x 1 vertex: F field elements, Gi x Go channel groups, conv groups."""
     most, least = np.ceil(field / WORKERS), np.floor(field / WORKERS)
     worker = pointwise_worker(most, element_bytes)
     inner = np.maximum(WORKERS * worker, WORKERS * pointwise_worker(least, element_bytes) + 14)
@@ -49,21 +51,23 @@ def pointwise(field: Array, gi: Array, go: Array, groups: Array, units: int, ele
     load = weight_load_cycles(units)
     first_group = 11 + go * (18 + 7 + load + first)
     other_groups = (gi - 1) * (15 + go * (19 + 6 + load + other))
-    return 50 + WORKERS * (7 + 3 * (gi * groups - 1)) + groups * (13 + other_groups + first_group)
+    cycles: Array = 50 + WORKERS * (7 + 3 * (gi * groups - 1)) + groups * (13 + other_groups + first_group)
+    return cycles
 
 
 def row_worker(rows: Array, width: Array, element_bytes: int) -> Array:
-    """Return thread cycles of the longest worker that gets its share of `rows` rows of `width` field elements."""
+    """Return thread cycles of the worker with the largest share of `rows` rows of `width` elements."""
     per_piece, per_element = (16, 4) if element_bytes == 2 else (15, 8)
     whole = np.ceil(rows / WORKERS)
     pieces = np.floor(rows / WORKERS) + _MORE_PIECES[(rows % WORKERS).astype(np.int64)]
     cut = per_piece * pieces + per_element * np.ceil(rows * width / WORKERS)
-    return 17 + np.minimum(cut, per_piece * whole + per_element * whole * width)
+    cycles: Array = 17 + np.minimum(cut, per_piece * whole + per_element * whole * width)
+    return cycles
 
 
 def rowwise(
-    rows: Array, width: Array, field: Array, gi: Array, go: Array, groups: Array, kernel: tuple[int, int], units: int,
-    element_bytes: int,
+    rows: Array, width: Array, field: Array, gi: Array, go: Array, groups: Array, kernel: tuple[int, int],
+    units: int, element_bytes: int,
 ) -> Array:  # fmt: skip
     """Return tile cycles of the n x 1 vertex for a kernel of `kernel` positions (rows, columns).
 
@@ -75,7 +79,8 @@ def rowwise(
     inner = ky * (14 + kx * (12 + load + 18)) + ky * kx * (WORKERS * worker + 9)
     zeroing = WORKERS * (np.ceil(field * units / (2 * WORKERS)) + 5) * go
     per_group = 17 * go + 6 * (go - 1) + 1 + 6 + 16 + gi * (14 + go * (14 + inner)) + zeroing
-    return 109 + 54 + 57 - 6 + 1 + groups * per_group
+    cycles: Array = 109 + 54 + 57 - 6 + 1 + groups * per_group
+    return cycles
 
 
 def windowed(rows: Array, width: Array, blocks: Array, kernel: tuple[int, int], passes: int) -> Array:
@@ -87,31 +92,38 @@ def windowed(rows: Array, width: Array, blocks: Array, kernel: tuple[int, int], 
     row = 15 + np.maximum(width - 5, 0)
     steps = kernel[0] * -(-kernel[1] // 4)
     load = 16 + 21 + WORKERS * 11
-    return 28 + blocks * (15 + steps * (20 + load + WORKERS * passes * whole * row))
+    cycles: Array = 28 + blocks * (15 + steps * (20 + load + WORKERS * passes * whole * row))
+    return cycles
 
 
 def dot_products(outputs: Array, length: Array, element_bytes: int) -> Array:
     """Return tile cycles of the HMAC vertex: `outputs` results, each a product of two vectors of `length`."""
     width = 4 if element_bytes == 2 else 2
     share = np.ceil(outputs / WORKERS)
-    return 60 + 48 + WORKERS * share * (14 + np.ceil(length / width) * (1 if element_bytes == 2 else 2))
+    cycles: Array = (
+        60 + 48 + WORKERS * share * (14 + np.ceil(length / width) * (1 if element_bytes == 2 else 2))
+    )
+    return cycles
 
 
 def channelwise(outputs: Array, length: Array, element_bytes: int) -> Array:
-    """Return tile cycles of the VMAC vertex: each result sums `length` products, a vector of channels at a time."""
+    """Return tile cycles of the VMAC vertex: `length` products a result, a vector of results at a time."""
     width = 4 if element_bytes == 2 else 2
-    return 60 + 48 + WORKERS * np.ceil(outputs / (WORKERS * width)) * (7 + length)
+    cycles: Array = 60 + 48 + WORKERS * np.ceil(outputs / (WORKERS * width)) * (7 + length)
+    return cycles
 
 
 def reduce_stage(outputs: Array, depth: Array) -> Array:
     """Return tile cycles of adding `depth` partials for each of `outputs` results on a tile, four at a time.
 
-    PopLibs' estimate has eight at a time for fp16 partials; four are nearer to the published 4096 x 4096 x 1024
-    product with half partials, whose partials are widened to fp32 to be added.
+    PopLibs' estimate has eight at a time for fp16 partials; four are nearer to the published 4096 x 4096 x
+    1024 product with half partials, whose partials are widened to fp32 to be added.
     """
-    return 33 + WORKERS * (20 + (2 * depth + 9) * np.ceil(np.ceil(outputs / 4) / WORKERS))
+    cycles: Array = 33 + WORKERS * (20 + (2 * depth + 9) * np.ceil(np.ceil(outputs / 4) / WORKERS))
+    return cycles
 
 
 def cast_stage(outputs: Array) -> Array:
     """Return tile cycles of converting fp32 partials to fp16 results."""
-    return 12 + WORKERS * (37 + 2 * np.ceil(np.ceil(outputs / WORKERS) / 4))
+    cycles: Array = 12 + WORKERS * (37 + 2 * np.ceil(np.ceil(outputs / WORKERS) / 4))
+    return cycles

@@ -1,8 +1,8 @@
 """Normalisation over batches, groups of channels or features, forward and backward.
 
-PopLibs lowers them to whole passes over the tensor (one multiplication or addition with a value for each channel) and
-to reductions (lib/poplin/Norms.cpp, lib/popnn): training forward has four passes and a joint reduction of sums and
-squares, backward about ten passes and four reductions, inference two passes.
+PopLibs lowers them to whole passes over the tensor (one multiplication or addition with a value for each
+channel) and to reductions (lib/poplin/Norms.cpp, lib/popnn): training forward has four passes and a joint
+reduction of sums and squares, backward about ten passes and four reductions, inference two passes.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ CHANNEL_OPS = 4
 
 @dataclass(frozen=True)
 class Normalised:
-    """A tensor that is normalised: all its elements, `n` of them on the busiest tile, and how many statistics.
+    """A tensor that is normalised: its elements, `n` of them on the busiest tile, and its statistics.
 
-    `statistics` is the number of means: channels for a batch norm, samples x groups for a group norm, rows for a
-    layer norm. `stable` asks for the variance in a second reduction, after the mean.
+    `statistics` is the number of means: channels for a batch norm, samples x groups for a group norm, rows
+    for a layer norm. `stable` asks for the variance in a second reduction, after the mean.
     """
 
     elements: int
@@ -39,7 +39,7 @@ class Normalised:
 
 
 def forward(device: Device, norm: Normalised, *, running: bool = True) -> Work:
-    """Return the work of normalising with the statistics of the micro-batch; `running` keeps averages of them."""
+    """Return the work of normalising with the micro-batch's statistics; `running` averages are kept."""
     passes, reductions, stages = FORWARD_PASSES, FORWARD_REDUCTIONS, 1
     if norm.stable:
         passes, stages = passes + 1, 2
@@ -53,7 +53,7 @@ def inference(device: Device, norm: Normalised) -> Work:
 
 
 def backward(device: Device, norm: Normalised) -> Work:
-    """Return the work of the gradients of input, scale and shift; the input is whitened again and regrouped once."""
+    """Return the work of the gradients of input, scale and shift; the input is whitened again."""
     work = _norm(device, norm, BACKWARD_PASSES, BACKWARD_REDUCTIONS, 2, CHANNEL_OPS)
     moved = norm.n * norm.element.bytes
     return replace(work.plus(exchange(device, moved)), temporary_bytes=2 * moved)

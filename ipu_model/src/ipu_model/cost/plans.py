@@ -4,7 +4,8 @@
 * rows: the kernel is walked position by position; batch, rows and columns are cut apart
 * expanded: kernel positions become input channels (im2col), then pointwise; the input is copied
 * expanded columns: kernel columns become input channels, then rows
-* product: weight gradient as one matrix product that reduces over batch and positions; both operands are copied
+* product: weight gradient as one matrix product that reduces over batch and positions; both operands are
+  copied
 * windows (SLIC), channels (VMAC), dots (HMAC): for few channels in a group, and for very small fields
 """
 
@@ -79,7 +80,7 @@ def _pointwise(
     method: str, field: int, ins: int, outs: int, groups: int, numbers: Numbers, tiles: int,
     copied: tuple[str, ...] = (),
 ) -> Split:  # fmt: skip
-    """Split field, input channels, output channels and groups; the field gets every tile that the others leave."""
+    """Split field, input channels, output channels and groups; the field gets the tiles that are left."""
     in_groups = math.ceil(ins / numbers.channel_group)
     out_groups = math.ceil(outs / numbers.units)
     g, i, o = grid(distinct(groups, tiles), distinct(in_groups, tiles), distinct(out_groups, tiles))
@@ -100,12 +101,11 @@ def _pointwise(
     )  # fmt: skip
 
 
-def _field_cuts(
-    field: int, g: Array, i: Array, o: Array, tiles: int
-) -> tuple[Array, Array, Array, Array]:
+def _field_cuts(field: int, g: Array, i: Array, o: Array, tiles: int) -> tuple[Array, Array, Array, Array]:
     """Return each combination with each useful size of a part of the field: it gets the tiles that are left.
 
-    Finer cuts cost less of everything but weights, so large fields are cut as finely as possible or not at all.
+    Finer cuts cost less of everything but weights, so large fields are cut as finely as possible or not at
+    all.
     """
     free = np.minimum(np.floor(tiles / (g * i * o)), field)
     if field <= SMALL_FIELD:
@@ -136,7 +136,8 @@ def _rows(
         vertex=vertices.rowwise(
             rows, width, bt * ht * wt, gi, go, gt, kernel, numbers.units, numbers.element_bytes
         ),
-        inputs=inputs, weights=positions * gi * numbers.channel_group * go * numbers.units * gt, results=results,
+        inputs=inputs, results=results,
+        weights=positions * gi * numbers.channel_group * go * numbers.units * gt,
         field=b * h * w, ins=i, outs=o, groups=g,
     )  # fmt: skip
 
@@ -157,7 +158,7 @@ def _reads(problem: Problem, bt: Array, ht: Array, wt: Array) -> tuple[Array, Ar
 
 
 def _expanded_columns(problem: Problem, ins: int, outs: int, numbers: Numbers, tiles: int) -> Split:
-    """Columns of the kernel become input channels of a kernel one column wide; the input is copied so often."""
+    """Columns of the kernel become input channels of a kernel one column wide."""
     columns = problem.kernel[1]
     plain = _rows(
         "expanded columns", _one_column(problem), ins * columns, outs, (problem.kernel[0], 1), numbers, tiles
@@ -209,7 +210,7 @@ def _windows(problem: Problem, numbers: Numbers, tiles: int) -> Split:
 
 
 def _channels(problem: Problem, numbers: Numbers, tiles: int) -> Split:
-    """Vector unit, channel by channel: split groups, the results of a group, and (weight gradient) samples."""
+    """Vector unit, channel by channel: split groups, the results of a group, and samples to add up."""
     inner = problem.in_channels * problem.out_channels
     if problem.which is Pass.WEIGHT_GRADIENT:
         results, length, most_parts = inner * problem.positions, problem.samples, problem.samples
@@ -219,9 +220,8 @@ def _channels(problem: Problem, numbers: Numbers, tiles: int) -> Split:
         length, most_parts = problem.positions * per_result, 1
     g, i = grid(distinct(problem.groups, tiles), distinct(most_parts, tiles))
     keep = g * i <= tiles
-    g, i = g[keep], i[keep]
+    g, i, o, rt = _field_cuts(results, g[keep], i[keep], np.ones(int(keep.sum())), tiles)
     gt, lt = np.ceil(problem.groups / g), np.ceil(length / i)
-    rt = np.ceil(results / np.minimum(np.floor(tiles / (g * i)), results))
     held, parts = rt * gt, np.ceil(results / rt)
     if problem.which is Pass.WEIGHT_GRADIENT:
         inputs, weights = lt * problem.in_channels * gt, lt * problem.out_channels * gt
@@ -230,7 +230,7 @@ def _channels(problem: Problem, numbers: Numbers, tiles: int) -> Split:
     return Split(
         method="channels", numbers=numbers,
         vertex=vertices.channelwise(held, lt, numbers.element_bytes),
-        inputs=inputs, weights=weights, results=held, field=parts, ins=i, outs=np.ones_like(g), groups=g, vector_unit=True,
+        inputs=inputs, weights=weights, results=held, field=parts, ins=i, outs=o, groups=g, vector_unit=True,
     )  # fmt: skip
 
 

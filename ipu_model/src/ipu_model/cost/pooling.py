@@ -24,7 +24,7 @@ class Pool:
 
 
 def forward(device: Device, pool: Pool) -> Work:
-    """Return the work of a maximum or mean over windows; windows reach into other tiles and regroup channels."""
+    """Return the work of a maximum or mean over windows, which reach into other tiles."""
     compute = vertices.pool(device, pool.outputs, pool.window, pool.element, FORWARD)
     cycles = Cycles(compute=compute) + exchange(device, pool.inputs * pool.element.bytes, phases=2)
     temporary = pool.inputs * pool.element.bytes

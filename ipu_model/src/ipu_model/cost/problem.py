@@ -19,9 +19,9 @@ class Pass(str, Enum):
 class Problem:
     """One contraction: a convolution of images, or a matrix product, in one of its three passes.
 
-    Sizes are always those of the layer's forward pass; channels are counted in one of `groups` groups. Images are
-    (rows, columns): a third dimension counts as more rows, a missing one as a single row. A matrix product
-    `[m, k] x [k, n]` has m rows in its batch, k input and n output channels, and all else 1.
+    Sizes are always those of the layer's forward pass; channels are counted in one of `groups` groups. Images
+    are (rows, columns): a third dimension counts as more rows, a missing one as a single row. A matrix
+    product `[m, k] x [k, n]` has m rows in its batch, k input and n output channels, and all else 1.
     """
 
     which: Pass

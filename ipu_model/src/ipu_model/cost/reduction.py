@@ -12,7 +12,8 @@ from ipu_model.cost.device import Device, Element
 from ipu_model.cost.exchange import exchange
 from ipu_model.cost.work import Cycles, Work
 
-# Channels that lie together on a tile: the layout that contractions leave, and the least that a reduction keeps.
+# Channels that lie together on a tile: the layout that contractions leave, and the least that a reduction
+# keeps.
 GROUP = 8
 
 
@@ -26,7 +27,7 @@ def reduced(device: Device, elements: int, n: float, outputs: int, element: Elem
 
 
 def arg_reduced(device: Device, n: float, outputs: int) -> Work:
-    """Return the work of finding the places of maxima: on one tile for each row, then over the tiles of a row."""
+    """Return the work of finding the places of maxima: on each tile, then over the tiles of a row."""
     compute = vertices.arg_reduce(device, n)
     held = device.spread(outputs, Element.INT)
     cycles = (

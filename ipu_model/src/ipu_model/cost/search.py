@@ -14,7 +14,7 @@ from ipu_model.cost.device import Device
 
 @dataclass(frozen=True)
 class Plan:
-    """One chosen candidate: cycles apart, temporary bytes, results on the busiest tile, and how it is split."""
+    """One chosen candidate: its cycles, temporary bytes, results on the busiest tile, and splits."""
 
     method: str
     compute: float
@@ -61,6 +61,7 @@ def _pick(candidates: Sequence[Candidates], index: int) -> Plan:
     }  # fmt: skip
     return Plan(
         method=split.method, compute=float(found.compute[index]), exchange=float(found.exchange[index]),
-        phases=int(found.phases[index]), temporary=float(found.temporary[index]), outputs=float(found.outputs[index]),
+        phases=int(found.phases[index]), temporary=float(found.temporary[index]),
+        outputs=float(found.outputs[index]),
         tiles=int(np.prod(list(parts.values()))), parts=tuple(parts.items()),
     )  # fmt: skip

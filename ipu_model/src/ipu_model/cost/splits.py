@@ -6,7 +6,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from ipu_model.cost.matrix_vertices import Array
+from ipu_model.cost.matrix_vertices import Array, Mask
 
 
 @lru_cache(maxsize=4096)
@@ -28,8 +28,8 @@ def grid(*axes: Array) -> list[Array]:
     return [mesh.ravel() for mesh in np.meshgrid(*axes, indexing="ij")]
 
 
-def within(product: Array, tiles: int, share: float) -> Array:
-    """Select the combinations that use at most `tiles` tiles, and no less than a share of the most that one uses."""
+def within(product: Array, tiles: int, share: float) -> Mask:
+    """Select combinations of at most `tiles` tiles, and no less than a share of the most that one has."""
     allowed = product <= tiles
     busiest = float(product[allowed].max())
     return allowed & (product >= busiest * share)

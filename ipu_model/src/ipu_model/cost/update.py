@@ -1,7 +1,8 @@
-"""What happens once for each trainable tensor: gradient accumulation every micro-batch, the optimiser every step.
+"""What each trainable tensor takes: accumulation every micro-batch, the optimiser every step.
 
-Updates are PopART's: whole-tensor passes in the element types of weight and state (willow: accumulatex, sgd1*,
-adamupdaterx, adamvarupdatex). Every tensor is updated on its own, so small ones cost their vertex calls.
+Updates are PopART's: whole-tensor passes in the element types of weight and state (willow: accumulatex,
+sgd1*, adamupdaterx, adamvarupdatex). Every tensor is updated on its own, so small ones cost their vertex
+calls.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ def sgd(device: Device, tensor: Updated) -> Work:
 
 
 def momentum(device: Device, tensor: Updated, *, combined: bool) -> Work:
-    """Return the work of gradient descent with momentum; `combined` keeps velocity and accumulator in one tensor."""
+    """Return the work of descent with momentum; `combined`: velocity and accumulator in one tensor."""
     n = device.spread(tensor.elements, tensor.weight)
     velocity = tensor.accumulator if combined else tensor.first
     compute = _step(device, n, tensor, velocity)
@@ -77,7 +78,7 @@ def adam(device: Device, tensor: Updated) -> Work:
 
 
 def lamb(device: Device, tensor: Updated) -> Work:
-    """Return the work of LAMB: Adam's update vector, scaled by the ratio of two norms over the whole tensor."""
+    """Return the work of LAMB: Adam's update vector, scaled by the ratio of two norms."""
     n = device.spread(tensor.elements, tensor.weight)
     norm = reduced(device, tensor.elements, n, 1, Element.FLOAT).cycles
     square = Cycles(compute=vertices.elementwise(device, n, Element.FLOAT, ("square",), vertices.UNARY))
@@ -87,7 +88,7 @@ def lamb(device: Device, tensor: Updated) -> Work:
 
 
 def rmsprop(device: Device, tensor: Updated, *, centred: bool, with_momentum: bool) -> Work:
-    """Return the work of RMSprop: an average of squares (and, centred, of gradients), the update vector, the step."""
+    """Return the work of RMSprop: moving averages (two when centred), the update vector, the step."""
     n = device.spread(tensor.elements, tensor.weight)
     compute = _average_of_squares(device, n, tensor.second, tensor.accumulator)
     ops: tuple[str, ...] = ("sqrt", "add", "divide")
@@ -145,7 +146,7 @@ def _reset(device: Device, n: float, tensor: Updated) -> float:
 
 
 def _update(device: Device, tensor: Updated, compute: float) -> Work:
-    """Return the work of an update; its scalars (learning rate, factors) are sent to all tiles of the tensor."""
+    """Return the work of an update; its scalars (learning rate, factors) are sent to all tiles."""
     n = device.spread(tensor.elements, tensor.weight)
     cycles = Cycles(compute=compute) + exchange(device, 0.0)
     return Work("update", cycles, temporary_bytes=4 * n, outputs_on_busiest_tile=n)

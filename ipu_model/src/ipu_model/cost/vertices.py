@@ -1,7 +1,8 @@
 """Tile cycles of the vertices that work on `n` elements of the busiest tile, whatever tensor they belong to.
 
-The formulas are those of PopLibs' cycle estimators (popops, popnn, poprand) for six workers: a tile runs its workers
-in turn, so a tile cycle count is six times that of the longest worker. `n` counts elements of one tile.
+The formulas are those of PopLibs' cycle estimators (popops, popnn, poprand) for six workers: a tile runs its
+workers in turn, so a tile cycle count is six times that of the longest worker. `n` counts elements of one
+tile.
 """
 
 from __future__ import annotations
@@ -102,7 +103,7 @@ def elementwise(
     overheads: Overheads,
     extra_loads: int = 0,
 ) -> float:
-    """Return tile cycles of a chain of `VECTOR_OPS` on n elements, with `extra_loads` more operands to load."""
+    """Return tile cycles of a chain of `VECTOR_OPS` on n elements; `extra_loads` operands besides."""
     return call(device, overheads, vectors(device, n, element) * (loop_cycles(ops, element) + extra_loads))
 
 
@@ -128,20 +129,20 @@ def copy(device: Device, n: float, element: Element) -> float:
 
 
 def scaled_add(device: Device, n: float, element: Element, other: Element | None = None) -> float:
-    """Return tile cycles of `a += s * b`; mixed fp16 and fp32 take four or five thread cycles instead of two."""
+    """Return tile cycles of `a += s * b`; mixed fp16 and fp32 take four or five cycles, not two."""
     mixed = other is not None and other is not element
     cycles = 2 if not mixed else 5 if element is Element.HALF else 4
     return call(device, SCALED_ADD, cycles * vectors(device, n, element))
 
 
 def reduce_rows(device: Device, n: float, element: Element) -> float:
-    """Return tile cycles of adding up n elements along one dimension: 64 or 32 bytes of partials in five cycles."""
+    """Return tile cycles of adding up n elements: 16 bytes of them in five thread cycles."""
     wide = 8 if element is Element.HALF else 4 if element is Element.FLOAT else 1
     return call(device, REDUCE, 5 * math.ceil(worker_share(device, n) / wide))
 
 
 def dynamic_slice(device: Device, pieces: float, n: float, element: Element) -> float:
-    """Return tile cycles of copying `pieces` slices of n elements each to or from a place known at run time."""
+    """Return tile cycles of copying `pieces` slices of n elements to or from a place known at run time."""
     width = device.chip.vector_width(element.bytes)
     return call(device, DYNAMIC_SLICE, pieces * (24 + 2 * math.ceil(worker_share(device, n) / width)))
 

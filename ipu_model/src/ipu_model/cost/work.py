@@ -32,8 +32,8 @@ class Cycles:
 class Work:
     """What one op takes on its IPU.
 
-    `temporary_bytes` is what it needs besides its inputs and outputs on the busiest tile while it runs; `flops`
-    counts multiplications and additions of contractions only, as `torch.utils.flop_counter` does;
+    `temporary_bytes` is what it needs besides its inputs and outputs on the busiest tile while it runs;
+    `flops` counts multiplications and additions of contractions only, as `torch.utils.flop_counter` does;
     `outputs_on_busiest_tile` is how many elements of its result the fullest tile holds. `plan` says how a
     contraction was split, or is empty.
     """
@@ -46,7 +46,7 @@ class Work:
     plan: str = ""
 
     def times(self, count: int) -> Work:
-        """Return the work of doing this `count` times, one after another; results pile up, temporaries do not."""
+        """Return the work of doing this `count` times in sequence; results pile up, temporaries do not."""
         outputs = self.outputs_on_busiest_tile * count
         return replace(
             self, cycles=self.cycles.times(count), flops=self.flops * count, outputs_on_busiest_tile=outputs

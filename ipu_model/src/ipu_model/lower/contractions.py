@@ -41,7 +41,7 @@ def precision_of(op: OpView, *, convolution: bool) -> Precision:
     return Precision(half, proportion)
 
 
-# -------------------------------------------------------------------------------------------------- convolutions
+# ------------------------------------------------------------------------------------ convolutions
 
 
 def lower_convolution(op: OpView) -> Result:
@@ -97,8 +97,8 @@ def _layer(
     return Problem(
         which=Pass.FORWARD, groups=groups, batch=source.shape[0], in_channels=per_group, out_channels=first,
         image=_flat(image.shape[2:], math.prod), result=_flat(result.shape[2:], math.prod),
-        kernel=_flat(weight.shape[2:], math.prod), stride=_flat(_ints(stride), max), dilation=_flat(_ints(dilation), max),
-        element_bytes=element_bytes,
+        kernel=_flat(weight.shape[2:], math.prod), stride=_flat(_ints(stride), max),
+        dilation=_flat(_ints(dilation), max), element_bytes=element_bytes,
     )  # fmt: skip
 
 
@@ -122,7 +122,7 @@ def _sum_of(op: OpView, gradient: Operand, outputs: int) -> Work:
     return reduced(op.device, gradient.spec.elements, on_tile, outputs, gradient.element)
 
 
-# ------------------------------------------------------------------------------------------------ matrix products
+# --------------------------------------------------------------------------------- matrix products
 
 
 def lower_product(op: OpView) -> Result:
@@ -139,7 +139,7 @@ def lower_product(op: OpView) -> Result:
 
 
 def _product(op: OpView, left: Operand, right: Operand) -> Problem:
-    """Return the product, as the pass of a layer that it is: with a weight as operand, or making its gradient."""
+    """Return the product as the pass of a layer: with a weight as operand, or making its gradient."""
     a, b = left.spec.shape, right.spec.shape
     groups = a[0] if len(a) == 3 else 1
     m, k = (1, a[0]) if len(a) == 1 else a[-2:]

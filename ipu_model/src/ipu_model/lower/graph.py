@@ -55,7 +55,7 @@ def _item(node: Node, layouts: dict[Node, tuple[Layout | None, ...]]) -> Layout 
 
 
 def _rule(view: OpView) -> Rule | None:
-    """Return how to cost an op: not at all if it is known when compiling, else by its rule, else as a view."""
+    """Return how to cost an op: not at all if known when compiling, else by its rule, else as a view."""
     if view.node in view.origins.constants:
         return moves.free
     rule = all_rules().get(aten_name(view.node))
@@ -68,7 +68,8 @@ def _costs(node: Node, result: Result, *, is_fallback: bool) -> list[OpCost]:
     return [
         OpCost(
             node=node.name, target=str(node.target), part=part.name, phase=node.meta["phase"],
-            placement=node.meta["placement"], scope=node.meta["scope"], work=part.work, is_fallback=is_fallback,
+            placement=node.meta["placement"], scope=node.meta["scope"], work=part.work,
+            is_fallback=is_fallback,
         )
         for part in result.parts
     ]  # fmt: skip

@@ -18,15 +18,14 @@ _POOL_GRADIENTS = (
 )  # fmt: skip
 _ADAPTIVE = ("_adaptive_avg_pool2d", "_adaptive_avg_pool3d", "adaptive_max_pool2d", "adaptive_max_pool3d")
 
-# Source pixels that one pixel of the result is made of.
-_TAPS = {"nearest": 1, "nearest-exact": 1, "linear": 2, "bilinear": 4, "bicubic": 16, "trilinear": 8}
+# Source pixels that one pixel of the result is made of, by the first of these kinds that is in the name of the op.
+_TAPS = {"nearest": 1, "bilinear": 4, "bicubic": 16, "trilinear": 8, "linear": 2}
 
 
 def rules() -> dict[str, Rule]:
     """Return the rule of each op on images."""
-    found: dict[str, Rule] = dict.fromkeys(_POOLS, lower_pool) | dict.fromkeys(
-        _POOL_GRADIENTS, lower_pool_gradient
-    )
+    found: dict[str, Rule] = dict.fromkeys(_POOLS, lower_pool)
+    found |= dict.fromkeys(_POOL_GRADIENTS, lower_pool_gradient)
     found |= dict.fromkeys(_ADAPTIVE, lower_adaptive_pool)
     found |= dict.fromkeys((f"{name}_backward" for name in _ADAPTIVE), lower_adaptive_pool_gradient)
     found |= dict.fromkeys(_resamplings(), lower_resampled)

@@ -16,7 +16,8 @@ _SCATTERS = (
 
 def rules() -> dict[str, Rule]:
     """Return the rule of each gather and scatter."""
-    found: dict[str, Rule] = dict.fromkeys(_GATHERS, lower_gather) | dict.fromkeys(_SCATTERS, lower_scatter)
+    found: dict[str, Rule] = dict.fromkeys(_GATHERS, lower_gather)
+    found |= dict.fromkeys(_SCATTERS, lower_scatter)
     return found | {"embedding_dense_backward": lower_embedding_gradient}
 
 

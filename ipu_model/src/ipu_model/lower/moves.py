@@ -10,17 +10,18 @@ from ipu_model.lower.view import Operand, OpView, Result, Rule, result
 
 # Results that are undefined or known when compiling: nothing happens on the device.
 CONSTANTS = frozenset({
-    "empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided", "empty_permuted", "zeros", "zeros_like",
-    "ones", "ones_like", "full", "full_like", "new_zeros", "new_ones", "new_full", "arange", "linspace", "eye",
-    "scalar_tensor", "lift_fresh", "lift_fresh_copy", "tril_indices", "triu_indices",
+    "empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided", "empty_permuted", "zeros",
+    "zeros_like", "ones", "ones_like", "full", "full_like", "new_zeros", "new_ones", "new_full", "arange",
+    "linspace", "eye", "scalar_tensor", "lift_fresh", "lift_fresh_copy", "tril_indices", "triu_indices",
 })  # fmt: skip
 
-# Views that the schema does not declare as such (lists of views among them): reshapes without a copy on the device.
+# Views that the schema does not declare as such (lists of views among them): reshapes without a copy on the
+# device.
 VIEWS = frozenset({
-    "_unsafe_view", "_reshape_alias", "resize", "reshape", "alias", "detach", "squeeze", "unsqueeze", "transpose", "t",
-    "as_strided", "unsafe_split", "unsafe_split_with_sizes", "unsafe_chunk", "view_as", "real", "view_as_real",
-    "view_as_complex", "pixel_shuffle", "pixel_unshuffle", "channel_shuffle", "native_channel_shuffle", "unfold",
-    "split", "split_with_sizes", "unbind", "chunk", "tensor_split",
+    "_unsafe_view", "_reshape_alias", "resize", "reshape", "alias", "detach", "squeeze", "unsqueeze",
+    "transpose", "t", "as_strided", "unsafe_split", "unsafe_split_with_sizes", "unsafe_chunk", "view_as",
+    "real", "view_as_real", "view_as_complex", "pixel_shuffle", "pixel_unshuffle", "channel_shuffle",
+    "native_channel_shuffle", "unfold", "split", "split_with_sizes", "unbind", "chunk", "tensor_split",
 })  # fmt: skip
 
 

@@ -1,4 +1,4 @@
-"""What can be told about tensors of a graph before costing: weights, compile-time constants, hints of the forward op."""
+"""What can be told about a graph's tensors before costing: weights, constants, hints."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ _PRODUCTS = ("mm", "addmm", "bmm", "baddbmm", "mv", "addmv", "dot")
 class Origins:
     """Where the tensors of one graph come from.
 
-    `roots` maps nodes to those that made their storage; `weights` are trainable tensors and views and casts of
-    them; `constants` are known when compiling, so nothing runs for them; `hints` are those of each op, or of the
-    forward op that a backward op belongs to.
+    `roots` maps nodes to those that made their storage; `weights` are trainable tensors and views and casts
+    of them; `constants` are known when compiling, so nothing runs for them; `hints` are those of each op, or
+    of the forward op that a backward op belongs to.
     """
 
     def __init__(self, graph: Graph) -> None:
@@ -46,7 +46,7 @@ def _weights(graph: Graph, nodes: Iterable[Node]) -> frozenset[Node]:
 
 
 def _constants(nodes: Iterable[Node], roots: Mapping[Node, Node]) -> frozenset[Node]:
-    """Return the nodes that PopART would fold: all they depend on is known, and nothing else is written to them."""
+    """Return the nodes that PopART would fold: they depend on nothing that changes."""
     known: set[Node] = set()
     written: set[Node] = set()
     for node in nodes:

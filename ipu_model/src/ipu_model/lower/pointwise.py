@@ -18,29 +18,33 @@ CHAINS: Mapping[str, tuple[str, ...]] = {
     "add": ("add",), "sub": ("add",), "rsub": ("add",), "mul": ("add",), "div": ("divide",),
     "neg": ("negate",), "abs": ("negate",), "square": ("square",), "reciprocal": ("reciprocal",),
     "sqrt": ("sqrt",), "rsqrt": ("rsqrt",), "fmod": ("divide", "plain"), "remainder": ("divide", "plain"),
-    "floor_divide": ("divide", "plain"), "addcmul": ("add", "add"), "addcdiv": ("divide", "add"), "lerp": ("add", "add"),
-    "maximum": ("maximum",), "minimum": ("maximum",), "clamp_min": ("maximum",), "clamp_max": ("maximum",),
-    "clamp": ("maximum", "maximum"), "floor": ("plain",), "ceil": ("plain",), "round": ("plain",),
-    "trunc": ("plain",), "frac": ("plain",), "sign": ("plain",), "sgn": ("plain",), "logaddexp": ("exp", "exp", "log"),
+    "floor_divide": ("divide", "plain"), "addcmul": ("add", "add"), "addcdiv": ("divide", "add"),
+    "lerp": ("add", "add"), "maximum": ("maximum",), "minimum": ("maximum",), "clamp_min": ("maximum",),
+    "clamp_max": ("maximum",), "clamp": ("maximum", "maximum"), "floor": ("plain",), "ceil": ("plain",),
+    "round": ("plain",), "trunc": ("plain",), "frac": ("plain",), "sign": ("plain",), "sgn": ("plain",),
+    "logaddexp": ("exp", "exp", "log"),
     # exponentials and trigonometry
     "exp": ("exp",), "exp2": ("exp",), "expm1": ("exp", "add"), "log": ("log",), "log2": ("log", "scale"),
     "log10": ("log", "scale"), "log1p": ("add", "log"), "erf": ("erf",), "erfc": ("erf", "add"),
-    "erfinv": ("log", "sqrt", "add", "sqrt", "add"), "sin": ("sine",), "cos": ("sine",), "tan": ("sine", "sine", "divide"),
-    "asin": ("sine",), "acos": ("sine",), "atan": ("sine",), "atan2": ("sine", "divide"), "sinh": ("exp", "reciprocal", "add"),
-    "cosh": ("exp", "reciprocal", "add"), "sinc": ("sine", "divide"), "xlogy": ("log", "add"), "logit": ("log", "divide"),
+    "erfinv": ("log", "sqrt", "add", "sqrt", "add"), "sin": ("sine",), "cos": ("sine",),
+    "tan": ("sine", "sine", "divide"), "asin": ("sine",), "acos": ("sine",), "atan": ("sine",),
+    "atan2": ("sine", "divide"), "sinh": ("exp", "reciprocal", "add"), "cosh": ("exp", "reciprocal", "add"),
+    "sinc": ("sine", "divide"), "xlogy": ("log", "add"), "logit": ("log", "divide"),
     # comparisons and choices
     "eq": ("compare",), "ne": ("compare",), "lt": ("compare",), "le": ("compare",), "gt": ("compare",),
     "ge": ("compare",), "isnan": ("compare",), "isinf": ("compare",), "logical_and": ("compare",),
-    "logical_or": ("compare",), "logical_not": ("compare",), "logical_xor": ("compare",), "bitwise_and": ("compare",),
-    "bitwise_or": ("compare",), "bitwise_not": ("compare",), "bitwise_xor": ("compare",), "where": ("plain",),
-    "masked_fill": ("plain",), "heaviside": ("plain",), "nan_to_num": ("plain",), "tril": ("plain",), "triu": ("plain",),
+    "logical_or": ("compare",), "logical_not": ("compare",), "logical_xor": ("compare",),
+    "bitwise_and": ("compare",), "bitwise_or": ("compare",), "bitwise_not": ("compare",),
+    "bitwise_xor": ("compare",), "where": ("plain",), "masked_fill": ("plain",), "heaviside": ("plain",),
+    "nan_to_num": ("plain",), "tril": ("plain",), "triu": ("plain",),
     # activations
     "tanh": ("tanh",), "sigmoid": ("sigmoid",), "silu": ("sigmoid", "add"), "elu": ("exp", "maximum"),
     "gelu": ("gelu",), "softplus": ("exp", "add", "log"), "mish": ("exp", "add", "log", "tanh", "add"),
     "hardswish": ("add", "maximum", "maximum", "add"), "hardsigmoid": ("add", "maximum", "maximum"),
-    "hardtanh": ("maximum", "maximum"), "leaky_relu": ("scale", "maximum"), "_prelu_kernel": ("add", "maximum"),
-    "log_sigmoid_forward": ("exp", "add", "log"), "threshold": ("plain",), "hardshrink": ("plain",),
-    "softshrink": ("plain", "add"), "rrelu_with_noise": ("random", "scale", "maximum"), "glu": ("sigmoid", "add"), "celu": ("exp", "maximum"),
+    "hardtanh": ("maximum", "maximum"), "leaky_relu": ("scale", "maximum"),
+    "_prelu_kernel": ("add", "maximum"), "log_sigmoid_forward": ("exp", "add", "log"),
+    "threshold": ("plain",), "hardshrink": ("plain",), "softshrink": ("plain", "add"),
+    "rrelu_with_noise": ("random", "scale", "maximum"), "glu": ("sigmoid", "add"), "celu": ("exp", "maximum"),
     # gradients of activations
     "silu_backward": ("sigmoid", "add", "add", "add"), "elu_backward": ("exp", "plain"),
     "gelu_backward": ("erf", "exp", "add", "add"), "softplus_backward": ("sigmoid", "add"),
@@ -48,22 +52,25 @@ CHAINS: Mapping[str, tuple[str, ...]] = {
     "hardsigmoid_backward": ("plain", "add"), "hardtanh_backward": ("plain", "add"),
     "leaky_relu_backward": ("plain", "add"), "_prelu_kernel_backward": ("plain", "add"),
     "log_sigmoid_backward": ("exp", "divide", "add"), "logit_backward": ("add", "divide"),
-    "hardshrink_backward": ("plain",), "softshrink_backward": ("plain",), "rrelu_with_noise_backward": ("plain", "add"),
-    "glu_backward": ("sigmoid", "add", "add", "add"),
+    "hardshrink_backward": ("plain",), "softshrink_backward": ("plain",),
+    "rrelu_with_noise_backward": ("plain", "add"), "glu_backward": ("sigmoid", "add", "add", "add"),
     # losses without a reduction, and their gradients
-    "mse_loss": ("add", "square"), "mse_loss_backward": ("add", "add"), "smooth_l1_loss": ("add", "square", "plain"),
-    "smooth_l1_loss_backward": ("add", "plain", "add"), "huber_loss": ("add", "square", "plain"),
-    "huber_loss_backward": ("add", "plain", "add"), "soft_margin_loss": ("add", "exp", "add", "log"),
-    "soft_margin_loss_backward": ("add", "exp", "divide"), "binary_cross_entropy": ("log", "log", "add", "add"),
+    "mse_loss": ("add", "square"), "mse_loss_backward": ("add", "add"),
+    "smooth_l1_loss": ("add", "square", "plain"), "smooth_l1_loss_backward": ("add", "plain", "add"),
+    "huber_loss": ("add", "square", "plain"), "huber_loss_backward": ("add", "plain", "add"),
+    "soft_margin_loss": ("add", "exp", "add", "log"), "soft_margin_loss_backward": ("add", "exp", "divide"),
+    "binary_cross_entropy": ("log", "log", "add", "add"),
     "binary_cross_entropy_backward": ("add", "add", "divide", "add"),
     "binary_cross_entropy_with_logits": ("exp", "add", "log", "add", "add"),
     # random numbers
     "bernoulli": ("random",), "uniform": ("random",), "rand": ("random",), "rand_like": ("random",),
-    "random": ("random",), "randint": ("random",), "randint_like": ("random",), "exponential": ("random", "log"),
-    "normal": ("random", "random", "add"), "randn": ("random", "random", "add"), "randn_like": ("random", "random", "add"),
+    "random": ("random",), "randint": ("random",), "randint_like": ("random",),
+    "exponential": ("random", "log"), "normal": ("random", "random", "add"),
+    "randn": ("random", "random", "add"), "randn_like": ("random", "random", "add"),
 }  # fmt: skip
 
-# Ops whose result lies where the activation lies (their second argument), and which take three cycles a vector.
+# Ops whose result lies where the activation lies (their second argument), and which take three cycles a
+# vector.
 GRADIENTS_OF_NONLINEARITIES = ("threshold_backward", "sigmoid_backward", "tanh_backward")
 
 # Losses reduce to a mean or a sum unless told otherwise.

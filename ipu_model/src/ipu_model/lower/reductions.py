@@ -11,8 +11,9 @@ from ipu_model.lower.view import Operand, OpView, Part, Result, Rule, result
 REDUCTIONS: dict[str, tuple[str, ...]] = {
     "sum": (), "mean": (), "amax": (), "amin": (), "max": (), "min": (), "prod": (), "any": (), "all": (),
     "nansum": ("plain",), "logsumexp": ("add", "exp"), "linalg_vector_norm": ("square",), "norm": ("square",),
-    "var": ("add", "square"), "std": ("add", "square"), "var_mean": ("add", "square"), "std_mean": ("add", "square"),
-    "count_nonzero": ("compare",), "trace": (), "aminmax": (), "_adaptive_avg_pool2d": (), "_adaptive_avg_pool3d": (),
+    "var": ("add", "square"), "std": ("add", "square"), "var_mean": ("add", "square"),
+    "std_mean": ("add", "square"), "count_nonzero": ("compare",), "trace": (), "aminmax": (),
+    "_adaptive_avg_pool2d": (), "_adaptive_avg_pool3d": (),
 }  # fmt: skip
 
 _ORDERED = ("sort", "topk", "argsort", "kthvalue", "median", "cumsum", "cumprod", "cummax", "cummin")
@@ -72,7 +73,7 @@ def lower_ordered(op: OpView) -> Result:
     )
 
 
-# --------------------------------------------------------------------------------------------------------- norms
+# ------------------------------------------------------------------------------------------- norms
 
 
 def lower_norm(op: OpView) -> Result:
@@ -113,7 +114,7 @@ def _normalised(op: OpView, source: Operand) -> Normalised:
     )  # fmt: skip
 
 
-# ----------------------------------------------------------------------------------------------- softmax and losses
+# ------------------------------------------------------------------------------ softmax and losses
 
 
 def lower_softmax(op: OpView) -> Result:

@@ -14,9 +14,10 @@ from ipu_model.placement import Placement
 class OpCost:
     """The cost of one op of a captured graph, or of one of the parts it has on the device.
 
-    `node` names the node of `Graph.ops`, `part` which of its parts it is ("data gradient", "bias"; "" for the op
-    itself), `target` the aten op, `family` the file of formulas. `is_fallback` tells that there is no formula and
-    the cost is that of reading every input from other tiles and writing every output with plain code.
+    `node` names the node of `Graph.ops`, `part` which of its parts it is ("data gradient", "bias"; "" for the
+    op itself), `target` the aten op, `family` the file of formulas. `is_fallback` tells that there is no
+    formula and the cost is that of reading every input from other tiles and writing every output with plain
+    code.
     """
 
     node: str

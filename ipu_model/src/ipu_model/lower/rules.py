@@ -14,7 +14,7 @@ from ipu_model.lower.view import OpView, Result, Rule, result
 
 @lru_cache(maxsize=1)
 def all_rules() -> Mapping[str, Rule]:
-    """Return the rule of every aten op that has a formula, by its name without namespace and final underscore."""
+    """Return the rule of every aten op that has a formula, by `aten_name`."""
     found: dict[str, Rule] = {}
     for family in (contractions, pointwise, reductions, images, indexing, moves):
         found |= family.rules()
@@ -22,7 +22,7 @@ def all_rules() -> Mapping[str, Rule]:
 
 
 def fallback(op: OpView) -> Result:
-    """Cost an op without a formula: every input comes from other tiles, every element passes through plain code."""
+    """Cost an op without a formula: all inputs come from other tiles and pass through plain code."""
     specs = [spec for spec in op.specs if spec is not None]
     inputs = list(op.operands())
     received = sum(op.spread(o.spec) * o.element.bytes for o in inputs)

@@ -46,6 +46,6 @@ def check_proportion(proportion: float, where: str) -> None:
     """
     if not math.isfinite(proportion) or not 0 <= proportion <= 1:
         raise Error(
-            f"The available memory proportion of {where} must be between 0 and 1, not {proportion}: it is the share "
-            "of a tile's memory for temporary data. 0.6 is the default."
+            f"The available memory proportion of {where} must be between 0 and 1, not {proportion}: it is "
+            "the share of a tile's memory for temporary data. 0.6 is the default."
         )

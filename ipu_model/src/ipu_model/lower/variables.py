@@ -21,7 +21,7 @@ from ipu_model.optimiser.structure import rule_for
 
 
 def variable_ipus(graph: Graph) -> dict[str, int]:
-    """Return the IPU on which each variable is first used, by the variable's name; unused ones are on IPU 0."""
+    """Return the IPU that first uses each variable, by the variable's name; 0 for unused ones."""
     roots = storage_roots(graph.ops)
     first: dict[str, int] = {}
     for node in graph.ops.nodes:
@@ -40,8 +40,8 @@ def accumulation_costs(
 ) -> tuple[VariableCost, ...]:
     """Return the cost of adding one micro-batch's gradients to the accumulators.
 
-    `accumulator` is their element type (`None`: that of each weight). Trainable tensors without a gradient cost
-    nothing.
+    `accumulator` is their element type (`None`: that of each weight). Trainable tensors without a gradient
+    cost nothing.
     """
     ipus = variable_ipus(graph)
     return tuple(
@@ -68,7 +68,8 @@ def update_costs(
     for variable, tensor in _updated(graph, spec.accum_dtype):
         hyper = spec.hyper(groups.get(variable.name))
         typed = replace(
-            tensor, accumulates=accumulates, weight_decay=hyper.weight_decay != 0.0 or "weight_decay" in hyper.variable,
+            tensor, accumulates=accumulates,
+            weight_decay=hyper.weight_decay != 0.0 or "weight_decay" in hyper.variable,
             first=Element.of(spec.velocity_dtype if spec.family.startswith("SGD") else spec.first_dtype),
             second=Element.of(spec.second_dtype),
         )  # fmt: skip
@@ -88,7 +89,7 @@ def _updated(graph: Graph, accumulator: torch.dtype | None) -> Iterator[tuple[Va
 
 
 def _update(device: Device, tensor: Updated, spec: OptimiserSpec, hyper: Hyper, *, accumulates: bool) -> Work:
-    """Return the work of the family's update, the norm of the gradient included where gradients are clipped."""
+    """Return the work of the family's update, with the gradient's norm where gradients are clipped."""
     rule = type(rule_for(spec, hyper, accumulates=accumulates)).__name__
     if rule == "Simple":
         work = update.sgd(device, tensor)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch.fx
@@ -60,9 +61,14 @@ class Result:
 
 def aten_name(node: Node) -> str:
     """Return the name of the op of `node` without namespace, overload and the underscore of in-place ops."""
-    schema = getattr(node.target, "_schema", None)
+    return _plain_name(node.target)
+
+
+@lru_cache(maxsize=4096)
+def _plain_name(target: object) -> str:
+    schema = getattr(target, "_schema", None)
     if schema is None:
-        return getattr(node.target, "__name__", str(node.target))
+        return str(getattr(target, "__name__", target))
     name = str(schema.name).rpartition("::")[2]
     return name if name.endswith("__") else name.removesuffix("_")
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 import torch.fx
 
@@ -28,5 +30,6 @@ def _starts_varying(node: Node) -> bool:
 
 
 def _outputs(ops: torch.fx.Graph) -> list[Node]:
-    outputs, _ = ops.output_node().args[0]  # type: ignore[misc, union-attr]  # always this pair, see Graph
-    return list(outputs)  # type: ignore[arg-type]
+    # The output node holds the pair (outputs, gradients), see Graph.
+    pair: Any = ops.output_node().args[0]
+    return list(pair[0])

@@ -40,13 +40,22 @@ class Reduction:
     across: Callable[[list[Tensor]], None] | None = None
 
 
+_PLAIN, _MEAN = Arithmetic(), Reduction()
+
+
 class Session:
     """Runs calls of a compiled program and owns what lives on the device between them."""
 
     def __init__(
-        self, graph: Graph, batching: Batching, returns: Returns, *, arithmetic: Arithmetic = Arithmetic(),
-        reduction: Reduction = Reduction(), seed: int = 0,
-    ) -> None:  # fmt: skip
+        self,
+        graph: Graph,
+        batching: Batching,
+        returns: Returns,
+        *,
+        arithmetic: Arithmetic = _PLAIN,
+        reduction: Reduction = _MEAN,
+        seed: int = 0,
+    ) -> None:
         self.graph = graph
         self.batching, self.returns, self.reduction = batching, returns, reduction
         self.randomness = RandomStreams(seed, batching.replicas)

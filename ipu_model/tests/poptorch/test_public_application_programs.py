@@ -1,0 +1,215 @@
+"""Programs in the form of public applications: half precision, checkpoints, asynchronous loading."""
+
+from __future__ import annotations
+
+import io
+from typing import Any
+
+import torch
+import torch.nn as nn
+import torch.nn.functional as F
+
+import poptorch
+
+
+class Shapes(torch.utils.data.Dataset):  # type: ignore[type-arg]  # as tutorials write it
+    """Images 8x8 with a bright square in one of four corners: the corner is the class."""
+
+    def __init__(self, n: int = 256) -> None:
+        generator = torch.Generator().manual_seed(0)
+        self.labels = torch.randint(0, 4, (n,), generator=generator)
+        self.images = 0.3 * torch.randn(n, 1, 8, 8, generator=generator)
+        for image, label in zip(self.images, self.labels):
+            row, column = divmod(int(label), 2)
+            image[0, 4 * row : 4 * row + 4, 4 * column : 4 * column + 4] += 1
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def __getitem__(self, index: int) -> Any:
+        return self.images[index], self.labels[index]
+
+
+class ClassificationModel(nn.Module):
+    """The form of the introductory tutorial: the loss is computed in forward when there are labels."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv1 = nn.Conv2d(1, 5, 3)
+        self.pool = nn.MaxPool2d(2, 2)
+        self.conv2 = nn.Conv2d(5, 12, 2)
+        self.norm = nn.GroupNorm(3, 12)
+        self.fc1 = nn.Linear(48, 24)
+        self.relu = nn.ReLU()
+        self.fc2 = nn.Linear(24, 4)
+        self.log_softmax = nn.LogSoftmax(dim=1)
+        self.loss = nn.NLLLoss()
+
+    def forward(self, x: torch.Tensor, labels: torch.Tensor | None = None) -> Any:
+        x = self.pool(self.relu(self.conv1(x)))
+        x = self.norm(self.relu(self.conv2(x)))
+        x = torch.flatten(x, start_dim=1)
+        x = self.relu(self.fc1(x))
+        x = self.log_softmax(self.fc2(x))
+        # The model is responsible for the calculation of the loss when using an IPU. We do it this way:
+        if self.training:
+            return x, self.loss(x, labels)
+        return x
+
+
+class TrainingModelWithLoss(nn.Module):
+    """The form of the pipelining tutorial: a wrapper adds the loss in the last block."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+        self.loss = nn.CrossEntropyLoss()
+
+    def forward(self, args: torch.Tensor, labels: torch.Tensor | None = None) -> Any:
+        output = self.model(args)
+        if labels is None:
+            return output
+        with poptorch.Block("B4"):
+            loss = self.loss(output, labels)
+        return output, loss
+
+
+def test_half_precision_with_loss_scaling_and_a_scheduler() -> None:
+    """The form of the large applications: half weights, scaled loss, warm-up, optimiser options by group."""
+    torch.manual_seed(0)
+
+    class Model(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.body = nn.Sequential(nn.Linear(64, 32), nn.LayerNorm(32), nn.GELU(), nn.Linear(32, 4))
+
+        def forward(self, images: torch.Tensor, labels: torch.Tensor) -> Any:
+            images = images.half()
+            logits = self.body(images.flatten(1))
+            loss = F.cross_entropy(logits, labels, reduction="mean")
+            return poptorch.identity_loss(loss, reduction="none"), (
+                logits.argmax(-1) == labels
+            ).float().mean()
+
+    model = Model().half().train()
+    opts = poptorch.Options().deviceIterations(2).replicationFactor(2).outputMode(poptorch.OutputMode.Sum)
+    opts.Training.gradientAccumulation(2)
+    opts.Training.accumulationAndReplicationReductionType(poptorch.ReductionType.Mean)
+    opts.Precision.enableStochasticRounding(True)
+    opts.Precision.setPartialsType(torch.half)
+    opts.setAvailableMemoryProportion({"IPU0": 0.2})
+    opts.randomSeed(42)
+    opts._Popart.set("saveInitializersToFile", "weights.onnx")
+    opts.enableExecutableCaching(None)
+
+    decay = [p for n, p in model.named_parameters() if "bias" not in n]
+    rest = [p for n, p in model.named_parameters() if "bias" in n]
+    optimizer = poptorch.optim.AdamW(
+        [{"params": decay, "weight_decay": 0.01}, {"params": rest, "weight_decay": 0.0}],
+        lr=0.02, loss_scaling=128.0, accum_type=torch.float16, first_order_momentum_accum_type=torch.float16,
+        second_order_momentum_accum_type=torch.float32,
+    )  # fmt: skip
+    scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: min(1.0, (step + 1) / 4))
+    training_model = poptorch.trainingModel(model, opts, optimizer)
+    dl = poptorch.DataLoader(opts, Shapes(), batch_size=4, shuffle=True, mode=poptorch.DataLoaderMode.Sync)
+    datum = next(iter(dl))
+    training_model.compile(*datum)
+    for _ in range(4):
+        for images, labels in dl:
+            loss, accuracy = training_model(images, labels)
+            scheduler.step()
+            training_model.setOptimizer(optimizer)
+    steps = opts.device_iterations * opts.Training.gradient_accumulation
+    assert loss.shape == accuracy.shape == (2,)
+    assert (accuracy / steps).mean() > 0.9
+    assert torch.isfinite(loss).all()
+    training_model.destroy()
+    assert {parameter.dtype for parameter in model.parameters()} == {torch.float16}
+    assert {type(parameter) for parameter in model.parameters()} == {nn.Parameter}
+
+
+def test_a_custom_loss_and_dual_code_paths() -> None:
+    class CustomLoss(nn.Module):
+        def forward(self, x: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+            return poptorch.identity_loss(torch.abs(x - target) * 5, reduction="mean")
+
+    class Model(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer, self.loss = nn.Linear(2, 2), CustomLoss()
+
+        def forward(self, x: torch.Tensor, target: torch.Tensor) -> Any:
+            fc = self.layer(x)
+            if not poptorch.isRunningOnIpu():
+                return fc
+            return fc, self.loss(fc, target)
+
+    model = Model()
+    x, target = torch.randn(4, 2), torch.zeros(4, 2)
+    poptorch_model = poptorch.trainingModel(model)
+    before = model(x, target)
+    for _ in range(5):
+        _out, loss = poptorch_model(x, target)
+    assert loss.shape == ()
+    assert not torch.equal(before, model(x, target))
+
+
+def test_resuming_from_a_checkpoint_file() -> None:
+    def build() -> Any:
+        model = TrainingModelWithLoss(nn.Sequential(nn.Flatten(), nn.Linear(64, 4)))
+        with_blocks = model.model
+
+        class Plain(nn.Module):
+            def __init__(self) -> None:
+                super().__init__()
+                self.net, self.loss = with_blocks, nn.CrossEntropyLoss()
+
+            def forward(self, x: torch.Tensor, y: torch.Tensor) -> Any:
+                out = self.net(x)
+                return out, self.loss(out, y)
+
+        plain = Plain()
+        return plain, poptorch.optim.SGD(plain.parameters(), lr=0.05, momentum=0.9)
+
+    data = Shapes(32)
+    x, y = data.images, data.labels
+    torch.manual_seed(0)
+    model, optimizer = build()
+    training_model = poptorch.trainingModel(model, poptorch.Options(), optimizer)
+    for _ in range(3):
+        training_model(x, y)
+    checkpoint = io.BytesIO()
+    torch.save(
+        {"model_state_dict": model.state_dict(), "optimizer_state_dict": optimizer.state_dict(), "epoch": 3},
+        checkpoint,
+    )
+    for _ in range(3):
+        _, expected = training_model(x, y)
+
+    checkpoint.seek(0)
+    state = torch.load(checkpoint)
+    model, optimizer = build()
+    model.load_state_dict(state["model_state_dict"])
+    optimizer.load_state_dict(state["optimizer_state_dict"])
+    training_model = poptorch.trainingModel(model, poptorch.Options(), optimizer)
+    for _ in range(3):
+        _, loss = training_model(x, y)
+    torch.testing.assert_close(loss, expected)
+
+
+def test_a_program_with_an_asynchronous_loader() -> None:
+    torch.manual_seed(0)
+    model = ClassificationModel()
+    opts = poptorch.Options().deviceIterations(2)
+    loader = poptorch.DataLoader(
+        opts, Shapes(), batch_size=16, shuffle=True, mode=poptorch.DataLoaderMode.Async, num_workers=1
+    )
+    training_model = poptorch.trainingModel(model, opts, poptorch.optim.Adam(model.parameters(), lr=0.01))
+    losses = []
+    for _ in range(3):
+        for data, labels in loader:
+            _, loss = training_model(data, labels)
+            losses.append(loss.item())
+    loader.terminate()
+    assert len(losses) == 3 * 8
+    assert losses[-1] < 0.5 * losses[0]

@@ -75,8 +75,8 @@ class Chip:
 class System:
     """IPUs of one kind with their links and hosts.
 
-    A machine is one gateway (or PCIe slot) with `ipus_per_machine`; host links and streaming memory are those of
-    one machine and shared by its IPUs. Link rates count one direction.
+    A machine is one gateway (or PCIe slot) with `ipus_per_machine`; host links and streaming memory are
+    those of one machine and shared by its IPUs. Link rates count one direction.
 
     Raises:
         Error: a number that no system can have.

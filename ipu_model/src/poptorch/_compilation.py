@@ -90,6 +90,8 @@ def trace(module: nn.Module, options: Options, arguments: BoundArguments, *, tra
     def call(traced: nn.Module, fakes: list[Tensor]) -> Any:
         return arguments.with_tensors(fakes).call(traced)
 
+    if training:
+        _warn_about_hooks(module)
     strategy.begin_trace()
     with _hooks.around_trace():
         graph = capture(
@@ -182,6 +184,16 @@ def _check_returns(graph: Graph, options: Options) -> None:
             "OutputMode.EveryN is not available when the model is pipelined over several IPUs. Use "
             "OutputMode.All, or poptorch.ShardedExecution."
         )
+
+
+def _warn_about_hooks(module: nn.Module) -> None:
+    hooked = [
+        name
+        for name, parameter in module.named_parameters()
+        if parameter._backward_hooks or getattr(parameter, "_post_accumulate_grad_hooks", None)
+    ]
+    if hooked:
+        _logger.warning("Hooks on parameters are not run on the device: %s.", ", ".join(hooked))
 
 
 def _warn_about_outputs(graph: Graph, module: nn.Module) -> None:

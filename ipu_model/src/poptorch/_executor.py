@@ -16,6 +16,7 @@ from poptorch._blocks import module_repr
 from poptorch._compilation import arithmetic_of, batching_of, check_options, log_derived, returns_of, trace
 from poptorch._device_life import DeviceLife
 from poptorch._errors import createPoptorchError
+from poptorch._logging import LogOnce
 from poptorch._optimisation import Optimisation
 from poptorch._outputs import present, synthetic
 from poptorch._parameter import ParameterView
@@ -28,6 +29,9 @@ from poptorch.options import Options
 from poptorch.strategies import ShardedExecution
 
 _logger = logging.getLogger("poptorch::python")
+
+_DETACHED = "Input tensors with requires_grad=True are detached: no input gradients are produced."
+_COPIED = "An input tensor is not contiguous and is copied before every call."
 
 
 class PoplarExecutor(DeviceLife, RefusedMethods):
@@ -56,7 +60,7 @@ class PoplarExecutor(DeviceLife, RefusedMethods):
         self._attached = False
         self._dirty = False
         self._has_run = False
-        self._warned_of_inputs = False
+        self._log_once = LogOnce()
         self._rng_state: list[int] | None = (
             [self._options.random_seed] if self._options.exists("random_seed") else None
         )
@@ -135,10 +139,12 @@ class PoplarExecutor(DeviceLife, RefusedMethods):
         self._bring_up_to_date()
         inputs = arguments.tensors
         if self._options._Popart.options.get("syntheticDataMode"):
-            results = self._session.run(synthetic(inputs, self._session.randomness.seed))
-        else:
+            inputs = synthetic(inputs, self._session.randomness.seed)
+        try:
             results = self._session.run(inputs)
-        self._after_run()
+        finally:
+            # A run that was interrupted may have updated weights already.
+            self._after_run()
         return present(self._graph, results)
 
     def _compile(self, arguments: BoundArguments) -> None:
@@ -192,15 +198,11 @@ class PoplarExecutor(DeviceLife, RefusedMethods):
     def _bind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> BoundArguments:
         """Bind a call's arguments, warning once of tensors that are not sent as they are."""
         arguments = self._signature.bind(args, kwargs)
-        unusual = [t for t in arguments.tensors if t.requires_grad or not t.is_contiguous()]
-        if unusual and not self._warned_of_inputs:
-            self._warned_of_inputs = True
-            if any(t.requires_grad for t in unusual):
-                _logger.warning(
-                    "Input tensors with requires_grad=True are detached: no input gradients are produced."
-                )
-            if not all(t.is_contiguous() for t in unusual):
-                _logger.warning("An input tensor is not contiguous and is copied before every call.")
+        for tensor in arguments.tensors:
+            if tensor.requires_grad:
+                self._log_once(logging.WARNING, _DETACHED)
+            if not tensor.is_contiguous():
+                self._log_once(logging.WARNING, _COPIED)
         return arguments
 
 

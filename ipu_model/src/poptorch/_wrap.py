@@ -50,4 +50,8 @@ def _user_module(model: nn.Module | PoplarExecutor) -> nn.Module:
             f"Invalid type: 'model' is of type {type(module)}, expected torch.nn.Module. Wrap a function in "
             "a module whose forward calls it."
         )
+    if isinstance(module, torch.jit.ScriptModule):
+        raise createPoptorchError(
+            "A scripted module cannot be traced again: wrap the module it was made from."
+        )
     return module

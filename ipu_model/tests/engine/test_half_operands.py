@@ -165,3 +165,13 @@ def test_consecutive_roundings_of_one_result_do_not_occur() -> None:
     graph = traced(Calls(lambda x: (x * 0.1).relu().add_(0.1).view(7, 1)), X, training=False)
     values = [n.args[0] for n in build(graph, Arithmetic()).module.graph.nodes if n.target is round_to_half_]
     assert len(values) == len(set(values)) == 2, "the product and the sum"
+
+
+def test_dropout_rounds_its_factor_and_its_product_and_the_gradient_has_the_same_mask() -> None:
+    """The mask holds 0 and 1 / 0.7 as a float16 number; what is kept is that times x, rounded."""
+    x = half(3.0).repeat(4096)
+    output, gradients = differentiate(lambda x: F.dropout(x, 0.3), half(1.0).repeat(4096), x=x)
+    factor = torch.tensor(1 / 0.7).half()
+    assert set(output.unique().tolist()) == {0.0, (3 * factor.float()).half().item()}
+    assert torch.equal(gradients["x"], torch.where(output == 0, 0.0, factor.float()))
+    assert float((output == 0).double().mean()) == pytest.approx(0.3, abs=0.05)

@@ -217,3 +217,13 @@ def test_floating_point_exceptions_stop_at_the_op_that_made_the_infinity() -> No
         checked.run([torch.tensor([1.0, 0.0, 2.0])])
     unchecked = Session(graph, Batching(), Returns())
     assert unchecked.run([torch.tensor([1.0, 0.0, 2.0])])[0].item() == float("inf")
+
+
+def test_an_autocast_of_the_program_does_not_reach_into_the_replay() -> None:
+    model = nn.Linear(64, 8)
+    session = Session(traced(model, torch.zeros(4, 64), training=False), Batching(), Returns())
+    session.upload(dict(model.state_dict()))
+    x = torch.randn(4, 64)
+    expected = session.run([x])[0]
+    with torch.autocast("cpu"):
+        assert torch.equal(session.run([x])[0], expected)

@@ -253,6 +253,33 @@ class TestThreads:
         executor(torch.ones(2))
         assert model.weight.item() == pytest.approx(0.8)
 
+    def test_executors_that_draw_random_numbers_in_two_threads_keep_their_own_sequences(self) -> None:
+        class Noise(nn.Module):
+            def forward(self, x: Tensor) -> Tensor:
+                return x + torch.rand(x.shape)
+
+        def draws(executor: poptorch.PoplarExecutor) -> list[Tensor]:
+            return [executor(X) for _ in range(30)]
+
+        def executors() -> list[poptorch.PoplarExecutor]:
+            return [inference(Noise(), quiet().randomSeed(seed)) for seed in (1, 2)]
+
+        alone = [draws(executor) for executor in executors()]
+        # Made before the threads start: randomSeed seeds the host's generator, too.
+        parallel = executors()
+        together: dict[int, list[Tensor]] = {}
+
+        def run(index: int) -> None:
+            together[index] = draws(parallel[index])
+
+        threads = [threading.Thread(target=run, args=(index,)) for index in range(2)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        for index in range(2):
+            assert all(torch.equal(a, b) for a, b in zip(alone[index], together[index]))
+
     def test_modules_running_in_another_thread_do_not_disturb_a_trace(self) -> None:
         inside, traced = threading.Event(), threading.Event()
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from executor_support import Scale, inference, quiet, training
+from executor_support import Scale, inference, quiet, raw, training
 from torch import Tensor, nn
 
 import poptorch
@@ -197,6 +197,17 @@ class TestGradientsThatAreCut:
         with torch.inference_mode():
             executor(torch.ones(2))
         assert model.weight.item() == 0
+
+    def test_hooks_on_parameters_do_not_run_and_a_warning_says_so(
+        self, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        model = Trained(lambda o, t: F.mse_loss(o, t))
+        model.linear.weight.register_hook(lambda gradient: gradient * 0)
+        executor = training(model)
+        before = raw(model, "linear.weight")
+        executor(X, REAL)
+        assert not torch.equal(model.linear.weight, before)
+        assert "Hooks on parameters are not run on the device: linear.weight" in caplog.text
 
     def test_a_parameter_that_is_not_used_stays(self) -> None:
         model = Trained(lambda o, t: F.mse_loss(o, t))

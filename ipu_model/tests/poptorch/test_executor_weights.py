@@ -181,6 +181,15 @@ class TestDeviceToHost:
         assert executor.copyWeightsToHostIfNeeded() is True
         assert executor.copyWeightsToHostIfNeeded() is False
 
+    def test_updates_made_before_a_call_failed_are_transferred_too(self) -> None:
+        options = quiet().deviceIterations(2)
+        options.Precision.enableFloatingPointExceptions(True)
+        model = Scale()
+        executor = training(model, options, lr=RATE)
+        with pytest.raises(poptorch.Error, match="Floating point exception"):
+            executor(torch.tensor([-3.0, 3e38]))
+        assert model.weight.item() == 1 + 3 * RATE, "the first of two iterations"
+
     def test_an_explicit_copy_always_transfers(self, monkeypatch: pytest.MonkeyPatch) -> None:
         _, executor = trained()
         with counted(monkeypatch) as transfers:

@@ -32,6 +32,10 @@ class TestWrapping:
         assert executor.options.device_iterations == 1
         assert executor.options.output_mode == poptorch.OutputMode.All
 
+    def test_a_scripted_module_is_refused(self) -> None:
+        with pytest.raises(poptorch.Error, match="wrap the module it was made from"):
+            inference(torch.jit.trace(nn.Linear(3, 2), X))
+
     def test_wrong_types_are_refused_and_the_module_stays_plain(self) -> None:
         model = Net()
         with pytest.raises(poptorch.Error, match="Invalid type: 'options' is of type"):

@@ -180,4 +180,4 @@ def _staged(results: Array, depth: Array, stages: int, numbers: Numbers, device:
         compute = compute + vertices.reduce_stage(after, ways)
         exchange = exchange + held * numbers.partial_bytes / device.chip.exchange_bytes_per_cycle
         left, held = np.ceil(left / ways), after
-    return Reduction(compute, exchange, np.full_like(results, float(stages)), held)
+    return Reduction(compute, exchange, np.full_like(results, float(stages)), np.ceil(results / depth))

@@ -26,8 +26,8 @@ from ipu_model.cost.splits import distinct, grid, within
 # Candidates that leave most tiles idle are not looked at, where others use them.
 LEAST_SHARE_OF_TILES = 0.25
 
-# Fields for which every cut is tried, and for which the vector unit competes with the matrix unit.
-SMALL_FIELD = 8
+# Fields for which the vector unit competes with the matrix unit, and fields for which every cut is tried.
+TINY_FIELD, SMALL_FIELD = 8, 128
 
 
 def splits_of(problem: Problem, numbers: Numbers, tiles: int) -> Iterator[Split]:
@@ -64,7 +64,7 @@ def _image_pass(problem: Problem, numbers: Numbers, tiles: int) -> Iterator[Spli
                 yield _expanded_columns(problem, ins, outs, numbers, tiles)
         if _fits_windows(problem, numbers):
             yield _windows(problem, numbers, tiles)
-    if problem.positions == 1 and min(problem.samples, ins, outs) <= SMALL_FIELD:
+    if problem.positions == 1 and min(problem.samples, ins, outs) <= TINY_FIELD:
         yield _dots(problem.samples, ins, outs, problem.groups, numbers, tiles)
 
 
@@ -85,8 +85,7 @@ def _pointwise(
     out_groups = math.ceil(outs / numbers.units)
     g, i, o = grid(distinct(groups, tiles), distinct(in_groups, tiles), distinct(out_groups, tiles))
     keep = g * i * o <= tiles
-    g, i, o = g[keep], i[keep], o[keep]
-    g, i, o, cut = _field_cuts(field, g, i, o, tiles)
+    g, i, o, cut = _field_cuts(field, g[keep], i[keep], o[keep], tiles)
     gt, gi, go = np.ceil(groups / g), np.ceil(in_groups / i), np.ceil(out_groups / o)
     inputs = cut * gi * numbers.channel_group * gt
     weights = gi * numbers.channel_group * go * numbers.units * gt
@@ -109,8 +108,9 @@ def _field_cuts(field: int, g: Array, i: Array, o: Array, tiles: int) -> tuple[A
     """
     free = np.minimum(np.floor(tiles / (g * i * o)), field)
     if field <= SMALL_FIELD:
-        which, parts = np.nonzero(np.arange(1, field + 1) <= free[:, None])
-        return g[which], i[which], o[which], np.ceil(field / (parts + 1.0))
+        parts = distinct(field, tiles)
+        which, chosen = np.nonzero(parts <= free[:, None])
+        return g[which], i[which], o[which], np.ceil(field / parts[chosen])
     cut = np.concatenate([np.ceil(field / free), np.full_like(free, float(field))])
     return np.tile(g, 2), np.tile(i, 2), np.tile(o, 2), cut
 
@@ -205,7 +205,7 @@ def _windows(problem: Problem, numbers: Numbers, tiles: int) -> Split:
     weights = held * 4 * problem.in_channels * problem.positions
     return Split(
         method="windows", numbers=numbers, vertex=vertex, inputs=read * held * 4, weights=weights,
-        results=bt * ht * wt * held * 4, field=b * h * w, ins=i, outs=o, groups=g, vector_unit=True,
+        results=bt * ht * wt * held * 4, field=b * h * w, ins=i, outs=o, groups=g,
     )  # fmt: skip
 
 
@@ -236,12 +236,11 @@ def _channels(problem: Problem, numbers: Numbers, tiles: int) -> Split:
 
 def _dots(field: int, ins: int, outs: int, groups: int, numbers: Numbers, tiles: int) -> Split:
     """Vector unit, one dot product for each result: split groups, channels and field."""
-    parts = distinct(ins, min(tiles, SMALL_FIELD))
+    parts = distinct(ins, min(tiles, TINY_FIELD))
     g, i, o = grid(distinct(groups, tiles), parts, distinct(outs, tiles))
     keep = g * i * o <= tiles
-    g, i, o = g[keep], i[keep], o[keep]
+    g, i, o, ft = _field_cuts(field, g[keep], i[keep], o[keep], tiles)
     gt, length, ot = np.ceil(groups / g), np.ceil(ins / i), np.ceil(outs / o)
-    ft = np.ceil(field / np.minimum(np.floor(tiles / (g * i * o)), field))
     held = ft * ot * gt
     return Split(
         method="dots", numbers=numbers, vertex=vertices.dot_products(held, length, numbers.element_bytes),

@@ -18,7 +18,7 @@ _POOL_GRADIENTS = (
 )  # fmt: skip
 _ADAPTIVE = ("_adaptive_avg_pool2d", "_adaptive_avg_pool3d", "adaptive_max_pool2d", "adaptive_max_pool3d")
 
-# Source pixels that one pixel of the result is made of, by the first of these kinds that is in the name of the op.
+# Source pixels that one pixel of the result is made of; the first kind that is in the op's name counts.
 _TAPS = {"nearest": 1, "bilinear": 4, "bicubic": 16, "trilinear": 8, "linear": 2}
 
 

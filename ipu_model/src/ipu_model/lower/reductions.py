@@ -83,8 +83,12 @@ def lower_norm(op: OpView) -> Result:
     if op.name == "native_batch_norm" and not op.arg(5):
         work = normalisation.inference(op.device, norm)
     else:
-        work = normalisation.forward(op.device, norm, running=op.name == "native_batch_norm")
+        work = normalisation.forward(op.device, norm, running=_keeps_averages(op))
     return result(op, work, source.layout)
+
+
+def _keeps_averages(op: OpView) -> bool:
+    return op.name == "native_batch_norm" and op.tensor(3) is not None
 
 
 def lower_norm_gradient(op: OpView) -> Result:

@@ -16,7 +16,7 @@ import torch.fx
 from ipu_model.capture.aliases import aliased_argument, is_view, written_arguments
 from ipu_model.numerics.exact import CONVERTING, EXACT, READERS_OF_SAVED, SAVED, SELECTING, UNINITIALISED
 from ipu_model.numerics.operands import (
-    INTEGERS_OFF_GRID,
+    ON_GRID,
     cast_operands,
     dtype_of,
     is_half,
@@ -29,7 +29,13 @@ from ipu_model.numerics.rounding import round_to_half_
 Node = torch.fx.Node
 aten = torch.ops.aten
 
-_JOINING = frozenset({aten.cat.default, aten.stack.default})
+# Up to here a rounding takes longer to make its temporary tensor than to compute.
+_SMALL = 1 << 14
+
+# Integer operands of these are values, not indices or masks.
+_WITH_VALUES = frozenset({
+    aten.cat.default, aten.stack.default, aten.where.self, aten.masked_fill.Tensor, aten.masked_fill_.Tensor,
+})  # fmt: skip
 
 
 def to_containers(graph: torch.fx.Graph) -> None:
@@ -38,6 +44,7 @@ def to_containers(graph: torch.fx.Graph) -> None:
     Raises:
         Error: an op that looks at the bits of fp16 values, or a product of fp16 and fp32 operands.
     """
+    roundings = _Roundings(graph)
     for node in list(graph.nodes):
         if node.op != "call_function":
             continue
@@ -48,10 +55,35 @@ def to_containers(graph: torch.fx.Graph) -> None:
         node.args, node.kwargs = _widened(node.args), _widened(node.kwargs)
         keep_below_one(node)
         if rounds:
-            _round_after(graph, node, node)
+            roundings.insert_after(node, node)
         for argument in written_arguments(node):
             if is_half(argument) and aliased_argument(node) is not argument:
-                _round_after(graph, node, argument)
+                roundings.insert_after(node, argument)
+
+
+class _Roundings:
+    """Inserts roundings; small results of one shape go through one scratch tensor of the replay."""
+
+    def __init__(self, graph: torch.fx.Graph) -> None:
+        self._graph = graph
+        self._first = next(node for node in graph.nodes if node.op not in ("placeholder", "get_attr"))
+        self._scratches: dict[tuple[int, ...], Node] = {}
+
+    def insert_after(self, node: Node, value: Node) -> None:
+        """Insert a rounding of `value` right after `node`."""
+        spec = value.meta["spec"]
+        scratch = [self._scratch(spec.shape)] if spec.elements <= _SMALL else []
+        with self._graph.inserting_after(node):
+            rounding = self._graph.call_function(round_to_half_, (value, *scratch))
+        rounding.meta = {k: v for k, v in node.meta.items() if k != "hints"}
+        rounding.meta["spec"] = spec
+
+    def _scratch(self, shape: tuple[int, ...]) -> Node:
+        if shape not in self._scratches:
+            with self._graph.inserting_before(self._first):
+                made = self._graph.call_function(torch.empty, (list(shape),), {"dtype": torch.float16})
+            self._scratches[shape] = made
+        return self._scratches[shape]
 
 
 def _widened(arguments: Any) -> Any:
@@ -74,11 +106,12 @@ def _is_exact(node: Node) -> bool:
     if node.target in CONVERTING:
         # `copy_(target, source)`, but `_to_copy(source)`.
         source = node.args[0] if node.target is aten._to_copy.default else node.args[1]
-        return dtype_of(source) not in INTEGERS_OFF_GRID and dtype_of(source) is not torch.float32
+        return dtype_of(source) in ON_GRID
     if node.target not in EXACT and node.target not in SELECTING:
         return False
-    dtypes = {dtype_of(argument) for argument in node.all_input_nodes}
-    return torch.float32 not in dtypes and not (node.target in _JOINING and dtypes & INTEGERS_OFF_GRID)
+    operands = [dtype for dtype in map(dtype_of, node.all_input_nodes) if dtype is not None]
+    values = [dtype for dtype in operands if dtype.is_floating_point or node.target in _WITH_VALUES]
+    return ON_GRID.issuperset(values)
 
 
 def _parent(node: Node) -> Node:
@@ -92,11 +125,3 @@ def _is_saved(node: Node) -> bool:
     return node.args[1] in SAVED.get(_parent(node).target, ()) and all(
         u.target in READERS_OF_SAVED for u in node.users
     )
-
-
-def _round_after(graph: torch.fx.Graph, node: Node, value: Node) -> None:
-    """Insert a rounding of `value` right after `node`."""
-    with graph.inserting_after(node):
-        rounding = graph.call_function(round_to_half_, (value,))
-    rounding.meta = {k: v for k, v in node.meta.items() if k != "hints"}
-    rounding.meta["spec"] = value.meta["spec"]

@@ -17,8 +17,8 @@ from ipu_model.numerics.rounding import round_to_half_
 Node = torch.fx.Node
 aten = torch.ops.aten
 
-# Integer types with values between those of float16; 8 bits and truth values fit.
-INTEGERS_OFF_GRID = frozenset({torch.int16, torch.int32, torch.int64})
+# Types all of whose values are float16 values.
+ON_GRID = frozenset({torch.float16, torch.uint8, torch.int8, torch.bool})
 
 _BITWISE = frozenset({aten.view.dtype, aten.nextafter.default, aten.nextafter_.default})
 _CONTRACTIONS = frozenset({
@@ -95,7 +95,7 @@ def cast_operands(graph: torch.fx.Graph, node: Node) -> None:
         return
     converted = list(node.args)
     for position, operand in enumerate(operands, start=first):
-        if dtype_of(operand) in INTEGERS_OFF_GRID or dtype_of(operand) is torch.float32:
+        if dtype_of(operand) not in ON_GRID:
             converted[position] = _converted(graph, node, operand)
     node.args = tuple(converted)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -10,6 +11,9 @@ from torch import Tensor
 
 # Spreads replica streams over seeds; any odd 64-bit constant does (this is 2^64 divided by the golden ratio).
 _STRIDE = 0x9E3779B97F4A7C15
+
+# torch's generator belongs to the process: programs that run in several threads take turns.
+_one_at_a_time = threading.RLock()
 
 
 class RandomStreams:
@@ -27,13 +31,14 @@ class RandomStreams:
     @contextmanager
     def drawing(self, replica: int) -> Iterator[None]:
         """Let torch draw from the stream of `replica` in the body; the host's stream is left untouched."""
-        host = torch.get_rng_state()
-        torch.set_rng_state(self._states[replica])
-        try:
-            yield
-        finally:
-            self._states[replica] = torch.get_rng_state()
-            torch.set_rng_state(host)
+        with _one_at_a_time:
+            host = torch.get_rng_state()
+            torch.set_rng_state(self._states[replica])
+            try:
+                yield
+            finally:
+                self._states[replica] = torch.get_rng_state()
+                torch.set_rng_state(host)
 
     def state(self) -> list[int]:
         """Return the seed followed by the bytes of every stream's state."""

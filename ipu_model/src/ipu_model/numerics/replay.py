@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.fx
@@ -69,8 +70,9 @@ def _copied(ops: torch.fx.Graph) -> torch.fx.Graph:
 
 
 def _results(ops: torch.fx.Graph) -> tuple[list[Node], list[Node]]:
-    outputs, gradients = ops.output_node().args[0]  # type: ignore[misc, union-attr]  # always this pair, see Graph
-    return list(outputs), list(gradients)  # type: ignore[arg-type]
+    results: Any = ops.output_node().args[0]
+    outputs, gradients = results
+    return list(outputs), list(gradients)
 
 
 def _fresh_flags(results: list[Node], roots: dict[Node, Node]) -> list[bool]:

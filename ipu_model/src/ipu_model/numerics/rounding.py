@@ -20,9 +20,12 @@ EXTRA_BITS = 0x1FFF
 CHUNK = 1 << 18
 
 
-def round_to_half_(x: Tensor) -> Tensor:
-    """Round `x` (float32, any shape) in place to the nearest float16 value; ties to even, overflow to inf."""
-    return x.copy_(x.half())
+def round_to_half_(x: Tensor, scratch: Tensor | None = None) -> Tensor:
+    """Round `x` (float32, any shape) in place to the nearest float16 value; ties to even, overflow to inf.
+
+    `scratch` is a float16 tensor of the same shape to go through; without it one is made.
+    """
+    return x.copy_(x.half() if scratch is None else scratch.copy_(x))
 
 
 def stochastic_round_to_half_(x: Tensor, generator: torch.Generator | None) -> Tensor:

@@ -93,9 +93,13 @@ class Session:
         """Return the variables of the first replica; the tensors are the device's own, copy them."""
         return {**self._weights, **self._replica_variables[0]}
 
-    @torch.no_grad()
     def run(self, inputs: Sequence[Tensor]) -> list[Tensor]:
         """Run one call on whole host batches and return one tensor for every output that is computed."""
+        # A program's own autocast must not reach into the replay: the graph already says every element type.
+        with torch.no_grad(), torch.autocast("cpu", enabled=False):
+            return self._run(inputs)
+
+    def _run(self, inputs: Sequence[Tensor]) -> list[Tensor]:
         parts = [self._cut(tensor, spec.dtype) for tensor, spec in zip(inputs, self.graph.inputs)]
         collectors = self._collectors()
         seed = self._loss_seed()

@@ -140,8 +140,7 @@ def machine(name: str) -> System:
     if key in catalogue.aliases:
         return catalogue.systems[catalogue.aliases[key]]
     raise Error(
-        f"There is no machine {name!r}. Systems: {', '.join(catalogue.systems)}; "
-        f"chips: {', '.join(catalogue.chips)}."
+        f"There is no machine {name!r}. Systems: {', '.join(catalogue.systems)}; chips: {', '.join(catalogue.chips)}."
     )
 
 
@@ -228,21 +227,15 @@ def catalogue_of(data: Mapping[str, Any], where: str) -> Catalogue:
     systems: dict[str, System] = {}
     for name, table in system_tables.items():
         if table.get("chip") not in chips:
-            raise Error(
-                f"{where}: system {name} has chip {table.get('chip')!r}; there are {', '.join(chips)}."
-            )
+            raise Error(f"{where}: system {name} has chip {table.get('chip')!r}; there are {', '.join(chips)}.")
         facts[name] = _facts(table, _SYSTEM_NUMBERS, f"{where}: system {name}")
         title = str(table.get("title", name))
         systems[name] = System(name=name, title=title, chip=chips[table["chip"]], **_numbers(facts[name]))
-    versions = {
-        int(t["offline_version"]): n for n, t in data.get("chips", {}).items() if "offline_version" in t
-    }
+    versions = {int(t["offline_version"]): n for n, t in data.get("chips", {}).items() if "offline_version" in t}
     return Catalogue(chips, systems, _aliases(chips, systems, data.get("systems", {})), versions, facts)
 
 
-def _inherited(
-    tables: Mapping[str, Any], name: str, where: str, seen: tuple[str, ...] = ()
-) -> dict[str, Any]:
+def _inherited(tables: Mapping[str, Any], name: str, where: str, seen: tuple[str, ...] = ()) -> dict[str, Any]:
     if name not in tables:
         raise Error(f"{where}: {seen[-1]} is like {name!r}, which is not described.")
     if name in seen:
@@ -264,9 +257,7 @@ def _numbers(facts: Mapping[str, Fact]) -> dict[str, Any]:
     return {name: found.value for name, found in facts.items()}
 
 
-def _aliases(
-    chips: Mapping[str, Chip], systems: Mapping[str, System], tables: Mapping[str, Any]
-) -> dict[str, str]:
+def _aliases(chips: Mapping[str, Chip], systems: Mapping[str, System], tables: Mapping[str, Any]) -> dict[str, str]:
     """Map plain spellings to systems: titles and aliases, then names, then chips."""
     found: dict[str, str] = {}
     for name in systems:

@@ -48,8 +48,7 @@ class BoundArguments:
         """Log that dicts as arguments are supported in part, if there are any."""
         if any(_holds_dict(value) for value in (*self.positional, *self.keywords.values())):
             _logger.warning(
-                "Dictionaries as inputs are partially supported: their keys are fixed when the model is "
-                "compiled."
+                "Dictionaries as inputs are partially supported: their keys are fixed when the model is compiled."
             )
 
     def call(self, function: Callable[..., Any]) -> Any:
@@ -105,9 +104,7 @@ class Signature:
             return remaining.pop(parameter.name)
         if parameter.default is inspect.Parameter.empty:
             takes = ", ".join(str(parameter) for parameter in self._parameters)
-            raise createPoptorchError(
-                f"Mandatory parameter {parameter.name} missing: forward takes ({takes})."
-            )
+            raise createPoptorchError(f"Mandatory parameter {parameter.name} missing: forward takes ({takes}).")
         return parameter.default
 
 
@@ -195,9 +192,7 @@ def _same_tensors_of(name: str, expected: Any, got: Any) -> None:
 
 
 def _mismatch(what: str) -> Exception:
-    return createPoptorchError(
-        f"{what} The arguments don't match the inputs used to compile the model. {_HINT}"
-    )
+    return createPoptorchError(f"{what} The arguments don't match the inputs used to compile the model. {_HINT}")
 
 
 SUPPORTED_INPUT_TYPES = frozenset({

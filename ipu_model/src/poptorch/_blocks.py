@@ -106,8 +106,7 @@ def BeginBlock(
     if callable(layer_to_call):
         return LegacyBeginBlockFn(layer_to_call, user_id, ipu_id)
     raise createPoptorchError(
-        f"BeginBlock: {layer_to_call!r} is not an instance of torch.nn.Module or function. Pass the layer "
-        "itself."
+        f"BeginBlock: {layer_to_call!r} is not an instance of torch.nn.Module or function. Pass the layer itself."
     )
 
 

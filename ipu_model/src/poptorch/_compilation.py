@@ -217,9 +217,7 @@ def refuse_missing(options: Options, training: bool) -> None:
         Error: names the feature and the nearest thing that works.
     """
     if not isinstance(options._execution_strategy, PipelinedExecution):
-        raise errors.unsupported(
-            "Phased execution", "Use poptorch.PipelinedExecution or poptorch.ShardedExecution."
-        )
+        raise errors.unsupported("Phased execution", "Use poptorch.PipelinedExecution or poptorch.ShardedExecution.")
     if options.anchored_tensors:
         raise errors.unsupported("Options.anchorTensor", "Return the tensor from forward instead.")
     if options._Popart.options.get("automaticLossScalingSettings.enabled"):

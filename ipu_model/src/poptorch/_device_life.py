@@ -163,9 +163,7 @@ class DeviceLife:
             )
         assert self._session is not None
         assert self._graph is not None
-        self._session.upload(
-            self._host.values(tuple(v for v in self._graph.variables if set(v.names) & set(names)))
-        )
+        self._session.upload(self._host.values(tuple(v for v in self._graph.variables if set(v.names) & set(names))))
 
     def load_state_dict(self, state_dict: dict[str, Any], strict: bool = True) -> Any:
         """Load into the user's module, then upload if attached; return torch's report of keys that differ."""
@@ -215,9 +213,7 @@ class DeviceLife:
             ValueError: a float16 accumulator set after compilation with another mean strategy.
         """
         if self._optimisation is None:
-            raise createPoptorchError(
-                "setOptimizer: an inference model has no optimizer. Use poptorch.trainingModel."
-            )
+            raise createPoptorchError("setOptimizer: an inference model has no optimizer. Use poptorch.trainingModel.")
         self._optimisation.replace(optimizer, self._options, compiled=self._session is not None)
 
     @property
@@ -251,6 +247,4 @@ class DeviceLife:
     def _require_attached(self, what: str) -> None:
         self._require_compiled()
         if not self._attached:
-            raise createPoptorchError(
-                f"{what}: the model is not attached to a device. Call attachToDevice() first."
-            )
+            raise createPoptorchError(f"{what}: the model is not attached to a device. Call attachToDevice() first.")

@@ -61,9 +61,7 @@ class PoplarExecutor(DeviceLife, RefusedMethods):
         self._dirty = False
         self._has_run = False
         self._log_once = LogOnce()
-        self._rng_state: list[int] | None = (
-            [self._options.random_seed] if self._options.exists("random_seed") else None
-        )
+        self._rng_state: list[int] | None = [self._options.random_seed] if self._options.exists("random_seed") else None
         self._link = HostLink(self)
         self._sources = [] if training else links_into(model)
         self._uploaded_versions: list[int] = []
@@ -229,9 +227,7 @@ def _own_options(options: Options | None, training: bool) -> Options:
     if options is None:
         options = Options()
     if not isinstance(options, Options):
-        raise createPoptorchError(
-            f"Invalid type: 'options' is of type {type(options)}, expected poptorch.Options."
-        )
+        raise createPoptorchError(f"Invalid type: 'options' is of type {type(options)}, expected poptorch.Options.")
     options._freeze()
     own: Options = options.clone()
     own._resolve_output_mode(OutputMode.Final if training else OutputMode.All)

@@ -16,9 +16,7 @@ from poptorch._errors import createPoptorchError
 def present(graph: Graph, results: Sequence[Tensor]) -> Any:
     """Put computed results and compile-time constants into the structure that forward returned."""
     computed = iter(results)
-    leaves = [
-        next(computed) if output.node is not None else _copied(output.value) for output in graph.outputs
-    ]
+    leaves = [next(computed) if output.node is not None else _copied(output.value) for output in graph.outputs]
     for leaf in leaves:
         if isinstance(leaf, Tensor):
             leaf.__dict__.update(backward=_refuse_backward, __getstate__=_no_state)
@@ -40,9 +38,7 @@ def synthetic(inputs: Sequence[Tensor], seed: int) -> list[Tensor]:
     """Return inputs as a device without host I/O makes them: normal numbers, zeros for integers."""
     generator = torch.Generator().manual_seed(seed)
     return [
-        torch.randn(t.shape, generator=generator).to(t.dtype)
-        if t.is_floating_point()
-        else torch.zeros_like(t)
+        torch.randn(t.shape, generator=generator).to(t.dtype) if t.is_floating_point() else torch.zeros_like(t)
         for t in inputs
     ]
 

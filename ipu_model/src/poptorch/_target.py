@@ -71,9 +71,7 @@ def _as_int(name: str) -> int:
 def _check_version() -> None:
     version = os.environ.get("POPTORCH_IPU_MODEL_VERSION", "ipu2")
     if version not in _VERSIONS:
-        raise createPoptorchError(
-            f"POPTORCH_IPU_MODEL_VERSION must be one of {', '.join(_VERSIONS)}, not {version!r}."
-        )
+        raise createPoptorchError(f"POPTORCH_IPU_MODEL_VERSION must be one of {', '.join(_VERSIONS)}, not {version!r}.")
 
 
 def _warn_of_no_effect(options: Options) -> None:

@@ -57,8 +57,4 @@ class HostWeights:
     def _registered(self) -> dict[str, Tensor]:
         """Return plain tensors that share the storage of the registered ones."""
         with torch._C.DisableTorchFunctionSubclass():
-            return {
-                name: torch.Tensor.detach(slot.tensor)
-                for slot in slots_of(self._module)
-                for name in slot.names
-            }
+            return {name: torch.Tensor.detach(slot.tensor) for slot in slots_of(self._module) for name in slot.names}

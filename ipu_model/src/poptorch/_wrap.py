@@ -51,7 +51,5 @@ def _user_module(model: nn.Module | PoplarExecutor) -> nn.Module:
             "a module whose forward calls it."
         )
     if isinstance(module, torch.jit.ScriptModule):
-        raise createPoptorchError(
-            "A scripted module cannot be traced again: wrap the module it was made from."
-        )
+        raise createPoptorchError("A scripted module cannot be traced again: wrap the module it was made from.")
     return module

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
+import torchvision
 from torch import Tensor, nn
 from tracing_support import traced
 
@@ -45,7 +46,6 @@ def begin_block(layer: nn.Module, ipu: int) -> None:
 @lru_cache(maxsize=4)
 def day03(dtype: torch.dtype = torch.float16, batch: int = 64) -> Graph:
     """ResNet-101 on 64 x 64 images, cut before layer3[8] (published/day03-resnet101.md)."""
-    torchvision = __import__("torchvision")
     model = torchvision.models.resnet101()
     begin_block(model.layer3[8], 1)
     images = torch.zeros(batch, 3, 64, 64, dtype=dtype)
@@ -55,6 +55,5 @@ def day03(dtype: torch.dtype = torch.float16, batch: int = 64) -> Graph:
 @lru_cache(maxsize=1)
 def mlperf_resnet50() -> Graph:
     """ResNet-50 on 224 x 224 images, micro-batch 20, fp16 (published/other.md, M1)."""
-    torchvision = __import__("torchvision")
     images = torch.zeros(20, 3, 224, 224, dtype=torch.float16)
     return traced(Classifier(torchvision.models.resnet50()).half(), images, torch.zeros(20, dtype=torch.int32))

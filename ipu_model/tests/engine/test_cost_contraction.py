@@ -17,10 +17,10 @@ from ipu_model.cost.splits import distinct
 from ipu_model.hardware import chip
 
 GC200 = Device()
-HALF_PARTIALS = Precision(half_partials=True)
+DEFAULT, HALF_PARTIALS = Precision(), Precision(half_partials=True)
 
 
-def total(problem: Problem, device: Device = GC200, precision: Precision = Precision()) -> float:
+def total(problem: Problem, device: Device = GC200, precision: Precision = DEFAULT) -> float:
     return device.total(contraction(problem, device, precision).cycles)
 
 
@@ -141,7 +141,7 @@ class TestProperties:
         work = contraction(problem, GC200)
         peak = GC200.chip.peak_flops(problem.element_bytes) / GC200.chip.clock_hz
         assert work.cycles.compute > problem.flops / peak
-        assert 0 < work.temporary_bytes
+        assert work.temporary_bytes > 0
         assert work.outputs_on_busiest_tile >= problem.output_elements / GC200.chip.tiles * 0.999
 
     @pytest.mark.parametrize("which", list(Pass))

@@ -102,7 +102,7 @@ class TestSystems:
         assert all(s.ipus < ipus for s in smaller)
 
     def test_no_system_is_large_enough(self) -> None:
-        with pytest.raises(Error, match="No system has 257 IPUs.*POD256 with 256"):
+        with pytest.raises(Error, match=r"No system has 257 IPUs.*POD256 with 256"):
             system_with("GC200", 257)
 
     def test_no_ipu_at_all(self) -> None:
@@ -110,7 +110,7 @@ class TestSystems:
             system_with("GC200", 0)
 
     def test_unknown_machine_lists_those_there_are(self) -> None:
-        with pytest.raises(Error, match="no machine 'POD17'.*M2000.*POD256.*GC200"):
+        with pytest.raises(Error, match=r"no machine 'POD17'.*M2000.*POD256.*GC200"):
             machine("POD17")
 
 

@@ -55,9 +55,7 @@ def sgd(model: nn.Module, lr: float = 0.1, **others: Any) -> poptorch.optim.SGD:
     return poptorch.optim.SGD(model.parameters(), lr=lr, **others)
 
 
-def training(
-    model: nn.Module, options: poptorch.Options | None = None, **sgd_settings: Any
-) -> poptorch.PoplarExecutor:
+def training(model: nn.Module, options: poptorch.Options | None = None, **sgd_settings: Any) -> poptorch.PoplarExecutor:
     """Wrap `model` for training with SGD."""
     return poptorch.trainingModel(model, options or quiet(), sgd(model, **sgd_settings))
 

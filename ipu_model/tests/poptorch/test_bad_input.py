@@ -27,6 +27,7 @@ class Body(nn.Module):
 
     def __init__(self, mistake: Callable[[Tensor, Tensor], Any] | None = None) -> None:
         super().__init__()
+        torch.manual_seed(0)
         self.a, self.b = nn.Linear(3, 5), nn.Linear(5, 4)
         self.mistake = mistake
 
@@ -133,9 +134,7 @@ def test_a_mistake_is_told_with_the_way_out_and_leaves_the_model_usable(name: st
     executor.destroy()
     corrected = Body()
     corrected.a, corrected.b = model.a, model.b
-    training = poptorch.trainingModel(
-        corrected, options(), poptorch.optim.SGD(corrected.parameters(), lr=0.1)
-    )
+    training = poptorch.trainingModel(corrected, options(), poptorch.optim.SGD(corrected.parameters(), lr=0.1))
     first, second = (training(X, CLASS)[1].mean().item() for _ in range(2))
     assert second < first
     assert not torch.equal(model.a.weight, before["a.weight"])
@@ -205,18 +204,14 @@ class TestLoading:
 
     def test_a_data_set_that_raises_in_the_loaders_process(self) -> None:
         options = quiet().deviceIterations(2)
-        loader = poptorch.DataLoader(
-            options, Fails(8, bad=5), batch_size=1, mode=poptorch.DataLoaderMode.Async
-        )
+        loader = poptorch.DataLoader(options, Fails(8, bad=5), batch_size=1, mode=poptorch.DataLoaderMode.Async)
         with pytest.raises(AssertionError, match=r"An error occurred in the data fetcher.*sample 5 is bad"):
             list(loader)
         loader.terminate()
 
     @pytest.mark.parametrize("mode", [poptorch.DataLoaderMode.Async, poptorch.DataLoaderMode.AsyncRebatched])
     def test_a_data_set_smaller_than_one_call_needs(self, mode: poptorch.DataLoaderMode) -> None:
-        with pytest.raises(
-            poptorch.Error, match=r"worker thread failed to start.*The Dataset is empty.*fewer"
-        ):
+        with pytest.raises(poptorch.Error, match=r"worker thread failed to start.*The Dataset is empty.*fewer"):
             poptorch.DataLoader(quiet().deviceIterations(4), Numbers(3), batch_size=1, mode=mode)
 
     def test_in_sync_mode_such_a_loader_has_no_items(self) -> None:

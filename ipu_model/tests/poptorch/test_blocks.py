@@ -345,9 +345,7 @@ class TestText:
         ]
         assert "BeginBlock" not in str(model)
 
-    def test_print_shows_modules_twice_and_other_things_once(
-        self, capsys: pytest.CaptureFixture[str]
-    ) -> None:
+    def test_print_shows_modules_twice_and_other_things_once(self, capsys: pytest.CaptureFixture[str]) -> None:
         layer = nn.ReLU()
         poptorch.BeginBlock(layer, "r", 0)
         poptorch.print(layer)

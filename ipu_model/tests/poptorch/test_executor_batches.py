@@ -68,9 +68,7 @@ class TestSplitting:
 
     def test_each_input_has_its_own_micro_batch_size(self) -> None:
         model = identity("x", "y")
-        x, y = inference(model, quiet().deviceIterations(2))(
-            torch.arange(4.0), torch.arange(12.0).reshape(6, 2)
-        )
+        x, y = inference(model, quiet().deviceIterations(2))(torch.arange(4.0), torch.arange(12.0).reshape(6, 2))
         assert (x.shape, y.shape) == ((4,), (6, 2))
 
     @pytest.mark.parametrize(
@@ -84,9 +82,7 @@ class TestSplitting:
         options = quiet().replicationFactor(4).inputReplicaGrouping(2, kind)
         assert inference(identity("x"), options)(torch.tensor([0.0, 1.0]))[0].tolist() == rows
 
-    @pytest.mark.parametrize(
-        "name", ["deviceIterations", "replicationFactor", "Training.gradientAccumulation"]
-    )
+    @pytest.mark.parametrize("name", ["deviceIterations", "replicationFactor", "Training.gradientAccumulation"])
     def test_counts_below_one_are_refused_by_name(self, name: str) -> None:
         options = quiet()
         *path, last = name.split(".")

@@ -227,17 +227,13 @@ class TestNamedBuffers:
     def test_without_names_there_is_nothing_to_copy(self) -> None:
         executor = inference(self.Two())
         executor(ONE)
-        with pytest.raises(
-            poptorch.Error, match=r"No named buffers marked as updatable.*updatableNamedBuffers"
-        ):
+        with pytest.raises(poptorch.Error, match=r"No named buffers marked as updatable.*updatableNamedBuffers"):
             executor.copyNamedBuffersToDevice()
 
     @pytest.mark.parametrize("name", ["third", "weight", "steps"])
     def test_names_that_are_no_floating_point_buffers_fail_at_compilation(self, name: str) -> None:
         executor = inference(self.Two(), quiet().updatableNamedBuffers(["first", name]))
-        with pytest.raises(
-            poptorch.Error, match=f"no floating-point buffer named {name}. It has: first, second"
-        ):
+        with pytest.raises(poptorch.Error, match=f"no floating-point buffer named {name}. It has: first, second"):
             executor(ONE)
         assert not executor.isCompiled()
 

@@ -68,9 +68,7 @@ class TestCopies:
         assert model.weight.item() == 1 - 3 * RATE
 
     @pytest.mark.parametrize("duplicate", [copy.deepcopy, lambda m: pickle.loads(pickle.dumps(m))])
-    def test_independent_copies_have_plain_parameters_and_can_be_wrapped_themselves(
-        self, duplicate: Any
-    ) -> None:
+    def test_independent_copies_have_plain_parameters_and_can_be_wrapped_themselves(self, duplicate: Any) -> None:
         model, executor = trained()
         twin = duplicate(model)
         assert type(twin.weight) is nn.Parameter

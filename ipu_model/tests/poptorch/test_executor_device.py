@@ -35,9 +35,7 @@ class TestTarget:
     def test_the_simulator_is_no_offline_target(self) -> None:
         model = Net()
         executor = inference(model, quiet().useIpuModel(True).useOfflineIpuTarget())
-        with pytest.raises(
-            poptorch.Error, match=r"IPU model cannot be an offline target.*Use one of the two"
-        ):
+        with pytest.raises(poptorch.Error, match=r"IPU model cannot be an offline target.*Use one of the two"):
             executor.compile(X)
 
     @pytest.mark.parametrize("name", ["POPTORCH_IPU_MODEL", "POPTORCH_SMALL_IPU_MODEL"])
@@ -61,9 +59,7 @@ class TestTarget:
     def test_the_version_of_the_simulator(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("POPTORCH_IPU_MODEL_VERSION", "ipu9")
         refused_with = quiet().useIpuModel(True)
-        with pytest.raises(
-            poptorch.Error, match="POPTORCH_IPU_MODEL_VERSION must be one of ipu1, ipu2, ipu21"
-        ):
+        with pytest.raises(poptorch.Error, match="POPTORCH_IPU_MODEL_VERSION must be one of ipu1, ipu2, ipu21"):
             inference(Net(), refused_with)(X)
         assert inference(Net())(X).shape == (4, 2)
 

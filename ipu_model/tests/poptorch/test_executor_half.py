@@ -165,9 +165,7 @@ class TestTraining:
         executor = training(model)
         executor(x.half())
         assert model.module.running_mean.dtype is FLOAT
-        torch.testing.assert_close(
-            model.module.running_mean, 0.1 * x.half().float().mean(0), rtol=1e-3, atol=1e-4
-        )
+        torch.testing.assert_close(model.module.running_mean, 0.1 * x.half().float().mean(0), rtol=1e-3, atol=1e-4)
 
     def test_weights_go_back_and_forth_unchanged(self) -> None:
         layer = nn.Linear(3, 3).half()

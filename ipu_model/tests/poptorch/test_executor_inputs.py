@@ -166,9 +166,7 @@ class TestAcceptedValues:
             assert torch.equal(executor(strided)[0], strided)
         assert caplog.text.count("not contiguous") == 1
 
-    def test_inputs_that_want_gradients_are_detached_with_a_warning(
-        self, caplog: pytest.LogCaptureFixture
-    ) -> None:
+    def test_inputs_that_want_gradients_are_detached_with_a_warning(self, caplog: pytest.LogCaptureFixture) -> None:
         x = torch.ones(2, requires_grad=True)
         out = inference(identity("x"))(x)[0]
         assert not out.requires_grad
@@ -176,9 +174,7 @@ class TestAcceptedValues:
         assert "requires_grad" in caplog.text
 
     def test_empty_tensors_are_refused(self) -> None:
-        with pytest.raises(
-            poptorch.Error, match=r"Zero-sized tensors are unsupported \(Got shape \[0, 2, 5, 5\]\)"
-        ):
+        with pytest.raises(poptorch.Error, match=r"Zero-sized tensors are unsupported \(Got shape \[0, 2, 5, 5\]\)"):
             inference(identity("x"))(torch.empty(0, 2, 5, 5))
 
     @pytest.mark.parametrize("strided", [False, True])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import logging
 import threading
+import time
 import weakref
 from typing import Any
 
@@ -252,6 +253,21 @@ class TestThreads:
         assert model.weight.item() == pytest.approx(0.9)
         executor(torch.ones(2))
         assert model.weight.item() == pytest.approx(0.8)
+
+    def test_models_compiled_at_the_same_time_leave_torchs_settings_as_they_were(self) -> None:
+        class Slow(Net):
+            def forward(self, x: Tensor, y: Tensor | None = None) -> Any:
+                time.sleep(0.01)
+                return super().forward(x, y)
+
+        threads = [threading.Thread(target=inference(Slow()), args=(X,)) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert torch.backends.mha.get_fastpath_enabled()
+        with pytest.raises(ValueError, match="constraint"):
+            torch.distributions.Normal(X, -1 - X)
 
     def test_executors_that_draw_random_numbers_in_two_threads_keep_their_own_sequences(self) -> None:
         class Noise(nn.Module):

@@ -146,15 +146,11 @@ class TestTheFinalLoss:
         moved, scaled = steps(lambda o, t: 5 * F.mse_loss(o, t), X, REAL)
         _, plain = steps(lambda o, t: F.mse_loss(o, t), X, REAL)
         torch.testing.assert_close(scaled, 5 * plain)
-        torch.testing.assert_close(
-            moved, gradient(lambda o, t: F.mse_loss(o, t), X, REAL), atol=1e-6, rtol=1e-5
-        )
+        torch.testing.assert_close(moved, gradient(lambda o, t: F.mse_loss(o, t), X, REAL), atol=1e-6, rtol=1e-5)
 
     def test_its_place_in_the_outputs_is_irrelevant_and_other_outputs_get_no_gradient(self) -> None:
         moved, out = steps(lambda o, t: {"more": [o * 100, (F.mse_loss(o, t), o.sum())]}, X, REAL)
-        torch.testing.assert_close(
-            moved, gradient(lambda o, t: F.mse_loss(o, t), X, REAL), atol=1e-6, rtol=1e-5
-        )
+        torch.testing.assert_close(moved, gradient(lambda o, t: F.mse_loss(o, t), X, REAL), atol=1e-6, rtol=1e-5)
         assert out["more"][0].shape == (2, 4)
 
     def test_a_metric_made_by_a_loss_function_from_detached_values_is_a_second_loss(self) -> None:
@@ -179,9 +175,7 @@ class TestGradientsThatAreCut:
         assert torch.equal(model.linear.bias, before["linear.bias"])
         assert not torch.equal(model.linear.weight, before["linear.weight"])
 
-    @pytest.mark.parametrize(
-        "cut", [lambda o: o.detach(), lambda o: _without_gradient(o)], ids=["detach", "no_grad"]
-    )
+    @pytest.mark.parametrize("cut", [lambda o: o.detach(), lambda o: _without_gradient(o)], ids=["detach", "no_grad"])
     def test_detached_parts_contribute_nothing(self, cut: Callable[[Tensor], Tensor]) -> None:
         def half_cut(out: Tensor) -> Tensor:
             return poptorch.identity_loss(out[0] + cut(out)[1], "sum")
@@ -198,9 +192,7 @@ class TestGradientsThatAreCut:
             executor(torch.ones(2))
         assert model.weight.item() == 0
 
-    def test_hooks_on_parameters_do_not_run_and_a_warning_says_so(
-        self, caplog: pytest.LogCaptureFixture
-    ) -> None:
+    def test_hooks_on_parameters_do_not_run_and_a_warning_says_so(self, caplog: pytest.LogCaptureFixture) -> None:
         model = Trained(lambda o, t: F.mse_loss(o, t))
         model.linear.weight.register_hook(lambda gradient: gradient * 0)
         executor = training(model)
@@ -240,9 +232,7 @@ class TestReduction:
         executor(torch.full((a * r,), 2.0))
         assert model.weight.item() == 1 - moved
 
-    @pytest.mark.parametrize(
-        "strategy", [poptorch.MeanReductionStrategy.Running, poptorch.MeanReductionStrategy.Post]
-    )
+    @pytest.mark.parametrize("strategy", [poptorch.MeanReductionStrategy.Running, poptorch.MeanReductionStrategy.Post])
     def test_the_mean_strategy_changes_rounding_only(self, strategy: poptorch.MeanReductionStrategy) -> None:
         options = quiet()
         options.Training.gradientAccumulation(3).setMeanAccumulationAndReplicationReductionStrategy(strategy)

@@ -179,9 +179,7 @@ class TestWarnings:
         torch.optim.lr_scheduler.ExponentialLR(optimiser, gamma=0.5)
         for _ in range(2):
             executor.setOptimizer(optimiser)
-        assert (
-            caplog.text.count("Ignoring unexpected group 0 attribute in SGD2 optimizer: ['initial_lr']") == 1
-        )
+        assert caplog.text.count("Ignoring unexpected group 0 attribute in SGD2 optimizer: ['initial_lr']") == 1
 
     def test_a_scheduler_made_before_wrapping_avoids_it(self, caplog: pytest.LogCaptureFixture) -> None:
         model = Scale()
@@ -195,9 +193,7 @@ class TestWarnings:
         _, optimiser, executor = scale(options=quiet().relaxOptimizerAttributesChecks(True))
         optimiser.param_groups[0]["mine"] = 1
         executor.setOptimizer(optimiser)
-        assert not [
-            r for r in caplog.records if "Ignoring unexpected" in r.message and r.levelno > logging.DEBUG
-        ]
+        assert not [r for r in caplog.records if "Ignoring unexpected" in r.message and r.levelno > logging.DEBUG]
 
     def test_code_of_a_subclass_does_not_run(self, caplog: pytest.LogCaptureFixture) -> None:
         class Mine(optim.SGD):
@@ -211,9 +207,7 @@ class TestWarnings:
 
 
 class TestNativeOptimisers:
-    @pytest.mark.parametrize(
-        "kind", [torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW, torch.optim.RMSprop]
-    )
+    @pytest.mark.parametrize("kind", [torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW, torch.optim.RMSprop])
     def test_they_are_accepted_and_keep_their_host_state(self, kind: Any) -> None:
         model, optimiser, executor = scale(lambda m: kind(m.parameters(), lr=R))
         executor(ONES)

@@ -150,9 +150,7 @@ class TestResuming:
         executor.setOptimizer(second)
         executor(ONES)
         assert model.weight.item() == 1 - R - 2 * R * 1.5
-        assert first.state_dict()["ipu_state"]["Accl1___weight"].tolist() == [1], (
-            "what it was when it was replaced"
-        )
+        assert first.state_dict()["ipu_state"]["Accl1___weight"].tolist() == [1], "what it was when it was replaced"
         assert second.state_dict()["ipu_state"]["Accl1___weight"].tolist() == [1.5]
 
     def test_unless_it_brings_its_own(self) -> None:

@@ -194,9 +194,7 @@ class TestModes:
         [(MODES.Final, None, [6, 7]), (MODES.All, None, list(range(8))), (MODES.EveryN, 2, [2, 3, 6, 7]),
          (MODES.Sum, None, [0 + 2 + 4 + 6, 1 + 3 + 5 + 7])],
     )  # fmt: skip
-    def test_rows_of_the_worked_example(
-        self, mode: poptorch.OutputMode, period: int | None, rows: list[int]
-    ) -> None:
+    def test_rows_of_the_worked_example(self, mode: poptorch.OutputMode, period: int | None, rows: list[int]) -> None:
         class Model(nn.Module):
             def __init__(self) -> None:
                 super().__init__()
@@ -257,9 +255,7 @@ class TestConstants:
             written[1] = x.sum()
             return x, torch.arange(3), filled, written, torch.rand(2), torch.tensor(2.0) * 3
 
-        x, steps, filled, written, drawn, number = outputs(
-            forward, torch.ones(4), options=quiet().deviceIterations(4)
-        )
+        x, steps, filled, written, drawn, number = outputs(forward, torch.ones(4), options=quiet().deviceIterations(4))
         assert x.shape == (4,)
         assert steps.tolist() == [0, 1, 2]
         assert filled.tolist() == [5, 0]

@@ -90,9 +90,13 @@ class TestFactories:
     def test_new_tensors_land_on_the_device(self, make: Callable[[], Tensor]) -> None:
         torch.testing.assert_close(run(lambda x: x + make()), X + make())
 
-    def test_a_warning_says_so_once_for_each_function_and_compilation(
-        self, caplog: pytest.LogCaptureFixture
-    ) -> None:
+    def test_many_short_lived_ones_are_not_taken_for_each_other(self) -> None:
+        def forward(x: Tensor) -> Tensor:
+            return torch.stack([x.sum() * 0 + torch.tensor(float(i)) for i in range(50)])
+
+        assert run(forward).tolist() == list(range(50))
+
+    def test_a_warning_says_so_once_for_each_function_and_compilation(self, caplog: pytest.LogCaptureFixture) -> None:
         executor = inference(Runs(lambda x: x + torch.zeros(2) + torch.zeros(2)))
         for _ in range(2):
             executor(X)
@@ -115,9 +119,7 @@ class TestHostTensors:
         ],
     )  # fmt: skip
     def test_mixing_one_with_tensors_of_the_device_is_refused(self, make: Callable[[], Tensor]) -> None:
-        with pytest.raises(
-            poptorch.Error, match=r"Expected an IPU tensor but got tensor\(device=cpu"
-        ) as refusal:
+        with pytest.raises(poptorch.Error, match=r"Expected an IPU tensor but got tensor\(device=cpu") as refusal:
             run(lambda x: x + make())
         assert "torch.tensor(...)" in refusal.value.message
         assert "torch.nn.ModuleList" in refusal.value.message

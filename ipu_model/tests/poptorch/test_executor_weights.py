@@ -48,9 +48,7 @@ class TestHostToDevice:
         report = executor.load_state_dict(other.state_dict())
         assert (report.missing_keys, report.unexpected_keys) == ([], [])
         assert torch.equal(executor(X), other(X))
-        report = executor.load_state_dict(
-            {"first.bias": torch.zeros(4), "third": torch.ones(1)}, strict=False
-        )
+        report = executor.load_state_dict({"first.bias": torch.zeros(4), "third": torch.ones(1)}, strict=False)
         assert report.unexpected_keys == ["third"]
         assert torch.equal(executor(X), model(X))
 
@@ -139,9 +137,7 @@ class TestDeviceToHost:
     """The table of section 9.2."""
 
     @pytest.mark.parametrize("name", TRIGGERS)
-    def test_one_transfer_at_the_first_of_these_then_none(
-        self, name: str, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_one_transfer_at_the_first_of_these_then_none(self, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
         model, executor = trained(runs=3)
         with counted(monkeypatch) as transfers:
             TRIGGERS[name](model, executor)
@@ -269,9 +265,7 @@ class TestTrainingWithInference:
         train(X, Y)
         assert torch.equal(valid(X), train.model(X))
 
-    def test_made_before_the_training_wrapper_it_does_not_follow(
-        self, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_made_before_the_training_wrapper_it_does_not_follow(self, monkeypatch: pytest.MonkeyPatch) -> None:
         model = Net()
         valid = inference(model)
         before = valid(X)

@@ -32,6 +32,7 @@ class TestWrapping:
         assert executor.options.device_iterations == 1
         assert executor.options.output_mode == poptorch.OutputMode.All
 
+    @pytest.mark.filterwarnings("ignore:.*is deprecated:DeprecationWarning")
     def test_a_scripted_module_is_refused(self) -> None:
         with pytest.raises(poptorch.Error, match="wrap the module it was made from"):
             inference(torch.jit.trace(nn.Linear(3, 2), X))
@@ -78,9 +79,7 @@ class TestWrapping:
         model = Net()
         executor = training(model)
         for again in (model, executor):
-            with pytest.raises(
-                RuntimeError, match=r"Model has already been wrapped in 'poptorch.trainingModel'"
-            ):
+            with pytest.raises(RuntimeError, match=r"Model has already been wrapped in 'poptorch.trainingModel'"):
                 poptorch.trainingModel(again, quiet())
         executor(X, Y)
         model.destroy()
@@ -186,9 +185,7 @@ class TestForwarding:
         executor = training(model)
         assert executor.first is model.first
         assert executor.describe() == "mine: [1.0, 2.0]"
-        assert [name for name, _ in executor.named_parameters()] == [
-            name for name, _ in model.named_parameters()
-        ]
+        assert [name for name, _ in executor.named_parameters()] == [name for name, _ in model.named_parameters()]
         assert executor.state_dict().keys() == model.state_dict().keys()
         assert not hasattr(executor, "something_else")
 
@@ -216,9 +213,7 @@ class TestForwarding:
         assert torch.equal(executor.model.scale, model.scale)
 
     def test_replica_grouping_is_refused_by_name(self) -> None:
-        with pytest.raises(
-            poptorch.Error, match=r"replicaGrouping\(\) of parameter 'scale' is not supported"
-        ):
+        with pytest.raises(poptorch.Error, match=r"replicaGrouping\(\) of parameter 'scale' is not supported"):
             training(self.WithMethods()).scale.replicaGrouping(
                 poptorch.CommGroupType.NoGrouping, 0, poptorch.VariableRetrievalMode.OnePerGroup
             )

@@ -82,9 +82,7 @@ class TestTheTableOfPlacements:
         ],
     )
     @pytest.mark.parametrize("kind", [PipelinedExecution, ShardedExecution])
-    def test_stage_and_ipu_of_each_block(
-        self, kind: Any, blocks: Blocks, arguments: Any, expected: Any
-    ) -> None:
+    def test_stage_and_ipu_of_each_block(self, kind: Any, blocks: Blocks, arguments: Any, expected: Any) -> None:
         assert places(blocks, kind(*arguments)) == expected
 
     @pytest.mark.parametrize(
@@ -112,18 +110,14 @@ class TestTheTableOfPlacements:
 
     @pytest.mark.parametrize("blocks", [BY_IPU, DOWN])
     def test_going_back_to_an_earlier_stage_fails_in_a_pipeline_only(self, blocks: Blocks) -> None:
-        with pytest.raises(
-            poptorch.Error, match=r"must not decrease along the data flow.*AutoStage.AutoIncrement"
-        ):
+        with pytest.raises(poptorch.Error, match=r"must not decrease along the data flow.*AutoStage.AutoIncrement"):
             places(blocks, PipelinedExecution())
         assert places(blocks, ShardedExecution())
 
     def test_backward_ops_are_where_their_forward_ops_are(self) -> None:
         graph = trace([("A", 0), ("B", 1)], PipelinedExecution(), training=True)
         backward = [
-            node
-            for node in graph.ops.nodes
-            if node.meta.get("phase") == "backward" and ".mm" in str(node.target)
+            node for node in graph.ops.nodes if node.meta.get("phase") == "backward" and ".mm" in str(node.target)
         ]
         assert {node.meta["placement"].ipu for node in backward} == {0, 1}
 
@@ -173,9 +167,7 @@ class TestMinima:
         return poptorch.inferenceModel(Chain(blocks), options)(torch.ones(iterations, 2))
 
     @pytest.mark.parametrize(("blocks", "arguments", "stages"), LAYOUTS, ids=LAYOUT_IDS)
-    def test_training_needs_twice_the_stages_less_one(
-        self, blocks: Blocks, arguments: Any, stages: int
-    ) -> None:
+    def test_training_needs_twice_the_stages_less_one(self, blocks: Blocks, arguments: Any, stages: int) -> None:
         needed = 2 * stages - 1
         with pytest.raises(poptorch.Error) as refusal:
             self.train(blocks, PipelinedExecution(*arguments), needed - 1)
@@ -184,17 +176,14 @@ class TestMinima:
         assert f"must be greater than or equal to the number of pipeline stages ({needed})" in message
         assert "poptorch.PipelinedExecution" in message
         assert (
-            f"{stages} pipeline stages in PopTorch will have an additional {stages - 1} stages when training"
-            in message
+            f"{stages} pipeline stages in PopTorch will have an additional {stages - 1} stages when training" in message
         )
         assert "poptorch.ShardedExecution" in message
         for enough in (needed, needed + 1):
             assert self.train(blocks, PipelinedExecution(*arguments), enough)
 
     @pytest.mark.parametrize(("blocks", "arguments", "stages"), LAYOUTS, ids=LAYOUT_IDS)
-    def test_inference_needs_as_many_iterations_as_stages(
-        self, blocks: Blocks, arguments: Any, stages: int
-    ) -> None:
+    def test_inference_needs_as_many_iterations_as_stages(self, blocks: Blocks, arguments: Any, stages: int) -> None:
         with pytest.raises(poptorch.Error) as refusal:
             self.infer(blocks, PipelinedExecution(*arguments), stages - 1)
         message = refusal.value.message
@@ -262,9 +251,7 @@ class TestNumberOfIpus:
     def test_sixty_four_are_the_limit_of_a_process(self) -> None:
         options = quiet().replicationFactor(64).deviceIterations(2)
         blocks = [("A", 0), ("B", 1)]
-        with pytest.raises(
-            poptorch.Error, match=r"Too many IPUs requested \(128\): 2 for the model x 64 replicas"
-        ):
+        with pytest.raises(poptorch.Error, match=r"Too many IPUs requested \(128\): 2 for the model x 64 replicas"):
             poptorch.inferenceModel(Chain(blocks), options)(torch.ones(128, 2))
         with pytest.raises(poptorch.Error, match=r"Too many IPUs requested \(65\)"):
             poptorch.inferenceModel(Chain([("A", 64)]), quiet())(torch.ones(1, 2))

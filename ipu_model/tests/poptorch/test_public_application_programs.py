@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 from typing import Any
 
+import pytest
 import torch
 import torch.nn as nn
 import torch.nn.functional as F
@@ -74,6 +75,7 @@ class TrainingModelWithLoss(nn.Module):
         return output, loss
 
 
+@pytest.mark.filterwarnings("ignore:Detected call of `lr_scheduler.step")
 def test_half_precision_with_loss_scaling_and_a_scheduler() -> None:
     """The form of the large applications: half weights, scaled loss, warm-up, optimiser options by group."""
     torch.manual_seed(0)
@@ -87,9 +89,7 @@ def test_half_precision_with_loss_scaling_and_a_scheduler() -> None:
             images = images.half()
             logits = self.body(images.flatten(1))
             loss = F.cross_entropy(logits, labels, reduction="mean")
-            return poptorch.identity_loss(loss, reduction="none"), (
-                logits.argmax(-1) == labels
-            ).float().mean()
+            return poptorch.identity_loss(loss, reduction="none"), (logits.argmax(-1) == labels).float().mean()
 
     model = Model().half().train()
     opts = poptorch.Options().deviceIterations(2).replicationFactor(2).outputMode(poptorch.OutputMode.Sum)

@@ -18,9 +18,7 @@ if TYPE_CHECKING:
     from ipu_model.capture.step import StepResult
 
 
-def assemble(
-    recorder: Recorder, slots: list[Slot], inputs: Sequence[TensorSpec], result: StepResult
-) -> Graph:
+def assemble(recorder: Recorder, slots: list[Slot], inputs: Sequence[TensorSpec], result: StepResult) -> Graph:
     """Close the recorded graph with its outputs and gradients, clean it up and describe it."""
     weights = [slot for slot in slots if slot.trainable and not slot.is_constant]
     gradients = {

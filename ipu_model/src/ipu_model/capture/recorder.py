@@ -98,6 +98,7 @@ class Recorder(TorchDispatchMode):
             node = self.graph.get_attr(name)
         self.bind(fake, node)
         self._stand_ins[id(tensor)] = fake
+        self._keep.append(tensor)
         self._values[id(fake)] = value
         return fake
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -28,6 +29,9 @@ from ipu_model.capture.trace import Placer, Trace
 from ipu_model.capture.variables import AttributeKeeper, RegisteredTensors, Slot, fake_like, slots_of
 from ipu_model.errors import Error
 from ipu_model.graph import Graph, Phase, TensorSpec
+
+# Some settings of torch that a trace changes belong to the process: traces in several threads take turns.
+_one_at_a_time = threading.RLock()
 
 Call = Callable[[nn.Module, list[Tensor]], Any]
 Flatten = Callable[[Any], tuple[list[Any], Callable[[list[Any]], Any]]]
@@ -56,6 +60,7 @@ def capture(
     recorder = Recorder(trace, Origins(module, slots))
     keeper = AttributeKeeper(module)
     with ExitStack() as stack:
+        stack.enter_context(_one_at_a_time)
         stack.enter_context(tracing.active(trace))
         stack.callback(keeper.restore)
         before_forward()
@@ -140,9 +145,7 @@ def _run_swapped(
     step: _Step, slots: list[Slot], fakes: list[Tensor | None], inputs: list[Tensor], recorder: Recorder
 ) -> StepResult:
     """Call `step` with the module's tensors replaced by their fakes, ties kept."""
-    swapped = {
-        f"model.{name}": fake for slot, fake in zip(slots, fakes) if fake is not None for name in slot.names
-    }
+    swapped = {f"model.{name}": fake for slot, fake in zip(slots, fakes) if fake is not None for name in slot.names}
     result: StepResult = torch.func.functional_call(step, swapped, (inputs, recorder))
     return result
 
@@ -217,9 +220,7 @@ def _static_only(trace: Trace) -> Iterator[None]:
 
 def _place(trace: Trace, error: BaseException) -> str:
     """Name the module and the last line of user code that led to `error`."""
-    frames = [
-        f for f in traceback.extract_tb(error.__traceback__) if "/torch/" not in f.filename.replace("\\", "/")
-    ]
+    frames = [f for f in traceback.extract_tb(error.__traceback__) if "/torch/" not in f.filename.replace("\\", "/")]
     frames = [f for f in frames if "ipu_model" not in f.filename]
     where = f"line {frames[-1].lineno} of {frames[-1].name}: {frames[-1].line}" if frames else "unknown line"
     return f"module '{trace.scopes[-1] or 'model'}', {where}"

@@ -94,9 +94,7 @@ class RegisteredTensors:
         for kind, before in (("Parameter", self._parameters), ("Buffer", self._buffers)):
             for name, tensor in before.items():
                 if name not in exempt and after.get(name) is not tensor:
-                    raise Error(
-                        _changed(kind, name, "is reassigned within" if name in after else "is removed from")
-                    )
+                    raise Error(_changed(kind, name, "is reassigned within" if name in after else "is removed from"))
 
     def _batch_norm_buffers(self) -> set[str]:
         modules = self._module.named_modules(remove_duplicate=False)
@@ -126,9 +124,7 @@ class AttributeKeeper:
         for child, before in self._before:
             for registry in ("_parameters", "_buffers", "_modules"):
                 live = vars(child)[registry]
-                if any(live.get(k) is not v for k, v in before[registry].items()) or len(live) != len(
-                    before[registry]
-                ):
+                if any(live.get(k) is not v for k, v in before[registry].items()) or len(live) != len(before[registry]):
                     live.clear()
                     live.update(before[registry])
             for name, value in list(vars(child).items()):

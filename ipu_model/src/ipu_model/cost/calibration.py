@@ -31,9 +31,7 @@ class Constants:
         for item in fields(self):
             value = getattr(self, item.name)
             if not math.isfinite(value) or value < 0:
-                raise Error(
-                    f"The constant {item.name} cannot be {value!r}: it must be finite and not negative."
-                )
+                raise Error(f"The constant {item.name} cannot be {value!r}: it must be finite and not negative.")
 
 
 @lru_cache(maxsize=1)

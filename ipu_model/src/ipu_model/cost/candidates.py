@@ -135,9 +135,7 @@ class Reduction:
         )
 
 
-def reduction(
-    results: Array, depth: Array, numbers: Numbers, device: Device, *, converted: bool = True
-) -> Reduction:
+def reduction(results: Array, depth: Array, numbers: Numbers, device: Device, *, converted: bool = True) -> Reduction:
     """Add up `results` partials a tile over `depth` tiles, in as many stages as are fastest.
 
     A stage adds at most `MOST_IN_ONE_STAGE` partials, two at most `MOST_IN_TWO_STAGES`, to bound the number

@@ -99,9 +99,7 @@ def _serial_schemes(problem: Problem, device: Device, half_partials: bool) -> It
                 yield _Scheme(problem, _candidates(step, device, half_partials), axis, count)
 
 
-def in_slices(
-    problem: Problem, axis: str, count: int, device: Device, precision: Precision = Precision()
-) -> Work:
+def in_slices(problem: Problem, axis: str, count: int, device: Device, precision: Precision = Precision()) -> Work:
     """Return the work of `problem` cut into `count` equal slices that run one after another.
 
     `axis` is "batch", "in" (the reduced dimension of a product: results are added up) or "out".

@@ -24,9 +24,7 @@ def weight_transpose(device: Device, weight_bytes: float) -> Cycles:
 
 def rearranged(device: Device, n: float, element: Element) -> Work:
     """Return the work of a transposed copy: n elements on the busiest tile change places."""
-    return Work(
-        "copy", rearrange(device, n, element), temporary_bytes=n * element.bytes, outputs_on_busiest_tile=n
-    )
+    return Work("copy", rearrange(device, n, element), temporary_bytes=n * element.bytes, outputs_on_busiest_tile=n)
 
 
 def cast(device: Device, n: float, source: Element, target: Element) -> Work:

@@ -13,16 +13,12 @@ from ipu_model.cost.work import Cycles, Work
 
 def gather(device: Device, table_rows: int, row: int, lookups: int, element: Element) -> Work:
     """Return the work of picking `lookups` rows of `row` elements out of a table of `table_rows`."""
-    return min(
-        _plans(device, table_rows, row, lookups, element, adding=False), key=lambda w: device.total(w.cycles)
-    )
+    return min(_plans(device, table_rows, row, lookups, element, adding=False), key=lambda w: device.total(w.cycles))
 
 
 def scatter(device: Device, table_rows: int, row: int, updates: int, element: Element) -> Work:
     """Return the work of writing (or adding) `updates` rows into a zeroed or copied table."""
-    best = min(
-        _plans(device, table_rows, row, updates, element, adding=True), key=lambda w: device.total(w.cycles)
-    )
+    best = min(_plans(device, table_rows, row, updates, element, adding=True), key=lambda w: device.total(w.cycles))
     held = device.spread(table_rows * row, element)
     return Work(
         "embedding", best.cycles + Cycles(compute=vertices.fill(device, held, element)),
@@ -30,9 +26,7 @@ def scatter(device: Device, table_rows: int, row: int, updates: int, element: El
     )  # fmt: skip
 
 
-def _plans(
-    device: Device, table_rows: int, row: int, lookups: int, element: Element, *, adding: bool
-) -> list[Work]:
+def _plans(device: Device, table_rows: int, row: int, lookups: int, element: Element, *, adding: bool) -> list[Work]:
     """Return the work of each way to spread the table's rows, its columns and the lookups over tiles.
 
     Every tile sees all the indices of its lookups; where the table's rows are spread, results are added up.
@@ -45,9 +39,7 @@ def _plans(
         for row_parts in {1, min(table_rows, math.isqrt(free)), min(table_rows, free)}:
             lookup_parts = max(1, min(lookups, free // row_parts))
             found.append(
-                _split(
-                    device, table_rows, row, lookups, element, (row_parts, column_parts, lookup_parts), adding
-                )
+                _split(device, table_rows, row, lookups, element, (row_parts, column_parts, lookup_parts), adding)
             )
     return found
 
@@ -70,13 +62,9 @@ def _split(
     # The table is stored once: copies of it for other lookups are sent (or their gradients collected).
     sent = table * (1 - 1 / lookup_parts) + (results if row_parts > 1 or adding else 0)
     phases = 2 if row_parts > 1 or adding else 1
-    cycles = (
-        Cycles(compute=compute) + exchange(device, 4 * seen) + exchange(device, sent * element.bytes, phases)
-    )
+    cycles = Cycles(compute=compute) + exchange(device, 4 * seen) + exchange(device, sent * element.bytes, phases)
     temporary = (results + (table if lookup_parts > 1 else 0)) * element.bytes
-    return Work(
-        "embedding", cycles, temporary_bytes=temporary, outputs_on_busiest_tile=math.ceil(results / row_parts)
-    )
+    return Work("embedding", cycles, temporary_bytes=temporary, outputs_on_busiest_tile=math.ceil(results / row_parts))
 
 
 def ordered(device: Device, elements: int, n: float, rows: int, element: Element) -> Work:

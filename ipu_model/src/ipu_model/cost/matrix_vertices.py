@@ -33,9 +33,7 @@ def weight_load_cycles(units: int) -> int:
 def pointwise_worker(elements: Array, element_bytes: int) -> Array:
     """Return thread cycles of one worker of the 1 x 1 vertex for so many field elements."""
     if element_bytes == 2:
-        return np.where(
-            elements <= 0, 14.0, np.where(elements <= 1, 25.0, 30.0 + 4.0 * np.maximum(elements - 3, 0))
-        )
+        return np.where(elements <= 0, 14.0, np.where(elements <= 1, 25.0, 30.0 + 4.0 * np.maximum(elements - 3, 0)))
     return np.where(elements <= 0, 24.0, 46.0 + 8.0 * np.maximum(elements - 3, 0))
 
 
@@ -100,9 +98,7 @@ def dot_products(outputs: Array, length: Array, element_bytes: int) -> Array:
     """Return tile cycles of the HMAC vertex: `outputs` results, each a product of two vectors of `length`."""
     width = 4 if element_bytes == 2 else 2
     share = np.ceil(outputs / WORKERS)
-    cycles: Array = (
-        60 + 48 + WORKERS * share * (14 + np.ceil(length / width) * (1 if element_bytes == 2 else 2))
-    )
+    cycles: Array = 60 + 48 + WORKERS * share * (14 + np.ceil(length / width) * (1 if element_bytes == 2 else 2))
     return cycles
 
 

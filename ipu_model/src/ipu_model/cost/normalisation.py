@@ -59,9 +59,7 @@ def backward(device: Device, norm: Normalised) -> Work:
     return replace(work.plus(exchange(device, moved)), temporary_bytes=2 * moved)
 
 
-def _norm(
-    device: Device, norm: Normalised, passes: int, reductions: int, stages: int, channel_ops: int
-) -> Work:
+def _norm(device: Device, norm: Normalised, passes: int, reductions: int, stages: int, channel_ops: int) -> Work:
     """Return passes and reductions over the tensor; the reductions share `stages` rounds over the tiles."""
     compute = passes * vertices.broadcast_vector(device, norm.n, norm.element)
     compute += reductions * vertices.reduce_rows(device, norm.n, norm.element)
@@ -72,9 +70,7 @@ def _norm(
         depth = depth_of(device, local, norm.n, norm.elements, norm.statistics)
         once = combined(device, local * reductions / stages, depth)
         # The finished statistics go back to the tiles that need them.
-        cycles = cycles + (once + exchange(device, local * reductions / stages * norm.element.bytes)).times(
-            stages
-        )
+        cycles = cycles + (once + exchange(device, local * reductions / stages * norm.element.bytes)).times(stages)
     return Work("normalisation", cycles, outputs_on_busiest_tile=norm.n)
 
 

@@ -57,9 +57,7 @@ def _image_pass(problem: Problem, numbers: Numbers, tiles: int) -> Iterator[Spli
         if not strided:
             pixels = problem.samples if problem.which is Pass.FORWARD else problem.pixels
             length = ins * problem.positions
-            yield _pointwise(
-                "expanded", pixels, length, outs, problem.groups, numbers, tiles, copied=("inputs",)
-            )
+            yield _pointwise("expanded", pixels, length, outs, problem.groups, numbers, tiles, copied=("inputs",))
             if problem.kernel[1] > 1 and problem.kernel[0] > 1:
                 yield _expanded_columns(problem, ins, outs, numbers, tiles)
         if _fits_windows(problem, numbers):
@@ -122,9 +120,7 @@ def _rows(
     in_groups = math.ceil(ins / numbers.channel_group)
     out_groups = math.ceil(outs / numbers.units)
     area = problem.result if problem.which is Pass.FORWARD else problem.image
-    b, h, w, i, o, g = _combinations(
-        tiles, problem.batch, area[0], area[1], in_groups, out_groups, problem.groups
-    )
+    b, h, w, i, o, g = _combinations(tiles, problem.batch, area[0], area[1], in_groups, out_groups, problem.groups)
     bt, ht, wt = np.ceil(problem.batch / b), np.ceil(area[0] / h), np.ceil(area[1] / w)
     gi, go, gt = np.ceil(in_groups / i), np.ceil(out_groups / o), np.ceil(problem.groups / g)
     read, rows, width = _reads(problem, bt, ht, wt)
@@ -160,9 +156,7 @@ def _reads(problem: Problem, bt: Array, ht: Array, wt: Array) -> tuple[Array, Ar
 def _expanded_columns(problem: Problem, ins: int, outs: int, numbers: Numbers, tiles: int) -> Split:
     """Columns of the kernel become input channels of a kernel one column wide."""
     columns = problem.kernel[1]
-    plain = _rows(
-        "expanded columns", _one_column(problem), ins * columns, outs, (problem.kernel[0], 1), numbers, tiles
-    )
+    plain = _rows("expanded columns", _one_column(problem), ins * columns, outs, (problem.kernel[0], 1), numbers, tiles)
     return replace(plain, copies=(plain.inputs / plain.outs,))
 
 

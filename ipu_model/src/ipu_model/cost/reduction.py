@@ -30,11 +30,7 @@ def arg_reduced(device: Device, n: float, outputs: int) -> Work:
     """Return the work of finding the places of maxima: on each tile, then over the tiles of a row."""
     compute = vertices.arg_reduce(device, n)
     held = device.spread(outputs, Element.INT)
-    cycles = (
-        Cycles(compute=compute)
-        + exchange(device, 8 * held)
-        + Cycles(compute=vertices.arg_reduce(device, held))
-    )
+    cycles = Cycles(compute=compute) + exchange(device, 8 * held) + Cycles(compute=vertices.arg_reduce(device, held))
     return Work("reduction", cycles, outputs_on_busiest_tile=held)
 
 
@@ -46,7 +42,7 @@ def results_on_tile(elements: int, n: float, outputs: int) -> float:
 def depth_of(device: Device, local: float, n: float, elements: int, outputs: int) -> float:
     """Return over how many tiles the partial sums of one result are spread."""
     tiles = min(device.chip.tiles, math.ceil(elements / max(1.0, n)))
-    return float(max(1, min(math.ceil(tiles * local / outputs), tiles)))
+    return float(max(1, min(round(tiles * local / outputs), tiles, elements // outputs)))
 
 
 @lru_cache(maxsize=4096)

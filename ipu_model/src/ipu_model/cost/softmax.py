@@ -18,9 +18,7 @@ def softmax(device: Device, elements: int, n: float, rows: int, element: Element
     compute = sum(vertices.elementwise(device, n, element, ops, vertices.UNARY) for ops in passes)
     once = ("log",) if logarithm else ("reciprocal",)
     held = device.spread(rows, Element.FLOAT)
-    compute += vertices.elementwise(device, held, Element.FLOAT, once, vertices.UNARY) + vertices.cast(
-        device, held
-    )
+    compute += vertices.elementwise(device, held, Element.FLOAT, once, vertices.UNARY) + vertices.cast(device, held)
     return _along_rows(device, elements, n, rows, element, compute, reductions=2)
 
 

@@ -65,9 +65,7 @@ def momentum(device: Device, tensor: Updated, *, combined: bool) -> Work:
         compute += vertices.scaled_add(device, n, velocity, tensor.weight) if tensor.weight_decay else 0
     else:
         compute += _average(device, n, velocity, tensor.accumulator)
-        compute += (
-            vertices.scaled_add(device, n, tensor.accumulator, tensor.weight) if tensor.weight_decay else 0
-        )
+        compute += vertices.scaled_add(device, n, tensor.accumulator, tensor.weight) if tensor.weight_decay else 0
         compute += _reset(device, n, tensor)
     return _update(device, tensor, compute)
 
@@ -100,9 +98,7 @@ def rmsprop(device: Device, tensor: Updated, *, centred: bool, with_momentum: bo
         compute += _average(device, n, tensor.first, Element.FLOAT)
     if tensor.weight_decay:
         compute += vertices.scaled_add(device, n, tensor.accumulator, tensor.weight)
-    return _update(
-        device, tensor, compute + _step(device, n, tensor, Element.FLOAT) + _reset(device, n, tensor)
-    )
+    return _update(device, tensor, compute + _step(device, n, tensor, Element.FLOAT) + _reset(device, n, tensor))
 
 
 def _moments(device: Device, tensor: Updated) -> float:
@@ -131,9 +127,7 @@ def _average(device: Device, n: float, state: Element, gradient: Element) -> flo
 def _average_of_squares(device: Device, n: float, state: Element, gradient: Element) -> float:
     """Return tile cycles of `state = b * state + (1 - b) * gradient ** 2`."""
     converted = 0 if state is gradient else 2
-    return vertices.elementwise(
-        device, n, state, ("square", "scale", "scale", "add"), vertices.BINARY, converted
-    )
+    return vertices.elementwise(device, n, state, ("square", "scale", "scale", "add"), vertices.BINARY, converted)
 
 
 def _step(device: Device, n: float, tensor: Updated, update: Element) -> float:

@@ -151,9 +151,7 @@ def multi_slice(device: Device, hits: float, misses: float, row: float, element:
     """Return tile cycles of looking up rows of `row` elements: `hits` are on this tile, `misses` are not."""
     width = device.chip.vector_width(element.bytes)
     per_worker_hits, per_worker_misses = worker_share(device, hits), worker_share(device, misses)
-    return call(
-        device, MULTI_SLICE, per_worker_hits * (19 + 2 * math.ceil(row / width)) + 8 * per_worker_misses
-    )
+    return call(device, MULTI_SLICE, per_worker_hits * (19 + 2 * math.ceil(row / width)) + 8 * per_worker_misses)
 
 
 def arg_reduce(device: Device, n: float) -> float:

@@ -19,9 +19,7 @@ class Cycles:
     phases: int = 0
 
     def __add__(self, other: Cycles) -> Cycles:
-        return Cycles(
-            self.compute + other.compute, self.exchange + other.exchange, self.phases + other.phases
-        )
+        return Cycles(self.compute + other.compute, self.exchange + other.exchange, self.phases + other.phases)
 
     def times(self, count: int) -> Cycles:
         """Return the cycles of doing this `count` times, one after another."""
@@ -48,9 +46,7 @@ class Work:
     def times(self, count: int) -> Work:
         """Return the work of doing this `count` times in sequence; results pile up, temporaries do not."""
         outputs = self.outputs_on_busiest_tile * count
-        return replace(
-            self, cycles=self.cycles.times(count), flops=self.flops * count, outputs_on_busiest_tile=outputs
-        )
+        return replace(self, cycles=self.cycles.times(count), flops=self.flops * count, outputs_on_busiest_tile=outputs)
 
     def plus(self, cycles: Cycles) -> Work:
         """Return this work with more cycles."""

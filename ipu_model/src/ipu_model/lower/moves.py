@@ -133,6 +133,4 @@ def lower_repeated(op: OpView) -> Result:
 
 def free(op: OpView) -> Result:
     """Return a result that costs nothing and lies evenly."""
-    return Result(
-        (), tuple(None if spec is None else op.own_layout(index=i) for i, spec in enumerate(op.specs))
-    )
+    return Result((), tuple(None if spec is None else op.own_layout(index=i) for i, spec in enumerate(op.specs)))

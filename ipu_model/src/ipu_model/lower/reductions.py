@@ -68,9 +68,7 @@ def lower_ordered(op: OpView) -> Result:
     shape = source.spec.shape or (1,)
     length = shape[dim if isinstance(dim, int) else -1]
     rows = source.spec.elements // max(1, length)
-    return result(
-        op, embedding.ordered(op.device, source.spec.elements, source.layout.on_tile, rows, source.element)
-    )
+    return result(op, embedding.ordered(op.device, source.spec.elements, source.layout.on_tile, rows, source.element))
 
 
 # ------------------------------------------------------------------------------------------- norms
@@ -140,9 +138,7 @@ def lower_softmax_gradient(op: OpView) -> Result:
     """Cost the gradient of a softmax."""
     output = op.needed(1)
     rows = _rows(output, op.arg(2, "dim", -1))
-    work = softmax.softmax_gradient(
-        op.device, output.spec.elements, output.layout.on_tile, rows, output.element
-    )
+    work = softmax.softmax_gradient(op.device, output.spec.elements, output.layout.on_tile, rows, output.element)
     return result(op, work, output.layout)
 
 

@@ -78,9 +78,7 @@ class Lowered:
 
     def of(self, *, ipu: int | None = None, phase: Phase | None = None) -> tuple[OpCost, ...]:
         """Return the ops on one IPU and of one phase (`None`: all)."""
-        return tuple(
-            op for op in self.ops if (ipu is None or op.ipu == ipu) and (phase is None or op.phase is phase)
-        )
+        return tuple(op for op in self.ops if (ipu is None or op.ipu == ipu) and (phase is None or op.phase is phase))
 
     def cycles(self, *, ipu: int | None = None, phase: Phase | None = None) -> Cycles:
         """Return the summed cycles of the ops on one IPU and of one phase."""

@@ -168,9 +168,7 @@ class OpView:
     def own_layout(self, on_tile: float | None = None, index: int = 0) -> Layout:
         """Return a layout that this op decides on: at least as full as an even one."""
         even = self.spread(self.spec(index))
-        return Layout(
-            max(even, on_tile or 0.0), self.node.name if index == 0 else f"{self.node.name}[{index}]"
-        )
+        return Layout(max(even, on_tile or 0.0), self.node.name if index == 0 else f"{self.node.name}[{index}]")
 
 
 Rule: TypeAlias = Callable[[OpView], Result]
@@ -180,8 +178,6 @@ def result(op: OpView, work: Work, layout: Layout | None = None) -> Result:
     """Return a result of one part; without `layout`, the op decides where its first output lies."""
     first = layout if layout is not None else op.own_layout(work.outputs_on_busiest_tile)
     others = tuple(
-        op.own_layout(index=index) if spec is not None else None
-        for index, spec in enumerate(op.specs)
-        if index > 0
+        op.own_layout(index=index) if spec is not None else None for index, spec in enumerate(op.specs) if index > 0
     )
     return Result((Part(work),), (first, *others))

@@ -65,8 +65,7 @@ class Session:
         self._constant_outputs = constant_outputs(graph)
         self._weights = {v.name: _empty(v) for v in graph.variables if not self._is_per_replica(v)}
         self._replica_variables = [
-            {v.name: _empty(v) for v in graph.variables if self._is_per_replica(v)}
-            for _ in range(batching.replicas)
+            {v.name: _empty(v) for v in graph.variables if self._is_per_replica(v)} for _ in range(batching.replicas)
         ]
 
     def _is_per_replica(self, variable: Variable) -> bool:
@@ -76,11 +75,7 @@ class Session:
     @property
     def weights(self) -> Mapping[str, Tensor]:
         """The trainable variables, as fp32 or container tensors that an updater changes in place."""
-        return {
-            v.name: self._weights[v.name]
-            for v in self.graph.variables
-            if v.trainable and v.name in self._weights
-        }
+        return {v.name: self._weights[v.name] for v in self.graph.variables if v.trainable and v.name in self._weights}
 
     def upload(self, values: Mapping[str, Tensor]) -> None:
         """Copy host values into the variables of those names, on every replica."""
@@ -155,9 +150,7 @@ class Session:
         count = self.batching.replicas * self.reduction.processes
         if not self.reduction.running:
             count *= self.batching.accumulation
-        self.update.step(
-            dict(zip(self.graph.gradients, gradients)), 1.0 / count if self.reduction.mean else 1.0
-        )
+        self.update.step(dict(zip(self.graph.gradients, gradients)), 1.0 / count if self.reduction.mean else 1.0)
 
     def _loss_seed(self) -> list[Tensor]:
         spec = self.graph.loss_spec

@@ -1,0 +1,39 @@
+"""What the tests of lowering share: a module with a loss, and lowering with default settings."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor, nn
+from tracing_support import traced
+
+from ipu_model import tracing
+from ipu_model.cost import Device
+from ipu_model.lower import CostSettings, Lowered, lower
+
+SETTINGS = CostSettings()
+GC200 = Device()
+
+
+class Trained(nn.Module):
+    """A module with a loss: the sum of its output."""
+
+    def __init__(self, module: nn.Module) -> None:
+        super().__init__()
+        self.module = module
+
+    def forward(self, *inputs: Tensor) -> tuple[Tensor, Tensor]:
+        output = self.module(*inputs)
+        loss = output.float().sum()
+        trace = tracing.current()
+        if trace is not None:
+            trace.mark_loss(loss)
+        return output, loss
+
+
+def lowered(module: nn.Module, *inputs: Tensor, settings: CostSettings = SETTINGS) -> Lowered:
+    return lower(traced(Trained(module), *inputs), settings)
+
+
+def cycles(found: Lowered, settings: CostSettings = SETTINGS, **where: Any) -> float:
+    return settings.device.total(found.cycles(**where))

@@ -1,0 +1,168 @@
+"""Lowering captured graphs: what costs nothing, layouts, parts, fallbacks, properties."""
+
+from __future__ import annotations
+
+import operator
+from dataclasses import replace
+
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from lowering_support import SETTINGS, Trained, cycles, lowered
+from published_programs import day03
+from torch import Tensor, nn
+from tracing_support import ops_of, traced
+
+from ipu_model.cost import Device, Element
+from ipu_model.graph import Graph, Phase
+from ipu_model.lower import (
+    CostSettings,
+    lower,
+    total_of,
+)
+
+HALF = torch.float16
+
+
+class TestWhatCostsNothing:
+    def test_views(self) -> None:
+        class Views(nn.Module):
+            def forward(self, x: Tensor) -> Tensor:
+                return x.view(4, 8).t()[1:5].unsqueeze(0).expand(3, 4, 4).permute(2, 0, 1)
+
+        found = lower(traced(Views(), torch.zeros(32), training=False))
+        assert found.ops == ()
+
+    def test_types_that_are_one_on_the_device(self) -> None:
+        class Widened(nn.Module):
+            def forward(self, x: Tensor) -> Tensor:
+                return x.long()
+
+        assert lower(traced(Widened(), torch.zeros(8, dtype=torch.int32), training=False)).ops == ()
+
+    def test_what_is_known_when_compiling(self) -> None:
+        class Mask(nn.Module):
+            def forward(self, x: Tensor) -> Tensor:
+                return x + torch.ones(8, 8).tril().log()
+
+        found = lower(traced(Mask(), torch.zeros(8, 8), training=False))
+        assert [op.target for op in found.ops] == ["aten.add.Tensor"]
+
+    def test_a_buffer_that_is_filled_from_data_is_not_known(self) -> None:
+        class Written(nn.Module):
+            def forward(self, x: Tensor) -> Tensor:
+                scratch = torch.zeros(8, 8)
+                scratch[2:4] = x[2:4]
+                return scratch.exp()
+
+        found = lower(traced(Written(), torch.zeros(8, 8), training=False))
+        assert "aten.exp.default" in [op.target for op in found.ops]
+
+
+class TestLayouts:
+    def test_ops_on_one_layout_do_not_exchange(self) -> None:
+        class Square(nn.Module):
+            def forward(self, x: Tensor) -> Tensor:
+                return x.exp() * x
+
+        found = lower(traced(Square(), torch.zeros(64, 64), training=False))
+        assert total_of(found.ops).phases == 0
+
+    def test_a_residual_comes_from_elsewhere(self) -> None:
+        class Residual(nn.Module):
+            def __init__(self) -> None:
+                super().__init__()
+                self.conv = nn.Conv2d(8, 8, 3, padding=1)
+
+            def forward(self, x: Tensor) -> Tensor:
+                return self.conv(x) + x
+
+        found = lower(traced(Residual(), torch.zeros(4, 8, 16, 16), training=False))
+        (added,) = [op for op in found.ops if op.target == "aten.add.Tensor"]
+        assert added.work.cycles.phases == 1
+
+    def test_what_follows_a_contraction_works_on_its_busiest_tile(self) -> None:
+        found = lower(traced(nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU()), torch.zeros(1, 3, 6, 6), training=False))
+        conv, relu = (op for op in found.ops if op.part == "")
+        assert found.layouts[relu.node] == found.layouts[conv.node]
+        assert relu.work.outputs_on_busiest_tile >= conv.work.outputs_on_busiest_tile
+
+    def test_in_inference_a_batch_norm_takes_two_passes(self) -> None:
+        x = torch.zeros(4, 8, 16, 16)
+        kept = lower(traced(nn.BatchNorm2d(8).eval(), x, training=False))
+        measured = lower(traced(nn.BatchNorm2d(8), x, training=False))
+        assert cycles(kept) < cycles(measured)
+
+
+class TestParts:
+    def test_gradients_of_a_convolution_are_separate(self) -> None:
+        found = lowered(nn.Sequential(nn.Conv2d(3, 8, 3), nn.Conv2d(8, 8, 3)), torch.zeros(2, 3, 12, 12))
+        parts = [op.part for op in found.of(phase=Phase.BACKWARD) if "convolution" in op.target]
+        assert parts == ["data gradient", "weight gradient", "bias gradient", "weight gradient", "bias gradient"]
+
+    def test_ops_know_where_they_are(self) -> None:
+        found = lower(day03())
+        last = [op for op in found.ops if op.scope == "model.fc"]
+        assert {op.ipu for op in last} == {1}
+        assert {op.phase for op in last} == {Phase.FORWARD, Phase.BACKWARD}
+
+    def test_every_node_that_computes_is_there(self) -> None:
+        graph = day03()
+        costed = {op.node for op in lower(graph).ops}
+        for node in ops_of(graph):
+            if "convolution" in str(node.target) or "batch_norm" in str(node.target):
+                assert node.name in costed
+            elif node.target is operator.getitem:
+                assert node.name not in costed
+
+
+class TestFallback:
+    def test_an_op_without_formula_is_costed_and_listed(self) -> None:
+        class Distances(nn.Module):
+            def forward(self, x: Tensor) -> Tensor:
+                return torch.cdist(x, x)
+
+        found = lower(traced(Distances(), torch.zeros(64, 64), training=False))
+        (listed,) = found.fallbacks
+        received = SETTINGS.device.spread(64 * 64, Element.FLOAT) * Element.FLOAT.bytes
+        assert listed.is_fallback
+        assert "dist" in listed.target
+        assert listed.work.cycles.compute > 0
+        assert listed.work.cycles.exchange >= received / SETTINGS.device.chip.exchange_bytes_per_cycle
+
+
+class Mlp(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(
+            nn.Conv2d(3, 16, 3, padding=1), nn.BatchNorm2d(16), nn.ReLU(), nn.Flatten(), nn.Linear(16 * 64, 100)
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.layers(x)
+
+
+def network(batch: int, dtype: torch.dtype = torch.float32) -> Graph:
+    return traced(Trained(Mlp().to(dtype)), torch.zeros(batch, 3, 8, 8, dtype=dtype))
+
+
+class TestProperties:
+    @given(st.integers(0, 6))
+    @settings(max_examples=7)
+    def test_twice_the_batch_never_takes_fewer_cycles(self, exponent: int) -> None:
+        some, more = (cycles(lower(network(2**e))) for e in (exponent, exponent + 1))
+        assert more >= some
+
+    @given(st.sampled_from([300, 736, 1000, 1216]))
+    @settings(max_examples=4)
+    def test_fewer_tiles_are_never_faster(self, tiles: int) -> None:
+        graph = network(64)
+        fewer = CostSettings(Device(chip=replace(SETTINGS.device.chip, tiles=tiles)))
+        assert cycles(lower(graph, fewer), fewer) >= cycles(lower(graph))
+
+    def test_fp32_is_slower(self) -> None:
+        assert cycles(lower(network(64))) > cycles(lower(network(64, HALF)))
+
+    def test_lowering_is_a_pure_function(self) -> None:
+        graph = network(4)
+        assert lower(graph) == lower(graph)

@@ -1,0 +1,78 @@
+"""Lowered programs against their published measurements on hardware."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from lowering_support import SETTINGS, cycles
+from published_programs import day03, mlperf_resnet50
+
+from ipu_model.cost import Cycles
+from ipu_model.graph import Phase
+from ipu_model.lower import (
+    CostSettings,
+    accumulation_costs,
+    lower,
+    total_of,
+    update_costs,
+)
+from ipu_model.optimiser.spec import Hyper, OptimiserSpec
+
+HALF = torch.float16
+ADAMW = OptimiserSpec(
+    "ADAMW", Hyper(lr=1e-3, weight_decay=0.01), loss_scaling=1000.0, accum_dtype=HALF, first_dtype=HALF
+)
+
+
+@pytest.fixture(scope="module")
+def micro_batch() -> Cycles:
+    """One more micro-batch on IPU 0, which runs its forward pass again before the backward pass."""
+    graph = day03()
+    found = lower(graph, SETTINGS)
+    accumulation = total_of(c for c in accumulation_costs(graph, SETTINGS) if c.ipu == 0)
+    forward, backward = found.cycles(ipu=0, phase=Phase.FORWARD), found.cycles(ipu=0, phase=Phase.BACKWARD)
+    return forward.times(2) + backward + accumulation
+
+
+class TestPublishedTrace:
+    """published/day03-resnet101.md, cycles derived for each additional micro-batch."""
+
+    def test_on_tile_execute(self, micro_batch: Cycles) -> None:
+        assert micro_batch.compute == pytest.approx(4_025_031, rel=0.08)
+
+    def test_do_exchange(self, micro_batch: Cycles) -> None:
+        assert micro_batch.exchange == pytest.approx(1_574_769, rel=0.08)
+
+    def test_internal_sync(self, micro_batch: Cycles) -> None:
+        assert micro_batch.phases * SETTINGS.device.sync_cycles == pytest.approx(171_513, rel=0.08)
+
+    def test_the_whole_micro_batch(self, micro_batch: Cycles) -> None:
+        assert SETTINGS.device.total(micro_batch) == pytest.approx(4_025_031 + 1_574_769 + 171_513, rel=0.05)
+
+    def test_weight_update(self) -> None:
+        """OnTileExecute that does not grow with accumulation: 12,553,384 - 3 x 4,025,031."""
+        update = update_costs(day03(), SETTINGS, ADAMW, accumulates=True)
+        on_ipu_0 = [cost for cost in update if cost.ipu == 0]
+        assert len(on_ipu_0) == 147
+        assert total_of(on_ipu_0).compute == pytest.approx(478_291, rel=0.08)
+
+    def test_ipu_1_has_somewhat_less_to_do(self) -> None:
+        found = lower(day03(), SETTINGS)
+        first = found.cycles(ipu=0, phase=Phase.FORWARD).times(2) + found.cycles(ipu=0, phase=Phase.BACKWARD)
+        assert 0.7 < SETTINGS.device.total(found.cycles(ipu=1)) / SETTINGS.device.total(first) < 0.95
+
+    def test_every_op_has_a_formula(self) -> None:
+        assert lower(day03(), SETTINGS).fallbacks == ()
+
+    def test_fp32_takes_almost_twice_as_long(self) -> None:
+        half, full = (cycles(lower(day03(dtype), SETTINGS)) for dtype in (HALF, torch.float32))
+        assert 1.6 < full / half < 2.2
+
+
+@pytest.mark.slow
+def test_mlperf_micro_batch() -> None:
+    """published/other.md, M1: 107.9 ms for ten micro-batches and a collective; streams are another 6 %."""
+    settings = CostSettings(half_partials=True, available_memory_proportion={0: 0.15})
+    found = lower(mlperf_resnet50(), settings)
+    forward, backward = found.cycles(phase=Phase.FORWARD), found.cycles(phase=Phase.BACKWARD)
+    assert settings.device.total(forward.times(2) + backward) == pytest.approx(13.78e6, rel=0.08)

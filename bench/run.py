@@ -14,9 +14,7 @@ from measurements.timing import Row
 
 def main() -> None:
     """Measure everything and print one table."""
-    parser = argparse.ArgumentParser(
-        description="measure the IPU Model against plain PyTorch on this machine"
-    )
+    parser = argparse.ArgumentParser(description="measure the IPU Model against plain PyTorch on this machine")
     parser.add_argument("--rounds", type=int, default=15, help="repetitions of each step (default 15)")
     rounds = parser.parse_args().rounds
     print(f"measured on this machine: {torch.get_num_threads()} threads, torch {torch.__version__}")

@@ -133,9 +133,7 @@ def load_arrays(path: Path) -> Arrays:
 
 def main(arguments: list[str] | None = None) -> int:
     """Write ``digits.npz``, or compare it with ``--check`` (exit code 1 when it differs)."""
-    parser = argparse.ArgumentParser(
-        description="Make digits.npz from scikit-learn's copy of the UCI digits."
-    )
+    parser = argparse.ArgumentParser(description="Make digits.npz from scikit-learn's copy of the UCI digits.")
     parser.add_argument("--check", action="store_true", help="compare the shipped file, write nothing")
     check = parser.parse_args(arguments).check
     arrays = make_arrays()

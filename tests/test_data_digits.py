@@ -107,9 +107,7 @@ def test_the_script_s_check_tells_whether_the_file_is_its_own(
     assert maker.main(["--check"]) == 1
 
 
-def test_the_readme_has_the_checksums_and_the_size(
-    maker: ModuleType, arrays: dict[str, Any], readme: str
-) -> None:
+def test_the_readme_has_the_checksums_and_the_size(maker: ModuleType, arrays: dict[str, Any], readme: str) -> None:
     content = (DATA / "digits.npz").read_bytes()
     assert len(content) < 1_000_000
     assert f"{len(content):,} bytes" in readme

@@ -104,9 +104,7 @@ def test_the_test_part_cannot_be_extended() -> None:
 
 
 def test_normalisation_is_torchvision_s() -> None:
-    transforms = pytest.importorskip(
-        "torchvision.transforms", reason="compared with torchvision's transforms"
-    )
+    transforms = pytest.importorskip("torchvision.transforms", reason="compared with torchvision's transforms")
     pixels = torch.arange(256, dtype=torch.uint8).reshape(1, 16, 16)
     chain = transforms.Compose(
         [transforms.ToTensor(), transforms.Normalize((0.1307,), (0.3081,))]  # the tutorial's
@@ -241,9 +239,7 @@ class TestSource:
         with pytest.raises(ValueError, match="MNIST has 6 training images"):
             mnist(train=True, root=tmp_path, images=7)
 
-    def test_a_failed_download_names_what_works(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_a_failed_download_names_what_works(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         datasets = pytest.importorskip("torchvision.datasets", reason="torchvision is not installed")
 
         def offline(*_: object, **__: object) -> None:
@@ -255,9 +251,7 @@ class TestSource:
 
 
 class TestDataFolder:
-    def test_it_is_found_from_any_working_directory(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_it_is_found_from_any_working_directory(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.chdir(tmp_path)
         assert data_file("digits.npz").is_file()
 
@@ -271,9 +265,7 @@ class TestDataFolder:
         monkeypatch.chdir(tmp_path / "notebooks")
         assert data_file("digits.npz") == tmp_path / "data" / "digits.npz"
 
-    def test_without_it_the_error_tells_what_to_do(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_without_it_the_error_tells_what_to_do(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(ipu_course.data_folder, "__file__", "/somewhere/site-packages/ipu_course/x.py")
         monkeypatch.chdir(tmp_path)
         with pytest.raises(DataError, match="pip install -e"):
@@ -296,9 +288,7 @@ class TestDataFolder:
 
 
 def test_the_data_sets_need_no_poptorch() -> None:
-    code = (
-        "import sys, ipu_course.datasets; sys.exit('poptorch' in sys.modules or 'ipu_model' in sys.modules)"
-    )
+    code = "import sys, ipu_course.datasets; sys.exit('poptorch' in sys.modules or 'ipu_model' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False, timeout=120).returncode == 0
 
 

@@ -87,9 +87,7 @@ def run(exercise: Exercise, answer: str, capsys: pytest.CaptureFixture[str]) -> 
 
 @pytest.mark.parametrize("exercise", [TWO_STAGES, BUSY_CALL], ids=["1", "2"])
 class TestEachExercise:
-    def test_the_starter_is_not_attempted_yet(
-        self, exercise: Exercise, capsys: pytest.CaptureFixture[str]
-    ) -> None:
+    def test_the_starter_is_not_attempted_yet(self, exercise: Exercise, capsys: pytest.CaptureFixture[str]) -> None:
         assert run(exercise, exercise.starter, capsys) == f"Exercise {exercise.number}: {UNANSWERED}"
 
     def test_the_solution_is_right(self, exercise: Exercise, capsys: pytest.CaptureFixture[str]) -> None:

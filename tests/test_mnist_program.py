@@ -114,9 +114,7 @@ class TestOptions:
             assert results(run(capsys, *options)) == results(pipelined)
         assert "sharded over 4 IPUs" in run(capsys, "--strategy", "sharded")[2]
 
-    def test_sharded_execution_works_below_the_pipeline_s_minimum(
-        self, capsys: pytest.CaptureFixture[str]
-    ) -> None:
+    def test_sharded_execution_works_below_the_pipeline_s_minimum(self, capsys: pytest.CaptureFixture[str]) -> None:
         lines = run(capsys, "--strategy", "sharded", "--gradient-accumulation", "1")
         assert "(25 x 1 x 5), sharded" in lines[2]
 
@@ -127,13 +125,9 @@ class TestOptions:
         assert losses == sorted(losses, reverse=True)
 
     def test_images_that_fill_no_test_step_are_named(self, capsys: pytest.CaptureFixture[str]) -> None:
-        assert "Testing on 700 of 800 images: the others fill no step of 700" in run(
-            capsys, "--test-batch-size", "7"
-        )
+        assert "Testing on 700 of 800 images: the others fill no step of 700" in run(capsys, "--test-batch-size", "7")
 
-    def test_profiling_says_that_it_is_still_to_come(
-        self, capsys: pytest.CaptureFixture[str], tmp_path: Path
-    ) -> None:
+    def test_profiling_says_that_it_is_still_to_come(self, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
         folder = tmp_path / "reports"
         lines = run(capsys, "--profile", "--profile-dir", str(folder))
         assert any("writes no report yet" in line for line in lines)

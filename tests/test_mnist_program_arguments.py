@@ -147,9 +147,7 @@ class TestPipelineRule:
     # poptorch-execution.md, section 4: training S stages needs an accumulation of at least 2 S - 1.
 
     @pytest.mark.parametrize("accumulation", [1, 6])
-    def test_too_little_accumulation_is_refused(
-        self, accumulation: int, capsys: pytest.CaptureFixture[str]
-    ) -> None:
+    def test_too_little_accumulation_is_refused(self, accumulation: int, capsys: pytest.CaptureFixture[str]) -> None:
         assert main(["mnist", "--gradient-accumulation", str(accumulation)]) == 2
         (line,) = capsys.readouterr().err.splitlines()
         assert f"--gradient-accumulation {accumulation} cannot fill the pipeline" in line

@@ -138,16 +138,12 @@ def test_equal_cells_get_ids_of_their_own(tmp_path: Path) -> None:
 
 
 def test_cells_run_in_the_notebook_folder(tmp_path: Path) -> None:
-    lesson = write_lesson(
-        tmp_path, "# %%\nfrom pathlib import Path\nprint(sorted(p.name for p in Path().iterdir()))\n"
-    )
+    lesson = write_lesson(tmp_path, "# %%\nfrom pathlib import Path\nprint(sorted(p.name for p in Path().iterdir()))\n")
     notebook = execute(assemble(lesson), tmp_path)
     assert ast.literal_eval(notebook.cells[0].outputs[0].text) == ["source"]
 
 
-def test_a_shells_matplotlib_backend_does_not_reach_the_kernel(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_shells_matplotlib_backend_does_not_reach_the_kernel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MPLBACKEND", "Agg")
     lesson = write_lesson(tmp_path, "# %%\nimport os\nprint(os.environ['MPLBACKEND'])\n")
     assert "inline" in execute(assemble(lesson), tmp_path).cells[0].outputs[0].text
@@ -159,9 +155,7 @@ def test_widget_views_are_left_out(tmp_path: Path) -> None:
     assert list(nbformat.read(lesson.notebook, as_version=4).cells[0].outputs[0].data) == ["text/plain"]
 
 
-def test_a_failing_cell_is_reported_and_nothing_is_saved(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_failing_cell_is_reported_and_nothing_is_saved(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     lesson = write_lesson(tmp_path, "# %%\n1 / 0\n")
     assert main(["build", "--folder", str(tmp_path)]) == 1
     assert "ZeroDivisionError" in capsys.readouterr().err
@@ -181,9 +175,7 @@ def test_a_failing_cell_is_reported_and_nothing_is_saved(
         pytest.param(('"nbval-ignore-output"', '"skip"'), "skip", id="tag"),
         pytest.param(('"nbformat_minor": 5', '"nbformat_minor": 4'), "nbformat_minor", id="format"),
         pytest.param(('"execution_count": 2', '"execution_count": null'), "[1, None, 3]", id="not executed"),
-        pytest.param(
-            ('"execution_count": 3', '"execution_count": 4'), "[1, 2, 4]", id="executed out of order"
-        ),
+        pytest.param(('"execution_count": 3', '"execution_count": 4'), "[1, 2, 4]", id="executed out of order"),
         pytest.param(('"2\\n"', '"/home/someone/data\\n"'), "an absolute path", id="path"),
         pytest.param(('"2\\n"', '"<object at 0x7f4e2c46f510>\\n"'), "a memory address", id="address"),
         pytest.param(('"2\\n"', '"measured 3.1 s\\n"'), "wall-clock time", id="measured figure"),
@@ -205,9 +197,7 @@ def test_a_missing_notebook_is_found(tmp_path: Path) -> None:
     assert check(write_lesson(tmp_path)) == ["03_small_lesson.ipynb is missing: make notebooks builds it"]
 
 
-@pytest.mark.parametrize(
-    "text", ["0x3c00 = 1.0", "0x3f800000", "images/s at 1/2/3", "8.03 s modelled", "a/b/c"]
-)
+@pytest.mark.parametrize("text", ["0x3c00 = 1.0", "0x3f800000", "images/s at 1/2/3", "8.03 s modelled", "a/b/c"])
 def test_harmless_outputs_pass(built: Lesson, tmp_path: Path, text: str) -> None:
     assert changed(built, tmp_path, ('"2\\n"', f'"{text}\\n"')) == []
 
@@ -236,9 +226,7 @@ def test_two_and_a_fifth_of_the_cells_may_ignore_their_output(cells: int, allowe
         return notebook
 
     assert findings(ignoring(allowed)) == []
-    assert findings(ignoring(allowed + 1)) == [
-        f"{allowed + 1} cells ignore their output, and {allowed} of {cells} may"
-    ]
+    assert findings(ignoring(allowed + 1)) == [f"{allowed + 1} cells ignore their output, and {allowed} of {cells} may"]
 
 
 def test_a_notebook_without_code_is_found() -> None:

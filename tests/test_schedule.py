@@ -36,9 +36,7 @@ class TestEverySchedule:
         self, kind: object, stages: int, micro_batches: int
     ) -> None:
         assert callable(kind)
-        made = sorted(
-            (each.direction, each.stage, each.micro_batch) for each in kind(stages, micro_batches).passes
-        )
+        made = sorted((each.direction, each.stage, each.micro_batch) for each in kind(stages, micro_batches).passes)
         assert made == sorted(
             (direction, stage, micro_batch)
             for direction in (FORWARD, BACKWARD)
@@ -74,22 +72,16 @@ class TestPipelined:
         assert schedule.utilisation == 0.625
 
     @given(stage_counts, micro_batch_counts)
-    def test_an_update_takes_a_step_per_micro_batch_and_twice_the_way(
-        self, stages: int, micro_batches: int
-    ) -> None:
+    def test_an_update_takes_a_step_per_micro_batch_and_twice_the_way(self, stages: int, micro_batches: int) -> None:
         assert pipelined(stages, micro_batches).steps == micro_batches + 2 * (stages - 1)
 
     @given(stage_counts, micro_batch_counts)
-    def test_utilisation_is_the_share_of_steps_that_one_ipu_works(
-        self, stages: int, micro_batches: int
-    ) -> None:
+    def test_utilisation_is_the_share_of_steps_that_one_ipu_works(self, stages: int, micro_batches: int) -> None:
         exact = Fraction(micro_batches, micro_batches + 2 * (stages - 1))
         assert pipelined(stages, micro_batches).utilisation == pytest.approx(float(exact), rel=1e-12)
 
     @given(stage_counts, micro_batch_counts)
-    def test_a_step_is_steady_exactly_from_2n_minus_1_micro_batches_on(
-        self, stages: int, micro_batches: int
-    ) -> None:
+    def test_a_step_is_steady_exactly_from_2n_minus_1_micro_batches_on(self, stages: int, micro_batches: int) -> None:
         steady = pipelined(stages, micro_batches).steady_steps
         assert bool(steady) == (micro_batches >= 2 * stages - 1)
         if steady:

@@ -45,9 +45,7 @@ def fake_python(folder: Path, minor: int) -> Path:
     """Return a program that answers as a Python 3.`minor` would when asked for its version."""
     folder.mkdir(exist_ok=True)
     program = folder / f"python3.{minor}"
-    program.write_text(
-        f'#!/bin/sh\ncase "$2" in *sys.exit*) exit 1;; esac\necho 3.{minor}.1\n', encoding="utf-8"
-    )
+    program.write_text(f'#!/bin/sh\ncase "$2" in *sys.exit*) exit 1;; esac\necho 3.{minor}.1\n', encoding="utf-8")
     program.chmod(0o755)
     return program
 
@@ -146,9 +144,7 @@ def test_no_venv_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
         bootstrap.make_venv(tmp_path / ".venv")
 
 
-def test_a_full_disk_is_refused_before_anything_is_made(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_full_disk_is_refused_before_anything_is_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bootstrap, "LEAST_SPACE", 2**60)
     with pytest.raises(SetupError, match="GiB of disk space free"):
         bootstrap.bring_up_to_date(bootstrap.ROOT, tmp_path / ".venv")

@@ -16,6 +16,4 @@ def rows(rounds: int) -> list[Row]:
         for name, code in (("torch", "import torch"), ("poptorch", "import torch, poptorch"))
     }
     took = medians(actions, 3)
-    return [
-        Row.seconds("import poptorch, beyond importing torch", took["poptorch"] - took["torch"], at_most=2)
-    ]
+    return [Row.seconds("import poptorch, beyond importing torch", took["poptorch"] - took["torch"], at_most=2)]

@@ -46,7 +46,8 @@ def rows(rounds: int) -> list[Row]:
         Row.ratio("ResNet-18 fp16 step / fp32 step, both replayed", took["fp16"] / took["fp32"], at_most=1.25),
         Row("ResNet-18 fp16 step: PyTorch's own CPU half / replay", f"{native / took['fp16']:.0f}x",
             "budget at least 40x", native / took["fp16"] >= 40),
-        Row.ratio("MNIST network, 10 x 10 micro-batches of 40: replay / eager", mnist["replay"] / mnist["eager"], at_most=1.05),
+        Row.ratio("MNIST network, 10 x 10 micro-batches of 40: replay / eager",
+                  mnist["replay"] / mnist["eager"], at_most=1.05),
     ]  # fmt: skip
 
 
@@ -82,9 +83,7 @@ def _mnist(rounds: int) -> dict[str, float]:
     options.setExecutionStrategy(poptorch.PipelinedExecution("B1", "B2", "B3", "B4"))
     options.Training.gradientAccumulation(10)
     # The loss is computed after the last block has ended, which PopTorch refuses: enter it again.
-    training = poptorch.trainingModel(
-        _LossInLastBlock(network), options, poptorch.optim.AdamW(network.parameters())
-    )
+    training = poptorch.trainingModel(_LossInLastBlock(network), options, poptorch.optim.AdamW(network.parameters()))
     optimiser = torch.optim.AdamW(plain.parameters())
 
     def eager() -> None:

@@ -93,9 +93,7 @@ def utilisation_figure(stage_counts: Sequence[int], largest: int, marked: tuple[
     the point (IPUs, accumulation) that gets a label. Raises ``ValueError`` for more lines than styles.
     """
     if len(stage_counts) > len(LINE_STYLES):
-        raise ValueError(
-            f"{len(stage_counts)} lines asked for, but only {len(LINE_STYLES)} can be told apart"
-        )
+        raise ValueError(f"{len(stage_counts)} lines asked for, but only {len(LINE_STYLES)} can be told apart")
     with matplotlib.rc_context(STYLE):
         figure = Figure(figsize=(WIDTH_INCHES, 3.3), layout="constrained")
         axes = figure.add_subplot()
@@ -136,9 +134,7 @@ def _draw_pass(axes: Axes, each: Pass, labelled: bool) -> None:
     look = {"facecolor": BLUE, "edgecolor": "white"} if forward else _backward_look()
     axes.add_patch(Rectangle(corner, 0.5, 2 * HALF_ROW, linewidth=0.6, zorder=2, **look))
     if first:
-        axes.add_patch(
-            Rectangle(corner, 0.5, 2 * HALF_ROW, fill=False, edgecolor="black", linewidth=2.2, zorder=4)
-        )
+        axes.add_patch(Rectangle(corner, 0.5, 2 * HALF_ROW, fill=False, edgecolor="black", linewidth=2.2, zorder=4))
     if labelled:
         text = f"{'F' if forward else 'B'}{each.micro_batch + 1}"
         colour = "white" if forward else "black"
@@ -160,9 +156,7 @@ def _draw_phases(axes: Axes, schedule: Schedule) -> None:
         axes.annotate("", (begin, -0.72), (end, -0.72), arrowprops=bracket)
         axes.text((begin + end) / 2, -0.85, f"{name}: {end - begin} steps", ha="center", va="bottom")
     for border in (steady.start, steady.stop):
-        axes.plot(
-            [border] * 2, [-0.72, schedule.stages - 0.5], color=INK, linestyle="--", linewidth=1, zorder=3
-        )
+        axes.plot([border] * 2, [-0.72, schedule.stages - 0.5], color=INK, linestyle="--", linewidth=1, zorder=3)
 
 
 def _label_schedule(axes: Axes, schedule: Schedule, title: str) -> None:

@@ -65,9 +65,7 @@ def pipelined(stages: int, micro_batches: int) -> Schedule:
     _check(stages, micro_batches)
     last = stages - 1
     forward = [(stage, m, 2 * (stage + m)) for m in range(micro_batches) for stage in range(stages)]
-    backward = [
-        (stage, m, 2 * (2 * last - stage + m) + 1) for m in range(micro_batches) for stage in range(stages)
-    ]
+    backward = [(stage, m, 2 * (2 * last - stage + m) + 1) for m in range(micro_batches) for stage in range(stages)]
     return Schedule(stages, micro_batches, _passes(forward, backward))
 
 
@@ -79,9 +77,7 @@ def sharded(stages: int, micro_batches: int) -> Schedule:
     _check(stages, micro_batches)
     trip = 2 * stages
     forward = [(stage, m, trip * m + stage) for m in range(micro_batches) for stage in range(stages)]
-    backward = [
-        (stage, m, trip * (m + 1) - 1 - stage) for m in range(micro_batches) for stage in range(stages)
-    ]
+    backward = [(stage, m, trip * (m + 1) - 1 - stage) for m in range(micro_batches) for stage in range(stages)]
     return Schedule(stages, micro_batches, _passes(forward, backward))
 
 
@@ -92,6 +88,4 @@ def _passes(forward: list[tuple[int, int, int]], backward: list[tuple[int, int, 
 
 def _check(stages: int, micro_batches: int) -> None:
     if stages < 1 or micro_batches < 1:
-        raise ValueError(
-            f"a schedule has at least 1 stage and 1 micro-batch, not {stages} and {micro_batches}"
-        )
+        raise ValueError(f"a schedule has at least 1 stage and 1 micro-batch, not {stages} and {micro_batches}")

@@ -50,9 +50,7 @@ def parse(cell: Cell, number: int, where: str) -> Exercise:
     """Split an exercise cell at its one solution region."""
     regions = list(REGION.finditer(cell.text))
     if len(regions) != 1:
-        raise SourceError(
-            f"{where}: an exercise has one BEGIN SOLUTION ... END SOLUTION region, not {len(regions)}"
-        )
+        raise SourceError(f"{where}: an exercise has one BEGIN SOLUTION ... END SOLUTION region, not {len(regions)}")
     region = regions[0]
     starters = [indent + line for indent, line in STARTER.findall(region[1])]
     if not starters:

@@ -22,8 +22,14 @@ class Error(Exception):
 class RecoverableError(Error):
     """A device fault that a reset cures; `recovery_action` names the reset."""
 
-    def __init__(self, message: str, *, recovery_action: str = "IPU_RESET",
-                 type: str = "poplar_recoverable_runtime_error", location: str = "") -> None:
+    def __init__(
+        self,
+        message: str,
+        *,
+        recovery_action: str = "IPU_RESET",
+        type: str = "poplar_recoverable_runtime_error",
+        location: str = "",
+    ) -> None:
         super().__init__(message, type=type, location=location)
         self.recovery_action = recovery_action
 

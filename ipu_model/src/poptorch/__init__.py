@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import faulthandler
 import os
 from importlib.metadata import version as _version
@@ -95,8 +96,6 @@ def __getattr__(name: str) -> Any:
 
 os.environ.setdefault("RDMAV_FORK_SAFE", "1")
 _logging.install_excepthook()
-try:
+# Without a usable stderr (in some notebook kernels) crashes are reported by other means.
+with contextlib.suppress(AttributeError, ValueError, OSError):
     faulthandler.enable()
-except (AttributeError, ValueError, OSError):
-    # No usable stderr (a notebook kernel, say): crashes are then reported by its own means.
-    pass

@@ -83,9 +83,7 @@ class ExecutionStrategy:
     def stage(self, block_id: str) -> Stage:
         """Return the explicitly listed stage of a block; raise `AssertionError` if it is in none."""
         stages = self._explicit_stages()
-        assert block_id in stages, (
-            f"Unknown block '{block_id}': no stage lists it. Listed blocks: {_listing(stages)}."
-        )
+        assert block_id in stages, f"Unknown block '{block_id}': no stage lists it. Listed blocks: {_listing(stages)}."
         return stages[block_id]
 
     def backendOptions(self) -> dict[str, Any]:

@@ -236,9 +236,7 @@ def recurrent() -> list[Case]:
         return compute
 
     def weights(module: nn.Module) -> dict[str, Tensor]:
-        short = (
-            (n.replace("weight_", "w_").replace("bias_", "b_"), p.shape) for n, p in module.named_parameters()
-        )
+        short = ((n.replace("weight_", "w_").replace("bias_", "b_"), p.shape) for n, p in module.named_parameters())
         return {name: normal(*shape, scale=0.3) for name, shape in short}
 
     return [

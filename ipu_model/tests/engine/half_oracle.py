@@ -110,9 +110,7 @@ class Truth:
 
 
 @torch.no_grad()
-def interpret(
-    graph: Graph, arguments: Sequence[Tensor], observed: Mapping[str, Tensor] | None = None
-) -> Truth:
+def interpret(graph: Graph, arguments: Sequence[Tensor], observed: Mapping[str, Tensor] | None = None) -> Truth:
     """Compute `graph` for given variables, inputs and loss seed.
 
     With `observed`, the results of a replay by node name,

@@ -29,16 +29,12 @@ class Calls(nn.Module):
 def infer(function: Callable[..., Any] | nn.Module, *inputs: Tensor, **settings: Any) -> list[Tensor]:
     """Return what a model without loss returns for one micro-batch; `settings` are those of `Arithmetic`."""
     module = function if isinstance(function, nn.Module) else Calls(function)
-    session = Session(
-        traced(module, *inputs, training=False), Batching(), Returns(), arithmetic=Arithmetic(**settings)
-    )
+    session = Session(traced(module, *inputs, training=False), Batching(), Returns(), arithmetic=Arithmetic(**settings))
     session.upload(dict(module.state_dict()))
     return session.run(list(inputs))
 
 
-def differentiate(
-    function: Callable[..., Tensor], seed: Tensor, **weights: Tensor
-) -> tuple[Tensor, dict[str, Tensor]]:
+def differentiate(function: Callable[..., Tensor], seed: Tensor, **weights: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
     """Return the output of `function(**weights)` and its gradients for the loss gradient `seed`."""
     module = Op(Case("function", function, weights), next(iter(weights.values())).dtype)
     graph = traced(module)

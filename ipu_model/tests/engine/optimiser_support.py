@@ -74,12 +74,8 @@ def run_torch(
     return {name: weight.detach() for name, weight in weights.items()}
 
 
-def assert_close(
-    actual: Mapping[str, Tensor], expected: Mapping[str, Tensor], tolerance: float = 2e-5
-) -> None:
+def assert_close(actual: Mapping[str, Tensor], expected: Mapping[str, Tensor], tolerance: float = 2e-5) -> None:
     """Compare float32 results with float64 ones."""
     assert actual.keys() == expected.keys()
     for name, value in actual.items():
-        torch.testing.assert_close(
-            value.double(), expected[name].double(), rtol=tolerance, atol=tolerance, msg=name
-        )
+        torch.testing.assert_close(value.double(), expected[name].double(), rtol=tolerance, atol=tolerance, msg=name)

@@ -41,9 +41,7 @@ class KeepGradients:
     {}, {"reduction": "sum"}, {"reduction": "none"}, {"blank": 5}, {"zero_infinity": True},
 ], ids=str)  # fmt: skip
 @pytest.mark.parametrize("integer", [torch.int64, torch.int32])
-def test_loss_and_gradient_are_pytorchs(
-    lengths: str, settings: dict[str, object], integer: torch.dtype
-) -> None:
+def test_loss_and_gradient_are_pytorchs(lengths: str, settings: dict[str, object], integer: torch.dtype) -> None:
     targets = TARGETS % 5 if "blank" in settings else TARGETS
     inputs = [t.to(integer) for t in (targets, INPUT_LENGTHS, TARGET_LENGTHS)]
     model = Recogniser(lengths=lengths, **settings)

@@ -42,9 +42,7 @@ def test_undefined_and_infinite_results_raise(function, value: float, words: str
     infer(function, x)  # by default it goes on silently
 
 
-@pytest.mark.parametrize(
-    "function", [lambda x: x * 2, lambda x: x.clone().mul_(2), lambda x: (x.float() * 2).half()]
-)
+@pytest.mark.parametrize("function", [lambda x: x * 2, lambda x: x.clone().mul_(2), lambda x: (x.float() * 2).half()])
 def test_results_beyond_float16_overflow_there_but_not_in_float32(
     function: Callable[[Tensor], Tensor],
 ) -> None:
@@ -97,9 +95,7 @@ def test_the_message_names_op_module_and_pass() -> None:
 
 def test_results_are_the_same_with_checks() -> None:
     torch.manual_seed(0)
-    model = nn.Sequential(
-        nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU(inplace=True), nn.MaxPool2d(2), nn.Flatten()
-    )
+    model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU(inplace=True), nn.MaxPool2d(2), nn.Flatten())
     x = torch.randn(2, 3, 8, 8)
     for inputs in (x, x.half()):
         model = model.to(inputs.dtype)

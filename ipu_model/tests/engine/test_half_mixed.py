@@ -91,9 +91,7 @@ COMBINATIONS = [
 
 
 @pytest.mark.parametrize(("name", "activation", "weights", "statistics"), COMBINATIONS)
-def test_results_follow_the_activation_and_gradients_the_weight(
-    name, activation, weights, statistics
-) -> None:
+def test_results_follow_the_activation_and_gradients_the_weight(name, activation, weights, statistics) -> None:
     make, shape = LAYERS[name]
     torch.manual_seed(0)
     layer = make().to(weights)
@@ -195,9 +193,7 @@ def test_casts_and_promotion_in_forward_are_pytorchs(
     native = function(x)
     assert result.dtype is expected
     assert native.dtype in (expected, torch.float64)
-    torch.testing.assert_close(
-        result.double(), native.double(), rtol=2.0**-11 if expected is HALF else 1e-6, atol=0
-    )
+    torch.testing.assert_close(result.double(), native.double(), rtol=2.0**-11 if expected is HALF else 1e-6, atol=0)
 
 
 def test_images_of_8_bits_are_normalised_on_the_device() -> None:

@@ -69,9 +69,7 @@ def test_no_op_reads_a_value_off_the_grid(name: str) -> None:
 @pytest.mark.parametrize("name", MODELS)
 def test_every_op_is_rounded_once_from_its_exact_result(name: str) -> None:
     shares = run(name).truth.shares
-    total = Shares(
-        *(sum(getattr(s, field) for s in shares.values()) for field in ("elements", "equal", "close"))
-    )
+    total = Shares(*(sum(getattr(s, field) for s in shares.values()) for field in ("elements", "equal", "close")))
     assert total.elements > 1000
     assert total.share_close >= 0.999
     assert total.share_equal >= 0.999

@@ -62,9 +62,7 @@ def test_integers_become_float16_values_before_they_meet_some(
     function: Callable[..., Tensor], integer: torch.dtype
 ) -> None:
     """2049 is between two float16 values, and 70000 (not in 16 bits) is infinite among them."""
-    numbers = torch.tensor(
-        [1, 2049, 4099, 2051, -8195, 10001, 32767 if integer is torch.int16 else 70000]
-    ).to(integer)
+    numbers = torch.tensor([1, 2049, 4099, 2051, -8195, 10001, 32767 if integer is torch.int16 else 70000]).to(integer)
     (result,) = infer(function, X, numbers)
     assert torch.equal(result.nan_to_num(7.0), function(X, numbers).nan_to_num(7.0))
 

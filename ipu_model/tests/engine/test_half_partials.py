@@ -54,9 +54,7 @@ def computed(case: Case, *, half_partials: bool) -> dict[str, Tensor]:
     state = module.state_dict()
     replay = build(graph, Arithmetic(half_partials=half_partials))
     with torch.no_grad():
-        outputs, gradients = replay.module(
-            *(state[v.name].float() for v in graph.variables), seed_of(case).float()
-        )
+        outputs, gradients = replay.module(*(state[v.name].float() for v in graph.variables), seed_of(case).float())
     return {"output": outputs[0], **dict(zip(graph.gradients, gradients))}
 
 
@@ -97,9 +95,7 @@ def test_long_reductions_lose_accuracy(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["mm", "conv2d", "conv2d grouped", "conv_transpose2d"])
-def test_more_stores_mean_more_error_growing_like_their_square_root(
-    name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_more_stores_mean_more_error_growing_like_their_square_root(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     case, errors = CASES[name], []
     truth = exact(case)["output"]
     for chunk in (512, 64, 16, 4):
@@ -150,10 +146,6 @@ def test_float32_contractions_are_left_alone() -> None:
     case = CASES["linear"]
     graph = traced(Op(case, torch.float32))
     products: set[Callable[..., object]] = {aten.mm.default, aten.addmm.default}
-    kept = [
-        n.target
-        for n in build(graph, Arithmetic(half_partials=True)).module.graph.nodes
-        if n.target in products
-    ]
+    kept = [n.target for n in build(graph, Arithmetic(half_partials=True)).module.graph.nodes if n.target in products]
     assert kept == [n.target for n in ops_of(graph) if n.target in products]
     assert len(kept) == 3

@@ -104,9 +104,7 @@ def test_gradients_underflow_and_survive_when_the_loss_is_scaled() -> None:
 
 
 def test_a_gradient_that_overflows_is_infinite_in_that_element_only() -> None:
-    _, gradients = differentiate(
-        lambda a, b: a * b, half(1024.0, 1024.0), a=half(1.0, 1.0), b=half(63.0, 64.0)
-    )
+    _, gradients = differentiate(lambda a, b: a * b, half(1024.0, 1024.0), a=half(1.0, 1.0), b=half(63.0, 64.0))
     assert gradients["a"].tolist() == [1024.0 * 63, INF]
     assert gradients["b"].tolist() == [1024.0, 1024.0]
 

@@ -34,9 +34,7 @@ BETAS = st.sampled_from([(0.9, 0.999), (0.5, 0.9), (0.0, 0.99)])
 FEW = settings(max_examples=40, deadline=None)
 
 
-def hand_over(
-    family: str, hyper: Hyper, loss_scaling: float, scale: float, **options: Any
-) -> dict[str, Tensor]:
+def hand_over(family: str, hyper: Hyper, loss_scaling: float, scale: float, **options: Any) -> dict[str, Tensor]:
     """Run the updater on the gradients of seed 1 as it gets them: a sum, multiplied by the loss scaling."""
     accumulates = options.pop("accumulates", False)
     spec = spec_of(family, hyper, loss_scaling=loss_scaling, **options)
@@ -57,9 +55,7 @@ def test_sgd_without_dampening_equals_pytorchs(
     scale: float,
 ) -> None:
     nesterov = nesterov and mm > 0
-    hyper = Hyper(
-        lr=lr, momentum=mm, weight_decay=wd, nesterov=nesterov, velocity_scaling=ls if combined else 1.0
-    )
+    hyper = Hyper(lr=lr, momentum=mm, weight_decay=wd, nesterov=nesterov, velocity_scaling=ls if combined else 1.0)
     actual = hand_over("SGD1" if combined else "SGD2", hyper, ls, scale, accumulates=accumulates)
     expected = run_torch(lambda p: torch.optim.SGD(p, lr, mm, 0.0, wd, nesterov), random_gradients(1, STEPS))
     assert_close(actual, expected)
@@ -82,9 +78,7 @@ def dampened_sgd(lr: float, mm: float, dm: float, wd: float) -> dict[str, Tensor
 def test_dampening_applies_from_the_first_step_and_without_momentum_too(
     lr: float, mm: float, dm: float, wd: float, combined: bool, accumulates: bool, ls: float
 ) -> None:
-    hyper = Hyper(
-        lr=lr, momentum=mm, dampening=dm, weight_decay=wd, velocity_scaling=4.0 if combined else 1.0
-    )
+    hyper = Hyper(lr=lr, momentum=mm, dampening=dm, weight_decay=wd, velocity_scaling=4.0 if combined else 1.0)
     actual = hand_over("SGD1" if combined else "SGD2", hyper, ls, 1.0, accumulates=accumulates)
     assert_close(actual, dampened_sgd(lr, mm, dm, wd))
 
@@ -108,16 +102,12 @@ def test_rmsprop_equals_pytorchs(
 ) -> None:
     hyper = Hyper(lr=lr, alpha=alpha, eps=eps, weight_decay=wd, momentum=mm)
     actual = hand_over("RMSPROP_CENTERED" if centred else "RMSPROP", hyper, ls, scale)
-    expected = run_torch(
-        lambda p: torch.optim.RMSprop(p, lr, alpha, eps, wd, mm, centred), random_gradients(1, STEPS)
-    )
+    expected = run_torch(lambda p: torch.optim.RMSprop(p, lr, alpha, eps, wd, mm, centred), random_gradients(1, STEPS))
     # Centred, v1 - v2*v2 cancels on the first step to alpha*(1-alpha)*g*g, which magnifies rounding.
     assert_close(actual, expected, tolerance=2e-3 if centred else 2e-4)
 
 
-def tensorflow_rmsprop(
-    lr: float, alpha: float, eps: float, wd: float, mm: float, centred: bool
-) -> dict[str, Tensor]:
+def tensorflow_rmsprop(lr: float, alpha: float, eps: float, wd: float, mm: float, centred: bool) -> dict[str, Tensor]:
     """Section 4.4's variant, literally, in float64."""
     weights = {name: w.double() for name, w in random_weights(0).items()}
     v1 = {name: torch.ones_like(w) for name, w in weights.items()}
@@ -244,9 +234,7 @@ def test_a_changed_loss_scaling_changes_no_result(family: str) -> None:
 
 
 @FEW
-@given(
-    st.sampled_from([0.05, 1.0, 1e6]), LOSS_SCALING, SCALE, st.sampled_from(["SGD2", "SGD1", "ADAM", "ADAMW"])
-)
+@given(st.sampled_from([0.05, 1.0, 1e6]), LOSS_SCALING, SCALE, st.sampled_from(["SGD2", "SGD1", "ADAM", "ADAMW"]))
 def test_clipping_equals_pytorchs_clip_grad_norm(limit: float, ls: float, scale: float, family: str) -> None:
     """One norm over all weights, of the true gradients (section 3), without PyTorch's 1e-6."""
     gradients = random_gradients(1, STEPS)

@@ -15,11 +15,7 @@ from ipu_model.optimiser import Hyper, OptimiserSpec, fused
 def test_the_kernels_exist_with_the_arguments_that_we_pass(name: str) -> None:
     schema = str(getattr(torch.ops.aten, name).default._schema)
     common = {"self", "grads", "lr", "weight_decay", "maximize", "grad_scale"}
-    own = (
-        {"momentum", "dampening", "nesterov", "is_first_step"}
-        if name == "_fused_sgd_"
-        else {"beta1", "beta2", "eps"}
-    )
+    own = {"momentum", "dampening", "nesterov", "is_first_step"} if name == "_fused_sgd_" else {"beta1", "beta2", "eps"}
     arguments = {argument.name for argument in getattr(torch.ops.aten, name).default._schema.arguments}
     assert common | own <= arguments, schema
     assert hasattr(torch, name)
@@ -42,9 +38,7 @@ def test_adam_kernel_reads_the_counter_of_each_weight(decoupled: bool) -> None:
     fused.adam_(weights, [torch.full((8,), 2.0), torch.full((8,), 2.0)], *moments, steps, lr=0.1,
                 betas=(0.9, 0.999), eps=0.0, weight_decay=0.0, decoupled=decoupled, divisor=None)  # fmt: skip
     torch.testing.assert_close(weights[0], torch.full((8,), -0.1))
-    torch.testing.assert_close(
-        weights[1], torch.full((8,), -0.1 * (0.1 / 0.271) / (0.001 / 0.002997001) ** 0.5)
-    )
+    torch.testing.assert_close(weights[1], torch.full((8,), -0.1 * (0.1 / 0.271) / (0.001 / 0.002997001) ** 0.5))
 
 
 @pytest.mark.parametrize(
@@ -72,9 +66,7 @@ SPECS = [
 
 @pytest.mark.parametrize("spec", SPECS, ids=lambda spec: spec.family)
 @pytest.mark.parametrize("scale", [1.0, 1.0 / 3.0])
-def test_fused_and_plain_updates_agree(
-    spec: OptimiserSpec, scale: float, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_fused_and_plain_updates_agree(spec: OptimiserSpec, scale: float, monkeypatch: pytest.MonkeyPatch) -> None:
     results = []
     for allowed in (True, False):
         calls: list[str] = []

@@ -71,9 +71,7 @@ def test_a_weight_may_be_the_gradient_of_another(spec: OptimiserSpec) -> None:
 def test_any_memory_layout_gives_the_same_update(spec: OptimiserSpec, layout: str) -> None:
     source = torch.Generator().manual_seed(0)
     start = torch.rand(4, 6, generator=source)
-    gradient = (
-        torch.rand(6, 4, generator=source).t() if layout == "transposed" else torch.ones(1, 6).expand(4, 6)
-    )
+    gradient = torch.rand(6, 4, generator=source).t() if layout == "transposed" else torch.ones(1, 6).expand(4, 6)
     strided, dense = {"w": start.clone()}, {"w": start.clone()}
     updater_of(spec, strided).step({"w": gradient}, 0.5)
     updater_of(spec, dense).step({"w": gradient.contiguous().clone()}, 0.5)

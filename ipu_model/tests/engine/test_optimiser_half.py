@@ -67,9 +67,7 @@ def test_the_weight_is_rounded_once_from_exact_arithmetic() -> None:
     assert agreement >= 0.99  # float32 in between decides a near-tie the other way now and then
 
 
-def test_a_step_below_half_the_spacing_is_lost_by_nearest_and_kept_on_average_by_stochastic_rounding() -> (
-    None
-):
+def test_a_step_below_half_the_spacing_is_lost_by_nearest_and_kept_on_average_by_stochastic_rounding() -> None:
     """Weights of 1 and steps of 2^-14: the spacing below 1 is 2^-11, so 1 in 8 goes down."""
     count, spec = 20000, spec_of("SGD2", Hyper(lr=2.0**-14))
     nearest, stochastic = torch.ones(count), torch.ones(count)
@@ -85,9 +83,7 @@ def test_a_step_below_half_the_spacing_is_lost_by_nearest_and_kept_on_average_by
 
 def test_stochastic_rounding_leaves_float32_weights_alone() -> None:
     weights = {"w": torch.ones(100)}
-    updater_of(spec_of("SGD2", Hyper(lr=2.0**-20)), weights, stochastic_rounding=True).step(
-        {"w": torch.ones(100)}, 1.0
-    )
+    updater_of(spec_of("SGD2", Hyper(lr=2.0**-20)), weights, stochastic_rounding=True).step({"w": torch.ones(100)}, 1.0)
     assert (weights["w"] == 1 - 2.0**-20).all()
 
 
@@ -129,9 +125,7 @@ def test_a_half_moment_is_rounded_before_it_is_used() -> None:
 
 
 def test_loaded_half_state_is_put_on_the_grid() -> None:
-    updater = updater_of(
-        spec_of("SGD2", Hyper(lr=0.1, momentum=0.9), velocity_dtype=HALF), {"w": torch.zeros(1)}
-    )
+    updater = updater_of(spec_of("SGD2", Hyper(lr=0.1, momentum=0.9), velocity_dtype=HALF), {"w": torch.zeros(1)})
     updater.load_state({"Accl1___w": torch.full((1,), 1 + 2.0**-20)}, None)
     assert updater.state["Accl1___w"].item() == 1.0
 

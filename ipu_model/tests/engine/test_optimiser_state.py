@@ -133,9 +133,7 @@ def test_loaded_scalars_are_used_until_the_next_spec() -> None:
     variable = frozenset({"lr"})
     spec = spec_of("SGD2", Hyper(lr=1.0, variable=variable))
     updater = updater_of(spec, weights)
-    donor = updater_of(
-        spec_of("SGD2", Hyper(lr=0.5, variable=variable), loss_scaling=2.0), {"w": torch.zeros(())}
-    )
+    donor = updater_of(spec_of("SGD2", Hyper(lr=0.5, variable=variable), loss_scaling=2.0), {"w": torch.zeros(())})
     assert updater.load_state(None, donor.parameters()) == []
     assert updater.loss_scaling == 2.0
     updater.step({"w": torch.tensor(2.0)}, 1.0)  # a gradient of 1, scaled by the loaded 2

@@ -31,16 +31,12 @@ def quiet_options() -> poptorch.Options:
     return poptorch.Options().showCompilationProgressBar(False)
 
 
-def on_device(
-    function: Callable[..., Any], options: poptorch.Options | None = None
-) -> poptorch.PoplarExecutor:
+def on_device(function: Callable[..., Any], options: poptorch.Options | None = None) -> poptorch.PoplarExecutor:
     """Wrap `function` for inference."""
     return poptorch.inferenceModel(FunctionModel(function).eval(), options or quiet_options())
 
 
-def in_training(
-    function: Callable[..., Any], options: poptorch.Options | None = None
-) -> poptorch.PoplarExecutor:
+def in_training(function: Callable[..., Any], options: poptorch.Options | None = None) -> poptorch.PoplarExecutor:
     """Wrap `function` for training."""
     return poptorch.trainingModel(FunctionModel(function), options or quiet_options())
 

@@ -95,9 +95,7 @@ def test_items_and_lengths_are_those_of_a_synchronous_loader(
     [(DataLoaderMode.Async, strategy) for strategy in SharingStrategy]
     + [(DataLoaderMode.AsyncRebatched, SharingStrategy.ForkServer)],
 )
-def test_every_strategy_and_mode_delivers_the_same(
-    load: Make, mode: DataLoaderMode, strategy: SharingStrategy
-) -> None:
+def test_every_strategy_and_mode_delivers_the_same(load: Make, mode: DataLoaderMode, strategy: SharingStrategy) -> None:
     options = {"sharing_strategy": strategy, "early_preload": True, "buffer_size": 2}
     loader = load(Pairs(11), device_iterations=2, batch_size=2, mode=mode, async_options=options)
     for _ in range(2):
@@ -174,9 +172,7 @@ def stream(load: Make, mode: DataLoaderMode, drop_last: bool) -> list[torch.Tens
         (DataLoaderMode.Async, False, [8] * 6 + [2]),
     ],
 )
-def test_remainders_of_a_divided_stream(
-    load: Make, mode: DataLoaderMode, drop_last: bool, lengths: list[int]
-) -> None:
+def test_remainders_of_a_divided_stream(load: Make, mode: DataLoaderMode, drop_last: bool, lengths: list[int]) -> None:
     items = stream(load, mode, drop_last)
     assert [len(x) for x in items] == lengths
     samples = torch.cat(items).tolist()
@@ -188,9 +184,7 @@ def test_remainders_of_a_divided_stream(
 
 @pytest.mark.parametrize("mode", list(DataLoaderMode))
 @pytest.mark.parametrize(("drop_last", "groups"), [(True, 2), (False, 3)])
-def test_batch_samplers_work_in_every_mode(
-    load: Make, mode: DataLoaderMode, drop_last: bool, groups: int
-) -> None:
+def test_batch_samplers_work_in_every_mode(load: Make, mode: DataLoaderMode, drop_last: bool, groups: int) -> None:
     sampler = BatchSampler(SequentialSampler(range(20)), batch_size=2, drop_last=True)
     loader = load(Pairs(20), 4, batch_sampler=sampler, drop_last=drop_last, mode=mode)
     for _ in range(2):
@@ -216,9 +210,7 @@ def test_a_batch_may_carry_a_scalar(load: Make) -> None:
 
 @pytest.mark.parametrize("strategy", [SharingStrategy.Fork, SharingStrategy.ForkServer])
 @pytest.mark.parametrize("mode", ASYNCHRONOUS)
-def test_registered_types_arrive_as_themselves(
-    load: Make, mode: DataLoaderMode, strategy: SharingStrategy
-) -> None:
+def test_registered_types_arrive_as_themselves(load: Make, mode: DataLoaderMode, strategy: SharingStrategy) -> None:
     registerCustomArgParser(Sample, SampleParser())
     try:
         loader = load(

@@ -41,9 +41,7 @@ def warnings(caplog: pytest.LogCaptureFixture) -> Iterator[pytest.LogCaptureFixt
     logging.getLogger(WARNINGS).removeHandler(caplog.handler)
 
 
-@pytest.mark.parametrize(
-    ("b", "d", "a", "r", "combined"), [(16, 1, 1, 1, 16), (16, 4, 1, 1, 64), (2, 5, 8, 2, 160)]
-)
+@pytest.mark.parametrize(("b", "d", "a", "r", "combined"), [(16, 1, 1, 1, 16), (16, 4, 1, 1, 64), (2, 5, 8, 2, 160)])
 def test_the_table_of_combined_batch_sizes(b: int, d: int, a: int, r: int, combined: int) -> None:
     loader = DataLoader(options(d, a, r), [torch.zeros(3, 32, 32)] * combined, batch_size=b)
     assert loader.combinedBatchSize == loader.batch_size == combined
@@ -83,6 +81,18 @@ def test_one_hundred_and_one_samples_in_sixes(warnings: pytest.LogCaptureFixture
     kept = DataLoader(options(), Numbers(101), batch_size=6, drop_last=False)
     assert [len(x) for x in kept] == [6] * 16 + [5]
     assert "is not divisible by the number of elements processed per step" in warnings.text
+
+
+def test_a_dataset_too_small_for_one_step_gives_an_empty_loader_and_a_warning(
+    warnings: pytest.LogCaptureFixture,
+) -> None:
+    loader = DataLoader(options(d=4, a=2), Numbers(7), batch_size=1)
+    assert len(loader) == 0
+    assert list(loader) == []
+    assert "has 7 elements, fewer than the 8 that one step takes" in warnings.text
+    warnings.clear()
+    assert len(DataLoader(options(d=4, a=2), Numbers(8), batch_size=1)) == 1
+    assert warnings.text == ""
 
 
 def test_no_warning_where_nothing_is_left_over(warnings: pytest.LogCaptureFixture) -> None:
@@ -200,9 +210,7 @@ def test_fifty_samples_over_four_workers() -> None:
 
 
 def test_partial_batches_of_every_worker_come_if_kept() -> None:
-    kept = DataLoader(
-        options(), Stream(50), batch_size=8, num_workers=4, drop_last=False, worker_init_fn=nothing
-    )
+    kept = DataLoader(options(), Stream(50), batch_size=8, num_workers=4, drop_last=False, worker_init_fn=nothing)
     assert sorted(len(x) for x in kept) == [3, 5, 5, 5, 8, 8, 8, 8]
 
 

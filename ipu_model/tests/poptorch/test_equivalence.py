@@ -132,9 +132,7 @@ def test_resnet18_after_three_steps_equals_plain_pytorch() -> None:
     model = WithLoss(torchvision.models.resnet18(num_classes=5))
     plain = copy.deepcopy(model)
     options = options_for(3, 2, 1, poptorch.OutputMode.All)
-    training = poptorch.trainingModel(
-        model, options, poptorch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
-    )
+    training = poptorch.trainingModel(model, options, poptorch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9))
     x, y = torch.randn(24, 3, 32, 32), torch.randint(0, 5, (24,))
     output, loss = training(x, y)
     optimiser = torch.optim.SGD(plain.parameters(), lr=0.01, momentum=0.9)

@@ -105,13 +105,9 @@ def test_stochastic_rounding_keeps_them_on_average() -> None:
     weights = after_small_steps(HALF, stochastic=True)
     assert weights.dtype is HALF
     deviation = math.sqrt(STEPS * 3 / 16) * 2.0**-11
-    assert float(weights.double().mean()) == pytest.approx(
-        1 - STEPS * 2.0**-13, abs=5 * deviation / math.sqrt(COUNT)
-    )
+    assert float(weights.double().mean()) == pytest.approx(1 - STEPS * 2.0**-13, abs=5 * deviation / math.sqrt(COUNT))
     assert float(weights.double().std()) == pytest.approx(deviation, rel=0.1)
-    assert torch.equal(weights, after_small_steps(HALF, stochastic=True)), (
-        "the same under the same randomSeed"
-    )
+    assert torch.equal(weights, after_small_steps(HALF, stochastic=True)), "the same under the same randomSeed"
 
 
 def test_master_weights_keep_them_exactly() -> None:
@@ -143,9 +139,7 @@ def test_half_accumulators_lose_small_addends(accum_type: torch.dtype, total: fl
     options = quiet()
     options.Training.gradientAccumulation(8)
     options.Training.accumulationAndReplicationReductionType(poptorch.ReductionType.Sum)
-    optimizer = poptorch.optim.SGD(
-        model.parameters(), lr=1.0, accum_type=accum_type, use_combined_accum=False
-    )
+    optimizer = poptorch.optim.SGD(model.parameters(), lr=1.0, accum_type=accum_type, use_combined_accum=False)
     training = poptorch.trainingModel(model, options, optimizer)
     training(torch.tensor([[2048.0], *[[0.5]] * 7]))
     training.copyWeightsToHost()
@@ -160,9 +154,7 @@ def test_a_running_mean_in_half_accumulators_does_not_overflow_where_a_sum_does(
         options = quiet()
         options.Training.gradientAccumulation(4)
         options.Training.accumulationAndReplicationReductionType(reduction)
-        optimizer = poptorch.optim.SGD(
-            model.parameters(), lr=2.0**-10, accum_type=HALF, use_combined_accum=False
-        )
+        optimizer = poptorch.optim.SGD(model.parameters(), lr=2.0**-10, accum_type=HALF, use_combined_accum=False)
         training = poptorch.trainingModel(model, options, optimizer)
         training(torch.full((4, 1), 30000.0))
         training.copyWeightsToHost()

@@ -126,9 +126,7 @@ class TestLoop:
             outer = x + 0
             return poptorch.for_loop(2, lambda t: t + outer[0].add_(1), [x])
 
-        with pytest.raises(
-            poptorch.Error, match=r"poptorch\.for_loop\(\): the body changes a tensor from outside"
-        ):
+        with pytest.raises(poptorch.Error, match=r"poptorch\.for_loop\(\): the body changes a tensor from outside"):
             on_device(forward)(X)
 
     @pytest.mark.parametrize("count", [2.0, "2", None, -1])
@@ -140,9 +138,7 @@ class TestLoop:
         ("inputs", "fragment"),
         [((X,), "Object is not list"), (X, "Object is not list"), ([X, 3], "index 1 is not torch.tensor")],
     )
-    def test_inputs_must_be_a_list_of_tensors_on_the_cpu_and_when_traced(
-        self, inputs: Any, fragment: str
-    ) -> None:
+    def test_inputs_must_be_a_list_of_tensors_on_the_cpu_and_when_traced(self, inputs: Any, fragment: str) -> None:
         with pytest.raises(ValueError, match=fragment):
             poptorch.for_loop(2, lambda *t: list(t), inputs)
         with pytest.raises(ValueError, match=fragment):
@@ -163,9 +159,7 @@ class TestCondition:
         assert torch.equal(result[0], expected)
 
     @pytest.mark.parametrize(("condition", "expected"), [(TRUE, X + 1), (FALSE, X * X)])
-    def test_on_the_cpu_it_evaluates_the_chosen_branch_only(
-        self, condition: Tensor, expected: Tensor
-    ) -> None:
+    def test_on_the_cpu_it_evaluates_the_chosen_branch_only(self, condition: Tensor, expected: Tensor) -> None:
         (result,) = self.branches(condition, X)
         assert torch.equal(result, expected)
 
@@ -197,12 +191,8 @@ class TestCondition:
 
         assert torch.equal(on_device(forward)(TRUE, X)[0], X)
 
-    @pytest.mark.parametrize(
-        ("outer", "inner", "factor"), [(TRUE, TRUE, 2), (TRUE, FALSE, 3), (FALSE, TRUE, 5)]
-    )
-    def test_conditions_nest_and_bodies_are_used_again(
-        self, outer: Tensor, inner: Tensor, factor: int
-    ) -> None:
+    @pytest.mark.parametrize(("outer", "inner", "factor"), [(TRUE, TRUE, 2), (TRUE, FALSE, 3), (FALSE, TRUE, 5)])
+    def test_conditions_nest_and_bodies_are_used_again(self, outer: Tensor, inner: Tensor, factor: int) -> None:
         def forward(model: Any, a: Tensor, b: Tensor, x: Tensor) -> list[Tensor]:
             def times(number: int) -> Any:
                 return lambda t: t * number
@@ -247,9 +237,7 @@ class TestCondition:
             outer = x + 0
             return poptorch.cond(is_positive(c), lambda: outer.add_(1), [], lambda: x, [])
 
-        with pytest.raises(
-            poptorch.Error, match=r"poptorch\.cond\(\): the body changes a tensor from outside"
-        ):
+        with pytest.raises(poptorch.Error, match=r"poptorch\.cond\(\): the body changes a tensor from outside"):
             on_device(forward)(TRUE, X)
 
     @pytest.mark.parametrize("wrong", [True, TRUE, torch.tensor([True, False])])

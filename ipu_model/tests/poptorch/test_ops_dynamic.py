@@ -45,9 +45,7 @@ class TestSlice:
         assert torch.equal(executor(X, start_at(start)), expected)
 
     @pytest.mark.parametrize("dtype", [torch.int16, torch.int32, torch.int64])
-    def test_on_the_cpu_every_integer_start_works_and_device_rules_do_not_apply(
-        self, dtype: torch.dtype
-    ) -> None:
+    def test_on_the_cpu_every_integer_start_works_and_device_rules_do_not_apply(self, dtype: torch.dtype) -> None:
         result = poptorch.dynamic_slice(X, 1, start_at(1, dtype), 4, 3)
         assert torch.equal(result, X[:, 1:5:3])
 
@@ -63,9 +61,7 @@ class TestSlice:
         (2, -1, "step of a slice must be at least 1"),
         (4, 1, "must be a factor of the slicing dimension"),
     ])  # fmt: skip
-    def test_the_rules_of_the_device_are_checked_when_traced(
-        self, size: int, step: int, fragment: str
-    ) -> None:
+    def test_the_rules_of_the_device_are_checked_when_traced(self, size: int, step: int, fragment: str) -> None:
         with pytest.raises(poptorch.Error, match=fragment):
             on_device(slicing(1, size, step))(X, start_at(0))
 
@@ -88,9 +84,7 @@ class TestSlice:
         def forward(model: Any, x: Tensor, start: Tensor) -> Tensor:
             return poptorch.identity_loss(poptorch.dynamic_slice(x, 1, start, 2, 1), "sum")
 
-        with pytest.raises(
-            poptorch.Error, match=r"poptorch\.dynamic_slice\(\) is only supported in inference"
-        ):
+        with pytest.raises(poptorch.Error, match=r"poptorch\.dynamic_slice\(\) is only supported in inference"):
             in_training(forward)(X, start_at(0))
 
 

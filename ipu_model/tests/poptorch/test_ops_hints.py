@@ -133,13 +133,9 @@ class TestSerializedMatMul:
         assert torch.equal(product, self.LEFT[0] @ self.RIGHT[0])
 
     @pytest.mark.parametrize("mode", MODES)
-    def test_a_factor_that_does_not_divide_the_dimension_is_refused(
-        self, mode: MatMulSerializationMode
-    ) -> None:
+    def test_a_factor_that_does_not_divide_the_dimension_is_refused(self, mode: MatMulSerializationMode) -> None:
         for factor in (LENGTHS[mode] + 1, 0, -1):
-            with pytest.raises(
-                poptorch.Error, match=f"factor {factor} does not divide the dimension of {mode.name}"
-            ):
+            with pytest.raises(poptorch.Error, match=f"factor {factor} does not divide the dimension of {mode.name}"):
                 on_device(serialized(mode, factor))(self.LEFT, self.RIGHT)
 
     @pytest.mark.parametrize("mode", MODES)
@@ -150,15 +146,11 @@ class TestSerializedMatMul:
 
     def test_disabled_needs_no_factor(self) -> None:
         disabled = MatMulSerializationMode.Disabled
-        product = on_device(lambda m, a, b: poptorch.serializedMatMul(a[0], b[0], disabled))(
-            self.LEFT, self.RIGHT
-        )
+        product = on_device(lambda m, a, b: poptorch.serializedMatMul(a[0], b[0], disabled))(self.LEFT, self.RIGHT)
         assert torch.equal(product, self.LEFT[0] @ self.RIGHT[0])
 
     def test_on_the_cpu_it_is_matmul_whatever_the_factor(self) -> None:
-        product = poptorch.serializedMatMul(
-            self.LEFT, self.RIGHT, MatMulSerializationMode.ReducingDim, factor=3
-        )
+        product = poptorch.serializedMatMul(self.LEFT, self.RIGHT, MatMulSerializationMode.ReducingDim, factor=3)
         assert torch.equal(product, self.LEFT @ self.RIGHT)
 
     @pytest.mark.parametrize(

@@ -100,20 +100,13 @@ def test_lists_give_one_value_to_each_convolution() -> None:
 
 
 def test_none_takes_a_setting_back() -> None:
-    context = (
-        MultiConv()
-        .availableMemoryProportions(0.2)
-        .planType(MultiConvPlanType.Parallel)
-        .enableConvDithering(True)
-    )
+    context = MultiConv().availableMemoryProportions(0.2).planType(MultiConvPlanType.Parallel).enableConvDithering(True)
     context.availableMemoryProportions(None).planType(None).enableConvDithering(None)
     assert plans(context) == [{"size": 2}, {"size": 2}]
 
 
 def test_a_list_of_another_length_is_refused() -> None:
-    with pytest.raises(
-        poptorch.Error, match=r"3 values of available_memory_proportion were set for 2 convolutions"
-    ):
+    with pytest.raises(poptorch.Error, match=r"3 values of available_memory_proportion were set for 2 convolutions"):
         plans(MultiConv().availableMemoryProportions([0.1, 0.2, 0.3]))
 
 

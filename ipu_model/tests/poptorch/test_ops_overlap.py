@@ -31,9 +31,7 @@ def sharded() -> poptorch.Options:
 @pytest.mark.parametrize(
     "value", [X, (X, 1), [X, [X, None]], {"a": X, "b": ("text", X)}, OrderedDict(z=X), Pair(X, 2), None]
 )
-def test_on_the_cpu_every_mode_returns_the_same_structure(
-    function: Any, mode: OverlapMode, value: Any
-) -> None:
+def test_on_the_cpu_every_mode_returns_the_same_structure(function: Any, mode: OverlapMode, value: Any) -> None:
     assert function(value, mode) is value
 
 
@@ -55,18 +53,14 @@ def test_no_overlap_imposes_no_strategy_and_changes_no_value() -> None:
 @pytest.mark.parametrize("mode", OVERLAPPING)
 @pytest.mark.parametrize("function", FUNCTIONS)
 def test_other_modes_are_refused_by_name_under_a_sharded_strategy(function: Any, mode: OverlapMode) -> None:
-    with pytest.raises(
-        poptorch.Error, match=rf"poptorch\.{function.__name__} with .*{mode.name} is not supported"
-    ):
+    with pytest.raises(poptorch.Error, match=rf"poptorch\.{function.__name__} with .*{mode.name} is not supported"):
         on_device(lambda m, x: function(x, mode), sharded())(X)
 
 
 @pytest.mark.parametrize("mode", OVERLAPPING)
 @pytest.mark.parametrize("function", FUNCTIONS)
 def test_a_pipelined_strategy_is_refused_even_on_one_ipu(function: Any, mode: OverlapMode) -> None:
-    with pytest.raises(
-        poptorch.Error, match=r"not supported with poptorch\.PipelinedExecution.*ShardedExecution"
-    ):
+    with pytest.raises(poptorch.Error, match=r"not supported with poptorch\.PipelinedExecution.*ShardedExecution"):
         on_device(lambda m, x: function(x, mode))(X)
 
 
@@ -74,9 +68,7 @@ def test_a_pipelined_strategy_is_refused_even_on_one_ipu(function: Any, mode: Ov
 def test_the_input_form_wants_an_input_of_the_model(mode: OverlapMode) -> None:
     for not_an_input in (lambda m, x: x + 1, lambda m, x: m.linear.weight, lambda m, x: torch.zeros(2)):
         with pytest.raises(poptorch.Error, match="not a tensor input to the model"):
-            on_device(lambda m, x, f=not_an_input: poptorch.set_overlap_for_input(f(m, x), mode), sharded())(
-                X
-            )
+            on_device(lambda m, x, f=not_an_input: poptorch.set_overlap_for_input(f(m, x), mode), sharded())(X)
 
 
 @pytest.mark.parametrize("mode", OverlapMode)

@@ -91,9 +91,7 @@ def test_every_class_is_a_pytorch_optimizer_with_the_mixin_first(name: str) -> N
 
 @pytest.mark.parametrize("name", MAKERS)
 def test_groups_override_and_inherit(name: str) -> None:
-    optimizer = MAKERS[name](
-        [{"params": [parameter()], "lr": 0.5, "weight_decay": 0.25}, {"params": [parameter()]}]
-    )
+    optimizer = MAKERS[name]([{"params": [parameter()], "lr": 0.5, "weight_decay": 0.25}, {"params": [parameter()]}])
     first, second = optimizer.param_groups
     assert (first["lr"], first["weight_decay"]) == (0.5, 0.25)
     assert (second["lr"], second["weight_decay"]) == (

@@ -60,9 +60,7 @@ def lamb_by_the_book(steps: int, lr: float, wd: float, limit: float, corrects: b
 @pytest.mark.parametrize("corrects", [True, False])
 @pytest.mark.parametrize("limit", [None, 0.5])
 def test_lamb_steps_by_its_formula(corrects: bool, limit: float | None) -> None:
-    actual = train(
-        lambda p: optim.LAMB(p, 0.05, weight_decay=0.1, bias_correction=corrects, max_weight_norm=limit)
-    )
+    actual = train(lambda p: optim.LAMB(p, 0.05, weight_decay=0.1, bias_correction=corrects, max_weight_norm=limit))
     expected = lamb_by_the_book(4, 0.05, 0.1, 65500.0 if limit is None else limit, corrects)
     torch.testing.assert_close(actual, expected, rtol=1e-5, atol=1e-6)
 

@@ -150,9 +150,7 @@ def test_a_tensor_as_learning_rate_names_the_way_out() -> None:
 def test_an_accumulator_type_that_was_corrupted_later_is_a_value_error() -> None:
     adam = optim.Adam([parameter()])
     adam.accum_type = torch.float64  # type: ignore[attr-defined] # an option of the device
-    with pytest.raises(
-        ValueError, match=r"Accumulation types must be either torch\.float32 or torch\.float16"
-    ):
+    with pytest.raises(ValueError, match=r"Accumulation types must be either torch\.float32 or torch\.float16"):
         read_spec(adam)
 
 

@@ -59,16 +59,12 @@ def test_even_the_learning_rate_is_constant_if_it_was_not_passed(name: str) -> N
         (lambda p: torch.optim.RMSprop(p, momentum=0.5), {"lr", "momentum"}),
     ],
 )
-def test_native_optimizers_stream_the_rate_and_what_differs_from_the_default(
-    make: Any, expected: set[str]
-) -> None:
+def test_native_optimizers_stream_the_rate_and_what_differs_from_the_default(make: Any, expected: set[str]) -> None:
     assert variables(make([parameter()])) == expected
 
 
 def test_native_optimizers_differ_group_by_group() -> None:
-    spec = read_spec(
-        torch.optim.SGD([{"params": [parameter()], "momentum": 0.9}, {"params": [parameter()]}], lr=0.1)
-    )
+    spec = read_spec(torch.optim.SGD([{"params": [parameter()], "momentum": 0.9}, {"params": [parameter()]}], lr=0.1))
     assert [sorted(group.variable) for group in spec.groups] == [["lr", "momentum"], ["lr"]]
     assert spec.default.variable == {"lr"}
 

@@ -87,9 +87,7 @@ def test_a_pipeline_over_several_ipus_is_pipelined_and_recomputes(capsys: pytest
     assert "[debug] enablePipelining set to value 1" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(
-    ("options", "ipus"), [(Options(), 1), (Options().setExecutionStrategy(ShardedExecution()), 4)]
-)
+@pytest.mark.parametrize(("options", "ipus"), [(Options(), 1), (Options().setExecutionStrategy(ShardedExecution()), 4)])
 def test_one_ipu_or_sharding_means_no_pipelining(options: Options, ipus: int) -> None:
     settings = derived_settings(options, TracedProgram(ipus=ipus))
     assert settings["enablePipelining"] is False

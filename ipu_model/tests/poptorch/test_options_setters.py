@@ -85,9 +85,7 @@ POPART_SETTERS: list[tuple[Callable[[Options], Any], dict[str, object]]] = [
 
 
 @pytest.mark.parametrize(("setter", "stored"), POPART_SETTERS)
-def test_some_setters_write_backend_options(
-    setter: Callable[[Options], Any], stored: dict[str, object]
-) -> None:
+def test_some_setters_write_backend_options(setter: Callable[[Options], Any], stored: dict[str, object]) -> None:
     options = Options()
     assert setter(options) is options
     assert options._Popart.options == {**Options()._Popart.options, **stored}

@@ -108,9 +108,7 @@ def test_json_calls_dotted_accessors_in_order() -> None:
     assert options._Popart.options["saveInitializersToFile"] == "w.onnx"
 
 
-@pytest.mark.parametrize(
-    "text", ["plain", "NoEnum.Member", "OutputMode.NoMember", "OutputMode", "IntEnum.x", "a.b.c"]
-)
+@pytest.mark.parametrize("text", ["plain", "NoEnum.Member", "OutputMode.NoMember", "OutputMode", "IntEnum.x", "a.b.c"])
 def test_json_strings_that_name_no_member_stay_strings(text: str) -> None:
     assert Options().from_json(json.dumps({"modelName": text})).model_name == text
 
@@ -137,9 +135,7 @@ def test_json_errors(text: str, error: type[Exception]) -> None:
 
 def test_a_cache_directory_in_the_environment_enables_caching(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("POPTORCH_CACHE_DIR", "from_env")
-    assert repr(Options()) == _without(
-        monkeypatch, "POPTORCH_CACHE_DIR", Options.enableExecutableCaching, "from_env"
-    )
+    assert repr(Options()) == _without(monkeypatch, "POPTORCH_CACHE_DIR", Options.enableExecutableCaching, "from_env")
     monkeypatch.setenv("POPTORCH_CACHE_DIR", "")
     assert "cachePath" not in Options()._Popart.options
 

@@ -99,22 +99,13 @@ def test_the_log_directory_belongs_to_options(capsys: pytest.CaptureFixture[str]
 
 
 def test_everything_that_the_options_store_is_accepted() -> None:
-    options = (
-        Options().outputMode(enums.OutputMode.Sum).useIpuModel(True).useIpuId(1).modelName("m").randomSeed(2)
-    )
+    options = Options().outputMode(enums.OutputMode.Sum).useIpuModel(True).useIpuId(1).modelName("m").randomSeed(2)
     options.useOfflineIpuTarget(21).setAvailableMemoryProportion({"IPU0": 0.5}).enableSyntheticData(True)
     options.enableExecutableCaching("c").enableProfiling().enableStableNorm(True).updatableNamedBuffers(["b"])
     options.anchorTensor("a", "b")
     options.Training.setAutomaticLossScaling(True).setConvolutionDithering(True)
-    options.Precision.setPartialsType(torch.half).enableStochasticRounding(
-        True
-    ).enableFloatingPointExceptions(True)
-    settings = (
-        TensorLocationSettings()
-        .useOnChipStorage(False)
-        .useReplicatedTensorSharding()
-        .minElementsForOffChip(2)
-    )
+    options.Precision.setPartialsType(torch.half).enableStochasticRounding(True).enableFloatingPointExceptions(True)
+    settings = TensorLocationSettings().useOnChipStorage(False).useReplicatedTensorSharding().minElementsForOffChip(2)
     options.TensorLocations.setOptimizerLocation(settings).setWeightLocation(settings).numIOTiles(64)
     options.TensorLocations.setActivationLocation(settings).setAccumulatorLocation(settings)
     options._Popart.setPatterns({"PadSum": True}).setEngineOptions({"a": "b"})
@@ -123,9 +114,7 @@ def test_everything_that_the_options_store_is_accepted() -> None:
 
 def test_the_deprecated_mean_reduction_strategy_fails_at_compile_time() -> None:
     options = Options().outputMode(enums.OutputMode.All)
-    options.Training.setMeanAccumulationAndReplicationReductionStrategy(
-        enums.MeanReductionStrategy.PostAndLoss
-    )
+    options.Training.setMeanAccumulationAndReplicationReductionStrategy(enums.MeanReductionStrategy.PostAndLoss)
     with pytest.raises(Error, match="out of range"):
         validate_options(options.toDict())
 

@@ -110,9 +110,7 @@ def test_automatic_stages_cannot_be_looked_up(mode: AutoStage) -> None:
 
 # Placement: the worked examples of section 3.4
 
-EXAMPLES: list[
-    tuple[list[Entry], list[tuple[int, int]] | str, list[tuple[int, int]], list[tuple[int, int]] | str]
-] = [
+EXAMPLES: list[tuple[list[Entry], list[tuple[int, int]] | str, list[tuple[int, int]], list[tuple[int, int]] | str]] = [
     (
         [(None, 0), (None, 1), (None, 2), (None, 1)],
         [(0, 0), (1, 1), (2, 2), (1, 1)],
@@ -140,9 +138,7 @@ def test_worked_examples(example: tuple[Any, ...], column: int, strategy: type[P
 
 
 def test_same_as_ipu_is_the_default() -> None:
-    assert _places(PipelinedExecution(), [("A", 4)]) == _places(
-        PipelinedExecution(AutoStage.SameAsIpu), [("A", 4)]
-    )
+    assert _places(PipelinedExecution(), [("A", 4)]) == _places(PipelinedExecution(AutoStage.SameAsIpu), [("A", 4)])
 
 
 def test_an_unknown_block_names_the_expected_ones() -> None:
@@ -309,9 +305,7 @@ def test_phased_settings_return_the_strategy_and_check_types() -> None:
         "tensors_liveness": Liveness.OffChipAfterEachPhase,
     }
     assert parallel.backendOptions()["tensors_liveness"] is Liveness.OffChipAfterFwd
-    assert (
-        parallel.sendTensorsOffChipAfterFwd(False).backendOptions()["tensors_liveness"] is Liveness.AlwaysLive
-    )
+    assert parallel.sendTensorsOffChipAfterFwd(False).backendOptions()["tensors_liveness"] is Liveness.AlwaysLive
     for call in (
         lambda: serial.useSeparateBackwardPhase(1),  # type: ignore[arg-type]  # the mistake under test
         lambda: serial.setTensorsLiveness(1),  # type: ignore[arg-type]  # the mistake under test

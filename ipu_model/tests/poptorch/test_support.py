@@ -172,9 +172,7 @@ class TestCompleteness:
     @pytest.mark.parametrize("owner", CLASSES)
     def test_every_public_method_of_the_options_and_the_executor_is_in_the_table(self, owner: str) -> None:
         kind = OWNERS[owner] if inspect.isclass(OWNERS[owner]) else type(OWNERS[owner])
-        generic = {entry.name for area, entry in ENTRIES if area.title == "Options: generic access"} | {
-            "toDict"
-        }
+        generic = {entry.name for area, entry in ENTRIES if area.title == "Options: generic access"} | {"toDict"}
         sub_options = {"Training", "Precision", "TensorLocations", "Distributed", "Jit"}
         public = {name for name in dir(kind) if not name.startswith("_")} - generic - sub_options
         assert public - {entry.name for area, entry in ENTRIES if area.owner == owner} == set()
@@ -193,9 +191,7 @@ class TestCompleteness:
 
 class TestPresence:
     @pytest.mark.parametrize(("area", "entry"), ENTRIES, ids=IDS)
-    def test_each_name_can_be_reached_refused_ones_included(
-        self, area: support.Area, entry: support.Entry
-    ) -> None:
+    def test_each_name_can_be_reached_refused_ones_included(self, area: support.Area, entry: support.Entry) -> None:
         if area.owner == "environment":
             return
         assert resolve(OWNERS[area.owner], entry.name) is not None
@@ -208,9 +204,7 @@ class TestPresence:
     def test_a_name_that_is_not_poptorchs_is_no_attribute(self) -> None:
         for module in (poptorch, poptorch.ops):
             assert not hasattr(module, "autocast")
-            with pytest.raises(
-                AttributeError, match=f"module '{module.__name__}' has no attribute 'autocast'"
-            ):
+            with pytest.raises(AttributeError, match=f"module '{module.__name__}' has no attribute 'autocast'"):
                 _ = module.autocast
 
 

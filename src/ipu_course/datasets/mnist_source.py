@@ -50,11 +50,7 @@ def mnist(
         raise ValueError("images sets the length of a training epoch: the test part is always whole")
     if download or (root is not None and _is_present(root)):
         return _torchvision_mnist(train, DOWNLOAD_FOLDER if root is None else root, download, images)
-    return (
-        digits_for_training(EPOCH_IMAGES if images is None else images, seed)
-        if train
-        else digits_for_testing()
-    )
+    return digits_for_training(EPOCH_IMAGES if images is None else images, seed) if train else digits_for_testing()
 
 
 def _is_present(root: PathLike) -> bool:

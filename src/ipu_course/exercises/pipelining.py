@@ -71,9 +71,7 @@ def _grouping_hint(stages: list[poptorch.Stage]) -> str | None:
             "The data would go back and forth between the stages: it flows from B1 to B4, and a stage holds "
             "neighbouring blocks."
         )
-    return (
-        "One stage has three blocks, the other has one: put B1 and B2 in the first, B3 and B4 in the second."
-    )
+    return "One stage has three blocks, the other has one: put B1 and B2 in the first, B3 and B4 in the second."
 
 
 def _ipu_hint(stages: list[poptorch.Stage]) -> str | None:
@@ -96,9 +94,7 @@ def _smallest_accumulation_hint(value: object) -> str | None:
     if wrong or value == SMALLEST_FOR_TWO:
         return wrong
     if value == 2 * STAGES - 1:
-        return (
-            "The stages are right, but 7 is the minimum for four of them: what does 2 N - 1 give for N = 2?"
-        )
+        return "The stages are right, but 7 is the minimum for four of them: what does 2 N - 1 give for N = 2?"
     if value == 2 * TWO_STAGES:
         return (
             "The stages are right, but 4 = 2 N counts the last stage twice: its forward and backward pass "

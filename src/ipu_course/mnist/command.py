@@ -87,9 +87,7 @@ def _add_tutorial_options(parser: argparse.ArgumentParser) -> None:
 
 def _add_further_options(group: argparse._ArgumentGroup) -> None:
     default = Settings()
-    _add_number(
-        group, "--gradient-accumulation", default.gradient_accumulation, "micro-batches per weight update"
-    )
+    _add_number(group, "--gradient-accumulation", default.gradient_accumulation, "micro-batches per weight update")
     group.add_argument(
         "--data-dir",
         default=default.data_dir,

@@ -30,9 +30,7 @@ def training_options(settings: Settings) -> poptorch.Options:
     # All results of a step, so that loss and accuracy count every image; it costs transfers to the host.
     options.outputMode(poptorch.OutputMode.All)
     if settings.offload_optimiser:
-        options.TensorLocations.setOptimizerLocation(
-            poptorch.TensorLocationSettings().useOnChipStorage(False)
-        )
+        options.TensorLocations.setOptimizerLocation(poptorch.TensorLocationSettings().useOnChipStorage(False))
     if settings.profile:
         options.enableProfiling(settings.profile_dir)
     return options

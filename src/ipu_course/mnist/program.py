@@ -80,9 +80,7 @@ def _test(settings: Settings, model: Network, options: poptorch.Options, images:
 
 
 @contextmanager
-def _loading(
-    options: poptorch.Options, images: ImageDataset, batch_size: int
-) -> Iterator[poptorch.DataLoader]:
+def _loading(options: poptorch.Options, images: ImageDataset, batch_size: int) -> Iterator[poptorch.DataLoader]:
     """A loader that works in a process of its own, which ends with the block."""
     loader = poptorch.DataLoader(
         options,

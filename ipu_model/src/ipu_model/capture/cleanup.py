@@ -9,7 +9,9 @@ from ipu_model.capture.aliases import storage_roots, written_arguments
 
 Node = torch.fx.Node
 
-_IDENTITIES = frozenset({torch.ops.aten.detach.default, torch.ops.aten.alias.default, torch.ops.aten.lift_fresh.default})
+_IDENTITIES = frozenset(
+    {torch.ops.aten.detach.default, torch.ops.aten.alias.default, torch.ops.aten.lift_fresh.default}
+)
 
 # Ops with effects outside their results register themselves here (printing a tensor, for instance).
 SIDE_EFFECTS: set[object] = set()

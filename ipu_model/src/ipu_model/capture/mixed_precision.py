@@ -62,9 +62,7 @@ def follow_activation(
 
     keep = _STATISTICS.get(func, ())
     new_args = tuple(a if i in keep else tree_map_only(Tensor, cast, a) for i, a in enumerate(args))
-    new_kwargs = {
-        k: v if k in _STATISTICS_NAMES else tree_map_only(Tensor, cast, v) for k, v in kwargs.items()
-    }
+    new_kwargs = {k: v if k in _STATISTICS_NAMES else tree_map_only(Tensor, cast, v) for k, v in kwargs.items()}
     return new_args, new_kwargs
 
 

@@ -122,6 +122,4 @@ def _parent(node: Node) -> Node:
 
 def _is_saved(node: Node) -> bool:
     """Whether `node` is a result that forward keeps for its own backward op, and for nothing else."""
-    return node.args[1] in SAVED.get(_parent(node).target, ()) and all(
-        u.target in READERS_OF_SAVED for u in node.users
-    )
+    return node.args[1] in SAVED.get(_parent(node).target, ()) and all(u.target in READERS_OF_SAVED for u in node.users)

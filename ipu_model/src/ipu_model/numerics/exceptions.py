@@ -78,9 +78,7 @@ def _source(node: Node) -> Node:
 
 def look(*values: Any) -> Found:
     """Tell whether tensors (or numbers) hold NaN or infinities."""
-    tensors = [
-        v if isinstance(v, Tensor) else torch.tensor(v) for v in values if isinstance(v, (Tensor, float))
-    ]
+    tensors = [v if isinstance(v, Tensor) else torch.tensor(v) for v in values if isinstance(v, (Tensor, float))]
     floating = [t for t in tensors if t.is_floating_point()]
     return Found(any(bool(t.isnan().any()) for t in floating), any(bool(t.isinf().any()) for t in floating))
 
@@ -102,9 +100,7 @@ def require_valid(result: Tensor, op: str, where: str, before: Found, *inputs: A
     if made.nan and not (before.nan or given.nan):
         raise _exception(op, where, "has no real result: it made a NaN out of numbers that were none")
     if made.infinity and not any((*before, *given)):
-        raise _exception(
-            op, where, "overflowed or divided by zero: it made an infinity out of finite numbers"
-        )
+        raise _exception(op, where, "overflowed or divided by zero: it made an infinity out of finite numbers")
 
 
 def _exception(op: str, where: str, what: str) -> Error:

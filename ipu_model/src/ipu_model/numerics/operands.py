@@ -140,9 +140,7 @@ def uniform_like(x: Tensor, **like: Any) -> Tensor:
     return torch.rand_like(x, dtype=torch.float16).float()
 
 
-def uniform_(
-    x: Tensor, low: float = 0, high: float = 1, *, generator: torch.Generator | None = None
-) -> Tensor:
+def uniform_(x: Tensor, low: float = 0, high: float = 1, *, generator: torch.Generator | None = None) -> Tensor:
     """Fill the container `x` with fp16 numbers from [low, high)."""
     return x.copy_(torch.empty_like(x, dtype=torch.float16).uniform_(low, high, generator=generator))
 

@@ -91,9 +91,7 @@ def convolution(
     return total if bias is None else total.add_(bias.view(1, -1, *[1] * (x.dim() - 2)))
 
 
-def _input_channels(
-    x: Tensor, weight: Tensor, transposed: bool, groups: int
-) -> Iterator[tuple[Tensor, Tensor]]:
+def _input_channels(x: Tensor, weight: Tensor, transposed: bool, groups: int) -> Iterator[tuple[Tensor, Tensor]]:
     """Cut the input channels of each group, in `x` and in `weight`, into the same chunks."""
     for c in _chunks(x.shape[1] // groups, CHUNK):
         yield _in_groups(x, 1, groups, c), _in_groups(weight, 0, groups, c) if transposed else weight[:, c]

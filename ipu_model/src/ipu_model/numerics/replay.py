@@ -98,4 +98,3 @@ def _protect_constants(graph: Graph, ops: torch.fx.Graph) -> None:
                 copy = ops.call_function(torch.ops.aten.clone.default, (node,))
             node.replace_all_uses_with(copy, delete_user_cb=lambda user, copy=copy: user is not copy)
             copy.meta = dict(node.meta)
-

@@ -83,11 +83,7 @@ class Adam:
         weights, gradients = [e.weight for e in entries], [e.gradient for e in entries]
         firsts, seconds = (states(entries, slot) for slot in self.slots[:2])
         regular = context.unscale != 0.0 and math.isfinite(context.unscale)
-        if (
-            self.first == self.second == torch.float32
-            and regular
-            and fused.fits(weights, gradients, firsts, seconds)
-        ):
+        if self.first == self.second == torch.float32 and regular and fused.fits(weights, gradients, firsts, seconds):
             fused.adam_(
                 weights,
                 gradients,

@@ -88,10 +88,6 @@ class OptimiserSpec:
         if self.loss_scaling == 0.0:
             raise Error("Loss scaling cannot be 0: gradients are divided by it. Use 1.0 for no scaling.")
         if math.isnan(self.max_grad_norm):
-            raise Error(
-                "max_grad_norm is NaN, but gradients are clipped to it. Use inf, the default, for no limit."
-            )
+            raise Error("max_grad_norm is NaN, but gradients are clipped to it. Use inf, the default, for no limit.")
         if self.family == "SGD1" and any(h.velocity_scaling == 0.0 for h in (self.default, *self.groups)):
-            raise Error(
-                "Velocity scaling cannot be 0: the velocity is divided by it. Use 1.0 for no scaling."
-            )
+            raise Error("Velocity scaling cannot be 0: the velocity is divided by it. Use 1.0 for no scaling.")

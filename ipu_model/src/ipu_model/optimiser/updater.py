@@ -133,9 +133,7 @@ class Updater:
         """Return copies of the state tensors in the dtypes in which the device keeps them."""
         return {name: tensor.to(self._state_dtype(name), copy=True) for name, tensor in self.state.items()}
 
-    def load_state(
-        self, state: Mapping[str, Tensor] | None, parameters: Mapping[str, Tensor] | None
-    ) -> list[str]:
+    def load_state(self, state: Mapping[str, Tensor] | None, parameters: Mapping[str, Tensor] | None) -> list[str]:
         """Overwrite state and streamed scalars with those of a checkpoint; None leaves them all as they are.
 
         Entries missing in a mapping keep their value, unknown ones are left out; a warning is returned for
@@ -213,9 +211,7 @@ class Updater:
         norm = float(torch.linalg.vector_norm(norms)) * abs(scale / self._loss_scaling)
         return 1.0 if norm <= limit else limit / norm
 
-    def _entries(
-        self, batch: _Batch, gradients: Mapping[str, Tensor], shared: Mapping[int, int]
-    ) -> list[Entry]:
+    def _entries(self, batch: _Batch, gradients: Mapping[str, Tensor], shared: Mapping[int, int]) -> list[Entry]:
         """Return the entries of those weights of `batch` that have a gradient, safe to overwrite."""
         entries = []
         for name in batch.names:
@@ -242,14 +238,8 @@ def _initial(slot: Slot, weight: Tensor) -> Tensor:
 
 
 def _differences(kind: str, expected: Mapping[str, Tensor], given: Mapping[str, Tensor]) -> list[str]:
-    missing = [
-        f"ignoring missing {kind} {name}: the device keeps its value"
-        for name in expected
-        if name not in given
-    ]
+    missing = [f"ignoring missing {kind} {name}: the device keeps its value" for name in expected if name not in given]
     unknown = [
-        f"ignoring unexpected {kind} {name}: the compiled program has none"
-        for name in given
-        if name not in expected
+        f"ignoring unexpected {kind} {name}: the compiled program has none" for name in given if name not in expected
     ]
     return missing + unknown

@@ -126,8 +126,7 @@ class AsynchronousDataAccessor:
             return self._next_item()
         except WorkerDied as death:
             self._failure = (
-                f"An error occurred in the data fetcher: {death}. Its process has ended; make a new loader "
-                "to go on."
+                f"An error occurred in the data fetcher: {death}. Its process has ended; make a new loader to go on."
             )
             raise AssertionError(self._failure) from None
 
@@ -160,9 +159,7 @@ class AsynchronousDataAccessor:
 
 def _check(dataset: Any, buffer_size: int, miss_sleep_time_in_ms: float, rebatched_size: int | None) -> None:
     assert buffer_size >= 1, f"buffer_size is the number of slots of the ring, at least 1; got {buffer_size}."
-    assert miss_sleep_time_in_ms >= 0, (
-        f"miss_sleep_time_in_ms must not be negative; got {miss_sleep_time_in_ms}."
-    )
+    assert miss_sleep_time_in_ms >= 0, f"miss_sleep_time_in_ms must not be negative; got {miss_sleep_time_in_ms}."
     assert rebatched_size is None or rebatched_size > 1, f"rebatched_size must be > 1; got {rebatched_size}."
     if not isinstance(dataset, ItemLoader):
         return

@@ -78,6 +78,20 @@ def warn_about_remainder(dataset: Any, rows_per_step: int) -> None:
         )  # fmt: skip
 
 
+def warn_about_nothing(dataset: Any, rows_per_step: int) -> None:
+    """Log a warning if `dataset`, where its samples can be counted, does not fill a single item."""
+    try:
+        samples = len(dataset)
+    except TypeError:
+        return
+    if samples < rows_per_step:
+        _logger.warning(
+            "The dataset has %d elements, fewer than the %d that one step takes: with drop_last=True the loader is "
+            "empty. Lower the batch size, deviceIterations, gradientAccumulation or replicationFactor.",
+            samples, rows_per_step,
+        )  # fmt: skip
+
+
 class GluedRows(NamedTuple):
     """Re-batching: rows of an item, and of the chunks it is glued from."""
 
@@ -85,16 +99,13 @@ class GluedRows(NamedTuple):
     per_chunk: int
 
 
-def rows_to_glue(
-    combined: int | None, rebatched: bool, drop_last: bool, worker_size: int | None
-) -> GluedRows | None:
+def rows_to_glue(combined: int | None, rebatched: bool, drop_last: bool, worker_size: int | None) -> GluedRows | None:
     """Return how to re-batch, or `None` where torch's batches are the items.
 
     Raises `AssertionError` if there is nothing to re-batch to, or chunks would be larger than items.
     """
     assert combined is not None or not rebatched, (
-        "DataLoaderMode.AsyncRebatched needs a batch_size to re-batch to; use DataLoaderMode.Async for "
-        "batch_size=None."
+        "DataLoaderMode.AsyncRebatched needs a batch_size to re-batch to; use DataLoaderMode.Async for batch_size=None."
     )
     # A short last item does not fit the slots of a plain asynchronous loader, glued rows do.
     if combined is None or combined == 1 or (drop_last and not rebatched):

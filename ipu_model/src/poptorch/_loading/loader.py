@@ -14,6 +14,7 @@ from poptorch._loading.batching import (
     micro_batches_per_item,
     rows_to_glue,
     warn_about_groups,
+    warn_about_nothing,
     warn_about_remainder,
 )
 from poptorch._loading.item_loader import ItemLoader
@@ -109,9 +110,9 @@ class DataLoader(ItemLoader):
         """Set up items of consecutive samples, or of single ones if `batch_size` is `None`."""
         combined = None if batch_size is None else batch_size * micro_batches_per_item(self.options)
         own = self._torch_arguments
-        if not self._drop_last_item and combined is not None:
-            processes = self.options.Distributed.numProcesses if distributed else 1
-            warn_about_remainder(dataset, combined * processes)
+        if combined is not None:
+            rows = combined * (self.options.Distributed.numProcesses if distributed else 1)
+            (warn_about_nothing if self._drop_last_item else warn_about_remainder)(dataset, rows)
         if distributed:
             assert combined is not None, (
                 "auto_distributed_partitioning needs a batch_size; pass auto_distributed_partitioning=False "
@@ -130,9 +131,7 @@ class DataLoader(ItemLoader):
             **own,
         )
 
-    def _partition(
-        self, dataset: Any, combined: int, shuffle: bool
-    ) -> tuple[PartitionView, ShuffledShare | None]:
+    def _partition(self, dataset: Any, combined: int, shuffle: bool) -> tuple[PartitionView, ShuffledShare | None]:
         """Return this process's view of `dataset` and, to shuffle, a sampler for it."""
         where, samples = self.options.Distributed, len(dataset)
         share = share_of(samples, combined, where.numProcesses, where.processId, self._drop_last_item)
@@ -144,9 +143,7 @@ class DataLoader(ItemLoader):
         )
         return PartitionView(dataset, share), ShuffledShare(samples, share, self.options.random_seed)
 
-    def _load_ahead(
-        self, mode: DataLoaderMode, async_options: dict[str, Any], worker_size: int | None
-    ) -> None:
+    def _load_ahead(self, mode: DataLoaderMode, async_options: dict[str, Any], worker_size: int | None) -> None:
         """Start the process that iterates in place of this object."""
         assert "rebatched_size" not in async_options, (
             "rebatched_size is not for async_options: a DataLoader always re-batches to its combined batch "

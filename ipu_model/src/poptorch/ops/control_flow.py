@@ -45,8 +45,7 @@ def for_loop(count: int, body: Function, inputs: list[Tensor]) -> list[Tensor]:
     _check_count(count)
     if _looping.get() is trace:
         raise createPoptorchError(
-            "poptorch.for_loop() inside another poptorch.for_loop() is not supported. "
-            "Write the inner loop in Python."
+            "poptorch.for_loop() inside another poptorch.for_loop() is not supported. Write the inner loop in Python."
         )
     token = _looping.set(trace)
     try:
@@ -157,8 +156,7 @@ def _bad_condition(found: str) -> Exception:
 def _select(selector: Tensor, then_result: Tensor, else_result: Tensor) -> Tensor:
     if else_result.dim() == 0:
         raise createPoptorchError(
-            "poptorch.cond(): a result of else_body has no dimension. Return it with one, for example "
-            "x.reshape(1)."
+            "poptorch.cond(): a result of else_body has no dimension. Return it with one, for example x.reshape(1)."
         )
     if then_result.numel() != else_result.numel() or then_result.dtype != else_result.dtype:
         raise createPoptorchError(

@@ -48,8 +48,7 @@ def dynamic_update(input: Tensor, src: Tensor, dim: int, start: Tensor, size: in
         )
     if input.dtype != src.dtype:
         raise createPoptorchError(
-            f"poptorch.dynamic_update: input and src must have the same dtype, not {input.dtype} and "
-            f"{src.dtype}."
+            f"poptorch.dynamic_update: input and src must have the same dtype, not {input.dtype} and {src.dtype}."
         )
     if tracing.is_tracing():
         refuse_training("poptorch.dynamic_update()")
@@ -63,17 +62,13 @@ def _positions(start: Tensor, size: int, step: int) -> Tensor:
     return start.reshape(()) + steps
 
 
-def _check_arguments(
-    name: str, tensors: dict[str, Tensor], dim: int, start: Tensor, ints: dict[str, int]
-) -> None:
+def _check_arguments(name: str, tensors: dict[str, Tensor], dim: int, start: Tensor, ints: dict[str, int]) -> None:
     for argument, tensor in {**tensors, "start": start}.items():
         if not isinstance(tensor, torch.Tensor):
             raise createPoptorchError(f"{name}: {argument} must be a tensor, not {type(tensor)}.")
     for argument, number in {"dim": dim, **ints}.items():
         if not isinstance(number, int):
-            raise createPoptorchError(
-                f"{name}: {argument} must be an int, fixed when compiling; got {number!r}."
-            )
+            raise createPoptorchError(f"{name}: {argument} must be an int, fixed when compiling; got {number!r}.")
     if start.numel() != 1 or start.dtype not in _START_TYPES:
         raise createPoptorchError(
             f"{name}: start must be an integer tensor of one element; got {start.dtype} {list(start.shape)}."
@@ -85,9 +80,7 @@ def _check_arguments(
 
 def _check_size(size: int) -> None:
     if size == 0:
-        raise createPoptorchError(
-            "The start and end of a slice must be different: size is 0. Use at least 1."
-        )
+        raise createPoptorchError("The start and end of a slice must be different: size is 0. Use at least 1.")
     if size < 0:
         raise createPoptorchError(f"The size of a slice must not be negative; got {size}.")
 

@@ -107,9 +107,7 @@ def serializedMatMul(
     """
     assert isinstance(keep_precision, bool), f"keep_precision takes a bool; got {keep_precision!r}."
     assert isinstance(factor, int), f"factor takes an int; got {factor!r}."
-    assert isinstance(mode, MatMulSerializationMode), (
-        f"mode takes a poptorch.MatMulSerializationMode; got {mode!r}."
-    )
+    assert isinstance(mode, MatMulSerializationMode), f"mode takes a poptorch.MatMulSerializationMode; got {mode!r}."
     if tracing.is_tracing():
         _check_factor(lhs, rhs, mode, factor)
     product = torch.matmul(lhs, rhs)

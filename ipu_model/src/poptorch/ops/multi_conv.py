@@ -44,8 +44,7 @@ class MultiConv:
         """
         values = list(value) if isinstance(value, (list, tuple)) else [value]
         assert value is None or (values and all(isinstance(item, float) for item in values)), (
-            "Invalid available memory proportion! It must be a float, a list of floats or None; got "
-            f"{value!r}."
+            f"Invalid available memory proportion! It must be a float, a list of floats or None; got {value!r}."
         )
         return self._set_list("available_memory_proportion", None if value is None else values)
 
@@ -58,8 +57,7 @@ class MultiConv:
         names = [_PARTIALS[item] for item in values if isinstance(item, torch.dtype) and item in _PARTIALS]
         if not values or len(names) < len(values):
             raise ValueError(
-                "Invalid partials types: they are torch.float or torch.half, or a list of these; got "
-                f"{value!r}."
+                f"Invalid partials types: they are torch.float or torch.half, or a list of these; got {value!r}."
             )
         return self._set_list("partials_type", names)
 

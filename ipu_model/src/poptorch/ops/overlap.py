@@ -59,9 +59,7 @@ def set_overlap_for_output(output_tensors: T, mode: OverlapMode) -> T:
 
 
 def _checked_mode(kind: str, mode: OverlapMode) -> Trace | None:
-    assert isinstance(mode, OverlapMode), (
-        f"set_overlap_for_{kind} takes a poptorch.OverlapMode as mode; got {mode!r}."
-    )
+    assert isinstance(mode, OverlapMode), f"set_overlap_for_{kind} takes a poptorch.OverlapMode as mode; got {mode!r}."
     return tracing.current()
 
 
@@ -88,6 +86,4 @@ def _refuse_overlap(trace: Trace, name: str, mode: OverlapMode) -> None:
             f"{name}: overlapping host I/O is not supported with poptorch.PipelinedExecution. If you are "
             "only using a single IPU, please switch to poptorch.ShardedExecution."
         )
-    raise unsupported(
-        f"{name} with {mode}", "Use poptorch.OverlapMode.NoOverlap, which returns the same values."
-    )
+    raise unsupported(f"{name} with {mode}", "Use poptorch.OverlapMode.NoOverlap, which returns the same values.")

@@ -22,6 +22,5 @@ def ipuHardwareVersion() -> int:
         AssertionError: always, as there is none.
     """
     raise AssertionError(
-        "No IPU hardware available: this program runs on the IPU Model. Ask "
-        "poptorch.ipuHardwareIsAvailable() first."
+        "No IPU hardware available: this program runs on the IPU Model. Ask poptorch.ipuHardwareIsAvailable() first."
     )

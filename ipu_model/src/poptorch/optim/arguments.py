@@ -20,17 +20,13 @@ def require_number(name: str, value: object) -> None:
     """Raise AssertionError unless `value` is a plain number."""
     if not isinstance(value, Real):
         nearest = f"Use float({name})." if isinstance(value, torch.Tensor) else "Pass an int or a float."
-        raise AssertionError(
-            f"Expected a number for {name}, not {value!r} of type {type(value).__name__}. {nearest}"
-        )
+        raise AssertionError(f"Expected a number for {name}, not {value!r} of type {type(value).__name__}. {nearest}")
 
 
 def require_betas(betas: object) -> None:
     """Raise AssertionError unless `betas` is a tuple of two numbers."""
     if not isinstance(betas, tuple) or len(betas) != 2:
-        raise AssertionError(
-            f"Expected a tuple of two numbers for betas, such as (0.9, 0.999), not {betas!r}."
-        )
+        raise AssertionError(f"Expected a tuple of two numbers for betas, such as (0.9, 0.999), not {betas!r}.")
     for index, beta in enumerate(betas):
         require_number(f"betas[{index}]", beta)
 

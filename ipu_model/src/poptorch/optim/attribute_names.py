@@ -63,8 +63,6 @@ def _read_anyway(place: str, family: str) -> frozenset[str]:
 def _names(optimizer: torch.optim.Optimizer) -> Mapping[str, set[str]]:
     """Return the names by the place where they stand, as messages call it; groups last."""
     # Schedulers replace methods of the object; that is no attribute of the optimisation.
-    own = {
-        name for name, value in vars(optimizer).items() if not name.startswith("_") and not callable(value)
-    }
+    own = {name for name, value in vars(optimizer).items() if not name.startswith("_") and not callable(value)}
     groups = {_group(i): set(group) for i, group in enumerate(optimizer.param_groups)}
     return {_OBJECT: own, _DEFAULTS: set(optimizer.defaults), **groups}

@@ -79,9 +79,7 @@ class Optimizer(_Base):
         Raises RuntimeError for a dictionary that is empty or not from a PopTorch optimiser.
         """
         if not state_dict:
-            raise RuntimeError(
-                "Cannot load the optimizer state because it is empty. Pass the result of state_dict()."
-            )
+            raise RuntimeError("Cannot load the optimizer state because it is empty. Pass the result of state_dict().")
         if not {"ipu_state", "ipu_param"} <= state_dict.keys():
             raise RuntimeError(
                 "Only IPU optimizer states can be loaded onto the IPU: this dictionary has no 'ipu_state' or "

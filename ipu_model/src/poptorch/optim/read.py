@@ -57,9 +57,7 @@ def read_spec(
     )
 
 
-def group_of(
-    optimizer: torch.optim.Optimizer, parameters: Mapping[str, torch.nn.Parameter]
-) -> dict[str, int | None]:
+def group_of(optimizer: torch.optim.Optimizer, parameters: Mapping[str, torch.nn.Parameter]) -> dict[str, int | None]:
     """Return the parameter group of every named parameter, None for those in no group.
 
     `parameters` are all of the model's, frozen ones too. Raises KeyError if a group holds any other tensor.
@@ -106,9 +104,7 @@ def _is_decoupled(optimizer: torch.optim.Optimizer) -> bool:
         return True
     flags = {bool(values.get("decoupled_weight_decay", False)) for values in optimizer.param_groups}
     if len(flags) > 1:
-        raise ValueError(
-            "All parameter groups must have the same decoupled_weight_decay. Use torch.optim.AdamW."
-        )
+        raise ValueError("All parameter groups must have the same decoupled_weight_decay. Use torch.optim.AdamW.")
     return flags == {True}
 
 

@@ -39,9 +39,7 @@ class RMSprop(Optimizer, torch.optim.RMSprop):
         capturable: bool | None = None,
         differentiable: bool | None = None,
     ) -> None:
-        numbers = given(
-            lr=lr, alpha=alpha, eps=eps, weight_decay=weight_decay, momentum=momentum, centered=centered
-        )
+        numbers = given(lr=lr, alpha=alpha, eps=eps, weight_decay=weight_decay, momentum=momentum, centered=centered)
         require_numbers(numbers)
         dtypes = accumulator_dtypes(
             accum_type=accum_type,

@@ -45,21 +45,15 @@ class SGD(Optimizer, torch.optim.SGD):
         fused: bool | None = None,
     ) -> None:
         numbers = given(momentum=momentum, dampening=dampening, weight_decay=weight_decay, nesterov=nesterov)
-        require_numbers(
-            {"lr": lr, **numbers, **given(velocity_scaling=velocity_scaling, max_grad_norm=max_grad_norm)}
-        )
+        require_numbers({"lr": lr, **numbers, **given(velocity_scaling=velocity_scaling, max_grad_norm=max_grad_norm)})
         dtypes = accumulator_dtypes(accum_type=accum_type, velocity_accum_type=velocity_accum_type)
-        flags: dict[str, Any] = given(
-            foreach=foreach, maximize=maximize, differentiable=differentiable, fused=fused
-        )
+        flags: dict[str, Any] = given(foreach=foreach, maximize=maximize, differentiable=differentiable, fused=fused)
         torch.optim.SGD.__init__(self, params, lr, **numbers, **flags)
         combined = bool(use_combined_accum)
         if combined:
             self._add_default("velocity_scaling", 1.0 if velocity_scaling is None else velocity_scaling)
         elif velocity_scaling is not None:
-            _logger.warning(
-                "velocity_scaling is ignored: it is the loss scaling unless use_combined_accum=True."
-            )
+            _logger.warning("velocity_scaling is ignored: it is the loss scaling unless use_combined_accum=True.")
         self._set_options(
             {"lr", *numbers, *given(velocity_scaling=velocity_scaling)},
             loss_scaling,

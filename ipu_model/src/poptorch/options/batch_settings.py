@@ -38,9 +38,7 @@ class BatchSettings(OptionsStructure):
             f"input_group_type must be a poptorch.CommGroupType; got {input_group_type!r}."
         )
         if input_group_type is CommGroupType.All:
-            raise ValueError(
-                "input_group_type cannot be All: use Consecutive, with the replication factor as size."
-            )
+            raise ValueError("input_group_type cannot be All: use Consecutive, with the replication factor as size.")
         if input_group_type is CommGroupType.NoGrouping:
             input_group_size, input_group_type = 1, CommGroupType.Consecutive
         factor = self.replication_factor

@@ -31,9 +31,7 @@ class OptionsContainer(Freezable):
         values = self.__dict__.get("_values", {})
         if name in values:
             return values[name]
-        raise AttributeError(
-            f"Invalid attribute {name}.{self._nearest(name, OptionsContainer.__dir__(self))}"
-        )
+        raise AttributeError(f"Invalid attribute {name}.{self._nearest(name, OptionsContainer.__dir__(self))}")
 
     def __setattr__(self, name: str, value: Any) -> None:
         on_class = getattr(type(self), name, None)

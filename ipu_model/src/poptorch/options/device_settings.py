@@ -37,9 +37,7 @@ class DeviceSettings(OptionsStructure):
 
     def syncPattern(self, sync_pattern: SyncPattern) -> Self:
         """Set which IPUs synchronise; raise `AssertionError` unless it is a `SyncPattern`."""
-        assert isinstance(sync_pattern, SyncPattern), (
-            f"syncPattern takes a poptorch.SyncPattern; got {sync_pattern!r}."
-        )
+        assert isinstance(sync_pattern, SyncPattern), f"syncPattern takes a poptorch.SyncPattern; got {sync_pattern!r}."
         return self.set(sync_pattern=sync_pattern.value)
 
     def autoRoundNumIPUs(self, auto_round_num_ipus: bool = True) -> Self:
@@ -54,9 +52,7 @@ class DeviceSettings(OptionsStructure):
         """
         self.checkIsFrozen()
         return self.set(
-            available_memory_proportion={
-                _ipu_of(key): value for key, value in available_memory_proportion.items()
-            }
+            available_memory_proportion={_ipu_of(key): value for key, value in available_memory_proportion.items()}
         )
 
 

@@ -108,7 +108,5 @@ def _engine_options_of_environment() -> dict[str, object]:
     except json.JSONDecodeError as error:
         raise createPoptorchError(f"POPLAR_ENGINE_OPTIONS is not valid JSON: {error}.") from error
     if not isinstance(options, dict):
-        raise createPoptorchError(
-            'POPLAR_ENGINE_OPTIONS must be a JSON object, for example {"autoReport.all":"true"}.'
-        )
+        raise createPoptorchError('POPLAR_ENGINE_OPTIONS must be a JSON object, for example {"autoReport.all":"true"}.')
     return options

@@ -17,9 +17,7 @@ class _JitOptions(OptionsContainer):
     def traceModel(self, trace_model: bool) -> Self:
         """Warn, and raise `ValueError` for a true value: the old front end is gone."""
         self.checkIsFrozen()
-        logger.warning(
-            "[Deprecated] Jit.traceModel has no effect: the dispatcher is the only way to trace a model."
-        )
+        logger.warning("[Deprecated] Jit.traceModel has no effect: the dispatcher is the only way to trace a model.")
         if trace_model:
             raise ValueError(
                 "Tracing with torch.jit.trace is no longer supported. Remove Jit.traceModel: "

@@ -45,6 +45,4 @@ class _PopartOptions(Freezable):
         return self.set("engineOptions", engine_options)
 
     def __repr__(self) -> str:
-        return (
-            f"{type(self).__name__}({', '.join(f'{key}={value!r}' for key, value in self.options.items())})"
-        )
+        return f"{type(self).__name__}({', '.join(f'{key}={value!r}' for key, value in self.options.items())})"

@@ -68,9 +68,7 @@ def validate_options(options: Mapping[str, object]) -> None:
 def _check_entry(key: str, value: object) -> None:
     table = _table_for(value)
     if table is None:
-        raise createPoptorchError(
-            f"Unknown value type {type(value).__name__} for option {key}. {_what_works(key)}"
-        )
+        raise createPoptorchError(f"Unknown value type {type(value).__name__} for option {key}. {_what_works(key)}")
     if key not in key_tables().keys[table]:
         raise createPoptorchError(f"Unknown {_TABLE_NAMES[table][0]} option {key}. {_what_works(key)}")
     if isinstance(value, int):
@@ -98,15 +96,11 @@ def _table_for(value: object) -> str | None:
 
 def _check_int(key: str, value: int) -> None:
     if not 0 <= value <= _UINT64_MAX:
-        raise createPoptorchError(
-            f"Value {value} of option {key} is out of range: it must be from 0 to 2**64 - 1."
-        )
+        raise createPoptorchError(f"Value {value} of option {key} is out of range: it must be from 0 to 2**64 - 1.")
     members = key_tables().members.get(key)
     if members is not None and value >= len(members):
         allowed = ", ".join(f"{number} ({name})" for number, name in enumerate(members))
-        raise createPoptorchError(
-            f"Value {int(value)} of option {key} is out of range: it must be one of {allowed}."
-        )
+        raise createPoptorchError(f"Value {int(value)} of option {key} is out of range: it must be one of {allowed}.")
 
 
 def _check_elements(key: str, elements: Iterable[object]) -> None:

@@ -13,6 +13,7 @@ from torch import Tensor
 from ipu_model.batching import Batching, Returns
 from ipu_model.graph import Graph, Variable
 from ipu_model.numerics.accumulation import Accumulator, reduce_replicas
+from ipu_model.numerics.allocator import keep_freed_memory
 from ipu_model.numerics.collection import Collector
 from ipu_model.numerics.constancy import constant_outputs
 from ipu_model.numerics.randomness import RandomStreams
@@ -61,6 +62,7 @@ class Session:
         self.randomness = RandomStreams(seed, batching.replicas)
         self.update: Update | None = None
         self.loss_scaling = 1.0
+        keep_freed_memory()
         self._replay: Replay = build(graph, arithmetic)
         self._constant_outputs = constant_outputs(graph)
         self._weights = {v.name: _empty(v) for v in graph.variables if not self._is_per_replica(v)}

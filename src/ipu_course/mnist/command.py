@@ -100,8 +100,7 @@ def _add_further_options(group: argparse._ArgumentGroup) -> None:
         default=default.seed,
         type=_seed,
         metavar="N",
-        help="repeat a run: same seed, same results on the same machine with the same number of threads "
-        "(default: a new seed every time)",
+        help="repeat a run: same seed, same results on the same machine (default: a new seed every time)",
     )
 
 

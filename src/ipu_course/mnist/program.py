@@ -5,6 +5,8 @@ from __future__ import annotations
 from contextlib import contextmanager
 from typing import Iterator
 
+import torch
+
 import poptorch
 from ipu_course.datasets import ImageDataset, mnist
 from ipu_course.errors import CourseError
@@ -21,6 +23,8 @@ def run_program(settings: Settings) -> None:
     """
     if settings.debug:
         poptorch.setLogLevel("DEBUG")
+    # For so small a model, more threads would only wait for each other and for the loader's process.
+    torch.set_num_threads(1)
     training_images, test_images = _load(settings)
     check_data(settings, len(training_images), len(test_images))
     if settings.profile:

@@ -114,16 +114,10 @@ class Graph:
     gradients: Mapping[str, str]
     loss: str | None
     loss_spec: TensorSpec | None
-    seed_node: str | None
     block_entries: tuple[Placement, ...]
     mutated: frozenset[str] = field(default_factory=frozenset)
     assigned: frozenset[str] = field(default_factory=frozenset)
     draws_random_numbers: bool = False
-
-    @property
-    def is_training(self) -> bool:
-        """Whether the graph holds a backward pass."""
-        return self.loss is not None
 
     @property
     def ipus(self) -> tuple[int, ...]:

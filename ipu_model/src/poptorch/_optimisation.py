@@ -56,7 +56,7 @@ class Optimisation:
     @property
     def has_pending(self) -> bool:
         """Whether state from `load_state_dict` waits for the next run."""
-        return isinstance(self._optimizer, optim.Optimizer) and self._optimizer._pending is not None
+        return isinstance(self._optimizer, optim.Optimizer) and self._optimizer._has_pending
 
     def connect(self, session: Session, graph: Graph, module: nn.Module, options: Options, seed: int) -> None:
         """Make the updater for a freshly compiled program.

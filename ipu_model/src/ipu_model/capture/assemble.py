@@ -44,7 +44,6 @@ def assemble(recorder: Recorder, slots: list[Slot], inputs: Sequence[TensorSpec]
         gradients={name: node.name for name, node in gradients.items()},
         loss=loss_name,
         loss_spec=TensorSpec.of(result.loss) if result.loss is not None else None,
-        seed_node="seed" if result.loss is not None else None,
         block_entries=tuple(recorder.trace.block_entries),
         mutated=_names(written_roots(recorder.graph)),
         assigned=_names(written_roots(recorder.graph, statistics=False)),

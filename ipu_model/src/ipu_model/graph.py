@@ -94,7 +94,7 @@ class Output:
     value: Any = None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)  # a graph is itself: comparing two op by op would be slow and say little
 class Graph:
     """One micro-batch of a program, forward and (for training) backward.
 

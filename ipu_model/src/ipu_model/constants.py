@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import fields
 from functools import lru_cache
 from typing import Any, TypeVar
@@ -13,6 +15,9 @@ from ipu_model.errors import Error
 
 _FILE = "calibration.toml"
 T = TypeVar("T")
+_others: ContextVar[Mapping[str, float] | None] = ContextVar(
+    "constants that stand in for the calibrated ones", default=None
+)
 
 
 @lru_cache(maxsize=1)
@@ -36,7 +41,36 @@ def fitted() -> tuple[str, ...]:
 
 def values(section: str, kind: type[T]) -> T:
     """Return the dataclass `kind`, filled with the constants of a section; each field is named like its entry."""
-    return kind(**{name: found.value for name, found in constant_facts()[section].items()})
+    others = _others.get()
+    return _calibrated(section, kind) if others is None else _filled(section, kind, others)
+
+
+@lru_cache(maxsize=32)
+def _calibrated(section: str, kind: type[T]) -> T:
+    return _filled(section, kind, {})
+
+
+def _filled(section: str, kind: type[T], others: Mapping[str, float]) -> T:
+    facts = constant_facts()[section]
+    return kind(**{name: others.get(f"{section}.{name}", found.value) for name, found in facts.items()})
+
+
+@contextmanager
+def constants_as(others: Mapping[str, float]) -> Iterator[None]:
+    """Let `values` use other numbers, by "section.name", inside a `with`: to see what they do.
+
+    Raises:
+        Error: there is no such constant.
+    """
+    known = {f"{section}.{name}" for section, facts in constant_facts().items() for name in facts}
+    unknown = sorted(set(others) - known)
+    if unknown:
+        raise Error(f"There is no constant {', '.join(unknown)} in {_FILE}.")
+    token = _others.set(dict(others))
+    try:
+        yield
+    finally:
+        _others.reset(token)
 
 
 def require_finite(constants: Any) -> None:

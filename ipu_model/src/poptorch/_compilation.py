@@ -22,6 +22,7 @@ from poptorch._placement_rules import check_ipus, check_pipeline, ipus_in_use, i
 from poptorch._structure import flatten
 from poptorch._target import check_target
 from poptorch.enums import CommGroupType, OutputMode
+from poptorch.ops.overlap import INPUT, OUTPUT, check_outputs, check_overlap, overlaps
 from poptorch.options import Options
 from poptorch.options.applied import log_options
 from poptorch.options.derived import TracedProgram, derived_settings
@@ -74,8 +75,12 @@ def check_options(options: Options, training: bool) -> None:
     validate_options(options.toDict())
 
 
-def trace(module: nn.Module, options: Options, arguments: BoundArguments, *, training: bool) -> Graph:
+def trace(
+    module: nn.Module, options: Options, arguments: BoundArguments, *, training: bool, one_process: bool = True
+) -> Graph:
     """Capture one micro-batch of `module` and check it against the options.
+
+    `one_process` tells that this process runs all the replicas that the options ask for.
 
     Raises:
         AssertionError: rows that do not divide into micro-batches, unknown blocks.
@@ -88,7 +93,9 @@ def trace(module: nn.Module, options: Options, arguments: BoundArguments, *, tra
     strategy = options._execution_strategy
 
     def call(traced: nn.Module, fakes: list[Tensor]) -> Any:
-        return arguments.with_tensors(fakes).call(traced)
+        outputs = arguments.with_tensors(fakes).call(traced)
+        check_outputs(outputs)
+        return outputs
 
     if training:
         _warn_about_hooks(module)
@@ -98,7 +105,8 @@ def trace(module: nn.Module, options: Options, arguments: BoundArguments, *, tra
             module, specs, call, flatten, training=training, placer=strategy, before_forward=_hooks.run_before
         )  # fmt: skip
     check_pipeline(graph, options, training=training)
-    check_ipus(graph, options)
+    check_ipus(graph, options, one_process=one_process)
+    check_overlap(graph, options)
     _check_buffers(graph, options)
     _check_named_buffers(graph, options)
     _check_returns(graph, options)
@@ -108,7 +116,8 @@ def trace(module: nn.Module, options: Options, arguments: BoundArguments, *, tra
 
 def log_derived(graph: Graph, options: Options, *, gradient_clipping: bool) -> None:
     """Write to the log which backend settings follow from the options and the traced program."""
-    program = TracedProgram(ipus=max(1, len(ipus_in_use(graph))), gradient_clipping=gradient_clipping)
+    overlapped = overlaps(graph, INPUT) or overlaps(graph, OUTPUT)
+    program = TracedProgram(max(1, len(ipus_in_use(graph))), gradient_clipping, overlapped)
     derived_settings(options, program)
 
 
@@ -218,14 +227,23 @@ def refuse_missing(options: Options, training: bool) -> None:
     """
     if not isinstance(options._execution_strategy, PipelinedExecution):
         raise errors.unsupported("Phased execution", "Use poptorch.PipelinedExecution or poptorch.ShardedExecution.")
+    if training and options.Distributed.numProcesses > 1:
+        raise errors.unsupported(
+            "Training over several processes", "Use replicationFactor, which runs replicas in this process."
+        )
+    refuse_unmodelled(options)
+
+
+def refuse_unmodelled(options: Options) -> None:
+    """Refuse options that neither the numerics nor the performance model know.
+
+    Raises:
+        Error: names the feature and the nearest thing that works.
+    """
     if options.anchored_tensors:
         raise errors.unsupported("Options.anchorTensor", "Return the tensor from forward instead.")
     if options._Popart.options.get("automaticLossScalingSettings.enabled"):
         raise errors.unsupported(
             "Training.setAutomaticLossScaling",
             "Set the optimiser's loss_scaling and change it with setOptimizer.",
-        )
-    if training and options.Distributed.numProcesses > 1:
-        raise errors.unsupported(
-            "Training over several processes", "Use replicationFactor, which runs replicas in this process."
         )

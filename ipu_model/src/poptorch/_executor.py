@@ -15,18 +15,17 @@ from poptorch._binding import BoundArguments, Signature, check_same
 from poptorch._blocks import module_repr
 from poptorch._compilation import arithmetic_of, batching_of, check_options, log_derived, returns_of, trace
 from poptorch._device_life import DeviceLife
-from poptorch._errors import createPoptorchError
 from poptorch._logging import LogOnce
 from poptorch._optimisation import Optimisation
 from poptorch._outputs import present, synthetic
+from poptorch._own_copies import checked_options, own_options, shallow_copy
 from poptorch._parameter import ParameterView
 from poptorch._progress import compilation_progress
 from poptorch._refused import RefusedMethods
 from poptorch._weights import HostWeights
-from poptorch._wrapping import HostLink, Wrapping, links_into, original_class
-from poptorch.enums import ConnectionType, OutputMode
+from poptorch._wrapping import HostLink, Wrapping, links_into
+from poptorch.enums import ConnectionType
 from poptorch.options import Options
-from poptorch.strategies import ShardedExecution
 
 _logger = logging.getLogger("poptorch::python")
 
@@ -49,8 +48,10 @@ class PoplarExecutor(DeviceLife, RefusedMethods):
         optimizer: torch.optim.Optimizer | None = None,
     ) -> None:
         self._training = training
-        self._options = _own_options(options, training)
-        self._traced_model = _shallow_copy(model)
+        options = checked_options(options)
+        options._freeze()
+        self._options = own_options(options, training)
+        self._traced_model = shallow_copy(model)
         # An inference executor's module is the copy, so that its `model.eval()` reaches what is traced.
         self._user_model = model if training else self._traced_model
         self._signature = Signature(self._traced_model.forward)
@@ -202,46 +203,3 @@ class PoplarExecutor(DeviceLife, RefusedMethods):
             if not tensor.is_contiguous():
                 self._log_once(logging.WARNING, _COPIED)
         return arguments
-
-
-def _shallow_copy(module: nn.Module) -> nn.Module:
-    """Copy the top-level object as an instance of its original class; registries and submodules stay shared.
-
-    Not `copy.copy`, which asks the class how it wants to be pickled.
-    """
-    kind = original_class(module)
-    twin: nn.Module = object.__new__(kind)
-    twin.__dict__.update(vars(module))
-    for name in (slot for base in kind.__mro__ for slot in base.__dict__.get("__slots__", ())):
-        if hasattr(module, name):
-            object.__setattr__(twin, name, getattr(module, name))
-    return twin
-
-
-def _own_options(options: Options | None, training: bool) -> Options:
-    """Freeze the caller's options and return the executor's own copy, with the output mode decided.
-
-    Raises:
-        Error: not an `Options`, or accumulation asked of an inference model.
-    """
-    if options is None:
-        options = Options()
-    if not isinstance(options, Options):
-        raise createPoptorchError(f"Invalid type: 'options' is of type {type(options)}, expected poptorch.Options.")
-    options._freeze()
-    own: Options = options.clone()
-    own._resolve_output_mode(OutputMode.Final if training else OutputMode.All)
-    if not training and own.Training.gradient_accumulation != 1:
-        raise createPoptorchError(_no_accumulation(own))
-    own._freeze()
-    return own
-
-
-def _no_accumulation(options: Options) -> str:
-    text = (
-        "You must set poptorch.Options().Training.gradientAccumulation to 1 or leave it as its default value "
-        f"(1) when running a poptorch.inferenceModel; it is {options.Training.gradient_accumulation}."
-    )
-    if not isinstance(options._execution_strategy, ShardedExecution):
-        text += " Use poptorch.Options().deviceIterations to push more micro-batches through a pipeline."
-    return text

@@ -77,22 +77,36 @@ def _forward_place(node: torch.fx.Node) -> Placement | None:
     return node.meta.get("placement") if node.meta.get("phase") is Phase.FORWARD else None
 
 
-def check_ipus(graph: Graph, options: Options) -> None:
+def ipus_in_process(graph: Graph, options: Options) -> int:
+    """Return the IPUs of all replicas that the options ask for, those without any op below the highest one included."""
+    return max(len(graph.ipus), graph.ipus[-1] + 1) * int(options.replication_factor)
+
+
+def reserved_ipus(graph: Graph, options: Options) -> int:
+    """Return the IPUs that are occupied: those used, or the next power of 2 with `autoRoundNumIPUs`."""
+    total = ipus_in_process(graph, options)
+    return 1 << (total - 1).bit_length() if options.auto_round_num_ipus else total
+
+
+def check_ipus(graph: Graph, options: Options, *, one_process: bool = True) -> None:
     """Refuse more IPUs than one process can have, and report numbers that hardware would round up.
+
+    Without `one_process` replicas may be those of several processes, so that only one replica has to fit.
 
     Raises:
         Error: names the number and how it comes about.
     """
-    per_replica = max(len(graph.ipus), graph.ipus[-1] + 1)
-    total = per_replica * options.replication_factor
-    if total > MAX_IPUS:
+    replicas = options.replication_factor if one_process else 1
+    total = ipus_in_process(graph, options)
+    per_replica = total // options.replication_factor
+    if per_replica * replicas > MAX_IPUS:
         raise createPoptorchError(
-            f"Too many IPUs requested ({total}): {per_replica} for the model x {options.replication_factor} "
+            f"Too many IPUs requested ({per_replica * replicas}): {per_replica} for the model x {replicas} "
             f"replicas, at most {MAX_IPUS} for one process. Use fewer replicas, or several processes."
         )
     if not total & (total - 1):
         return
-    reserved = 1 << total.bit_length()
+    reserved = 1 << (total - 1).bit_length()
     if options.auto_round_num_ipus:
         _logger.warning(
             "The model uses %d IPUs: %d are reserved, the next power of 2, and %d of them "

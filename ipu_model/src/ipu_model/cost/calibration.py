@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import lru_cache
 
 from ipu_model.constants import require_finite, values
 
@@ -28,7 +27,6 @@ class Constants:
         require_finite(self)
 
 
-@lru_cache(maxsize=1)
 def calibrated() -> Constants:
     """Return the constants of `data/calibration.toml`."""
     return values("cost", Constants)

@@ -1,26 +1,32 @@
 """Overlapped host transfers: `set_overlap_for_input` and `set_overlap_for_output`.
 
-Only `OverlapMode.NoOverlap` is available in this version; the others are refused while a model is traced,
-after the rules of PopTorch that can be checked at that moment. On the CPU every mode does nothing.
+While a model is traced the mode is noted on the input or on the op that computes the output, for the performance
+model; no value depends on it. On the CPU every mode does nothing.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, TypeVar
+from collections import Counter
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from torch import Tensor
 
 from ipu_model import tracing
-from ipu_model.errors import unsupported
+from ipu_model.graph import Graph
 from poptorch._errors import createPoptorchError
 from poptorch._structure import tensor_leaves
-from poptorch.enums import OverlapMode
+from poptorch.enums import OutputMode, OverlapMode
 from poptorch.strategies import PipelinedExecution, ShardedExecution
 
 if TYPE_CHECKING:
+    import torch.fx
+
     from ipu_model.capture.trace import Trace
+    from poptorch.options import Options
 
 T = TypeVar("T")
+
+INPUT, OUTPUT = "overlap_input", "overlap_output"
 
 
 def set_overlap_for_input(input_tensors: T, mode: OverlapMode) -> T:
@@ -31,14 +37,15 @@ def set_overlap_for_input(input_tensors: T, mode: OverlapMode) -> T:
 
     Raises:
         AssertionError: `mode` is no `OverlapMode`.
-        Error: when traced, a tensor that is not a model input or was used before, a pipelined strategy, or
-            any mode but `NoOverlap`.
+        Error: when traced, a tensor that is not a model input or was used before, or a pipelined strategy;
+            when compiled, no I/O tiles or another output mode than `All` and `Sum`.
     """
     trace = _checked_mode("input", mode)
     if trace is not None:
         for tensor in tensor_leaves(input_tensors):
             _check_input(trace, tensor)
-        _refuse_overlap(trace, "poptorch.set_overlap_for_input", mode)
+            trace.hint(tensor, INPUT, mode.value)
+        _check_strategy(trace, "poptorch.set_overlap_for_input", mode)
     return input_tensors
 
 
@@ -50,12 +57,68 @@ def set_overlap_for_output(output_tensors: T, mode: OverlapMode) -> T:
 
     Raises:
         AssertionError: `mode` is no `OverlapMode`.
-        Error: when traced, a pipelined strategy, or any mode but `NoOverlap`.
+        Error: when traced, a tensor that forward does not return, or returns twice, or a pipelined strategy;
+            when compiled, no I/O tiles or another output mode than `All` and `Sum`.
     """
     trace = _checked_mode("output", mode)
     if trace is not None:
-        _refuse_overlap(trace, "poptorch.set_overlap_for_output", mode)
+        for tensor in tensor_leaves(output_tensors):
+            if trace.node_of(tensor) is None:
+                raise _no_output()
+            trace.hint(tensor, OUTPUT, mode.value)
+        _check_strategy(trace, "poptorch.set_overlap_for_output", mode)
     return output_tensors
+
+
+def check_outputs(outputs: Any) -> None:
+    """Refuse marks of `set_overlap_for_output` on tensors that are not returned once; call it as forward ends.
+
+    Raises:
+        Error: names the rule.
+    """
+    trace = tracing.current()
+    assert trace is not None, "forward is not being traced"
+    marked = [node for node in trace.nodes.nodes if OUTPUT in node.meta.get("hints", {})]
+    if not marked:
+        return
+    returned = Counter(trace.node_of(tensor) for tensor in tensor_leaves(outputs))
+    for node in marked:
+        if not returned[node]:
+            raise _no_output()
+        if returned[node] > 1:
+            raise createPoptorchError(
+                "poptorch.set_overlap_for_output: the tensor is returned twice. Return it once, or return a copy of it "
+                "(poptorch.nop(tensor)) in the other place."
+            )
+
+
+def overlaps(graph: Graph, key: str) -> bool:
+    """Whether transfers of inputs (`key` is `INPUT`) or outputs (`OUTPUT`) run beside the computation."""
+    return any(_mode(node, key) is not OverlapMode.NoOverlap for node in graph.ops.nodes)
+
+
+def check_overlap(graph: Graph, options: Options) -> None:
+    """Refuse overlapped transfers without I/O tiles, and output modes that cannot overlap.
+
+    Raises:
+        Error: names the rule and what works.
+    """
+    if not overlaps(graph, INPUT) and not overlaps(graph, OUTPUT):
+        return
+    if not options.TensorLocations.exists("numIOTiles"):
+        raise createPoptorchError(
+            "No IO tiles allocated: overlapped host transfers run on tiles of their own. Set them aside with "
+            "poptorch.Options().TensorLocations.numIOTiles(32), an even number from 32 to 192."
+        )
+    if options.output_mode not in (OutputMode.All, OutputMode.Sum):
+        raise createPoptorchError(
+            f"Unsupported output mode {OutputMode(options.output_mode).name} for overlapped host transfers. Use "
+            "poptorch.Options().outputMode(poptorch.OutputMode.All), or OutputMode.Sum."
+        )
+
+
+def _mode(node: torch.fx.Node, key: str) -> OverlapMode:
+    return OverlapMode(node.meta.get("hints", {}).get(key, OverlapMode.NoOverlap.value))
 
 
 def _checked_mode(kind: str, mode: OverlapMode) -> Trace | None:
@@ -77,7 +140,7 @@ def _check_input(trace: Trace, tensor: Tensor) -> None:
         )
 
 
-def _refuse_overlap(trace: Trace, name: str, mode: OverlapMode) -> None:
+def _check_strategy(trace: Trace, name: str, mode: OverlapMode) -> None:
     if mode is OverlapMode.NoOverlap:
         return
     strategy = trace.placer
@@ -86,4 +149,10 @@ def _refuse_overlap(trace: Trace, name: str, mode: OverlapMode) -> None:
             f"{name}: overlapping host I/O is not supported with poptorch.PipelinedExecution. If you are "
             "only using a single IPU, please switch to poptorch.ShardedExecution."
         )
-    raise unsupported(f"{name} with {mode}", "Use poptorch.OverlapMode.NoOverlap, which returns the same values.")
+
+
+def _no_output() -> Exception:
+    return createPoptorchError(
+        "poptorch.set_overlap_for_output applied on a node which is not a tensor output to the model. Apply it to what "
+        "forward returns, after everything else."
+    )

@@ -1,0 +1,42 @@
+"""How long Graphcore's compiler would take: a straight line through published compilations."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ipu_model.constants import require_finite, values
+from ipu_model.graph import Phase
+from ipu_model.lower.result import Lowered
+from ipu_model.program import Program
+
+
+@dataclass(frozen=True)
+class CompilationConstants:
+    """Section `compilation` of `data/calibration.toml`.
+
+    Raises:
+        Error: a negative or infinite number.
+    """
+
+    seconds_per_ipu: float
+    seconds_per_layer: float
+    inference_share: float
+
+    def __post_init__(self) -> None:
+        require_finite(self)
+
+
+def compilation_constants() -> CompilationConstants:
+    """Return the constants of `data/calibration.toml`."""
+    return values("compilation", CompilationConstants)
+
+
+def compilation_seconds(program: Program, lowered: Lowered) -> float:
+    """Return the modelled compilation time in seconds: a x IPUs of one replica + b x convolutions and linear layers.
+
+    Replicas, accumulation and device iterations do not change it (hardware reference, section F).
+    """
+    constants = compilation_constants()
+    layers = sum(1 for op in lowered.of(phase=Phase.FORWARD) if op.work.flops)
+    seconds = constants.seconds_per_ipu * len(program.graph.ipus) + constants.seconds_per_layer * layers
+    return seconds if program.training else seconds * constants.inference_share

@@ -1,0 +1,69 @@
+"""Time of a call on the host: loading samples, the call itself, and what of it the device's work hides."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ipu_model.constants import require_finite, values
+from ipu_model.host_work import HostWork, Loading
+from ipu_model.program import Program
+
+
+@dataclass(frozen=True)
+class HostConstants:
+    """Section `host` of `data/calibration.toml`.
+
+    Raises:
+        Error: a negative or infinite number.
+    """
+
+    call_seconds: float
+
+    def __post_init__(self) -> None:
+        require_finite(self)
+
+
+def host_constants() -> HostConstants:
+    """Return the constants of `data/calibration.toml`."""
+    return values("host", HostConstants)
+
+
+@dataclass(frozen=True)
+class CallTime:
+    """Seconds of one call: `loader` and `host` on the host, `device` on the device, `total` from end to end.
+
+    `overlaps` tells that loading runs beside the rest, so that the slower of the two decides.
+    """
+
+    loader: float
+    host: float
+    device: float
+    overlaps: bool
+
+    @property
+    def total(self) -> float:
+        """Seconds between the starts of two calls, one after another, in the steady state."""
+        rest = self.host + self.device
+        return max(self.loader, rest) if self.overlaps else self.loader + rest
+
+    @property
+    def waits_for_loader(self) -> bool:
+        """Whether loading takes longer than device and call: nothing else speeds the program up then."""
+        return self.loader > self.host + self.device
+
+    @property
+    def waits_for_host(self) -> bool:
+        """Whether the work of the call on the host takes longer than the device's part of it."""
+        return self.host > self.device and not self.waits_for_loader
+
+
+def call_time(program: Program, host: HostWork, device_seconds: float) -> CallTime:
+    """Return the time of one call whose device part takes `device_seconds`.
+
+    A process loads its own replicas' samples. Loading runs beside the device with an asynchronous loader, and
+    with worker processes of torch's `DataLoader`, which load ahead in either mode.
+    """
+    samples = program.samples_per_call / program.processes
+    loader = samples * host.seconds_per_sample / max(1, host.workers)
+    per_call = host_constants().call_seconds + host.seconds_per_call
+    return CallTime(loader, per_call, device_seconds, host.loading is Loading.ASYNC or host.workers > 0)

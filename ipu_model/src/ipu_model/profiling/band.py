@@ -1,0 +1,76 @@
+"""How far a modelled device time may be off, and why."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ipu_model.constants import require_finite, values
+from ipu_model.profiling.data import ErrorBand, PhaseCycles
+from ipu_model.program import Execution, Program
+
+
+@dataclass(frozen=True)
+class BandConstants:
+    """Section `band` of `data/calibration.toml`.
+
+    Raises:
+        Error: a negative or infinite number.
+    """
+
+    large_work: float
+    small_work_low: float
+    small_work_high: float
+    large_work_cycles_per_phase: float
+
+    def __post_init__(self) -> None:
+        require_finite(self)
+
+
+def band_constants() -> BandConstants:
+    """Return the constants of `data/calibration.toml`."""
+    return values("band", BandConstants)
+
+
+def error_band(program: Program, cycles: tuple[PhaseCycles, ...], sync_cycles: float) -> tuple[ErrorBand, str]:
+    """Return the band of the device time, and a sentence for the report where it is the wide one ("" otherwise).
+
+    Large work per exchange phase in the ways of running that published rows cover gets the narrow band.
+    """
+    constants = band_constants()
+    reason = _reason(program, cycles, sync_cycles, constants)
+    if not reason:
+        return ErrorBand(1 - constants.large_work, 1 + constants.large_work), ""
+    return ErrorBand(constants.small_work_low, constants.small_work_high), reason
+
+
+def _reason(program: Program, cycles: tuple[PhaseCycles, ...], sync_cycles: float, constants: BandConstants) -> str:
+    uncovered = _uncovered(program)
+    if uncovered:
+        return f"No published row covers {', '.join(uncovered)}: the error band is the wide one."
+    busiest = max(cycles, key=lambda c: c.busy)
+    phases = busiest.internal_sync / sync_cycles if sync_cycles else 0.0
+    per_phase = busiest.busy / phases if phases else 0.0
+    if per_phase < constants.large_work_cycles_per_phase:
+        return (
+            f"Each exchange phase has {per_phase:,.0f} cycles of work on average. For work this small the fixed costs "
+            "of a step decide, which the model knows least: the error band is the wide one."
+        )
+    return ""
+
+
+def _uncovered(program: Program) -> list[str]:
+    """Return the ways of running that the model has never been compared on."""
+    locations = program.locations
+    every = (locations.activations, locations.weights, locations.optimiser, locations.accumulators)
+    found = []
+    if program.execution is Execution.INTERLEAVED:
+        found.append("interleaved pipelines")
+    if any(not each.on_chip for each in every):
+        found.append("tensors in streaming memory")
+    if any(each.sharded for each in every) and program.replicas > 1:
+        found.append("replicated tensor sharding")
+    if program.overlaps_input or program.overlaps_output:
+        found.append("overlapped host transfers")
+    if program.system.chip.name not in ("GC200", "Bow"):
+        found.append(f"the chip {program.system.chip.name}")
+    return found

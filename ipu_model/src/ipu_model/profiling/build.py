@@ -1,0 +1,161 @@
+"""From a program to its profile: lower, cost, place in memory, schedule, add the host."""
+
+from __future__ import annotations
+
+from ipu_model.compilation_time import compilation_seconds
+from ipu_model.costed import lowered
+from ipu_model.errors import Error
+from ipu_model.hardware import System
+from ipu_model.host import CallTime, call_time
+from ipu_model.host_work import HostWork
+from ipu_model.lower.result import Lowered
+from ipu_model.memory import memory_of
+from ipu_model.memory.verdict import note_on_memory
+from ipu_model.profiling.band import error_band
+from ipu_model.profiling.data import Machine, Memory, OpProfile, Profile, Span
+from ipu_model.program import Program
+from ipu_model.recompute import kept_for_backward
+from ipu_model.schedule import Schedule, schedule_of
+from ipu_model.stages import Stages, stages_of
+
+
+def profile_program(program: Program, host: HostWork | None = None) -> Profile:
+    """Return everything the model says about a program.
+
+    Raises:
+        Error: more IPUs than the machine has, or hints that no device can follow.
+    """
+    host = host or HostWork()
+    check_machine(program)
+    costs = lowered(program.graph, program.settings)
+    stages = stages_of(program.graph)
+    kept = kept_for_backward(program, stages)
+    memory = memory_of(program, costs, stages, kept)
+    schedule = schedule_of(program, costs, stages, kept)
+    device_seconds = program.system.chip.seconds(schedule.device_cycles)
+    call = call_time(program, host, device_seconds)
+    band, reason = error_band(program, schedule.cycles, program.settings.device.sync_cycles)
+    ops = _ops(program, costs, stages, schedule)
+    return Profile(
+        name=program.name,
+        machine=machine_of(program.system),
+        training=program.training,
+        fits=memory.fits,
+        samples_per_call=program.samples_per_call,
+        device_seconds_per_call=device_seconds,
+        call_seconds=call.total,
+        host_seconds_per_call=call.loader + call.host,
+        limited_by=limited_by(schedule, call),
+        error_band=band,
+        cycles=schedule.cycles,
+        memory=memory,
+        timeline=schedule.timeline + _host_spans(call),
+        ops=ops,
+        compilation_seconds=compilation_seconds(program, costs),
+        shares=schedule.shares,
+        options=_options(program, host),
+        flops_per_call=float(sum(op.flops * op.executions for op in ops)) * program.replicas,
+        notes=_notes(memory, ops, reason),
+    )
+
+
+def check_machine(program: Program) -> None:
+    """Refuse programs that are larger than their machine.
+
+    Raises:
+        Error: names both numbers.
+    """
+    needed = program.ipus_per_replica * program.replicas
+    if needed > program.system.ipus:
+        raise Error(
+            f"The program needs {needed} IPUs ({program.ipus_per_replica} for each of {program.replicas} replicas), "
+            f"and {program.system.name} has {program.system.ipus}. Use a larger machine or fewer replicas."
+        )
+
+
+def machine_of(system: System) -> Machine:
+    """Return what a profile says about a system."""
+    chip = system.chip
+    return Machine(system.name, system.title, chip.name, system.ipus, chip.tiles, chip.tile_bytes, chip.clock_hz)
+
+
+def limited_by(schedule: Schedule, call: CallTime) -> str:
+    """Return what has to become faster for the program to become faster (see `Profile.limited_by`)."""
+    if call.waits_for_loader:
+        return "host loader"
+    if not call.overlaps and call.loader > max(call.device, call.host):
+        return "host loader"
+    if call.waits_for_host:
+        return "host call"
+    return schedule.limited_by
+
+
+def _ops(program: Program, costs: Lowered, stages: Stages, schedule: Schedule) -> tuple[OpProfile, ...]:
+    sync = program.settings.device.sync_cycles
+    return tuple(
+        OpProfile(
+            node=op.node, target=op.target, part=op.part, scope=op.scope, phase=op.phase.value,
+            stage=stages.of(op.placement), ipu=op.ipu, family=op.family,
+            on_tile_execute=op.work.cycles.compute, do_exchange=op.work.cycles.exchange,
+            internal_sync=op.work.cycles.phases * sync, temporary_bytes=op.work.temporary_bytes,
+            flops=op.work.flops, executions=schedule.executions.get(op.node, 0), plan=op.work.plan,
+            is_fallback=op.is_fallback,
+        )
+        for op in costs.ops
+    )  # fmt: skip
+
+
+def _host_spans(call: CallTime) -> tuple[Span, ...]:
+    """Return what the host does for one call; an overlapping loader prepares the next call meanwhile."""
+    spans = []
+    if call.loader:
+        spans.append(Span("loader", "load", 0.0, call.loader, "loading the next call" if call.overlaps else "loading"))
+    start = 0.0 if call.overlaps else call.loader
+    spans.append(Span("host", "call", start, call.host + call.device, "call"))
+    return tuple(spans)
+
+
+def _options(program: Program, host: HostWork) -> dict[str, str | int | float | bool]:
+    batching, settings = program.batching, program.settings
+    chosen: dict[str, str | int | float | bool] = {
+        "micro-batch size": program.samples_per_micro_batch,
+        "gradient accumulation": batching.accumulation,
+        "device iterations": batching.device_iterations,
+        "replicas": program.replicas,
+        "processes": program.processes,
+        "IPUs per replica": program.ipus_per_replica,
+        "execution": program.execution.value,
+        "recomputation": program.recomputation.value,
+        "output mode": program.returns.keep.value,
+        "half partials": settings.half_partials,
+        "inputs": ", ".join(
+            f"{list(spec.shape)} {str(spec.dtype).removeprefix('torch.')}" for spec in program.graph.inputs
+        ),
+        "synthetic data": program.synthetic_data,
+        "loading": host.loading.value,
+        "loader workers": host.workers,
+        "loader seconds per sample": host.seconds_per_sample,
+        "source of loader rate": host.source,
+    }
+    if program.optimiser is not None:
+        chosen["optimiser"] = program.optimiser.family
+    for ipu, proportion in sorted(settings.available_memory_proportion.items()):
+        chosen[f"available memory proportion of IPU{ipu}"] = proportion
+    locations = program.locations
+    for name in ("activations", "weights", "optimiser", "accumulators"):
+        where = getattr(locations, name)
+        if not where.on_chip or where.sharded:
+            chosen[f"location of {name}"] = ("on chip" if where.on_chip else "off chip") + (", sharded" * where.sharded)
+    if program.io_tiles:
+        chosen["I/O tiles"] = program.io_tiles
+    return chosen
+
+
+def _notes(memory: Memory, ops: tuple[OpProfile, ...], reason: str) -> tuple[str, ...]:
+    found = [note for note in (note_on_memory(memory), reason) if note]
+    targets = sorted({op.target for op in ops if op.is_fallback})
+    if targets:
+        found.append(
+            f"Costed without a formula of their own, as plain code that reads and writes: {', '.join(targets)}."
+        )
+    return tuple(found)

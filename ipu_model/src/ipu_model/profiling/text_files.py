@@ -1,0 +1,55 @@
+"""Reads and writes text files whole: a reader never sees half a file, and errors are one clear line."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from pathlib import Path
+
+from ipu_model.errors import Error
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write `text` to `path` as UTF-8 in one go: under another name in the same folder first, then renamed.
+
+    Raises:
+        Error: the file cannot be written; what was there before is untouched.
+    """
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
+    try:
+        try:
+            # Line ends stay as they are: the same profile gives the same bytes everywhere.
+            with temporary.open("w", encoding="utf-8", errors="backslashreplace", newline="") as file:
+                file.write(text)
+            os.replace(temporary, path)
+        finally:
+            with contextlib.suppress(OSError):
+                temporary.unlink()
+    except OSError as problem:
+        raise Error(f"{path} cannot be written: {problem.strerror or problem}.") from problem
+
+
+def read_text(path: Path) -> str:
+    """Return the contents of a UTF-8 text file.
+
+    Raises:
+        Error: there is none, it cannot be read, or it is not text.
+    """
+    try:
+        return path.read_text(encoding="utf-8")
+    except OSError as problem:
+        raise Error(f"{path} cannot be read: {problem.strerror or problem}.") from problem
+    except UnicodeDecodeError as problem:
+        raise Error(f"{path} is not a text file in UTF-8.") from problem
+
+
+def make_folder(path: Path) -> None:
+    """Make a folder and those above it where they are missing.
+
+    Raises:
+        Error: it cannot be made, for instance because a file has its name.
+    """
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as problem:
+        raise Error(f"The folder {path} cannot be made: {problem.strerror or problem}.") from problem

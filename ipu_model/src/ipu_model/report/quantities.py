@@ -1,0 +1,84 @@
+"""Numbers as readers want them: with a unit, separators for thousands and no digits that mean nothing."""
+
+from __future__ import annotations
+
+KIB = 1024
+MIB = 1024 * 1024
+
+
+def whole(value: float) -> str:
+    """Return a number without decimals, with commas between thousands."""
+    return f"{value:,.0f}"
+
+
+def short(value: float) -> str:
+    """Return a number with about four digits: 12,345, 123.4, 1.234."""
+    size = abs(value)
+    if size >= 1000 or value == 0:
+        return f"{value:,.0f}"
+    if size >= 100:
+        return f"{value:.1f}"
+    return f"{value:.2f}" if size >= 10 else f"{value:.4g}"
+
+
+def percent(share: float) -> str:
+    """Return a share of 1 in per cent."""
+    return f"{100 * share:,.1f} %"
+
+
+def change(before: float, after: float) -> str:
+    """Return by how many per cent a number changed, with its sign; "new" and "gone" where one of both is 0."""
+    if before == after:
+        return "same"
+    if before == 0:
+        return "new"
+    if after == 0:
+        return "gone"
+    return f"{100 * (after / before - 1):+,.1f} %"
+
+
+def duration(seconds: float) -> str:
+    """Return a time in the unit that suits it: µs, ms, s or min."""
+    if abs(seconds) >= 90:
+        minutes, rest = divmod(round(seconds), 60)
+        return f"{minutes:,} min {rest:02} s"
+    for unit, factor in (("s", 1.0), ("ms", 1e3), ("µs", 1e6)):
+        if abs(seconds) * factor >= 1:
+            return f"{short(seconds * factor)} {unit}"
+    return f"{short(seconds * 1e6)} µs"
+
+
+def time_unit(seconds: float) -> tuple[str, float]:
+    """Return the unit for an axis that is `seconds` long, and how many of it a second has."""
+    if seconds >= 1:
+        return "s", 1.0
+    return ("ms", 1e3) if seconds >= 1e-3 else ("µs", 1e6)
+
+
+def size(count: float) -> str:
+    """Return a number of bytes in B, KiB, MiB or GiB."""
+    for unit, factor in (("GiB", KIB * MIB), ("MiB", MIB), ("KiB", KIB)):
+        if abs(count) >= factor:
+            return f"{count / factor:,.1f} {unit}"
+    return f"{count:,.0f} B"
+
+
+def rate(per_second: float, unit: str) -> str:
+    """Return a rate in the unit with K, M, G or T before it, as in "31.2 TFLOP/s"."""
+    for prefix, factor in (("T", 1e12), ("G", 1e9), ("M", 1e6), ("K", 1e3)):
+        if abs(per_second) >= factor:
+            return f"{per_second / factor:,.1f} {prefix}{unit}"
+    return f"{per_second:,.1f} {unit}"
+
+
+def counted(count: int, thing: str) -> str:
+    """Return a number of things: "1 note", "3 notes"."""
+    return f"{count:,} {thing}{'' if count == 1 else 's'}"
+
+
+def plain(text: str) -> str:
+    """Return a text on one line in ASCII; what has no plain spelling is written as an escape sequence."""
+    spelled = text.replace("µ", "u").replace("×", "x").replace("±", "+-").replace("–", "-")
+    one_line = " ".join(spelled.split())
+    printable = "".join(c if c.isprintable() else f"\\x{ord(c):02x}" for c in one_line)
+    return printable.encode("ascii", "backslashreplace").decode("ascii")

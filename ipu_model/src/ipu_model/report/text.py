@@ -1,0 +1,146 @@
+"""The report for a terminal: at most 45 lines of plain text."""
+
+from __future__ import annotations
+
+import textwrap
+from collections import Counter
+
+from ipu_model.profiling.data import Profile
+from ipu_model.report.breakdown import (
+    busiest_ipus,
+    by_family,
+    by_scope,
+    categories,
+    compute_share,
+    fallback_share,
+    fullest_ipus,
+    phases,
+)
+from ipu_model.report.findings import Range, device_range, end_to_end_range, heading, verdict
+from ipu_model.report.layout import aligned
+from ipu_model.report.quantities import counted, duration, percent, plain, rate, short, whole
+
+MOST_LINES = 45
+WIDTH = 100
+_MOST_IPUS = 5
+_MOST_CATEGORIES = 6
+_MOST_GROUPS = 5
+_LONGEST_NAME = 30
+
+
+def text_report(profile: Profile) -> str:
+    """Return the summary of a profile: at most 45 lines of ASCII, each number modelled."""
+    lines = [*_facts(profile), "", *_cycles(profile), "", *_memory(profile), *_ops(profile)]
+    lines += _notes(profile, MOST_LINES - len(lines))
+    return "\n".join(_cut(plain_line, WIDTH) for plain_line in lines) + "\n"
+
+
+def _facts(profile: Profile) -> list[str]:
+    band = profile.error_band
+    times = (
+        f"{counted(profile.samples_per_call, 'sample')}: device {duration(profile.device_seconds_per_call)}, "
+        f"host {duration(profile.host_seconds_per_call)}, end to end {duration(profile.call_seconds)}"
+    )
+    shares = sorted(profile.shares.items(), key=lambda share: -share[1])
+    rows = [
+        ("memory", verdict(profile)),
+        ("end to end", _rates(end_to_end_range(profile))),
+        ("device", f"{_rates(device_range(profile))}; hardware time {band.low:g} to {band.high:g} x modelled"),
+        ("one call", times),
+        ("limited by", profile.limited_by),
+        ("device time", ", ".join(f"{name} {percent(share)}" for name, share in shares) or "not split"),
+        ("contractions", f"{rate(profile.flops_per_call / profile.device_seconds_per_call, 'FLOP/s')} of the device"),
+        ("compilation", f"{duration(profile.compilation_seconds)} on the machine's own host, modelled"),
+    ]
+    return [plain(heading(profile)), *aligned([(name, plain(text)) for name, text in rows], left=2)]
+
+
+def _rates(rates: Range) -> str:
+    return f"{short(rates.value)} samples/s ({short(rates.low)} to {short(rates.high)})"
+
+
+def _cycles(profile: Profile) -> list[str]:
+    ipus = busiest_ipus(profile, _MOST_IPUS)
+    rows = [("modelled cycles of one call", *(f"IPU {ipu}" for ipu in ipus))]
+    rows += [(phase.name, *(whole(phase.cycles[ipu]) for ipu in ipus)) for phase in phases(profile)]
+    rows.append(("total", *(whole(profile.cycles[ipu].total) for ipu in ipus)))
+    rows.append(("share of OnTileExecute", *(percent(compute_share(profile.cycles[ipu])) for ipu in ipus)))
+    return [*_headed(rows), *_left_out(len(profile.cycles), len(ipus), "compute most")]
+
+
+def _memory(profile: Profile) -> list[str]:
+    places = fullest_ipus(profile, _MOST_IPUS)
+    memory = profile.memory
+    every = categories(profile)
+    rows = [("modelled bytes of the fullest tile", *(f"IPU {memory[place].ipu}" for place in places))]
+    for each in every[:_MOST_CATEGORIES]:
+        name = _cut(plain(each.name), _LONGEST_NAME) + ("" if each.always_live else " *")
+        rows.append((name, *(whole(each.bytes_on_fullest_tile[place]) for place in places)))
+    rest = every[_MOST_CATEGORIES:]
+    if rest:
+        sums = (whole(sum(each.bytes_on_fullest_tile[place] for each in rest)) for place in places)
+        rows.append((f"{len(rest)} more", *sums))
+    rows.append(("fullest tile", *(whole(memory[place].max_tile_bytes) for place in places)))
+    lines = [*_headed(rows), *_left_out(len(memory), len(places), "are fullest")]
+    if any(not each.always_live for each in every[:_MOST_CATEGORIES]):
+        lines[0] += "   * shares its place with other data"
+    return lines
+
+
+def _headed(rows: list[tuple[str, ...]]) -> list[str]:
+    """Return the lines of a table whose first row stands out to the left."""
+    lines = aligned(rows)
+    return [lines[0].removeprefix("  ") if len(rows[0]) == 1 else _outdented(lines[0]), *lines[1:]]
+
+
+def _outdented(line: str) -> str:
+    """Move the row's title two places to the left and leave its columns where they are."""
+    title = line.strip().split("  ")[0]
+    return title + line[2 + len(title) :].rjust(len(line) - len(title))
+
+
+def _left_out(every: int, shown: int, which: str) -> list[str]:
+    return [f"  (of {every} IPUs the {shown} that {which}; report.html shows all)"] if shown < every else []
+
+
+def _ops(profile: Profile) -> list[str]:
+    if not profile.ops:
+        return []
+    left = [(plain(group.name), percent(group.share)) for group in by_scope(profile)[:_MOST_GROUPS]]
+    right = [(plain(group.name), percent(group.share)) for group in by_family(profile)[:_MOST_GROUPS]]
+    height = max(len(left), len(right))
+    blank = ("", "")
+    rows = [
+        (_cut(a[0], _LONGEST_NAME), a[1].rjust(7), " ", _cut(b[0], _LONGEST_NAME), b[1].rjust(7))
+        for a, b in zip(left + [blank] * (height - len(left)), right + [blank] * (height - len(right)))
+    ]
+    lines = ["", "modelled cycles of all ops, by part of the model and by kind of op", *aligned(rows, left=5)]
+    return [*lines, *_fallbacks(profile)]
+
+
+def _fallbacks(profile: Profile) -> list[str]:
+    if not profile.fallbacks:
+        return []
+    targets = Counter(op.target for op in profile.fallbacks)
+    names = ", ".join(f"{name} x {count}" if count > 1 else name for name, count in targets.most_common())
+    return [plain(f"ops without a formula of their own ({percent(fallback_share(profile))} of these cycles): {names}")]
+
+
+def _notes(profile: Profile, room: int) -> list[str]:
+    """Return the notes, wrapped, as far as there is room; the last line says how many are left out."""
+    wrapped = [
+        textwrap.wrap(plain(note), WIDTH, initial_indent="note: ", subsequent_indent="      ")
+        for note in profile.notes
+        if note.strip()
+    ]
+    lines: list[str] = []
+    for index, note in enumerate(wrapped):
+        is_last = index == len(wrapped) - 1
+        if len(lines) + len(note) + (0 if is_last else 1) > room:
+            return [*lines, f"({counted(len(wrapped) - index, 'more note')} in report.html)"]
+        lines += note
+    return lines
+
+
+def _cut(text: str, width: int) -> str:
+    return text if len(text) <= width else f"{text[: width - 3]}..."

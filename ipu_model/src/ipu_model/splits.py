@@ -1,0 +1,148 @@
+"""Where to split a model over IPUs: units that stay together, and the most even way to share them out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from ipu_model.graph import Graph, Phase
+from ipu_model.lower.result import Lowered
+from ipu_model.placement import Placement
+from ipu_model.program import Program
+from ipu_model.recompute import kept_for_backward
+from ipu_model.stages import stages_of
+from ipu_model.transform import placed
+
+SMALLEST_SHARE = 0.05
+"""A module that costs less than this share of the model is not divided into its parts."""
+
+
+@dataclass(frozen=True)
+class Unit:
+    """A module whose ops stay on one IPU: its name, the scopes in it, and its cycles by kind of pass."""
+
+    name: str
+    scopes: tuple[str, ...]
+    forward: float
+    backward: float
+
+
+def units_of(graph: Graph, lowered: Lowered, sync_cycles: float) -> tuple[Unit, ...]:
+    """Return the modules of a model in the order in which its forward pass first reaches them."""
+    forward, backward = (_cycles_by_scope(lowered, phase, sync_cycles) for phase in (Phase.FORWARD, Phase.BACKWARD))
+    order = dict.fromkeys(node.meta["scope"] for node in graph.ops.nodes if node.meta.get("phase") is Phase.FORWARD)
+    order.update(dict.fromkeys(backward))
+    least = SMALLEST_SHARE * (sum(forward.values()) + sum(backward.values()))
+    groups = _divided(tuple(order), 0, {s: forward.get(s, 0.0) + backward.get(s, 0.0) for s in order}, least)
+    return tuple(
+        Unit(
+            _common(scopes), scopes, sum(forward.get(s, 0.0) for s in scopes), sum(backward.get(s, 0.0) for s in scopes)
+        )
+        for scopes in groups
+    )
+
+
+def _cycles_by_scope(lowered: Lowered, phase: Phase, sync_cycles: float) -> dict[str, float]:
+    found: dict[str, float] = {}
+    for op in lowered.of(phase=phase):
+        cycles = op.work.cycles
+        spent = cycles.compute + cycles.exchange + cycles.phases * sync_cycles
+        found[op.scope] = found.get(op.scope, 0.0) + spent
+    return found
+
+
+def _divided(scopes: Sequence[str], depth: int, cost: Mapping[str, float], least: float) -> list[tuple[str, ...]]:
+    """Group scopes that follow one another and agree up to `depth`, and divide the groups that cost a lot."""
+    groups: list[list[str]] = []
+    for scope in scopes:
+        if groups and _prefix(groups[-1][-1], depth) == _prefix(scope, depth):
+            groups[-1].append(scope)
+        else:
+            groups.append([scope])
+    found: list[tuple[str, ...]] = []
+    for group in groups:
+        deeper = any(scope.count(".") >= depth for scope in group)
+        if len(group) > 1 and deeper and sum(cost[scope] for scope in group) > least:
+            found += _divided(group, depth + 1, cost, least)
+        else:
+            found.append(tuple(group))
+    return found
+
+
+def _prefix(scope: str, depth: int) -> str:
+    return ".".join(scope.split(".")[:depth])
+
+
+def _common(scopes: Sequence[str]) -> str:
+    """Return the deepest module that holds all of `scopes`."""
+    parts = [scope.split(".") for scope in scopes]
+    shared = 0
+    while all(len(p) > shared and p[shared] == parts[0][shared] for p in parts):
+        shared += 1
+    return ".".join(parts[0][:shared]) or scopes[0]
+
+
+def even_split(costs: Sequence[Sequence[float]]) -> tuple[int, ...]:
+    """Return where each stage after the first begins, so that the slowest stage is as fast as possible.
+
+    `costs[stage][unit]` is what a unit takes on that stage. Stages are filled in order and none is empty.
+    Dynamic programming over (stage, first unit not yet placed).
+    """
+    stages, units = len(costs), len(costs[0])
+    best: list[list[tuple[float, int]]] = [[(float("inf"), 0)] * (units + 1) for _ in range(stages)]
+    for end in range(1, units + 1):
+        best[0][end] = (sum(costs[0][:end]), 0)
+    for stage in range(1, stages):
+        for end in range(stage + 1, units + 1):
+            tail = 0.0
+            for start in range(end - 1, stage - 1, -1):
+                tail += costs[stage][start]
+                slowest = max(best[stage - 1][start][0], tail)
+                if slowest < best[stage][end][0]:
+                    best[stage][end] = (slowest, start)
+    cuts: list[int] = []
+    end = units
+    for stage in range(stages - 1, 0, -1):
+        end = best[stage][end][1]
+        cuts.append(end)
+    return tuple(reversed(cuts))
+
+
+def balanced(program: Program, lowered: Lowered, stages: int) -> tuple[Program, tuple[str, ...]] | None:
+    """Return the program split into `stages` stages on as many IPUs, and the modules at which stages begin.
+
+    Stages other than the last run their forward pass twice if the program recomputes. `None` if the model has
+    fewer modules than stages.
+    """
+    sync = program.settings.device.sync_cycles
+    units = units_of(program.graph, lowered, sync)
+    if len(units) < stages or stages < 1:
+        return None
+    repeats = _repeats(program)
+    costs = [
+        [unit.forward * (2 if repeats and stage < stages - 1 else 1) + unit.backward for unit in units]
+        for stage in range(stages)
+    ]
+    cuts = (0, *even_split(costs), len(units))
+    place_of = {
+        scope: Placement(str(stage), stage, stage)
+        for stage in range(stages)
+        for unit in units[cuts[stage] : cuts[stage + 1]]
+        for scope in unit.scopes
+    }
+    names = tuple(units[cut].name for cut in cuts[1:-1])
+    return replace(program, graph=placed(program.graph, place_of)), names
+
+
+def _repeats(program: Program) -> bool:
+    return bool(kept_for_backward(program, stages_of(program.graph)).again)
+
+
+def stage_starts(graph: Graph) -> Iterable[str]:
+    """Return the scope of the first forward op of each stage after the first."""
+    stages, seen = stages_of(graph), 0
+    for node in graph.ops.nodes:
+        index = stages.of_node(node)
+        if index is not None and node.meta["phase"] is Phase.FORWARD and index > seen:
+            seen = index
+            yield node.meta["scope"]

@@ -1,0 +1,1 @@
+"""The model against published measurements: every row, modelled value and signed error."""

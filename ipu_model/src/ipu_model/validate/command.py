@@ -1,0 +1,41 @@
+"""`python -m ipu_model validate`."""
+
+from __future__ import annotations
+
+import argparse
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+
+def register(subparsers: Any) -> None:
+    """Add the sub-command's parser. `Any`: argparse does not name the type of its sub-parsers in public."""
+    parser: argparse.ArgumentParser = subparsers.add_parser(
+        "validate",
+        help="compare the model with published measurements",
+        description="Every published row beside its modelled value, with the signed error.",
+    )
+    parser.add_argument(
+        "rows", nargs="*", metavar="ROW", help="only rows whose id begins like this (day03, mlperf, ...)"
+    )
+    parser.add_argument("--leave-one-out", action="store_true", help="refit the constants without each fitted row")
+    parser.add_argument("--constants", action="store_true", help="list the calibrated constants with their sources")
+    parser.add_argument("--record", action="store_true", help="write the errors as the record that tests compare with")
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> None:
+    """Print the comparison and whatever else was asked for."""
+    from ipu_model.validate import comparison, text
+    from ipu_model.validate.leave_one_out import leave_one_out
+
+    compared = comparison.compare_rows(arguments.rows)
+    print(text.comparison_text(compared))
+    if arguments.leave_one_out:
+        print("\n" + text.left_out_text(leave_one_out()))
+    if arguments.constants:
+        print("\n" + text.constants_text())
+    if arguments.record:
+        path = Path(str(files("ipu_model"))) / "data" / comparison.RECORD
+        comparison.write_record(compared, path)
+        print(f"\nrecorded in {path.name}")

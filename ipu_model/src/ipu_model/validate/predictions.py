@@ -1,0 +1,149 @@
+"""What the model says about each published row, computed when asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields
+from functools import cache
+
+import numpy as np
+
+from ipu_model.constants import require_finite, values
+from ipu_model.cost.contraction import Precision, contraction, matrix_product
+from ipu_model.cost.device import Device
+from ipu_model.cost.matrix_vertices import pointwise
+from ipu_model.hardware import chip
+from ipu_model.host_work import HostWork, Loading
+from ipu_model.profiling.build import profile_program
+from ipu_model.profiling.data import PhaseCycles, Profile
+from ipu_model.program import Program
+from ipu_model.validate import programs
+
+KIBIBYTE = 1024
+NO_HOST = HostWork()
+FITTED = "fitted on the published program"
+
+
+@dataclass(frozen=True)
+class PublishedHosts:
+    """Section `published_host` of `data/calibration.toml`: rates of the published programs' own loops.
+
+    Raises:
+        Error: a negative or infinite number.
+    """
+
+    day03_converted_image_seconds: float
+    day03_byte_image_seconds: float
+    day03_call_seconds: float
+    mnist_image_seconds: float
+
+    def __post_init__(self) -> None:
+        require_finite(self)
+
+
+class Predictions:
+    """The modelled value of each published row, by the row's id.
+
+    Profiles are shared by the rows that need them, so an object is worth keeping for one pass over the rows.
+    """
+
+    def __init__(self) -> None:
+        self._hosts = values("published_host", PublishedHosts)
+        self._profile = cache(_profile)
+        self._by_id = self._table()
+
+    def __contains__(self, row_id: str) -> bool:
+        return row_id in self._by_id
+
+    def __getitem__(self, row_id: str) -> float:
+        return self._by_id[row_id]()
+
+    def _table(self) -> Mapping[str, Callable[[], float]]:
+        found: dict[str, Callable[[], float]] = {}
+        for accumulation in (3, 8):
+            found |= self._trace(accumulation)
+        found |= self._calls()
+        found |= {f"amp.{n}": lambda n=n: on_tile_product(n) for n in (16, 64, 256, 1024)}  # type: ignore[misc]  # a default binds n
+        return found | {
+            "day03.memory.half": lambda: self._fullest_tile(programs.HALF),
+            "day03.memory.float": lambda: self._fullest_tile(programs.FLOAT),
+            "day03.compilation": lambda: self._day03(accumulation=3).compilation_seconds,
+            "mlperf.step": lambda: self._profile(programs.mlperf_program, NO_HOST).device_seconds_per_call,
+            "gemm": large_product,
+            "triad": triad,
+            "mnist.compilation": lambda: self._mnist().compilation_seconds,
+            "mnist.compilation.inference": lambda: (
+                self._profile(programs.digits_inference_program, NO_HOST).compilation_seconds
+            ),
+        }
+
+    def _trace(self, accumulation: int) -> dict[str, Callable[[], float]]:
+        def cycles() -> PhaseCycles:
+            return self._day03(accumulation=accumulation).cycles[0]
+
+        prefix = f"day03.trace.ga{accumulation}"
+        found: dict[str, Callable[[], float]] = {
+            f"{prefix}.{field.name}": lambda name=field.name: float(getattr(cycles(), name))  # type: ignore[misc]
+            for field in fields(PhaseCycles)
+        }
+        found[f"{prefix}.total"] = lambda: cycles().total
+        return found
+
+    def _calls(self) -> dict[str, Callable[[], float]]:
+        slow, fast = self._hosts.day03_converted_image_seconds, self._hosts.day03_byte_image_seconds
+        return {
+            "day03.calls.ga3": lambda: self._calls_per_second(slow, accumulation=3),
+            "day03.calls.ga8": lambda: self._calls_per_second(slow, accumulation=8),
+            "day03.calls.di4": lambda: self._calls_per_second(slow, iterations=4),
+            "day03.calls.byte": lambda: self._calls_per_second(fast, iterations=4, eight_bit=True),
+            "day03.calls.async": lambda: self._calls_per_second(
+                fast, Loading.ASYNC, iterations=4, eight_bit=True
+            ),
+            "mnist.calls": lambda: 1.0 / self._mnist().call_seconds,
+        }  # fmt: skip
+
+    def _calls_per_second(self, image_seconds: float, loading: Loading = Loading.SYNC, **settings: int | bool) -> float:
+        host = HostWork(
+            image_seconds, self._hosts.day03_call_seconds, loading, source="fitted on the published program"
+        )
+        return 1.0 / self._day03(host, **settings).call_seconds
+
+    def _day03(self, host: HostWork = NO_HOST, **settings: int | bool) -> Profile:
+        return self._profile(programs.day03_program, host, **settings)
+
+    def _mnist(self) -> Profile:
+        rate = self._hosts.mnist_image_seconds
+        host = HostWork(rate, loading=Loading.ASYNC, source=FITTED)
+        return self._profile(programs.digits_program, host)
+
+    def _fullest_tile(self, dtype: object) -> float:
+        profile = self._profile(programs.day03_program, NO_HOST, dtype=dtype, accumulation=3)
+        return profile.memory.max_tile_bytes / KIBIBYTE
+
+
+def _profile(program: Callable[..., Program], host: HostWork, **settings: object) -> Profile:
+    return profile_program(program(**settings), host)
+
+
+def on_tile_product(rows: int) -> float:
+    """Return cycles of [rows, 16] x [16, 16] on one tile, fp16 with half partials."""
+    one = np.array([1.0])
+    return float(pointwise(np.array([float(rows)]), one, one, one, 16, 2)[0])
+
+
+def large_product() -> float:
+    """Return TFLOP/s of 4096 x 4096 x 1024 on a whole Bow chip, fp16 with half partials."""
+    bow = Device(chip=chip("Bow"))
+    problem = matrix_product(4096, 4096, 1024, 2)
+    work = contraction(problem, bow, Precision(half_partials=True))
+    return work.flops / bow.chip.seconds(bow.total(work.cycles)) / 1e12
+
+
+def triad() -> float:
+    """Return TB/s of a = b + s c where each tile makes two loads and a store on its data paths in every cycle.
+
+    That is the chip's limit, which a hand-written vertex reaches; the vertices that other formulas describe
+    take two to three cycles for what this takes one.
+    """
+    gc200 = chip("GC200")
+    return 3 * gc200.data_path_bytes * gc200.tiles * gc200.clock_hz / 1e12

@@ -1,0 +1,74 @@
+"""Options of the Poplar engine that have an effect here: reports, and what happens when memory runs out."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from poptorch._errors import createPoptorchError
+
+VARIABLE = "POPLAR_ENGINE_OPTIONS"
+
+
+@dataclass(frozen=True)
+class EngineOptions:
+    """`report` whether a report is written, below `directory`; `execution` whether it holds the timeline.
+
+    `allow_out_of_memory` lets a program that does not fit be compiled all the same.
+    """
+
+    report: bool = False
+    execution: bool = False
+    directory: str = "."
+    allow_out_of_memory: bool = False
+
+
+def read_engine_options(from_api: Mapping[str, Any]) -> EngineOptions:
+    """Return the options that apply: those of `POPLAR_ENGINE_OPTIONS`, then those that the program set.
+
+    `autoReport.all` is the default of `autoReport.outputGraphProfile` and `autoReport.outputExecutionProfile`;
+    whoever profiles may run out of memory unless `debug.allowOutOfMemory` says otherwise.
+
+    Raises:
+        Error: the variable is not a JSON object, or a switch is neither "true" nor "false".
+    """
+    found = {**from_api, **engine_options_of_environment()}
+    everything = _switch(found, "autoReport.all", False)
+    graph = _switch(found, "autoReport.outputGraphProfile", everything)
+    execution = _switch(found, "autoReport.outputExecutionProfile", everything)
+    report = graph or execution
+    return EngineOptions(
+        report=report,
+        execution=execution,
+        directory=str(found.get("autoReport.directory", ".")),
+        allow_out_of_memory=_switch(found, "debug.allowOutOfMemory", report),
+    )
+
+
+def engine_options_of_environment() -> dict[str, object]:
+    """Return the object in `POPLAR_ENGINE_OPTIONS`, empty if the variable is not set.
+
+    Raises:
+        Error: it is not a JSON object.
+    """
+    text = os.environ.get("POPLAR_ENGINE_OPTIONS")
+    if not text:
+        return {}
+    try:
+        options = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise createPoptorchError(f"{VARIABLE} is not valid JSON: {error}.") from error
+    if not isinstance(options, dict):
+        raise createPoptorchError(f'{VARIABLE} must be a JSON object, for example {{"autoReport.all":"true"}}.')
+    return options
+
+
+def _switch(options: Mapping[str, object], name: str, default: bool) -> bool:
+    value = options.get(name, default)
+    known = {"true": True, "false": False, True: True, False: False}
+    if not isinstance(value, (str, bool)) or value not in known:
+        raise createPoptorchError(f'The engine option {name} must be "true" or "false", not {value!r}.')
+    return known[value]

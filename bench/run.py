@@ -8,7 +8,7 @@ from __future__ import annotations
 import argparse
 
 import torch
-from measurements import capturing, importing, loading, stepping
+from measurements import capturing, importing, loading, modelling, stepping
 from measurements.timing import Row
 
 
@@ -18,7 +18,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=15, help="repetitions of each step (default 15)")
     rounds = parser.parse_args().rounds
     print(f"measured on this machine: {torch.get_num_threads()} threads, torch {torch.__version__}")
-    for measure in (stepping.rows, capturing.rows, importing.rows, loading.rows):
+    for measure in (stepping.rows, capturing.rows, modelling.rows, importing.rows, loading.rows):
         for row in measure(rounds):
             show(row)
 

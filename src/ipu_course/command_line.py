@@ -9,10 +9,11 @@ from typing import Sequence
 
 from ipu_course.errors import CourseError
 from ipu_course.mnist import command as mnist_command
+from ipu_course.train import command as train_command
 
 # Each module offers register(subparsers): it adds its parser and sets the default `run`, a function of the
 # parsed arguments. What `run` needs is imported inside it, so that --help does not wait for torch.
-COMMANDS = (mnist_command,)
+COMMANDS = (mnist_command, train_command)
 
 
 def make_parser() -> argparse.ArgumentParser:

@@ -42,12 +42,7 @@ def fitted() -> tuple[str, ...]:
 def values(section: str, kind: type[T]) -> T:
     """Return the dataclass `kind`, filled with the constants of a section; each field is named like its entry."""
     others = _others.get()
-    return _calibrated(section, kind) if others is None else _filled(section, kind, others)
-
-
-@lru_cache(maxsize=32)
-def _calibrated(section: str, kind: type[T]) -> T:
-    return _filled(section, kind, {})
+    return _filled(section, kind, others or {})
 
 
 def _filled(section: str, kind: type[T], others: Mapping[str, float]) -> T:

@@ -35,11 +35,25 @@ def units_of(graph: Graph, lowered: Lowered, sync_cycles: float) -> tuple[Unit, 
     least = SMALLEST_SHARE * (sum(forward.values()) + sum(backward.values()))
     groups = _divided(tuple(order), 0, {s: forward.get(s, 0.0) + backward.get(s, 0.0) for s in order}, least)
     return tuple(
-        Unit(
-            _common(scopes), scopes, sum(forward.get(s, 0.0) for s in scopes), sum(backward.get(s, 0.0) for s in scopes)
-        )
-        for scopes in groups
+        Unit(name, scopes, _sum(forward, scopes), _sum(backward, scopes)) for name, scopes in _startable(groups)
     )
+
+
+def _startable(groups: Sequence[tuple[str, ...]]) -> list[tuple[str, tuple[str, ...]]]:
+    """Name the groups, and join ops that a parent runs itself to those before them: no block can begin there."""
+    found: list[tuple[str, tuple[str, ...]]] = []
+    names = [_common(scopes) for scopes in groups]
+    for name, scopes in zip(names, groups, strict=True):
+        is_parent = not name or any(other.startswith(f"{name}.") for other in names)
+        if is_parent and found:
+            found[-1] = (found[-1][0], found[-1][1] + scopes)
+        else:
+            found.append((name, scopes))
+    return found
+
+
+def _sum(cycles: Mapping[str, float], scopes: Iterable[str]) -> float:
+    return sum(cycles.get(scope, 0.0) for scope in scopes)
 
 
 def _cycles_by_scope(lowered: Lowered, phase: Phase, sync_cycles: float) -> dict[str, float]:
@@ -74,7 +88,7 @@ def _prefix(scope: str, depth: int) -> str:
 
 
 def _common(scopes: Sequence[str]) -> str:
-    """Return the deepest module that holds all of `scopes`."""
+    """Return the deepest module that holds all of `scopes`; a parent's own ops come after the first one."""
     parts = [scope.split(".") for scope in scopes]
     shared = 0
     while all(len(p) > shared and p[shared] == parts[0][shared] for p in parts):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import warnings
+from collections.abc import Sequence
 from typing import Any
 
 from torch import Tensor, nn
@@ -89,7 +90,7 @@ def trace(
     batching = batching_of(options)
     tensors = arguments.tensors
     check_inputs(tensors)
-    specs = [_micro_batch(tensor, batching) for tensor in tensors]
+    specs = micro_batch_specs(tensors, batching)
     strategy = options._execution_strategy
 
     def call(traced: nn.Module, fakes: list[Tensor]) -> Any:
@@ -134,6 +135,15 @@ def check_counts(batching: Batching) -> None:
     ):
         if value < 1:
             raise createPoptorchError(f"poptorch.Options().{name} must be at least 1, not {value}.")
+
+
+def micro_batch_specs(tensors: Sequence[Tensor], batching: Batching) -> list[TensorSpec]:
+    """Return what one micro-batch gets of each tensor of a call.
+
+    Raises:
+        AssertionError: rows that do not divide into micro-batches.
+    """
+    return [_micro_batch(tensor, batching) for tensor in tensors]
 
 
 def _micro_batch(tensor: Tensor, batching: Batching) -> TensorSpec:

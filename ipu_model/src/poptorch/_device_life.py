@@ -14,7 +14,7 @@ from poptorch._errors import createPoptorchError
 from poptorch.enums import ConnectionType, ReductionType
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from poptorch._optimisation import Optimisation
     from poptorch._weights import HostWeights
@@ -48,6 +48,7 @@ class DeviceLife:
     _rng_state: list[int] | None
     _graph: Graph | None
     _arguments: Any
+    _forget_model: Callable[[], None]
 
     # --- attachment
     # -------------------------------------------------------------------------------------------
@@ -113,6 +114,7 @@ class DeviceLife:
 
     def _drop_executable(self) -> None:
         self._session, self._graph, self._arguments = None, None, None
+        self._forget_model()
         self._attached = self._dirty = self._has_run = False
         if self._optimisation is not None:
             self._optimisation.release()

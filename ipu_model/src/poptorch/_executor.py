@@ -16,6 +16,7 @@ from poptorch._blocks import module_repr
 from poptorch._compilation import arithmetic_of, batching_of, check_options, log_derived, returns_of, trace
 from poptorch._device_life import DeviceLife
 from poptorch._logging import LogOnce
+from poptorch._modelling.answers import ModelledAnswers
 from poptorch._optimisation import Optimisation
 from poptorch._outputs import present, synthetic
 from poptorch._own_copies import checked_options, own_options, shallow_copy
@@ -33,7 +34,7 @@ _DETACHED = "Input tensors with requires_grad=True are detached: no input gradie
 _COPIED = "An input tensor is not contiguous and is copied before every call."
 
 
-class PoplarExecutor(DeviceLife, RefusedMethods):
+class PoplarExecutor(DeviceLife, ModelledAnswers, RefusedMethods):
     """A model compiled for the device: a call runs `deviceIterations x gradientAccumulation` micro-batches.
 
     Made by `trainingModel` and `inferenceModel`, never directly. Unknown attributes resolve on the user's
@@ -58,6 +59,7 @@ class PoplarExecutor(DeviceLife, RefusedMethods):
         self._arguments: BoundArguments | None = None
         self._graph: Graph | None = None
         self._session: Session | None = None
+        self._forget_model()
         self._attached = False
         self._dirty = False
         self._has_run = False
@@ -144,6 +146,7 @@ class PoplarExecutor(DeviceLife, RefusedMethods):
         finally:
             # A run that was interrupted may have updated weights already.
             self._after_run()
+        self._log_cycles()
         return present(self._graph, results)
 
     def _compile(self, arguments: BoundArguments) -> None:
@@ -161,6 +164,7 @@ class PoplarExecutor(DeviceLife, RefusedMethods):
             with compilation_progress(self._options):
                 self._graph = trace(self._traced_model, self._options, arguments, training=self._training)
                 self._session = self._build(self._graph)
+                self._model(self._graph)
             self._arguments = arguments.without_values()
             if self._options.connection_type != ConnectionType.Never:
                 self._attach()

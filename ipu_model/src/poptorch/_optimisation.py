@@ -12,6 +12,7 @@ from torch import nn
 from ipu_model.errors import Error
 from ipu_model.graph import Graph
 from ipu_model.numerics.session import Session
+from ipu_model.optimiser.spec import OptimiserSpec
 from ipu_model.optimiser.updater import Updater
 from poptorch import optim
 from poptorch.enums import MeanReductionStrategy
@@ -40,6 +41,19 @@ class Optimisation:
             _use_running_mean(options)
 
     @property
+    def spec(self) -> OptimiserSpec:
+        """The optimiser as the device knows it, with its present numbers."""
+        return self._spec
+
+    def groups(self, module: nn.Module) -> dict[str, int | None]:
+        """Return the parameter group of every parameter of `module` by name; `None` for those in no group.
+
+        Raises:
+            KeyError: a parameter group holds a tensor that is no parameter of the model.
+        """
+        return group_of(self._optimizer, dict(module.named_parameters()))
+
+    @property
     def half_accumulators(self) -> bool:
         """Whether gradients are accumulated in float16."""
         return self._spec.accum_dtype is torch.float16
@@ -64,7 +78,7 @@ class Optimisation:
         Raises:
             KeyError: a parameter group holds a tensor that is no parameter of the model.
         """
-        groups = group_of(self._optimizer, dict(module.named_parameters()))
+        groups = self.groups(module)
         weights = {name: session.weights[name] for name in graph.gradients}
         dtypes = {v.name: v.spec.dtype for v in graph.variables}
 

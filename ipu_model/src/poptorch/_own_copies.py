@@ -1,4 +1,4 @@
-"""What an executor works on instead of the program's own objects: a shallow copy of the module, a copy of the options."""
+"""What an executor works on instead of the program's own objects: copies of the module and of the options."""
 
 from __future__ import annotations
 

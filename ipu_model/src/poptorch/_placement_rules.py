@@ -77,15 +77,14 @@ def _forward_place(node: torch.fx.Node) -> Placement | None:
     return node.meta.get("placement") if node.meta.get("phase") is Phase.FORWARD else None
 
 
-def ipus_in_process(graph: Graph, options: Options) -> int:
-    """Return the IPUs of all replicas that the options ask for, those without any op below the highest one included."""
-    return max(len(graph.ipus), graph.ipus[-1] + 1) * int(options.replication_factor)
+def ipus_of_replica(graph: Graph) -> int:
+    """Return the IPUs of one replica, those without any op below the highest one included."""
+    return max(len(graph.ipus), graph.ipus[-1] + 1)
 
 
-def reserved_ipus(graph: Graph, options: Options) -> int:
-    """Return the IPUs that are occupied: those used, or the next power of 2 with `autoRoundNumIPUs`."""
-    total = ipus_in_process(graph, options)
-    return 1 << (total - 1).bit_length() if options.auto_round_num_ipus else total
+def reserved_ipus(used: int, options: Options) -> int:
+    """Return the IPUs that a process occupies: those it uses, or the next power of 2 with `autoRoundNumIPUs`."""
+    return 1 << (used - 1).bit_length() if options.auto_round_num_ipus else used
 
 
 def check_ipus(graph: Graph, options: Options, *, one_process: bool = True) -> None:
@@ -96,12 +95,12 @@ def check_ipus(graph: Graph, options: Options, *, one_process: bool = True) -> N
     Raises:
         Error: names the number and how it comes about.
     """
-    replicas = options.replication_factor if one_process else 1
-    total = ipus_in_process(graph, options)
-    per_replica = total // options.replication_factor
-    if per_replica * replicas > MAX_IPUS:
+    per_replica = ipus_of_replica(graph)
+    total = per_replica * options.replication_factor
+    limited = total if one_process else per_replica
+    if limited > MAX_IPUS:
         raise createPoptorchError(
-            f"Too many IPUs requested ({per_replica * replicas}): {per_replica} for the model x {replicas} "
+            f"Too many IPUs requested ({limited}): {per_replica} for the model x {limited // per_replica} "
             f"replicas, at most {MAX_IPUS} for one process. Use fewer replicas, or several processes."
         )
     if not total & (total - 1):

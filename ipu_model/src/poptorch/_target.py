@@ -34,10 +34,10 @@ def check_target(options: Options) -> None:
             f"useIpuId({options.ipu_id}) chooses a device, an offline target (connectionType(Never), "
             "useOfflineIpuTarget()) has none. Use one of the two."
         )
-    if options._Popart.options.get("instrumentWithHardwareCycleCounter"):
+    if offline and options._Popart.options.get("instrumentWithHardwareCycleCounter"):
         raise createPoptorchError(
-            "logCycleCount: the cycle counter is only supported on actual IPU hardware. Leave it off and "
-            "time the call with time.perf_counter(): that is measured on this machine, not on an IPU."
+            "logCycleCount: the cycle counter is only supported on actual IPU hardware and on the IPU Model, and an "
+            "offline target does not run. Leave it off: ipu_model.profile(executor) has the modelled cycles."
         )
     _warn_of_no_effect(options)
 

@@ -25,7 +25,7 @@ def trainingModel(
         RuntimeError: the module is wrapped for training already.
         Error: `model` or `options` of another type.
     """
-    module = _user_module(model)
+    module = user_module(model)
     refuse_wrapped(module)
     if optimizer is None:
         optimizer = optim.SGD(module.parameters(), lr=0.01)
@@ -40,10 +40,15 @@ def inferenceModel(model: nn.Module | PoplarExecutor, options: Options | None = 
     Raises:
         Error: `model` or `options` of another type, or gradient accumulation in the options.
     """
-    return PoplarExecutor(_user_module(model), options, training=False)
+    return PoplarExecutor(user_module(model), options, training=False)
 
 
-def _user_module(model: nn.Module | PoplarExecutor) -> nn.Module:
+def user_module(model: nn.Module | PoplarExecutor) -> nn.Module:
+    """Return the module to wrap: that of an executor, or the module itself.
+
+    Raises:
+        Error: anything else, or a scripted module.
+    """
     module = model.model if isinstance(model, PoplarExecutor) else model
     if not isinstance(module, nn.Module):
         raise createPoptorchError(

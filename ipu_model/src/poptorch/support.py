@@ -5,7 +5,7 @@
 ================  ====================================================================================
 ``works``         as PopTorch's documentation says
 ``approximated``  works, with the difference that the text states
-``no effect``     accepted; concerns placement, speed or files only, and no result depends on it
+``no effect``     accepted; neither results nor the performance model depend on it
 ``refused``       raises `poptorch.Error` when it is used; the text says what works instead
 ================  ====================================================================================
 """
@@ -29,12 +29,16 @@ EXECUTOR = "poptorch.PoplarExecutor"
 
 @dataclass(frozen=True)
 class Entry:
-    """One public name: its status, and the difference or the nearest thing that works."""
+    """One public name: its status, and the difference or the nearest thing that works.
+
+    `test` names the file of tests that shows it, where that is not the one of its area.
+    """
 
     name: str
     status: str
     text: str = ""
     stand_in: str = ""
+    test: str = ""
 
 
 @dataclass(frozen=True)
@@ -96,7 +100,7 @@ def as_markdown() -> str:
 _LEGEND = (
     "* **works**: as PopTorch's documentation says.",
     "* **approximated**: works, with the difference stated.",
-    "* **no effect**: accepted; it concerns placement, speed or files only, and no result depends on it.",
+    "* **no effect**: accepted; neither results nor the performance model depend on it.",
     "* **refused**: raises `poptorch.Error` when it is used.",
 )
 

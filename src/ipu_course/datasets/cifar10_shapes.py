@@ -5,7 +5,7 @@ They stand in for CIFAR-10 where that is not at hand. Nothing of CIFAR-10 is in 
 
 from __future__ import annotations
 
-from typing import Any, Callable, Dict, Tuple
+from typing import Any, Callable
 
 import numpy as np
 
@@ -77,7 +77,7 @@ def _dots(u: Array, v: Array) -> Array:
 
 
 # The distance to a shape's border (of textures: roughly), negative inside, in units of its radius.
-SHAPES: Dict[str, Distance] = {
+SHAPES: dict[str, Distance] = {
     "disc": _disc,
     "square": _square,
     "triangle": _triangle,
@@ -110,7 +110,7 @@ def draw(label: int, seed: int) -> Array:
     return np.clip(pixels * 255.0 + 0.5, 0, 255).astype(np.uint8)
 
 
-def _turned_grid(random: np.random.RandomState) -> Tuple[Array, Array, float]:
+def _turned_grid(random: np.random.RandomState) -> tuple[Array, Array, float]:
     """Coordinates [32, 32] twice in the shape's own system, and its radius in half sides."""
     x, y = random.uniform(-CENTRE_RANGE, CENTRE_RANGE, 2)
     radius = random.uniform(*RADIUS_RANGE)
@@ -120,7 +120,7 @@ def _turned_grid(random: np.random.RandomState) -> Tuple[Array, Array, float]:
     return cosine * right + sine * down, cosine * down - sine * right, float(radius)
 
 
-def _colours(random: np.random.RandomState) -> Tuple[Array, Array]:
+def _colours(random: np.random.RandomState) -> tuple[Array, Array]:
     """The background [32, 32, 3] and the shape's colour [3], apart from each other; values 0 to 1."""
     while True:
         first, second, colour = random.uniform(0.0, 1.0, (3, 3))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from functools import lru_cache, partial
 
 import torch
 
@@ -18,8 +19,10 @@ from ipu_model.lower.result import VariableCost
 from ipu_model.lower.settings import CostSettings
 from ipu_model.optimiser.spec import Hyper, OptimiserSpec
 from ipu_model.optimiser.structure import rule_for
+from ipu_model.per_graph import per_graph
 
 
+@per_graph
 def variable_ipus(graph: Graph) -> dict[str, int]:
     """Return the IPU that first uses each variable, by the variable's name; 0 for unused ones."""
     roots = storage_roots(graph.ops)
@@ -36,17 +39,22 @@ def variable_ipus(graph: Graph) -> dict[str, int]:
 
 
 def accumulation_costs(
-    graph: Graph, settings: CostSettings, accumulator: torch.dtype | None = None
+    graph: Graph,
+    settings: CostSettings,
+    accumulator: torch.dtype | None = None,
+    *,
+    held: Mapping[str, int] | None = None,
 ) -> tuple[VariableCost, ...]:
     """Return the cost of adding one micro-batch's gradients to the accumulators.
 
-    `accumulator` is their element type (`None`: that of each weight). Trainable tensors without a gradient
-    cost nothing.
+    `accumulator` is their element type (`None`: that of each weight); `held` says how many elements of a
+    variable this replica accumulates, where it does not all. Trainable tensors without a gradient cost nothing.
     """
     ipus = variable_ipus(graph)
+    accumulate = lru_cache(maxsize=None)(partial(update.accumulate, settings.device))  # many tensors are alike
     return tuple(
-        VariableCost(v.name, ipus[v.name], v.spec.elements, update.accumulate(settings.device, tensor))
-        for v, tensor in _updated(graph, accumulator)
+        VariableCost(v.name, ipus[v.name], tensor.elements, accumulate(tensor))
+        for v, tensor in _updated(graph, accumulator, held or {})
     )
 
 
@@ -57,15 +65,18 @@ def update_costs(
     *,
     accumulates: bool,
     group_of: Mapping[str, int | None] | None = None,
+    held: Mapping[str, int] | None = None,
 ) -> tuple[VariableCost, ...]:
     """Return the cost of one optimiser step for every trainable tensor that has a gradient.
 
     `group_of` maps variables to parameter groups of `spec` (default: all have the default numbers);
-    `accumulates` tells whether gradient accumulation is above 1.
+    `accumulates` tells whether gradient accumulation is above 1; `held` says how many elements of a variable
+    this replica updates, where it does not all.
     """
     ipus, groups = variable_ipus(graph), group_of or {}
+    cost = lru_cache(maxsize=None)(partial(_update, settings.device, accumulates=accumulates))  # many tensors are alike
     found = []
-    for variable, tensor in _updated(graph, spec.accum_dtype):
+    for variable, tensor in _updated(graph, spec.accum_dtype, held or {}):
         hyper = spec.hyper(groups.get(variable.name))
         typed = replace(
             tensor, accumulates=accumulates,
@@ -75,17 +86,19 @@ def update_costs(
         )  # fmt: skip
         if not accumulates:
             typed = replace(typed, accumulator=typed.weight)
-        work = _update(settings.device, typed, spec, hyper, accumulates=accumulates)
-        found.append(VariableCost(variable.name, ipus[variable.name], variable.spec.elements, work))
+        work = cost(typed, spec, hyper)
+        found.append(VariableCost(variable.name, ipus[variable.name], tensor.elements, work))
     return tuple(found)
 
 
-def _updated(graph: Graph, accumulator: torch.dtype | None) -> Iterator[tuple[Variable, Updated]]:
+def _updated(
+    graph: Graph, accumulator: torch.dtype | None, held: Mapping[str, int]
+) -> Iterator[tuple[Variable, Updated]]:
     for variable in graph.variables:
         if variable.name in graph.gradients:
             weight = Element.of(variable.spec.dtype)
             kind = weight if accumulator is None else Element.of(accumulator)
-            yield variable, Updated(variable.spec.elements, weight, kind)
+            yield variable, Updated(held.get(variable.name, variable.spec.elements), weight, kind)
 
 
 def _update(device: Device, tensor: Updated, spec: OptimiserSpec, hyper: Hyper, *, accumulates: bool) -> Work:

@@ -32,11 +32,11 @@ class Range(NamedTuple):
 def verdict(profile: Profile) -> str:
     """Return the verdict on memory as one phrase with its numbers."""
     memory = profile.memory
-    place = fullest_ipu(profile)
+    ipu = memory[fullest_ipu(profile)]
     share = memory.max_tile_bytes / memory.tile_bytes
     return (
-        f"{'fits' if profile.fits else 'does not fit'}: the fullest tile takes {whole(memory.max_tile_bytes)} of "
-        f"{whole(memory.tile_bytes)} bytes ({percent(share)}; tile {memory[place].fullest_tile} of IPU {memory[place].ipu})"
+        f"{'fits' if profile.fits else 'does not fit'}: fullest tile {whole(memory.max_tile_bytes)} of "
+        f"{whole(memory.tile_bytes)} bytes ({percent(share)}), tile {ipu.fullest_tile} of IPU {ipu.ipu}"
     )
 
 
@@ -69,6 +69,14 @@ def _call_seconds(profile: Profile, factor: float) -> float:
     return max(loader, host - loader + device * factor)
 
 
+def first_iteration(profile: Profile) -> tuple[float, float] | None:
+    """Return the part of the device's time that one device iteration takes; `None` if there is only one."""
+    iterations = profile.options.get("device iterations")
+    if not isinstance(iterations, int) or iterations < 2:
+        return None
+    return 0.0, profile.device_seconds_per_call / iterations
+
+
 def explained_limit(limited_by: str) -> str:
     """Return a sentence on what `Profile.limited_by` means."""
     if limited_by.startswith("stage "):
@@ -81,5 +89,10 @@ def explained_limit(limited_by: str) -> str:
 
 def heading(profile: Profile) -> str:
     """Return what was modelled, in one line."""
+    return f"{profile.name}: {setting(profile)}"
+
+
+def setting(profile: Profile) -> str:
+    """Return how and on what a program was modelled."""
     work = "training" if profile.training else "inference"
-    return f"{profile.name}: {work}, modelled with {counted(len(profile.cycles), 'IPU')} a replica on {profile.machine}"
+    return f"{work}, modelled with {counted(len(profile.cycles), 'IPU')} a replica on {profile.machine}"

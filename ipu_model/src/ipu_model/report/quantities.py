@@ -45,7 +45,7 @@ def duration(seconds: float) -> str:
     for unit, factor in (("s", 1.0), ("ms", 1e3), ("µs", 1e6)):
         if abs(seconds) * factor >= 1:
             return f"{short(seconds * factor)} {unit}"
-    return f"{short(seconds * 1e6)} µs"
+    return f"{short(seconds * 1e6)} µs" if seconds else "0 s"
 
 
 def time_unit(seconds: float) -> tuple[str, float]:

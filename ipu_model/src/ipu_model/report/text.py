@@ -25,6 +25,7 @@ WIDTH = 100
 _MOST_IPUS = 5
 _MOST_CATEGORIES = 6
 _MOST_GROUPS = 5
+_MOST_SHARES = 4
 _LONGEST_NAME = 30
 
 
@@ -41,18 +42,25 @@ def _facts(profile: Profile) -> list[str]:
         f"{counted(profile.samples_per_call, 'sample')}: device {duration(profile.device_seconds_per_call)}, "
         f"host {duration(profile.host_seconds_per_call)}, end to end {duration(profile.call_seconds)}"
     )
-    shares = sorted(profile.shares.items(), key=lambda share: -share[1])
     rows = [
         ("memory", verdict(profile)),
-        ("end to end", _rates(end_to_end_range(profile))),
+        ("end to end", _rates(end_to_end_range(profile)) + ("" if profile.fits else ", if it fitted")),
         ("device", f"{_rates(device_range(profile))}; hardware time {band.low:g} to {band.high:g} x modelled"),
         ("one call", times),
         ("limited by", profile.limited_by),
-        ("device time", ", ".join(f"{name} {percent(share)}" for name, share in shares) or "not split"),
-        ("contractions", f"{rate(profile.flops_per_call / profile.device_seconds_per_call, 'FLOP/s')} of the device"),
-        ("compilation", f"{duration(profile.compilation_seconds)} on the machine's own host, modelled"),
+        ("device time", _shares(profile)),
+        ("contractions", f"{rate(profile.flops_per_call / profile.device_seconds_per_call, 'FLOP/s')} over the call"),
+        ("compilation", f"{duration(profile.compilation_seconds)} with the Poplar SDK, modelled"),
     ]
     return [plain(heading(profile)), *aligned([(name, plain(text)) for name, text in rows], left=2)]
+
+
+def _shares(profile: Profile) -> str:
+    """Return the largest parts of the device's time, and the others as one."""
+    shares = sorted(profile.shares.items(), key=lambda share: -share[1])
+    named = [f"{name} {percent(share)}" for name, share in shares[:_MOST_SHARES]]
+    rest = sum(share for _, share in shares[_MOST_SHARES:])
+    return ", ".join([*named, f"other {percent(rest)}"] if rest else named) or "not split"
 
 
 def _rates(rates: Range) -> str:
@@ -72,7 +80,8 @@ def _memory(profile: Profile) -> list[str]:
     places = fullest_ipus(profile, _MOST_IPUS)
     memory = profile.memory
     every = categories(profile)
-    rows = [("modelled bytes of the fullest tile", *(f"IPU {memory[place].ipu}" for place in places))]
+    starred = " (*: shared over time)" if any(not each.always_live for each in every[:_MOST_CATEGORIES]) else ""
+    rows = [(f"modelled bytes of the fullest tile{starred}", *(f"IPU {memory[place].ipu}" for place in places))]
     for each in every[:_MOST_CATEGORIES]:
         name = _cut(plain(each.name), _LONGEST_NAME) + ("" if each.always_live else " *")
         rows.append((name, *(whole(each.bytes_on_fullest_tile[place]) for place in places)))
@@ -81,22 +90,14 @@ def _memory(profile: Profile) -> list[str]:
         sums = (whole(sum(each.bytes_on_fullest_tile[place] for each in rest)) for place in places)
         rows.append((f"{len(rest)} more", *sums))
     rows.append(("fullest tile", *(whole(memory[place].max_tile_bytes) for place in places)))
-    lines = [*_headed(rows), *_left_out(len(memory), len(places), "are fullest")]
-    if any(not each.always_live for each in every[:_MOST_CATEGORIES]):
-        lines[0] += "   * shares its place with other data"
-    return lines
+    return [*_headed(rows), *_left_out(len(memory), len(places), "are fullest")]
 
 
 def _headed(rows: list[tuple[str, ...]]) -> list[str]:
     """Return the lines of a table whose first row stands out to the left."""
     lines = aligned(rows)
-    return [lines[0].removeprefix("  ") if len(rows[0]) == 1 else _outdented(lines[0]), *lines[1:]]
-
-
-def _outdented(line: str) -> str:
-    """Move the row's title two places to the left and leave its columns where they are."""
-    title = line.strip().split("  ")[0]
-    return title + line[2 + len(title) :].rjust(len(line) - len(title))
+    title = rows[0][0]
+    return [title + "  " + lines[0][2 + len(title) :], *lines[1:]]
 
 
 def _left_out(every: int, shown: int, which: str) -> list[str]:

@@ -54,7 +54,8 @@ def leave_one_out() -> tuple[LeftOut, ...]:
 def _slope(rows: Sequence[Row], errors: np.ndarray, name: str) -> np.ndarray:
     section, constant = name.split(".")
     value = constant_facts()[section][constant].value
-    return (_errors(rows, {name: value * (1 + STEP)}) - errors) / STEP
+    moved = _errors(rows, {name: value * (1 + STEP)})
+    return np.asarray((moved - errors) / STEP)
 
 
 def _errors(rows: Sequence[Row], constants: Mapping[str, float]) -> np.ndarray:

@@ -62,6 +62,7 @@ class Predictions:
         found: dict[str, Callable[[], float]] = {}
         for accumulation in (3, 8):
             found |= self._trace(accumulation)
+        found |= self._differences()
         found |= self._calls()
         found |= {f"amp.{n}": lambda n=n: on_tile_product(n) for n in (16, 64, 256, 1024)}  # type: ignore[misc]  # a default binds n
         return found | {
@@ -87,6 +88,22 @@ class Predictions:
             for field in fields(PhaseCycles)
         }
         found[f"{prefix}.total"] = lambda: cycles().total
+        return found
+
+    def _differences(self) -> dict[str, Callable[[], float]]:
+        """Return what one further micro-batch takes, and what is left of a call without micro-batches."""
+
+        def of(name: str, accumulation: int) -> float:
+            return float(getattr(self._day03(accumulation=accumulation).cycles[0], name))
+
+        def further(name: str) -> float:
+            return (of(name, 8) - of(name, 3)) / 5
+
+        found: dict[str, Callable[[], float]] = {
+            f"day03.micro_batch.{field.name}": lambda name=field.name: further(name)  # type: ignore[misc]
+            for field in fields(PhaseCycles)
+        }
+        found["day03.update.on_tile_execute"] = lambda: of("on_tile_execute", 3) - 3 * further("on_tile_execute")
         return found
 
     def _calls(self) -> dict[str, Callable[[], float]]:

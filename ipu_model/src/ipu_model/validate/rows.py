@@ -9,7 +9,14 @@ from typing import Any
 from ipu_model.data_files import read_data
 from ipu_model.errors import Error
 
-_PARTS = {"id": str, "what": str, "value": (int, float), "unit": str, "source": str, "wanted": (int, float)}
+_PARTS: dict[str, type | tuple[type, ...]] = {
+    "id": str,
+    "what": str,
+    "value": (int, float),
+    "unit": str,
+    "source": str,
+    "wanted": (int, float),
+}
 
 
 @dataclass(frozen=True)

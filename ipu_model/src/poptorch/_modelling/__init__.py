@@ -1,4 +1,4 @@
-"""What `poptorch` tells the performance model: a compiled program as an `ipu_model.program.Program`, and the answers back.
+"""What `poptorch` tells the performance model (a compiled program as an `ipu_model.program.Program`), and its answers.
 
-Nothing here is imported before a model is compiled, except for the engine options.
+Rooms of the engine are imported when a model is compiled, so that `import poptorch` stays quick.
 """

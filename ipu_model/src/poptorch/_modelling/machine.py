@@ -29,7 +29,7 @@ def machine_for(options: Options, ipus: int, wanted: str | System | None = None)
         Error: no such machine, or it has fewer IPUs.
     """
     if wanted is not None:
-        return _fitting(wanted, ipus, "machine")
+        return _fitting(wanted, ipus, "the argument machine")
     version = _version(options)
     named = os.environ.get(VARIABLE)
     if named and (version is None or _version_of(hardware.chip(named)) == version):

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
+from ipu_model.batching import Batching
 from ipu_model.cost.device import Device
 from ipu_model.errors import Error
 from ipu_model.graph import Graph
@@ -14,7 +16,7 @@ from ipu_model.optimiser.spec import OptimiserSpec
 from ipu_model.program import Execution, Location, Locations, Program, Recomputation
 from poptorch._compilation import batching_of, returns_of
 from poptorch._modelling.machine import machine_for
-from poptorch._placement_rules import is_pipelined, reserved_ipus
+from poptorch._placement_rules import MAX_IPUS, ipus_of_replica, is_pipelined, reserved_ipus
 from poptorch.ops.overlap import INPUT, OUTPUT, overlaps
 from poptorch.options import Options
 from poptorch.strategies import PipelinedExecution, ShardedExecution
@@ -49,14 +51,15 @@ def program_of(
         Error: a machine that is too small or does not exist, or a share of memory that no tile has.
     """
     popart = options._Popart.options
-    processes = max(1, options.Distributed.numProcesses)
-    reserved = reserved_ipus(graph, options) * processes
+    batching, processes = over_processes(batching_of(options), ipus_of_replica(graph))
+    processes *= max(1, options.Distributed.numProcesses)
+    reserved = reserved_ipus(ipus_of_replica(graph) * batching.replicas, options) * processes
     system = machine_for(options, reserved, machine)
     explicit_io = bool(popart.get("useHostCopyOps", True)) and bool(popart.get("enableExplicitMainLoops", True))
     return Program(
         graph=graph,
         training=training,
-        batching=batching_of(options),
+        batching=batching,
         returns=returns_of(options),
         system=system,
         execution=_execution(options),
@@ -74,6 +77,35 @@ def program_of(
         reserved_ipus=reserved if options.auto_round_num_ipus else None,
         name=model_name(options, training),
     )
+
+
+def over_processes(batching: Batching, ipus_per_replica: int) -> tuple[Batching, int]:
+    """Return the batching of one process and the number of processes: the fewest that can have all the replicas.
+
+    Raises:
+        Error: replicas that share their input need more IPUs than one process can have.
+    """
+    for processes in range(1, batching.replicas + 1):
+        replicas = batching.replicas // processes
+        whole = batching.replicas % processes == 0 and replicas % batching.input_group == 0
+        if whole and replicas * ipus_per_replica <= MAX_IPUS:
+            return replace(batching, replicas=replicas), processes
+    raise Error(
+        f"inputReplicaGrouping: {batching.input_group} replicas of {ipus_per_replica} IPUs share their input, and one "
+        f"process has at most {MAX_IPUS} IPUs. Use smaller groups."
+    )
+
+
+def on_machine(program: Program, options: Options, machine: str | System) -> Program:
+    """Return the same program on another machine.
+
+    Raises:
+        Error: there is no such machine, or it is too small.
+    """
+    occupied = program.reserved_ipus or program.ipus_per_replica * program.replicas
+    system = machine_for(options, occupied, machine)
+    settings = replace(program.settings, device=replace(program.settings.device, chip=system.chip))
+    return replace(program, system=system, settings=settings)
 
 
 def model_name(options: Options, training: bool) -> str:

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import json
-import os
 from typing import TYPE_CHECKING
 
-from poptorch._errors import createPoptorchError
 from poptorch._logging import logger
+from poptorch._modelling.engine_options import engine_options_of_environment
 from poptorch.options.structure import OptionsStructure
 
 if TYPE_CHECKING:
@@ -27,7 +25,7 @@ class HostSettings(OptionsStructure):
         return self
 
     def enableProfiling(self, profile_dir: str | None = None) -> Self:
-        """Write a profile report below `profile_dir` (default: the working directory).
+        """Write a report to `<profile_dir>/<model name>/` when a model is compiled (default: in the working directory).
 
         Warns about settings that `POPLAR_ENGINE_OPTIONS` overrides; raises `poptorch.Error` if that variable
         is not a JSON object.
@@ -38,7 +36,7 @@ class HostSettings(OptionsStructure):
             "autoReport.directory": profile_dir or ".",
             "autoReport.all": "true",
         }
-        for name in sorted(profiling.keys() & _engine_options_of_environment().keys()):
+        for name in sorted(profiling.keys() & engine_options_of_environment().keys()):
             logger.warning(
                 "enableProfiling: %s is overridden by environment variable POPLAR_ENGINE_OPTIONS.",
                 name,
@@ -47,7 +45,7 @@ class HostSettings(OptionsStructure):
         return self
 
     def logCycleCount(self, log_cycle_count: bool) -> Self:
-        """Count hardware cycles of each run, for `cycleCount()` and the log."""
+        """Count the (here: modelled) cycles of each run, for `cycleCount()` and the log."""
         self._popart.set("instrumentWithHardwareCycleCounter", log_cycle_count)
         return self
 
@@ -97,16 +95,3 @@ class HostSettings(OptionsStructure):
         """Name the buffers that `copyNamedBuffersToDevice()` may refresh on their own."""
         self._popart.set("updatableNamedBuffers", buffers)
         return self
-
-
-def _engine_options_of_environment() -> dict[str, object]:
-    text = os.environ.get("POPLAR_ENGINE_OPTIONS")
-    if not text:
-        return {}
-    try:
-        options = json.loads(text)
-    except json.JSONDecodeError as error:
-        raise createPoptorchError(f"POPLAR_ENGINE_OPTIONS is not valid JSON: {error}.") from error
-    if not isinstance(options, dict):
-        raise createPoptorchError('POPLAR_ENGINE_OPTIONS must be a JSON object, for example {"autoReport.all":"true"}.')
-    return options

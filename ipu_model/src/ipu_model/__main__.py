@@ -1,0 +1,10 @@
+"""`python -m ipu_model`."""
+
+from __future__ import annotations
+
+import sys
+
+from ipu_model.command_line import main
+
+if __name__ == "__main__":
+    sys.exit(main())

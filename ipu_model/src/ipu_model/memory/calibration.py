@@ -1,0 +1,32 @@
+"""The constants of the memory model that no document gives directly: section `memory` of `data/calibration.toml`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ipu_model.constants import require_finite, values
+
+
+@dataclass(frozen=True)
+class Constants:
+    """One attribute for each entry of the section `memory` of `data/calibration.toml`, which explains them.
+
+    Raises:
+        Error: a negative or infinite number.
+    """
+
+    exchange_code_bytes_per_phase: float
+    control_code_bytes_per_compute_set: float
+    vertex_state_bytes_per_compute_set: float
+    vertex_code_bytes_per_kind: float
+    host_exchange_bytes_per_tensor: float
+    global_exchange_bytes_per_transfer: float
+    uncertainty: float
+
+    def __post_init__(self) -> None:
+        require_finite(self)
+
+
+def calibrated() -> Constants:
+    """Return the constants of `data/calibration.toml`."""
+    return values("memory", Constants)

@@ -1,0 +1,84 @@
+"""Whether a program fits into its tiles: yes, no, or too close to call."""
+
+from __future__ import annotations
+
+from enum import Enum
+
+from ipu_model.errors import Error
+from ipu_model.memory.calibration import calibrated
+from ipu_model.memory.remedies import remedies
+from ipu_model.profiling.data import IpuMemory, Memory
+from ipu_model.program import Program
+
+ERROR_TYPE = "poplar_graph_memory_allocation_error"
+"""The class of Poplar's exception as PopTorch names it (guide 6.1: always at compile time)."""
+
+_CATEGORIES_NAMED = 5
+
+
+class Verdict(str, Enum):
+    """What the model says about fitting; `CLOSE` is within the uncertainty of the model."""
+
+    FITS = "fits"
+    CLOSE = "too close to call"
+    DOES_NOT_FIT = "does not fit"
+
+
+def verdict_on(memory: Memory) -> Verdict:
+    """Return whether the fullest tile holds its data, with the uncertainty of `data/calibration.toml`."""
+    band = calibrated().uncertainty
+    share = memory.max_tile_bytes / memory.tile_bytes
+    if share > 1.0 + band:
+        return Verdict.DOES_NOT_FIT
+    return Verdict.CLOSE if share > 1.0 - band else Verdict.FITS
+
+
+def out_of_memory(memory: Memory, program: Program) -> Error | None:
+    """Return the error of compiling a program that clearly does not fit; `None` for all others.
+
+    It names the fullest tile with the bytes wanted and there, what weighs most, and what usually helps.
+    """
+    if verdict_on(memory) is not Verdict.DOES_NOT_FIT:
+        return None
+    worst = _worst(memory)
+    over = sum(tile > memory.tile_bytes for each in memory for tile in each.tiles)
+    text = (
+        f"Memory allocation error: out of memory on tile {worst.fullest_tile} of IPU {worst.ipu}: "
+        f"{worst.max_tile_bytes:,.0f} bytes used but tiles only have {memory.tile_bytes:,} bytes of memory "
+        f"(modelled, {_band()}; {_tiles(over)} over). {_largest(worst)} {_advice(memory, program)}"
+    )
+    return Error(text, type=ERROR_TYPE)
+
+
+def note_on_memory(memory: Memory, program: Program) -> str | None:
+    """Return a warning if the model cannot tell whether a program fits; `None` if it can."""
+    if verdict_on(memory) is not Verdict.CLOSE:
+        return None
+    worst = _worst(memory)
+    return (
+        f"Memory is too close to call: tile {worst.fullest_tile} of IPU {worst.ipu} holds "
+        f"{worst.max_tile_bytes:,.0f} of {memory.tile_bytes:,} bytes (modelled, {_band()}), so a device may run "
+        f"out of memory. {_largest(worst)} {_advice(memory, program)}"
+    )
+
+
+def _worst(memory: Memory) -> IpuMemory:
+    return max(memory, key=lambda each: each.max_tile_bytes)
+
+
+def _band() -> str:
+    return f"±{calibrated().uncertainty:.0%}"
+
+
+def _tiles(count: int) -> str:
+    return "1 tile is" if count == 1 else f"{count:,} tiles are"
+
+
+def _largest(memory: IpuMemory) -> str:
+    largest = sorted(memory.categories, key=lambda each: -each.bytes_on_fullest_tile)[:_CATEGORIES_NAMED]
+    named = ", ".join(f"{each.name} {each.bytes_on_fullest_tile:,.0f}" for each in largest)
+    return f"Most of that tile's bytes: {named}."
+
+
+def _advice(memory: Memory, program: Program) -> str:
+    return f"What usually helps: {'; '.join(remedies(memory, program))}."

@@ -1,0 +1,154 @@
+"""Two profiles side by side: what changed, by how much, and one line that says it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from ipu_model.profiling.data import Profile
+from ipu_model.report import markup
+from ipu_model.report.breakdown import PHASE_NAMES, categories
+from ipu_model.report.layout import aligned
+from ipu_model.report.quantities import change, duration, percent, plain, short, whole
+
+NAMES = ("before", "after")
+_CLOSE = 0.005
+_WIDEST_CELL = 40
+Row = tuple[str, str, str, str]
+
+
+@dataclass(frozen=True)
+class Part:
+    """A part of a comparison: a title, and rows of a name, both values and the change."""
+
+    title: str
+    rows: tuple[Row, ...]
+
+
+def compare(before: Profile, after: Profile, names: Sequence[str] = NAMES) -> str:
+    """Return two profiles as a table of plain text that ends in a conclusion; all numbers are modelled."""
+    every = parts(before, after)
+    head = ("modelled", *names, "change")
+    rows = [head, *(row for part in every for row in part.rows)]
+    lines = aligned([[_cut(plain(cell)) for cell in row] for row in rows])
+    text = [plain(f"{names[0]}: {_title(before)}"), plain(f"{names[1]}: {_title(after)}"), "", lines.pop(0)]
+    for part in every:
+        text += [part.title, *lines[: len(part.rows)]]
+        lines = lines[len(part.rows) :]
+    return "\n".join([*text, "", plain(conclusion(before, after, names))]) + "\n"
+
+
+def compare_html(before: Profile, after: Profile, names: Sequence[str] = NAMES) -> str:
+    """Return the same comparison as one page that needs nothing else."""
+    title = f"{before.name}: {names[0]} and {names[1]}"
+    lists = markup.items(
+        markup.text(f"{name}: {_title(profile)}") for name, profile in zip(names, (before, after), strict=True)
+    )
+    tables = [markup.table((part.title, *names, "change"), part.rows, part.title) for part in parts(before, after)]
+    body = [
+        f"<header><h1>{markup.text(title)}</h1>{lists}</header>\n<main>",
+        markup.paragraph(conclusion(before, after, names), "note"),
+        *tables,
+        "</main>",
+    ]
+    return markup.page(f"{title} (modelled)", "\n".join(body))
+
+
+def parts(before: Profile, after: Profile) -> tuple[Part, ...]:
+    """Return the parts of a comparison; options only where they differ."""
+    found = (
+        Part("throughput", tuple(_throughput(before, after))),
+        Part("cycles of one call, the IPU that computes most", tuple(_phases(before, after))),
+        Part("bytes of the fullest tile", tuple(_memory(before, after))),
+        Part("options that differ", tuple(_options(before, after))),
+    )
+    return tuple(part for part in found if part.rows)
+
+
+def conclusion(before: Profile, after: Profile, names: Sequence[str] = NAMES) -> str:
+    """Return one sentence: how much faster, whether both fit, and what limits."""
+    factor = after.samples_per_second / before.samples_per_second
+    if abs(factor - 1) < _CLOSE:
+        speed = f"{names[1]} is as fast as {names[0]}"
+    elif factor > 1:
+        speed = f"{names[1]} is {factor:.2f} x as fast as {names[0]}"
+    else:
+        speed = f"{names[1]} takes {1 / factor:.2f} x the time of {names[0]} for a sample"
+    if before.fits and after.fits:
+        memory = "both fit"
+    elif before.fits or after.fits:
+        memory = f"only {names[0] if before.fits else names[1]} fits"
+    else:
+        memory = "neither fits"
+    same = before.limited_by == after.limited_by
+    limits = (
+        f"still limited by: {after.limited_by}" if same else f"limited by: {before.limited_by}, then {after.limited_by}"
+    )
+    return f"Modelled end to end, {speed}; {memory}; {limits}."
+
+
+def _cut(cell: str) -> str:
+    return cell if len(cell) <= _WIDEST_CELL else f"{cell[: _WIDEST_CELL - 3]}..."
+
+
+def _title(profile: Profile) -> str:
+    return f"{profile.name} on {profile.machine}"
+
+
+def _throughput(before: Profile, after: Profile) -> Iterator[Row]:
+    yield _rates("samples/s end to end", before.samples_per_second, after.samples_per_second)
+    yield _rates("samples/s device alone", before.device_samples_per_second, after.device_samples_per_second)
+    yield _plain("samples a call", whole(before.samples_per_call), whole(after.samples_per_call))
+    for name, attribute in (
+        ("time of a call", "call_seconds"), ("device time", "device_seconds_per_call"),
+        ("host time", "host_seconds_per_call"),
+    ):  # fmt: skip
+        values = getattr(before, attribute), getattr(after, attribute)
+        yield (name, duration(values[0]), duration(values[1]), change(*values))
+    for share in dict.fromkeys((*before.shares, *after.shares)):
+        values = before.shares.get(share, 0.0), after.shares.get(share, 0.0)
+        yield (
+            f"share of {share}",
+            percent(values[0]),
+            percent(values[1]),
+            f"{100 * (values[1] - values[0]):+.1f} points",
+        )
+    yield _plain("limited by", before.limited_by, after.limited_by)
+
+
+def _phases(before: Profile, after: Profile) -> Iterator[Row]:
+    most = [max(profile.cycles, key=lambda cycles: cycles.on_tile_execute) for profile in (before, after)]
+    for field, name in PHASE_NAMES.items():
+        values = getattr(most[0], field), getattr(most[1], field)
+        if any(values):
+            yield (name, whole(values[0]), whole(values[1]), change(*values))
+
+
+def _memory(before: Profile, after: Profile) -> Iterator[Row]:
+    held = [{each.name: max(each.bytes_on_fullest_tile) for each in categories(profile)} for profile in (before, after)]
+    for name in dict.fromkeys((*held[0], *held[1])):
+        values = held[0].get(name, 0.0), held[1].get(name, 0.0)
+        yield (name, whole(values[0]), whole(values[1]), change(*values))
+    full = before.memory.max_tile_bytes, after.memory.max_tile_bytes
+    yield ("fullest tile", whole(full[0]), whole(full[1]), change(*full))
+    yield _plain("verdict", *("fits" if profile.fits else "does not fit" for profile in (before, after)))
+
+
+def _options(before: Profile, after: Profile) -> Iterator[Row]:
+    yield from _differing("machine", str(before.machine), str(after.machine))
+    yield from _differing("IPUs a replica", str(len(before.cycles)), str(len(after.cycles)))
+    for name in dict.fromkeys((*before.options, *after.options)):
+        yield from _differing(name, str(before.options.get(name, "-")), str(after.options.get(name, "-")))
+
+
+def _differing(name: str, before: str, after: str) -> Iterator[Row]:
+    if before != after:
+        yield (name, before, after, "")
+
+
+def _rates(name: str, before: float, after: float) -> Row:
+    return (name, short(before), short(after), change(before, after))
+
+
+def _plain(name: str, before: str, after: str) -> Row:
+    return (name, before, after, "same" if before == after else "")

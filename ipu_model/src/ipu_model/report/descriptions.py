@@ -1,0 +1,101 @@
+"""What each figure shows, in words: its alternative text and caption. Needs no matplotlib."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from ipu_model.profiling.data import Profile
+from ipu_model.report.breakdown import categories, compute_share, fullest_ipus, phases
+from ipu_model.report.findings import first_iteration, verdict
+from ipu_model.report.quantities import duration, percent, size, whole
+from ipu_model.report.rows import DEVICE_WORKS, device_rows, host_rows
+
+_MOST_NAMED = 4
+
+
+def timeline(profile: Profile) -> str:
+    """Describe the timeline of the device."""
+    rows = device_rows(profile.timeline)
+    seconds = profile.device_seconds_per_call
+    busy = [f"{row.name} works {percent(row.busy_seconds / seconds)} of it" for row in rows[:_MOST_NAMED]]
+    repeats = any(span.repeats > 1 for row in rows for span in row.spans)
+    return _sentences(
+        f"What the device does in one call of {duration(seconds)}: {_listed(busy, len(rows))}",
+        "Bars with a break stand for several equal stretches, one after another" if repeats else "",
+    )
+
+
+def iteration(profile: Profile) -> str:
+    """Describe the timeline of the first device iteration."""
+    window = first_iteration(profile) or (0.0, profile.device_seconds_per_call)
+    return _sentences(f"The same for the first {duration(window[1])}: one device iteration, on average")
+
+
+def host_device(profile: Profile) -> str:
+    """Describe when host and device work."""
+    words = {"load": "loading", "call": "a call on the host", DEVICE_WORKS: "the device's work"}
+    parts = [
+        f"{words.get(span.kind, span.kind)} from {duration(span.start)} to {duration(span.end)}"
+        for row in host_rows(profile.timeline)
+        for span in row.spans
+    ]
+    return _sentences(
+        f"Host and device in one call: {_listed(parts[:_MOST_NAMED], len(parts))}",
+        f"The next call starts {duration(profile.call_seconds)} after this one",
+    )
+
+
+def memory_per_tile(profile: Profile) -> str:
+    """Describe how full the tiles are."""
+    parts = []
+    for place in fullest_ipus(profile, _MOST_NAMED):
+        memory = profile.memory[place]
+        mean = memory.total_bytes / max(1, len(memory.tiles))
+        parts.append(f"IPU {memory.ipu} up to {whole(memory.max_tile_bytes)} bytes, {whole(mean)} on average")
+    return _sentences(f"Memory of each tile: {_listed(parts, len(profile.memory))}", f"The program {verdict(profile)}")
+
+
+def memory_categories(profile: Profile) -> str:
+    """Describe what fills the fullest tiles."""
+    largest = [
+        f"{each.name} with up to {whole(max(each.bytes_on_fullest_tile))} bytes" for each in categories(profile)[:3]
+    ]
+    return _sentences(f"What the fullest tile of each IPU holds; the most is {', then '.join(largest) or 'nothing'}")
+
+
+def liveness(profile: Profile) -> str:
+    """Describe the peaks of liveness."""
+    parts = []
+    for place in fullest_ipus(profile, _MOST_NAMED):
+        memory = profile.memory[place]
+        if memory.liveness:
+            peak = max(memory.liveness, key=lambda step: step.bytes_on_tile)
+            room = profile.memory.tile_bytes - memory.always_live_bytes
+            parts.append(
+                f"IPU {memory.ipu} at most {size(peak.bytes_on_tile)} at {peak.node} ({peak.phase}), "
+                f"with room for {size(room)}"
+            )
+    return _sentences(
+        f"Bytes of the fullest tile besides what is always live, op by op: {_listed(parts, len(profile.memory))}"
+    )
+
+
+def cycles(profile: Profile) -> str:
+    """Describe where cycles go."""
+    shares = [f"{percent(compute_share(each))} on IPU {ipu}" for ipu, each in enumerate(profile.cycles[:_MOST_NAMED])]
+    waits = max(phases(profile)[1:], key=lambda phase: sum(phase.cycles))
+    return _sentences(
+        f"OnTileExecute takes {_listed(shares, len(profile.cycles))} of the cycles of one call",
+        f"Of all else, {waits.name} takes most",
+    )
+
+
+def _listed(parts: Iterable[str], every: int) -> str:
+    """Join parts, and say so if they are not all."""
+    named = list(parts)
+    more = f", and {every - len(named)} more" if every > len(named) > 0 else ""
+    return (", ".join(named) or "nothing is known") + more
+
+
+def _sentences(*sentences: str) -> str:
+    return " ".join(f"{sentence}." for sentence in sentences if sentence)

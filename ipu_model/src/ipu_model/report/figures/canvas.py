@@ -1,0 +1,91 @@
+"""What every figure is drawn on, and how one becomes a picture."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterable
+from typing import Any
+
+import matplotlib
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.patches import Patch, Rectangle
+
+from ipu_model.report.style import DOTS_PER_INCH, GREY, INK, STYLE, WIDTH_INCHES, Look
+
+PLOT_POINTS = (WIDTH_INCHES - 1.2) * 72
+"""About how many points an axis is wide, for deciding whether a text has room."""
+CHARACTER_POINTS = 4.9
+"""About how wide a character of the small size is."""
+SMALL = 8
+_KEYS_A_ROW = 5
+_NOTE_SHARE = 0.11  # of the height of axes, for a line of text above a point
+
+
+def style() -> Any:
+    """Return a context in which matplotlib draws in the style of the figures; the caller's own comes back after."""
+    return matplotlib.rc_context(STYLE)
+
+
+def new_figure(height: float) -> Figure:
+    """Return an empty figure, `height` inches high."""
+    return Figure(figsize=(WIDTH_INCHES, height), layout="constrained")
+
+
+def png(figure: Figure) -> bytes:
+    """Return the figure as a PNG."""
+    with style():
+        buffer = io.BytesIO()
+        figure.savefig(buffer, format="png", dpi=DOTS_PER_INCH, bbox_inches="tight")
+    return buffer.getvalue()
+
+
+def area(look: Look, line: float = 0.6) -> dict[str, Any]:
+    """Return the settings of a patch that is filled like this."""
+    return {"facecolor": look.face, "edgecolor": look.edge, "hatch": look.hatch, "linewidth": line}
+
+
+def key(name: str, look: Look) -> Patch:
+    """Return an entry of the legend."""
+    return Rectangle((0.0, 0.0), 1, 1, label=name, **{**area(look), "edgecolor": look.edge if look.hatch else INK})
+
+
+def legend_below(figure: Figure, keys: Iterable[Any], columns: int = _KEYS_A_ROW) -> None:
+    """Put a legend below everything else."""
+    entries = list(keys)
+    if entries:
+        rows = -(-len(entries) // columns)
+        even = -(-len(entries) // rows)
+        figure.legend(handles=entries, loc="outside lower center", ncol=even, frameon=False, fontsize=9)
+
+
+def only_grid(axes: Axes, axis: Any) -> None:
+    """Draw light lines across the axes, behind everything."""
+    axes.grid(axis=axis, color=GREY)
+    axes.set_axisbelow(True)
+
+
+def without_marks(axes: Axes, sides: Iterable[str]) -> None:
+    """Take away spines on these sides, and the little lines at all ticks."""
+    axes.tick_params(length=0)
+    for side in sides:
+        axes.spines[side].set_visible(False)
+
+
+def note_point(axes: Axes, point: tuple[float, float], text: str, line: float) -> None:
+    """Write `text` beside and above a point, clear of the horizontal line at `line`."""
+    left, right = axes.get_xlim()
+    low, high = axes.get_ylim()
+    at = line if point[1] <= line < point[1] + _NOTE_SHARE * (high - low) else point[1]
+    goes_right = point[0] < left + 0.62 * (right - left)
+    axes.annotate(
+        text, (point[0], at), (8 if goes_right else -8, 3), textcoords="offset points",
+        ha="left" if goes_right else "right", va="bottom", fontsize=9,
+    )  # fmt: skip
+
+
+def nothing_here(axes: Axes, text: str) -> None:
+    """Say in the middle of empty axes why they are empty."""
+    axes.text(0.5, 0.5, text, transform=axes.transAxes, ha="center", va="center", color=INK)
+    axes.set_xticks([])
+    axes.set_yticks([])

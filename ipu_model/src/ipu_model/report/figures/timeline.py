@@ -1,0 +1,158 @@
+"""What runs when: the pipeline on the IPUs, and the host beside the device."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from matplotlib.axes import Axes
+from matplotlib.collections import PatchCollection
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.patches import Rectangle
+
+from ipu_model.profiling.data import SPAN_KINDS, Profile, Span
+from ipu_model.report.figures.canvas import (
+    CHARACTER_POINTS,
+    PLOT_POINTS,
+    SMALL,
+    area,
+    key,
+    legend_below,
+    new_figure,
+    nothing_here,
+    style,
+    without_marks,
+)
+from ipu_model.report.quantities import duration, time_unit
+from ipu_model.report.rows import DEVICE_WORKS, HOST_KINDS, Row, device_rows, host_rows
+from ipu_model.report.style import INK, OTHER_LOOK, SPAN_LOOKS
+
+_REPEATS = "×n: n of them, drawn as one"
+_HALF_ROW = 0.4
+_ROW_INCHES = 0.46
+_LETTERS = {"forward": "F", "recompute": "R", "backward": "B", "update": "update"}
+_HOST_NAMES = {"load": "loads samples", "call": "in a call", DEVICE_WORKS: "works"}
+_MOST_VECTOR_BARS = 2000
+_NARROW_POINTS = 3.0
+_AFTER_CALL = 0.12
+_BREAK_POINTS = 3.0
+
+
+def timeline_figure(profile: Profile, window: tuple[float, float] | None = None) -> Figure:
+    """Return what each IPU does during one call: a row each, a colour and hatching for each kind of work.
+
+    `window` is the part of the call to show, in seconds since the device began; all of it by default. Stretches
+    that stand for n equal ones carry a break and "×n".
+    """
+    rows = device_rows(profile.timeline)
+    begin, end = window or (0.0, _end(rows))
+    kinds = {span.kind: span.kind for row in rows for span in row.spans}
+    part = "one call" if window is None else "a part of one call"
+    with style():
+        figure = _gantt(rows, (begin, end), kinds, "time since the device began")
+        (axes,) = figure.axes
+        axes.set_title(f"{profile.name}: what the IPUs do in {part} ({duration(end - begin)}, modelled)")
+    return figure
+
+
+def host_device_figure(profile: Profile) -> Figure:
+    """Return when the host loads, when it is in a call, and when the device works; a line ends the call."""
+    rows = host_rows(profile.timeline)
+    kinds = {span.kind: _HOST_NAMES.get(span.kind, span.kind) for row in rows for span in row.spans}
+    end = max(_end(rows), profile.call_seconds) * (1 + _AFTER_CALL)
+    with style():
+        figure = _gantt(rows, (0.0, end), kinds, "time")
+        (axes,) = figure.axes
+        at = profile.call_seconds * time_unit(end)[1]
+        axes.axvline(at, color=INK, linestyle="--", linewidth=1.2)
+        axes.annotate("next call", (at, len(rows) - 0.5), (4, 2), textcoords="offset points", fontsize=9)
+        axes.set_title(f"{profile.name}: host and device, a call every {duration(profile.call_seconds)} (modelled)")
+    return figure
+
+
+def _end(rows: Iterable[Row]) -> float:
+    return max((row.spans[-1].end for row in rows if row.spans), default=0.0)
+
+
+def _gantt(rows: Sequence[Row], window: tuple[float, float], kinds: Mapping[str, str], time: str) -> Figure:
+    """Draw rows of spans; `kinds` gives the kinds that occur their names in the legend."""
+    figure = new_figure(1.5 + _ROW_INCHES * max(1, len(rows)))
+    axes = figure.add_subplot()
+    begin, end = window
+    if not rows or end <= begin:
+        nothing_here(axes, "nothing was scheduled")
+        return figure
+    unit, factor = time_unit(end)
+    points = PLOT_POINTS / (end - begin)
+    shown = [Row(row.name, tuple(s for s in row.spans if s.end > begin and s.start < end)) for row in rows]
+    for place, row in enumerate(shown):
+        _draw_row(axes, row, place, factor, points, rasterized=sum(map(len, (r.spans for r in shown))))
+    axes.set_xlim(begin * factor, end * factor)
+    axes.set_ylim(len(rows) - 0.45, -0.55)
+    axes.set_yticks(range(len(rows)), [row.name for row in rows])
+    axes.set_xlabel(f"{time} ({unit})")
+    without_marks(axes, ("left",))
+    axes.tick_params(axis="x", length=3)
+    order = [kind for kind in SPAN_KINDS if kind in kinds] + sorted(set(kinds) - set(SPAN_KINDS))
+    keys: list[Any] = [key(kinds[kind], SPAN_LOOKS.get(kind, OTHER_LOOK)) for kind in order]
+    if any(span.repeats > 1 for row in shown for span in row.spans):
+        keys.append(Line2D([], [], color=INK, linestyle="none", marker="$//$", markersize=8, label=_REPEATS))
+    legend_below(figure, keys)
+    return figure
+
+
+def _draw_row(axes: Axes, row: Row, place: int, factor: float, points: float, rasterized: int) -> None:
+    """Draw the spans of one row; a second is `factor` units and `points` points long."""
+    by_kind: dict[tuple[str, bool], list[Rectangle]] = {}
+    for span in row.spans:
+        corner = (span.start * factor, place - _HALF_ROW)
+        narrow = span.seconds * points < _NARROW_POINTS
+        bar = Rectangle(corner, span.seconds * factor, 2 * _HALF_ROW)
+        by_kind.setdefault((span.kind, narrow), []).append(bar)
+        _write_on(axes, span, place, factor, points)
+    for (kind, narrow), bars in by_kind.items():
+        look = SPAN_LOOKS.get(kind, OTHER_LOOK)
+        bars_together = PatchCollection(bars, **area(look, 0.0 if narrow else 0.6))
+        # Thousands of vector shapes would make a page slow; as a picture they cost the same as ten.
+        bars_together.set_rasterized(rasterized > _MOST_VECTOR_BARS)
+        axes.add_collection(bars_together, autolim=False)
+
+
+def _write_on(axes: Axes, span: Span, place: int, factor: float, points: float) -> None:
+    """Write what a span is onto it, if there is room, and mark one that stands for several."""
+    look = SPAN_LOOKS.get(span.kind, OTHER_LOOK)
+    width = span.seconds * points
+    middle = (span.start + span.seconds / 2) * factor
+    text = _words_on(span)
+    if span.repeats > 1 and width > 4 * _BREAK_POINTS:
+        _draw_break(axes, span.end * factor, place, factor / points)
+        middle -= 2 * _BREAK_POINTS * factor / points
+        width -= 4 * _BREAK_POINTS
+    if text and (len(text) + 0.3) * CHARACTER_POINTS < width:
+        box = {"facecolor": look.face, "edgecolor": "none", "pad": 1.2} if look.hatch else None
+        axes.text(
+            middle, place, text, ha="center", va="center", fontsize=SMALL, color=look.text, bbox=box, clip_on=True,
+            zorder=5,
+        )  # fmt: skip
+
+
+def _words_on(span: Span) -> str:
+    """Return a letter with the number of the micro-batch, how many stretches it stands for, or how long it takes."""
+    if span.kind in (*HOST_KINDS, DEVICE_WORKS):
+        return duration(span.seconds)
+    letter = _LETTERS.get(span.kind, "")
+    if span.repeats > 1:
+        return "" if span.kind == "wait" else f"{letter} ×{span.repeats}".strip()
+    return f"{letter}{span.micro_batch + 1}" if span.micro_batch is not None and len(letter) == 1 else letter
+
+
+def _draw_break(axes: Axes, end: float, place: int, point: float) -> None:
+    """Cut a bar twice near its end, as where a drawing leaves something out; `point` is how long a point is."""
+    for points in (2, 4):
+        at = end - points * _BREAK_POINTS * point
+        slant = 1.2 * point
+        axes.plot(
+            [at - slant, at + slant], [place + _HALF_ROW, place - _HALF_ROW],
+            color="white", linewidth=1.4, solid_capstyle="butt", zorder=4,
+        )  # fmt: skip

@@ -1,0 +1,75 @@
+"""The schedule of a program: its work, its order, and what it runs on."""
+
+from __future__ import annotations
+
+from ipu_model.batching import Keep
+from ipu_model.graph import Phase
+from ipu_model.lower import Lowered
+from ipu_model.program import Program
+from ipu_model.recompute import Kept
+from ipu_model.schedule.constants import pipeline_constants
+from ipu_model.schedule.plan import Shape
+from ipu_model.schedule.result import Schedule
+from ipu_model.schedule.run import run
+from ipu_model.schedule.streams import host_link
+from ipu_model.schedule.timing import Conditions
+from ipu_model.schedule.work import workload_of
+from ipu_model.stages import Stages
+
+
+def schedule_of(program: Program, lowered: Lowered, stages: Stages, kept: Kept) -> Schedule:
+    """Return the schedule of one call of a program, all times in tile-clock cycles.
+
+    `lowered` are the costs of its ops, `stages` its stages, `kept` what its backward pass finds and what runs
+    again (`kept_for_backward`). Sources of the formulas: hardware reference, sections D and E.
+
+    Raises:
+        Error: no tiles are left beside the I/O tiles, or tensors off chip where there is no streaming memory.
+    """
+    workload = workload_of(program, lowered, stages, kept)
+    return run(workload, shape_of(program, stages), conditions_of(program), executions_of(program, kept))
+
+
+def shape_of(program: Program, stages: Stages) -> Shape:
+    """Return the order of passes of a program; inference has no updates that would end a pipeline."""
+    batching = program.batching
+    return Shape(
+        stages=len(stages),
+        micro_batches=batching.accumulation if program.training else batching.steps,
+        updates=batching.device_iterations if program.training else 1,
+        training=program.training,
+        execution=program.execution,
+        overlaps=program.io_tiles > 0 and (program.overlaps_input or program.overlaps_output),
+    )
+
+
+def conditions_of(program: Program) -> Conditions:
+    """Return what a program's machine and options say about the time of transfers."""
+    system, batching = program.system, program.batching
+    returns = program.returns
+    every = returns.keep is Keep.ALL or (returns.keep is Keep.EVERY_N and returns.period == 1)
+    # Sums stay on the device until the call ends.
+    count = 1 if returns.keep is Keep.SUM else returns.multiplier(batching) // batching.replicas
+    return Conditions(
+        host=host_link(program),
+        copy_bytes_per_second=system.link_bytes_per_second * pipeline_constants().copy_link_share,
+        sync_cycles=float(system.chip.global_sync_cycles),
+        clock_hz=system.chip.clock_hz,
+        returns_all=every,
+        returned=count,
+        sends_inputs=not program.synthetic_data,
+        sends_outputs=not program.synthetic_data,
+        prefetch_depth=program.prefetch_depth,
+        overlaps_input=program.overlaps_input,
+        overlaps_output=program.overlaps_output,
+    )
+
+
+def executions_of(program: Program, kept: Kept) -> dict[str, int]:
+    """Return how often each op runs in one call, by node name: once for a micro-batch, twice where it is recomputed."""
+    steps = program.batching.steps
+    return {
+        node.name: steps * (1 + (node.meta["phase"] is Phase.FORWARD and node.name in kept.again))
+        for node in program.graph.ops.nodes
+        if node.op == "call_function" and "phase" in node.meta
+    }

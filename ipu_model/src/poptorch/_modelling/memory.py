@@ -1,0 +1,37 @@
+"""Whether a compiled program fits into the tiles' memory."""
+
+from __future__ import annotations
+
+import logging
+
+from ipu_model.costed import lowered
+from ipu_model.errors import Error
+from ipu_model.memory import memory_of
+from ipu_model.memory.verdict import note_on_memory, out_of_memory
+from ipu_model.program import Program
+from ipu_model.recompute import kept_for_backward
+from ipu_model.stages import stages_of
+
+_ALL_THE_SAME = (
+    "poptorch.Options().enableProfiling(folder) compiles the program all the same and leaves a report of its memory."
+)
+_logger = logging.getLogger("poptorch::python")
+
+
+def check_memory(program: Program, *, allowed: bool) -> None:
+    """Refuse a program that clearly does not fit, unless running out of memory is `allowed`; warn of a close call.
+
+    Raises:
+        Error: names the fullest tile, what it holds and what usually helps; or hints that no device can follow.
+    """
+    stages = stages_of(program.graph)
+    costs = lowered(program.graph, program.settings)
+    memory = memory_of(program, costs, stages, kept_for_backward(program, stages))
+    error = out_of_memory(memory, program)
+    if error is not None and not allowed:
+        raise Error(f"{error.message} {_ALL_THE_SAME}", type=error.type)
+    if error is not None:
+        _logger.warning("%s debug.allowOutOfMemory is on, so compilation goes on; a device could not.", error.message)
+    note = note_on_memory(memory, program)
+    if note is not None:
+        _logger.warning("%s", note)

@@ -1,0 +1,78 @@
+"""What the tests of memory share: small programs, some of them pipelines, and their modelled memory."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from lowering_support import Trained
+from published_programs import begin_block
+from torch import Tensor, nn
+from tracing_support import traced
+
+from ipu_model.batching import Batching
+from ipu_model.graph import Graph
+from ipu_model.lower import lower
+from ipu_model.memory import memory_of
+from ipu_model.optimiser import Hyper, OptimiserSpec
+from ipu_model.profiling.data import IpuMemory, Memory
+from ipu_model.program import Program, Recomputation
+from ipu_model.recompute import kept_for_backward
+from ipu_model.stages import stages_of
+
+HALF, FLOAT = torch.float16, torch.float32
+PLAIN_SGD = OptimiserSpec("SGD1", Hyper(lr=0.1))
+
+
+def adamw(dtype: torch.dtype) -> OptimiserSpec:
+    """Return AdamW with accumulators and first moments of that type."""
+    return OptimiserSpec("ADAMW", Hyper(lr=1e-3, weight_decay=0.01), accum_dtype=dtype, first_dtype=dtype)
+
+
+def program_of(graph: Graph, *, accumulation: int = 4, replicas: int = 1, **options: Any) -> Program:
+    """Return a training program with plain SGD; `options` are fields of `Program`."""
+    settings: dict[str, Any] = {"training": True, "optimiser": PLAIN_SGD, **options}
+    return Program(graph, batching=Batching(accumulation=accumulation, replicas=replicas), **settings)
+
+
+def memory_of_program(program: Program) -> Memory:
+    """Return the modelled memory of `program`."""
+    stages = stages_of(program.graph)
+    costs = lower(program.graph, program.settings)
+    return memory_of(program, costs, stages, kept_for_backward(program, stages))
+
+
+def memory_for(graph: Graph, **options: Any) -> Memory:
+    """Return the modelled memory of a training program of `graph`."""
+    return memory_of_program(program_of(graph, **options))
+
+
+def total(memory: IpuMemory, *names: str) -> float:
+    """Return the bytes of categories on all tiles together."""
+    return sum(category.total_bytes for category in memory.categories if category.name in names)
+
+
+def on_fullest(memory: IpuMemory, *names: str) -> float:
+    """Return the bytes of categories on the fullest tile."""
+    return sum(memory.bytes_by_category.get(name, 0.0) for name in names)
+
+
+def graph_of(module: nn.Module, *inputs: Tensor) -> Graph:
+    """Capture a module with the sum of its output as loss."""
+    return traced(Trained(module), *inputs)
+
+
+def linear(ins: int, outs: int, *, batch: int = 8, dtype: torch.dtype = FLOAT) -> Graph:
+    """Capture one layer without bias: a single weight of `ins` x `outs`."""
+    return graph_of(nn.Linear(ins, outs, bias=False).to(dtype), torch.zeros(batch, ins, dtype=dtype))
+
+
+def squares(depth: int, *, width: int = 256, batch: int = 64, dtype: torch.dtype = FLOAT, ipus: int = 1) -> Graph:
+    """Capture `depth` equal layers with rectifiers, cut into equal stages on `ipus`."""
+    layers = [nn.Sequential(nn.Linear(width, width, bias=False), nn.ReLU(inplace=True)) for _ in range(depth)]
+    for ipu in range(1, ipus):
+        begin_block(layers[ipu * depth // ipus], ipu)
+    return graph_of(nn.Sequential(*layers).to(dtype), torch.zeros(batch, width, dtype=dtype))
+
+
+RECOMPUTING = Recomputation.PIPELINE

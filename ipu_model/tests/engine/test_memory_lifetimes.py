@@ -1,0 +1,174 @@
+"""From when until when tensors are in memory: the rules of liveness, and of running ops again."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from memory_support import FLOAT, graph_of, memory_for, squares, total
+from published_programs import begin_block
+from torch import Tensor, nn
+from tracing_support import traced
+
+from ipu_model import tracing
+from ipu_model.graph import Graph
+from ipu_model.profiling.data import IpuMemory, LivenessStep
+from ipu_model.program import Execution, Recomputation
+
+WIDTH, BATCH, TILES = 128, 4096, 1472  # weights are small beside activations
+ON_TILE = WIDTH * BATCH * 4 / TILES  # bytes of one activation on a tile, spread evenly
+
+
+def data(step: LivenessStep) -> float:
+    """Return how many activations' worth of tensors are live, temporary data left out."""
+    return (step.bytes_on_tile - step.temporary_bytes) / ON_TILE
+
+
+def phases(memory: IpuMemory, phase: str) -> list[float]:
+    return [data(step) for step in memory.liveness if step.phase == phase]
+
+
+class TestHill:
+    """Training climbs during the forward pass, is highest where it ends, and falls during the backward pass."""
+
+    DEPTH = 6
+
+    @pytest.fixture(scope="class")
+    def memory(self) -> IpuMemory:
+        return memory_for(squares(self.DEPTH, width=WIDTH, batch=BATCH))[0]
+
+    def test_forward_climbs(self, memory: IpuMemory) -> None:
+        """The input and one result of each layer: rectifiers work in place."""
+        forward = [data(step) for step in memory.liveness if step.node.startswith("relu")]
+        assert forward == pytest.approx([layer + 2 for layer in range(self.DEPTH)], rel=0.05)
+
+    def test_backward_falls(self, memory: IpuMemory) -> None:
+        backward = [data(step) for step in memory.liveness if step.node.startswith("threshold_backward")]
+        assert backward[1:] == sorted(backward[1:], reverse=True)  # the first gradient is one number, broadcast
+
+    def test_inference_keeps_what_the_next_op_reads(self) -> None:
+        layers = nn.Sequential(*(nn.Linear(WIDTH, WIDTH) for _ in range(self.DEPTH)))
+        graph = traced(layers.eval(), torch.zeros(BATCH, WIDTH), training=False)
+        memory = memory_for(graph, training=False, optimiser=None, accumulation=1)[0]
+        assert max(map(data, memory.liveness)) == pytest.approx(2, rel=0.05)
+
+
+class TestStorage:
+    def test_views_are_not_tensors_of_their_own(self) -> None:
+        class Viewed(nn.Module):
+            def __init__(self, flattens: bool) -> None:
+                super().__init__()
+                self.layer, self.flattens = nn.Linear(WIDTH, WIDTH), flattens
+
+            def forward(self, x: Tensor) -> Tensor:
+                y = self.layer(x).sigmoid()
+                return (y.view(-1).view(BATCH, 2, -1) if self.flattens else y).sigmoid()
+
+        plain, viewed = (memory_for(graph_of(Viewed(f), torch.zeros(BATCH, WIDTH)))[0] for f in (False, True))
+        assert total(viewed, "activations") == total(plain, "activations")
+
+    def test_a_maximum_keeps_no_indices(self) -> None:
+        """The gradient compares inputs and outputs again: both live, no third tensor of 64-bit numbers."""
+        graph = graph_of(nn.Sequential(nn.Conv2d(16, 16, 1), nn.MaxPool2d(2)), torch.zeros(16, 16, 32, 32))
+        images, pooled = 16 * 16 * 32 * 32 * 4, 16 * 16 * 16 * 16 * 4
+        memory = memory_for(graph)[0]
+        step = next(i for i, s in enumerate(memory.liveness) if "max_pool2d_with_indices_backward" in s.node)
+        before = memory.liveness[step]
+        # Model's input, input and result of the pool, gradients of both.
+        assert (before.bytes_on_tile - before.temporary_bytes) * TILES == pytest.approx(
+            images + 2 * (images + pooled), rel=0.05
+        )
+
+    def test_a_dropout_draws_its_mask_again(self) -> None:
+        layers = [nn.Linear(WIDTH, WIDTH), nn.Dropout(0.5), nn.Linear(WIDTH, WIDTH)]
+        with_mask = memory_for(graph_of(nn.Sequential(*layers), torch.zeros(BATCH, WIDTH)))[0]
+        at_the_end = data([s for s in with_mask.liveness if s.phase == "forward"][-1])
+        assert at_the_end == pytest.approx(3, rel=0.1)  # input, dropped and last result; no mask
+
+
+class TestRecomputation:
+    def checkpointed(self, every: int) -> Graph:
+        layers = squares_with_checkpoints(12, every)
+        return graph_of(layers, torch.zeros(BATCH, WIDTH))
+
+    def test_runs_what_a_backward_op_needs_and_when_it_needs_it(self) -> None:
+        memory = memory_for(self.checkpointed(4), recomputation=Recomputation.ALL)[0]
+        order = [step.phase for step in memory.liveness if step.phase in ("recompute", "backward")]
+        stretches = [order[0], *(b for a, b in zip(order, order[1:]) if a != b)]
+        assert stretches == ["backward", *["recompute", "backward"] * 3]
+
+    def test_runs_no_op_a_third_time(self) -> None:
+        memory = memory_for(self.checkpointed(4), recomputation=Recomputation.ALL)[0]
+        again = [step.node for step in memory.liveness if step.phase == "recompute" and step.node.startswith("relu")]
+        assert len(again) == len(set(again)) == 12 - 3
+
+    def test_peak_is_checkpoints_and_one_segment(self) -> None:
+        """U-shaped in the number of segments k: k checkpoints and n / k results (guide notes, 5.3)."""
+        peak = {
+            every: max(map(data, memory_for(self.checkpointed(every), recomputation=Recomputation.ALL)[0].liveness))
+            for every in (1, 3, 4, 12)
+        }
+        assert peak[3] < peak[1]
+        assert peak[4] < peak[12]
+        # input, three checkpoints, three results of a segment, gradients in and out
+        assert peak[4] == pytest.approx(1 + 3 + 3 + 2, abs=1.5)
+
+    def test_without_checkpoints_it_moves_the_hill_but_does_not_lower_it(self) -> None:
+        graph = squares(6, width=WIDTH, batch=BATCH)
+        plain, again = (memory_for(graph, recomputation=r)[0] for r in (Recomputation.NONE, Recomputation.ALL))
+        assert max(phases(again, "forward")) < max(phases(plain, "forward")) / 1.5
+        assert max(phases(again, "backward")) == pytest.approx(max(phases(plain, "backward")), rel=0.05)
+
+
+def squares_with_checkpoints(depth: int, every: int) -> nn.Module:
+    """Return equal layers with a checkpoint behind every `every`-th."""
+    layers = [nn.Sequential(nn.Linear(WIDTH, WIDTH, bias=False), nn.ReLU(inplace=True)) for _ in range(depth)]
+    for layer in layers[every - 1 :: every]:
+        layer.register_forward_hook(_keep)
+    return nn.Sequential(*layers)
+
+
+def _keep(module: nn.Module, inputs: object, output: Tensor) -> None:
+    trace = tracing.current()
+    if trace is not None:
+        trace.hint(output, "recomputation_checkpoint", True)
+
+
+class TestPipeline:
+    """Forward and backward pass of a stage work on different micro-batches: their tensors do not meet."""
+
+    def test_the_forward_pass_lives_apart_from_the_backward_pass(self) -> None:
+        graph = squares(8, width=WIDTH, batch=BATCH, ipus=2)
+        memory = memory_for(graph, recomputation=Recomputation.PIPELINE)[0]
+        # A layer's input and result, the input for its stash, three slots, the gradient from IPU 1.
+        assert max(phases(memory, "forward")) == pytest.approx(2 + 1 + 3 + 1, rel=0.05)
+
+    def test_the_last_stage_goes_straight_on(self) -> None:
+        graph = squares(8, width=WIDTH, batch=BATCH, ipus=2)
+        pipelined = memory_for(graph, recomputation=Recomputation.NONE)[1]
+        alone = memory_for(squares(4, width=WIDTH, batch=BATCH))[0]
+        assert [step.node.rstrip("_0123456789") for step in pipelined.liveness if step.phase == "forward"] == [
+            step.node.rstrip("_0123456789") for step in alone.liveness if step.phase == "forward"
+        ]
+        assert max(phases(pipelined, "forward")) == pytest.approx(max(phases(alone, "forward")), rel=0.05)
+
+    def test_sharding_keeps_every_tensor_once(self) -> None:
+        graph = squares(8, width=WIDTH, batch=BATCH, ipus=2)
+        memory = memory_for(graph, execution=Execution.SHARDED, recomputation=Recomputation.NONE)[0]
+        assert max(phases(memory, "backward")) <= 5 + 2.1  # input, four results, gradients in and out
+
+
+def test_gradients_of_weights_die_when_they_are_added_up() -> None:
+    """Of twelve weight gradients, at most one is there at a time."""
+    graph = squares(12, width=WIDTH, batch=1, dtype=FLOAT)
+    memory = memory_for(graph, accumulation=4)[0]
+    most = max(step.bytes_on_tile - step.temporary_bytes for step in memory.liveness)
+    assert most < 1.2 * WIDTH * WIDTH * 4 / TILES + 24 * 128
+
+
+def test_unused_ipus_are_empty() -> None:
+    layers = nn.Sequential(nn.Linear(64, 64), nn.Linear(64, 64))
+    begin_block(layers[1], 2)
+    memory = memory_for(graph_of(layers, torch.zeros(4, 64)))
+    assert [m.ipu for m in memory] == [0, 1, 2]
+    assert [m.max_tile_bytes > 0 for m in memory] == [True, False, True]
+    assert len(memory[1].tiles) == TILES

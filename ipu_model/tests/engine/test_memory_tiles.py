@@ -1,0 +1,132 @@
+"""How bytes lie on tiles: linear mapping, tiles reserved for I/O, and sums that must agree."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from memory_support import FLOAT, HALF, adamw, memory_for, on_fullest, squares, total
+from published_programs import day03
+
+from ipu_model.cost import Device
+from ipu_model.hardware import chip
+from ipu_model.lower import CostSettings
+from ipu_model.memory.categories import CODE
+from ipu_model.memory.spread import Room, Spread, pieces_of
+from ipu_model.profiling.data import IpuMemory
+from ipu_model.program import Recomputation
+
+ROOM = Room(Device())
+TILES = 1472
+
+
+def laid_out(spreads: list[Spread], room: Room = ROOM) -> list[float]:
+    """Return the bytes on each tile, by walking over all pieces."""
+    pieces, found = pieces_of(spreads, room), np.zeros(room.tiles)
+    for start, end, value in zip(pieces.starts, pieces.ends, pieces.values):
+        found[start:end] += value
+    return [float(value) for value in found]
+
+
+class TestLinearMapping:
+    def test_a_tensor_takes_tiles_from_the_first_one_on(self) -> None:
+        """10,000 elements, 100 on the busiest tile: 100 tiles, all full."""
+        found = laid_out([ROOM.place(10_000, 100, 4)])
+        assert found[:100] == [400.0] * 100
+        assert not any(found[100:])
+
+    def test_the_last_tile_holds_the_rest(self) -> None:
+        found = laid_out([ROOM.place(1_050, 100, 4)])
+        assert found[9:12] == [400.0, 200.0, 0.0]
+
+    @given(st.integers(1, 10**7), st.floats(1, 10**5), st.sampled_from([1, 2, 4]))
+    def test_no_byte_is_lost(self, elements: int, on_tile: float, size: int) -> None:
+        place = ROOM.place(elements, on_tile, size)
+        assert place.total == elements * size
+        assert sum(laid_out([place])) == pytest.approx(elements * size)
+        assert place.tiles <= TILES
+
+    @given(st.lists(st.integers(1, 2_000), min_size=1, max_size=60))
+    def test_small_tensors_lie_behind_one_another(self, sizes: list[int]) -> None:
+        """What is too small for every tile goes round the tiles: none has more than its share and one tensor."""
+        found = laid_out([ROOM.place(elements, 32, 4) for elements in sizes])
+        tiles_taken = sum(math.ceil(elements / 32) for elements in sizes)
+        assert max(found) <= 128 * math.ceil(tiles_taken / TILES)
+        assert sum(found) == pytest.approx(4 * sum(sizes))
+
+
+class TestTilesForIo:
+    ROOM = Room(Device(), io_tiles=64)
+
+    @given(st.integers(1, 10**7), st.floats(1, 10**4))
+    def test_tensors_keep_off_them(self, elements: int, on_tile: float) -> None:
+        found = laid_out([self.ROOM.place(elements, on_tile, 4)], self.ROOM)
+        assert not any(found[TILES - 64 :])
+        assert sum(found) == pytest.approx(4 * elements)
+
+    def test_they_hold_what_is_transferred_beside_the_computation(self) -> None:
+        graph = squares(2, width=1024, batch=64)
+        memory = memory_for(graph, io_tiles=64, overlaps_input=True)[0]
+        assert total(memory, "I/O tile buffers") == 1024 * 64 * 4
+        assert memory.tiles[-64:] == pytest.approx([on_fullest(memory, *CODE) + 1024 * 64 * 4 / 64] * 64)
+
+    def test_fewer_tiles_hold_more_each(self) -> None:
+        graph = squares(2, width=1024, batch=1024)
+        all_tiles, fewer = (memory_for(graph, io_tiles=count)[0] for count in (0, 192))
+        assert fewer.max_tile_bytes > all_tiles.max_tile_bytes
+        assert total(fewer, "variables") == total(all_tiles, "variables")
+
+
+@pytest.fixture(scope="module")
+def day03_ipus() -> list[IpuMemory]:
+    memory = memory_for(day03(), accumulation=3, optimiser=adamw(HALF), recomputation=Recomputation.PIPELINE)
+    return list(memory)
+
+
+class TestSums:
+    def test_categories_add_up_to_the_fullest_tile(self, day03_ipus: list[IpuMemory]) -> None:
+        for memory in day03_ipus:
+            assert sum(memory.bytes_by_category.values()) == pytest.approx(memory.max_tile_bytes)
+            assert memory.tiles[memory.fullest_tile] == max(memory.tiles)
+
+    def test_the_highest_step_is_the_fullest_tile(self, day03_ipus: list[IpuMemory]) -> None:
+        for memory in day03_ipus:
+            highest = max(step.bytes_on_tile for step in memory.liveness)
+            assert memory.always_live_bytes + highest == pytest.approx(memory.max_tile_bytes)
+
+    def test_variables_are_all_there(self, day03_ipus: list[IpuMemory]) -> None:
+        expected = sum(variable.spec.bytes for variable in day03().variables)
+        assert sum(total(memory, "variables") for memory in day03_ipus) == expected
+
+    def test_code_is_on_every_tile(self, day03_ipus: list[IpuMemory]) -> None:
+        for memory in day03_ipus:
+            category = next(c for c in memory.categories if c.name == "internal exchange code")
+            assert category.total_bytes == pytest.approx(category.bytes_on_fullest_tile * TILES)
+            assert min(memory.tiles) > category.bytes_on_fullest_tile
+
+    def test_long_programs_are_summed_in_stretches(self) -> None:
+        """More steps than are looked at together: the same figures as for fewer, the hill is what differs."""
+        graph = squares(600, width=16, batch=4)
+        memory = memory_for(graph)[0]
+        assert len(memory.liveness) > 2048
+        highest = max(step.bytes_on_tile for step in memory.liveness)
+        assert memory.always_live_bytes + highest == pytest.approx(memory.max_tile_bytes)
+
+
+def test_another_chip_has_its_own_tiles() -> None:
+    small = CostSettings(device=Device(chip("GC2")))
+    memory = memory_for(squares(2, dtype=FLOAT), settings=small)
+    assert memory.tile_bytes == 262_144
+    assert len(memory[0].tiles) == 1216
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.integers(1, 6), st.sampled_from([8, 64, 256]), st.integers(1, 3), st.sampled_from(list(Recomputation)))
+def test_sums_agree_whatever_the_program(depth: int, width: int, ipus: int, mode: Recomputation) -> None:
+    memory = memory_for(squares(max(depth, ipus), width=width, ipus=ipus), recomputation=mode)
+    for each in memory:
+        assert sum(each.bytes_by_category.values()) == pytest.approx(each.max_tile_bytes)
+        assert min(each.tiles) >= 0

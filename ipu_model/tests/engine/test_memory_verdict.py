@@ -1,0 +1,132 @@
+"""Fits, does not fit, or too close to call; and what the error says."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from memory_support import FLOAT, adamw, memory_of_program, program_of, squares
+
+from ipu_model.errors import Error
+from ipu_model.memory import Verdict, note_on_memory, out_of_memory, verdict_on
+from ipu_model.profiling.data import IpuMemory, LivenessStep, Memory, MemoryCategory
+from ipu_model.program import Program, Recomputation
+
+LIMIT = 638_976
+ALWAYS = ("variables", "optimiser state", "gradient accumulators", "internal exchange code")
+
+
+def memory_with(*ipus: dict[str, float]) -> Memory:
+    """Return memory in which tile 1 of each IPU holds these categories, and tile 0 half of them."""
+    found = []
+    for number, held in enumerate(ipus):
+        full = sum(held.values())
+        categories = tuple(MemoryCategory(n, b, 1.5 * b, n in ALWAYS) for n, b in held.items())
+        liveness = (LivenessStep("mm_default", "forward", held.get("activations", 0.0), 0.0),)
+        found.append(IpuMemory(number, categories, (full / 2, full), liveness))
+    return Memory(tuple(found), LIMIT)
+
+
+def program(ipus: int = 1, **options: object) -> Program:
+    return program_of(squares(ipus, width=16, ipus=ipus), **options)
+
+
+class TestVerdict:
+    @given(st.floats(0, 2_000_000))
+    def test_follows_the_fullest_tile(self, wanted: float) -> None:
+        """The model is about 8 % off: 588 to 690 thousand bytes are too close to call."""
+        verdict = verdict_on(memory_with({"variables": wanted}))
+        if wanted < 0.919 * LIMIT:
+            assert verdict is Verdict.FITS
+        elif wanted > 1.081 * LIMIT:
+            assert verdict is Verdict.DOES_NOT_FIT
+        elif 0.921 * LIMIT < wanted < 1.079 * LIMIT:
+            assert verdict is Verdict.CLOSE
+
+    def test_the_fullest_ipu_decides(self) -> None:
+        memory = memory_with({"variables": 1000.0}, {"variables": 800_000.0})
+        assert verdict_on(memory) is Verdict.DOES_NOT_FIT
+
+    @pytest.mark.parametrize(
+        ("wanted", "raises", "warns"), [(500e3, 0, 0), (639e3, 0, 1), (680e3, 0, 1), (800e3, 1, 0)]
+    )
+    def test_only_clear_misses_are_errors(self, wanted: float, raises: bool, warns: bool) -> None:
+        memory = memory_with({"activations": wanted})
+        assert (out_of_memory(memory, program()) is not None) == raises
+        assert (note_on_memory(memory, program()) is not None) == warns
+
+
+class TestMessage:
+    @pytest.fixture
+    def error(self) -> Error:
+        held = {"variables": 100_000.0, "activations": 876_476.0 - 100_000.0}
+        error = out_of_memory(memory_with({"variables": 1.0}, held), program(2))
+        assert error is not None
+        return error
+
+    def test_type(self, error: Error) -> None:
+        assert error.type == "poplar_graph_memory_allocation_error"
+        assert str(error).startswith("'poplar_graph_memory_allocation_error': ")
+
+    def test_names_the_tile_and_both_numbers(self, error: Error) -> None:
+        """The guide's example, 6.1: a tile that needs 876,476 bytes of 638,976."""
+        assert "out of memory on tile 1 of IPU 1" in error.message
+        assert "876,476 bytes used but tiles only have 638,976 bytes" in error.message
+
+    def test_says_that_it_is_modelled(self, error: Error) -> None:
+        assert "modelled, ±8%" in error.message
+
+    def test_lists_categories_by_weight(self, error: Error) -> None:
+        assert error.message.index("activations 776,476") < error.message.index("variables 100,000")
+
+
+def advice(held: dict[str, float], subject: Program | None = None) -> str:
+    error = out_of_memory(memory_with(held), subject or program())
+    assert error is not None
+    return error.message.partition("What usually helps: ")[2]
+
+
+class TestRemedies:
+    """Guide notes, 6.4: what helps depends on what a tile is full of."""
+
+    def test_a_hill_of_activations(self) -> None:
+        assert "recomputation" in advice({"activations": 800e3}).split(";")[0]
+
+    def test_recomputation_is_not_proposed_twice(self) -> None:
+        found = advice({"activations": 800e3}, program(recomputation=Recomputation.ALL))
+        assert "compute activations again" not in found
+        assert "recomputationCheckpoint" in found
+
+    def test_a_peak_in_one_op(self) -> None:
+        found = advice({"temporaries": 800e3})
+        assert "available memory proportion" in found.split(";")[0]
+        assert "mm_default" in found
+
+    def test_a_floor_of_parameters(self) -> None:
+        found = advice({"optimiser state": 800e3}, program(optimiser=adamw(FLOAT)))
+        assert "half precision" in found.split(";")[0]
+        assert "setOptimizerLocation" in found
+
+    def test_a_floor_of_code(self) -> None:
+        assert "blocks equal" in advice({"internal exchange code": 800e3}).split(";")[0]
+
+    def test_an_ipu_with_room(self) -> None:
+        error = out_of_memory(memory_with({"activations": 800e3}, {"activations": 100e3}), program(2))
+        assert error is not None
+        assert "move blocks from IPU 0 to IPU 1" in error.message
+
+    def test_replicas_can_share_state_out(self) -> None:
+        several = replace(program(optimiser=adamw(FLOAT)), processes=4)
+        assert "useReplicatedTensorSharding" in advice({"optimiser state": 800e3}, several)
+        assert "useReplicatedTensorSharding" not in advice({"optimiser state": 800e3}, program(optimiser=adamw(FLOAT)))
+
+
+def test_a_program_that_is_too_large() -> None:
+    """800 million bytes of weights and state on one IPU of 940 million, and as many activations."""
+    too_large = program_of(squares(8, width=4096, batch=4096), optimiser=adamw(FLOAT))
+    memory = memory_of_program(too_large)
+    error = out_of_memory(memory, too_large)
+    assert error is not None
+    assert f"{memory.max_tile_bytes:,.0f} bytes used" in error.message

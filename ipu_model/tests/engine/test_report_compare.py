@@ -1,0 +1,107 @@
+"""Two profiles side by side."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from report_strategies import PROFILES
+from report_support import inference_profile, pipeline_profile
+
+from ipu_model.profiling.data import Profile
+from ipu_model.report.compare import compare, compare_html, conclusion, parts
+
+
+def cells(before: Profile, after: Profile, name: str) -> tuple[str, str, str]:
+    (found,) = [row[1:] for part in parts(before, after) for row in part.rows if row[0] == name]
+    return found
+
+
+def faster(profile: Profile, factor: float) -> Profile:
+    return replace(profile, call_seconds=profile.call_seconds / factor)
+
+
+class TestTable:
+    def test_numbers_come_with_a_signed_change(self) -> None:
+        before, after = pipeline_profile(), pipeline_profile(overlaps=True)
+        # 168.6 ms one after another; the loader's 92.2 ms where they overlap.
+        assert cells(before, after, "time of a call") == ("168.6 ms", "92.20 ms", "-45.3 %")
+        assert cells(before, after, "samples/s end to end")[2] == "+82.9 %"
+        assert cells(before, after, "device time")[2] == "same"
+
+    def test_shares_differ_by_points(self) -> None:
+        before = replace(inference_profile(), shares={"main": 0.7, "update": 0.3})
+        after = replace(before, shares={"main": 0.9, "stream": 0.1})
+        assert cells(before, after, "share of main") == ("70.0 %", "90.0 %", "+20.0 points")
+        assert cells(before, after, "share of update") == ("30.0 %", "0.0 %", "-30.0 points")
+        assert cells(before, after, "share of stream") == ("0.0 %", "10.0 %", "+10.0 points")
+
+    def test_memory_is_compared_by_category(self) -> None:
+        before, after = pipeline_profile(), pipeline_profile(fits=False)
+        assert cells(before, after, "activations") == ("149,000", "193,700", "+30.0 %")
+        assert cells(before, after, "verdict") == ("fits", "does not fit", "")
+        assert cells(before, inference_profile(), "activations") == ("149,000", "0", "gone")
+
+    def test_only_options_that_differ_are_listed(self) -> None:
+        before = replace(inference_profile(), options={"accumulation": 4, "replicas": 1, "half": True})
+        after = replace(before, options={"accumulation": 8, "replicas": 1, "scale": 2.0})
+        (options,) = [part for part in parts(before, after) if part.title == "options that differ"]
+        assert options.rows == (("accumulation", "4", "8", ""), ("half", "True", "-", ""), ("scale", "-", "2.0", ""))
+
+    def test_equal_profiles_have_no_part_about_options(self) -> None:
+        titles = [part.title for part in parts(inference_profile(), inference_profile())]
+        assert "options that differ" not in titles
+
+
+class TestConclusion:
+    def test_it_says_how_much_faster(self) -> None:
+        profile = inference_profile()
+        assert conclusion(profile, faster(profile, 1.5)) == (
+            "Modelled end to end, after is 1.50 x as fast as before; both fit; still limited by: stage 0."
+        )
+
+    def test_it_says_how_much_slower(self) -> None:
+        profile = inference_profile()
+        assert "after takes 2.00 x the time of before for a sample" in conclusion(profile, faster(profile, 0.5))
+
+    @pytest.mark.parametrize("factor", [1.0, 1.004, 0.996])
+    def test_small_differences_are_none(self, factor: float) -> None:
+        profile = inference_profile()
+        assert "after is as fast as before" in conclusion(profile, faster(profile, factor))
+
+    @pytest.mark.parametrize(
+        ("fits", "words"),
+        [((True, True), "both fit"), ((True, False), "only before fits"), ((False, True), "only after fits"),
+         ((False, False), "neither fits")],
+    )  # fmt: skip
+    def test_it_says_what_fits(self, fits: tuple[bool, bool], words: str) -> None:
+        before, after = (replace(inference_profile(), fits=each) for each in fits)
+        assert words in conclusion(before, after)
+
+    def test_it_says_what_limits_now(self) -> None:
+        after = replace(inference_profile(), limited_by="weight update")
+        assert "limited by: stage 0, then weight update" in conclusion(inference_profile(), after)
+
+
+class TestForms:
+    @given(PROFILES, PROFILES)
+    def test_any_two_profiles_can_be_compared(self, before: Profile, after: Profile) -> None:
+        text = compare(before, after)
+        assert text.isascii()
+        assert text.splitlines()[-1].startswith("Modelled end to end")
+
+    def test_the_text_lines_up_and_names_both(self) -> None:
+        text = compare(pipeline_profile(), pipeline_profile(overlaps=True), ("sync", "async"))
+        lines = text.splitlines()
+        assert lines[0] == "sync: resnet101 on POD4 (4 x GC200 at 1.33 GHz)"
+        head = next(line for line in lines if line.startswith("  modelled"))
+        rate = next(line for line in lines if line.startswith("  samples/s end to end"))
+        assert len(head) == len(rate)
+        assert head.split() == ["modelled", "sync", "async", "change"]
+
+    def test_the_page_escapes_and_needs_nothing_else(self) -> None:
+        page = compare_html(replace(inference_profile(), name="<script>x</script>"), inference_profile())
+        assert "<script>x" not in page
+        assert "http" not in page.replace("http-equiv", "")
+        assert conclusion(inference_profile(), inference_profile()) in page

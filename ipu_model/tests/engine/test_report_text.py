@@ -1,0 +1,122 @@
+"""The report for a terminal: what it says, and that it stays small and plain whatever the profile."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from report_strategies import PROFILES
+from report_support import UPDATE, WORK, SPLIT, inference_profile, pipeline_profile, wide_profile
+
+from ipu_model.profiling.data import Profile
+from ipu_model.report.text import MOST_LINES, WIDTH, text_report
+
+
+def row(report: str, name: str) -> list[str]:
+    """Return the columns of the one line that is called `name`."""
+    (line,) = [line for line in report.splitlines() if line.strip().startswith(name + "  ")]
+    return line.strip().removeprefix(name).split()
+
+
+def fact(report: str, name: str) -> str:
+    return " ".join(row(report, name))
+
+
+class TestFacts:
+    def test_the_verdict_names_the_worst_tile(self) -> None:
+        # The categories of IPU 1 in report_support add up to 548,900 bytes, all on tile 47; 548,900 / 638,976 = 85.9 %.
+        assert fact(text_report(pipeline_profile()), "memory") == (
+            "fits: fullest tile 548,900 of 638,976 bytes (85.9 %), tile 47 of IPU 1"
+        )
+
+    def test_a_program_that_does_not_fit_is_said_to_be_hypothetical(self) -> None:
+        report = text_report(pipeline_profile(fits=False))
+        assert fact(report, "memory").startswith("does not fit: fullest tile 713,570 of 638,976 bytes (111.7 %)")
+        assert fact(report, "end to end").endswith("if it fitted")
+
+    def test_throughput_comes_with_the_band_of_the_error(self) -> None:
+        # 512 samples in 42.41 ms; a time of 0.9 to 1.1 x the modelled one is a rate of 1 / 1.1 to 1 / 0.9.
+        assert fact(text_report(pipeline_profile()), "device") == (
+            "12,072 samples/s (10,974 to 13,413); hardware time 0.9 to 1.1 x modelled"
+        )
+
+    def test_what_limits_and_where_the_time_goes(self) -> None:
+        report = text_report(pipeline_profile())
+        assert fact(report, "limited by") == "host loader"
+        assert fact(report, "device time") == "main 71.1 %, fill and flush 17.8 %, stream 10.0 %, update 1.2 %"
+
+    def test_many_small_shares_become_one(self) -> None:
+        shares = {"main": 0.6, "a": 0.1, "b": 0.1, "c": 0.1, "d": 0.06, "e": 0.04}
+        report = text_report(replace(pipeline_profile(), shares=shares))
+        assert fact(report, "device time") == "main 60.0 %, a 10.0 %, b 10.0 %, c 10.0 %, other 10.0 %"
+
+    def test_it_says_that_everything_is_modelled(self) -> None:
+        report = text_report(pipeline_profile())
+        assert "training, modelled with 2 IPUs a replica on POD4 (4 x GC200 at 1.33 GHz)" in report
+        assert not {"measured", "published"} & set(report.split())
+
+
+class TestTables:
+    def test_every_phase_has_the_cycles_of_every_ipu(self) -> None:
+        report = text_report(pipeline_profile(accumulation=8))
+        # IPU 0 runs 8 micro-batches forward, forward again and backward, then updates; 70 % of it is OnTileExecute.
+        cycles = SPLIT.on_tile_execute * (8 * sum(work[0] for work in WORK.values()) + UPDATE[0])
+        assert row(report, "OnTileExecute")[0] == f"{cycles:,.0f}"
+        assert row(report, "StreamCopyMid") == [f"{8 * 427_941:,}", "12,000"]
+        assert row(report, "total")[0] == row(report, "total")[1]
+        names = ("OnTileExecute", "DoExchange", "GlobalExchange", "StreamCopyBegin", "StreamCopyMid", "StreamCopyEnd",
+                 "InternalSync", "ExternalSync", "total", "share of OnTileExecute")  # fmt: skip
+        places = [report.index(f"  {name} ") for name in names]
+        assert places == sorted(places)
+
+    def test_columns_are_aligned(self) -> None:
+        lines = text_report(pipeline_profile()).splitlines()
+        first = next(i for i, line in enumerate(lines) if line.startswith("modelled cycles"))
+        assert len({len(line) for line in lines[first : first + 10]}) == 1
+
+    def test_memory_is_split_by_category(self) -> None:
+        report = text_report(pipeline_profile())
+        assert row(report, "activations *") == ["149,000", "73,000"]
+        assert row(report, "optimiser state") == ["44,000", "137,400"]
+        # Behind the six largest: stashes, control code, vertex state and code, host exchange code, stack.
+        assert row(report, "6 more") == ["68,000", "66,000"]
+        assert row(report, "fullest tile") == ["495,400", "548,900"]
+
+    def test_of_many_ipus_the_busiest_are_shown_and_the_rest_is_mentioned(self) -> None:
+        report = text_report(wide_profile(16))
+        assert len(row(report, "OnTileExecute")) == 5
+        assert "(of 16 IPUs the 5 that compute most; report.html shows all)" in report
+
+    def test_ops_are_grouped_by_part_of_the_model_and_by_kind(self) -> None:
+        report = text_report(pipeline_profile())
+        assert row(report, "model.layer3")[:4] == ["67.6", "%", "contraction", "80.3"]
+        assert "ops without a formula of their own (0.1 % of these cycles): aten.topk" in report
+
+    def test_a_program_with_one_op_has_tables_of_one_row(self) -> None:
+        report = text_report(inference_profile())
+        assert "(the model itself)  100.0 %" in report
+        assert "without a formula" not in report
+
+
+class TestSize:
+    @given(PROFILES)
+    def test_any_profile_gives_a_page_of_plain_text(self, profile: Profile) -> None:
+        report = text_report(profile)
+        lines = report.removesuffix("\n").split("\n")
+        assert len(lines) <= MOST_LINES
+        assert all(len(line) <= WIDTH for line in lines)
+        assert report.isascii()
+        assert report.replace("\n", "").isprintable()
+
+    @pytest.mark.parametrize("count", [0, 1, 2, 3, 50])
+    def test_notes_that_have_no_room_are_counted(self, count: int) -> None:
+        notes = tuple(f"Note {n} is rather long: {'words ' * 12}" for n in range(count))
+        report = text_report(replace(pipeline_profile(), notes=notes))
+        shown = report.count("note: ")
+        assert shown == count or f"({count - shown} more note" in report
+        assert len(report.splitlines()) <= MOST_LINES
+
+    def test_a_name_cannot_write_to_the_terminal(self) -> None:
+        report = text_report(replace(pipeline_profile(), name="\x1b[2Jnét\nwork"))
+        assert report.startswith("\\x1b[2Jn\\xe9t work: training")

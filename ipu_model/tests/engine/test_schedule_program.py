@@ -1,0 +1,330 @@
+"""Programs with captured graphs: bytes by stage, passes and copies, how often ops run, and what options change."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from lowering_support import SETTINGS, Trained
+from published_programs import begin_block
+from schedule_support import profiled
+from torch import Tensor, nn
+from tracing_support import traced
+
+from ipu_model.batching import Batching, Keep, Returns
+from ipu_model.cost import vertices
+from ipu_model.cost.device import Element
+from ipu_model.costed import lowered
+from ipu_model.errors import Error
+from ipu_model.graph import Graph, Phase
+from ipu_model.hardware import machine
+from ipu_model.optimiser.spec import Hyper, OptimiserSpec
+from ipu_model.program import Execution, Location, Locations, Program, Recomputation
+from ipu_model.recompute import kept_for_backward
+from ipu_model.schedule.held import held_tensors
+from ipu_model.schedule.traffic import traffic_of
+from ipu_model.stages import stages_of
+
+HALF, FLOAT = torch.float16, torch.float32
+ADAM = OptimiserSpec("ADAM", Hyper(lr=1e-3))
+BATCH, WIDTH = 16, 128
+
+
+class Skipping(nn.Module):
+    """Four linear layers on three IPUs; the last one also reads what the first one made, and a second input."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(WIDTH, WIDTH) for _ in range(4))
+        begin_block(self.layers[1], 1)
+        begin_block(self.layers[2], 2)
+
+    def forward(self, values: Tensor, offsets: Tensor) -> Tensor:
+        first = torch.relu(self.layers[0](values))
+        middle = torch.relu(self.layers[1](first))
+        last: Tensor = self.layers[3](torch.relu(self.layers[2](middle))) + first + offsets
+        return last
+
+
+def skipping(*, training: bool = True, offsets: torch.dtype = FLOAT) -> Graph:
+    inputs = torch.zeros(BATCH, WIDTH), torch.zeros(BATCH, WIDTH, dtype=offsets)
+    return traced(Trained(Skipping()), *inputs, training=training)
+
+
+def chain(ipus: int = 2, *, training: bool = True, dtype: torch.dtype = FLOAT) -> Graph:
+    model = nn.Sequential(*(nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.ReLU()) for _ in range(ipus)))
+    for ipu in range(1, ipus):
+        begin_block(model[ipu], ipu)
+    return traced(Trained(model).to(dtype), torch.zeros(BATCH, WIDTH, dtype=dtype), training=training)
+
+
+GRAPH = chain()
+
+
+def program(graph: Graph = GRAPH, *, accumulation: int = 5, replicas: int = 1, **changes: Any) -> Program:
+    batching = Batching(accumulation=accumulation, replicas=replicas)
+    plain = Program(graph, True, batching=batching, optimiser=ADAM, system=machine("POD256"))
+    return replace(plain, **changes)
+
+
+class TestTraffic:
+    SIZE = BATCH * WIDTH * 4
+
+    def test_inputs_go_to_the_stage_that_reads_them_first(self) -> None:
+        assert traffic_of(skipping()).inputs == (self.SIZE, 0, self.SIZE)
+
+    @pytest.mark.parametrize(
+        ("dtype", "size"),
+        [(torch.uint8, 1), (torch.bool, 1), (HALF, 2), (FLOAT, 4), (torch.int32, 4), (torch.int64, 4)],
+    )
+    def test_elements_travel_in_the_devices_sizes(self, dtype: torch.dtype, size: int) -> None:
+        assert traffic_of(skipping(offsets=dtype)).inputs[2] == BATCH * WIDTH * size
+
+    def test_results_leave_from_the_stage_that_makes_them(self) -> None:
+        """The output of the last stage and the loss, one number."""
+        assert traffic_of(skipping()).outputs == (0, 0, self.SIZE + 4)
+
+    def test_what_a_later_stage_needs_passes_through_those_between(self) -> None:
+        """Stage 0 sends one tensor to stages 1 and 2; stage 1 sends it on with its own result."""
+        assert traffic_of(skipping()).on == (self.SIZE, 2 * self.SIZE, 0)
+
+    def test_gradients_come_back_the_same_way(self) -> None:
+        """The skipped stage passes a gradient on as well; the sum of both is made where the tensor was made."""
+        assert traffic_of(skipping()).back == (0, 2 * self.SIZE, self.SIZE * 2)
+
+    def test_inference_sends_nothing_back(self) -> None:
+        assert traffic_of(skipping(training=False)).back == (0, 0, 0)
+
+    def test_one_stage_keeps_everything_to_itself(self) -> None:
+        assert traffic_of(chain(1)).on == traffic_of(chain(1)).back == (0,)
+
+
+class TestHeld:
+    """What a stage keeps for its backward pass."""
+
+    def held(self, mode: Recomputation, graph: Graph = GRAPH) -> dict[int, set[str]]:
+        chosen, stages = program(graph, recomputation=mode), stages_of(graph)
+        found: dict[int, set[str]] = {0: set(), 1: set()}
+        for each in held_tensors(chosen, stages, kept_for_backward(chosen, stages)):
+            found[each.stage].add(each.node)
+        return found
+
+    def test_with_recomputation_only_what_entered_the_stage(self) -> None:
+        assert self.held(Recomputation.PIPELINE)[0] == set(GRAPH.input_nodes)
+
+    def test_without_it_also_results_that_gradients_need(self) -> None:
+        """The input of a linear layer for its weights' gradient, the result of a ReLU for its own."""
+        relus = {node.name for node in GRAPH.ops.nodes if "relu" in str(node.target) and _stage(node) == 0}
+        assert self.held(Recomputation.NONE)[0] >= set(GRAPH.input_nodes)
+        assert len(relus) == 1
+        assert relus & self.held(Recomputation.NONE)[0]
+
+    def test_inference_holds_nothing(self) -> None:
+        graph = chain(training=False)
+        chosen = replace(program(graph), training=False)
+        assert held_tensors(chosen, stages_of(graph), kept_for_backward(chosen, stages_of(graph))) == ()
+
+
+def _stage(node: torch.fx.Node) -> int:
+    return int(node.meta["placement"].ipu)
+
+
+class TestPasses:
+    def test_a_stage_takes_its_ops_and_a_fixed_part_a_pass(self) -> None:
+        from ipu_model.schedule.constants import pipeline_constants
+
+        fixed = pipeline_constants().stage_pass_cycles
+        costs, device = lowered(GRAPH, SETTINGS), SETTINGS.device
+        last = profiled(program()).stage_times[1]
+        assert last.forward == pytest.approx(device.total(costs.cycles(ipu=1, phase=Phase.FORWARD)) + fixed)
+        assert last.recompute == 0
+
+    def test_recomputation_repeats_ops_in_all_stages_but_the_last(self) -> None:
+        none, again = (profiled(program(recomputation=mode)) for mode in (Recomputation.NONE, Recomputation.PIPELINE))
+        assert none.stage_times[0].recompute == 0
+        assert again.stage_times[0].recompute > 0
+        assert again.stage_times[1] == none.stage_times[1]
+
+    def test_stashes_are_copied_by_dynamic_slices(self) -> None:
+        """With recomputation, stage 0 stashes its input: [16, 128] fp32, two elements on each of 1024 tiles or so."""
+        chosen = program(recomputation=Recomputation.PIPELINE)
+        stashing = profiled(chosen).stage_times[0]
+        direct = profiled(replace(chosen, execution=Execution.SHARDED)).stage_times[0]
+        (name,) = GRAPH.input_nodes
+        on_tile = lowered(GRAPH, SETTINGS).layouts[name].on_tile
+        copy = vertices.dynamic_slice(SETTINGS.device, 1, on_tile, Element.FLOAT)
+        assert stashing.forward - direct.forward == pytest.approx(copy)
+        assert stashing.backward - direct.backward == pytest.approx(copy)
+
+    def test_gradients_are_added_up_only_with_accumulation(self) -> None:
+        one, more = (profiled(program(chain(1), accumulation=g)).stage_times[0] for g in (1, 2))
+        assert more.backward > one.backward
+        assert more.forward == one.forward
+
+    def test_io_tiles_slow_the_others_down(self) -> None:
+        plain, reserved = (profiled(program(chain(1), io_tiles=tiles)).cycles[0] for tiles in (0, 192))
+        extra = 1472 / (1472 - 192)
+        assert reserved.do_exchange == pytest.approx(plain.do_exchange * extra)
+        assert plain.on_tile_execute < reserved.on_tile_execute < plain.on_tile_execute * extra
+
+    def test_io_tiles_leave_some(self) -> None:
+        with pytest.raises(Error, match="1472 I/O tiles leave none of the 1472 tiles"):
+            profiled(program(io_tiles=1472))
+
+
+class TestExecutions:
+    def test_each_op_runs_once_a_micro_batch_and_again_where_recomputed(self) -> None:
+        chosen = program(recomputation=Recomputation.PIPELINE, batching=Batching(4, 5))
+        executions = profiled(chosen).executions
+        again = kept_for_backward(chosen, stages_of(GRAPH)).again
+        nodes = {node.name: node for node in GRAPH.ops.nodes}
+        assert set(executions) == {cost.node for cost in lowered(GRAPH, SETTINGS).ops} | set(executions)
+        assert {executions[name] for name in again} == {40}
+        assert {executions[n] for n in executions if nodes[n].meta["phase"] is Phase.BACKWARD} == {20}
+        assert {executions[n] for n in executions if _stage(nodes[n]) == 1} == {20}
+
+    def test_inference_runs_every_op_once_a_device_iteration(self) -> None:
+        graph = chain(training=False)
+        found = profiled(Program(graph, False, batching=Batching(7), returns=Returns(Keep.ALL)))
+        assert set(found.executions.values()) == {7}
+        assert found.pipeline_cycles == 7 + 1
+        assert found.update_cycles == 0
+
+
+class TestReturns:
+    OUTPUT = BATCH * WIDTH * 4 + 4
+
+    @pytest.mark.parametrize(
+        ("returns", "results"),
+        [
+            (Returns(Keep.FINAL), 1),
+            (Returns(Keep.SUM), 1),
+            (Returns(Keep.ALL), 20),
+            (Returns(Keep.EVERY_N, 2), 10),
+            (Returns(Keep.EVERY_N, 1), 20),
+        ],
+    )
+    def test_results_sent_in_a_call(self, returns: Returns, results: int) -> None:
+        cycles = profiled(program(batching=Batching(4, 5), returns=returns)).cycles[1]
+        seconds = results * self.OUTPUT / 4.888e9
+        assert cycles.stream_copy_mid == pytest.approx(seconds * 1.33e9)
+
+
+class TestOffChip:
+    """Moves to and from streaming memory: 20 GB/s a machine, shared by the IPUs in use."""
+
+    PARAMETERS = WIDTH * WIDTH + WIDTH
+
+    def locations(self, **where: Location) -> Locations:
+        return replace(Locations(), **where)
+
+    def extra(self, ipu: int = 0, replicas: int = 1, graph: Graph = GRAPH, **where: Location) -> float:
+        """Return the seconds of one update that IPU `ipu` has more because of these locations."""
+        plain, moved = (
+            profiled(program(graph, replicas=replicas, locations=locations)).cycles[ipu].stream_copy_mid
+            for locations in (Locations(), self.locations(**where))
+        )
+        return (moved - plain) / 1.33e9
+
+    def test_optimiser_state_is_read_and_written_by_each_update(self) -> None:
+        """Adam's two fp32 moments of each parameter, both ways, at half of the machine's rate: two IPUs."""
+        expected = self.PARAMETERS * 2 * 4 * 2 / (20e9 / 2)
+        assert self.extra(optimiser=Location(on_chip=False)) == pytest.approx(expected)
+
+    def test_small_tensors_stay_on_chip(self) -> None:
+        weights_only = WIDTH * WIDTH * 2 * 4 * 2 / (20e9 / 2)
+        assert self.extra(optimiser=Location(on_chip=False, least_off_chip=1000)) == pytest.approx(weights_only)
+
+    def test_accumulators_move_with_every_micro_batch_and_the_update(self) -> None:
+        expected = (5 + 1) * 2 * self.PARAMETERS * 4 / (20e9 / 2)
+        assert self.extra(accumulators=Location(on_chip=False)) == pytest.approx(expected)
+
+    def test_weights_are_read_for_every_pass_and_written_by_the_update(self) -> None:
+        expected = (5 * 2 + 2) * self.PARAMETERS * 4 / (20e9 / 2)
+        assert self.extra(weights=Location(on_chip=False)) == pytest.approx(expected)
+
+    def test_activations_are_written_and_read_by_every_micro_batch(self) -> None:
+        """Without recomputation stage 0 holds its input and the result of its ReLU."""
+        expected = 5 * 2 * 2 * BATCH * WIDTH * 4 / (20e9 / 2)
+        assert self.extra(activations=Location(on_chip=False)) == pytest.approx(expected)
+
+    def test_with_sharding_each_replica_moves_its_part(self) -> None:
+        """Four replicas of two IPUs: two on each machine, all four of its IPUs share the rate."""
+        whole = self.extra(replicas=4, optimiser=Location(on_chip=False, least_off_chip=1000))
+        part = self.extra(replicas=4, optimiser=Location(on_chip=False, sharded=True, least_off_chip=1000))
+        assert whole == pytest.approx(WIDTH * WIDTH * 2 * 4 * 2 / (20e9 / 4))
+        assert part == pytest.approx(whole / 4)
+
+    def test_it_has_a_share_and_spans_of_its_own(self) -> None:
+        schedule = profiled(program(locations=self.locations(optimiser=Location(on_chip=False))))
+        assert schedule.shares["offload"] > 0
+        assert any(span.kind == "offload" for span in schedule.timeline)
+
+    def test_machines_without_streaming_memory_cannot(self) -> None:
+        chosen = program(locations=self.locations(optimiser=Location(on_chip=False)), system=machine("C600"))
+        with pytest.raises(Error, match="C600-server has no streaming memory"):
+            profiled(chosen)
+
+
+class TestReplicas:
+    def test_gradients_meet_at_the_update_only(self) -> None:
+        alone, pair = (profiled(program(replicas=r)) for r in (1, 2))
+        assert alone.shares["collective"] == 0
+        assert pair.shares["collective"] > 0
+        assert pair.main_cycle == alone.main_cycle
+        assert pair.update_cycles > alone.update_cycles
+
+    def test_sharded_state_makes_the_update_cheaper(self) -> None:
+        """Same bytes between replicas, a sixteenth of the update; tensors below 8192 elements are not split."""
+        locations = replace(Locations(), optimiser=Location(sharded=True))
+        whole = profiled(program(replicas=16))
+        parts = profiled(program(replicas=16, locations=locations))
+        assert parts.cycles[0].on_tile_execute < whole.cycles[0].on_tile_execute
+        more_calls = 2e-6 * 1.33e9  # reduce-scatter and all-gather are two calls, an all-reduce is one
+        assert parts.cycles[0].global_exchange == pytest.approx(whole.cycles[0].global_exchange + more_calls, rel=1e-3)
+
+    @settings(max_examples=20)
+    @given(replicas=st.integers(1, 63), sharded=st.booleans())
+    def test_more_replicas_never_raise_the_throughput_of_one(self, replicas: int, sharded: bool) -> None:
+        """Unless state is split, which makes updates cheaper."""
+        few, many = (profiled(program(replicas=r)).device_cycles for r in (replicas, replicas + 1))
+        assert many >= few * (1 - 1e-9)
+
+    def test_what_is_drawn_does_not_grow_with_replicas_and_accumulation(self) -> None:
+        graph = chain(4)
+        one, many = (
+            profiled(program(graph, replicas=replicas, accumulation=accumulation))
+            for replicas, accumulation in ((2, 64), (64, 1024))
+        )
+        assert len(many.timeline) == len(one.timeline)
+        assert len(many.cycles) == 4
+        assert many.pipeline_cycles == 1024 + 6
+
+    def test_weights_in_parts_are_gathered_for_every_pass(self) -> None:
+        locations = replace(Locations(), weights=Location(sharded=True))
+        schedule = profiled(program(replicas=4, locations=locations))
+        assert sum(span.kind == "collective" for span in schedule.timeline if span.stage == 0) > 5
+
+
+class TestLimits:
+    def test_a_pipeline_with_few_micro_batches_is_limited_by_fill_and_flush(self) -> None:
+        few, many = (profiled(program(chain(4), accumulation=g)) for g in (7, 1000))
+        assert few.limited_by == "pipeline fill and flush"
+        assert many.limited_by.startswith("stage ")
+
+    def test_an_update_for_every_small_micro_batch(self) -> None:
+        assert profiled(program(chain(1), accumulation=1, replicas=64)).limited_by == "weight update"
+
+    def test_large_inputs_with_little_to_do(self) -> None:
+        graph = traced(Trained(nn.ReLU()), torch.zeros(64, 3, 224, 224), training=False)
+        assert profiled(Program(graph, False, batching=Batching(10))).limited_by == "stream"
+
+    @pytest.mark.parametrize("execution", list(Execution))
+    def test_shares_are_parts_of_the_whole(self, execution: Execution) -> None:
+        shares = profiled(program(execution=execution)).shares
+        assert sum(shares.values()) == pytest.approx(1.0)
+        assert shares["fill and flush"] == 0 if execution is Execution.SHARDED else shares["fill and flush"] > 0

@@ -1,0 +1,137 @@
+"""Every published row against the model: as near as wanted, and never further than when last recorded."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from ipu_model.constants import constant_facts, fitted
+from ipu_model.errors import Error
+from ipu_model.validate import comparison, rows
+from ipu_model.validate.comparison import Compared, compare_rows, grown, recorded_errors, write_record
+from ipu_model.validate.leave_one_out import leave_one_out
+from ipu_model.validate.predictions import Predictions
+from ipu_model.validate.rows import Row, published_rows
+from ipu_model.validate.text import comparison_text, constants_text, left_out_text
+
+
+@pytest.fixture(scope="module")
+def compared() -> dict[str, Compared]:
+    return {each.row.id: each for each in compare_rows()}
+
+
+class TestRows:
+    @pytest.mark.parametrize("row", published_rows(), ids=lambda row: row.id)
+    def test_the_model_is_as_near_as_wanted(self, row: Row, compared: dict[str, Compared]) -> None:
+        assert abs(compared[row.id].error) <= row.wanted
+
+    def test_no_error_has_grown(self, compared: dict[str, Compared]) -> None:
+        """The record is written by `python -m ipu_model validate --record`."""
+        assert grown(compared.values(), recorded_errors()) == ()
+
+    def test_the_record_knows_every_row_and_no_other(self) -> None:
+        assert set(recorded_errors()) == {row.id for row in published_rows()}
+
+    def test_ids_are_unique_and_have_predictions(self) -> None:
+        ids = [row.id for row in published_rows()]
+        assert len(set(ids)) == len(ids)
+        assert all(each in Predictions() for each in ids)
+
+    def test_rows_settle_constants_that_exist(self) -> None:
+        known = {f"{section}.{name}" for section, facts in constant_facts().items() for name in facts}
+        assert {name for row in published_rows() for name in row.settles} <= known
+
+    def test_each_fitted_constant_has_a_row(self) -> None:
+        assert set(fitted()) <= {name for row in published_rows() for name in row.settles}
+
+    def test_most_rows_of_the_trace_are_predictions(self) -> None:
+        """Fewer constants than rows they were fitted to: otherwise agreement would mean nothing."""
+        assert len(fitted()) < sum(row.is_fitted for row in published_rows())
+
+
+class TestVerdicts:
+    def test_half_precision_fits_and_single_precision_does_not(self, compared: dict[str, Compared]) -> None:
+        """published/day03-resnet101.md: 32.32 is out of memory, limit 624 KiB; 16.16 runs."""
+        assert compared["day03.memory.half"].modelled < 624 < compared["day03.memory.float"].modelled
+
+    def test_the_trace_adds_up(self, compared: dict[str, Compared]) -> None:
+        phases = [
+            c for name, c in compared.items() if name.startswith("day03.trace.ga8.") and not name.endswith("total")
+        ]
+        assert sum(each.modelled for each in phases) == pytest.approx(compared["day03.trace.ga8.total"].modelled)
+
+
+class TestGrown:
+    ROW = Row("a", "a row", 100.0, "cycles", "somewhere", 0.1, ())
+
+    def test_larger_errors_are_found(self) -> None:
+        assert grown([Compared(self.ROW, 106.0)], {"a": 0.05}) == (Compared(self.ROW, 106.0),)
+
+    def test_an_error_of_the_other_sign_may_be_as_large(self) -> None:
+        assert grown([Compared(self.ROW, 95.0)], {"a": 0.05}) == ()
+
+    def test_unknown_rows_are_found(self) -> None:
+        assert grown([Compared(self.ROW, 100.0)], {}) != ()
+
+    def test_the_record_is_plain_json(self, tmp_path: Path) -> None:
+        write_record([Compared(self.ROW, 106.0)], tmp_path / "record.json")
+        assert json.loads((tmp_path / "record.json").read_text()) == {"a": 0.06}
+
+
+class TestLeaveOneOut:
+    @pytest.fixture(scope="class")
+    def found(self):
+        return {each.row.id: each for each in leave_one_out()}
+
+    def test_one_line_for_every_row_with_a_fitted_constant(self, found) -> None:
+        assert set(found) == {row.id for row in published_rows() if set(row.settles) & set(fitted())}
+
+    def test_a_constant_with_one_row_only_is_not_tested(self, found) -> None:
+        assert found["mnist.calls"].without is None
+
+    def test_the_trace_at_one_accumulation_predicts_the_other(self, found) -> None:
+        """Stream and exchange constants come from the difference of two traces: either one alone nearly gives them."""
+        for phase in ("do_exchange", "stream_copy_mid", "global_exchange"):
+            assert abs(found[f"day03.trace.ga8.{phase}"].without) < 0.08
+
+    def test_as_text(self, found) -> None:
+        assert "no other row" in left_out_text(found.values())
+
+
+class TestText:
+    def test_every_row_has_a_line_with_its_error(self, compared: dict[str, Compared]) -> None:
+        text = comparison_text(list(compared.values()))
+        for each in compared.values():
+            assert any(each.row.what in line and f"{each.error:+.1%}" in line for line in text.splitlines())
+
+    def test_fitted_rows_are_marked(self, compared: dict[str, Compared]) -> None:
+        lines = comparison_text(list(compared.values())).splitlines()
+        assert sum(line.endswith(" fitted") for line in lines) == sum(row.is_fitted for row in published_rows())
+
+    def test_constants_come_with_their_sources(self) -> None:
+        assert "stream.ipu_bytes_per_second" in constants_text()
+        assert "Calibrated on day03-resnet101" in constants_text()
+
+
+class TestBadInput:
+    def test_unknown_groups_are_listed(self) -> None:
+        with pytest.raises(Error, match=r"No published row begins with day04.*amp, day03, gemm, mlperf, mnist, triad"):
+            compare_rows(["day04"])
+
+    def test_a_row_without_a_value_is_refused(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(rows, "read_data", lambda name: {"row": [{"id": "x", "what": "y"}]})
+        with pytest.raises(Error, match="row 'x' needs 'value'"):
+            rows.published_rows.__wrapped__()
+
+    def test_torchvision_is_needed(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        def missing(name: str) -> None:
+            raise ImportError("No module named 'torchvision'")
+
+        from ipu_model.validate import programs
+
+        monkeypatch.setattr(programs, "import_module", missing)
+        programs.mlperf_resnet50.cache_clear()
+        with pytest.raises(Error, match="The published programs use torchvision"):
+            comparison.compare_rows(["mlperf"])

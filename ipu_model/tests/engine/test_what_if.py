@@ -1,0 +1,97 @@
+"""Programs with other options, without another capture."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from published_programs import day03
+
+from ipu_model.batching import Batching, Keep
+from ipu_model.errors import Error
+from ipu_model.program import Execution, Program, Recomputation
+from ipu_model.what_if import KNOBS, changed
+
+PROGRAM = Program(day03(), True, Batching(accumulation=8), recomputation=Recomputation.PIPELINE)
+
+
+class TestChanges:
+    def test_nothing_changed_is_the_same_program(self) -> None:
+        assert changed(PROGRAM) is PROGRAM
+
+    def test_batching(self) -> None:
+        found = changed(PROGRAM, gradient_accumulation=16, device_iterations=4, replicas=2)
+        assert found.batching == Batching(4, 16, 2)
+
+    def test_execution_by_name(self) -> None:
+        assert changed(PROGRAM, execution="sharded").execution is Execution.SHARDED
+
+    def test_recomputation_by_name(self) -> None:
+        assert changed(PROGRAM, recomputation="none").recomputation is Recomputation.NONE
+
+    def test_one_proportion_is_for_every_ipu(self) -> None:
+        settings = changed(PROGRAM, available_memory_proportion=0.2).settings
+        assert (settings.proportion(0), settings.proportion(1)) == (0.2, 0.2)
+
+    def test_proportions_by_ipu(self) -> None:
+        settings = changed(PROGRAM, available_memory_proportion={1: 0.3}).settings
+        assert (settings.proportion(0), settings.proportion(1)) == (0.6, 0.3)
+
+    def test_another_machine_brings_its_chip(self) -> None:
+        found = changed(PROGRAM, machine="Bow-POD16")
+        assert found.settings.device.chip == found.system.chip
+        assert found.system.ipus == 16
+
+    def test_optimiser_state_off_chip_and_sharded(self) -> None:
+        location = changed(PROGRAM, optimiser_off_chip=True, optimiser_sharded=True).locations.optimiser
+        assert (location.on_chip, location.sharded) == (False, True)
+
+    def test_half_precision_and_bytes(self) -> None:
+        full = Program(day03(torch.float32), True, Batching(accumulation=8))
+        found = changed(full, half_precision=True, eight_bit_inputs=True)
+        assert found.graph.inputs[0].dtype is torch.uint8
+        assert {v.spec.dtype for v in found.graph.variables if v.trainable} == {torch.float16}
+
+    def test_output_mode(self) -> None:
+        assert changed(PROGRAM, output_mode="all").returns.keep is Keep.ALL
+
+    def test_every_knob_can_be_turned(self) -> None:
+        given = {
+            "gradient_accumulation": 9, "device_iterations": 2, "replicas": 2, "processes": 2,
+            "execution": "interleaved", "recomputation": "all", "available_memory_proportion": 0.5,
+            "half_partials": True, "half_precision": True,
+            "eight_bit_inputs": True, "optimiser_off_chip": True, "optimiser_sharded": True, "prefetch_depth": 3,
+            "synthetic_data": True, "output_mode": "all", "machine": "POD16",
+        }  # fmt: skip
+        assert set(given) == set(KNOBS)
+        for name, value in given.items():
+            assert changed(PROGRAM, **{name: value}) is not PROGRAM, name
+
+
+class TestBadInput:
+    def test_unknown_options_name_the_nearest(self) -> None:
+        with pytest.raises(Error, match=r"'gradient_acumulation' to change\. Did you mean 'gradient_accumulation'"):
+            changed(PROGRAM, gradient_acumulation=2)
+
+    @pytest.mark.parametrize("value", [0, -3, 2.5, True, "4"])
+    def test_counts_are_whole_and_positive(self, value: object) -> None:
+        with pytest.raises(Error, match="device_iterations must be a whole number from 1 on"):
+            changed(PROGRAM, device_iterations=value)
+
+    def test_the_pipeline_must_be_kept_busy(self) -> None:
+        with pytest.raises(Error, match=r"gradient_accumulation must be at least 2 x 2 - 1 = 3 .* it is 2"):
+            changed(PROGRAM, gradient_accumulation=2)
+
+    def test_sharded_execution_has_no_such_minimum(self) -> None:
+        assert changed(PROGRAM, execution="sharded", gradient_accumulation=1).batching.accumulation == 1
+
+    def test_values_of_choices_are_listed(self) -> None:
+        with pytest.raises(Error, match="execution must be one of 'pipelined', 'interleaved', 'sharded', not 'fast'"):
+            changed(PROGRAM, execution="fast")
+
+    def test_proportions_are_shares(self) -> None:
+        with pytest.raises(Error, match="between 0 and 1"):
+            changed(PROGRAM, available_memory_proportion=1.5)
+
+    def test_unknown_machines_are_listed(self) -> None:
+        with pytest.raises(Error, match="no machine 'POD3'"):
+            changed(PROGRAM, machine="POD3")

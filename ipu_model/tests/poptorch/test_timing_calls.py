@@ -1,0 +1,248 @@
+"""PopTorch's timing calls, which the performance model answers (executor reference, section 14)."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from modelling_support import Chain, inferred, quiet, trainable, trained
+
+import ipu_model
+import poptorch
+from ipu_model.hardware import machine
+from ipu_model.profiling.build import profile_program
+from ipu_model.profiling.data import Profile, Span
+from ipu_model.program import Program
+from poptorch._modelling.timing import EVENTS, latency, perf_counters
+
+LATENCIES = ("getLatency", "getHostIpuLatency", "getComputeLatency", "getIpuHostLatency")
+EMPTY = {event: [[]] for event in EVENTS}
+
+
+def lasting(program: Program, seconds: float, into: float = 0.0, out: float = 0.0) -> Profile:
+    """Return the program's profile with another device time and other stream times for one call."""
+    streams = (Span("IPU 0", "stream in", 0.0, into), Span("IPU 0", "stream out", 0.0, out))
+    return replace(profile_program(program), device_seconds_per_call=seconds, timeline=streams)
+
+
+class TestCounters:
+    """`D x A x R` times for each input, one for each result that comes back for each output."""
+
+    @settings(max_examples=15, deadline=None)
+    @given(st.integers(1, 3), st.integers(1, 3), st.integers(1, 3), st.sampled_from(["All", "Final", "Sum"]))
+    def test_the_number_of_times(self, d: int, a: int, r: int, mode: str) -> None:
+        options = trainable(1, a).deviceIterations(d).replicationFactor(r).outputMode(poptorch.OutputMode[mode])
+        program = trained(options, ipus=1)
+        counters = perf_counters(program, lasting(program, 1.0))
+        returned = {"All": d * a * r, "Final": r, "Sum": r}[mode]
+        assert {event: [len(times) for times in lists] for event, lists in counters.items()} == {
+            "input": [d * a * r] * 2, "input_complete": [d * a * r] * 2,
+            "output": [returned] * 2, "output_complete": [returned] * 2,
+        }  # fmt: skip
+
+    def test_every_nth_result(self) -> None:
+        options = quiet().deviceIterations(6).replicationFactor(2).outputMode(poptorch.OutputMode.EveryN, 3)
+        program = inferred(options, ipus=1)
+        # D x R / N = 4: the ends of the third and the sixth of six equal steps, for both replicas.
+        assert perf_counters(program, lasting(program, 6.0))["output_complete"] == [[3.0, 6.0, 3.0, 6.0]]
+
+    def test_steps_of_one_ipu_follow_one_another(self) -> None:
+        program = inferred(quiet().deviceIterations(2), ipus=1)
+        # Two steps of 5 s each, with 1 s in and 0.5 s out.
+        assert perf_counters(program, lasting(program, 10.0, into=2.0, out=1.0)) == {
+            "input": [[0.0, 5.0]], "input_complete": [[1.0, 6.0]],
+            "output": [[4.5, 9.5]], "output_complete": [[5.0, 10.0]],
+        }  # fmt: skip
+
+    def test_the_wait_for_the_host_comes_before_the_first_transfer(self) -> None:
+        program = inferred(quiet().deviceIterations(2), ipus=1)
+        waiting = (
+            Span("IPU 0", "wait", 0.0, 2.0),
+            Span("IPU 0", "stream in", 2.0, 1.0),
+            Span("host", "call", 0.0, 9.0),
+        )
+        counters = perf_counters(program, replace(lasting(program, 8.0), timeline=waiting))
+        assert (counters["input"], counters["input_complete"]) == ([[2.0, 5.0]], [[2.5, 5.5]])
+        assert counters["output_complete"] == [[5.0, 8.0]]
+
+    def test_a_pipeline_takes_a_new_micro_batch_before_the_last_one_is_through(self) -> None:
+        program = inferred(quiet().deviceIterations(3), ipus=2)
+        # M + K - 1 = 4 cycles of 1 s; a micro-batch is in the pipeline for K = 2 of them.
+        counters = perf_counters(program, lasting(program, 4.0))
+        assert counters["input"] == [[0.0, 1.0, 2.0]]
+        assert counters["output_complete"] == [[2.0, 3.0, 4.0]]
+
+    def test_training_fills_and_flushes_for_every_update(self) -> None:
+        options = trainable(2).deviceIterations(2).outputMode(poptorch.OutputMode.All)
+        program = trained(options, ipus=2)
+        # A + 2 (K - 1) = 5 cycles of 1 s for each of D = 2 updates.
+        counters = perf_counters(program, lasting(program, 10.0))
+        assert counters["input"][0] == [0.0, 1.0, 2.0, 5.0, 6.0, 7.0]
+        assert counters["output_complete"][0] == [2.0, 3.0, 4.0, 7.0, 8.0, 9.0]
+
+    def test_shards_run_one_micro_batch_after_another(self) -> None:
+        options = quiet().deviceIterations(2).setExecutionStrategy(poptorch.ShardedExecution())
+        program = inferred(options, ipus=2)
+        counters = perf_counters(program, lasting(program, 4.0))
+        assert (counters["input"], counters["output_complete"]) == ([[0.0, 2.0]], [[2.0, 4.0]])
+
+    def test_synthetic_data_leaves_the_inner_lists_empty(self) -> None:
+        program = trained(trainable(1).enableSyntheticData(True), ipus=1)
+        assert perf_counters(program, lasting(program, 1.0)) == {event: [[], []] for event in EVENTS}
+
+    @settings(max_examples=15, deadline=None)
+    @given(st.integers(1, 4), st.floats(0, 2), st.floats(0, 2))
+    def test_a_micro_batch_arrives_before_it_leaves(self, d: int, into: float, out: float) -> None:
+        """Also where streams would take longer than the whole call, which a schedule never says."""
+        program = inferred(quiet().deviceIterations(d), ipus=1)
+        counters = perf_counters(program, lasting(program, 1.0, into, out))
+        events = [counters[event][0] for event in EVENTS]
+        for ticks in zip(*events):
+            assert list(ticks) == pytest.approx(sorted(ticks))
+            assert 0.0 <= ticks[0] <= ticks[-1] <= 1.0 + 1e-9
+
+
+class TestLatency:
+    def test_least_greatest_and_average(self) -> None:
+        counters = {"input": [[0.0, 5.0]], "output_complete": [[2.0, 9.0]]}
+        assert latency(counters, "input", "output_complete") == (2.0, 4.0, 3.0)
+
+    def test_each_group_of_inputs_counts_from_its_earliest(self) -> None:
+        # Two replicas of two steps that return one result each.
+        counters = {"input": [[0.0, 1.0, 0.5, 1.5]], "output_complete": [[2.0, 3.5]]}
+        assert latency(counters, "input", "output_complete") == (2.0, 3.0, 2.5)
+
+    def test_of_several_tensors_the_earliest_start_and_the_latest_end(self) -> None:
+        counters = {"input": [[0.0], [1.0]], "output_complete": [[2.0], [3.0], [2.5]]}
+        assert latency(counters, "input", "output_complete") == (3.0, 3.0, 3.0)
+
+    @pytest.mark.parametrize(
+        "counters", [EMPTY, {event: [[], []] for event in EVENTS}, {event: [] for event in EVENTS}]
+    )
+    def test_zeros_without_data(self, counters: dict[str, Any]) -> None:
+        assert latency(counters, "input", "output_complete") == (0.0, 0.0, 0.0)
+
+    @given(st.lists(st.tuples(st.floats(0, 1e3), st.floats(0, 1e3)), min_size=1, max_size=8))
+    def test_the_average_lies_between(self, spans: list[tuple[float, float]]) -> None:
+        counters = {"input": [[a for a, _ in spans]], "output_complete": [[a + b for a, b in spans]]}
+        least, greatest, average = latency(counters, "input", "output_complete")
+        assert 0.0 <= least <= average <= greatest
+
+
+def executor(options: poptorch.Options | None = None, ipus: int = 1) -> poptorch.PoplarExecutor:
+    return poptorch.inferenceModel(Chain(ipus), options or quiet())
+
+
+X = torch.ones(4, 8)
+
+
+class TestExecutor:
+    def test_nothing_is_known_before_a_run(self) -> None:
+        model = executor()
+        assert model.getPerfCounters() == EMPTY
+        model.compile(X)
+        assert model.getPerfCounters() == EMPTY
+        assert [getattr(model, name)() for name in LATENCIES] == [(0.0, 0.0, 0.0)] * 4
+
+    def test_after_a_run_the_profile_answers(self) -> None:
+        model = executor(quiet().deviceIterations(2))
+        model(X)
+        profile = ipu_model.profile(model)
+        counters = model.getPerfCounters()
+        assert [len(counters[event][0]) for event in EVENTS] == [2, 2, 2, 2]
+        assert counters["output_complete"][0][-1] == pytest.approx(profile.device_seconds_per_call)
+        least, greatest, average = model.getLatency()
+        assert 0.0 < least <= average <= greatest <= profile.device_seconds_per_call * (1 + 1e-9)
+
+    def test_the_parts_make_up_the_whole(self) -> None:
+        model = executor()
+        model(X)
+        parts = [getattr(model, name)()[2] for name in LATENCIES[1:]]
+        assert all(seconds > 0.0 for seconds in parts)
+        assert sum(parts) == pytest.approx(model.getLatency()[2])
+
+    def test_synthetic_data(self) -> None:
+        model = executor(quiet().enableSyntheticData(True))
+        model(X)
+        assert model.getPerfCounters() == {event: [[]] for event in EVENTS}
+        assert model.getLatency() == (0.0, 0.0, 0.0)
+
+    def test_detaching_keeps_the_last_run_and_destroying_drops_it(self) -> None:
+        model = executor()
+        model(X)
+        before = model.getPerfCounters()
+        model.detachFromDevice()
+        assert model.getPerfCounters() == before != EMPTY
+        model.destroy()
+        assert model.getPerfCounters() == EMPTY
+
+
+class TestCompilationTime:
+    def test_it_is_modelled(self) -> None:
+        model = executor(poptorch.Options())
+        model.compile(X)
+        assert model.compilationTime() == timedelta(seconds=ipu_model.profile(model).compilation_seconds)
+        assert model.compilationTime() > timedelta(seconds=1)
+
+    def test_it_needs_a_compilation(self) -> None:
+        with pytest.raises(poptorch.Error, match="Please compile the model"):
+            executor(poptorch.Options()).compilationTime()
+
+    def test_it_needs_the_progress_bar(self) -> None:
+        model = executor(quiet())
+        model.compile(X)
+        with pytest.raises(poptorch.Error, match="showCompilationProgressBar"):
+            model.compilationTime()
+
+
+class TestCycleCount:
+    def test_it_is_the_device_time_of_one_run(self) -> None:
+        model = executor(quiet().logCycleCount(True).deviceIterations(2))
+        model(X)
+        seconds = ipu_model.profile(model).device_seconds_per_call
+        assert isinstance(model.cycleCount(), int)
+        assert model.cycleCount() == round(seconds * machine("GC200").chip.clock_hz) > 0
+
+    def test_it_has_to_be_switched_on(self) -> None:
+        model = executor()
+        model(X)
+        with pytest.raises(poptorch.Error, match="Cycle count logging is disabled"):
+            model.cycleCount()
+
+    def test_compiling_is_not_enough(self) -> None:
+        model = executor(quiet().logCycleCount(True))
+        for prepare in (lambda: None, lambda: model.compile(X)):
+            prepare()
+            with pytest.raises(poptorch.Error, match="Please run the model at least once"):
+                model.cycleCount()
+
+    def test_every_run_is_logged(self, caplog: pytest.LogCaptureFixture) -> None:
+        model = executor(quiet().logCycleCount(True))
+        with caplog.at_level(logging.DEBUG, logger="poptorch:cpp"):
+            model(X)
+            model(X)
+        assert caplog.messages.count(f"Total number of IPU cycles: {model.cycleCount()}") == 2
+
+    def test_but_only_if_it_is_on(self, caplog: pytest.LogCaptureFixture) -> None:
+        with caplog.at_level(logging.DEBUG, logger="poptorch:cpp"):
+            executor()(X)
+        assert "IPU cycles" not in caplog.text
+
+
+@pytest.mark.parametrize("ask", [lambda m: m.getLatency(), lambda m: m.getPerfCounters(), lambda m: m.cycleCount()])
+def test_asking_changes_no_weight_and_no_random_number(ask: Callable[[Any], Any]) -> None:
+    plain, asked = executor(quiet().randomSeed(1)), executor(quiet().randomSeed(1).logCycleCount(True))
+    asked.model.load_state_dict(plain.model.state_dict())
+    for model in (plain, asked):
+        model(X)
+    state = torch.get_rng_state()
+    ask(asked)
+    assert torch.equal(torch.get_rng_state(), state)
+    assert torch.equal(plain(X), asked(X))

@@ -117,7 +117,7 @@ class TestOutput:
 
     def test_the_arithmetic_of_a_call_is_told(self, capsys: pytest.CaptureFixture[str]) -> None:
         lines = run(capsys, "--device-iterations 2 --replicas 2 --limit-batches 1 --epochs 1")
-        assert "Training: 1 calls of 64 images an epoch (16 x 1 x 2 x 2), 1 stage" in lines
+        assert "Training: 1 call of 64 images an epoch (16 x 1 x 2 x 2), 1 stage" in lines
 
     def test_who_asks_for_shapes_gets_no_notice(self, capsys: pytest.CaptureFixture[str]) -> None:
         assert not any(line.startswith("Notice") for line in run(capsys))
@@ -247,6 +247,14 @@ class TestRefusals:
         self, options: str, fragment: str, capsys: pytest.CaptureFixture[str]
     ) -> None:
         assert fragment in refusal(capsys, options)
+
+    def test_the_hands_on_s_base_runs_out_of_memory(self, capsys: pytest.CaptureFixture[str]) -> None:
+        # day03-resnet101.md: 32.32 at micro-batch 64 does not fit into the tiles of either IPU.
+        options = "train --batch-size 64 --precision 32.32 --gradient-accumulation 3 --limit-batches 1 --dataset shapes"
+        assert main(options.split()) == 2
+        line = capsys.readouterr().err.splitlines()[-1]
+        assert "out of memory" in line
+        assert "With this program: --precision 16.16" in line
 
     @pytest.mark.parametrize("kind", [poptorch.Error, AssertionError])
     def test_an_error_of_poptorch_is_one_line_and_ends_the_loader(

@@ -7,14 +7,20 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from ipu_model.host_work import HostWork
+    from ipu_model.profiling.data import Profile
     from ipu_model.profiling.entry import profile, profile_module
+    from ipu_model.profiling.exploring import advise, sweep, what_if
 
-__all__ = ["HostWork", "profile", "profile_module"]
+__all__ = ["HostWork", "Profile", "advise", "profile", "profile_module", "sweep", "what_if"]
 
 _HOMES = {
     "HostWork": "ipu_model.host_work",
+    "Profile": "ipu_model.profiling.data",
+    "advise": "ipu_model.profiling.exploring",
     "profile": "ipu_model.profiling.entry",
     "profile_module": "ipu_model.profiling.entry",
+    "sweep": "ipu_model.profiling.exploring",
+    "what_if": "ipu_model.profiling.exploring",
 }
 
 

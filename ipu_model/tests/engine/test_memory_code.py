@@ -68,17 +68,18 @@ def resnet50() -> Graph:
     return traced(Classifier(model), torch.zeros(8, 3, 64, 64), torch.zeros(8, dtype=torch.int32))
 
 
+@pytest.fixture(scope="module")
+def memory() -> Memory:
+    momentum = OptimiserSpec("SGD2", Hyper(lr=0.1, momentum=0.9))
+    return memory_for(resnet50(), accumulation=3, optimiser=momentum, recomputation=Recomputation.PIPELINE)
+
+
 class TestPublishedReport:
     """PopVision's memory report of ResNet-50 on two IPUs (hardware reference, C1): KiB on each tile, of 2 x 1472.
 
     Its momentum SGD keeps gradient accumulators apart, PopTorch's default. The report says so: of what is not
     always live, 112 MiB never go away, which is one set of accumulators (97.5 MiB) and little else.
     """
-
-    @pytest.fixture(scope="class")
-    def memory(self) -> Memory:
-        momentum = OptimiserSpec("SGD2", Hyper(lr=0.1, momentum=0.9))
-        return memory_for(resnet50(), accumulation=3, optimiser=momentum, recomputation=Recomputation.PIPELINE)
 
     @pytest.mark.parametrize(
         ("category", "published"),

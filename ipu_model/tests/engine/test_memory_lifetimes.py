@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 import torch
 from memory_support import FLOAT, graph_of, memory_for, squares, total
@@ -32,17 +34,16 @@ class TestHill:
 
     DEPTH = 6
 
-    @pytest.fixture(scope="class")
     def memory(self) -> IpuMemory:
         return memory_for(squares(self.DEPTH, width=WIDTH, batch=BATCH))[0]
 
-    def test_forward_climbs(self, memory: IpuMemory) -> None:
+    def test_forward_climbs(self) -> None:
         """The input and one result of each layer: rectifiers work in place."""
-        forward = [data(step) for step in memory.liveness if step.node.startswith("relu")]
+        forward = [data(step) for step in self.memory().liveness if step.node.startswith("relu")]
         assert forward == pytest.approx([layer + 2 for layer in range(self.DEPTH)], rel=0.05)
 
-    def test_backward_falls(self, memory: IpuMemory) -> None:
-        backward = [data(step) for step in memory.liveness if step.node.startswith("threshold_backward")]
+    def test_backward_falls(self) -> None:
+        backward = [data(step) for step in self.memory().liveness if step.node.startswith("threshold_backward")]
         assert backward[1:] == sorted(backward[1:], reverse=True)  # the first gradient is one number, broadcast
 
     def test_inference_keeps_what_the_next_op_reads(self) -> None:
@@ -93,7 +94,7 @@ class TestRecomputation:
     def test_runs_what_a_backward_op_needs_and_when_it_needs_it(self) -> None:
         memory = memory_for(self.checkpointed(4), recomputation=Recomputation.ALL)[0]
         order = [step.phase for step in memory.liveness if step.phase in ("recompute", "backward")]
-        stretches = [order[0], *(b for a, b in zip(order, order[1:]) if a != b)]
+        stretches = [order[0], *(b for a, b in pairwise(order) if a != b)]
         assert stretches == ["backward", *["recompute", "backward"] * 3]
 
     def test_runs_no_op_a_third_time(self) -> None:

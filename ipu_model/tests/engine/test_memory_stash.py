@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from memory_support import memory_for, squares, total
 
+from ipu_model.graph import Graph
 from ipu_model.memory import stash_slots
 from ipu_model.program import Execution, Location, Locations, Recomputation
 
@@ -34,29 +35,32 @@ def test_sharded_programs_stash_nothing(stage: int) -> None:
     assert stash_slots(Execution.SHARDED, 4, stage) == 0
 
 
+def two_layers_on_each_of_four_ipus() -> Graph:
+    return squares(8, width=WIDTH, batch=BATCH, ipus=4)
+
+
 class TestBytes:
-    """Eight layers on four IPUs, two on each."""
-
-    graph = staticmethod(lambda: squares(8, width=WIDTH, batch=BATCH, ipus=4))
-
     @pytest.mark.parametrize(("ipu", "slots"), [(0, 7), (1, 5), (2, 3), (3, 0)])
     def test_recomputation_stashes_the_input_of_a_stage(self, ipu: int, slots: int) -> None:
-        memory = memory_for(self.graph(), accumulation=8, recomputation=Recomputation.PIPELINE)
+        memory = memory_for(two_layers_on_each_of_four_ipus(), accumulation=8, recomputation=Recomputation.PIPELINE)
         assert total(memory[ipu], "stashes") == slots * ACTIVATION
 
     @pytest.mark.parametrize(("ipu", "slots", "tensors"), [(0, 7, 3), (1, 5, 3), (2, 3, 3), (3, 0, 0)])
     def test_without_it_all_that_the_backward_pass_reads(self, ipu: int, slots: int, tensors: int) -> None:
         """Of each stage: its input (read by a weight gradient) and the results of two rectifiers."""
-        memory = memory_for(self.graph(), accumulation=8, recomputation=Recomputation.NONE)
+        memory = memory_for(two_layers_on_each_of_four_ipus(), accumulation=8, recomputation=Recomputation.NONE)
         assert total(memory[ipu], "stashes") == slots * tensors * ACTIVATION
 
     def test_sharded(self) -> None:
-        memory = memory_for(self.graph(), accumulation=8, execution=Execution.SHARDED)
+        memory = memory_for(two_layers_on_each_of_four_ipus(), accumulation=8, execution=Execution.SHARDED)
         assert [total(m, "stashes") for m in memory] == [0, 0, 0, 0]
 
     def test_interleaved(self) -> None:
         memory = memory_for(
-            self.graph(), accumulation=8, execution=Execution.INTERLEAVED, recomputation=Recomputation.PIPELINE
+            two_layers_on_each_of_four_ipus(),
+            accumulation=8,
+            execution=Execution.INTERLEAVED,
+            recomputation=Recomputation.PIPELINE,
         )
         assert [total(m, "stashes") / ACTIVATION for m in memory] == [4, 3, 2, 0]
 
@@ -65,11 +69,13 @@ class TestBytes:
         assert total(memory[0], "stashes") == 0
 
     def test_inference(self) -> None:
-        memory = memory_for(self.graph(), training=False, optimiser=None, accumulation=1)
+        memory = memory_for(two_layers_on_each_of_four_ipus(), training=False, optimiser=None, accumulation=1)
         assert [total(m, "stashes") for m in memory] == [0, 0, 0, 0]
 
     def test_off_chip_activations_take_the_stashes_along(self) -> None:
-        on_chip = memory_for(self.graph(), accumulation=8)
-        off_chip = memory_for(self.graph(), accumulation=8, locations=Locations(activations=Location(on_chip=False)))
+        on_chip = memory_for(two_layers_on_each_of_four_ipus(), accumulation=8)
+        off_chip = memory_for(
+            two_layers_on_each_of_four_ipus(), accumulation=8, locations=Locations(activations=Location(on_chip=False))
+        )
         assert off_chip.off_chip_bytes == sum(total(m, "stashes") for m in on_chip)
         assert [total(m, "stashes") for m in off_chip] == [0, 0, 0, 0]

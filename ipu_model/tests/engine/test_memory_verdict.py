@@ -50,12 +50,12 @@ class TestVerdict:
         assert verdict_on(memory) is Verdict.DOES_NOT_FIT
 
     @pytest.mark.parametrize(
-        ("wanted", "raises", "warns"), [(500e3, 0, 0), (639e3, 0, 1), (680e3, 0, 1), (800e3, 1, 0)]
+        ("wanted", "is_error", "is_note"), [(500e3, 0, 0), (639e3, 0, 1), (680e3, 0, 1), (800e3, 1, 0)]
     )
-    def test_only_clear_misses_are_errors(self, wanted: float, raises: bool, warns: bool) -> None:
+    def test_only_clear_misses_are_errors(self, wanted: float, is_error: bool, is_note: bool) -> None:
         memory = memory_with({"activations": wanted})
-        assert (out_of_memory(memory, program()) is not None) == raises
-        assert (note_on_memory(memory, program()) is not None) == warns
+        assert (out_of_memory(memory, program()) is not None) == is_error
+        assert (note_on_memory(memory, program()) is not None) == is_note
 
 
 class TestMessage:

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from hypothesis import given
 from report_strategies import PROFILES
-from report_support import UPDATE, WORK, SPLIT, inference_profile, pipeline_profile, wide_profile
+from report_support import SPLIT, UPDATE, WORK, inference_profile, pipeline_profile, wide_profile
 
 from ipu_model.profiling.data import Profile
 from ipu_model.report.text import MOST_LINES, WIDTH, text_report

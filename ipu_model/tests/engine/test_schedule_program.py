@@ -25,6 +25,7 @@ from ipu_model.hardware import machine
 from ipu_model.optimiser.spec import Hyper, OptimiserSpec
 from ipu_model.program import Execution, Location, Locations, Program, Recomputation
 from ipu_model.recompute import kept_for_backward
+from ipu_model.schedule.constants import pipeline_constants
 from ipu_model.schedule.held import held_tensors
 from ipu_model.schedule.traffic import traffic_of
 from ipu_model.stages import stages_of
@@ -55,14 +56,22 @@ def skipping(*, training: bool = True, offsets: torch.dtype = FLOAT) -> Graph:
     return traced(Trained(Skipping()), *inputs, training=training)
 
 
-def chain(ipus: int = 2, *, training: bool = True, dtype: torch.dtype = FLOAT) -> Graph:
-    model = nn.Sequential(*(nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.ReLU()) for _ in range(ipus)))
+def chain(ipus: int = 2, *, training: bool = True, width: int = WIDTH) -> Graph:
+    model = nn.Sequential(*(nn.Sequential(nn.Linear(width, width), nn.ReLU()) for _ in range(ipus)))
     for ipu in range(1, ipus):
         begin_block(model[ipu], ipu)
-    return traced(Trained(model).to(dtype), torch.zeros(BATCH, WIDTH, dtype=dtype), training=training)
+    return traced(Trained(model), torch.zeros(BATCH, width), training=training)
 
 
 GRAPH = chain()
+
+
+def _stage(node: torch.fx.Node) -> int:
+    return int(node.meta["placement"].ipu)
+
+
+def _is_backward(node: torch.fx.Node) -> bool:
+    return node.meta.get("phase") is Phase.BACKWARD
 
 
 def program(graph: Graph = GRAPH, *, accumulation: int = 5, replicas: int = 1, **changes: Any) -> Program:
@@ -93,8 +102,11 @@ class TestTraffic:
         assert traffic_of(skipping()).on == (self.SIZE, 2 * self.SIZE, 0)
 
     def test_gradients_come_back_the_same_way(self) -> None:
-        """The skipped stage passes a gradient on as well; the sum of both is made where the tensor was made."""
-        assert traffic_of(skipping()).back == (0, 2 * self.SIZE, self.SIZE * 2)
+        """Stage 2 sends two; stage 1 adds the gradient of what skipped it to its own and sends one on."""
+        graph = skipping()
+        (sums,) = (node for node in graph.ops.nodes if str(node.target) == "aten.add.Tensor" and _is_backward(node))
+        assert _stage(sums) == 1
+        assert traffic_of(graph).back == (0, self.SIZE, 2 * self.SIZE)
 
     def test_inference_sends_nothing_back(self) -> None:
         assert traffic_of(skipping(training=False)).back == (0, 0, 0)
@@ -129,14 +141,8 @@ class TestHeld:
         assert held_tensors(chosen, stages_of(graph), kept_for_backward(chosen, stages_of(graph))) == ()
 
 
-def _stage(node: torch.fx.Node) -> int:
-    return int(node.meta["placement"].ipu)
-
-
 class TestPasses:
     def test_a_stage_takes_its_ops_and_a_fixed_part_a_pass(self) -> None:
-        from ipu_model.schedule.constants import pipeline_constants
-
         fixed = pipeline_constants().stage_pass_cycles
         costs, device = lowered(GRAPH, SETTINGS), SETTINGS.device
         last = profiled(program()).stage_times[1]
@@ -176,13 +182,38 @@ class TestPasses:
             profiled(program(io_tiles=1472))
 
 
+class TestOverlappedTransfers:
+    """PopTorch offers them without a pipeline only (set_overlap_for_input)."""
+
+    def overlapping(self, **changes: Any) -> Program:
+        return replace(program(chain(1), io_tiles=32, overlaps_input=True), **changes)
+
+    def test_they_hide_behind_the_work(self) -> None:
+        """Of 5 micro-batches the first and the last one show; the work is larger than the transfer here."""
+        plain, beside = (profiled(self.overlapping(overlaps_input=o)) for o in (False, True))
+        assert beside.main_cycle.stream == 0
+        hidden = 3 * (plain.main_cycle.total - beside.main_cycle.total)
+        assert hidden > 0
+        assert plain.device_cycles - beside.device_cycles == pytest.approx(hidden)
+
+    def test_they_need_tiles(self) -> None:
+        with pytest.raises(Error, match="I/O tiles, 32 to 192"):
+            profiled(replace(self.overlapping(), io_tiles=0))
+
+    def test_pipelines_refuse_them_and_sharded_programs_do_not(self) -> None:
+        chosen = program(io_tiles=32, overlaps_input=True)
+        with pytest.raises(Error, match="sharded execution"):
+            profiled(chosen)
+        assert profiled(replace(chosen, execution=Execution.SHARDED)).device_cycles > 0
+
+
 class TestExecutions:
     def test_each_op_runs_once_a_micro_batch_and_again_where_recomputed(self) -> None:
         chosen = program(recomputation=Recomputation.PIPELINE, batching=Batching(4, 5))
         executions = profiled(chosen).executions
         again = kept_for_backward(chosen, stages_of(GRAPH)).again
         nodes = {node.name: node for node in GRAPH.ops.nodes}
-        assert set(executions) == {cost.node for cost in lowered(GRAPH, SETTINGS).ops} | set(executions)
+        assert set(executions) >= {cost.node for cost in lowered(GRAPH, SETTINGS).ops}
         assert {executions[name] for name in again} == {40}
         assert {executions[n] for n in executions if nodes[n].meta["phase"] is Phase.BACKWARD} == {20}
         assert {executions[n] for n in executions if _stage(nodes[n]) == 1} == {20}
@@ -280,16 +311,16 @@ class TestReplicas:
 
     def test_sharded_state_makes_the_update_cheaper(self) -> None:
         """Same bytes between replicas, a sixteenth of the update; tensors below 8192 elements are not split."""
-        locations = replace(Locations(), optimiser=Location(sharded=True))
-        whole = profiled(program(replicas=16))
-        parts = profiled(program(replicas=16, locations=locations))
+        graph, locations = chain(width=512), replace(Locations(), optimiser=Location(sharded=True))
+        whole = profiled(program(graph, replicas=16))
+        parts = profiled(program(graph, replicas=16, locations=locations))
         assert parts.cycles[0].on_tile_execute < whole.cycles[0].on_tile_execute
         more_calls = 2e-6 * 1.33e9  # reduce-scatter and all-gather are two calls, an all-reduce is one
         assert parts.cycles[0].global_exchange == pytest.approx(whole.cycles[0].global_exchange + more_calls, rel=1e-3)
 
     @settings(max_examples=20)
-    @given(replicas=st.integers(1, 63), sharded=st.booleans())
-    def test_more_replicas_never_raise_the_throughput_of_one(self, replicas: int, sharded: bool) -> None:
+    @given(replicas=st.integers(1, 63))
+    def test_more_replicas_never_raise_the_throughput_of_one(self, replicas: int) -> None:
         """Unless state is split, which makes updates cheaper."""
         few, many = (profiled(program(replicas=r)).device_cycles for r in (replicas, replicas + 1))
         assert many >= few * (1 - 1e-9)
@@ -317,7 +348,8 @@ class TestLimits:
         assert many.limited_by.startswith("stage ")
 
     def test_an_update_for_every_small_micro_batch(self) -> None:
-        assert profiled(program(chain(1), accumulation=1, replicas=64)).limited_by == "weight update"
+        graph = chain(1, width=1024)
+        assert profiled(program(graph, accumulation=1, replicas=64)).limited_by == "weight update"
 
     def test_large_inputs_with_little_to_do(self) -> None:
         graph = traced(Trained(nn.ReLU()), torch.zeros(64, 3, 224, 224), training=False)

@@ -68,10 +68,20 @@ def test_the_default_folder_is_the_working_directory(tmp_path: Path, monkeypatch
 def test_the_environment_asks_for_it_and_its_folder_wins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     there = tmp_path / "there"
     monkeypatch.setenv(VARIABLE, json.dumps({"autoReport.all": "true", "autoReport.directory": str(there)}))
-    compiled(quiet())
-    compiled(quiet().enableProfiling(str(tmp_path / "here")).modelName("other"))
-    assert reports("inference") | reports("other") <= files(there)
+    compiled(quiet().enableProfiling(str(tmp_path / "here")))
+    assert {"profile.json", "report.html", "trace.json"} == files(there)
     assert not (tmp_path / "here").exists()
+
+
+def test_further_models_get_folders_in_the_environments_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(VARIABLE, json.dumps({"autoReport.all": "true", "autoReport.directory": str(tmp_path)}))
+    for _ in range(2):
+        compiled(quiet().modelName("first"))
+        compiled(quiet().modelName("second"))
+    assert json.loads((tmp_path / "profile.json").read_text())["name"] == "first"
+    assert files(tmp_path) == {"profile.json", "report.html", "trace.json"} | reports("second")
 
 
 def test_the_environment_switches_it_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

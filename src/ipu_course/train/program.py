@@ -40,7 +40,17 @@ def run_program(settings: Settings) -> None:
     except (poptorch.Error, AssertionError) as problem:  # PopTorch raises both
         if settings.debug or not str(problem):
             raise
-        raise CourseError(f"{problem} (--debug shows where)") from problem
+        raise CourseError(f"{problem}{_what_helps(str(problem))} (--debug shows where)") from problem
+
+
+def _what_helps(problem: str) -> str:
+    """The options of this program that help when memory runs out."""
+    if "out of memory" not in problem:
+        return ""
+    return (
+        " With this program: --precision 16.16, a smaller --batch-size with more --gradient-accumulation, or --split "
+        "with more layers; --profile-only shows what takes the memory."
+    )
 
 
 def _run(settings: Settings) -> None:
@@ -105,12 +115,17 @@ def _train(settings: Settings, images: PictureDataset, host: HostWork | None) ->
 
 def _tell_about_training(settings: Settings, calls: int) -> None:
     factors = (settings.batch_size, settings.gradient_accumulation, settings.device_iterations, settings.replicas)
+    product = " x ".join(map(str, factors))
+    shorter = "" if settings.limit_batches else "; --limit-batches N makes it N calls"
     print(
-        f"Training: {calls} calls of {settings.images_per_call} images an epoch ({' x '.join(map(str, factors))}), "
-        f"{settings.stages} {'stage' if settings.stages == 1 else 'stages'}"
-        + ("" if settings.limit_batches else "; --limit-batches N makes it N calls"),
+        f"Training: {_counted(calls, 'call')} of {settings.images_per_call} images an epoch ({product}), "
+        f"{_counted(settings.stages, 'stage')}{shorter}",
         flush=True,
     )
+
+
+def _counted(count: int, noun: str) -> str:
+    return f"{count} {noun}{'' if count == 1 else 's'}"
 
 
 def _profile(training_model: poptorch.PoplarExecutor, host: HostWork | None) -> Profile | str | None:

@@ -155,5 +155,7 @@ def _notes(program: Program, memory: Memory, ops: tuple[OpProfile, ...], reason:
     found = [note for note in (note_on_memory(memory, program), reason) if note]
     targets = sorted({op.target for op in ops if op.is_fallback})
     if targets:
-        found.append(f"Costed without a formula of their own, as plain code that reads and writes: {', '.join(targets)}.")
+        found.append(
+            f"Costed without a formula of their own, as plain code that reads and writes: {', '.join(targets)}."
+        )
     return tuple(found)

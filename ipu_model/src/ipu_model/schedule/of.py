@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from ipu_model.batching import Keep
+from ipu_model.errors import Error
 from ipu_model.graph import Phase
 from ipu_model.lower import Lowered
-from ipu_model.program import Program
+from ipu_model.program import Execution, Program
 from ipu_model.recompute import Kept
 from ipu_model.schedule.constants import pipeline_constants
 from ipu_model.schedule.plan import Shape
@@ -24,22 +25,31 @@ def schedule_of(program: Program, lowered: Lowered, stages: Stages, kept: Kept) 
     again (`kept_for_backward`). Sources of the formulas: hardware reference, sections D and E.
 
     Raises:
-        Error: no tiles are left beside the I/O tiles, or tensors off chip where there is no streaming memory.
+        Error: no tiles are left beside the I/O tiles, tensors off chip where there is no streaming memory, or
+            transfers that are to overlap without I/O tiles or in a pipeline.
     """
     workload = workload_of(program, lowered, stages, kept)
     return run(workload, shape_of(program, stages), conditions_of(program), executions_of(program, kept))
 
 
 def shape_of(program: Program, stages: Stages) -> Shape:
-    """Return the order of passes of a program; inference has no updates that would end a pipeline."""
-    batching = program.batching
+    """Return the order of passes of a program; inference has no updates that would end a pipeline.
+
+    Raises:
+        Error: transfers are to overlap without I/O tiles, or in a pipeline.
+    """
+    batching, overlaps = program.batching, program.overlaps_input or program.overlaps_output
+    if overlaps and not program.io_tiles:
+        raise Error("Transfers beside the computation need tiles of their own: reserve I/O tiles, 32 to 192 of them.")
+    if overlaps and len(stages) > 1 and program.execution is not Execution.SHARDED:
+        raise Error("Transfers cannot run beside the computation of a pipeline; they can with sharded execution.")
     return Shape(
         stages=len(stages),
         micro_batches=batching.accumulation if program.training else batching.steps,
         updates=batching.device_iterations if program.training else 1,
         training=program.training,
         execution=program.execution,
-        overlaps=program.io_tiles > 0 and (program.overlaps_input or program.overlaps_output),
+        overlaps=overlaps,
     )
 
 

@@ -6,7 +6,8 @@ Symbols: K stages, G micro-batches of one update, k a stage, m a micro-batch; al
   backward pass in cycle 2(K-1) - k + m; an update has G + 2(K-1) cycles (PopART, docs/notes/transforms/pipelining.md).
 * Interleaved: half cycles, in which neighbouring stages do different passes: the forward pass of m in half cycle
   k + 2m, the backward pass in 2K-1 - k + 2m. Two half cycles are one cycle here, and 2(K+G) - 2 half cycles an update.
-  K - k micro-batches of stage k are under way at most, about half of the other schedule's 2(K-1-k) + 1.
+  K - k micro-batches of stage k are under way at most, about half of the other schedule's 2(K-1-k) + 1. One more
+  micro-batch never takes less time than in the other schedule; only filling and flushing may, with uneven stages.
 * Sharded: stages run one after another, one micro-batch at a time.
 * Inference: forward passes only, G + K - 1 cycles for G micro-batches.
 """

@@ -48,8 +48,9 @@ class Schedule:
 
     `cycles` has one entry for each IPU of a replica; their totals are all `device_cycles`, because waiting
     counts as external sync. `shares` are the parts of that time by name and sum to 1. `main_cycle` and
-    `update_cycles` are the times of one main cycle and of one weight update; `pipeline_cycles` counts the
-    cycles before each update. `executions` says how often each op (by node name) runs in a call.
+    `update_cycles` are the times of one main cycle (zeros if there are too few micro-batches for any) and of
+    one weight update; `pipeline_cycles` counts the cycles before each update. `executions` says how often each
+    op (by node name) runs in a call.
     `limited_by` is one of "stage <k>", "stream", "pipeline fill and flush", "weight update", "inter-IPU copy".
     """
 

@@ -10,15 +10,33 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from ipu_model.profiling.data import PhaseCycles, Span
-from ipu_model.schedule.plan import Interval
+from ipu_model.schedule.call import Call, TimedInterval
 from ipu_model.schedule.segments import Piece, Segment
 
 SHOWN = 2
 """How many cycles that are alike are drawn one by one; one more is if it is the only other one."""
 
 
+def timeline_of(call: Call, clock_hz: float, round_name: str) -> tuple[Span, ...]:
+    """Return the spans of a call, whose rounds of micro-batches are called `round_name`."""
+    writer = _Writer(call.ipus, clock_hz)
+    writer.once(call.start)
+    for number, each in enumerate(call.rounds):
+        left = each.repeats
+        if number == 0:
+            for timed in each.intervals:
+                writer.interval(timed)
+            writer.once(call.update)
+            left -= 1
+        if left:
+            cycles = [segment.times(t.interval.count) for t in each.intervals for segment in t.segments]
+            writer.repeated((*cycles, *call.update), left, round_name)
+    writer.repeated(call.returned, call.results, "result")
+    return writer.spans
+
+
 @dataclass
-class Timeline:
+class _Writer:
     """Writes spans for every IPU, from where the last ones ended."""
 
     ipus: int
@@ -35,8 +53,9 @@ class Timeline:
         """All spans written, by IPU and in order of time."""
         return tuple(span for own in self._spans for span in own)
 
-    def interval(self, interval: Interval, segments: Sequence[Segment]) -> None:
-        """Write the cycles of an interval, each of which has these segments."""
+    def interval(self, timed: TimedInterval) -> None:
+        """Write the cycles of an interval."""
+        interval, segments = timed.interval, timed.segments
         single = interval.count if interval.count <= SHOWN + 1 else SHOWN
         for cycle in range(interval.start, interval.start + single):
             self.once(segments, cycle)

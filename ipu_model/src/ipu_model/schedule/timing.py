@@ -48,14 +48,15 @@ class Timing:
 
     def interval(self, interval: Interval) -> tuple[Segment, ...]:
         """Return the segments of one cycle of an interval."""
-        hidden = self._exposed(interval) if interval.overlapped else None
         begin_share = self._begin_share(interval)
+        exposed = self._exposed(interval, begin_share) if interval.overlapped else 1.0
         found: list[Segment] = []
         for beat in interval.beats:
             into, out = self._inputs(beat, begin_share), self._outputs(beat)
-            if hidden is not None:
-                into = into.times(hidden) if into is not None and self.conditions.overlaps_input else into
-                out = out.times(hidden) if out is not None and self.conditions.overlaps_output else out
+            if into is not None and self.conditions.overlaps_input:
+                into = into.times(exposed)
+            if out is not None and self.conditions.overlaps_output:
+                out = out.times(exposed)
             found += self._synchronised(into, self._work(beat), out, self._copies(beat))
         return tuple(found)
 
@@ -169,13 +170,13 @@ class Timing:
             refill += host.refill_cycles(self._input_bytes(beat))
         return host.begin_share(refill, meanwhile, self.conditions.prefetch_depth)
 
-    def _exposed(self, interval: Interval) -> float:
+    def _exposed(self, interval: Interval, begin_share: float) -> float:
         """Return the part of overlapped transfers that is longer than everything beside them."""
         beside, transfers = 0.0, 0.0
         for beat in interval.beats:
             beside += cycles_of(self._synchronised(self._work(beat), self._copies(beat)))
             for moved, overlaps in (
-                (self._inputs(beat, 1.0), self.conditions.overlaps_input),
+                (self._inputs(beat, begin_share), self.conditions.overlaps_input),
                 (self._outputs(beat), self.conditions.overlaps_output),
             ):
                 cycles = cycles_of(self._synchronised(moved))

@@ -175,7 +175,7 @@ class ModelledAnswers:
         if engine.report:
             from poptorch._modelling.auto_report import write
 
-            write(self._modelled_profile(), engine)
+            write(self._program, self._modelled_profile(), engine)
 
     def _forget_model(self) -> None:
         self._program, self._profiles = None, {}

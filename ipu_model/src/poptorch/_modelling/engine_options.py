@@ -15,14 +15,17 @@ VARIABLE = "POPLAR_ENGINE_OPTIONS"
 
 @dataclass(frozen=True)
 class EngineOptions:
-    """`report` whether a report is written, below `directory`; `execution` whether it holds the timeline.
+    """`report` whether a report is written, to `directory`; `execution` whether it holds the timeline.
 
-    `allow_out_of_memory` lets a program that does not fit be compiled all the same.
+    `from_environment` tells that the environment named the directory: it is meant for the report itself then, and
+    otherwise for a folder for each model. `allow_out_of_memory` lets a program that does not fit be compiled all
+    the same.
     """
 
     report: bool = False
     execution: bool = False
     directory: str = "."
+    from_environment: bool = False
     allow_out_of_memory: bool = False
 
 
@@ -35,7 +38,8 @@ def read_engine_options(from_api: Mapping[str, Any]) -> EngineOptions:
     Raises:
         Error: the variable is not a JSON object, or a switch is neither "true" nor "false".
     """
-    found = {**from_api, **engine_options_of_environment()}
+    environment = engine_options_of_environment()
+    found = {**from_api, **environment}
     everything = _switch(found, "autoReport.all", False)
     graph = _switch(found, "autoReport.outputGraphProfile", everything)
     execution = _switch(found, "autoReport.outputExecutionProfile", everything)
@@ -44,6 +48,7 @@ def read_engine_options(from_api: Mapping[str, Any]) -> EngineOptions:
         report=report,
         execution=execution,
         directory=str(found.get("autoReport.directory", ".")),
+        from_environment="autoReport.directory" in environment,
         allow_out_of_memory=_switch(found, "debug.allowOutOfMemory", report),
     )
 

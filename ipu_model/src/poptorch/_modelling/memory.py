@@ -8,12 +8,17 @@ from ipu_model.costed import lowered
 from ipu_model.errors import Error
 from ipu_model.memory import memory_of
 from ipu_model.memory.verdict import note_on_memory, out_of_memory
+from ipu_model.profiling.data import Memory
 from ipu_model.program import Program
 from ipu_model.recompute import kept_for_backward
 from ipu_model.stages import stages_of
 
 _ALL_THE_SAME = (
     "poptorch.Options().enableProfiling(folder) compiles the program all the same and leaves a report of its memory."
+)
+_UNKNOWN = (
+    "The IPU Model cannot say whether this program fits into memory: it met %s (%s), which is a fault of its own. The "
+    "program's numbers are not affected; ipu_model.profile(model) shows where it happens."
 )
 _logger = logging.getLogger("poptorch::python")
 
@@ -24,9 +29,13 @@ def check_memory(program: Program, *, allowed: bool) -> None:
     Raises:
         Error: names the fullest tile, what it holds and what usually helps; or hints that no device can follow.
     """
-    stages = stages_of(program.graph)
-    costs = lowered(program.graph, program.settings)
-    memory = memory_of(program, costs, stages, kept_for_backward(program, stages))
+    try:
+        memory = _memory(program)
+    except Error:
+        raise
+    except Exception as problem:  # a fault of the performance model must not stop a program whose numbers are right
+        _logger.warning(_UNKNOWN, type(problem).__name__, problem)
+        return
     error = out_of_memory(memory, program)
     if error is not None and not allowed:
         raise Error(f"{error.message} {_ALL_THE_SAME}", type=error.type)
@@ -35,3 +44,9 @@ def check_memory(program: Program, *, allowed: bool) -> None:
     note = note_on_memory(memory, program)
     if note is not None:
         _logger.warning("%s", note)
+
+
+def _memory(program: Program) -> Memory:
+    stages = stages_of(program.graph)
+    costs = lowered(program.graph, program.settings)
+    return memory_of(program, costs, stages, kept_for_backward(program, stages))

@@ -19,12 +19,24 @@ CHARACTER_POINTS = 4.9
 """About how wide a character of the small size is."""
 SMALL = 8
 _KEYS_A_ROW = 5
+_LAST_LETTER = 0x500  # of Latin, Greek and Cyrillic
+_LONGEST_NAME = 44
 _NOTE_SHARE = 0.11  # of the height of axes, for a line of text above a point
 
 
 def style() -> Any:
-    """Return a context in which matplotlib draws in the style of the figures; the caller's own comes back after."""
-    return matplotlib.rc_context(STYLE)
+    """Return a context in which matplotlib draws in the style of the figures; the caller's own comes back after.
+
+    A dollar sign in a name is a dollar sign there, and begins no formula.
+    """
+    return matplotlib.rc_context({**STYLE, "text.parse_math": False})
+
+
+def words(text: object) -> str:
+    """Return a name as a figure can show it: on one line, not too long, in letters that the font has."""
+    line = " ".join(str(text).split())
+    known = "".join(c if ord(c) < _LAST_LETTER and c.isprintable() else "?" for c in line)
+    return known if len(known) <= _LONGEST_NAME else f"{known[: _LONGEST_NAME - 3]}..."
 
 
 def new_figure(height: float) -> Figure:

@@ -7,7 +7,7 @@ from matplotlib.ticker import PercentFormatter
 
 from ipu_model.profiling.data import Profile
 from ipu_model.report.breakdown import phases
-from ipu_model.report.figures.canvas import area, key, legend_below, new_figure, style, without_marks
+from ipu_model.report.figures.canvas import area, key, legend_below, new_figure, style, without_marks, words
 from ipu_model.report.quantities import percent
 from ipu_model.report.style import PHASE_LOOKS
 
@@ -35,7 +35,7 @@ def cycles_figure(profile: Profile) -> Figure:
         axes.set(xlim=(0, 1), ylim=(len(profile.cycles) - 0.5, -0.5))
         axes.xaxis.set_major_formatter(PercentFormatter(1.0))
         axes.set_xlabel("share of the cycles of one call")
-        axes.set_title(f"{profile.name}: what the IPUs spend their cycles on (modelled)")
+        axes.set_title(f"{words(profile.name)}: what the IPUs spend their cycles on (modelled)")
         without_marks(axes, ("left",))
         used = [phase.name for phase in phases(profile) if any(phase.cycles)]
         legend_below(figure, [key(name, PHASE_LOOKS[name]) for name in used], columns=4)

@@ -10,7 +10,16 @@ from matplotlib.lines import Line2D
 
 from ipu_model.profiling.data import IpuMemory, LivenessStep, Profile
 from ipu_model.report.breakdown import fullest_ipus
-from ipu_model.report.figures.canvas import key, legend_below, new_figure, note_point, nothing_here, only_grid, style
+from ipu_model.report.figures.canvas import (
+    key,
+    legend_below,
+    new_figure,
+    note_point,
+    nothing_here,
+    only_grid,
+    style,
+    words,
+)
 from ipu_model.report.figures.memory import MOST_IPUS
 from ipu_model.report.quantities import KIB, whole
 from ipu_model.report.style import BLUE, HATCH, INK, WHITE, YELLOW, Look
@@ -30,7 +39,9 @@ def liveness_figure(profile: Profile) -> Figure:
         every = figure.subplots(len(places), 1, squeeze=False)
         for axes, place in zip(every[:, 0], places):
             _draw_ipu(axes, profile.memory[place], profile.memory.tile_bytes)
-        every[0, 0].set_title(f"{profile.name}: live bytes of the fullest tile besides what always is (modelled)")
+        every[0, 0].set_title(
+            f"{words(profile.name)}: live bytes of the fullest tile besides what always is (modelled)"
+        )
         every[-1, 0].set_xlabel("op of one micro-batch, in the order in which they run")
         legend_below(figure, [
             key("live results and gradients", _LIVE), key("temporary data of the op", _TEMPORARY),
@@ -68,7 +79,7 @@ def _name_phases(axes: Axes, steps: tuple[LivenessStep, ...]) -> None:
             axes.axvline(at, color=WHITE, linewidth=2)
             axes.axvline(at, color=INK, linestyle=":", linewidth=1)
         if count >= _LEAST_PHASE * len(steps):
-            axes.text(at + count / 2, axes.get_ylim()[1] * 0.98, phase, ha="center", va="top", fontsize=9)
+            axes.text(at + count / 2, axes.get_ylim()[1] * 0.98, words(phase), ha="center", va="top", fontsize=9)
         at += count
 
 
@@ -76,4 +87,4 @@ def _mark_peak(axes: Axes, steps: tuple[LivenessStep, ...], room: float) -> None
     peak = max(range(len(steps)), key=lambda index: steps[index].bytes_on_tile)
     point = (peak + 0.5, steps[peak].bytes_on_tile / KIB)
     axes.plot(*point, "D", color=WHITE, markeredgecolor=INK, markersize=5, zorder=5, clip_on=False)
-    note_point(axes, point, f"{whole(steps[peak].bytes_on_tile)} bytes at {steps[peak].node}", room)
+    note_point(axes, point, f"{whole(steps[peak].bytes_on_tile)} bytes at {words(steps[peak].node)}", room)

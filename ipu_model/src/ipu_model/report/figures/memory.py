@@ -7,16 +7,19 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import StrMethodFormatter
 
 from ipu_model.profiling.data import IpuMemory, Profile
-from ipu_model.report.breakdown import categories, fullest_ipu, fullest_ipus
+from ipu_model.report.breakdown import Category, categories, fullest_ipu, fullest_ipus
 from ipu_model.report.figures.canvas import (
+    SMALL,
     area,
     key,
     legend_below,
     new_figure,
     note_point,
+    nothing_here,
     only_grid,
     style,
     without_marks,
+    words,
 )
 from ipu_model.report.quantities import KIB, whole
 from ipu_model.report.style import BLUE, DARK, INK, IPU_LOOKS, ORANGE, WHITE, Look
@@ -47,7 +50,7 @@ def memory_per_tile_figure(profile: Profile) -> Figure:
         _draw_limit(axes, profile.memory.tile_bytes, start)
         _name_ipus(axes, borders)
         _mark_fullest(axes, profile, borders)
-        axes.set_title(f"{profile.name}: memory of each tile at its fullest (modelled)")
+        axes.set_title(f"{words(profile.name)}: memory of each tile at its fullest (modelled)")
         axes.yaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
         only_grid(axes, "y")
     return figure
@@ -63,27 +66,36 @@ def memory_category_figure(profile: Profile) -> Figure:
     with style():
         figure = new_figure(1.4 + max(1, len(rows)) * (0.12 + _BAR_INCHES * len(places)))
         axes = figure.add_subplot()
-        height = 0.84 / len(places)
-        for bar, place in enumerate(places):
-            for row, category in enumerate(rows):
-                look = IPU_LOOKS[bar]
-                hatched = Look(look.face, "" if category.always_live else _SHARED_HATCH, WHITE if bar != 1 else DARK)
-                count = category.bytes_on_fullest_tile[place]
-                at = row + (bar - (len(places) - 1) / 2) * height
-                axes.barh(at, count, height, **area(hatched))
-                if count:
-                    axes.annotate(whole(count), (count, at), (3, 0), textcoords="offset points", va="center",
-                                  fontsize=8)  # fmt: skip
-        axes.set_yticks(range(len(rows)), [row.name for row in rows])
+        axes.set_title(f"{words(profile.name)}: what the fullest tile holds (modelled)")
+        if not rows:
+            nothing_here(axes, "nothing is held")
+            return figure
+        _draw_categories(axes, rows, places)
+        axes.set_yticks(range(len(rows)), [words(row.name) for row in rows])
         axes.set_ylim(len(rows) - 0.5, -0.5)
         axes.set_xlabel("bytes of the fullest tile")
         axes.xaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
-        axes.set_title(f"{profile.name}: what the fullest tile holds (modelled)")
         axes.margins(x=0.12)
         without_marks(axes, ("left",))
         only_grid(axes, "x")
         _category_keys(figure, profile, places)
     return figure
+
+
+def _draw_categories(axes: Axes, rows: list[Category], places: tuple[int, ...]) -> None:
+    """Draw one bar for each category and IPU, with its number."""
+    height = 0.84 / len(places)
+    for bar, place in enumerate(places):
+        for row, category in enumerate(rows):
+            look = IPU_LOOKS[bar]
+            hatched = Look(look.face, "" if category.always_live else _SHARED_HATCH, WHITE if bar != 1 else DARK)
+            count = category.bytes_on_fullest_tile[place]
+            at = row + (bar - (len(places) - 1) / 2) * height
+            axes.barh(at, count, height, **area(hatched))
+            if count:
+                axes.annotate(
+                    whole(count), (count, at), (3, 0), textcoords="offset points", va="center", fontsize=SMALL
+                )
 
 
 def _draw_tiles(axes: Axes, memory: IpuMemory, start: int, limit: int) -> None:

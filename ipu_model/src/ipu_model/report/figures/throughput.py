@@ -11,7 +11,7 @@ from matplotlib.ticker import NullLocator, StrMethodFormatter
 
 from ipu_model.errors import Error
 from ipu_model.profiling.data import Profile
-from ipu_model.report.figures.canvas import new_figure, only_grid, style
+from ipu_model.report.figures.canvas import new_figure, only_grid, style, words
 from ipu_model.report.quantities import short
 from ipu_model.report.style import INK, LINE_STYLES
 
@@ -46,8 +46,7 @@ def throughput_figure(
     """
     if not points:
         raise Error("A figure of throughput needs at least one point.")
-    words = any(isinstance(point.setting, str) for point in points)
-    if words and not all(isinstance(point.setting, str) for point in points):
+    if len({isinstance(point.setting, str) for point in points}) > 1:
         raise Error(f"Settings of {knob} are numbers or words, not both: {[point.setting for point in points]}.")
     places = _places(points)
     with style():
@@ -57,8 +56,8 @@ def throughput_figure(
         _mark_misfits(axes, points, places)
         if chosen is not None:
             _mark_chosen(axes, points, places, chosen)
-        _label(axes, points, places, f"{knob} ({unit})" if unit else knob)
-        axes.set_title(f"Throughput against {knob} (modelled)")
+        _label(axes, points, places, words(f"{knob} ({unit})" if unit else knob))
+        axes.set_title(f"Throughput against {words(knob)} (modelled)")
         axes.legend(frameon=False, fontsize=9, loc="best")
     return figure
 
@@ -105,6 +104,6 @@ def _label(axes: Axes, points: Sequence[ThroughputPoint], places: Sequence[float
     if min(places) > 0 and max(places) >= _WIDE_RANGE * min(places):
         axes.set_xscale("log", base=2)
         axes.xaxis.set_minor_locator(NullLocator())
-    texts = [p.setting if isinstance(p.setting, str) else f"{p.setting:g}" for p in points]
+    texts = [words(p.setting) if isinstance(p.setting, str) else f"{p.setting:g}" for p in points]
     axes.set_xticks(list(places), texts)
     only_grid(axes, "y")

@@ -10,6 +10,7 @@ from matplotlib.collections import PatchCollection
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Rectangle
+from matplotlib.path import Path
 
 from ipu_model.profiling.data import SPAN_KINDS, Profile, Span
 from ipu_model.report.figures.canvas import (
@@ -23,6 +24,7 @@ from ipu_model.report.figures.canvas import (
     nothing_here,
     style,
     without_marks,
+    words,
 )
 from ipu_model.report.quantities import duration, time_unit
 from ipu_model.report.rows import DEVICE_WORKS, HOST_KINDS, Row, device_rows, host_rows
@@ -37,6 +39,7 @@ _MOST_VECTOR_BARS = 2000
 _NARROW_POINTS = 3.0
 _AFTER_CALL = 0.12
 _BREAK_POINTS = 3.0
+_BREAK_SIGN = Path([(-0.9, -1.0), (-0.3, 1.0), (0.3, -1.0), (0.9, 1.0)], [Path.MOVETO, Path.LINETO] * 2)
 
 
 def timeline_figure(profile: Profile, window: tuple[float, float] | None = None) -> Figure:
@@ -52,7 +55,7 @@ def timeline_figure(profile: Profile, window: tuple[float, float] | None = None)
     with style():
         figure = _gantt(rows, (begin, end), kinds, "time since the device began")
         (axes,) = figure.axes
-        axes.set_title(f"{profile.name}: what the IPUs do in {part} ({duration(end - begin)}, modelled)")
+        axes.set_title(f"{words(profile.name)}: what the IPUs do in {part} ({duration(end - begin)}, modelled)")
     return figure
 
 
@@ -67,7 +70,9 @@ def host_device_figure(profile: Profile) -> Figure:
         at = profile.call_seconds * time_unit(end)[1]
         axes.axvline(at, color=INK, linestyle="--", linewidth=1.2)
         axes.annotate("next call", (at, len(rows) - 0.5), (4, 2), textcoords="offset points", fontsize=9)
-        axes.set_title(f"{profile.name}: host and device, a call every {duration(profile.call_seconds)} (modelled)")
+        axes.set_title(
+            f"{words(profile.name)}: host and device, a call every {duration(profile.call_seconds)} (modelled)"
+        )
     return figure
 
 
@@ -90,14 +95,25 @@ def _gantt(rows: Sequence[Row], window: tuple[float, float], kinds: Mapping[str,
         _draw_row(axes, row, place, factor, points, rasterized=sum(map(len, (r.spans for r in shown))))
     axes.set_xlim(begin * factor, end * factor)
     axes.set_ylim(len(rows) - 0.45, -0.55)
-    axes.set_yticks(range(len(rows)), [row.name for row in rows])
+    axes.set_yticks(range(len(rows)), [words(row.name) for row in rows])
     axes.set_xlabel(f"{time} ({unit})")
     without_marks(axes, ("left",))
     axes.tick_params(axis="x", length=3)
     order = [kind for kind in SPAN_KINDS if kind in kinds] + sorted(set(kinds) - set(SPAN_KINDS))
-    keys: list[Any] = [key(kinds[kind], SPAN_LOOKS.get(kind, OTHER_LOOK)) for kind in order]
+    keys: list[Any] = [key(words(kinds[kind]), SPAN_LOOKS.get(kind, OTHER_LOOK)) for kind in order]
     if any(span.repeats > 1 for row in shown for span in row.spans):
-        keys.append(Line2D([], [], color=INK, linestyle="none", marker="$//$", markersize=8, label=_REPEATS))
+        keys.append(
+            Line2D(
+                [],
+                [],
+                color=INK,
+                linestyle="none",
+                marker=_BREAK_SIGN,
+                markersize=8,
+                markeredgewidth=1.6,
+                label=_REPEATS,
+            )
+        )
     legend_below(figure, keys)
     return figure
 

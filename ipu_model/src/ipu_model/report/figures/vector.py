@@ -13,7 +13,9 @@ from matplotlib.figure import Figure
 from ipu_model.report.style import GREY, INK, STYLE
 
 # Text stays text: it can be searched, and read at any size. Numbers in names do not change between runs.
-_SETTINGS: Any = {**STYLE, "svg.fonttype": "none", "svg.hashsalt": "ipu-model", "svg.id": None}
+_SETTINGS: Any = {
+    **STYLE, "text.parse_math": False, "svg.fonttype": "none", "svg.hashsalt": "ipu-model", "svg.id": None,
+}  # fmt: skip
 _PAGE_COLOURS = {INK.lower(): "var(--ink)", "#000000": "var(--ink)", GREY.lower(): "var(--grid)"}
 
 

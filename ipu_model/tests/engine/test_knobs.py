@@ -8,8 +8,8 @@ from published_programs import day03
 
 from ipu_model.batching import Batching, Keep
 from ipu_model.errors import Error
+from ipu_model.knobs import KNOBS, changed
 from ipu_model.program import Execution, Program, Recomputation
-from ipu_model.what_if import KNOBS, changed
 
 PROGRAM = Program(day03(), True, Batching(accumulation=8), recomputation=Recomputation.PIPELINE)
 

@@ -1,0 +1,96 @@
+"""A compiled program with other options: `what_if`, `sweep` and `advise`."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from modelling_support import Chain, quiet
+
+import ipu_model
+import poptorch
+from ipu_model import HostWork
+
+X = torch.ones(8, 8)
+
+
+@pytest.fixture(scope="module")
+def executor() -> poptorch.PoplarExecutor:
+    options = quiet()
+    options.Training.gradientAccumulation(4)
+    executor = poptorch.trainingModel(Chain(2), options)
+    executor.compile(X, X)
+    return executor
+
+
+class TestWhatIf:
+    def test_no_change_is_the_programs_own_profile(self, executor: poptorch.PoplarExecutor) -> None:
+        assert ipu_model.what_if(executor) == ipu_model.profile(executor)
+
+    def test_it_is_what_compiling_with_that_option_gives(self, executor: poptorch.PoplarExecutor) -> None:
+        options = quiet().deviceIterations(3)
+        options.Training.gradientAccumulation(4)
+        other = poptorch.trainingModel(Chain(2), options)
+        other.compile(torch.ones(24, 8), torch.ones(24, 8))
+        found, wanted = ipu_model.what_if(executor, device_iterations=3), ipu_model.profile(other)
+        assert found.samples_per_call == wanted.samples_per_call
+        assert found.device_seconds_per_call == pytest.approx(wanted.device_seconds_per_call)
+        assert found.memory.max_tile_bytes == wanted.memory.max_tile_bytes
+
+    def test_the_program_stays_as_it_is(self, executor: poptorch.PoplarExecutor) -> None:
+        before = ipu_model.profile(executor)
+        ipu_model.what_if(executor, gradient_accumulation=64, half_precision=True)
+        assert ipu_model.profile(executor) == before
+
+    def test_unknown_options_are_refused(self, executor: poptorch.PoplarExecutor) -> None:
+        with pytest.raises(poptorch.Error, match="no option 'batch'"):
+            ipu_model.what_if(executor, batch=3)
+
+    def test_only_executors_and_programs(self) -> None:
+        with pytest.raises(poptorch.Error, match="got a Chain"):
+            ipu_model.what_if(Chain(1))
+
+    def test_only_compiled_ones(self) -> None:
+        with pytest.raises(poptorch.Error, match="not been compiled"):
+            ipu_model.what_if(poptorch.inferenceModel(Chain(1), quiet()))
+
+
+class TestSweep:
+    def test_more_accumulation_never_slows_the_device(self, executor: poptorch.PoplarExecutor) -> None:
+        points = ipu_model.sweep(executor, "gradient_accumulation", [3, 4, 8, 16, 64])
+        rates = [point.profile.device_samples_per_second for point in points if point.profile is not None]
+        assert len(rates) == 5
+        assert rates == sorted(rates)
+
+    def test_impossible_values_become_points_that_say_why(self, executor: poptorch.PoplarExecutor) -> None:
+        first, second = ipu_model.sweep(executor, "gradient_accumulation", [1, 8])
+        assert first.profile is None
+        assert "at least 2 x 2 - 1 = 3" in first.refused
+        assert second.profile is not None
+
+    def test_other_changes_hold_for_every_point(self, executor: poptorch.PoplarExecutor) -> None:
+        points = ipu_model.sweep(executor, "replicas", [1, 2], execution="sharded")
+        assert {point.profile.options["execution"] for point in points if point.profile} == {"sharded"}
+
+    def test_an_unknown_option_is_an_error(self, executor: poptorch.PoplarExecutor) -> None:
+        with pytest.raises(poptorch.Error, match="no option 'speed'"):
+            ipu_model.sweep(executor, "speed", [1])
+
+
+class TestAdvice:
+    def test_a_slow_loader_is_found_out(self, executor: poptorch.PoplarExecutor) -> None:
+        host = HostWork(seconds_per_sample=1e-3)
+        assert ipu_model.profile(executor, host=host).limited_by == "host loader"
+        assert ipu_model.advise(executor, host=host)[0].change.startswith("loader workers")
+
+    def test_each_gain_is_that_of_modelling_the_change(self, executor: poptorch.PoplarExecutor) -> None:
+        advice = next(item for item in ipu_model.advise(executor) if item.change.startswith("gradient accumulation"))
+        value = int(advice.change.split()[-1])
+        after = ipu_model.what_if(executor, gradient_accumulation=value)
+        factor = after.samples_per_second / ipu_model.profile(executor).samples_per_second
+        assert advice.samples_per_second_factor == pytest.approx(factor)
+        assert advice.how == f"opts.Training.gradientAccumulation({value})"
+
+    def test_the_most_useful_comes_first(self, executor: poptorch.PoplarExecutor) -> None:
+        gains = [item.samples_per_second_factor for item in ipu_model.advise(executor)]
+        assert gains == sorted(gains, reverse=True)
+        assert min(gains) >= 1.02

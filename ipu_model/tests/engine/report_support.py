@@ -278,6 +278,13 @@ def wide_profile(ipus: int = 16) -> Profile:
     return replace(base, cycles=cycles, memory=Memory(memory, POD4.tile_bytes), timeline=timeline)
 
 
+PROFILE_KINDS = {
+    "pipeline": pipeline_profile,
+    "collapsed": lambda: pipeline_profile(collapsed=True, overlaps=True),
+    "too large": lambda: pipeline_profile(fits=False),
+    "smallest": inference_profile,
+    "sixteen IPUs": wide_profile,
+}
 ADVICE = (
     Advice("asynchronous data loading", "poptorch.DataLoader(..., mode=poptorch.DataLoaderMode.Async)", 1.71, 0.0, True,
            "The next batch is loaded while the device works: the slower of the two decides."),

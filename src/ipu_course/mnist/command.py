@@ -68,12 +68,12 @@ def _add_tutorial_options(parser: argparse.ArgumentParser) -> None:
         metavar="RATE",
         help="learning rate of AdamW (default: %(default)s)",
     )
-    parser.add_argument("--profile", action="store_true", help="switch profiling on")
+    parser.add_argument("--profile", action="store_true", help="write a report of time and memory for each model")
     parser.add_argument(
         "--profile-dir",
         default=default.profile_dir,
         metavar="DIR",
-        help="where profiles go (default: %(default)s)",
+        help="where reports go (default: %(default)s)",
     )
     parser.add_argument(
         "--strategy",

@@ -27,14 +27,14 @@ def run_program(settings: Settings) -> None:
     torch.set_num_threads(1)
     training_images, test_images = _load(settings)
     check_data(settings, len(training_images), len(test_images))
-    if settings.profile:
-        _tell_about_profile(settings)
     try:
         _train_and_test(settings, training_images, test_images)
     except (poptorch.Error, AssertionError) as problem:  # PopTorch raises both
         if settings.debug or not str(problem):
             raise
         raise CourseError(f"{problem} (--debug shows where)") from problem
+    if settings.profile:
+        print(f"Profile: one report for each model below {settings.profile_dir}")
 
 
 def _load(settings: Settings) -> tuple[ImageDataset, ImageDataset]:
@@ -43,14 +43,6 @@ def _load(settings: Settings) -> tuple[ImageDataset, ImageDataset]:
     for images in (training_images, test_images):
         print("Data:", images.description)
     return training_images, test_images
-
-
-def _tell_about_profile(settings: Settings) -> None:
-    if not poptorch.ipuHardwareIsAvailable():
-        print(
-            f"Profile: the engine options are set for {settings.profile_dir}, but the IPU Model writes no "
-            "report yet: that comes in a later version"
-        )
 
 
 def _train_and_test(settings: Settings, training_images: ImageDataset, test_images: ImageDataset) -> None:

@@ -32,11 +32,11 @@ def style() -> Any:
     return matplotlib.rc_context({**STYLE, "text.parse_math": False})
 
 
-def words(text: object) -> str:
+def words(text: object, most: int = _LONGEST_NAME) -> str:
     """Return a name as a figure can show it: on one line, not too long, in letters that the font has."""
     line = " ".join(str(text).split())
     known = "".join(c if ord(c) < _LAST_LETTER and c.isprintable() else "?" for c in line)
-    return known if len(known) <= _LONGEST_NAME else f"{known[: _LONGEST_NAME - 3]}..."
+    return known if len(known) <= most else f"{known[: most - 3]}..."
 
 
 def new_figure(height: float) -> Figure:

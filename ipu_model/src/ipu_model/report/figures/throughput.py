@@ -16,6 +16,7 @@ from ipu_model.report.quantities import short
 from ipu_model.report.style import INK, LINE_STYLES
 
 _WIDE_RANGE = 8
+_LONGEST_LABEL = 90
 
 
 @dataclass(frozen=True)
@@ -56,7 +57,7 @@ def throughput_figure(
         _mark_misfits(axes, points, places)
         if chosen is not None:
             _mark_chosen(axes, points, places, chosen)
-        _label(axes, points, places, words(f"{knob} ({unit})" if unit else knob))
+        _label(axes, points, places, words(f"{knob} ({unit})" if unit else knob, _LONGEST_LABEL))
         axes.set_title(f"Throughput against {words(knob)} (modelled)")
         axes.legend(frameon=False, fontsize=9, loc="best")
     return figure

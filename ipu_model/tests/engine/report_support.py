@@ -37,7 +37,6 @@ WORK = {  # cycles of one micro-batch on each stage
     "backward": (3_150_000.0, 3_420_000.0),
 }
 SPLIT = PhaseCycles(on_tile_execute=0.70, do_exchange=0.27, internal_sync=0.03)  # of a pass's cycles
-FULL_STEPS = 6  # of 8 micro-batches, those steps in which both stages go forward and backward
 
 
 @dataclass

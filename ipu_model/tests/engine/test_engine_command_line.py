@@ -175,7 +175,7 @@ class TestStart:
         process = in_a_process("-c", code)
         out, err = process.communicate()
         assert process.returncode == 0, err
-        for command in ("report", "compare", "machines"):
+        for command in ("report", "compare", "machines", "validate"):
             assert command in out
 
     def test_a_report_needs_no_torch(self, folder: Path) -> None:

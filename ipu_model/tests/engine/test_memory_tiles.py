@@ -77,6 +77,8 @@ class TestTilesForIo:
         graph = squares(2, width=1024, batch=1024)
         all_tiles, fewer = (memory_for(graph, io_tiles=count)[0] for count in (0, 192))
         assert fewer.max_tile_bytes > all_tiles.max_tile_bytes
+        needed = [max(step.temporary_bytes for step in memory.liveness) for memory in (all_tiles, fewer)]
+        assert needed[1] == pytest.approx(needed[0] * 1472 / (1472 - 192))
         assert total(fewer, "variables") == total(all_tiles, "variables")
 
 

@@ -187,6 +187,16 @@ class TestInterleaved:
         assert per_micro_batch[Execution.INTERLEAVED] >= per_micro_batch[Execution.PIPELINED] * (1 - 1e-9)
 
 
+class TestLimit:
+    def test_the_slowest_stage_is_on_the_busiest_ipu(self) -> None:
+        """IPU 0 has stages 0 and 2 with 9 cycles together, IPU 1 one of 8."""
+        times = [Times(2, 2, ipu=0), Times(4, 4, ipu=1), Times(2, 3, ipu=0)]
+        assert scheduled(times, 100).limited_by == "stage 2"
+
+    def test_large_boundaries_limit_a_pipeline(self) -> None:
+        assert scheduled([Times(on=100), Times()], 100).limited_by == "inter-IPU copy"
+
+
 class TestRules:
     """What must hold for any work."""
 

@@ -25,6 +25,7 @@ from ipu_model.hardware import machine
 from ipu_model.optimiser.spec import Hyper, OptimiserSpec
 from ipu_model.program import Execution, Location, Locations, Program, Recomputation
 from ipu_model.recompute import kept_for_backward
+from ipu_model.schedule.collectives import ring_of
 from ipu_model.schedule.constants import pipeline_constants
 from ipu_model.schedule.held import held_tensors
 from ipu_model.schedule.traffic import traffic_of
@@ -48,6 +49,19 @@ class Skipping(nn.Module):
         first = torch.relu(self.layers[0](values))
         middle = torch.relu(self.layers[1](first))
         last: Tensor = self.layers[3](torch.relu(self.layers[2](middle))) + first + offsets
+        return last
+
+
+class ReadTwice(nn.Module):
+    """Two linear layers on two IPUs; both read the input."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, WIDTH)
+        begin_block(self.second, 1)
+
+    def forward(self, values: Tensor) -> Tensor:
+        last: Tensor = self.second(self.first(values)) + values
         return last
 
 
@@ -85,6 +99,12 @@ class TestTraffic:
 
     def test_inputs_go_to_the_stage_that_reads_them_first(self) -> None:
         assert traffic_of(skipping()).inputs == (self.SIZE, 0, self.SIZE)
+
+    def test_an_input_of_several_stages_passes_through_those_between(self) -> None:
+        """The stage that reads it first gets it from the host and sends it on."""
+        graph = traced(Trained(ReadTwice()), torch.zeros(BATCH, WIDTH))
+        assert traffic_of(graph).inputs == (self.SIZE, 0)
+        assert traffic_of(graph).on == (2 * self.SIZE, 0)
 
     @pytest.mark.parametrize(
         ("dtype", "size"),
@@ -134,6 +154,15 @@ class TestHeld:
         assert self.held(Recomputation.NONE)[0] >= set(GRAPH.input_nodes)
         assert len(relus) == 1
         assert relus & self.held(Recomputation.NONE)[0]
+
+    def test_with_recomputation_also_what_came_from_another_stage(self) -> None:
+        """The middle stage of three starts again from what stage 0 sent: the result of its ReLU."""
+        graph = chain(3)
+        chosen, stages = program(graph, recomputation=Recomputation.PIPELINE), stages_of(graph)
+        held = held_tensors(chosen, stages, kept_for_backward(chosen, stages))
+        (middle,) = (each for each in held if each.stage == 1)
+        (maker,) = (node for node in graph.ops.nodes if node.name == middle.node)
+        assert (str(maker.target), _stage(maker)) == ("aten.relu.default", 0)
 
     def test_inference_holds_nothing(self) -> None:
         graph = chain(training=False)
@@ -283,6 +312,14 @@ class TestOffChip:
         expected = 5 * 2 * 2 * BATCH * WIDTH * 4 / (20e9 / 2)
         assert self.extra(activations=Location(on_chip=False)) == pytest.approx(expected)
 
+    def test_ipus_that_work_one_after_another_do_not_share_the_rate(self) -> None:
+        locations = self.locations(weights=Location(on_chip=False))
+        plain, moved = (
+            profiled(program(locations=where, execution=Execution.SHARDED)).cycles[0].stream_copy_mid
+            for where in (Locations(), locations)
+        )
+        assert (moved - plain) / 1.33e9 == pytest.approx((5 * 2 + 2) * self.PARAMETERS * 4 / 20e9)
+
     def test_with_sharding_each_replica_moves_its_part(self) -> None:
         """Four replicas of two IPUs: two on each machine, all four of its IPUs share the rate."""
         whole = self.extra(replicas=4, optimiser=Location(on_chip=False, least_off_chip=1000))
@@ -309,6 +346,15 @@ class TestReplicas:
         assert pair.main_cycle == alone.main_cycle
         assert pair.update_cycles > alone.update_cycles
 
+    def test_gradients_travel_in_the_accumulators_type(self) -> None:
+        """With accumulation; without, there are only gradients, of the weights' type."""
+        half = replace(ADAM, accum_dtype=HALF)
+        for accumulation, optimiser, size in ((5, ADAM, 4), (5, half, 2), (1, half, 4)):
+            chosen = program(chain(1), accumulation=accumulation, replicas=4, optimiser=optimiser)
+            ring = ring_of(chosen)
+            seconds = ring.all_reduce(WIDTH * WIDTH * size) + ring.all_reduce(WIDTH * size)
+            assert profiled(chosen).cycles[0].global_exchange == pytest.approx(seconds * 1.33e9)
+
     def test_sharded_state_makes_the_update_cheaper(self) -> None:
         """Same bytes between replicas, a sixteenth of the update; tensors below 8192 elements are not split."""
         graph, locations = chain(width=512), replace(Locations(), optimiser=Location(sharded=True))
@@ -317,6 +363,16 @@ class TestReplicas:
         assert parts.cycles[0].on_tile_execute < whole.cycles[0].on_tile_execute
         more_calls = 2e-6 * 1.33e9  # reduce-scatter and all-gather are two calls, an all-reduce is one
         assert parts.cycles[0].global_exchange == pytest.approx(whole.cycles[0].global_exchange + more_calls, rel=1e-3)
+
+    def test_accumulators_in_parts_take_each_micro_batchs_gradients(self) -> None:
+        """A reduce-scatter of each weight (the bias is not split) in every backward pass instead of the update."""
+        locations = replace(Locations(), accumulators=Location(sharded=True))
+        chosen = program(replicas=4, locations=locations)
+        ring, weight, bias = ring_of(chosen), WIDTH * WIDTH * 4, WIDTH * 4
+        update = ring.all_gather(weight) + ring.all_reduce(bias)
+        copies = (5 + 2) * BATCH * WIDTH * 4 / (160e9 * pipeline_constants().copy_link_share)
+        seconds = profiled(chosen).cycles[0].global_exchange / 1.33e9
+        assert seconds == pytest.approx(5 * ring.reduce_scatter(weight) + update + copies)
 
     @settings(max_examples=20)
     @given(replicas=st.integers(1, 63))

@@ -179,6 +179,12 @@ class TestOverlap:
         schedule = scheduled(times, 10, execution=Execution.SHARDED, overlaps=True, overlaps_input=True)
         assert schedule.device_cycles == pytest.approx(10 * (1000 + 30) + 2 * 300)
 
+    def test_transfers_of_the_other_direction_hide_them_too(self) -> None:
+        """Inputs of 300 cycles beside 20 of work and 150 of results: 130 are left to wait for."""
+        times = [Times(10, 10, inputs=100, outputs=50)]
+        schedule = scheduled(times, 10, execution=Execution.SHARDED, overlaps=True, overlaps_input=True)
+        assert schedule.device_cycles == pytest.approx(10 * (20 + 150) + 2 * 300 + 8 * 130)
+
     @pytest.mark.parametrize(("updates", "hidden"), [(1, 0), (2, 0), (3, 1), (100, 98)])
     def test_without_accumulation_device_iterations_overlap(self, updates: int, hidden: int) -> None:
         schedule = scheduled(

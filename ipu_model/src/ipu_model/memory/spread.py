@@ -20,7 +20,7 @@ Ints: TypeAlias = NDArray[np.int64]
 class Spread:
     """Bytes of a tensor on each of `tiles` tiles that follow one another; `last` is what the last one holds.
 
-    Tensors start on tile 0, as PopLibs' linear mapping has it. `floats` marks those too small for a part on
+    Tensors start on tile 0, as PopLibs' linear mapping has it. `balanced` marks those too small for a part on
     every tile, which are put behind one another: what belongs to a channel lies where that channel does,
     balanced over its tiles (poplin, createBroadcastOperand), and not all on tile 0. `first` is set for
     tensors with a fixed place.
@@ -29,7 +29,7 @@ class Spread:
     on_tile: float
     tiles: int
     last: float
-    floats: bool = False
+    balanced: bool = False
     first: int = 0
 
     @property
@@ -71,7 +71,7 @@ class Room:
         tiles = math.ceil(elements / n)
         small = n * element_bytes <= self.device.constants.least_bytes_per_tile and tiles < self.compute_tiles
         last = elements - n * (tiles - 1)
-        return Spread(n * element_bytes, tiles, last * element_bytes, floats=small)
+        return Spread(n * element_bytes, tiles, last * element_bytes, balanced=small)
 
     def everywhere(self, on_tile: float) -> Spread:
         """Return the place of what is on every tile."""
@@ -79,8 +79,8 @@ class Room:
 
     def temporary(self, on_tile: float, tiles: int) -> Spread:
         """Return the place of temporary data; plans are made for all tiles, so fewer tiles hold more each."""
-        crowded = max(1.0, tiles / self.compute_tiles)
-        return Spread(on_tile * crowded, min(tiles, self.compute_tiles), on_tile * crowded)
+        crowded = on_tile * self.tiles / self.compute_tiles
+        return Spread(crowded, min(tiles, self.compute_tiles), crowded)
 
     def on_io_tiles(self, total: float) -> Spread:
         """Return the place of `total` bytes that lie evenly on the tiles reserved for I/O."""
@@ -102,15 +102,15 @@ class Pieces:
 
 
 def pieces_of(spreads: Sequence[Spread], room: Room) -> Pieces:
-    """Return the stretches of tiles of all `spreads`; those that float go round the computing tiles."""
+    """Return the stretches of tiles of all `spreads`; balanced ones go round the computing tiles."""
     tiles = np.array([s.tiles for s in spreads], dtype=np.int64)
-    floats = np.array([s.floats for s in spreads], dtype=bool)
-    taken = np.cumsum(np.where(floats, tiles, 0))
-    first = np.where(floats, taken - tiles, np.array([s.first for s in spreads], dtype=np.int64))
+    balanced = np.array([s.balanced for s in spreads], dtype=bool)
+    taken = np.cumsum(np.where(balanced, tiles, 0))
+    first = np.where(balanced, taken - tiles, np.array([s.first for s in spreads], dtype=np.int64))
     owner = np.tile(np.arange(len(spreads), dtype=np.int64), 2)
     starts, lengths = np.concatenate([first, first + tiles - 1]), np.concatenate([tiles - 1, np.ones_like(tiles)])
     values = np.array([s.on_tile for s in spreads] + [s.last for s in spreads], dtype=np.float64)
-    around = np.tile(floats, 2)
+    around = np.tile(balanced, 2)
     starts = np.where(around, starts % room.compute_tiles, starts)
     ends = starts + lengths
     over = (around & (ends > room.compute_tiles)).nonzero()[0]

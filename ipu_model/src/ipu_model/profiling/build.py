@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from ipu_model.compilation_time import compilation_seconds
 from ipu_model.costed import lowered
 from ipu_model.errors import Error
@@ -49,7 +51,7 @@ def profile_program(program: Program, host: HostWork | None = None) -> Profile:
         error_band=band,
         cycles=schedule.cycles,
         memory=memory,
-        timeline=schedule.timeline + _host_spans(call),
+        timeline=_timeline(schedule, call),
         ops=ops,
         compilation_seconds=compilation_seconds(program, costs),
         shares=schedule.shares,
@@ -105,14 +107,14 @@ def _ops(program: Program, costs: Lowered, stages: Stages, schedule: Schedule) -
     )  # fmt: skip
 
 
-def _host_spans(call: CallTime) -> tuple[Span, ...]:
-    """Return what the host does for one call; an overlapping loader prepares the next call meanwhile."""
-    spans = []
+def _timeline(schedule: Schedule, call: CallTime) -> tuple[Span, ...]:
+    """Return what the host and the device do for one call; an overlapping loader prepares the next call meanwhile."""
+    begin = 0.0 if call.overlaps else call.loader
+    spans = [replace(span, start=span.start + begin + call.host) for span in schedule.timeline]
     if call.loader:
-        spans.append(Span("loader", "load", 0.0, call.loader, "loading the next call" if call.overlaps else "loading"))
-    start = 0.0 if call.overlaps else call.loader
-    spans.append(Span("host", "call", start, call.host + call.device, "call"))
-    return tuple(spans)
+        what = "loading the next call" if call.overlaps else "loading"
+        spans.append(Span("loader", "load", 0.0, call.loader, what))
+    return (*spans, Span("host", "call", begin, call.host + call.device, "call"))
 
 
 def _options(program: Program, host: HostWork) -> dict[str, str | int | float | bool]:

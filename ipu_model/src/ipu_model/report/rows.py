@@ -71,10 +71,10 @@ def _host_resources(spans: Iterable[Span]) -> dict[str, int]:
     return found
 
 
-def _natural(name: str) -> tuple[tuple[bool, int, str], ...]:
-    """Return a key that sorts "IPU 10" behind "IPU 9"."""
-    parts = re.split(r"([0-9]{1,15})", name)
-    return tuple((part.isdigit(), int(part) if part.isdigit() else 0, part) for part in parts)
+def _natural(name: str) -> tuple[tuple[str, int], ...]:
+    """Return a key that sorts "IPU 10" behind "IPU 9": pairs of words and the number behind them."""
+    parts = re.findall(r"([^0-9]*)([0-9]{0,15})", name)
+    return tuple((words, int(number or "-1")) for words, number in parts)
 
 
 def _lanes(spans: Iterable[Span]) -> list[tuple[Span, ...]]:

@@ -58,15 +58,13 @@ def conditions_of(program: Program) -> Conditions:
     system, batching = program.system, program.batching
     returns = program.returns
     every = returns.keep is Keep.ALL or (returns.keep is Keep.EVERY_N and returns.period == 1)
-    # Sums stay on the device until the call ends.
-    count = 1 if returns.keep is Keep.SUM else returns.multiplier(batching) // batching.replicas
     return Conditions(
         host=host_link(program),
         copy_bytes_per_second=system.link_bytes_per_second * pipeline_constants().copy_link_share,
         sync_cycles=float(system.chip.global_sync_cycles),
         clock_hz=system.chip.clock_hz,
         returns_all=every,
-        returned=count,
+        returned=returns.multiplier(batching) // batching.replicas,  # sums stay on the device until the call ends
         sends_inputs=not program.synthetic_data,
         sends_outputs=not program.synthetic_data,
         prefetch_depth=program.prefetch_depth,

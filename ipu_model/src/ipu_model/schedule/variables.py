@@ -62,9 +62,7 @@ def tensors_of(program: Program) -> tuple[Tensor, ...]:
 
 def part(program: Program, elements: int, location: Location) -> float:
     """Return the share of a tensor that one replica holds."""
-    if program.replicas > 1 and location.is_sharded(elements):
-        return math.ceil(elements / program.replicas) / elements
-    return 1.0
+    return math.ceil(elements / program.replicas) / elements if location.is_sharded(elements) else 1.0
 
 
 def is_sharded_update(program: Program, tensor: Tensor) -> bool:

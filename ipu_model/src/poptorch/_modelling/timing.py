@@ -135,8 +135,10 @@ class _Call:
 
 
 def _first_work(profile: Profile) -> float:
-    """Return when the device starts, having waited for the host at the start of a run."""
-    return min((span.start for span in profile.timeline if span.kind not in ("wait", "load", "call")), default=0.0)
+    """Return after how many seconds of a run its work starts: the device waits for the host first."""
+    device = [span for span in profile.timeline if span.kind not in ("load", "call")]
+    work = [span.start for span in device if span.kind != "wait"]
+    return min(work, default=0.0) - min((span.start for span in device), default=0.0)
 
 
 def _seconds(profile: Profile, kind: str) -> float:

@@ -81,7 +81,7 @@ def _end(rows: Iterable[Row]) -> float:
 
 
 def _gantt(rows: Sequence[Row], window: tuple[float, float], kinds: Mapping[str, str], time: str) -> Figure:
-    """Draw rows of spans; `kinds` gives the kinds that occur their names in the legend."""
+    """Draw rows of spans; `kinds` gives kinds their names in the legend."""
     figure = new_figure(1.5 + _ROW_INCHES * max(1, len(rows)))
     axes = figure.add_subplot()
     begin, end = window
@@ -91,34 +91,31 @@ def _gantt(rows: Sequence[Row], window: tuple[float, float], kinds: Mapping[str,
     unit, factor = time_unit(end)
     points = PLOT_POINTS / (end - begin)
     shown = [Row(row.name, tuple(s for s in row.spans if s.end > begin and s.start < end)) for row in rows]
+    as_picture = sum(len(row.spans) for row in shown) > _MOST_VECTOR_BARS
     for place, row in enumerate(shown):
-        _draw_row(axes, row, place, factor, points, rasterized=sum(map(len, (r.spans for r in shown))))
+        _draw_row(axes, row, place, factor, points, as_picture)
     axes.set_xlim(begin * factor, end * factor)
     axes.set_ylim(len(rows) - 0.45, -0.55)
     axes.set_yticks(range(len(rows)), [words(row.name) for row in rows])
     axes.set_xlabel(f"{time} ({unit})")
     without_marks(axes, ("left",))
     axes.tick_params(axis="x", length=3)
-    order = [kind for kind in SPAN_KINDS if kind in kinds] + sorted(set(kinds) - set(SPAN_KINDS))
-    keys: list[Any] = [key(words(kinds[kind]), SPAN_LOOKS.get(kind, OTHER_LOOK)) for kind in order]
-    if any(span.repeats > 1 for row in shown for span in row.spans):
-        keys.append(
-            Line2D(
-                [],
-                [],
-                color=INK,
-                linestyle="none",
-                marker=_BREAK_SIGN,
-                markersize=8,
-                markeredgewidth=1.6,
-                label=_REPEATS,
-            )
-        )
-    legend_below(figure, keys)
+    legend_below(figure, _keys([span for row in shown for span in row.spans], kinds))
     return figure
 
 
-def _draw_row(axes: Axes, row: Row, place: int, factor: float, points: float, rasterized: int) -> None:
+def _keys(spans: Sequence[Span], kinds: Mapping[str, str]) -> list[Any]:
+    """Return the legend: the kinds that occur, in their usual order, and the sign for several drawn as one."""
+    used = {span.kind for span in spans}
+    order = [kind for kind in SPAN_KINDS if kind in used] + sorted(used - set(SPAN_KINDS))
+    keys: list[Any] = [key(words(kinds[kind]), SPAN_LOOKS.get(kind, OTHER_LOOK)) for kind in order]
+    if any(span.repeats > 1 for span in spans):
+        look: Any = {"linestyle": "none", "marker": _BREAK_SIGN, "markersize": 8, "markeredgewidth": 1.6}
+        keys.append(Line2D([], [], color=INK, label=_REPEATS, **look))
+    return keys
+
+
+def _draw_row(axes: Axes, row: Row, place: int, factor: float, points: float, as_picture: bool) -> None:
     """Draw the spans of one row; a second is `factor` units and `points` points long."""
     by_kind: dict[tuple[str, bool], list[Rectangle]] = {}
     for span in row.spans:
@@ -131,7 +128,7 @@ def _draw_row(axes: Axes, row: Row, place: int, factor: float, points: float, ra
         look = SPAN_LOOKS.get(kind, OTHER_LOOK)
         bars_together = PatchCollection(bars, **area(look, 0.0 if narrow else 0.6))
         # Thousands of vector shapes would make a page slow; as a picture they cost the same as ten.
-        bars_together.set_rasterized(rasterized > _MOST_VECTOR_BARS)
+        bars_together.set_rasterized(as_picture)
         axes.add_collection(bars_together, autolim=False)
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+from ipu_model.validate.comparison import compare_rows
+from ipu_model.validate.text import comparison_markdown
 from poptorch import support
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -12,6 +14,10 @@ ROOT = Path(__file__).resolve().parent.parent
 
 def test_the_support_page_is_the_support_table() -> None:
     assert (ROOT / "docs" / "support.md").read_text(encoding="utf-8") == support.as_markdown()
+
+
+def test_the_validation_page_is_what_the_model_says() -> None:
+    assert (ROOT / "docs" / "validation.md").read_text(encoding="utf-8") == comparison_markdown(compare_rows())
 
 
 def test_links_and_pictures_of_the_readme_exist() -> None:

@@ -1,4 +1,4 @@
-"""Write the generated parts of docs/: the support page and the README's picture. `make docs` calls it."""
+"""Write the generated parts of docs/: support page, validation page, the README's picture. `make docs` calls it."""
 
 from __future__ import annotations
 
@@ -6,21 +6,25 @@ from pathlib import Path
 
 from ipu_course import figures
 from ipu_course.schedule import pipelined
+from ipu_model.validate.comparison import compare_rows
+from ipu_model.validate.text import comparison_markdown
 from poptorch import support
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
 SUPPORT_PAGE = DOCS / "support.md"
+VALIDATION_PAGE = DOCS / "validation.md"
 PICTURE = DOCS / "pipeline_schedule.png"
 
 
 def main() -> None:
-    """Write both files."""
+    """Write all of them."""
     DOCS.mkdir(exist_ok=True)
     SUPPORT_PAGE.write_text(support.as_markdown(), encoding="utf-8")
+    VALIDATION_PAGE.write_text(comparison_markdown(compare_rows()), encoding="utf-8")
     schedule = pipelined(stages=4, micro_batches=10)
     picture = figures.schedule_figure(schedule, "Schedule of one weight update: 4 IPUs, 10 micro-batches")
     PICTURE.write_bytes(figures.png(picture))
-    print(f"wrote {SUPPORT_PAGE.name} and {PICTURE.name}")
+    print(f"wrote {SUPPORT_PAGE.name}, {VALIDATION_PAGE.name} and {PICTURE.name}")
 
 
 if __name__ == "__main__":

@@ -57,7 +57,7 @@ def profile_program(program: Program, host: HostWork | None = None) -> Profile:
         shares=schedule.shares,
         options=_options(program, host),
         flops_per_call=float(sum(op.flops * op.executions for op in ops)) * program.replicas,
-        notes=_notes(program, memory, ops, reason),
+        notes=_notes(program, memory, reason),
     )
 
 
@@ -153,11 +153,5 @@ def _options(program: Program, host: HostWork) -> dict[str, str | int | float | 
     return chosen
 
 
-def _notes(program: Program, memory: Memory, ops: tuple[OpProfile, ...], reason: str) -> tuple[str, ...]:
-    found = [note for note in (note_on_memory(memory, program), reason) if note]
-    targets = sorted({op.target for op in ops if op.is_fallback})
-    if targets:
-        found.append(
-            f"Costed without a formula of their own, as plain code that reads and writes: {', '.join(targets)}."
-        )
-    return tuple(found)
+def _notes(program: Program, memory: Memory, reason: str) -> tuple[str, ...]:
+    return tuple(note for note in (note_on_memory(memory, program), reason) if note)

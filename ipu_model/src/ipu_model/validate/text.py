@@ -42,6 +42,38 @@ def _summary(compared: Sequence[Compared]) -> list[str]:
     return [*lines, f"Fitted constants: {', '.join(fitted())}.", "Sources:", *(f"  {source}" for source in sources)]
 
 
+def comparison_markdown(compared: Sequence[Compared]) -> str:
+    """Return the comparison as a page of its own."""
+    lines = [
+        "# Published on hardware against the IPU Model",
+        "",
+        "Written by `make docs` from `python -m ipu_model validate`; a test fails when an error grows. Rows marked "
+        "*fitted* settled a constant of the model and are no predictions; the others are. How to read them: "
+        "[model.md](model.md).",
+        "",
+        "| row | unit | published | modelled | error | wanted | |",
+        "|---|---|---:|---:|---:|---:|---|",
+    ]
+    for each in compared:
+        row = each.row
+        lines.append(
+            f"| {row.what} | {row.unit} | {_number(row.value)} | {_number(each.modelled)} | {each.error:+.1%} | "
+            f"{row.wanted:.0%} | {'fitted' if row.is_fitted else ''} |"
+        )
+    free = [each for each in compared if not each.row.is_fitted]
+    sources = sorted({each.row.source for each in compared})
+    return "\n".join(
+        [
+            *lines, "",
+            f"{len(compared) - len(free)} rows settled constants, {len(free)} are predictions, "
+            f"{sum(each.as_wanted for each in free)} of them as near as wanted. {len(fitted())} constants are fitted: "
+            f"{', '.join(f'`{name}`' for name in fitted())}. `python -m ipu_model validate --constants` lists all "
+            "constants with their sources, `--leave-one-out` refits them without each row.",
+            "", "Sources:", "", *(f"* {source}" for source in sources), "",
+        ]
+    )  # fmt: skip
+
+
 def constants_text() -> str:
     """Return every calibrated constant with its value, unit, confidence and source."""
     lines = []

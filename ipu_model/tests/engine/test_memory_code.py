@@ -60,6 +60,13 @@ def test_replicas_take_exchange_code_between_ipus() -> None:
     assert four["host exchange code"] == one["host exchange code"]
 
 
+def test_copies_between_ipus_take_code_at_both_ends() -> None:
+    """Three stages: an activation and its gradient cross each border, so the middle has twice as many ends."""
+    memory = memory_for(squares(6, ipus=3), accumulation=8)
+    ends = [on_fullest(each, "global exchange code") for each in memory]
+    assert ends[1] == 2 * ends[0] == 2 * ends[2] > 0
+
+
 @lru_cache(maxsize=1)
 def resnet50() -> Graph:
     """ResNet-50 on 64 x 64 images, micro-batch 8, fp32: the first 43 convolutions on IPU 0."""

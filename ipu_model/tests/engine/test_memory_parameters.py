@@ -139,6 +139,17 @@ class TestStreamingMemory:
         ]
         assert more == pytest.approx([PARAMETER_COUNT * 8 / 1472] * self.LAYERS, rel=0.02)
 
+    def test_a_weight_comes_back_whole_for_every_op_that_reads_it(self) -> None:
+        """Even if each of four replicas keeps a quarter of it in streaming memory."""
+        options = {"replicas": 4, "optimiser": adamw(FLOAT)}
+        here = memory_for(linear(SIDE, SIDE), **options)[0]
+        away = memory_for(
+            linear(SIDE, SIDE), locations=Locations(weights=Location(on_chip=False, sharded=True)), **options
+        )
+        assert away.off_chip_bytes == PARAMETER_COUNT * 4 / 4
+        more = away[0].liveness[0].temporary_bytes - here.liveness[0].temporary_bytes
+        assert more == pytest.approx(PARAMETER_COUNT * 4 / 1472, rel=0.1)
+
     def test_small_tensors_stay(self) -> None:
         location = Location(on_chip=False, least_off_chip=PARAMETER_COUNT + 1)
         assert self.memory(optimiser=location).off_chip_bytes == 0

@@ -15,7 +15,10 @@ from ipu_model.cost import Device
 from ipu_model.hardware import chip
 from ipu_model.lower import CostSettings
 from ipu_model.memory.categories import CODE
-from ipu_model.memory.spread import Room, Spread, pieces_of
+from ipu_model.memory.lifetimes import Live
+from ipu_model.memory.occupancy import ipu_memory
+from ipu_model.memory.schedule import Step
+from ipu_model.memory.spread import NOTHING, Room, Spread, pieces_of
 from ipu_model.profiling.data import IpuMemory
 from ipu_model.program import Recomputation
 
@@ -109,13 +112,14 @@ class TestSums:
             assert category.total_bytes == pytest.approx(category.bytes_on_fullest_tile * TILES)
             assert min(memory.tiles) > category.bytes_on_fullest_tile
 
-    def test_long_programs_are_summed_in_stretches(self) -> None:
-        """More steps than are looked at together: the same figures as for fewer, the hill is what differs."""
-        graph = squares(600, width=16, batch=4)
-        memory = memory_for(graph)[0]
-        assert len(memory.liveness) > 2048
-        highest = max(step.bytes_on_tile for step in memory.liveness)
-        assert memory.always_live_bytes + highest == pytest.approx(memory.max_tile_bytes)
+    @given(st.lists(st.tuples(st.integers(0, 4_999), st.integers(0, 4_999)), min_size=1, max_size=8))
+    @settings(max_examples=10, deadline=None)
+    def test_long_programs_are_summed_in_stretches(self, spans: list[tuple[int, int]]) -> None:
+        """More steps than are looked at together: the most that is live at once, counted step by step."""
+        steps = [Step("op", "forward", 0, (), (), NOTHING)] * 5_000
+        lives = [Live(ROOM.everywhere(100.0), min(span), max(span), "activations") for span in spans]
+        at_once = max(sum(min(s) <= step <= max(s) for s in spans) for step in {end for s in spans for end in s})
+        assert ipu_memory(0, steps, lives, ROOM).tiles == (100.0 * at_once,) * TILES
 
 
 def test_another_chip_has_its_own_tiles() -> None:

@@ -228,7 +228,7 @@ class Profile:
     """What the IPU Model says about one program.
 
     `samples_per_second` counts the whole program, loader and calls included; `device_samples_per_second`
-    only the device. `limited_by` is one of "host loader", "host call", "stream", "stage <k>",
+    only the device. `limited_by` is one of "host loader", "host call", "stream", "stage <k>", "inter-IPU copy",
     "pipeline fill and flush", "weight update". `fits` is the verdict on memory; `notes` say what to know
     when reading the numbers (too close to call, outside the range of what was compared with hardware).
     `shares` are parts of the device time by name ("main", "fill and flush", "update", "stream", ...), which

@@ -15,6 +15,7 @@ _LIMITS = {
     "stream": "Moving inputs and results between host and device takes longer than working on them.",
     "pipeline fill and flush": "Filling and draining the pipeline takes longer than the steady state: there are few "
     "micro-batches for each weight update.",
+    "inter-IPU copy": "Moving activations and gradients between IPUs takes longer than working on them.",
     "weight update": "Updating the weights takes longer than the micro-batches before each update.",
 }
 

@@ -12,11 +12,15 @@ from ipu_model.constants import require_finite, values
 from ipu_model.cost.contraction import Precision, contraction, matrix_product
 from ipu_model.cost.device import Device
 from ipu_model.cost.matrix_vertices import pointwise
+from ipu_model.costed import lowered
 from ipu_model.hardware import chip
 from ipu_model.host_work import HostWork, Loading
 from ipu_model.profiling.build import profile_program
 from ipu_model.profiling.data import PhaseCycles, Profile
 from ipu_model.program import Program
+from ipu_model.recompute import kept_for_backward
+from ipu_model.schedule import StageTime, schedule_of
+from ipu_model.stages import stages_of
 from ipu_model.validate import programs
 
 KIBIBYTE = 1024
@@ -70,6 +74,10 @@ class Predictions:
             "day03.memory.float": lambda: self._fullest_tile(programs.FLOAT),
             "day03.compilation": lambda: self._day03(accumulation=3).compilation_seconds,
             "mlperf.step": lambda: self._profile(programs.mlperf_program, NO_HOST).device_seconds_per_call,
+            "small.forward": lambda: small_stages()[0].forward,
+            "small.backward": lambda: small_stages()[0].backward + small_stages()[0].recompute,
+            "small.last": lambda: small_stages()[1].total,
+            "mnist.update": self._digits_update,
             "gemm": large_product,
             "triad": triad,
             "mnist.compilation": lambda: self._mnist().compilation_seconds,
@@ -133,6 +141,11 @@ class Predictions:
         host = HostWork(rate, loading=Loading.ASYNC, source=FITTED)
         return self._profile(programs.digits_program, host)
 
+    def _digits_update(self) -> float:
+        profile = self._mnist()
+        device = profile.device_seconds_per_call * profile.machine.clock_hz
+        return device * (1 - profile.shares["run start"]) / programs.digits_program().batching.device_iterations
+
     def _fullest_tile(self, dtype: object) -> float:
         profile = self._profile(programs.day03_program, NO_HOST, dtype=dtype, accumulation=3)
         return profile.memory.max_tile_bytes / KIBIBYTE
@@ -140,6 +153,14 @@ class Predictions:
 
 def _profile(program: Callable[..., Program], host: HostWork, **settings: object) -> Profile:
     return profile_program(program(**settings), host)
+
+
+def small_stages() -> tuple[StageTime, ...]:
+    """Return what each stage of day 02's ResNet-50 takes for one micro-batch."""
+    program = programs.small_resnet50_program()
+    stages = stages_of(program.graph)
+    costs = lowered(program.graph, program.settings)
+    return schedule_of(program, costs, stages, kept_for_backward(program, stages)).stage_times
 
 
 def on_tile_product(rows: int) -> float:

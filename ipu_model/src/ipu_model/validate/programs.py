@@ -158,6 +158,14 @@ def mlperf_resnet50() -> Graph:
     return captured(Classifier(network, normalises=True).half(), *images(20, 3, 224, torch.uint8))
 
 
+@lru_cache(maxsize=1)
+def small_resnet50() -> Graph:
+    """Return ResNet-50 on eight 64 x 64 images in fp32, its last group of blocks on IPU 1."""
+    network: Any = torchvision_model("resnet50")
+    begin_block(network.layer4, 1)
+    return captured(Classifier(network, dtype=FLOAT), *images(8, 3, 64, FLOAT))
+
+
 @lru_cache(maxsize=2)
 def digits(*, training: bool = True) -> Graph:
     """Return the tutorial's network over four IPUs in fp32: micro-batch 40 with a loss, or 8 for inference."""
@@ -208,4 +216,13 @@ def digits_inference_program() -> Program:
     return Program(
         graph=digits(training=False), training=False, batching=Batching(100), returns=Returns(Keep.ALL),
         name="mnist-inference",
+    )  # fmt: skip
+
+
+def small_resnet50_program() -> Program:
+    """Return day 02's program: two replicas of two IPUs, accumulation 3."""
+    momentum = OptimiserSpec("SGD1", Hyper(lr=0.1, momentum=0.9), accum_dtype=FLOAT)
+    return Program(
+        graph=small_resnet50(), training=True, batching=Batching(1, 3, 2), optimiser=momentum,
+        recomputation=Recomputation.PIPELINE, name="day02-resnet50",
     )  # fmt: skip

@@ -16,6 +16,7 @@ from ipu_course.errors import DataError
 from ipu_course.train.ladder import Rung, climb, table
 from ipu_course.train.published import PUBLISHED_FILE, published_ladder
 from ipu_course.train.settings import check_settings
+from ipu_model.constants import constant_facts
 
 # day03-resnet101.md: the epoch times as printed, whole seconds.
 PUBLISHED_SECONDS = {
@@ -164,3 +165,12 @@ class TestProfileOnly:
     def test_what_does_not_fit_is_profiled_too(self, capsys: pytest.CaptureFixture[str]) -> None:
         assert main(["train", "--profile-only", "--precision", "32.32", "--dataset", "shapes"]) == 0
         assert "modelled on IPU: does not fit" in capsys.readouterr().out
+
+
+def test_course_and_engine_have_the_same_numbers_of_the_published_host() -> None:
+    """The engine validates itself with them, the course shows them; each is a distribution of its own."""
+    engine = {name: fact.value for name, fact in constant_facts()["published_host"].items()}
+    host = published_ladder().host
+    assert host.seconds_per_image == engine["day03_converted_image_seconds"]
+    assert host.seconds_per_eight_bit_image == engine["day03_byte_image_seconds"]
+    assert host.seconds_per_call == engine["day03_call_seconds"]

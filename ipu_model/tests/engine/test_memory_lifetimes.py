@@ -47,8 +47,8 @@ class TestHill:
         assert backward[1:] == sorted(backward[1:], reverse=True)  # the first gradient is one number, broadcast
 
     def test_what_is_returned_waits_for_the_end(self) -> None:
-        """At the last op: the model's input, a gradient, and the result that goes to the host."""
-        assert phases(self.memory(), "backward")[-1] == pytest.approx(3, rel=0.05)
+        """The last op adds a small gradient to its accumulator; the result that goes to the host is still there."""
+        assert phases(self.memory(), "backward")[-1] == pytest.approx(1, abs=0.2)
 
     def test_inference_keeps_what_the_next_op_reads(self) -> None:
         layers = nn.Sequential(*(nn.Linear(WIDTH, WIDTH) for _ in range(self.DEPTH)))
@@ -168,8 +168,8 @@ class TestPipeline:
         memory = memory_for(graph, recomputation=Recomputation.PIPELINE)[0]
         # A layer's input and result, the input for its stash, three slots, the gradient from IPU 1.
         assert max(phases(memory, "forward")) == pytest.approx(2 + 1 + 3 + 1, rel=0.05)
-        # Three slots, the input that came out of them, a gradient, and the result that goes to IPU 1 afterwards.
-        assert phases(memory, "backward")[-1] == pytest.approx(3 + 1 + 1 + 1, rel=0.05)
+        # At the end three slots are left, and the result that goes to IPU 1 with the next copy.
+        assert phases(memory, "backward")[-1] == pytest.approx(3 + 1, abs=0.2)
 
     def test_the_last_stage_goes_straight_on(self) -> None:
         graph = squares(8, width=WIDTH, batch=BATCH, ipus=2)

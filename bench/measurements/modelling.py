@@ -10,10 +10,10 @@ import torchvision
 import ipu_model
 import poptorch
 from ipu_model.hardware import machine
+from ipu_model.knobs import changed
 from ipu_model.profiling.build import profile_program
 from ipu_model.program import Program
 from ipu_model.validate.programs import day03_program
-from ipu_model.knobs import changed
 from measurements.stepping import WithLoss
 from measurements.timing import Row, medians
 

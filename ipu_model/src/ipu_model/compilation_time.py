@@ -4,26 +4,19 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ipu_model.constants import require_finite, values
+from ipu_model.constants import Section, values
 from ipu_model.graph import Phase
 from ipu_model.lower.result import Lowered
 from ipu_model.program import Program
 
 
 @dataclass(frozen=True)
-class CompilationConstants:
-    """Section `compilation` of `data/calibration.toml`.
-
-    Raises:
-        Error: a negative or infinite number.
-    """
+class CompilationConstants(Section):
+    """Section `compilation` of `data/calibration.toml`."""
 
     seconds_per_ipu: float
     seconds_per_layer: float
     inference_share: float
-
-    def __post_init__(self) -> None:
-        require_finite(self)
 
 
 def compilation_constants() -> CompilationConstants:

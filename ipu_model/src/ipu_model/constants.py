@@ -6,9 +6,9 @@ import math
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from functools import lru_cache
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from ipu_model.data_files import Fact, fact, read_data
 from ipu_model.errors import Error
@@ -68,13 +68,16 @@ def constants_as(others: Mapping[str, float]) -> Iterator[None]:
         _others.reset(token)
 
 
-def require_finite(constants: Any) -> None:
-    """Refuse constants that no machine has.
+@dataclass(frozen=True)
+class Section:
+    """The base of dataclasses that hold one section of `data/calibration.toml`, a field for each entry.
 
     Raises:
-        Error: a negative, infinite or undefined number.
+        Error: a negative, infinite or undefined number, which no machine has.
     """
-    for item in fields(constants):
-        value = getattr(constants, item.name)
-        if not math.isfinite(value) or value < 0:
-            raise Error(f"The constant {item.name} cannot be {value!r}: it must be finite and not negative.")
+
+    def __post_init__(self) -> None:
+        for item in fields(self):
+            value = getattr(self, item.name)
+            if not math.isfinite(value) or value < 0:
+                raise Error(f"The constant {item.name} cannot be {value!r}: it must be finite and not negative.")

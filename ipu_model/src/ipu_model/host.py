@@ -4,23 +4,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ipu_model.constants import require_finite, values
+from ipu_model.constants import Section, values
 from ipu_model.host_work import HostWork, Loading
 from ipu_model.program import Program
 
 
 @dataclass(frozen=True)
-class HostConstants:
-    """Section `host` of `data/calibration.toml`.
-
-    Raises:
-        Error: a negative or infinite number.
-    """
+class HostConstants(Section):
+    """Section `host` of `data/calibration.toml`."""
 
     call_seconds: float
-
-    def __post_init__(self) -> None:
-        require_finite(self)
 
 
 def host_constants() -> HostConstants:

@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from memory_support import FLOAT, HALF, adamw, memory_for, on_fullest, squares, total
 from published_programs import day03
@@ -112,6 +112,7 @@ class TestSums:
             assert category.total_bytes == pytest.approx(category.bytes_on_fullest_tile * TILES)
             assert min(memory.tiles) > category.bytes_on_fullest_tile
 
+    @example([(0, 4_999), (3_000, 3_001)])
     @given(st.lists(st.tuples(st.integers(0, 4_999), st.integers(0, 4_999)), min_size=1, max_size=8))
     @settings(max_examples=10, deadline=None)
     def test_long_programs_are_summed_in_stretches(self, spans: list[tuple[int, int]]) -> None:

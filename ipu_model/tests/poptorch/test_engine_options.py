@@ -28,7 +28,9 @@ def test_what_enable_profiling_sets_asks_for_everything() -> None:
 def test_the_environment_asks_in_the_same_words(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(VARIABLE, '{"autoReport.all": "true", "autoReport.directory": "there"}')
     found = read_engine_options({})
-    assert found == EngineOptions(report=True, execution=True, directory="there", allow_out_of_memory=True)
+    assert found == EngineOptions(
+        report=True, execution=True, directory="there", from_environment=True, allow_out_of_memory=True
+    )
 
 
 def test_the_environment_wins(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import math
 from dataclasses import fields
 from typing import TYPE_CHECKING
 
+from ipu_course.argument_types import positive_integer, positive_number, seed
 from ipu_course.mnist.settings import STRATEGIES, Settings, check_pipeline
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ def _add_tutorial_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--learning-rate",
         default=default.learning_rate,
-        type=_positive_number,
+        type=positive_number,
         metavar="RATE",
         help="learning rate of AdamW (default: %(default)s)",
     )
@@ -98,7 +98,7 @@ def _add_further_options(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--seed",
         default=default.seed,
-        type=_seed,
+        type=seed,
         metavar="N",
         help="repeat a run: same seed, same results on the same machine (default: a new seed every time)",
     )
@@ -106,35 +106,4 @@ def _add_further_options(group: argparse._ArgumentGroup) -> None:
 
 def _add_number(parser: argparse._ActionsContainer, option: str, default: int, meaning: str) -> None:
     text = meaning + " (default: %(default)s)"
-    parser.add_argument(option, default=default, type=_positive_integer, metavar="N", help=text)
-
-
-def _positive_integer(text: str) -> int:
-    value = _integer(text)
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is below 1, the smallest value that works")
-    return value
-
-
-def _seed(text: str) -> int:
-    value = _integer(text)
-    if not 0 <= value < 2**63:
-        raise argparse.ArgumentTypeError(f"{text!r} is not between 0 and 2**63 - 1")
-    return value
-
-
-def _integer(text: str) -> int:
-    try:
-        return int(text)
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number") from None
-
-
-def _positive_number(text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number") from None
-    if not (math.isfinite(value) and value > 0):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number above 0")
-    return value
+    parser.add_argument(option, default=default, type=positive_integer, metavar="N", help=text)

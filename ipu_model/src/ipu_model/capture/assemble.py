@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch.fx
@@ -26,12 +26,11 @@ def assemble(recorder: Recorder, slots: list[Slot], inputs: Sequence[TensorSpec]
         for slot, gradient in zip(weights, result.gradients)
         if gradient is not None
     }
-    outputs = [_output(recorder, leaf) for leaf in result.leaves]
     returned = [recorder.node_for(leaf) for leaf in result.leaves if isinstance(leaf, FakeTensor)]
     loss = recorder.node_for(result.loss) if result.loss is not None else None
     recorder.graph.output((tuple(returned), tuple(gradients.values())))
-    loss_name = loss.name if loss is not None else None
-    clean(recorder.graph)
+    stand_ins = clean(recorder.graph)
+    names = iter([stand_ins.get(node, node).name for node in returned])
     variables = tuple(_variables(recorder, slots))
     return Graph(
         ops=recorder.graph,
@@ -39,10 +38,10 @@ def assemble(recorder: Recorder, slots: list[Slot], inputs: Sequence[TensorSpec]
         variables=variables,
         inputs=tuple(inputs),
         input_nodes=tuple(f"input_{number}" for number in range(len(inputs))),
-        outputs=tuple(outputs),
+        outputs=tuple(_output(leaf, names) for leaf in result.leaves),
         rebuild_outputs=result.rebuild,
-        gradients={name: node.name for name, node in gradients.items()},
-        loss=loss_name,
+        gradients={name: stand_ins.get(node, node).name for name, node in gradients.items()},
+        loss=None if loss is None else stand_ins.get(loss, loss).name,
         loss_spec=TensorSpec.of(result.loss) if result.loss is not None else None,
         block_entries=tuple(recorder.trace.block_entries),
         mutated=_names(written_roots(recorder.graph)),
@@ -60,9 +59,10 @@ def _used_constants(recorder: Recorder) -> list[str]:
     return [str(node.target) for node in recorder.graph.nodes if node.op == "get_attr"]
 
 
-def _output(recorder: Recorder, leaf: Any) -> Output:
+def _output(leaf: Any, names: Iterator[str]) -> Output:
+    """Describe one result; `names` yields the nodes of those that are tensors."""
     if isinstance(leaf, FakeTensor):
-        return Output(recorder.node_for(leaf).name, TensorSpec.of(leaf))
+        return Output(next(names), TensorSpec.of(leaf))
     return Output(None, None, leaf)
 
 

@@ -17,16 +17,21 @@ _IDENTITIES = frozenset(
 SIDE_EFFECTS: set[object] = set()
 
 
-def clean(graph: torch.fx.Graph) -> None:
-    """Simplify `graph` in place without changing what a replay returns or leaves in variables."""
-    _skip_identities(graph)
+def clean(graph: torch.fx.Graph) -> dict[Node, Node]:
+    """Simplify `graph` in place without changing what a replay returns or leaves in variables.
+
+    Returns the node that stands in for each one that was erased because it only repeated another.
+    """
+    stand_ins = _skip_identities(graph)
     _drop_dead(graph)
     _drop_dead_counters(graph)
     _drop_dead(graph)
     graph.lint()
+    return stand_ins
 
 
-def _skip_identities(graph: torch.fx.Graph) -> None:
+def _skip_identities(graph: torch.fx.Graph) -> dict[Node, Node]:
+    stand_ins: dict[Node, Node] = {}
     for node in list(graph.nodes):
         if node.op == "call_function" and node.target in _IDENTITIES:
             source = node.args[0]
@@ -34,6 +39,8 @@ def _skip_identities(graph: torch.fx.Graph) -> None:
             _keep_hints(node, source)
             node.replace_all_uses_with(source)
             graph.erase_node(node)
+            stand_ins[node] = source
+    return stand_ins
 
 
 def _keep_hints(node: Node, source: Node) -> None:

@@ -4,16 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ipu_model.constants import require_finite, values
+from ipu_model.constants import Section, values
 
 
 @dataclass(frozen=True)
-class Constants:
-    """One attribute for each entry of the section `cost` of `data/calibration.toml`, which explains them.
-
-    Raises:
-        Error: a negative or infinite number.
-    """
+class Constants(Section):
+    """One attribute for each entry of the section `cost` of `data/calibration.toml`, which explains them."""
 
     sync_cycles: float
     exchange_fixed_cycles: float
@@ -22,9 +18,6 @@ class Constants:
     weight_transpose_cycles_per_byte: float
     least_bytes_per_tile: float
     optimiser_fixed_cycles: float
-
-    def __post_init__(self) -> None:
-        require_finite(self)
 
 
 def calibrated() -> Constants:

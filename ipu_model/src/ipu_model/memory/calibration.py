@@ -4,16 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ipu_model.constants import require_finite, values
+from ipu_model.constants import Section, values
 
 
 @dataclass(frozen=True)
-class Constants:
-    """One attribute for each entry of the section `memory` of `data/calibration.toml`, which explains them.
-
-    Raises:
-        Error: a negative or infinite number.
-    """
+class Constants(Section):
+    """One attribute for each entry of the section `memory` of `data/calibration.toml`, which explains them."""
 
     exchange_code_bytes_per_phase: float
     control_code_bytes_per_compute_set: float
@@ -22,9 +18,6 @@ class Constants:
     host_exchange_bytes_per_tensor: float
     global_exchange_bytes_per_transfer: float
     uncertainty: float
-
-    def __post_init__(self) -> None:
-        require_finite(self)
 
 
 def calibrated() -> Constants:

@@ -4,26 +4,19 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ipu_model.constants import require_finite, values
+from ipu_model.constants import Section, values
 from ipu_model.profiling.data import ErrorBand, PhaseCycles
 from ipu_model.program import Execution, Program
 
 
 @dataclass(frozen=True)
-class BandConstants:
-    """Section `band` of `data/calibration.toml`.
-
-    Raises:
-        Error: a negative or infinite number.
-    """
+class BandConstants(Section):
+    """Section `band` of `data/calibration.toml`."""
 
     large_work: float
     small_work_low: float
     small_work_high: float
     large_work_cycles_per_phase: float
-
-    def __post_init__(self) -> None:
-        require_finite(self)
 
 
 def band_constants() -> BandConstants:

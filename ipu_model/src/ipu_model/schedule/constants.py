@@ -4,55 +4,34 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ipu_model.constants import require_finite, values
+from ipu_model.constants import Section, values
 
 
 @dataclass(frozen=True)
-class PipelineConstants:
-    """Section `pipeline`: what a pass of a stage costs besides its ops, and what a copy gets of the IPU-Links.
-
-    Raises:
-        Error: a negative or infinite number.
-    """
+class PipelineConstants(Section):
+    """Section `pipeline`: what a pass of a stage costs besides its ops, and what a copy gets of the IPU-Links."""
 
     stage_pass_cycles: float
     copy_link_share: float
 
-    def __post_init__(self) -> None:
-        require_finite(self)
-
 
 @dataclass(frozen=True)
-class StreamConstants:
-    """Section `stream`: rates of a transfer between host and one IPU, and the wait at the start of a run.
-
-    Raises:
-        Error: a negative or infinite number.
-    """
+class StreamConstants(Section):
+    """Section `stream`: rates of a transfer between host and one IPU, and the wait at the start of a run."""
 
     ipu_bytes_per_second: float
     refill_bytes_per_second: float
     completion_bytes_per_second: float
     run_wait_seconds: float
 
-    def __post_init__(self) -> None:
-        require_finite(self)
-
 
 @dataclass(frozen=True)
-class CollectiveConstants:
-    """Section `collective`: what a ring gets of the IPU-Links, what a call costs, how far the links reach.
-
-    Raises:
-        Error: a negative or infinite number.
-    """
+class CollectiveConstants(Section):
+    """Section `collective`: what a ring gets of the IPU-Links, what a call costs, how far the links reach."""
 
     link_share: float
     call_seconds: float
     link_domain_ipus: float
-
-    def __post_init__(self) -> None:
-        require_finite(self)
 
 
 def pipeline_constants() -> PipelineConstants:

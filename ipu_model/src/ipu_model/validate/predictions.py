@@ -8,7 +8,7 @@ from functools import cache
 
 import numpy as np
 
-from ipu_model.constants import require_finite, values
+from ipu_model.constants import Section, values
 from ipu_model.cost.contraction import Precision, contraction, matrix_product
 from ipu_model.cost.device import Device
 from ipu_model.cost.matrix_vertices import pointwise
@@ -29,20 +29,13 @@ FITTED = "fitted on the published program"
 
 
 @dataclass(frozen=True)
-class PublishedHosts:
-    """Section `published_host` of `data/calibration.toml`: rates of the published programs' own loops.
-
-    Raises:
-        Error: a negative or infinite number.
-    """
+class PublishedHosts(Section):
+    """Section `published_host` of `data/calibration.toml`: rates of the published programs' own loops."""
 
     day03_converted_image_seconds: float
     day03_byte_image_seconds: float
     day03_call_seconds: float
     mnist_image_seconds: float
-
-    def __post_init__(self) -> None:
-        require_finite(self)
 
 
 class Predictions:

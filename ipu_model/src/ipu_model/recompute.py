@@ -104,12 +104,33 @@ def _checkpoints(program: Program, roots: dict[Node, Node], wanted: set[Node]) -
         cheap = {node for node in wanted if _is(node, _NORMS) or _follows_norm(node, roots)}
         return chosen | (wanted - cheap)
     if mode is Recomputation.STANDARD and not chosen:
-        # PopART chooses by liveness; checkpoints at every square root of n contractions have the same order of
-        # memory and of repeated work.
-        contractions = [node for node in ops.nodes if node in wanted and _is(node, _CONTRACTIONS)]
-        step = max(1, math.isqrt(len(contractions)))
-        return set(contractions[::step])
+        # PopART chooses by liveness. Of the n places where least is alive, every square root of n-th has the same
+        # order of memory and of repeated work.
+        narrow = _narrow_places(program.graph, roots)
+        return set(narrow[:: max(1, math.isqrt(len(narrow)))])
     return chosen
+
+
+def _narrow_places(graph: Graph, roots: dict[Node, Node]) -> list[Node]:
+    """Return the forward ops after which no other forward result is still needed by the forward pass.
+
+    Where there is no such place (every result is used to the end), all contractions.
+    """
+    forward = [node for node in graph.ops.nodes if node.meta.get("phase") is Phase.FORWARD]
+    last_use: dict[Node, int] = {}
+    for position, node in enumerate(forward):
+        for source in node.all_input_nodes:
+            if roots[source].meta.get("phase") is Phase.FORWARD:
+                last_use[roots[source]] = position
+    alive: set[Node] = set()
+    found: dict[Node, None] = {}
+    for position, node in enumerate(forward):
+        alive = {each for each in alive if last_use[each] > position}
+        if last_use.get(roots[node], -1) > position:
+            alive.add(roots[node])
+        if len(alive) == 1:
+            found.setdefault(next(iter(alive)))
+    return list(found) or [node for node in forward if _is(node, _CONTRACTIONS)]
 
 
 def _follows_norm(node: Node, roots: dict[Node, Node]) -> bool:

@@ -36,21 +36,27 @@ def program(ipus: int = 1, **options: object) -> Program:
 class TestVerdict:
     @given(st.floats(0, 2_000_000))
     def test_follows_the_fullest_tile(self, wanted: float) -> None:
-        """The model is about 8 % off: 588 to 690 thousand bytes are too close to call."""
+        """About 8 % off, and refusing what is 20 % too large: 588 to 767 thousand bytes are between."""
         verdict = verdict_on(memory_with({"variables": wanted}))
         if wanted < 0.919 * LIMIT:
             assert verdict is Verdict.FITS
-        elif wanted > 1.081 * LIMIT:
+        elif wanted > 1.201 * LIMIT:
             assert verdict is Verdict.DOES_NOT_FIT
-        elif 0.921 * LIMIT < wanted < 1.079 * LIMIT:
+        elif 0.921 * LIMIT < wanted < 1.199 * LIMIT:
             assert verdict is Verdict.CLOSE
 
     def test_the_fullest_ipu_decides(self) -> None:
         memory = memory_with({"variables": 1000.0}, {"variables": 800_000.0})
         assert verdict_on(memory) is Verdict.DOES_NOT_FIT
 
+    def test_a_lot_of_code_counts_half(self) -> None:
+        """Its size is known from one profile with 155,648 bytes of it: 1,000,000 bytes may be 577,824."""
+        memory = memory_with({"internal exchange code": 1_000_000.0})
+        assert verdict_on(memory) is Verdict.CLOSE
+        assert verdict_on(memory_with({"activations": 1_000_000.0})) is Verdict.DOES_NOT_FIT
+
     @pytest.mark.parametrize(
-        ("wanted", "is_error", "is_note"), [(500e3, 0, 0), (639e3, 0, 1), (680e3, 0, 1), (800e3, 1, 0)]
+        ("wanted", "is_error", "is_note"), [(500e3, 0, 0), (639e3, 0, 1), (760e3, 0, 1), (800e3, 1, 0)]
     )
     def test_only_clear_misses_are_errors(self, wanted: float, is_error: bool, is_note: bool) -> None:
         memory = memory_with({"activations": wanted})
@@ -110,7 +116,7 @@ class TestRemedies:
         assert "setOptimizerLocation" in found
 
     def test_a_floor_of_code(self) -> None:
-        assert "blocks equal" in advice({"internal exchange code": 800e3}).split(";")[0]
+        assert "blocks equal" in advice({"internal exchange code": 1.6e6}).split(";")[0]
 
     def test_an_ipu_with_room(self) -> None:
         error = out_of_memory(memory_with({"activations": 800e3}, {"activations": 100e3}), program(2))

@@ -18,6 +18,9 @@ class Constants(Section):
     host_exchange_bytes_per_tensor: float
     global_exchange_bytes_per_transfer: float
     uncertainty: float
+    refusal_margin: float
+    code_uncertainty: float
+    published_code_bytes: float
 
 
 def calibrated() -> Constants:

@@ -6,6 +6,7 @@ from enum import Enum
 
 from ipu_model.errors import Error
 from ipu_model.memory.calibration import calibrated
+from ipu_model.memory.categories import CODE
 from ipu_model.memory.remedies import remedies
 from ipu_model.profiling.data import IpuMemory, Memory
 from ipu_model.program import Program
@@ -17,7 +18,7 @@ _CATEGORIES_NAMED = 5
 
 
 class Verdict(str, Enum):
-    """What the model says about fitting; `CLOSE` is within the uncertainty of the model."""
+    """What the model says about fitting; `CLOSE` is all that the model cannot be sure of."""
 
     FITS = "fits"
     CLOSE = "too close to call"
@@ -25,12 +26,24 @@ class Verdict(str, Enum):
 
 
 def verdict_on(memory: Memory) -> Verdict:
-    """Return whether the fullest tile holds its data, with the uncertainty of `data/calibration.toml`."""
-    band = calibrated().uncertainty
-    share = memory.max_tile_bytes / memory.tile_bytes
-    if share > 1.0 + band:
+    """Return whether the fullest tile holds its data, with the margins of `data/calibration.toml`.
+
+    Only what is larger by more than the margin does not fit: to refuse a program that would run on a device is
+    worse than to warn of one that would not. Code is what the model knows least, so that half of what it has more
+    of than the one published profile does not count against a program.
+    """
+    constants = calibrated()
+    if any(_surely_wanted(ipu) > memory.tile_bytes * (1.0 + constants.refusal_margin) for ipu in memory):
         return Verdict.DOES_NOT_FIT
-    return Verdict.CLOSE if share > 1.0 - band else Verdict.FITS
+    fits = memory.max_tile_bytes <= memory.tile_bytes * (1.0 - constants.uncertainty)
+    return Verdict.FITS if fits else Verdict.CLOSE
+
+
+def _surely_wanted(ipu: IpuMemory) -> float:
+    """Return the bytes of the fullest tile, less what is uncertain about a lot of code."""
+    constants = calibrated()
+    code = sum(each.bytes_on_fullest_tile for each in ipu.categories if each.name in CODE)
+    return ipu.max_tile_bytes - constants.code_uncertainty * max(0.0, code - constants.published_code_bytes)
 
 
 def out_of_memory(memory: Memory, program: Program) -> Error | None:

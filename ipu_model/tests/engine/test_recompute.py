@@ -1,0 +1,127 @@
+"""Which forward results wait for the backward pass, and which ops run again instead."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from lowering_support import Trained
+from published_programs import begin_block, day03, mlperf_resnet50
+from torch import Tensor, nn
+from tracing_support import traced
+
+from ipu_model import tracing
+from ipu_model.graph import Graph, Phase
+from ipu_model.program import Program, Recomputation
+from ipu_model.recompute import Kept, kept_for_backward
+from ipu_model.stages import stages_of
+
+X = torch.zeros(4, 8)
+
+
+class Chain(nn.Module):
+    """Six linear layers, each followed by a square, which needs its input for the backward pass."""
+
+    def __init__(self, checkpoint: int | None = None) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(8, 8) for _ in range(6))
+        self.checkpoint = checkpoint
+
+    def forward(self, x: Tensor) -> Tensor:
+        for number, layer in enumerate(self.layers):
+            x = layer(x) ** 2
+            trace = tracing.current()
+            if number == self.checkpoint and trace is not None:
+                trace.hint(x, "recomputation_checkpoint", True)
+        return x
+
+
+def chain(ipus: int = 1, checkpoint: int | None = None) -> Graph:
+    model = Chain(checkpoint)
+    for ipu in range(1, ipus):
+        begin_block(model.layers[6 // ipus * ipu], ipu)
+    return traced(Trained(model), X)
+
+
+def kept(graph: Graph, mode: Recomputation, *, training: bool = True) -> Kept:
+    return kept_for_backward(Program(graph, training, recomputation=mode), stages_of(graph))
+
+
+def forward_ops(graph: Graph, stage: int | None = None) -> set[str]:
+    stages = stages_of(graph)
+    return {
+        node.name
+        for node in graph.ops.nodes
+        if node.meta.get("phase") is Phase.FORWARD and stage in (None, stages.of_node(node))
+    }
+
+
+class TestModes:
+    def test_without_recomputation_nothing_runs_again(self) -> None:
+        graph = chain()
+        assert kept(graph, Recomputation.NONE).again == frozenset()
+
+    def test_what_the_backward_pass_reads_is_stored(self) -> None:
+        """A square needs its input, the next layer its output: 6 linear layers and 5 squares (the last is summed)."""
+        stored = kept(chain(), Recomputation.NONE).stored
+        assert sum(name.startswith("addmm") for name in stored) == 6
+        assert sum(name.startswith("pow") for name in stored) == 5
+
+    def test_recomputing_everything_stores_nothing_that_the_ops_compute(self) -> None:
+        found = kept(chain(), Recomputation.ALL)
+        assert not any(name.startswith(("addmm", "pow")) for name in found.stored)
+        assert sum(name.startswith("addmm") for name in found.again) == 6
+
+    def test_a_pipeline_goes_on_from_its_last_stage(self) -> None:
+        graph = chain(ipus=3)
+        again = kept(graph, Recomputation.PIPELINE).again
+        assert again
+        assert not again & forward_ops(graph, stage=2)
+
+    def test_the_last_op_before_the_gradient_need_not_run_again(self) -> None:
+        """The last square's result is used by the next stage only."""
+        graph = chain(ipus=2)
+        squares = [name for name in forward_ops(graph, stage=0) if name.startswith("pow")]
+        assert sum(name in kept(graph, Recomputation.PIPELINE).again for name in squares) == len(squares) - 1
+
+    def test_checkpoints_are_stored_and_cut_the_way_back(self) -> None:
+        found = kept(chain(checkpoint=2), Recomputation.ALL)
+        assert sum(name.startswith("pow") for name in found.stored) == 1
+        assert sum(name.startswith("pow") for name in found.again) == 4
+
+    def test_norms_only(self) -> None:
+        """day03: every convolution's output stays, norms and the ReLU behind them run again."""
+        graph = day03()
+        found = kept(graph, Recomputation.NORM_ONLY)
+        assert sum(name.startswith("convolution") for name in found.stored) == 104
+        assert not any(name.startswith("convolution") for name in found.again)
+        assert sum(name.startswith("native_batch_norm") for name in found.again) == 104
+
+    @pytest.mark.slow
+    def test_standard_cuts_residual_networks_between_their_blocks(self) -> None:
+        """A block's output lies where its last norm's did: addition and ReLU work in place."""
+        found = kept(mlperf_resnet50(checkpoints=False), Recomputation.STANDARD)
+        assert not any(name.startswith("convolution") for name in found.stored)
+        assert 3 <= sum(name.startswith("native_batch_norm") for name in found.stored) <= 8
+
+    def test_inference_keeps_nothing(self) -> None:
+        graph = traced(nn.Linear(8, 8), X, training=False)
+        assert kept(graph, Recomputation.ALL, training=False) == Kept(frozenset(), frozenset())
+
+
+class TestRules:
+    @pytest.mark.parametrize("mode", Recomputation)
+    def test_all_that_the_backward_pass_reads_is_there(self, mode: Recomputation) -> None:
+        """Every op wanted by the backward pass is stored or runs again, and what runs again finds its operands."""
+        graph = chain(ipus=2)
+        found = kept(graph, mode)
+        everything = kept(graph, Recomputation.NONE).stored
+        assert everything <= found.stored | found.again
+
+    @pytest.mark.parametrize("mode", Recomputation)
+    def test_nothing_is_both(self, mode: Recomputation) -> None:
+        found = kept(day03(), mode)
+        assert not found.stored & found.again
+
+    def test_only_forward_ops_run_again(self) -> None:
+        graph = day03()
+        assert kept(graph, Recomputation.ALL).again <= forward_ops(graph)

@@ -13,7 +13,7 @@ from ipu_model.cost.contraction import Precision, contraction, matrix_product
 from ipu_model.cost.device import Device
 from ipu_model.cost.matrix_vertices import pointwise
 from ipu_model.costed import lowered
-from ipu_model.hardware import chip
+from ipu_model.hardware import chip, machine
 from ipu_model.host_work import HostWork, Loading
 from ipu_model.profiling.build import profile_program
 from ipu_model.profiling.data import PhaseCycles, Profile
@@ -63,10 +63,13 @@ class Predictions:
         found |= self._calls()
         found |= {f"amp.{n}": lambda n=n: on_tile_product(n) for n in (16, 64, 256, 1024)}  # type: ignore[misc]  # a default binds n
         return found | {
+            "day03.ipu1": self._ipu_1_against_ipu_0,
             "day03.memory.half": lambda: self._fullest_tile(programs.HALF),
             "day03.memory.float": lambda: self._fullest_tile(programs.FLOAT),
             "day03.compilation": lambda: self._day03(accumulation=3).compilation_seconds,
             "mlperf.step": lambda: self._profile(programs.mlperf_program, NO_HOST).device_seconds_per_call,
+            "link.host_to_device": lambda: machine("M2000").host_to_device_bytes_per_second / 1e9,
+            "link.device_to_host": lambda: machine("M2000").device_to_host_bytes_per_second / 1e9,
             "small.forward": lambda: small_stages()[0].forward,
             "small.backward": lambda: small_stages()[0].backward + small_stages()[0].recompute,
             "small.last": lambda: small_stages()[1].total,
@@ -89,7 +92,14 @@ class Predictions:
             for field in fields(PhaseCycles)
         }
         found[f"{prefix}.total"] = lambda: cycles().total
+        found[f"day03.share.ga{accumulation}"] = lambda: 100 * cycles().on_tile_execute / cycles().total
+        found[f"day03.received.ga{accumulation}"] = lambda: self._received(accumulation)
         return found
+
+    def _received(self, accumulation: int) -> float:
+        """Return MiB of images that stage 0 reads in one call; labels go to IPU 1."""
+        program = programs.day03_program(accumulation=accumulation)
+        return program.graph.inputs[0].bytes * program.batching.steps / KIBIBYTE**2
 
     def _differences(self) -> dict[str, Callable[[], float]]:
         """Return what one further micro-batch takes, and what is left of a call without micro-batches."""
@@ -133,6 +143,10 @@ class Predictions:
         rate = self._hosts.mnist_image_seconds
         host = HostWork(rate, loading=Loading.ASYNC, source=FITTED)
         return self._profile(programs.digits_program, host)
+
+    def _ipu_1_against_ipu_0(self) -> float:
+        cycles = self._day03(accumulation=8).cycles
+        return cycles[1].on_tile_execute / cycles[0].on_tile_execute
 
     def _digits_update(self) -> float:
         profile = self._mnist()

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from ipu_model.constants import Section, values
-from ipu_model.profiling.data import ErrorBand, PhaseCycles
+from ipu_model.profiling.data import ErrorBand, OpProfile
 from ipu_model.program import Execution, Program
 
 
@@ -24,29 +25,31 @@ def band_constants() -> BandConstants:
     return values("band", BandConstants)
 
 
-def error_band(program: Program, cycles: tuple[PhaseCycles, ...], sync_cycles: float) -> tuple[ErrorBand, str]:
+def error_band(program: Program, ops: Iterable[OpProfile]) -> tuple[ErrorBand, str]:
     """Return the band of the device time, and a sentence for the report where it is the wide one ("" otherwise).
 
-    Large work per exchange phase in the ways of running that published rows cover gets the narrow band.
+    Large work of the ops per exchange phase, in the ways of running that published rows cover, gets the narrow band.
     """
     constants = band_constants()
-    reason = _reason(program, cycles, sync_cycles, constants)
+    reason = _reason(program, ops, constants)
     if not reason:
         return ErrorBand(1 - constants.large_work, 1 + constants.large_work), ""
     return ErrorBand(constants.small_work_low, constants.small_work_high), reason
 
 
-def _reason(program: Program, cycles: tuple[PhaseCycles, ...], sync_cycles: float, constants: BandConstants) -> str:
+def _reason(program: Program, ops: Iterable[OpProfile], constants: BandConstants) -> str:
     uncovered = _uncovered(program)
     if uncovered:
         return f"No published row covers {', '.join(uncovered)}: the error band is the wide one."
-    busiest = max(cycles, key=lambda c: c.busy)
-    phases = busiest.internal_sync / sync_cycles if sync_cycles else 0.0
-    per_phase = busiest.busy / phases if phases else 0.0
-    if per_phase < constants.large_work_cycles_per_phase:
+    sync_cycles = program.settings.device.sync_cycles
+    work = phases = 0.0
+    for op in ops:
+        work += op.executions * op.cycles
+        phases += op.executions * op.internal_sync / sync_cycles if sync_cycles else 0.0
+    if work < constants.large_work_cycles_per_phase * phases:
         return (
-            f"Each exchange phase has {per_phase:,.0f} cycles of work on average. For work this small the fixed costs "
-            "of a step decide, which the model knows least: the error band is the wide one."
+            f"Each exchange phase has {work / phases:,.0f} cycles of work on average. For work this small the fixed "
+            "costs of a step decide, which the model knows least: the error band is the wide one."
         )
     return ""
 

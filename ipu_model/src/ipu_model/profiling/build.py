@@ -36,8 +36,8 @@ def profile_program(program: Program, host: HostWork | None = None) -> Profile:
     schedule = schedule_of(program, costs, stages, kept)
     device_seconds = program.system.chip.seconds(schedule.device_cycles)
     call = call_time(program, host, device_seconds)
-    band, reason = error_band(program, schedule.cycles, program.settings.device.sync_cycles)
     ops = _ops(program, costs, stages, schedule)
+    band, reason = error_band(program, ops)
     return Profile(
         name=program.name,
         machine=machine_of(program.system),

@@ -28,13 +28,21 @@ from ipu_model.schedule.variables import Tensor, is_sharded_update, part
 
 @dataclass(frozen=True)
 class Moves:
-    """What one pass moves besides its work: bytes to and from streaming memory, seconds of collectives."""
+    """What one pass moves besides its work: bytes to and from streaming memory, seconds of collectives.
+
+    `transfers` counts the tensors read from or written to streaming memory.
+    """
 
     remote_bytes: float = 0.0
     collective_seconds: float = 0.0
+    transfers: int = 0
 
     def __add__(self, other: Moves) -> Moves:
-        return Moves(self.remote_bytes + other.remote_bytes, self.collective_seconds + other.collective_seconds)
+        return Moves(
+            self.remote_bytes + other.remote_bytes,
+            self.collective_seconds + other.collective_seconds,
+            self.transfers + other.transfers,
+        )
 
 
 @dataclass(frozen=True)
@@ -58,14 +66,18 @@ class Mover:
         return self._sum(self._update(tensor) for tensor in tensors if tensor.trainable)
 
     def cycles(self, moves: Moves) -> PhaseCycles:
-        """Return the cycles of moves.
+        """Return the cycles of moves; before each transfer to or from streaming memory the device synchronises.
 
         Raises:
             Error: something is off chip on a machine without streaming memory.
         """
-        clock = self.program.system.chip.clock_hz
+        chip = self.program.system.chip
         seconds = moves.remote_bytes / self._remote_rate() if moves.remote_bytes else 0.0
-        return PhaseCycles(stream_copy_mid=seconds * clock, global_exchange=moves.collective_seconds * clock)
+        return PhaseCycles(
+            stream_copy_begin=float(moves.transfers * chip.global_sync_cycles),
+            stream_copy_mid=seconds * chip.clock_hz,
+            global_exchange=moves.collective_seconds * chip.clock_hz,
+        )
 
     def _sum(self, moves: Iterable[Moves]) -> Moves:
         found = Moves()
@@ -76,8 +88,9 @@ class Mover:
     def _use(self, tensor: Tensor) -> Moves:
         where = self.program.locations.weights
         held = part(self.program, tensor.elements, where)
-        remote = tensor.weight * held if where.is_off_chip(tensor.elements) else 0.0
-        return Moves(remote, self.ring.all_gather(tensor.weight) if held < 1 else 0.0)
+        off_chip = where.is_off_chip(tensor.elements)
+        remote = tensor.weight * held if off_chip else 0.0
+        return Moves(remote, self.ring.all_gather(tensor.weight) if held < 1 else 0.0, transfers=int(off_chip))
 
     def _accumulate(self, tensor: Tensor) -> Moves:
         if not tensor.trainable or not self.program.accumulates:
@@ -88,25 +101,25 @@ class Mover:
         else:
             size, where = tensor.gradient, locations.accumulators
         held = part(self.program, tensor.elements, where)
-        remote = 2 * size * held if where.is_off_chip(tensor.elements) else 0.0
+        moves = 2 * where.is_off_chip(tensor.elements)
         in_parts = part(self.program, tensor.elements, locations.accumulators) < 1
-        return Moves(remote, self.ring.reduce_scatter(tensor.gradient) if in_parts else 0.0)
+        return Moves(moves * size * held, self.ring.reduce_scatter(tensor.gradient) if in_parts else 0.0, moves)
 
     def _keep(self, held: Held) -> Moves:
         off_chip = self.program.locations.activations.is_off_chip(held.spec.elements)
-        return Moves(float(device_bytes(held.spec)) if off_chip else 0.0)
+        return Moves(float(device_bytes(held.spec)), transfers=1) if off_chip else Moves()
 
     def _update(self, tensor: Tensor) -> Moves:
         program, locations = self.program, self.program.locations
         sizes = [(locations.weights, tensor.weight), (locations.optimiser, tensor.state)]
         if program.accumulates and not tensor.accumulates_in_state:
             sizes.append((locations.accumulators, tensor.gradient))
-        remote = sum(
+        remote = [
             2 * size * part(program, tensor.elements, where)
             for where, size in sizes
-            if where.is_off_chip(tensor.elements)
-        )
-        return Moves(remote, self._exchange_gradient(tensor))
+            if size and where.is_off_chip(tensor.elements)
+        ]
+        return Moves(sum(remote), self._exchange_gradient(tensor), transfers=2 * len(remote))
 
     def _exchange_gradient(self, tensor: Tensor) -> float:
         """Return the seconds of collectives for one tensor at the update."""

@@ -191,7 +191,7 @@ def _pass(kind: str, stage: StageWork, lag: int) -> list[Piece]:
     work = PhaseCycles(cycles.on_tile_execute, cycles.do_exchange, internal_sync=cycles.internal_sync)
     parts = (
         ("collective", PhaseCycles(global_exchange=cycles.global_exchange)),
-        ("offload", PhaseCycles(stream_copy_mid=cycles.stream_copy_mid)),
+        ("offload", PhaseCycles(stream_copy_begin=cycles.stream_copy_begin, stream_copy_mid=cycles.stream_copy_mid)),
         (kind, work),
     )
     return [Piece(name, part, stage.index, lag) for name, part in parts if length(part) > 0]

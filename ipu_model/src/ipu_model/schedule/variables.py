@@ -62,7 +62,8 @@ def tensors_of(program: Program) -> tuple[Tensor, ...]:
 
 def part(program: Program, elements: int, location: Location) -> float:
     """Return the share of a tensor that one replica holds."""
-    return math.ceil(elements / program.replicas) / elements if location.is_sharded(elements) else 1.0
+    is_split = elements > 0 and location.is_sharded(elements)
+    return math.ceil(elements / program.replicas) / elements if is_split else 1.0
 
 
 def is_sharded_update(program: Program, tensor: Tensor) -> bool:

@@ -212,7 +212,7 @@ def _updates(program: Program, tensors: tuple[Tensor, ...], mover: Mover) -> dic
         moved = mover.cycles(mover.update(tensor for tensor in tensors if tensor.ipu == ipu))
         found[ipu] = UpdateWork(
             PhaseCycles(global_exchange=moved.global_exchange),
-            PhaseCycles(stream_copy_mid=moved.stream_copy_mid),
+            PhaseCycles(stream_copy_begin=moved.stream_copy_begin, stream_copy_mid=moved.stream_copy_mid),
             PhaseCycles(
                 cycles.compute * factor, cycles.exchange * factor, internal_sync=cycles.phases * device.sync_cycles
             ),

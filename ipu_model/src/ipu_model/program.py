@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from ipu_model.batching import Batching, Returns
+from ipu_model.errors import Error
 from ipu_model.graph import Graph
 from ipu_model.hardware import System, machine
 from ipu_model.lower.settings import CostSettings
@@ -81,6 +82,9 @@ class Program:
     micro-batches the host prepares ahead; `groups` maps variables to parameter groups of `optimiser`;
     `reserved_ipus` counts those the program occupies, idle ones included (`autoRoundNumIPUs`);
     `weight_sharding` and the like are part of `locations`. `processes` run replicas of their own each.
+
+    Raises:
+        Error: counts below 1, a negative prefetch depth, or I/O tiles that leave none to compute on.
     """
 
     graph: Graph
@@ -102,6 +106,22 @@ class Program:
     processes: int = 1
     reserved_ipus: int | None = None
     name: str = "model"
+
+    def __post_init__(self) -> None:
+        batching = self.batching
+        for what, count, least in (
+            ("device iterations", batching.device_iterations, 1),
+            ("gradient accumulation", batching.accumulation, 1),
+            ("replicas", batching.replicas, 1),
+            ("processes", self.processes, 1),
+            ("prefetch depth", self.prefetch_depth, 0),
+            ("I/O tiles", self.io_tiles, 0),
+        ):
+            if count < least:
+                raise Error(f"A program cannot have {count} {what}: {least} is the least.")
+        tiles = self.settings.device.chip.tiles
+        if self.io_tiles >= tiles:
+            raise Error(f"{self.io_tiles} I/O tiles leave none of the {tiles} tiles to compute on. 32 to 192 are usual.")
 
     @property
     def accumulates(self) -> bool:

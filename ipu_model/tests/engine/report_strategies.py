@@ -16,6 +16,7 @@ from ipu_model.profiling.data import (
     PhaseCycles,
     Profile,
     Span,
+    TileRun,
 )
 
 WORDS = st.text(max_size=12)
@@ -34,7 +35,8 @@ SPANS = st.builds(
     Span, RESOURCES, st.sampled_from(SPAN_KINDS) | WORDS, start=st.floats(0.0, 100.0), seconds=st.floats(0.0, 100.0),
     label=WORDS, stage=st.none() | COUNTS, micro_batch=st.none() | COUNTS, repeats=st.integers(1, 10**4),
 )  # fmt: skip
-CATEGORIES = st.builds(MemoryCategory, WORDS, AMOUNTS, AMOUNTS, st.booleans())
+RUNS = st.lists(st.builds(TileRun, st.integers(1, 1472), AMOUNTS), max_size=3).map(tuple)
+CATEGORIES = st.builds(MemoryCategory, WORDS, AMOUNTS, AMOUNTS, st.booleans(), RUNS)
 LIVENESS = st.builds(LivenessStep, WORDS, WORDS, AMOUNTS, AMOUNTS)
 
 

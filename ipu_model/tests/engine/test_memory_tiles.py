@@ -137,3 +137,29 @@ def test_sums_agree_whatever_the_program(depth: int, width: int, ipus: int, mode
     for each in memory:
         assert sum(each.bytes_by_category.values()) == pytest.approx(each.max_tile_bytes)
         assert min(each.tiles) >= 0
+
+
+@pytest.fixture(scope="module")
+def memory() -> IpuMemory:
+    return memory_for(squares(4, width=96), optimiser=adamw(FLOAT))[0]
+
+
+class TestCategoriesOnTiles:
+    """What each tile holds of each category, at the moment when the fullest tile is fullest."""
+
+    def test_every_tile_is_covered(self, memory: IpuMemory) -> None:
+        assert {len(category.tiles) for category in memory.categories} == {1472}
+
+    def test_tiles_add_up_to_the_category(self, memory: IpuMemory) -> None:
+        for category in memory.categories:
+            assert sum(category.tiles) == pytest.approx(category.total_bytes), category.name
+
+    def test_the_fullest_tile_is_the_one_reported(self, memory: IpuMemory) -> None:
+        assert dict(memory.bytes_on_tile(memory.fullest_tile)) == pytest.approx(dict(memory.bytes_by_category))
+
+    def test_categories_add_up_to_the_fullest_tile(self, memory: IpuMemory) -> None:
+        assert sum(memory.bytes_on_tile(memory.fullest_tile).values()) == pytest.approx(memory.max_tile_bytes)
+
+    def test_no_tile_holds_more_than_at_its_own_fullest(self, memory: IpuMemory) -> None:
+        for tile in range(0, 1472, 97):
+            assert sum(memory.bytes_on_tile(tile).values()) <= memory.tiles[tile] * (1 + 1e-9)

@@ -11,7 +11,7 @@ from ipu_model.constants import constant_facts, fitted
 from ipu_model.errors import Error
 from ipu_model.validate import comparison, rows
 from ipu_model.validate.comparison import Compared, compare_rows, grown, recorded_errors, write_record
-from ipu_model.validate.leave_one_out import leave_one_out
+from ipu_model.validate.leave_one_out import LeftOut, leave_one_out
 from ipu_model.validate.predictions import Predictions
 from ipu_model.validate.rows import Row, published_rows
 from ipu_model.validate.text import comparison_text, constants_text, left_out_text
@@ -82,23 +82,24 @@ class TestGrown:
         assert json.loads((tmp_path / "record.json").read_text()) == {"a": 0.06}
 
 
-class TestLeaveOneOut:
-    @pytest.fixture(scope="class")
-    def found(self):
-        return {each.row.id: each for each in leave_one_out()}
+@pytest.fixture(scope="module")
+def found() -> dict[str, LeftOut]:
+    return {each.row.id: each for each in leave_one_out()}
 
-    def test_one_line_for_every_row_with_a_fitted_constant(self, found) -> None:
+
+class TestLeaveOneOut:
+    def test_one_line_for_every_row_with_a_fitted_constant(self, found: dict[str, LeftOut]) -> None:
         assert set(found) == {row.id for row in published_rows() if set(row.settles) & set(fitted())}
 
-    def test_a_constant_with_one_row_only_is_not_tested(self, found) -> None:
+    def test_a_constant_with_one_row_only_is_not_tested(self, found: dict[str, LeftOut]) -> None:
         assert found["mnist.calls"].without is None
 
-    def test_the_trace_at_one_accumulation_predicts_the_other(self, found) -> None:
+    def test_the_trace_at_one_accumulation_predicts_the_other(self, found: dict[str, LeftOut]) -> None:
         """Stream and exchange constants come from the difference of two traces: either one alone nearly gives them."""
         for phase in ("do_exchange", "stream_copy_mid", "global_exchange"):
             assert abs(found[f"day03.trace.ga8.{phase}"].without) < 0.08
 
-    def test_as_text(self, found) -> None:
+    def test_as_text(self, found: dict[str, LeftOut]) -> None:
         assert "no other row" in left_out_text(found.values())
 
 

@@ -10,11 +10,12 @@ import numpy as np
 from ipu_model.memory.categories import ALWAYS_LIVE, NOT_ALWAYS_LIVE, TEMPORARIES
 from ipu_model.memory.lifetimes import Live
 from ipu_model.memory.schedule import Step
-from ipu_model.memory.spread import Floats, Ints, Pieces, Room, pieces_of
-from ipu_model.profiling.data import IpuMemory, LivenessStep, MemoryCategory
+from ipu_model.memory.spread import Flags, Floats, Ints, Pieces, Room, pieces_of
+from ipu_model.profiling.data import IpuMemory, LivenessStep, MemoryCategory, TileRun
 
 # Steps that are looked at together: bounds the arrays for very long programs.
 _STEPS_AT_ONCE = 2048
+_SAME_BYTES = 1e-6
 
 
 @dataclass(frozen=True)
@@ -42,7 +43,7 @@ def ipu_memory(ipu: int, steps: Sequence[Step], lives: Sequence[Live], room: Roo
     needed = _over_time(np.where(temporary, on_fullest, 0.0), first, last, times.steps)
     return IpuMemory(
         ipu=ipu,
-        categories=tuple(_categories(lives, on_fullest, (first <= peak) & (peak <= last))),
+        categories=tuple(_categories(lives, on_fullest, (first <= peak) & (peak <= last), pieces, room.tiles)),
         tiles=tuple(tiles.tolist()),
         liveness=tuple(
             LivenessStep(step.node, step.phase, total, own)
@@ -95,12 +96,34 @@ def _counted(places: Ints, values: Floats, size: int) -> Floats:
     return np.bincount(places, values, size).astype(np.float64, copy=False)
 
 
-def _categories(lives: Sequence[Live], on_fullest: Floats, is_live: object) -> list[MemoryCategory]:
-    """Return what each category takes on the fullest tile, and on all tiles at that moment."""
+def _categories(
+    lives: Sequence[Live], on_fullest: Floats, is_live: Flags, pieces: Pieces, tiles: int
+) -> list[MemoryCategory]:
+    """Return what each category takes on the fullest tile, and on every tile at that moment."""
     fullest = dict.fromkeys((*ALWAYS_LIVE, *NOT_ALWAYS_LIVE), 0.0)
     total = dict(fullest)
-    for live, here, now in zip(lives, on_fullest.tolist(), np.asarray(is_live).tolist()):
+    for live, here, now in zip(lives, on_fullest.tolist(), is_live.tolist()):
         if now:
             fullest[live.category] += here
             total[live.category] += live.place.total
-    return [MemoryCategory(name, fullest[name], total[name], name in ALWAYS_LIVE) for name in fullest if total[name]]
+    names = np.array([live.category for live in lives])
+    return [
+        MemoryCategory(
+            name, fullest[name], total[name], name in ALWAYS_LIVE,
+            _runs(pieces, (is_live & (names == name))[pieces.owner], tiles),
+        )
+        for name in fullest
+        if total[name]
+    ]  # fmt: skip
+
+
+def _runs(pieces: Pieces, chosen: Flags, tiles: int) -> tuple[TileRun, ...]:
+    """Return the bytes of the chosen pieces on each tile, as runs of tiles that hold the same."""
+    values = pieces.values[chosen]
+    size = tiles + 1
+    edges = _counted(pieces.starts[chosen], values, size) - _counted(pieces.ends[chosen], values, size)
+    held = np.maximum(np.cumsum(edges)[:tiles], 0.0)
+    # Sums in another order differ in their last digits: what is that near is the same.
+    begins = np.flatnonzero(np.r_[True, np.abs(np.diff(held)) > _SAME_BYTES])
+    counts = np.diff(np.r_[begins, tiles])
+    return tuple(TileRun(count, each) for count, each in zip(counts.tolist(), held[begins].tolist()))

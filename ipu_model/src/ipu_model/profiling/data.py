@@ -106,17 +106,31 @@ SPAN_KINDS = (
 
 
 @dataclass(frozen=True)
+class TileRun:
+    """Neighbouring tiles that hold the same: how many, and the bytes on each."""
+
+    tiles: int
+    bytes: float
+
+
+@dataclass(frozen=True)
 class MemoryCategory:
     """What one category of data takes on one IPU: bytes of its fullest tile, and of all tiles together.
 
     `always_live` is false for what shares its place with other data over time; its bytes are those at the
-    moment when the fullest tile is fullest.
+    moment when the fullest tile is fullest. `runs` are the bytes of every tile then, from tile 0 on.
     """
 
     name: str
     bytes_on_fullest_tile: float
     total_bytes: float
     always_live: bool
+    runs: tuple[TileRun, ...] = ()
+
+    @property
+    def tiles(self) -> tuple[float, ...]:
+        """Bytes of each tile, at the moment when the fullest tile is fullest."""
+        return tuple(run.bytes for run in self.runs for _ in range(run.tiles))
 
 
 @dataclass(frozen=True)
@@ -157,6 +171,10 @@ class IpuMemory:
     def always_live_bytes(self) -> float:
         """Bytes of the fullest tile that are live throughout."""
         return sum(c.bytes_on_fullest_tile for c in self.categories if c.always_live)
+
+    def bytes_on_tile(self, tile: int) -> Mapping[str, float]:
+        """Return the bytes of one tile by category, at the moment when the fullest tile is fullest."""
+        return {c.name: c.tiles[tile] for c in self.categories}
 
     @property
     def bytes_by_category(self) -> Mapping[str, float]:

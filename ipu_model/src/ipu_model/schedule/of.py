@@ -25,8 +25,8 @@ def schedule_of(program: Program, lowered: Lowered, stages: Stages, kept: Kept) 
     again (`kept_for_backward`). Sources of the formulas: hardware reference, sections D and E.
 
     Raises:
-        Error: no tiles are left beside the I/O tiles, tensors off chip where there is no streaming memory, or
-            transfers that are to overlap without I/O tiles or in a pipeline.
+        Error: tensors are off chip where there is no streaming memory, or transfers are to overlap without I/O tiles
+            or in a pipeline.
     """
     workload = workload_of(program, lowered, stages, kept)
     return run(workload, shape_of(program, stages), conditions_of(program), executions_of(program, kept))

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 
 from ipu_model.cost import vertices
 from ipu_model.cost.device import Device, Element
-from ipu_model.errors import Error
 from ipu_model.graph import Phase
 from ipu_model.lower import Lowered, accumulation_costs, total_of, update_costs
 from ipu_model.profiling.data import PhaseCycles
@@ -67,7 +66,7 @@ def workload_of(program: Program, lowered: Lowered, stages: Stages, kept: Kept) 
     """Return the work of a program's passes and updates.
 
     Raises:
-        Error: no tiles are left beside the I/O tiles, or tensors off chip where there is no streaming memory.
+        Error: tensors are off chip where there is no streaming memory.
     """
     tensors = tensors_of(program)
     mover = mover_of(program)
@@ -82,14 +81,8 @@ def workload_of(program: Program, lowered: Lowered, stages: Stages, kept: Kept) 
 
 
 def slowdown(program: Program) -> float:
-    """Return the factor by which work takes longer because I/O tiles do not take part in it.
-
-    Raises:
-        Error: no tiles are left.
-    """
+    """Return the factor by which work takes longer because I/O tiles do not take part in it."""
     tiles = program.settings.device.chip.tiles
-    if program.io_tiles >= tiles:
-        raise Error(f"{program.io_tiles} I/O tiles leave none of the {tiles} tiles to compute on. 32 to 192 are usual.")
     return tiles / (tiles - program.io_tiles)
 
 

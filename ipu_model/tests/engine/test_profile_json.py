@@ -139,6 +139,18 @@ class TestFiles:
         assert json_form.read(tmp_path / "profile.json") == json_form.read(tmp_path) == profile
         assert [file.name for file in tmp_path.iterdir()] == ["profile.json"]
 
+    def test_a_folder_with_one_models_folder_is_enough(self, tmp_path) -> None:
+        (tmp_path / "training").mkdir()
+        json_form.write(pipeline_profile(), tmp_path / "training" / "profile.json")
+        assert json_form.read(tmp_path) == pipeline_profile()
+
+    def test_several_models_are_listed(self, tmp_path) -> None:
+        for name in ("inference", "training"):
+            (tmp_path / name).mkdir()
+            json_form.write(pipeline_profile(), tmp_path / name / "profile.json")
+        with pytest.raises(Error, match=r"several profiles, choose one: .*inference, .*training"):
+            json_form.read(tmp_path)
+
     def test_an_error_names_the_file(self, tmp_path) -> None:
         file = tmp_path / "broken.json"
         file.write_text("{")

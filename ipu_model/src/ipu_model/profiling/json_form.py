@@ -55,18 +55,34 @@ def write(profile: Profile, path: str | Path) -> None:
 
 
 def read(path: str | Path) -> Profile:
-    """Read the profile in a file, or the one called `profile.json` in a folder.
+    """Read the profile in a file, or the one called `profile.json` in a folder or in its only folder with one.
 
     Raises:
-        Error: there is none, or as `from_json`; the message names the file.
+        Error: there is none, or more than one to choose from, or as `from_json`; the message names the file.
     """
-    file = Path(path)
-    file = file / FILE_NAME if file.is_dir() else file
+    file = file_of(path)
     text = read_text(file)
     try:
         return from_json(text)
     except Error as problem:
         raise Error(f"{file}: {problem.message}") from problem
+
+
+def file_of(path: str | Path) -> Path:
+    """Return the file of a profile, given it or its folder; profiling gives each model a folder of its own.
+
+    Raises:
+        Error: a folder with several to choose from.
+    """
+    folder = Path(path)
+    if not folder.is_dir():
+        return folder
+    if (folder / FILE_NAME).exists():
+        return folder / FILE_NAME
+    below = sorted(folder.glob(f"*/{FILE_NAME}"))
+    if len(below) > 1:
+        raise Error(f"{folder} holds several profiles, choose one: {', '.join(str(each.parent) for each in below)}.")
+    return below[0] if below else folder / FILE_NAME
 
 
 def _parsed(text: str) -> Any:

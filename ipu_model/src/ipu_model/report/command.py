@@ -37,7 +37,7 @@ def run_report(arguments: argparse.Namespace) -> None:
 
     profile = json_form.read(arguments.profile)
     print(text_report(profile))
-    folder = arguments.profile if arguments.profile.is_dir() else arguments.profile.parent
+    folder = json_form.file_of(arguments.profile).parent
     _finish(arguments, folder / HTML_NAME, lambda: html_report(profile))
 
 

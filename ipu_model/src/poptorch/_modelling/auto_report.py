@@ -47,7 +47,7 @@ def _folder(name: str, engine: EngineOptions) -> Path:
     if not engine.from_environment:
         return directory / name
     try:
-        taken_by = json_form.read(directory).name
+        taken_by = json_form.read(directory / json_form.FILE_NAME).name
     except Error:
         return directory
     return directory if taken_by == name else directory / name

@@ -17,10 +17,12 @@ from report_support import PROFILE_KINDS, inference_profile, pipeline_profile, w
 
 import ipu_model
 from ipu_model.errors import Error
+from ipu_model.profiling.build import profile_program
 from ipu_model.profiling.data import SPAN_KINDS, Profile, Span
 from ipu_model.report import figures, style
 from ipu_model.report.breakdown import PHASE_NAMES
 from ipu_model.report.quantities import KIB
+from ipu_model.validate.programs import day03_program
 
 OF_PROFILES = (
     figures.timeline_figure, figures.host_device_figure, figures.memory_per_tile_figure, figures.memory_category_figure,
@@ -164,6 +166,18 @@ class TestMemory:
             "IPU 1, tiles 0 to 1471",
         ]
         assert axes.get_ylabel() == "bytes of a tile (KiB)"
+
+    def test_groups_of_categories_lie_on_top_of_each_other(self) -> None:
+        """Real profiles know every tile by category; the uppermost area ends at the fullest tile."""
+        profile = profile_program(day03_program())
+        figure = figures.memory_per_tile_figure(profile)
+        tops = [area.get_paths()[0].get_extents().y1 for area in axes_of(figure).collections]
+        assert len(tops) == 8
+        assert tops == sorted(tops[:4]) + sorted(tops[4:])
+        assert [tops[3], tops[7]] == pytest.approx([memory.max_tile_bytes / KIB for memory in profile.memory])
+        assert [key.get_text() for key in figure.legends[0].get_texts()] == [
+            "parameters", "code", "activations", "temporary data",
+        ]  # fmt: skip
 
     def test_what_is_above_the_limit_looks_different(self) -> None:
         axes = axes_of(figures.memory_per_tile_figure(pipeline_profile(fits=False)))

@@ -20,6 +20,10 @@ PHASE_NAMES = {
 }
 """The fields of `PhaseCycles` by the names that PopVision gives them."""
 
+MEMORY_GROUPS = ("parameters", "code", "activations", "temporary data", "other")
+"""Groups of categories of memory, from what never changes to what does all the time."""
+_PARAMETERS = frozenset({"variables", "optimiser state", "gradient accumulators", "constants"})
+_ACTIVATIONS = frozenset({"stashes", "activations", "gradients"})
 _LEAST_GROUPS = 4
 
 
@@ -49,6 +53,17 @@ class Group:
     cycles: float
     share: float
     ops: int
+
+
+def memory_group(category: str) -> str:
+    """Return the one of `MEMORY_GROUPS` that a category of memory belongs to."""
+    if category in _PARAMETERS:
+        return "parameters"
+    if category in _ACTIVATIONS:
+        return "activations"
+    if category == "temporaries":
+        return "temporary data"
+    return "code" if category.endswith("code") or category == "vertex state" else "other"
 
 
 def phases(profile: Profile) -> tuple[Phase, ...]:

@@ -71,5 +71,13 @@ PHASE_LOOKS = {
     "InternalSync": Look(SKY, "\\\\\\\\", BLUE),
     "ExternalSync": Look(GREY, text=INK),
 }
+MEMORY_LOOKS = {
+    "parameters": Look(BLUE, text=WHITE),
+    "code": Look(GREY, text=INK),
+    "activations": Look(YELLOW, "////", HATCH),
+    "temporary data": Look(ORANGE, text=WHITE),
+    "other": Look(GREEN, text=WHITE),
+}
+"""For groups of categories on top of each other: dark and light in turn."""
 IPU_LOOKS = (Look(BLUE), Look(YELLOW), Look(GREEN), Look(ORANGE))
 """For bars of up to four IPUs side by side."""

@@ -8,6 +8,7 @@ from matplotlib.ticker import StrMethodFormatter
 
 from ipu_model.profiling.data import IpuMemory, Profile
 from ipu_model.report.breakdown import Category, categories, fullest_ipu, fullest_ipus
+from ipu_model.report.figures import tiles
 from ipu_model.report.figures.canvas import (
     SMALL,
     area,
@@ -30,9 +31,10 @@ _SHARED_HATCH = "////"
 
 
 def memory_per_tile_figure(profile: Profile) -> Figure:
-    """Return what each tile holds when it is fullest, tile after tile and IPU after IPU, and the limit.
+    """Return what each tile holds, tile after tile and IPU after IPU, and the limit.
 
-    Of more than four IPUs those with the fullest tiles are shown.
+    Areas are groups of categories at the moment when the IPU's fullest tile is fullest; the line is each tile at
+    its own fullest. Of more than four IPUs those with the fullest tiles are shown.
     """
     places = fullest_ipus(profile, MOST_IPUS)
     with style():
@@ -40,9 +42,13 @@ def memory_per_tile_figure(profile: Profile) -> Figure:
         axes = figure.add_subplot()
         start = 0
         borders = []
+        groups: set[str] = set()
         for place in places:
             memory = profile.memory[place]
-            _draw_tiles(axes, memory, start, profile.memory.tile_bytes)
+            if all(len(category.tiles) == len(memory.tiles) for category in memory.categories):
+                groups |= set(tiles.stacked_tiles(axes, memory, start, profile.memory.tile_bytes))
+            else:
+                _draw_tiles(axes, memory, start, profile.memory.tile_bytes)
             borders.append((start, len(memory.tiles), memory.ipu))
             start += len(memory.tiles)
         top = max(profile.memory.max_tile_bytes, profile.memory.tile_bytes) / KIB * 1.2
@@ -53,6 +59,7 @@ def memory_per_tile_figure(profile: Profile) -> Figure:
         axes.set_title(f"{words(profile.name)}: memory of each tile at its fullest (modelled)")
         axes.yaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
         only_grid(axes, "y")
+        legend_below(figure, tiles.keys(groups, above=bool(groups) and not profile.memory.fits))
     return figure
 
 
@@ -114,7 +121,10 @@ def _draw_tiles(axes: Axes, memory: IpuMemory, start: int, limit: int) -> None:
 def _draw_limit(axes: Axes, limit: int, tiles: int) -> None:
     axes.axhline(limit / KIB, color=INK, linestyle="--", linewidth=1.4)
     text = f"limit: {whole(limit)} bytes ({limit / KIB:,.0f} KiB)"
-    axes.annotate(text, (0, limit / KIB), (4, 3), textcoords="offset points", ha="left", va="bottom", fontsize=9)
+    # The box keeps the words readable where areas reach above the limit.
+    box = {"facecolor": WHITE, "edgecolor": "none", "pad": 1.5}
+    place = (0, limit / KIB)
+    axes.annotate(text, place, (5, 5), textcoords="offset points", ha="left", va="bottom", fontsize=9, bbox=box)
 
 
 def _name_ipus(axes: Axes, borders: list[tuple[int, int, int]]) -> None:
@@ -122,9 +132,9 @@ def _name_ipus(axes: Axes, borders: list[tuple[int, int, int]]) -> None:
         axes.axvline(start, color=WHITE, linewidth=2.5)
         axes.axvline(start, color=INK, linestyle=":", linewidth=1)
     ticks, names = [], []
-    for start, tiles, ipu in borders:
-        ticks += [start + (tiles - 1) / 2]
-        names += [f"IPU {ipu}, tiles 0 to {max(0, tiles - 1)}"]
+    for start, count, ipu in borders:
+        ticks += [start + (count - 1) / 2]
+        names += [f"IPU {ipu}, tiles 0 to {max(0, count - 1)}"]
     axes.set_xticks(ticks, names)
     axes.tick_params(axis="x", length=0)
 

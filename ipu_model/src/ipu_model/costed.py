@@ -1,14 +1,44 @@
-"""Costs of a graph, remembered: many programs that differ in their options only share one graph."""
+"""Costs and memory of a graph, remembered: many programs that differ in their options only share one graph."""
 
 from __future__ import annotations
 
 import weakref
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Generic, TypeVar
 
 from ipu_model.graph import Graph
 from ipu_model.lower import CostSettings, Lowered, lower
+from ipu_model.memory import memory_of
+from ipu_model.profiling.data import Memory
+from ipu_model.program import Program
+from ipu_model.recompute import Kept
+from ipu_model.stages import Stages
 
+Key = TypeVar("Key")
+Value = TypeVar("Value")
 _KEPT_PER_GRAPH = 8
-_remembered: weakref.WeakKeyDictionary[Graph, list[tuple[CostSettings, Lowered]]] = weakref.WeakKeyDictionary()
+
+
+class _Recent(Generic[Key, Value]):
+    """The values found lately for each graph, by keys that can be compared but need not be hashable."""
+
+    def __init__(self) -> None:
+        self._known: weakref.WeakKeyDictionary[Graph, tuple[tuple[Key, Value], ...]] = weakref.WeakKeyDictionary()
+
+    def get(self, graph: Graph, key: Key, find: Callable[[], Value]) -> Value:
+        """Return the value of `key`, found now if it is not remembered. Threads may find one value twice."""
+        known = self._known.get(graph, ())
+        for kept, value in known:
+            if kept == key:
+                return value
+        found = find()
+        self._known[graph] = (*known[1 - _KEPT_PER_GRAPH :], (key, found))
+        return found
+
+
+_costs: _Recent[CostSettings, Lowered] = _Recent()
+_memories: _Recent[Program, Memory] = _Recent()
 
 
 def lowered(graph: Graph, settings: CostSettings) -> Lowered:
@@ -17,11 +47,14 @@ def lowered(graph: Graph, settings: CostSettings) -> Lowered:
     Raises:
         Error: a hint that no device can follow.
     """
-    known = _remembered.setdefault(graph, [])
-    for kept, found in known:
-        if kept == settings:
-            return found
-    found = lower(graph, settings)
-    known.append((settings, found))
-    del known[:-_KEPT_PER_GRAPH]
-    return found
+    return _costs.get(graph, settings, lambda: lower(graph, settings))
+
+
+def memory_for(program: Program, costs: Lowered, stages: Stages, kept: Kept) -> Memory:
+    """Return `memory_of` these, at once if it was asked for lately of a program with the same memory.
+
+    How often a micro-batch or an update is repeated changes nothing: only whether gradients are accumulated does.
+    """
+    batching = replace(program.batching, device_iterations=1, accumulation=min(2, program.batching.accumulation))
+    key = replace(program, batching=batching, name="")
+    return _memories.get(program.graph, key, lambda: memory_of(program, costs, stages, kept))

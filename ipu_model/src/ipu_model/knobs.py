@@ -9,7 +9,7 @@ from typing import Any
 
 from ipu_model.batching import Keep
 from ipu_model.errors import Error
-from ipu_model.hardware import machine
+from ipu_model.hardware import System, machine
 from ipu_model.pipeline import training_stages
 from ipu_model.program import Execution, Program, Recomputation
 from ipu_model.stages import stages_of
@@ -60,8 +60,20 @@ def _choice(field: str, kind: Callable[[Any], Any]) -> Callable[[Program, Any], 
 
 
 def _proportion(program: Program, value: Any) -> Program:
-    by_ipu = dict(value) if isinstance(value, Mapping) else dict.fromkeys(program.graph.ipus, value)
+    if isinstance(value, Mapping):
+        by_ipu = {_ipu(program, name): share for name, share in value.items()}
+    else:
+        by_ipu = dict.fromkeys(program.graph.ipus, value)
     return replace(program, settings=replace(program.settings, available_memory_proportion=by_ipu))
+
+
+def _ipu(program: Program, name: object) -> int:
+    """Return the number of an IPU that is named as a number or, as PopTorch does, as "IPU0"."""
+    number = name.removeprefix("IPU") if isinstance(name, str) else str(name)
+    if isinstance(name, bool) or not number.isdecimal() or int(number) not in program.graph.ipus:
+        known = ", ".join(f"IPU{ipu}" for ipu in program.graph.ipus)
+        raise Error(f"available_memory_proportion: the program has no IPU {name!r}. It has {known}.")
+    return int(number)
 
 
 def _half_partials(program: Program, value: Any) -> Program:
@@ -86,7 +98,7 @@ def _optimiser(**fields: Callable[[Any], Any]) -> Callable[[Program, Any], Progr
 
 
 def _machine(program: Program, value: Any) -> Program:
-    system = machine(str(value))
+    system = value if isinstance(value, System) else machine(str(value))
     device = replace(program.settings.device, chip=system.chip)
     return replace(program, system=system, settings=replace(program.settings, device=device))
 

@@ -121,7 +121,9 @@ class Program:
                 raise Error(f"A program cannot have {count} {what}: {least} is the least.")
         tiles = self.settings.device.chip.tiles
         if self.io_tiles >= tiles:
-            raise Error(f"{self.io_tiles} I/O tiles leave none of the {tiles} tiles to compute on. 32 to 192 are usual.")
+            raise Error(
+                f"{self.io_tiles} I/O tiles leave none of the {tiles} tiles to compute on. 32 to 192 are usual."
+            )
 
     @property
     def accumulates(self) -> bool:

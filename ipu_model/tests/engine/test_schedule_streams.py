@@ -122,9 +122,17 @@ class TestWhen:
 class TestAhead:
     """Prefetch depth, and several replicas of one process."""
 
-    @given(times=stages(), g=COUNT, depth=st.integers(2, 5))
-    def test_buffers_ahead_never_make_it_slower(self, times: list[Times], g: int, depth: int) -> None:
-        assert scheduled(times, g, prefetch_depth=depth).device_cycles <= scheduled(times, g).device_cycles * (1 + 1e-9)
+    @given(times=stages(), g=COUNT, depth=st.integers(1, 5), replicas=st.integers(1, 8))
+    def test_buffers_ahead_never_make_it_slower(self, times: list[Times], g: int, depth: int, replicas: int) -> None:
+        host = replace(conditions().host, replicas_per_process=replicas)
+        fewer, more = (scheduled(times, g, prefetch_depth=d, host=host).device_cycles for d in (depth - 1, depth))
+        assert more <= fewer * (1 + 1e-9)
+
+    def test_without_a_buffer_ahead_the_host_starts_when_it_is_asked(self) -> None:
+        """Refills of 100 cycles for three replicas, one after another: nothing hides them."""
+        host = replace(conditions().host, replicas_per_process=3)
+        cycles = scheduled([Times(inputs=100.0)], 5, host=host, prefetch_depth=0).cycles[0]
+        assert cycles.stream_copy_begin == pytest.approx(5 * 3 * 100)
 
     def test_a_buffer_ahead_is_filled_while_the_device_works(self) -> None:
         """A refill of 100 cycles beside 200 of transfer and 2 of work: nothing of it is left to wait for."""
@@ -173,6 +181,23 @@ class TestOverlap:
         transfers = 3 * (inputs + outputs)
         expected = 2 * (2 * work + transfers) + (n - 2) * max(2 * work, transfers)
         assert schedule.device_cycles == pytest.approx(expected)
+
+    @given(
+        works=st.tuples(CYCLES, CYCLES), size=CYCLES, out=CYCLES, replicas=st.integers(1, 16), ways=st.integers(1, 3)
+    )
+    def test_less_work_never_takes_longer(
+        self, works: tuple[float, float], size: float, out: float, replicas: int, ways: int
+    ) -> None:
+        """Not even where the host refills for many replicas: it does so beside the transfers, too."""
+        less, more = (
+            scheduled(
+                [Times(work, work, inputs=size, outputs=out)], 10, execution=Execution.SHARDED, overlaps=True,
+                overlaps_input=bool(ways & 1), overlaps_output=bool(ways & 2),
+                host=replace(conditions().host, replicas_per_process=replicas),
+            ).device_cycles
+            for work in sorted(works)
+        )  # fmt: skip
+        assert less <= more * (1 + 1e-9)
 
     def test_one_direction_only(self) -> None:
         times = [Times(500, 500, inputs=100, outputs=10)]

@@ -25,6 +25,7 @@ VECTOR_OPS: dict[str, tuple[float, float]] = {
     "relu": (2, 2),
     "exp": (6, 4),
     "log": (12, 4),
+    "log-add": (23, 13),
     "tanh": (12, 4),
     "sigmoid": (12, 6),
     "sqrt": (10, 23),

@@ -19,7 +19,9 @@ from ipu_model.lower.view import Operand, OpView, Part, Result, Rule
 
 def rules() -> dict[str, Rule]:
     """Return the rule of each contraction."""
-    products: dict[str, Rule] = dict.fromkeys(("mm", "addmm", "bmm", "baddbmm", "mv", "addmv", "dot"), lower_product)
+    products: dict[str, Rule] = dict.fromkeys(
+        ("mm", "addmm", "bmm", "baddbmm", "mv", "addmv", "dot", "vdot"), lower_product
+    )
     return products | {"convolution": lower_convolution, "convolution_backward": lower_convolution_backward}
 
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
-from ipu_model.cost import copies, embedding
+from ipu_model.cost import copies, embedding, reduction
 from ipu_model.lower.view import Operand, OpView, Result, Rule, result
 
 _GATHERS = ("embedding", "index_select", "gather", "index", "take", "take_along_dim", "_unsafe_index")
@@ -18,7 +19,8 @@ def rules() -> dict[str, Rule]:
     """Return the rule of each gather and scatter."""
     found: dict[str, Rule] = dict.fromkeys(_GATHERS, lower_gather)
     found |= dict.fromkeys(_SCATTERS, lower_scatter)
-    return found | {"embedding_dense_backward": lower_embedding_gradient}
+    found |= dict.fromkeys(("embedding_dense_backward", "_embedding_bag_backward"), lower_embedding_gradient)
+    return found | dict.fromkeys(("_embedding_bag", "_embedding_bag_forward_only"), lower_embedding_bag)
 
 
 def lower_gather(op: OpView) -> Result:
@@ -37,6 +39,18 @@ def lower_scatter(op: OpView) -> Result:
     work = embedding.scatter(op.device, rows, row, math.ceil(source / max(1, row)), table.element)
     kept = copies.copied(op.device, table.layout.on_tile, table.element)
     return result(op, work.plus(kept.cycles))
+
+
+def lower_embedding_bag(op: OpView) -> Result:
+    """Cost picking rows of a table and adding up those of a bag."""
+    table, indices = op.needed(0), op.needed(1)
+    rows, row = table.spec.shape
+    picked = embedding.gather(op.device, rows, row, indices.spec.elements, table.element)
+    elements = indices.spec.elements * row
+    on_tile = op.device.spread(elements, table.element)
+    summed = reduction.reduced(op.device, elements, on_tile, op.spec().elements, table.element)
+    temporary = max(picked.temporary_bytes, summed.temporary_bytes)
+    return result(op, replace(summed.plus(picked.cycles), family=picked.family, temporary_bytes=temporary))
 
 
 def lower_embedding_gradient(op: OpView) -> Result:

@@ -22,7 +22,7 @@ CHAINS: Mapping[str, tuple[str, ...]] = {
     "lerp": ("add", "add"), "maximum": ("maximum",), "minimum": ("maximum",), "clamp_min": ("maximum",),
     "clamp_max": ("maximum",), "clamp": ("maximum", "maximum"), "floor": ("plain",), "ceil": ("plain",),
     "round": ("plain",), "trunc": ("plain",), "frac": ("plain",), "sign": ("plain",), "sgn": ("plain",),
-    "logaddexp": ("exp", "exp", "log"),
+    "logaddexp": ("log-add",), "hypot": ("square", "square", "add", "sqrt"), "special_entr": ("log", "add", "negate"),
     # exponentials and trigonometry
     "exp": ("exp",), "exp2": ("exp",), "expm1": ("exp", "add"), "log": ("log",), "log2": ("log", "scale"),
     "log10": ("log", "scale"), "log1p": ("add", "log"), "erf": ("erf",), "erfc": ("erf", "add"),

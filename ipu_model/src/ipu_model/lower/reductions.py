@@ -16,7 +16,7 @@ REDUCTIONS: dict[str, tuple[str, ...]] = {
     "_adaptive_avg_pool2d": (), "_adaptive_avg_pool3d": (),
 }  # fmt: skip
 
-_ORDERED = ("sort", "topk", "argsort", "kthvalue", "median", "cumsum", "cumprod", "cummax", "cummin")
+_ORDERED = ("sort", "topk", "argsort", "kthvalue", "median", "cumsum", "cumprod", "cummax", "cummin", "logcumsumexp")
 
 
 def rules() -> dict[str, Rule]:

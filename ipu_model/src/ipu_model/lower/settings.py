@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from numbers import Real
 
 from ipu_model.cost.contraction import DEFAULT_PROPORTION
 from ipu_model.cost.device import Device
@@ -38,14 +38,14 @@ class CostSettings:
         return self.available_memory_proportion.get(ipu, DEFAULT_PROPORTION)
 
 
-def check_proportion(proportion: float, where: str) -> None:
+def check_proportion(proportion: object, where: str) -> None:
     """Refuse shares of tile memory that no tile has.
 
     Raises:
-        Error: not between 0 and 1.
+        Error: no number between 0 and 1.
     """
-    if not math.isfinite(proportion) or not 0 <= proportion <= 1:
+    if not isinstance(proportion, Real) or not 0 <= proportion <= 1:
         raise Error(
-            f"The available memory proportion of {where} must be between 0 and 1, not {proportion}: it is "
+            f"The available memory proportion of {where} must be between 0 and 1, not {proportion!r}: it is "
             "the share of a tile's memory for temporary data. 0.6 is the default."
         )

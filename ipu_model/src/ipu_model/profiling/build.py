@@ -5,13 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ipu_model.compilation_time import compilation_seconds
-from ipu_model.costed import lowered
+from ipu_model.costed import lowered, memory_for
 from ipu_model.errors import Error
 from ipu_model.hardware import System
 from ipu_model.host import CallTime, call_time
 from ipu_model.host_work import HostWork
 from ipu_model.lower.result import Lowered
-from ipu_model.memory import memory_of
 from ipu_model.memory.verdict import note_on_memory
 from ipu_model.profiling.band import error_band
 from ipu_model.profiling.data import Machine, Memory, OpProfile, Profile, Span
@@ -32,7 +31,7 @@ def profile_program(program: Program, host: HostWork | None = None) -> Profile:
     costs = lowered(program.graph, program.settings)
     stages = stages_of(program.graph)
     kept = kept_for_backward(program, stages)
-    memory = memory_of(program, costs, stages, kept)
+    memory = memory_for(program, costs, stages, kept)
     schedule = schedule_of(program, costs, stages, kept)
     device_seconds = program.system.chip.seconds(schedule.device_cycles)
     call = call_time(program, host, device_seconds)

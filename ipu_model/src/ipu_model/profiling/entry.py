@@ -32,7 +32,7 @@ def profile(executor: Any, *, host: HostWork | None = None, machine: str | Syste
             f"ipu_model.profile takes what poptorch.trainingModel or poptorch.inferenceModel returned, not "
             f"{_kind(executor)}. For a plain module there is ipu_model.profile_module(module, inputs, options)."
         )
-    _check_host(host)
+    check_host(host)
     found: Profile = getattr(executor, _OF_EXECUTOR)(host, machine)
     return found
 
@@ -66,7 +66,7 @@ def profile_module(
     """
     if not callable(getattr(type(options), _OF_OPTIONS, None)):
         raise Error(f"ipu_model.profile_module takes poptorch.Options() as options, not {_kind(options)}.")
-    _check_host(host)
+    check_host(host)
     from ipu_model.profiling.build import profile_program
 
     program = getattr(options, _OF_OPTIONS)(
@@ -75,7 +75,12 @@ def profile_module(
     return profile_program(program, host or HostWork())
 
 
-def _check_host(host: object) -> None:
+def check_host(host: object) -> None:
+    """Refuse what is no description of the host's work.
+
+    Raises:
+        Error: neither `None` nor a `HostWork`.
+    """
     if host is not None and not isinstance(host, HostWork):
         raise Error(f"host takes an ipu_model.HostWork, not {_kind(host)}: what the program's loader and loop cost.")
 

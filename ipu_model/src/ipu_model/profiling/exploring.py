@@ -10,9 +10,10 @@ from ipu_model.advice import Advice
 from ipu_model.adviser import advise as advise_on
 from ipu_model.errors import Error
 from ipu_model.host_work import HostWork
-from ipu_model.knobs import changed
+from ipu_model.knobs import KNOBS, changed
 from ipu_model.profiling.build import profile_program
 from ipu_model.profiling.data import Profile
+from ipu_model.profiling.entry import check_host
 from ipu_model.program import Program
 
 _OF_EXECUTOR = "_modelled_program"
@@ -36,6 +37,7 @@ def what_if(executor: Any, *, host: HostWork | None = None, **changes: Any) -> P
     Raises:
         Error: unknown options, values they cannot have, or a program that is too large for its machine.
     """
+    check_host(host)
     return profile_program(changed(program_of(executor), **changes), host)
 
 
@@ -47,14 +49,15 @@ def sweep(
     Raises:
         Error: an unknown option. Values that the program cannot have become points without a profile.
     """
+    check_host(host)
+    if knob not in KNOBS:
+        changed(program_of(executor), **{str(knob): None})
     program = changed(program_of(executor), **changes)
     points = []
     for value in values:
         try:
             profile = profile_program(changed(program, **{knob: value}), host)
         except Error as problem:
-            if f"no option {knob!r}" in problem.message:
-                raise
             points.append(SweepPoint(value, None, problem.message))
         else:
             points.append(SweepPoint(value, profile))
@@ -67,6 +70,7 @@ def advise(executor: Any, *, host: HostWork | None = None) -> tuple[Advice, ...]
     Raises:
         Error: not a compiled executor.
     """
+    check_host(host)
     return advise_on(program_of(executor), host)
 
 

@@ -62,10 +62,13 @@ class HostLink:
         """Return how long the begin phases are, as a multiple of `refill`, the cycles of refilling for one replica.
 
         `meanwhile` are the cycles of everything else until the next transfers. With buffers for more than one
-        micro-batch (`depth` above 1) the host prepares while the device works.
+        micro-batch (`depth` above 1) the host prepares while the device works; without any (0) it starts when it is
+        asked, for one replica after another.
         """
         if not refill:
             return 1.0
+        if depth == 0:
+            return float(self.replicas_per_process)
         shown, hidden = (refill, 0.0) if depth == 1 else (0.0, refill)
         hidden += (self.replicas_per_process - 1) * refill
         return (shown + max(0.0, hidden - meanwhile)) / refill

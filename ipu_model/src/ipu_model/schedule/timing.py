@@ -160,15 +160,24 @@ class Timing:
         return found
 
     def _begin_share(self, interval: Interval) -> float:
-        """Return how long this interval's begin phases are, as a multiple of one replica's refill."""
-        if not self.conditions.sends_inputs:
+        """Return how long this interval's begin phases are, as a multiple of one replica's refill.
+
+        What overlapped inputs hide behind is left to `_exposed`: here only the overlapped transfers count for them.
+        """
+        conditions = self.conditions
+        if not conditions.sends_inputs:
             return 1.0
-        host, refill, meanwhile = self.conditions.host, 0.0, 0.0
+        hides_inputs = interval.overlapped and conditions.overlaps_input
+        host, refill, meanwhile = conditions.host, 0.0, 0.0
         for beat in interval.beats:
-            parts = self._inputs(beat, 0.0), self._work(beat), self._outputs(beat), self._copies(beat)
-            meanwhile += cycles_of(self._synchronised(*parts))
+            into, out = self._inputs(beat, 0.0), self._outputs(beat)
+            if hides_inputs:
+                parts = self._synchronised(into, out if conditions.overlaps_output else None)
+            else:
+                parts = self._synchronised(into, self._work(beat), out, self._copies(beat))
+            meanwhile += cycles_of(parts)
             refill += host.refill_cycles(self._input_bytes(beat))
-        return host.begin_share(refill, meanwhile, self.conditions.prefetch_depth)
+        return host.begin_share(refill, meanwhile, conditions.prefetch_depth)
 
     def _exposed(self, interval: Interval, begin_share: float) -> float:
         """Return the part of overlapped transfers that is longer than everything beside them."""

@@ -146,11 +146,13 @@ class ModelledAnswers:
 
         program = self._modelled_program(machine)
         key = (HostWork() if host is None else host, program.system)
-        if key not in self._profiles:
+        found = self._profiles.get(key)
+        if found is None:  # several threads may get here at once: each returns what it has made
+            found = profile_program(program, key[0])
             if len(self._profiles) >= _REMEMBERED:
                 self._profiles.clear()
-            self._profiles[key] = profile_program(program, key[0])
-        return self._profiles[key]
+            self._profiles[key] = found
+        return found
 
     def _model(self, graph: Graph) -> None:
         """At the end of a compilation: make the program, check its memory, write the report that was asked for.

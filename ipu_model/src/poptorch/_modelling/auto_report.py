@@ -17,6 +17,9 @@ from ipu_model.program import Program
 from poptorch._errors import createPoptorchError
 from poptorch._modelling.engine_options import EngineOptions
 
+_LONGEST_NAME = 200
+"""In bytes: file systems take 255, of which the temporary names of files need some."""
+
 _logger = logging.getLogger("poptorch::python")
 
 
@@ -44,10 +47,19 @@ def write(program: Program, profile: Profile, engine: EngineOptions) -> Path:
 
 def _folder(name: str, engine: EngineOptions) -> Path:
     directory = Path(engine.directory)
+    own = directory / _folder_name(name)
     if not engine.from_environment:
-        return directory / name
+        return own
     try:
         taken_by = json_form.read(directory / json_form.FILE_NAME).name
     except Error:
         return directory
-    return directory if taken_by == name else directory / name
+    return directory if taken_by == name else own
+
+
+def _folder_name(name: str) -> str:
+    """Return one folder's name for a model's name, which may hold separators or what no file system takes."""
+    plain = "".join(c if c.isprintable() and c not in "/\\" else "_" for c in name)
+    while len(plain.encode()) > _LONGEST_NAME:
+        plain = plain[:-1]
+    return plain if plain.strip(". ") else f"_{plain}"

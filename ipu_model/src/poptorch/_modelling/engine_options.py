@@ -36,7 +36,7 @@ def read_engine_options(from_api: Mapping[str, Any]) -> EngineOptions:
     whoever profiles may run out of memory unless `debug.allowOutOfMemory` says otherwise.
 
     Raises:
-        Error: the variable is not a JSON object, or a switch is neither "true" nor "false".
+        Error: the variable is not a JSON object, a switch is neither "true" nor "false", or the directory no text.
     """
     environment = engine_options_of_environment()
     found = {**from_api, **environment}
@@ -47,7 +47,7 @@ def read_engine_options(from_api: Mapping[str, Any]) -> EngineOptions:
     return EngineOptions(
         report=report,
         execution=execution,
-        directory=str(found.get("autoReport.directory", ".")),
+        directory=_directory(found.get("autoReport.directory", ".")),
         from_environment="autoReport.directory" in environment,
         allow_out_of_memory=_switch(found, "debug.allowOutOfMemory", report),
     )
@@ -64,11 +64,17 @@ def engine_options_of_environment() -> dict[str, object]:
         return {}
     try:
         options = json.loads(text)
-    except json.JSONDecodeError as error:
+    except (ValueError, RecursionError) as error:  # the syntax, a number of thousands of digits, or endless nesting
         raise createPoptorchError(f"{VARIABLE} is not valid JSON: {error}.") from error
     if not isinstance(options, dict):
         raise createPoptorchError(f'{VARIABLE} must be a JSON object, for example {{"autoReport.all":"true"}}.')
     return options
+
+
+def _directory(value: object) -> str:
+    if not isinstance(value, str) or not value or "\0" in value:
+        raise createPoptorchError(f"The engine option autoReport.directory must name a folder, not {value!r}.")
+    return value
 
 
 def _switch(options: Mapping[str, object], name: str, default: bool) -> bool:

@@ -50,6 +50,11 @@ def _version_of(chip: Chip) -> int:
 
 
 def _fitting(wanted: str | System, ipus: int, said_by: str) -> System:
+    if not isinstance(wanted, (str, System)):
+        raise Error(
+            "A machine is named by a text such as 'POD16' or 'Bow', or it is an ipu_model.hardware.System; got "
+            f"{wanted!r}."
+        )
     if isinstance(wanted, str) and _is_chip(wanted):
         return hardware.system_with(wanted, ipus)
     system = wanted if isinstance(wanted, System) else hardware.machine(wanted)
@@ -63,4 +68,9 @@ def _fitting(wanted: str | System, ipus: int, said_by: str) -> System:
 
 
 def _is_chip(name: str) -> bool:
-    return name.lower() in {chip.lower() for chip in hardware.known_machines().chips}
+    return _plain(name) in map(_plain, hardware.known_machines().chips)
+
+
+def _plain(name: str) -> str:
+    """Return a name as `hardware.machine` compares it: capitals, spaces and hyphens do not matter."""
+    return "".join(c for c in name.lower() if c.isalnum())

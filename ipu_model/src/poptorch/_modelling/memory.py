@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import logging
 
-from ipu_model.costed import lowered
+from ipu_model.costed import lowered, memory_for
 from ipu_model.errors import Error
-from ipu_model.memory import memory_of
 from ipu_model.memory.verdict import note_on_memory, out_of_memory
 from ipu_model.profiling.data import Memory
 from ipu_model.program import Program
@@ -49,4 +48,4 @@ def check_memory(program: Program, *, allowed: bool) -> None:
 def _memory(program: Program) -> Memory:
     stages = stages_of(program.graph)
     costs = lowered(program.graph, program.settings)
-    return memory_of(program, costs, stages, kept_for_backward(program, stages))
+    return memory_for(program, costs, stages, kept_for_backward(program, stages))

@@ -1,0 +1,32 @@
+"""Rules for connectionist temporal classification, which is one op of a captured graph (`ipu_model.capture.ctc`)."""
+
+from __future__ import annotations
+
+import math
+
+from ipu_model.cost import ctc
+from ipu_model.cost.ctc import Alignment
+from ipu_model.lower.view import OpView, Result, Rule, result
+
+
+def rules() -> dict[str, Rule]:
+    """Return the rules of the loss and of its gradient."""
+    return {"ctc_loss": lower_ctc_loss, "ctc_loss_backward": lower_ctc_loss_gradient}
+
+
+def lower_ctc_loss(op: OpView) -> Result:
+    """Cost the loss of each sample."""
+    return result(op, ctc.loss(op.device, _alignment(op, 0), op.needed(0).element))
+
+
+def lower_ctc_loss_gradient(op: OpView) -> Result:
+    """Cost the gradient of the log probabilities."""
+    return result(op, ctc.loss_gradient(op.device, _alignment(op, 1), op.needed(1).element))
+
+
+def _alignment(op: OpView, first: int) -> Alignment:
+    """Return what is aligned, from log probabilities `[T, N, C]` and targets `[N, S]` or all in one row."""
+    steps, samples, classes = op.needed(first).spec.shape
+    targets = op.needed(first + 1).spec
+    labels = targets.shape[1] if len(targets.shape) == 2 else math.ceil(targets.elements / max(1, samples))
+    return Alignment(steps, samples, 2 * labels + 1, classes)

@@ -127,9 +127,7 @@ class TestOptions:
     def test_images_that_fill_no_test_step_are_named(self, capsys: pytest.CaptureFixture[str]) -> None:
         assert "Testing on 700 of 800 images: the others fill no step of 700" in run(capsys, "--test-batch-size", "7")
 
-    def test_profiling_leaves_a_report_for_each_model(
-        self, capsys: pytest.CaptureFixture[str], tmp_path: Path
-    ) -> None:
+    def test_profiling_leaves_a_report_for_each_model(self, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
         folder = tmp_path / "reports"
         lines = run(capsys, "--profile", "--profile-dir", str(folder))
         assert f"Profile: one report for each model below {folder}" in lines

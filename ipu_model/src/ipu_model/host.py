@@ -53,10 +53,10 @@ class CallTime:
 def call_time(program: Program, host: HostWork, device_seconds: float) -> CallTime:
     """Return the time of one call whose device part takes `device_seconds`.
 
-    A process loads its own replicas' samples. Loading runs beside the device with an asynchronous loader, and
-    with worker processes of torch's `DataLoader`, which load ahead in either mode.
+    A process loads its own replicas' samples, once for replicas that share their input. Loading runs beside the device
+    with an asynchronous loader, and with worker processes of torch's `DataLoader`, which load ahead in either mode.
     """
-    samples = program.samples_per_call / program.processes
+    samples = program.samples_per_micro_batch * program.batching.slices
     loader = samples * host.seconds_per_sample / max(1, host.workers)
     per_call = host_constants().call_seconds + host.seconds_per_call
     return CallTime(loader, per_call, device_seconds, host.loading is Loading.ASYNC or host.workers > 0)

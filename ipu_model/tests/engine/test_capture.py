@@ -51,6 +51,31 @@ def test_every_op_has_spec_phase_placement_and_scope(three_blocks) -> None:
         assert {"spec", "phase", "placement", "scope"} <= node.meta.keys(), node
 
 
+class Detached(nn.Module):
+    """Returns its result, the same without its history, a constant, and the loss in both forms."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(4, 4)
+
+    def forward(self, x):
+        out = self.linear(x)
+        loss = F.mse_loss(out, x)
+        return out, out.detach(), torch.ones(3), loss.detach(), loss
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_results_are_named_after_nodes_of_the_graph(training: bool) -> None:
+    """Also where tracing recorded a node, such as `detach`, that the finished graph has no more."""
+    graph = traced(Detached(), torch.zeros(2, 4), training=training)
+    names = {node.name for node in graph.ops.nodes}
+    results = [output.node for output in graph.outputs]
+    assert {*results, *graph.gradients.values()} <= names
+    assert results[0] == results[1]
+    assert results[3] == results[4]
+    assert graph.loss in (results[4], None)
+
+
 def test_backward_ops_are_placed_where_their_forward_ops_were(three_blocks) -> None:
     place = {(node.target, node.meta["phase"]): node.meta["placement"].ipu for node in ops_of(three_blocks)}
     assert place[aten.convolution.default, Phase.FORWARD] == 0

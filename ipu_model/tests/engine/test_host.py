@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -29,6 +30,14 @@ class TestCall:
     def test_synchronous_loading_comes_before_the_call(self) -> None:
         found = call_time(PROGRAM, HostWork(1e-3), 0.5)
         assert found.total == pytest.approx(SAMPLES * 1e-3 + CALL + 0.5)
+
+    def test_a_process_loads_for_its_own_replicas(self) -> None:
+        found = call_time(replace(PROGRAM, processes=2), HostWork(1e-3), 0.5)
+        assert found.loader == pytest.approx(SAMPLES * 1e-3)
+
+    def test_replicas_that_share_their_input_share_its_loading(self) -> None:
+        grouped = replace(PROGRAM, batching=Batching(2, 5, 3, input_group=3))
+        assert call_time(grouped, HostWork(1e-3), 0.5).loader == pytest.approx(SAMPLES / 3 * 1e-3)
 
     def test_asynchronous_loading_hides_behind_the_device(self) -> None:
         assert call_time(PROGRAM, HostWork(1e-3, loading=Loading.ASYNC), 0.5).total == pytest.approx(CALL + 0.5)

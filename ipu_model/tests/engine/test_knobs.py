@@ -36,6 +36,9 @@ class TestChanges:
         settings = changed(PROGRAM, available_memory_proportion={1: 0.3}).settings
         assert (settings.proportion(0), settings.proportion(1)) == (0.6, 0.3)
 
+    def test_ipus_named_as_poptorch_does(self) -> None:
+        assert changed(PROGRAM, available_memory_proportion={"IPU1": 0.3}).settings.proportion(1) == 0.3
+
     def test_another_machine_brings_its_chip(self) -> None:
         found = changed(PROGRAM, machine="Bow-POD16")
         assert found.settings.device.chip == found.system.chip
@@ -88,9 +91,15 @@ class TestBadInput:
         with pytest.raises(Error, match="execution must be one of 'pipelined', 'interleaved', 'sharded', not 'fast'"):
             changed(PROGRAM, execution="fast")
 
-    def test_proportions_are_shares(self) -> None:
+    @pytest.mark.parametrize("value", [1.5, -1, float("nan"), "0.1", None, [], {0: None}])
+    def test_proportions_are_shares(self, value: object) -> None:
         with pytest.raises(Error, match="between 0 and 1"):
-            changed(PROGRAM, available_memory_proportion=1.5)
+            changed(PROGRAM, available_memory_proportion=value)
+
+    @pytest.mark.parametrize("ipu", [2, -1, "IPU9", "0.5", True, None])
+    def test_proportions_are_of_the_programs_ipus(self, ipu: object) -> None:
+        with pytest.raises(Error, match=r"has no IPU .* It has IPU0, IPU1"):
+            changed(PROGRAM, available_memory_proportion={ipu: 0.1})
 
     def test_unknown_machines_are_listed(self) -> None:
         with pytest.raises(Error, match="no machine 'POD3'"):

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import operator
+from collections.abc import Callable
 from dataclasses import replace
 
+import pytest
 import torch
+import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from lowering_support import SETTINGS, Trained, cycles, lowered
@@ -129,6 +132,28 @@ class TestFallback:
         assert "dist" in listed.target
         assert listed.work.cycles.compute > 0
         assert listed.work.cycles.exchange >= received / SETTINGS.device.chip.exchange_bytes_per_cycle
+
+
+class TestFormulas:
+    @pytest.mark.parametrize(
+        ("function", "family"),
+        [
+            (torch.hypot, "elementwise"),
+            (torch.logaddexp, "elementwise"),
+            (lambda x, y: torch.special.entr(x), "elementwise"),
+            (lambda x, y: x.logcumsumexp(1), "ordering"),
+            (lambda x, y: torch.vdot(x.flatten(), y.flatten()), "contraction"),
+            (lambda x, y: F.embedding_bag(y.int(), x, mode="sum"), "embedding"),
+        ],
+    )
+    def test_less_common_ops_have_one_too(self, function: Callable[..., Tensor], family: str) -> None:
+        class Called(nn.Module):
+            def forward(self, x: Tensor, y: Tensor) -> Tensor:
+                return function(x, y)
+
+        found = lower(traced(Called(), torch.zeros(64, 64), torch.zeros(64, 64), training=False))
+        assert not found.fallbacks
+        assert family in {op.family for op in found.ops}
 
 
 class Mlp(nn.Module):

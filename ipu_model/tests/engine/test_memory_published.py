@@ -98,4 +98,3 @@ class TestMlperf:
     def test_needs_them(self) -> None:
         """Without checkpoints, running everything again at once brings back every activation."""
         assert verdict_on(self.memory(mlperf_resnet50(checkpoints=False))) is Verdict.DOES_NOT_FIT
-

@@ -327,6 +327,20 @@ class TestOffChip:
         assert whole == pytest.approx(WIDTH * WIDTH * 2 * 4 * 2 / (20e9 / 4))
         assert part == pytest.approx(whole / 4)
 
+    def test_the_device_synchronises_before_each_transfer(self) -> None:
+        """Adam's state of two tensors, read and written: four times 600 cycles of global synchronisation."""
+        plain, moved = (
+            profiled(program(locations=where)).cycles[0].stream_copy_begin
+            for where in (Locations(), self.locations(optimiser=Location(on_chip=False)))
+        )
+        assert moved - plain == pytest.approx(4 * 600)
+
+    def test_small_stashes_are_not_faster_off_chip(self) -> None:
+        """A tensor of a few bytes takes longer to streaming memory than into a stash on the tiles."""
+        small = program(chain(3, width=2), accumulation=100)
+        away = replace(small, locations=self.locations(activations=Location(on_chip=False)))
+        assert profiled(away).device_cycles > profiled(small).device_cycles
+
     def test_it_has_a_share_and_spans_of_its_own(self) -> None:
         schedule = profiled(program(locations=self.locations(optimiser=Location(on_chip=False))))
         assert schedule.shares["offload"] > 0
@@ -338,7 +352,24 @@ class TestOffChip:
             profiled(chosen)
 
 
+class Joined(nn.Module):
+    """A linear layer, and a weight without any element beside it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear, self.empty = nn.Linear(WIDTH, WIDTH), nn.Parameter(torch.ones(0, WIDTH))
+
+    def forward(self, values: Tensor) -> Tensor:
+        return torch.cat([self.linear(values), values @ self.empty.T], 1)
+
+
 class TestReplicas:
+    def test_a_tensor_without_elements_has_no_parts(self) -> None:
+        graph = traced(Trained(Joined()), torch.zeros(BATCH, WIDTH))
+        everything = Location(sharded=True, on_chip=False, least_sharded=0, least_off_chip=0)
+        locations = Locations(everything, everything, everything, everything)
+        assert profiled(program(graph, replicas=2, locations=locations)).device_cycles > 0
+
     def test_gradients_meet_at_the_update_only(self) -> None:
         alone, pair = (profiled(program(replicas=r)) for r in (1, 2))
         assert alone.shares["collective"] == 0

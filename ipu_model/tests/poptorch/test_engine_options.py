@@ -73,14 +73,24 @@ def test_a_switch_is_true_or_false(value: object) -> None:
         read_engine_options({"autoReport.all": value})
 
 
+@pytest.mark.parametrize("value", [None, 5, "", "a\0b", ["folder"]])
+def test_a_directory_is_a_text(value: object) -> None:
+    with pytest.raises(poptorch.Error, match=r"autoReport\.directory must name a folder"):
+        read_engine_options({"autoReport.directory": value})
+
+
 @pytest.mark.parametrize("value", [True, False])
 def test_jsons_own_truth_values_will_do(value: bool) -> None:
     assert read_engine_options({"autoReport.all": value}).report is value
 
 
 @pytest.mark.parametrize(
-    ("text", "words"), [("{autoReport.all: true}", "not valid JSON"), ('["autoReport.all"]', "must be a JSON object")]
-)
+    ("text", "words"),
+    [
+        ("{autoReport.all: true}", "not valid JSON"), (" ", "not valid JSON"), ("[" * 100_000, "not valid JSON"),
+        ('["autoReport.all"]', "must be a JSON object"), ("null", "must be a JSON object"),
+    ],
+)  # fmt: skip
 def test_a_variable_that_cannot_be_read(text: str, words: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(VARIABLE, text)
     with pytest.raises(poptorch.Error, match=f"{VARIABLE}.*{words}"):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from modelling_support import Chain, quiet
@@ -71,9 +73,20 @@ class TestSweep:
         points = ipu_model.sweep(executor, "replicas", [1, 2], execution="sharded")
         assert {point.profile.options["execution"] for point in points if point.profile} == {"sharded"}
 
-    def test_an_unknown_option_is_an_error(self, executor: poptorch.PoplarExecutor) -> None:
-        with pytest.raises(poptorch.Error, match="no option 'speed'"):
-            ipu_model.sweep(executor, "speed", [1])
+    @pytest.mark.parametrize("knob", ["speed", None])
+    def test_an_unknown_option_is_an_error(self, executor: poptorch.PoplarExecutor, knob: Any) -> None:
+        with pytest.raises(poptorch.Error, match=f"no option '{knob}'"):
+            ipu_model.sweep(executor, knob, [1])
+
+
+@pytest.mark.parametrize("ask", [
+    lambda executor, host: ipu_model.what_if(executor, host=host),
+    lambda executor, host: ipu_model.sweep(executor, "replicas", [1], host=host),
+    lambda executor, host: ipu_model.advise(executor, host=host),
+])  # fmt: skip
+def test_a_host_is_described_as_such(executor: poptorch.PoplarExecutor, ask: Any) -> None:
+    with pytest.raises(poptorch.Error, match=r"host takes an ipu_model\.HostWork, not a float"):
+        ask(executor, 0.001)
 
 
 class TestAdvice:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -79,6 +81,8 @@ class TestEnvironment:
         monkeypatch.setenv(MACHINE, "Bow")
         assert program().system.name == "Bow-2000"
         assert program(replicas=9).system.name == "Bow-POD16"
+        monkeypatch.setenv(MACHINE, "GC-200")
+        assert program(replicas=9).system.name == "POD16"
 
     def test_one_that_is_too_small_is_refused_with_both_counts_and_the_nearest_that_fits(
         self, monkeypatch: pytest.MonkeyPatch
@@ -123,6 +127,11 @@ class TestArgument:
     def test_it_may_be_a_system(self) -> None:
         found = inferred(quiet(), ipus=1, machine=machine("POD128"))
         assert found.system is machine("POD128")
+
+    @pytest.mark.parametrize("wanted", [16, b"POD16", ["POD16"], machine("Bow").chip])
+    def test_other_things_are_refused(self, wanted: Any) -> None:
+        with pytest.raises(poptorch.Error, match="named by a text such as 'POD16' or 'Bow', or it is"):
+            program(wanted=wanted)
 
     def test_one_that_is_too_small(self) -> None:
         with pytest.raises(poptorch.Error, match=r"needs 5 IPUs, but M2000, which the argument machine names.*POD16"):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -54,6 +55,16 @@ class TestOfAnExecutor:
     def test_other_things_are_refused(self, thing: Any) -> None:
         with pytest.raises(poptorch.Error, match=r"what poptorch\.trainingModel or .*profile_module"):
             ipu_model.profile(thing)
+
+    def test_threads_get_the_same_profiles(self) -> None:
+        """More kinds of profile than an executor remembers, asked for by many threads at once."""
+        executor = wrapped()
+        hosts = [HostWork(seconds_per_call=number / 1000) for number in range(12)]
+        expected = [ipu_model.profile(executor, host=host) for host in hosts]
+        executor._profiles.clear()
+        with ThreadPoolExecutor(8) as pool:
+            found = list(pool.map(lambda host: ipu_model.profile(executor, host=host), hosts * 4))
+        assert found == expected * 4
 
     def test_it_is_remembered_until_the_executable_goes(self) -> None:
         executor = wrapped()

@@ -59,6 +59,20 @@ def test_training_and_inference_have_folders_of_their_own(tmp_path: Path) -> Non
     assert reports("training") | reports("inference") <= files(tmp_path)
 
 
+@pytest.mark.parametrize(
+    ("name", "folder"),
+    [
+        ("a/b", "a_b"), ("../up", ".._up"), ("/root", "_root"), ("..", "_.."), (".", "_."), ("", "_"),
+        ("zero\0byte", "zero_byte"), ("half\ud800", "half_"), ("ResNet ü✓", "ResNet ü✓"), ("x" * 300, "x" * 200),
+        ("é" * 150, "é" * 100),
+    ],
+)  # fmt: skip
+def test_a_models_name_is_the_name_of_one_folder(tmp_path: Path, name: str, folder: str) -> None:
+    """Separators, what no file system takes and names that are too long for one never lead to another place."""
+    compiled(quiet().enableProfiling(str(tmp_path / "here")).modelName(name))
+    assert {file.parent for file in tmp_path.rglob("profile.json")} == {tmp_path / "here" / folder}
+
+
 def test_the_default_folder_is_the_working_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     compiled(quiet().enableProfiling())

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from numbers import Real
 
 from ipu_model.cost.contraction import DEFAULT_PROPORTION
 from ipu_model.cost.device import Device
@@ -44,7 +43,7 @@ def check_proportion(proportion: object, where: str) -> None:
     Raises:
         Error: no number between 0 and 1.
     """
-    if not isinstance(proportion, Real) or not 0 <= proportion <= 1:
+    if not isinstance(proportion, (int, float)) or not 0 <= proportion <= 1:
         raise Error(
             f"The available memory proportion of {where} must be between 0 and 1, not {proportion!r}: it is "
             "the share of a tile's memory for temporary data. 0.6 is the default."

@@ -1,0 +1,390 @@
+"""Rules that hold for the profile of every program, whatever its model and options are."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import fields, is_dataclass, replace
+from itertools import pairwise
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+from lowering_support import Trained
+from published_programs import begin_block
+from torch import Tensor, nn
+from tracing_support import traced
+
+from ipu_model.batching import Batching, Keep, Returns
+from ipu_model.costed import lowered
+from ipu_model.errors import Error
+from ipu_model.graph import Graph
+from ipu_model.hardware import known_machines, machine
+from ipu_model.host_work import HostWork, Loading
+from ipu_model.lower.settings import CostSettings
+from ipu_model.memory.categories import VARIABLES
+from ipu_model.optimiser.spec import Hyper, OptimiserSpec
+from ipu_model.profiling import json_form
+from ipu_model.profiling.build import profile_program
+from ipu_model.profiling.data import Profile, Span
+from ipu_model.program import Execution, Location, Locations, Program, Recomputation
+from ipu_model.report.text import MOST_LINES, text_report
+from ipu_model.transform import with_byte_inputs
+
+HALF, FLOAT = torch.float16, torch.float32
+EXAMPLES = settings(max_examples=60)
+ROUNDING = 1 + 1e-9
+FAMILIES = ("SGD1", "SGD2", "ADAM", "ADAMW", "LAMB", "RMSPROP", "RMSPROP_CENTERED")
+
+
+# --------------------------------------------------------------------------------- captured models
+
+
+class Words(nn.Module):
+    """The mean of the embeddings of some words, classified."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding, self.linear = nn.Embedding(500, 32), nn.Linear(32, 5)
+
+    def forward(self, words: Tensor) -> Tensor:
+        found: Tensor = self.linear(self.embedding(words).mean(1))
+        return found
+
+
+class Recurrent(nn.Module):
+    """The output of an LSTM."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lstm = nn.LSTM(6, 8, batch_first=True)
+
+    def forward(self, values: Tensor) -> Tensor:
+        found: Tensor = self.lstm(values)[0]
+        return found
+
+
+def layers(ipus: int) -> nn.Module:
+    """Return a convolution, its norm and linear layers, shared out over `ipus` IPUs."""
+    first = nn.Sequential(nn.Conv2d(3, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU(), nn.Flatten(), nn.Linear(512, 64))
+    model = nn.Sequential(first, *(nn.Sequential(nn.ReLU(), nn.Linear(64, 64)) for _ in range(ipus - 1)))
+    for ipu in range(1, ipus):
+        begin_block(model[ipu], ipu)
+    return model
+
+
+def wide(ipus: int) -> nn.Module:
+    """Return two linear layers whose weights take kilobytes of every tile."""
+    model = nn.Sequential(nn.Linear(1024, 2048), nn.GELU(), nn.Linear(2048, 1024))
+    if ipus > 1:
+        begin_block(model[2], 1)
+    return model
+
+
+MODELS: dict[str, tuple[Callable[[], nn.Module], Tensor]] = {
+    "mlp": (lambda: nn.Sequential(nn.Linear(128, 256), nn.GELU(), nn.Linear(256, 10)), torch.zeros(8, 128)),
+    "cnn": (lambda: layers(1).half(), torch.zeros(4, 3, 8, 8, dtype=HALF)),
+    "transformer": (lambda: nn.TransformerEncoderLayer(32, 4, 64, batch_first=True), torch.zeros(2, 6, 32)),
+    "lstm": (Recurrent, torch.zeros(2, 4, 6)),
+    "words": (Words, torch.zeros(4, 7, dtype=torch.int32)),
+    **{f"pipeline of {k}": (lambda k=k: layers(k), torch.zeros(4, 3, 8, 8)) for k in (2, 3, 4)},
+    "wide": (lambda: wide(1), torch.zeros(16, 1024)),
+    "wide pipeline": (lambda: wide(2).half(), torch.zeros(16, 1024, dtype=HALF)),
+}
+WIDE = ("wide", "wide pipeline")
+PIPELINES = tuple(name for name in MODELS if "pipeline" in name)
+GRAPHS: dict[tuple[str, bool], Graph] = {
+    (name, training): traced(Trained(make()) if training else make().eval(), inputs, training=training)
+    for name, (make, inputs) in MODELS.items()
+    for training in (True, False)
+}
+
+
+# --------------------------------------------------------------------------------------- programs
+
+
+LOCATIONS = st.builds(
+    Location, on_chip=st.booleans(), sharded=st.booleans(), least_off_chip=st.sampled_from([0, 2, 1000]),
+    least_sharded=st.sampled_from([0, 64, 8192]),
+)  # fmt: skip
+HOSTS = st.builds(
+    HostWork, seconds_per_sample=st.sampled_from([0.0, 1e-6, 1e-3]), seconds_per_call=st.sampled_from([0.0, 1e-4, 0.1]),
+    loading=st.sampled_from(Loading), workers=st.sampled_from([0, 1, 8]),
+)  # fmt: skip
+OPTIMISERS = st.builds(
+    OptimiserSpec, family=st.sampled_from(FAMILIES), default=st.builds(Hyper, weight_decay=st.sampled_from([0.0, 0.1])),
+    accum_dtype=st.sampled_from([HALF, FLOAT]), first_dtype=st.sampled_from([HALF, FLOAT]),
+)  # fmt: skip
+
+
+@st.composite
+def programs(
+    draw: st.DrawFn, *, training: bool | None = None, least_accumulation: int = 1, models: Sequence[str] = tuple(MODELS)
+) -> Program:
+    """Draw a program; now and then one that the model refuses."""
+    trains = draw(st.booleans()) if training is None else training
+    graph = GRAPHS[draw(st.sampled_from(models)), trains]
+    system = machine(draw(st.sampled_from(sorted(known_machines().systems))))
+    plain = Program(graph, trains, system=system)
+    overlaps = draw(st.booleans()) and draw(st.booleans())
+    period = draw(st.integers(1, 3))
+    batching = Batching(
+        device_iterations=period * draw(st.sampled_from([1, 2, 100])),
+        accumulation=draw(st.sampled_from([1, 2, 3, 7, 100])) if trains else 1,
+        replicas=draw(st.sampled_from([1, 1, 2, 4])),
+    )  # fmt: skip
+    return replace(
+        plain,
+        batching=replace(batching, accumulation=max(batching.accumulation, least_accumulation)),
+        returns=Returns(draw(st.sampled_from(Keep)), period),
+        execution=draw(st.sampled_from(Execution)),
+        settings=draw(cost_settings(plain)),
+        optimiser=draw(st.none() | OPTIMISERS) if trains else None,
+        recomputation=draw(st.sampled_from(Recomputation)) if trains else Recomputation.NONE,
+        locations=draw(st.just(Locations()) | st.builds(Locations, LOCATIONS, LOCATIONS, LOCATIONS, LOCATIONS)),
+        io_tiles=draw(st.sampled_from([32, 192] if overlaps else [0, 0, 32])),
+        overlaps_input=overlaps,
+        overlaps_output=overlaps and draw(st.booleans()),
+        prefetch_depth=draw(st.integers(0, 3)),
+        synthetic_data=draw(st.integers(0, 9)) == 9,
+        processes=draw(st.sampled_from([1, 1, 2])),
+    )
+
+
+def cost_settings(program: Program) -> st.SearchStrategy[CostSettings]:
+    """Draw partials, proportions and stable norms on the program's chip."""
+    shares = st.dictionaries(st.sampled_from(program.graph.ipus), st.sampled_from([0.0, 1e-6, 0.1, 1.0]))
+    device = replace(program.settings.device, chip=program.system.chip)
+    return st.builds(
+        CostSettings, st.just(device), half_partials=st.booleans(), available_memory_proportion=shares,
+        stable_norm=st.booleans(),
+    )  # fmt: skip
+
+
+def profiled(program: Program, host: HostWork | None = None) -> Profile:
+    """Return the profile of a program; what the model refuses is no example."""
+    try:
+        return profile_program(program, host)
+    except Error:
+        assume(False)
+        raise
+
+
+def numbers(value: Any, path: str = "profile") -> Iterator[tuple[str, float]]:
+    """Yield every number in a profile with its place."""
+    if is_dataclass(value):
+        for field in fields(value):
+            yield from numbers(getattr(value, field.name), f"{path}.{field.name}")
+    elif isinstance(value, dict):
+        for key, each in value.items():
+            yield from numbers(each, f"{path}[{key}]")
+    elif isinstance(value, tuple):
+        for index, each in enumerate(value):
+            yield from numbers(each, f"{path}[{index}]")
+    elif isinstance(value, (int, float)):
+        yield path, value
+
+
+# ------------------------------------------------------------------------------------ every profile
+
+
+class TestEveryProfile:
+    @EXAMPLES
+    @given(programs(), HOSTS)
+    def test_numbers_are_finite_and_not_negative(self, program: Program, host: HostWork) -> None:
+        for path, number in numbers(profiled(program, host)):
+            assert math.isfinite(number), path
+            # Running sums of fractions of bytes leave rounding errors where nothing is left.
+            assert number >= (-1e-6 if "liveness" in path else 0), path
+
+    @EXAMPLES
+    @given(programs())
+    def test_every_ipu_is_accounted_for_all_the_time(self, program: Program) -> None:
+        profile = profiled(program)
+        assert len(profile.cycles) == len(profile.memory) == program.ipus_per_replica
+        for cycles in profile.cycles:
+            assert cycles.total == pytest.approx(profile.device_seconds_per_call * profile.machine.clock_hz)
+        assert sum(profile.shares.values()) == pytest.approx(1.0)
+
+    @EXAMPLES
+    @given(programs(), HOSTS)
+    def test_a_resource_does_one_thing_at_a_time_within_the_call(self, program: Program, host: HostWork) -> None:
+        profile = profiled(program, host)
+        rows: dict[str, list[Span]] = {}
+        for span in profile.timeline:
+            rows.setdefault(span.resource, []).append(span)
+        tolerance = 1e-9 * profile.call_seconds
+        for spans in rows.values():
+            ordered = sorted(spans, key=lambda span: (span.start, span.end))
+            assert ordered[0].start >= 0
+            assert ordered[-1].end <= profile.call_seconds + tolerance
+            for before, after in pairwise(ordered):
+                assert before.end <= after.start + tolerance
+
+    @EXAMPLES
+    @given(programs())
+    def test_memory_adds_up_on_the_fullest_tile(self, program: Program) -> None:
+        for memory in profiled(program).memory:
+            assert len(memory.tiles) == program.system.chip.tiles
+            assert sum(memory.bytes_by_category.values()) == pytest.approx(memory.max_tile_bytes)
+            assert memory.bytes_by_category.get(VARIABLES, 0.0) <= memory.max_tile_bytes
+            most = max((step.bytes_on_tile for step in memory.liveness), default=0.0)
+            assert memory.always_live_bytes + most == pytest.approx(memory.max_tile_bytes)
+
+    @EXAMPLES
+    @given(programs(), HOSTS)
+    def test_it_can_be_written_read_and_printed(self, program: Program, host: HostWork) -> None:
+        profile = profiled(program, host)
+        assert json_form.from_json(json_form.to_json(profile)) == profile
+        assert 10 < len(text_report(profile).splitlines()) <= MOST_LINES
+
+    @EXAMPLES
+    @given(programs())
+    def test_samples_and_executions_are_those_of_the_batching(self, program: Program) -> None:
+        """B x D x A x R samples, and every op for each of the D x A micro-batches of a replica."""
+        profile, batching = profiled(program), program.batching
+        steps = batching.device_iterations * batching.accumulation
+        rows = program.graph.inputs[0].shape[0]
+        assert profile.samples_per_call == rows * steps * batching.replicas * program.processes
+        assert {op.executions for op in profile.ops} <= {steps, 2 * steps}
+
+    @EXAMPLES
+    @given(programs())
+    def test_larger_programs_than_the_machine_are_refused(self, program: Program) -> None:
+        needed = program.ipus_per_replica * program.replicas
+        assume(needed > 1)
+        with pytest.raises(Error, match=f"needs {needed} IPUs"):
+            profile_program(replace(program, system=replace(program.system, ipus=needed - 1)))
+
+
+# ------------------------------------------------------------------------- what makes it faster or not
+
+
+def clocked(program: Program, factor: float) -> Program:
+    """Return the program on a machine whose chips have another clock."""
+    chip = replace(program.system.chip, clock_hz=program.system.chip.clock_hz * factor)
+    device = replace(program.settings.device, chip=chip)
+    return replace(
+        program, system=replace(program.system, chip=chip), settings=replace(program.settings, device=device)
+    )
+
+
+def moved(program: Program, which: str, **changes: bool | int) -> Program:
+    """Return the program with one category of tensors in another place."""
+    there = replace(getattr(program.locations, which), **changes)
+    return replace(program, locations=replace(program.locations, **{which: there}))
+
+
+STATE = st.sampled_from(["weights", "optimiser", "accumulators"])
+
+
+class TestSpeed:
+    @EXAMPLES
+    @given(programs(training=True, least_accumulation=2), st.sampled_from([1, 3, 50]))
+    def test_more_accumulation_never_slows_the_device(self, program: Program, more: int) -> None:
+        """From 2 on: without accumulation there are no gradients to add up."""
+        batching = replace(program.batching, accumulation=program.batching.accumulation + more)
+        before, after = profiled(program), profiled(replace(program, batching=batching))
+        assert after.device_samples_per_second * ROUNDING >= before.device_samples_per_second
+
+    @EXAMPLES
+    @given(programs(), HOSTS, st.floats(1.0, 100.0))
+    def test_a_higher_clock_never_lowers_the_throughput(self, program: Program, host: HostWork, factor: float) -> None:
+        before, after = profiled(program, host), profiled(clocked(program, factor), host)
+        assert after.device_samples_per_second * ROUNDING >= before.device_samples_per_second
+        assert after.samples_per_second * ROUNDING >= before.samples_per_second
+        assert after.memory == before.memory
+
+    @EXAMPLES
+    @given(programs())
+    def test_inputs_of_bytes_are_never_slower(self, program: Program) -> None:
+        before, after = profiled(program), profiled(replace(program, graph=with_byte_inputs(program.graph)))
+        assert after.device_samples_per_second * ROUNDING >= before.device_samples_per_second
+
+    @EXAMPLES
+    @given(programs(), HOSTS, st.floats(0, 1), st.floats(0, 1))
+    def test_more_work_on_the_host_never_makes_it_faster(
+        self, program: Program, host: HostWork, per_sample: float, per_call: float
+    ) -> None:
+        busier = replace(
+            host,
+            seconds_per_sample=host.seconds_per_sample + per_sample,
+            seconds_per_call=host.seconds_per_call + per_call,
+        )
+        before, after = profiled(program, host), profiled(program, busier)
+        assert after.samples_per_second <= before.samples_per_second * ROUNDING
+        assert after.device_samples_per_second == before.device_samples_per_second
+
+    @EXAMPLES
+    @given(programs(), HOSTS)
+    def test_a_loader_beside_the_device_is_never_slower(self, program: Program, host: HostWork) -> None:
+        beside = replace(host, loading=Loading.ASYNC, workers=host.workers + 1)
+        assert profiled(program, beside).samples_per_second * ROUNDING >= profiled(program, host).samples_per_second
+
+    @EXAMPLES
+    @given(programs())
+    def test_deeper_buffers_synthetic_data_and_longer_calls_are_never_slower(self, program: Program) -> None:
+        before = profiled(program).device_samples_per_second
+        for changed in (
+            replace(program, prefetch_depth=program.prefetch_depth + 1),
+            replace(program, synthetic_data=True),
+            replace(
+                program, batching=replace(program.batching, device_iterations=6 * program.batching.device_iterations)
+            ),
+        ):
+            assert profiled(changed).device_samples_per_second * ROUNDING >= before
+
+    @EXAMPLES
+    @given(programs(training=True), STATE)
+    def test_state_off_chip_never_makes_it_faster(self, program: Program, which: str) -> None:
+        near, far = (profiled(moved(program, which, on_chip=on_chip)) for on_chip in (True, False))
+        assert far.device_samples_per_second <= near.device_samples_per_second * ROUNDING
+
+    @EXAMPLES
+    @given(programs(training=True), st.sampled_from(Recomputation))
+    def test_recomputation_never_makes_it_faster(self, program: Program, mode: Recomputation) -> None:
+        """With activations on chip: off chip, what is computed again need not be moved."""
+        plain = moved(replace(program, recomputation=Recomputation.NONE), "activations", on_chip=True)
+        again = profiled(replace(plain, recomputation=mode))
+        assert again.device_samples_per_second <= profiled(plain).device_samples_per_second * ROUNDING
+
+
+# ------------------------------------------------------------------------------- what it takes on tiles
+
+
+def slack(program: Program) -> float:
+    """Return by how much small tensors may be stacked higher on some tile once others are gone: a grain for each."""
+    return program.settings.device.constants.least_bytes_per_tile * len(program.graph.variables)
+
+
+def working_buffer(program: Program) -> float:
+    """Return a tile's bytes of everything that the update of the largest weight needs, or an op reads of it.
+
+    That is up to four tensors of its size in fp32: the weight, its accumulator and two moments.
+    """
+    layouts = lowered(program.graph, program.settings).layouts
+    largest = max(layouts[variable.node].on_tile for variable in program.graph.variables)
+    tiles = program.system.chip.tiles
+    return 4 * 4 * largest * tiles / (tiles - program.io_tiles)
+
+
+class TestMemory:
+    @EXAMPLES
+    @given(programs(training=True, models=WIDE), st.sampled_from(["optimiser", "accumulators"]))
+    def test_sharding_never_takes_more(self, program: Program, which: str) -> None:
+        whole, parts = (profiled(moved(program, which, sharded=sharded)).memory for sharded in (False, True))
+        assert parts.max_tile_bytes <= whole.max_tile_bytes + slack(program)
+
+    @EXAMPLES
+    @given(programs(training=True, models=WIDE), STATE)
+    def test_state_off_chip_takes_at_most_its_working_buffer_more(self, program: Program, which: str) -> None:
+        near, far = (profiled(moved(program, which, on_chip=on_chip)).memory for on_chip in (True, False))
+        assert far.max_tile_bytes <= near.max_tile_bytes + working_buffer(program) + slack(program)
+
+    @EXAMPLES
+    @given(programs(training=True, models=PIPELINES))
+    def test_stages_that_take_turns_keep_no_more_than_a_pipeline(self, program: Program) -> None:
+        turns, pipeline = (replace(program, execution=e) for e in (Execution.SHARDED, Execution.PIPELINED))
+        assert profiled(turns).memory.max_tile_bytes <= profiled(pipeline).memory.max_tile_bytes * ROUNDING

@@ -3,6 +3,9 @@
 
 PYTHON ?=
 OFFLINE ?=
+WHEELHOUSE ?=
+PLATFORM ?=
+PYTHON_VERSION ?=
 PORT ?=
 LAB_ARGS ?=
 TEST_ARGS ?=
@@ -10,12 +13,12 @@ BENCH_ARGS ?=
 LESSON ?=
 
 VENV_PYTHON := .venv/bin/python
-export PYTHON OFFLINE
+export PYTHON OFFLINE WHEELHOUSE
 # A kernel registered in the learner's home folder must not take the place of this environment's.
 export JUPYTER_PREFER_ENV_PATH := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup lab test test-fast notebooks check-notebooks docs lint format bench lock clean
+.PHONY: help setup lab preflight test test-fast notebooks check-notebooks docs lint format bench lock wheelhouse clean
 
 help: ## list the targets and variables
 	@echo "make TARGET [VARIABLE=value ...]"
@@ -23,6 +26,9 @@ help: ## list the targets and variables
 	@echo "variables"
 	@echo "  PYTHON=python3.12     the Python to make .venv with (3.10 to 3.14)"
 	@echo "  OFFLINE=1             take .venv as it is, though the requirements have changed"
+	@echo "  WHEELHOUSE=wheelhouse install from this folder, without a network; the folder to fill (wheelhouse)"
+	@echo "  PLATFORM=macos-arm64  for other machines: linux-x86_64, linux-aarch64, macos-arm64 (wheelhouse)"
+	@echo "  PYTHON_VERSION=3.12   for another Python than this one (wheelhouse)"
 	@echo "  PORT=8890             JupyterLab's port (lab)"
 	@echo "  LAB_ARGS=--no-browser more options for JupyterLab (lab)"
 	@echo "  TEST_ARGS='-k text'   more options for pytest (test, test-fast)"
@@ -35,6 +41,9 @@ setup: ## make or update .venv (every target below does this first)
 lab: setup ## open the course in JupyterLab
 	$(VENV_PYTHON) -m jupyterlab --ServerApp.root_dir=notebooks $(if $(PORT),--port=$(PORT)) \
 	    $(if $(filter 0,$(shell id -u)),--allow-root) $(LAB_ARGS)
+
+preflight: setup ## check this machine for a workshop and run a lesson in a fresh kernel
+	$(VENV_PYTHON) -m ipu_course doctor --preflight $(LESSON)
 
 test: setup ## run every test, the notebooks among them
 	$(VENV_PYTHON) -m pytest tests ipu_model/tests --nbval notebooks/ $(TEST_ARGS)
@@ -66,6 +75,11 @@ bench: setup ## measure the speed of this machine's replay against plain PyTorch
 lock: setup ## resolve the ranges in pyproject.toml anew and write requirements.txt
 	$(VENV_PYTHON) -m pip install --quiet --disable-pip-version-check uv
 	$(VENV_PYTHON) tools/lock.py
+
+wheelhouse: ## fetch every pinned wheel into a folder, for a room without a network
+	@WHEELHOUSE= sh tools/setup.sh
+	$(VENV_PYTHON) tools/wheelhouse.py $(if $(WHEELHOUSE),"$(WHEELHOUSE)") $(if $(PLATFORM),--platform=$(PLATFORM)) \
+	    $(if $(PYTHON_VERSION),--python-version=$(PYTHON_VERSION))
 
 clean: ## remove caches and build results (.venv stays: remove that by hand)
 	rm -rf build dist ipu_model/build ipu_model/dist .pytest_cache .mypy_cache .ruff_cache .hypothesis profile

@@ -19,19 +19,19 @@ def verdict(capsys: pytest.CaptureFixture[str]) -> str:
 
 
 def test_an_open_exercise_is_not_attempted_yet(capsys: pytest.CaptureFixture[str]) -> None:
-    check("Exercise 1", {"a": ..., "b": ...}, never_asked, "Fine.")
+    check("06", "Exercise 1", {"a": ..., "b": ...}, never_asked, "Fine.")
     assert verdict(capsys) == f"Exercise 1: {UNANSWERED}"
 
 
 def test_a_half_open_exercise_says_what_is_missing(capsys: pytest.CaptureFixture[str]) -> None:
-    check("Exercise 1", {"a": 1, "b": ..., "c": ...}, never_asked, "Fine.")
+    check("06", "Exercise 1", {"a": 1, "b": ..., "c": ...}, never_asked, "Fine.")
     assert verdict(capsys) == "Exercise 1: still to fill in: b, c"
 
 
 def test_a_right_answer_is_praised_and_a_wrong_one_gets_its_hint(capsys: pytest.CaptureFixture[str]) -> None:
-    check("Exercise 2", {"a": 1}, lambda: None, "One is enough.")
+    check("06", "Exercise 2", {"a": 1}, lambda: None, "One is enough.")
     assert verdict(capsys) == "Exercise 2: correct. One is enough."
-    check("Exercise 2", {"a": 2}, lambda: "That is one too many.", "One is enough.")
+    check("06", "Exercise 2", {"a": 2}, lambda: "That is one too many.", "One is enough.")
     assert verdict(capsys) == "Exercise 2: not yet. That is one too many."
 
 

@@ -9,6 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from ipu_course import figures
+from ipu_course.figures import shown as shown_module
 from ipu_course.schedule import pipelined, sharded
 
 
@@ -78,7 +79,7 @@ def test_a_shown_figure_has_its_description_below_and_as_alternative_text(
         assert raw
         shown.append((data, metadata))
 
-    monkeypatch.setattr(figures, "display", display)
+    monkeypatch.setattr(shown_module, "display", display)
     figures.show(figures.schedule_figure(pipelined(2, 3), ""), "Two rows.")
     (picture, metadata), (caption, _) = shown
     assert picture["image/png"].startswith(b"\x89PNG")

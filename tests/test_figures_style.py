@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-from ipu_course import figures
+from ipu_course.figures import style as course_style
 from ipu_model.report import style
 
 SHARED = ("BLUE", "YELLOW", "ORANGE", "GREEN", "INK", "GREY", "HATCH", "LINE_STYLES", "WIDTH_INCHES", "DOTS_PER_INCH")
 
 
 def test_both_have_the_same_colours_lines_and_sizes() -> None:
-    assert {name: getattr(style, name) for name in SHARED} == {name: getattr(figures, name) for name in SHARED}
+    assert {name: getattr(style, name) for name in SHARED} == {name: getattr(course_style, name) for name in SHARED}
 
 
 def test_both_set_the_same_of_matplotlib() -> None:
-    assert style.STYLE == figures.STYLE
+    assert style.STYLE == course_style.STYLE
 
 
 def test_forward_and_backward_passes_look_the_same_in_both() -> None:
-    backward = figures._backward_look()
-    assert style.SPAN_LOOKS["forward"].face == figures.BLUE
+    backward = course_style.BACKWARD_LOOK
+    assert style.SPAN_LOOKS["forward"].face == course_style.BLUE
     assert style.SPAN_LOOKS["backward"][:3] == (backward["facecolor"], backward["hatch"], backward["edgecolor"])
-    assert style.SPAN_LOOKS["wait"].face == figures.GREY
+    assert style.SPAN_LOOKS["wait"].face == course_style.GREY

@@ -189,7 +189,7 @@ def installs(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         (venv / ".setup-unfinished").touch()
 
     monkeypatch.setattr(bootstrap, "make_venv", make)
-    monkeypatch.setattr(bootstrap, "install", lambda root, venv: done.append("install"))
+    monkeypatch.setattr(bootstrap, "install", lambda root, venv, wheelhouse: done.append("install"))
     return done
 
 
@@ -234,7 +234,7 @@ def test_a_failed_update_keeps_the_venv_only_if_nothing_changed(
 ) -> None:
     """A room that lost its network has yesterday's environment; a half-unpacked one is no use."""
 
-    def fail(root: Path, venv: Path) -> None:
+    def fail(root: Path, venv: Path, wheelhouse: Path | None) -> None:
         raise SetupError("failed", nothing_changed=nothing_changed)
 
     venv = finished_venv(clone, inputs="older")

@@ -5,6 +5,8 @@ Standard library only: this runs before anything is installed. Three files in .v
 * `.setup-stamp`: what was installed last (Python, folder, hash of the requirements); written at the end.
 * `.setup-unfinished`: an installation began. A .venv that still has it was interrupted and is made anew.
 * `setup.log`: all that pip said.
+
+WHEELHOUSE in the environment names a folder of wheels (made by `make wheelhouse`) to install from, without a network.
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ import fcntl
 import hashlib
 import importlib.util
 import json
+import os
 import re
 import shlex
 import shutil
@@ -124,10 +127,26 @@ def pinned_setuptools(root: Path) -> str:
     return match[0]
 
 
-def install(root: Path, venv: Path) -> None:
-    """Install requirements.txt into .venv and try the imports."""
+def chosen_wheelhouse(root: Path) -> Path | None:
+    """Return the folder of wheels that WHEELHOUSE names (relative to the project's), None if it names none."""
+    name = os.environ.get("WHEELHOUSE", "").strip()
+    if not name:
+        return None
+    folder = root / Path(name).expanduser()
+    if not any(folder.glob("*.whl")):
+        raise SetupError(f"WHEELHOUSE={name}: no wheel in {folder}; `make wheelhouse` fills a folder, with a network")
+    return folder
+
+
+def pip_sources(wheelhouse: Path | None) -> list[str]:
+    """Return the options that tell pip where packages are: nowhere but in the wheelhouse, if there is one."""
+    return [] if wheelhouse is None else ["--no-index", "--find-links", str(wheelhouse)]
+
+
+def install(root: Path, venv: Path, wheelhouse: Path | None) -> None:
+    """Install requirements.txt into .venv, from the wheelhouse if there is one, and try the imports."""
     python, log = str(venv / "bin" / "python"), venv / "setup.log"
-    quiet = ["--disable-pip-version-check", "--no-input", "--progress-bar", "off"]
+    quiet = ["--disable-pip-version-check", "--no-input", "--progress-bar", "off", *pip_sources(wheelhouse)]
     pip = [python, "-m", "pip", "install", *quiet]
     # No build isolation: with setuptools here, a later run needs no network if a pyproject.toml changed.
     run([*pip, pinned_setuptools(root)], log)
@@ -166,15 +185,17 @@ def bring_up_to_date(root: Path, venv: Path) -> None:
     unfinished = venv / ".setup-unfinished"
     if read_stamp(venv) == wanted and not unfinished.exists():
         return
+    wheelhouse = chosen_wheelhouse(root)
     anew = must_be_made_anew(venv, wanted)
     print(f"setup: {'making' if anew else 'updating'} {venv} with Python {wanted['python']}", flush=True)
     if anew:
         check_space(root)
-        print("setup: once only; takes minutes; on Linux it downloads 1.5 GB and fills 6 GB", flush=True)
+        source = "on Linux it downloads 1.5 GB" if wheelhouse is None else f"takes the wheels in {wheelhouse}"
+        print(f"setup: once only; takes minutes; {source} and fills 6 GB", flush=True)
         make_venv(venv)
     unfinished.touch()
     try:
-        install(root, venv)
+        install(root, venv, wheelhouse)
     except SetupError as error:
         if anew or not error.nothing_changed:
             raise

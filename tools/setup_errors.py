@@ -23,6 +23,7 @@ NO_NETWORK = re.compile(
     r"|ProxyError|SSLError"
 )
 NO_BUILD = re.compile(r"No matching distribution found for (\S+)")
+NO_INDEX = re.compile(r"^.* -m pip install .*--no-index", re.MULTILINE)  # the command itself, which opens its log
 NO_PERMISSION = re.compile(r"\[Errno 13\] Permission denied: (\S+)")
 NOT_IMPORTABLE = re.compile(r"^((?:ModuleNotFound|Import|OS)Error: .*)$", re.MULTILINE)
 LAST_ERROR = re.compile(r"^(?:ERROR|Error|error): (.*)$", re.MULTILINE)
@@ -43,6 +44,12 @@ def explain(said: str, returncode: int) -> SetupError:
         )
     if match := NO_BUILD.search(said):
         here = f"Python {platform.python_version()} on {platform.system()} {platform.machine()}"
+        if NO_INDEX.search(said):
+            return SetupError(
+                f"the wheelhouse has no {match[1]} for {here}: make wheelhouse, on a machine like this one with a"
+                " network, fetches what is missing",
+                nothing_changed=True,
+            )
         return SetupError(f"the package index has no {match[1]} for {here}", nothing_changed=True)
     if match := NO_PERMISSION.search(said):
         return SetupError(f"no permission to write {match[1]}")

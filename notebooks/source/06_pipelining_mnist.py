@@ -22,11 +22,12 @@ import poptorch
 from ipu_course import engine, figures
 from ipu_course.datasets import mnist
 from ipu_course.exercises.pipelining import check_busy_call, check_two_stages
+from ipu_course.lesson import Lesson
 from ipu_course.mnist.model import ConvLayer
 from ipu_course.mnist.training import accuracy
-from ipu_course.predict import predict
 from ipu_course.schedule import pipelined, sharded
 
+lesson = Lesson("06")
 torch.set_num_threads(1)  # for so small a model, more would only wait for each other
 
 # %% [markdown]
@@ -116,7 +117,7 @@ short = poptorch.PipelinedExecution("B1", "B2", "B3", "B4")
 # **Predict:** how many images does one call take? Write your number in place of the dots, then run the cell.
 
 # %%
-guess = predict("images in one call of the training model", ...)
+guess = lesson.predict("images in one call of the training model", ...)
 
 options = poptorch.Options()
 options.setExecutionStrategy(explicit)
@@ -146,7 +147,7 @@ print("calls in an epoch:", len(training_set) // images_per_call)
 # **Predict:** how many pipeline steps do 10 micro-batches need on 4 IPUs?
 
 # %%
-guess = predict("pipeline steps of one weight update", ...)
+guess = lesson.predict("pipeline steps of one weight update", ...)
 
 schedule = pipelined(stages=4, micro_batches=gradient_accumulation)
 figures.show(
@@ -300,7 +301,7 @@ print("the same losses?", torch.allclose(losses_of_one_call(offloaded), referenc
 # **Predict:** how many of the 4,000 predictions does `Final` return?
 
 # %%
-guess = predict("predictions that come back with OutputMode.Final", ...)
+guess = lesson.predict("predictions that come back with OutputMode.Final", ...)
 
 final = options.clone()
 final.outputMode(poptorch.OutputMode.Final)

@@ -7,16 +7,48 @@ what they measure, and nothing modelled.
 from __future__ import annotations
 
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Sequence
+from typing import TYPE_CHECKING, Any, Iterable, Sequence
 
 if TYPE_CHECKING:
     import torch
+    from matplotlib.figure import Figure
 
     import poptorch
     from ipu_model.host_work import HostWork
     from ipu_model.profiling.data import Profile
+    from ipu_model.profiling.exploring import SweepPoint
+    from ipu_model.program import Program
 
-__all__ = ["HostWork", "Profile", "host_work", "is_available", "profile", "profile_module", "text_report"]
+__all__ = [
+    "FIGURES",
+    "NONE_HERE",
+    "NOT_HERE",
+    "HostWork",
+    "ModelledModule",
+    "Profile",
+    "figure",
+    "host_work",
+    "is_available",
+    "modelled_module",
+    "profile",
+    "profile_module",
+    "text_report",
+]
+
+NONE_HERE = "no IPU Model here"
+NOT_HERE = (
+    "Modelled figures need the course's IPU Model, which is not installed here. With the Poplar SDK, "
+    "options.enableProfiling() and PopVision show the same of your IPUs."
+)
+# What `figure` can draw: its name, and where the engine has the drawing and its words.
+FIGURES = {
+    "memory": ("memory_category_figure", "memory_categories"),
+    "memory per tile": ("memory_per_tile_figure", "memory_per_tile"),
+    "liveness": ("liveness_figure", "liveness"),
+    "timeline": ("timeline_figure", "timeline"),
+    "host and device": ("host_device_figure", "host_device"),
+    "cycles": ("cycles_figure", "cycles"),
+}
 
 
 def is_available() -> bool:
@@ -76,6 +108,65 @@ def profile_module(
     import ipu_model
 
     return ipu_model.profile_module(module, inputs, options, optimizer=optimizer, host=host, micro_batch=True)
+
+
+class ModelledModule:
+    """A module captured once, to be profiled with many settings."""
+
+    def __init__(self, program: Program) -> None:
+        self._program = program
+
+    def profile(self, host: HostWork | None = None, **changes: object) -> Profile:
+        """The modelled profile with ``changes`` to the options, such as ``gradient_accumulation=8``.
+
+        Raises ``poptorch.Error`` for options it does not know and settings that the program cannot have.
+        """
+        import ipu_model
+
+        return ipu_model.what_if(self._program, host=host, **changes)
+
+    def sweep(
+        self, knob: str, values: Iterable[object], host: HostWork | None = None, **changes: object
+    ) -> tuple[SweepPoint, ...]:
+        """One point (``.value``, ``.profile`` or ``None``, ``.refused``) for each value of an option.
+
+        Raises ``poptorch.Error`` for options it does not know.
+        """
+        import ipu_model
+
+        return ipu_model.sweep(self._program, knob, values, host=host, **changes)
+
+
+def modelled_module(
+    module: torch.nn.Module,
+    inputs: Sequence[torch.Tensor],
+    options: poptorch.Options,
+    optimizer: torch.optim.Optimizer | None = None,
+) -> ModelledModule | None:
+    """A module to be profiled with many settings, captured once; ``inputs`` are one micro-batch.
+
+    Raises ``poptorch.Error`` when the engine cannot model it.
+    """
+    if not is_available():
+        return None
+    from ipu_model.profiling.entry import program_of_module
+
+    return ModelledModule(program_of_module(module, inputs, options, optimizer=optimizer, micro_batch=True))
+
+
+def figure(kind: str, of: Profile, **arguments: Any) -> tuple[Figure, str]:
+    """One of ``FIGURES`` for a profile, and its description.
+
+    Raises ``ValueError`` for other kinds.
+    """
+    if kind not in FIGURES:
+        raise ValueError(f"there is no figure {kind!r} of a profile; there are {', '.join(FIGURES)}")
+    from ipu_model.report import descriptions, figures
+
+    drawing, words = FIGURES[kind]
+    drawn: Figure = getattr(figures, drawing)(of, **arguments)
+    described: str = getattr(descriptions, words)(of)
+    return drawn, described
 
 
 def text_report(of: Profile) -> str:

@@ -1,4 +1,4 @@
-"""Builds the notebooks from their sources, or checks that the two agree: `python -m notebook_build build`."""
+"""Builds the notebooks from their sources, checks that the two agree, or tries every answer to their exercises."""
 
 from __future__ import annotations
 
@@ -15,6 +15,8 @@ from notebook_build.check import check, findings
 from notebook_build.errors import SourceError
 from notebook_build.execute import execute
 from notebook_build.lesson import NOTEBOOKS, Lesson, lessons
+from notebook_build.trial import run_trial
+from notebook_build.verdicts import faults, table
 
 
 def build(lesson: Lesson) -> list[str]:
@@ -30,13 +32,20 @@ def build(lesson: Lesson) -> list[str]:
     return findings(notebook)
 
 
+def attempt_all(lesson: Lesson) -> list[str]:
+    """Try the right and wrong answers of a lesson, print the verdicts, and return those that should be others."""
+    trial = run_trial(lesson)
+    print(table(trial), flush=True)
+    return list(faults(trial))
+
+
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="notebook_build", description=__doc__)
-    parser.add_argument("command", choices=("build", "check"))
+    parser.add_argument("command", choices=("build", "check", "try"))
     parser.add_argument("lessons", nargs="*", metavar="NN", help="only lessons whose name starts so")
     parser.add_argument("--folder", type=Path, default=NOTEBOOKS, help="the notebooks; source/ is in it")
     chosen = parser.parse_args(arguments)
-    step = {"build": build, "check": check}[chosen.command]
+    step = {"build": build, "check": check, "try": attempt_all}[chosen.command]
     failed = False
     try:
         for lesson in lessons(chosen.folder, tuple(chosen.lessons)):

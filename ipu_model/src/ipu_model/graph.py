@@ -8,9 +8,11 @@ A `Graph` holds an `fx.Graph` of aten ops. Every op node carries in `node.meta`:
 ``placement``  `ipu_model.placement.Placement`: block, stage and IPU
 ``scope``      dotted name of the submodule whose `forward` recorded it ("" for the model itself)
 ``hints``      dict of what the program said about this value: ``recomputation_checkpoint``, ``nop``,
-               ``available_memory_proportion``, ``serialized``, ``multi_conv``; placeholders of inputs
-               ``overlap_input``, ops of outputs ``overlap_output`` (values of `poptorch.OverlapMode`)
-``name_scope`` prefix from `poptorch.NameScope`; ``attributes``: graph attributes from `poptorch.Attribute`
+               ``available_memory_proportion``, ``serialized``, ``multi_conv``, ``printed`` (a `Printed`);
+               placeholders of inputs ``overlap_input``, ops of outputs ``overlap_output`` (values of
+               `poptorch.OverlapMode`)
+``name_scope`` prefix from `poptorch.NameScope`; ``name_scopes``: its parts, each with how many submodules were
+               entered outside it; ``attributes``: graph attributes from `poptorch.Attribute`
 =============  =======================================================================================
 """
 
@@ -88,11 +90,27 @@ class Variable:
 
 @dataclass(frozen=True)
 class Output:
-    """One leaf of what `forward` returned: a node of the graph, or a value fixed at compile time."""
+    """One leaf of what `forward` returned: a node of the graph, or a value fixed at compile time.
+
+    Outputs that are `anchored` come after those of `forward`: the program asked for them by name.
+    """
 
     node: str | None
     spec: TensorSpec | None
     value: Any = None
+    anchored: bool = False
+
+
+@dataclass(frozen=True)
+class Printed:
+    """How a value is printed whenever it is computed; `gradient_of` names the node whose gradient it is.
+
+    `layout` are the fields of `ipu_model.numerics.printed_text.Layout`, in order.
+    """
+
+    title: str
+    layout: tuple[Any, ...]
+    gradient_of: str | None = None
 
 
 @dataclass(frozen=True, eq=False)  # a graph is itself: comparing two op by op would be slow and say little
@@ -103,6 +121,7 @@ class Graph:
     node and of `gradients`. Placeholders come in the order: variables, inputs, then `seed` for training.
     `mutated` names the placeholders and constants that a micro-batch changes in place; `assigned` those that the
     program itself changes, as opposed to running statistics that batch normalisation keeps.
+    `activation_gradients` maps forward nodes to the nodes that hold the gradients of the loss with respect to them.
     """
 
     ops: torch.fx.Graph
@@ -119,6 +138,7 @@ class Graph:
     mutated: frozenset[str] = field(default_factory=frozenset)
     assigned: frozenset[str] = field(default_factory=frozenset)
     draws_random_numbers: bool = False
+    activation_gradients: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def ipus(self) -> tuple[int, ...]:

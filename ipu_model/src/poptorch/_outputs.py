@@ -16,7 +16,8 @@ from poptorch._errors import createPoptorchError
 def present(graph: Graph, results: Sequence[Tensor]) -> Any:
     """Put computed results and compile-time constants into the structure that forward returned."""
     computed = iter(results)
-    leaves = [next(computed) if output.node is not None else _copied(output.value) for output in graph.outputs]
+    returned = [output for output in graph.outputs if not output.anchored]
+    leaves = [next(computed) if output.node is not None else _copied(output.value) for output in returned]
     for leaf in leaves:
         if isinstance(leaf, Tensor):
             leaf.__dict__.update(backward=_refuse_backward, __getstate__=_no_state)

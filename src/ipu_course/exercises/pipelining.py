@@ -6,6 +6,7 @@ import poptorch
 from ipu_course.checks import check, whole_number_hint
 from ipu_course.schedule import pipelined
 
+LESSON = "06"
 BLOCKS = ("B1", "B2", "B3", "B4")
 TWO_STAGES = 2
 SMALLEST_FOR_TWO = 2 * TWO_STAGES - 1
@@ -21,6 +22,7 @@ SMALLEST_BUSY = 24
 def check_two_stages(strategy: object, accumulation: object) -> None:
     """Exercise 1: B1 and B2 on IPU 0, B3 and B4 on IPU 1, with the smallest accumulation that works."""
     check(
+        LESSON,
         "Exercise 1",
         {"strategy": strategy, "accumulation": accumulation},
         lambda: _strategy_hint(strategy) or _smallest_accumulation_hint(accumulation),
@@ -31,6 +33,7 @@ def check_two_stages(strategy: object, accumulation: object) -> None:
 def check_busy_call(accumulation: object, device_iterations: object) -> None:
     """Exercise 2: the smallest accumulation with 80 % utilisation on 4 IPUs, in calls of 4,800 images."""
     check(
+        LESSON,
         "Exercise 2",
         {"accumulation": accumulation, "device_iterations": device_iterations},
         lambda: _busy_hint(accumulation) or _call_hint(accumulation, device_iterations),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch.fx
@@ -47,7 +47,22 @@ def assemble(recorder: Recorder, slots: list[Slot], inputs: Sequence[TensorSpec]
         mutated=_names(written_roots(recorder.graph)),
         assigned=_names(written_roots(recorder.graph, statistics=False)),
         draws_random_numbers=recorder.draws_random_numbers,
+        activation_gradients=_activation_gradients(recorder, result, stand_ins),
     )
+
+
+def _activation_gradients(
+    recorder: Recorder, result: StepResult, stand_ins: Mapping[torch.fx.Node, torch.fx.Node]
+) -> dict[str, str]:
+    """Map forward nodes to the nodes of their gradients, where clean-up has left both."""
+    left = set(recorder.graph.nodes)
+    found: dict[str, str] = {}
+    for activation, gradient in result.activation_gradients:
+        pair = [recorder.trace.node_of(tensor) for tensor in (activation, gradient)]
+        nodes = [stand_ins.get(node, node) for node in pair if node is not None]
+        if len(nodes) == 2 and left.issuperset(nodes):
+            found.setdefault(nodes[0].name, nodes[1].name)
+    return found
 
 
 def _names(roots: Iterable[torch.fx.Node]) -> frozenset[str]:

@@ -79,6 +79,11 @@ class Recorder(TorchDispatchMode):
             )
         return node
 
+    def differentiable(self) -> list[Tensor]:
+        """Return the tensors computed so far that a gradient can be asked for, in order."""
+        found = {id(tensor): tensor for tensor in self._keep if isinstance(tensor, FakeTensor)}
+        return [tensor for tensor in found.values() if tensor.grad_fn is not None]
+
     def _stand_in(self, tensor: Tensor) -> Tensor:
         """Return a fake for a real tensor that forward uses: a constant of the graph, with its present value.
 

@@ -95,6 +95,7 @@ class StepResult:
         self.loss: Tensor | None = None
         self.seed: Tensor | None = None
         self.gradients: list[Tensor | None] = []
+        self.activation_gradients: list[tuple[Tensor, Tensor]] = []
 
 
 class _Step(nn.Module):
@@ -136,9 +137,14 @@ class _Step(nn.Module):
         with recorder.graph.inserting_before(recorder.first_op()):
             recorder.placeholder("seed", result.seed)
         if loss.requires_grad and self._weights:
-            result.gradients = list(
-                torch.autograd.grad(loss, self._weights, grad_outputs=result.seed, allow_unused=True)
+            # All of them are computed on the way to the weights' gradients: asking for them adds no op.
+            activations = recorder.differentiable()
+            found = torch.autograd.grad(
+                loss, [*self._weights, *activations], grad_outputs=result.seed, allow_unused=True
             )
+            result.gradients = list(found[: len(self._weights)])
+            pairs = zip(activations, found[len(self._weights) :])
+            result.activation_gradients = [(made, gradient) for made, gradient in pairs if gradient is not None]
 
 
 def _run_swapped(

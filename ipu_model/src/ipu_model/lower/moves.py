@@ -91,7 +91,8 @@ def lower_filled(op: OpView) -> Result:
 def lower_clone(op: OpView) -> Result:
     """Cost a copy: inside each tile if the order of elements stays, a rearrangement if it changes."""
     source = op.needed(0)
-    if op.node.meta.get("hints", {}).get("nop"):
+    hints = op.node.meta.get("hints", {})
+    if hints.get("nop") or "printed" in hints:  # what printing costs is the host's business
         return Result((), (source.layout,))
     if source.stored < source.spec.elements:
         return lower_repeated(op)

@@ -14,6 +14,7 @@ from ipu_model.graph import Graph, TensorSpec
 from ipu_model.numerics.containers import to_containers
 from ipu_model.numerics.exceptions import check_every_result
 from ipu_model.numerics.partials import use_half_partials
+from ipu_model.numerics.printing import print_where_asked
 
 Node = torch.fx.Node
 
@@ -55,6 +56,7 @@ def build(graph: Graph, arithmetic: Arithmetic) -> Replay:
     to_containers(ops)
     if arithmetic.floating_point_exceptions:
         check_every_result(ops)
+    print_where_asked(ops)
     ops.lint()
     holder = nn.Module()
     for name, tensor in graph.constants.items():

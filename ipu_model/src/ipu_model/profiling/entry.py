@@ -10,6 +10,7 @@ from ipu_model.host_work import HostWork
 if TYPE_CHECKING:
     from ipu_model.hardware import System
     from ipu_model.profiling.data import Profile
+    from ipu_model.program import Program
 
 # The engine knows executors and options by these methods only: it must not import the package that defines them.
 _OF_EXECUTOR = "_modelled_profile"
@@ -64,15 +65,36 @@ def profile_module(
             too small or does not exist.
         AssertionError: rows that do not divide into micro-batches, unknown blocks.
     """
-    if not callable(getattr(type(options), _OF_OPTIONS, None)):
-        raise Error(f"ipu_model.profile_module takes poptorch.Options() as options, not {_kind(options)}.")
     check_host(host)
     from ipu_model.profiling.build import profile_program
 
-    program = getattr(options, _OF_OPTIONS)(
-        model, inputs, optimizer=optimizer, training=training, machine=machine, micro_batch=micro_batch
+    program = program_of_module(
+        model, inputs, options, optimizer=optimizer, training=training, machine=machine, micro_batch=micro_batch
     )
     return profile_program(program, host or HostWork())
+
+
+def program_of_module(
+    model: Any,
+    inputs: Any,
+    options: Any,
+    *,
+    optimizer: Any = None,
+    training: bool | None = None,
+    machine: str | System | None = None,
+    micro_batch: bool = False,
+) -> Program:
+    """Return the program that `profile_module` profiles, for `what_if`, `sweep` and `advise`.
+
+    Raises:
+        Error, AssertionError: as `profile_module`.
+    """
+    if not callable(getattr(type(options), _OF_OPTIONS, None)):
+        raise Error(f"ipu_model.profile_module takes poptorch.Options() as options, not {_kind(options)}.")
+    program: Program = getattr(options, _OF_OPTIONS)(
+        model, inputs, optimizer=optimizer, training=training, machine=machine, micro_batch=micro_batch
+    )
+    return program
 
 
 def check_host(host: object) -> None:

@@ -42,7 +42,7 @@ def perf_counters(program: Program, profile: Profile) -> PerfCounters:
     has D x A x R entries, a list of outputs one for each result that comes back; synthetic data has none.
     """
     inputs = len(program.graph.inputs)
-    outputs = sum(1 for output in program.graph.outputs if output.node is not None)
+    outputs = sum(1 for output in program.graph.outputs if output.node is not None and not output.anchored)
     if program.synthetic_data:
         arriving: list[Ticks] = []
         leaving: list[Ticks] = []

@@ -1,6 +1,6 @@
 """Names and attributes for the ops of a `with` body; numerically they do nothing.
 
-The graph carries them in each op's `meta`, under `name_scope` and `attributes`.
+The graph carries them in each op's `meta`, under `name_scope`, `name_scopes` and `attributes`.
 """
 
 from __future__ import annotations
@@ -24,8 +24,13 @@ class NameScope:
 
     def __exit__(self, *exception: object) -> None:
         body = _leave(self._bodies)
-        for node in body.ops() if body is not None else ():
+        if body is None:
+            return
+        scope = body.trace.scopes[-1]
+        part = (scope.count(".") + 1 if scope else 0, self.name)
+        for node in body.ops():
             node.meta["name_scope"] = f"{self.name}/{node.meta.get('name_scope', '')}"
+            node.meta["name_scopes"] = (part, *node.meta.get("name_scopes", ()))
 
 
 class Attribute:

@@ -1,0 +1,73 @@
+"""The knobs of an explorer: what each is called, which settings it has, and its widget."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Mapping, Sequence, Union
+
+import ipywidgets
+
+_WIDE = {"description_width": "initial"}
+_LAYOUT = {"width": "auto", "min_width": "22rem"}
+
+
+@dataclass(frozen=True)
+class Slider:
+    """A slider over ``values``, such as (1, 2, 4, 8); ``default`` is one of them."""
+
+    label: str
+    values: Sequence[Any]
+    default: Any
+
+    def __post_init__(self) -> None:
+        _check_default(self.label, self.values, self.default)
+
+    def widget(self) -> Any:
+        """The slider; it reports a value when it is let go."""
+        return ipywidgets.SelectionSlider(
+            options=[(f"{value:,}" if isinstance(value, (int, float)) else str(value), value) for value in self.values],
+            value=self.default,
+            description=self.label,
+            continuous_update=False,
+            style=_WIDE,
+            layout=_LAYOUT,
+        )
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A menu: ``options`` maps what a learner reads to values; ``default`` is one of the values."""
+
+    label: str
+    options: Mapping[str, Any]
+    default: Any
+
+    def __post_init__(self) -> None:
+        _check_default(self.label, list(self.options.values()), self.default)
+
+    def widget(self) -> Any:
+        """The menu."""
+        options = list(self.options.items())
+        return ipywidgets.Dropdown(
+            options=options, value=self.default, description=self.label, style=_WIDE, layout=_LAYOUT
+        )
+
+
+@dataclass(frozen=True)
+class Switch:
+    """Something that is on or off."""
+
+    label: str
+    default: bool = False
+
+    def widget(self) -> Any:
+        """A box to tick."""
+        return ipywidgets.Checkbox(value=self.default, description=self.label, indent=False, layout=_LAYOUT)
+
+
+Control = Union[Slider, Choice, Switch]
+
+
+def _check_default(label: str, values: Sequence[Any], default: Any) -> None:
+    if default not in values:
+        raise ValueError(f"{label}: the default {default!r} is none of its values {list(values)!r}")

@@ -1,0 +1,48 @@
+"""Showing a figure in a notebook, with its description for everybody."""
+
+from __future__ import annotations
+
+import io
+from typing import Any
+
+from IPython.display import display
+from matplotlib.figure import Figure
+
+from ipu_course.figures.style import DOTS_PER_INCH, in_style
+
+SHOWN_WIDTH = 950
+
+
+def show(figure: Figure, description: str) -> None:
+    """Show a figure in the notebook, with ``description`` below it.
+
+    The description is the picture's alternative text too, but few front ends hand that on to a screen reader:
+    so it is there to read, for everybody.
+    """
+    display_raw(*picture(figure, description))
+    display_raw(*caption(description))
+
+
+def picture(figure: Figure, description: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The figure as data and metadata of a notebook's output; ``description`` is its alternative text."""
+    image = {"alt": description, "width": SHOWN_WIDTH}
+    return {"image/png": png(figure), "text/plain": description}, {"image/png": image}
+
+
+def caption(description: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The line below a figure, as data and metadata of a notebook's output."""
+    words = f"Figure: {description}"
+    return {"text/markdown": f"*{words}*", "text/plain": words}, {}
+
+
+def png(figure: Figure) -> bytes:
+    """The figure as a PNG in the course's resolution."""
+    with in_style():
+        buffer = io.BytesIO()
+        figure.savefig(buffer, format="png", dpi=DOTS_PER_INCH, bbox_inches="tight")
+    return buffer.getvalue()
+
+
+def display_raw(data: dict[str, Any], metadata: dict[str, Any], **arguments: Any) -> Any:
+    """Display a notebook's output as it is; ``arguments`` are IPython's."""
+    return display(data, metadata=metadata, raw=True, **arguments)  # type: ignore[no-untyped-call]  # IPython's

@@ -1,0 +1,60 @@
+"""The one style of the course's figures; that of the IPU Model's reports is the same, which a test compares."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import matplotlib
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+# From Okabe and Ito's palette, whose colours stay apart for colour-blind readers. On grey paper the forward
+# passes are dark and the backward passes light; hatching, letters and line styles say the same once more.
+BLUE, YELLOW, ORANGE, GREEN = "#0072B2", "#F5D27A", "#D55E00", "#009E73"
+INK, GREY, HATCH = "#333333", "#EBEBEB", "#D9A920"
+LINE_STYLES = ((BLUE, "-", "o"), (ORANGE, "--", "s"), (GREEN, ":", "^"))
+AREA_LOOKS: tuple[dict[str, Any], ...] = (
+    {"facecolor": BLUE, "edgecolor": "white"},
+    {"facecolor": YELLOW, "edgecolor": HATCH, "hatch": "////"},
+    {"facecolor": "white", "edgecolor": GREEN, "hatch": "----"},
+)
+BACKWARD_LOOK = AREA_LOOKS[1]
+# Any: matplotlib types the settings as one Literal of all their names, and older versions as plain strings.
+STYLE: Any = {
+    "font.family": "DejaVu Sans",
+    "font.size": 10,
+    "axes.titlesize": 11,
+    "axes.titlelocation": "left",
+    "axes.edgecolor": INK,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "figure.facecolor": "white",
+    "axes.facecolor": "white",
+    "savefig.facecolor": "white",
+    "hatch.linewidth": 0.8,
+}
+WIDTH_INCHES = 9.5
+DOTS_PER_INCH = 160
+
+
+def in_style() -> Any:
+    """A context in which matplotlib has the course's style; the learner's own settings stay as they are."""
+    return matplotlib.rc_context(STYLE)
+
+
+def new_figure(height: float) -> tuple[Figure, Axes]:
+    """A figure of the course's width and ``height`` inches, with one pair of axes. Call it within ``in_style()``."""
+    figure = Figure(figsize=(WIDTH_INCHES, height), layout="constrained")
+    return figure, figure.add_subplot()
+
+
+def only_grid(axes: Axes, axis: Any = "y") -> None:
+    """Grid lines of one ``axis``, behind the data."""
+    axes.grid(axis=axis, color=GREY)
+    axes.set_axisbelow(True)
+
+
+def check_lines(count: int, styles: int) -> None:
+    """Raise ``ValueError`` for more lines or areas than styles that can be told apart."""
+    if count > styles:
+        raise ValueError(f"{count} lines asked for, but only {styles} can be told apart")

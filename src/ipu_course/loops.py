@@ -1,0 +1,46 @@
+"""The training and test loops of the lessons' small networks: models that give (logits, loss)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Iterable, NamedTuple
+
+from torch import Tensor
+
+if TYPE_CHECKING:
+    import poptorch
+
+
+class EpochResult(NamedTuple):
+    """Mean loss of an epoch, and the percentage of right answers, both over what the model returned."""
+
+    loss: float
+    accuracy: float
+
+
+def right_answers(logits: Tensor, labels: Tensor) -> float:
+    """Percentage of logits [N, classes] whose largest entry is the label.
+
+    Of more labels than logits the last ones count: a model may return only its last results.
+    """
+    labels = labels[-len(logits) :]
+    return 100.0 * (logits.argmax(1) == labels).float().mean().item()
+
+
+def train_epoch(training_model: poptorch.PoplarExecutor, batches: Iterable[tuple[Tensor, Tensor]]) -> EpochResult:
+    """Train on all ``batches``, each one call's images and labels. Raises ``ValueError`` when there are none."""
+    losses, accuracies = [], []
+    for images, labels in batches:
+        logits, loss = training_model(images, labels)
+        losses.append(loss.float().mean().item())
+        accuracies.append(right_answers(logits, labels))
+    if not losses:
+        raise ValueError("there was no batch to train on: one call takes more images than the data set has")
+    return EpochResult(sum(losses) / len(losses), sum(accuracies) / len(accuracies))
+
+
+def test_accuracy(inference_model: poptorch.PoplarExecutor, batches: Iterable[tuple[Tensor, Tensor]]) -> float:
+    """Percentage of right answers over all ``batches``. Raises ``ValueError`` when there are none."""
+    calls = [right_answers(inference_model(images), labels) for images, labels in batches]
+    if not calls:
+        raise ValueError("there was no batch to test on: one call takes more images than the data set has")
+    return sum(calls) / len(calls)

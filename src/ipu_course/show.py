@@ -1,0 +1,147 @@
+"""What a notebook shows of a profile: a figure with its description, and a table with the same facts."""
+
+from __future__ import annotations
+
+import html
+from typing import TYPE_CHECKING, Any, Mapping, Sequence, Union
+
+from matplotlib.figure import Figure
+
+from ipu_course import engine, figures
+from ipu_course.figures.bars import bars_figure
+from ipu_course.figures.shown import display_raw
+
+if TYPE_CHECKING:
+    from ipu_course.engine import Profile
+
+__all__ = [
+    "cycles",
+    "escaped",
+    "figure",
+    "host_and_device",
+    "liveness",
+    "memory",
+    "memory_per_tile",
+    "table",
+    "table_html",
+    "table_text",
+    "timeline",
+]
+
+KIB = 1024
+Profiles = Union["Profile", None, Mapping[str, "Profile | None"]]
+
+
+def figure(drawn: Figure, description: str) -> None:
+    """Show a figure with its description."""
+    figures.show(drawn, description)
+
+
+def memory(profiles: Profiles) -> None:
+    """Show the fullest tile of each program, by category, in KiB: bars and a table, for up to 3 programs."""
+    named = _named(profiles)
+    if not named:
+        return
+    fullest = {name: max(profile.memory, key=lambda ipu: ipu.max_tile_bytes) for name, profile in named.items()}
+    sizes = {name: dict(ipu.bytes_by_category) for name, ipu in fullest.items()}
+    largest = {key: max(each.get(key, 0.0) for each in sizes.values()) for each in sizes.values() for key in each}
+    order = sorted((key for key, size in largest.items() if size >= KIB), key=lambda key: -largest[key])
+    kib = {name: [each.get(key, 0.0) / KIB for key in order] for name, each in sizes.items()}
+    limit = next(iter(named.values())).memory.tile_bytes / KIB
+    words = "; ".join(
+        f"{name} {ipu.max_tile_bytes / KIB:.0f} KiB in all, most of it {order_of(sizes[name])}"
+        for name, ipu in fullest.items()
+    )
+    drawn = bars_figure(order, kib, "KiB on the fullest tile", "What fills the fullest tile (modelled)", form="{:.0f}")
+    figure(drawn, f"KiB of the fullest tile by category, modelled: {words}. A tile has {limit:.0f} KiB.")
+    rows: list[dict[str, object]] = []
+    for name, ipu in fullest.items():
+        fits = "yes" if named[name].fits else "no"
+        total = ipu.max_tile_bytes / KIB
+        rows.append({"program": name, "fullest tile": f"{total:.0f} KiB", "of": f"{limit:.0f} KiB", "fits": fits})
+    table(rows, index="program")
+
+
+def order_of(sizes: Mapping[str, float]) -> str:
+    """The two largest categories in words."""
+    largest = sorted(sizes, key=lambda key: -sizes[key])[:2]
+    return " and ".join(largest)
+
+
+def memory_per_tile(profile: Profile | None) -> None:
+    """Show how full every tile is."""
+    _show("memory per tile", profile)
+
+
+def liveness(profile: Profile | None) -> None:
+    """Show not-always-live memory while the program runs."""
+    _show("liveness", profile)
+
+
+def timeline(profile: Profile | None) -> None:
+    """Show what every IPU does during a call."""
+    _show("timeline", profile)
+
+
+def host_and_device(profile: Profile | None) -> None:
+    """Show when host and device work during a call."""
+    _show("host and device", profile)
+
+
+def cycles(profile: Profile | None) -> None:
+    """Show what the tiles' cycles are spent on."""
+    _show("cycles", profile)
+
+
+def table(rows: Sequence[Mapping[str, object]], index: str | None = None) -> None:
+    """Show rows as a table; ``index`` names the column whose cells are row headings."""
+    display_raw({"text/html": table_html(rows, index), "text/plain": table_text(rows)}, {})
+
+
+def table_html(rows: Sequence[Mapping[str, object]], index: str | None = None) -> str:
+    """The rows as an HTML table whose headings say what they are headings of."""
+    if not rows:
+        return ""
+    columns = list(rows[0])
+    head = "".join(f'<th scope="col">{escaped(name)}</th>' for name in columns)
+    lines = []
+    for row in rows:
+        cells = "".join(_cell(row.get(name, ""), name == index) for name in columns)
+        lines.append(f"<tr>{cells}</tr>")
+    return f"<table><thead><tr>{head}</tr></thead><tbody>{''.join(lines)}</tbody></table>"
+
+
+def escaped(text: object) -> str:
+    """The text as HTML shows it."""
+    return html.escape(str(text))
+
+
+def _cell(value: object, heading: bool) -> str:
+    text = escaped(value)
+    return f'<th scope="row">{text}</th>' if heading else f"<td>{text}</td>"
+
+
+def table_text(rows: Sequence[Mapping[str, object]]) -> str:
+    """The rows as text, in aligned columns."""
+    if not rows:
+        return ""
+    lines = [[str(name) for name in rows[0]], *([str(row.get(name, "")) for name in rows[0]] for row in rows)]
+    widths = [max(len(line[column]) for line in lines) for column in range(len(lines[0]))]
+    return "\n".join("  ".join(text.ljust(width) for text, width in zip(line, widths)).rstrip() for line in lines)
+
+
+def _named(profiles: Profiles) -> dict[str, Profile]:
+    """The profiles there are, by name; says so where there is none."""
+    given: Mapping[str, Any] = profiles if isinstance(profiles, Mapping) else {"this program": profiles}
+    named = {name: profile for name, profile in given.items() if profile is not None}
+    if not named:
+        print(engine.NOT_HERE)
+    return named
+
+
+def _show(kind: str, profile: Profile | None) -> None:
+    if profile is None:
+        print(engine.NOT_HERE)
+        return
+    drawn, words = engine.figure(kind, profile)
+    figure(drawn, f"{words} (modelled)" if not words.endswith(".") else f"{words[:-1]} (modelled).")

@@ -79,12 +79,18 @@ def test_a_shown_figure_has_its_description_below_and_as_alternative_text(
         assert raw
         shown.append((data, metadata))
 
+    monkeypatch.setattr(shown_module.InteractiveShell, "initialized", lambda: True)
     monkeypatch.setattr(shown_module, "display", display)
     figures.show(figures.schedule_figure(pipelined(2, 3), ""), "Two rows.")
     (picture, metadata), (caption, _) = shown
     assert picture["image/png"].startswith(b"\x89PNG")
     assert picture["text/plain"] == metadata["image/png"]["alt"] == "Two rows."
     assert caption == {"text/markdown": "*Figure: Two rows.*", "text/plain": "Figure: Two rows."}
+
+
+def test_outside_a_notebook_the_words_are_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    figures.show(figures.schedule_figure(pipelined(2, 3), ""), "Two rows.")
+    assert capsys.readouterr().out == "Two rows.\nFigure: Two rows.\n"
 
 
 def test_drawing_leaves_the_learner_s_own_style_alone() -> None:

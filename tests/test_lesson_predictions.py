@@ -1,10 +1,21 @@
-"""Predictions: what a learner sees with a guess, and without one."""
+"""Predictions: what a learner sees with a guess, and without one; what is noted of it."""
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
-from ipu_course.predict import predict
+from ipu_course import engine
+from ipu_course.lesson import Lesson
+from ipu_course.progress import read_progress
+
+LESSON = Lesson("06")
+
+
+@pytest.fixture(autouse=True)
+def own_progress(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("IPU_COURSE_PROGRESS", str(tmp_path / "progress.json"))
 
 
 def shown(capsys: pytest.CaptureFixture[str]) -> list[str]:
@@ -12,12 +23,13 @@ def shown(capsys: pytest.CaptureFixture[str]) -> list[str]:
 
 
 def test_without_a_guess_the_result_is_shown_all_the_same(capsys: pytest.CaptureFixture[str]) -> None:
-    predict("images in a call", ...).reveal(4000)
+    LESSON.predict("images in a call", ...).reveal(4000)
     assert shown(capsys) == [
         "images in a call",
         "  your guess: none yet (write a number in place of the dots)",
         "  computed: 4,000",
     ]
+    assert not read_progress().predictions
 
 
 @pytest.mark.parametrize(
@@ -32,21 +44,40 @@ def test_without_a_guess_the_result_is_shown_all_the_same(capsys: pytest.Capture
     ],
 )
 def test_a_guess_is_compared(guess: float, comparison: str, capsys: pytest.CaptureFixture[str]) -> None:
-    predict("steps", guess).reveal(16)
+    LESSON.predict("steps", guess).reveal(16)
     assert shown(capsys)[1] == f"  your guess: {comparison}"
 
 
+def test_a_guess_is_noted_with_what_it_was_compared_with() -> None:
+    LESSON.predict("accuracy", 99).reveal(98.25, "returned", published="98.41 % [1]")
+    (noted,) = read_progress().predictions
+    assert (noted.lesson, noted.quantity, noted.guess, noted.result) == ("06", "accuracy", 99, 98.25)
+    assert (noted.source, noted.published) == ("returned", "98.41 % [1]")
+
+
 def test_a_result_of_zero_can_be_compared(capsys: pytest.CaptureFixture[str]) -> None:
-    predict("idle IPUs", 2).reveal(0)
+    LESSON.predict("idle IPUs", 2).reveal(0)
     assert shown(capsys)[1] == "  your guess: 2, too high"
 
 
+def test_a_result_that_only_the_ipu_model_has_may_be_missing(capsys: pytest.CaptureFixture[str]) -> None:
+    LESSON.predict("seconds", 2).reveal(None, "modelled", published="8.7 s [1]")
+    assert shown(capsys) == ["seconds", "  your guess: 2", f"  modelled: {engine.NONE_HERE}", "  published: 8.7 s [1]"]
+    assert not read_progress().predictions
+
+
 def test_source_and_published_value_have_lines_of_their_own(capsys: pytest.CaptureFixture[str]) -> None:
-    predict("accuracy", 99).reveal(98.25, "returned", published="98.41 % [1]")
+    LESSON.predict("accuracy", 99).reveal(98.25, "returned", published="98.41 % [1]")
     assert shown(capsys)[2:] == ["  returned: 98.25", "  published: 98.41 % [1]"]
 
 
 @pytest.mark.parametrize("guess", ["12", None, True, [12]])
 def test_a_guess_that_is_no_number_is_refused(guess: object) -> None:
     with pytest.raises(TypeError, match="a guess is a number"):
-        predict("steps", guess)
+        LESSON.predict("steps", guess)
+
+
+@pytest.mark.parametrize("result", ["12", True, [12]])
+def test_a_result_that_is_no_number_is_refused(result: object) -> None:
+    with pytest.raises(TypeError, match="a result is a number"):
+        LESSON.predict("steps", 1).reveal(result)  # type: ignore[arg-type]  # what is tested

@@ -7,13 +7,15 @@ import os
 import sys
 from typing import Sequence
 
+from ipu_course.doctor import command as doctor_command
 from ipu_course.errors import CourseError
+from ipu_course.learner_report import command as report_command
 from ipu_course.mnist import command as mnist_command
 from ipu_course.train import command as train_command
 
 # Each module offers register(subparsers): it adds its parser and sets the default `run`, a function of the
-# parsed arguments. What `run` needs is imported inside it, so that --help does not wait for torch.
-COMMANDS = (mnist_command, train_command)
+# parsed arguments that may give an exit code. What `run` needs is imported inside it, so that --help does not wait for torch.
+COMMANDS = (doctor_command, mnist_command, train_command, report_command)
 
 
 def make_parser() -> argparse.ArgumentParser:
@@ -33,7 +35,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the program that ``arguments`` (default: the command line) name and give its exit code."""
     parsed = make_parser().parse_args(arguments)
     try:
-        parsed.run(parsed)
+        code: int | None = parsed.run(parsed)
     except CourseError as problem:
         print(f"python -m ipu_course {parsed.program}: error: {problem}", file=sys.stderr)
         return 2
@@ -44,4 +46,4 @@ def main(arguments: Sequence[str] | None = None) -> int:
         # Whoever read the output has gone (`| head`). Python would complain once more when it empties it.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
-    return 0
+    return code or 0

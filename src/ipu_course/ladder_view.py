@@ -28,7 +28,8 @@ def show_rungs(rungs: Sequence[Rung]) -> None:
 def description(rungs: Sequence[Rung]) -> str:
     """The figure in words."""
     parts = [
-        f"{rung.published.name} {_seconds(rung.epoch_seconds)} modelled, {_seconds(rung.published.epoch_seconds)} published"
+        f"{rung.published.name} {_seconds(rung.epoch_seconds)} modelled, "
+        f"{_seconds(rung.published.epoch_seconds)} published"
         for rung in rungs
     ]
     return f"Two bars for each step, seconds an epoch: {'; '.join(parts)}."

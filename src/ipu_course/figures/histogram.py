@@ -48,13 +48,13 @@ def histogram_figure(
     return figure
 
 
-def _placed(numbers: Sequence[float], log2: bool) -> np.ndarray:  # type: ignore[type-arg]  # Python 3.8
+def _placed(numbers: Sequence[float], log2: bool) -> np.ndarray:
     array = np.asarray(numbers, dtype=np.float64).ravel()
     array = array[np.isfinite(array)]
     if not log2:
         return array
-    sizes: np.ndarray = np.abs(array[array != 0])  # type: ignore[type-arg]  # Python 3.8
-    return np.log2(sizes)
+    exponents: np.ndarray = np.log2(np.abs(array[array != 0]))
+    return exponents
 
 
 def _shade(axes: Axes, bands: Mapping[str, tuple[float, float]]) -> None:

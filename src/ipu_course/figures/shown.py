@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 from typing import Any
 
+from IPython.core.interactiveshell import InteractiveShell
 from IPython.display import display
 from matplotlib.figure import Figure
 
@@ -43,6 +44,17 @@ def png(figure: Figure) -> bytes:
     return buffer.getvalue()
 
 
+class _NoHandle:
+    """Stands for a display handle where nothing can be renewed."""
+
+    def update(self, data: dict[str, Any], **_: Any) -> None:
+        """Print the words of what would be shown."""
+        print(data["text/plain"])
+
+
 def display_raw(data: dict[str, Any], metadata: dict[str, Any], **arguments: Any) -> Any:
-    """Display a notebook's output as it is; ``arguments`` are IPython's."""
+    """Display a notebook's output as it is; ``arguments`` are IPython's. Outside IPython its words are printed."""
+    if not InteractiveShell.initialized():  # type: ignore[no-untyped-call]  # IPython's
+        print(data["text/plain"])
+        return _NoHandle()
     return display(data, metadata=metadata, raw=True, **arguments)  # type: ignore[no-untyped-call]  # IPython's

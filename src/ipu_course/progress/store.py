@@ -22,10 +22,9 @@ def load(path: Path) -> Progress:
 
     Raises ``OSError``, ``DamagedFile`` or ``NewerFile``.
     """
-    try:
-        content = path.read_bytes()
-    except FileNotFoundError:
+    if not _is_there(path):
         return Progress()
+    content = path.read_bytes()
     try:
         return from_text(content.decode("utf-8"))
     except UnicodeDecodeError as problem:
@@ -37,6 +36,7 @@ def update(path: Path, change: Change, wait_seconds: float = LOCK_SECONDS) -> No
 
     A damaged file is first moved aside, to ``progress.damaged-1.json`` and so on.
     """
+    _is_there(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     with _lock_of(path, wait_seconds):
         try:
@@ -51,7 +51,7 @@ def update(path: Path, change: Change, wait_seconds: float = LOCK_SECONDS) -> No
 
 def reset(path: Path) -> Path | None:
     """Move the progress file aside as a backup and give the backup's path; ``None`` when there was none."""
-    if not path.exists():
+    if not _is_there(path):
         return None
     with _lock_of(path):
         return move_aside(path, "backup")
@@ -66,6 +66,13 @@ def move_aside(path: Path, why: str) -> Path:
             os.replace(path, target)
             return target
         number += 1
+
+
+def _is_there(path: Path) -> bool:
+    # Whoever sends the record to /dev/null wants none, and would lose more than a file were it replaced.
+    if path.exists() and not path.is_file():
+        raise OSError(f"{path} is not a regular file")
+    return path.exists()
 
 
 def _lock_of(path: Path, wait_seconds: float = LOCK_SECONDS) -> ContextManager[None]:

@@ -1,0 +1,54 @@
+"""The sub-command ``doctor``: looks over this machine before a lesson or a workshop."""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING
+
+from ipu_course.argument_types import positive_number
+
+if TYPE_CHECKING:
+    # argparse's class of sub-parsers has no public name, and is generic only for type checkers.
+    Subparsers = argparse._SubParsersAction[argparse.ArgumentParser]
+
+DESCRIPTION = """Look over this machine: Python, packages, poptorch, cores, memory, disk, data, notebooks, kernel,
+JupyterLab, writing, worker processes, ports. Every finding says what is wrong, why it matters and what helps. No
+network is used. Exit code 0: no problem; 1: at least one."""
+FIRST_LESSON, SECONDS = "00", 300.0  # as in preflight; importing it is for when it runs
+
+
+def register(subparsers: Subparsers) -> None:
+    """Add the sub-command."""
+    parser = subparsers.add_parser(
+        "doctor", help="look over this machine: will the lessons run here?", description=DESCRIPTION
+    )
+    parser.add_argument("--json", action="store_true", help="print a list of findings as JSON")
+    parser.add_argument(
+        "--preflight",
+        nargs="?",
+        const=FIRST_LESSON,
+        metavar="LESSON",
+        help=f"execute a lesson in a fresh kernel, too (default: {FIRST_LESSON})",
+    )
+    parser.add_argument(
+        "--seconds",
+        type=positive_number,
+        default=SECONDS,
+        metavar="S",
+        help="time limit for that lesson (default: %(default).0f)",
+    )
+    parser.set_defaults(run=run)
+
+
+def run(parsed: argparse.Namespace) -> int:
+    """Run the doctor with parsed arguments and give its exit code."""
+    from ipu_course.doctor.examination import Result, examine, exit_code
+    from ipu_course.doctor.report import as_json, full_text
+
+    results = examine()
+    if parsed.preflight is not None:
+        from ipu_course.doctor.preflight import run_lesson
+
+        results.append(Result("lesson in a kernel", run_lesson(parsed.preflight, parsed.seconds)))
+    print(as_json(results) if parsed.json else full_text(results))
+    return exit_code(results)

@@ -1,0 +1,161 @@
+"""Cores and threads, memory, disk space, and a port on this machine itself."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import tempfile
+from pathlib import Path
+from typing import Mapping
+
+from ipu_course.doctor.finding import Finding, notice, ok, problem
+
+GIB = 2**30
+LEAST_MEMORY, COMFORTABLE_MEMORY = 2 * GIB, 4 * GIB
+LEAST_DISK, COMFORTABLE_DISK = GIB // 4, 2 * GIB
+LAB_PORT = 8888
+PORT_SECONDS = 5.0
+
+
+def check_threads() -> Finding:
+    """Cores that this process may use, against the threads that torch will start."""
+    return judge_threads(os.cpu_count() or 1, usable_cores(), os.environ.get("OMP_NUM_THREADS", ""))
+
+
+def judge_threads(cores: int, usable: int, chosen: str) -> Finding:
+    """``cores`` the machine has, ``usable`` ones a scheduler or container leaves us, ``chosen``: OMP_NUM_THREADS."""
+    what = f"{usable} of {cores} cores usable, OMP_NUM_THREADS {f'= {chosen}' if chosen else 'not set'}"
+    cure = f"set OMP_NUM_THREADS={usable} before JupyterLab starts"
+    first = chosen.split(",")[0].strip()
+    if chosen and not (first.isdigit() and int(first) > 0):
+        return notice(what, "OMP_NUM_THREADS is not a number of threads, and libraries may ignore it", cure)
+    if chosen and int(first) > usable:
+        return notice(what, "more threads than cores wait for each other: training takes many times as long", cure)
+    if not chosen and usable < cores:
+        return notice(what, "torch may start a thread for every core of the machine, and they wait for each other", cure)
+    return ok(what)
+
+
+def usable_cores() -> int:
+    """Cores that the scheduler and a container's quota leave to this process, at least 1."""
+    affinity = getattr(os, "sched_getaffinity", None)
+    cores = len(affinity(0)) if affinity is not None else os.cpu_count() or 1
+    quota = _control_group("cpu.max").split()
+    if len(quota) == 2 and quota[0].isdigit():
+        cores = min(cores, int(quota[0]) // int(quota[1]))
+    return max(1, cores)
+
+
+def check_memory() -> Finding:
+    """Memory that is free for the lessons now."""
+    return judge_memory(available_memory())
+
+
+def judge_memory(available: int | None) -> Finding:
+    """``available`` bytes; None where this system does not tell."""
+    if available is None:
+        return ok("this system does not tell how much memory is free")
+    what = f"{available / GIB:.1f} GiB of memory available"
+    cure = f"close other programs and notebooks' kernels; {COMFORTABLE_MEMORY // GIB} GiB are comfortable"
+    if available < LEAST_MEMORY:
+        return problem(what, "a kernel that runs out of memory is ended in the middle of a lesson", cure)
+    if available < COMFORTABLE_MEMORY:
+        return notice(what, "profiles of large models may run slowly or end the kernel", cure)
+    return ok(what)
+
+
+def available_memory() -> int | None:
+    """Bytes available to this process: of the machine, and below a container's limit; None if unknown."""
+    try:
+        lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
+    except OSError:
+        return _physical_memory()
+    values = dict(line.split(":", 1) for line in lines if ":" in line)
+    if "MemAvailable" not in values:
+        return _physical_memory()
+    machine = int(values["MemAvailable"].split()[0]) * 1024
+    limit, used = _control_group("memory.max"), _control_group("memory.current")
+    if limit.isdigit() and used.isdigit():
+        return min(machine, max(0, int(limit) - int(used)))
+    return machine
+
+
+def _physical_memory() -> int | None:
+    # macOS tells the whole; what is free there changes with its cache and says little.
+    try:
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (AttributeError, OSError, ValueError):
+        return None
+
+
+def _control_group(name: str) -> str:
+    """A value of the container's control group (version 2), empty when there is none."""
+    try:
+        return (Path("/sys/fs/cgroup") / name).read_text(encoding="ascii").strip()
+    except (OSError, ValueError):
+        return ""
+
+
+def check_disk() -> Finding:
+    """Free space where notebooks are saved and where temporary files go."""
+    free = {}
+    for folder in (Path.cwd(), Path(tempfile.gettempdir())):
+        free[str(folder)] = shutil.disk_usage(folder).free
+    return judge_disk(free)
+
+
+def judge_disk(free: Mapping[str, int]) -> Finding:
+    """``free``: bytes free, by folder."""
+    folder, least = min(free.items(), key=lambda entry: entry[1])
+    what = f"{least / GIB:.1f} GiB of disk free in {folder}"
+    if least < LEAST_DISK:
+        return problem(what, "notebooks cannot be saved and kernels may not start", "delete files, or use another folder")
+    if least < COMFORTABLE_DISK:
+        return notice(what, "an SDK's or a profile's reports may fill it", "delete files, or use another folder")
+    return ok(what)
+
+
+def check_ports() -> Finding:
+    """Whether programs on this machine can talk to each other, as JupyterLab and its kernels do."""
+    try:
+        _talk_to_ourselves()
+    except OSError as error:
+        return judge_ports(str(error), lab_port_is_free=False)
+    return judge_ports("", _is_free(LAB_PORT))
+
+
+def judge_ports(failure: str, lab_port_is_free: bool) -> Finding:
+    """``failure``: why a connection to ourselves failed, empty if it did not."""
+    if failure:
+        return problem(
+            f"no connection within this machine (127.0.0.1): {failure}",
+            "JupyterLab talks to its kernels over such connections",
+            "allow loopback connections in the firewall or the container, then try again",
+        )
+    if not lab_port_is_free:
+        return ok(f"loopback works; port {LAB_PORT} is taken, so JupyterLab takes the next free one and says which")
+    return ok(f"loopback works; port {LAB_PORT} is free")
+
+
+def _talk_to_ourselves() -> None:
+    with socket.socket() as server:
+        server.settimeout(PORT_SECONDS)
+        server.bind(("127.0.0.1", 0))
+        server.listen(1)
+        with socket.create_connection(server.getsockname(), timeout=PORT_SECONDS) as client:
+            accepted, _ = server.accept()
+            with accepted:
+                client.sendall(b"x")
+                accepted.settimeout(PORT_SECONDS)
+                if accepted.recv(1) != b"x":
+                    raise OSError("nothing came through")
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket() as probe:
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+    return True

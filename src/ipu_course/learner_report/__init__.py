@@ -1,0 +1,1 @@
+"""The learner's own report: what was answered so far, as one page that loads nothing and sends nothing."""

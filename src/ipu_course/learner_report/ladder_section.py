@@ -1,0 +1,109 @@
+"""The ladder so far: the learner's modelled seconds an epoch beside the published ones, as a figure and a table."""
+
+from __future__ import annotations
+
+import io
+import re
+from typing import Any, Sequence
+
+import matplotlib
+
+from ipu_course.errors import DataError
+from ipu_course.figures.ladder import ladder_figure
+from ipu_course.figures.style import GREY, INK
+from ipu_course.learner_report.markup import paragraph, table, text, visible
+from ipu_course.learner_report.wording import NO_TIME, seconds
+from ipu_course.progress import Rung
+from ipu_course.train.published import PublishedLadder, published_ladder
+
+# Text stays text: it can be searched, and takes the page's colour. What a step is called is no formula.
+_SETTINGS: Any = {"svg.fonttype": "none", "svg.hashsalt": "ipu-course", "text.parse_math": False}
+_PAGE_COLOURS = {INK.lower(): "var(--ink)", "#000000": "var(--ink)", GREY.lower(): "var(--grid)"}
+
+
+def ladder(rungs: Sequence[Rung]) -> str:
+    """The figure, the table and where the published numbers are from, as HTML."""
+    if not rungs:
+        return paragraph("No step yet: lessons 01 to 05 climb the ladder, and show it at their end.")
+    published = _published()
+    ordered = _in_order(rungs, published)
+    rows = [
+        (rung.step, seconds(rung.modelled_epoch_seconds), seconds(rung.published_epoch_seconds), _difference(rung))
+        for rung in ordered
+    ]
+    head = ("step", "modelled", "published", "modelled against published")
+    words = "" if published is None else f" Published: {published.source}; {published.machine}."
+    return "\n".join(
+        (
+            f'<figure><div class="scroll" role="region" aria-label="The ladder\'s figure" tabindex="0">'
+            f"{_svg(ordered)}</div><figcaption>{text(_CAPTION + words)}</figcaption></figure>",
+            table(head, rows, "The ladder so far: seconds an epoch", numbers=(1, 2, 3)),
+        )
+    )
+
+
+_CAPTION = (
+    "Seconds an epoch, one change at a time; the table below has the same numbers. Modelled: computed by the IPU "
+    "Model for the hands-on's machine."
+)
+
+
+def _published() -> PublishedLadder | None:
+    try:
+        return published_ladder()
+    except DataError:  # installed without the course's data folder
+        return None
+
+
+def _in_order(rungs: Sequence[Rung], published: PublishedLadder | None) -> list[Rung]:
+    """As in the hands-on; steps that it does not have stay at the end."""
+    names = [] if published is None else [step.name for step in published.steps]
+    return sorted(rungs, key=lambda rung: names.index(rung.step) if rung.step in names else len(names))
+
+
+def _difference(rung: Rung) -> str:
+    modelled, published = rung.modelled_epoch_seconds, rung.published_epoch_seconds
+    if modelled is None or not published:
+        return "-"
+    return f"{100 * (modelled / published - 1):+.1f} %"
+
+
+def _description(rungs: Sequence[Rung]) -> str:
+    def words(value: float | None) -> str:
+        return NO_TIME if value is None else f"{value:.1f} seconds"
+
+    parts = [
+        f"{rung.step} {words(rung.modelled_epoch_seconds)} modelled, {words(rung.published_epoch_seconds)} published"
+        for rung in rungs
+    ]
+    return f"Two bars for each step, seconds an epoch: {'; '.join(parts)}."
+
+
+def _svg(rungs: Sequence[Rung]) -> str:
+    """The course's figure as one element that follows the page's colours."""
+    with matplotlib.rc_context({key: value for key, value in _SETTINGS.items() if key in matplotlib.rcParams}):
+        figure = ladder_figure(
+            [visible(rung.step) for rung in rungs],
+            [rung.modelled_epoch_seconds for rung in rungs],
+            [rung.published_epoch_seconds for rung in rungs],
+        )
+        buffer = io.StringIO()
+        figure.savefig(buffer, format="svg", bbox_inches="tight", transparent=True, metadata={"Date": None})
+    drawn = buffer.getvalue()
+    # A style element would hold for the whole page, and the page's rules say the same.
+    unwanted = r"<!--.*?-->|<(metadata|style)\b.*?</\1>"
+    drawn = re.sub(unwanted, "", drawn[drawn.index("<svg") :], flags=re.DOTALL)
+    drawn = re.sub(r"<[^>]*>", lambda tag: _with_page_colours(tag[0]), drawn)
+    opening, rest = drawn.split(">", 1)
+    view = re.search(r'viewBox="[^"]+"', opening)
+    assert view is not None
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink" {view[0]} role="img" '
+        f'aria-label="{text(_description(rungs))}" class="figure">{rest.strip()}'
+    )
+
+
+def _with_page_colours(tag: str) -> str:
+    for colour, variable in _PAGE_COLOURS.items():
+        tag = re.sub(rf"(fill|stroke): {colour}", rf"\1: {variable}", tag)
+    return tag

@@ -1,0 +1,55 @@
+"""Numbers and verdicts in words."""
+
+from __future__ import annotations
+
+from ipu_course.progress import ExerciseRecord, Prediction
+
+NO_TIME = "does not fit"
+
+
+def number(value: float) -> str:
+    """A number as the lessons print it: whole ones with all digits, others with four."""
+    size = abs(value)
+    if size >= 1e15:
+        return f"{value:.3e}"
+    if value == int(value):
+        return f"{int(value):,}"
+    return f"{value:,.0f}" if size >= 10_000 else f"{value:,.4g}"
+
+
+def counted(count: int, thing: str) -> str:
+    """A count with its noun, such as "1 attempt" or "2 attempts"."""
+    return f"{count:,} {thing}" if count == 1 else f"{count:,} {thing}s"
+
+
+def distance(prediction: Prediction) -> str:
+    """How far a guess is from its result, in words."""
+    if prediction.guess == prediction.result:
+        return "exactly right"
+    direction = "too low" if prediction.guess < prediction.result else "too high"
+    factor = prediction.factor_off
+    if factor is None:
+        return direction
+    if factor < 1.005:
+        return f"{direction}, by less than 1 %"
+    return f"{direction} by a factor of {factor:.3g}" if factor < 1000 else f"{direction} by a factor over 1,000"
+
+
+def guesses(prediction: Prediction) -> str:
+    """The guess that counts, and those made later."""
+    if not prediction.later_guesses:
+        return number(prediction.guess)
+    later = prediction.later_guesses[-3:]
+    words = ", ".join(map(number, later))
+    more = "… " if len(prediction.later_guesses) > len(later) else ""
+    return f"{number(prediction.guess)} (later: {more}{words})"
+
+
+def verdict(record: ExerciseRecord) -> str:
+    """Whether an exercise is solved."""
+    return "not solved yet" if record.solved_at is None else f"solved at attempt {record.solved_at}"
+
+
+def seconds(value: float | None) -> str:
+    """Seconds of an epoch; a step without them does not fit into memory."""
+    return NO_TIME if value is None else f"{value:.1f} s"

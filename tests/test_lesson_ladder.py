@@ -1,0 +1,51 @@
+"""The ladder so far: modelled beside published, shown and noted."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from ipu_course import day03, engine
+from ipu_course.lesson import Lesson
+from ipu_course.progress import read_progress
+from ipu_course.train.published import published_ladder
+
+
+@pytest.fixture(autouse=True)
+def own_progress(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("IPU_COURSE_PROGRESS", str(tmp_path / "progress.json"))
+
+
+def test_the_steps_up_to_the_named_one_are_shown_and_noted(capsys: pytest.CaptureFixture[str]) -> None:
+    Lesson("01").show_ladder("half precision")
+    noted = read_progress().rungs
+    assert [rung.step for rung in noted] == ["base, 32-bit", "half precision"]
+    # The published means of epochs 2 to 5: out of memory, and 260 calls at 4.9425 calls a second.
+    assert [rung.published_epoch_seconds for rung in noted] == [None, pytest.approx(260 / 4.945, rel=1e-3)]
+    assert noted[0].modelled_epoch_seconds is None
+    assert noted[1].modelled_epoch_seconds == pytest.approx(noted[1].published_epoch_seconds, rel=0.05)
+    out = capsys.readouterr().out
+    assert published_ladder().source in out
+    assert "fitted" in out
+
+
+def test_an_unknown_step_is_refused_with_those_there_are() -> None:
+    with pytest.raises(ValueError, match="no step 'int8'; it has 'base, 32-bit', 'half precision'"):
+        Lesson("01").show_ladder("int8")
+
+
+def test_without_an_ipu_model_there_is_a_line_and_nothing_noted(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(engine, "find_spec", lambda name: None)
+    Lesson("01").show_ladder("half precision")
+    assert capsys.readouterr().out == f"{engine.NOT_HERE}\n"
+    assert not read_progress().rungs
+
+
+def test_a_published_step_is_found_by_its_name() -> None:
+    assert day03.published("8-bit I/O").calls_per_epoch == 24
+    with pytest.raises(ValueError, match="no step 'four bits'"):
+        day03.published("four bits")
+    assert day03.epoch_seconds(None) is None

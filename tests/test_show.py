@@ -1,0 +1,64 @@
+"""What a notebook shows of a profile: words and tables say what the figures draw."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import poptorch
+from ipu_course import engine, show
+from ipu_model import Profile
+
+
+@pytest.fixture(scope="module")
+def profile() -> Profile:
+    module = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.ReLU(), torch.nn.Linear(64, 10))
+    found = engine.profile_module(module, (torch.zeros(16, 64),), poptorch.Options())
+    assert found is not None
+    return found
+
+
+def test_a_table_is_html_with_headings_and_text_in_columns() -> None:
+    rows = [{"name": "a<b", "size": 1}, {"name": "long name", "size": 22}]
+    page = show.table_html(rows, index="name")
+    assert '<th scope="col">size</th>' in page
+    assert '<th scope="row">a&lt;b</th><td>1</td>' in page
+    assert show.table_text(rows) == "name       size\na<b        1\nlong name  22"
+    assert show.table_html([]) == show.table_text([]) == ""
+
+
+@pytest.mark.parametrize("view", [show.memory_per_tile, show.timeline, show.host_and_device, show.cycles])
+def test_every_view_is_described_as_modelled(
+    view: object, profile: Profile, capsys: pytest.CaptureFixture[str]
+) -> None:
+    view(profile)  # type: ignore[operator]  # one of the functions above
+    assert "(modelled)" in capsys.readouterr().out
+
+
+def test_memory_of_several_programs_stands_side_by_side(profile: Profile, capsys: pytest.CaptureFixture[str]) -> None:
+    show.memory({"one": profile, "other": profile, "missing": None})
+    out = capsys.readouterr().out
+    kib = f"{profile.memory.max_tile_bytes / 1024:.0f} KiB"
+    assert f"one {kib} in all" in out
+    assert [line.split()[:4] for line in out.splitlines()[-2:]] == [[n, *kib.split(), "624"] for n in ("one", "other")]
+
+
+@pytest.mark.parametrize("view", [show.memory, show.memory_per_tile, show.liveness, show.timeline])
+def test_without_a_profile_one_line_says_what_would_show_it(view: object, capsys: pytest.CaptureFixture[str]) -> None:
+    view(None)  # type: ignore[operator]  # one of the functions above
+    assert capsys.readouterr().out == f"{engine.NOT_HERE}\n"
+
+
+def test_a_figure_that_a_profile_does_not_have_is_refused(profile: Profile) -> None:
+    with pytest.raises(ValueError, match="no figure 'pie' of a profile; there are memory,"):
+        engine.figure("pie", profile)
+
+
+def test_a_module_captured_once_is_profiled_with_other_options(profile: Profile) -> None:
+    module = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.ReLU(), torch.nn.Linear(64, 10))
+    modelled = engine.modelled_module(module, (torch.zeros(16, 64),), poptorch.Options())
+    assert modelled is not None
+    assert modelled.profile().device_seconds_per_call == profile.device_seconds_per_call
+    points = modelled.sweep("device_iterations", [1, 4, 0])
+    assert [point.profile and point.profile.samples_per_call for point in points] == [16, 64, None]
+    assert "whole number" in points[2].refused

@@ -10,10 +10,9 @@ import torch
 import poptorch
 from ipu_course.datasets import ColourImages, colour_shapes
 from ipu_course.datasets.cifar10_shapes import FIRST_TEST_SEED, draw
-from ipu_course.loops import right_answers, test_accuracy, train_epoch
+from ipu_course.loops import right_answers, train_epoch
+from ipu_course.loops import test_accuracy as accuracy_on_ipu
 from ipu_course.models import SmallNetwork, WithLoss
-
-
 
 
 class TestColourShapes:
@@ -66,7 +65,7 @@ def test_the_network_learns_and_is_tested_on_the_same_weights() -> None:
     assert results[-1].loss < 0.8 * results[0].loss
     training_model.detachFromDevice()
     inference_model = poptorch.inferenceModel(network.eval(), options)
-    ipu = test_accuracy(inference_model, batches)
+    ipu = accuracy_on_ipu(inference_model, batches)
     assert ipu == pytest.approx(right_answers(network(images.images), images.labels), abs=0.6)
 
 
@@ -74,4 +73,4 @@ def test_an_epoch_without_a_batch_says_why() -> None:
     with pytest.raises(ValueError, match="no batch to train on"):
         train_epoch(None, [])  # type: ignore[arg-type]  # never asked
     with pytest.raises(ValueError, match="no batch to test on"):
-        test_accuracy(None, [])  # type: ignore[arg-type]  # never asked
+        accuracy_on_ipu(None, [])  # type: ignore[arg-type]  # never asked

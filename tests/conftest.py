@@ -11,3 +11,14 @@ import pytest
 def project() -> Path:
     """The project's folder."""
     return Path(__file__).resolve().parents[1]
+
+
+@pytest.fixture
+def records(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The place for the records of a learner who has answered nothing yet."""
+    from ipu_course.progress import notes
+
+    path = tmp_path / "mine" / "progress.json"
+    monkeypatch.setenv("IPU_COURSE_PROGRESS", str(path))
+    monkeypatch.setattr(notes, "_waiting", [])
+    return path

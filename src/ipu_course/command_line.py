@@ -14,7 +14,8 @@ from ipu_course.mnist import command as mnist_command
 from ipu_course.train import command as train_command
 
 # Each module offers register(subparsers): it adds its parser and sets the default `run`, a function of the
-# parsed arguments that may give an exit code. What `run` needs is imported inside it, so that --help does not wait for torch.
+# parsed arguments that may give an exit code. What `run` needs is imported inside it, so that --help does not
+# wait for torch.
 COMMANDS = (doctor_command, mnist_command, train_command, report_command)
 
 

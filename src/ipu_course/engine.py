@@ -136,6 +136,21 @@ class ModelledModule:
 
         return ipu_model.sweep(self._program, knob, values, host=host, **changes)
 
+    def with_state_types(
+        self, accumulators: torch.dtype, first_moments: torch.dtype, second_moments: torch.dtype
+    ) -> ModelledModule:
+        """The same module with an optimiser that keeps its state in these types: float16 or float32.
+
+        Raises ``ValueError`` for a module that was captured without an optimiser.
+        """
+        from dataclasses import replace
+
+        optimiser = self._program.optimiser
+        if optimiser is None:
+            raise ValueError("the module was captured without an optimiser, so it has no state to keep")
+        typed = replace(optimiser, accum_dtype=accumulators, first_dtype=first_moments, second_dtype=second_moments)
+        return ModelledModule(replace(self._program, optimiser=typed))
+
 
 def modelled_module(
     module: torch.nn.Module,

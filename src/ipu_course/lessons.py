@@ -21,19 +21,14 @@ class Lesson:
 
 
 LESSONS = (
-    Lesson("00", "start_here", "Start here", 0),
+    Lesson("00", "start_here", "Start here: an IPU in ten minutes", 2),
     Lesson("01", "half_precision", "Half precision", 2),
     Lesson("02", "gradient_accumulation", "Gradient accumulation", 2),
     Lesson("03", "device_iterations", "Device iterations", 2),
     Lesson("04", "eight_bit_io", "Eight-bit I/O", 2),
     Lesson("05", "async_data_loading", "Asynchronous data loading", 2),
-    Lesson("06", "pipelining_mnist", "Pipelining: one network on four IPUs", 2),
+    Lesson("06", "pipelining_mnist", "Pipelining: one network on several IPUs", 2),
     Lesson("07", "sharded_debugging", "Sharded debugging", 2),
     Lesson("08", "optimiser_offload", "Optimiser offload", 2),
 )
 """In reading order."""
-
-
-def title_of(number: str) -> str:
-    """The title of a lesson; of one that is not in the list, its number in words."""
-    return next((lesson.title for lesson in LESSONS if lesson.number == number), f"Lesson {number}")

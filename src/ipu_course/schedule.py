@@ -54,6 +54,33 @@ class Schedule:
         """Share of the IPUs' half-steps that hold a pass, from 0 to 1."""
         return len(self.passes) / (2 * self.steps * self.stages)
 
+    def busy_share(self, backward: float) -> float:
+        """Share of the time in which the IPUs work, from 0 to 1, when a backward pass takes ``backward`` forward passes.
+
+        A half-step lasts as long as the longest pass in it; one without any pass takes no time. Stages are
+        equally long.
+        """
+        longest: dict[int, float] = {}
+        work = 0.0
+        for each in self.passes:
+            cost = 1.0 if each.direction == FORWARD else backward
+            longest[each.half_step] = max(longest.get(each.half_step, 0.0), cost)
+            work += cost
+        return work / (self.stages * sum(longest.values()))
+
+    def stash(self, stage: int) -> int:
+        """How many micro-batches a stage keeps at once from their forward to their backward pass.
+
+        None where each micro-batch goes straight on to its backward pass, as in the last stage: nothing has to be
+        put aside then.
+        """
+        under_way = most = 0
+        for each in self.passes:
+            if each.stage == stage:
+                under_way += 1 if each.direction == FORWARD else -1
+                most = max(most, under_way)
+        return most if most > 1 else 0
+
 
 def pipelined(stages: int, micro_batches: int) -> Schedule:
     """The grouped pipeline schedule: in every step all IPUs run forward passes, then all run backward passes.
@@ -66,6 +93,19 @@ def pipelined(stages: int, micro_batches: int) -> Schedule:
     last = stages - 1
     forward = [(stage, m, 2 * (stage + m)) for m in range(micro_batches) for stage in range(stages)]
     backward = [(stage, m, 2 * (2 * last - stage + m) + 1) for m in range(micro_batches) for stage in range(stages)]
+    return Schedule(stages, micro_batches, _passes(forward, backward))
+
+
+def interleaved(stages: int, micro_batches: int) -> Schedule:
+    """The interleaved pipeline schedule: neighbouring IPUs alternate, one runs a forward, the other a backward pass.
+
+    Micro-batch m is in stage k's forward pass in half-step k + 2m, and in its backward pass in half-step
+    2 stages - 1 - k + 2m. PopTorch does not offer it; TensorFlow for the IPU did. Raises ``ValueError`` for counts
+    below 1.
+    """
+    _check(stages, micro_batches)
+    forward = [(stage, m, stage + 2 * m) for m in range(micro_batches) for stage in range(stages)]
+    backward = [(stage, m, 2 * stages - 1 - stage + 2 * m) for m in range(micro_batches) for stage in range(stages)]
     return Schedule(stages, micro_batches, _passes(forward, backward))
 
 

@@ -6,6 +6,7 @@ import argparse
 from typing import TYPE_CHECKING
 
 from ipu_course.argument_types import positive_number
+from ipu_course.errors import CourseError
 
 if TYPE_CHECKING:
     # argparse's class of sub-parsers has no public name, and is generic only for type checkers.
@@ -42,8 +43,14 @@ def register(subparsers: Subparsers) -> None:
 
 def run(parsed: argparse.Namespace) -> int:
     """Run the doctor with parsed arguments and give its exit code."""
-    from ipu_course.doctor.examination import Result, examine, exit_code
-    from ipu_course.doctor.report import as_json, full_text
+    try:
+        from ipu_course.doctor.examination import Result, examine, exit_code
+        from ipu_course.doctor.report import as_json, full_text
+    except ImportError as error:
+        raise CourseError(
+            f"not even the doctor's own package {error.name!r} is here: make setup, or pip install -r "
+            "requirements.txt, standing in the course's folder"
+        ) from error
 
     results = examine()
     if parsed.preflight is not None:

@@ -36,7 +36,7 @@ def run_lesson(name: str = FIRST_LESSON, seconds: float = SECONDS, folder: Path 
     if isinstance(lesson, Finding):
         return lesson
     try:
-        from nbclient.exceptions import CellTimeoutError, DeadKernelError
+        from nbclient.exceptions import CellExecutionError, CellTimeoutError, DeadKernelError
     except ImportError:
         return notice("nbclient is not installed", "no lesson was executed", INSTALL)
     started = time.monotonic()
@@ -49,9 +49,9 @@ def run_lesson(name: str = FIRST_LESSON, seconds: float = SECONDS, folder: Path 
     except DeadKernelError:
         return problem(f"the kernel died in {lesson.stem}", why, "see memory above; close other programs and try again")
     except Exception as error:
-        text = str(error).strip() or type(error).__name__
+        told = (error.ename, error.evalue) if isinstance(error, CellExecutionError) else (type(error).__name__, error)
         cure = f"open {lesson} in JupyterLab and run all cells"
-        return problem(f"{lesson.stem} failed: {text.splitlines()[-1]}", why, cure)
+        return problem(f"{lesson.stem} failed: {told[0]}: {told[1]}", why, cure)
     return ok(f"{lesson.stem} executed in a fresh kernel in {time.monotonic() - started:.0f} seconds")
 
 
@@ -71,6 +71,7 @@ def _execute(lesson: Path, deadline: float) -> None:
             notebook,
             timeout_func=time_left,
             startup_timeout=min(KERNEL_SECONDS, time_left()),
+            extra_arguments=["--log-level=ERROR"],  # its remarks on its own connections would confuse
             resources={"metadata": {"path": str(lesson.parent)}},
         )
         client.execute(env=environment)

@@ -8,7 +8,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import PercentFormatter
 
-from ipu_course.figures.style import AREA_LOOKS, INK, check_lines, in_style, new_figure, only_grid
+from ipu_course.figures.style import AREA_LOOKS, INK, check_lines, in_style, new_figure, only_grid, rows_named
 
 GROUP_WIDTH = 0.8
 ROW_INCHES = 0.28
@@ -56,9 +56,7 @@ def bars_figure(
 
 
 def _label(axes: Axes, labels: Sequence[str], xlabel: str, title: str, percent: bool) -> None:
-    axes.set_yticks(range(len(labels)), list(labels))
-    axes.set_ylim(len(labels) - 0.5, -0.7)
-    axes.tick_params(axis="y", length=0)
+    rows_named(axes, labels)
     axes.margins(x=0.12)
     axes.set(xlabel=xlabel, title=title)
     only_grid(axes, "x")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Sequence
 
 import matplotlib
 from matplotlib.axes import Axes
@@ -52,6 +52,13 @@ def only_grid(axes: Axes, axis: Any = "y") -> None:
     """Grid lines of one ``axis``, behind the data."""
     axes.grid(axis=axis, color=GREY)
     axes.set_axisbelow(True)
+
+
+def rows_named(axes: Axes, names: Sequence[str]) -> None:
+    """One row for each name, from the top, without marks at the axis."""
+    axes.set_yticks(range(len(names)), list(names))
+    axes.set_ylim(len(names) - 0.5, -0.7)
+    axes.tick_params(axis="y", length=0)
 
 
 def check_lines(count: int, styles: int) -> None:

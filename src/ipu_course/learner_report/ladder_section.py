@@ -106,4 +106,5 @@ def _svg(rungs: Sequence[Rung]) -> str:
 def _with_page_colours(tag: str) -> str:
     for colour, variable in _PAGE_COLOURS.items():
         tag = re.sub(rf"(fill|stroke): {colour}", rf"\1: {variable}", tag)
-    return tag
+    # White lines around bars are the paper.
+    return re.sub(r"stroke: (#ffffff|white)", "stroke: var(--paper)", tag)

@@ -79,12 +79,10 @@ def next_steps(progress: Progress) -> tuple[str, ...]:
 
 
 def _next_lesson(all_states: tuple[LessonState, ...]) -> Lesson | None:
-    """The lesson after the last one begun, else the first one left out; one without exercises only at the start."""
-    begun = [place for place, state in enumerate(all_states) if state.begun]
-    if not begun:
-        return all_states[0].lesson
-    fresh = [place for place, state in enumerate(all_states) if not state.begun and state.lesson.exercises]
-    later = [place for place in fresh if place > begun[-1]]
+    """The lesson after the last one begun, else the first one left out."""
+    last = max((place for place, state in enumerate(all_states) if state.begun), default=-1)
+    fresh = [place for place, state in enumerate(all_states) if not state.begun]
+    later = [place for place in fresh if place > last]
     return all_states[(later or fresh)[0]].lesson if fresh else None
 
 

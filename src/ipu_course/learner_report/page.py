@@ -50,12 +50,13 @@ def _summary(progress: Progress) -> str:
     all_states = states(progress)
     solved, tried = sum(state.solved for state in all_states), len(progress.exercises)
     cards = [
-        markup.card("Lessons done", f"{sum(state.done for state in all_states)} of {sum(map(_counts, all_states))}",
+        markup.card("Lessons done", f"{sum(state.done for state in all_states)} of {len(all_states)}",
                     f"{sum(state.begun for state in all_states)} begun"),
         markup.card("Exercises solved", f"{solved} of {sum(_exercise_count(state) for state in all_states)}",
                     f"{tried} tried, {counted(sum(each.attempts for each in progress.exercises), 'attempt')}"),
-        markup.card("First guesses within a factor of 2",
-                    f"{close_guesses(progress)} of {len(progress.predictions)}", "only the first guess counts"),
+        markup.card("Close first guesses",
+                    f"{close_guesses(progress)} of {len(progress.predictions)}",
+                    "within a factor of 2; later guesses do not count"),
     ]  # fmt: skip
     times = [rung.modelled_epoch_seconds for rung in progress.rungs if rung.modelled_epoch_seconds is not None]
     if times:
@@ -71,9 +72,9 @@ def _lessons(progress: Progress) -> str:
     rows = [
         (
             f"{state.lesson.number} {state.lesson.title}" if state.lesson.slug else state.lesson.title,
-            state.words if _counts(state) else "-",
-            str(len(state.predictions)) if state.predictions else "-",
-            f"{state.solved} of {_exercise_count(state)}" if _exercise_count(state) else "-",
+            state.words,
+            str(len(state.predictions)),
+            f"{state.solved} of {_exercise_count(state)}",
         )
         for state in states(progress)
     ]
@@ -89,7 +90,14 @@ def _predictions(progress: Progress) -> list[str]:
     for state in states(progress):
         if state.predictions:
             rows = [
-                (each.quantity, guesses(each), number(each.result), each.source, distance(each), each.published or "-")
+                (
+                    each.quantity,
+                    guesses(each),
+                    number(each.result),
+                    each.source,
+                    distance(each),
+                    each.published or "none",
+                )
                 for each in state.predictions
             ]
             parts.append(markup.table(head, rows, _name(state), numbers=(1, 2), kind="predictions"))
@@ -109,11 +117,6 @@ def _exercises(progress: Progress) -> str:
 
 def _name(state: LessonState) -> str:
     return f"Lesson {state.lesson.number}: {state.lesson.title}" if state.lesson.slug else state.lesson.title
-
-
-def _counts(state: LessonState) -> bool:
-    """Whether a lesson leaves answers: one without exercises and predictions never could be done."""
-    return state.begun or state.lesson.exercises > 0
 
 
 def _exercise_count(state: LessonState) -> int:

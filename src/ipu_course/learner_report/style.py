@@ -24,7 +24,7 @@ p, li { margin: 0.4rem 0; max-width: 52rem; overflow-wrap: anywhere; }
 ul { margin: 0.4rem 0; padding-left: 1.3rem; }
 :focus-visible { outline: 3px solid var(--focus); outline-offset: 2px; }
 .lead, .details, figcaption, footer { color: var(--muted); }
-.details, figcaption, footer { font-size: 0.9rem; }
+.details, figcaption, footer { font-size: 0.9em; }
 .note { border-left: 0.35rem solid var(--note); padding: 0.3rem 0.9rem; background: var(--sheet); }
 .cards { display: grid; gap: 0.8rem; grid-template-columns: repeat(auto-fit, minmax(13rem, 1fr)); margin: 1rem 0; }
 .card { background: var(--sheet); border: 1px solid var(--line); border-radius: 0.5rem; padding: 0.7rem 0.9rem; }
@@ -35,7 +35,7 @@ figure { margin: 1rem 0 1.4rem; }
 .scroll { overflow-x: auto; max-width: 100%; }
 svg.figure { display: block; width: 100%; min-width: 36rem; height: auto; fill: var(--ink); }
 svg.figure * { stroke-linejoin: round; stroke-linecap: butt; }
-table { border-collapse: collapse; font-size: 0.9rem; margin: 0.6rem 0; font-variant-numeric: tabular-nums; }
+table { border-collapse: collapse; font-size: 0.9rem; margin: 0.6rem 0 1.2rem; font-variant-numeric: tabular-nums; }
 caption { text-align: left; font-weight: 600; padding-bottom: 0.3rem; }
 th, td { padding: 0.3rem 1.1rem 0.3rem 0; text-align: left; vertical-align: top; border-bottom: 1px solid var(--line); }
 tbody th { font-weight: 400; }
@@ -56,6 +56,7 @@ footer { margin-top: 3rem; border-top: 1px solid var(--line); }
     --focus: #000000; --note: #000000;
   }
   body { max-width: none; padding: 0; font-size: 10pt; }
+  .cards { grid-template-columns: repeat(4, 1fr); }
   .scroll { overflow: visible; }
   svg.figure, .predictions { min-width: 0; }
   h2, h3, caption { break-after: avoid; }

@@ -1,0 +1,81 @@
+"""What two schedules of one pipeline keep of several micro-batches, counted and modelled."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ipu_course import engine, show
+from ipu_course.figures.bars import bars_figure
+from ipu_course.schedule import interleaved, pipelined
+
+if TYPE_CHECKING:
+    from ipu_course.engine import ModelledModule, Profile
+
+__all__ = ["show_schedules", "show_stash"]
+
+KIB = 1024
+STASHES = "stashes"
+SCHEDULES = {"grouped": "pipelined", "interleaved": "interleaved"}
+
+
+def show_stash(modelled: ModelledModule | None, stages: int, accumulation: int) -> None:
+    """Show how many micro-batches each stage keeps, counted in both schedules, and the modelled bytes of its stash."""
+    grouped, alternating = pipelined(stages, accumulation), interleaved(stages, accumulation)
+    profiles = {name: modelled and modelled.profile(execution=how) for name, how in SCHEDULES.items()}
+    rows: list[dict[str, object]] = []
+    for stage in range(stages):
+        row: dict[str, object] = {
+            "stage": stage,
+            "grouped": grouped.stash(stage),
+            "interleaved": alternating.stash(stage),
+        }
+        for name, profile in profiles.items():
+            if profile is not None:
+                row[f"{name}, modelled"] = f"{_stash_bytes(profile, stage) / KIB:,.0f} KiB"
+        rows.append(row)
+    show.table(rows, index="stage")
+
+
+def show_schedules(modelled: ModelledModule | None) -> None:
+    """Show a full-size pipeline in both schedules, with and without computing activations again."""
+    if modelled is None:
+        print(engine.NOT_HERE)
+        return
+    found = {
+        f"{name}, {words}": modelled.profile(execution=how, recomputation=again)
+        for again, words in (("none", "all activations kept"), ("pipeline", "computed again"))
+        for name, how in SCHEDULES.items()
+    }
+    stash = [_kib(profile, STASHES) for profile in found.values()]
+    rest = [ipu.max_tile_bytes / KIB - kept for ipu, kept in zip((p.memory[0] for p in found.values()), stash)]
+    limit = next(iter(found.values())).memory.tile_bytes / KIB
+    words = "; ".join(f"{name}: {kept:.0f} and {other:.0f}" for name, kept, other in zip(found, stash, rest))
+    show.figure(
+        bars_figure(
+            list(found),
+            {"stash": stash, "everything else": rest},
+            "KiB on the fullest tile of IPU 0",
+            "Two schedules, and what is kept for the backward pass (modelled)",
+            form="{:.0f}",
+        ),
+        f"KiB of stash and of everything else on the fullest tile of IPU 0, modelled: {words}. A tile has "
+        f"{limit:.0f} KiB.",
+    )
+    show.table([_row(name, profile) for name, profile in found.items()], index="schedule")
+
+
+def _row(name: str, profile: Profile) -> dict[str, object]:
+    return {
+        "schedule": name,
+        "fullest tile": f"{profile.memory.max_tile_bytes / KIB:.0f} KiB",
+        "fits": "yes" if profile.fits else "no",
+        "weight update every": f"{1e3 * profile.device_seconds_per_call:.1f} ms",
+    }
+
+
+def _kib(profile: Profile, category: str) -> float:
+    return profile.memory[0].bytes_by_category.get(category, 0.0) / KIB
+
+
+def _stash_bytes(profile: Profile, ipu: int) -> float:
+    return sum(each.total_bytes for each in profile.memory[ipu].categories if each.name == STASHES)

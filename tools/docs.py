@@ -1,8 +1,10 @@
-"""Write the generated parts of docs/: support page, validation page, the README's picture. `make docs` calls it."""
+"""Write the generated parts of docs/ and of the README. `make docs` calls it."""
 
 from __future__ import annotations
 
 from pathlib import Path
+
+from agenda_text import generated_pages
 
 from ipu_course import figures
 from ipu_course.schedule import pipelined
@@ -24,7 +26,10 @@ def main() -> None:
     schedule = pipelined(stages=4, micro_batches=10)
     picture = figures.schedule_figure(schedule, "Schedule of one weight update: 4 IPUs, 10 micro-batches")
     PICTURE.write_bytes(figures.png(picture))
-    print(f"wrote {SUPPORT_PAGE.name}, {VALIDATION_PAGE.name} and {PICTURE.name}")
+    pages = generated_pages()
+    for page, text in pages.items():
+        page.write_text(text, encoding="utf-8")
+    print(f"wrote {', '.join(page.name for page in (*pages, SUPPORT_PAGE, VALIDATION_PAGE, PICTURE))}")
 
 
 if __name__ == "__main__":

@@ -11,7 +11,6 @@ from pathlib import Path
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name, parse_wheel_filename
 from packaging.version import Version
-
 from setup_errors import SetupError
 from wheel_targets import Target
 

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from packaging import tags
 from packaging.markers import default_environment
 from packaging.requirements import Requirement
-
 from setup_errors import SetupError
 
 OLDEST, NEWEST = 10, 14  # of Python 3; tools/setup.sh says why

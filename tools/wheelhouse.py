@@ -16,7 +16,6 @@ import sys
 from pathlib import Path
 
 from packaging.requirements import InvalidRequirement, Requirement
-
 from setup_errors import SetupError, explain
 from wheel_closure import missing, wheels_in
 from wheel_targets import PLATFORMS, Target, target_of
@@ -89,7 +88,9 @@ def main() -> int:
         print(f"wheelhouse: {error}", file=sys.stderr)
         return 1
     size = sum(wheel.stat().st_size for wheel in parsed.folder.glob("*.whl"))
-    print(f"wheelhouse: {parsed.folder} is complete for {target.name}: {count} wheels fit it; {size / MIB:.0f} MiB in all")
+    print(
+        f"wheelhouse: {parsed.folder} is complete for {target.name}: {count} wheels fit it; {size / MIB:.0f} MiB in all"
+    )
     return 0
 
 

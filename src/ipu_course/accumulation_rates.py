@@ -52,6 +52,8 @@ def show_rates(profiles: Mapping[int, Profile | None], highest: float, published
         percent=True,
         marked={f"{share:.1%}": (accumulation, share) for accumulation, share in published.items()},
     )
+    for text in drawn.axes[0].texts:  # above the points, clear of the line that rises to their right
+        text.set(position=(0, 9), horizontalalignment="center")
     first, last = min(known), max(known)
     words = (
         f"Share of the highest rate against accumulation {first} to {last}. Modelled, from {modelled[0]:.1%} to "

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import List, NamedTuple
+import math
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -13,18 +14,19 @@ from ipu_course.datasets import mnist
 from ipu_course.loops import test_accuracy
 
 IMAGES = 1_600
+EPOCHS = 4
 
 
 class Trial(NamedTuple):
     """Mean cross-entropy of each epoch, and the percentage of right answers on the test images."""
 
-    losses: List[float]
+    losses: list[float]
     accuracy: float
 
     @property
-    def still_finite(self) -> bool:
-        """Whether the last epoch's loss is a number."""
-        return bool(torch.tensor(self.losses[-1]).isfinite())
+    def finite(self) -> bool:
+        """Whether all losses are numbers."""
+        return all(math.isfinite(loss) for loss in self.losses)
 
 
 def digit_layers() -> nn.Sequential:
@@ -43,21 +45,49 @@ def digit_layers() -> nn.Sequential:
         )
 
 
-def try_out(training_model: poptorch.PoplarExecutor, network: nn.Module, data: torch.dtype, epochs: int = 4) -> Trial:
+class Digits(nn.Module):
+    """Images [N, 1, 28, 28] to logits [N, 10]; with labels [N] to (logits, ``loss_weight`` x cross-entropy).
+
+    The loss is computed in float32, whatever the type of the layers.
+    """
+
+    def __init__(self, loss_weight: float = 1.0) -> None:
+        super().__init__()
+        self.layers = digit_layers()
+        self.loss_weight = loss_weight
+
+    def forward(self, images: Tensor, labels: Tensor | None = None) -> Tensor | tuple[Tensor, Tensor]:
+        logits: Tensor = self.layers(images)
+        if labels is None:
+            return logits
+        loss = F.cross_entropy(logits.float(), labels) * self.loss_weight
+        return logits, poptorch.identity_loss(loss, reduction="none")
+
+
+def try_out(
+    training_model: poptorch.PoplarExecutor, network: nn.Module, data: torch.dtype, images_per_call: int
+) -> Trial:
     """Train ``network`` through ``training_model``, which wraps it, on images of type ``data``; then test it.
 
-    The network gives logits, and with labels (logits, what to minimise). The losses reported are the
-    cross-entropy of the logits in float32, whatever is minimised, so that trials can be compared.
+    The network gives logits, and with labels (logits, what to minimise); ``training_model`` returns all of them
+    and takes ``images_per_call`` images. The losses reported are the cross-entropy of the logits in float32,
+    whatever is minimised, so that trials can be compared.
     """
     training_set, test_set = mnist(train=True, images=IMAGES), mnist(train=False)
-    rows = training_model.options.Training.gradient_accumulation * training_model.options.device_iterations * MICRO
-    losses = [
-        _epoch(training_model, training_set.images.to(data), training_set.labels, rows, epoch)
-        for epoch in range(epochs)
-    ]
+    images, labels = training_set.images.to(data), training_set.labels
+    losses = []
+    for epoch in range(EPOCHS):
+        order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(epoch))
+        calls = order[: len(order) // images_per_call * images_per_call].split(images_per_call)
+        losses.append(_mean_loss(training_model, [(images[rows], labels[rows]) for rows in calls]))
     training_model.detachFromDevice()
     options = poptorch.Options().showCompilationProgressBar(False)
     inference_model = poptorch.inferenceModel(network.eval(), options)
     accuracy = test_accuracy(inference_model, [(test_set.images.to(data), test_set.labels)])
     inference_model.detachFromDevice()
     return Trial(losses, accuracy)
+
+
+def _mean_loss(training_model: poptorch.PoplarExecutor, calls: list[tuple[Tensor, Tensor]]) -> float:
+    losses = [F.cross_entropy(training_model(images, labels)[0].float(), labels).item() for images, labels in calls]
+    return sum(losses) / len(losses)

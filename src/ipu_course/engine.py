@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
     import poptorch
     from ipu_model.host_work import HostWork
+    from ipu_model.optimiser.spec import OptimiserSpec
     from ipu_model.profiling.data import Profile
     from ipu_model.profiling.exploring import SweepPoint
     from ipu_model.program import Program
@@ -115,6 +116,11 @@ class ModelledModule:
 
     def __init__(self, program: Program) -> None:
         self._program = program
+
+    @property
+    def optimiser(self) -> OptimiserSpec | None:
+        """The optimiser it was captured with: a value of the option ``optimiser`` of other modules."""
+        return self._program.optimiser
 
     def profile(self, host: HostWork | None = None, **changes: object) -> Profile:
         """The modelled profile with ``changes`` to the options, such as ``gradient_accumulation=8``.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Dict, List
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -12,7 +12,7 @@ ACTIVATIONS, WEIGHTS = "activations", "weights"
 KEPT = 40  # one of so many values: enough for a histogram, and a large network has tens of millions
 
 
-def gradient_sizes(model: nn.Module, images: Tensor, labels: Tensor, batch_size: int) -> Dict[str, Tensor]:
+def gradient_sizes(model: nn.Module, images: Tensor, labels: Tensor, batch_size: int) -> dict[str, Tensor]:
     """Absolute gradients of the summed loss over ``batch_size``, in plain PyTorch and float32.
 
     ``images`` [N, C, H, W] may be fewer than ``batch_size``: each image's gradient is then as small as in a whole
@@ -20,7 +20,7 @@ def gradient_sizes(model: nn.Module, images: Tensor, labels: Tensor, batch_size:
     parameters ("weights"); of each tensor the largest value, and every 40th of the others. The parameters' own
     gradients are left as they were.
     """
-    found: List[Tensor] = []
+    found: list[Tensor] = []
     handles = [layer.register_forward_hook(_watching(found)) for layer in model.modules() if _is_contraction(layer)]
     try:
         loss = F.cross_entropy(model(images), labels, reduction="sum") / batch_size
@@ -42,7 +42,7 @@ def _is_contraction(layer: nn.Module) -> bool:
     return isinstance(layer, (nn.Conv2d, nn.Linear))
 
 
-def _watching(found: List[Tensor]) -> Any:
+def _watching(found: list[Tensor]) -> Any:
     def watch(layer: nn.Module, inputs: object, result: Tensor) -> None:
         found.append(result)
 

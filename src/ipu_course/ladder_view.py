@@ -21,7 +21,7 @@ def show_rungs(rungs: Sequence[Rung]) -> None:
     figures.show(figures.ladder_figure(names, modelled, published), description(rungs))
     show.table([_row(rung) for rung in rungs], index="step")
     ladder = published_ladder()
-    print(f"published: {ladder.source}; {ladder.machine}.")
+    print(f"Published figures: {ladder.source}; {ladder.machine}.")
     print(f"Host work in the modelled times: {ladder.host.source}.")
 
 

@@ -15,6 +15,7 @@ from notebook_build.check import check, findings
 from notebook_build.errors import SourceError
 from notebook_build.execute import execute
 from notebook_build.lesson import NOTEBOOKS, Lesson, lessons
+from notebook_build.lint import lint
 from notebook_build.trial import run_trial
 from notebook_build.verdicts import faults, table
 
@@ -32,6 +33,11 @@ def build(lesson: Lesson) -> list[str]:
     return findings(notebook)
 
 
+def check_and_lint(lesson: Lesson) -> list[str]:
+    """Return all that is wrong with a lesson as it is saved."""
+    return [*check(lesson), *lint(lesson)]
+
+
 def attempt_all(lesson: Lesson) -> list[str]:
     """Try the right and wrong answers of a lesson, print the verdicts, and return those that should be others."""
     trial = run_trial(lesson)
@@ -45,7 +51,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("lessons", nargs="*", metavar="NN", help="only lessons whose name starts so")
     parser.add_argument("--folder", type=Path, default=NOTEBOOKS, help="the notebooks; source/ is in it")
     chosen = parser.parse_args(arguments)
-    step = {"build": build, "check": check, "try": attempt_all}[chosen.command]
+    step = {"build": build, "check": check_and_lint, "try": attempt_all}[chosen.command]
     failed = False
     try:
         for lesson in lessons(chosen.folder, tuple(chosen.lessons)):

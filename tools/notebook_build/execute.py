@@ -9,6 +9,7 @@ from pathlib import Path
 
 from nbclient import NotebookClient
 from nbformat import NotebookNode
+from traitlets.config import Config
 
 from notebook_build.assemble import METADATA
 
@@ -28,17 +29,18 @@ def execute(
     `environment` adds to the kernel's variables. Raises nbclient's CellExecutionError where a cell raises, unless
     errors are allowed: they are outputs then, and the run goes on.
     """
-    client = NotebookClient(
-        notebook,
-        timeout=TIMEOUT,
-        kernel_name=METADATA["kernelspec"]["name"],
-        resources={"metadata": {"path": str(folder)}},
-        record_timing=False,
-        store_widget_state=False,
-        coalesce_streams=True,
-        allow_errors=allow_errors,
-    )
     with tempfile.TemporaryDirectory() as scratch:
+        client = NotebookClient(
+            notebook,
+            timeout=TIMEOUT,
+            kernel_name=METADATA["kernelspec"]["name"],
+            resources={"metadata": {"path": str(folder)}},
+            record_timing=False,
+            store_widget_state=False,
+            coalesce_streams=True,
+            allow_errors=allow_errors,
+            config=Config(KernelManager=connection(Path(scratch))),
+        )
         client.execute(env={**kernel_environment(Path(scratch)), **(environment or {})})
     for cell in notebook.cells:
         for output in cell.get("outputs", ()):
@@ -46,6 +48,13 @@ def execute(
             output.get("data", {}).pop(WIDGET_VIEW, None)
     notebook.metadata = NotebookNode(METADATA)
     return notebook
+
+
+def connection(scratch: Path) -> dict[str, str]:
+    """Return how to reach the kernel: by files where the system can, as two runs at a time may want the same port."""
+    if os.name != "posix":
+        return {}
+    return {"transport": "ipc", "connection_file": str(scratch / "kernel.json")}
 
 
 def kernel_environment(scratch: Path) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""One run of a lesson that tries every answer: starters, half-finished ones, wrong and other right ones, then the solutions.
+"""One run of a lesson that tries every answer: starters, half-finished, wrong and other right ones, then solutions.
 
 All of it happens in one kernel. The solution comes last, so it is what the lesson's later cells see.
 """
@@ -13,10 +13,11 @@ from nbformat import NotebookNode
 from nbformat.v4 import new_code_cell
 
 from notebook_build.assemble import assemble, exercises_of
+from notebook_build.errors import SourceError
 from notebook_build.execute import execute
 from notebook_build.exercise import Exercise, solved
 from notebook_build.lesson import EXERCISE, Lesson
-from notebook_build.wrong_answers import TriedAnswer, read_answers
+from notebook_build.wrong_answers import TriedAnswer, file_of, read_answers
 
 STARTER, HALF, WRONG, RIGHT, SOLVED = "starter", "half answered", "wrong", "also right", "solved"
 OPEN_NAME = re.compile(r"^\w+ = \.\.\.$")
@@ -70,7 +71,10 @@ def error_of(cell: NotebookNode) -> str:
 
 def assemble_trial(lesson: Lesson) -> Trial:
     """Return the lesson's solved form with every other answer in a cell of its own before the solution's."""
-    answers, remaining = read_answers(lesson), iter(exercises_of(lesson))
+    answers, exercises = read_answers(lesson), exercises_of(lesson)
+    for unknown in sorted(set(answers) - {exercise.number for exercise in exercises}):
+        raise SourceError(f"{file_of(lesson).name}: the lesson has no exercise {unknown}")
+    remaining = iter(exercises)
     notebook = assemble(lesson, solved)
     cells: list[NotebookNode] = []
     attempts: list[Attempt] = []

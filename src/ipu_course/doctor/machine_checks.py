@@ -34,7 +34,9 @@ def judge_threads(cores: int, usable: int, chosen: str) -> Finding:
     if chosen and int(first) > usable:
         return notice(what, "more threads than cores wait for each other: training takes many times as long", cure)
     if not chosen and usable < cores:
-        return notice(what, "torch may start a thread for every core of the machine, and they wait for each other", cure)
+        return notice(
+            what, "torch may start a thread for every core of the machine, and they wait for each other", cure
+        )
     return ok(what)
 
 
@@ -111,7 +113,9 @@ def judge_disk(free: Mapping[str, int]) -> Finding:
     folder, least = min(free.items(), key=lambda entry: entry[1])
     what = f"{least / GIB:.1f} GiB of disk free in {folder}"
     if least < LEAST_DISK:
-        return problem(what, "notebooks cannot be saved and kernels may not start", "delete files, or use another folder")
+        return problem(
+            what, "notebooks cannot be saved and kernels may not start", "delete files, or use another folder"
+        )
     if least < COMFORTABLE_DISK:
         return notice(what, "an SDK's or a profile's reports may fill it", "delete files, or use another folder")
     return ok(what)

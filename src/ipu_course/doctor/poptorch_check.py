@@ -50,7 +50,7 @@ def _folder_of(package: str) -> Path | None:
     if spec is None:
         return None
     if spec.submodule_search_locations:
-        return Path(list(spec.submodule_search_locations)[0]).resolve()
+        return Path(next(iter(spec.submodule_search_locations))).resolve()
     return None if spec.origin is None else Path(spec.origin).resolve()
 
 

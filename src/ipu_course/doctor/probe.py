@@ -30,8 +30,11 @@ def import_torchvision() -> str:
 
 
 def import_poptorch() -> str:
-    """poptorch."""
-    import_module("poptorch")
+    """poptorch, and that it is more than an empty folder of that name."""
+    poptorch = import_module("poptorch")
+    for name in ("Options", "trainingModel", "DataLoader"):
+        if not hasattr(poptorch, name):
+            raise ImportError(f"poptorch has no {name}: something else of that name was imported")
     return "imported"
 
 

@@ -35,7 +35,7 @@ def balance_figure(
         _bars(times, milliseconds, "{:.1f}")
         _bars(memory, kib, "{:.0f}")
         memory.axvline(limit, color=INK, linestyle="--", linewidth=1.2)
-        memory.text(limit, -0.62, f" a tile has {limit:.0f}", fontsize=9, va="bottom", ha="center")
+        memory.text(limit, -0.62, f"a tile has {limit:.0f} ", fontsize=9, va="bottom", ha="right")
         times.set_yticks(range(len(cuts)), list(cuts))
         times.set_ylim(len(cuts) - 0.5, -0.95)
         times.set_xlabel("ms for one micro-batch, forward to backward")
@@ -53,7 +53,8 @@ def _bars(axes: Axes, rows: Sequence[Sequence[float]], form: str) -> None:
         values = [row[ipu] for row in rows]
         axes.barh(places, values, height=0.92 * BAR, label=f"IPU {ipu}", **AREA_LOOKS[ipu])
         for place, value in zip(places, values):
-            axes.text(value + 0.015 * largest, place, form.format(value), va="center", fontsize=9)
+            text = axes.text(value + 0.015 * largest, place, form.format(value), va="center", fontsize=9)
+            text.set_bbox({"facecolor": "white", "edgecolor": "none", "pad": 0.5})  # above a line that passes
     axes.tick_params(axis="y", length=0)
     axes.set_xlim(0, 1.15 * largest)
     only_grid(axes, "x")

@@ -6,7 +6,7 @@ from typing import Mapping, Sequence
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import NullLocator, PercentFormatter
+from matplotlib.ticker import MaxNLocator, NullLocator, PercentFormatter
 
 from ipu_course.figures.style import INK, LINE_STYLES, check_lines, in_style, new_figure, only_grid
 
@@ -55,6 +55,8 @@ def _scales(axes: Axes, x: Sequence[float], log_x: bool, log_y: bool, percent: b
         axes.set_xscale("log", base=2)
         axes.set_xticks(list(x), [f"{place:g}" for place in x])
         axes.xaxis.set_minor_locator(NullLocator())
+    elif all(float(place).is_integer() for place in x):  # epochs and counts have no halves
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     if log_y:
         axes.set_yscale("log")
     elif from_zero:

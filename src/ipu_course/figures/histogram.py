@@ -39,11 +39,14 @@ def histogram_figure(
             axes.stairs(shares, edges, color=colour, linestyle=dashes, linewidth=2, label=name)
         _shade(axes, bands or {})
         axes.yaxis.set_major_formatter(PercentFormatter(1.0))
-        axes.set(xlabel=xlabel, ylabel="share of all values", title=title)
+        axes.set(xlabel=xlabel, ylabel="share of all values")
+        axes.set_title(title, pad=20 if bands else None)  # the bands' names stand between the title and the axes
         if log2:
             axes.xaxis.set_major_formatter(lambda exponent, _: f"$2^{{{exponent:.0f}}}$")
         only_grid(axes)
-        if len(values) > 1:
+        if len(values) > 1 and bands:
+            figure.legend(loc="outside lower center", ncol=len(values), frameon=False)
+        elif len(values) > 1:
             axes.legend(frameon=False)
     return figure
 

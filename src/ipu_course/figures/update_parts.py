@@ -1,0 +1,41 @@
+"""One weight update: where its time goes, and what fills the fullest tile."""
+
+from __future__ import annotations
+
+from typing import Mapping
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from ipu_course.figures.style import AREA_LOOKS, INK, WIDTH_INCHES, in_style, only_grid
+
+ROW_INCHES = 0.34
+
+
+def update_figure(milliseconds: Mapping[str, float], kib: Mapping[str, float], title: str) -> Figure:
+    """Bars on the left for the parts of the time, on the right for the parts of the fullest tile.
+
+    The last part of each, which is about the optimiser's state, has a look of its own.
+    """
+    with in_style():
+        rows = max(len(milliseconds), len(kib))
+        figure = Figure(figsize=(WIDTH_INCHES, 1.2 + ROW_INCHES * rows), layout="constrained")
+        time, memory = figure.subplots(1, 2)
+        _bars(time, milliseconds, "{:.1f}", "ms of one weight update")
+        _bars(memory, kib, "{:.0f}", "KiB on the fullest tile")
+        figure.suptitle(title, x=0.01, ha="left", fontsize=11)
+    return figure
+
+
+def _bars(axes: Axes, parts: Mapping[str, float], form: str, label: str) -> None:
+    largest = max([*parts.values(), 1e-9])
+    for row, value in enumerate(parts.values()):
+        look = AREA_LOOKS[1] if row == len(parts) - 1 else AREA_LOOKS[0]
+        axes.barh(row, value, height=0.7, **look)
+        axes.text(value + 0.015 * largest, row, form.format(value), va="center", fontsize=9, color=INK)
+    axes.set_yticks(range(len(parts)), list(parts))
+    axes.set_ylim(len(parts) - 0.5, -0.5)
+    axes.set_xlim(0, 1.15 * largest)
+    axes.tick_params(axis="y", length=0)
+    axes.set_xlabel(label)
+    only_grid(axes, "x")

@@ -1,0 +1,115 @@
+"""The doctor on Jupyter: the kernel that notebooks name, the widgets' extension, a browser."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+
+from ipu_course.doctor import jupyter_checks
+from ipu_course.doctor.finding import Verdict
+from ipu_course.doctor.jupyter_checks import WIDGETS_EXTENSION, judge_browser, judge_kernel, judge_lab
+
+HERE = Path(sys.executable)
+# What ipywidgets 8.1.9's metadata say.
+ASKED = [Requirement("widgetsnbextension~=4.0.16"), Requirement("jupyterlab_widgets~=3.0.17"), Requirement("comm")]
+VERSIONS: dict[str, str | None] = {
+    "jupyterlab": "4.6.6",
+    "ipywidgets": "8.1.9",
+    "jupyterlab_widgets": "3.0.17",
+    "widgetsnbextension": "4.0.16",
+}
+ENVIRONMENT = Path("/env")
+EXTENSION = ENVIRONMENT / "share/jupyter/labextensions" / WIDGETS_EXTENSION
+
+
+# --- kernel
+
+
+@pytest.mark.parametrize("python", [sys.executable, "python", "python3"])
+def test_a_kernel_of_this_python(python: str) -> None:
+    """jupyter_client replaces a bare `python` by its own."""
+    assert judge_kernel([python, "-m", "ipykernel_launcher"], Path("/env/k"), HERE).verdict is Verdict.OK
+
+
+def test_a_kernel_of_another_environment_is_a_notice_with_a_cure(tmp_path: Path) -> None:
+    other = tmp_path / "bin" / "python"
+    other.parent.mkdir()
+    other.symlink_to(sys.executable)  # as in a virtual environment made by the same Python
+    finding = judge_kernel([str(other), "-m", "ipykernel_launcher"], Path("/home/k/python3"), HERE)
+    assert finding.verdict is Verdict.NOTICE
+    assert "rm -r '/home/k/python3'" in finding.cure
+
+
+def test_a_kernel_whose_python_is_gone() -> None:
+    assert judge_kernel(["/gone/bin/python"], Path("/home/k"), HERE).verdict is Verdict.PROBLEM
+
+
+def test_no_kernel() -> None:
+    assert judge_kernel(None, None, HERE).verdict is Verdict.PROBLEM
+
+
+def test_a_kernel_registered_in_the_home_folder_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`ipykernel install --user`, run once in another environment, leaves such a file."""
+    spec = tmp_path / "kernels" / "python3" / "kernel.json"
+    spec.parent.mkdir(parents=True)
+    spec.write_text(json.dumps({"argv": ["/usr/bin/env", "x"], "display_name": "x", "language": "python"}))
+    monkeypatch.setenv("JUPYTER_DATA_DIR", str(tmp_path))
+    monkeypatch.setenv("JUPYTER_PREFER_ENV_PATH", "0")
+    finding = jupyter_checks.check_kernel()
+    assert finding.verdict is Verdict.NOTICE
+    assert str(spec.parent) in finding.what
+    monkeypatch.setenv("JUPYTER_PREFER_ENV_PATH", "1")
+    assert jupyter_checks.check_kernel().verdict is Verdict.OK
+
+
+# --- JupyterLab and widgets
+
+
+def test_everything_fits() -> None:
+    assert judge_lab(VERSIONS, ASKED, EXTENSION, ENVIRONMENT).verdict is Verdict.OK
+
+
+@pytest.mark.parametrize("name", ["jupyterlab", "ipywidgets"])
+def test_a_package_is_missing(name: str) -> None:
+    finding = judge_lab({**VERSIONS, name: None}, ASKED, EXTENSION, ENVIRONMENT)
+    assert finding.verdict is Verdict.PROBLEM
+    assert finding.what == f"{name} not installed"
+
+
+@pytest.mark.parametrize("version", ["1.1.11", "4.0.0", None])
+def test_an_extension_of_another_version(version: str | None) -> None:
+    finding = judge_lab({**VERSIONS, "jupyterlab_widgets": version}, ASKED, EXTENSION, ENVIRONMENT)
+    assert finding.verdict is Verdict.PROBLEM
+    assert "needs ~=3.0.17" in finding.what
+
+
+def test_a_missing_extension() -> None:
+    assert judge_lab(VERSIONS, ASKED, None, ENVIRONMENT).verdict is Verdict.PROBLEM
+
+
+def test_a_copy_of_the_extension_in_the_home_folder() -> None:
+    finding = judge_lab(VERSIONS, ASKED, Path("/home/k/labextensions") / WIDGETS_EXTENSION, ENVIRONMENT)
+    assert finding.verdict is Verdict.NOTICE
+
+
+def test_this_environment_has_both() -> None:
+    assert jupyter_checks.check_lab().verdict is Verdict.OK
+
+
+# --- browser
+
+
+def test_a_browser_is_optional(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert judge_browser("firefox").what == "firefox found"
+    assert judge_browser(None).verdict is Verdict.OK
+    monkeypatch.setattr(jupyter_checks.shutil, "which", lambda name: None)
+    monkeypatch.setattr(jupyter_checks.webbrowser, "get", no_browser)
+    assert "open the address" in jupyter_checks.check_browser().what
+
+
+def no_browser() -> None:
+    raise jupyter_checks.webbrowser.Error("could not locate runnable browser")

@@ -1,0 +1,123 @@
+"""The doctor as a whole: the command, its exit code and JSON, and the cell of a notebook."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from ipu_course.command_line import main
+from ipu_course.doctor import doctor, examination
+from ipu_course.doctor.examination import CHECKS, STAGES, Result, examine, exit_code
+from ipu_course.doctor.finding import Finding, Verdict, notice, ok, problem
+from ipu_course.doctor.probing import ADVICE, Probe
+from ipu_course.doctor.report import as_json, brief_text, full_text
+
+RESULTS = [
+    Result("Python", ok("Python 3.11 (x86_64)")),
+    Result("kernel", notice("a kernel in /home/learner", "it hides this one", "rm -r '/home/learner/a kernel'")),
+    Result("memory", problem("0.5 GiB available", "kernels end", "close programs")),
+]
+STAGES_DONE = "import json\nfor stage in %r: print(json.dumps(dict(stage=stage, works=True, text='works')))"
+
+
+@pytest.fixture
+def quick_probe(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the probe say that everything works."""
+    command = [sys.executable, "-c", STAGES_DONE % list(ADVICE)]
+    monkeypatch.setattr(examination, "Probe", lambda: Probe(command))
+
+
+def failing_check() -> Finding:
+    raise ZeroDivisionError("unexpected")
+
+
+def test_every_finding_says_what_why_and_the_cure() -> None:
+    text = full_text(RESULTS)
+    assert "problem  memory                   0.5 GiB available" in text
+    assert "why: kernels end" in text
+    assert "cure: close programs" in text
+    assert text.endswith("1 ok, 1 notice, 1 problem")
+
+
+def test_the_brief_text_has_no_path_version_or_number() -> None:
+    text = brief_text(RESULTS)
+    assert text.splitlines()[:3] == ["ok       Python", "notice   kernel", "problem  memory"]
+    assert not any(character.isdigit() or character == "/" for character in text)
+
+
+@pytest.mark.parametrize(
+    ("kept", "last"),
+    [(3, "Some lessons will not run yet."), (2, "The lessons run here. The command"), (1, "The lessons run here.")],
+)
+def test_the_brief_text_ends_with_the_worst(kept: int, last: str) -> None:
+    assert brief_text(RESULTS[:kept]).splitlines()[-1].startswith(last)
+
+
+@pytest.mark.parametrize(("kept", "code"), [(3, 1), (2, 0), (1, 0)])
+def test_only_problems_make_the_exit_code(kept: int, code: int) -> None:
+    assert exit_code(RESULTS[:kept]) == code
+
+
+def test_json_holds_every_finding() -> None:
+    entries = json.loads(as_json(RESULTS))
+    assert [entry["verdict"] for entry in entries] == ["ok", "notice", "problem"]
+    assert entries[2] == {
+        "check": "memory",
+        "verdict": "problem",
+        "what": "0.5 GiB available",
+        "why": "kernels end",
+        "cure": "close programs",
+    }
+
+
+@pytest.mark.usefixtures("quick_probe")
+def test_a_check_that_fails_itself_is_a_finding() -> None:
+    results = examine((("odd", failing_check),))
+    assert results[0].finding.verdict is Verdict.PROBLEM
+    assert "ZeroDivisionError" in results[0].finding.what
+
+
+@pytest.mark.usefixtures("quick_probe")
+def test_the_examination_runs_each_check_once_and_reports_in_order() -> None:
+    names = [result.check for result in examine()]
+    assert names == [name for name, _ in CHECKS] + [name for name, _ in STAGES]
+    assert len(set(names)) == len(names)
+    assert [stage for _, stage in STAGES] == list(ADVICE)
+
+
+@pytest.mark.usefixtures("quick_probe")
+def test_the_command_ends_with_1_when_there_is_a_problem(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("IPU_COURSE_DATA", str(tmp_path))
+    assert main(["doctor"]) == 1
+    assert "problem  data folder" in capsys.readouterr().out
+
+
+@pytest.mark.usefixtures("quick_probe")
+def test_in_a_notebook_it_prints_and_returns_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    doctor(brief=True)
+    brief = capsys.readouterr().out
+    assert brief.startswith("ok       Python\n")
+    doctor()
+    assert capsys.readouterr().out.startswith("ok       Python                   Python 3.")
+
+
+def test_the_real_doctor_finds_no_problem_here(tmp_path: Path) -> None:
+    """With the real probe, a worker process included, from another folder than the course's."""
+    done = subprocess.run(
+        [sys.executable, "-m", "ipu_course", "doctor", "--json"],
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        text=True,
+        timeout=300,
+    )
+    entries = json.loads(done.stdout)
+    assert [entry for entry in entries if entry["verdict"] == "problem"] == []
+    assert done.returncode == 0
+    assert entries[-1]["what"] == "a worker process started, loaded and ended"
+    assert list(tmp_path.iterdir()) == []

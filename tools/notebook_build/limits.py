@@ -1,0 +1,30 @@
+"""The form of a lesson in numbers and names: everything that the lint measures against."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Range:
+    """So many at least, so many at most."""
+
+    least: int
+    most: int
+
+    def complaint(self, count: int, what: str) -> list[str]:
+        """Return one finding if `count` is outside, else none."""
+        return [] if self.least <= count <= self.most else [f"{count} {what}, not {self.least} to {self.most}"]
+
+
+CELLS = Range(20, 35)
+# In the markdown cells, without folded solutions and references.
+WORDS = Range(800, 1500)
+EXERCISES = Range(2, 3)
+# Lesson 00 shows how the course works, and has one exercise to try that on.
+EXERCISES_OF_THE_FIRST = Range(1, 3)
+MOST_CODE_LINES = 15
+LEAST_ALT_WORDS = 10
+LAST_SECTIONS = ("Summary", "On real hardware", "What transfers", "References")
+# 00 explains the notebook itself, and 07 is about finding a fault: neither has a knob to turn.
+WITHOUT_EXPLORER = frozenset({"00", "07"})

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import tempfile
+from importlib import import_module
 
+import pytest
 from hypothesis import HealthCheck, settings
 
 # The notebooks' kernels inherit these: a backend chosen in the shell would keep figures out of the outputs,
@@ -22,3 +24,12 @@ settings.register_profile(
     "course", deadline=None, derandomize="CI" in os.environ, suppress_health_check=[HealthCheck.too_slow]
 )
 settings.load_profile("course")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Have matplotlib build its font cache now, or choose a folder for it where the home folder is read-only.
+
+    A kernel that has to do that first says so on stderr, and nbval compares stderr.
+    """
+    if config.getoption("nbval", default=False):
+        import_module("matplotlib.font_manager")

@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+from agenda_text import generated_pages
+
 from ipu_model.validate.comparison import compare_rows
 from ipu_model.validate.text import comparison_markdown
 from poptorch import support
@@ -18,6 +20,18 @@ def test_the_support_page_is_the_support_table() -> None:
 
 def test_the_validation_page_is_what_the_model_says() -> None:
     assert (ROOT / "docs" / "validation.md").read_text(encoding="utf-8") == comparison_markdown(compare_rows())
+
+
+def test_lesson_table_and_agendas_are_what_the_lessons_say() -> None:
+    for page, text in generated_pages().items():
+        assert page.read_text(encoding="utf-8") == text
+
+
+def test_links_of_the_workshop_page_exist() -> None:
+    page = ROOT / "docs" / "workshop.md"
+    targets = re.findall(r"\]\(([^)#]+)\)", page.read_text(encoding="utf-8"))
+    assert targets
+    assert [target for target in targets if not (page.parent / target).exists()] == []
 
 
 def test_links_and_pictures_of_the_readme_exist() -> None:

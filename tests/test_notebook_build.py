@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import ast
-import subprocess
-import sys
 from pathlib import Path
 
 import nbformat
 import pytest
+from notebooks_support import LESSON, write_lesson
 
 from notebook_build.__main__ import main
 from notebook_build.assemble import assemble, exercises_of
@@ -16,44 +15,7 @@ from notebook_build.check import check, findings
 from notebook_build.errors import SourceError
 from notebook_build.execute import execute
 from notebook_build.exercise import solved
-from notebook_build.lesson import Lesson, lessons
-
-LESSON = """\
-# %% [markdown]
-# # A lesson
-
-# %%
-total = 1 + 1
-print(total)
-
-# %% [markdown]
-# ## Exercise
-
-# %% tags=["exercise"]
-def doubled(value):
-    ### BEGIN SOLUTION
-    ### STARTER: result = ...
-    result = 2 * value
-    ### END SOLUTION
-    return result
-
-print("not attempted yet" if doubled(2) is ... else doubled(2) == 4)
-
-# %% [markdown] tags=["hint"]
-# Multiply.
-
-# %% [markdown] tags=["solution"]
-# Twice is *two times*.
-
-# %% tags=["nbval-ignore-output"]
-print("measured: 12.5 s")
-"""
-
-
-def write_lesson(folder: Path, text: str = LESSON, name: str = "03_small_lesson") -> Lesson:
-    (folder / "source").mkdir(parents=True, exist_ok=True)
-    (folder / "source" / f"{name}.py").write_text(text, encoding="utf-8")
-    return lessons(folder, (name,))[0]
+from notebook_build.lesson import Lesson
 
 
 @pytest.fixture(scope="module")
@@ -277,13 +239,3 @@ def test_an_unknown_lesson_is_refused(tmp_path: Path, capsys: pytest.CaptureFixt
     write_lesson(tmp_path)
     assert main(["check", "77", "--folder", str(tmp_path)]) == 1
     assert "no lesson starts with 77" in capsys.readouterr().err
-
-
-# --- and nbval agrees
-
-
-def test_nbval_passes_on_a_built_lesson_from_another_folder(built: Lesson, tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--nbval", str(built.notebook)]
-    done = subprocess.run(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-    assert done.returncode == 0, done.stdout
-    assert "3 passed" in done.stdout

@@ -1,24 +1,18 @@
-"""The course's own notebooks: built from their sources, executed, worth comparing (nbval compares)."""
+"""The course's own notebooks: built from their sources, in the form of a lesson, and honest about every answer."""
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
+
 import pytest
-from nbformat import NotebookNode
+from notebooks_support import LESSONS, each_lesson
 
-from notebook_build.assemble import assemble, exercises_of
 from notebook_build.check import check
-from notebook_build.execute import execute
-from notebook_build.exercise import solved
-from notebook_build.lesson import NOTEBOOKS, Lesson, lessons
-
-LESSONS = lessons()
-UNANSWERED = "not attempted yet"
-each_lesson = pytest.mark.parametrize("lesson", LESSONS, ids=lambda lesson: lesson.name)
-
-
-def printed(notebook: NotebookNode) -> str:
-    """Return all that a notebook's cells print."""
-    return "\n".join(output.get("text", "") for cell in notebook.cells for output in cell.get("outputs", ()))
+from notebook_build.lesson import NOTEBOOKS, Lesson
+from notebook_build.lint import lint
+from notebook_build.trial import run_trial
+from notebook_build.verdicts import faults
 
 
 def test_there_are_lessons_and_each_notebook_has_its_source() -> None:
@@ -31,10 +25,17 @@ def test_the_notebook_is_what_its_source_says_and_was_executed(lesson: Lesson) -
     assert not (found := check(lesson)), "\n".join(found)
 
 
+@each_lesson
+def test_the_lesson_keeps_to_the_form_of_a_lesson(lesson: Lesson) -> None:
+    assert not (found := lint(lesson)), "\n".join(found)
+
+
 @pytest.mark.notebooks
 @each_lesson
-def test_the_solved_lesson_runs_and_answers_every_exercise(lesson: Lesson) -> None:
-    if not exercises_of(lesson):
-        pytest.skip("this lesson has no exercise: its solved form is the notebook that nbval runs")
-    notebook = execute(assemble(lesson, solved), lesson.notebook.parent)
-    assert UNANSWERED not in printed(notebook)
+def test_the_solved_lesson_runs_without_a_network_and_every_answer_gets_its_verdict(
+    lesson: Lesson, project: Path
+) -> None:
+    """One run of the lesson, in which its wrong answers precede its solutions: tests/wrong_answers/README.md."""
+    path = os.pathsep.join([str(project / "tools" / "offline"), os.environ.get("PYTHONPATH", "")])
+    found = list(faults(run_trial(lesson, {"PYTHONPATH": path})))
+    assert not found, "\n".join(found)

@@ -13,11 +13,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ipu_course.schedule import BACKWARD, FORWARD, Schedule, pipelined, sharded
+from ipu_course.schedule import BACKWARD, FORWARD, Schedule, interleaved, pipelined, sharded
 
 stage_counts = st.integers(1, 9)
 micro_batch_counts = st.integers(1, 40)
-both_kinds = st.sampled_from([pipelined, sharded])
+both_kinds = st.sampled_from([pipelined, interleaved, sharded])
 
 
 def half_steps(schedule: Schedule) -> dict[tuple[str, int, int], int]:
@@ -55,7 +55,7 @@ class TestEverySchedule:
             way += [when[BACKWARD, stage, micro_batch] for stage in reversed(range(stages))]
             assert way == sorted(set(way))
 
-    @pytest.mark.parametrize("kind", [pipelined, sharded])
+    @pytest.mark.parametrize("kind", [pipelined, interleaved, sharded])
     @pytest.mark.parametrize("counts", [(0, 1), (1, 0), (-1, 3)])
     def test_counts_below_one_are_refused(self, kind: object, counts: tuple[int, int]) -> None:
         assert callable(kind)
@@ -114,3 +114,52 @@ class TestSharded:
     @given(st.integers(1, 9), micro_batch_counts)
     def test_all_but_one_ipu_are_idle(self, stages: int, micro_batches: int) -> None:
         assert sharded(stages, micro_batches).utilisation == pytest.approx(1 / stages)
+
+
+class TestInterleaved:
+    @given(stage_counts, micro_batch_counts)
+    def test_neighbours_never_run_the_same_kind_of_pass(self, stages: int, micro_batches: int) -> None:
+        placed = {(each.stage, each.half_step): each.direction for each in interleaved(stages, micro_batches).passes}
+        for (stage, half_step), direction in placed.items():
+            assert placed.get((stage + 1, half_step)) != direction
+
+    @given(stage_counts, micro_batch_counts)
+    def test_filling_takes_half_the_steps_of_the_grouped_schedule(self, stages: int, micro_batches: int) -> None:
+        assert interleaved(stages, micro_batches).steps == micro_batches + stages - 1
+
+
+class TestStash:
+    """Expected: ipu-hardware reference, section C3, and the guide's 4.2 (N + 1 for interleaved, N = stages - 1)."""
+
+    @given(stage_counts, st.data())
+    def test_a_full_pipeline_keeps_what_the_formulas_say(self, stages: int, data: st.DataObject) -> None:
+        micro_batches = data.draw(st.integers(2 * stages - 1, 40))
+        for stage in range(stages - 1):
+            assert pipelined(stages, micro_batches).stash(stage) == 2 * (stages - 1 - stage) + 1
+            assert interleaved(stages, micro_batches).stash(stage) == stages - stage
+
+    @given(both_kinds, stage_counts, micro_batch_counts)
+    def test_the_last_stage_keeps_none(self, kind: object, stages: int, micro_batches: int) -> None:
+        assert callable(kind)
+        assert kind(stages, micro_batches).stash(stages - 1) == 0
+
+    @given(stage_counts, micro_batch_counts)
+    def test_one_micro_batch_at_a_time_needs_none(self, stages: int, micro_batches: int) -> None:
+        assert {sharded(stages, micro_batches).stash(stage) for stage in range(stages)} == {0}
+
+
+class TestBusyShare:
+    @given(stage_counts, micro_batch_counts, st.floats(0.5, 4))
+    def test_grouped_passes_wait_for_the_way_there_only(self, stages: int, count: int, backward: float) -> None:
+        # Forward passes run in count + stages - 1 half-steps, backward passes in as many; the others are empty.
+        share = pipelined(stages, count).busy_share(backward)
+        assert share == pytest.approx(count / (count + stages - 1))
+
+    @given(stage_counts, micro_batch_counts, st.floats(0.5, 4))
+    def test_one_ipu_at_a_time_is_busy(self, stages: int, count: int, backward: float) -> None:
+        assert sharded(stages, count).busy_share(backward) == pytest.approx(1 / stages)
+
+    def test_interleaved_forward_passes_wait_for_the_neighbours_longer_backward_pass(self) -> None:
+        # Full half-steps take 2 forward passes' time, and a micro-batch's 1 + 2 of work take two half-steps.
+        assert interleaved(4, 1000).busy_share(2.0) == pytest.approx(3 / 4, abs=0.01)
+        assert interleaved(4, 1000).busy_share(1.0) == pytest.approx(1.0, abs=0.01)

@@ -249,7 +249,8 @@ guess.reveal(day03.epoch_seconds(resnet), "modelled", "52 s an epoch, two IPUs [
 if resnet:
     low, high = resnet.error_band
     print("fits:", resnet.fits, "| limited by:", resnet.limited_by)
-    print(f"a call: {resnet.device_seconds_per_call * 1e3:.0f} ms on the IPUs, {resnet.call_seconds * 1e3:.0f} ms in all")
+    on_ipus, in_all = resnet.device_seconds_per_call, resnet.call_seconds
+    print(f"a call: {on_ipus * 1e3:.0f} ms on the IPUs, {in_all * 1e3:.0f} ms in all")
     print(f"time on hardware: {low:.2f} to {high:.2f} times the modelled one")
 
 # %% [markdown]

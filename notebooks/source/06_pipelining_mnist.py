@@ -1,31 +1,34 @@
 # %% [markdown]
-# # Pipelining: one network on four IPUs
+# # Pipelining: one network on several IPUs
 #
-# *Plan 45 minutes; the notebook itself runs in under one. You need: PyTorch, a training loop you have
-# written yourself.*
+# *Plan 55 minutes, 10 of them for the exercises; the notebook itself runs in under one. Before it: lessons 00
+# and 02.*
 #
 # A model that does not fit into one IPU's memory is split over several. Done naively, one IPU works while
 # the others wait. A **pipeline** keeps all of them busy. You will
 #
-# * split a model into blocks and place the blocks on IPUs,
-# * choose gradient accumulation and device iterations,
+# * split a model into blocks, place the blocks on IPUs and fill the pipeline,
 # * read a pipeline's schedule and predict its utilisation,
-# * balance the stages, debug with sharded execution, offload the optimiser state,
+# * balance the stages, and choose a cut with the profile,
+# * compare two schedules by the memory of their stashes,
+# * run the same model sharded and with offloaded state,
 # * choose what comes back, then train, and test on the same weights.
 
 # %%
-import pandas as pd
 import torch
-from torch import nn
+import torchvision
 
 import poptorch
-from ipu_course import engine, figures
+from ipu_course import day03, engine, figures, show
+from ipu_course.balance import fastest_cut, show_cuts, show_stages
 from ipu_course.datasets import mnist
 from ipu_course.exercises.pipelining import check_busy_call, check_two_stages
+from ipu_course.explorers.pipelining import explore_pipeline
 from ipu_course.lesson import Lesson
 from ipu_course.mnist.model import ConvLayer
 from ipu_course.mnist.training import accuracy
-from ipu_course.schedule import pipelined, sharded
+from ipu_course.schedule import pipelined
+from ipu_course.stash_view import show_schedules, show_stash
 
 lesson = Lesson("06")
 torch.set_num_threads(1)  # for so small a model, more would only wait for each other
@@ -33,10 +36,10 @@ torch.set_num_threads(1)  # for so small a model, more would only wait for each 
 # %% [markdown]
 # ## Set the hyper-parameters and load the data
 #
-# The values are those of Graphcore's tutorial [1]. The images are real handwritten digits in MNIST's 28x28
-# format, and come with the course. Train and test were separated first; then small rotations, shifts and
-# scalings extended the training part to an epoch. `mnist(train=True, root="mnist_data", download=True)`
-# gives MNIST itself.
+# The values are those of Graphcore's tutorial [1]. The images are handwritten digits in MNIST's 28x28 format,
+# and come with the course. Train and test were separated first; then small rotations, shifts and scalings
+# extended the training part to an epoch. `mnist(train=True, root="mnist_data", download=True)` gives MNIST
+# itself.
 
 # %%
 learning_rate, epochs = 0.001, 3
@@ -61,11 +64,11 @@ print(test_set.description)
 # `"B4"` once more.
 
 # %%
-class Network(nn.Module):
+class Network(torch.nn.Module):
     def __init__(self):
         super().__init__()
         self.layer1, self.layer2 = ConvLayer(1, 10, 5, 2), ConvLayer(10, 20, 5, 2)
-        self.layer3, self.layer4 = nn.Linear(320, 256), nn.Linear(256, 10)
+        self.layer3, self.layer4 = torch.nn.Linear(320, 256), torch.nn.Linear(256, 10)
 
     def forward(self, x):
         with poptorch.Block("B1"):
@@ -78,10 +81,10 @@ class Network(nn.Module):
             return self.layer4(x)
 
 # %%
-class TrainingModelWithLoss(nn.Module):
+class TrainingModelWithLoss(torch.nn.Module):
     def __init__(self, model):
         super().__init__()
-        self.model, self.loss = model, nn.CrossEntropyLoss()
+        self.model, self.loss = model, torch.nn.CrossEntropyLoss()
 
     def forward(self, images, labels=None):
         output = self.model(images)
@@ -95,20 +98,11 @@ def make_training_model(model, options):
     return poptorch.trainingModel(TrainingModelWithLoss(model), options, optimizer)
 
 # %% [markdown]
-# ## Place the blocks on IPUs
+# ## Place the blocks, and fill the pipeline
 #
-# A **stage** is one or more blocks that run together on one IPU; its backward pass runs there too. The
-# execution strategy lists the stages in order. If stage *i* goes to IPU *i*, the short notation says the
-# same. (Third way: give each block an `ipu_id`, and PopTorch makes the stages itself.)
-
-# %%
-explicit = poptorch.PipelinedExecution(
-    poptorch.Stage("B1").ipu(0), poptorch.Stage("B2").ipu(1),
-    poptorch.Stage("B3").ipu(2), poptorch.Stage("B4").ipu(3))
-short = poptorch.PipelinedExecution("B1", "B2", "B3", "B4")
-
-# %% [markdown]
-# ## Choose gradient accumulation and device iterations
+# A **stage** is one or more blocks that run together on one IPU, forwards and backwards. The execution
+# strategy lists the stages in order. If stage *i* goes to IPU *i*, `PipelinedExecution("B1", "B2", "B3", "B4")`
+# says the same. (Third way: give each block an `ipu_id`, and PopTorch makes the stages itself.)
 #
 # * **Gradient accumulation**: so many micro-batches go through the pipeline one after the other. Their
 #   gradients are averaged into one weight update.
@@ -120,7 +114,9 @@ short = poptorch.PipelinedExecution("B1", "B2", "B3", "B4")
 guess = lesson.predict("images in one call of the training model", ...)
 
 options = poptorch.Options()
-options.setExecutionStrategy(explicit)
+options.setExecutionStrategy(poptorch.PipelinedExecution(
+    poptorch.Stage("B1").ipu(0), poptorch.Stage("B2").ipu(1),
+    poptorch.Stage("B3").ipu(2), poptorch.Stage("B4").ipu(3)))
 options.Training.gradientAccumulation(gradient_accumulation)
 options.deviceIterations(training_iterations)
 options.outputMode(poptorch.OutputMode.All)  # explained further down
@@ -137,77 +133,44 @@ print("calls in an epoch:", len(training_set) // images_per_call)
 # When IPU 0 has passed on micro-batch 1, it starts with micro-batch 2. In each **pipeline step**, an IPU
 # runs at most one forward and then one backward pass; between steps, results move to the neighbours.
 # Counting from 0 and with *N* IPUs, micro-batch *m* is in stage *k*'s forward pass in step *k + m*, and in
-# its backward pass in step *2(N - 1) - k + m*. The figure is drawn from this formula. It is a schedule, not
-# a time: how long a step takes, it does not say.
+# its backward pass in step *2(N - 1) - k + m*.
 #
 # * **Ramp-up**, 2(N - 1) steps: micro-batch 1 is on its way to the last IPU and back.
 # * **Steady state**: every IPU has both passes to do.
 # * **Ramp-down**, 2(N - 1) steps: the last micro-batches leave. Then the weights change, once.
 #
-# **Predict:** how many pipeline steps do 10 micro-batches need on 4 IPUs?
+# The tutorial says that the pipeline is full after nine steps: it counts forward and backward passes singly.
+#
+# **Predict:** how many pipeline steps do 10 micro-batches need on 4 IPUs? Then turn the knobs: what does
+# PopTorch refuse, and what do more IPUs cost?
 
 # %%
 guess = lesson.predict("pipeline steps of one weight update", ...)
-
-schedule = pipelined(stages=4, micro_batches=gradient_accumulation)
-figures.show(
-    figures.schedule_figure(schedule, "Schedule of one weight update: 4 IPUs, 10 micro-batches"),
-    "A row for each of 4 IPUs, 16 pipeline steps. Steps 1 to 6, ramp-up: forward passes spread from IPU 0 "
-    "to IPU 3, backward passes return. Steps 7 to 10, steady state: every IPU runs a forward and a backward "
-    "pass. Steps 11 to 16, ramp-down: the passes get fewer. Then the weights are updated.")
-guess.reveal(schedule.steps, "computed as 10 + 2 x (4 - 1)",
+guess.reveal(pipelined(stages=4, micro_batches=10).steps, "computed as 10 + 2 x (4 - 1)",
              "16 copies between IPUs, counted in the execution trace of the tutorial [1]")
+explore_pipeline(stages=4, accumulation=10)
 
 # %% [markdown]
-# The tutorial says that the pipeline is full after nine steps. It counts forward and backward passes singly:
-# three steps with forward passes only, three with both.
-#
 # ## Predict the utilisation
 #
-# Each IPU works on *m* micro-batches in *m + 2(N - 1)* steps, so it is busy for *m / (m + 2(N - 1))* of
-# them. This counts all steps as equally long. Two things differ on a device: steps in which nobody has one
-# of the two passes are shorter, and the longest stage sets the pace of all.
+# Each IPU works on *m* micro-batches in *m + 2(N - 1)* steps, so it is busy for *m / (m + 2(N - 1))* of them.
+# This counts all steps as equally long, and is the careful answer: steps of the ramps hold one kind of pass
+# only, and are shorter (the explorer's second percentage).
 #
-# More accumulation keeps the IPUs busier, but makes weight updates rarer: with 100 micro-batches, 4,000
-# images share one. And below *2N - 1* micro-batches no step is steady: PopTorch refuses that when it
-# compiles, as the cell after the table shows.
+# More accumulation keeps the IPUs busier, but makes weight updates rarer. Below *2N - 1* micro-batches no step
+# is steady, and PopTorch refuses to compile.
 
 # %%
-def utilisation(stages, micro_batches):
-    return micro_batches / (micro_batches + 2 * (stages - 1))
-
 figures.show(
     figures.utilisation_figure((2, 4, 8), largest=64, marked=(4, 10)),
     "Utilisation against gradient accumulation for 2, 4 and 8 IPUs: all lines rise towards 100 percent, "
     "and the more IPUs, the later. 4 IPUs with 10 micro-batches reach 62.5 percent.")
-accumulations = [7, 10, 20, 50, 100]
-pd.DataFrame({
-    "accumulation": accumulations,
-    "steps": [pipelined(4, m).steps for m in accumulations],
-    "utilisation": [f"{utilisation(4, m):.1%}" for m in accumulations],
-    "images per update": [batch_size * m for m in accumulations],
-}).set_index("accumulation")
-
-# %%
-too_few = options.clone()
-too_few.Training.gradientAccumulation(6)
-rows = batch_size * 6 * training_iterations
-try:
-    model = make_training_model(Network(), too_few)
-    model.compile(training_set.images[:rows], training_set.labels[:rows])
-except poptorch.Error as error:
-    print(str(error).split(". ")[0])
-for m in (6, 7):
-    print(f"{m} micro-batches: {len(pipelined(4, m).steady_steps)} steady steps")
+show.table([{"accumulation": m, "steps": pipelined(4, m).steps, "utilisation": f"{m / (m + 6):.1%}",
+             "images per update": f"{batch_size * m:,}"} for m in (7, 10, 20, 50, 100)])
 
 # %% [markdown]
-# ## Balance the stages
-#
-# Three rules decide where to cut: every stage must fit into its IPU's memory; stages should take equally
-# long; little data should cross between IPUs. The more blocks, the more choice.
-#
-# **Exercise 1.** Put two blocks in each stage: B1 and B2 on IPU 0, B3 and B4 on IPU 1. Which is the smallest
-# gradient accumulation that PopTorch accepts now?
+# **Exercise 1** (5 min). Put two blocks in each stage: B1 and B2 on IPU 0, B3 and B4 on IPU 1. Which is the
+# smallest gradient accumulation that PopTorch accepts now?
 
 # %% tags=["exercise"]
 ### BEGIN SOLUTION
@@ -226,8 +189,9 @@ check_two_stages(strategy, accumulation)
 # Two stages, so *2N - 1 = 3*. The minimum follows the number of stages, not of blocks.
 
 # %% [markdown]
-# **Exercise 2.** Back to four stages and micro-batches of 40 images. Find the smallest gradient accumulation
-# with a utilisation of at least 80 %. Then choose the device iterations so that one call takes 4,800 images.
+# **Exercise 2** (5 min). Back to four stages and micro-batches of 40 images. Find the smallest gradient
+# accumulation with a utilisation of at least 80 %. Then choose the device iterations so that one call takes
+# 4,800 images.
 
 # %% tags=["exercise"]
 ### BEGIN SOLUTION
@@ -245,100 +209,125 @@ check_busy_call(accumulation, device_iterations)
 # *24 / (24 + 6) = 0.8*. One update takes 40 x 24 = 960 images, and 4,800 / 960 = 5.
 
 # %% [markdown]
-# ## Debug with sharded execution
+# ## Balance the stages
 #
-# `ShardedExecution` takes the same stages, but runs one IPU at a time: slow, with no minimum for the
-# accumulation, and simple to follow. Together with `poptorch.setLogLevel("DEBUG")`, that helps with a single
-# sample, or with the question "is it my model or the pipeline?" It never is the pipeline's arithmetic: a
-# schedule decides when something is computed, not what.
+# Three rules decide where to cut: every stage must fit into its IPU's memory; stages should take equally
+# long, as the longest sets the pace; little data should cross between IPUs. The more blocks, the more choice.
+#
+# The *modelled* profile gives each stage's time. All but the last stage run their forward pass twice: a
+# pipelined PopTorch model keeps only what enters a stage, and **recomputes** the rest for the backward pass.
 
 # %%
-def losses_of_one_call(options):
+model = TrainingModelWithLoss(Network())
+micro_batch = (training_set.images[:batch_size], training_set.labels[:batch_size])
+tutorial = engine.modelled_module(model, micro_batch, options, poptorch.optim.AdamW(model.parameters()))
+profile = tutorial and tutorial.profile()
+show_stages(profile, ["B1 on IPU 0", "B2 on IPU 1", "B3 on IPU 2", "B4 on IPU 3"])
+if profile:
+    low, high = profile.error_band
+    print(f"limited by: {profile.limited_by}; so small a model may take {low:g} to {high:g} times as long")
+
+# %% [markdown]
+# A surprise: the uneven stages are not what limits this program. So small a network spends more on its
+# **streams**, the transfers between host and IPUs.
+#
+# ## Choose a cut with the profile
+#
+# Now full size: ResNet-101 of the hands-on [3] (lessons 01 to 05) over two IPUs, micro-batch 64, 16 bits,
+# accumulation 8. Its third group of layers has 23 blocks; the hands-on lets the second IPU begin with the ninth,
+# `layer3[8]`. One capture of the model is enough: the IPU Model can then ask "what if" for other cuts.
+#
+# **Predict:** which cut gives the fastest weight update: before block 3, 5, 6, 8, 10 or 14 of `layer3`?
+
+# %%
+resnet = torchvision.models.resnet101().half()
+poptorch.BeginBlock(resnet.layer3[8], ipu_id=1)
+optimizer = poptorch.optim.AdamW(resnet.parameters(), accum_type=torch.half, loss_scaling=1000,
+                                 first_order_momentum_accum_type=torch.half)
+two_ipus = poptorch.Options()
+two_ipus.Training.gradientAccumulation(8)
+full_size = engine.modelled_module(
+    day03.ClassifierWithLoss(resnet), day03.micro_batch(torch.half), two_ipus, optimizer)
+
+# %%
+guess = lesson.predict("block of layer3 before which the fastest cut is", ...)
+
+profiles = {block: full_size and full_size.profile(split=f"model.layer3.{block}") for block in (3, 5, 6, 8, 10, 14)}
+show_cuts({f"layer3[{block}]": profile for block, profile in profiles.items()})
+guess.reveal(fastest_cut(profiles), "modelled", "the hands-on cuts before layer3[8]; there IPU 1 computes 0.85 to "
+             "0.9 times as long as IPU 0 [3]")
+
+# %% [markdown]
+# Both sides say that IPU 0 is the slower one with the hands-on's cut. Beginning earlier is faster, but loads
+# IPU 1 with more of the wide last layers: **time and memory ask for different cuts**. The hands-on's has the
+# emptier fullest tile. Look for even times first, and move the cut if the memory is not enough.
+#
+# ## Compare two schedules by their stashes
+#
+# Between its forward and its backward pass, a micro-batch's activations wait in a **stash**. In PopTorch's
+# schedule, called **grouped**, stage *k* keeps *2(N - 1 - k) + 1* of them. **Interleaved**, neighbours alternate
+# forward and backward passes, and it keeps *N - k*; the last stage keeps none. PopTorch has no such option; the
+# model can ask "what if".
+
+# %%
+show_stash(tutorial, stages=4, accumulation=10)
+show_schedules(full_size)
+
+# %% [markdown]
+# The guide [2] says that interleaving saves memory and may be slower. Both hold; but once activations are
+# recomputed, little is left to save. Of the two remedies, recomputation is the one that makes this model fit.
+#
+# ## Run the same model sharded, and with offloaded state
+#
+# `ShardedExecution` takes the same stages, but runs one IPU at a time: slow, and simple to follow. It helps
+# with a single sample, or to find out whether the model or the pipeline is at fault: lesson 07.
+#
+# AdamW keeps two numbers for every parameter, and needs them only in the weight update. They can live in
+# memory outside the chip: lesson 08. Neither changes what is computed.
+
+# %%
+def one_call(changed):
     torch.manual_seed(1)  # the same first weights every time
-    model = make_training_model(Network(), options)
-    _, losses = model(training_set.images[:images_per_call], training_set.labels[:images_per_call])
+    model = make_training_model(Network(), changed)
+    results = model(training_set.images[:images_per_call], training_set.labels[:images_per_call])
     model.detachFromDevice()
-    return losses
+    return results
 
-reference = losses_of_one_call(options)
-for strategy in (short, poptorch.ShardedExecution("B1", "B2", "B3", "B4")):
-    other = options.clone()
-    other.setExecutionStrategy(strategy)
-    same = torch.allclose(losses_of_one_call(other), reference, rtol=1e-3)
-    print(f"{type(strategy).__name__}: the same {len(reference)} losses? {same}")
-figures.show(figures.schedule_figure(sharded(4, 2), "Sharded schedule: 4 IPUs, 2 micro-batches"),
-             "One pass at a time: a micro-batch takes 4 pipeline steps, and 3 of 4 IPUs are always idle.")
-
-# %% [markdown]
-# ## Offload the optimiser state
-#
-# AdamW keeps two numbers for every parameter, and needs them only in the weight update. They can stay in the
-# memory outside the chip and be streamed in for the update: less memory, slower updates. The results stay
-# the same. Memory and time below are *modelled*; an IPU of your own would be profiled with PopVision.
-
-# %%
-def profile_of_one_call(options):
-    model = TrainingModelWithLoss(Network())
-    micro_batch = (training_set.images[:40], training_set.labels[:40])
-    return engine.profile_module(model, micro_batch, options, poptorch.optim.AdamW(model.parameters()))
-
-offloaded = options.clone()
-offloaded.TensorLocations.setOptimizerLocation(
-    poptorch.TensorLocationSettings().useOnChipStorage(False))
-for place, profile in (("on", profile_of_one_call(options)), ("off", profile_of_one_call(offloaded))):
-    if profile:  # None without the IPU Model
-        state = max(ipu.bytes_by_category.get("optimiser state", 0) for ipu in profile.memory)
-        print(f"{place:3} chip: {state:6,.0f} bytes of state on the fullest tile,",
-              f"{profile.device_seconds_per_call * 1e3:.1f} ms a call")
-print("the same losses?", torch.allclose(losses_of_one_call(offloaded), reference, rtol=1e-3))
+_, reference = one_call(options)
+sharded, offloaded = options.clone(), options.clone()
+sharded.setExecutionStrategy(poptorch.ShardedExecution("B1", "B2", "B3", "B4"))
+offloaded.TensorLocations.setOptimizerLocation(poptorch.TensorLocationSettings().useOnChipStorage(False))
+for name, changed in (("sharded", sharded), ("state off chip", offloaded)):
+    same = torch.allclose(one_call(changed)[1], reference, rtol=1e-3)
+    print(f"{name}: the same {len(reference)} losses? {same}")
 
 # %% [markdown]
-# ## Choose what comes back
+# ## Choose what comes back, then train
 #
 # For speed, a training call returns only the results of its last micro-batch: `OutputMode.Final`. We chose
 # `OutputMode.All`, which sends everything to the host and costs time there.
 #
-# **Predict:** how many of the 4,000 predictions does `Final` return?
-
-# %%
-guess = lesson.predict("predictions that come back with OutputMode.Final", ...)
-
-final = options.clone()
-final.outputMode(poptorch.OutputMode.Final)
-model = make_training_model(Network(), final)
-predictions, loss = model(training_set.images[:images_per_call], training_set.labels[:images_per_call])
-model.detachFromDevice()
-guess.reveal(len(predictions), "returned")
-print(f"losses: {loss.numel()} instead of {len(reference)}")
-
-# %% [markdown]
-# A surprise for many: an accuracy computed from these is one of 40 images, and moves in steps of 2.5 %.
+# **Predict:** how many of the 4,000 predictions does `Final` return? (So an accuracy computed from them moves in
+# steps of 2.5 %.)
 #
-# ## Train, and test on the same weights
-#
-# In `Async` mode another process prepares the next call's images while the model works. The data set's class
-# must be importable there, and a script needs `if __name__ == "__main__":`. A loader freezes its options: all
-# must be set before, and `clone()` gives a copy to change.
-#
-# After training, detaching frees the four IPUs. The inference model shares `model`'s parameters, and so has
-# the trained weights without a copy in your code. Inference accumulates nothing: there the device iterations
-# fill the pipeline (at least *N*). With 8 x 100 images, one call takes the whole test set.
+# In `Async` mode another process prepares the next call's images while the model works (lesson 05). After
+# training, detaching frees the IPUs. The inference model shares `model`'s parameters, and so has the trained
+# weights. Inference accumulates nothing: there the device iterations fill the pipeline (at least *N*).
 
 # %% tags=["nbval-ignore-output"]
+guess = lesson.predict("predictions that come back with OutputMode.Final", ...)
+guess.reveal(len(one_call(options.clone().outputMode(poptorch.OutputMode.Final))[0]), "returned")
+
 training_data = poptorch.DataLoader(options, training_set, batch_size=batch_size, shuffle=True,
                                     drop_last=True, mode=poptorch.DataLoaderMode.Async)
-assert training_data.combinedBatchSize == images_per_call
 torch.manual_seed(42)
 model = Network()
 training_model = make_training_model(model, options)
 epoch_losses = []
 for epoch in range(epochs):
-    losses = []
-    for images, labels in training_data:
-        predictions, loss = training_model(images, labels)
-        losses.append(loss.mean().item())
-    epoch_losses.append(sum(losses) / len(losses))
-    right = accuracy(predictions, labels)
+    calls = [(*training_model(images, labels), labels) for images, labels in training_data]
+    epoch_losses.append(sum(loss.mean().item() for _, loss, _ in calls) / len(calls))
+    right = accuracy(calls[-1][0], calls[-1][2])
     print(f"epoch {epoch + 1}: loss {epoch_losses[-1]:.3f}, last call {right:.1f} % right")
 
 # %% tags=["nbval-ignore-output"]
@@ -365,30 +354,31 @@ print("at least 97 % right:", test_accuracy >= 97)
 # ## Summary
 #
 # * Blocks are named pieces; stages put them on IPUs; the strategy decides who works when.
-# * A call takes micro-batch x accumulation x device iterations images. Accumulation fills the pipeline,
-#   device iterations save calls.
-# * Utilisation is *m / (m + 2(N - 1))*, and PopTorch asks for *m* of at least *2N - 1*.
-# * Sharded execution computes the same, one IPU at a time.
+# * Accumulation fills the pipeline, device iterations save calls. Utilisation is *m / (m + 2(N - 1))*, and
+#   PopTorch asks for *m* of at least *2N - 1*.
+# * The longest stage sets the pace, the fullest tile decides whether it fits: the profile shows both.
+#
+# A pipeline is as fast as its slowest stage, and only when it is full.
+#
+# Your predictions, checks and ladder: `python -m ipu_course report`.
 #
 # ## On real hardware
 #
-# With the Poplar SDK, `import poptorch` finds Graphcore's package; the cells use nothing but its public
-# interface. Compilation takes a minute or two (published: 1 min 31 s [1]), and learned numbers differ a
-# little. `options.enableProfiling()` records traces for PopVision, which show how long a step really takes.
-#
-# As a program: `python -m ipu_course mnist --help`.
+# With the Poplar SDK, `import poptorch` finds Graphcore's package. Compilation takes a minute or two (published:
+# 1 min 31 s [1]), and learned numbers differ a little. `options.enableProfiling()` records traces for PopVision:
+# its execution trace shows how long each stage really takes. As a program: `python -m ipu_course mnist --help`.
 #
 # ## What transfers
 #
-# Micro-batches, ramp-up and balanced stages are the same on GPUs and TPUs: GPipe [3] does all forward passes
-# first, which leaves *N - 1* steps of ramp-up; `torch.distributed.pipelining` offers several schedules.
-# Accumulation works in plain PyTorch, too: call `backward` several times, `step` once.
+# Micro-batches, ramp-up and balanced stages are the same on GPUs and TPUs. GPipe [4] does all forward passes
+# first; the interleaved schedule is the "one forward, one backward" of `torch.distributed.pipelining`.
 #
 # ## References
 #
 # 1. Graphcore, *PopTorch Parallel Execution Using Pipelining*, tutorial, Poplar SDK 3.0 (2022).
 # 2. Graphcore, *[Memory and Performance Optimisation on the
 #    IPU](https://docs.graphcore.ai/projects/memory-performance-optimisation/)*, section 4.2.
-# 3. Huang et al., *[GPipe](https://arxiv.org/abs/1811.06965)*, 2019.
+# 3. *ResNet-101 on CIFAR-10*, hands-on of a workshop on IPUs (2022): two Mk2 IPUs, execution trace and epoch times.
+# 4. Huang et al., *[GPipe](https://arxiv.org/abs/1811.06965)*, 2019.
 #
-# **Next:** lesson 07, sharded debugging, comes in a later version of the course.
+# **Next:** [lesson 07](07_sharded_debugging.ipynb), finding faults with sharded execution.

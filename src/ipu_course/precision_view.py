@@ -65,9 +65,7 @@ def show_paths(paths: Mapping[str, Sequence[float]]) -> None:
         updates, curves, "updates of 0.0001", "mean of 1,000 weights", "Updates that are smaller than half a step"
     )
     words = "; ".join(f"{name} {path[-1]:.2f}" for name, path in paths.items())
-    show.figure(
-        drawn, f"Mean of the weights against the updates, a line for each way of rounding. At the end: {words}."
-    )
+    show.figure(drawn, f"Mean of the weights against the updates, one line for each rounding. At the end: {words}.")
 
 
 def memory_figure(profiles: Mapping[str, Profile]) -> Figure:
@@ -85,7 +83,9 @@ def memory_words(profiles: Mapping[str, Profile]) -> str:
 
 
 def _ipus_in_words(profile: Profile) -> str:
-    return " and ".join(f"{ipu.max_tile_bytes / KIB:.0f}, most of it {_largest_part(ipu)}," for ipu in profile.memory)
+    return ", ".join(
+        f"IPU {ipu.ipu} {ipu.max_tile_bytes / KIB:.0f} (most of it {_largest_part(ipu)})" for ipu in profile.memory
+    )
 
 
 def memory_cells(profile: Profile) -> dict[str, object]:

@@ -43,6 +43,10 @@ class LabServer:
         kernels = self.kernels()
         return bool(kernels) and all(kernel["execution_state"] == "idle" for kernel in kernels)
 
+    def last_activity(self) -> str:
+        """Return when a kernel last said anything, as text: it changes with every message."""
+        return max((str(kernel["last_activity"]) for kernel in self.kernels()), default="")
+
     def kernels(self) -> list[dict[str, Any]]:
         """Return what the server says about each of its kernels."""
         found: list[dict[str, Any]] = json.loads(self.ask("GET", "api/kernels"))
@@ -88,7 +92,8 @@ def private_environment(home: Path) -> dict[str, str]:
         "JUPYTERLAB_WORKSPACES_DIR": "workspaces",
         "IPYTHONDIR": "ipython",
     }
-    return {**os.environ, **{name: str(home / folder) for name, folder in folders.items()}}
+    private = {name: str(home / folder) for name, folder in folders.items()}
+    return {**os.environ, **private, "IPU_COURSE_PROGRESS": str(home / "progress.json")}
 
 
 def wait_for_address(process: subprocess.Popen[bytes], home: Path) -> str:
@@ -109,7 +114,11 @@ def running_lab(folder: Path, home: Path) -> Iterator[LabServer]:
     token = secrets.token_hex(16)
     command = [sys.executable, "-m", "jupyterlab", "--no-browser", "--allow-root", "--ip=127.0.0.1"]
     command += [f"--ServerApp.root_dir={folder}", f"--IdentityProvider.token={token}"]
+    # Two servers at a time find two ports; kernels need none where there are files to meet at.
     command += ["--ServerApp.port=8899", "--ServerApp.port_retries=100"]
+    command += ["--KernelManager.transport=ipc"] if os.name == "posix" else []
+    # The page then has `jupyterapp`, whose commands choose the theme and put the side bar away.
+    command += ["--LabApp.expose_app_in_browser=True"]
     environment = private_environment(home)
     with (home / "server.log").open("wb") as log:
         process = subprocess.Popen(command, env=environment, cwd=folder, stdout=log, stderr=subprocess.STDOUT)

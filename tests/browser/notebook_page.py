@@ -122,13 +122,6 @@ class NotebookPage:
                 raise NotebookFailed(f"{self.name}: an output says {failure!r}")
         return self.page.locator(".jp-OutputArea-output > .jupyter-widgets").count()
 
-    def screenshot(self, folder: Path) -> Path:
-        """Save a picture of the window with the notebook's end in view, and return its path."""
-        target = folder / f"{Path(self.name).stem}.png"
-        self.page.locator(".jp-Notebook .jp-Cell").last.scroll_into_view_if_needed()
-        self.page.screenshot(path=target)
-        return target
-
 
 def widgets_expected(notebook: NotebookNode) -> int:
     """Return how many outputs of a saved notebook hold a widget."""

@@ -72,12 +72,37 @@ def test_a_kernel_that_dies_fails_the_run(page: Page, lab: LabServer) -> None:
         opened(page, lab, name).run_all()
 
 
-@pytest.mark.notebooks
-@pytest.mark.parametrize("lesson", lessons(), ids=lambda lesson: lesson.name)
-def test_a_lesson_runs_to_its_end(page: Page, lab: LabServer, screenshots: Path, lesson: Lesson) -> None:
-    notebook = opened(page, lab, lesson.notebook.name)
-    try:
-        saved = notebook.run_all()
-        assert notebook.widgets_shown() >= widgets_expected(saved)
-    finally:
-        print(f"screenshot: {notebook.screenshot(screenshots)}")
+# --- explorers: what the lessons' test relies on
+
+EXPLORER = """
+import ipywidgets
+from IPython.display import HTML, display
+from ipu_course.explorers.controls import Choice, Slider, Switch
+widgets = {
+    "stages": Slider("stages", (1, 2, 4, 8), 2).widget(),
+    "format": Choice("format", {"half": 16, "single": 32}, 16).widget(),
+    "recompute": Switch("recompute").widget(),
+    "schedule": ipywidgets.ToggleButtons(options=["grouped", "sharded"], description="schedule"),
+}
+display(ipywidgets.Box(list(widgets.values())))
+shown = display(HTML("as at first"), display_id=True)
+def renew(_):
+    view = VIEW
+    shown.update(HTML(str(view)))
+for widget in widgets.values():
+    widget.observe(renew, names="value")
+"""
+ALL = "[widget.value for widget in widgets.values()]"
+
+
+def explorer_page(page: Page, lab: LabServer, view: str) -> Explorer:
+    """Return an explorer whose view is a Python expression."""
+    notebook = opened(page, lab, add_notebook(lab, "explorer.ipynb", EXPLORER.replace("VIEW", view)))
+    notebook.run_all()
+    (explorer,) = explorers(notebook)
+    return explorer
+
+
+def test_every_control_of_an_explorer_is_moved(page: Page, lab: LabServer) -> None:
+    explorer = explorer_page(page, lab, f"tried.add(str({ALL})) or len(tried)".replace("tried", "vars().setdefault"))
+    assert sorted(move_everything(explorer)) == ["format", "recompute", "schedule", "stages"]

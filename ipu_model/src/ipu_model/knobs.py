@@ -10,8 +10,10 @@ from typing import Any
 from ipu_model.batching import Keep
 from ipu_model.errors import Error
 from ipu_model.hardware import System, machine
+from ipu_model.optimiser.spec import OptimiserSpec
 from ipu_model.pipeline import training_stages
 from ipu_model.program import Execution, Program, Recomputation
+from ipu_model.splits import split_before
 from ipu_model.stages import stages_of
 from ipu_model.transform import in_half_precision, with_byte_inputs
 
@@ -97,6 +99,20 @@ def _optimiser(**fields: Callable[[Any], Any]) -> Callable[[Program, Any], Progr
     return change
 
 
+def _optimiser_itself(program: Program, value: Any) -> Program:
+    if not program.training or not isinstance(value, OptimiserSpec):
+        raise Error(
+            f"optimiser takes the OptimiserSpec of another training program, and only training has one; got {value!r}."
+        )
+    value.validate()
+    return replace(program, optimiser=value, groups={})
+
+
+def _split(program: Program, value: Any) -> Program:
+    names = [value] if isinstance(value, str) else list(value)
+    return split_before(program, names)
+
+
 def _machine(program: Program, value: Any) -> Program:
     system = value if isinstance(value, System) else machine(str(value))
     device = replace(program.settings.device, chip=system.chip)
@@ -118,9 +134,11 @@ KNOBS: Mapping[str, Callable[[Program, Any], Program]] = {
     "execution": _choice("execution", Execution),
     "recomputation": _choice("recomputation", Recomputation),
     "available_memory_proportion": _proportion,
+    "split": _split,
     "half_partials": _half_partials,
     "half_precision": _half,
     "eight_bit_inputs": _eight_bit,
+    "optimiser": _optimiser_itself,
     "optimiser_off_chip": _optimiser(on_chip=lambda value: not value),
     "optimiser_sharded": _optimiser(sharded=bool),
     "prefetch_depth": lambda program, value: replace(program, prefetch_depth=_count("prefetch_depth", value)),

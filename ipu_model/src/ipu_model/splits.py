@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from ipu_model.errors import Error
 from ipu_model.graph import Graph, Phase
 from ipu_model.lower.result import Lowered
 from ipu_model.placement import Placement
-from ipu_model.program import Program
+from ipu_model.program import Program, Recomputation
 from ipu_model.recompute import kept_for_backward
 from ipu_model.stages import stages_of
 from ipu_model.transform import placed
@@ -146,6 +148,51 @@ def balanced(program: Program, lowered: Lowered, stages: int) -> tuple[Program, 
     }
     names = tuple(units[cut].name for cut in cuts[1:-1])
     return replace(program, graph=placed(program.graph, place_of)), names
+
+
+def split_before(program: Program, names: Sequence[str]) -> Program:
+    """Return the program with a stage on an IPU of its own beginning at each of these modules, and one before them.
+
+    As with `poptorch.BeginBlock`, ops belong to the stage that began last. The ops of one module stay together: one
+    that runs on both sides of a cut belongs to the later stage, with its backward ops. A program that trains on one
+    IPU recomputes once it has several, as PopTorch's do.
+
+    Raises:
+        Error: a module that the forward pass does not reach, or not after the ones named before it.
+    """
+    waiting = list(names)
+    place_of: dict[str, Placement] = {}
+    scopes = dict.fromkeys(node.meta.get("scope", "") for node in program.graph.ops.nodes if "placement" in node.meta)
+    stage = 0
+    for node in program.graph.ops.nodes:
+        if node.meta.get("phase") is Phase.FORWARD and "placement" in node.meta:
+            scope = node.meta["scope"]
+            if waiting and f"{scope}.".startswith(f"{waiting[0]}."):
+                waiting.pop(0)
+                stage += 1
+            place_of[scope] = Placement(str(stage), stage, stage)
+    if waiting:
+        near = difflib.get_close_matches(waiting[0], _modules(scopes), 3)
+        raise Error(
+            f"split: the forward pass does not reach a module {waiting[0]!r}"
+            f"{' after the ones before it' if stage else ''}. Nearest: {', '.join(near) or 'none'}."
+        )
+    last = Placement(str(stage), stage, stage)
+    place_of |= {scope: last for scope in scopes if scope not in place_of}
+    several = stage > 0 and len(stages_of(program.graph)) == 1
+    recomputes = several and program.training and program.recomputation is Recomputation.NONE
+    return replace(
+        program,
+        graph=placed(program.graph, place_of),
+        recomputation=Recomputation.PIPELINE if recomputes else program.recomputation,
+        reserved_ipus=None,
+    )
+
+
+def _modules(scopes: Iterable[str]) -> list[str]:
+    """Return the names of all modules that hold ops, and of those that hold these."""
+    parts = [scope.split(".") for scope in scopes if scope]
+    return list(dict.fromkeys(".".join(part[:depth]) for part in parts for depth in range(1, len(part) + 1)))
 
 
 def _repeats(program: Program) -> bool:

@@ -17,11 +17,13 @@ from ipu_model.graph import Graph, TensorSpec
 from ipu_model.numerics.collection import RETURNED_DTYPE
 from ipu_model.numerics.replay import Arithmetic
 from poptorch import _hooks
+from poptorch._anchors import warn_about_modes, with_anchors
 from poptorch._binding import BoundArguments, check_inputs
 from poptorch._errors import createPoptorchError
 from poptorch._placement_rules import check_ipus, check_pipeline, ipus_in_use, is_pipelined
 from poptorch._structure import flatten
 from poptorch._target import check_target
+from poptorch._tensor_names import title_prints
 from poptorch.enums import CommGroupType, OutputMode
 from poptorch.ops.overlap import INPUT, OUTPUT, check_outputs, check_overlap, overlaps
 from poptorch.options import Options
@@ -85,7 +87,7 @@ def trace(
 
     Raises:
         AssertionError: rows that do not divide into micro-batches, unknown blocks.
-        Error: everything else that PopTorch refuses when it compiles.
+        Error: everything else that PopTorch refuses when it compiles, unknown names of anchored tensors included.
     """
     batching = batching_of(options)
     tensors = arguments.tensors
@@ -112,7 +114,9 @@ def trace(
     _check_named_buffers(graph, options)
     _check_returns(graph, options)
     _warn_about_outputs(graph, module)
-    return graph
+    title_prints(graph, module_scopes=options._module_namescope_enabled)
+    warn_about_modes(options)
+    return with_anchors(graph, options)
 
 
 def log_derived(graph: Graph, options: Options, *, gradient_clipping: bool) -> None:
@@ -250,8 +254,6 @@ def refuse_unmodelled(options: Options) -> None:
     Raises:
         Error: names the feature and the nearest thing that works.
     """
-    if options.anchored_tensors:
-        raise errors.unsupported("Options.anchorTensor", "Return the tensor from forward instead.")
     if options._Popart.options.get("automaticLossScalingSettings.enabled"):
         raise errors.unsupported(
             "Training.setAutomaticLossScaling",

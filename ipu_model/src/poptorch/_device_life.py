@@ -6,7 +6,7 @@ import logging
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from ipu_model.graph import Graph
 from ipu_model.numerics.session import Reduction, Session
@@ -48,6 +48,7 @@ class DeviceLife:
     _rng_state: list[int] | None
     _graph: Graph | None
     _arguments: Any
+    _anchored: dict[str, Tensor]
     _forget_model: Callable[[], None]
 
     # --- attachment
@@ -114,6 +115,7 @@ class DeviceLife:
 
     def _drop_executable(self) -> None:
         self._session, self._graph, self._arguments = None, None, None
+        self._anchored = {}
         self._forget_model()
         self._attached = self._dirty = self._has_run = False
         if self._optimisation is not None:

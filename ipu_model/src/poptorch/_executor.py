@@ -7,10 +7,11 @@ import secrets
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from ipu_model.graph import Graph
 from ipu_model.numerics.session import Session
+from poptorch._anchors import Anchor, AnchoredTensors, anchors_of, by_short_name, updated_variables
 from poptorch._binding import BoundArguments, Signature, check_same
 from poptorch._blocks import module_repr
 from poptorch._compilation import arithmetic_of, batching_of, check_options, log_derived, returns_of, trace
@@ -34,7 +35,7 @@ _DETACHED = "Input tensors with requires_grad=True are detached: no input gradie
 _COPIED = "An input tensor is not contiguous and is copied before every call."
 
 
-class PoplarExecutor(DeviceLife, ModelledAnswers, RefusedMethods):
+class PoplarExecutor(DeviceLife, ModelledAnswers, AnchoredTensors, RefusedMethods):
     """A model compiled for the device: a call runs `deviceIterations x gradientAccumulation` micro-batches.
 
     Made by `trainingModel` and `inferenceModel`, never directly. Unknown attributes resolve on the user's
@@ -59,6 +60,8 @@ class PoplarExecutor(DeviceLife, ModelledAnswers, RefusedMethods):
         self._arguments: BoundArguments | None = None
         self._graph: Graph | None = None
         self._session: Session | None = None
+        self._anchors: list[Anchor] = []
+        self._anchored: dict[str, Tensor] = {}
         self._forget_model()
         self._attached = False
         self._dirty = False
@@ -147,6 +150,7 @@ class PoplarExecutor(DeviceLife, ModelledAnswers, RefusedMethods):
             # A run that was interrupted may have updated weights already.
             self._after_run()
         self._log_cycles()
+        self._anchored = by_short_name(self._graph, self._anchors, results)
         return present(self._graph, results)
 
     def _compile(self, arguments: BoundArguments) -> None:
@@ -163,6 +167,7 @@ class PoplarExecutor(DeviceLife, ModelledAnswers, RefusedMethods):
             arguments.warn_about_dicts()
             with compilation_progress(self._options):
                 self._graph = trace(self._traced_model, self._options, arguments, training=self._training)
+                self._anchors = anchors_of(self._graph, self._options)
                 self._session = self._build(self._graph)
                 self._model(self._graph)
             self._arguments = arguments.without_values()
@@ -185,6 +190,7 @@ class PoplarExecutor(DeviceLife, ModelledAnswers, RefusedMethods):
             arithmetic=arithmetic_of(self._options),
             reduction=self._reduction(),
             seed=seed,
+            watched_updates=updated_variables(self._anchors),
         )
         if self._optimisation is not None:
             self._optimisation.connect(session, graph, self._traced_model, self._options, seed)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 from published_programs import day03
@@ -9,7 +11,9 @@ from published_programs import day03
 from ipu_model.batching import Batching, Keep
 from ipu_model.errors import Error
 from ipu_model.knobs import KNOBS, changed
+from ipu_model.optimiser.spec import Hyper, OptimiserSpec
 from ipu_model.program import Execution, Program, Recomputation
+from ipu_model.schedule.variables import tensors_of
 
 PROGRAM = Program(day03(), True, Batching(accumulation=8), recomputation=Recomputation.PIPELINE)
 
@@ -48,6 +52,12 @@ class TestChanges:
         location = changed(PROGRAM, optimiser_off_chip=True, optimiser_sharded=True).locations.optimiser
         assert (location.on_chip, location.sharded) == (False, True)
 
+    def test_another_optimiser_brings_its_state(self) -> None:
+        # One tensor of 4 bytes for an element of velocity, where the program had no optimiser.
+        found = changed(PROGRAM, optimiser=OptimiserSpec("SGD2", Hyper(lr=0.1, momentum=0.9)))
+        weights = [tensor for tensor in tensors_of(found) if tensor.trainable]
+        assert {tensor.state / tensor.elements for tensor in weights} == {4.0}
+
     def test_half_precision_and_bytes(self) -> None:
         full = Program(day03(torch.float32), True, Batching(accumulation=8))
         found = changed(full, half_precision=True, eight_bit_inputs=True)
@@ -61,6 +71,7 @@ class TestChanges:
         given = {
             "gradient_accumulation": 9, "device_iterations": 2, "replicas": 2, "processes": 2,
             "execution": "interleaved", "recomputation": "all", "available_memory_proportion": 0.5,
+            "split": "model.layer3.6", "optimiser": OptimiserSpec("SGD2", Hyper(lr=0.1, momentum=0.9)),
             "half_partials": True, "half_precision": True,
             "eight_bit_inputs": True, "optimiser_off_chip": True, "optimiser_sharded": True, "prefetch_depth": 3,
             "synthetic_data": True, "output_mode": "all", "machine": "POD16",
@@ -74,6 +85,15 @@ class TestBadInput:
     def test_unknown_options_name_the_nearest(self) -> None:
         with pytest.raises(Error, match=r"'gradient_acumulation' to change\. Did you mean 'gradient_accumulation'"):
             changed(PROGRAM, gradient_acumulation=2)
+
+    def test_an_optimiser_is_for_training_and_no_name(self) -> None:
+        for program, value in ((PROGRAM, "adam"), (replace(PROGRAM, training=False), OptimiserSpec("SGD2", Hyper()))):
+            with pytest.raises(Error, match="optimiser takes the OptimiserSpec"):
+                changed(program, optimiser=value)
+
+    def test_a_split_names_modules_that_there_are(self) -> None:
+        with pytest.raises(Error, match=r"does not reach a module 'model.layer3.99'\. Nearest: model\.layer3\.9"):
+            changed(PROGRAM, split="model.layer3.99")
 
     @pytest.mark.parametrize("value", [0, -3, 2.5, True, "4"])
     def test_counts_are_whole_and_positive(self, value: object) -> None:

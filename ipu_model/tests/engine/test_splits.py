@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from published_programs import day03
 
 from ipu_model.costed import lowered
+from ipu_model.errors import Error
+from ipu_model.profiling.build import profile_program
 from ipu_model.program import Program, Recomputation
-from ipu_model.splits import balanced, even_split, stage_starts, units_of
+from ipu_model.splits import balanced, even_split, split_before, stage_starts, units_of
 from ipu_model.stages import stages_of
 
 PROGRAM = Program(day03(), True, recomputation=Recomputation.PIPELINE)
@@ -64,3 +68,36 @@ class TestBalanced:
 
     def test_more_stages_than_modules_are_impossible(self) -> None:
         assert balanced(PROGRAM, COSTS, 1000) is None
+
+
+class TestSplitBefore:
+    def test_it_is_what_a_block_at_that_module_gives(self) -> None:
+        """Against the capture of the published program, whose second block begins at layer3[8]."""
+        elsewhere = split_before(PROGRAM, ["model.layer2.0"])
+        there = split_before(elsewhere, ["model.layer3.8"])
+        assert list(stage_starts(elsewhere.graph)) == ["model.layer2.0.conv1"]
+        assert profile_program(there, None) == profile_program(PROGRAM, None)
+
+    def test_every_name_begins_a_stage(self) -> None:
+        names = ["model.layer1", "model.layer3.2", "model.layer4.1"]
+        found = split_before(PROGRAM, names)
+        assert [stage.ipu for stage in stages_of(found.graph)] == [0, 1, 2, 3]
+        assert list(stage_starts(found.graph)) == [
+            "model.layer1.0.conv1",
+            "model.layer3.2.conv1",
+            "model.layer4.1.conv1",
+        ]
+
+    def test_no_name_is_one_stage(self) -> None:
+        assert len(stages_of(split_before(PROGRAM, []).graph)) == 1
+
+    def test_a_program_of_one_ipu_recomputes_once_it_has_two(self) -> None:
+        one = replace(split_before(PROGRAM, []), recomputation=Recomputation.NONE)
+        assert split_before(one, ["model.layer3.8"]).recomputation is Recomputation.PIPELINE
+        assert split_before(replace(PROGRAM, recomputation=Recomputation.NONE), ["model.layer4"]).recomputation is (
+            Recomputation.NONE
+        )
+
+    def test_names_come_in_the_order_of_the_forward_pass(self) -> None:
+        with pytest.raises(Error, match="after the ones before it"):
+            split_before(PROGRAM, ["model.layer4", "model.layer1"])

@@ -176,9 +176,6 @@ class TestBackendKeys:
 
 class TestMissingFeatures:
     def test_each_names_itself_and_what_works(self) -> None:
-        anchored = quiet()
-        anchored.anchorTensor("g", "Gradient___first.weight")
-        refused(anchored, "Options.anchorTensor is not supported.*Return the tensor")
         phased = quiet().setExecutionStrategy(poptorch.SerialPhasedExecution("a"))
         refused(phased, "Phased execution is not supported.*PipelinedExecution")
 

@@ -221,12 +221,6 @@ def phased(strategy: Callable[..., Any]) -> None:
     on_device(forward, quiet_options().setExecutionStrategy(strategy(poptorch.Phase("a"))))(X)
 
 
-def anchored() -> None:
-    options = quiet_options()
-    options.anchorTensor("gradient", "Gradient___linear.weight")
-    on_device(lambda m, x: m.linear(x), options)(X)
-
-
 def automatic_loss_scaling() -> None:
     options = quiet_options()
     options.Training.setAutomaticLossScaling(True)
@@ -238,7 +232,6 @@ USES: dict[str, tuple[Callable[[], None], str]] = {
     "Phase": (lambda: phased(poptorch.SerialPhasedExecution), "Phased execution"),
     "SerialPhasedExecution": (lambda: phased(poptorch.SerialPhasedExecution), "Phased execution"),
     "ParallelPhasedExecution": (lambda: phased(poptorch.ParallelPhasedExecution), "Phased execution"),
-    "anchorTensor": (anchored, "anchorTensor"),
     "setAutomaticLossScaling": (automatic_loss_scaling, "setAutomaticLossScaling"),
 }
 STAND_INS = [entry for _, entry in ENTRIES if entry.stand_in]
@@ -286,7 +279,7 @@ class TestRefusals:
 class TestMethods:
     def test_the_refused_methods_are_those_of_the_reference(self) -> None:
         assert set(support.REFUSED_METHODS) == {
-            "getTensorNames", "getAnchoredTensor", "compileAndExport", "save", "loadExecutable", "_debugGetPopartIR",
+            "compileAndExport", "save", "loadExecutable", "_debugGetPopartIR",
         }  # fmt: skip
 
 

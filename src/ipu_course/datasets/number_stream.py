@@ -19,3 +19,7 @@ class NumberStream(IterableDataset[Tensor]):
         worker = get_worker_info()
         first, step = (worker.id, worker.num_workers) if worker else (0, 1)
         return (torch.tensor([number]) for number in range(first, self.length, step))
+
+
+def divides_itself(worker: int) -> None:
+    """A ``worker_init_fn`` without effect: it tells the loader that the data set itself shares out its numbers."""

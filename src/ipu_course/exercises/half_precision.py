@@ -19,7 +19,7 @@ MOST_BELOW = 0.01
 
 EPSILON = 1e-5
 TOLERANCE = 0.02
-MODERATE, LARGE = 1.0, 300.0  # 300 squared is 90,000, above 65,504
+MODERATE, LARGE = 1.0, 1000.0  # the square of the latter and its mean are far above 65,504
 
 
 def check_loss_scaling(loss_scaling: object, gradients: Mapping[str, Tensor]) -> None:
@@ -80,7 +80,7 @@ def _is_open(norm: Any) -> bool:
 
 
 def _norm_hint(norm: Any) -> str | None:
-    rows = torch.linspace(-1.0, 1.0, 16).repeat(2, 1) + torch.tensor([[0.1], [-0.2]])
+    rows = torch.linspace(-1.0, 1.0, 16).repeat(2, 1) * torch.tensor([[1.0], [0.6]])
     for size in (MODERATE, LARGE):
         images = (rows * size).half()
         result = _on_device(norm, images)
@@ -131,10 +131,10 @@ def _value_hint(result: Tensor, images: Tensor, size: float) -> str | None:
             "the last dimension (plus 1e-5)."
         )
     if bool(result.isnan().any()):
-        return "Numbers around 300 give NaN: an infinity was divided by another one. Convert x before its square."
+        return "Numbers around 1,000 give NaN: an infinity was divided by another one. Convert x before its square."
     if bool((result == 0).all()):
         return (
-            "Numbers around 300 give zeros: 300 squared is 90,000, which float16 stores as infinity, and x divided by "
-            "infinity is 0. The conversion has to come before the square."
+            "Numbers around 1,000 give zeros: their squares and the mean of these are above 65,504, which float16 "
+            "stores as infinity, and x divided by infinity is 0. Convert before the square, and back at the end."
         )
-    return "Numbers around 300 come out finite but wrong: do not cut or change x, compute its square in float32."
+    return "Numbers around 1,000 come out finite but wrong: do not cut or change x, compute its square in float32."

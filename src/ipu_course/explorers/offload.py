@@ -16,7 +16,6 @@ from ipu_course.figures.update_parts import update_figure
 
 if TYPE_CHECKING:
     from ipu_course.engine import ModelledModule, Profile
-    from ipu_model.optimiser.spec import OptimiserSpec
 
 KIB = 1024
 ACCUMULATIONS = (3, 8, 16, 32, 64, 128)
@@ -111,7 +110,7 @@ class _One(nn.Module):
 
 
 @lru_cache(maxsize=8)
-def _specification(optimiser: str, state: str) -> OptimiserSpec | None:
+def _specification(optimiser: str, state: str) -> object | None:
     """The named optimiser as the IPU Model knows it."""
     module, dtype = _One(), TYPES[state]
     made = _optimizer(optimiser, dtype, module)

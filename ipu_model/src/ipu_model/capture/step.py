@@ -137,14 +137,29 @@ class _Step(nn.Module):
         with recorder.graph.inserting_before(recorder.first_op()):
             recorder.placeholder("seed", result.seed)
         if loss.requires_grad and self._weights:
-            # All of them are computed on the way to the weights' gradients: asking for them adds no op.
-            activations = recorder.differentiable()
-            found = torch.autograd.grad(
-                loss, [*self._weights, *activations], grad_outputs=result.seed, allow_unused=True
-            )
-            result.gradients = list(found[: len(self._weights)])
-            pairs = zip(activations, found[len(self._weights) :])
-            result.activation_gradients = [(made, gradient) for made, gradient in pairs if gradient is not None]
+            with _noting_gradients(recorder.differentiable(), result.activation_gradients):
+                result.gradients = list(
+                    torch.autograd.grad(loss, self._weights, grad_outputs=result.seed, allow_unused=True)
+                )
+
+
+@contextmanager
+def _noting_gradients(activations: Sequence[Tensor], noted: list[tuple[Tensor, Tensor]]) -> Iterator[None]:
+    """Add each activation with its gradient to `noted` when backward has it; no op comes of it."""
+
+    def note_for(activation: Tensor) -> Callable[[Tensor | None], None]:
+        def note(gradient: Tensor | None) -> None:
+            if gradient is not None:
+                noted.append((activation, gradient))
+
+        return note
+
+    handles = [activation.register_hook(note_for(activation)) for activation in activations]
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
 
 
 def _run_swapped(

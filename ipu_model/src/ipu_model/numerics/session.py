@@ -56,8 +56,11 @@ class Session:
         arithmetic: Arithmetic = _PLAIN,
         reduction: Reduction = _MEAN,
         seed: int = 0,
+        watched_updates: Sequence[str] = (),
     ) -> None:
+        """Compile `graph`; after the outputs a run returns the variables `watched_updates` as each update left them."""
         self.graph = graph
+        self._watched = [v for name in watched_updates for v in graph.variables if v.name == name]
         self.batching, self.returns, self.reduction = batching, returns, reduction
         self.randomness = RandomStreams(seed, batching.replicas)
         self.update: Update | None = None
@@ -91,7 +94,7 @@ class Session:
         return {**self._weights, **self._replica_variables[0]}
 
     def run(self, inputs: Sequence[Tensor]) -> list[Tensor]:
-        """Run one call on whole host batches and return one tensor for every output that is computed."""
+        """Run one call on whole host batches; return a tensor for each output that is computed, then the updates."""
         # A program's own autocast must not reach into the replay: the graph already says every element type.
         with torch.no_grad(), torch.autocast("cpu", enabled=False):
             return self._run(inputs)
@@ -99,6 +102,7 @@ class Session:
     def _run(self, inputs: Sequence[Tensor]) -> list[Tensor]:
         parts = [self._cut(tensor, spec.dtype) for tensor, spec in zip(inputs, self.graph.inputs)]
         collectors = self._collectors()
+        updates = [Collector(self.batching, self.returns, v.spec.dtype, fresh=False) for v in self._watched]
         seed = self._loss_seed()
         for iteration in range(self.batching.device_iterations):
             totals = [
@@ -107,8 +111,16 @@ class Session:
             ]
             if self.update is not None and self.graph.gradients:
                 self._apply(totals)
+                self._watch(iteration, updates)
         self._write_back(parts, inputs)
-        return [collector.result() for collector in collectors]
+        return [collector.result() for collector in (*collectors, *updates)]
+
+    def _watch(self, iteration: int, updates: list[Collector]) -> None:
+        """Take the variables that an update has changed: results of the last micro-batch before it."""
+        step = (iteration + 1) * self.batching.accumulation - 1
+        for collector, variable in zip(updates, self._watched):
+            for replica in range(self.batching.replicas):
+                collector.take(step, replica, self._weights[variable.name])
 
     def _collectors(self) -> list[Collector]:
         specs = [output.spec for output in self.graph.outputs if output.spec is not None]

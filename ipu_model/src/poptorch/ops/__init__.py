@@ -14,6 +14,7 @@ from poptorch.ops.hints import nop, recomputationCheckpoint, serializedMatMul, s
 from poptorch.ops.loss import identity_loss
 from poptorch.ops.multi_conv import MultiConv
 from poptorch.ops.overlap import set_overlap_for_input, set_overlap_for_output
+from poptorch.ops.printing import ipu_print_tensor
 from poptorch.ops.queries import ipuHardwareIsAvailable, ipuHardwareVersion, isRunningOnIpu
 from poptorch.ops.scopes import Attribute, NameScope
 
@@ -31,6 +32,7 @@ __all__ = [
     "identity_loss",
     "ipuHardwareIsAvailable",
     "ipuHardwareVersion",
+    "ipu_print_tensor",
     "isRunningOnIpu",
     "nop",
     "recomputationCheckpoint",

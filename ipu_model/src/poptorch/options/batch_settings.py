@@ -77,9 +77,13 @@ class BatchSettings(OptionsStructure):
     ) -> None:
         """Ask for an internal tensor, to be read as `getAnchoredTensor(short_name)` after a run.
 
-        Without a mode of its own it follows the model's. Raises like `outputMode`, also when frozen.
+        `long_name` is one of `getTensorNames()`, such as `Gradient___fc1.weight`; a name that the model does not have
+        is an error when it is compiled. Without a mode of its own the tensor follows the model's, and so it does with
+        one, in this release of PopTorch too. Raises like `outputMode`, also when frozen.
         """
         self.checkIsFrozen()
+        assert isinstance(short_name, str), f"The short name of an anchor must be a string; got {short_name!r}."
+        assert isinstance(long_name, str), f"The name of the tensor to anchor must be a string; got {long_name!r}."
         mode = OutputMode.Default if output_mode is None else output_mode
         _check_output_mode(mode, output_return_period)
         period = output_return_period if mode is OutputMode.EveryN else 1

@@ -1,0 +1,154 @@
+"""The names of a compiled program's tensors, as `getTensorNames` lists them and `anchorTensor` understands them.
+
+================================  ==============================================================================
+``input``, ``input/1``            what the call sends, in the order of forward's arguments
+``layers.0.weight``               parameters and buffers, before the weight update
+``layers/0/Conv:0``               results of forward's ops: module path, kind of op, number of the result; a name
+                                  that is there already gets ``/1``, ``/2``
+``loss``                          what is differentiated
+``Gradient___`` + any of these    the gradient of the loss with respect to it, of one micro-batch
+``UpdatedVar___`` + parameter     the parameter after the weight update
+================================  ==============================================================================
+"""
+
+from __future__ import annotations
+
+import json
+import operator
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import cache
+from importlib import resources
+from typing import TYPE_CHECKING
+
+from ipu_model.capture.aliases import storage_roots
+from ipu_model.graph import Graph, Phase, Printed, TensorSpec
+
+if TYPE_CHECKING:
+    import torch.fx
+
+GRADIENT, UPDATED = "Gradient___", "UpdatedVar___"
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where a named tensor is: a node of the graph, or a variable after the weight update."""
+
+    node: str | None = None
+    updated: str | None = None
+
+
+def tensor_names(graph: Graph, *, module_scopes: bool = True) -> dict[str, Source]:
+    """Return every named tensor of `graph`; without `module_scopes`, ops are named without their module's path."""
+    found: dict[str, Source] = {}
+    found.update(_inputs(graph))
+    found.update((name, Source(variable.node)) for variable in graph.variables for name in variable.names)
+    ops = op_names(graph, module_scopes=module_scopes)
+    found.update((name, Source(node)) for node, name in ops.items())
+    if graph.loss is not None:
+        found["loss"] = Source(graph.loss)
+    for variable in graph.variables:
+        if variable.name in graph.gradients:
+            gradient = Source(graph.gradients[variable.name])
+            found.update((GRADIENT + name, gradient) for name in variable.names)
+    found.update(_activation_gradients(graph, ops))
+    for variable in graph.variables:
+        if variable.name in graph.gradients:
+            found.update((UPDATED + name, Source(updated=variable.name)) for name in variable.names)
+    return found
+
+
+def op_names(graph: Graph, *, module_scopes: bool = True) -> dict[str, str]:
+    """Map the nodes of the results of forward's ops to their names, in order.
+
+    Weights that are only looked at in another way (`weight.t()`) have no name of their own.
+    """
+    roots = storage_roots(graph.ops)
+    variables = {variable.node for variable in graph.variables}
+    taken: dict[str, int] = {}
+    found: dict[str, str] = {}
+    for node in graph.ops.nodes:
+        if not _is_forward_result(node) or roots[node].name in variables:
+            continue
+        name = _path(node, module_scopes) + _kind(node)
+        again = taken.get(name, 0)
+        taken[name] = again + 1
+        found[node.name] = f"{name}/{again}" if again else name
+    return found
+
+
+def title_prints(graph: Graph, *, module_scopes: bool = True) -> None:
+    """Give the prints of `graph` that have no title the name of the tensor that the program printed."""
+    nodes = {node.name: node for node in graph.ops.nodes}
+    untitled = {node: printed for node in nodes.values() if (printed := _print_of(node)) and not printed.title}
+    if not untitled:
+        return
+    names = {source.node: name for name, source in reversed(tensor_names(graph, module_scopes=module_scopes).items())}
+    for node, printed in untitled.items():
+        of = node if printed.gradient_of is None else nodes.get(printed.gradient_of, node)
+        argument = of.all_input_nodes[0].name
+        title = names.get(argument, argument) + ("" if of is node else "_gradient")
+        node.meta["hints"] = {**node.meta["hints"], "printed": replace(printed, title=title)}
+
+
+def _print_of(node: torch.fx.Node) -> Printed | None:
+    printed = node.meta.get("hints", {}).get("printed")
+    return printed if isinstance(printed, Printed) else None
+
+
+def _inputs(graph: Graph) -> Iterator[tuple[str, Source]]:
+    for number, node in enumerate(graph.input_nodes):
+        yield f"input/{number}" if number else "input", Source(node)
+
+
+def _activation_gradients(graph: Graph, ops: Mapping[str, str]) -> Iterator[tuple[str, Source]]:
+    gradients = graph.activation_gradients
+    yield from ((GRADIENT + name, Source(gradients[node])) for node, name in ops.items() if node in gradients)
+    if graph.loss is not None and graph.loss in gradients:
+        yield f"{GRADIENT}loss", Source(gradients[graph.loss])
+
+
+def _is_forward_result(node: torch.fx.Node) -> bool:
+    is_op = node.op == "call_function" and node.meta.get("phase") is Phase.FORWARD
+    # The copy that an anchor takes of a tensor is none of forward's.
+    is_own = "anchored" not in node.meta.get("hints", {})
+    return is_op and is_own and isinstance(node.meta.get("spec"), TensorSpec)
+
+
+def _path(node: torch.fx.Node, module_scopes: bool) -> str:
+    """Return the path before the kind of op: submodules, with the program's own name scopes where they were entered."""
+    scope = node.meta.get("scope", "") if module_scopes else ""
+    parts: list[str] = [part for part in scope.split(".") if part]
+    for shift, (depth, name) in enumerate(node.meta.get("name_scopes", ())):
+        parts.insert(depth + shift, name)
+    return "".join(f"{part}/" for part in parts)
+
+
+def _kind(node: torch.fx.Node) -> str:
+    result = 0
+    if node.target is operator.getitem:
+        parent, number = node.args
+        assert isinstance(number, int)
+        node, result = parent, number  # type: ignore[assignment]  # getitem takes an op's results apart
+    if _print_of(node):
+        return f"PrintTensor:{result}"
+    name = _aten_name(node)
+    return f"{_types().get(name) or _camel_case(name.split('_'))}:{result}"
+
+
+def _aten_name(node: torch.fx.Node) -> str:
+    """Return the name of an op without namespace, overload and the underscore of in-place ops."""
+    schema = getattr(node.target, "_schema", None)
+    name = str(getattr(node.target, "__name__", node.target)) if schema is None else str(schema.name)
+    return name.rpartition("::")[2].removesuffix("_")
+
+
+def _camel_case(words: Iterable[str]) -> str:
+    return "".join(word.capitalize() for word in words)
+
+
+@cache
+def _types() -> dict[str, str]:
+    text = (resources.files("poptorch") / "data" / "op_types.json").read_text(encoding="utf-8")
+    types: dict[str, str] = json.loads(text)["types"]
+    return types

@@ -1,0 +1,112 @@
+"""What sharded execution costs: the modelled time of a weight update, pipelined and one IPU at a time."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Sequence
+
+from ipu_course import engine, show
+from ipu_course.figures.curves import curves_figure
+
+if TYPE_CHECKING:
+    from ipu_course.engine import ModelledModule, Profile
+
+__all__ = ["UpdateTimes", "show_sharding", "update_times"]
+
+KIB = 1024
+
+
+@dataclass(frozen=True)
+class UpdateTimes:
+    """One weight update of ``accumulation`` micro-batches; ``pipelined`` is ``None`` where PopTorch refuses it."""
+
+    accumulation: int
+    pipelined: Profile | None
+    sharded: Profile
+
+    @property
+    def ratio(self) -> float | None:
+        """How many times as long the update takes sharded."""
+        if self.pipelined is None:
+            return None
+        return self.sharded.device_seconds_per_call / self.pipelined.device_seconds_per_call
+
+
+def update_times(modelled: ModelledModule | None, accumulations: Sequence[int]) -> tuple[UpdateTimes, ...]:
+    """The modelled weight update at each accumulation; none without an IPU Model.
+
+    As PopTorch does, the pipeline computes activations again, and the sharded program keeps them.
+    """
+    if modelled is None:
+        return ()
+    pipelined = modelled.sweep("gradient_accumulation", accumulations, execution="pipelined")
+    sharded = modelled.sweep("gradient_accumulation", accumulations, execution="sharded", recomputation="none")
+    return tuple(
+        UpdateTimes(count, one.profile, other.profile)
+        for count, one, other in zip(accumulations, pipelined, sharded)
+        if other.profile is not None
+    )
+
+
+def further_micro_batch(times: Sequence[UpdateTimes]) -> tuple[float, float]:
+    """Seconds that one micro-batch more takes, (pipelined, sharded), from the two longest updates.
+
+    Raises ``ValueError`` when fewer than two of them run as a pipeline.
+    """
+    running = [(each.accumulation, each.pipelined, each.sharded) for each in times if each.pipelined is not None]
+    if len(running) < 2:
+        raise ValueError("two updates that run as a pipeline are needed to tell what a micro-batch more takes")
+    (few, *first), (many, *second) = running[-2:]
+    pipelined, sharded = (
+        (longer.device_seconds_per_call - shorter.device_seconds_per_call) / (many - few)
+        for shorter, longer in zip(first, second)
+    )
+    return pipelined, sharded
+
+
+def show_sharding(times: Sequence[UpdateTimes]) -> None:
+    """Show the time of a weight update against accumulation, pipelined and sharded, and the fullest tile of both."""
+    if not times:
+        print(engine.NOT_HERE)
+        return
+    names = {"sharded": [each.sharded for each in times], "pipelined": [each.pipelined for each in times]}
+    curves = {
+        name: [None if profile is None else 1e3 * profile.device_seconds_per_call for profile in profiles]
+        for name, profiles in names.items()
+    }
+    words = "; ".join(
+        f"{each.accumulation} micro-batches: sharded {_milliseconds(each.sharded)}, pipelined "
+        f"{_milliseconds(each.pipelined)}"
+        for each in times
+    )
+    show.figure(
+        curves_figure(
+            [each.accumulation for each in times],
+            curves,
+            "micro-batches in a weight update (gradient accumulation)",
+            "ms on the IPUs",
+            "A weight update, one IPU at a time and pipelined (modelled)",
+            from_zero=True,
+        ),
+        f"Time of a weight update on the IPUs, modelled. {words}.",
+    )
+    show.table([_row(each) for each in times], index="accumulation")
+
+
+def _row(each: UpdateTimes) -> dict[str, object]:
+    return {
+        "accumulation": each.accumulation,
+        "pipelined": _milliseconds(each.pipelined),
+        "sharded": _milliseconds(each.sharded),
+        "sharded takes": "" if each.ratio is None else f"{each.ratio:.2f} times as long",
+        "fullest tile, pipelined": _fullest(each.pipelined),
+        "sharded ": _fullest(each.sharded),
+    }
+
+
+def _milliseconds(profile: Profile | None) -> str:
+    return "refused" if profile is None else f"{1e3 * profile.device_seconds_per_call:.1f} ms"
+
+
+def _fullest(profile: Profile | None) -> str:
+    return "" if profile is None else f"{profile.memory.max_tile_bytes / KIB:.0f} KiB"

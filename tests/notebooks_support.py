@@ -1,0 +1,58 @@
+"""What the tests of the notebooks share: small lessons to try the build on, and the course's own lessons."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from nbformat import NotebookNode
+
+from notebook_build.lesson import Lesson, lessons
+
+LESSONS = lessons()
+each_lesson = pytest.mark.parametrize("lesson", LESSONS, ids=lambda lesson: lesson.name)
+
+LESSON = """\
+# %% [markdown]
+# # A lesson
+
+# %%
+total = 1 + 1
+print(total)
+
+# %% [markdown]
+# ## Exercise
+
+# %% tags=["exercise"]
+def doubled(value):
+    ### BEGIN SOLUTION
+    ### STARTER: result = ...
+    result = 2 * value
+    ### END SOLUTION
+    return result
+
+print("not attempted yet" if doubled(2) is ... else doubled(2) == 4)
+
+# %% [markdown] tags=["hint"]
+# Multiply.
+
+# %% [markdown] tags=["solution"]
+# Twice is *two times*.
+
+# %% tags=["nbval-ignore-output"]
+print("measured: 12.5 s")
+"""
+
+
+def write_lesson(folder: Path, text: str = LESSON, name: str = "03_small_lesson") -> Lesson:
+    """Write the source of a lesson below `folder` and return the lesson, not built yet."""
+    (folder / "source").mkdir(parents=True, exist_ok=True)
+    (folder / "source" / f"{name}.py").write_text(text, encoding="utf-8")
+    return lessons(folder, (name,))[0]
+
+
+def shown(notebook: NotebookNode) -> list[str]:
+    """Return all that a notebook's cells say in words, a text for each output."""
+    outputs = [output for cell in notebook.cells for output in cell.get("outputs", ())]
+    spoken = [text for output in outputs for kind, text in output.get("data", {}).items() if kind.startswith("text/")]
+    return [*spoken, *(output.text for output in outputs if "text" in output)]

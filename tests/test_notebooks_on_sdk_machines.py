@@ -1,0 +1,122 @@
+"""The lessons where there is no IPU Model, as on a machine with the Poplar SDK: they run, and claim nothing modelled.
+
+Graphcore's `poptorch` is in no package registry, so ours stands in for it: tests/stand_in/sitecustomize.py.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from nbformat import NotebookNode
+from notebooks_support import each_lesson, shown, write_lesson
+
+from notebook_build.assemble import assemble
+from notebook_build.execute import execute
+from notebook_build.lesson import Lesson
+
+MODELLED_FIGURE = re.compile(r"\bmodelled\b[^\n]*\d", re.IGNORECASE)
+
+
+@pytest.fixture
+def without_engine(project: Path) -> dict[str, str]:
+    """The variables of a kernel that has no IPU Model."""
+    return {"PYTHONPATH": os.pathsep.join([str(project / "tests" / "stand_in"), os.environ.get("PYTHONPATH", "")])}
+
+
+def modelled_figures(notebook: NotebookNode) -> Iterator[str]:
+    """Yield the lines that give a modelled figure."""
+    for text in shown(notebook):
+        # References such as [1] are no figures; the cells of a table's row belong together.
+        plain = re.sub(r"</t[dh]>\s*<t[dh][^>]*>", " ", re.sub(r"\[\d+\]", "", text))
+        yield from (match[0] for match in MODELLED_FIGURE.finditer(plain))
+
+
+@pytest.mark.notebooks
+@each_lesson
+def test_a_lesson_runs_to_its_end(lesson: Lesson, without_engine: dict[str, str]) -> None:
+    notebook = execute(assemble(lesson), lesson.notebook.parent, without_engine)
+    assert list(modelled_figures(notebook)) == []
+
+
+# --- the stand-in itself
+
+REFUSED = """\
+# %%
+from importlib import import_module
+from importlib.util import find_spec
+
+import poptorch
+from ipu_course import engine
+
+print(engine.is_available(), find_spec("ipu_model"), find_spec("ipu_model.knobs"))
+
+# %%
+def tried(action):
+    try:
+        action()
+    except ModuleNotFoundError as problem:
+        return problem.name
+    return "imported"
+
+def statement():
+    from ipu_model.profiling import data
+
+print(tried(statement), tried(lambda: import_module("ipu_model.knobs")), tried(lambda: __import__("ipu_model")))
+
+# %%
+exec("def reach(): import ipu_model", vars(engine))
+print(tried(engine.reach))
+
+# %%
+import torch
+model = poptorch.inferenceModel(torch.nn.Linear(2, 3))
+print(tuple(model(torch.ones(1, 2)).shape))
+
+# %%
+print(engine.profile_module(torch.nn.Linear(2, 3), [torch.ones(1, 2)], poptorch.Options()))
+"""
+
+
+@pytest.fixture(scope="module")
+def spoken(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    project = Path(__file__).resolve().parents[1]
+    lesson = write_lesson(tmp_path_factory.mktemp("refused"), REFUSED)
+    environment = {"PYTHONPATH": str(project / "tests" / "stand_in")}
+    return [text.strip() for text in shown(execute(assemble(lesson), lesson.notebook.parent, environment))]
+
+
+def test_the_course_finds_no_engine(spoken: list[str]) -> None:
+    assert spoken[0] == "False None None"
+
+
+def test_neither_cells_nor_the_course_can_import_it(spoken: list[str]) -> None:
+    assert spoken[1] == "ipu_model.profiling ipu_model.knobs ipu_model"
+    assert spoken[2] == "ipu_model"
+
+
+def test_poptorch_works_all_the_same(spoken: list[str]) -> None:
+    assert spoken[3] == "(1, 3)"
+
+
+def test_a_profile_is_none(spoken: list[str]) -> None:
+    assert spoken[-1] == "None"
+
+
+@pytest.mark.parametrize(
+    ("text", "figures"),
+    [
+        ("modelled: 31 ms", ["modelled: 31"]),
+        ("<td>modelled</td>\n  <td>31</td>", ["modelled 31"]),
+        ("modelled  published [1]", []),
+        ("Modelled figures need the IPU Model.", []),
+        ("published: 8 s", []),
+    ],
+)
+def test_a_modelled_figure_is_recognised(text: str, figures: list[str], tmp_path: Path) -> None:
+    notebook = assemble(write_lesson(tmp_path, "# %%\n1\n"))
+    notebook.cells[0].outputs = [NotebookNode(output_type="display_data", data={"text/html": text}, metadata={})]
+    assert [figure.strip() for figure in modelled_figures(notebook)] == figures

@@ -46,8 +46,8 @@ torch.set_num_threads(1)
 #   stay fp32.
 # * **16.16**: fp16 data, and `model.half()`.
 #
-# The program is that of the hands-on [1]: ResNet-101, cut before `layer3[8]` so that the rest runs on a second
-# IPU, 64 images of 64x64 in a micro-batch, three micro-batches to a weight update (gradient accumulation,
+# The program is that of the hands-on [1]: ResNet-101, cut by `BeginBlock` so that everything from `layer3[8]` on
+# runs on a second IPU, 64 images of 64x64 in a micro-batch, three micro-batches to a weight update (gradient accumulation,
 # lesson 02). In 16.16 its AdamW optimiser gets more settings: `recipe`. The lesson explains each.
 
 # %%
@@ -68,7 +68,7 @@ recipe = {"loss_scaling": 1000, "accum_type": half,
 # ## See where the memory goes
 #
 # A tile has 624 KiB. The next cell captures the program in each precision, without running it, and asks the
-# IPU Model for its memory.
+# IPU Model for its memory. (`day03` holds the hands-on's shapes, and what its program costs the host.)
 #
 # **Predict:** how many KiB does the fullest tile want in 32.32?
 
@@ -89,9 +89,10 @@ guess.reveal(base and round(base.memory.max_tile_bytes / 1024), "modelled", "abo
 show_tile_memory(profiles)
 
 # %% [markdown]
-# fp16 halves activations and temporaries, working copies of single operations; 16.16 halves the weights too.
-# Code, which holds the plan of every exchange between tiles, stays. The memory model is about 8 % off, so it
-# leaves 16.32 open. Published for 16.16: most tiles at 480 to 560 kB, 470 to 550 KiB [1].
+# With fp16 data, activations shrink, and so do temporaries (working copies of single operations). 16.16 halves
+# the weights too, and with `recipe` what belongs to them. Code, with the plan of every exchange between tiles,
+# stays. The memory model is about 8 % off, so it leaves 16.32 open. Published for 16.16: it fits, most tiles at
+# 480 to 560 kB, which is 470 to 550 KiB [1].
 #
 # Is one tile too full, or all? And what does PopTorch say? It compiles the whole program before it runs, so
 # the error comes then; on a real IPU, after minutes.
@@ -108,8 +109,8 @@ except poptorch.Error as error:
     print(*(part for part in str(error).split(". ") if part.startswith("What usually helps")))
 
 # %% [markdown]
-# Nearly every tile is over, so moving layers does not help: everything must shrink. First in the list of cures
-# is the one that we take.
+# Nearly every tile of both IPUs is over, so moving layers to the other one does not help: everything must
+# shrink. The cure that we take is half precision.
 #
 # ## Run the matrix units faster
 #
@@ -155,7 +156,8 @@ show_rates({**profiles, "16.16, half partials": program and program.profile(half
 
 # %% [markdown]
 # Less than the units promise: norms, exchange between tiles and waiting take their share. And 16.32 is nearly as
-# fast as 16.16, because it computes in fp16 too. Nobody has published these rates; the model's band is 8 %.
+# fast as 16.16, because it computes in fp16 too. (There is no published rate to compare with; the model's own band
+# is 8 %.)
 #
 # ## Train in each precision
 #
@@ -284,8 +286,8 @@ show_paths(paths)
 # ## Keep accumulators and moments small
 #
 # For each parameter AdamW keeps two **moments**, running means of the gradient and of its square; gradient
-# accumulation adds an accumulator. PopTorch keeps all three in fp32, also after `model.half()`. How small may
-# they be?
+# accumulation adds an accumulator. PopTorch keeps all three in fp32, also after `model.half()`, unless the
+# optimiser is told otherwise. How small may they be? Two of the three choices have been trained above.
 
 # %%
 choices = {"all fp32": (single, single, single), "recipe": (half, half, single), "all fp16": (half, half, half)}
@@ -350,7 +352,7 @@ lesson.show_ladder("half precision")
 #
 # ## Summary
 #
-# * 16.32 saves half the activations, 16.16 half the weights too: out of memory is cured.
+# * 16.32 shrinks activations, 16.16 weights and optimiser state too: out of memory is cured.
 # * The matrix units run 2 or 4 times faster, the whole program less.
 # * Small gradients underflow: scale the loss. Small updates get lost: round stochastically.
 # * Losses, norm statistics and second moments stay in fp32.

@@ -302,9 +302,9 @@ show_epoch_parts({f"accumulation {m}": profile for m, profile in with_loader.ite
 # %% tags=["exercise"]
 ### BEGIN SOLUTION
 ### STARTER: smallest = ...
-smallest = 15
-while resnet and resnet.profile(gradient_accumulation=smallest - 1).device_samples_per_second >= 0.95 * endless:
-    smallest -= 1
+smallest = 3
+while resnet and resnet.profile(gradient_accumulation=smallest).device_samples_per_second < 0.95 * endless:
+    smallest += 1
 ### END SOLUTION
 check_enough(smallest, resnet)
 

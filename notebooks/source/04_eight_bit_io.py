@@ -78,6 +78,7 @@ class Cast(nn.Module):
     def forward(self, images):
         return images.half()
 
+
 # %% [markdown]
 # Now the full size: ResNet-101 on two IPUs, three times. Only the way in differs. With fp32 the device
 # just casts; with fp16 it does nothing, as in the steps before; with uint8 it normalises. The modelled programs
@@ -200,6 +201,7 @@ print("labels 9, 255 and 999 as uint8:", torch.tensor([9, 255, 999]).to(torch.ui
 # **Exercise 2** (5 min). Another network wants pixels from -1 to 1 (0 becomes -1, 255 becomes 1), in fp16.
 # Write a function of the uint8 images.
 
+
 # %% tags=["exercise"]
 ### BEGIN SOLUTION
 ### STARTER: to_range = ...
@@ -292,6 +294,7 @@ check_who_gains(pictures, words, hidden)
 #
 # Does a network learn the same? Two trainings of a small one, from the same weights, over the same images.
 # The data set hands out normalised fp32 images or, with `as_bytes()`, the stored bytes.
+
 
 # %%
 def losses(data, first_layer):

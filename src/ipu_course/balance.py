@@ -88,7 +88,9 @@ def show_cuts(profiles: Mapping[str, Profile | None]) -> None:
         balance_figure(list(cuts), times, kib, limit, "Where the second IPU begins (modelled)"),
         f"Time of one micro-batch and fullest tile of IPU 0 and IPU 1, modelled; {words}. A tile has {limit:.0f} KiB.",
     )
-    show.table([_cut_row(name, profile, time) for (name, profile), time in zip(cuts.items(), times)], index="cut before")
+    show.table(
+        [_cut_row(name, profile, time) for (name, profile), time in zip(cuts.items(), times)], index="cut before"
+    )
 
 
 def _cut_row(name: str, profile: Profile, milliseconds: Sequence[float]) -> dict[str, object]:

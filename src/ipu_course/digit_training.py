@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import lru_cache
 from typing import NamedTuple
 
 import torch
@@ -10,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import poptorch
-from ipu_course.datasets import mnist
+from ipu_course.datasets import ImageDataset, mnist
 from ipu_course.loops import test_accuracy
 
 IMAGES = 1_600
@@ -73,7 +74,7 @@ def try_out(
     and takes ``images_per_call`` images. The losses reported are the cross-entropy of the logits in float32,
     whatever is minimised, so that trials can be compared.
     """
-    training_set, test_set = mnist(train=True, images=IMAGES), mnist(train=False)
+    training_set, test_set = _digits()
     images, labels = training_set.images.to(data), training_set.labels
     losses = []
     for epoch in range(EPOCHS):
@@ -86,6 +87,12 @@ def try_out(
     accuracy = test_accuracy(inference_model, [(test_set.images.to(data), test_set.labels)])
     inference_model.detachFromDevice()
     return Trial(losses, accuracy)
+
+
+@lru_cache(maxsize=1)
+def _digits() -> tuple[ImageDataset, ImageDataset]:
+    """The images to train and to test on, read once."""
+    return mnist(train=True, images=IMAGES), mnist(train=False)
 
 
 def _mean_loss(training_model: poptorch.PoplarExecutor, calls: list[tuple[Tensor, Tensor]]) -> float:

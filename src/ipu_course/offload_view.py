@@ -78,7 +78,9 @@ def show_accumulations(modelled: ModelledModule | None, accumulations: Sequence[
     ]
     shares = [off.shares["offload"] for _, off in points]
     slower = [off.device_seconds_per_call / on.device_seconds_per_call - 1 for on, off in points]
-    words = "; ".join(f"{count}: {share:.0%} and {more:.0%}" for count, share, more in zip(accumulations, shares, slower))
+    words = "; ".join(
+        f"{count}: {share:.0%} and {more:.0%}" for count, share, more in zip(accumulations, shares, slower)
+    )
     show.figure(
         figures.curves_figure(
             accumulations,
@@ -90,8 +92,8 @@ def show_accumulations(modelled: ModelledModule | None, accumulations: Sequence[
             percent=True,
             from_zero=True,
         ),
-        "Two lines fall as the accumulation grows: the share of the copies, and by how much an update takes longer than "
-        f"with state on the chip. Modelled, by accumulation: {words}.",
+        "Two lines fall as the accumulation grows: the share of the copies, and by how much an update takes longer "
+        f"than with state on the chip. Modelled, by accumulation: {words}.",
     )
     show.table([
         {"accumulation": count, "on chip": _ms(on), "off chip": _ms(off), "longer by": f"{more:.0%}"}
@@ -120,7 +122,9 @@ def show_sharding(modelled: ModelledModule | None, replicas: Sequence[int], mach
     labels = [f"{count} replica{'s' * (count > 1)}" for count in replicas]
     words = "; ".join(f"{label} {a:.0f} and {b:.0f}" for label, a, b in zip(labels, *kib.values()))
     show.figure(
-        figures.bars_figure(labels, kib, "KiB of state on the fullest tile", "State in parts (modelled)", form="{:.0f}"),
+        figures.bars_figure(
+            labels, kib, "KiB of state on the fullest tile", "State in parts (modelled)", form="{:.0f}"
+        ),
         f"KiB of optimiser state on the fullest tile, whole on each replica and in parts, modelled: {words}.",
     )
     show.table(rows, index="replicas")

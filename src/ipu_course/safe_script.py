@@ -18,19 +18,26 @@ LIMIT_WORDS = "stopped at the time limit"
 
 @dataclass(frozen=True)
 class ScriptEnd:
-    """How a script ended: what it printed, the last line of its errors, and whether it ended by itself."""
+    """How a script ended: what it printed, the last line of its errors, and whether it ended by itself.
+
+    ``child_error`` is the first sentence of Python's own error about starting processes, if there was one.
+    """
 
     printed: str
     error: str
     succeeded: bool
     stopped: bool = False
+    child_error: str = ""
 
     @property
     def verdict(self) -> str:
-        """The end in one line."""
+        """The end in a few lines."""
         if self.stopped:
             return LIMIT_WORDS
-        return f"works, and prints: {self.printed}" if self.succeeded else f"fails: {self.error}"
+        if self.succeeded:
+            return f"works, and prints: {self.printed}"
+        child = f"\n  in the new process: {self.child_error}" if self.child_error else ""
+        return f"fails{child}\n  {self.error}"
 
 
 def run_scripts(
@@ -71,7 +78,8 @@ def _end(process: subprocess.Popen[str], limit: float) -> ScriptEnd:
         printed, errors = process.communicate(timeout=max(0.1, limit - time.monotonic()))
     except subprocess.TimeoutExpired:
         return ScriptEnd("", "", succeeded=False, stopped=True)
-    return ScriptEnd(printed.strip(), last_error(errors), process.returncode == 0)
+    child = start_error(errors)
+    return ScriptEnd(printed.strip(), last_error(errors), process.returncode == 0, child_error=child)
 
 
 def _end_all(running: Mapping[str, subprocess.Popen[str]]) -> None:
@@ -88,3 +96,9 @@ def last_error(text: str) -> str:
     lines = [line for line in text.splitlines() if line.strip()]
     last = lines[-1].strip() if lines else ""
     return re.sub(r"^[\w.]*?(\w+): (?:'\w+': )?", r"\1: ", last)
+
+
+def start_error(text: str) -> str:
+    """The first sentence of Python's error about a process that is started too early; empty without one."""
+    found = re.search(r"^(RuntimeError): *\n((?:[ \t]+\S.*\n)+)", text, re.M)
+    return f"{found[1]}: {' '.join(found[2].split())}" if found else ""

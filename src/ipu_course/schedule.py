@@ -55,10 +55,10 @@ class Schedule:
         return len(self.passes) / (2 * self.steps * self.stages)
 
     def busy_share(self, backward: float) -> float:
-        """Share of the time in which the IPUs work, from 0 to 1, when a backward pass takes ``backward`` forward passes.
+        """Share of the time in which the IPUs work, from 0 to 1.
 
-        A half-step lasts as long as the longest pass in it; one without any pass takes no time. Stages are
-        equally long.
+        A backward pass takes ``backward`` times as long as a forward pass; stages are equally long. A half-step lasts
+        as long as the longest pass in it, and one without any pass takes no time.
         """
         longest: dict[int, float] = {}
         work = 0.0

@@ -11,7 +11,7 @@ from ipu_course.figures.curves import curves_figure
 if TYPE_CHECKING:
     from ipu_course.engine import ModelledModule, Profile
 
-__all__ = ["UpdateTimes", "show_sharding", "update_times"]
+__all__ = ["UpdateTimes", "further_micro_batch", "show_sharding", "update_times"]
 
 KIB = 1024
 
@@ -53,15 +53,13 @@ def further_micro_batch(times: Sequence[UpdateTimes]) -> tuple[float, float]:
 
     Raises ``ValueError`` when fewer than two of them run as a pipeline.
     """
-    running = [(each.accumulation, each.pipelined, each.sharded) for each in times if each.pipelined is not None]
+    running = [(each.pipelined, each.sharded, each.accumulation) for each in times if each.pipelined is not None]
     if len(running) < 2:
         raise ValueError("two updates that run as a pipeline are needed to tell what a micro-batch more takes")
-    (few, *first), (many, *second) = running[-2:]
-    pipelined, sharded = (
-        (longer.device_seconds_per_call - shorter.device_seconds_per_call) / (many - few)
-        for shorter, longer in zip(first, second)
-    )
-    return pipelined, sharded
+    (short_pipelined, short_sharded, few), (long_pipelined, long_sharded, many) = running[-2:]
+    pipelined = long_pipelined.device_seconds_per_call - short_pipelined.device_seconds_per_call
+    sharded = long_sharded.device_seconds_per_call - short_sharded.device_seconds_per_call
+    return pipelined / (many - few), sharded / (many - few)
 
 
 def show_sharding(times: Sequence[UpdateTimes]) -> None:
@@ -75,7 +73,7 @@ def show_sharding(times: Sequence[UpdateTimes]) -> None:
         for name, profiles in names.items()
     }
     words = "; ".join(
-        f"{each.accumulation} micro-batches: sharded {_milliseconds(each.sharded)}, pipelined "
+        f"accumulation {each.accumulation}: sharded {_milliseconds(each.sharded)}, pipelined "
         f"{_milliseconds(each.pipelined)}"
         for each in times
     )
@@ -99,8 +97,8 @@ def _row(each: UpdateTimes) -> dict[str, object]:
         "pipelined": _milliseconds(each.pipelined),
         "sharded": _milliseconds(each.sharded),
         "sharded takes": "" if each.ratio is None else f"{each.ratio:.2f} times as long",
-        "fullest tile, pipelined": _fullest(each.pipelined),
-        "sharded ": _fullest(each.sharded),
+        "fullest tile: pipelined": _fullest(each.pipelined),
+        "fullest tile: sharded": _fullest(each.sharded),
     }
 
 

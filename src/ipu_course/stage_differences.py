@@ -57,6 +57,14 @@ def band(difference: float) -> str:
     return next(words for limit, words in BANDS if difference < limit)
 
 
+def first_wrong(reference: Outputs, found: Outputs, tolerance: float = 0.02) -> int:
+    """The number, from 1, of the first stage further than ``tolerance`` from its reference; 0 when there is none."""
+    for number, (name, wanted) in enumerate(reference.items(), start=1):
+        if not relative_difference(wanted, found[name]) <= tolerance:  # no comparison with a NaN is ever true
+            return number
+    return 0
+
+
 def show_differences(compared: Mapping[str, tuple[Outputs, Outputs]]) -> None:
     """Show how far each stage is from its reference; ``compared`` maps a case to (reference, found).
 

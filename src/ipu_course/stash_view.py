@@ -21,7 +21,7 @@ SCHEDULES = {"grouped": "pipelined", "interleaved": "interleaved"}
 def show_stash(modelled: ModelledModule | None, stages: int, accumulation: int) -> None:
     """Show how many micro-batches each stage keeps, counted in both schedules, and the modelled bytes of its stash."""
     grouped, alternating = pipelined(stages, accumulation), interleaved(stages, accumulation)
-    profiles = {name: modelled and modelled.profile(execution=how) for name, how in SCHEDULES.items()}
+    profiles = {} if modelled is None else {name: modelled.profile(execution=how) for name, how in SCHEDULES.items()}
     rows: list[dict[str, object]] = []
     for stage in range(stages):
         row: dict[str, object] = {
@@ -30,8 +30,7 @@ def show_stash(modelled: ModelledModule | None, stages: int, accumulation: int) 
             "interleaved": alternating.stash(stage),
         }
         for name, profile in profiles.items():
-            if profile is not None:
-                row[f"{name}, modelled"] = f"{_stash_bytes(profile, stage) / KIB:,.0f} KiB"
+            row[f"{name}, modelled"] = f"{_stash_bytes(profile, stage) / KIB:,.0f} KiB"
         rows.append(row)
     show.table(rows, index="stage")
 

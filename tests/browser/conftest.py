@@ -8,7 +8,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from lab_server import LabServer, running_lab
 from playwright.sync_api import BrowserContext, Page, sync_playwright
+
+from notebook_build.lesson import NOTEBOOKS
 
 CHROMIUM_NAMES = ("chromium", "chromium-browser", "google-chrome-stable", "google-chrome")
 FLAGS = [
@@ -61,6 +64,23 @@ def page(chromium: BrowserContext) -> Iterator[Page]:
     page = chromium.new_page()
     yield page
     page.close()
+
+
+@pytest.fixture(scope="module")
+def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LabServer]:
+    """JupyterLab on a copy of the notebook folder, to which tests may add notebooks."""
+    folder = tmp_path_factory.mktemp("lab") / "notebooks"
+    shutil.copytree(NOTEBOOKS, folder, ignore=shutil.ignore_patterns("source", ".*"))
+    with running_lab(folder, tmp_path_factory.mktemp("home")) as server:
+        yield server
+        server.stop_kernels()
+
+
+@pytest.fixture
+def lab_page(lab: LabServer, page: Page) -> Iterator[Page]:
+    """A fresh page; its test's kernels end before it closes, so that tests do not share the machine."""
+    yield page
+    lab.stop_kernels()
 
 
 @pytest.fixture(scope="session")

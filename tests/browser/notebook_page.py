@@ -123,6 +123,13 @@ class NotebookPage:
         return self.page.locator(".jp-OutputArea-output > .jupyter-widgets").count()
 
 
+def opened(page: Page, server: LabServer, name: str) -> NotebookPage:
+    """Open a notebook of the server's folder."""
+    notebook = NotebookPage(page, server, name)
+    notebook.open()
+    return notebook
+
+
 def widgets_expected(notebook: NotebookNode) -> int:
     """Return how many outputs of a saved notebook hold a widget."""
     return sum(WIDGET_VIEW in output.get("data", {}) for output in outputs(notebook))

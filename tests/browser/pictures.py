@@ -20,7 +20,7 @@ def choose_theme(page: Page, theme: str) -> None:
     """Choose "light" or "dark", as Settings > Theme does."""
     name = THEMES[theme]
     page.evaluate("name => window.jupyterapp.commands.execute('apputils:change-theme', {theme: name})", name)
-    page.wait_for_selector(f'body[data-jp-theme-name="{name}"]', timeout=30_000)
+    page.wait_for_selector(f'body[data-jp-theme-name="{name}"]', state="attached", timeout=30_000)
 
 
 def take_pictures(notebook: NotebookPage, folder: Path) -> Iterator[Path]:

@@ -19,8 +19,9 @@ class Control:
     def label(self) -> str:
         """The words beside the control."""
         box = self.element.locator("xpath=ancestor-or-self::*[contains(@class, 'jupyter-widgets')][1]")
-        label = box.locator(".widget-label, .widget-label-basic").first
-        return label.inner_text().strip() if label.count() else ""
+        texts = box.locator(".widget-label, .widget-label-basic").all_inner_texts()
+        # A label that is not used holds a space of no width.
+        return next((text.strip() for text in texts if text.strip("\u200b ")), "")
 
     def setting(self) -> str:
         """Where it is now."""
@@ -102,7 +103,7 @@ KINDS = {
     ".widget-toggle-buttons": Toggles,
 }
 # Whatever else takes input: a test that passed it over would not notice if it broke.
-UNKNOWN = "input:not([type=checkbox]), textarea, :not(.widget-toggle-buttons) > button"
+UNKNOWN = "input:not([type=checkbox]), textarea, button:not(.widget-toggle-buttons button)"
 
 
 def controls_in(widgets: Locator) -> list[Control]:

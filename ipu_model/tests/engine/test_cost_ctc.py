@@ -64,7 +64,8 @@ class TestLoss:
     def test_more_of_anything_never_takes_fewer_cycles(self, steps: int, samples: int, states: int) -> None:
         problem = Alignment(steps, samples, states, 30)
         least = GC200.total(ctc.loss(GC200, problem, FLOAT).cycles)
-        for more in ({"steps": steps + 1}, {"samples": samples + 1}, {"states": states + 1}):
+        # States are doubled: 16 of them can be shared by 16 tiles, 15 by 8 only, so one more may take less.
+        for more in ({"steps": steps + 1}, {"samples": samples + 1}, {"states": 2 * states}):
             assert GC200.total(ctc.loss(GC200, replace(problem, **more), FLOAT).cycles) >= least
 
     @given(SIZES, SIZES, SIZES)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import poptorch
 from ipu_course.checks import check, number_hint, whole_number_hint
 from ipu_course.schedule import pipelined
 

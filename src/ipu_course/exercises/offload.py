@@ -70,8 +70,9 @@ def _bytes_hint(value: object) -> str | None:
     known = {
         STATE + WEIGHT + ACCUMULATOR: "10 bytes are everything that a parameter has. Its weight and its accumulator "
         "stay on the chip: every micro-batch needs them. Only the moments leave.",
-        STATE + ACCUMULATOR: "The accumulator collects a gradient from every micro-batch, so it stays on the chip.",
-        2 * SECOND: "8 bytes are two moments of 32 bits, PopTorch's default. Here the first one has 16 bits.",
+        2
+        * SECOND: "8 bytes are two moments of 32 bits, PopTorch's default; here the first one has 16 bits. Or did you "
+        "count the accumulator? It collects a gradient from every micro-batch, so it stays on the chip.",
         2 * FIRST: "4 bytes are two moments of 16 bits. Here the second one has 32 bits.",
         FIRST: "AdamW has two moments for each parameter, and 2 bytes are the first one only.",
         8 * STATE: "48 is the number of bits.",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ipu_course.explorers.controls import Choice, Slider, Switch
+from ipu_course.explorers.controls import Choice, Control, Slider, Switch
 from ipu_course.explorers.explorer import View, explore
 from ipu_course.figures.loading_timeline import loading_timeline_figure
 from ipu_course.loading_timeline import Loading, bound, timeline
@@ -11,7 +11,7 @@ CALLS = 61  # its second half is a whole number of rounds of UNEVEN
 SHOWN_CALLS = 6  # as many as fit with Sync
 UNEVEN = (0.5, 0.5, 0.5, 0.5, 3.0)  # of the mean, which they keep
 MODES = {"Sync": False, "Async": True}
-CONTROLS = {
+CONTROLS: dict[str, Control] = {
     "asynchronous": Choice("mode", MODES, True),
     "load_ms": Slider("loading one call's data, ms", (20, 50, 100, 150, 200, 400, 800), 150),
     "call_ms": Slider("the call itself, ms", (20, 50, 100, 200, 400), 200),

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Mapping
 import poptorch
 from ipu_course import day03, engine
 from ipu_course.call_time import CallParts, call_parts
-from ipu_course.explorers.controls import Choice, Slider
+from ipu_course.explorers.controls import Choice, Control, Slider
 from ipu_course.explorers.explorer import View, explore
 from ipu_course.figures.call_parts import call_parts_figure
 from ipu_course.train.published import published_ladder
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 REFERENCE = "the hands-on before this step"
 CHOSEN = "your settings"
 HOST_MS = (0.0, 0.02, 0.05, 0.1, 0.18, 0.4, 0.8, 1.6)
-CONTROLS = {
+CONTROLS: dict[str, Control] = {
     "images": Choice("images are", {"fp32": "fp32", "fp16": "fp16", "uint8": "uint8"}, "uint8"),
     "host_ms": Slider("host, ms an image", HOST_MS, 0.18),
     "loading": Choice("loading", {"before the call (Sync)": False, "beside the call (Async)": True}, False),

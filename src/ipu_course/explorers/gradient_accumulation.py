@@ -20,6 +20,7 @@ ACCUMULATIONS = (1, 2, 3, 4, 5, 6, 8, 12, 16, 24, 32, 64, 128)
 PIPELINED, SHARDED = "pipelined", "sharded"
 STRATEGIES = {"pipelined: both IPUs at once": PIPELINED, "sharded: one IPU at a time": SHARDED}
 KIB = 1024
+MOST_DRAWN = 12  # more of the same would only get smaller, and slower to draw
 
 
 def explore_accumulation(modelled: ModelledModule | None, accumulation: int = 8) -> None:
@@ -42,29 +43,36 @@ def accumulation_view(modelled: ModelledModule | None, accumulation: int, strate
             text=f"PopTorch refuses this: a pipeline of {STAGES} stages needs a gradient accumulation of at least "
             f"2 x {STAGES} - 1 = {least}, and this is {accumulation}. Sharded execution has no such minimum."
         )
-    schedule = pipelined(STAGES, accumulation) if strategy == PIPELINED else sharded(STAGES, accumulation)
     rows: dict[str, object] = {
         "accumulation": accumulation,
         "images in an update": f"{day03.BATCH_SIZE * accumulation:,}",
         "updates in an epoch": f"{_updates(accumulation):,}",
-        "utilisation, counted in steps": f"{schedule.utilisation:.1%}",
+        "utilisation, counted in steps": f"{_schedule(accumulation, strategy).utilisation:.1%}",
     }
     if modelled is None:
-        return _counted_view(schedule, strategy, rows)
+        return _counted_view(accumulation, strategy, rows)
     host = day03.host() if with_loader else None
     profile = modelled.profile(host=host, gradient_accumulation=accumulation, execution=strategy)
     drawn, words = engine.figure("timeline", profile)
     return View(drawn, f"{words[:-1]} (modelled).", [{**rows, **_modelled_cells(profile)}], _summary(profile))
 
 
-def _counted_view(schedule: Schedule, strategy: str, rows: Mapping[str, object]) -> View:
+def _counted_view(accumulation: int, strategy: str, rows: Mapping[str, object]) -> View:
     """What can be counted without an IPU Model."""
-    title = f"Schedule of one weight update, {strategy}: {STAGES} IPUs, {schedule.micro_batches} micro-batches"
+    drawn = min(accumulation, MOST_DRAWN)
+    schedule = _schedule(drawn, strategy)
+    title = f"Schedule of one weight update, {strategy}: {STAGES} IPUs, {accumulation} micro-batches"
+    if drawn < accumulation:
+        title += f" ({drawn} are drawn)"
     words = (
-        f"A row for each of {STAGES} IPUs, {schedule.steps} pipeline steps for {schedule.micro_batches} micro-batches, "
+        f"A row for each of {STAGES} IPUs, {schedule.steps} pipeline steps for {drawn} micro-batches, "
         "then the weight update."
     )
     return View(schedule_figure(schedule, title), words, [rows], engine.NOT_HERE)
+
+
+def _schedule(micro_batches: int, strategy: str) -> Schedule:
+    return pipelined(STAGES, micro_batches) if strategy == PIPELINED else sharded(STAGES, micro_batches)
 
 
 def _updates(accumulation: int) -> int:

@@ -25,8 +25,14 @@ Captured = Mapping[str, "ModelledModule | None"]
 
 
 def explore_precision(captured: Captured) -> None:
-    """Show the explorer of programs that were captured in each precision, such as ``{"16.16": ...}``."""
-    names = list(captured)
+    """Show the explorer of programs that were captured in each precision, such as ``{"16.16": ...}``.
+
+    Without an IPU Model it says so, as there is nothing to explore.
+    """
+    names = [name for name, module in captured.items() if module is not None]
+    if not names:
+        print(engine.NOT_HERE)
+        return
     explore(
         {
             "precision": Choice("precision (data.model)", {name: name for name in names}, names[-1]),

@@ -12,17 +12,18 @@ from ipu_course.figures.style import AREA_LOOKS, INK, WIDTH_INCHES, in_style, on
 ROW_INCHES = 0.34
 
 
-def update_figure(milliseconds: Mapping[str, float], kib: Mapping[str, float], title: str) -> Figure:
-    """Bars on the left for the parts of the time, on the right for the parts of the fullest tile.
+def update_figure(milliseconds: Mapping[str, float], kib: Mapping[str, float], memory_label: str, title: str) -> Figure:
+    """Bars on the left for the parts of the time, on the right for the parts of one tile.
 
-    The last part of each, which is about the optimiser's state, has a look of its own.
+    ``memory_label`` says in which unit and where. The last part of each, which is about the optimiser's state, has
+    a look of its own.
     """
     with in_style():
         rows = max(len(milliseconds), len(kib))
         figure = Figure(figsize=(WIDTH_INCHES, 1.2 + ROW_INCHES * rows), layout="constrained")
         time, memory = figure.subplots(1, 2)
         _bars(time, milliseconds, "{:.1f}", "ms of one weight update")
-        _bars(memory, kib, "{:.0f}", "KiB on the fullest tile")
+        _bars(memory, kib, "{:.0f}", memory_label)
         figure.suptitle(title, x=0.01, ha="left", fontsize=11)
     return figure
 

@@ -1,0 +1,34 @@
+"""A learner runs each lesson in JupyterLab from top to bottom, moves every control, and looks at it day and night."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from explorer_page import explorers, move_everything
+from lab_server import LabServer
+from notebook_page import opened, widgets_expected
+from pictures import take_pictures
+from playwright.sync_api import Page
+
+from notebook_build.lesson import Lesson, lessons
+from notebook_build.limits import WITHOUT_EXPLORER
+
+each_lesson = pytest.mark.parametrize("lesson", lessons(), ids=lambda lesson: lesson.name)
+
+
+@pytest.mark.notebooks
+@each_lesson
+def test_a_lesson_runs_to_its_end_and_its_controls_work(
+    lab_page: Page, lab: LabServer, screenshots: Path, lesson: Lesson
+) -> None:
+    notebook = opened(lab_page, lab, lesson.notebook.name)
+    try:
+        saved = notebook.run_all()
+        assert notebook.widgets_shown() >= widgets_expected(saved)
+        moved = [move_everything(explorer) for explorer in explorers(notebook)]
+        print(f"moved: {moved}")
+        assert moved or lesson.name[:2] in WITHOUT_EXPLORER
+    finally:
+        for picture in take_pictures(notebook, screenshots):
+            print(f"screenshot: {picture}")

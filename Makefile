@@ -9,16 +9,20 @@ PYTHON_VERSION ?=
 PORT ?=
 LAB_ARGS ?=
 TEST_ARGS ?=
+TEST_WORKERS ?= 2
 BENCH_ARGS ?=
 LESSON ?=
+NBVAL_ARGS ?=
 
 VENV_PYTHON := .venv/bin/python
+# A file's tests stay together and in their order, as a notebook's cells must; the longest files come first.
+PYTEST := $(VENV_PYTHON) -m pytest -n $(TEST_WORKERS) --dist loadfile --no-loadscope-reorder
 export PYTHON OFFLINE WHEELHOUSE
 # A kernel registered in the learner's home folder must not take the place of this environment's.
 export JUPYTER_PREFER_ENV_PATH := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup lab preflight test test-fast notebooks check-notebooks docs lint format bench lock wheelhouse clean
+.PHONY: help setup lab preflight test test-fast nbval-conditions notebooks try-answers check-notebooks docs lint format bench lock wheelhouse clean
 
 help: ## list the targets and variables
 	@echo "make TARGET [VARIABLE=value ...]"
@@ -32,7 +36,9 @@ help: ## list the targets and variables
 	@echo "  PORT=8890             JupyterLab's port (lab)"
 	@echo "  LAB_ARGS=--no-browser more options for JupyterLab (lab)"
 	@echo "  TEST_ARGS='-k text'   more options for pytest (test, test-fast)"
-	@echo "  LESSON='06 07'        only these lessons (notebooks, check-notebooks)"
+	@echo "  TEST_WORKERS=4        so many test processes at a time, 0 for pytest alone (test, test-fast)"
+	@echo "  NBVAL_ARGS=--record   write the notebooks' seconds to notebooks/measured.json (nbval-conditions)"
+	@echo "  LESSON='06 07'        only these lessons (notebooks, check-notebooks, try-answers, nbval-conditions)"
 	@echo "  BENCH_ARGS=...        more options for the benchmark (bench)"
 
 setup: ## make or update .venv (every target below does this first)
@@ -46,13 +52,19 @@ preflight: setup ## check this machine for a workshop and run a lesson in a fres
 	$(VENV_PYTHON) -m ipu_course doctor --preflight $(LESSON)
 
 test: setup ## run every test, the notebooks among them
-	$(VENV_PYTHON) -m pytest tests ipu_model/tests --nbval notebooks/ $(TEST_ARGS)
+	$(PYTEST) --nbval tests notebooks/ ipu_model/tests $(TEST_ARGS)
 
 test-fast: setup ## run the tests that need neither a whole lesson nor a browser
-	$(VENV_PYTHON) -m pytest tests ipu_model/tests -m "not notebooks and not browser and not slow" $(TEST_ARGS)
+	$(PYTEST) tests ipu_model/tests -m "not notebooks and not browser and not slow" $(TEST_ARGS)
+
+nbval-conditions: setup ## run the notebooks as users do: offline, read-only, from elsewhere
+	$(VENV_PYTHON) tools/nbval_conditions.py $(LESSON) $(NBVAL_ARGS)
 
 notebooks: setup ## build the notebooks from notebooks/source and execute them
 	PYTHONPATH=tools $(VENV_PYTHON) -m notebook_build build $(LESSON)
+
+try-answers: setup ## run right and wrong answers to the lessons' exercises and print every verdict
+	PYTHONPATH=tools $(VENV_PYTHON) -m notebook_build try $(LESSON)
 
 check-notebooks: setup ## check that the notebooks are what notebooks/source says, without executing them
 	PYTHONPATH=tools $(VENV_PYTHON) -m notebook_build check $(LESSON)

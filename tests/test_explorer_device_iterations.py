@@ -17,6 +17,7 @@ from ipu_course.explorers.device_iterations import (
     IMAGE_MICROSECONDS,
     ITERATIONS,
     MODES,
+    NO_RATES,
     explore_device_iterations,
     iterations_view,
 )
@@ -73,7 +74,7 @@ def test_iterations_help_when_calls_are_dear_and_hardly_when_images_are() -> Non
 def test_without_an_ipu_model_the_view_says_so() -> None:
     view = iterations_view({ONE: None}, ONE, 16, 1, 0, "final")
     assert view.figure is None
-    assert view.text == engine.NOT_HERE
+    assert view.text == NO_RATES
 
 
 def test_an_explorer_without_programs_is_refused() -> None:

@@ -104,7 +104,7 @@ def test_the_loss_weight_scales_what_is_minimised_and_nothing_else() -> None:
     images, labels = torch.randn(4, 1, 28, 28), torch.arange(4)
     (logits, loss), (same, half_of_it) = Digits()(images, labels), Digits(0.5)(images, labels)
     assert torch.equal(logits, same)
-    assert float(half_of_it) == pytest.approx(float(loss) / 2)
+    assert half_of_it.item() == pytest.approx(loss.item() / 2)
 
 
 def test_half_precision_learns_the_digits_as_single_precision_does() -> None:

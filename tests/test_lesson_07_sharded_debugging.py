@@ -27,11 +27,11 @@ from ipu_model import Profile
 
 
 class Chain(nn.Module):
-    """Linear layers of 64 features, each a block; ``ipus`` says where, and a mean as the loss."""
+    """Small networks of 64 features, each a block; ``ipus`` says where. The loss is a mean."""
 
     def __init__(self, ipus: tuple[int, ...]) -> None:
         super().__init__()
-        self.layers = nn.Sequential(*(nn.Linear(64, 64) for _ in ipus))
+        self.layers = nn.Sequential(*(nn.Sequential(nn.Linear(64, 64), nn.Tanh(), nn.Linear(64, 64)) for _ in ipus))
         for layer, ipu in zip(self.layers, ipus):
             poptorch.BeginBlock(layer, ipu_id=ipu)
 

@@ -64,6 +64,8 @@ print("with two replicas:", 2 * len(images))
 # halves after every call.
 
 # %%
+eight_updates = torch.utils.data.Subset(shapes, range(8 * 2 * 8))
+
 def weights_after(iterations, halve=False):
     torch.manual_seed(1)
     options = poptorch.Options().deviceIterations(iterations).showCompilationProgressBar(False)  # a tidy page
@@ -72,15 +74,15 @@ def weights_after(iterations, halve=False):
     model = poptorch.trainingModel(network, options, poptorch.optim.SGD(network.parameters(), lr=rate))
     for images, labels in poptorch.DataLoader(options, eight_updates, batch_size=8):
         model(images, labels)
-        rate = rate / 2 if halve else rate
+        rate /= 2 if halve else 1
         model.setOptimizer(poptorch.optim.SGD(network.parameters(), lr=rate))
     model.copyWeightsToHost()
     return nn.utils.parameters_to_vector(network.parameters())
 
-eight_updates = torch.utils.data.Subset(shapes, range(8 * 2 * 8))
-for name, halve in (("constant rate", False), ("rate halved after every call", True)):
+# %%
+for halve in (False, True):
     same = torch.allclose(weights_after(1, halve), weights_after(4, halve), atol=1e-5)
-    print(f"{name}: the same weights? {same}")
+    print(f"{'rate halved after every call' if halve else 'constant rate'}: the same weights? {same}")
 
 # %% [markdown]
 # The loop on the device computes what the loop in Python computes. But Python acts only **between** calls: a

@@ -137,13 +137,13 @@ guess.reveal(times[-1].ratio if times else None, "modelled", "only in words, \"l
 if times:
     pipelined_ms, sharded_ms = (1e3 * seconds for seconds in further_micro_batch(times))
     print(f"modelled: {pipelined_ms:.2f} ms for a further micro-batch, pipelined; {sharded_ms:.2f} ms sharded")
-print(f"published: {6_454_439 / 1.33e6:.2f} ms pipelined; 6,454,439 cycles of IPU 0 at 1.33 GHz [2]")
+print(f"published: {6_454_419 / 1.33e6:.2f} ms pipelined; 6,454,419 cycles of IPU 0 at 1.33 GHz [2]")
 
 # %% [markdown]
 # No: less than twice. The pipeline has to compute activations again, to keep its stash small. Sharded, there is
 # only one micro-batch, so its activations are simply kept. With few micro-batches, the pipeline also spends much
 # of its time in ramp-up and ramp-down. And the memory is nearly the same: **sharding is no cure for a model that
-# does not fit**. The longer the run, the more it costs; for ten calls of debugging it costs nothing.
+# does not fit**. The longer the run, the more it costs; for ten calls of debugging, it hardly matters.
 #
 # ## Reduce a run to a single sample
 #
@@ -419,6 +419,6 @@ guess.reveal(slow and slow.device_seconds_per_call / repaired.device_seconds_per
 # 1. Graphcore, *PopTorch Parallel Execution Using Pipelining*, tutorial, Poplar SDK 3.0 (2022), section on
 #    sharded execution.
 # 2. *ResNet-101 on CIFAR-10*, hands-on of a workshop on IPUs (2022): two Mk2 IPUs; execution traces with
-#    accumulation 3 and 8, whose difference is five micro-batches.
+#    accumulation 3 and 8. Their difference is five micro-batches, counted without the waiting in ExternalSync.
 #
 # **Next:** [lesson 08](08_optimiser_offload.ipynb), moving the optimiser's state off the chip.

@@ -29,6 +29,6 @@ LESSONS = (
     Lesson("05", "async_data_loading", "Asynchronous data loading", 2),
     Lesson("06", "pipelining_mnist", "Pipelining: one network on several IPUs", 2),
     Lesson("07", "sharded_debugging", "Sharded debugging", 2),
-    Lesson("08", "optimiser_offload", "Optimiser offload", 2),
+    Lesson("08", "optimiser_offload", "Optimiser state: on the chip or off it", 3),
 )
 """In reading order."""

@@ -67,7 +67,10 @@ def show_sharding(times: Sequence[UpdateTimes]) -> None:
     if not times:
         print(engine.NOT_HERE)
         return
-    names = {"sharded": [each.sharded for each in times], "pipelined": [each.pipelined for each in times]}
+    names: dict[str, list[Profile | None]] = {
+        "sharded": [each.sharded for each in times],
+        "pipelined": [each.pipelined for each in times],
+    }
     curves = {
         name: [None if profile is None else 1e3 * profile.device_seconds_per_call for profile in profiles]
         for name, profiles in names.items()

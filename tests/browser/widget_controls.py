@@ -7,6 +7,15 @@ from dataclasses import dataclass
 from playwright.sync_api import Locator
 
 MOST_STEPS = 200
+# The label is inside the control or beside it; one that is not used holds a space of no width.
+NEAREST_LABEL = """element => {
+    for (let box = element; box; box = box.parentElement) {
+        const labels = [...box.querySelectorAll('.widget-label, .widget-label-basic')];
+        const words = labels.map(label => label.innerText.replace('\\u200b', '').trim()).filter(Boolean);
+        if (words.length) return words[0];
+    }
+    return '';
+}"""
 
 
 @dataclass(frozen=True)
@@ -18,10 +27,7 @@ class Control:
     @property
     def label(self) -> str:
         """The words beside the control."""
-        box = self.element.locator("xpath=ancestor-or-self::*[contains(@class, 'jupyter-widgets')][1]")
-        texts = box.locator(".widget-label, .widget-label-basic").all_inner_texts()
-        # A label that is not used holds a space of no width.
-        return next((text.strip() for text in texts if text.strip("\u200b ")), "")
+        return str(self.element.evaluate(NEAREST_LABEL))
 
     def setting(self) -> str:
         """Where it is now."""

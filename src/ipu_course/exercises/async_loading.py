@@ -153,7 +153,7 @@ def _workers_hint(value: object) -> str | None:
 
 def _arguments_hint(arguments: Any) -> str | None:
     if not isinstance(arguments, dict):
-        return f"arguments is a dict of keyword arguments, as in {"mode": ...}; you wrote {arguments!r}."
+        return f"arguments is a dict, from the names of keyword arguments to their values; you wrote {arguments!r}."
     mode = arguments.get("mode")
     if mode not in ASYNCHRONOUS:
         return "mode is not asynchronous, so nothing is loaded ahead: use poptorch.DataLoaderMode.Async."

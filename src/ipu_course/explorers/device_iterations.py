@@ -20,6 +20,7 @@ CALL_MILLISECONDS = (0, 1, 2, 5, 10, 34, 100)
 IMAGE_MICROSECONDS = (0, 5, 20, 50, 100, 180, 800)
 MODES = {"Final (training default)": "final", "Sum": "sum", "All (inference default)": "all"}
 SOURCE = "chosen in the explorer"
+NO_RATES = "There is no IPU Model here, so there are no rates to show."
 
 
 def explore_device_iterations(programs: Mapping[str, ModelledModule | None], program: str | None = None) -> None:
@@ -52,7 +53,7 @@ def iterations_view(
     """Images a second over the device iterations, with the chosen one marked."""
     modelled = programs[program]
     if modelled is None:
-        return View(text=engine.NOT_HERE)
+        return View(text=NO_RATES)
     host = engine.host_work(image_microseconds / 1e6, call_milliseconds / 1e3, False, 0, SOURCE)
     points = modelled.sweep("device_iterations", ITERATIONS, host=host, output_mode=mode)
     known = {point.value: point.profile for point in points if point.profile is not None}

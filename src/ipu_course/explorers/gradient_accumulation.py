@@ -20,6 +20,7 @@ ACCUMULATIONS = (1, 2, 3, 4, 5, 6, 8, 12, 16, 24, 32, 64, 128)
 PIPELINED, SHARDED = "pipelined", "sharded"
 STRATEGIES = {"pipelined: both IPUs at once": PIPELINED, "sharded: one IPU at a time": SHARDED}
 KIB = 1024
+COUNTED = "Counted, without times: there is no IPU Model here."
 MOST_DRAWN = 12  # more of the same would only get smaller, and slower to draw
 
 
@@ -68,7 +69,7 @@ def _counted_view(accumulation: int, strategy: str, rows: Mapping[str, object]) 
         f"A row for each of {STAGES} IPUs, {schedule.steps} pipeline steps for {drawn} micro-batches, "
         "then the weight update."
     )
-    return View(schedule_figure(schedule, title), words, [rows], engine.NOT_HERE)
+    return View(schedule_figure(schedule, title), words, [rows], COUNTED)
 
 
 def _schedule(micro_batches: int, strategy: str) -> Schedule:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -56,3 +57,8 @@ def shown(notebook: NotebookNode) -> list[str]:
     outputs = [output for cell in notebook.cells for output in cell.get("outputs", ())]
     spoken = [text for output in outputs for kind, text in output.get("data", {}).items() if kind.startswith("text/")]
     return [*spoken, *(output.text for output in outputs if "text" in output)]
+
+
+def first_on_path(folder: Path) -> dict[str, str]:
+    """Return the variables of a kernel that imports `sitecustomize` from a folder at its start."""
+    return {"PYTHONPATH": os.pathsep.join(filter(None, [str(folder), os.environ.get("PYTHONPATH")]))}

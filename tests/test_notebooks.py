@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import pytest
-from notebooks_support import LESSONS, each_lesson
+from notebooks_support import LESSONS, each_lesson, first_on_path
 
 from notebook_build.check import check
 from notebook_build.lesson import NOTEBOOKS, Lesson
@@ -36,6 +35,5 @@ def test_the_solved_lesson_runs_without_a_network_and_every_answer_gets_its_verd
     lesson: Lesson, project: Path
 ) -> None:
     """One run of the lesson, in which its wrong answers precede its solutions: tests/wrong_answers/README.md."""
-    path = os.pathsep.join([str(project / "tools" / "offline"), os.environ.get("PYTHONPATH", "")])
-    found = list(faults(run_trial(lesson, {"PYTHONPATH": path})))
+    found = list(faults(run_trial(lesson, first_on_path(project / "tools" / "offline"))))
     assert not found, "\n".join(found)

@@ -5,14 +5,13 @@ Graphcore's `poptorch` is in no package registry, so ours stands in for it: test
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from nbformat import NotebookNode
-from notebooks_support import each_lesson, shown, write_lesson
+from notebooks_support import each_lesson, first_on_path, shown, write_lesson
 
 from notebook_build.assemble import assemble
 from notebook_build.execute import execute
@@ -21,10 +20,10 @@ from notebook_build.lesson import Lesson
 MODELLED_FIGURE = re.compile(r"\bmodelled\b[^\n]*\d", re.IGNORECASE)
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def without_engine(project: Path) -> dict[str, str]:
     """The variables of a kernel that has no IPU Model."""
-    return {"PYTHONPATH": os.pathsep.join([str(project / "tests" / "stand_in"), os.environ.get("PYTHONPATH", "")])}
+    return first_on_path(project / "tests" / "stand_in")
 
 
 def modelled_figures(notebook: NotebookNode) -> Iterator[str]:
@@ -82,11 +81,9 @@ print(engine.profile_module(torch.nn.Linear(2, 3), [torch.ones(1, 2)], poptorch.
 
 
 @pytest.fixture(scope="module")
-def spoken(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
-    project = Path(__file__).resolve().parents[1]
+def spoken(tmp_path_factory: pytest.TempPathFactory, without_engine: dict[str, str]) -> list[str]:
     lesson = write_lesson(tmp_path_factory.mktemp("refused"), REFUSED)
-    environment = {"PYTHONPATH": str(project / "tests" / "stand_in")}
-    return [text.strip() for text in shown(execute(assemble(lesson), lesson.notebook.parent, environment))]
+    return [text.strip() for text in shown(execute(assemble(lesson), lesson.notebook.parent, without_engine))]
 
 
 def test_the_course_finds_no_engine(spoken: list[str]) -> None:

@@ -115,7 +115,7 @@ def read_only(paths: Sequence[str], scratch: Path) -> Condition:
 
 def search_path(*folders: Path) -> str:
     """Return a PYTHONPATH that begins with the given folders."""
-    return os.pathsep.join([*map(str, folders), os.environ.get("PYTHONPATH", "")])
+    return os.pathsep.join(filter(None, [*map(str, folders), os.environ.get("PYTHONPATH")]))
 
 
 def machine() -> str:

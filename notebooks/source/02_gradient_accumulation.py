@@ -135,7 +135,8 @@ guess.reveal(rates[1] / rates[0] if rates else None, "modelled",
 # only a forward pass, or only a backward pass. Weighted by time, the pipeline works for *m / (m + N - 1)*.
 #
 # The figure has both formulas, the model, and the published traces. "Highest rate" is that of an endless row
-# of micro-batches. The table has what happens once an update, too: the **weight update** itself gets rarer.
+# of micro-batches. (Some of the model's constants were fitted on these traces, so close agreement is no proof.)
+# The table has what happens once an update, too: the **weight update** itself gets rarer.
 #
 # Below it, turn the knobs: the timeline shows who works when. R is recomputation: IPU 0 repeats the forward
 # pass, so that fewer results have to wait in memory for the backward pass.
@@ -253,8 +254,8 @@ check_sum(accumulation, learning_rate)
 def train(accumulation, rate, epochs=5):
     torch.manual_seed(1)
     options = poptorch.Options().showCompilationProgressBar(False)
-    options.outputMode(poptorch.OutputMode.All)  # the loss of every micro-batch; lesson 03 explains
     options.Training.gradientAccumulation(accumulation)
+    options.deviceIterations(8 // accumulation).outputMode(poptorch.OutputMode.All)  # lesson 03 explains
     network = WithLoss(SmallNetwork(width=4))
     optimiser = poptorch.optim.SGD(network.parameters(), lr=rate, momentum=0.9)
     model = poptorch.trainingModel(network, options, optimiser)

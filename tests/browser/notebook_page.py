@@ -114,6 +114,10 @@ class NotebookPage:
                     return read(self.path)
         return read(self.path)
 
+    def cells_shown(self) -> int:
+        """Return how many cells are in the page, seen or not: with a window on the notebook it would be fewer."""
+        return self.page.locator(f"{PANEL} .jp-Notebook .jp-Cell:not(.jp-Cell-Placeholder)").count()
+
     def widgets_shown(self) -> int:
         """Return how many outputs show a live widget; NotebookFailed where one shows an error instead."""
         text = self.page.locator(PANEL).inner_text()

@@ -25,6 +25,7 @@ def test_a_lesson_runs_to_its_end_and_its_controls_work(
     notebook = opened(lab_page, lab, lesson.notebook.name)
     try:
         saved = notebook.run_all()
+        assert notebook.cells_shown() == len(saved.cells)
         assert notebook.widgets_shown() >= widgets_expected(saved)
         moved = [move_everything(explorer) for explorer in explorers(notebook)]
         print(f"moved: {moved}")

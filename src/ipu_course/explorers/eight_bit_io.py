@@ -43,7 +43,7 @@ class IoView:
         """The call with these settings, taken apart, or why there is none."""
         program, before = self._programs[images], self._programs["fp16"]
         if program is None or before is None:
-            return View(text=engine.NOT_HERE)
+            return View(text=f"This explorer shows modelled calls: {engine.NONE_HERE}.")
         per_call = published_ladder().host.seconds_per_call
         host = engine.host_work(host_ms / 1000, per_call, loading, 0, "the explorer's setting")
         changes = {"gradient_accumulation": accumulation, "device_iterations": iterations}

@@ -12,7 +12,7 @@ from ipu_course.train.model import training_module
 from ipu_course.train.settings import Settings
 
 if TYPE_CHECKING:
-    from ipu_course.engine import HostWork, Profile
+    from ipu_course.engine import HostWork, ModelledModule, Profile
 
 KIB = 1024
 
@@ -22,20 +22,27 @@ def modelled(settings: Settings, host: HostWork | None) -> Profile:
 
     Raises ``CourseError`` where there is no IPU Model.
     """
+    return captured(settings).profile(host)
+
+
+def captured(settings: Settings) -> ModelledModule:
+    """The training program, captured once, to be profiled with other loops and hosts.
+
+    Raises ``CourseError`` where there is no IPU Model.
+    """
     module = training_module(settings)
-    profile = engine.profile_module(
+    program = engine.modelled_module(
         module,
         example_micro_batch(settings),
         training_options(settings),
         optimizer=make_optimiser(settings, module),
-        host=host,
     )
-    if profile is None:
+    if program is None:
         raise CourseError(
             "a modelled profile needs the IPU Model, which is not installed here; leave out --profile-only and "
             "--ladder to train on the IPUs of this machine and measure"
         )
-    return profile
+    return program
 
 
 def epoch_seconds(profile: Profile, calls: int) -> float:

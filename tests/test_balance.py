@@ -8,11 +8,13 @@ import pytest
 import torch
 
 import poptorch
-from ipu_course import balance, engine, stash_view
-from ipu_course.balance import fastest_cut, show_cuts, show_stages, stage_times
+from ipu_course import engine
 from ipu_course.figures.balance import balance_figure
 from ipu_course.mnist.model import Network, TrainingModelWithLoss
-from ipu_course.stash_view import show_schedules, show_stash
+from ipu_course.views import balance
+from ipu_course.views import stash as stash_view
+from ipu_course.views.balance import fastest_cut, show_cuts, show_stages, stage_times
+from ipu_course.views.stash import show_schedules, show_stash
 
 
 @pytest.fixture(scope="module")

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from ipu_course.explorers.async_loading import CALLS, CONTROLS, UNEVEN, view
 from ipu_course.explorers.controls import Choice, Slider
-from ipu_course.loading_timeline import Loading, bound, timeline
+from ipu_course.views.loading import Loading, bound, timeline
 
 SECONDS = st.floats(0.001, 10.0)
 LOADINGS = st.builds(Loading, st.booleans(), st.integers(0, 4), st.integers(1, 8))

@@ -10,7 +10,7 @@ from ipu_course import engine
 from ipu_course.exercises import start
 from ipu_course.explorers.start import QUESTIONS, READING, view_of
 from ipu_course.figures.steps import steps_figure
-from ipu_course.steps_view import first_steps, show_steps
+from ipu_course.views.steps import first_steps, show_steps
 from ipu_model import Profile
 
 

@@ -15,11 +15,12 @@ from torch import Tensor, nn
 
 import poptorch
 from ipu_course import engine
-from ipu_course.digit_training import Digits, Trial, digit_layers, try_out
 from ipu_course.exercises.half_precision import check_loss_scaling, check_norm
+from ipu_course.experiments.digit_training import Digits, Trial, digit_layers, try_out
+from ipu_course.experiments.gradient_sizes import KEPT, gradient_sizes, share_below
+from ipu_course.experiments.steady_updates import SteadyUpdates
 from ipu_course.figures.tile_memory import LOOKS, tile_memory_figure
-from ipu_course.gradient_sizes import KEPT, gradient_sizes, share_below
-from ipu_course.precision_view import (
+from ipu_course.views.precision import (
     DOES_NOT_FIT,
     FITS,
     PARTS_IN_ORDER,
@@ -30,7 +31,6 @@ from ipu_course.precision_view import (
     tile_parts,
     verdict,
 )
-from ipu_course.steady_updates import SteadyUpdates
 from ipu_model import Profile
 
 HALF, SINGLE = torch.float16, torch.float32

@@ -8,13 +8,13 @@ from hypothesis import strategies as st
 
 import poptorch
 from ipu_course import day03, engine
-from ipu_course.accumulation_rates import share_of_highest_rate, show_rates
-from ipu_course.call_time import call_parts
 from ipu_course.checks import UNANSWERED
-from ipu_course.epoch_time import CALLS, IPUS, LOADING, epoch_parts, show_epoch_parts
 from ipu_course.exercises.gradient_accumulation import PLAN, check_enough, check_plan, check_sum
 from ipu_course.models import SmallNetwork, WithLoss
 from ipu_course.schedule import pipelined
+from ipu_course.views.accumulation import share_of_highest_rate, show_rates
+from ipu_course.views.call import call_parts
+from ipu_course.views.epoch import CALLS, IPUS, LOADING, epoch_parts, show_epoch_parts
 
 
 @pytest.fixture(scope="module")

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from ipu_course.checks import UNANSWERED
 from ipu_course.exercises.device_iterations import check_call, check_in_time, check_mean_loss
-from ipu_course.long_calls import left_out, show_long_calls
 from ipu_course.train.published import published_ladder
+from ipu_course.views.long_calls import left_out, show_long_calls
 
 LOSSES = torch.tensor([2.5, 2.25, 2.0, 2.75, 1.5, 2.0, 2.25, 2.5])
 

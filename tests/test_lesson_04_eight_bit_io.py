@@ -10,7 +10,6 @@ from matplotlib.patches import Rectangle
 
 import poptorch
 from ipu_course import day03, engine
-from ipu_course.call_time import CallParts, call_parts
 from ipu_course.exercises.eight_bit_io import (
     GAINS,
     SAVED_BYTES,
@@ -20,9 +19,10 @@ from ipu_course.exercises.eight_bit_io import (
     check_who_gains,
     every_pixel,
 )
+from ipu_course.experiments.host_cost import milliseconds_per_image
 from ipu_course.figures.call_parts import call_parts_figure
-from ipu_course.host_cost import milliseconds_per_image
 from ipu_course.train.model import NormaliseOnDevice
+from ipu_course.views.call import CallParts, call_parts
 
 TIMES = st.floats(0.0, 10.0)
 

@@ -20,7 +20,6 @@ from jupyter_client import BlockingKernelClient, KernelManager
 from jupyter_client.manager import start_new_kernel
 
 import poptorch
-from ipu_course.calls_timed import milliseconds_per_call
 from ipu_course.datasets import colour_shapes
 from ipu_course.datasets.number_stream import NumberStream, divides_itself
 from ipu_course.datasets.slow_images import SlowImages
@@ -34,8 +33,9 @@ from ipu_course.exercises.async_loading import (
     check_keep,
     check_rates,
 )
-from ipu_course.loading_timeline import Loading, bound
-from ipu_course.safe_script import LIMIT_WORDS, ScriptEnd, last_error, run_scripts, start_error
+from ipu_course.experiments.calls_timed import milliseconds_per_call
+from ipu_course.experiments.safe_script import LIMIT_WORDS, ScriptEnd, last_error, run_scripts, start_error
+from ipu_course.views.loading import Loading, bound
 
 PATIENCE_SECONDS = 90
 
@@ -184,7 +184,7 @@ class TestScripts:
 
 SETUP = """
 import poptorch, time
-from ipu_course.calls_timed import milliseconds_per_call
+from ipu_course.experiments.calls_timed import milliseconds_per_call
 from ipu_course.datasets import colour_shapes
 from ipu_course.datasets.slow_images import SlowImages
 def make():

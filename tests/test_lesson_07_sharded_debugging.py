@@ -14,15 +14,15 @@ from torch import nn
 import poptorch
 from ipu_course import engine
 from ipu_course.exercises import debugging
-from ipu_course.placement_view import show_ipus, work_by_ipu
-from ipu_course.sharding_view import further_micro_batch, show_sharding, update_times
-from ipu_course.stage_differences import (
+from ipu_course.experiments.stage_differences import (
     band,
     first_wrong,
     plain_outputs,
     relative_difference,
     show_differences,
 )
+from ipu_course.views.placement import show_ipus, work_by_ipu
+from ipu_course.views.sharding import further_micro_batch, show_sharding, update_times
 from ipu_model import Profile
 
 

@@ -11,9 +11,10 @@ from hypothesis import strategies as st
 from offload_support import ELEMENTS, one_weight
 
 import poptorch
-from ipu_course import engine, offload_view
+from ipu_course import engine
 from ipu_course.exercises.offload import check_bytes, check_options, check_rare_copies
-from ipu_course.offload_view import copies_share, show_places, state_bytes
+from ipu_course.views import offload as offload_view
+from ipu_course.views.offload import copies_share, show_places, state_bytes
 
 
 @pytest.fixture(scope="module")

@@ -26,7 +26,7 @@ from ipu_course.exercises.start import check_on_device, check_tile_memory
 from ipu_course.explorers.start import explore_profile
 from ipu_course.lesson import Lesson
 from ipu_course.models import SmallNetwork, WithLoss
-from ipu_course.steps_view import show_steps
+from ipu_course.views.steps import show_steps
 
 lesson = Lesson("00")
 torch.set_num_threads(1)  # for so small a model, more would only wait for each other
@@ -102,7 +102,7 @@ check_tile_memory(kib_on_each_tile)
 # faster. `BeginBlock` says where the second IPU's part begins. **fp16** numbers, made by `half()`, take 2 bytes.
 
 # %%
-network = torchvision.models.resnet101(num_classes=10)
+network = torchvision.models.resnet101()
 network.layer3[8] = poptorch.BeginBlock(network.layer3[8], ipu_id=1)
 network = day03.ClassifierWithLoss(network).half()
 
@@ -188,7 +188,7 @@ class Counter(nn.Module):
 
 guess = lesson.predict("third answer to 1.0", ...)
 counting = poptorch.inferenceModel(Counter(), quiet)
-for call in range(3):
+for _ in range(3):
     answer = counting(torch.ones(1))
 guess.reveal(answer.item(), "returned by the third call")
 

@@ -24,13 +24,13 @@ from torch import nn
 import poptorch
 from ipu_course import day03, engine, figures, show
 from ipu_course.datasets import colour_shapes
-from ipu_course.digit_training import Digits, try_out
 from ipu_course.exercises.half_precision import check_loss_scaling, check_norm
+from ipu_course.experiments.digit_training import Digits, try_out
+from ipu_course.experiments.gradient_sizes import gradient_sizes, share_below
+from ipu_course.experiments.steady_updates import SteadyUpdates
 from ipu_course.explorers.half_precision import explore_precision
-from ipu_course.gradient_sizes import gradient_sizes, share_below
 from ipu_course.lesson import Lesson
-from ipu_course.precision_view import show_paths, show_rates, show_tile_memory
-from ipu_course.steady_updates import SteadyUpdates
+from ipu_course.views.precision import show_paths, show_rates, show_tile_memory
 
 lesson = Lesson("01")
 torch.set_num_threads(1)
@@ -47,14 +47,14 @@ torch.set_num_threads(1)
 # * **16.16**: fp16 data, and `model.half()`.
 #
 # The program is that of the hands-on [1]: ResNet-101, cut by `BeginBlock` so that everything from `layer3[8]` on
-# runs on a second IPU, 64 images of 64x64 in a micro-batch, three micro-batches to a weight update (gradient accumulation,
-# lesson 02). In 16.16 its AdamW optimiser gets more settings: `recipe`. The lesson explains each.
+# runs on a second IPU, 64 images of 64x64 in a micro-batch, three micro-batches to a weight update (gradient
+# accumulation, lesson 02). In 16.16 its AdamW optimiser gets more settings: `recipe`. The lesson explains each.
 
 # %%
 half, single = torch.float16, torch.float32
 
 def resnet():
-    model = torchvision.models.resnet101(num_classes=10)
+    model = torchvision.models.resnet101()
     model.layer3[8] = poptorch.BeginBlock(model.layer3[8], ipu_id=1)
     return day03.ClassifierWithLoss(model)
 
@@ -181,7 +181,8 @@ trials = {"32.32": train(single, single), "16.32": train(half, single), "16.16":
 print("all at least 90 % right:", all(trial.accuracy >= 90 for trial in trials.values()))
 
 # %% tags=["nbval-ignore-output"]
-show.table([{"precision": name, "loss, last epoch": f"{trial.losses[-1]:.2f}", "test accuracy": f"{trial.accuracy:.1f} %"}
+show.table([{"precision": name, "loss, last epoch": f"{trial.losses[-1]:.2f}",
+             "test accuracy": f"{trial.accuracy:.1f} %"}
             for name, trial in trials.items()], index="precision")
 
 # %% [markdown]

@@ -20,15 +20,15 @@ import torchvision
 
 import poptorch
 from ipu_course import day03, engine, figures, show
-from ipu_course.accumulation_rates import share_of_highest_rate, show_rates
 from ipu_course.datasets import colour_shapes
-from ipu_course.epoch_time import show_epoch_parts
 from ipu_course.exercises.gradient_accumulation import check_enough, check_plan, check_sum
 from ipu_course.explorers.gradient_accumulation import explore_accumulation
 from ipu_course.lesson import Lesson
 from ipu_course.loops import train_epoch
 from ipu_course.models import SmallNetwork, WithLoss
 from ipu_course.schedule import pipelined
+from ipu_course.views.accumulation import share_of_highest_rate, show_rates
+from ipu_course.views.epoch import show_epoch_parts
 
 lesson = Lesson("02")
 torch.set_num_threads(1)  # for so small a model, more would only wait for each other
@@ -247,11 +247,11 @@ check_sum(accumulation, learning_rate)
 # ## Adapt the learning rate
 #
 # Eight times the accumulation means an eighth of the updates in an epoch. Is that bad? The next cell trains a
-# small network for five epochs, three times: micro-batches of 8, accumulation 1; accumulation 8; and 8 again
+# small network for four epochs, three times: micro-batches of 8, accumulation 1; accumulation 8; and 8 again
 # with the learning rate times 8.
 
 # %% tags=["nbval-ignore-output"]
-def train(accumulation, rate, epochs=5):
+def train(accumulation, rate, epochs=4):
     torch.manual_seed(1)
     options = poptorch.Options().showCompilationProgressBar(False)
     options.Training.gradientAccumulation(accumulation)
@@ -262,15 +262,15 @@ def train(accumulation, rate, epochs=5):
     batches = poptorch.DataLoader(options, shapes, batch_size=8, shuffle=True)
     return [train_epoch(model, batches).loss for _ in range(epochs)]
 
-often, rarely, scaled = train(1, 0.003), train(8, 0.003), train(8, 0.024)
+often, rarely, scaled = train(1, 0.002), train(8, 0.002), train(8, 0.016)
 curves = {"accumulation 1": often, "8, rate x 8": scaled, "8, same rate": rarely}
-figures.show(figures.curves_figure([1, 2, 3, 4, 5], curves, "epoch", "training loss", "Fewer updates learn less"),
-             "Training loss over five epochs: it falls fastest with accumulation 1, slowest with accumulation 8 "
+figures.show(figures.curves_figure([1, 2, 3, 4], curves, "epoch", "training loss", "Fewer updates learn less"),
+             "Training loss over four epochs: it falls fastest with accumulation 1, slowest with accumulation 8 "
              "and the same learning rate; with eight times the rate it lies between.")
 
 # %%
 print("accumulation 8, same rate: behind?", rarely[-1] > often[-1] + 0.3)
-print("rate x 8: most of it made up?", rarely[-1] - scaled[-1] > 0.5 * (rarely[-1] - often[-1]))
+print("rate x 8: a good part made up?", rarely[-1] - scaled[-1] > 0.3 * (rarely[-1] - often[-1]))
 
 # %% [markdown]
 # Hardware says the same: in the hands-on, the rate stayed, and after five epochs 74.0 % of the training images

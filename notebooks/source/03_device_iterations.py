@@ -21,12 +21,12 @@ from torch import nn
 import poptorch
 from ipu_course import day03, engine, show
 from ipu_course.datasets import colour_shapes
-from ipu_course.epoch_time import show_epoch_parts
 from ipu_course.exercises.device_iterations import check_call, check_in_time, check_mean_loss
 from ipu_course.explorers.device_iterations import explore_device_iterations
 from ipu_course.lesson import Lesson
-from ipu_course.long_calls import show_long_calls
 from ipu_course.models import SmallNetwork, WithLoss
+from ipu_course.views.epoch import show_epoch_parts
+from ipu_course.views.long_calls import show_long_calls
 
 lesson = Lesson("03")
 torch.set_num_threads(1)  # for so small a model, more would only wait for each other

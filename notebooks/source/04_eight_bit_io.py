@@ -22,13 +22,13 @@ from torchvision import transforms
 
 import poptorch
 from ipu_course import day03, engine, figures, loops, models, show
-from ipu_course.call_time import call_parts
 from ipu_course.datasets import colour_shapes
 from ipu_course.exercises.eight_bit_io import check_minus_one_to_one, check_stream_bound, check_who_gains
+from ipu_course.experiments.host_cost import milliseconds_per_image
 from ipu_course.explorers.eight_bit_io import explore_io
 from ipu_course.figures.call_parts import call_parts_figure
-from ipu_course.host_cost import milliseconds_per_image
 from ipu_course.lesson import Lesson
+from ipu_course.views.call import call_parts
 
 # %% [markdown]
 # ## Count the bytes

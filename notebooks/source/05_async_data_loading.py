@@ -20,15 +20,16 @@ import torch
 import torchvision
 
 import poptorch
-from ipu_course import calls_timed, day03, engine, figures, models, show
-from ipu_course.call_time import call_parts
+from ipu_course import day03, engine, figures, models, show
 from ipu_course.datasets import colour_shapes
 from ipu_course.datasets.number_stream import NumberStream, divides_itself
 from ipu_course.datasets.slow_images import SlowImages
 from ipu_course.exercises.async_loading import check_arguments, check_keep, check_rates
+from ipu_course.experiments import calls_timed
+from ipu_course.experiments.safe_script import run_scripts
 from ipu_course.explorers.async_loading import explore_loading
 from ipu_course.lesson import Lesson
-from ipu_course.safe_script import run_scripts
+from ipu_course.views.call import call_parts
 
 # %% [markdown]
 # ## Read the timeline

@@ -20,7 +20,6 @@ import torchvision
 
 import poptorch
 from ipu_course import day03, engine, figures, show
-from ipu_course.balance import fastest_cut, show_cuts, show_stages
 from ipu_course.datasets import mnist
 from ipu_course.exercises.pipelining import check_busy_call, check_two_stages
 from ipu_course.explorers.pipelining import explore_pipeline
@@ -28,7 +27,8 @@ from ipu_course.lesson import Lesson
 from ipu_course.mnist.model import ConvLayer
 from ipu_course.mnist.training import accuracy
 from ipu_course.schedule import pipelined
-from ipu_course.stash_view import show_schedules, show_stash
+from ipu_course.views.balance import fastest_cut, show_cuts, show_stages
+from ipu_course.views.stash import show_schedules, show_stash
 
 lesson = Lesson("06")
 torch.set_num_threads(1)  # for so small a model, more would only wait for each other

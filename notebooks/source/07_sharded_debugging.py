@@ -25,12 +25,12 @@ import poptorch
 from ipu_course import day03, engine, figures, show
 from ipu_course.datasets import mnist
 from ipu_course.exercises.debugging import check_first_difference, check_placement
+from ipu_course.experiments.stage_differences import first_wrong, plain_outputs, show_differences
 from ipu_course.lesson import Lesson
 from ipu_course.mnist.model import ConvLayer
-from ipu_course.placement_view import show_ipus
 from ipu_course.schedule import pipelined, sharded
-from ipu_course.sharding_view import further_micro_batch, show_sharding, update_times
-from ipu_course.stage_differences import first_wrong, plain_outputs, show_differences
+from ipu_course.views.placement import show_ipus
+from ipu_course.views.sharding import further_micro_batch, show_sharding, update_times
 
 lesson = Lesson("07")
 

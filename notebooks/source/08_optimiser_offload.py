@@ -26,7 +26,7 @@ from ipu_course.explorers.offload import explore_offload
 from ipu_course.lesson import Lesson
 from ipu_course.loops import train_epoch
 from ipu_course.models import SmallNetwork, WithLoss
-from ipu_course.offload_view import copies_share, show_accumulations, show_places, show_sharding, state_bytes
+from ipu_course.views.offload import copies_share, show_accumulations, show_places, show_sharding, state_bytes
 
 lesson = Lesson("08")
 torch.set_num_threads(1)

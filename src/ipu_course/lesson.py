@@ -73,8 +73,8 @@ class Lesson:
 
         Raises ``ValueError`` for a step that the ladder does not have.
         """
-        from ipu_course.ladder_view import show_rungs
         from ipu_course.train.ladder import climb
+        from ipu_course.views.ladder import show_rungs
 
         names = [step.name for step in published_ladder().steps]
         if upto not in names:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from ipu_course.checks import check, whole_number_hint
-from ipu_course.long_calls import left_out
+from ipu_course.views.long_calls import left_out
 
 if TYPE_CHECKING:
     from ipu_course.engine import ModelledModule

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 import poptorch
 from ipu_course.checks import check, number_hint
-from ipu_course.gradient_sizes import ACTIVATIONS, WEIGHTS, share_below
+from ipu_course.experiments.gradient_sizes import ACTIVATIONS, WEIGHTS, share_below
 
 LESSON = "01"
 LARGEST_HALF = 65504.0

@@ -5,7 +5,7 @@ from __future__ import annotations
 from ipu_course.explorers.controls import Choice, Control, Slider, Switch
 from ipu_course.explorers.explorer import View, explore
 from ipu_course.figures.loading_timeline import loading_timeline_figure
-from ipu_course.loading_timeline import Loading, bound, timeline
+from ipu_course.views.loading import Loading, bound, timeline
 
 CALLS = 61  # its second half is a whole number of rounds of UNEVEN
 SHOWN_CALLS = 6  # as many as fit with Sync

@@ -6,11 +6,11 @@ from functools import partial
 from typing import TYPE_CHECKING, Mapping
 
 from ipu_course import engine
-from ipu_course.call_time import call_parts
 from ipu_course.explorers.controls import Choice, Slider
 from ipu_course.explorers.explorer import View, explore
 from ipu_course.figures.curves import curves_figure
 from ipu_course.figures.style import INK
+from ipu_course.views.call import call_parts
 
 if TYPE_CHECKING:
     from ipu_course.engine import ModelledModule, Profile

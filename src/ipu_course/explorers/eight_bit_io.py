@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING, Mapping
 
 import poptorch
 from ipu_course import day03, engine
-from ipu_course.call_time import CallParts, call_parts
 from ipu_course.explorers.controls import Choice, Control, Slider
 from ipu_course.explorers.explorer import View, explore
 from ipu_course.figures.call_parts import call_parts_figure
 from ipu_course.train.published import published_ladder
+from ipu_course.views.call import CallParts, call_parts
 
 if TYPE_CHECKING:
     from ipu_course.engine import ModelledModule, Profile

@@ -10,7 +10,7 @@ import torch
 from ipu_course import day03, engine
 from ipu_course.explorers.controls import Choice
 from ipu_course.explorers.explorer import View, explore
-from ipu_course.precision_view import memory_cells, memory_figure, memory_words
+from ipu_course.views.precision import memory_cells, memory_figure, memory_words
 
 if TYPE_CHECKING:
     from ipu_course.engine import ModelledModule

@@ -11,7 +11,7 @@ from matplotlib.patches import Patch
 from ipu_course.figures.style import AREA_LOOKS, GREY, INK, in_style, new_figure, only_grid
 
 if TYPE_CHECKING:
-    from ipu_course.call_time import CallParts
+    from ipu_course.views.call import CallParts
 
 PARTS = {
     "load": "host: load the images",

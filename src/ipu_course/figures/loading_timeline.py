@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
 from ipu_course.figures.style import BACKWARD_LOOK, BLUE, GREY, in_style, new_figure, only_grid
-from ipu_course.loading_timeline import Event, LoadingTimeline
+from ipu_course.views.loading import Event, LoadingTimeline
 
 ROW_INCHES = 0.42
 HALF_ROW = 0.36

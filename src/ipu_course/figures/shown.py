@@ -54,7 +54,7 @@ class _NoHandle:
 
 def display_raw(data: dict[str, Any], metadata: dict[str, Any], **arguments: Any) -> Any:
     """Display a notebook's output as it is; ``arguments`` are IPython's. Outside IPython its words are printed."""
-    if not InteractiveShell.initialized():  # type: ignore[no-untyped-call]  # IPython's
+    if not InteractiveShell.initialized():
         print(data["text/plain"])
         return _NoHandle()
     return display(data, metadata=metadata, raw=True, **arguments)  # type: ignore[no-untyped-call]  # IPython's

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Mapping
 
 from ipu_course import engine, show
-from ipu_course.call_time import call_parts
 from ipu_course.figures.bars import bars_figure
 from ipu_course.train.published import published_ladder
+from ipu_course.views.call import call_parts
 
 if TYPE_CHECKING:
     from ipu_course.engine import Profile

@@ -1,0 +1,1 @@
+"""What single lessons try out for real: small trainings, measurements, scripts that may fail."""

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     import poptorch
     from ipu_model.host_work import HostWork
     from ipu_model.optimiser.spec import OptimiserSpec
-    from ipu_model.profiling.data import Profile
+    from ipu_model.profiling.data import IpuMemory, Profile
     from ipu_model.profiling.exploring import SweepPoint
     from ipu_model.program import Program
 
@@ -25,6 +25,7 @@ __all__ = [
     "NONE_HERE",
     "NOT_HERE",
     "HostWork",
+    "IpuMemory",
     "ModelledModule",
     "Profile",
     "figure",

@@ -12,8 +12,7 @@ from ipu_course.figures.tile_memory import tile_memory_figure
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from ipu_course.engine import Profile
-    from ipu_model.profiling.data import IpuMemory
+    from ipu_course.engine import IpuMemory, Profile
 
 KIB = 1024
 UPDATES_BETWEEN_MARKS = 10

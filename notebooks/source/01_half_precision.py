@@ -85,14 +85,14 @@ captured = {"32.32": modelled(network, single), "16.32": modelled(network, half)
             "16.16": modelled(half_network, half, **recipe)}
 profiles = {name: program and program.profile(host=day03.host()) for name, program in captured.items()}
 base = profiles["32.32"]
-guess.reveal(base and round(base.memory.max_tile_bytes / 1024), "modelled", "about 768 kB, which is 750 KiB [1]")
+guess.reveal(base and round(base.memory.max_tile_bytes / 1024), "modelled", "about 768 KiB, which PopVision prints as kB [1]")
 show_tile_memory(profiles)
 
 # %% [markdown]
 # With fp16 data, activations shrink, and so do temporaries (working copies of single operations). 16.16 halves
 # the weights too, and with `recipe` what belongs to them. Code, with the plan of every exchange between tiles,
-# stays. The memory model is about 8 % off, so it leaves 16.32 open. Published for 16.16: it fits, most tiles at
-# 480 to 560 kB, which is 470 to 550 KiB [1].
+# stays. From 8 % below the limit to 20 % above it, the memory model does not decide: so it leaves 16.32 open.
+# Published for 16.16: it fits, most tiles at 480 to 560 KiB [1].
 #
 # Is one tile too full, or all? And what does PopTorch say? It compiles the whole program before it runs, so
 # the error comes then; on a real IPU, after minutes.

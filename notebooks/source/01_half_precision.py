@@ -85,7 +85,7 @@ captured = {"32.32": modelled(network, single), "16.32": modelled(network, half)
             "16.16": modelled(half_network, half, **recipe)}
 profiles = {name: program and program.profile(host=day03.host()) for name, program in captured.items()}
 base = profiles["32.32"]
-guess.reveal(base and round(base.memory.max_tile_bytes / 1024), "modelled", "about 768 KiB, which PopVision prints as kB [1]")
+guess.reveal(base and round(base.memory.max_tile_bytes / 1024), "modelled", "about 768 KiB (printed as kB) [1]")
 show_tile_memory(profiles)
 
 # %% [markdown]

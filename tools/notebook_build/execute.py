@@ -10,6 +10,7 @@ from pathlib import Path
 from nbclient import NotebookClient
 from nbformat import NotebookNode
 from traitlets.config import Config
+from zmq import ZMQError
 
 from notebook_build.assemble import METADATA
 
@@ -29,6 +30,21 @@ def execute(
     `environment` adds to the kernel's variables. Raises nbclient's CellExecutionError where a cell raises, unless
     errors are allowed: they are outputs then, and the run goes on.
     """
+    try:
+        _run(notebook, folder, environment, allow_errors)
+    except ZMQError:
+        # The connection to the kernel broke, which says nothing about the notebook: once more, in a new kernel.
+        _run(notebook, folder, environment, allow_errors)
+    for cell in notebook.cells:
+        for output in cell.get("outputs", ()):
+            # A view without its state shows as an error; what remains is the text of the widget.
+            output.get("data", {}).pop(WIDGET_VIEW, None)
+    notebook.metadata = NotebookNode(METADATA)
+    return notebook
+
+
+def _run(notebook: NotebookNode, folder: Path, environment: Mapping[str, str] | None, allow_errors: bool) -> None:
+    """Run all cells in a kernel of their own; outputs go into the notebook."""
     with tempfile.TemporaryDirectory() as scratch:
         client = NotebookClient(
             notebook,
@@ -42,12 +58,6 @@ def execute(
             config=Config(KernelManager=connection(Path(scratch))),
         )
         client.execute(env={**kernel_environment(Path(scratch)), **(environment or {})})
-    for cell in notebook.cells:
-        for output in cell.get("outputs", ()):
-            # A view without its state shows as an error; what remains is the text of the widget.
-            output.get("data", {}).pop(WIDGET_VIEW, None)
-    notebook.metadata = NotebookNode(METADATA)
-    return notebook
 
 
 def connection(scratch: Path) -> dict[str, str]:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from ipu_model.profiling.data import IpuMemory, Profile
     from ipu_model.profiling.exploring import SweepPoint
     from ipu_model.program import Program
+    from ipu_model.scaling import ScalingPoint, UpdateTime
 
 __all__ = [
     "FIGURES",
@@ -64,10 +65,13 @@ def host_work(
     asynchronous: bool,
     workers: int,
     source: str,
+    hosts: int = 1,
+    cores_per_host: int = 0,
 ) -> HostWork | None:
     """What the program itself does on the host; ``source`` says where the two times, in seconds, are from.
 
-    ``asynchronous`` loading runs while the IPUs work; ``workers`` of 0 means the program itself loads.
+    ``asynchronous`` loading runs while the IPUs work; ``workers`` of 0 means the program itself loads. Processes
+    are dealt out over ``hosts``, whose loaders share ``cores_per_host`` (0: as many as there are loaders).
     """
     if not is_available():
         return None
@@ -79,6 +83,8 @@ def host_work(
         loading=Loading.ASYNC if asynchronous else Loading.SYNC,
         workers=workers,
         source=source,
+        hosts=hosts,
+        cores_per_host=cores_per_host,
     )
 
 
@@ -142,6 +148,40 @@ class ModelledModule:
         import ipu_model
 
         return ipu_model.sweep(self._program, knob, values, host=host, **changes)
+
+    def scaling(
+        self,
+        replicas: Iterable[int],
+        host: HostWork | None = None,
+        replicas_per_instance: int | None = None,
+        constant_global_batch: bool = False,
+        **changes: object,
+    ) -> tuple[ScalingPoint, ...]:
+        """One point (``.replicas``, ``.profile`` or ``None``, ``.efficiency``...) for each number of replicas.
+
+        Each is on the smallest machine with enough IPUs. See ``ipu_model.scaling``. Raises ``poptorch.Error`` for
+        options it does not know.
+        """
+        from ipu_model.scaling import scaling
+
+        return scaling(
+            self._program,
+            replicas,
+            host=host,
+            replicas_per_instance=replicas_per_instance,
+            constant_global_batch=constant_global_batch,
+            **changes,
+        )
+
+    def update_time(self, host: HostWork | None = None, **changes: object) -> UpdateTime:
+        """The time of a weight update: what each of its micro-batches takes, and what is constant.
+
+        Raises ``poptorch.Error`` for a module that was captured without an optimiser.
+        """
+        from ipu_model.knobs import changed
+        from ipu_model.scaling import update_time
+
+        return update_time(changed(self._program, **changes), host)
 
     def with_state_types(
         self, accumulators: torch.dtype, first_moments: torch.dtype, second_moments: torch.dtype

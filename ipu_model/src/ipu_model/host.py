@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from ipu_model.constants import Section, values
@@ -55,8 +56,18 @@ def call_time(program: Program, host: HostWork, device_seconds: float) -> CallTi
 
     A process loads its own replicas' samples, once for replicas that share their input. Loading runs beside the device
     with an asynchronous loader, and with worker processes of torch's `DataLoader`, which load ahead in either mode.
+    Loaders that outnumber the cores of their host take turns on them.
     """
     samples = program.samples_per_micro_batch * program.batching.slices
-    loader = samples * host.seconds_per_sample / max(1, host.workers)
+    loader = samples * host.seconds_per_sample / max(1, host.workers) * turns_on_cores(program, host)
     per_call = host_constants().call_seconds + host.seconds_per_call
     return CallTime(loader, per_call, device_seconds, host.loading is Loading.ASYNC or host.workers > 0)
+
+
+def turns_on_cores(program: Program, host: HostWork) -> float:
+    """Return the loaders of the busiest host for each of its cores, at least 1: so much longer each of them takes.
+
+    A host runs ceil(processes / hosts) processes, each with its workers, or with one loader: itself.
+    """
+    loaders = math.ceil(program.processes / host.hosts) * max(1, host.workers)
+    return max(1.0, loaders / host.cores_per_host) if host.cores_per_host else 1.0

@@ -16,16 +16,20 @@ class Loading(str, Enum):
     ASYNC = "async"
 
 
+_LEAST = {"seconds_per_sample": 0, "seconds_per_call": 0, "workers": 0, "hosts": 1, "cores_per_host": 0}
+
+
 @dataclass(frozen=True)
 class HostWork:
     """The program's own work on the host, in seconds; `source` says whether they are measured or modelled.
 
     `seconds_per_sample` is what one worker needs to load and prepare one sample, `seconds_per_call` what the
     program's loop does for each call besides (metrics, progress bars). `workers` of 0 means that the process
-    itself loads. The default is a program whose data costs nothing.
+    itself loads. Processes are dealt out evenly over `hosts`; `cores_per_host` are the processor cores that the
+    loaders of one host share, 0 for as many as there are loaders. The default is a program whose data costs nothing.
 
     Raises:
-        Error: negative times or counts.
+        Error: negative times or counts, no host.
     """
 
     seconds_per_sample: float = 0.0
@@ -33,10 +37,13 @@ class HostWork:
     loading: Loading = Loading.SYNC
     workers: int = 0
     source: str = "no loader described"
+    hosts: int = 1
+    cores_per_host: int = 0
 
     def __post_init__(self) -> None:
-        for name in ("seconds_per_sample", "seconds_per_call", "workers"):
+        for name, least in _LEAST.items():
             value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value) or value < 0:
-                raise Error(f"HostWork.{name} cannot be {value!r}: it must be a finite number, not below 0.")
+            number = isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+            if not number or value < least:
+                raise Error(f"HostWork.{name} cannot be {value!r}: it must be a finite number, not below {least}.")
         object.__setattr__(self, "loading", Loading(self.loading))

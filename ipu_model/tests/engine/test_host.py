@@ -50,6 +50,26 @@ class TestCall:
     def test_workers_share_the_loading_and_load_ahead(self) -> None:
         assert call_time(PROGRAM, HostWork(1.0, workers=4), 0.5).total == pytest.approx(SAMPLES / 4)
 
+    @pytest.mark.parametrize(
+        ("processes", "workers", "hosts", "cores", "turns"),
+        [
+            (1, 4, 1, 4, 1),
+            (1, 4, 1, 2, 2),
+            (4, 4, 1, 8, 2),
+            (4, 4, 2, 8, 1),
+            (4, 0, 1, 2, 2),
+            (3, 2, 2, 2, 2),
+            (8, 8, 1, 0, 1),
+        ],
+    )
+    def test_loaders_take_turns_on_the_cores_of_their_host(
+        self, processes: int, workers: int, hosts: int, cores: int, turns: float
+    ) -> None:
+        """ceil(processes / hosts) processes with their workers (or themselves) on so many cores."""
+        host = HostWork(1.0, workers=workers, hosts=hosts, cores_per_host=cores)
+        found = call_time(replace(PROGRAM, processes=processes), host, 0.5)
+        assert found.loader == pytest.approx(SAMPLES / max(1, workers) * turns)
+
     def test_work_for_each_call_is_added(self) -> None:
         assert call_time(PROGRAM, HostWork(seconds_per_call=0.1), 0.05).waits_for_host
 
@@ -64,7 +84,16 @@ class TestCall:
 
 
 class TestBadInput:
-    @pytest.mark.parametrize("change", [{"seconds_per_sample": -1}, {"workers": -2}, {"seconds_per_call": math.nan}])
+    @pytest.mark.parametrize(
+        "change",
+        [
+            {"seconds_per_sample": -1},
+            {"workers": -2},
+            {"seconds_per_call": math.nan},
+            {"hosts": 0},
+            {"cores_per_host": -1},
+        ],
+    )
     def test_impossible_numbers_are_refused(self, change: dict[str, float]) -> None:
         with pytest.raises(Error, match=rf"HostWork.{next(iter(change))} cannot be"):
             HostWork(**change)

@@ -138,6 +138,10 @@ def _options(program: Program, host: HostWork) -> dict[str, str | int | float | 
         "loader seconds per sample": host.seconds_per_sample,
         "source of loader rate": host.source,
     }
+    if host.hosts > 1:
+        chosen["hosts"] = host.hosts
+    if host.cores_per_host:
+        chosen["cores of a host"] = host.cores_per_host
     if program.optimiser is not None:
         chosen["optimiser"] = program.optimiser.family
     for ipu, proportion in sorted(settings.available_memory_proportion.items()):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from notebook_page import PANEL, NotebookFailed, NotebookPage
@@ -17,7 +18,7 @@ DRAWN = """cell => [...cell.querySelectorAll('.jp-OutputArea-output')]
 # An explorer says so when its view raises; JupyterLab has its outputs for errors and warnings.
 FAULT = "There is no picture for this setting"
 COMPLAINTS = ", ".join(f'[data-mime-type="application/vnd.jupyter.{kind}"]' for kind in ("error", "stderr"))
-LOOK_MILLISECONDS, MOST_LOOKS = 200, 75
+LOOK_MILLISECONDS, MOST_LOOKS, LOOKS_ALIKE = 100, 150, 4
 
 
 @dataclass(frozen=True)
@@ -31,32 +32,38 @@ class Explorer:
         """Return the cell's controls."""
         return controls_in(self.cell.locator(".jp-OutputArea-output > .jupyter-widgets"))
 
-    def move(self, control: Control, setting: str) -> bool:
-        """Move a control and wait; tell whether anything else in the cell's output changed."""
-        if control.setting() == setting:
-            return False
-        before, activity = self._settled(), self.notebook.server.last_activity()
-        control.move(setting)
-        for _ in range(MOST_LOOKS):
+    def move(self, control: Control, setting: str) -> str:
+        """Move a control, and return what the cell's output shows beside the controls then."""
+        return self.move_all([control], [setting])
+
+    def move_all(self, controls: Sequence[Control], settings: Sequence[str]) -> str:
+        """Move several controls one after another without looking up, and return what is shown in the end."""
+        activity = self.notebook.server.last_activity()
+        moves = [(c, setting) for c, setting in zip(controls, settings, strict=True) if c.setting() != setting]
+        for control, setting in moves:
+            control.move(setting)
+        for _ in range(MOST_LOOKS if moves else 0):
             if self.notebook.server.last_activity() != activity:
                 break
             self.notebook.page.wait_for_timeout(LOOK_MILLISECONDS)
-        now = self._settled()
+        now = self.settled()
         if FAULT in now or self.cell.locator(COMPLAINTS).count():
-            raise NotebookFailed(f"{self.notebook.name}: {control.label!r} at {setting} leads to: {now[-2000:]}")
-        return now != before
+            where = ", ".join(f"{control.label!r} at {setting}" for control, setting in moves)
+            raise NotebookFailed(f"{self.notebook.name}: {where} leads to: {now[-2000:]}")
+        return now
 
     def _drawn(self) -> str:
         return str(self.cell.evaluate(DRAWN))
 
-    def _settled(self) -> str:
-        """Return what is drawn once the kernel is idle and two looks see the same."""
-        before, now = None, self._drawn()
+    def settled(self) -> str:
+        """Return what is drawn once the kernel is idle and several looks in a row see the same, nothing going on."""
+        looks: list[tuple[str, str]] = []
         for _ in range(MOST_LOOKS):
-            if now == before and self.notebook.server.kernels_are_idle():
-                return now
+            idle = self.notebook.server.kernels_are_idle()
+            looks.append((self._drawn(), self.notebook.server.last_activity()))
+            if idle and len(looks) >= LOOKS_ALIKE and len(set(looks[-LOOKS_ALIKE:])) == 1:
+                return looks[-1][0]
             self.notebook.page.wait_for_timeout(LOOK_MILLISECONDS)
-            before, now = now, self._drawn()
         raise NotebookFailed(f"{self.notebook.name}: an explorer does not come to rest")
 
 
@@ -72,13 +79,13 @@ def move_everything(explorer: Explorer) -> list[str]:
     """
     controls = explorer.controls()
     first_settings = [control.setting() for control in controls]
+    seen = explorer.settled()
     for control, first in zip(controls, first_settings, strict=True):
-        changes = [explorer.move(control, setting) for setting in [*control.extremes(), first]]
-        if not any(changes):
+        shown = [seen, *(explorer.move(control, setting) for setting in [*control.extremes(), first])]
+        if len(set(shown)) == 1:
             raise NotebookFailed(f"{explorer.notebook.name}: {control.label!r} changes nothing")
+        seen = shown[-1]
     for end in (0, -1):
-        for control in controls:
-            explorer.move(control, control.extremes()[end])
-    for control, first in zip(controls, first_settings, strict=True):
-        explorer.move(control, first)
+        explorer.move_all(controls, [control.extremes()[end] for control in controls])
+    explorer.move_all(controls, first_settings)
     return [control.label for control in controls]

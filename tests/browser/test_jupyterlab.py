@@ -43,8 +43,8 @@ def test_a_cell_that_raises_fails_the_run_with_its_error(lab_page: Page, lab: La
         opened(lab_page, lab, name).run_all()
 
 
-@pytest.mark.slow
-def test_a_kernel_that_dies_fails_the_run(lab_page: Page, lab: LabServer) -> None:
+def test_a_kernel_that_dies_fails_the_run(lab_page: Page, lab: LabServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("notebook_page.LOOKS_BEFORE_GIVING_UP", 4)
     name = add_notebook(lab, "dies.ipynb", "import os", "os._exit(1)", "print(1)")
     with pytest.raises(NotebookFailed, match="stopped after"):
         opened(lab_page, lab, name).run_all()

@@ -106,12 +106,23 @@ class TestBand:
             ({"optimiser_off_chip": True}, "streaming memory"),
             ({"optimiser_sharded": True, "replicas": 2}, "replicated tensor sharding"),
             ({"machine": "C600"}, "the chip C600"),
+            ({"machine": "POD256", "replicas": 64}, "replicas in several racks"),
         ],
     )  # fmt: skip
     def test_ways_of_running_without_a_published_row_have_the_wide_one(self, change, said: str) -> None:
         found = profile_program(changed(DAY03, **change))
         assert found.error_band == ErrorBand(0.75, 1.35)
         assert any(said in note for note in found.notes)
+
+
+    def test_networks_and_directions_without_a_published_row(self) -> None:
+        """Every published step is one of training, of a network whose convolutions have one group."""
+        network = nn.Sequential(nn.Conv2d(4, 8, 1), nn.Conv2d(8, 8, 3, groups=4), nn.Flatten(), nn.Linear(8 * 6 * 6, 4))
+        graph = traced(network, zeros(2, 4, 8, 8), training=False)
+        notes = " ".join(profile_program(Program(graph, training=False)).notes)
+        assert "inference, grouped convolutions" in notes
+        plain = traced(network[0], zeros(2, 4, 8, 8), training=False)
+        assert "grouped" not in " ".join(profile_program(Program(plain, training=False)).notes)
 
 
 class TestSize:

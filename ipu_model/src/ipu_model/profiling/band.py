@@ -5,9 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+import torch
+
 from ipu_model.constants import Section, values
+from ipu_model.graph import Graph
+from ipu_model.per_graph import per_graph
 from ipu_model.profiling.data import ErrorBand, OpProfile
 from ipu_model.program import Execution, Program
+from ipu_model.schedule.collectives import ring_of
+
+# The place of the groups among the arguments of aten.convolution.
+_GROUPS = 8
 
 
 @dataclass(frozen=True)
@@ -59,6 +67,10 @@ def _uncovered(program: Program) -> list[str]:
     locations = program.locations
     every = (locations.activations, locations.weights, locations.optimiser, locations.accumulators)
     found = []
+    if not program.training:
+        found.append("inference")
+    if has_grouped_convolutions(program.graph):
+        found.append("grouped convolutions")
     if program.execution is Execution.INTERLEAVED:
         found.append("interleaved pipelines")
     if any(not each.on_chip for each in every):
@@ -67,6 +79,16 @@ def _uncovered(program: Program) -> list[str]:
         found.append("replicated tensor sharding")
     if program.overlaps_input or program.overlaps_output:
         found.append("overlapped host transfers")
+    if ring_of(program).groups > 1:
+        found.append("replicas in several racks")
     if program.system.chip.name not in ("GC200", "Bow"):
         found.append(f"the chip {program.system.chip.name}")
     return found
+
+
+@per_graph
+def has_grouped_convolutions(graph: Graph) -> bool:
+    """Whether channels of a convolution are in groups that do not see one another, as in ResNeXt and EfficientNet."""
+    return any(
+        node.target is torch.ops.aten.convolution.default and node.args[_GROUPS] != 1 for node in graph.ops.nodes
+    )

@@ -5,8 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 from agenda_text import generated_pages
+from benchmark_page import BENCHMARKS_PAGE, benchmark_page_text
 
 from ipu_course import figures
+from ipu_course.bench import page_results
 from ipu_course.schedule import pipelined
 from ipu_model.validate.comparison import compare_rows
 from ipu_model.validate.text import comparison_markdown
@@ -23,13 +25,14 @@ def main() -> None:
     DOCS.mkdir(exist_ok=True)
     SUPPORT_PAGE.write_text(support.as_markdown(), encoding="utf-8")
     VALIDATION_PAGE.write_text(comparison_markdown(compare_rows()), encoding="utf-8")
+    BENCHMARKS_PAGE.write_text(benchmark_page_text(page_results()), encoding="utf-8")
     schedule = pipelined(stages=4, micro_batches=10)
     picture = figures.schedule_figure(schedule, "Schedule of one weight update: 4 IPUs, 10 micro-batches")
     PICTURE.write_bytes(figures.png(picture))
     pages = generated_pages()
     for page, text in pages.items():
         page.write_text(text, encoding="utf-8")
-    print(f"wrote {', '.join(page.name for page in (*pages, SUPPORT_PAGE, VALIDATION_PAGE, PICTURE))}")
+    print(f"wrote {', '.join(page.name for page in (*pages, SUPPORT_PAGE, VALIDATION_PAGE, BENCHMARKS_PAGE, PICTURE))}")
 
 
 if __name__ == "__main__":

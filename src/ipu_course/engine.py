@@ -29,12 +29,17 @@ __all__ = [
     "IpuMemory",
     "ModelledModule",
     "Profile",
+    "ScalingPoint",
+    "UpdateTime",
     "figure",
     "host_work",
     "is_available",
+    "machine_ipus",
+    "memory_verdict",
     "modelled_module",
     "profile",
     "profile_module",
+    "start_seconds",
     "text_report",
 ]
 
@@ -149,6 +154,12 @@ class ModelledModule:
 
         return ipu_model.sweep(self._program, knob, values, host=host, **changes)
 
+    def memory_remedies(self, of: Profile) -> tuple[str, ...]:
+        """What usually helps where this module's profile ``of`` does not fit, the most promising first."""
+        from ipu_model.memory.remedies import remedies
+
+        return tuple(remedies(of.memory, self._program))
+
     def scaling(
         self,
         replicas: Iterable[int],
@@ -214,6 +225,45 @@ def modelled_module(
     from ipu_model.profiling.entry import program_of_module
 
     return ModelledModule(program_of_module(module, inputs, options, optimizer=optimizer, micro_batch=True))
+
+
+def machine_ipus(name: str) -> int | None:
+    """How many IPUs the machine of that name has, such as "POD16" or "Bow"; ``None`` without an IPU Model.
+
+    Raises ``ValueError`` for machines it does not know; the message lists those it knows.
+    """
+    if not is_available():
+        return None
+    from ipu_model.errors import Error
+    from ipu_model.hardware import machine
+
+    try:
+        return machine(name).ipus
+    except Error as problem:
+        raise ValueError(problem.message) from problem
+
+
+def memory_verdict(of: Profile) -> str:
+    """Whether a profile's program fits: "fits", "too close to call" or "does not fit"."""
+    from ipu_model.memory.verdict import verdict_on
+
+    return verdict_on(of.memory).value
+
+
+def start_seconds(of: Profile) -> float:
+    """How long code, weights and optimiser state take to the IPUs before the first call, at the host link's rate.
+
+    Machines of a POD are loaded at the same time, each over its own link.
+    """
+    from ipu_model.hardware import machine
+    from ipu_model.memory import categories
+
+    sent = {categories.VARIABLES, categories.OPTIMISER_STATE, categories.CONSTANTS, *categories.CODE}
+    replica = sum(each.total_bytes for ipu in of.memory for each in ipu.categories if each.name in sent)
+    replicas = int(of.options["replicas"]) * int(of.options["processes"])
+    system = machine(of.machine.name)
+    machines = -(-replicas * len(of.memory) // system.ipus_per_machine)
+    return replicas * replica / machines / system.host_to_device_bytes_per_second
 
 
 def figure(kind: str, of: Profile, **arguments: Any) -> tuple[Figure, str]:

@@ -1,0 +1,98 @@
+"""docs/benchmarks.md: each command line of the benchmark page, its counterpart and its modelled result."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Iterable, Sequence
+
+from ipu_course.bench.page import Configuration, Page, benchmark_page
+from ipu_course.bench.results import Result
+from ipu_course.bench.tables import rows
+
+BENCHMARKS_PAGE = Path(__file__).resolve().parent.parent / "docs" / "benchmarks.md"
+HEAD = """# CNN benchmarks
+
+Written by `make docs` from `data/cnn_benchmarks.json` and the IPU Model; a test compares them. The command lines are
+those of {source}.
+
+Every figure here is **modelled**; none is measured, and the page publishes none.
+
+* **images/s**: images of a step over its seconds; the first step is left out, as the page asks. A step is one call.
+* **error band**: by how much the hardware's rate may differ, from the comparison with published results
+  ([validation.md](validation.md)).
+* **latency ms** (inference): from the call to its result, for a call of one batch on every replica.
+* **KiB on a tile**: the fullest tile of {limit:.0f} KiB. **fits**: "close" is too close to call; rates of what does not
+  fit stand in brackets.
+* **loader MB/s**: images that the host has to give so that the IPUs never wait. Its own time is not modelled."""
+NUMBERS = ("batch", "IPUs", "images/s", "error band", "latency ms", "KiB on a tile", "loader MB/s")
+
+
+def benchmark_page_text(results: Sequence[Result]) -> str:
+    """The page as Markdown; ``results`` are those of all its command lines and batch sizes."""
+    parts = [
+        HEAD.format(source=benchmark_page().source, limit=results[0].tile_limit_kib),
+        "## Training",
+        results_table([result for result in results if result.settings.training]),
+        "## Inference",
+        results_table([result for result in results if not result.settings.training]),
+        explanations(),
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+def explanations() -> str:
+    """The parts of the page that do not hold modelled figures."""
+    page = benchmark_page()
+    parts = [
+        "## The command lines",
+        *[_command_line(number, each) for number, each in enumerate(page.configurations, start=1)],
+        "## What the page leaves open",
+        _open_points(page),
+        "## The page's options in PopTorch",
+        _options(page),
+    ]
+    return "\n\n".join(parts)
+
+
+def results_table(results: Sequence[Result]) -> str:
+    """A line for each result."""
+    lines = rows(results)
+    return _table([{**line, "configuration": f"`{line['configuration']}`"} for line in lines])
+
+
+def _command_line(number: int, of: Configuration) -> str:
+    lines = [f"### {number}. {of.heading}", f"```\n{of.command_line}\n```", f"Counterpart: `{_counterpart(of)}`"]
+    lines += [f"Note: {note}" for note in of.deviations]
+    return "\n\n".join(lines)
+
+
+def _counterpart(of: Configuration) -> str:
+    return f"python -m ipu_course bench --config {of.name}{' --sweep' if of.batch_sizes else ''}"
+
+
+def _open_points(page: Page) -> str:
+    return _table([{"left open": each.what, "chosen": each.chosen, "reason": each.reason} for each in page.open_points])
+
+
+def _options(page: Page) -> str:
+    return _table(
+        [
+            {
+                "option of the page": f"`{each.option}`",
+                "here": f"`{each.bench}`" if each.bench else "-",
+                "PopTorch": each.poptorch,
+                "remark": each.remark,
+            }
+            for each in page.options
+        ]
+    )
+
+
+def _table(lines: Sequence[dict[str, object]]) -> str:
+    heads = list(lines[0])
+    rule = ("---:" if head in NUMBERS else "---" for head in heads)
+    return "\n".join([_line(heads), _line(rule), *(_line(line[head] for head in heads) for line in lines)])
+
+
+def _line(cells: Iterable[object]) -> str:
+    return "| " + " | ".join(str(cell).replace("|", "\\|") for cell in cells) + " |"

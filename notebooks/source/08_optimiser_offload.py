@@ -309,4 +309,4 @@ check_options(options)
 #    IPU](https://docs.graphcore.ai/projects/memory-performance-optimisation/)*, sections 4.4.4, 4.7 and 5.4.
 # 3. Rajbhandari et al., *[ZeRO](https://arxiv.org/abs/1910.02054)*, 2020.
 #
-# **Next:** lesson 09 comes in a later version of the course.
+# **Next:** [lesson 09](09_cnn_benchmarks.ipynb), CNN benchmarks.

@@ -30,5 +30,7 @@ LESSONS = (
     Lesson("06", "pipelining_mnist", "Pipelining: one network on several IPUs", 2),
     Lesson("07", "sharded_debugging", "Sharded debugging", 2),
     Lesson("08", "optimiser_offload", "Optimiser state: on the chip or off it", 3),
+    Lesson("09", "cnn_benchmarks", "CNN benchmarks: read a table of throughputs", 3),
+    Lesson("10", "data_parallelism", "Data parallelism: many replicas, many processes", 3),
 )
 """In reading order."""

@@ -115,8 +115,8 @@ def _problems(results: Sequence[Result]) -> Iterable[str]:
         if not result.fits:
             which = f"{result.name}, batch {result.settings.batch_size}, {result.verdict}"
             by_remedy.setdefault(report.remedies(result), []).append(which)
-    for remedy, which in by_remedy.items():
-        yield "\n".join(report.wrapped(f"{'; '.join(which)}. {remedy}"))
+    for remedy, them in by_remedy.items():
+        yield "\n".join(report.wrapped(f"{'; '.join(them)}. {remedy}"))
 
 
 def _write_data(parsed: argparse.Namespace, records: Sequence[dict[str, Any]]) -> None:

@@ -95,6 +95,11 @@ def test_text_is_escaped(shown: list[Handle]) -> None:
     assert shown[1].data["text/html"] == "<p>&lt;b&gt;no&lt;/b&gt;</p>"
 
 
+def test_a_value_that_widgets_show_as_nothing_is_refused() -> None:
+    with pytest.raises(ValueError, match="None cannot be a value"):
+        Choice("c", {"all": None, "one": 1}, None)
+
+
 @pytest.mark.parametrize("make", [lambda: Slider("s", (1, 2), 3), lambda: Choice("c", {"one": 1}, "one")])
 def test_a_default_that_is_no_setting_is_refused(make: Any) -> None:
     with pytest.raises(ValueError, match="is none of its values"):

@@ -54,15 +54,15 @@ def test_so_has_every_other_setting(setting: tuple[Any, ...]) -> None:
 @pytest.mark.parametrize(
     ("replicas", "instances", "workers", "hosts", "loaders"),
     [
-        (64, None, 8, 1, 8),  # one process has its 8 workers
-        (64, None, 0, 1, 1),  # or none: the process itself
+        (64, 0, 8, 1, 8),  # one process has its 8 workers
+        (64, 0, 0, 1, 1),  # or none: the process itself
         (64, 1, 1, 1, 64),  # 64 instances, and a core for each
         (64, 1, 4, 1, CORES),  # four loaders take turns on each core
         (64, 1, 4, 4, 4 * CORES),
     ],
 )
 def test_a_host_loads_as_fast_as_its_loaders_or_cores(
-    modelled: engine.ModelledModule, replicas: int, instances: int | None, workers: int, hosts: int, loaders: int
+    modelled: engine.ModelledModule, replicas: int, instances: int, workers: int, hosts: int, loaders: int
 ) -> None:
     """The tiny program takes far more images than any host here loads, so the loaders set the rate."""
     (row,) = scaling_view(modelled, replicas, instances, workers, hosts, 16, False).rows
@@ -71,12 +71,12 @@ def test_a_host_loads_as_fast_as_its_loaders_or_cores(
 
 
 def test_a_constant_global_batch_divides_the_accumulation(modelled: engine.ModelledModule) -> None:
-    (row,) = scaling_view(modelled, 16, None, 64, 1, 64, True).rows
+    (row,) = scaling_view(modelled, 16, 0, 64, 1, 64, True).rows
     assert (row["accumulation"], row["global batch"]) == (4, "128")  # micro-batch 2
 
 
 def test_too_small_an_accumulation_is_refused_with_a_reason(modelled: engine.ModelledModule) -> None:
-    view = scaling_view(modelled, 16, None, 8, 1, 4, True)
+    view = scaling_view(modelled, 16, 0, 8, 1, 4, True)
     assert view.figure is None
     assert "divides 4" in view.text
 

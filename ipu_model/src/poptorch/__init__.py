@@ -20,6 +20,7 @@ from poptorch._executor import PoplarExecutor
 from poptorch._hooks import registerPostCompileHook, registerPreCompileHook
 from poptorch._loading import AsynchronousDataAccessor, DataLoader
 from poptorch._logging import setLogLevel
+from poptorch._stand_ins import offer_stand_ins as _offer_stand_ins
 from poptorch._wrap import inferenceModel, trainingModel
 from poptorch.enums import (
     AutoStage,
@@ -97,6 +98,7 @@ def __getattr__(name: str) -> Any:
 
 os.environ.setdefault("RDMAV_FORK_SAFE", "1")
 _logging.install_excepthook()
+_offer_stand_ins()
 # Without a usable stderr (in some notebook kernels) crashes are reported by other means.
 with contextlib.suppress(AttributeError, ValueError, OSError):
     faulthandler.enable()

@@ -65,13 +65,13 @@ def arithmetic_of(options: Options) -> Arithmetic:
     )
 
 
-def check_options(options: Options, training: bool) -> None:
+def check_options(options: Options) -> None:
     """Refuse options that contradict one another, that the backend does not know or that are missing here.
 
     Raises:
         Error: names the option and what works instead.
     """
-    refuse_missing(options, training)
+    refuse_missing(options)
     check_counts(batching_of(options))
     check_target(options)
     log_options(options)
@@ -233,7 +233,7 @@ def _warn_about_outputs(graph: Graph, module: nn.Module) -> None:
         )
 
 
-def refuse_missing(options: Options, training: bool) -> None:
+def refuse_missing(options: Options) -> None:
     """Refuse options that this version does not carry out.
 
     Raises:
@@ -241,10 +241,6 @@ def refuse_missing(options: Options, training: bool) -> None:
     """
     if not isinstance(options._execution_strategy, PipelinedExecution):
         raise errors.unsupported("Phased execution", "Use poptorch.PipelinedExecution or poptorch.ShardedExecution.")
-    if training and options.Distributed.numProcesses > 1:
-        raise errors.unsupported(
-            "Training over several processes", "Use replicationFactor, which runs replicas in this process."
-        )
     refuse_unmodelled(options)
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -16,6 +18,7 @@ from poptorch.enums import ConnectionType, ReductionType
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from ipu_model.instances import Group
     from poptorch._optimisation import Optimisation
     from poptorch._weights import HostWeights
     from poptorch._wrapping import HostLink, Wrapping
@@ -50,6 +53,7 @@ class DeviceLife:
     _arguments: Any
     _anchored: dict[str, Tensor]
     _forget_model: Callable[[], None]
+    _group: Group | None
 
     # --- attachment
     # -------------------------------------------------------------------------------------------
@@ -240,7 +244,12 @@ class DeviceLife:
         half = self._optimisation is not None and self._optimisation.half_accumulators
         strategy = training.meanAccumulationAndReplicationReductionStrategy
         mean = training.accumulation_and_replication_reduction_type == ReductionType.Mean
-        return Reduction(mean=mean, running=mean and strategy.name == "Running", half=half)
+        reduction = Reduction(mean=mean, running=mean and strategy.name == "Running", half=half)
+        where = self._options.Distributed
+        if self._group is None:
+            return replace(reduction, process=where.processId)
+        sum_ = partial(self._group.sum_, what="gradients")
+        return replace(reduction, process=where.processId, processes=where.numProcesses, across=sum_)
 
     def _require_compiled(self) -> None:
         if self._session is None:

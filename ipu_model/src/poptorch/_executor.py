@@ -10,12 +10,14 @@ import torch
 from torch import Tensor, nn
 
 from ipu_model.graph import Graph
+from ipu_model.instances import Group
 from ipu_model.numerics.session import Session
 from poptorch._anchors import Anchor, AnchoredTensors, anchors_of, by_short_name, updated_variables
 from poptorch._binding import BoundArguments, Signature, check_same
 from poptorch._blocks import module_repr
 from poptorch._compilation import arithmetic_of, batching_of, check_options, log_derived, returns_of, trace
 from poptorch._device_life import DeviceLife
+from poptorch._instances import agree, group_of
 from poptorch._logging import LogOnce
 from poptorch._modelling.answers import ModelledAnswers
 from poptorch._optimisation import Optimisation
@@ -60,6 +62,7 @@ class PoplarExecutor(DeviceLife, ModelledAnswers, AnchoredTensors, RefusedMethod
         self._arguments: BoundArguments | None = None
         self._graph: Graph | None = None
         self._session: Session | None = None
+        self._group: Group | None = None
         self._anchors: list[Anchor] = []
         self._anchored: dict[str, Tensor] = {}
         self._forget_model()
@@ -162,7 +165,7 @@ class PoplarExecutor(DeviceLife, ModelledAnswers, AnchoredTensors, RefusedMethod
         if self._wrapping is not None:
             self._wrapping.apply(self._host.tensors())
         try:
-            check_options(self._options, self._training)
+            check_options(self._options)
             self._refresh_sources()
             arguments.warn_about_dicts()
             with compilation_progress(self._options):
@@ -182,19 +185,29 @@ class PoplarExecutor(DeviceLife, ModelledAnswers, AnchoredTensors, RefusedMethod
     def _build(self, graph: Graph) -> Session:
         clips = self._optimisation is not None and self._optimisation.clips_gradients
         log_derived(graph, self._options, gradient_clipping=clips)
-        seed = self._rng_state[0] if self._rng_state else secrets.randbits(31)
+        own_seed = self._rng_state[0] if self._rng_state else secrets.randbits(31)
+        common_seed = self._join(graph, own_seed)
         session = Session(
             graph,
             batching_of(self._options),
             returns_of(self._options),
             arithmetic=arithmetic_of(self._options),
             reduction=self._reduction(),
-            seed=seed,
+            seed=own_seed if self._rng_state else common_seed,
             watched_updates=updated_variables(self._anchors),
         )
         if self._optimisation is not None:
-            self._optimisation.connect(session, graph, self._traced_model, self._options, seed)
+            self._optimisation.connect(session, graph, self._traced_model, self._options, common_seed)
         return session
+
+    def _join(self, graph: Graph, seed: int) -> int:
+        """Join the other instances of a training run, if there are any; return the seed of what all draw alike."""
+        distributed = self._options.Distributed.numProcesses > 1
+        if self._optimisation is None or not distributed or self._options.connection_type == ConnectionType.Never:
+            return seed
+        self._group = group_of(self._options)
+        weights = self._host.values(tuple(variable for variable in graph.variables if variable.trainable))
+        return agree(self._group, graph, self._options, self._optimisation.spec, weights, seed)
 
     def _after_run(self) -> None:
         self._has_run = True

@@ -1,17 +1,21 @@
-"""Dependencies point one way: ipu_course -> poptorch -> ipu_model."""
+"""Dependencies point one way: ipu_course -> popdist -> poptorch -> ipu_model."""
 
 from __future__ import annotations
 
 import ast
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 import ipu_model
+import popdist
 import poptorch
 
 ENGINE = Path(ipu_model.__file__).parent
 API = Path(poptorch.__file__).parent
+DISTRIBUTION = Path(popdist.__file__).parent
 
 
 def imported(file: Path) -> set[str]:
@@ -31,8 +35,19 @@ def test_the_engine_knows_neither_poptorch_nor_the_course_nor_plotting(file) -> 
 
 
 @pytest.mark.parametrize("file", sorted(API.rglob("*.py")), ids=lambda f: str(f.relative_to(API)))
-def test_poptorch_does_not_know_the_course(file) -> None:
+def test_poptorch_knows_neither_popdist_nor_the_course(file) -> None:
+    assert not imported(file) & {"popdist", "ipu_course", "torchvision"}
+
+
+@pytest.mark.parametrize("file", sorted(DISTRIBUTION.rglob("*.py")), ids=lambda f: str(f.relative_to(DISTRIBUTION)))
+def test_popdist_does_not_know_the_course(file) -> None:
     assert not imported(file) & {"ipu_course", "torchvision"}
+
+
+def test_poprun_itself_needs_no_torch() -> None:
+    """It starts, and tells mistakes, at once; agents import torch when there is something to run."""
+    program = "import sys, popdist.run.command, popdist.run.agent; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", program]).returncode == 0
 
 
 def test_private_torch_names_stay_in_one_file() -> None:
@@ -46,6 +61,19 @@ def test_private_torch_names_stay_in_one_file() -> None:
     assert users == {"capture/torch_private.py"}
 
 
-@pytest.mark.parametrize("file", sorted([*ENGINE.rglob("*.py"), *API.rglob("*.py")]), ids=lambda f: f.name)
+def test_names_below_torch_distributed_stay_in_one_file() -> None:
+    private = ("ProcessGroupGloo", "_distributed_c10d", "dist.rendezvous")
+    users = {
+        str(file.relative_to(ENGINE.parent))
+        for folder in (ENGINE, API, DISTRIBUTION)
+        for file in folder.rglob("*.py")
+        if any(name in file.read_text(encoding="utf-8") for name in private)
+    }
+    assert users == {"ipu_model/instances/gloo.py"}
+
+
+@pytest.mark.parametrize(
+    "file", sorted([*ENGINE.rglob("*.py"), *API.rglob("*.py"), *DISTRIBUTION.rglob("*.py")]), ids=lambda f: f.name
+)
 def test_files_hold_one_idea(file) -> None:
     assert len(file.read_text(encoding="utf-8").splitlines()) <= 400

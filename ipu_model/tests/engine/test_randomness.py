@@ -49,6 +49,13 @@ def test_a_state_of_one_number_is_a_seed() -> None:
     assert draw(streams) == draw(RandomStreams(2, 2))
 
 
+def test_replicas_of_several_processes_draw_what_they_would_draw_in_one() -> None:
+    together, here = RandomStreams(1, 4), RandomStreams(1, 2, first=2)
+    assert [draw(here, 0), draw(here, 1)] == [draw(together, 2), draw(together, 3)]
+    here.restore([5])
+    assert draw(here, 0) == draw(RandomStreams(5, 4), 2)
+
+
 def test_a_state_for_another_number_of_replicas_is_refused() -> None:
     with pytest.raises(ValueError, match="expected 1 or"):
         RandomStreams(1, 2).restore(RandomStreams(1, 1).state())

@@ -179,14 +179,30 @@ class TestMissingFeatures:
         phased = quiet().setExecutionStrategy(poptorch.SerialPhasedExecution("a"))
         refused(phased, "Phased execution is not supported.*PipelinedExecution")
 
-    def test_training_over_several_processes(self) -> None:
+
+class TestSeveralProcesses:
+    """What a process finds out alone; several of them: tests/popdist."""
+
+    @pytest.fixture
+    def options(self, monkeypatch: pytest.MonkeyPatch) -> poptorch.Options:
+        monkeypatch.delenv("MASTER_ADDR", raising=False)
+        monkeypatch.delenv("MASTER_PORT", raising=False)
         options = quiet()
-        options.Distributed.configureProcessId(0, 2)
+        options.Distributed.configureProcessId(1, 2)
+        return options
+
+    def test_training_needs_to_know_where_the_others_are(self, options: poptorch.Options) -> None:
         model = Net()
-        with pytest.raises(
-            poptorch.Error, match=r"Training over several processes is not supported.*replicationFactor"
-        ):
-            poptorch.trainingModel(model, options)(X, Y)
+        wrapped = poptorch.trainingModel(model, options)
+        with pytest.raises(poptorch.Error, match=r"MASTER_ADDR and MASTER_PORT are not set.*poprun.*torchrun"):
+            wrapped(X, Y)
+        assert not wrapped.isCompiled()
+
+    def test_inference_and_compilation_for_an_offline_target_need_no_others(self, options: poptorch.Options) -> None:
+        inference(Net(), options)(X)
+        offline = options.clone().useOfflineIpuTarget()
+        model = Net()
+        poptorch.trainingModel(model, offline).compile(X, Y)
 
 
 def test_the_return_type_of_a_call_is_a_plain_tensor() -> None:

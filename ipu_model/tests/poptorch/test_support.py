@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -12,13 +13,18 @@ import torch
 from function_models import in_training, on_device, quiet_options
 from torch import Tensor
 
+import popdist
+import popdist.poptorch
 import poptorch
+from popdist.run.options import FLAGS, OPTIONS
 from poptorch import support
 
 X = torch.arange(8.0).reshape(2, 4)
 ENTRIES = [(area, entry) for area in support.table() for entry in area.entries]
 IDS = [f"{area.prefix}.{entry.name}" for area, entry in ENTRIES]
-REFUSED = [entry.name for _, entry in ENTRIES if entry.status == "refused"]
+REFUSED = [e.name for area, e in ENTRIES if e.status == "refused" and area.owner != "horovod.torch"]
+# Where no Python object bears the names.
+NAMES_ONLY = ("environment", "poprun")
 
 # (what programs write in front, the section that lists the names, the names)
 REFERENCE: list[tuple[str, str, str]] = [
@@ -123,6 +129,42 @@ REFERENCE: list[tuple[str, str, str]] = [
         POPTORCH_MAX_GRAPH_LEN POPTORCH_EXPORT_PROTO_FILE POPTORCH_EXPORT_PROTO_AS_BINARY
         POPLAR_ENGINE_OPTIONS PVTI_OPTIONS OMPI_COMM_WORLD_SIZE OMPI_COMM_WORLD_RANK RDMAV_FORK_SAFE""",
     ),
+    (
+        "popdist",
+        "data reference, sections 5.1 and 5.2",
+        """
+        isPopdistEnvSet getNumTotalReplicas getNumLocalReplicas getNumIpusPerReplica getNumInstances
+        getInstanceIndex getLocalInstanceIndex getReplicaIndexOffset getDeviceId checkNumIpusPerReplica init
+        execute_on_instances synchronize isBackendInitialized finalizeBackend initializeBackend""",
+    ),
+    ("popdist.poptorch", "data reference, section 5.3", "Options"),
+    (
+        "horovod.torch",
+        "data reference, section 6",
+        """
+        init rank size local_rank local_size allreduce Sum Average grouped_allreduce allgather broadcast
+        broadcast_parameters""",
+    ),
+    (
+        "poprun",
+        "data reference, section 7",
+        """
+        --num-instances --num-replicas --ipus-per-replica --host -v --verbose -vv --vv --executable-cache-path
+        --only-output-from-instance --mpi-global-args --mpi-local-args --numa-aware --print-topology
+        --offline-mode --num-ilds --vipu-server-host --vipu-server-port --vipu-server-timeout --vipu-partition
+        --vipu-allocation --vipu-cluster --update-partition --reset-partition --remove-partition --sync-type
+        --allow-run-as-root --import-config --export-config --version --help""",
+    ),
+    (
+        "",
+        "data reference, section 7.1",
+        """
+        POPDIST_NUM_TOTAL_REPLICAS POPDIST_NUM_LOCAL_REPLICAS POPDIST_NUM_IPUS_PER_REPLICA
+        POPDIST_REPLICA_INDEX_OFFSET POPDIST_UNIFORM_REPLICAS_PER_INSTANCE POPDIST_LOCAL_INSTANCE_INDEX
+        OMPI_COMM_WORLD_LOCAL_SIZE OMPI_COMM_WORLD_LOCAL_RANK IPUOF_VIPU_API_HOST IPUOF_VIPU_API_PORT
+        IPUOF_VIPU_API_PARTITION_ID IPUOF_VIPU_API_TIMEOUT IPUOF_VIPU_API_GCD_ID IPUOF_LOG_LEVEL
+        POPLAR_TARGET_OPTIONS""",
+    ),
     ("DataLoader", "data reference, section 2.2", "combinedBatchSize options terminate"),
     ("AsynchronousDataAccessor", "data reference, section 3.5", "terminate"),
     (
@@ -134,21 +176,24 @@ REFERENCE: list[tuple[str, str, str]] = [
     ),
 ]
 
-OPTIONS = poptorch.Options()
+DEFAULTS = poptorch.Options()
 OWNERS: dict[str, Any] = {
     "poptorch": poptorch,
     "poptorch.PoplarExecutor": poptorch.PoplarExecutor,
     "poptorch.DataLoader": poptorch.DataLoader(poptorch.Options(), [torch.zeros(1)]),
     "poptorch.AsynchronousDataAccessor": poptorch.AsynchronousDataAccessor,
-    "poptorch.Options": OPTIONS,
+    "poptorch.Options": DEFAULTS,
     "poptorch.TensorLocationSettings": poptorch.TensorLocationSettings(),
-    "poptorch.options._TrainingOptions": OPTIONS.Training,
-    "poptorch.options._PrecisionOptions": OPTIONS.Precision,
-    "poptorch.options._TensorLocationOptions": OPTIONS.TensorLocations,
-    "poptorch.options._DistributedOptions": OPTIONS.Distributed,
-    "poptorch.options._JitOptions": OPTIONS.Jit,
-    "poptorch.options._PopartOptions": OPTIONS._Popart,
+    "poptorch.options._TrainingOptions": DEFAULTS.Training,
+    "poptorch.options._PrecisionOptions": DEFAULTS.Precision,
+    "poptorch.options._TensorLocationOptions": DEFAULTS.TensorLocations,
+    "poptorch.options._DistributedOptions": DEFAULTS.Distributed,
+    "poptorch.options._JitOptions": DEFAULTS.Jit,
+    "poptorch.options._PopartOptions": DEFAULTS._Popart,
     "poptorch.optim": poptorch.optim,
+    "popdist": popdist,
+    "popdist.poptorch": popdist.poptorch,
+    "horovod.torch": import_module("horovod.torch"),
 }
 # Those whose every public member is PopTorch's: loaders have what torch's loader has besides.
 CLASSES = [name for name in OWNERS if "ptions" in name or "Executor" in name or "Settings" in name]
@@ -168,6 +213,17 @@ class TestCompleteness:
 
     def test_every_name_that_the_package_exports_is_in_the_table(self) -> None:
         assert [name for name in poptorch.__all__ if support.status_of(f"poptorch.{name}") is None] == []
+
+    def test_every_name_of_popdist_and_every_option_of_poprun_is_in_the_table(self) -> None:
+        options = {option.name for option in OPTIONS} | set(FLAGS) - {"-h"}
+        listed = {entry.name for area, entry in ENTRIES if area.prefix == "poprun"}
+        assert listed == options
+        assert {entry.name for area, entry in ENTRIES if area.owner == "popdist"} == set(popdist.__all__)
+
+    def test_options_of_poprun_have_no_effect_where_the_table_says_so(self) -> None:
+        idle = {entry.name for area, entry in ENTRIES if area.prefix == "poprun" and entry.status == "no effect"}
+        # The cache is a variable for the instances, and what has no effect is the cache.
+        assert idle - {"--executable-cache-path"} == {option.name for option in OPTIONS if not option.effective}
 
     @pytest.mark.parametrize("owner", CLASSES)
     def test_every_public_method_of_the_options_and_the_executor_is_in_the_table(self, owner: str) -> None:
@@ -191,13 +247,13 @@ class TestCompleteness:
     def test_the_tests_that_the_table_names_exist(self) -> None:
         named = {entry.test for _, entry in ENTRIES if entry.test}
         assert named
-        assert named <= {file.name for file in Path(__file__).parent.glob("test_*.py")}
+        assert named <= {file.name for file in Path(__file__).parent.parent.glob("*/test_*.py")}
 
 
 class TestPresence:
     @pytest.mark.parametrize(("area", "entry"), ENTRIES, ids=IDS)
     def test_each_name_can_be_reached_refused_ones_included(self, area: support.Area, entry: support.Entry) -> None:
-        if area.owner == "environment":
+        if area.owner in NAMES_ONLY:
             return
         assert resolve(OWNERS[area.owner], entry.name) is not None
 

@@ -69,5 +69,7 @@ Control = Union[Slider, Choice, Switch]
 
 
 def _check_default(label: str, values: Sequence[Any], default: Any) -> None:
+    if None in values:
+        raise ValueError(f"{label}: None cannot be a value, as ipywidgets shows it as nothing chosen; use 0 or a text")
     if default not in values:
         raise ValueError(f"{label}: the default {default!r} is none of its values {list(values)!r}")

@@ -19,7 +19,8 @@ REPLICAS = (1, 2, 4, 8, 16, 32, 64)
 ACCUMULATIONS = (1, 4, 16, 64, 256, 1024)
 WORKERS = (0, 1, 2, 4, 8, 16, 32, 64)
 HOSTS = (1, 2, 4)
-INSTANCES = {"one for all": None, "one for each replica": 1, "one for 2 replicas": 2, "one for 4 replicas": 4}
+ALL = 0
+INSTANCES = {"one for all": ALL, "one for each replica": 1, "one for 2 replicas": 2, "one for 4 replicas": 4}
 # Assumed in this lesson: decoding and cropping a photograph, and the cores of a host.
 IMAGE_SECONDS, CORES = 0.002, 64
 
@@ -37,13 +38,13 @@ def explore_scaling(modelled: ModelledModule | None, replicas: int = 16, accumul
         print(engine.NOT_HERE)
         return
 
-    def view(replicas: int, instances: int | None, workers: int, hosts: int, accumulation: int, constant: bool) -> View:
+    def view(replicas: int, instances: int, workers: int, hosts: int, accumulation: int, constant: bool) -> View:
         return scaling_view(modelled, replicas, instances, workers, hosts, accumulation, constant)
 
     explore(
         {
             "replicas": Slider("replicas", REPLICAS, replicas),
-            "instances": Choice("instances", INSTANCES, None),
+            "instances": Choice("instances", INSTANCES, 2),
             "workers": Slider("loader workers of each", WORKERS, 8),
             "hosts": Slider("hosts of 64 cores", HOSTS, 1),
             "accumulation": Slider("accumulation of one replica", ACCUMULATIONS, accumulation),
@@ -56,7 +57,7 @@ def explore_scaling(modelled: ModelledModule | None, replicas: int = 16, accumul
 def scaling_view(
     modelled: ModelledModule,
     replicas: int,
-    instances: int | None,
+    instances: int,
     workers: int,
     hosts: int,
     accumulation: int,
@@ -67,7 +68,7 @@ def scaling_view(
     points = modelled.scaling(
         REPLICAS,
         host=loading_host(workers, hosts),
-        replicas_per_instance=instances,
+        replicas_per_instance=instances or None,
         constant_global_batch=constant,
         gradient_accumulation=accumulation,
     )

@@ -17,11 +17,16 @@ _one_at_a_time = threading.RLock()
 
 
 class RandomStreams:
-    """Generator states of `replicas` replicas, all derived from one seed."""
+    """Generator states of `replicas` replicas, all derived from one seed.
 
-    def __init__(self, seed: int, replicas: int) -> None:
+    Where other processes run replicas too, `first` is the index in the whole run of the first one here: all replicas
+    then draw what they would draw in one process.
+    """
+
+    def __init__(self, seed: int, replicas: int, first: int = 0) -> None:
         self.seed = seed
-        self._states = [self._initial(seed + replica * _STRIDE) for replica in range(replicas)]
+        self._first = first
+        self._states = [self._initial(seed + (first + replica) * _STRIDE) for replica in range(replicas)]
 
     @staticmethod
     def _initial(seed: int) -> Tensor:
@@ -52,7 +57,7 @@ class RandomStreams:
         """
         replicas = len(self._states)
         if len(state) == 1:
-            self.__init__(state[0], replicas)  # type: ignore[misc]  # the same streams, from another seed
+            self.__init__(state[0], replicas, self._first)  # type: ignore[misc]  # the same streams, from another seed
             return
         size = self._states[0].numel()
         if len(state) != 1 + size * replicas:

@@ -31,13 +31,14 @@ class Update(Protocol):
 class Reduction:
     """How gradients become one update: `mean` over micro-batches and replicas, `running`, `half` as stored.
 
-    `across(gradients)` sums over other processes in place, `processes` is how many there are.
+    `across(gradients)` sums over other processes in place, `processes` is how many there are, `process` is this one.
     """
 
     mean: bool = True
     running: bool = False
     half: bool = False
     processes: int = 1
+    process: int = 0
     across: Callable[[list[Tensor]], None] | None = None
 
 
@@ -62,7 +63,7 @@ class Session:
         self.graph = graph
         self._watched = [v for name in watched_updates for v in graph.variables if v.name == name]
         self.batching, self.returns, self.reduction = batching, returns, reduction
-        self.randomness = RandomStreams(seed, batching.replicas)
+        self.randomness = RandomStreams(seed, batching.replicas, reduction.process * batching.replicas)
         self.update: Update | None = None
         self.loss_scaling = 1.0
         keep_freed_memory()

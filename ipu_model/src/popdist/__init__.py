@@ -1,0 +1,33 @@
+"""PopDist for any CPU: what a program started by `poprun` asks about its run, and how its instances work together."""
+
+from __future__ import annotations
+
+from popdist.backend import (
+    execute_on_instances,
+    finalizeBackend,
+    init,
+    initializeBackend,
+    isBackendInitialized,
+    synchronize,
+)
+from popdist.paths import offer_stand_ins
+from popdist.queries import (
+    checkNumIpusPerReplica,
+    getDeviceId,
+    getInstanceIndex,
+    getLocalInstanceIndex,
+    getNumInstances,
+    getNumIpusPerReplica,
+    getNumLocalReplicas,
+    getNumTotalReplicas,
+    getReplicaIndexOffset,
+    isPopdistEnvSet,
+)
+
+__all__ = [
+    "checkNumIpusPerReplica", "execute_on_instances", "finalizeBackend", "getDeviceId", "getInstanceIndex",
+    "getLocalInstanceIndex", "getNumInstances", "getNumIpusPerReplica", "getNumLocalReplicas", "getNumTotalReplicas",
+    "getReplicaIndexOffset", "init", "initializeBackend", "isBackendInitialized", "isPopdistEnvSet", "synchronize",
+]  # fmt: skip
+
+offer_stand_ins()

@@ -1,0 +1,106 @@
+"""The environment of an instance: what `poprun` sets, and what `popdist` reads."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from ipu_model.errors import Error
+from popdist.topology import Instance, Topology
+
+TOTAL = "POPDIST_NUM_TOTAL_REPLICAS"
+LOCAL = "POPDIST_NUM_LOCAL_REPLICAS"
+IPUS = "POPDIST_NUM_IPUS_PER_REPLICA"
+OFFSET = "POPDIST_REPLICA_INDEX_OFFSET"
+UNIFORM = "POPDIST_UNIFORM_REPLICAS_PER_INSTANCE"
+LOCAL_INSTANCE = "POPDIST_LOCAL_INSTANCE_INDEX"
+_LOCAL_SIZE = "OMPI_COMM_WORLD_LOCAL_SIZE"
+NAMES = (TOTAL, LOCAL, IPUS, OFFSET, UNIFORM, LOCAL_INSTANCE)
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where this process stands in its run; the defaults are those of a program started without `poprun`."""
+
+    total_replicas: int = 1
+    local_replicas: int = 1
+    ipus_per_replica: int = 1
+    replica_offset: int = 0
+    local_instance: int = 0
+
+    @property
+    def instances(self) -> int:
+        """Number of instances of the run."""
+        return self.total_replicas // self.local_replicas
+
+    @property
+    def instance(self) -> int:
+        """Index of this instance, from 0."""
+        return self.replica_offset // self.local_replicas
+
+
+def variables_of(topology: Topology, instance: Instance) -> dict[str, str]:
+    """Return what an instance sees of the run it is in."""
+    values = {
+        TOTAL: topology.num_replicas,
+        LOCAL: instance.replicas,
+        IPUS: topology.ipus_per_replica,
+        OFFSET: instance.first_replica,
+        UNIFORM: 1,
+        LOCAL_INSTANCE: instance.local_index,
+        "OMPI_COMM_WORLD_SIZE": topology.num_instances,
+        "OMPI_COMM_WORLD_RANK": instance.index,
+        _LOCAL_SIZE: topology.instances_per_host,
+        "OMPI_COMM_WORLD_LOCAL_RANK": instance.local_index,
+    }
+    return {name: str(value) for name, value in values.items()}
+
+
+def is_set(environment: Mapping[str, str] = os.environ) -> bool:
+    """Return whether the process was started by `poprun`."""
+    return TOTAL in environment
+
+
+def place(environment: Mapping[str, str] = os.environ) -> Place:
+    """Read where this process stands.
+
+    Raises:
+        Error: only a part of the variables is set, or they contradict one another.
+    """
+    given = [name for name in NAMES if name in environment]
+    if not given:
+        return Place()
+    missing = [name for name in NAMES if name not in environment]
+    if missing:
+        raise Error(
+            f"The environment is that of poprun only in part: {given[0]} is set, {', '.join(missing)} "
+            f"{'is' if len(missing) == 1 else 'are'} not. Start the program with poprun, or unset {', '.join(given)}."
+        )
+    found = Place(*(_number(environment, name) for name in (TOTAL, LOCAL, IPUS, OFFSET, LOCAL_INSTANCE)))
+    if environment[UNIFORM] != "1" or found.total_replicas % found.local_replicas:
+        raise Error(
+            f"{TOTAL}={found.total_replicas}, {LOCAL}={found.local_replicas}, {UNIFORM}={environment[UNIFORM]}: all "
+            "instances must have the same number of replicas. Start the program with poprun, which divides them evenly."
+        )
+    if found.replica_offset % found.local_replicas or found.replica_offset >= found.total_replicas:
+        raise Error(
+            f"{OFFSET}={found.replica_offset} is not the first replica of any instance: with {found.local_replicas} "
+            f"replicas each, those are the multiples of {found.local_replicas} below {found.total_replicas}."
+        )
+    return found
+
+
+def instances_on_this_host(environment: Mapping[str, str] = os.environ) -> int:
+    """Return how many instances run on this host."""
+    return _number(environment, _LOCAL_SIZE) if is_set(environment) and _LOCAL_SIZE in environment else 1
+
+
+def _number(environment: Mapping[str, str], name: str) -> int:
+    text = environment[name]
+    least = 0 if name in (OFFSET, LOCAL_INSTANCE) else 1
+    if not text.isdecimal() or int(text) < least:
+        raise Error(
+            f"{name}={text!r} is not a whole number from {least}. Start the program with poprun, which sets it."
+        )
+    return int(text)

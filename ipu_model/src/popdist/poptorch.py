@@ -1,0 +1,69 @@
+"""`popdist.poptorch.Options`: PopTorch's options with replicas and processes as `poprun` has divided them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import poptorch
+from ipu_model.errors import Error
+from popdist import queries
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+__all__ = ["Options"]
+
+
+def _blocked(name: str) -> NoReturn:
+    raise RuntimeError(f"Cannot call `{name}` with popdist.poptorch.Options: poprun decides on it.")
+
+
+class _DistributedOptions(poptorch.options._DistributedOptions):
+    """This instance among those of the run."""
+
+    def _find_process(self) -> None:
+        self.set(distributed_process_id=queries.getInstanceIndex(), num_distributed_processes=queries.getNumInstances())
+
+    def disable(self) -> Self:
+        """Refused: `poprun` has started the processes."""
+        _blocked("Distributed.disable")
+
+    def setEnvVarNames(self, var_num_processes: str, var_process_id: str) -> Self:
+        """Refused: PopDist's own variables are read."""
+        _blocked("Distributed.setEnvVarNames")
+
+    def configureProcessId(self, process_id: int, num_processes: int) -> Self:
+        """Refused: `poprun` has numbered the processes."""
+        _blocked("Distributed.configureProcessId")
+
+
+class Options(poptorch.Options):
+    """Options of an instance: its replicas, its index and the number of instances come from `poprun`.
+
+    Without `poprun` it is one process with one replica. Raises `Error` if `poprun` was told another number of IPUs per
+    replica.
+    """
+
+    def __init__(self, ipus_per_replica: int | None = None) -> None:
+        super().__init__()
+        if ipus_per_replica is not None and not queries.checkNumIpusPerReplica(ipus_per_replica):
+            raise Error(
+                f"popdist.poptorch.Options(ipus_per_replica={ipus_per_replica}): poprun was started with "
+                f"--ipus-per-replica {queries.getNumIpusPerReplica()}. Give both the same number."
+            )
+        self._declare(
+            _distributed=_DistributedOptions(), _ipus_per_replica=ipus_per_replica or queries.getNumIpusPerReplica()
+        )
+        self.set(replication_factor=queries.getNumLocalReplicas())
+
+    def toDict(self) -> dict[str, Any]:
+        """Return everything the backend is told, with the device that falls to this instance."""
+        return {**super().toDict(), "ipu_id": queries.getDeviceId(self._ipus_per_replica)}
+
+    def replicationFactor(self, replication_factor: int) -> Self:
+        """Refused: `poprun --num-replicas` says how many there are."""
+        _blocked("replicationFactor")
+
+    def useIpuId(self, ipu_id: int) -> Self:
+        """Refused: the device follows from the instance."""
+        _blocked("useIpuId")

@@ -1,0 +1,105 @@
+"""The command `poprun`."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from ipu_model.errors import Error
+from popdist.run.hosts import FORWARDED, LOOPBACK, Host, find, parse_hosts
+from popdist.run.launch import DEFAULT_SHELL, Plan, run
+from popdist.run.options import MpiArguments, Request, exported, read, read_mpi
+from popdist.topology import Topology, as_table, divide
+
+_THIS_MACHINE = Host("localhost", LOOPBACK, local=True)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a program as the command line says; return the exit status, 2 for a mistake in the command line."""
+    try:
+        request = read(sys.argv[1:] if arguments is None else arguments)
+        plan = plan_of(request, os.environ)
+        if request["--export-config"]:
+            Path(request["--export-config"]).write_text(exported(request), encoding="utf-8")
+    except (Error, OSError) as error:
+        print(f"poprun: {error.message if isinstance(error, Error) else error}", file=sys.stderr)
+        return 2
+    _describe(request, plan)
+    return run(plan)
+
+
+def plan_of(request: Request, environment: Mapping[str, str]) -> Plan:
+    """Return the run that a command line asks for.
+
+    Raises:
+        Error: what cannot be run, and the nearest that can.
+    """
+    if not request.program:
+        raise Error("no program was given. Write it after the options: poprun --num-instances 2 python program.py")
+    names = parse_hosts(request["--host"]) if "--host" in request.given else (_THIS_MACHINE.name,)
+    topology = divide(names, request["--num-instances"], request["--num-replicas"], request["--ipus-per-replica"])
+    only = request["--only-output-from-instance"]
+    if only is not None and not 0 <= only < topology.num_instances:
+        raise Error(
+            f"--only-output-from-instance {only}: there are {topology.num_instances} instances, from 0 to "
+            f"{topology.num_instances - 1}."
+        )
+    mpi = read_mpi(request["--mpi-global-args"], request["--mpi-local-args"])
+    return Plan(
+        topology,
+        find(names) if "--host" in request.given else (_THIS_MACHINE,),
+        request.program,
+        shared=shared_variables(request, mpi, environment),
+        port=meeting_port(environment),
+        remote_shell=mpi.remote_shell or DEFAULT_SHELL,
+        only_output_from=only,
+        talkative=request.verbosity > 1,
+    )
+
+
+def shared_variables(request: Request, mpi: MpiArguments, environment: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables that every instance gets, whatever host it is on."""
+    shared = {name: environment[name] for name in FORWARDED if name in environment}
+    for name, value in mpi.variables.items():
+        if value is not None:
+            shared[name] = value
+        elif name in environment:
+            shared[name] = environment[name]
+        else:
+            print(f"poprun: -x {name}: there is no such variable here, so none is passed on", file=sys.stderr)
+    if request["--executable-cache-path"]:
+        shared["POPTORCH_CACHE_DIR"] = request["--executable-cache-path"]
+    return shared
+
+
+def meeting_port(environment: Mapping[str, str]) -> int:
+    """Return the port that `MASTER_PORT` asks for, or 0 for a free one.
+
+    Raises:
+        Error: it is no port.
+    """
+    text = environment.get("MASTER_PORT", "0")
+    if not text.isdecimal() or int(text) >= 2**16:
+        raise Error(f"MASTER_PORT is {text!r}, which is no port: unset it to have a free one chosen.")
+    return int(text)
+
+
+def _describe(request: Request, plan: Plan) -> None:
+    if request["--print-topology"]:
+        print(as_table(plan.topology), flush=True)
+    if not request.verbosity:
+        return
+    mpi = read_mpi(request["--mpi-global-args"], request["--mpi-local-args"])
+    lines = [f"{name} has no effect on the IPU Model" for name in request.without_effect]
+    lines += [f"{text} is an argument of mpirun that has no effect here" for text in mpi.ignored]
+    lines += [_described_host(plan.topology, index, host) for index, host in enumerate(plan.hosts)]
+    for line in lines:
+        print(f"poprun: {line}", file=sys.stderr, flush=True)
+
+
+def _described_host(topology: Topology, index: int, host: Host) -> str:
+    instances = topology.on_host(index)
+    way = "on this machine" if host.local else "through the remote shell"
+    return f"host {host.name} ({host.address}, {way}): instances {instances[0].index} to {instances[-1].index}"

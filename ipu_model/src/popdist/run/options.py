@@ -1,0 +1,254 @@
+"""The options of `poprun`: one table, read from the command line or from a file."""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import json
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, NoReturn
+
+from ipu_model.errors import Error
+
+_DESCRIPTION = """Start a program as several instances that train one model together, here and on other hosts.
+The first word that is no option starts the program; what follows is the program's."""
+_EPILOG = """Options that concern IPU partitions have no effect on the IPU Model: -v names those that were given.
+Example: poprun --num-replicas 4 --num-instances 2 python train.py --epochs 3"""
+_YES, _NO = ("yes", "1", "true", "on"), ("no", "0", "false", "off")
+
+
+def _whole(text: str) -> int:
+    try:
+        return int(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number") from None
+
+
+def _yes_or_no(text: str) -> bool:
+    if text.lower() not in _YES + _NO:
+        raise argparse.ArgumentTypeError(f"{text!r} is neither yes nor no (1 and 0 work too)")
+    return text.lower() in _YES
+
+
+def _a_path(text: str) -> str:
+    if not text:
+        raise argparse.ArgumentTypeError("the path is empty")
+    return text
+
+
+@dataclass(frozen=True)
+class Option:
+    """One option that takes a value: how it is read, its default, what it does, whether it does anything here."""
+
+    name: str
+    kind: Any
+    default: Any
+    text: str
+    short: str = ""
+    effective: bool = True
+
+    @property
+    def key(self) -> str:
+        """The option's name in a file of options."""
+        return self.name.removeprefix("--")
+
+
+OPTIONS = (
+    Option("--num-instances", _whole, 1, "processes; replicas are divided evenly over them"),
+    Option("--num-replicas", _whole, 1, "replicas of the whole run, a multiple of the instances"),
+    Option("--ipus-per-replica", _whole, 1, "IPUs that one replica is placed on"),
+    Option("--host", str, "", "hosts, as name1,name2; instances are divided evenly (default: this machine)", "-H"),
+    Option("--executable-cache-path", _a_path, "", "folder of compiled programs, POPTORCH_CACHE_DIR of the instances"),
+    Option("--only-output-from-instance", _whole, None, "hide what the other instances write"),
+    Option("--mpi-global-args", str, "", "arguments of mpirun; --mca plm_rsh_agent COMMAND names the remote shell"),
+    Option("--mpi-local-args", str, "", "arguments of mpirun for instances; -x VAR or -x VAR=value sets a variable"),
+    Option("--print-topology", _yes_or_no, False, "print first which instance runs which replicas where"),
+    Option("--import-config", _a_path, "", "read options from a JSON file; those given here win"),
+    Option("--export-config", _a_path, "", "write the options to a JSON file"),
+    Option("--numa-aware", _yes_or_no, False, "no effect: instances are left where the system puts them", "", False),
+    Option("--offline-mode", _yes_or_no, False, "no effect: there are no devices to attach to", "", False),
+    Option("--num-ilds", _whole, None, "no effect: IPU-link domains", "", False),
+    Option("--vipu-server-host", str, "", "no effect: partition service", "", False),
+    Option("--vipu-server-port", _whole, None, "no effect: partition service", "", False),
+    Option("--vipu-server-timeout", _whole, None, "no effect: partition service", "", False),
+    Option("--vipu-partition", str, "", "no effect: partition", "", False),
+    Option("--vipu-allocation", str, "", "no effect: partition", "", False),
+    Option("--vipu-cluster", str, "", "no effect: partition", "", False),
+    Option("--update-partition", _yes_or_no, False, "no effect: partition", "", False),
+    Option("--reset-partition", _yes_or_no, False, "no effect: partition", "", False),
+    Option("--remove-partition", _yes_or_no, True, "no effect: partition", "", False),
+    Option("--sync-type", str, "", "no effect: partition", "", False),
+    Option("--allow-run-as-root", _yes_or_no, False, "no effect: everybody may run it", "", False),
+)
+FLAGS = ("-v", "--verbose", "-vv", "--vv", "--version", "-h", "--help")
+_BY_NAME = {name: option for option in OPTIONS for name in (option.name, option.short) if name}
+_REPEATED = ("--mpi-global-args", "--mpi-local-args")
+
+
+@dataclass(frozen=True)
+class Request:
+    """What a command line asks for: values of all options by name, those `given`, verbosity, the program."""
+
+    values: dict[str, Any]
+    given: tuple[str, ...]
+    verbosity: int
+    program: tuple[str, ...]
+
+    def __getitem__(self, name: str) -> Any:
+        return self.values[name]
+
+    @property
+    def without_effect(self) -> list[str]:
+        """The options given that change nothing here."""
+        return [name for name in self.given if not _BY_NAME[name].effective]
+
+
+def read(arguments: Sequence[str]) -> Request:
+    """Read a command line.
+
+    Raises:
+        Error: an unknown option or a value that is none, with the nearest that works.
+        SystemExit: after `--help` and `--version`.
+    """
+    words, program = split(arguments)
+    values = vars(_parser().parse_args(words))
+    verbosity = values.pop("verbosity")
+    given = {f"--{key.replace('_', '-')}": value for key, value in values.items()}
+    if "--import-config" in given:
+        given = {**_imported(given["--import-config"]), **given}
+    every = {option.name: given.get(option.name, option.default) for option in OPTIONS}
+    return Request(every, tuple(given), verbosity, tuple(program))
+
+
+def split(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Split a command line into options, each with its value as `--option=value`, and the program with its own.
+
+    Raises:
+        Error: an unknown option, or one without its value.
+    """
+    options: list[str] = []
+    rest = list(arguments)
+    while rest and rest[0].startswith("-") and rest[0] != "--":
+        name, equals, value = rest.pop(0).partition("=")
+        if name in FLAGS and not equals:
+            options.append(name)
+            continue
+        option = _BY_NAME.get(name)
+        if option is None:
+            raise _unknown(name)
+        if not equals:
+            if not rest:
+                raise Error(f"{name} needs a value: {option.text}.")
+            value = rest.pop(0)
+        options.append(f"{option.name}={value}")
+    return options, rest[1:] if rest[:1] == ["--"] else rest
+
+
+def _unknown(name: str) -> Error:
+    near = difflib.get_close_matches(name, [*_BY_NAME, *FLAGS], n=1)
+    hint = f" Did you mean {near[0]}?" if near else ""
+    return Error(f"poprun has no option {name}.{hint} `poprun --help` lists them.")
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        """Raise instead of printing all options."""
+        raise Error(message)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = _Parser(
+        prog="poprun", usage="poprun [options] program [arguments]", description=_DESCRIPTION, epilog=_EPILOG,
+        allow_abbrev=False, argument_default=argparse.SUPPRESS, formatter_class=argparse.RawDescriptionHelpFormatter,
+    )  # fmt: skip
+    for option in OPTIONS:
+        names = [option.short] if option.short else []
+        action = _Joined if option.name in _REPEATED else "store"
+        parser.add_argument(*names, option.name, type=option.kind, metavar="VALUE", help=option.text, action=action)
+    parser.add_argument("-v", "--verbose", action="count", dest="verbosity", default=0, help="say what is done")
+    parser.add_argument("--vv", action="store_const", const=2, dest="verbosity", help="say more (-vv works too)")
+    parser.add_argument("--version", action="version", version=f"poprun of ipu-model {version('ipu-model')}")
+    return parser
+
+
+class _Joined(argparse.Action):
+    """An option that may be given several times: its values are put together."""
+
+    def __call__(self, parser: Any, namespace: argparse.Namespace, values: Any, option_string: Any = None) -> None:
+        setattr(namespace, self.dest, f"{getattr(namespace, self.dest, '')} {values}".strip())
+
+
+def _imported(path: str) -> dict[str, Any]:
+    try:
+        entries = json.loads(Path(path).read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise Error(f"--import-config {path} cannot be read: {error}. --export-config writes such a file.") from None
+    if not isinstance(entries, dict):
+        raise Error(f"--import-config {path}: it must hold one JSON object. --export-config writes such a file.")
+    words = [f"--{key}={_as_word(value)}" for key, value in entries.items()]
+    values = vars(_parser().parse_args(split(words)[0]))
+    return {f"--{key.replace('_', '-')}": value for key, value in values.items() if key != "verbosity"}
+
+
+def _as_word(value: Any) -> str:
+    return ("yes" if value else "no") if isinstance(value, bool) else str(value)
+
+
+def exported(request: Request) -> str:
+    """Return the options that were given as a file that `--import-config` reads."""
+    skipped = ("--import-config", "--export-config")
+    entries = {_BY_NAME[name].key: request[name] for name in request.given if name not in skipped}
+    return json.dumps(entries, indent=2) + "\n"
+
+
+@dataclass(frozen=True)
+class MpiArguments:
+    """What poprun understands of mpirun's arguments, and what it `ignores`.
+
+    `variables` maps a variable to its value, or to `None` for the value that it has here.
+    """
+
+    variables: dict[str, str | None]
+    remote_shell: tuple[str, ...]
+    ignored: tuple[str, ...]
+
+
+def read_mpi(words_global: str, words_local: str) -> MpiArguments:
+    """Read the arguments for mpirun.
+
+    Raises:
+        Error: quotes that do not end, or `-x` and `--mca` without what belongs to them.
+    """
+    variables: dict[str, str | None] = {}
+    remote_shell: tuple[str, ...] = ()
+    ignored = []
+    words = [*_words("--mpi-global-args", words_global), *_words("--mpi-local-args", words_local)]
+    while words:
+        word = words.pop(0)
+        if word == "-x":
+            if not words:
+                raise Error("-x needs a variable: -x VAR, or -x VAR=value.")
+            name, equals, value = words.pop(0).partition("=")
+            variables[name] = value if equals else None
+        elif word in ("--mca", "-mca"):
+            if len(words) < 2:
+                raise Error(f"{word} needs a name and a value, such as {word} plm_rsh_agent ssh.")
+            name, value = words.pop(0), words.pop(0)
+            if name == "plm_rsh_agent":
+                remote_shell = tuple(shlex.split(value))
+            else:
+                ignored.append(f"{word} {name} {value}")
+        elif word != "--tag-output":
+            ignored.append(word)
+    return MpiArguments(variables, remote_shell, tuple(ignored))
+
+
+def _words(option: str, text: str) -> list[str]:
+    try:
+        return shlex.split(text)
+    except ValueError as error:
+        raise Error(f"{option} {text!r} cannot be read: {error}.") from None

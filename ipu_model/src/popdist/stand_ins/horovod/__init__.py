@@ -1,0 +1,3 @@
+"""Stands in for Horovod where it is not installed: `horovod.torch` among the instances of `poprun`."""
+
+from __future__ import annotations

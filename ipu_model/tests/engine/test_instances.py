@@ -1,0 +1,218 @@
+"""The group of instances, with a thread for each of them; real processes: tests/popdist."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ipu_model.errors import Error
+from ipu_model.instances import Group, Operation, gloo, joining
+from ipu_model.instances import group as group_file
+
+PATIENCE = timedelta(seconds=60)
+
+
+def together(size: int, action: Callable[[Group], Any], **more: Any) -> list[Any]:
+    """Return what `action` returns in each of `size` instances, or the error it raises."""
+    store = gloo.HashStore()
+
+    def run(rank: int) -> Any:
+        try:
+            options = {"timeout": PATIENCE, "address": "127.0.0.1", "grace": 0.0, **more}
+            return action(Group(store, range(size), rank, **options))
+        except Error as error:
+            return error
+
+    with ThreadPoolExecutor(size) as threads:
+        return list(threads.map(run, range(size)))
+
+
+class TestCollectives:
+    @settings(max_examples=5)
+    @given(size=st.integers(1, 3), shapes=st.lists(st.lists(st.integers(1, 3), max_size=2), min_size=1, max_size=4))
+    def test_sums_are_the_same_bits_everywhere(self, size: int, shapes: list[list[int]]) -> None:
+        parts = [[torch.randn(shape) for shape in shapes] for _ in range(size)]
+        expected = [sum(part[i] for part in parts) for i in range(len(shapes))]
+
+        def action(group: Group) -> list[torch.Tensor]:
+            own = [tensor.clone() for tensor in parts[group.rank]]
+            group.sum_(own, "gradients")
+            return own
+
+        results = together(size, action)
+        for result in results:
+            torch.testing.assert_close(result, expected)
+            assert all(torch.equal(a, b) for a, b in zip(result, results[0]))
+
+    def test_tensors_that_share_storage_and_strided_ones_are_summed_once(self) -> None:
+        """Gradients of two weights may be one tensor."""
+
+        def action(group: Group) -> list[Any]:
+            shared = torch.full((2,), group.rank + 1.0)
+            strided = torch.arange(6.0).reshape(2, 3).t() + group.rank
+            group.sum_([shared, shared, strided], "gradients")
+            return [shared.tolist(), strided.tolist()]
+
+        expected = [[3.0, 3.0], (2 * torch.arange(6.0).reshape(2, 3).t() + 1).tolist()]
+        assert together(2, action) == [expected, expected]
+
+    def test_many_elements_are_summed_in_parts(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(group_file, "_CHUNK", 4)
+
+        def action(group: Group) -> list[list[float]]:
+            tensors = [torch.full((n,), float(group.rank)) for n in (3, 2, 9, 1)]
+            group.sum_(tensors, "gradients")
+            return [tensor.tolist() for tensor in tensors]
+
+        assert together(2, action) == [[[1.0] * n for n in (3, 2, 9, 1)]] * 2
+
+    def test_values_are_reduced_gathered_and_broadcast(self) -> None:
+        def action(group: Group) -> list[Any]:
+            own = torch.tensor([group.rank, -group.rank])
+            return [
+                *(group.reduced(own, operation).tolist() for operation in Operation),
+                [part.tolist() for part in group.gathered(own)],
+                group.broadcast(own, 2).tolist(),
+                group.gathered_objects("x" * group.rank),
+                own.tolist(),
+            ]
+
+        expected = [[3, -3], [0, -2], [2, 0], [[0, 0], [1, -1], [2, -2]], [2, -2], ["", "x", "xx"]]
+        assert together(3, action) == [[*expected, [rank, -rank]] for rank in range(3)]
+
+    def test_a_part_of_the_group_works_on_its_own(self) -> None:
+        def action(group: Group) -> Any:
+            if group.rank == 1:
+                return None
+            part = group.only([2, 0])
+            assert part is group.only([0, 2])
+            return part.members, part.broadcast(torch.tensor([group.rank]), 2).item()
+
+        assert together(3, action) == [((0, 2), 2), None, ((0, 2), 2)]
+
+    def test_one_instance_alone_waits_for_nobody(self) -> None:
+        group = Group(gloo.HashStore(), [0], 0)
+        group.barrier()
+        own = torch.ones(2)
+        group.sum_([own], "gradients")
+        assert own.tolist() == group.reduced(own, Operation.MAX).tolist() == [1.0, 1.0]
+        assert group.gathered_objects({"a": 1}) == [{"a": 1}]
+
+
+class TestEnds:
+    def test_one_that_has_ended_is_told_to_the_others(self) -> None:
+        def action(group: Group) -> str:
+            group.barrier()
+            if group.rank == 0:
+                group.close()
+                return "ended"
+            with pytest.raises(Error) as first:
+                group.sum_([torch.ones(2)], "gradients")
+            with pytest.raises(Error) as second:
+                group.barrier()
+            assert first.value.message == second.value.message
+            return first.value.message
+
+        ended, told = together(2, action)
+        assert ended == "ended"
+        assert told.startswith("Instance 1 of 2 was about to sum gradients, but another instance has ended.")
+        assert "all instances must call the model the same number of times" in told
+
+    def test_one_that_has_left_cannot_go_on(self) -> None:
+        def action(group: Group) -> str:
+            part = group.only([group.rank])
+            group.barrier()
+            group.close()
+            with pytest.raises(Error, match=rf"Instance {group.rank} has left the others"):
+                group.barrier()
+            assert part._broken
+            return "left"
+
+        assert together(2, action) == ["left", "left"]
+
+    def test_one_that_does_not_come_is_waited_for_no_longer_than_the_timeout(self) -> None:
+        held = []
+
+        def action(group: Group) -> str:
+            held.append(group)
+            if group.rank == 0:
+                return "elsewhere"
+            with pytest.raises(Error) as refusal:
+                group.barrier()
+            return refusal.value.message
+
+        told = together(2, action, timeout=timedelta(seconds=1))[1]
+        assert "did not come within 0:00:01" in told
+        assert "all instances must call the model the same number of times" in told
+
+
+def environment(**more: str) -> dict[str, str]:
+    return {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500", **more}
+
+
+class TestJoining:
+    @pytest.mark.parametrize(
+        ("missing", "said"),
+        [
+            (("MASTER_ADDR",), "MASTER_ADDR is not set"),
+            (("MASTER_PORT",), "MASTER_PORT is not set"),
+            (("MASTER_ADDR", "MASTER_PORT"), "MASTER_ADDR and MASTER_PORT are not set"),
+        ],
+    )
+    def test_what_is_missing_is_named_with_what_sets_it(self, missing: tuple[str, ...], said: str) -> None:
+        here = {name: value for name, value in environment().items() if name not in missing}
+        with pytest.raises(Error) as refusal:
+            joining.join(0, 2, here)
+        assert said in refusal.value.message
+        assert "poprun" in refusal.value.message
+        assert "torchrun" in refusal.value.message
+
+    @pytest.mark.parametrize("port", ["http", "0", "65536", "-1"])
+    def test_a_port_is_a_number(self, port: str) -> None:
+        with pytest.raises(Error, match=f"MASTER_PORT is '{port}', which is no port"):
+            joining.join(0, 2, environment(MASTER_PORT=port))
+
+    def test_the_launchers_number_of_processes_must_be_that_of_the_options(self) -> None:
+        with pytest.raises(Error, match=r"there are 2 processes, the launcher has started 4 \(WORLD_SIZE\)"):
+            joining.join(0, 2, environment(WORLD_SIZE="4"))
+
+    def test_an_index_must_be_below_the_number_of_processes(self) -> None:
+        with pytest.raises(Error, match=r"Instance 2 of 2: indices go from 0 to 1\."):
+            joining.join(2, 2, environment())
+
+    def test_a_port_that_is_taken_is_named(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        with socket.socket() as other:
+            other.bind(("0.0.0.0", 0))
+            other.listen()
+            port = str(other.getsockname()[1])
+            monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
+            monkeypatch.setenv("MASTER_PORT", port)
+            with pytest.raises(Error, match=rf"127\.0\.0\.1, port {port}: another program uses this port"):
+                joining.join(0, 2, environment(MASTER_PORT=port))
+
+    def test_a_place_where_nobody_is_is_named(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        with socket.socket() as other:
+            other.bind(("127.0.0.1", 0))
+            port = str(other.getsockname()[1])
+        monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
+        monkeypatch.setenv("MASTER_PORT", port)
+        with pytest.raises(Error, match="Instance 1 cannot reach the place where instances meet"):
+            joining.join(1, 2, environment(MASTER_PORT=port), timeout=timedelta(seconds=1))
+
+    def test_a_process_is_one_instance_of_one_run(self) -> None:
+        alone = joining.world(0, 1)
+        try:
+            assert joining.joined() is alone is joining.world(0, 1)
+            with pytest.raises(Error, match="has joined the run as instance 0 of 1 and cannot be instance 1 of 2"):
+                joining.world(1, 2)
+        finally:
+            joining.leave()
+        assert joining.joined() is None

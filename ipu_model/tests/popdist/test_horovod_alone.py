@@ -1,0 +1,109 @@
+"""`horovod.torch` without poprun: one rank, and every call is there. Several ranks: test_training_over_instances.py."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import popdist
+import poptorch
+from popdist.paths import STAND_INS, folder_of_horovod
+from poptorch import support
+
+# Importing popdist lets it be found; without poprun nothing else does.
+hvd: Any = importlib.import_module("horovod.torch")
+
+
+@pytest.fixture(autouse=True)
+def initialised() -> Iterator[None]:
+    hvd.init()
+    yield
+    hvd.shutdown()
+    popdist.finalizeBackend()
+
+
+def test_there_is_one_rank() -> None:
+    assert (hvd.rank(), hvd.size(), hvd.local_rank(), hvd.local_size()) == (0, 1, 0, 1)
+    assert hvd.is_initialized()
+
+
+@pytest.mark.parametrize("op", [hvd.Average, hvd.Sum, hvd.Min, hvd.Max])
+def test_reductions_return_new_tensors_of_the_same_values(op: Any) -> None:
+    x = torch.tensor([1.0, -2.0])
+    reduced = hvd.allreduce(x, op=op)
+    assert torch.equal(reduced, x)
+    assert reduced is not x
+    assert [t.tolist() for t in hvd.grouped_allreduce([x, x.long()], op=op)] == [[1.0, -2.0], [1, -2]]
+
+
+def test_gathering_and_broadcasting_return_what_was_given() -> None:
+    x = torch.arange(4).reshape(2, 2)
+    assert torch.equal(hvd.allgather(x), x)
+    assert torch.equal(hvd.broadcast(x, root_rank=0), x)
+    assert hvd.broadcast_object({"a": 1}, root_rank=0) == {"a": 1}
+    assert hvd.join() == 0
+
+
+def test_parameters_are_taken_as_state_dict_or_by_name() -> None:
+    model = nn.BatchNorm1d(2)
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    hvd.broadcast_parameters(model.state_dict(), root_rank=0)
+    hvd.broadcast_parameters(model.named_parameters(), root_rank=0)
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+
+
+def test_calls_before_init_are_refused() -> None:
+    hvd.shutdown()
+    assert not hvd.is_initialized()
+    for call in (hvd.rank, hvd.size, lambda: hvd.allreduce(torch.ones(1)), lambda: hvd.broadcast(torch.ones(1), 0)):
+        with pytest.raises(ValueError, match="Horovod has not been initialized"):
+            call()
+
+
+def test_mistakes_are_refused() -> None:
+    with pytest.raises(poptorch.Error, match=r"root_rank 1: the ranks here are 0\."):
+        hvd.broadcast(torch.ones(1), root_rank=1)
+    with pytest.raises(poptorch.Error, match="dimension 0"):
+        hvd.allgather(torch.tensor(1.0))
+    with pytest.raises(ValueError, match="supersedes average"):
+        hvd.allreduce(torch.ones(1), average=True, op=hvd.Sum)
+
+
+REFUSED = [
+    e for area in support.table() for e in area.entries if area.owner == "horovod.torch" and e.status == "refused"
+]
+
+
+@pytest.mark.parametrize("entry", REFUSED, ids=lambda entry: entry.name)
+def test_other_names_of_horovod_refuse_by_name(entry: support.Entry) -> None:
+    with pytest.raises(poptorch.Error, match=rf"horovod\.torch\.{entry.name} is not supported") as refusal:
+        getattr(hvd, entry.name)(torch.ones(1))
+    assert entry.text in refusal.value.message
+
+
+def test_names_that_horovod_does_not_have_are_no_attributes() -> None:
+    with pytest.raises(AttributeError, match="no attribute 'allreduced'"):
+        _ = hvd.allreduced
+
+
+class TestInstalledHorovod:
+    def test_the_stand_in_is_found_last(self) -> None:
+        assert sys.path[-1] == str(STAND_INS)
+        assert sys.path.count(str(STAND_INS)) == 1
+
+    def test_an_installed_one_comes_first(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        package = tmp_path / "horovod"
+        package.mkdir()
+        (package / "__init__.py").write_text("")
+        monkeypatch.delitem(sys.modules, "horovod")
+        assert folder_of_horovod() == STAND_INS / "horovod"
+        monkeypatch.syspath_prepend(str(tmp_path))
+        importlib.invalidate_caches()
+        assert folder_of_horovod() == package

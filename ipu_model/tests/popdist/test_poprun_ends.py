@@ -1,0 +1,122 @@
+"""Every end of a run leaves no process and no file behind, and says in its last line what happened."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import sys
+from pathlib import Path
+
+import pytest
+from poprun_support import HERE, Started, poprun
+
+LAST_WORDS = "All instances have been stopped."
+
+
+def test_an_instance_that_is_killed_ends_the_run() -> None:
+    """Loaders have processes of their own meanwhile, and the instances are on two hosts."""
+    program = str(HERE / "ended_program.py")
+    run = poprun("-H", "127.0.0.2,127.0.0.3", "--num-instances", "2", "--num-replicas", "2", "python", program)
+    result = run.finish()
+    assert result.returncode == 128 + signal.SIGKILL
+    assert result.stdout == "[1,1]<stdout>:now\n"
+    last = result.stderr.splitlines()[-1]
+    assert last.startswith("poprun: instance 1 (host 127.0.0.3, replica 1) was ended by SIGKILL")
+    assert "[1,0]<stderr>:Instance 0 of 2 was about to sum gradients, but another instance has ended." in result.stderr
+    run.assert_nothing_left()
+
+
+def test_signals_to_poprun_end_everything() -> None:
+    """Also SIGKILL, which gives poprun no time to say or do anything."""
+    runs: dict[signal.Signals, Started] = {
+        number: poprun("sh", "-c", "echo started; sleep 1000")
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGKILL)
+    }
+    for number, run in runs.items():
+        assert run.process.stdout is not None
+        assert run.process.stdout.readline() == "[1,0]<stdout>:started\n"
+        run.process.send_signal(number)
+    for number, run in runs.items():
+        result = run.finish()
+        run.assert_nothing_left()
+        if number is signal.SIGKILL:
+            assert result.returncode == -signal.SIGKILL
+        else:
+            assert result.returncode == 128 + number
+            assert result.stderr == f"poprun: ended by {number.name}. {LAST_WORDS}\n"
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux lets a process follow its parent into death")
+def test_an_agent_that_is_killed_ends_its_instances() -> None:
+    run = poprun("sh", "-c", "echo $PPID; exec sleep 1000")
+    assert run.process.stdout is not None
+    agent = int(run.process.stdout.readline().partition(":")[2])
+    os.kill(agent, signal.SIGKILL)
+    result = run.finish()
+    assert result.returncode == 1
+    assert "the process that runs the instances of host localhost ended with exit code -9" in result.stderr
+    run.wait_until_gone()
+
+
+class TestOtherHosts:
+    """A host of another machine, whose remote shell is a script that runs what it is given here."""
+
+    @pytest.fixture
+    def shell(self, tmp_path: Path) -> Path:
+        script = tmp_path / "shell.sh"
+        script.write_text(
+            "#!/bin/sh\n# As a remote shell: a new environment, and the command as one line.\nhost=$2; shift 2\n"
+            'exec env -i POPRUN_TEST_MARK="$POPRUN_TEST_MARK" TMPDIR="$TMPDIR" REACHED="$host" sh -c "$*"\n'
+        )
+        script.chmod(0o755)
+        return script
+
+    def test_are_reached_through_the_remote_shell(self, shell: Path) -> None:
+        run = poprun(
+            "--host=192.0.2.1", f"--mpi-global-args=--mca plm_rsh_agent '{shell} -q'", "--mpi-local-args",
+            "-x GIVEN -x SAID='a value'", "--num-replicas", "3", "-v",
+            "sh", "-c", 'echo "$REACHED, $GIVEN, $SAID, ${KEPT:-nothing}, $POPDIST_NUM_LOCAL_REPLICAS"; exit 7',
+            GIVEN="given", KEPT="kept",
+        )  # fmt: skip
+        result = run.finish()
+        assert result.stdout == "[1,0]<stdout>:192.0.2.1, given, a value, nothing, 3\n"
+        assert result.returncode == 7
+        assert result.stderr.splitlines() == [
+            "poprun: host 192.0.2.1 (192.0.2.1, through the remote shell): instances 0 to 0",
+            "poprun: instance 0 (host 192.0.2.1, replicas 0 to 2) ended with exit code 7; what it wrote last is above. "
+            f"{LAST_WORDS}",
+        ]
+        run.assert_nothing_left()
+
+    def test_that_cannot_be_reached_are_named_with_what_the_shell_said(self, tmp_path: Path) -> None:
+        shell = tmp_path / "shell.sh"
+        shell.write_text("#!/bin/sh\necho no route to $1 >&2\nexit 255\n")
+        shell.chmod(0o755)
+        result = poprun("--host=192.0.2.1", f"--mpi-global-args=--mca plm_rsh_agent {shell}", "true").finish()
+        assert result.returncode == 1
+        assert "poprun: host 192.0.2.1 cannot be reached" in result.stderr
+        assert "no route to 192.0.2.1" in result.stderr
+
+    def test_need_a_remote_shell_that_exists(self) -> None:
+        result = poprun("--host=192.0.2.1", "--mpi-global-args=--mca plm_rsh_agent /no/shell", "true").finish()
+        assert result.returncode == 1
+        assert "/no/shell cannot be run" in result.stderr
+
+
+class TestBeforeTheRun:
+    def test_a_program_that_is_not_there_is_named(self) -> None:
+        result = poprun("--num-instances", "2", "--num-replicas", "2", "train.py", "--fast").finish()
+        assert result.returncode == 1
+        assert "program 'train.py' was not found on host localhost" in result.stderr
+        assert "python train.py --fast" in result.stderr
+
+    def test_a_port_that_is_taken_is_named(self) -> None:
+        with socket.socket() as other:
+            other.bind(("0.0.0.0", 0))
+            other.listen()
+            port = other.getsockname()[1]
+            result = poprun("true", MASTER_PORT=str(port)).finish()
+        assert result.returncode == 1
+        assert f"port {port} of host localhost (MASTER_PORT) is taken by another program" in result.stderr
+        assert "Unset MASTER_PORT" in result.stderr

@@ -1,0 +1,50 @@
+"""What instances compare before they train together; that they do: tests/popdist."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import poptorch
+from poptorch._instances import check_programs
+
+PROGRAM = {"deviceIterations": "2", "the optimiser": "ADAM"}
+
+# Prints what one process would compare; sets have another order wherever this runs with another hash seed.
+SCRIPT = """
+import torch, poptorch
+from poptorch._instances import program_text
+model = torch.nn.Sequential(torch.nn.Linear(3, 3), torch.nn.Dropout())
+model.forward = lambda x: poptorch.identity_loss(torch.nn.Sequential.forward(model, x), "sum")
+optimizer = poptorch.optim.AdamW(model.parameters(), lr=0.5)
+training = poptorch.trainingModel(model, poptorch.Options().showCompilationProgressBar(False), optimizer)
+training.compile(torch.ones(2, 3))
+print(program_text(training._graph, training.options, training._optimisation.spec))
+"""
+
+
+@given(st.integers(1, 5))
+def test_equal_programs_agree(instances: int) -> None:
+    check_programs([dict(PROGRAM) for _ in range(instances)])
+
+
+@given(instances=st.integers(2, 5), data=st.data())
+def test_what_differs_is_named_with_an_instance_for_each_value(instances: int, data: st.DataObject) -> None:
+    odd = data.draw(st.integers(1, instances - 1))
+    programs = [{**PROGRAM, "deviceIterations": "3" if index == odd else "2"} for index in range(instances)]
+    with pytest.raises(poptorch.Error) as refusal:
+        check_programs(programs)
+    assert f"deviceIterations: 2 in instance 0, 3 in instance {odd}." in refusal.value.message
+    assert "ADAM" not in refusal.value.message
+
+
+def test_the_same_program_reads_the_same_in_every_process(capsys: pytest.CaptureFixture[str]) -> None:
+    exec(SCRIPT, {})
+    here = capsys.readouterr().out
+    run = subprocess.run([sys.executable, "-c", SCRIPT], env={"PYTHONHASHSEED": "1"}, capture_output=True, text=True)
+    assert run.stdout == here
+    assert "lr=0.5" in here

@@ -125,8 +125,10 @@ class TestProperties:
     @given(problems(), st.sampled_from([100, 736, 1216, 1400]))
     @settings(max_examples=60)
     def test_fewer_tiles_are_never_faster(self, problem: Problem, tiles: int) -> None:
-        # A very large field is cut as finely as possible or not at all; cutting it less can save a few bytes.
-        assert total(problem, with_tiles(tiles)) >= total(problem) * 0.99
+        # A very large field is cut as finely as possible or not at all; cutting it less can save a few bytes. Without a
+        # limit of memory, because it is dropped where no plan keeps it: that can happen with fewer tiles alone.
+        without_limit = Precision(proportion=math.inf)
+        assert total(problem, with_tiles(tiles), without_limit) >= total(problem, precision=without_limit) * 0.99
 
     @given(problems())
     @settings(max_examples=60)

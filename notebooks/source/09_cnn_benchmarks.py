@@ -49,7 +49,7 @@ model = poptorch.inferenceModel(SmallNetwork(), options)
 images = colour_shapes(train=True, images=64).pixels.float()
 
 values = []
-for step in range(8):
+for _ in range(8):
     start = time.perf_counter()
     model(images)
     values.append(64 / (time.perf_counter() - start))

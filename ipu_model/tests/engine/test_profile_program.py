@@ -114,7 +114,6 @@ class TestBand:
         assert found.error_band == ErrorBand(0.75, 1.35)
         assert any(said in note for note in found.notes)
 
-
     def test_networks_and_directions_without_a_published_row(self) -> None:
         """Every published step is one of training, of a network whose convolutions have one group."""
         network = nn.Sequential(nn.Conv2d(4, 8, 1), nn.Conv2d(8, 8, 3, groups=4), nn.Flatten(), nn.Linear(8 * 6 * 6, 4))

@@ -16,6 +16,7 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_map_only
 
+from ipu_model import tracing
 from ipu_model.capture.ctc import ctc_loss
 from ipu_model.capture.devices import follow_moves
 from ipu_model.capture.losses import LOSS_FUNCTIONS
@@ -51,6 +52,8 @@ class DeviceFunctions(TorchFunctionMode):
         self._warned: set[str] = set()
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if tracing.current() is not self.trace:
+            return func(*args, **(kwargs or {}))  # the host computes something while the trace waits
         refuse_autocast(self.trace.scopes[-1])
         args, kwargs = follow_moves(func, args, dict(kwargs or {}), self.origins)
         if func in FOLLOW_ACTIVATION:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import traceback
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import Any
 
 import torch
@@ -18,6 +18,7 @@ from ipu_model.capture.assemble import assemble
 from ipu_model.capture.functions import DeviceFunctions
 from ipu_model.capture.losses import final_loss
 from ipu_model.capture.origins import Origins
+from ipu_model.capture.python_ops import on_host
 from ipu_model.capture.recorder import Recorder
 from ipu_model.capture.torch_private import (
     DataDependentOutputException,
@@ -68,6 +69,7 @@ def capture(
         stack.enter_context(FakeTensorMode(allow_non_fake_inputs=True))
         fakes = [None if slot.is_constant else fake_like(slot.spec, slot.trainable) for slot in slots]
         fake_inputs = [fake_like(spec) for spec in inputs]
+        trace.on_host = _lender(module, slots, fakes)
         _declare(recorder, slots, fakes, fake_inputs)
         stack.enter_context(_scopes(module, trace))
         stack.enter_context(recorder)
@@ -75,6 +77,14 @@ def capture(
         with _static_only(trace):
             result = _run_swapped(step, slots, fakes, fake_inputs, recorder)
     return assemble(recorder, slots, inputs, result)
+
+
+def _lender(
+    module: nn.Module, slots: list[Slot], fakes: list[Tensor | None]
+) -> Callable[[], AbstractContextManager[None]]:
+    """Return what gives `module` its own tensors back for a body, in place of `fakes`."""
+    real = {id(fake): slot.tensor for slot, fake in zip(slots, fakes) if fake is not None}
+    return lambda: on_host(module, real)
 
 
 def _declare(recorder: Recorder, slots: list[Slot], fakes: list[Tensor | None], inputs: list[Tensor]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -28,7 +29,10 @@ class Placer(Protocol):
 
 @dataclass
 class Trace:
-    """The mutable state of one recording; `poptorch`'s annotations reach it through `ipu_model.tracing`."""
+    """The mutable state of one recording; `poptorch`'s annotations reach it through `ipu_model.tracing`.
+
+    `host_functions` are what CPU ops call, by their names; `on_host()` gives the module its own tensors for a body.
+    """
 
     placer: Placer
     training: bool = False
@@ -39,6 +43,8 @@ class Trace:
     block_entries: list[Placement] = field(default_factory=list)
     loss_marks: list[Tensor] = field(default_factory=list)
     torch_functions_entered: int = 0
+    host_functions: dict[str, Callable[..., object]] = field(default_factory=dict)
+    on_host: Callable[[], AbstractContextManager[None]] = nullcontext
     node_of: Callable[[Tensor], torch.fx.Node | None] = field(default=lambda tensor: None)
 
     def begin_block(self, user_id: str | None, ipu_id: int | None) -> None:

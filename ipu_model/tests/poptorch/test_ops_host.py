@@ -1,0 +1,199 @@
+"""`poptorch.CPU` (execution reference, section 10.2): Python functions in the middle of an inference program."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from function_models import FunctionModel, compiled_ops, in_training, on_device, quiet_options
+from torch import Tensor, nn
+
+import poptorch
+
+X = torch.arange(24.0).reshape(6, 4)
+
+
+class WithHostLayer(nn.Module):
+    """A model that calls one of its own methods, with a layer of its own, on the host."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.first, self.on_host = nn.Linear(4, 4), nn.Linear(4, 4)
+        self.seen: list[Tensor] = []
+        self.op = poptorch.CPU(self.compute, "MyOp")
+
+    def compute(self, x: Tensor) -> Tensor:
+        self.seen.append(x)
+        assert not poptorch.isRunningOnIpu()
+        return self.on_host(x).sort(dim=1)[0]
+
+    def forward(self, x: Tensor) -> Tensor:
+        y: Tensor = self.op(self.first(x)) + 1
+        return y
+
+
+def host_op(function: Callable[..., Any], name: str = "op") -> poptorch.PoplarExecutor:
+    op = poptorch.CPU(function, name)
+    return on_device(lambda m, *inputs: op(*inputs))
+
+
+class TestCalls:
+    def test_a_method_of_the_model_gets_the_present_values_in_every_micro_batch(self) -> None:
+        model = WithHostLayer().eval()
+        executor = poptorch.inferenceModel(model, quiet_options().deviceIterations(3))
+        executor.compile(X)
+        assert [t.tolist() for t in model.seen] == [[[0.0] * 4] * 2]  # once while tracing, on zeros
+        model.seen.clear()
+        found = executor(X)
+        torch.testing.assert_close(torch.cat(model.seen), model.first(X))
+        torch.testing.assert_close(found, model(X))
+
+    def test_a_layer_runs_with_its_own_weights_and_no_longer_requires_gradients(self) -> None:
+        layer = nn.Linear(4, 2)
+        found = host_op(layer)(X)
+        torch.testing.assert_close(found, layer(X))
+        assert not any(parameter.requires_grad for parameter in layer.parameters())
+
+    def test_one_result_comes_as_a_tensor_and_several_as_a_list(self) -> None:
+        def parts(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+            return x + y, x.argmax(1)
+
+        op = poptorch.CPU(parts, "parts")
+
+        def forward(model: Any, x: Tensor) -> Any:
+            results = op(x, 2 * x)
+            assert isinstance(results, list)
+            return results
+
+        found = on_device(forward)(X)
+        assert torch.equal(found[0], 3 * X)
+        assert found[1].tolist() == [3] * 6
+
+    def test_one_op_may_be_called_twice_and_several_alternate(self) -> None:
+        double, add = poptorch.CPU(lambda x: 2 * x, "double"), poptorch.CPU(lambda x: x + 1, "add")
+        assert torch.equal(on_device(lambda m, x: double(add(double(add(x)))))(X), 2 * (2 * (X + 1) + 1))
+
+    def test_of_two_ops_with_one_id_the_first_is_called(self) -> None:
+        first, second = poptorch.CPU(lambda x: 2 * x, "same"), poptorch.CPU(lambda x: x + 1, "same")
+        assert torch.equal(on_device(lambda m, x: second(first(x)))(X), 4 * X)
+        assert torch.equal(on_device(lambda m, x: second(x))(X), X + 1)  # another compilation
+
+    def test_what_it_changes_or_keeps_is_its_own(self) -> None:
+        kept: list[Tensor] = []
+
+        def careless(x: Tensor) -> Tensor:
+            kept.append(x.add_(1))
+            return x
+
+        op = poptorch.CPU(careless, "careless")
+        executor = on_device(lambda m, x: (op(x), x + 0, op(x)))
+        for _ in range(2):
+            first, untouched, again = executor(X)
+            assert torch.equal(untouched, X)
+            assert torch.equal(first, X + 1)
+            assert torch.equal(again, X + 1)
+            for tensor in kept:
+                tensor.zero_()
+            assert torch.equal(first, X + 1)
+
+    def test_it_is_called_in_every_run_even_without_operands(self) -> None:
+        count = iter(range(100))
+        executor = host_op_without_operands(lambda: torch.full((1,), float(next(count))))
+        first, second = executor(X), executor(X)
+        assert second[0].item() > first[0].item() > 0  # the zeroth call was the trace's
+
+    def test_floating_point_buffers_are_float32(self) -> None:
+        seen: list[torch.dtype] = []
+
+        def look(x: Tensor, n: Tensor) -> tuple[Tensor, Tensor]:
+            seen.extend((x.dtype, n.dtype))
+            return x.half(), n
+
+        floats, ints = host_op(look)(X.half(), torch.ones(6, dtype=torch.int32))
+        assert set(seen) == {torch.float32, torch.int32}
+        assert (floats.dtype, ints.dtype) == (torch.float32, torch.int32)
+
+    def test_keywords_are_ignored_and_the_cpu_calls_it_directly(self) -> None:
+        op = poptorch.CPU(lambda x, by=2: by * x, "op")
+        assert torch.equal(op(X, by=5), 2 * X)
+        assert torch.equal(on_device(lambda m, x: op(x, by=5))(X), 2 * X)
+
+    def test_poptorchs_functions_act_inside_as_on_the_cpu(self) -> None:
+        def inside(x: Tensor) -> Tensor:
+            with poptorch.Block("host"):
+                return poptorch.nop(torch.zeros(4) + x)
+
+        assert torch.equal(host_op(inside)(X), X)
+
+    def test_its_weights_are_those_of_a_changed_layer(self) -> None:
+        """The function runs on the host, so that it needs no copy to the device."""
+        layer = nn.Linear(4, 4)
+        executor = host_op(layer)
+        executor(X)
+        with torch.no_grad():
+            layer.weight.zero_()
+        torch.testing.assert_close(executor(X), layer(X))
+
+
+def host_op_without_operands(function: Callable[[], Tensor]) -> poptorch.PoplarExecutor:
+    op = poptorch.CPU(function, "source")
+    return on_device(lambda m, x: x[:1, 0] * 0 + op())
+
+
+class TestRefusals:
+    def test_training(self) -> None:
+        op = poptorch.CPU(lambda x: x, "op")
+        with pytest.raises(poptorch.Error, match=r"poptorch\.CPU is only supported in inference"):
+            in_training(lambda m, x: poptorch.identity_loss(m.linear(op(x)), "sum"))(X)
+
+    def test_an_op_inside_another(self) -> None:
+        inner = poptorch.CPU(lambda x: x, "inner")
+        with pytest.raises(poptorch.Error, match="'inner' is called inside the op 'outer'"):
+            host_op(lambda x: inner(x), "outer")(X)
+        assert torch.equal(inner(X), X)
+
+    @pytest.mark.parametrize("returned", [None, 1.0, [], [1.0]], ids=repr)
+    def test_results_that_are_no_tensors(self, returned: Any) -> None:
+        with pytest.raises(poptorch.Error, match="must return a tensor or a sequence of tensors"):
+            host_op(lambda x: returned)(X)
+
+    def test_arguments_that_are_no_tensors(self) -> None:
+        op = poptorch.CPU(lambda x, n: x, "op")
+        with pytest.raises(poptorch.Error, match="argument 1 of the op 'op' must be a tensor"):
+            on_device(lambda m, x: op(x, 2))(X)
+
+    @pytest.mark.parametrize(("later", "fragment"), [
+        (torch.zeros(5, 4), r"must return torch.float32 \[6, 4\] as its result 0; it returned torch.float32 \[5, 4\]"),
+        (torch.zeros(6, 4, dtype=torch.int32), "it returned torch.int32"),
+        ((torch.zeros(6, 4),) * 2, "must return 1 tensors; it returned 2"),
+        (None, "must return a tensor or a list of tensors"),
+    ], ids=["shape", "type", "number", "nothing"])  # fmt: skip
+    def test_results_that_change_after_compiling(self, later: Any, fragment: str) -> None:
+        results = iter([torch.zeros(6, 4), later])
+        executor = host_op(lambda x: next(results), "fickle")
+        with pytest.raises(poptorch.Error, match=rf"poptorch.CPU: the op 'fickle' .*{fragment}"):
+            executor(X)
+
+    @pytest.mark.parametrize("wrong", [(1, "op"), (abs, 2)], ids=repr)
+    def test_something_that_cannot_be_called_or_no_string(self, wrong: Any) -> None:
+        with pytest.raises(poptorch.Error, match=r"poptorch\.CPU: (layer_to_call|ID) must be"):
+            poptorch.CPU(*wrong)
+
+    def test_an_error_inside_is_the_programs_own_and_leaves_no_trace(self) -> None:
+        def fails(x: Tensor) -> Tensor:
+            raise LookupError("mine")
+
+        model = FunctionModel(lambda m, x: m.linear(poptorch.CPU(fails, "op")(x))).eval()
+        with pytest.raises(LookupError, match="mine"):
+            poptorch.inferenceModel(model, quiet_options())(X)
+        assert isinstance(model.linear.weight, nn.Parameter)
+        assert not poptorch.isRunningOnIpu()
+
+
+def test_it_is_one_op_with_a_cost_of_its_own() -> None:
+    op = poptorch.CPU(lambda x: x, "op")
+    (node,) = [n for n in compiled_ops(lambda m, x: op(x), X) if "host_call" in str(n.target)]
+    assert str(node.target) == "ipu_model.host_call.default"

@@ -146,7 +146,7 @@ def host_op_without_operands(function: Callable[[], Tensor]) -> poptorch.PoplarE
 class TestRefusals:
     def test_training(self) -> None:
         op = poptorch.CPU(lambda x: x, "op")
-        with pytest.raises(poptorch.Error, match=r"poptorch\.CPU is only supported in inference"):
+        with pytest.raises(poptorch.Error, match=r"poptorch\.CPU is only supported in inference.*use torch functions"):
             in_training(lambda m, x: poptorch.identity_loss(m.linear(op(x)), "sum"))(X)
 
     def test_an_op_inside_another(self) -> None:
@@ -159,6 +159,11 @@ class TestRefusals:
     def test_results_that_are_no_tensors(self, returned: Any) -> None:
         with pytest.raises(poptorch.Error, match="must return a tensor or a sequence of tensors"):
             host_op(lambda x: returned)(X)
+
+    def test_arguments_that_never_reach_the_device(self) -> None:
+        op = poptorch.CPU(lambda n: n, "op")
+        with pytest.raises(poptorch.Error, match="all its operands are tensors that forward made on the host"):
+            on_device(lambda m, x: x + op(torch.LongTensor([1])))(X)
 
     def test_arguments_that_are_no_tensors(self) -> None:
         op = poptorch.CPU(lambda x, n: x, "op")

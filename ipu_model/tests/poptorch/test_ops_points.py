@@ -111,6 +111,12 @@ class TestNearest:
         assert found[0].tolist() == poptorch.nearest(POINTS, OTHERS, batch_x, batch_y).tolist()
         assert found[1].tolist() == poptorch.nearest(POINTS, OTHERS).tolist()
 
+    def test_many_points_are_compared_piece_by_piece(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("ipu_model.capture.points._DISTANCES_AT_ONCE", 64)
+        batches = [0] * 9 + [1] * 11, [0] * 5 + [1] * 10
+        assert poptorch.nearest(POINTS, OTHERS, *batches).tolist() == closest(POINTS, OTHERS, *batches)
+        assert poptorch.nearest(POINTS[:0], OTHERS).shape == (0,)
+
     def test_close_neighbours_far_from_the_origin_keep_their_order(self) -> None:
         """A distance computed from products of coordinates would be all rounding here."""
         y = 4096 + torch.arange(64.0).reshape(64, 1) / 64

@@ -8,6 +8,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+# The host computes distances in pieces of this many: 64 MB.
+_DISTANCES_AT_ONCE = 1 << 24
+
 
 def farthest_points(points: Tensor, bounds: list[int], counts: list[int], starts: Tensor | None) -> Tensor:
     """Return the rows of `points` `[P, F]` that farthest point sampling picks, sample after sample.
@@ -52,11 +55,17 @@ def _picked(rows: Tensor, count: int, start: int) -> Tensor:
 
 @torch.library.custom_op("ipu_model::nearest_points", mutates_args=())
 def _nearest(x: Tensor, y: Tensor, batch_x: Tensor | None, batch_y: Tensor | None) -> Tensor:
-    # Products instead of differences, torch's choice for many points, would lose the order of close neighbours.
-    distance = torch.cdist(x.float(), y.float(), compute_mode="donot_use_mm_for_euclid_dist")
-    if batch_x is not None and batch_y is not None:
-        distance = distance.masked_fill(batch_x[:, None] != batch_y[None, :], torch.inf)
-    return distance.argmin(1)
+    others = y.float()
+    rows = max(1, _DISTANCES_AT_ONCE // max(1, y.shape[0]))
+    batches = [None] * len(x.split(rows)) if batch_x is None else batch_x.split(rows)
+    found = []
+    for part, batch in zip(x.float().split(rows), batches):
+        # Products instead of differences, torch's choice for many points, would lose the order of close neighbours.
+        distance = torch.cdist(part, others, compute_mode="donot_use_mm_for_euclid_dist")
+        if batch is not None and batch_y is not None:
+            distance = distance.masked_fill(batch[:, None] != batch_y[None, :], torch.inf)
+        found.append(distance.argmin(1))
+    return torch.cat(found)
 
 
 @_farthest.register_fake

@@ -44,8 +44,9 @@ def record(
 
 def _without_function(tensors: list[Tensor], results: str) -> list[Tensor]:
     raise Error(
-        "A CPU op or custom op has lost its Python function: a program that was stored keeps the op, not the function. "
-        "Wrap and compile the model itself."
+        "A CPU op or custom op has no Python function here. Either all its operands are tensors that forward made on "
+        "the host, for instance with torch.from_numpy: make one with torch.tensor(...), or pass it as an input. Or the "
+        "program comes from a file, which keeps the op without its function: compile the model itself."
     )
 
 

@@ -58,7 +58,7 @@ class CPU:
         trace = tracing.current()
         if trace is None:
             return self._layer_to_call(*args)
-        refuse_training("poptorch.CPU")
+        refuse_training("poptorch.CPU", "In a training model use torch functions, or poptorch.custom_op.")
         return self._record(trace, args)
 
     def _record(self, trace: Trace, args: tuple[Tensor, ...]) -> Tensor | list[Tensor]:

@@ -241,17 +241,3 @@ def refuse_missing(options: Options) -> None:
     """
     if not isinstance(options._execution_strategy, PipelinedExecution):
         raise errors.unsupported("Phased execution", "Use poptorch.PipelinedExecution or poptorch.ShardedExecution.")
-    refuse_unmodelled(options)
-
-
-def refuse_unmodelled(options: Options) -> None:
-    """Refuse options that neither the numerics nor the performance model know.
-
-    Raises:
-        Error: names the feature and the nearest thing that works.
-    """
-    if options._Popart.options.get("automaticLossScalingSettings.enabled"):
-        raise errors.unsupported(
-            "Training.setAutomaticLossScaling",
-            "Set the optimiser's loss_scaling and change it with setOptimizer.",
-        )

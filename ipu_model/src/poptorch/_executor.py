@@ -19,6 +19,7 @@ from poptorch._compilation import arithmetic_of, batching_of, check_options, log
 from poptorch._device_life import DeviceLife
 from poptorch._instances import agree, group_of
 from poptorch._logging import LogOnce
+from poptorch._loss_scaling import loss_scaling_settings
 from poptorch._modelling.answers import ModelledAnswers
 from poptorch._optimisation import Optimisation
 from poptorch._outputs import present, synthetic
@@ -195,6 +196,7 @@ class PoplarExecutor(DeviceLife, ModelledAnswers, AnchoredTensors, RefusedMethod
             reduction=self._reduction(),
             seed=own_seed if self._rng_state else common_seed,
             watched_updates=updated_variables(self._anchors),
+            automatic_loss_scaling=loss_scaling_settings(graph, self._options) if self._training else None,
         )
         if self._optimisation is not None:
             self._optimisation.connect(session, graph, self._traced_model, self._options, common_seed)

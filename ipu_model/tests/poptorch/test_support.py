@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from function_models import in_training, on_device, quiet_options
+from function_models import on_device, quiet_options
 from torch import Tensor
 
 import popdist
@@ -277,18 +277,11 @@ def phased(strategy: Callable[..., Any]) -> None:
     on_device(forward, quiet_options().setExecutionStrategy(strategy(poptorch.Phase("a"))))(X)
 
 
-def automatic_loss_scaling() -> None:
-    options = quiet_options()
-    options.Training.setAutomaticLossScaling(True)
-    in_training(lambda m, x: poptorch.identity_loss(m.linear(x), "sum"), options)(X)
-
-
 # How a program meets each refusal that is not a stand-in or a method, and what the error calls it.
 USES: dict[str, tuple[Callable[[], None], str]] = {
     "Phase": (lambda: phased(poptorch.SerialPhasedExecution), "Phased execution"),
     "SerialPhasedExecution": (lambda: phased(poptorch.SerialPhasedExecution), "Phased execution"),
     "ParallelPhasedExecution": (lambda: phased(poptorch.ParallelPhasedExecution), "Phased execution"),
-    "setAutomaticLossScaling": (automatic_loss_scaling, "setAutomaticLossScaling"),
 }
 STAND_INS = [entry for _, entry in ENTRIES if entry.stand_in]
 

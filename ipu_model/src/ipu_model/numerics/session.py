@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Protocol
 
 import torch
@@ -12,13 +13,14 @@ from torch import Tensor
 
 from ipu_model.batching import Batching, Returns
 from ipu_model.graph import Graph, Variable
-from ipu_model.numerics.accumulation import Accumulator, reduce_replicas
+from ipu_model.numerics.accumulation import Accumulator
 from ipu_model.numerics.allocator import keep_freed_memory
 from ipu_model.numerics.collection import Collector
 from ipu_model.numerics.constancy import constant_outputs
 from ipu_model.numerics.loss_scaling import FINAL, AutomaticLossScaling, LossScalingSettings
 from ipu_model.numerics.randomness import RandomStreams
 from ipu_model.numerics.replay import Arithmetic, Replay, build, container_dtype
+from ipu_model.numerics.replica_groups import ReplicaGroups, reduce_in_groups
 
 
 class Update(Protocol):
@@ -44,6 +46,7 @@ class Reduction:
 
 
 _PLAIN, _MEAN = Arithmetic(), Reduction()
+_UNGROUPED: Mapping[str, ReplicaGroups] = MappingProxyType({})
 
 
 class Session:
@@ -60,13 +63,14 @@ class Session:
         seed: int = 0,
         watched_updates: Sequence[str] = (),
         automatic_loss_scaling: LossScalingSettings | None = None,
+        replica_groups: Mapping[str, ReplicaGroups] = _UNGROUPED,
     ) -> None:
         """Compile `graph`; after the outputs a run returns the variables `watched_updates` as each update left them.
 
         With `automatic_loss_scaling` one of these may be `finalLossScale`, the number that each update's gradients
-        were multiplied by.
+        were multiplied by. Variables named in `replica_groups` have a value for each group, stacked.
         """
-        self.graph = graph
+        self.graph, self._groups = graph, dict(replica_groups)
         self._watched = tuple(watched_updates)
         self.batching, self.returns, self.reduction = batching, returns, reduction
         self.randomness = RandomStreams(seed, batching.replicas, reduction.process * batching.replicas)
@@ -76,7 +80,9 @@ class Session:
         keep_freed_memory()
         self._replay: Replay = build(graph, arithmetic)
         self._constant_outputs = constant_outputs(graph)
-        self._weights = {v.name: _empty(v) for v in graph.variables if not self._is_per_replica(v)}
+        self._weights = {
+            v.name: _empty(v, self._groups.get(v.name)) for v in graph.variables if not self._is_per_replica(v)
+        }
         self._replica_variables = [
             {v.name: _empty(v) for v in graph.variables if self._is_per_replica(v)} for _ in range(batching.replicas)
         ]
@@ -130,8 +136,13 @@ class Session:
         step = (iteration + 1) * self.batching.accumulation - 1
         for collector, name in zip(updates, self._watched):
             for replica in range(self.batching.replicas):
-                value = torch.tensor(self._final_loss_scale) if name == FINAL else self._weights[name]
+                value = torch.tensor(self._final_loss_scale) if name == FINAL else self._weight(name, replica)
                 collector.take(step, replica, value)
+
+    def _weight(self, name: str, replica: int) -> Tensor:
+        """Return what a replica has of a variable that is not its own."""
+        groups = self._groups.get(name)
+        return self._weights[name] if groups is None else self._weights[name][groups.of(replica)]
 
     def _dtype(self, watched: str) -> torch.dtype:
         return next((v.spec.dtype for v in self.graph.variables if v.name == watched), torch.float32)
@@ -169,7 +180,7 @@ class Session:
             running=self.reduction.running,
         )
         own = self._replica_variables[replica]
-        variables = [own[v.name] if v.name in own else self._weights[v.name] for v in self.graph.variables]
+        variables = [own[v.name] if v.name in own else self._weight(v.name, replica) for v in self.graph.variables]
         for step in range(iteration * steps, (iteration + 1) * steps):
             index = self.batching.slice_index(step, replica)
             with self.randomness.drawing(replica) if self.graph.draws_random_numbers else nullcontext():
@@ -184,7 +195,7 @@ class Session:
     def _apply(self, totals: list[list[Tensor]]) -> None:
         """Reduce over replicas and processes, then update the weights."""
         assert self.update is not None
-        gradients = reduce_replicas(totals)
+        gradients = reduce_in_groups(totals, list(self.graph.gradients), self._groups, mean=self.reduction.mean)
         if self.reduction.across is not None:
             self.reduction.across(gradients)
         count = self.batching.replicas * self.reduction.processes
@@ -220,5 +231,6 @@ class Session:
                 tensor.detach().copy_(torch.cat(part) if tensor.dim() else part[0])
 
 
-def _empty(variable: Variable) -> Tensor:
-    return torch.zeros(variable.spec.shape, dtype=container_dtype(variable.spec.dtype))
+def _empty(variable: Variable, groups: ReplicaGroups | None = None) -> Tensor:
+    stacked = () if groups is None else (groups.count,)
+    return torch.zeros((*stacked, *variable.spec.shape), dtype=container_dtype(variable.spec.dtype))

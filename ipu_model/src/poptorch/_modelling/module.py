@@ -35,8 +35,8 @@ def program_of_module(
 ) -> Program:
     """Return the program that wrapping `module` with these options and calling it with `inputs` would compile.
 
-    Module and options stay as they are. Replicas may be more than one process can have, other processes need not
-    run; phased execution, which cannot be run here, can be modelled.
+    Module and options stay as they are. Replicas may be more than one process can have, and other processes need
+    not run.
 
     Raises:
         Error: what PopTorch refuses when it wraps and compiles; an optimiser for inference.

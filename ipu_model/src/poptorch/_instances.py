@@ -13,7 +13,7 @@ from ipu_model.errors import Error
 from ipu_model.graph import Graph
 from ipu_model.instances import Group, world
 from ipu_model.optimiser.spec import Hyper, OptimiserSpec
-from poptorch._loss_scaling import loss_scaling_settings
+from poptorch._loss_scaling import settings_text
 from poptorch.enums import ReductionType
 from poptorch.options import Options
 
@@ -88,7 +88,7 @@ def program_text(graph: Graph, options: Options, spec: OptimiserSpec) -> dict[st
         "Training.gradientAccumulation": str(training.gradient_accumulation),
         "the reduction of gradients": ReductionType(training.accumulation_and_replication_reduction_type).name,
         "the strategy of means": training.meanAccumulationAndReplicationReductionStrategy.name,
-        "automatic loss scaling": _short(str(loss_scaling_settings(graph, options))),
+        "automatic loss scaling": settings_text(options),
         "the optimiser": _optimiser_text(spec),
     }
 

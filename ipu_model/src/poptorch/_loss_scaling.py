@@ -25,6 +25,12 @@ def is_automatic(options: Options) -> bool:
     return bool(options._Popart.options.get(f"{_KEY}.enabled", False))
 
 
+def settings_text(options: Options) -> str:
+    """Return what was set of automatic loss scaling, as text that is the same where the settings are."""
+    chosen = {key: value for key, value in options._Popart.options.items() if key.startswith(_KEY)}
+    return ", ".join(f"{key}={value}" for key, value in sorted(chosen.items())) or "off"
+
+
 def loss_scaling_settings(graph: Graph, options: Options) -> LossScalingSettings | None:
     """Return how the loss scaling of a training program adapts, or `None` if it does not.
 

@@ -229,3 +229,10 @@ class TestRules:
         executor.own.replicaGrouping(CommGroupType.NoGrouping, 0, ONE)
         with pytest.raises(poptorch.Error, match="under several names"):
             executor(rows(REPLICAS))
+
+    def test_several_processes_are_refused(self) -> None:
+        options = quiet()
+        options.Distributed.configureProcessId(0, 2)
+        _, executor, _ = wrapped(CommGroupType.NoGrouping, 0, REPLICAS, options)
+        with pytest.raises(poptorch.Error, match="with several processes"):
+            executor(rows(REPLICAS))

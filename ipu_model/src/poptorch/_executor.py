@@ -19,6 +19,7 @@ from poptorch._compilation import arithmetic_of, batching_of, check_options, log
 from poptorch._device_life import DeviceLife
 from poptorch._instances import agree, group_of
 from poptorch._logging import LogOnce
+from poptorch._loss_scaling import loss_scaling_settings
 from poptorch._modelling.answers import ModelledAnswers
 from poptorch._optimisation import Optimisation
 from poptorch._outputs import present, synthetic
@@ -26,6 +27,7 @@ from poptorch._own_copies import checked_options, own_options, shallow_copy
 from poptorch._parameter import ParameterView
 from poptorch._progress import compilation_progress
 from poptorch._refused import RefusedMethods
+from poptorch._replica_grouping import check_grouped, one_slice_each
 from poptorch._weights import HostWeights
 from poptorch._wrapping import HostLink, Wrapping, links_into
 from poptorch.enums import ConnectionType
@@ -96,7 +98,7 @@ class PoplarExecutor(DeviceLife, ModelledAnswers, AnchoredTensors, RefusedMethod
         if name.startswith("__") or "_user_model" not in self.__dict__:
             raise AttributeError(name)
         value = getattr(self._user_model, name)
-        return ParameterView(value, name) if isinstance(value, nn.Parameter) else value
+        return ParameterView(value, name, self) if isinstance(value, nn.Parameter) else value
 
     def __repr__(self) -> str:
         return module_repr(self._traced_model)
@@ -169,7 +171,7 @@ class PoplarExecutor(DeviceLife, ModelledAnswers, AnchoredTensors, RefusedMethod
             self._refresh_sources()
             arguments.warn_about_dicts()
             with compilation_progress(self._options):
-                self._graph = trace(self._traced_model, self._options, arguments, training=self._training)
+                self._graph = self._trace(arguments)
                 self._anchors = anchors_of(self._graph, self._options)
                 self._session = self._build(self._graph)
                 self._model(self._graph)
@@ -181,6 +183,12 @@ class PoplarExecutor(DeviceLife, ModelledAnswers, AnchoredTensors, RefusedMethod
             if self._wrapping is not None:
                 self._wrapping.undo()
             raise
+
+    def _trace(self, arguments: BoundArguments) -> Graph:
+        spec = None if self._optimisation is None else self._optimisation.spec
+        check_grouped(self._host.groupings, self._traced_model, self._options, spec)
+        with one_slice_each(self._traced_model, self._host.groupings):
+            return trace(self._traced_model, self._options, arguments, training=self._training)
 
     def _build(self, graph: Graph) -> Session:
         clips = self._optimisation is not None and self._optimisation.clips_gradients
@@ -195,6 +203,8 @@ class PoplarExecutor(DeviceLife, ModelledAnswers, AnchoredTensors, RefusedMethod
             reduction=self._reduction(),
             seed=own_seed if self._rng_state else common_seed,
             watched_updates=updated_variables(self._anchors),
+            replica_groups=self._host.groupings,
+            automatic_loss_scaling=loss_scaling_settings(graph, self._options) if self._training else None,
         )
         if self._optimisation is not None:
             self._optimisation.connect(session, graph, self._traced_model, self._options, common_seed)

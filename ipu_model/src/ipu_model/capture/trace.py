@@ -38,6 +38,7 @@ class Trace:
     scopes: list[str] = field(default_factory=lambda: [""])
     block_entries: list[Placement] = field(default_factory=list)
     loss_marks: list[Tensor] = field(default_factory=list)
+    scope_of_error: str = ""
     torch_functions_entered: int = 0
     node_of: Callable[[Tensor], torch.fx.Node | None] = field(default=lambda tensor: None)
 

@@ -23,6 +23,7 @@ from ipu_model.capture.losses import LOSS_FUNCTIONS
 from ipu_model.capture.mixed_precision import FOLLOW_ACTIVATION, follow_activation, refuse_autocast
 from ipu_model.capture.origins import Origins
 from ipu_model.capture.trace import Trace
+from ipu_model.capture.unchecked import gaussian_nll_loss
 from ipu_model.errors import Error
 
 # torch wants 64-bit indices here, the device has 32-bit ones: programs send those to save transfer.
@@ -32,7 +33,9 @@ _WIDE_INDEX: frozenset[Callable[..., Any]] = frozenset({
 })  # fmt: skip
 
 # Functions that PyTorch cannot trace on fake tensors, and what the device runs for them.
-_DEVICE_VERSIONS: dict[Callable[..., Any], Callable[..., Any]] = {F.ctc_loss: ctc_loss, torch.ctc_loss: ctc_loss}
+_DEVICE_VERSIONS: dict[Callable[..., Any], Callable[..., Any]] = {
+    F.ctc_loss: ctc_loss, torch.ctc_loss: ctc_loss, F.gaussian_nll_loss: gaussian_nll_loss,
+}  # fmt: skip
 
 _FACTORIES: frozenset[Callable[..., Any]] = frozenset({
     torch.zeros, torch.ones, torch.rand, torch.randn, torch.arange, torch.full, torch.tensor, torch.empty,

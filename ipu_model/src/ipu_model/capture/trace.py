@@ -42,6 +42,7 @@ class Trace:
     scopes: list[str] = field(default_factory=lambda: [""])
     block_entries: list[Placement] = field(default_factory=list)
     loss_marks: list[Tensor] = field(default_factory=list)
+    scope_of_error: str = ""
     torch_functions_entered: int = 0
     host_functions: dict[str, Callable[..., object]] = field(default_factory=dict)
     on_host: Callable[[], AbstractContextManager[None]] = nullcontext

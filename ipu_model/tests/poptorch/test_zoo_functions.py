@@ -149,3 +149,48 @@ def test_an_input_that_forward_writes_is_written() -> None:
     expected = first + second
     agree(poptorch.inferenceModel(Function(lambda x, y: y.add_(x)), quiet())(first, second), expected)
     agree(second, expected)
+
+
+NARROW: dict[str, tuple[Any, ...]] = {
+    "cross_entropy": (lambda x, i: F.cross_entropy(x, i), [0, 2, 1]),
+    "one_hot": (lambda x, i: F.one_hot(i, 4) * x, [0, 2, 1]),
+    "margins": (lambda x, i: F.multi_margin_loss(x, i), [0, 2, 1]),
+    "gather": (lambda x, i: x.gather(0, index=i), [[0], [2]]),
+    "scatter_add": (lambda x, i: x.scatter_add(0, i, x), [[0], [2]]),
+    "take": (lambda x, i: (x.take(i), torch.take_along_dim(x, i[:, None], 1)), [0, 2, 1]),
+    "index_copy": (lambda x, i: torch.zeros(3, 4).index_copy(0, i, x[:2]), [0, 2]),
+    "index_fill": (lambda x, i: x.index_fill(0, i, 2.0), [0, 2]),
+    "put": (lambda x, i: x.put(i, torch.ones(2)), [0, 2]),
+    "rows": (lambda x, i: (x[i], x.index_select(0, i), F.embedding(i, x)), [0, 2]),
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.int32, torch.int16])
+@pytest.mark.parametrize("name", NARROW)
+def test_indices_of_fewer_bits_serve_as_the_device_has_no_others(name: str, dtype: torch.dtype) -> None:
+    function, index = NARROW[name]
+    if name == "rows" and dtype == torch.int16:
+        dtype = torch.int32  # torch itself takes no shorter ones for these three
+    wide, narrow = (
+        poptorch.inferenceModel(Function(function), quiet())(A, torch.tensor(index, dtype=d))
+        for d in (torch.int64, dtype)
+    )
+    agree(narrow, wide)
+
+
+@pytest.mark.parametrize("dtype", [torch.int32, torch.int64, torch.float32])
+def test_a_scatter_in_place_reaches_tensors_of_every_type(dtype: torch.dtype) -> None:
+    def scattered(x: Tensor, index: Tensor) -> tuple[Tensor, Tensor]:
+        counts = torch.zeros(3, dtype=dtype)
+        counts.scatter_add_(0, index, torch.ones(3, dtype=dtype))
+        counts.scatter_(0, index[:1], 7)
+        return x, counts
+
+    wrapped = poptorch.inferenceModel(Function(scattered), quiet())
+    assert wrapped(A, torch.tensor([1, 1, 2], dtype=torch.int32))[1].tolist() == [0, 7, 1]
+
+
+def test_an_op_that_fails_in_the_trace_logs_nothing_besides_its_error(capfd: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(RuntimeError, match="same reduction dim"):
+        poptorch.inferenceModel(Function(lambda x: x @ x), quiet())(A)
+    assert "Traceback" not in capfd.readouterr().err

@@ -27,6 +27,7 @@ from ipu_model.capture.torch_private import (
     DynamicOutputShapeException,
     FakeTensorMode,
     causal_masks_undetected,
+    failures_unlogged,
     mkldnn_disabled,
 )
 from ipu_model.capture.trace import Placer, Trace
@@ -198,7 +199,7 @@ def _tracing_backends() -> Iterator[None]:
     torch.backends.cuda.allow_fp16_bf16_reduction_math_sdp(True)
     torch.distributions.Distribution.set_default_validate_args(False)
     try:
-        with mkldnn_disabled(), causal_masks_undetected(), sdpa_kernel(SDPBackend.MATH):
+        with mkldnn_disabled(), causal_masks_undetected(), failures_unlogged(), sdpa_kernel(SDPBackend.MATH):
             yield
     finally:
         torch.backends.mha.set_fastpath_enabled(fast_path)

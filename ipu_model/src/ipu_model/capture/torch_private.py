@@ -5,6 +5,7 @@ Replay of a captured graph needs public names only.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -29,6 +30,7 @@ __all__ = [
     "TorchDispatchMode",
     "autograd_node_in_progress",
     "causal_masks_undetected",
+    "failures_unlogged",
     "in_backward",
     "last_sequence_number",
     "mkldnn_disabled",
@@ -87,3 +89,14 @@ def causal_masks_undetected() -> Iterator[None]:
         yield
     finally:
         _transformer._detect_is_causal_mask = before
+
+
+@contextmanager
+def failures_unlogged() -> Iterator[None]:
+    """Keep fake tensors from logging the trace of an op that fails: the exception says it, as in plain PyTorch."""
+    logger = logging.getLogger("torch._subclasses.fake_tensor")
+    before, logger.disabled = logger.disabled, True
+    try:
+        yield
+    finally:
+        logger.disabled = before

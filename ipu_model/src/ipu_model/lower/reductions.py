@@ -20,9 +20,10 @@ _ORDERED = (
     "sort", "topk", "argsort", "kthvalue", "median", "mode", "cumsum", "cumprod", "cummax", "cummin", "logcumsumexp",
 )  # fmt: skip
 
-# A weight and its length along some dimensions -> the weight in that direction; and its two gradients.
-_WEIGHT_NORMS = {"_weight_norm_interface": ("square", "scale"),
-                 "_weight_norm_interface_backward": ("add", "scale", "scale", "add")}  # fmt: skip
+# A weight and its length along some dimensions -> the weight in that direction; and its two gradients. The
+# operations on each element before the reduction and after it.
+_WEIGHT_NORMS = {"_weight_norm_interface": (("square",), ("scale",)),
+                 "_weight_norm_interface_backward": (("add",), ("scale", "scale", "add"))}  # fmt: skip
 
 
 def rules() -> dict[str, Rule]:
@@ -96,8 +97,10 @@ def lower_weight_norm(op: OpView) -> Result:
     direction, length = op.needed(int(op.is_backward)), op.needed(1 + int(op.is_backward))
     elements, n = direction.spec.elements, direction.layout.on_tile
     work = reduction.reduced(op.device, elements, n, length.spec.elements, direction.element)
-    chain = Pointwise(n=n, element=direction.element, ops=_WEIGHT_NORMS[op.name], operands=1 + int(op.is_backward))
-    return result(op, work.plus(pointwise(op.device, chain).cycles), direction.layout)
+    for chain in _WEIGHT_NORMS[op.name]:
+        step = Pointwise(n=n, element=direction.element, ops=chain, operands=1 + int(op.is_backward))
+        work = work.plus(pointwise(op.device, step).cycles)
+    return result(op, work, direction.layout)
 
 
 def _keeps_averages(op: OpView) -> bool:

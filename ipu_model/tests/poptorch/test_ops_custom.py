@@ -186,7 +186,7 @@ class TestRegistration:
 
     @pytest.mark.parametrize("wrong", [
         (1, "d", 1, cube), ("n", None, 1, cube), ("n", "d", "1", cube), ("n", "d", 1, None), ("n", "d", 1, cube, 3),
-    ], ids=str)  # fmt: skip
+    ], ids=["name", "domain", "version", "forward", "backward"])  # fmt: skip
     def test_registrations_of_other_types_are_refused(self, wrong: Any) -> None:
         with pytest.raises(poptorch.Error, match="custom op"):
             register(*wrong)

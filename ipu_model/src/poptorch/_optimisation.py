@@ -41,6 +41,11 @@ class Optimisation:
             _use_running_mean(options)
 
     @property
+    def optimizer(self) -> torch.optim.Optimizer:
+        """The program's optimiser."""
+        return self._optimizer
+
+    @property
     def spec(self) -> OptimiserSpec:
         """The optimiser as the device knows it, with its present numbers."""
         return self._spec

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import nn
 
 from ipu_model import stored
@@ -52,11 +53,9 @@ def key_of(
 
     Options that only say how often the traced micro-batch is run are not part of it.
     """
-    look = arguments.without_values()
+    look = arguments.with_tensors([torch.empty(spec.shape, dtype=spec.dtype, device="meta") for spec in specs])
     try:
-        return fingerprint(
-            module, options._execution_strategy, training, look.positional, look.names, look.keywords, tuple(specs)
-        )
+        return fingerprint(module, options._execution_strategy, training, look.positional, look.names, look.keywords)
     except NotRepeatable as reason:
         _logger.info("What a trace of this model depends on cannot be told: %s.", reason)
         return None

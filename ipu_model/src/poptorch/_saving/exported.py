@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import collections
 import copyreg
+import functools
 import io
 import logging
 import os
@@ -35,7 +36,8 @@ _logger = logging.getLogger("poptorch::python")
 
 _PLAIN: dict[str, Any] = {
     "builtins.dict": dict, "builtins.frozenset": frozenset, "builtins.set": set, "builtins.slice": slice,
-    "builtins.object": object, "collections.defaultdict": collections.defaultdict,
+    "functools.partial": functools.partial, "builtins.object": object,
+    "collections.defaultdict": collections.defaultdict,
     # It makes an empty object of a class, which must be allowed for itself: how wrapped modules are pickled.
     "copyreg._reconstructor": copyreg._reconstructor,  # type: ignore[attr-defined]  # not in typeshed
 }  # fmt: skip
@@ -128,7 +130,7 @@ def _unpickled(data: Tensor, path: Path, *, weights_only: bool) -> dict[str, Any
         raise files.invalid(path, f"its model cannot be read ({error})") from error
     if not _has_known_form(parts):
         raise files.invalid(path, "its model has no known form")
-    return parts
+    return dict(parts)
 
 
 def _has_known_form(parts: Any) -> bool:

@@ -98,6 +98,19 @@ class Applying(nn.Module):
         return self.function(self, x)
 
 
+def imports_while_it_runs(model: Applying, x: Tensor) -> Tensor:
+    import time
+
+    return model.weight * x * min(1.0, time.time())
+
+
+def found_by_its_name(model: Applying, x: Tensor) -> Tensor:
+    return model.weight * x * float(getattr(test_module, "_FACTOR"))  # noqa: B009
+
+
+test_module = sys.modules[__name__]
+
+
 def doubled(model: Applying, x: Tensor) -> Tensor:
     return model.weight * x * _FACTOR
 
@@ -177,10 +190,13 @@ class TestWhatDecides:
 
         assert compile_all(tmp_path, times(1.0), times(2.0), times(1.0)) == 2
 
-    def test_globals_that_forward_reads_decide(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        assert compile_all(tmp_path, Applying(doubled)) == 1
-        monkeypatch.setattr(sys.modules[__name__], "_FACTOR", 3.0)
-        assert compile_all(tmp_path, Applying(doubled), Applying(doubled)) == 1
+    @pytest.mark.parametrize("function", [doubled, found_by_its_name])
+    def test_globals_that_forward_reads_decide(
+        self, function: Callable[[Any, Tensor], Tensor], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        assert compile_all(tmp_path, *(Applying(function) for _ in range(2))) == 1
+        monkeypatch.setattr(test_module, "_FACTOR", 3.0)
+        assert compile_all(tmp_path, *(Applying(function) for _ in range(2))) == 1
 
     def test_the_inputs_decide_and_how_often_a_program_runs_does_not(self, tmp_path: Path) -> None:
         def traces(count: int, batch: Tensor, *others: Any) -> int:
@@ -202,8 +218,9 @@ class TestWhatDecides:
             lambda model, x: model.weight * x * random.random(),
             lambda model, x: model.weight * x * len(os.environ),
             lambda model, x: model.weight * x * float(open(os.devnull).read() or 1),  # noqa: SIM115
+            lambda model, x: imports_while_it_runs(model, x),
         ],
-        ids=["random", "environment", "file"],
+        ids=["random", "environment", "file", "import"],
     )
     def test_a_trace_that_cannot_be_told_is_made_every_time(
         self, function: Callable[[Any, Tensor], Tensor], tmp_path: Path, caplog: pytest.LogCaptureFixture

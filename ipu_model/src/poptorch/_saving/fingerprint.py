@@ -6,10 +6,12 @@ be reached from the module. Weights count by shape and type, since a trace does 
 
 from __future__ import annotations
 
+import dis
 import enum
 import functools
 import hashlib
 import logging
+import sys
 import types
 import weakref
 from collections.abc import Iterable, Mapping
@@ -176,8 +178,17 @@ class _Digest:
         for name in sorted(names & function.__globals__.keys()):
             self._token("global", name)
             self._global(function.__globals__[name], names)
+        for name in _imported_in(function.__code__):
+            self._imported(name, names)
         for name in sorted((names - function.__globals__.keys()) & origins.IMPURE_BUILTINS):
             raise NotRepeatable(f"{function.__qualname__} calls {name}()")
+
+    def _imported(self, name: str, names: frozenset[str]) -> None:
+        """Feed what a function imports while it runs."""
+        module = sys.modules.get(name)
+        if module is None:
+            raise NotRepeatable(f"forward may import {name or 'from its own package'}")
+        self._global(module, names)
 
     def _global(self, value: Any, names: frozenset[str]) -> None:
         """Feed what a function finds under a global name; of a module only what the function may read of it."""
@@ -235,8 +246,16 @@ class _Digest:
 
 
 def _names_in(code: types.CodeType) -> frozenset[str]:
+    """Return the names that code may look up: those it uses, and text in it that `getattr` may be given."""
     inner = [_names_in(constant) for constant in code.co_consts if isinstance(constant, types.CodeType)]
-    return frozenset(code.co_names).union(*inner)
+    texts = [constant for constant in code.co_consts if isinstance(constant, str) and constant.isidentifier()]
+    return frozenset(code.co_names).union(texts, *inner)
+
+
+def _imported_in(code: types.CodeType) -> list[str]:
+    inner = [constant for constant in code.co_consts if isinstance(constant, types.CodeType)]
+    own = [str(step.argval) for step in dis.get_instructions(code) if step.opname == "IMPORT_NAME"]
+    return sorted({*own, *(name for each in inner for name in _imported_in(each))})
 
 
 def _parts_of(value: Any) -> tuple[Any, ...]:

@@ -230,6 +230,24 @@ class TestWhatDecides:
         assert "cannot be told" in caplog.text
         assert programs(tmp_path) == []
 
+    def test_an_attribute_that_cannot_be_read_is_no_error(self, tmp_path: Path) -> None:
+        class Unreadable:
+            __slots__ = ("value",)
+
+            def __getattribute__(self, name: str) -> Any:
+                if name == "value":
+                    raise ValueError(name)
+                return object.__getattribute__(self, name)
+
+        model = Mixed()
+        model.odd = Unreadable()
+        assert compile_all(tmp_path, model, model) == 2
+
+    def test_code_without_a_module_is_read_like_any_other(self, tmp_path: Path) -> None:
+        space: dict[str, Any] = {}
+        exec("def function(model, x):\n    return model.weight * x", space)
+        assert compile_all(tmp_path, *(Applying(space["function"]) for _ in range(2))) == 1
+
     def test_a_pure_module_of_the_standard_library_is_no_obstacle(self, tmp_path: Path) -> None:
         models = [Applying(lambda model, x: model.weight * x * math.pi) for _ in range(2)]
         models[1].function = models[0].function

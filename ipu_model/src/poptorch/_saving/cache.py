@@ -17,7 +17,6 @@ from ipu_model import stored
 from ipu_model.graph import Graph, TensorSpec
 from poptorch._binding import BoundArguments
 from poptorch._saving.fingerprint import fingerprint
-from poptorch._saving.origins import NotRepeatable
 from poptorch._saving.versions import check_versions, versions
 from poptorch.options import Options
 
@@ -56,8 +55,8 @@ def key_of(
     look = arguments.with_tensors([torch.empty(spec.shape, dtype=spec.dtype, device="meta") for spec in specs])
     try:
         return fingerprint(module, options._execution_strategy, training, look.positional, look.names, look.keywords)
-    except NotRepeatable as reason:
-        _logger.info("What a trace of this model depends on cannot be told: %s.", reason)
+    except Exception as reason:  # it reads attributes of any object, and those may raise anything
+        _logger.info("What a trace of this model depends on cannot be told: %s.", str(reason) or type(reason).__name__)
         return None
 
 

@@ -159,7 +159,7 @@ class _Digest:
 
     def _definition(self, value: Any) -> None:
         """Feed a class or a function: by the version of its package, or by its code."""
-        known = origins.version_of(value.__module__)
+        known = origins.version_of(value.__module__ or "")
         self._token("definition", f"{value.__qualname__} {known or ''}")
         if known:
             origins.refuse_impure(value)

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
+from typing import Any, Callable, TypeVar
 
 from ipu_course.errors import DataError
+
+T = TypeVar("T")
 
 FOLDER_VARIABLE = "IPU_COURSE_DATA"
 
@@ -34,6 +38,20 @@ def data_file(name: str) -> Path:
         "of its clone. Run inside a clone of the course, install it from one with 'pip install -e .', or set "
         f"{FOLDER_VARIABLE} to its data/ folder."
     )
+
+
+def from_json(name: str, build: Callable[[Any], T]) -> T:
+    """What ``build`` makes of the content of a JSON file of the ``data/`` folder.
+
+    Raises ``DataError`` when the file is missing, or when it or what ``build`` looks for in it is damaged.
+    """
+    path = data_file(name)
+    try:
+        return build(json.loads(path.read_text(encoding="utf-8")))
+    except (OSError, ValueError, KeyError, TypeError) as problem:
+        raise DataError(
+            f"The data file {name!r} is damaged ({problem}). Fetch it again with 'git checkout data/{name}'."
+        ) from problem
 
 
 def _usual_folders() -> list[Path]:

@@ -97,7 +97,7 @@ def private_environment(home: Path) -> dict[str, str]:
 
 
 def wait_for_address(process: subprocess.Popen[bytes], home: Path) -> str:
-    """Return the address that the server notes once it listens (its port may not be the first it tried)."""
+    """Return the address that the server notes once it has its port."""
     noted = home / "runtime" / f"jpserver-{process.pid}.json"
     deadline = time.monotonic() + STARTUP_SECONDS
     while time.monotonic() < deadline and process.poll() is None:
@@ -114,8 +114,9 @@ def running_lab(folder: Path, home: Path) -> Iterator[LabServer]:
     token = secrets.token_hex(16)
     command = [sys.executable, "-m", "jupyterlab", "--no-browser", "--allow-root", "--ip=127.0.0.1"]
     command += [f"--ServerApp.root_dir={folder}", f"--IdentityProvider.token={token}"]
-    # Two servers at a time find two ports; kernels need none where there are files to meet at.
-    command += ["--ServerApp.port=8899", "--ServerApp.port_retries=100"]
+    # The system gives each server a port of its own: two that look for a free one from the same number
+    # on can both find the first. Kernels need none where there are files to meet at.
+    command += ["--ServerApp.port=0"]
     command += ["--KernelManager.transport=ipc"] if os.name == "posix" else []
     # The page then has `jupyterapp`, whose commands choose the theme and put the side bar away.
     command += ["--LabApp.expose_app_in_browser=True"]

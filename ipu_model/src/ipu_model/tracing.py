@@ -27,6 +27,16 @@ def is_tracing() -> bool:
 
 
 @contextmanager
+def suspended() -> Iterator[None]:
+    """Let there be no current trace for the body: what the host computes while a trace is under way."""
+    token = _current.set(None)
+    try:
+        yield
+    finally:
+        _current.reset(token)
+
+
+@contextmanager
 def active(trace: Trace) -> Iterator[Trace]:
     """Make `trace` the current one for the body; always restored, also after an exception."""
     token = _current.set(trace)

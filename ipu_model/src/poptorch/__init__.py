@@ -41,18 +41,23 @@ from poptorch.enums import (
     VariableRetrievalMode,
 )
 from poptorch.ops import (
+    CPU,
     Attribute,
     MultiConv,
     NameScope,
     cond,
+    ctc_beam_search_decoder,
+    custom_op,
     dynamic_slice,
     dynamic_update,
     for_loop,
+    fps,
     identity_loss,
     ipu_print_tensor,
     ipuHardwareIsAvailable,
     ipuHardwareVersion,
     isRunningOnIpu,
+    nearest,
     nop,
     recomputationCheckpoint,
     serializedMatMul,
@@ -75,18 +80,18 @@ from poptorch.options import (
 __version__ = _version("ipu-model")
 
 __all__ = [
-    "AsynchronousDataAccessor", "Attribute", "AutoStage", "BeginBlock", "Block", "BlockFunction", "CommGroupType",
-    "ConfigFileError", "ConnectionType", "DataLoader", "DataLoaderMode", "Error", "HalfFloatCastingBehavior",
-    "ICustomArgParser", "Liveness", "MatMulSerializationMode", "MeanReductionStrategy", "MultiConv",
-    "MultiConvPlanType", "NameScope", "Options", "OutputMode", "OverlapMode", "ParallelPhasedExecution", "Phase",
-    "PipelinedExecution", "PoplarExecutor", "RecoverableError", "ReductionType", "SerialPhasedExecution",
+    "CPU", "AsynchronousDataAccessor", "Attribute", "AutoStage", "BeginBlock", "Block", "BlockFunction",
+    "CommGroupType", "ConfigFileError", "ConnectionType", "DataLoader", "DataLoaderMode", "Error",
+    "HalfFloatCastingBehavior", "ICustomArgParser", "Liveness", "MatMulSerializationMode", "MeanReductionStrategy",
+    "MultiConv", "MultiConvPlanType", "NameScope", "Options", "OutputMode", "OverlapMode", "ParallelPhasedExecution",
+    "Phase", "PipelinedExecution", "PoplarExecutor", "RecoverableError", "ReductionType", "SerialPhasedExecution",
     "ShardedExecution", "SharingStrategy", "Stage", "SyncPattern", "TensorLocationSettings", "UnrecoverableError",
-    "VariableRetrievalMode", "cond", "createPoptorchError", "dynamic_slice", "dynamic_update", "enums", "for_loop",
-    "identity_loss", "inferenceModel", "ipuHardwareIsAvailable", "ipuHardwareVersion", "ipu_print_tensor",
-    "isRunningOnIpu", "load", "module_repr", "nop", "ops", "optim", "options", "poptorch_core", "print", "profiling",
-    "recomputationCheckpoint", "registerCustomArgParser", "registerPostCompileHook", "registerPreCompileHook",
-    "removeBlocks", "serializedMatMul", "setLogLevel", "set_available_memory", "set_overlap_for_input",
-    "set_overlap_for_output", "testing", "trainingModel",
+    "VariableRetrievalMode", "cond", "createPoptorchError", "ctc_beam_search_decoder", "custom_op", "dynamic_slice",
+    "dynamic_update", "enums", "for_loop", "fps", "identity_loss", "inferenceModel", "ipuHardwareIsAvailable",
+    "ipuHardwareVersion", "ipu_print_tensor", "isRunningOnIpu", "load", "module_repr", "nearest", "nop", "ops", "optim",
+    "options", "poptorch_core", "print", "profiling", "recomputationCheckpoint", "registerCustomArgParser",
+    "registerPostCompileHook", "registerPreCompileHook", "removeBlocks", "serializedMatMul", "setLogLevel",
+    "set_available_memory", "set_overlap_for_input", "set_overlap_for_output", "testing", "trainingModel",
 ]  # fmt: skip
 
 

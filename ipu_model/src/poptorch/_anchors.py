@@ -14,7 +14,9 @@ from torch import Tensor
 
 from ipu_model.capture.aliases import storage_roots, written_roots
 from ipu_model.graph import Graph, Output, Phase
+from ipu_model.numerics.loss_scaling import FINAL
 from poptorch._errors import createPoptorchError
+from poptorch._loss_scaling import is_automatic
 from poptorch._tensor_names import Source, tensor_names
 from poptorch.enums import OutputMode
 
@@ -64,7 +66,10 @@ def warn_about_modes(options: Options) -> None:
 
 def names_of(graph: Graph, options: Options) -> dict[str, Source]:
     """Return the named tensors of `graph`, as the options name them."""
-    return tensor_names(graph, module_scopes=options._module_namescope_enabled)
+    names = tensor_names(graph, module_scopes=options._module_namescope_enabled)
+    if graph.loss is not None and is_automatic(options):
+        names[FINAL] = Source(updated=FINAL)
+    return names
 
 
 def with_anchors(graph: Graph, options: Options) -> Graph:

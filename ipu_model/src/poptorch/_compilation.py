@@ -9,7 +9,6 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from ipu_model import errors
 from ipu_model.batching import Batching, Keep, Returns
 from ipu_model.capture import capture
 from ipu_model.capture.variables import DEVICE_DTYPE
@@ -20,7 +19,7 @@ from poptorch import _hooks
 from poptorch._anchors import warn_about_modes, with_anchors
 from poptorch._binding import BoundArguments, check_inputs
 from poptorch._errors import createPoptorchError
-from poptorch._placement_rules import check_ipus, check_pipeline, ipus_in_use, is_pipelined
+from poptorch._placement_rules import check_ipus, check_phases, check_pipeline, ipus_in_use, is_pipelined
 from poptorch._structure import flatten
 from poptorch._target import check_target
 from poptorch._tensor_names import title_prints
@@ -30,7 +29,6 @@ from poptorch.options import Options
 from poptorch.options.applied import log_options
 from poptorch.options.derived import TracedProgram, derived_settings
 from poptorch.options.popart_keys import validate_options
-from poptorch.strategies import PipelinedExecution
 
 _logger = logging.getLogger("poptorch::python")
 
@@ -66,12 +64,11 @@ def arithmetic_of(options: Options) -> Arithmetic:
 
 
 def check_options(options: Options) -> None:
-    """Refuse options that contradict one another, that the backend does not know or that are missing here.
+    """Refuse options that contradict one another or that the backend does not know.
 
     Raises:
         Error: names the option and what works instead.
     """
-    refuse_missing(options)
     check_counts(batching_of(options))
     check_target(options)
     log_options(options)
@@ -147,6 +144,7 @@ def finished(graph: Graph, module: nn.Module, options: Options, *, training: boo
         Error: what PopTorch refuses when it compiles, unknown names of anchored tensors included.
     """
     check_pipeline(graph, options, training=training)
+    check_phases(graph)
     check_ipus(graph, options, one_process=one_process)
     check_overlap(graph, options)
     _check_buffers(graph, options)
@@ -269,28 +267,4 @@ def _warn_about_outputs(graph: Graph, module: nn.Module) -> None:
             "Outputs of type %s are returned as %s, in which large values lose their range.",
             dtype,
             RETURNED_DTYPE[dtype],
-        )
-
-
-def refuse_missing(options: Options) -> None:
-    """Refuse options that this version does not carry out.
-
-    Raises:
-        Error: names the feature and the nearest thing that works.
-    """
-    if not isinstance(options._execution_strategy, PipelinedExecution):
-        raise errors.unsupported("Phased execution", "Use poptorch.PipelinedExecution or poptorch.ShardedExecution.")
-    refuse_unmodelled(options)
-
-
-def refuse_unmodelled(options: Options) -> None:
-    """Refuse options that neither the numerics nor the performance model know.
-
-    Raises:
-        Error: names the feature and the nearest thing that works.
-    """
-    if options._Popart.options.get("automaticLossScalingSettings.enabled"):
-        raise errors.unsupported(
-            "Training.setAutomaticLossScaling",
-            "Set the optimiser's loss_scaling and change it with setOptimizer.",
         )

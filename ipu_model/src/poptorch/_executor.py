@@ -20,6 +20,7 @@ from poptorch._compilation import arithmetic_of, batching_of, captured, check_op
 from poptorch._device_life import DeviceLife
 from poptorch._instances import agree, group_of
 from poptorch._logging import LogOnce
+from poptorch._loss_scaling import loss_scaling_settings
 from poptorch._modelling.answers import ModelledAnswers
 from poptorch._optimisation import Optimisation
 from poptorch._outputs import present, synthetic
@@ -27,6 +28,7 @@ from poptorch._own_copies import checked_options, own_options, shallow_copy
 from poptorch._parameter import ParameterView
 from poptorch._progress import compilation_progress
 from poptorch._refused import RefusedMethods
+from poptorch._replica_grouping import check_grouped, one_slice_each
 from poptorch._saving.cache import cache_directory, key_of, recalled
 from poptorch._saving.executables import SavedExecutables
 from poptorch._saving.files import KnownProgram
@@ -102,7 +104,7 @@ class PoplarExecutor(DeviceLife, ModelledAnswers, AnchoredTensors, SavedExecutab
         if name.startswith("__") or "_user_model" not in self.__dict__:
             raise AttributeError(name)
         value = getattr(self._user_model, name)
-        return ParameterView(value, name) if isinstance(value, nn.Parameter) else value
+        return ParameterView(value, name, self) if isinstance(value, nn.Parameter) else value
 
     def __repr__(self) -> str:
         return module_repr(self._traced_model)
@@ -202,7 +204,11 @@ class PoplarExecutor(DeviceLife, ModelledAnswers, AnchoredTensors, SavedExecutab
                 return capture_now()
             return recalled(directory, self._model_key, capture_now)
 
-        return captured(module, options, arguments, training=training, source=source)
+        check_grouped(
+            self._host.groupings, module, options, None if self._optimisation is None else self._optimisation.spec
+        )
+        with one_slice_each(module, self._host.groupings):
+            return captured(module, options, arguments, training=training, source=source)
 
     def _build(self, graph: Graph) -> Session:
         clips = self._optimisation is not None and self._optimisation.clips_gradients
@@ -217,6 +223,8 @@ class PoplarExecutor(DeviceLife, ModelledAnswers, AnchoredTensors, SavedExecutab
             reduction=self._reduction(),
             seed=own_seed if self._rng_state else common_seed,
             watched_updates=updated_variables(self._anchors),
+            replica_groups=self._host.groupings,
+            automatic_loss_scaling=loss_scaling_settings(graph, self._options) if self._training else None,
         )
         if self._optimisation is not None:
             self._optimisation.connect(session, graph, self._traced_model, self._options, common_seed)

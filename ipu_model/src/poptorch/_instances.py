@@ -13,6 +13,7 @@ from ipu_model.errors import Error
 from ipu_model.graph import Graph
 from ipu_model.instances import Group, world
 from ipu_model.optimiser.spec import Hyper, OptimiserSpec
+from poptorch._loss_scaling import settings_text
 from poptorch.enums import ReductionType
 from poptorch.options import Options
 
@@ -87,6 +88,7 @@ def program_text(graph: Graph, options: Options, spec: OptimiserSpec) -> dict[st
         "Training.gradientAccumulation": str(training.gradient_accumulation),
         "the reduction of gradients": ReductionType(training.accumulation_and_replication_reduction_type).name,
         "the strategy of means": training.meanAccumulationAndReplicationReductionStrategy.name,
+        "automatic loss scaling": settings_text(options),
         "the optimiser": _optimiser_text(spec),
     }
 

@@ -5,16 +5,19 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Callable
+from dataclasses import replace
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from ipu_model.errors import Error
 from ipu_model.graph import Graph
+from ipu_model.numerics.loss_scaling import FACTOR
 from ipu_model.numerics.session import Session
 from ipu_model.optimiser.spec import OptimiserSpec
 from ipu_model.optimiser.updater import Updater
 from poptorch import optim
+from poptorch._loss_scaling import is_automatic
 from poptorch.enums import MeanReductionStrategy
 from poptorch.optim.attribute_names import AttributeNames
 from poptorch.optim.optimizer import DeviceState
@@ -33,12 +36,17 @@ class Optimisation:
         self._optimizer = optimizer
         self._names = AttributeNames()
         self._relax = options._relax_optimizer_checks
-        self._spec = read_spec(optimizer, relax=self._relax, attribute_names=self._names)
+        self._automatic = is_automatic(options)
+        self._spec = self._read(optimizer)
         self._session: Session | None = None
         self._updater: Updater | None = None
         self._make: Callable[[], Updater] | None = None
         if self._needs_running_mean:
             _use_running_mean(options)
+
+    def _read(self, optimizer: torch.optim.Optimizer) -> OptimiserSpec:
+        spec = read_spec(optimizer, relax=self._relax, attribute_names=self._names)
+        return replace(spec, loss_scaling_variable=True) if self._automatic else spec
 
     @property
     def optimizer(self) -> torch.optim.Optimizer:
@@ -111,8 +119,9 @@ class Optimisation:
         pending = optimizer._take_pending()
         if pending is None:
             return
+        state, parameters = pending
         try:
-            warnings = self._updater.load_state(*pending)
+            warnings = self._load_factor(state) + self._updater.load_state(_without_factor(state), parameters)
         except Error:
             # What was loaded is still what the program asked for: the next attempt must not pass over it.
             optimizer._pending = DeviceState(*pending)
@@ -120,6 +129,20 @@ class Optimisation:
         for warning in warnings:
             _logger.warning(warning)
         self._session.loss_scaling = self._updater.loss_scaling
+
+    def _load_factor(self, state: dict[str, Tensor] | None) -> list[str]:
+        """Continue with the factor of automatic loss scaling that a checkpoint holds; return warnings."""
+        automatic = None if self._session is None else self._session.automatic
+        known = state is not None and FACTOR in state
+        if automatic is not None and state is not None and known:
+            automatic.factor = float(state[FACTOR])
+        if state is None or known == (automatic is not None):
+            return []
+        return [
+            f"ignoring unexpected state {FACTOR}: the compiled program has none"
+            if known
+            else f"ignoring missing state {FACTOR}: the device keeps its value"
+        ]
 
     def detach(self) -> None:
         """Read the device's state back into the optimiser; torch's own optimisers cannot hold it."""
@@ -147,7 +170,7 @@ class Optimisation:
             ValueError: half accumulators after compilation with another mean strategy than `Running`.
             Error: a change of something that is compiled in.
         """
-        spec = read_spec(optimizer, relax=self._relax, attribute_names=self._names)
+        spec = self._read(optimizer)
         strategy = options.Training.meanAccumulationAndReplicationReductionStrategy
         running = spec.accum_dtype is torch.float16 and spec.family != "SGD1"
         if running and strategy != MeanReductionStrategy.Running:
@@ -172,9 +195,16 @@ class Optimisation:
         self._spec = spec
 
     def _bind(self) -> None:
-        updater = self._updater
-        if isinstance(self._optimizer, optim.Optimizer) and updater is not None:
-            self._optimizer._bind(lambda: (updater.read_state(), updater.parameters()))
+        updater, session = self._updater, self._session
+        if not isinstance(self._optimizer, optim.Optimizer) or updater is None or session is None:
+            return
+        automatic = session.automatic
+
+        def read() -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+            own = {} if automatic is None else {FACTOR: torch.tensor(automatic.factor)}
+            return {**updater.read_state(), **own}, updater.parameters()
+
+        self._optimizer._bind(read)
 
     def _renew(self) -> None:
         assert self._make is not None
@@ -182,6 +212,12 @@ class Optimisation:
         self._updater = self._make()
         self._session.update = self._updater
         self._session.loss_scaling = self._updater.loss_scaling
+        if self._session.automatic is not None:
+            self._session.automatic.factor = 1.0
+
+
+def _without_factor(state: dict[str, Tensor] | None) -> dict[str, Tensor] | None:
+    return None if state is None else {name: tensor for name, tensor in state.items() if name != FACTOR}
 
 
 def _use_running_mean(options: Options) -> None:

@@ -8,7 +8,7 @@ from poptorch._errors import createPoptorchError
 from poptorch._wrapping import original_class
 from poptorch.enums import OutputMode
 from poptorch.options import Options
-from poptorch.strategies import ShardedExecution
+from poptorch.strategies import PipelinedExecution, ShardedExecution
 
 
 def shallow_copy(module: nn.Module) -> nn.Module:
@@ -57,6 +57,7 @@ def _no_accumulation(options: Options) -> str:
         "You must set poptorch.Options().Training.gradientAccumulation to 1 or leave it as its default value "
         f"(1) when running a poptorch.inferenceModel; it is {options.Training.gradient_accumulation}."
     )
-    if not isinstance(options._execution_strategy, ShardedExecution):
+    strategy = options._execution_strategy
+    if isinstance(strategy, PipelinedExecution) and not isinstance(strategy, ShardedExecution):
         text += " Use poptorch.Options().deviceIterations to push more micro-batches through a pipeline."
     return text

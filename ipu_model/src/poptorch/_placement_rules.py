@@ -73,6 +73,26 @@ def _check_order(graph: Graph) -> None:
                 )
 
 
+def check_phases(graph: Graph) -> None:
+    """Refuse phases that do not follow the data flow of the forward pass: they run one after another.
+
+    Raises:
+        Error: names the two blocks, and how to list them.
+    """
+    for node in graph.ops.nodes:
+        place = _forward_place(node)
+        for source in node.all_input_nodes:
+            earlier = _forward_place(source)
+            if place is None or earlier is None or place.phase is None or earlier.phase is None:
+                continue
+            if earlier.phase > place.phase:
+                raise createPoptorchError(
+                    f"Block '{place.block}' is in phase {place.phase} but uses a result of block '{earlier.block}', "
+                    f"phase {earlier.phase}, which runs later. List the blocks in the order in which the data flows; a "
+                    "part of the model that comes back needs a block and a phase of its own."
+                )
+
+
 def _forward_place(node: torch.fx.Node) -> Placement | None:
     return node.meta.get("placement") if node.meta.get("phase") is Phase.FORWARD else None
 

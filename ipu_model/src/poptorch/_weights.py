@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from ipu_model.capture.variables import slots_of
 from ipu_model.graph import Variable
+from ipu_model.numerics.replica_groups import ReplicaGroups
 from poptorch._errors import createPoptorchError
 
 
@@ -20,6 +21,8 @@ class HostWeights:
 
     def __init__(self, module: nn.Module) -> None:
         self._module = module
+        # Parameters of which every group of replicas has its own slice, by name.
+        self.groupings: dict[str, ReplicaGroups] = {}
 
     def tensors(self) -> list[Tensor]:
         """Return all distinct parameters and buffers."""
@@ -38,10 +41,12 @@ class HostWeights:
             tensor = registered.get(variable.name)
             if tensor is None:
                 continue
-            if tuple(tensor.shape) != variable.spec.shape:
+            groups = self.groupings.get(variable.name)
+            shape = variable.spec.shape if groups is None else (groups.count, *variable.spec.shape)
+            if tuple(tensor.shape) != shape:
                 raise createPoptorchError(
                     f"'{variable.name}' has shape {list(tensor.shape)}, but the model was compiled for "
-                    f"{list(variable.spec.shape)}. Call destroy() on the model first to compile it again."
+                    f"{list(shape)}. Call destroy() on the model first to compile it again."
                 )
             found[variable.name] = tensor
         return found

@@ -343,6 +343,11 @@ class ParallelPhasedExecution(_PhasedExecution):
             )
 
 
+def total_phases(strategy: ExecutionStrategy) -> int:
+    """Return how many phases the backend runs: none but for the phased strategies."""
+    return strategy.total_phases() if isinstance(strategy, _PhasedExecution) else 0
+
+
 def _as_phase(arg: Any) -> Phase:
     if isinstance(arg, Phase):
         return arg

@@ -115,16 +115,13 @@ def _by_full_name() -> dict[str, Entry]:
 
 
 @cache
-def _stand_in(entry: Entry) -> type | Callable[..., NoReturn]:
-    """Make what stands for a refused function or class; the same object every time."""
+def _stand_in(entry: Entry) -> Callable[..., NoReturn]:
+    """Make what stands for a refused function; the same object every time."""
 
     def refuse(*args: Any, **kwargs: Any) -> NoReturn:
         raise unsupported(f"poptorch.{entry.name}", entry.text)
 
     doc = f"Refused in this version. {entry.text}"
-    if entry.stand_in == "class":
-        # A class, so that programs may also derive from it or ask isinstance().
-        return type(entry.name, (), {"__new__": refuse, "__doc__": doc, "__module__": "poptorch"})
     refuse.__name__ = refuse.__qualname__ = entry.name
     refuse.__doc__, refuse.__module__ = doc, "poptorch"
     return refuse

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from ipu_model.cost import Element, ctc
 from ipu_model.cost.ctc import Alignment
 from ipu_model.graph import Phase
+from ipu_model.memory.code import distinct_steps
 
 # 12 steps of two samples with five labels (11 states) out of 7 classes.
 SMALL = Alignment(steps=12, samples=2, states=11, classes=7)
@@ -94,3 +95,11 @@ class TestLowering:
         )
         assert loss.work == ctc.loss(GC200, SMALL, FLOAT)
         assert gradient.work == ctc.loss_gradient(GC200, SMALL, FLOAT)
+
+    def test_the_code_of_a_step_exists_once_however_many_there_are(self) -> None:
+        """2,000 labels are shared by tiles, which exchange in every step; nothing else of this model exchanges more."""
+        phases = [
+            distinct_steps(lowered(Recogniser(), torch.zeros(steps, 2, 8), torch.ones(2, 2000).int()), 0).phases
+            for steps in (12, 120)
+        ]
+        assert phases[1] - phases[0] < 12

@@ -144,6 +144,12 @@ class TestFormulas:
             (lambda x, y: x.logcumsumexp(1), "ordering"),
             (lambda x, y: torch.vdot(x.flatten(), y.flatten()), "contraction"),
             (lambda x, y: F.embedding_bag(y.int(), x, mode="sum"), "embedding"),
+            (lambda x, y: x.mode(1).values, "ordering"),
+            (torch.dist, "reduction"),
+            (lambda x, y: x.int() << 2, "elementwise"),
+            (lambda x, y: F.multi_margin_loss(x, y[0].long()), "reduction"),
+            (lambda x, y: torch.hann_window(64) * x, "elementwise"),
+            (lambda x, y: F.max_unpool2d(x[None, None], y[None, None].long(), 2), "copy"),
         ],
     )
     def test_less_common_ops_have_one_too(self, function: Callable[..., Tensor], family: str) -> None:
@@ -154,6 +160,26 @@ class TestFormulas:
         found = lower(traced(Called(), torch.zeros(64, 64), torch.zeros(64, 64), training=False))
         assert not found.fallbacks
         assert family in {op.family for op in found.ops}
+
+    def test_a_weight_in_a_direction_costs_more_than_its_length_alone(self) -> None:
+        """It is made of the reduction that finds the length, and of a scaling."""
+        layer = nn.utils.parametrizations.weight_norm(nn.Linear(256, 256, bias=False))
+
+        class Length(nn.Module):
+            def forward(self, x: Tensor) -> Tensor:
+                return x.norm(dim=1, keepdim=True)
+
+        found = lower(traced(layer, torch.zeros(4, 256), training=False))
+        (norm,) = [op for op in found.ops if "weight_norm" in op.target]
+        (length,) = lower(traced(Length(), torch.zeros(256, 256), training=False)).ops
+        assert not found.fallbacks
+        assert norm.work.cycles.compute > length.work.cycles.compute
+
+    def test_its_gradients_have_a_formula_too(self) -> None:
+        layer = nn.utils.parametrizations.weight_norm(nn.Conv1d(4, 4, 3))
+        found = lower(traced(Trained(layer), torch.zeros(2, 4, 9)))
+        assert "aten._weight_norm_interface_backward.default" in {op.target for op in found.ops}
+        assert not found.fallbacks
 
 
 class Mlp(nn.Module):

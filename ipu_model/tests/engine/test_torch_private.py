@@ -52,3 +52,14 @@ def test_mkldnn_is_off_inside_and_as_before_afterwards() -> None:
     with private.mkldnn_disabled():
         assert not torch._C._get_mkldnn_enabled()
     assert torch._C._get_mkldnn_enabled() == before
+
+
+def test_transformers_do_not_look_at_their_mask_inside() -> None:
+    layer = torch.nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, batch_first=True)
+    encoder, x = torch.nn.TransformerEncoder(layer, 1), torch.randn(2, 3, 8)
+    mask = torch.nn.Transformer.generate_square_subsequent_mask(3)
+    with private.causal_masks_undetected():
+        inside = encoder(x, mask)
+        with private.FakeTensorMode(allow_non_fake_inputs=True):
+            assert encoder(torch.empty(2, 3, 8), torch.empty(3, 3)).shape == (2, 3, 8)
+    assert torch.allclose(inside, encoder(x, mask), atol=1e-6)

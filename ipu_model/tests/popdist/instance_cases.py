@@ -64,6 +64,7 @@ class Case:
     seed: int | None = None
     clip: float | None = None
     stochastic_rounding: bool = False
+    automatic_loss_scaling: bool = False
 
 
 def plain_sgd(model: nn.Module) -> torch.optim.Optimizer:
@@ -79,6 +80,14 @@ CASES = {
     "adam, sum, device iterations": Case(small_mlp, adam, plain_adam, iterations=2, accumulation=3, mean=False),
     "clipped": Case(small_mlp, lambda m: sgd(m, max_grad_norm=0.05), plain_sgd, accumulation=2, clip=0.05),
     "half, loss scaling": Case(small_mlp, lambda m: sgd(m, loss_scaling=128.0), accumulation=2, half=True),
+    "half, automatic loss scaling": Case(
+        small_mlp,
+        lambda m: sgd(m, loss_scaling=2.0**14),
+        iterations=3,
+        accumulation=2,
+        half=True,
+        automatic_loss_scaling=True,
+    ),
     "running mean": Case(
         small_mlp, lambda m: adam(m, accum_type=torch.float16, loss_scaling=8.0), accumulation=3, half=True
     ),
@@ -108,6 +117,8 @@ def options_of(case: Case, options: poptorch.Options) -> poptorch.Options:
     options.deviceIterations(case.iterations).showCompilationProgressBar(False)
     options.outputMode(poptorch.OutputMode.All)
     options.Training.gradientAccumulation(case.accumulation)
+    if case.automatic_loss_scaling:
+        options.Training.setAutomaticLossScaling(True)
     reduction = poptorch.ReductionType.Mean if case.mean else poptorch.ReductionType.Sum
     options.Training.accumulationAndReplicationReductionType(reduction)
     options.Precision.enableStochasticRounding(case.stochastic_rounding)

@@ -165,12 +165,6 @@ class TestBackendKeys:
             inference(Net(), options)(X)
 
 
-class TestMissingFeatures:
-    def test_each_names_itself_and_what_works(self) -> None:
-        phased = quiet().setExecutionStrategy(poptorch.SerialPhasedExecution("a"))
-        refused(phased, "Phased execution is not supported.*PipelinedExecution")
-
-
 class TestSeveralProcesses:
     """What a process finds out alone; several of them: tests/popdist."""
 

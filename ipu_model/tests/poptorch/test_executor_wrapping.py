@@ -212,12 +212,6 @@ class TestForwarding:
             torch.equal(view, model.scale)
         assert torch.equal(executor.model.scale, model.scale)
 
-    def test_replica_grouping_is_refused_by_name(self) -> None:
-        with pytest.raises(poptorch.Error, match=r"replicaGrouping\(\) of parameter 'scale' is not supported"):
-            training(self.WithMethods()).scale.replicaGrouping(
-                poptorch.CommGroupType.NoGrouping, 0, poptorch.VariableRetrievalMode.OnePerGroup
-            )
-
     def test_its_text_is_the_module_tree_with_block_annotations(self) -> None:
         model = Net()
         poptorch.BeginBlock(model.second, "back", ipu_id=0)

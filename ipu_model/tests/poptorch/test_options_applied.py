@@ -123,6 +123,7 @@ def test_phased_execution_is_not_pipelined(strategy: Any, stages: int) -> None:
     settings = derived_settings(options, TracedProgram(ipus=2))
     assert settings["enablePipelining"] is False
     assert settings["executionPhaseSettings.stages"] == stages
+    assert settings["executionPhaseSettings.phases"] == 1
 
 
 def test_settings_for_overlap_and_clipping() -> None:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, Mapping
 
 from ipu_course.bench.settings import Settings
-from ipu_course.data_folder import data_file
-from ipu_course.errors import DataError
+from ipu_course.data_folder import from_json
 
 PAGE_FILE = "cnn_benchmarks.json"
 
@@ -64,21 +62,18 @@ class Page:
 @lru_cache(maxsize=1)
 def benchmark_page() -> Page:
     """The page. Raises ``DataError`` when its file is missing or damaged."""
-    path = data_file(PAGE_FILE)
-    try:
-        data = json.loads(path.read_text(encoding="utf-8"))
-        return Page(
-            title=data["title"],
-            source=data["source"],
-            models=data["models"],
-            open_points=tuple(OpenPoint(**entry) for entry in data["open_points"]),
-            options=tuple(PageOption(**entry) for entry in data["options"]),
-            configurations=tuple(_configuration(entry, data["models"]) for entry in data["configurations"]),
-        )
-    except (OSError, ValueError, KeyError, TypeError) as problem:
-        raise DataError(
-            f"The data file {PAGE_FILE!r} is damaged ({problem}). Fetch it again with 'git checkout data/{PAGE_FILE}'."
-        ) from problem
+    return from_json(PAGE_FILE, _page)
+
+
+def _page(data: Mapping[str, Any]) -> Page:
+    return Page(
+        title=data["title"],
+        source=data["source"],
+        models=data["models"],
+        open_points=tuple(OpenPoint(**entry) for entry in data["open_points"]),
+        options=tuple(PageOption(**entry) for entry in data["options"]),
+        configurations=tuple(_configuration(entry, data["models"]) for entry in data["configurations"]),
+    )
 
 
 def _configuration(entry: Mapping[str, Any], models: Mapping[str, Mapping[str, Any]]) -> Configuration:

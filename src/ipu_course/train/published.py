@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from statistics import mean
 from typing import Any
 
-from ipu_course.data_folder import data_file
-from ipu_course.errors import DataError
+from ipu_course.data_folder import from_json
 from ipu_course.train.settings import Settings
 
 PUBLISHED_FILE = "published_day03.json"
@@ -68,22 +66,18 @@ def published_ladder() -> PublishedLadder:
 
     Raises ``DataError`` when the file is missing or damaged.
     """
-    path = data_file(PUBLISHED_FILE)
-    try:
-        data = json.loads(path.read_text(encoding="utf-8"))
-        return PublishedLadder(
-            title=data["title"],
-            source=data["source"],
-            machine=data["machine"],
-            training_images=data["training_images"],
-            steps=tuple(_step(entry) for entry in data["steps"]),
-            host=_host(data["host_work"]),
-        )
-    except (OSError, ValueError, KeyError, TypeError) as problem:
-        raise DataError(
-            f"The data file {PUBLISHED_FILE!r} is damaged ({problem}). Fetch it again with "
-            f"'git checkout data/{PUBLISHED_FILE}'."
-        ) from problem
+    return from_json(PUBLISHED_FILE, _ladder)
+
+
+def _ladder(data: dict[str, Any]) -> PublishedLadder:
+    return PublishedLadder(
+        title=data["title"],
+        source=data["source"],
+        machine=data["machine"],
+        training_images=data["training_images"],
+        steps=tuple(_step(entry) for entry in data["steps"]),
+        host=_host(data["host_work"]),
+    )
 
 
 def _step(entry: dict[str, Any]) -> PublishedStep:

@@ -14,24 +14,22 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
-from torch.utils._pytree import tree_map_only
 
+from ipu_model import tracing
 from ipu_model.capture.ctc import ctc_loss
 from ipu_model.capture.devices import follow_moves
+from ipu_model.capture.indices import widen_index
 from ipu_model.capture.losses import LOSS_FUNCTIONS
 from ipu_model.capture.mixed_precision import FOLLOW_ACTIVATION, follow_activation, refuse_autocast
 from ipu_model.capture.origins import Origins
 from ipu_model.capture.trace import Trace
+from ipu_model.capture.unchecked import gaussian_nll_loss
 from ipu_model.errors import Error
 
-# torch wants 64-bit indices here, the device has 32-bit ones: programs send those to save transfer.
-_WIDE_INDEX: frozenset[Callable[..., Any]] = frozenset({
-    F.cross_entropy, F.nll_loss, F.one_hot, torch.gather, Tensor.gather, torch.scatter, Tensor.scatter,
-    Tensor.scatter_, torch.scatter_add, Tensor.scatter_add, Tensor.scatter_add_, torch.take_along_dim,
-})  # fmt: skip
-
 # Functions that PyTorch cannot trace on fake tensors, and what the device runs for them.
-_DEVICE_VERSIONS: dict[Callable[..., Any], Callable[..., Any]] = {F.ctc_loss: ctc_loss, torch.ctc_loss: ctc_loss}
+_DEVICE_VERSIONS: dict[Callable[..., Any], Callable[..., Any]] = {
+    F.ctc_loss: ctc_loss, torch.ctc_loss: ctc_loss, F.gaussian_nll_loss: gaussian_nll_loss,
+}  # fmt: skip
 
 _FACTORIES: frozenset[Callable[..., Any]] = frozenset({
     torch.zeros, torch.ones, torch.rand, torch.randn, torch.arange, torch.full, torch.tensor, torch.empty,
@@ -51,12 +49,13 @@ class DeviceFunctions(TorchFunctionMode):
         self._warned: set[str] = set()
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if tracing.current() is not self.trace:
+            return func(*args, **(kwargs or {}))  # the host computes something while the trace waits
         refuse_autocast(self.trace.scopes[-1])
         args, kwargs = follow_moves(func, args, dict(kwargs or {}), self.origins)
         if func in FOLLOW_ACTIVATION:
             args, kwargs = follow_activation(func, args, kwargs)
-        if func in _WIDE_INDEX:
-            args, kwargs = tree_map_only(Tensor, _widened, (args, kwargs))
+        args, kwargs = widen_index(func, args, kwargs)
         if func in _FACTORIES and kwargs.get("device") is None:
             self._warn_forced(func.__name__)
         if func in LOSS_FUNCTIONS:
@@ -75,10 +74,6 @@ class DeviceFunctions(TorchFunctionMode):
         if name not in self._warned:
             self._warned.add(name)
             _logger.warning("No device set in torch.%s(): forcing to IPU", name)
-
-
-def _widened(tensor: Tensor) -> Tensor:
-    return tensor.long() if tensor.dtype in (torch.int32, torch.int16, torch.int8, torch.uint8) else tensor
 
 
 def _refuse_class_weights(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:

@@ -153,7 +153,7 @@ class Recorder(TorchDispatchMode):
         if number is not None:
             return number
         node_args, node_kwargs = tree_map_only(Tensor, self.node_for, (args, kwargs))
-        result = func(*args, **kwargs)
+        result = self._computed(func, args, kwargs)
         node = self.graph.call_function(func, node_args, node_kwargs)
         self._describe(node, where)
         self._bind_results(node, result, where)
@@ -161,6 +161,14 @@ class Recorder(TorchDispatchMode):
         if torch.Tag.nondeterministic_seeded in func.tags:
             self.draws_random_numbers = True
         return result
+
+    def _computed(self, func: Any, args: Any, kwargs: Any) -> Any:
+        """Run an op on fake tensors; if it cannot, remember where: the scopes are left before anyone asks."""
+        try:
+            return func(*args, **kwargs)
+        except Exception:
+            self.trace.scope_of_error = self.trace.scopes[-1]
+            raise
 
     def _follow_constants(self, func: Any, args: Any, result: Any) -> None:
         """Keep track of which tensors still have a value known at compile time."""

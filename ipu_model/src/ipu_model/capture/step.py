@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import traceback
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import Any
 
 import torch
@@ -13,16 +14,20 @@ from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 
+import ipu_model
 from ipu_model import tracing
 from ipu_model.capture.assemble import assemble
 from ipu_model.capture.functions import DeviceFunctions
 from ipu_model.capture.losses import final_loss
 from ipu_model.capture.origins import Origins
+from ipu_model.capture.python_ops import on_host
 from ipu_model.capture.recorder import Recorder
 from ipu_model.capture.torch_private import (
     DataDependentOutputException,
     DynamicOutputShapeException,
     FakeTensorMode,
+    causal_masks_undetected,
+    failures_unlogged,
     mkldnn_disabled,
 )
 from ipu_model.capture.trace import Placer, Trace
@@ -32,6 +37,9 @@ from ipu_model.graph import Graph, Phase, TensorSpec
 
 # Some settings of torch that a trace changes belong to the process: traces in several threads take turns.
 _one_at_a_time = threading.RLock()
+
+# The folders of these packages; a user's own may have the same words in its path.
+_NOT_OF_THE_USER = tuple(os.path.dirname(str(package.__file__)) + os.sep for package in (torch, ipu_model))
 
 Call = Callable[[nn.Module, list[Tensor]], Any]
 Flatten = Callable[[Any], tuple[list[Any], Callable[[list[Any]], Any]]]
@@ -68,6 +76,7 @@ def capture(
         stack.enter_context(FakeTensorMode(allow_non_fake_inputs=True))
         fakes = [None if slot.is_constant else fake_like(slot.spec, slot.trainable) for slot in slots]
         fake_inputs = [fake_like(spec) for spec in inputs]
+        trace.on_host = _lender(module, slots, fakes)
         _declare(recorder, slots, fakes, fake_inputs)
         stack.enter_context(_scopes(module, trace))
         stack.enter_context(recorder)
@@ -75,6 +84,14 @@ def capture(
         with _static_only(trace):
             result = _run_swapped(step, slots, fakes, fake_inputs, recorder)
     return assemble(recorder, slots, inputs, result)
+
+
+def _lender(
+    module: nn.Module, slots: list[Slot], fakes: list[Tensor | None]
+) -> Callable[[], AbstractContextManager[None]]:
+    """Return what gives `module` its own tensors back for a body, in place of `fakes`."""
+    real = {id(fake): slot.tensor for slot, fake in zip(slots, fakes) if fake is not None}
+    return lambda: on_host(module, real)
 
 
 def _declare(recorder: Recorder, slots: list[Slot], fakes: list[Tensor | None], inputs: list[Tensor]) -> None:
@@ -182,7 +199,7 @@ def _tracing_backends() -> Iterator[None]:
     torch.backends.cuda.allow_fp16_bf16_reduction_math_sdp(True)
     torch.distributions.Distribution.set_default_validate_args(False)
     try:
-        with mkldnn_disabled(), sdpa_kernel(SDPBackend.MATH):
+        with mkldnn_disabled(), causal_masks_undetected(), failures_unlogged(), sdpa_kernel(SDPBackend.MATH):
             yield
     finally:
         torch.backends.mha.set_fastpath_enabled(fast_path)
@@ -228,8 +245,7 @@ def _static_only(trace: Trace) -> Iterator[None]:
     except DynamicOutputShapeException as error:
         raise Error(
             f"The shape of a result depends on data ({error}; {_place(trace, error)}). Every shape must be "
-            "known when the model is compiled. Use torch.where or multiply by a mask instead of boolean "
-            "indexing or nonzero()."
+            f"known when the model is compiled. {_static_alternative(str(error))}"
         ) from error
     except RuntimeError as error:
         if ".numpy() is not supported" not in str(error):
@@ -239,9 +255,21 @@ def _static_only(trace: Trace) -> Iterator[None]:
         ) from error
 
 
+def _static_alternative(op: str) -> str:
+    """Say what to use instead of `op`, whose result has a shape that only the data tell."""
+    if "pack_padded_sequence" in op:
+        return (
+            "Packed sequences are not supported: give the recurrent layer the padded batch, and leave the padding out "
+            "of the loss (ignore_index, or a mask)."
+        )
+    if "bincount" in op:
+        return "Count with torch.nn.functional.one_hot(x, number_of_values).sum(0)."
+    return "Use torch.where or multiply by a mask instead of boolean indexing or nonzero()."
+
+
 def _place(trace: Trace, error: BaseException) -> str:
     """Name the module and the last line of user code that led to `error`."""
-    frames = [f for f in traceback.extract_tb(error.__traceback__) if "/torch/" not in f.filename.replace("\\", "/")]
-    frames = [f for f in frames if "ipu_model" not in f.filename]
+    frames = [f for f in traceback.extract_tb(error.__traceback__) if not f.filename.startswith(_NOT_OF_THE_USER)]
     where = f"line {frames[-1].lineno} of {frames[-1].name}: {frames[-1].line}" if frames else "unknown line"
-    return f"module '{trace.scopes[-1] or 'model'}', {where}"
+    scope = trace.scope_of_error or trace.scopes[-1]
+    return f"module '{scope or 'model'}', {where}"

@@ -5,17 +5,20 @@ Replay of a captured graph needs public names only.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import torch
+from torch import Tensor
 from torch._subclasses.fake_tensor import (
     DataDependentOutputException,
     DynamicOutputShapeException,
     FakeTensor,
     FakeTensorMode,
 )
+from torch.nn.modules import transformer as _transformer
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._python_dispatch import _disable_current_modes as modes_disabled
 
@@ -26,6 +29,8 @@ __all__ = [
     "FakeTensorMode",
     "TorchDispatchMode",
     "autograd_node_in_progress",
+    "causal_masks_undetected",
+    "failures_unlogged",
     "in_backward",
     "last_sequence_number",
     "mkldnn_disabled",
@@ -66,3 +71,32 @@ def mkldnn_disabled() -> Iterator[None]:
         yield
     finally:
         torch._C._set_mkldnn_enabled(before)
+
+
+@contextmanager
+def causal_masks_undetected() -> Iterator[None]:
+    """Keep `nn.Transformer` from looking whether a mask's values are the causal ones.
+
+    Results are the same: the answer only chooses a kernel.
+    """
+    before = _transformer._detect_is_causal_mask
+
+    def detect(mask: Tensor | None, is_causal: bool | None = None, size: int | None = None) -> bool:
+        return is_causal is True
+
+    _transformer._detect_is_causal_mask = detect
+    try:
+        yield
+    finally:
+        _transformer._detect_is_causal_mask = before
+
+
+@contextmanager
+def failures_unlogged() -> Iterator[None]:
+    """Keep fake tensors from logging the trace of an op that fails: the exception says it, as in plain PyTorch."""
+    logger = logging.getLogger("torch._subclasses.fake_tensor")
+    before, logger.disabled = logger.disabled, True
+    try:
+        yield
+    finally:
+        logger.disabled = before

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -28,7 +29,10 @@ class Placer(Protocol):
 
 @dataclass
 class Trace:
-    """The mutable state of one recording; `poptorch`'s annotations reach it through `ipu_model.tracing`."""
+    """The mutable state of one recording; `poptorch`'s annotations reach it through `ipu_model.tracing`.
+
+    `host_functions` are what CPU ops call, by their names; `on_host()` gives the module its own tensors for a body.
+    """
 
     placer: Placer
     training: bool = False
@@ -38,7 +42,10 @@ class Trace:
     scopes: list[str] = field(default_factory=lambda: [""])
     block_entries: list[Placement] = field(default_factory=list)
     loss_marks: list[Tensor] = field(default_factory=list)
+    scope_of_error: str = ""
     torch_functions_entered: int = 0
+    host_functions: dict[str, Callable[..., object]] = field(default_factory=dict)
+    on_host: Callable[[], AbstractContextManager[None]] = nullcontext
     node_of: Callable[[Tensor], torch.fx.Node | None] = field(default=lambda tensor: None)
 
     def begin_block(self, user_id: str | None, ipu_id: int | None) -> None:

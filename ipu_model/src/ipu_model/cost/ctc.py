@@ -36,7 +36,7 @@ def loss(device: Device, problem: Alignment, element: Element) -> Work:
     last = vertices.elementwise(device, 1, element, ("log-add", "negate"), vertices.BINARY)
     return Work(
         "loss", best.cycles + Cycles(compute=last), temporary_bytes=(problem.steps + 2) * best.states * element.bytes,
-        outputs_on_busiest_tile=device.spread(problem.samples, element),
+        outputs_on_busiest_tile=device.spread(problem.samples, element), repeats=max(1, problem.steps),
     )  # fmt: skip
 
 
@@ -52,6 +52,7 @@ def loss_gradient(device: Device, problem: Alignment, element: Element) -> Work:
     return Work(
         "loss", best.cycles.times(2) + by_class.cycles + Cycles(compute=compute),
         temporary_bytes=max(3.0 * kept * element.bytes, by_class.temporary_bytes), outputs_on_busiest_tile=held,
+        repeats=max(1, problem.steps),
     )  # fmt: skip
 
 

@@ -33,7 +33,8 @@ class Work:
     `temporary_bytes` is what it needs besides its inputs and outputs on the busiest tile while it runs;
     `flops` counts multiplications and additions of contractions only, as `torch.utils.flop_counter` does;
     `outputs_on_busiest_tile` is how many elements of its result the fullest tile holds. `plan` says how a
-    contraction was split, or is empty.
+    contraction was split, or is empty. `repeats` is how many equal rounds the cycles consist of: a loop on the
+    device, whose code exists once.
     """
 
     family: str
@@ -42,6 +43,7 @@ class Work:
     flops: int = 0
     outputs_on_busiest_tile: float = 0.0
     plan: str = ""
+    repeats: int = 1
 
     def times(self, count: int) -> Work:
         """Return the work of doing this `count` times in sequence; results pile up, temporaries do not."""

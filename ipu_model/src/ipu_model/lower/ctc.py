@@ -1,17 +1,25 @@
-"""Rules for connectionist temporal classification, which is one op of a captured graph (`ipu_model.capture.ctc`)."""
+"""Rules for connectionist temporal classification: loss and decoding are ops of a captured graph of our own.
+
+See `ipu_model.capture.ctc` and `ipu_model.capture.beam_search`.
+"""
 
 from __future__ import annotations
 
 import math
 
-from ipu_model.cost import ctc
+from ipu_model.cost import beam_search, ctc
+from ipu_model.cost.beam_search import BeamSearch
 from ipu_model.cost.ctc import Alignment
 from ipu_model.lower.view import OpView, Result, Rule, result
 
 
 def rules() -> dict[str, Rule]:
-    """Return the rules of the loss and of its gradient."""
-    return {"ctc_loss": lower_ctc_loss, "ctc_loss_backward": lower_ctc_loss_gradient}
+    """Return the rules of the loss, of its gradient and of decoding."""
+    return {
+        "ctc_loss": lower_ctc_loss,
+        "ctc_loss_backward": lower_ctc_loss_gradient,
+        "ctc_beam_search": lower_beam_search,
+    }
 
 
 def lower_ctc_loss(op: OpView) -> Result:
@@ -22,6 +30,14 @@ def lower_ctc_loss(op: OpView) -> Result:
 def lower_ctc_loss_gradient(op: OpView) -> Result:
     """Cost the gradient of the log probabilities."""
     return result(op, ctc.loss_gradient(op.device, _alignment(op, 1), op.needed(1).element))
+
+
+def lower_beam_search(op: OpView) -> Result:
+    """Cost the best paths of each sample."""
+    source = op.needed(0)
+    steps, samples, classes = source.spec.shape
+    problem = BeamSearch(steps, samples, classes, int(op.arg(3)), int(op.arg(4)))
+    return result(op, beam_search.decoded(op.device, problem, source.element))
 
 
 def _alignment(op: OpView, first: int) -> Alignment:

@@ -13,6 +13,7 @@ CONSTANTS = frozenset({
     "empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided", "empty_permuted", "zeros",
     "zeros_like", "ones", "ones_like", "full", "full_like", "new_zeros", "new_ones", "new_full", "arange",
     "linspace", "eye", "scalar_tensor", "lift_fresh", "lift_fresh_copy", "tril_indices", "triu_indices",
+    "hann_window", "hamming_window", "blackman_window", "bartlett_window", "kaiser_window",
 })  # fmt: skip
 
 # Views that the schema does not declare as such (lists of views among them): reshapes without a copy on the
@@ -31,7 +32,8 @@ def rules() -> dict[str, Rule]:
     found |= dict.fromkeys(("cat", "stack", "hstack", "vstack"), lower_joined)
     found |= dict.fromkeys(("select_backward", "slice_backward", "constant_pad_nd", "diagonal_backward",
                             "slice_scatter", "select_scatter", "diag_embed"), lower_padded)  # fmt: skip
-    found |= dict.fromkeys(("roll", "flip", "rot90", "unfold_backward", "im2col", "col2im"), lower_moved)
+    found |= dict.fromkeys(("roll", "flip", "rot90", "unfold_backward", "im2col", "col2im", "max_unpool2d",
+                            "max_unpool3d"), lower_moved)  # fmt: skip
     found |= dict.fromkeys(_image_paddings(), lower_moved)
     found |= dict.fromkeys(("fill", "zero"), lower_filled)
     return found | {

@@ -35,8 +35,9 @@ CHAINS: Mapping[str, tuple[str, ...]] = {
     "ge": ("compare",), "isnan": ("compare",), "isinf": ("compare",), "logical_and": ("compare",),
     "logical_or": ("compare",), "logical_not": ("compare",), "logical_xor": ("compare",),
     "bitwise_and": ("compare",), "bitwise_or": ("compare",), "bitwise_not": ("compare",),
-    "bitwise_xor": ("compare",), "where": ("plain",), "masked_fill": ("plain",), "heaviside": ("plain",),
-    "nan_to_num": ("plain",), "tril": ("plain",), "triu": ("plain",),
+    "bitwise_xor": ("compare",), "bitwise_left_shift": ("plain",), "bitwise_right_shift": ("plain",),
+    "__lshift__": ("plain",), "__rshift__": ("plain",), "where": ("plain",), "masked_fill": ("plain",),
+    "heaviside": ("plain",), "nan_to_num": ("plain",), "tril": ("plain",), "triu": ("plain",),
     # activations
     "tanh": ("tanh",), "sigmoid": ("sigmoid",), "silu": ("sigmoid", "add"), "elu": ("exp", "maximum"),
     "gelu": ("gelu",), "softplus": ("exp", "add", "log"), "mish": ("exp", "add", "log", "tanh", "add"),
@@ -58,6 +59,7 @@ CHAINS: Mapping[str, tuple[str, ...]] = {
     "mse_loss": ("add", "square"), "mse_loss_backward": ("add", "add"),
     "smooth_l1_loss": ("add", "square", "plain"), "smooth_l1_loss_backward": ("add", "plain", "add"),
     "huber_loss": ("add", "square", "plain"), "huber_loss_backward": ("add", "plain", "add"),
+    "multi_margin_loss": ("add", "maximum"), "multi_margin_loss_backward": ("add", "plain"),
     "soft_margin_loss": ("add", "exp", "add", "log"), "soft_margin_loss_backward": ("add", "exp", "divide"),
     "binary_cross_entropy": ("log", "log", "add", "add"),
     "binary_cross_entropy_backward": ("add", "add", "divide", "add"),
@@ -76,7 +78,7 @@ GRADIENTS_OF_NONLINEARITIES = ("threshold_backward", "sigmoid_backward", "tanh_b
 # Losses reduce to a mean or a sum unless told otherwise.
 _LOSSES = frozenset({
     "mse_loss", "smooth_l1_loss", "huber_loss", "soft_margin_loss", "binary_cross_entropy",
-    "binary_cross_entropy_with_logits",
+    "binary_cross_entropy_with_logits", "multi_margin_loss",
 })  # fmt: skip
 
 

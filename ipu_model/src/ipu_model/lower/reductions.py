@@ -13,10 +13,17 @@ REDUCTIONS: dict[str, tuple[str, ...]] = {
     "nansum": ("plain",), "logsumexp": ("add", "exp"), "linalg_vector_norm": ("square",), "norm": ("square",),
     "var": ("add", "square"), "std": ("add", "square"), "var_mean": ("add", "square"),
     "std_mean": ("add", "square"), "count_nonzero": ("compare",), "trace": (), "aminmax": (),
-    "_adaptive_avg_pool2d": (), "_adaptive_avg_pool3d": (),
+    "_adaptive_avg_pool2d": (), "_adaptive_avg_pool3d": (), "dist": ("add", "square"),
 }  # fmt: skip
 
-_ORDERED = ("sort", "topk", "argsort", "kthvalue", "median", "cumsum", "cumprod", "cummax", "cummin", "logcumsumexp")
+_ORDERED = (
+    "sort", "topk", "argsort", "kthvalue", "median", "mode", "cumsum", "cumprod", "cummax", "cummin", "logcumsumexp",
+)  # fmt: skip
+
+# A weight and its length along some dimensions -> the weight in that direction; and its two gradients. The
+# operations on each element before the reduction and after it.
+_WEIGHT_NORMS = {"_weight_norm_interface": (("square",), ("scale",)),
+                 "_weight_norm_interface_backward": (("add",), ("scale", "scale", "add"))}  # fmt: skip
 
 
 def rules() -> dict[str, Rule]:
@@ -24,7 +31,7 @@ def rules() -> dict[str, Rule]:
     found: dict[str, Rule] = dict.fromkeys(REDUCTIONS, lower_reduction)
     found |= dict.fromkeys(("argmax", "argmin"), lower_arg) | dict.fromkeys(_ORDERED, lower_ordered)
     norms = ("native_batch_norm", "native_group_norm", "native_layer_norm")
-    found |= dict.fromkeys(norms, lower_norm)
+    found |= dict.fromkeys(norms, lower_norm) | dict.fromkeys(_WEIGHT_NORMS, lower_weight_norm)
     found |= dict.fromkeys((f"{name}_backward" for name in norms), lower_norm_gradient)
     found |= dict.fromkeys(("_softmax", "_safe_softmax", "_log_softmax"), lower_softmax)
     found |= dict.fromkeys(("_softmax_backward_data", "_log_softmax_backward_data"), lower_softmax_gradient)
@@ -83,6 +90,17 @@ def lower_norm(op: OpView) -> Result:
     else:
         work = normalisation.forward(op.device, norm, running=_keeps_averages(op))
     return result(op, work, source.layout)
+
+
+def lower_weight_norm(op: OpView) -> Result:
+    """Cost `v * g / |v|`, or its gradients: one reduction to `g`'s shape, the rest is element by element."""
+    direction, length = op.needed(int(op.is_backward)), op.needed(1 + int(op.is_backward))
+    elements, n = direction.spec.elements, direction.layout.on_tile
+    work = reduction.reduced(op.device, elements, n, length.spec.elements, direction.element)
+    for chain in _WEIGHT_NORMS[op.name]:
+        step = Pointwise(n=n, element=direction.element, ops=chain, operands=1 + int(op.is_backward))
+        work = work.plus(pointwise(op.device, step).cycles)
+    return result(op, work, direction.layout)
 
 
 def _keeps_averages(op: OpView) -> bool:

@@ -7,6 +7,7 @@ no difference.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -58,7 +59,7 @@ def distinct_steps(
         if cost.ipu == ipu:
             works[kind, shape, cost.work] = cost.work
             kinds.add(kind)
-    phases = [work.cycles.phases for work in works.values()]
+    phases = [math.ceil(work.cycles.phases / work.repeats) for work in works.values()]
     return Steps(sum(phases), sum(max(1, count) for count in phases), len(kinds))
 
 

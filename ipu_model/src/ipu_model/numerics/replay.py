@@ -15,6 +15,7 @@ from ipu_model.numerics.containers import to_containers
 from ipu_model.numerics.exceptions import check_every_result
 from ipu_model.numerics.partials import use_half_partials
 from ipu_model.numerics.printing import print_where_asked
+from ipu_model.numerics.python_ops import call_python_functions
 
 Node = torch.fx.Node
 
@@ -57,6 +58,7 @@ def build(graph: Graph, arithmetic: Arithmetic) -> Replay:
     if arithmetic.floating_point_exceptions:
         check_every_result(ops)
     print_where_asked(ops)
+    call_python_functions(ops)
     ops.lint()
     holder = nn.Module()
     for name, tensor in graph.constants.items():

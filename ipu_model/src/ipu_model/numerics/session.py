@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Protocol
 
 import torch
@@ -12,12 +13,14 @@ from torch import Tensor
 
 from ipu_model.batching import Batching, Returns
 from ipu_model.graph import Graph, Variable
-from ipu_model.numerics.accumulation import Accumulator, reduce_replicas
+from ipu_model.numerics.accumulation import Accumulator
 from ipu_model.numerics.allocator import keep_freed_memory
 from ipu_model.numerics.collection import Collector
 from ipu_model.numerics.constancy import constant_outputs
+from ipu_model.numerics.loss_scaling import FINAL, AutomaticLossScaling, LossScalingSettings
 from ipu_model.numerics.randomness import RandomStreams
 from ipu_model.numerics.replay import Arithmetic, Replay, build, container_dtype
+from ipu_model.numerics.replica_groups import ReplicaGroups, reduce_in_groups
 
 
 class Update(Protocol):
@@ -43,6 +46,7 @@ class Reduction:
 
 
 _PLAIN, _MEAN = Arithmetic(), Reduction()
+_UNGROUPED: Mapping[str, ReplicaGroups] = MappingProxyType({})
 
 
 class Session:
@@ -58,18 +62,27 @@ class Session:
         reduction: Reduction = _MEAN,
         seed: int = 0,
         watched_updates: Sequence[str] = (),
+        automatic_loss_scaling: LossScalingSettings | None = None,
+        replica_groups: Mapping[str, ReplicaGroups] = _UNGROUPED,
     ) -> None:
-        """Compile `graph`; after the outputs a run returns the variables `watched_updates` as each update left them."""
-        self.graph = graph
-        self._watched = [v for name in watched_updates for v in graph.variables if v.name == name]
+        """Compile `graph`; after the outputs a run returns the variables `watched_updates` as each update left them.
+
+        With `automatic_loss_scaling` one of these may be `finalLossScale`, the number that each update's gradients
+        were multiplied by. Variables named in `replica_groups` have a value for each group, stacked.
+        """
+        self.graph, self._groups = graph, dict(replica_groups)
+        self._watched = tuple(watched_updates)
         self.batching, self.returns, self.reduction = batching, returns, reduction
         self.randomness = RandomStreams(seed, batching.replicas, reduction.process * batching.replicas)
         self.update: Update | None = None
         self.loss_scaling = 1.0
+        self.automatic = None if automatic_loss_scaling is None else self._automatic(automatic_loss_scaling)
         keep_freed_memory()
         self._replay: Replay = build(graph, arithmetic)
         self._constant_outputs = constant_outputs(graph)
-        self._weights = {v.name: _empty(v) for v in graph.variables if not self._is_per_replica(v)}
+        self._weights = {
+            v.name: _empty(v, self._groups.get(v.name)) for v in graph.variables if not self._is_per_replica(v)
+        }
         self._replica_variables = [
             {v.name: _empty(v) for v in graph.variables if self._is_per_replica(v)} for _ in range(batching.replicas)
         ]
@@ -103,9 +116,9 @@ class Session:
     def _run(self, inputs: Sequence[Tensor]) -> list[Tensor]:
         parts = [self._cut(tensor, spec.dtype) for tensor, spec in zip(inputs, self.graph.inputs)]
         collectors = self._collectors()
-        updates = [Collector(self.batching, self.returns, v.spec.dtype, fresh=False) for v in self._watched]
-        seed = self._loss_seed()
+        updates = [Collector(self.batching, self.returns, self._dtype(name), fresh=False) for name in self._watched]
         for iteration in range(self.batching.device_iterations):
+            seed = self._loss_seed()
             totals = [
                 self._accumulate(iteration, replica, parts, seed, collectors)
                 for replica in range(self.batching.replicas)
@@ -113,15 +126,36 @@ class Session:
             if self.update is not None and self.graph.gradients:
                 self._apply(totals)
                 self._watch(iteration, updates)
+                if self.automatic is not None:
+                    self.automatic.adapt(self.loss_scaling)
         self._write_back(parts, inputs)
         return [collector.result() for collector in (*collectors, *updates)]
 
     def _watch(self, iteration: int, updates: list[Collector]) -> None:
         """Take the variables that an update has changed: results of the last micro-batch before it."""
         step = (iteration + 1) * self.batching.accumulation - 1
-        for collector, variable in zip(updates, self._watched):
+        for collector, name in zip(updates, self._watched):
             for replica in range(self.batching.replicas):
-                collector.take(step, replica, self._weights[variable.name])
+                value = torch.tensor(self._final_loss_scale) if name == FINAL else self._weight(name, replica)
+                collector.take(step, replica, value)
+
+    def _weight(self, name: str, replica: int) -> Tensor:
+        """Return what a replica has of a variable that is not its own."""
+        groups = self._groups.get(name)
+        return self._weights[name] if groups is None else self._weights[name][groups.of(replica)]
+
+    def _dtype(self, watched: str) -> torch.dtype:
+        return next((v.spec.dtype for v in self.graph.variables if v.name == watched), torch.float32)
+
+    def _automatic(self, settings: LossScalingSettings) -> AutomaticLossScaling | None:
+        if self.graph.loss_spec is None:
+            return None
+        half = [self._dtype(name) is torch.float16 for name in self.graph.gradients]
+        return AutomaticLossScaling(settings, half, self.graph.loss_spec.dtype, self.reduction.across)
+
+    @property
+    def _final_loss_scale(self) -> float:
+        return self.loss_scaling * (1.0 if self.automatic is None else self.automatic.factor)
 
     def _collectors(self) -> list[Collector]:
         specs = [output.spec for output in self.graph.outputs if output.spec is not None]
@@ -146,32 +180,38 @@ class Session:
             running=self.reduction.running,
         )
         own = self._replica_variables[replica]
-        variables = [own[v.name] if v.name in own else self._weights[v.name] for v in self.graph.variables]
+        variables = [own[v.name] if v.name in own else self._weight(v.name, replica) for v in self.graph.variables]
         for step in range(iteration * steps, (iteration + 1) * steps):
             index = self.batching.slice_index(step, replica)
             with self.randomness.drawing(replica) if self.graph.draws_random_numbers else nullcontext():
                 outputs, gradients = self._replay.module(*variables, *(part[index] for part in parts), *seed)
             for collector, output in zip(collectors, outputs):
                 collector.take(step, replica, output)
+            if self.automatic is not None:
+                self.automatic.observe(gradients)
             accumulator.add(gradients)
         return accumulator.totals
 
     def _apply(self, totals: list[list[Tensor]]) -> None:
         """Reduce over replicas and processes, then update the weights."""
         assert self.update is not None
-        gradients = reduce_replicas(totals)
+        gradients = reduce_in_groups(totals, list(self.graph.gradients), self._groups, mean=self.reduction.mean)
         if self.reduction.across is not None:
             self.reduction.across(gradients)
         count = self.batching.replicas * self.reduction.processes
         if not self.reduction.running:
             count *= self.batching.accumulation
-        self.update.step(dict(zip(self.graph.gradients, gradients)), 1.0 / count if self.reduction.mean else 1.0)
+        scale = 1.0 / count if self.reduction.mean else 1.0
+        if self.automatic is not None:
+            # What is left after this is multiplied by the optimiser's own loss scaling only, which the update expects.
+            scale /= self.automatic.factor
+        self.update.step(dict(zip(self.graph.gradients, gradients)), scale)
 
     def _loss_seed(self) -> list[Tensor]:
         spec = self.graph.loss_spec
         if spec is None:
             return []
-        seed = torch.full(spec.shape, self.loss_scaling, dtype=spec.dtype)
+        seed = torch.full(spec.shape, self._final_loss_scale, dtype=spec.dtype)
         return [seed.to(container_dtype(spec.dtype))]
 
     def _cut(self, tensor: Tensor, dtype: torch.dtype) -> list[Tensor]:
@@ -191,5 +231,6 @@ class Session:
                 tensor.detach().copy_(torch.cat(part) if tensor.dim() else part[0])
 
 
-def _empty(variable: Variable) -> Tensor:
-    return torch.zeros(variable.spec.shape, dtype=container_dtype(variable.spec.dtype))
+def _empty(variable: Variable, groups: ReplicaGroups | None = None) -> Tensor:
+    stacked = () if groups is None else (groups.count,)
+    return torch.zeros((*stacked, *variable.spec.shape), dtype=container_dtype(variable.spec.dtype))

@@ -8,11 +8,17 @@ from typing import Any
 
 import torch
 
-import ipu_model.capture.ctc  # noqa: F401  # registers the ops of the IPU Model
+# They register the ops of the IPU Model.
+import ipu_model.capture.beam_search
+import ipu_model.capture.ctc
+import ipu_model.capture.points  # noqa: F401
+from ipu_model.capture.python_ops import CUSTOM, CUSTOM_GRADIENT, HOST_CALL
 from ipu_model.stored.values import Invalid, NotStorable
 
 _NAMESPACES = frozenset({"aten", "ipu_model", "torchvision"})
 _GETITEM = "getitem"
+# Python functions compute them, and a file holds none.
+_OF_PYTHON = frozenset(f"ipu_model::{kind}" for kind in (HOST_CALL, CUSTOM, CUSTOM_GRADIENT))
 # A file must not make a replay read or write other files.
 _FORBIDDEN = frozenset({"filename"})
 
@@ -25,6 +31,8 @@ def name_of(target: Any) -> str:
     """
     if target is operator.getitem:
         return _GETITEM
+    if isinstance(target, torch._ops.OpOverload) and target._schema.name in _OF_PYTHON:
+        raise NotStorable(f"the op {target}, which a Python function computes (a CPU op or a custom op)")
     if not isinstance(target, torch._ops.OpOverload) or not _is_allowed(target):
         raise NotStorable(f"the op {target}")
     return str(target)
@@ -49,4 +57,5 @@ def op_named(name: str) -> Callable[..., Any]:
 
 
 def _is_allowed(op: torch._ops.OpOverload) -> bool:
-    return op.namespace in _NAMESPACES and not any(a.name in _FORBIDDEN for a in op._schema.arguments)
+    known = op.namespace in _NAMESPACES and op._schema.name not in _OF_PYTHON
+    return known and not any(argument.name in _FORBIDDEN for argument in op._schema.arguments)

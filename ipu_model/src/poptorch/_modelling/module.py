@@ -12,7 +12,7 @@ from ipu_model.batching import Batching
 from ipu_model.hardware import System
 from ipu_model.program import Program
 from poptorch._binding import BoundArguments, Signature, check_inputs
-from poptorch._compilation import batching_of, check_counts, micro_batch_specs, refuse_unmodelled, trace
+from poptorch._compilation import batching_of, check_counts, micro_batch_specs, trace
 from poptorch._errors import createPoptorchError
 from poptorch._modelling.program import program_of
 from poptorch._optimisation import Optimisation
@@ -35,8 +35,8 @@ def program_of_module(
 ) -> Program:
     """Return the program that wrapping `module` with these options and calling it with `inputs` would compile.
 
-    Module and options stay as they are. Replicas may be more than one process can have, other processes need not
-    run; phased execution, which cannot be run here, can be modelled.
+    Module and options stay as they are. Replicas may be more than one process can have, and other processes need
+    not run.
 
     Raises:
         Error: what PopTorch refuses when it wraps and compiles; an optimiser for inference.
@@ -49,7 +49,6 @@ def program_of_module(
         )
     module = user_module(module)
     own = own_options(options, trains)
-    refuse_unmodelled(own)
     check_counts(batching_of(own))
     validate_options(own.toDict())
     optimisation = Optimisation(optimizer, module, own) if trains else None

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from poptorch._errors import createPoptorchError
+from poptorch._replica_grouping import one_slice_each
 from poptorch._saving import files
 from poptorch._saving.exported import pickled
 from poptorch._saving.files import Executable, KnownProgram
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from ipu_model.numerics.session import Session
     from poptorch._binding import BoundArguments
     from poptorch._optimisation import Optimisation
+    from poptorch._weights import HostWeights
     from poptorch.options import Options
 
 _logger = logging.getLogger("poptorch::python")
@@ -36,6 +38,7 @@ class SavedExecutables:
     _options: Options
     _training: bool
     _session: Session | None
+    _host: HostWeights
     _captured: Graph | None
     _model_key: str | None
     _arguments: BoundArguments | None
@@ -84,6 +87,7 @@ class SavedExecutables:
             graph=self._captured,
             model_key=self._model_key,
             rng_state=self.rng_state if save_rng_state else None,
+            groupings=self._host.groupings,
             model=pickled(self._user_model, optimizer, self._options) if export_model else None,
         )
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -107,7 +111,11 @@ class SavedExecutables:
 
     def _use(self, executable: Executable, path: Path, *, same_code: bool) -> None:
         """Compile with the program of a file; with `same_code` the module must be the one that was traced."""
-        files.check(executable, path, self._traced_model, self._options, training=self._training)
+        if not same_code:
+            self._host.groupings.update(files.groupings_for(executable, path, self._traced_model, self._options))
+        files.check_groupings(executable, path, self._host.groupings)
+        with one_slice_each(self._traced_model, self._host.groupings):
+            files.check(executable, path, self._traced_model, self._options, training=self._training)
         if executable.rng_state is not None:
             self._rng_state = list(executable.rng_state)
         key = executable.model_key if same_code else None

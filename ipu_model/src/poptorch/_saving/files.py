@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import astuple, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +13,14 @@ from torch import Tensor, nn
 
 from ipu_model import stored
 from ipu_model.capture.variables import slots_of
+from ipu_model.errors import Error
 from ipu_model.graph import Graph, TensorSpec
+from ipu_model.numerics.replica_groups import ReplicaGroups
 from poptorch._binding import BoundArguments
 from poptorch._errors import createPoptorchError
+from poptorch._replica_grouping import groups_of
 from poptorch._saving.versions import check_versions, versions
+from poptorch.enums import CommGroupType, VariableRetrievalMode
 from poptorch.options import Options
 
 _logger = logging.getLogger("poptorch::python")
@@ -44,6 +48,7 @@ class Executable:
     graph: Graph | None
     model_key: str | None
     rng_state: list[int] | None
+    groupings: Mapping[str, ReplicaGroups]
     model: Tensor | None
 
 
@@ -120,6 +125,7 @@ def write(path: Path, executable: Executable) -> None:
     values = {
         "kind": _KIND, **versions(), "training": executable.training, "options": executable.options, "arguments": form,
         "graph": graph, "model_key": executable.model_key, "rng_state": executable.rng_state,
+        "groupings": {name: astuple(groups) for name, groups in executable.groupings.items()},
     }  # fmt: skip
     model = {} if executable.model is None else {_MODEL: executable.model}
     stored.write(path, stored.Contents(values, {**tensors, **model}))
@@ -153,8 +159,15 @@ def _read(path: Path) -> Executable:
         graph=None if values["graph"] is None else stored.graph_of(values["graph"], tensors),
         model_key=values["model_key"],
         rng_state=None if rng_state is None else [int(word) for word in rng_state],
+        groupings={str(name): _groups(*parts) for name, parts in values["groupings"].items()},
         model=model,
     )
+
+
+def _groups(replicas: Any, size: Any, orthogonal: Any) -> ReplicaGroups:
+    if [type(replicas), type(size), type(orthogonal)] != [int, int, bool] or size < 1:
+        raise stored.Invalid("replica groups of no known form")
+    return ReplicaGroups(replicas, size, orthogonal)
 
 
 def check(executable: Executable, path: Path, module: nn.Module, options: Options, *, training: bool) -> None:
@@ -176,6 +189,40 @@ def check(executable: Executable, path: Path, module: nn.Module, options: Option
         raise invalid(path, f"it was compiled with other options ({'; '.join(differing)})")
     if executable.graph is not None:
         _check_weights(executable.graph, path, module)
+
+
+def groupings_for(
+    executable: Executable, path: Path, module: nn.Module, options: Options
+) -> Mapping[str, ReplicaGroups]:
+    """Return the replica groups of a file's parameters, for the module that it was saved with.
+
+    Raises:
+        Error: "Invalid file": no such parameter, or not as many slices as the options' replicas have groups.
+    """
+    parameters = object.__getattribute__(module, "_parameters")
+    for name, groups in executable.groupings.items():
+        kind = CommGroupType.Orthogonal if groups.orthogonal else CommGroupType.Consecutive
+        if not isinstance(parameters.get(name), nn.Parameter) or groups.replicas != options.replication_factor:
+            raise invalid(path, f"its replica groups of {name} are of another model or of other options")
+        try:
+            groups_of(name, parameters[name], options, kind, groups.size, VariableRetrievalMode.OnePerGroup)
+        except Error as error:
+            raise invalid(path, error.message) from error
+    return executable.groupings
+
+
+def check_groupings(executable: Executable, path: Path, groupings: Mapping[str, ReplicaGroups]) -> None:
+    """Compare the parameters of which groups of replicas train slices of their own.
+
+    Raises:
+        Error: "Invalid file", and the parameters that differ.
+    """
+    names = sorted(executable.groupings.keys() | groupings.keys())
+    differing = [name for name in names if executable.groupings.get(name) != groupings.get(name)]
+    if differing:
+        raise invalid(
+            path, f"it was compiled with other replica groups of {', '.join(differing)} (call replicaGrouping() first)"
+        )
 
 
 def _check_weights(graph: Graph, path: Path, module: nn.Module) -> None:

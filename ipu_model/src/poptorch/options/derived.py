@@ -7,6 +7,7 @@ from typing import Any
 
 from poptorch._logging import native_logger
 from poptorch.options.structure import OptionsStructure
+from poptorch.strategies import total_phases
 
 # PopART's enum values (options reference, section 9).
 _RECOMPUTE_PIPELINE = 3
@@ -71,6 +72,7 @@ def _derive(options: OptionsStructure, program: TracedProgram) -> dict[str, bool
     if emitted["execution_mode"] == _PHASED:
         settings["virtualGraphMode"] = _VIRTUAL_GRAPHS_EXECUTION_PHASES
         settings["executionPhaseSettings.stages"] = 1 if emitted["serial_phases_execution"] else 2
+        settings["executionPhaseSettings.phases"] = total_phases(options._execution_strategy)
     elif program.ipus > 1:
         settings["virtualGraphMode"] = _VIRTUAL_GRAPHS_MANUAL
     if options.Distributed.numProcesses > 1:

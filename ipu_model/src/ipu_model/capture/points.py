@@ -1,0 +1,78 @@
+"""Operators on sets of points as ops of the graph: farthest point sampling and nearest neighbours.
+
+Both give 64-bit indices of rows. Distances are Euclidean, summed over the features in fp32.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+# The host computes distances in pieces of this many: 64 MB.
+_DISTANCES_AT_ONCE = 1 << 24
+
+
+def farthest_points(points: Tensor, bounds: list[int], counts: list[int], starts: Tensor | None) -> Tensor:
+    """Return the rows of `points` `[P, F]` that farthest point sampling picks, sample after sample.
+
+    Sample i is the rows `bounds[i] : bounds[i + 1]`, of which `counts[i]` are picked: first the row `starts[i]` of
+    the sample (without `starts` row 0), then always the one farthest from those already picked, the first of equals.
+    """
+    picked: Tensor = torch.ops.ipu_model.farthest_points(points.detach(), bounds, counts, starts)
+    return picked
+
+
+def nearest_points(x: Tensor, y: Tensor, batch_x: Tensor | None, batch_y: Tensor | None) -> Tensor:
+    """Return for every row of `x` `[n, F]` the row of `y` `[m, F]` that is nearest, the first of equals.
+
+    With `batch_x` `[n]` and `batch_y` `[m]` only rows of the same batch element count; 0 where there is none.
+    """
+    found: Tensor = torch.ops.ipu_model.nearest_points(x.detach(), y.detach(), batch_x, batch_y)
+    return found
+
+
+@torch.library.custom_op("ipu_model::farthest_points", mutates_args=())
+def _farthest(points: Tensor, bounds: list[int], counts: list[int], starts: Tensor | None) -> Tensor:
+    rows = points.flatten(1).float()
+    first = [0] * len(counts) if starts is None else starts.tolist()
+    picked = [
+        begin + _picked(rows[begin:end], count, int(start))
+        for begin, end, count, start in zip(bounds, bounds[1:], counts, first)
+    ]
+    return torch.cat([torch.zeros(0, dtype=torch.int64), *picked])
+
+
+def _picked(rows: Tensor, count: int, start: int) -> Tensor:
+    """Return `count` row numbers of one sample."""
+    picked = torch.empty(count, dtype=torch.int64)
+    distance = torch.full(rows.shape[:1], torch.inf)
+    for number in range(count):
+        picked[number] = start
+        distance = torch.minimum(distance, (rows - rows[start]).square().sum(1))
+        start = int(distance.argmax())
+    return picked
+
+
+@torch.library.custom_op("ipu_model::nearest_points", mutates_args=())
+def _nearest(x: Tensor, y: Tensor, batch_x: Tensor | None, batch_y: Tensor | None) -> Tensor:
+    others = y.float()
+    rows = max(1, _DISTANCES_AT_ONCE // max(1, y.shape[0]))
+    batches = [None] * len(x.split(rows)) if batch_x is None else batch_x.split(rows)
+    found = []
+    for part, batch in zip(x.float().split(rows), batches):
+        # Products instead of differences, torch's choice for many points, would lose the order of close neighbours.
+        distance = torch.cdist(part, others, compute_mode="donot_use_mm_for_euclid_dist")
+        if batch is not None and batch_y is not None:
+            distance = distance.masked_fill(batch[:, None] != batch_y[None, :], torch.inf)
+        found.append(distance.argmin(1))
+    return torch.cat(found)
+
+
+@_farthest.register_fake
+def _(points: Tensor, bounds: list[int], counts: list[int], starts: Tensor | None) -> Tensor:
+    return points.new_empty(sum(counts), dtype=torch.int64)
+
+
+@_nearest.register_fake
+def _(x: Tensor, y: Tensor, batch_x: Tensor | None, batch_y: Tensor | None) -> Tensor:
+    return x.new_empty(x.shape[0], dtype=torch.int64)

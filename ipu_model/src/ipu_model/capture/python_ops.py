@@ -1,0 +1,83 @@
+"""Ops of the graph whose arithmetic is a Python function: CPU ops, custom ops and gradients of custom ops.
+
+The graph holds an op that knows no more than its operands and the shapes of its results; the function is a hint of the
+op, `function` (a `PythonFunction`), which `ipu_model.numerics.python_ops` calls when a replay computes the op.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from ipu_model.capture.trace import Trace
+from ipu_model.errors import Error
+from ipu_model.graph import TensorSpec
+
+HOST_CALL, CUSTOM, CUSTOM_GRADIENT = "host_call", "custom_op", "custom_op_backward"
+
+
+@dataclass(frozen=True)
+class PythonFunction:
+    """What computes an op: `call(tensors)` returns its results; errors name it by `label`."""
+
+    label: str
+    call: Callable[[list[Tensor]], Sequence[Tensor]]
+
+
+def record(
+    kind: str, trace: Trace, tensors: Sequence[Tensor], results: Sequence[TensorSpec], function: PythonFunction
+) -> list[Tensor]:
+    """Add an op of `kind` to the trace, which has at least one result, and return its results."""
+    described = json.dumps([[str(spec.dtype).removeprefix("torch."), list(spec.shape)] for spec in results])
+    made: list[Tensor] = getattr(torch.ops.ipu_model, kind)(list(tensors), described)
+    item = trace.node_of(made[0])
+    assert item is not None, "the op was made outside the trace"
+    (op,) = item.all_input_nodes
+    op.meta.setdefault("hints", {})["function"] = function
+    return made
+
+
+def _without_function(tensors: list[Tensor], results: str) -> list[Tensor]:
+    raise Error(
+        "A CPU op or custom op has no Python function here. Either all its operands are tensors that forward made on "
+        "the host, for instance with torch.from_numpy: make one with torch.tensor(...), or pass it as an input. Or the "
+        "program comes from a file, which keeps the op without its function: compile the model itself."
+    )
+
+
+def _empty(tensors: list[Tensor], results: str) -> list[Tensor]:
+    return [torch.empty(shape, dtype=getattr(torch, dtype)) for dtype, shape in json.loads(results)]
+
+
+for _kind in (HOST_CALL, CUSTOM, CUSTOM_GRADIENT):
+    # What the function draws at random comes from the streams of the replicas, and no result is known when compiling.
+    _op = torch.library.custom_op(
+        f"ipu_model::{_kind}", _without_function, mutates_args=(), tags=(torch.Tag.nondeterministic_seeded,)
+    )
+    _op.register_fake(_empty)
+
+
+@contextmanager
+def on_host(module: nn.Module, real_tensors: Mapping[int, Tensor]) -> Iterator[None]:
+    """Give the parameters and buffers of a module that is being traced their host values for the body.
+
+    `real_tensors` maps the identities of the tensors that stand in for them during the trace to them.
+    """
+    swapped: list[tuple[dict[str, Tensor | None], str, Tensor]] = []
+    for child in module.modules():
+        for registry in (child._parameters, child._buffers):
+            for name, value in list(registry.items()):
+                real = real_tensors.get(id(value))
+                if value is not None and real is not None:
+                    swapped.append((registry, name, value))  # type: ignore[arg-type]  # parameters are tensors
+                    registry[name] = real  # type: ignore[assignment]
+    try:
+        yield
+    finally:
+        for registry, name, value in swapped:
+            registry[name] = value

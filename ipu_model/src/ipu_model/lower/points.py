@@ -1,0 +1,29 @@
+"""Rules for operators on sets of points, each of which is one op of a captured graph (`ipu_model.capture.points`)."""
+
+from __future__ import annotations
+
+import math
+
+from ipu_model.cost import points
+from ipu_model.cost.points import Neighbours, Sampling
+from ipu_model.lower.view import OpView, Result, Rule, result
+
+
+def rules() -> dict[str, Rule]:
+    """Return the rules of farthest point sampling and of nearest neighbours."""
+    return {"farthest_points": lower_farthest, "nearest_points": lower_nearest}
+
+
+def lower_farthest(op: OpView) -> Result:
+    """Cost picking points one after another."""
+    source, counts = op.needed(0), op.arg(2)
+    rows, *features = source.spec.shape
+    problem = Sampling(rows, math.prod(features), len(counts), max(counts))
+    return result(op, points.farthest(op.device, problem, source.element))
+
+
+def lower_nearest(op: OpView) -> Result:
+    """Cost comparing every row with every other."""
+    x, y = op.needed(0), op.needed(1)
+    problem = Neighbours(x.spec.shape[0], y.spec.shape[0], x.spec.shape[1])
+    return result(op, points.nearest(op.device, problem, x.element))

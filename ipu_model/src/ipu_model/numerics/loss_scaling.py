@@ -1,0 +1,78 @@
+"""Automatic loss scaling: a factor on the loss scaling that follows the histogram of the half-precision gradients.
+
+After every weight update the elements whose magnitude reaches an edge are counted, as a share of all elements. More
+than a threshold of them: the gradients come near the end of the float16 range, the factor is halved. Otherwise it is
+doubled. Settings and their defaults are those of PopART's automaticLossScalingSettings.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+FACTOR, FINAL = "lossScaleUpdateFactor", "finalLossScale"
+
+_LARGEST = torch.finfo(torch.float16).max
+# Gradients that stay NaN must not divide by zero in the end.
+_LEAST = torch.finfo(torch.float32).tiny
+
+
+@dataclass(frozen=True)
+class LossScalingSettings:
+    """`bin_edge` is a share of the largest float16, `threshold` a share of all elements, `period` in weight updates."""
+
+    bin_edge: float = 0.125
+    threshold: float = 1e-7
+    period: int = 1
+
+
+class AutomaticLossScaling:
+    """Watches gradients, as they are multiplied by the loss scaling, and adapts `factor`, a power of two.
+
+    `half` tells which of the gradients are float16 on the device: the others are not counted. `loss_dtype` is the
+    element type of the loss: the final loss scale does not exceed the largest power of two it holds. `across` sums
+    over other processes in place.
+    """
+
+    def __init__(
+        self,
+        settings: LossScalingSettings,
+        half: Sequence[bool],
+        loss_dtype: torch.dtype,
+        across: Callable[[list[Tensor]], None] | None = None,
+    ) -> None:
+        self._settings, self._half, self._across = settings, half, across
+        self._edge = settings.bin_edge * _LARGEST
+        self._limit = 2.0 ** math.floor(math.log2(torch.finfo(loss_dtype).max))
+        self.factor = 1.0
+        self._updates = 0
+        self._elements, self._above = 0, 0
+
+    def observe(self, gradients: Sequence[Tensor]) -> None:
+        """Count the elements of one micro-batch's gradients; infinities and NaN lie above the edge."""
+        for gradient, half in zip(gradients, self._half):
+            if half:
+                self._elements += gradient.numel()
+                self._above += gradient.numel() - int(torch.count_nonzero(gradient.abs() < self._edge))
+
+    def adapt(self, loss_scaling: float) -> None:
+        """Note a weight update and, once in a period, halve or double the factor.
+
+        `loss_scaling` is the optimiser's, without the factor.
+        """
+        self._updates += 1
+        if self._updates % self._settings.period:
+            return
+        counts = [torch.tensor([self._elements, self._above], dtype=torch.float64)]
+        if self._across is not None:
+            self._across(counts)
+        elements, above = counts[0].tolist()
+        self._elements, self._above = 0, 0
+        if elements and above / elements > self._settings.threshold:
+            self.factor = max(self.factor / 2, _LEAST)
+        elif abs(loss_scaling) * self.factor * 2 <= self._limit:
+            self.factor *= 2

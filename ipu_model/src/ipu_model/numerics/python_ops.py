@@ -1,0 +1,54 @@
+"""Ops whose arithmetic is a Python function: a replay calls it on copies of the op's operands."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+import torch.fx
+from torch import Tensor
+
+from ipu_model.capture.python_ops import PythonFunction
+from ipu_model.errors import Error
+from ipu_model.graph import TensorSpec
+
+
+def call_python_functions(graph: torch.fx.Graph) -> None:
+    """Let every op of `graph` with the hint ``function`` call it; call it after every pass that looks at ops."""
+    for node in graph.nodes:
+        function = node.meta.get("hints", {}).get("function")
+        if isinstance(function, PythonFunction):
+            node.target = _caller(function, node.meta["spec"])
+
+
+def _caller(function: PythonFunction, specs: tuple[TensorSpec, ...]) -> Callable[[list[Tensor], str], list[Tensor]]:
+    """Return what computes the op: the function sees and returns dense copies, half precision as fp32."""
+
+    def call_python(tensors: list[Tensor], results: str) -> list[Tensor]:
+        operands = [tensor.clone(memory_format=torch.contiguous_format) for tensor in tensors]
+        return checked(function.label, function.call(operands), specs)
+
+    return call_python
+
+
+def checked(label: str, results: object, specs: tuple[TensorSpec, ...]) -> list[Tensor]:
+    """Return what a function returned as new tensors of the element types of `specs`, half precision as fp32.
+
+    Raises:
+        Error: results that are no tensors, or of another number, shape or kind than `specs`.
+    """
+    listed = [results] if isinstance(results, Tensor) else results
+    if not isinstance(listed, (list, tuple)) or not all(isinstance(result, Tensor) for result in listed):
+        raise Error(f"{label} must return a tensor or a list of tensors; it returned {type(results)}.")
+    if len(listed) != len(specs):
+        raise Error(f"{label} must return {len(specs)} tensors; it returned {len(listed)}.")
+    for index, (result, spec) in enumerate(zip(listed, specs)):
+        same_kind = result.dtype.is_floating_point == spec.dtype.is_floating_point
+        if tuple(result.shape) != spec.shape or not same_kind:
+            raise Error(
+                f"{label} must return {spec.dtype} {list(spec.shape)} as its result {index}; it returned "
+                f"{result.dtype} {list(result.shape)}. Shapes and types are fixed when the model is compiled."
+            )
+    containers = [torch.float32 if spec.dtype is torch.float16 else spec.dtype for spec in specs]
+    dense = torch.contiguous_format
+    return [r.detach().to(dtype, copy=True, memory_format=dense) for r, dtype in zip(listed, containers)]

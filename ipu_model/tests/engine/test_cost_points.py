@@ -1,0 +1,118 @@
+"""Sets of points and beam search: rounds that depend on one another, everything against everything; CPU ops."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from lowering_support import GC200, lowered
+from torch import Tensor, nn
+
+from ipu_model.capture.beam_search import beam_search
+from ipu_model.capture.points import farthest_points, nearest_points
+from ipu_model.cost import Element, points
+from ipu_model.cost import beam_search as decoding
+from ipu_model.cost.beam_search import BeamSearch
+from ipu_model.cost.host_call import HostLink, host_call
+from ipu_model.cost.points import Neighbours, Sampling
+from ipu_model.lower.result import OpCost
+from ipu_model.memory.code import distinct_steps
+
+FLOAT = Element.FLOAT
+CLOUD = Sampling(points=4096, features=3, samples=2, picks=64)
+SEARCH = BeamSearch(steps=50, samples=4, classes=30, beams=16, paths=2)
+SIZES = st.integers(1, 500)
+
+
+class Calling(nn.Module):
+    """Calls a function of its inputs; the weight is there for the wrapper to train."""
+
+    def __init__(self, function) -> None:
+        super().__init__()
+        self.function, self.weight = function, nn.Parameter(torch.ones(1))
+
+    def forward(self, *inputs: Tensor) -> Tensor:
+        return self.weight * sum(result.float().sum() for result in self.function(*inputs))
+
+
+def cost_of(name: str, function, *inputs: Tensor) -> OpCost:
+    found = lowered(Calling(function), *inputs)
+    assert not found.fallbacks
+    (op,) = [op for op in found.ops if name in op.target]
+    return op
+
+
+class TestSampling:
+    def test_every_pick_takes_the_same_and_they_follow_one_another(self) -> None:
+        one, many = (points.farthest(GC200, replace(CLOUD, picks=picks), FLOAT) for picks in (1, 64))
+        assert many.cycles == one.cycles.times(64)
+
+    @given(SIZES, SIZES)
+    def test_more_points_or_features_never_take_fewer_cycles(self, count: int, features: int) -> None:
+        problem = Sampling(count, features, 1, 8)
+        least = GC200.total(points.farthest(GC200, problem, FLOAT).cycles)
+        for more in (replace(problem, points=count + 1), replace(problem, features=features + 1)):
+            assert GC200.total(points.farthest(GC200, more, FLOAT).cycles) >= least
+
+    def test_the_op_is_costed_by_its_longest_sample(self) -> None:
+        op = cost_of("farthest", lambda x: [farthest_points(x, [0, 8, 20], [2, 5], None)], torch.rand(20, 3))
+        assert op.work == points.farthest(GC200, Sampling(20, 3, 2, 5), FLOAT)
+
+
+class TestNeighbours:
+    @given(SIZES, SIZES, st.integers(1, 20))
+    def test_more_rows_on_either_side_never_take_fewer_cycles(self, rows: int, others: int, features: int) -> None:
+        problem = Neighbours(rows, others, features)
+        least = GC200.total(points.nearest(GC200, problem, FLOAT).cycles)
+        for more in (replace(problem, rows=2 * rows), replace(problem, others=2 * others)):
+            assert GC200.total(points.nearest(GC200, more, FLOAT).cycles) >= least
+
+    def test_a_row_with_many_others_is_shared_by_tiles(self) -> None:
+        """A million distances of three features on one tile would be 3 x 2^20 / 12 vectors of six cycles and more."""
+        work = points.nearest(GC200, Neighbours(1, 1 << 20, 3), FLOAT)
+        assert work.cycles.phases == 2
+        assert work.cycles.compute < (3 << 20) / 12 * 6 / 100
+
+    def test_the_op_is_costed_by_its_shapes(self) -> None:
+        inputs = torch.rand(20, 3), torch.rand(15, 3)
+        op = cost_of("nearest", lambda x, y: [nearest_points(x, y, None, None)], *inputs)
+        assert op.work == points.nearest(GC200, Neighbours(20, 15, 3), FLOAT)
+
+
+class TestBeamSearch:
+    @given(SIZES, st.integers(1, 40), st.integers(2, 60), st.integers(1, 60))
+    def test_more_of_anything_never_takes_fewer_cycles(
+        self, steps: int, samples: int, classes: int, beams: int
+    ) -> None:
+        problem = BeamSearch(steps, samples, classes, beams, 1)
+        least = GC200.total(decoding.decoded(GC200, problem, FLOAT).cycles)
+        for more in ({"steps": steps + 1}, {"samples": 2 * samples}, {"classes": 2 * classes}, {"beams": 2 * beams}):
+            assert GC200.total(decoding.decoded(GC200, replace(problem, **more), FLOAT).cycles) >= least
+
+    def test_the_op_is_costed_by_shapes_beams_and_paths(self) -> None:
+        op = cost_of(
+            "beam_search", lambda x, n: beam_search(x, n, 0, 16, 2), torch.rand(50, 4, 30), torch.ones(4).int()
+        )
+        assert op.work == decoding.decoded(GC200, SEARCH, FLOAT)
+
+    def test_the_code_of_a_step_exists_once(self) -> None:
+        def phases(steps: int) -> int:
+            inputs = torch.rand(steps, 4, 30), torch.ones(4).int()
+            return distinct_steps(lowered(Calling(lambda x, n: beam_search(x, n, 0, 16, 2)), *inputs), 0).phases
+
+        assert phases(50) == pytest.approx(phases(400), abs=1)
+
+
+class TestHostCall:
+    LINK = HostLink(
+        ipu_bytes_per_second=4e9, refill_bytes_per_second=2e10, completion_bytes_per_second=2.5e10,
+        run_wait_seconds=5e-4,
+    )  # fmt: skip
+
+    def test_it_waits_once_and_moves_bytes_both_ways(self) -> None:
+        """4 MB at 4 GB/s is a millisecond, its completion 0.16 ms; 8 MB back are 2 ms and 0.4 ms of copying."""
+        work = host_call(GC200, self.LINK, 4e6, 8e6)
+        assert GC200.chip.seconds(GC200.total(work.cycles)) == pytest.approx(0.5e-3 + 1.16e-3 + 2.4e-3)

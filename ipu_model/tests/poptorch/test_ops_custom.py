@@ -1,0 +1,260 @@
+"""`custom_op` (execution reference, section 10.1) and the registration of its CPU arithmetic."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from function_models import FunctionModel, in_training, on_device, quiet_options
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+
+import poptorch
+from ipu_model import custom_ops
+from ipu_model.custom_ops import CustomOp, register
+from ipu_model.lower import lower
+from poptorch.ops._attributes import popart_attributes
+
+X = torch.randn(6, 4, generator=torch.Generator().manual_seed(0))
+DOMAIN = "test.ops"
+
+
+def cube(x: Tensor, *, scale: float = 1.0) -> Tensor:
+    return scale * x**3
+
+
+def split(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Two differentiable results, one of which does not depend on `y`, and an integer one."""
+    return x * y, x.sum(1), y.argmax(1)
+
+
+def tanh_gradient(inputs: Any, outputs: Any, gradients: Any, attributes: Any) -> list[Tensor | None]:
+    """A straight-through gradient for the second input's sake: none."""
+    return [attributes["slope"] * gradients[0] * (1 - outputs[0] ** 2), None]
+
+
+@pytest.fixture(autouse=True)
+def _registered() -> Iterator[None]:
+    ops = [
+        register("Cube", DOMAIN, 1, cube),
+        register("Split", DOMAIN, 1, split),
+        register("Tanh", DOMAIN, 2, lambda x, y, slope: x.tanh(), tanh_gradient),
+    ]
+    yield
+    for op in ops:
+        custom_ops.unregister(op)
+
+
+def call(name: str, inputs: list[Tensor], examples: list[Tensor], version: int = 1, **attributes: Any) -> list[Tensor]:
+    return poptorch.custom_op(inputs, name, DOMAIN, version, examples, attributes or None)
+
+
+def weight_gradient(forward: Any, x: Tensor, *, half: bool = False) -> Tensor:
+    """The gradient of the linear layer's weights, from one step of plain descent."""
+    model = FunctionModel(forward)
+    model = model.half() if half else model
+    before = model.linear.weight.detach().float().clone()
+    optimizer = poptorch.optim.SGD(model.parameters(), lr=1.0)
+    executor = poptorch.trainingModel(model, quiet_options(), optimizer=optimizer)
+    executor(x)
+    executor.copyWeightsToHost()
+    return before - model.linear.weight.detach().float()
+
+
+class TestInference:
+    def test_the_results_are_a_list_of_what_the_function_computes(self) -> None:
+        def forward(model: Any, x: Tensor) -> Any:
+            results = call("Cube", [x], [x], scale=2.0)
+            assert isinstance(results, list)
+            return results
+
+        torch.testing.assert_close(on_device(forward)(X)[0], 2 * X**3)
+
+    def test_several_results_take_the_shapes_and_types_of_the_examples(self) -> None:
+        def forward(model: Any, x: Tensor, y: Tensor) -> Any:
+            return call("Split", [x, y], [x, x[:, 0], x[:, 0].int()])
+
+        product, total, places = on_device(forward)(X, 2 * X)
+        torch.testing.assert_close(product, 2 * X * X)
+        torch.testing.assert_close(total, X.sum(1))
+        assert torch.equal(places, X.argmax(1).int())
+
+    def test_half_precision_is_computed_in_float32_and_rounded_once(self) -> None:
+        seen = []
+
+        def look(x: Tensor) -> Tensor:
+            seen.append(x.dtype)
+            return x / 3
+
+        op = register("Third", DOMAIN, 1, look)
+        found = on_device(lambda m, x: call("Third", [x], [x]))(X.half())[0]
+        custom_ops.unregister(op)
+        assert torch.equal(found, (X.half().float() / 3).half())
+        assert seen == [torch.float32]
+
+    def test_attributes_reach_the_function_as_popart_stores_them(self) -> None:
+        seen: list[dict[str, Any]] = []
+        given_values = {"n": True, "f": 0.1, "s": "a", "list": (1.5, 2.5)}
+        op = register("Look", DOMAIN, 1, lambda x, **attributes: seen.append(attributes) or x)
+        on_device(lambda m, x: call("Look", [x], [x], **given_values))(X)
+        custom_ops.unregister(op)
+        assert seen == [{"n": 1, "f": torch.tensor(0.1).item(), "s": "a", "list": [1.5, 2.5]}]
+
+    def test_on_the_cpu_the_results_are_zeros_like_the_examples(self) -> None:
+        examples = [torch.ones(2, requires_grad=True), torch.ones(3, dtype=torch.int32)]
+        found = call("Unknown", [X], examples)
+        assert [(t.shape, t.dtype, t.requires_grad) for t in found] == [
+            (t.shape, t.dtype, t.requires_grad) for t in examples
+        ]
+        assert not any(t.any() for t in found)
+
+
+class TestTraining:
+    @pytest.mark.parametrize("half", [False, True], ids=["float", "half"])
+    def test_without_a_backward_pytorch_differentiates_forward(self, half: bool) -> None:
+        def forward(model: Any, x: Tensor) -> Tensor:
+            y = model.linear(x)
+            product, total, _ = call("Split", [y, x], [y, y[:, 0], y[:, 0].int()])
+            (cubed,) = call("Cube", [product], [product])
+            return poptorch.identity_loss(cubed.float().sum() + total.float().sum() + y.float().sum(), "sum")
+
+        linear = FunctionModel(forward).linear
+        y = linear(X)
+        ((y * X) ** 3).sum().add(2 * y.sum()).backward()
+        found = weight_gradient(forward, X.half() if half else X, half=half)
+        torch.testing.assert_close(found, linear.weight.grad, **({"atol": 0.05, "rtol": 0.02} if half else {}))
+
+    def test_its_own_backward_is_used_and_none_is_a_gradient_of_zero(self) -> None:
+        """The backward says five times the true gradient for x, and none for y."""
+
+        def forward(model: Any, x: Tensor) -> Tensor:
+            y = model.linear(x)
+            return poptorch.identity_loss(call("Tanh", [y, 3 * y], [y], version=2, slope=5.0)[0], "sum")
+
+        linear = FunctionModel(forward).linear
+        (5 * linear(X).tanh()).sum().backward()
+        torch.testing.assert_close(weight_gradient(forward, X), linear.weight.grad)
+
+    def test_a_backward_that_returns_too_few_gradients_is_refused(self) -> None:
+        op = register("Short", DOMAIN, 1, lambda x, y: x + y, lambda i, o, g, a: [g[0]])
+        executor = in_training(lambda m, x: poptorch.identity_loss(call("Short", [x, m.linear(x)], [x])[0], "sum"))
+        with pytest.raises(poptorch.Error, match="backward must return a gradient for each of 2 inputs"):
+            executor(X)
+        custom_ops.unregister(op)
+
+    def test_it_belongs_to_its_block_forward_and_backward(self) -> None:
+        def forward(model: Any, x: Tensor) -> Tensor:
+            with poptorch.Block("first", ipu_id=0):
+                y = model.linear(x)
+            with poptorch.Block("second", ipu_id=1):
+                return poptorch.identity_loss(call("Cube", [y], [y])[0], "sum")
+
+        options = quiet_options().setExecutionStrategy(poptorch.ShardedExecution())
+        executor = in_training(forward, options)
+        executor.compile(X)
+        assert executor._graph is not None
+        ops = {
+            str(node.target): node.meta["placement"].ipu
+            for node in executor._graph.ops.nodes
+            if "custom_op" in str(node.target)
+        }
+        assert ops == {"ipu_model.custom_op.default": 1, "ipu_model.custom_op_backward.default": 1}
+
+
+class TestRegistration:
+    def test_an_op_without_arithmetic_is_refused_when_compiled_with_the_remedy(self) -> None:
+        with pytest.raises(poptorch.Error) as refusal:
+            on_device(lambda m, x: call("Cube", [x], [x], version=7)).compile(X)
+        for fragment in ("'Cube'", f"'{DOMAIN}', version 7", "ipu_model.custom_ops.register", f"{DOMAIN}.Cube:1"):
+            assert fragment in refusal.value.message
+
+    def test_a_later_registration_counts_for_models_compiled_after_it(self) -> None:
+        executor = on_device(lambda m, x: call("Cube", [x], [x]))
+        executor.compile(X)
+        register("Cube", DOMAIN, 1, lambda x: x + 1)
+        torch.testing.assert_close(executor(X)[0], X**3)
+        assert torch.equal(on_device(lambda m, x: call("Cube", [x], [x]))(X)[0], X + 1)
+        register("Cube", DOMAIN, 1, cube)
+
+    def test_only_the_op_itself_is_forgotten(self) -> None:
+        old = CustomOp("Cube", DOMAIN, 1, cube)
+        custom_ops.unregister(old)  # equal, but not the one registered
+        assert custom_ops.find("Cube", DOMAIN, 1).forward is cube
+
+    @pytest.mark.parametrize("wrong", [
+        (1, "d", 1, cube), ("n", None, 1, cube), ("n", "d", "1", cube), ("n", "d", 1, None), ("n", "d", 1, cube, 3),
+    ], ids=["name", "domain", "version", "forward", "backward"])  # fmt: skip
+    def test_registrations_of_other_types_are_refused(self, wrong: Any) -> None:
+        with pytest.raises(poptorch.Error, match="custom op"):
+            register(*wrong)
+
+    @pytest.mark.parametrize(("function", "fragment"), [
+        (lambda x: x[:, :2], r"must return torch.float32 \[6, 4\] as its result 0; it returned torch.float32 \[6, 2\]"),
+        (lambda x: (x, x), "must return 1 tensors; it returned 2"),
+        (lambda x: [None], "must return a tensor or a list of tensors"),
+    ], ids=["shape", "number", "nothing"])  # fmt: skip
+    def test_results_unlike_the_examples_are_refused_by_name(self, function: Any, fragment: str) -> None:
+        op = register("Wrong", DOMAIN, 1, function)
+        with pytest.raises(poptorch.Error, match=rf"custom op {DOMAIN}\.Wrong {fragment}"):
+            on_device(lambda m, x: call("Wrong", [x], [x]))(X)
+        custom_ops.unregister(op)
+
+
+class TestArguments:
+    @pytest.mark.parametrize("wrong", [
+        {"inputs": X}, {"inputs": [1]}, {"name": 1}, {"domain": None}, {"domain_version": "1"},
+        {"example_outputs": []}, {"example_outputs": [1]},
+    ], ids=str)  # fmt: skip
+    def test_other_types_are_refused_by_name(self, wrong: dict[str, Any]) -> None:
+        arguments = {"inputs": [X], "name": "Cube", "domain": DOMAIN, "domain_version": 1, "example_outputs": [X]}
+        with pytest.raises(poptorch.Error, match=rf"poptorch\.custom_op: {next(iter(wrong))} must be"):
+            poptorch.custom_op(**{**arguments, **wrong})
+
+    @pytest.mark.parametrize(("attributes", "fragment"), [
+        ({1: 2}, "keys must be strings"),
+        ({"a": None}, "unsupported type"),
+        ({"a": []}, "empty list"),
+        ({"a": [1, 2.0]}, "must all be the same"),
+        ({"a": [True, 2]}, "must all be the same"),
+        ({"é": 1}, "contains non-ASCII characters"),
+        ({"a": "é"}, "contains non-ASCII characters"),
+        ({"a": ["b", "é"]}, "contains non-ASCII characters"),
+        ({"a": 2**63}, "does not fit in 64 bits"),
+    ], ids=str)  # fmt: skip
+    def test_attributes_that_popart_cannot_store_are_value_errors(self, attributes: Any, fragment: str) -> None:
+        with pytest.raises(ValueError, match=fragment):
+            poptorch.custom_op([X], "Cube", DOMAIN, 1, [X], attributes)
+
+    @pytest.mark.parametrize(
+        ("value", "words"),
+        [
+            (1e39, r"1e\+39 is too high for a Popart float attribute"),
+            (-4.5e38, r"-4.5e\+38 is too low for a Popart float attribute"),
+        ],
+    )
+    @pytest.mark.parametrize("listed", [False, True])
+    def test_floats_outside_float32_are_refused_in_poptorchs_words(
+        self, value: float, words: str, listed: bool
+    ) -> None:
+        with pytest.raises(poptorch.Error, match=words):
+            call("Cube", [X], [X], a=[1.0, value] if listed else value)
+
+    @given(st.dictionaries(st.text(st.characters(codec="ascii")), st.floats(width=32, allow_nan=False)
+                           .filter(lambda x: abs(x) < float("inf")) | st.integers(-(2**63), 2**63 - 1)))  # fmt: skip
+    def test_values_that_fit_are_kept_as_they_are_with_their_types(self, attributes: dict[str, float]) -> None:
+        found = popart_attributes(attributes)
+        assert found == attributes
+        assert [type(value) for value in found.values()] == [type(value) for value in attributes.values()]
+
+
+def test_in_the_performance_model_it_is_an_op_without_a_formula() -> None:
+    executor = on_device(lambda m, x: call("Cube", [x], [x]))
+    executor.compile(X)
+    assert executor._graph is not None
+    (op,) = lower(executor._graph).fallbacks
+    assert op.target == "ipu_model.custom_op.default"
+    assert op.work.cycles.compute > 0
+    assert op.work.cycles.exchange > 0

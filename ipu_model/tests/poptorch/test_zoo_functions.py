@@ -1,0 +1,196 @@
+"""Functions of torch in forward: picking, sorting, scanning, shaping, comparing, in place, of every element type."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from modelling_support import quiet
+from torch import Tensor
+from torch.utils.checkpoint import checkpoint
+from zoo_support import Function, agree, check_training
+
+import poptorch
+
+
+def numbers(*shape: int) -> Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(0))
+
+
+A, SQUARE, BATCH = numbers(3, 4), numbers(3, 3), numbers(2, 3, 4)
+WHERE = A > 0
+ROWS, COLUMNS = torch.tensor([2, 0]), torch.tensor([[0, 3], [1, 1], [2, 0]])
+BYTES, WHOLE, SHORT = (torch.tensor([1, 2, 3], dtype=d) for d in (torch.uint8, torch.int32, torch.int16))
+
+
+def assigned(x: Tensor) -> Tensor:
+    x = x.clone()
+    x[1:3, 0] = 5.0
+    x[0] = x[1]
+    x[x > 1] = 0.0
+    return x
+
+
+def in_place(x: Tensor) -> Tensor:
+    return (x * 1).add_(1).mul_(2).clamp_(min=0).sub_(0.5).masked_fill_(x > 1, 3.0)
+
+
+FUNCTIONS: dict[str, tuple[Any, ...]] = {
+    "where": (lambda x, c: torch.where(c, x, 0.0), A, WHERE),
+    "masked_fill": (lambda x, c: x.masked_fill(~c, -1e4).softmax(-1), A, WHERE),
+    "gather": (lambda x, i: x.gather(1, i), A, COLUMNS),
+    "scatter": (lambda x, i: torch.zeros(3, 4).scatter(1, i, x[:, :2]), A, torch.tensor([[0, 1], [2, 3], [1, 0]])),
+    "scatter_": (lambda x, i: torch.zeros_like(x).scatter_(1, i, 1.0) * x, A, COLUMNS),
+    "scatter_add": (lambda x, i: torch.zeros(3, 4).scatter_add(1, i, x[:, :2]), A, COLUMNS),
+    "scatter_reduce": (lambda x, i: torch.zeros(3, 4).scatter_reduce(1, i, x[:, :2], "amax"), A, COLUMNS),
+    "index_select": (lambda x, i: x.index_select(0, i), A, ROWS),
+    "index_add": (lambda x, i: x.index_add(0, i, torch.ones(2, 4)), A, ROWS),
+    "index_put": (lambda x, i: x.index_put((i,), torch.ones(2, 4)), A, ROWS),
+    "rows by index": (lambda x, i: x[torch.arange(2), i], A, ROWS),
+    "take_along_dim": (lambda x, i: torch.take_along_dim(x, i, 1), A, COLUMNS),
+    "topk": (lambda x: x.topk(2), A),
+    "sort": (lambda x: x.sort(descending=True), A),
+    "argsort": (lambda x: (x, x.argsort(dim=0)), A),
+    "median and mode": (lambda x: (x.median(1), x.mode(1), x.kthvalue(2)), A),
+    "cumsum": (lambda x: (x.cumsum(1), x.cumprod(0), x.cummax(1).values), A),
+    "one_hot": (lambda x, i: F.one_hot(i, 3).float() @ x, A, ROWS),
+    "einsum": (lambda x, y: torch.einsum("bij,bkj->bik", x, y), BATCH, BATCH.flip(0)),
+    "products": (lambda x, y: (torch.baddbmm(y @ y.mT, x, y.mT), torch.outer(x[0, 0], y[0, 0])), BATCH, BATCH.flip(0)),
+    "roll and flip": (lambda x: (x.roll((1, 2), (0, 1)), x.flip(0), torch.rot90(x)), A),
+    "pad": (lambda x: F.pad(x, (1, 2, 0, 1), value=3.0), A),
+    "unfold": (lambda x: x.unfold(1, 2, 1), A),
+    "triangles": (lambda x: (x.tril(), x.triu(1), x.diagonal(), torch.diag(x[0])), SQUARE),
+    "norms": (lambda x: (x.norm(dim=1), F.normalize(x), F.cosine_similarity(x, x.flip(0)), torch.dist(x, x + 1)), A),
+    "statistics": (lambda x: (x.std(1), x.var(0, unbiased=False), x.logsumexp(1), x.amax(0)), A),
+    "argmax": (lambda x: (x.max(1), x.argmax(), (x > 0).any(1), (x > 9).all()), A),
+    "shapes": (lambda x: (x.view(x.size(0), -1) / x.numel(), x.movedim(0, -1), x.tile(2, 1, 1)), BATCH),
+    "slices": (lambda x: (x[..., None, ::2], x[:, -1], x[1], x[:, 1:]), BATCH),
+    "chunks": (lambda x: (*x.chunk(2, 1), *x.split([1, 3], 1), torch.stack([x, x]), torch.cat([x, x], -1)), A),
+    "repeat_interleave": (lambda x: x.repeat_interleave(2, 0), A),
+    "meshgrid": (lambda x: torch.meshgrid(x[0], x[1], indexing="ij"), A),
+    "assignments": (assigned, A),
+    "in place": (in_place, A),
+    "whole numbers": (lambda x, i: (x, (i + 3) // 2, i % 3, i << 1, i >> 1, i.sum()), A, WHOLE),
+    "bytes": (lambda x, i: x[:, :3] * (i.float() / 255), A, BYTES),
+    "short": (lambda x, i: x[:, :3] + i, A, SHORT),
+    "truth values": (lambda x, c: (x * c, ~c & c | c ^ c, c.sum(), torch.logical_not(c)), A, WHERE),
+    "comparisons": (lambda x: (x, x.isnan(), torch.isfinite(x), torch.isclose(x, x + 1)), A),
+    "rounded": (lambda x: (torch.fmod(x, 0.7), x % 0.7, x.lerp(x + 1, 0.3), torch.nan_to_num(x / 0)), A),
+    "elementary": (lambda x: (x.abs() ** 1.5, torch.erf(x), torch.atan2(x, x + 3), x.expm1(), x.abs().log1p()), A),
+    "half": (lambda x: (x.half() * 2).float(), A),
+    "made in forward": (lambda x: x + torch.tensor([1.0, 2, 3, 4]) + x.new_ones(4) + torch.linspace(0, 1, 4), A),
+    "made on its device": (lambda x: x + torch.arange(4, device=x.device, dtype=x.dtype).to(x.device).type_as(x), A),
+    "a distribution": (lambda x: torch.distributions.Normal(x, 1.0).log_prob(torch.ones(4)), A),
+    "a checkpoint": (lambda x: checkpoint(torch.sin, x, use_reentrant=False), A),
+    "vmap": (lambda x: torch.vmap(lambda row: row.cumsum(0))(x), A),
+}  # fmt: skip
+
+# What runs but has no formula of cost: no family of library ops fits.
+WITHOUT_FORMULA: dict[str, tuple[Any, ...]] = {
+    "lgamma": (lambda x: torch.lgamma(x.abs() + 1), A, ("aten.lgamma", "aten.digamma")),
+    "rfft": (lambda x: torch.fft.rfft(x).abs(), A, ("aten._fft_r2c", "aten._fft_c2c")),
+    "bilinear": (lambda x: F.bilinear(x, x, torch.ones(2, 4, 4)), A, ("aten._trilinear",)),
+    "affine_grid": (lambda x: F.affine_grid(x, (2, 3, 4, 4), False), numbers(2, 2, 3), ("aten.affine_grid_generator",)),
+    "searchsorted": (
+        lambda x: (x, torch.searchsorted(torch.arange(4.0), x.detach())), A, ("aten.searchsorted",)),
+    "inverse": (lambda x: torch.linalg.inv(x + 4 * torch.eye(3)), SQUARE, ("aten.linalg_inv_ex",)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_values_and_gradients_are_those_of_pytorch(name: str) -> None:
+    function, *args = FUNCTIONS[name]
+    check_training(Function(function), *args)
+
+
+@pytest.mark.parametrize("name", WITHOUT_FORMULA)
+def test_also_of_what_has_no_formula_of_cost(name: str) -> None:
+    function, argument, fallbacks = WITHOUT_FORMULA[name]
+    check_training(Function(function), argument, fallbacks=fallbacks)
+
+
+REFUSED: dict[str, tuple[Any, str]] = {
+    "item": (lambda x: x * x.sum().item(), "branches on data"),
+    "if": (lambda x: x if x.sum() > 0 else -x, "branches on data"),
+    "tolist": (lambda x: x * x.tolist()[0][0], "branches on data"),
+    "numpy": (lambda x: x + torch.from_numpy(x.detach().numpy()), "Illegal move to CPU"),
+    "masked_select": (lambda x: x.masked_select(x > 0), r"shape of a result depends on data .*torch\.where"),
+    "boolean index": (lambda x: x[x > 0], r"shape of a result depends on data .*torch\.where"),
+    "nonzero": (lambda x: (x, x.nonzero()), r"shape of a result depends on data .*torch\.where"),
+    "unique": (lambda x: (x, x.unique()), "shape of a result depends on data"),
+    "bincount": (lambda x: (x, torch.bincount((x[0] > 0).int())), r"depends on data .*one_hot\(x, number_of_values\)"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_a_static_graph_cannot_have_is_refused_with_its_module_and_line(name: str) -> None:
+    function, words = REFUSED[name]
+    with pytest.raises(poptorch.Error, match=words) as refusal:
+        poptorch.inferenceModel(Function(function), quiet())(A)
+    assert re.search("module 'model', line [0-9]+ of <lambda>: ", str(refusal.value))
+
+
+def test_the_module_that_is_named_is_the_one_that_did_it() -> None:
+    class Deep(torch.nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return x[x > 0]
+
+    model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Sequential(Deep()))
+    with pytest.raises(poptorch.Error, match=r"module '1\.0', line [0-9]+ of forward: return x\[x > 0\]"):
+        poptorch.inferenceModel(model, quiet())(A)
+
+
+def test_an_input_that_forward_writes_is_written() -> None:
+    """In PopTorch too."""
+    first, second = numbers(3), numbers(3)
+    expected = first + second
+    agree(poptorch.inferenceModel(Function(lambda x, y: y.add_(x)), quiet())(first, second), expected)
+    agree(second, expected)
+
+
+NARROW: dict[str, tuple[Any, ...]] = {
+    "cross_entropy": (lambda x, i: F.cross_entropy(x, i), [0, 2, 1]),
+    "one_hot": (lambda x, i: F.one_hot(i, 4) * x, [0, 2, 1]),
+    "margins": (lambda x, i: F.multi_margin_loss(x, i), [0, 2, 1]),
+    "gather": (lambda x, i: x.gather(0, index=i), [[0], [2]]),
+    "scatter_add": (lambda x, i: x.scatter_add(0, i, x), [[0], [2]]),
+    "take": (lambda x, i: (x.take(i), torch.take_along_dim(x, i[:, None], 1)), [0, 2, 1]),
+    "index_copy": (lambda x, i: torch.zeros(3, 4).index_copy(0, i, x[:2]), [0, 2]),
+    "index_fill": (lambda x, i: x.index_fill(0, i, 2.0), [0, 2]),
+    "put": (lambda x, i: x.put(i, torch.ones(2)), [0, 2]),
+    "rows": (lambda x, i: (x[i], x.index_select(0, i), F.embedding(i, x)), [0, 2]),
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.int32, torch.int16])
+@pytest.mark.parametrize("name", NARROW)
+def test_indices_of_fewer_bits_serve_as_the_device_has_no_others(name: str, dtype: torch.dtype) -> None:
+    function, index = NARROW[name]
+    if name == "rows" and dtype == torch.int16:
+        dtype = torch.int32  # torch itself takes no shorter ones for these three
+    wide, narrow = (
+        poptorch.inferenceModel(Function(function), quiet())(A, torch.tensor(index, dtype=d))
+        for d in (torch.int64, dtype)
+    )
+    agree(narrow, wide)
+
+
+@pytest.mark.parametrize("dtype", [torch.int32, torch.int64, torch.float32])
+def test_a_scatter_in_place_reaches_tensors_of_every_type(dtype: torch.dtype) -> None:
+    def scattered(x: Tensor, index: Tensor) -> tuple[Tensor, Tensor]:
+        counts = torch.zeros(3, dtype=dtype)
+        counts.scatter_add_(0, index, torch.ones(3, dtype=dtype))
+        counts.scatter_(0, index[:1], 7)
+        return x, counts
+
+    wrapped = poptorch.inferenceModel(Function(scattered), quiet())
+    assert wrapped(A, torch.tensor([1, 1, 2], dtype=torch.int32))[1].tolist() == [0, 7, 1]
+
+
+def test_an_op_that_fails_in_the_trace_logs_nothing_besides_its_error(capfd: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(RuntimeError, match="same reduction dim"):
+        poptorch.inferenceModel(Function(lambda x: x @ x), quiet())(A)
+    assert "Traceback" not in capfd.readouterr().err

@@ -1,0 +1,134 @@
+"""Every loss of torch.nn: its value and gradient, with each reduction."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from modelling_support import quiet
+from torch import Tensor, nn
+from zoo_support import check_training
+
+import poptorch
+
+
+def numbers(*shape: int, seed: int = 0) -> Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
+
+
+OUTPUTS, OTHERS = numbers(4, 6), numbers(4, 6, seed=1)
+CLASSES, SIGNS = torch.tensor([1, 5, 0, 3]), OTHERS.sign()
+SHARES, CHANCES = OTHERS.softmax(-1), OTHERS.sigmoid()
+
+
+class Lossy(nn.Module):
+    """A layer, something that makes its outputs what the loss takes, and the loss."""
+
+    def __init__(self, loss: nn.Module, prepare: Any) -> None:
+        super().__init__()
+        self.layer, self.loss, self.prepare = nn.Linear(6, 6), loss, prepare
+
+    def forward(self, x: Tensor, *targets: Tensor) -> Tensor:
+        return self.loss(self.prepare(self.layer(x)), *targets)
+
+
+def same(x: Tensor) -> Tensor:
+    return x
+
+
+def logarithms(x: Tensor) -> Tensor:
+    return F.log_softmax(x, dim=-1)
+
+
+def sequence(x: Tensor) -> Tensor:
+    return logarithms(x).unsqueeze(1).expand(-1, 2, -1)
+
+
+# Loss, its options, what prepares its input, its other arguments.
+LOSSES: list[tuple[Any, dict[str, Any], Any, tuple[Tensor, ...]]] = [
+    (nn.L1Loss, {}, same, (OTHERS,)),
+    (nn.MSELoss, {}, same, (OTHERS,)),
+    (nn.SmoothL1Loss, {"beta": 0.5}, same, (OTHERS,)),
+    (nn.HuberLoss, {"delta": 0.5}, same, (OTHERS,)),
+    (nn.CrossEntropyLoss, {"label_smoothing": 0.1}, same, (CLASSES,)),
+    (nn.CrossEntropyLoss, {"ignore_index": 5}, same, (CLASSES,)),
+    (nn.CrossEntropyLoss, {}, same, (SHARES,)),
+    (nn.NLLLoss, {}, logarithms, (CLASSES,)),
+    (nn.BCELoss, {}, torch.sigmoid, (CHANCES,)),
+    (nn.BCEWithLogitsLoss, {}, same, (CHANCES,)),
+    (nn.BCEWithLogitsLoss, {"pos_weight": torch.arange(6.0)}, same, (CHANCES,)),
+    (nn.KLDivLoss, {"reduction": "batchmean"}, logarithms, (SHARES,)),
+    (nn.KLDivLoss, {"log_target": True, "reduction": "sum"}, logarithms, (SHARES.log(),)),
+    (nn.PoissonNLLLoss, {"full": True}, same, (3 * CHANCES,)),
+    (nn.GaussianNLLLoss, {"full": True}, same, (OTHERS, CHANCES)),
+    (nn.SoftMarginLoss, {}, same, (SIGNS,)),
+    (nn.HingeEmbeddingLoss, {}, same, (SIGNS,)),
+    (nn.MarginRankingLoss, {}, same, (OTHERS, SIGNS)),
+    (nn.MultiLabelSoftMarginLoss, {}, same, ((CHANCES > 0.5).float(),)),
+    (nn.MultiMarginLoss, {}, same, (CLASSES,)),
+    (nn.CosineEmbeddingLoss, {}, same, (OTHERS, SIGNS[:, 0])),
+    (nn.TripletMarginLoss, {}, same, (OTHERS, OTHERS.flip(0))),
+    (nn.TripletMarginWithDistanceLoss, {}, same, (OTHERS, OTHERS.flip(0))),
+    (nn.CTCLoss, {}, sequence, (torch.tensor([[1, 2], [3, 3]]), torch.tensor([4, 4]), torch.tensor([2, 1]))),
+]  # fmt: skip
+IDS = [f"{loss.__name__} {' '.join(options)}" for loss, options, _, _ in LOSSES]
+
+
+@pytest.mark.parametrize(("loss", "options", "prepare", "targets"), LOSSES, ids=IDS)
+def test_each_loss_is_that_of_pytorch(loss: Any, options: dict[str, Any], prepare: Any, targets: Any) -> None:
+    check_training(Lossy(loss(**options), prepare), OUTPUTS, *targets)
+
+
+@pytest.mark.parametrize("reduction", ["sum", "none"])
+@pytest.mark.parametrize(("loss", "options", "prepare", "targets"), LOSSES[::6], ids=IDS[::6])
+def test_with_other_reductions(loss: Any, options: Any, prepare: Any, targets: Any, reduction: str) -> None:
+    check_training(Lossy(loss(**{**options, "reduction": reduction}), prepare), OUTPUTS, *targets)
+
+
+def test_multi_label_margins_have_no_formula_of_cost() -> None:
+    targets = torch.tensor([[1, 2, -1, 0, 0, 0]] * 4)
+    ops = "aten.multilabel_margin_loss_forward", "aten.multilabel_margin_loss_backward"
+    check_training(Lossy(nn.MultiLabelMarginLoss(), same), OUTPUTS, targets, fallbacks=ops)
+
+
+@pytest.mark.parametrize("variance", [CHANCES, CHANCES[:, 0], CHANCES[:, :1], 0.5],
+                         ids=["each", "a row's", "a row's, kept", "a number"])  # fmt: skip
+@pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
+def test_a_gaussian_with_a_variance_of_any_shape(variance: Any, reduction: str) -> None:
+    """The variance is learnt: its lower limit does not stop its gradient."""
+
+    class Gaussian(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(6, 6)
+            self.variance = nn.Parameter(variance.clone()) if isinstance(variance, Tensor) else variance
+
+        def forward(self, x: Tensor, y: Tensor) -> Tensor:
+            return F.gaussian_nll_loss(self.layer(x), y, self.variance, eps=0.4, reduction=reduction)
+
+    check_training(Gaussian(), OUTPUTS, OTHERS, rate=1e-3)
+
+
+def test_losses_of_every_pixel_with_a_class_to_ignore() -> None:
+    classes = torch.arange(32).reshape(2, 4, 4) % 5
+    check_training(Lossy2d(), numbers(2, 3, 4, 4), classes.where(classes > 0, 255))
+
+
+class Lossy2d(nn.Module):
+    """A segmentation: classes of pixels."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Conv2d(3, 5, 1)
+
+    def forward(self, x: Tensor, classes: Tensor) -> Tensor:
+        return F.cross_entropy(self.layer(x), classes, ignore_index=255)
+
+
+@pytest.mark.parametrize("loss", [nn.CrossEntropyLoss, nn.NLLLoss])
+def test_class_weights_are_refused_by_name(loss: Any) -> None:
+    model = Lossy(loss(weight=torch.ones(6)), logarithms)
+    with pytest.raises(poptorch.Error, match="class weights are not supported by PopTorch"):
+        poptorch.trainingModel(model, quiet())(OUTPUTS, CLASSES)

@@ -6,9 +6,8 @@ import logging
 import math
 import os
 import random
-import subprocess
+import shutil
 import sys
-import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -21,7 +20,6 @@ from torch import Tensor, nn
 import ipu_model
 import poptorch
 from poptorch._saving import versions
-from poptorch._saving.cache import recalled
 
 _FACTOR = 2.0
 
@@ -230,6 +228,20 @@ class TestWhatDecides:
         assert "cannot be told" in caplog.text
         assert programs(tmp_path) == []
 
+    def test_a_hook_that_runs_before_every_trace_decides(self, tmp_path: Path) -> None:
+        models = [Mixed() for _ in range(3)]
+        assert compile_all(tmp_path, models[0]) == 1
+        handle = poptorch.registerPreCompileHook(lambda: setattr(models[1], "scale", 2.0))
+        assert compile_all(tmp_path, models[1]) == 1
+        handle.remove()
+        assert compile_all(tmp_path, models[2]) == 0
+
+    def test_a_hook_on_all_modules_decides(self, tmp_path: Path) -> None:
+        handle = nn.modules.module.register_module_forward_hook(lambda module, args, output: None)
+        assert compile_all(tmp_path, Mixed()) == 1
+        handle.remove()
+        assert compile_all(tmp_path, Mixed(), Mixed()) == 1
+
     def test_an_attribute_that_cannot_be_read_is_no_error(self, tmp_path: Path) -> None:
         class Unreadable:
             __slots__ = ("value",)
@@ -288,6 +300,20 @@ class TestFiles:
         assert "PopTorch version mismatch: written with 0.0.1" in caplog.text
         assert compile_all(tmp_path, Mixed()) == 0
 
+    def test_one_under_the_name_of_another_is_replaced(self, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+        compile_all(tmp_path, Mixed())
+        (own,) = programs(tmp_path)
+        compile_all(tmp_path, Mixed(5))
+        (other,) = set(programs(tmp_path)) - {own}
+        shutil.copy(own, other)
+        assert compile_all(tmp_path, Mixed(5)) == 1
+        assert "it holds another program" in caplog.text
+
+    def test_only_programs_are_left_in_the_folder(self, tmp_path: Path) -> None:
+        compile_all(tmp_path, Mixed(), Mixed(5), Mixed())
+        assert sorted(tmp_path.iterdir()) == programs(tmp_path)
+        assert len(programs(tmp_path)) == 2
+
     def test_the_folder_is_made_and_none_switches_off(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("POPTORCH_CACHE_DIR", str(tmp_path / "made" / "here"))
         poptorch.inferenceModel(Mixed(), options()).compile(X)
@@ -306,47 +332,3 @@ class TestFiles:
         with pytest.raises(poptorch.Error, match="branches on data"):
             compile_all(tmp_path, failing)
         assert programs(tmp_path) == []
-
-
-class TestSharing:
-    def test_another_process_takes_the_program_of_the_first(self, tmp_path: Path) -> None:
-        program = (
-            "import sys, poptorch\n"
-            "from saving_support import *\n"
-            "with counted_traces() as traced:\n"
-            "    poptorch.inferenceModel(Mixed(), options(sys.argv[1])).compile(X)\n"
-            "print(len(traced))\n"
-        )
-        assert compile_all(tmp_path, Mixed()) == 1
-        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "PYTHONHASHSEED": "7"}
-        other = subprocess.run(
-            [sys.executable, "-c", program, str(tmp_path)], env=environment, capture_output=True, text=True, check=False
-        )
-        assert other.stdout.strip() == "0", other.stderr
-
-    @pytest.mark.skipif(sys.platform == "win32", reason="no file locks: both may trace, and write the same file")
-    def test_who_comes_second_waits_for_the_first(self, tmp_path: Path) -> None:
-        executor = poptorch.inferenceModel(Mixed(), options())
-        executor.compile(X)
-        graph = executor._captured
-        assert graph is not None
-        order: list[str] = []
-        tracing, released = threading.Event(), threading.Event()
-
-        def slow() -> Any:
-            order.append("first traces")
-            tracing.set()
-            released.wait(10)
-            return graph
-
-        first = threading.Thread(target=recalled, args=(tmp_path, "key", slow))
-        second = threading.Thread(target=recalled, args=(tmp_path, "key", lambda: order.append("second traces")))
-        first.start()
-        assert tracing.wait(10)
-        second.start()
-        second.join(0.1)
-        assert second.is_alive()
-        released.set()
-        first.join(10)
-        second.join(10)
-        assert order == ["first traces"]

@@ -2,13 +2,14 @@
 
 from ipu_model.stored.container import Contents, read, write
 from ipu_model.stored.graphs import graph_form, graph_of
-from ipu_model.stored.values import Invalid, NotStorable, OtherVersion, decode, encode
+from ipu_model.stored.values import Invalid, NotStorable, OtherVersion, damage_found, decode, encode
 
 __all__ = [
     "Contents",
     "Invalid",
     "NotStorable",
     "OtherVersion",
+    "damage_found",
     "decode",
     "encode",
     "graph_form",

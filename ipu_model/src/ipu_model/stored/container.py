@@ -19,7 +19,7 @@ from typing import Any, BinaryIO
 import torch
 from torch import Tensor
 
-from ipu_model.stored.values import Invalid, NotStorable, OtherVersion, decode, encode
+from ipu_model.stored.values import Invalid, NotStorable, OtherVersion, damage_found, decode, encode
 
 _NAME, _FORMAT = b"IPU Model program ", b"1\n"
 _DIGEST = hashlib.sha256
@@ -61,30 +61,47 @@ def read(path: Path) -> Contents:
     """Read what `write` wrote.
 
     Raises:
-        Invalid: no such file format, another number of the format, truncated or corrupt.
+        Invalid: no such file format, another number of the format, truncated, corrupt, or larger than the memory.
         OSError: the file cannot be read.
     """
-    data = bytearray(path.read_bytes())
-    if not data.startswith(_NAME):
-        raise Invalid("it is no program of the IPU Model")
-    if not data.startswith(_FORMAT, len(_NAME)):
-        raise OtherVersion("PopTorch version mismatch: its format is that of another version")
-    start = len(_NAME) + len(_FORMAT)
-    body = memoryview(data)[start + _DIGEST_BYTES :]
-    if _DIGEST(body).digest() != data[start : start + _DIGEST_BYTES]:
+    with open(path, "rb") as file:
+        if file.read(len(_NAME)) != _NAME:
+            raise Invalid("it is no program of the IPU Model")
+        if file.read(len(_FORMAT)) != _FORMAT:
+            raise OtherVersion("PopTorch version mismatch: its format is that of another version")
+        digest = file.read(_DIGEST_BYTES)
+        body = _rest_of(file)
+    if _DIGEST(body).digest() != digest:
         raise Invalid("it is truncated or corrupt")
-    try:
+    with damage_found("its contents do not follow its format"):
         return _contents(body)
-    except (ValueError, TypeError, KeyError, AttributeError, RuntimeError, RecursionError) as error:
-        raise Invalid(f"its contents do not follow its format ({type(error).__name__})") from error
+
+
+def _rest_of(file: BinaryIO) -> memoryview:
+    size = os.fstat(file.fileno()).st_size - file.tell()
+    if size > _memory_bytes():
+        raise Invalid("it is larger than the memory of this machine")
+    data = bytearray(max(0, size))
+    # A file that is changed while it is read fails its digest.
+    return memoryview(data)[: file.readinto(data)]  # type: ignore[attr-defined]  # buffered readers have it
+
+
+def _memory_bytes() -> float:
+    """Return the machine's memory; where the system does not tell, anything fits."""
+    try:
+        return float(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
+    except (AttributeError, ValueError, OSError):
+        return float("inf")
 
 
 def _contents(body: memoryview) -> Contents:
     length = int.from_bytes(body[:_LENGTH_BYTES], "little")
     head = json.loads(bytes(body[_LENGTH_BYTES : _LENGTH_BYTES + length]))
+    if not isinstance(head["values"], dict):
+        raise Invalid("its values have no names")
     tensors, at = {}, _LENGTH_BYTES + length
     for name, dtype, shape, stride, size in head["tensors"]:
-        if not 0 <= size <= len(body) - at:
+        if not isinstance(name, str) or not 0 <= size <= len(body) - at:
             raise Invalid("a tensor lies outside the file")
         tensors[name] = _tensor(body[at : at + size], decode(dtype), shape, stride)
         at += size

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from ipu_model.graph import Graph
 from ipu_model.stored.ops import name_of, op_named
-from ipu_model.stored.values import Invalid, NotStorable, decode, encode
+from ipu_model.stored.values import Invalid, NotStorable, damage_found, decode, encode
 
 _APART = ("ops", "constants", "rebuild_outputs")
 _KINDS = ("placeholder", "get_attr", "call_function")
@@ -74,10 +74,8 @@ def graph_of(form: Mapping[str, Any], constants: Mapping[str, Tensor]) -> Graph:
     Raises:
         Invalid: not a result of `graph_form`.
     """
-    try:
+    with damage_found("its program does not follow the format"):
         return _graph_of(form, constants)
-    except (ValueError, TypeError, KeyError, IndexError, AttributeError, RuntimeError) as error:
-        raise Invalid(f"its program does not follow the format ({type(error).__name__}: {error})") from error
 
 
 def _graph_of(form: Mapping[str, Any], constants: Mapping[str, Tensor]) -> Graph:

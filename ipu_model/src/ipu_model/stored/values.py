@@ -5,8 +5,9 @@ Numbers, text, booleans and None stand for themselves; anything else is an objec
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -32,6 +33,17 @@ class Invalid(Exception):
 
 class OtherVersion(Invalid):
     """A file that another version has written."""
+
+
+@contextlib.contextmanager
+def damage_found(what: str) -> Iterator[None]:
+    """Make `Invalid` of any error of the body, which takes apart what somebody else may have written."""
+    try:
+        yield
+    except Invalid:
+        raise
+    except Exception as error:
+        raise Invalid(f"{what} ({type(error).__name__}: {str(error).partition(chr(10))[0]:.200})") from error
 
 
 def encode(value: Any) -> Any:

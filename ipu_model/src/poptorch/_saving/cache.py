@@ -8,13 +8,15 @@ import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import torch
 from torch import nn
+from torch.nn.modules import module as _modules
 
 from ipu_model import stored
 from ipu_model.graph import Graph, TensorSpec
+from poptorch import _hooks
 from poptorch._binding import BoundArguments
 from poptorch._saving.fingerprint import fingerprint
 from poptorch._saving.versions import check_versions, versions
@@ -24,6 +26,8 @@ if sys.platform != "win32":
     import fcntl
 
 _logger = logging.getLogger("poptorch::python")
+
+_KIND = "trace"
 
 
 def cache_directory(options: Options) -> Path | None:
@@ -52,12 +56,21 @@ def key_of(
 
     Options that only say how often the traced micro-batch is run are not part of it.
     """
+    hooks = [*_hooks.before(), *_global_module_hooks()]
     look = arguments.with_tensors([torch.empty(spec.shape, dtype=spec.dtype, device="meta") for spec in specs])
     try:
-        return fingerprint(module, options._execution_strategy, training, look.positional, look.names, look.keywords)
+        inputs = (look.positional, look.names, look.keywords)
+        return fingerprint(module, options._execution_strategy, training, *inputs, hooks)
     except Exception as reason:  # it reads attributes of any object, and those may raise anything
         _logger.info("What a trace of this model depends on cannot be told: %s.", str(reason) or type(reason).__name__)
         return None
+
+
+def _global_module_hooks() -> list[Any]:
+    """Return the hooks that the program has put on all modules; traces in other threads have theirs there, too."""
+    registries = (_modules._global_forward_pre_hooks, _modules._global_forward_hooks, _modules._global_backward_hooks)
+    hooks = [hook for registry in registries for hook in registry.values()]
+    return [hook for hook in hooks if not (getattr(hook, "__module__", None) or "").startswith("ipu_model.")]
 
 
 def recalled(directory: Path, key: str, trace: Callable[[], Graph]) -> Graph:
@@ -67,35 +80,37 @@ def recalled(directory: Path, key: str, trace: Callable[[], Graph]) -> Graph:
     whatever reason, is replaced; a cache that cannot be written costs nothing but a warning.
     """
     path = directory / f"{key}.poptorch"
-    graph = _load(path)
+    graph = _load(path, key)
     if graph is not None:
         return graph
     with _locked(directory / f"{key}.lock"):
-        graph = _load(path)
+        graph = _load(path, key)
         if graph is None:
             graph = trace()
-            _keep(path, graph)
+            _keep(path, key, graph)
     return graph
 
 
-def _load(path: Path) -> Graph | None:
+def _load(path: Path, key: str) -> Graph | None:
     try:
         contents = stored.read(path)
         check_versions(contents.values)
-        graph = stored.graph_of(contents.values["graph"], contents.tensors)
+        if (contents.values.get("kind"), contents.values.get("key")) != (_KIND, key):
+            raise stored.Invalid("it holds another program")
+        graph = stored.graph_of(contents.values.get("graph", {}), contents.tensors)
     except FileNotFoundError:
         return None
-    except (stored.Invalid, KeyError, OSError) as error:
+    except (stored.Invalid, OSError) as error:
         _logger.warning("%s in the executable cache cannot be used (%s): the model is compiled again.", path, error)
         return None
     _logger.info("The compiled program was loaded from %s.", path)
     return graph
 
 
-def _keep(path: Path, graph: Graph) -> None:
+def _keep(path: Path, key: str, graph: Graph) -> None:
     try:
         form, constants = stored.graph_form(graph)
-        stored.write(path, stored.Contents({"kind": "trace", **versions(), "graph": form}, constants))
+        stored.write(path, stored.Contents({"kind": _KIND, "key": key, **versions(), "graph": form}, constants))
     except stored.NotStorable as error:
         _logger.info("The compiled program is not cached: it has %s.", error)
     except OSError as error:
@@ -108,7 +123,8 @@ def _keep(path: Path, graph: Graph) -> None:
 def _locked(path: Path) -> Iterator[None]:
     """Let one process at a time run the body; the lock of a process that has died is free again.
 
-    Where the file system has no locks the body runs at once: processes may then compile the same program twice.
+    Where the system or the file system has no locks (as on Windows) the body runs at once: processes may then compile
+    the same program twice, and the last one's file stays.
     """
     with contextlib.ExitStack() as stack:
         try:
@@ -119,8 +135,25 @@ def _locked(path: Path) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _lock_held(path: Path) -> Iterator[Any]:
-    with open(path, "ab") as file:
-        if sys.platform != "win32":
+def _lock_held(path: Path) -> Iterator[None]:
+    if sys.platform == "win32":
+        raise OSError("this system has no file locks that end with their process")
+    while True:
+        with open(path, "ab") as file:
             fcntl.flock(file, fcntl.LOCK_EX)
-        yield file
+            if not _is_at(path, file):
+                continue
+            try:
+                yield
+            finally:
+                # Only who holds its lock removes the file: whoever waits for it then sees that it is gone.
+                with contextlib.suppress(OSError):
+                    path.unlink()
+            return
+
+
+def _is_at(path: Path, file: BinaryIO) -> bool:
+    try:
+        return os.path.samestat(os.fstat(file.fileno()), os.stat(path))
+    except FileNotFoundError:
+        return False

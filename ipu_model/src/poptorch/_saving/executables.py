@@ -6,6 +6,7 @@ import logging
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from poptorch import optim
 from poptorch._errors import createPoptorchError
 from poptorch._replica_grouping import one_slice_each
 from poptorch._saving import files
@@ -44,6 +45,7 @@ class SavedExecutables:
     _arguments: BoundArguments | None
     _optimisation: Optimisation | None
     _rng_state: list[int] | None
+    _has_run: bool
     rng_state: Any
     compile: Callable[..., None]
     _compile: Callable[..., None]
@@ -80,6 +82,12 @@ class SavedExecutables:
             path = path / _FILE_IN_FOLDER
             _logger.warning("save: %s is an existing directory. The file is written to %s.", filename, path)
         optimizer = None if self._optimisation is None else self._optimisation.optimizer
+        if export_model and self._has_run and not isinstance(optimizer, (optim.Optimizer, type(None))):
+            _logger.warning(
+                "save: the state of a torch.optim.%s on the device cannot be read, and starts anew when the model is "
+                "loaded. Use poptorch.optim to keep it.",
+                type(optimizer).__name__,
+            )
         executable = Executable(
             training=self._training,
             options=files.options_text(self._options),
@@ -117,6 +125,7 @@ class SavedExecutables:
         with one_slice_each(self._traced_model, self._host.groupings):
             files.check(executable, path, self._traced_model, self._options, training=self._training)
         if executable.rng_state is not None:
+            files.check_rng_state(executable, path, self._options)
             self._rng_state = list(executable.rng_state)
         key = executable.model_key if same_code else None
         self._compile(executable.arguments, KnownProgram(executable.graph, key, path))

@@ -9,12 +9,14 @@ from dataclasses import astuple, dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from ipu_model import stored
 from ipu_model.capture.variables import slots_of
 from ipu_model.errors import Error
 from ipu_model.graph import Graph, TensorSpec
+from ipu_model.numerics.randomness import RandomStreams
 from ipu_model.numerics.replica_groups import ReplicaGroups
 from poptorch._binding import BoundArguments
 from poptorch._errors import createPoptorchError
@@ -139,13 +141,14 @@ def read(path: Path) -> Executable:
         OSError: the file cannot be read.
     """
     try:
-        return _read(path)
-    except (stored.Invalid, KeyError, TypeError, ValueError, AttributeError) as error:
+        contents = stored.read(path)
+        with stored.damage_found("its contents do not follow its format"):
+            return _executable(contents)
+    except stored.Invalid as error:
         raise invalid(path, str(error)) from error
 
 
-def _read(path: Path) -> Executable:
-    contents = stored.read(path)
+def _executable(contents: stored.Contents) -> Executable:
     values, tensors = contents.values, dict(contents.tensors)
     if values.get("kind") != _KIND:
         raise stored.Invalid("it is a file of the executable cache, not of save()")
@@ -189,6 +192,21 @@ def check(executable: Executable, path: Path, module: nn.Module, options: Option
         raise invalid(path, f"it was compiled with other options ({'; '.join(differing)})")
     if executable.graph is not None:
         _check_weights(executable.graph, path, module)
+
+
+def check_rng_state(executable: Executable, path: Path, options: Options) -> None:
+    """Check that a random state in a file is one, and for as many replicas as the options ask for.
+
+    Raises:
+        Error: "Invalid file".
+    """
+    streams = RandomStreams(0, options.replication_factor)
+    if executable.training and options._Popart.options.get("enableStochasticRounding"):
+        streams.keep(torch.Generator(), reseeded=True)
+    try:
+        streams.restore(list(executable.rng_state or [0]))
+    except ValueError as error:
+        raise invalid(path, str(error)) from error
 
 
 def groupings_for(

@@ -31,7 +31,8 @@ def environment() -> tuple[object, ...]:
     """Return what decides a trace outside the program: versions, and PyTorch's settings of the moment."""
     return (
         sys.version_info[:3], sys.implementation.name, torch.__version__, own_sources(), torch.get_default_dtype(),
-        torch.is_autocast_enabled("cpu"), str(torch.get_default_device()), torch.are_deterministic_algorithms_enabled(),
+        torch.is_autocast_enabled("cpu"), torch.get_autocast_dtype("cpu"), str(torch.get_default_device()),
+        torch.are_deterministic_algorithms_enabled(), torch.backends.mha.get_fastpath_enabled(),
     )  # fmt: skip
 
 

@@ -20,6 +20,7 @@ from poptorch._executor import PoplarExecutor
 from poptorch._hooks import registerPostCompileHook, registerPreCompileHook
 from poptorch._loading import AsynchronousDataAccessor, DataLoader
 from poptorch._logging import setLogLevel
+from poptorch._saving.exported import load
 from poptorch._stand_ins import offer_stand_ins as _offer_stand_ins
 from poptorch._wrap import inferenceModel, trainingModel
 from poptorch.enums import (
@@ -87,7 +88,7 @@ __all__ = [
     "ShardedExecution", "SharingStrategy", "Stage", "SyncPattern", "TensorLocationSettings", "UnrecoverableError",
     "VariableRetrievalMode", "cond", "createPoptorchError", "ctc_beam_search_decoder", "custom_op", "dynamic_slice",
     "dynamic_update", "enums", "for_loop", "fps", "identity_loss", "inferenceModel", "ipuHardwareIsAvailable",
-    "ipuHardwareVersion", "ipu_print_tensor", "isRunningOnIpu", "module_repr", "nearest", "nop", "ops", "optim",
+    "ipuHardwareVersion", "ipu_print_tensor", "isRunningOnIpu", "load", "module_repr", "nearest", "nop", "ops", "optim",
     "options", "poptorch_core", "print", "profiling", "recomputationCheckpoint", "registerCustomArgParser",
     "registerPostCompileHook", "registerPreCompileHook", "removeBlocks", "serializedMatMul", "setLogLevel",
     "set_available_memory", "set_overlap_for_input", "set_overlap_for_output", "testing", "trainingModel",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from torch import Tensor, nn
@@ -86,10 +86,32 @@ def trace(
         AssertionError: rows that do not divide into micro-batches, unknown blocks.
         Error: everything else that PopTorch refuses when it compiles, unknown names of anchored tensors included.
     """
-    batching = batching_of(options)
+    graph = captured(module, options, arguments, training=training)
+    return finished(graph, module, options, training=training, one_process=one_process)
+
+
+Source = Callable[[Sequence[TensorSpec], Callable[[], Graph]], Graph]
+
+
+def captured(
+    module: nn.Module,
+    options: Options,
+    arguments: BoundArguments,
+    *,
+    training: bool,
+    source: Source = lambda specs, capture_now: capture_now(),
+) -> Graph:
+    """Return the program of one micro-batch, unchecked; `source` may know it, from a file say, without a trace.
+
+    It is given what a micro-batch gets of each input, and the function that traces. Compile hooks run either way.
+
+    Raises:
+        AssertionError: rows that do not divide into micro-batches, unknown blocks.
+        Error: what tracing refuses.
+    """
     tensors = arguments.tensors
     check_inputs(tensors)
-    specs = micro_batch_specs(tensors, batching)
+    specs = micro_batch_specs(tensors, batching_of(options))
     strategy = options._execution_strategy
 
     def call(traced: nn.Module, fakes: list[Tensor]) -> Any:
@@ -97,13 +119,30 @@ def trace(
         check_outputs(outputs)
         return outputs
 
-    if training:
-        _warn_about_hooks(module)
-    strategy.begin_trace()
-    with _hooks.around_trace():
-        graph = capture(
+    def capture_now() -> Graph:
+        strategy.begin_trace()
+        started.append(True)
+        return capture(
             module, specs, call, flatten, training=training, placer=strategy, before_forward=_hooks.run_before
         )  # fmt: skip
+
+    started: list[bool] = []
+    if training:
+        _warn_about_hooks(module)
+    with _hooks.around_trace():
+        graph = source(specs, capture_now)
+        if not started:
+            _hooks.run_before()
+            strategy.note_blocks(graph.block_entries)
+    return graph
+
+
+def finished(graph: Graph, module: nn.Module, options: Options, *, training: bool, one_process: bool = True) -> Graph:
+    """Check a captured program against the options; return it with names and outputs for what they anchor.
+
+    Raises:
+        Error: what PopTorch refuses when it compiles, unknown names of anchored tensors included.
+    """
     check_pipeline(graph, options, training=training)
     check_phases(graph)
     check_ipus(graph, options, one_process=one_process)

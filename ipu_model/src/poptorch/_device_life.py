@@ -50,6 +50,7 @@ class DeviceLife:
     _has_run: bool
     _rng_state: list[int] | None
     _graph: Graph | None
+    _captured: Graph | None
     _arguments: Any
     _anchored: dict[str, Tensor]
     _forget_model: Callable[[], None]
@@ -118,7 +119,7 @@ class DeviceLife:
             self._wrapping.undo()
 
     def _drop_executable(self) -> None:
-        self._session, self._graph, self._arguments = None, None, None
+        self._session, self._graph, self._captured, self._arguments = None, None, None, None
         self._anchored = {}
         self._forget_model()
         self._attached = self._dirty = self._has_run = False

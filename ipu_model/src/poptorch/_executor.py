@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import logging
 import secrets
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from ipu_model.graph import Graph
+from ipu_model.graph import Graph, TensorSpec
 from ipu_model.instances import Group
 from ipu_model.numerics.session import Session
 from poptorch._anchors import Anchor, AnchoredTensors, anchors_of, by_short_name, updated_variables
 from poptorch._binding import BoundArguments, Signature, check_same
 from poptorch._blocks import module_repr
-from poptorch._compilation import arithmetic_of, batching_of, check_options, log_derived, returns_of, trace
+from poptorch._compilation import arithmetic_of, batching_of, captured, check_options, finished, log_derived, returns_of
 from poptorch._device_life import DeviceLife
 from poptorch._instances import agree, group_of
 from poptorch._logging import LogOnce
@@ -28,6 +29,9 @@ from poptorch._parameter import ParameterView
 from poptorch._progress import compilation_progress
 from poptorch._refused import RefusedMethods
 from poptorch._replica_grouping import check_grouped, one_slice_each
+from poptorch._saving.cache import cache_directory, key_of, recalled
+from poptorch._saving.executables import SavedExecutables
+from poptorch._saving.files import KnownProgram
 from poptorch._weights import HostWeights
 from poptorch._wrapping import HostLink, Wrapping, links_into
 from poptorch.enums import ConnectionType
@@ -39,7 +43,7 @@ _DETACHED = "Input tensors with requires_grad=True are detached: no input gradie
 _COPIED = "An input tensor is not contiguous and is copied before every call."
 
 
-class PoplarExecutor(DeviceLife, ModelledAnswers, AnchoredTensors, RefusedMethods):
+class PoplarExecutor(DeviceLife, ModelledAnswers, AnchoredTensors, SavedExecutables, RefusedMethods):
     """A model compiled for the device: a call runs `deviceIterations x gradientAccumulation` micro-batches.
 
     Made by `trainingModel` and `inferenceModel`, never directly. Unknown attributes resolve on the user's
@@ -63,6 +67,8 @@ class PoplarExecutor(DeviceLife, ModelledAnswers, AnchoredTensors, RefusedMethod
         self._signature = Signature(self._traced_model.forward)
         self._arguments: BoundArguments | None = None
         self._graph: Graph | None = None
+        self._captured: Graph | None = None
+        self._model_key: str | None = None
         self._session: Session | None = None
         self._group: Group | None = None
         self._anchors: list[Anchor] = []
@@ -158,8 +164,8 @@ class PoplarExecutor(DeviceLife, ModelledAnswers, AnchoredTensors, RefusedMethod
         self._anchored = by_short_name(self._graph, self._anchors, results)
         return present(self._graph, results)
 
-    def _compile(self, arguments: BoundArguments) -> None:
-        """Trace, check and build; a failure leaves executor and module as if this had never been called.
+    def _compile(self, arguments: BoundArguments, known: KnownProgram | None = None) -> None:
+        """Trace, unless the program is known, check and build; a failure leaves all as if this had never been called.
 
         Of a training executor the module is unwrapped then, so that it can be wrapped again with other
         options.
@@ -171,7 +177,8 @@ class PoplarExecutor(DeviceLife, ModelledAnswers, AnchoredTensors, RefusedMethod
             self._refresh_sources()
             arguments.warn_about_dicts()
             with compilation_progress(self._options):
-                self._graph = self._trace(arguments)
+                self._captured = self._program_of(arguments, known)
+                self._graph = finished(self._captured, self._traced_model, self._options, training=self._training)
                 self._anchors = anchors_of(self._graph, self._options)
                 self._session = self._build(self._graph)
                 self._model(self._graph)
@@ -184,11 +191,24 @@ class PoplarExecutor(DeviceLife, ModelledAnswers, AnchoredTensors, RefusedMethod
                 self._wrapping.undo()
             raise
 
-    def _trace(self, arguments: BoundArguments) -> Graph:
-        spec = None if self._optimisation is None else self._optimisation.spec
-        check_grouped(self._host.groupings, self._traced_model, self._options, spec)
-        with one_slice_each(self._traced_model, self._host.groupings):
-            return trace(self._traced_model, self._options, arguments, training=self._training)
+    def _program_of(self, arguments: BoundArguments, known: KnownProgram | None) -> Graph:
+        """Trace one micro-batch, or take a program that is known from a file or from the executable cache."""
+        module, options, training = self._traced_model, self._options, self._training
+
+        def source(specs: Sequence[TensorSpec], capture_now: Callable[[], Graph]) -> Graph:
+            self._model_key = key_of(module, options, arguments, specs, training=training)
+            directory = cache_directory(options)
+            if known is not None:
+                return known.checked(self._model_key, specs) or capture_now()
+            if directory is None or self._model_key is None:
+                return capture_now()
+            return recalled(directory, self._model_key, capture_now)
+
+        check_grouped(
+            self._host.groupings, module, options, None if self._optimisation is None else self._optimisation.spec
+        )
+        with one_slice_each(module, self._host.groupings):
+            return captured(module, options, arguments, training=training, source=source)
 
     def _build(self, graph: Graph) -> Session:
         clips = self._optimisation is not None and self._optimisation.clips_gradients

@@ -31,9 +31,14 @@ def registerPostCompileHook(hook: Callable[[], Any]) -> RemovableHandle:
     return _register(_after, hook)
 
 
+def before() -> list[Callable[[], Any]]:
+    """Return the pre-compile hooks in the order of their registration."""
+    return list(_before.values())
+
+
 def run_before() -> None:
-    """Call the pre-compile hooks in the order of their registration."""
-    for hook in list(_before.values()):
+    """Call the pre-compile hooks."""
+    for hook in before():
         hook()
 
 

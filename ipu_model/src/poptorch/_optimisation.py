@@ -49,6 +49,11 @@ class Optimisation:
         return replace(spec, loss_scaling_variable=True) if self._automatic else spec
 
     @property
+    def optimizer(self) -> torch.optim.Optimizer:
+        """The program's optimiser."""
+        return self._optimizer
+
+    @property
     def spec(self) -> OptimiserSpec:
         """The optimiser as the device knows it, with its present numbers."""
         return self._spec
@@ -89,13 +94,16 @@ class Optimisation:
         groups = self.groups(module)
         weights = {name: session.weights[name] for name in graph.gradients}
         dtypes = {v.name: v.spec.dtype for v in graph.variables}
+        stochastic = bool(options._Popart.options.get("enableStochasticRounding", False))
+        generator = torch.Generator().manual_seed(seed)
+        if stochastic:
+            session.randomness.keep(generator, reseeded=options.Distributed.numProcesses == 1)
 
         def make() -> Updater:
             return Updater(
                 self._spec, weights, {n: dtypes[n] for n in weights}, {n: groups[n] for n in weights},
                 accumulates=options.Training.gradient_accumulation > 1,
-                stochastic_rounding=bool(options._Popart.options.get("enableStochasticRounding", False)),
-                generator=torch.Generator().manual_seed(seed),
+                stochastic_rounding=stochastic, generator=generator,
             )  # fmt: skip
 
         self._session, self._make = session, make

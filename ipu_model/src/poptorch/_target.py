@@ -77,11 +77,6 @@ def _check_version() -> None:
 def _warn_of_no_effect(options: Options) -> None:
     popart = options._Popart.options
     cached = bool(popart.get("enableEngineCaching") and popart.get("cachePath"))
-    if cached:
-        _logger.warning(
-            "Executable caching doesn't work with the IPU model: nothing is written to %s.",
-            popart["cachePath"],
-        )
     processes = options.Distributed.numProcesses
     if processes > 1 and not cached:
         _logger.warning(

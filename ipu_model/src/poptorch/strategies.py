@@ -80,6 +80,9 @@ class ExecutionStrategy:
             _check_ipu(ipu_id)
         return self._place(user_id or self._draw_auto_id(), ipu_id)
 
+    def note_blocks(self, entries: Iterable[Placement]) -> None:
+        """Take over where a program that is not traced again has its blocks."""
+
     def stage(self, block_id: str) -> Stage:
         """Return the explicitly listed stage of a block; raise `AssertionError` if it is in none."""
         stages = self._explicit_stages()
@@ -165,6 +168,11 @@ class PipelinedExecution(ExecutionStrategy):
             number, fixed = self._automatic_stage(block, ipu_id), None
         ipu = fixed if fixed is not None else ipu_id if ipu_id is not None else number
         return Placement(block=block, stage=number, ipu=ipu)
+
+    def note_blocks(self, entries: Iterable[Placement]) -> None:
+        """Take over the stages that a trace has given to blocks."""
+        for entry in entries if self._auto is not None else ():
+            self._stage_number.setdefault(entry.block, entry.stage)
 
     def _automatic_stage(self, block: str, ipu_id: int | None) -> int:
         if block not in self._stage_number:

@@ -76,15 +76,6 @@ class TestTarget:
 
 
 class TestWarnings:
-    def test_executable_caching(self, caplog: pytest.LogCaptureFixture, tmp_path: Any) -> None:
-        cache = tmp_path / "cache"
-        inference(Net(), quiet().enableExecutableCaching(str(cache)))(X)
-        assert "doesn't work with the IPU model" in caplog.text
-        assert not cache.exists()
-        caplog.clear()
-        inference(Net(), quiet().enableExecutableCaching(str(cache)).enableExecutableCaching(None))(X)
-        assert caplog.text == ""
-
     def test_several_processes_without_a_cache(self, caplog: pytest.LogCaptureFixture) -> None:
         options = quiet()
         options.Distributed.configureProcessId(0, 2)

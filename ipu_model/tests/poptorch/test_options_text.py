@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import poptorch
 from poptorch.enums import ConnectionType, OutputMode
@@ -67,6 +70,101 @@ def test_a_syntax_error_applies_nothing_and_counts_statements_only(tmp_path: Pat
     assert second == "> options.replicationFactor(2"
     assert repr(options) == repr(Options())
     assert ConfigFileError.__bases__ == (Exception,)
+
+
+def test_a_statement_may_build_what_setters_take(tmp_path: Path) -> None:
+    path = _file(
+        tmp_path,
+        "setExecutionStrategy(poptorch.PipelinedExecution(poptorch.Stage('a').ipu(-1 + 2), ['b', 'c']))\n"
+        "outputMode(poptorch.OutputMode.EveryN, 2)\n"
+        "TensorLocations.setWeightLocation(poptorch.TensorLocationSettings().useOnChipStorage(False))\n"
+        "setAvailableMemoryProportion({'IPU0': 0.2 * 2})\nshowCompilationProgressBar(show=not True)\n",
+    )
+    own = Options().setExecutionStrategy(poptorch.PipelinedExecution(poptorch.Stage("a").ipu(1), ["b", "c"]))
+    own.outputMode(OutputMode.EveryN, 2)
+    own.TensorLocations.setWeightLocation(poptorch.TensorLocationSettings().useOnChipStorage(False))
+    own.setAvailableMemoryProportion({"IPU0": 0.4}).showCompilationProgressBar(False)
+    found = Options().loadFromFile(path)
+    assert repr(found._execution_strategy.stage("a")) == "Stage('a').ipu(1)"
+    assert found.toDict() == own.toDict()
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "deviceIterations(open('/tmp/harm', 'w').write('x'))",
+        "deviceIterations(__import__('os').getpid())",
+        "deviceIterations(eval('4'))",
+        "__class__.__init__.__globals__",
+        "deviceIterations(4).__class__",
+        "deviceIterations(poptorch.os.getpid())",
+        "deviceIterations(poptorch.load('x', weights_only=False))",
+        "deviceIterations(poptorch.enums.Enum)",
+        "anchored_tensors.clear()",
+        "modelName('{0.__class__}'.format(options))",
+        "modelName('a' * 1000000000)",
+        "deviceIterations((lambda: 4)())",
+        "deviceIterations([x for x in (4,)][0])",
+        "deviceIterations(*[4])",
+        "deviceIterations(**{'device_iterations': 4})",
+        "deviceIterations(10 ** 1000000000)",
+        "deviceIterations(4); logDir('x')",
+        "device_iterations = 4",
+        "deviceIterations(x := 4)",
+    ],
+)
+def test_anything_but_settings_is_refused_and_applies_nothing(
+    statement: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    options = Options()
+    with pytest.raises(ConfigFileError, match=r"Line \d of my\.conf has .*nothing else in it is run") as caught:
+        options.loadFromFile(_file(tmp_path, f"\n{statement.replace('/tmp/', '')}\nreplicationFactor(3)\n"))
+    assert str(caught.value).endswith(f"> options.{statement.replace('/tmp/', '')}")
+    assert repr(options) == repr(Options())
+    assert [each.name for each in tmp_path.iterdir()] == ["my.conf"]
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"\xff\xfe", b"deviceIterations(4\x00)", b"deviceIterations(" + b"-" * 100_000 + b"1)", b"#" * 1_000_001],
+    ids=["no text", "a null byte", "nested", "oversized"],
+)
+def test_a_file_of_something_else_is_refused_by_name(content: bytes, tmp_path: Path) -> None:
+    path = tmp_path / "my.conf"
+    path.write_bytes(content)
+    with pytest.raises(ConfigFileError, match=r"my\.conf"):
+        Options().loadFromFile(path)
+
+
+@given(st.text(alphabet="deviceIterations().poptorch_Popart'[]{}:,+-*/ 0123456789lambda#@~", max_size=60))
+def test_no_text_does_more_than_settings(tmp_path_factory: pytest.TempPathFactory, text: str) -> None:
+    path = tmp_path_factory.mktemp("options") / "my.conf"
+    path.write_text(text, encoding="utf-8")
+    with contextlib.suppress(ConfigFileError, NameError, AttributeError, AssertionError, TypeError, ValueError):
+        Options().loadFromFile(path)
+
+
+@pytest.mark.parametrize(
+    ("accessor", "error"),
+    [
+        ("__init__.__globals__.clear", AttributeError),
+        ("_Popart._set", AttributeError),
+        ("_Popart.options.clear", TypeError),
+        ("device_iterations.bit_length", TypeError),
+        ("device_iterations", TypeError),
+    ],
+)
+def test_json_reaches_nothing_but_setters(accessor: str, error: type[Exception]) -> None:
+    options = Options()
+    with pytest.raises(error, match="Options as JSON: "):
+        options.from_json(json.dumps({accessor: []}))
+    assert repr(options) == repr(Options())
+
+
+def test_json_that_is_nested_too_deeply_is_no_object() -> None:
+    with pytest.raises(ValueError, match="nested too deeply"):
+        Options().from_json('{"deviceIterations": ' + "[" * 1_000_000)
 
 
 @pytest.mark.parametrize(

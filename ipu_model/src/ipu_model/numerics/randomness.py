@@ -24,14 +24,26 @@ class RandomStreams:
     """
 
     def __init__(self, seed: int, replicas: int, first: int = 0) -> None:
-        self.seed = seed
         self._first = first
-        self._states = [self._initial(seed + (first + replica) * _STRIDE) for replica in range(replicas)]
+        self._common: torch.Generator | None = None
+        self._reseeds_common = False
+        self._begin(seed, replicas)
+
+    def _begin(self, seed: int, replicas: int) -> None:
+        self.seed = seed
+        self._states = [self._initial(seed + (self._first + replica) * _STRIDE) for replica in range(replicas)]
 
     @staticmethod
     def _initial(seed: int) -> Tensor:
         # manual_seed takes 63-bit values; a wrapped one is as good a seed as any.
         return torch.Generator().manual_seed(seed & 0x7FFFFFFFFFFFFFFF).get_state()
+
+    def keep(self, common: torch.Generator, *, reseeded: bool) -> None:
+        """Make `common`, from which all replicas draw the same, part of the state.
+
+        With `reseeded` a new seed is one for it, too; several processes must agree on its seed instead.
+        """
+        self._common, self._reseeds_common = common, reseeded
 
     @contextmanager
     def drawing(self, replica: int) -> Iterator[None]:
@@ -46,22 +58,34 @@ class RandomStreams:
                 torch.set_rng_state(host)
 
     def state(self) -> list[int]:
-        """Return the seed followed by the bytes of every stream's state."""
-        return [self.seed, *(byte for state in self._states for byte in state.tolist())]
+        """Return the seed followed by the bytes of every stream's state, that of the common one last."""
+        states = [*self._states, *([] if self._common is None else [self._common.get_state()])]
+        return [self.seed, *(byte for state in states for byte in state.tolist())]
 
     def restore(self, state: list[int]) -> None:
         """Continue from a list that `state` returned; a list of one number is a new seed.
 
         Raises:
-            ValueError: a list of another length.
+            ValueError: a list of another length, or one that is no state.
         """
         replicas = len(self._states)
         if len(state) == 1:
-            self.__init__(state[0], replicas, self._first)  # type: ignore[misc]  # the same streams, from another seed
+            self._begin(state[0], replicas)
+            if self._common is not None and self._reseeds_common:
+                self._common.set_state(self._initial(state[0]))
             return
         size = self._states[0].numel()
-        if len(state) != 1 + size * replicas:
-            raise ValueError(f"rng_state has {len(state)} entries, expected 1 or {1 + size * replicas}.")
-        words = torch.tensor(state[1:], dtype=torch.uint8)
-        self.seed = state[0]
-        self._states = [words[r * size : (r + 1) * size].clone() for r in range(replicas)]
+        count = replicas + (self._common is not None)
+        if len(state) != 1 + size * count:
+            raise ValueError(f"rng_state has {len(state)} entries, expected 1 or {1 + size * count}.")
+        try:
+            words = torch.tensor(state[1:], dtype=torch.uint8)
+            # set_state reads the memory of a view from its start: each state needs its own.
+            states = [part.clone() for part in words.split(size)]
+            for each in states:
+                torch.Generator().set_state(each)
+        except (RuntimeError, TypeError) as error:
+            raise ValueError("rng_state is no state of a random generator.") from error
+        self.seed, self._states = state[0], states[:replicas]
+        if self._common is not None:
+            self._common.set_state(states[-1])

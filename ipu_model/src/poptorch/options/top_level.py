@@ -40,14 +40,19 @@ class Options(BatchSettings, DeviceSettings, HostSettings):
     def loadFromFile(self, filepath: str | os.PathLike[str]) -> Self:
         """Apply a file of statements, each written as it would be after `options.`.
 
-        Raises `ConfigFileError` for a syntax error, and applies nothing then; other errors of a statement, or
-        of opening the file, pass through.
+        No trust in the file is needed: it can call setters with numbers, text, containers and PopTorch's own settings,
+        and nothing else. (PopTorch runs any Python in it.) Setters may name folders that are written to later.
+
+        Raises `ConfigFileError` for a syntax error and for anything but settings, and applies nothing then; other
+        errors of a statement, or of opening the file, pass through.
         """
         text.run_statements(self, filepath)
         return self
 
     def from_json(self, string: str) -> Self:
         """Apply a JSON object such as `{"Precision.enableStochasticRounding": true}`.
+
+        Accessors are public setters (and `_Popart.set`): the text cannot reach anything else.
 
         Raises `json.JSONDecodeError` for malformed JSON and `AttributeError` for an unknown accessor.
         """

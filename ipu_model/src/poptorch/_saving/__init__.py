@@ -1,0 +1,1 @@
+"""Compiled programs in files: exported models, executables and the executable cache."""

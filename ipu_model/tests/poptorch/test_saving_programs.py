@@ -1,0 +1,278 @@
+"""Programs of every kind, saved, loaded and cached: they go on as if they had never been in a file, or say why not."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from saving_support import all_equal, counted_traces, options
+from torch import Tensor, nn
+
+import poptorch
+from ipu_model import custom_ops
+from poptorch._saving import files
+
+X = torch.linspace(-1, 1, 32).reshape(8, 4)
+
+
+class Blocks(nn.Module):
+    """Two layers in the blocks "a" and "b"."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(4, 4), nn.Linear(4, 2)
+
+    def forward(self, x: Tensor) -> Any:
+        with poptorch.Block("a", ipu_id=0):
+            x = torch.tanh(self.first(x))
+        with poptorch.Block("b", ipu_id=1):
+            out = self.second(x)
+            return out, poptorch.identity_loss(out * out, "mean")
+
+
+class Grouped(nn.Module):
+    """`own` has a slice for each group of replicas."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.own = nn.Parameter(torch.linspace(0, 1, 8).reshape(2, 4))
+
+    def forward(self, x: Tensor) -> Any:
+        out = (x * self.own).sum(1)
+        return out, poptorch.identity_loss(out * out, "mean")
+
+
+class Half(nn.Module):
+    """A weight of float16 that small steps move only where rounding is stochastic."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(256, dtype=torch.float16))
+
+    def forward(self, x: Tensor) -> Any:
+        out = self.weight * x.sum().half()
+        return out, poptorch.identity_loss(out.float(), "sum")
+
+
+def phased() -> poptorch.Options:
+    return options().setExecutionStrategy(poptorch.ParallelPhasedExecution("a", "b").sendTensorsOffChipAfterFwd())
+
+
+def pipelined() -> poptorch.Options:
+    own = options().setExecutionStrategy(poptorch.PipelinedExecution("a", "b"))
+    own.Training.gradientAccumulation(4)
+    return own
+
+
+def rounding() -> poptorch.Options:
+    own = options()
+    own.Precision.enableStochasticRounding(True)
+    return own
+
+
+def scaling() -> poptorch.Options:
+    own = options()
+    own.Training.setAutomaticLossScaling(True)
+    return own
+
+
+def anchored() -> poptorch.Options:
+    own = pipelined()
+    own.anchorTensor("gradient", "Gradient___first.weight")
+    return own
+
+
+def grouped(executor: poptorch.PoplarExecutor) -> None:
+    executor.own.replicaGrouping(poptorch.CommGroupType.Orthogonal, 2, poptorch.VariableRetrievalMode.OnePerGroup)
+
+
+@dataclass(frozen=True)
+class Case:
+    """A kind of training program: its model and options, and what is said to the executor before it compiles."""
+
+    model: type[nn.Module]
+    options: Callable[[], poptorch.Options]
+    prepare: Callable[[poptorch.PoplarExecutor], None] = lambda executor: None
+
+    def wrapped(self, cache: Path | None = None) -> poptorch.PoplarExecutor:
+        torch.manual_seed(0)
+        model, own = self.model(), self.options()
+        if cache is not None:
+            own.enableExecutableCaching(str(cache))
+        optimizer = poptorch.optim.SGD(model.parameters(), lr=2.0**-13, momentum=0.5, use_combined_accum=False)
+        executor = poptorch.trainingModel(model, own, optimizer)
+        self.prepare(executor)
+        return executor
+
+
+CASES = {
+    "phased": Case(Blocks, phased),
+    "pipelined": Case(Blocks, pipelined),
+    "anchored": Case(Blocks, anchored),
+    "replica groups": Case(Grouped, lambda: options().replicationFactor(4), grouped),
+    "stochastic rounding": Case(Half, rounding),
+    "automatic loss scaling": Case(Half, scaling),
+}
+
+
+def steps(executor: poptorch.PoplarExecutor, count: int) -> list[Tensor]:
+    """Train, and return the last results, the weights and the optimiser's state."""
+    for _ in range(count):
+        results = executor(X)
+    assert executor._optimisation is not None
+    state = executor._optimisation.optimizer.state_dict()["ipu_state"]
+    return [*results, *(t.clone() for t in executor.state_dict().values()), *state.values()]
+
+
+@pytest.mark.parametrize("name", CASES)
+class TestTraining:
+    def test_a_loaded_program_goes_on_bit_by_bit(self, name: str, tmp_path: Path) -> None:
+        executor = CASES[name].wrapped()
+        steps(executor, 2)
+        executor.save(tmp_path / "model")
+        with counted_traces() as traced:
+            loaded = poptorch.load(tmp_path / "model")
+        assert traced == []
+        assert all_equal(steps(loaded, 2), steps(executor, 2))
+
+    def test_an_executable_serves_a_new_model(self, name: str, tmp_path: Path) -> None:
+        CASES[name].wrapped().compileAndExport(tmp_path / "model", X, export_model=False)
+        fresh = CASES[name].wrapped()
+        with counted_traces() as traced:
+            fresh.loadExecutable(tmp_path / "model")
+        assert traced == []
+        assert all_equal(steps(fresh, 2), steps(CASES[name].wrapped(), 2))
+
+    def test_the_cache_gives_the_same_program(self, name: str, tmp_path: Path) -> None:
+        with counted_traces() as traced:
+            first, second = (steps(CASES[name].wrapped(tmp_path), 2) for _ in range(2))
+        assert len(traced) == 1
+        assert all_equal(first, second)
+        assert all_equal(first, steps(CASES[name].wrapped(), 2))
+
+
+class TestReplicaGroups:
+    def test_an_executable_of_other_groups_is_refused_by_name(self, tmp_path: Path) -> None:
+        case = CASES["replica groups"]
+        case.wrapped().compileAndExport(tmp_path / "model", X, export_model=False)
+        other = Case(case.model, case.options).wrapped()
+        with pytest.raises(poptorch.Error, match=r"Invalid file .*other replica groups of own"):
+            other.loadExecutable(tmp_path / "model")
+
+    def test_groups_decide_which_program_is_taken(self, tmp_path: Path) -> None:
+        case = CASES["replica groups"]
+        with counted_traces() as traced:
+            case.wrapped(tmp_path).compile(X)
+            Case(Flat, case.options).wrapped(tmp_path).compile(X)
+        assert len(traced) == 2
+
+
+class Flat(Grouped):
+    """As `Grouped`, with one slice only."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.own = nn.Parameter(torch.linspace(0, 1, 4))
+
+
+class OnHost(nn.Module):
+    """Calls a Python function in the middle of its program."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(4, 4)
+        self.op = poptorch.CPU(torch.sort, "sort")
+
+    def forward(self, x: Tensor) -> Any:
+        return self.op(self.linear(x))[0]
+
+
+class Custom(nn.Module):
+    """Calls a custom op."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(4, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.linear(x)
+        return poptorch.custom_op([x], "Cube", "test.saving", 1, [x])[0]
+
+
+@pytest.fixture
+def cube() -> Any:
+    """Give the custom op its arithmetic for the time of a test."""
+    op = custom_ops.register("Cube", "test.saving", 1, lambda x: x**3)
+    yield op
+    custom_ops.unregister(op)
+
+
+@pytest.mark.usefixtures("cube")
+@pytest.mark.parametrize("kind", [OnHost, Custom])
+class TestPythonFunctions:
+    def test_a_program_with_one_is_not_cached(
+        self, kind: type[nn.Module], tmp_path: Path, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        with caplog.at_level(logging.INFO, logger="poptorch::python"), counted_traces() as traced:
+            for _ in range(2):
+                poptorch.inferenceModel(kind(), options(tmp_path)).compile(X)
+        assert len(traced) == 2
+        assert list(tmp_path.iterdir()) == []
+        assert "is not cached: it has the op ipu_model." in caplog.text or "cannot be told" in caplog.text
+
+    def test_a_saved_one_is_traced_again(
+        self, kind: type[nn.Module], tmp_path: Path, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        executor = poptorch.inferenceModel(kind(), options())
+        executor.compileAndExport(tmp_path / "model", X, export_model=False)
+        assert "which a Python function computes" in caplog.text
+        assert files.read(tmp_path / "model").graph is None
+        fresh = poptorch.inferenceModel(kind(), options())
+        fresh.model.load_state_dict(executor.model.state_dict())
+        with counted_traces() as traced:
+            fresh.loadExecutable(tmp_path / "model")
+        assert len(traced) == 1
+        assert torch.equal(fresh(X), executor(X))
+
+
+class Decoding(nn.Module):
+    """Ops of the IPU Model's own: beam search, farthest points, nearest points."""
+
+    def forward(self, x: Tensor, lengths: Tensor) -> Any:
+        scores = x.reshape(1, 8, 4).transpose(0, 1).log_softmax(-1)
+        found = poptorch.ctc_beam_search_decoder(scores, lengths, beam_width=3, top_paths=2)
+        return [*found, poptorch.fps(x, [0, 8], 0.5), poptorch.nearest(x, x[:3])]
+
+
+class TestOwnOps:
+    def test_they_come_back_from_files_and_from_the_cache(self, tmp_path: Path) -> None:
+        made = [poptorch.inferenceModel(Decoding(), options(tmp_path / "cache")) for _ in range(2)]
+        with counted_traces() as traced:
+            results = [executor(X, torch.tensor([8])) for executor in made]
+            made[0].save(tmp_path / "model")
+            results.append(poptorch.load(tmp_path / "model")(X, torch.tensor([8])))
+        assert len(traced) == 1
+        assert all_equal(results[0], results[1])
+        assert all_equal(results[0], results[2])
+
+
+class TestOptimisersOfTorch:
+    def test_save_says_that_their_state_stays_behind(self, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+        """PopTorch cannot read the device's state of torch.optim either (optimiser reference, section on state)."""
+        model = Blocks()
+        executor = poptorch.trainingModel(model, pipelined(), torch.optim.SGD(model.parameters(), 0.1, momentum=0.9))
+        executor(X)
+        executor.save(tmp_path / "model")
+        assert "torch.optim.SGD" in caplog.text
+        assert "starts anew" in caplog.text
+        loaded = poptorch.load(tmp_path / "model")
+        # A fresh optimiser of the same weights: its first step is the gradient alone.
+        torch_optimizer = torch.optim.SGD(model.parameters(), 0.1, momentum=0.9)
+        executor.destroy()
+        again = poptorch.trainingModel(model, pipelined(), torch_optimizer)
+        assert all_equal([*loaded(X), *loaded.state_dict().values()], [*again(X), *again.state_dict().values()])

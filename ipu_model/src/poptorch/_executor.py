@@ -17,7 +17,9 @@ from poptorch._binding import BoundArguments, Signature, check_same
 from poptorch._blocks import module_repr
 from poptorch._compilation import arithmetic_of, batching_of, check_options, log_derived, returns_of, trace
 from poptorch._device_life import DeviceLife
+from poptorch._error_log import move_long_message
 from poptorch._instances import agree, group_of
+from poptorch._ir import GraphText
 from poptorch._logging import LogOnce
 from poptorch._loss_scaling import loss_scaling_settings
 from poptorch._modelling.answers import ModelledAnswers
@@ -39,7 +41,7 @@ _DETACHED = "Input tensors with requires_grad=True are detached: no input gradie
 _COPIED = "An input tensor is not contiguous and is copied before every call."
 
 
-class PoplarExecutor(DeviceLife, ModelledAnswers, AnchoredTensors, RefusedMethods):
+class PoplarExecutor(DeviceLife, ModelledAnswers, AnchoredTensors, GraphText, RefusedMethods):
     """A model compiled for the device: a call runs `deviceIterations x gradientAccumulation` micro-batches.
 
     Made by `trainingModel` and `inferenceModel`, never directly. Unknown attributes resolve on the user's
@@ -53,6 +55,7 @@ class PoplarExecutor(DeviceLife, ModelledAnswers, AnchoredTensors, RefusedMethod
         training: bool,
         optimizer: torch.optim.Optimizer | None = None,
     ) -> None:
+        assert training or optimizer is None, "An inference model has no optimizer: use poptorch.trainingModel."
         self._training = training
         options = checked_options(options)
         options._freeze()
@@ -178,7 +181,8 @@ class PoplarExecutor(DeviceLife, ModelledAnswers, AnchoredTensors, RefusedMethod
             self._arguments = arguments.without_values()
             if self._options.connection_type != ConnectionType.Never:
                 self._attach()
-        except BaseException:
+        except BaseException as error:
+            move_long_message(error)
             self._drop_executable()
             if self._wrapping is not None:
                 self._wrapping.undo()

@@ -297,7 +297,7 @@ class TestRefusals:
 class TestMethods:
     def test_the_refused_methods_are_those_of_the_reference(self) -> None:
         assert set(support.REFUSED_METHODS) == {
-            "compileAndExport", "save", "loadExecutable", "_debugGetPopartIR",
+            "compileAndExport", "save", "loadExecutable",
         }  # fmt: skip
 
 

@@ -19,12 +19,13 @@ from poptorch import _hooks
 from poptorch._anchors import warn_about_modes, with_anchors
 from poptorch._binding import BoundArguments, check_inputs
 from poptorch._errors import createPoptorchError
+from poptorch._lowering_log import log_ops
 from poptorch._placement_rules import check_ipus, check_phases, check_pipeline, ipus_in_use, is_pipelined
 from poptorch._structure import flatten
 from poptorch._target import check_target
 from poptorch._tensor_names import title_prints
 from poptorch.enums import CommGroupType, OutputMode
-from poptorch.ops.overlap import INPUT, OUTPUT, check_outputs, check_overlap, overlaps
+from poptorch.ops.overlap import INPUT, OUTPUT, check_marks, check_overlap, overlaps
 from poptorch.options import Options
 from poptorch.options.applied import log_options
 from poptorch.options.derived import TracedProgram, derived_settings
@@ -116,7 +117,7 @@ def captured(
 
     def call(traced: nn.Module, fakes: list[Tensor]) -> Any:
         outputs = arguments.with_tensors(fakes).call(traced)
-        check_outputs(outputs)
+        check_marks(outputs)
         return outputs
 
     def capture_now() -> Graph:
@@ -157,10 +158,11 @@ def finished(graph: Graph, module: nn.Module, options: Options, *, training: boo
 
 
 def log_derived(graph: Graph, options: Options, *, gradient_clipping: bool) -> None:
-    """Write to the log which backend settings follow from the options and the traced program."""
+    """Write to the log which settings follow from the options and the traced program, and where its ops run."""
     overlapped = overlaps(graph, INPUT) or overlaps(graph, OUTPUT)
     program = TracedProgram(max(1, len(ipus_in_use(graph))), gradient_clipping, overlapped)
     derived_settings(options, program)
+    log_ops(graph, options)
 
 
 def check_counts(batching: Batching) -> None:

@@ -18,7 +18,9 @@ from poptorch._binding import BoundArguments, Signature, check_same
 from poptorch._blocks import module_repr
 from poptorch._compilation import arithmetic_of, batching_of, captured, check_options, finished, log_derived, returns_of
 from poptorch._device_life import DeviceLife
+from poptorch._error_log import move_long_message
 from poptorch._instances import agree, group_of
+from poptorch._ir import GraphText
 from poptorch._logging import LogOnce
 from poptorch._loss_scaling import loss_scaling_settings
 from poptorch._modelling.answers import ModelledAnswers
@@ -27,7 +29,6 @@ from poptorch._outputs import present, synthetic
 from poptorch._own_copies import checked_options, own_options, shallow_copy
 from poptorch._parameter import ParameterView
 from poptorch._progress import compilation_progress
-from poptorch._refused import RefusedMethods
 from poptorch._replica_grouping import check_grouped, one_slice_each
 from poptorch._saving.cache import cache_directory, key_of, recalled
 from poptorch._saving.executables import SavedExecutables
@@ -43,7 +44,7 @@ _DETACHED = "Input tensors with requires_grad=True are detached: no input gradie
 _COPIED = "An input tensor is not contiguous and is copied before every call."
 
 
-class PoplarExecutor(DeviceLife, ModelledAnswers, AnchoredTensors, SavedExecutables, RefusedMethods):
+class PoplarExecutor(DeviceLife, ModelledAnswers, AnchoredTensors, GraphText, SavedExecutables):
     """A model compiled for the device: a call runs `deviceIterations x gradientAccumulation` micro-batches.
 
     Made by `trainingModel` and `inferenceModel`, never directly. Unknown attributes resolve on the user's
@@ -57,6 +58,7 @@ class PoplarExecutor(DeviceLife, ModelledAnswers, AnchoredTensors, SavedExecutab
         training: bool,
         optimizer: torch.optim.Optimizer | None = None,
     ) -> None:
+        assert training or optimizer is None, "An inference model has no optimizer: use poptorch.trainingModel."
         self._training = training
         options = checked_options(options)
         options._freeze()
@@ -185,7 +187,8 @@ class PoplarExecutor(DeviceLife, ModelledAnswers, AnchoredTensors, SavedExecutab
             self._arguments = arguments.without_values()
             if self._options.connection_type != ConnectionType.Never:
                 self._attach()
-        except BaseException:
+        except BaseException as error:
+            move_long_message(error)
             self._drop_executable()
             if self._wrapping is not None:
                 self._wrapping.undo()

@@ -83,3 +83,7 @@ def _warn_of_no_effect(options: Options) -> None:
             "%d processes and no executable cache: every process compiles the model. "
             "poptorch.Options().enableExecutableCaching(path) lets one compile for all.", processes,
         )  # fmt: skip
+    if processes > 1 and cached:
+        folder = popart["cachePath"]
+        os.makedirs(folder, exist_ok=True)
+        assert os.access(folder, os.W_OK), f"The folder of the executable cache, {folder}, is not writable."

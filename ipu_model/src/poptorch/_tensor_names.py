@@ -77,6 +77,17 @@ def op_names(graph: Graph, *, module_scopes: bool = True) -> dict[str, str]:
     return found
 
 
+def ops_of(graph: Graph, *, module_scopes: bool = True) -> Iterator[tuple[torch.fx.Node, str, str]]:
+    """Yield every op of forward and backward but views of weights, with its path and kind as a name, and its kind."""
+    roots = storage_roots(graph.ops)
+    variables = {variable.node for variable in graph.variables}
+    for node in graph.ops.nodes:
+        is_op = node.op == "call_function" and node.target is not operator.getitem
+        if is_op and roots[node].name not in variables:
+            kind = _type(node)
+            yield node, _path(node, module_scopes) + kind, kind
+
+
 def title_prints(graph: Graph, *, module_scopes: bool = True) -> None:
     """Give the prints of `graph` that have no title the name of the tensor that the program printed."""
     nodes = {node.name: node for node in graph.ops.nodes}
@@ -130,10 +141,15 @@ def _kind(node: torch.fx.Node) -> str:
         parent, number = node.args
         assert isinstance(number, int)
         node, result = parent, number  # type: ignore[assignment]  # getitem takes an op's results apart
+    return f"{_type(node)}:{result}"
+
+
+def _type(node: torch.fx.Node) -> str:
+    """Return PopART's word for an op, or its aten name in CamelCase."""
     if _print_of(node):
-        return f"PrintTensor:{result}"
+        return "PrintTensor"
     name = _aten_name(node)
-    return f"{_types().get(name) or _camel_case(name.split('_'))}:{result}"
+    return _types().get(name) or _camel_case(name.split("_"))
 
 
 def _aten_name(node: torch.fx.Node) -> str:

@@ -343,6 +343,11 @@ class ParallelPhasedExecution(_PhasedExecution):
             )
 
 
+def phase_number(strategy: ExecutionStrategy, phase: int) -> int:
+    """Return the backend's number of a phase, which spaces phases out as the liveness of tensors asks."""
+    return strategy.phase_number(phase) if isinstance(strategy, _PhasedExecution) else phase
+
+
 def total_phases(strategy: ExecutionStrategy) -> int:
     """Return how many phases the backend runs: none but for the phased strategies."""
     return strategy.total_phases() if isinstance(strategy, _PhasedExecution) else 0

@@ -125,12 +125,3 @@ def _stand_in(entry: Entry) -> Callable[..., NoReturn]:
     refuse.__name__ = refuse.__qualname__ = entry.name
     refuse.__doc__, refuse.__module__ = doc, "poptorch"
     return refuse
-
-
-REFUSED_METHODS: dict[str, str] = {
-    entry.name: entry.text
-    for area in table()
-    if area.owner == EXECUTOR
-    for entry in area.entries
-    if entry.status == "refused"
-}

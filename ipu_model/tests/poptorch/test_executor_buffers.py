@@ -147,6 +147,14 @@ class TestBatchNorm:
         executor(torch.randn(4, 2))
         assert model.norm.num_batches_tracked.item() == 0
 
+    def test_a_cumulative_average_is_refused_by_name_where_it_would_be_kept(self) -> None:
+        """PyTorch reads the batch counter in Python for momentum=None; in eval mode it does not."""
+        model = nn.Sequential(nn.Linear(3, 2), nn.BatchNorm1d(2, momentum=None))
+        x = torch.arange(12.0).reshape(4, 3)
+        with pytest.raises(poptorch.Error, match=r"BatchNorm\(momentum=None\) .* \(module '1'\).*momentum=0\.1"):
+            inference(model.train())(x)
+        torch.testing.assert_close(inference(model.eval())(x), model(x))
+
     def test_in_eval_mode_they_stay(self) -> None:
         model = self.model().eval()
         executor = training(model)

@@ -82,6 +82,23 @@ class TestWarnings:
         inference(Net(), options)(X)
         assert "enableExecutableCaching" in caplog.text
 
+    def test_several_processes_with_a_cache_make_its_folder(self, tmp_path: Any) -> None:
+        """Options reference, section 7: created if missing, an error if nothing can be written there."""
+        cache = tmp_path / "new" / "cache"
+        options = quiet().enableExecutableCaching(str(cache))
+        options.Distributed.configureProcessId(0, 2)
+        inference(Net(), options)(X)
+        assert cache.is_dir()
+
+    def test_several_processes_need_a_cache_that_can_be_written(
+        self, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        options = quiet().enableExecutableCaching(str(tmp_path))
+        options.Distributed.configureProcessId(0, 2)
+        monkeypatch.setattr("os.access", lambda *args: False)
+        with pytest.raises(AssertionError, match="is not writable"):
+            inference(Net(), options)(X)
+
     def test_a_setting_forced_by_the_user(self, caplog: pytest.LogCaptureFixture) -> None:
         options = quiet()
         options._Popart.set("enableGradientAccumulation", True)

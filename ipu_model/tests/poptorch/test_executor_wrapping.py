@@ -51,6 +51,12 @@ class TestWrapping:
         executor(torch.full((2,), 3.0))
         assert model.weight.item() == pytest.approx(1 - 0.01 * 3)
 
+    def test_an_executor_for_inference_takes_no_optimiser(self) -> None:
+        """Options reference, section 12.3: the internal path only, as `inferenceModel` has no such argument."""
+        model = Net()
+        with pytest.raises(AssertionError, match="no optimizer"):
+            poptorch.PoplarExecutor(model, quiet(), False, poptorch.optim.SGD(model.parameters(), lr=0.1))
+
     def test_inference_refuses_accumulation_and_points_to_device_iterations(self) -> None:
         options = quiet()
         options.Training.gradientAccumulation(4)

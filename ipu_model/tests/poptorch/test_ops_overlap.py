@@ -149,3 +149,29 @@ def test_the_input_form_wants_to_be_the_first_op_on_its_input(mode: OverlapMode)
 
     with pytest.raises(poptorch.Error, match="must be the only op applied to an input"):
         on_device(forward, sharded())(X)
+
+
+@pytest.mark.parametrize("mode", OverlapMode)
+@pytest.mark.parametrize(
+    "later",
+    [
+        lambda x, y: y + x,
+        lambda x, y: (y * 2, x),
+        lambda x, y: y + poptorch.set_overlap_for_input(x, OverlapMode.NoOverlap),
+    ],
+    ids=["op", "output", "second mark"],
+)
+def test_the_input_form_wants_to_be_the_only_op_on_its_input(mode: OverlapMode, later: Any) -> None:
+    with pytest.raises(poptorch.Error, match="must be the only op applied to an input"):
+        on_device(lambda m, x: later(x, poptorch.set_overlap_for_input(x, mode)), sharded())(X)
+
+
+def test_what_the_input_form_returns_may_be_used_often_and_changed_in_place() -> None:
+    def forward(model: Any, x: Tensor) -> tuple[Tensor, Tensor]:
+        x = poptorch.set_overlap_for_input(x, OverlapMode.OverlapDeviceIterationLoop)
+        twice = x + x
+        return twice, x.add_(1)
+
+    twice, changed = on_device(forward, sharded())(X.clone())
+    assert torch.equal(twice, 2 * X)
+    assert torch.equal(changed, X + 1)

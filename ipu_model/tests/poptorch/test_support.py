@@ -286,17 +286,6 @@ class TestRefusals:
         assert f"poptorch.{entry.name} is not supported" in refusal.value.message
         assert entry.text in refusal.value.message
 
-    @pytest.mark.parametrize("name", support.REFUSED_METHODS)
-    def test_a_method_of_the_executor_refuses_by_name(self, name: str) -> None:
-        executor = on_device(lambda m, x: m.linear(x))
-        with pytest.raises(poptorch.Error, match=rf"PoplarExecutor\.{name}\(\) is not supported"):
-            getattr(executor, name)()
-
-
-class TestMethods:
-    def test_the_refused_methods_are_those_of_the_reference(self) -> None:
-        assert set(support.REFUSED_METHODS) == {"_debugGetPopartIR"}
-
 
 class TestPage:
     def test_each_name_has_a_row_with_its_status_and_text(self) -> None:

@@ -81,7 +81,7 @@ def capture(
         stack.enter_context(_scopes(module, trace))
         stack.enter_context(recorder)
         step = _Step(module, call, flatten, trace, training, [f for s, f in zip(slots, fakes) if s.trainable])
-        with _static_only(trace):
+        with _static_only(trace, module):
             result = _run_swapped(step, slots, fakes, fake_inputs, recorder)
     return assemble(recorder, slots, inputs, result)
 
@@ -232,11 +232,17 @@ def _scopes(module: nn.Module, trace: Trace) -> Iterator[None]:
 
 
 @contextmanager
-def _static_only(trace: Trace) -> Iterator[None]:
+def _static_only(trace: Trace, module: nn.Module) -> Iterator[None]:
     """Turn torch's complaints about data-dependent Python into one that names module and line."""
     try:
         yield
     except DataDependentOutputException as error:
+        scope = trace.scope_of_error or trace.scopes[-1]
+        if getattr(dict(module.named_modules()).get(scope), "momentum", 0) is None:
+            raise Error(
+                f"BatchNorm(momentum=None) is not supported in training (module '{scope}'): its cumulative average "
+                "reads num_batches_tracked in Python. Give the layer a momentum, such as momentum=0.1."
+            ) from error
         raise Error(
             f"The model branches on data: it reads the value of a tensor in Python ({_place(trace, error)}). "
             "The graph is static, forward runs once for each compilation. Use torch.where, masks or a "

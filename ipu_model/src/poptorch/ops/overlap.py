@@ -7,14 +7,15 @@ model; no value depends on it. On the CPU every mode does nothing.
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
+import torch
 from torch import Tensor
 
 from ipu_model import tracing
 from ipu_model.graph import Graph
 from poptorch._errors import createPoptorchError
-from poptorch._structure import tensor_leaves
+from poptorch._structure import replace_tensors, tensor_leaves
 from poptorch.enums import OutputMode, OverlapMode
 from poptorch.strategies import PipelinedExecution, ShardedExecution
 
@@ -37,16 +38,21 @@ def set_overlap_for_input(input_tensors: T, mode: OverlapMode) -> T:
 
     Raises:
         AssertionError: `mode` is no `OverlapMode`.
-        Error: when traced, a tensor that is not a model input or was used before, or a pipelined strategy;
+        Error: when traced, a tensor that is not a model input or has other uses, or a pipelined strategy;
             when compiled, no I/O tiles or another output mode than `All` and `Sum`.
     """
     trace = _checked_mode("input", mode)
-    if trace is not None:
-        for tensor in tensor_leaves(input_tensors):
-            _check_input(trace, tensor)
-            trace.hint(tensor, INPUT, mode.value)
-        _check_strategy(trace, "poptorch.set_overlap_for_input", mode)
-    return input_tensors
+    if trace is None:
+        return input_tensors
+    inputs = tensor_leaves(input_tensors)
+    for tensor in inputs:
+        _check_input(trace, tensor)
+    _check_strategy(trace, "poptorch.set_overlap_for_input", mode)
+    # An op of its own tells later uses of what is returned from uses of the input itself; it is dropped afterwards.
+    marked = [torch.ops.aten.alias.default(tensor) for tensor in inputs]
+    for tensor in marked:
+        trace.hint(tensor, INPUT, mode.value)
+    return cast(T, replace_tensors(input_tensors, marked))
 
 
 def set_overlap_for_output(output_tensors: T, mode: OverlapMode) -> T:
@@ -70,14 +76,17 @@ def set_overlap_for_output(output_tensors: T, mode: OverlapMode) -> T:
     return output_tensors
 
 
-def check_outputs(outputs: Any) -> None:
-    """Refuse marks of `set_overlap_for_output` on tensors that are not returned once; call it as forward ends.
+def check_marks(outputs: Any) -> None:
+    """Refuse marks on inputs that are used elsewhere, and on tensors not returned once; call it as forward ends.
 
     Raises:
         Error: names the rule.
     """
     trace = tracing.current()
     assert trace is not None, "forward is not being traced"
+    for node in trace.nodes.nodes:
+        if INPUT in node.meta.get("hints", {}):
+            _check_only_use(node, trace, outputs)
     marked = [node for node in trace.nodes.nodes if OUTPUT in node.meta.get("hints", {})]
     if not marked:
         return
@@ -134,10 +143,24 @@ def _check_input(trace: Trace, tensor: Tensor) -> None:
             "Apply it to the arguments of forward, before anything else."
         )
     if node.users:
-        raise createPoptorchError(
-            "poptorch.set_overlap_for_input must be the only op applied to an input; "
-            f"{next(iter(node.users))} uses it already. Apply it first and use what it returns everywhere."
-        )
+        raise _other_use(next(iter(node.users)).name)
+
+
+def _check_only_use(mark: torch.fx.Node, trace: Trace, outputs: Any) -> None:
+    """Refuse an input of which forward uses the tensor itself beside the marked one."""
+    (source,) = mark.all_input_nodes
+    others = [node.name for node in source.users if node is not mark]
+    if any(trace.node_of(tensor) is source for tensor in tensor_leaves(outputs)):
+        others.append("the output of forward")
+    if others:
+        raise _other_use(others[0])
+
+
+def _other_use(user: str) -> Exception:
+    return createPoptorchError(
+        f"poptorch.set_overlap_for_input must be the only op applied to an input; {user} uses it too. Apply it first "
+        "and use what it returns everywhere."
+    )
 
 
 def _check_strategy(trace: Trace, name: str, mode: OverlapMode) -> None:

@@ -36,15 +36,15 @@ class Anchor:
     source: Source
 
 
-def anchors_of(graph: Graph, options: Options) -> list[Anchor]:
-    """Find the tensors that the options anchor.
+def anchors_of(graph: Graph, options: Options, numbers: Sequence[str] = ()) -> list[Anchor]:
+    """Find the tensors that the options anchor; `numbers` are the names of the optimiser's.
 
     Raises:
         Error: a name that the program does not have; names the nearest ones.
     """
     if not options.anchored_tensors:
         return []
-    known = names_of(graph, options)
+    known = names_of(graph, options, numbers)
     found = []
     for short_name, (long_name, *_) in options.anchored_tensors.items():
         if long_name not in known:
@@ -64,21 +64,21 @@ def warn_about_modes(options: Options) -> None:
             )  # fmt: skip
 
 
-def names_of(graph: Graph, options: Options) -> dict[str, Source]:
-    """Return the named tensors of `graph`, as the options name them."""
-    names = tensor_names(graph, module_scopes=options._module_namescope_enabled)
+def names_of(graph: Graph, options: Options, numbers: Sequence[str] = ()) -> dict[str, Source]:
+    """Return the named tensors of `graph`, as the options name them, and the optimiser's `numbers`."""
+    names = tensor_names(graph, module_scopes=options._module_namescope_enabled, numbers=numbers)
     if graph.loss is not None and is_automatic(options):
         names[FINAL] = Source(updated=FINAL)
     return names
 
 
-def with_anchors(graph: Graph, options: Options) -> Graph:
+def with_anchors(graph: Graph, options: Options, numbers: Sequence[str] = ()) -> Graph:
     """Return `graph` with the anchored tensors as outputs after those of forward; without any, `graph` itself.
 
     Raises:
         Error: a name that the program does not have.
     """
-    wanted = [a.source.node for a in anchors_of(graph, options) if a.source.node is not None]
+    wanted = [a.source.node for a in anchors_of(graph, options, numbers) if a.source.node is not None]
     if not wanted:
         return graph
     ops = torch.fx.Graph()
@@ -141,6 +141,7 @@ class AnchoredTensors:
     _options: Options
     _graph: Graph | None
     _anchors: Sequence[Anchor]
+    _numbers: Sequence[str]
     _anchored: dict[str, Tensor]
 
     def getTensorNames(self) -> list[str]:
@@ -152,7 +153,7 @@ class AnchoredTensors:
         assert self._graph is not None, (
             "Model must be compiled before its tensors have names. Call the model, or compile() it, first."
         )
-        return list(names_of(self._graph, self._options))
+        return list(names_of(self._graph, self._options, self._numbers))
 
     def getAnchoredTensor(self, short_name: str) -> Tensor:
         """Return the value that the last call gave to the tensor anchored as `short_name`.

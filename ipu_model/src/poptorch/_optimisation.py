@@ -15,6 +15,7 @@ from ipu_model.graph import Graph
 from ipu_model.numerics.loss_scaling import FACTOR
 from ipu_model.numerics.session import Session
 from ipu_model.optimiser.spec import OptimiserSpec
+from ipu_model.optimiser.structure import scalar_names
 from ipu_model.optimiser.updater import Updater
 from poptorch import optim
 from poptorch._loss_scaling import is_automatic
@@ -60,6 +61,15 @@ class Optimisation:
             KeyError: a parameter group holds a tensor that is no parameter of the model.
         """
         return group_of(self._optimizer, dict(module.named_parameters()))
+
+    def numbers_in(self, module: nn.Module, options: Options) -> Callable[[Graph], list[str]]:
+        """Return what tells the names of the optimiser's numbers in a graph of `module`.
+
+        Raises:
+            KeyError: as `groups`.
+        """
+        groups, accumulates = self.groups(module), options.Training.gradient_accumulation > 1
+        return lambda graph: scalar_names(self._spec, graph.gradients, groups, accumulates=accumulates)
 
     @property
     def half_accumulators(self) -> bool:
@@ -205,7 +215,7 @@ class Optimisation:
         assert self._make is not None
         assert self._session is not None
         self._updater = self._make()
-        self._session.update = self._updater
+        self._session.update, self._session.numbers = self._updater, self._updater.parameters
         self._session.loss_scaling = self._updater.loss_scaling
         if self._session.automatic is not None:
             self._session.automatic.factor = 1.0

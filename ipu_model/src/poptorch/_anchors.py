@@ -10,17 +10,19 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.fx
-from torch import Tensor
+from torch import Tensor, nn
 
 from ipu_model.capture.aliases import storage_roots, written_roots
 from ipu_model.graph import Graph, Output, Phase
 from ipu_model.numerics.loss_scaling import FINAL
+from ipu_model.optimiser.structure import is_scalar_name
 from poptorch._errors import createPoptorchError
 from poptorch._loss_scaling import is_automatic
 from poptorch._tensor_names import Source, tensor_names
 from poptorch.enums import OutputMode
 
 if TYPE_CHECKING:
+    from poptorch._optimisation import Optimisation
     from poptorch.options import Options
 
 _logger = logging.getLogger("poptorch::python")
@@ -72,12 +74,15 @@ def names_of(graph: Graph, options: Options, numbers: Sequence[str] = ()) -> dic
     return names
 
 
-def with_anchors(graph: Graph, options: Options, numbers: Sequence[str] = ()) -> Graph:
+def with_anchors(graph: Graph, options: Options) -> Graph:
     """Return `graph` with the anchored tensors as outputs after those of forward; without any, `graph` itself.
+
+    Numbers of an optimiser are none of the graph's, whether there are such or not.
 
     Raises:
         Error: a name that the program does not have.
     """
+    numbers = [long_name for long_name, *_ in options.anchored_tensors.values() if is_scalar_name(long_name)]
     wanted = [a.source.node for a in anchors_of(graph, options, numbers) if a.source.node is not None]
     if not wanted:
         return graph
@@ -140,9 +145,24 @@ class AnchoredTensors:
 
     _options: Options
     _graph: Graph | None
+    _traced_model: nn.Module
+    _optimisation: Optimisation | None
     _anchors: Sequence[Anchor]
     _numbers: Sequence[str]
     _anchored: dict[str, Tensor]
+
+    def _find_anchors(self, graph: Graph) -> None:
+        """Note the names of the optimiser's numbers and find the tensors that the options anchor.
+
+        Raises:
+            Error: a name that the program does not have.
+            KeyError: a parameter group holds a tensor that is no parameter of the model.
+        """
+        optimisation = self._optimisation
+        self._numbers = (
+            [] if optimisation is None else optimisation.number_names(graph, self._traced_model, self._options)
+        )
+        self._anchors = anchors_of(graph, self._options, self._numbers)
 
     def getTensorNames(self) -> list[str]:
         """Return the names that `Options.anchorTensor` understands, in the order in which tensors come about.

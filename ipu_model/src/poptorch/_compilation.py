@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from torch import Tensor, nn
@@ -75,24 +75,12 @@ def check_options(options: Options) -> None:
     validate_options(options.toDict())
 
 
-def no_numbers(graph: Graph) -> list[str]:
-    """Return the names of the numbers of a program without an optimiser."""
-    return []
-
-
 def trace(
-    module: nn.Module,
-    options: Options,
-    arguments: BoundArguments,
-    *,
-    training: bool,
-    numbers: Callable[[Graph], Sequence[str]] = no_numbers,
-    one_process: bool = True,
+    module: nn.Module, options: Options, arguments: BoundArguments, *, training: bool, one_process: bool = True
 ) -> Graph:
     """Capture one micro-batch of `module` and check it against the options.
 
-    `numbers` returns the names of the optimiser's numbers; `one_process` tells that this process runs all the replicas
-    that the options ask for.
+    `one_process` tells that this process runs all the replicas that the options ask for.
 
     Raises:
         AssertionError: rows that do not divide into micro-batches, unknown blocks.
@@ -126,7 +114,7 @@ def trace(
     _warn_about_outputs(graph, module)
     title_prints(graph, module_scopes=options._module_namescope_enabled)
     warn_about_modes(options)
-    return with_anchors(graph, options, numbers(graph))
+    return with_anchors(graph, options)
 
 
 def log_derived(graph: Graph, options: Options, *, gradient_clipping: bool) -> None:

@@ -12,10 +12,10 @@ from torch import Tensor, nn
 from ipu_model.graph import Graph
 from ipu_model.instances import Group
 from ipu_model.numerics.session import Session
-from poptorch._anchors import Anchor, AnchoredTensors, anchors_of, by_short_name, updated_variables
+from poptorch._anchors import Anchor, AnchoredTensors, by_short_name, updated_variables
 from poptorch._binding import BoundArguments, Signature, check_same
 from poptorch._blocks import module_repr
-from poptorch._compilation import arithmetic_of, batching_of, check_options, log_derived, no_numbers, returns_of, trace
+from poptorch._compilation import arithmetic_of, batching_of, check_options, log_derived, returns_of, trace
 from poptorch._device_life import DeviceLife
 from poptorch._instances import agree, group_of
 from poptorch._logging import LogOnce
@@ -173,7 +173,7 @@ class PoplarExecutor(DeviceLife, ModelledAnswers, AnchoredTensors, RefusedMethod
             arguments.warn_about_dicts()
             with compilation_progress(self._options):
                 self._graph = self._trace(arguments)
-                self._anchors = anchors_of(self._graph, self._options, self._numbers)
+                self._find_anchors(self._graph)
                 self._session = self._build(self._graph)
                 self._model(self._graph)
             self._arguments = arguments.without_values()
@@ -188,12 +188,8 @@ class PoplarExecutor(DeviceLife, ModelledAnswers, AnchoredTensors, RefusedMethod
     def _trace(self, arguments: BoundArguments) -> Graph:
         spec = None if self._optimisation is None else self._optimisation.spec
         check_grouped(self._host.groupings, self._traced_model, self._options, spec)
-        optimisation = self._optimisation
-        numbers = no_numbers if optimisation is None else optimisation.numbers_in(self._traced_model, self._options)
         with one_slice_each(self._traced_model, self._host.groupings):
-            graph = trace(self._traced_model, self._options, arguments, training=self._training, numbers=numbers)
-        self._numbers = numbers(graph)
-        return graph
+            return trace(self._traced_model, self._options, arguments, training=self._training)
 
     def _build(self, graph: Graph) -> Session:
         clips = self._optimisation is not None and self._optimisation.clips_gradients

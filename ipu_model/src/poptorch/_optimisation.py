@@ -62,14 +62,14 @@ class Optimisation:
         """
         return group_of(self._optimizer, dict(module.named_parameters()))
 
-    def numbers_in(self, module: nn.Module, options: Options) -> Callable[[Graph], list[str]]:
-        """Return what tells the names of the optimiser's numbers in a graph of `module`.
+    def number_names(self, graph: Graph, module: nn.Module, options: Options) -> list[str]:
+        """Return the names of the numbers that updates of the program of `module` read.
 
         Raises:
             KeyError: as `groups`.
         """
-        groups, accumulates = self.groups(module), options.Training.gradient_accumulation > 1
-        return lambda graph: scalar_names(self._spec, graph.gradients, groups, accumulates=accumulates)
+        accumulates = options.Training.gradient_accumulation > 1
+        return scalar_names(self._spec, graph.gradients, self.groups(module), accumulates=accumulates)
 
     @property
     def half_accumulators(self) -> bool:

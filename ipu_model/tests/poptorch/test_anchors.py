@@ -303,6 +303,12 @@ class TestTraining:
         assert executor.getAnchoredTensor("rate").tolist() == [1.0 * 0.5 / 4] * 2
         assert set(optimiser.state_dict()["ipu_param"]) <= set(executor.getTensorNames())
 
+    @pytest.mark.parametrize("wrap", [training, inference], ids=["training", "inference"])
+    def test_numbers_that_the_optimiser_does_not_have_are_refused(self, wrap: Any) -> None:
+        executor = wrap(Blocks(), anchoring(sharded(), it="eps___specific___first.bias"))
+        with pytest.raises(poptorch.Error, match=r"no tensor named 'eps___specific___first\.bias'"):
+            executor.compile(*((X, Y) if wrap is training else (X,)))
+
     def test_half_precision_gradients_stay_half(self) -> None:
         names = {"g": "Gradient___first.weight", "h": "Gradient___act/Relu:0", "a": "act/Relu:0"}
         executor = training(Blocks().half(), anchoring(sharded(), **names))

@@ -14,6 +14,7 @@ from ipu_model.optimiser.sgd import Combined, Separate, Simple
 from ipu_model.optimiser.spec import Hyper, OptimiserSpec
 
 LOSS_SCALING = "lossScaling_FLOAT"
+_OF_WEIGHT = "___specific___"
 
 
 def rule_for(spec: OptimiserSpec, hyper: Hyper, *, accumulates: bool) -> Rule:
@@ -49,7 +50,12 @@ def state_dtypes(spec: OptimiserSpec, hyper: Hyper, *, accumulates: bool) -> dic
 
 def scalar_name(scalar: str, weight: str) -> str:
     """Return the name of one weight's number on the device."""
-    return f"{scalar}___specific___{weight}"
+    return f"{scalar}{_OF_WEIGHT}{weight}"
+
+
+def is_scalar_name(name: str) -> bool:
+    """Whether `name` can only be that of a number of some optimiser."""
+    return name == LOSS_SCALING or _OF_WEIGHT in name
 
 
 def scalar_names(

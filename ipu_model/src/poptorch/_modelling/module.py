@@ -12,7 +12,7 @@ from ipu_model.batching import Batching
 from ipu_model.hardware import System
 from ipu_model.program import Program
 from poptorch._binding import BoundArguments, Signature, check_inputs
-from poptorch._compilation import batching_of, check_counts, micro_batch_specs, no_numbers, trace
+from poptorch._compilation import batching_of, check_counts, micro_batch_specs, trace
 from poptorch._errors import createPoptorchError
 from poptorch._modelling.program import program_of
 from poptorch._optimisation import Optimisation
@@ -54,8 +54,7 @@ def program_of_module(
     optimisation = Optimisation(optimizer, module, own) if trains else None
     twin = shallow_copy(module)
     arguments = _arguments(twin, inputs, batching_of(own), micro_batch=micro_batch)
-    numbers = no_numbers if optimisation is None else optimisation.numbers_in(twin, own)
-    graph = trace(twin, own, arguments, training=trains, numbers=numbers, one_process=False)
+    graph = trace(twin, own, arguments, training=trains, one_process=False)
     return program_of(
         graph,
         own,

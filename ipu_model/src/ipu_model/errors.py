@@ -4,7 +4,10 @@ from __future__ import annotations
 
 
 class Error(Exception):
-    """Misuse found by the library; `message`, `type` and `location` are plain strings."""
+    """Misuse found by the library; `message`, `type` and `location` are plain strings.
+
+    `location` says inside of what it happened, innermost first, one numbered line each; it is no part of `message`.
+    """
 
     def __init__(self, message: str, *, type: str = "poptorch_py_error", location: str = "") -> None:
         super().__init__(message)
@@ -13,7 +16,12 @@ class Error(Exception):
         self.location = location
 
     def __str__(self) -> str:
-        return f"'{self.type}': {self.message}"
+        return f"'{self.type}': {self.message}{self._remedy()}" + (
+            f"\nError raised in:\n{self.location}" if self.location else ""
+        )
+
+    def _remedy(self) -> str:
+        return ""
 
     def __reduce__(self) -> tuple[object, ...]:
         return (_rebuild, (self.__class__, self.message, self.type, self.location))
@@ -32,6 +40,16 @@ class RecoverableError(Error):
     ) -> None:
         super().__init__(message, type=type, location=location)
         self.recovery_action = recovery_action
+
+    def _remedy(self) -> str:
+        return f". Recovery action required: {self.recovery_action}"
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return (_rebuild_recoverable, (self.message, self.recovery_action, self.type, self.location))
+
+
+def _rebuild_recoverable(message: str, action: str, type: str, location: str) -> RecoverableError:
+    return RecoverableError(message, recovery_action=action, type=type, location=location)
 
 
 class UnrecoverableError(Error):

@@ -10,17 +10,19 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.fx
-from torch import Tensor
+from torch import Tensor, nn
 
 from ipu_model.capture.aliases import storage_roots, written_roots
 from ipu_model.graph import Graph, Output, Phase
 from ipu_model.numerics.loss_scaling import FINAL
+from ipu_model.optimiser.structure import is_scalar_name
 from poptorch._errors import createPoptorchError
 from poptorch._loss_scaling import is_automatic
 from poptorch._tensor_names import Source, tensor_names
 from poptorch.enums import OutputMode
 
 if TYPE_CHECKING:
+    from poptorch._optimisation import Optimisation
     from poptorch.options import Options
 
 _logger = logging.getLogger("poptorch::python")
@@ -36,15 +38,15 @@ class Anchor:
     source: Source
 
 
-def anchors_of(graph: Graph, options: Options) -> list[Anchor]:
-    """Find the tensors that the options anchor.
+def anchors_of(graph: Graph, options: Options, numbers: Sequence[str] = ()) -> list[Anchor]:
+    """Find the tensors that the options anchor; `numbers` are the names of the optimiser's.
 
     Raises:
         Error: a name that the program does not have; names the nearest ones.
     """
     if not options.anchored_tensors:
         return []
-    known = names_of(graph, options)
+    known = names_of(graph, options, numbers)
     found = []
     for short_name, (long_name, *_) in options.anchored_tensors.items():
         if long_name not in known:
@@ -64,9 +66,9 @@ def warn_about_modes(options: Options) -> None:
             )  # fmt: skip
 
 
-def names_of(graph: Graph, options: Options) -> dict[str, Source]:
-    """Return the named tensors of `graph`, as the options name them."""
-    names = tensor_names(graph, module_scopes=options._module_namescope_enabled)
+def names_of(graph: Graph, options: Options, numbers: Sequence[str] = ()) -> dict[str, Source]:
+    """Return the named tensors of `graph`, as the options name them, and the optimiser's `numbers`."""
+    names = tensor_names(graph, module_scopes=options._module_namescope_enabled, numbers=numbers)
     if graph.loss is not None and is_automatic(options):
         names[FINAL] = Source(updated=FINAL)
     return names
@@ -75,10 +77,13 @@ def names_of(graph: Graph, options: Options) -> dict[str, Source]:
 def with_anchors(graph: Graph, options: Options) -> Graph:
     """Return `graph` with the anchored tensors as outputs after those of forward; without any, `graph` itself.
 
+    Numbers of an optimiser are none of the graph's, whether there are such or not.
+
     Raises:
         Error: a name that the program does not have.
     """
-    wanted = [a.source.node for a in anchors_of(graph, options) if a.source.node is not None]
+    numbers = [long_name for long_name, *_ in options.anchored_tensors.values() if is_scalar_name(long_name)]
+    wanted = [a.source.node for a in anchors_of(graph, options, numbers) if a.source.node is not None]
     if not wanted:
         return graph
     ops = torch.fx.Graph()
@@ -140,8 +145,24 @@ class AnchoredTensors:
 
     _options: Options
     _graph: Graph | None
+    _traced_model: nn.Module
+    _optimisation: Optimisation | None
     _anchors: Sequence[Anchor]
+    _numbers: Sequence[str]
     _anchored: dict[str, Tensor]
+
+    def _find_anchors(self, graph: Graph) -> None:
+        """Note the names of the optimiser's numbers and find the tensors that the options anchor.
+
+        Raises:
+            Error: a name that the program does not have.
+            KeyError: a parameter group holds a tensor that is no parameter of the model.
+        """
+        optimisation = self._optimisation
+        self._numbers = (
+            [] if optimisation is None else optimisation.number_names(graph, self._traced_model, self._options)
+        )
+        self._anchors = anchors_of(graph, self._options, self._numbers)
 
     def getTensorNames(self) -> list[str]:
         """Return the names that `Options.anchorTensor` understands, in the order in which tensors come about.
@@ -152,7 +173,7 @@ class AnchoredTensors:
         assert self._graph is not None, (
             "Model must be compiled before its tensors have names. Call the model, or compile() it, first."
         )
-        return list(names_of(self._graph, self._options))
+        return list(names_of(self._graph, self._options, self._numbers))
 
     def getAnchoredTensor(self, short_name: str) -> Tensor:
         """Return the value that the last call gave to the tensor anchored as `short_name`.

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from ipu_model.graph import Graph, TensorSpec
 from ipu_model.instances import Group
 from ipu_model.numerics.session import Session
-from poptorch._anchors import Anchor, AnchoredTensors, anchors_of, by_short_name, updated_variables
+from poptorch._anchors import Anchor, AnchoredTensors, by_short_name, updated_variables
 from poptorch._binding import BoundArguments, Signature, check_same
 from poptorch._blocks import module_repr
 from poptorch._compilation import arithmetic_of, batching_of, captured, check_options, finished, log_derived, returns_of
@@ -74,6 +74,7 @@ class PoplarExecutor(DeviceLife, ModelledAnswers, AnchoredTensors, GraphText, Sa
         self._session: Session | None = None
         self._group: Group | None = None
         self._anchors: list[Anchor] = []
+        self._numbers: list[str] = []
         self._anchored: dict[str, Tensor] = {}
         self._forget_model()
         self._attached = False
@@ -181,7 +182,7 @@ class PoplarExecutor(DeviceLife, ModelledAnswers, AnchoredTensors, GraphText, Sa
             with compilation_progress(self._options):
                 self._captured = self._program_of(arguments, known)
                 self._graph = finished(self._captured, self._traced_model, self._options, training=self._training)
-                self._anchors = anchors_of(self._graph, self._options)
+                self._find_anchors(self._graph)
                 self._session = self._build(self._graph)
                 self._model(self._graph)
             self._arguments = arguments.without_values()

@@ -15,6 +15,7 @@ from ipu_model.graph import Graph
 from ipu_model.numerics.loss_scaling import FACTOR
 from ipu_model.numerics.session import Session
 from ipu_model.optimiser.spec import OptimiserSpec
+from ipu_model.optimiser.structure import scalar_names
 from ipu_model.optimiser.updater import Updater
 from poptorch import optim
 from poptorch._loss_scaling import is_automatic
@@ -65,6 +66,15 @@ class Optimisation:
             KeyError: a parameter group holds a tensor that is no parameter of the model.
         """
         return group_of(self._optimizer, dict(module.named_parameters()))
+
+    def number_names(self, graph: Graph, module: nn.Module, options: Options) -> list[str]:
+        """Return the names of the numbers that updates of the program of `module` read.
+
+        Raises:
+            KeyError: as `groups`.
+        """
+        accumulates = options.Training.gradient_accumulation > 1
+        return scalar_names(self._spec, graph.gradients, self.groups(module), accumulates=accumulates)
 
     @property
     def half_accumulators(self) -> bool:
@@ -213,7 +223,7 @@ class Optimisation:
         assert self._make is not None
         assert self._session is not None
         self._updater = self._make()
-        self._session.update = self._updater
+        self._session.update, self._session.numbers = self._updater, self._updater.parameters
         self._session.loss_scaling = self._updater.loss_scaling
         if self._session.automatic is not None:
             self._session.automatic.factor = 1.0

@@ -8,6 +8,7 @@
 ``loss``                          what is differentiated
 ``Gradient___`` + any of these    the gradient of the loss with respect to it, of one micro-batch
 ``UpdatedVar___`` + parameter     the parameter after the weight update
+``lossScaling_FLOAT``, ...        numbers of the optimiser, those of a parameter with ``___specific___`` and its name
 ================================  ==============================================================================
 """
 
@@ -32,14 +33,17 @@ GRADIENT, UPDATED = "Gradient___", "UpdatedVar___"
 
 @dataclass(frozen=True)
 class Source:
-    """Where a named tensor is: a node of the graph, or a variable after the weight update."""
+    """Where a named tensor is: a node of the graph, or a variable or number of the optimiser after the update."""
 
     node: str | None = None
     updated: str | None = None
 
 
-def tensor_names(graph: Graph, *, module_scopes: bool = True) -> dict[str, Source]:
-    """Return every named tensor of `graph`; without `module_scopes`, ops are named without their module's path."""
+def tensor_names(graph: Graph, *, module_scopes: bool = True, numbers: Iterable[str] = ()) -> dict[str, Source]:
+    """Return every named tensor of `graph`, `numbers` of the optimiser included.
+
+    Without `module_scopes`, ops are named without their module's path.
+    """
     found: dict[str, Source] = {}
     found.update(_inputs(graph))
     found.update((name, Source(variable.node)) for variable in graph.variables for name in variable.names)
@@ -55,6 +59,7 @@ def tensor_names(graph: Graph, *, module_scopes: bool = True) -> dict[str, Sourc
     for variable in graph.variables:
         if variable.name in graph.gradients:
             found.update((UPDATED + name, Source(updated=variable.name)) for name in variable.names)
+    found.update((name, Source(updated=name)) for name in numbers)
     return found
 
 

@@ -1,13 +1,18 @@
-"""Names that programs reach through PopTorch's native module: error classes and two checks."""
+"""Names that programs reach through PopTorch's native module: error classes, errors on demand and two checks."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
 from ipu_model.errors import Error, RecoverableError, UnrecoverableError
+from poptorch._test_errors import TestErrorType
+from poptorch._test_errors import throw_test_error as _throwTestError
 from poptorch.options.popart_keys import validate_options
 
-__all__ = ["Error", "RecoverableError", "UnrecoverableError", "_validateOptions", "isCompilingWithDispatcher"]
+__all__ = [
+    "Error", "RecoverableError", "TestErrorType", "UnrecoverableError", "_throwTestError", "_validateOptions",
+    "isCompilingWithDispatcher",
+]  # fmt: skip
 
 
 def _validateOptions(options: Mapping[str, object]) -> None:

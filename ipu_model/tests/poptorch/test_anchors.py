@@ -69,8 +69,13 @@ class TestNames:
         forward = [*FORWARD, "loss/MeanSquaredError:0"]
         gradients = [f"Gradient___{name}" for name in (*WEIGHTS, *forward, "loss")]
         updated = [f"UpdatedVar___{name}" for name in WEIGHTS]
+        numbers = [
+            f"{number}___specific___{name}"
+            for name in WEIGHTS
+            for number in ("scaledLearningRate0", "weightDecayScaleFactor0")
+        ]
         assert names(training(Blocks(), sharded()), X, Y) == [
-            "input", "input/1", *WEIGHTS, *forward, "loss", *gradients, *updated,
+            "input", "input/1", *WEIGHTS, *forward, "loss", *gradients, *updated, *numbers, "lossScaling_FLOAT",
         ]  # fmt: skip
 
     def test_a_name_that_is_taken_gets_a_number(self) -> None:
@@ -280,6 +285,29 @@ class TestTraining:
             optimiser.step()
             expected.append(plain.second.bias.detach().clone())
         torch.testing.assert_close(executor.getAnchoredTensor("after"), torch.cat(expected))
+
+    def test_numbers_of_the_optimiser_are_those_of_each_update(self) -> None:
+        """Plain SGD reads lr*(1-dm)/ls."""
+        options = sharded().deviceIterations(2).outputMode(OutputMode.All)
+        number = "scaledLearningRate0___specific___first.bias"
+        options = anchoring(options, rate=number, scale="lossScaling_FLOAT")
+        model = Blocks()
+        optimiser = sgd(model, lr=0.5, dampening=0.5, loss_scaling=4.0)
+        executor = poptorch.trainingModel(model, options, optimiser)
+        executor(X, Y)
+        assert executor.getAnchoredTensor("rate").tolist() == [0.5 * 0.5 / 4] * 2
+        assert executor.getAnchoredTensor("scale").tolist() == [4.0, 4.0]
+        optimiser.param_groups[0]["lr"] = 1.0
+        executor.setOptimizer(optimiser)
+        executor(X, Y)
+        assert executor.getAnchoredTensor("rate").tolist() == [1.0 * 0.5 / 4] * 2
+        assert set(optimiser.state_dict()["ipu_param"]) <= set(executor.getTensorNames())
+
+    @pytest.mark.parametrize("wrap", [training, inference], ids=["training", "inference"])
+    def test_numbers_that_the_optimiser_does_not_have_are_refused(self, wrap: Any) -> None:
+        executor = wrap(Blocks(), anchoring(sharded(), it="eps___specific___first.bias"))
+        with pytest.raises(poptorch.Error, match=r"no tensor named 'eps___specific___first\.bias'"):
+            executor.compile(*((X, Y) if wrap is training else (X,)))
 
     def test_half_precision_gradients_stay_half(self) -> None:
         names = {"g": "Gradient___first.weight", "h": "Gradient___act/Relu:0", "a": "act/Relu:0"}

@@ -67,14 +67,17 @@ class Session:
     ) -> None:
         """Compile `graph`; after the outputs a run returns the variables `watched_updates` as each update left them.
 
-        With `automatic_loss_scaling` one of these may be `finalLossScale`, the number that each update's gradients
-        were multiplied by. Variables named in `replica_groups` have a value for each group, stacked.
+        These may also be numbers of the update, and with `automatic_loss_scaling` `finalLossScale`, the number that
+        each update's gradients were multiplied by. Variables named in `replica_groups` have a value for each group,
+        stacked.
         """
         self.graph, self._groups = graph, dict(replica_groups)
         self._watched = tuple(watched_updates)
         self.batching, self.returns, self.reduction = batching, returns, reduction
         self.randomness = RandomStreams(seed, batching.replicas, reduction.process * batching.replicas)
         self.update: Update | None = None
+        # Returns the numbers that the update reads, by name.
+        self.numbers: Callable[[], Mapping[str, Tensor]] = dict
         self.loss_scaling = 1.0
         self.automatic = None if automatic_loss_scaling is None else self._automatic(automatic_loss_scaling)
         keep_freed_memory()
@@ -134,9 +137,12 @@ class Session:
     def _watch(self, iteration: int, updates: list[Collector]) -> None:
         """Take the variables that an update has changed: results of the last micro-batch before it."""
         step = (iteration + 1) * self.batching.accumulation - 1
+        numbers = {FINAL: torch.tensor(self._final_loss_scale)}
+        if not self._weights.keys() >= set(self._watched) - {FINAL}:
+            numbers |= self.numbers()
         for collector, name in zip(updates, self._watched):
             for replica in range(self.batching.replicas):
-                value = torch.tensor(self._final_loss_scale) if name == FINAL else self._weight(name, replica)
+                value = numbers[name] if name in numbers else self._weight(name, replica)
                 collector.take(step, replica, value)
 
     def _weight(self, name: str, replica: int) -> Tensor:

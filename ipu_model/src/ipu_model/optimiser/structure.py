@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
+
 import torch
 
 from ipu_model.optimiser.adam import Adam
@@ -10,6 +12,9 @@ from ipu_model.optimiser.rmsprop import RMSprop
 from ipu_model.optimiser.rule import Rule
 from ipu_model.optimiser.sgd import Combined, Separate, Simple
 from ipu_model.optimiser.spec import Hyper, OptimiserSpec
+
+LOSS_SCALING = "lossScaling_FLOAT"
+_OF_WEIGHT = "___specific___"
 
 
 def rule_for(spec: OptimiserSpec, hyper: Hyper, *, accumulates: bool) -> Rule:
@@ -41,3 +46,25 @@ def _sgd(spec: OptimiserSpec, hyper: Hyper, accumulates: bool) -> Rule:
 def state_dtypes(spec: OptimiserSpec, hyper: Hyper, *, accumulates: bool) -> dict[str, torch.dtype]:
     """Return the state of each weight with the numbers `hyper`: prefix ("Accl1", "Step", ...) -> dtype."""
     return {slot.prefix: slot.dtype for slot in rule_for(spec, hyper, accumulates=accumulates).slots}
+
+
+def scalar_name(scalar: str, weight: str) -> str:
+    """Return the name of one weight's number on the device."""
+    return f"{scalar}{_OF_WEIGHT}{weight}"
+
+
+def is_scalar_name(name: str) -> bool:
+    """Whether `name` can only be that of a number of some optimiser."""
+    return name == LOSS_SCALING or _OF_WEIGHT in name
+
+
+def scalar_names(
+    spec: OptimiserSpec, weights: Iterable[str], group_of: Mapping[str, int | None], *, accumulates: bool
+) -> list[str]:
+    """Return the names of the numbers that the update of `weights` reads; the loss scaling, common to all, is last."""
+    names = []
+    for weight in weights:
+        hyper = spec.hyper(group_of[weight])
+        scalars = rule_for(spec, hyper, accumulates=accumulates).scalars(hyper, spec.loss_scaling)
+        names += [scalar_name(scalar, weight) for scalar in scalars]
+    return [*names, LOSS_SCALING]

@@ -14,9 +14,7 @@ from ipu_model.numerics.rounding import Rounding
 from ipu_model.optimiser.replacement import check_replacement
 from ipu_model.optimiser.rule import Context, Entry, Rule, Slot
 from ipu_model.optimiser.spec import OptimiserSpec
-from ipu_model.optimiser.structure import rule_for
-
-LOSS_SCALING = "lossScaling_FLOAT"
+from ipu_model.optimiser.structure import LOSS_SCALING, rule_for, scalar_name
 
 
 @dataclass(frozen=True)
@@ -122,7 +120,7 @@ class Updater:
     def parameters(self) -> dict[str, Tensor]:
         """Return the streamed scalars, float32: `<scalar>___specific___<weight>` and `lossScaling_FLOAT`."""
         scalars = {
-            f"{key}___specific___{name}": torch.tensor(value, dtype=torch.float32)
+            scalar_name(key, name): torch.tensor(value, dtype=torch.float32)
             for name, values in self._scalars.items()
             for key, value in values.items()
         }
@@ -166,7 +164,7 @@ class Updater:
     def _load_parameters(self, parameters: Mapping[str, Tensor]) -> None:
         for name, values in self._scalars.items():
             for key in values:
-                if (full := f"{key}___specific___{name}") in parameters:
+                if (full := scalar_name(key, name)) in parameters:
                     values[key] = float(parameters[full])
         if LOSS_SCALING in parameters:
             self._loss_scaling = float(parameters[LOSS_SCALING])

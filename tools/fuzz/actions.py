@@ -8,7 +8,7 @@ import pickle
 import signal
 import types
 from collections.abc import Callable
-from typing import Any, NoReturn
+from typing import Any
 
 import ipu_model
 import poptorch
@@ -109,8 +109,8 @@ def _interrupt(case: Case, wrapped: Any, inputs: Any) -> bool:
     if case.seed % 2:
         wrapped.destroy()
 
-    def stop(number: int, frame: types.FrameType | None) -> NoReturn:
-        raise KeyboardInterrupt
+    def stop(number: int, frame: types.FrameType | None) -> None:
+        signal.raise_signal(signal.SIGINT)
 
     before = signal.signal(signal.SIGALRM, stop)
     try:

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import logging
 import secrets
+import threading
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from ipu_model import interrupts
 from ipu_model.graph import Graph
 from ipu_model.instances import Group
+from ipu_model.interrupts import postponed
 from ipu_model.numerics.session import Session
 from poptorch._anchors import Anchor, AnchoredTensors, anchors_of, by_short_name, updated_variables
 from poptorch._binding import BoundArguments, Signature, check_same
@@ -28,6 +31,7 @@ from poptorch._parameter import ParameterView
 from poptorch._progress import compilation_progress
 from poptorch._refused import RefusedMethods
 from poptorch._replica_grouping import check_grouped, one_slice_each
+from poptorch._turns import in_turn
 from poptorch._weights import HostWeights
 from poptorch._wrapping import HostLink, Wrapping, links_into
 from poptorch.enums import ConnectionType
@@ -53,6 +57,7 @@ class PoplarExecutor(DeviceLife, ModelledAnswers, AnchoredTensors, RefusedMethod
         training: bool,
         optimizer: torch.optim.Optimizer | None = None,
     ) -> None:
+        self._turn = threading.RLock()
         self._training = training
         options = checked_options(options)
         options._freeze()
@@ -112,6 +117,7 @@ class PoplarExecutor(DeviceLife, ModelledAnswers, AnchoredTensors, RefusedMethod
         """Set evaluation mode, like `train(False)`."""
         return self.train(False)
 
+    @in_turn
     @torch.inference_mode(False)
     def compile(self, *args: Any, **kwargs: Any) -> None:
         """Build the executable from sample arguments, upload weights and attach (unless offline)."""
@@ -125,6 +131,7 @@ class PoplarExecutor(DeviceLife, ModelledAnswers, AnchoredTensors, RefusedMethod
         """Whether there is an executable."""
         return self._session is not None
 
+    @in_turn
     @torch.inference_mode(False)
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Compile and attach if needed, run one call, return what forward returned for its micro-batches.
@@ -153,11 +160,13 @@ class PoplarExecutor(DeviceLife, ModelledAnswers, AnchoredTensors, RefusedMethod
             results = self._session.run(inputs)
         finally:
             # A run that was interrupted may have updated weights already.
-            self._after_run()
+            with postponed():
+                self._after_run()
         self._log_cycles()
         self._anchored = by_short_name(self._graph, self._anchors, results)
         return present(self._graph, results)
 
+    @postponed()
     def _compile(self, arguments: BoundArguments) -> None:
         """Trace, check and build; a failure leaves executor and module as if this had never been called.
 
@@ -173,7 +182,9 @@ class PoplarExecutor(DeviceLife, ModelledAnswers, AnchoredTensors, RefusedMethod
             with compilation_progress(self._options):
                 self._graph = self._trace(arguments)
                 self._anchors = anchors_of(self._graph, self._options)
+                interrupts.check()
                 self._session = self._build(self._graph)
+                interrupts.check()
                 self._model(self._graph)
             self._arguments = arguments.without_values()
             if self._options.connection_type != ConnectionType.Never:

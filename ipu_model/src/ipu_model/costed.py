@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Generic, TypeVar
@@ -10,6 +9,7 @@ from typing import Generic, TypeVar
 from ipu_model.graph import Graph
 from ipu_model.lower import CostSettings, Lowered, lower
 from ipu_model.memory import memory_of
+from ipu_model.per_graph import remembered_of
 from ipu_model.profiling.data import Memory
 from ipu_model.program import Program
 from ipu_model.recompute import Kept
@@ -24,16 +24,18 @@ class _Recent(Generic[Key, Value]):
     """The values found lately for each graph, by keys that can be compared but need not be hashable."""
 
     def __init__(self) -> None:
-        self._known: weakref.WeakKeyDictionary[Graph, tuple[tuple[Key, Value], ...]] = weakref.WeakKeyDictionary()
+        # The key of this kind of values among all that is remembered of a graph.
+        self._own = object()
 
     def get(self, graph: Graph, key: Key, find: Callable[[], Value]) -> Value:
         """Return the value of `key`, found now if it is not remembered. Threads may find one value twice."""
-        known = self._known.get(graph, ())
+        of_graph = remembered_of(graph)
+        known: tuple[tuple[Key, Value], ...] = of_graph.get(self._own, ())
         for kept, value in known:
             if kept == key:
                 return value
         found = find()
-        self._known[graph] = (*known[1 - _KEPT_PER_GRAPH :], (key, found))
+        of_graph[self._own] = (*known[1 - _KEPT_PER_GRAPH :], (key, found))
         return found
 
 

@@ -2,14 +2,26 @@
 
 from __future__ import annotations
 
-import weakref
-from collections.abc import Callable
+from collections.abc import Callable, MutableMapping
 from functools import wraps
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from ipu_model.graph import Graph
 
 T = TypeVar("T")
+
+
+class _Remembered(dict[object, Any]):
+    """Kept by the graph itself: such facts refer to their graph, and elsewhere would keep it alive for ever."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _Remembered, ()  # A copy, or a graph read from a file, finds its own.
+
+
+def remembered_of(graph: Graph) -> MutableMapping[object, Any]:
+    """Return what is remembered of a graph, as long as it lives."""
+    known: _Remembered = vars(graph).setdefault("_remembered", _Remembered())
+    return known
 
 
 def per_graph(find: Callable[[Graph], T]) -> Callable[[Graph], T]:
@@ -17,12 +29,13 @@ def per_graph(find: Callable[[Graph], T]) -> Callable[[Graph], T]:
 
     What is returned is shared: callers leave it as it is.
     """
-    known: weakref.WeakKeyDictionary[Graph, T] = weakref.WeakKeyDictionary()
 
     @wraps(find)
     def remembered(graph: Graph) -> T:
-        if graph not in known:
-            known[graph] = find(graph)
-        return known[graph]
+        known = remembered_of(graph)
+        if find not in known:
+            known[find] = find(graph)
+        found: T = known[find]
+        return found
 
     return remembered

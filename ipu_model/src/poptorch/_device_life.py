@@ -11,12 +11,15 @@ import torch
 from torch import Tensor, nn
 
 from ipu_model.graph import Graph
+from ipu_model.interrupts import postponed
 from ipu_model.numerics.session import Reduction, Session
 from poptorch._errors import createPoptorchError
+from poptorch._turns import in_turn
 from poptorch.enums import ConnectionType, ReductionType
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+    from contextlib import AbstractContextManager
 
     from ipu_model.instances import Group
     from poptorch._optimisation import Optimisation
@@ -35,6 +38,7 @@ class DeviceLife:
     is tied to).
     """
 
+    _turn: AbstractContextManager[Any]
     _user_model: nn.Module
     _options: Options
     _training: bool
@@ -59,6 +63,7 @@ class DeviceLife:
     # --- attachment
     # -------------------------------------------------------------------------------------------
 
+    @in_turn
     def attachToDevice(self) -> None:
         """Take the device and upload weights, optimiser state and random state.
 
@@ -84,6 +89,7 @@ class DeviceLife:
             self._optimisation.attach()
         self._attached = True
 
+    @in_turn
     def detachFromDevice(self) -> None:
         """Bring weights, optimiser and random state back (inference: random state only), free the device.
 
@@ -108,6 +114,8 @@ class DeviceLife:
         """Whether the executor holds the device."""
         return self._attached
 
+    @in_turn
+    @postponed()
     def destroy(self) -> None:
         """Bring state back to the host and drop the executable; a training model is unwrapped."""
         if self._session is None:
@@ -129,6 +137,7 @@ class DeviceLife:
     # --- weights
     # ----------------------------------------------------------------------------------------------
 
+    @in_turn
     def copyWeightsToHost(self) -> None:
         """Copy the device's weights and buffers into the user's module.
 
@@ -142,9 +151,14 @@ class DeviceLife:
         """Copy the weights to the host if the device has newer ones; return whether that was so."""
         if not self._dirty or not self._attached:
             return False
-        self._download_weights()
-        return True
+        with self._turn:
+            # Another thread may have done it, or destroyed the executable, meanwhile.
+            if not self._dirty or not self._attached:
+                return False
+            self._download_weights()
+            return True
 
+    @in_turn
     def copyWeightsToDevice(self) -> None:
         """Copy the user's module's weights to the device, discarding newer ones there.
 
@@ -157,6 +171,7 @@ class DeviceLife:
         self._upload_weights()
         self._link.version += 1
 
+    @in_turn
     def copyNamedBuffersToDevice(self) -> None:
         """Upload only the buffers that `Options.updatableNamedBuffers` names.
 
@@ -174,6 +189,7 @@ class DeviceLife:
         assert self._graph is not None
         self._session.upload(self._host.values(tuple(v for v in self._graph.variables if set(v.names) & set(names))))
 
+    @in_turn
     def load_state_dict(self, state_dict: dict[str, Any], strict: bool = True) -> Any:
         """Load into the user's module, then upload if attached; return torch's report of keys that differ."""
         result = self._user_model.load_state_dict(state_dict, strict=strict)
@@ -214,6 +230,7 @@ class DeviceLife:
     # --- optimiser and random state
     # ---------------------------------------------------------------------------
 
+    @in_turn
     def setOptimizer(self, optimizer: Any) -> None:
         """Use the present settings of `optimizer` from the next call on.
 

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import logging
 import secrets
+import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from ipu_model import interrupts
 from ipu_model.graph import Graph, TensorSpec
 from ipu_model.instances import Group
+from ipu_model.interrupts import postponed
 from ipu_model.numerics.session import Session
 from poptorch._anchors import Anchor, AnchoredTensors, by_short_name, updated_variables
 from poptorch._binding import BoundArguments, Signature, check_same
@@ -33,6 +36,7 @@ from poptorch._replica_grouping import check_grouped, one_slice_each
 from poptorch._saving.cache import cache_directory, key_of, recalled
 from poptorch._saving.executables import SavedExecutables
 from poptorch._saving.files import KnownProgram
+from poptorch._turns import in_turn
 from poptorch._weights import HostWeights
 from poptorch._wrapping import HostLink, Wrapping, links_into
 from poptorch.enums import ConnectionType
@@ -59,6 +63,7 @@ class PoplarExecutor(DeviceLife, ModelledAnswers, AnchoredTensors, GraphText, Sa
         optimizer: torch.optim.Optimizer | None = None,
     ) -> None:
         assert training or optimizer is None, "An inference model has no optimizer: use poptorch.trainingModel."
+        self._turn = threading.RLock()
         self._training = training
         options = checked_options(options)
         options._freeze()
@@ -121,6 +126,7 @@ class PoplarExecutor(DeviceLife, ModelledAnswers, AnchoredTensors, GraphText, Sa
         """Set evaluation mode, like `train(False)`."""
         return self.train(False)
 
+    @in_turn
     @torch.inference_mode(False)
     def compile(self, *args: Any, **kwargs: Any) -> None:
         """Build the executable from sample arguments, upload weights and attach (unless offline)."""
@@ -134,6 +140,7 @@ class PoplarExecutor(DeviceLife, ModelledAnswers, AnchoredTensors, GraphText, Sa
         """Whether there is an executable."""
         return self._session is not None
 
+    @in_turn
     @torch.inference_mode(False)
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Compile and attach if needed, run one call, return what forward returned for its micro-batches.
@@ -162,11 +169,13 @@ class PoplarExecutor(DeviceLife, ModelledAnswers, AnchoredTensors, GraphText, Sa
             results = self._session.run(inputs)
         finally:
             # A run that was interrupted may have updated weights already.
-            self._after_run()
+            with postponed():
+                self._after_run()
         self._log_cycles()
         self._anchored = by_short_name(self._graph, self._anchors, results)
         return present(self._graph, results)
 
+    @postponed()
     def _compile(self, arguments: BoundArguments, known: KnownProgram | None = None) -> None:
         """Trace, unless the program is known, check and build; a failure leaves all as if this had never been called.
 
@@ -183,7 +192,9 @@ class PoplarExecutor(DeviceLife, ModelledAnswers, AnchoredTensors, GraphText, Sa
                 self._captured = self._program_of(arguments, known)
                 self._graph = finished(self._captured, self._traced_model, self._options, training=self._training)
                 self._find_anchors(self._graph)
+                interrupts.check()
                 self._session = self._build(self._graph)
+                interrupts.check()
                 self._model(self._graph)
             self._arguments = arguments.without_values()
             if self._options.connection_type != ConnectionType.Never:

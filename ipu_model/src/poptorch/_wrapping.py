@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
+from ipu_model.interrupts import postponed
 from poptorch._errors import createPoptorchError
 
 if TYPE_CHECKING:
@@ -119,6 +120,7 @@ class Wrapping:
         self._classes: dict[tuple[type, Links], type] = {}
         weakref.finalize(executor, self.undo).atexit = False
 
+    @postponed()
     def apply(self, tensors: list[Tensor]) -> None:
         """Wrap the module and `tensors`, its parameters and buffers, unless that is done.
 
@@ -132,6 +134,7 @@ class Wrapping:
             self._set_links(obj, (*links_of(obj), self._link))
             self._wrapped.append(obj)
 
+    @postponed()
     def undo(self) -> None:
         """Give every object the class back that it would have without this wrapping."""
         for obj in self._wrapped:

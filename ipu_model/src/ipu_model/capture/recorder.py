@@ -10,6 +10,7 @@ import torch.fx
 from torch import Tensor
 from torch.utils._pytree import tree_leaves, tree_map_only
 
+from ipu_model import interrupts
 from ipu_model.capture.origins import Origins
 from ipu_model.capture.torch_private import (
     FakeTensor,
@@ -141,6 +142,7 @@ class Recorder(TorchDispatchMode):
         kwargs = kwargs or {}
         if func in NOT_RECORDED or func.namespace == "profiler":
             return func(*args, **kwargs)
+        interrupts.check()
         tensors = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
         any_real = not all(isinstance(tensor, FakeTensor) for tensor in tensors)
         if any_real and self._stays_on_host(func, tensors):

@@ -61,15 +61,16 @@ class Result:
 
 def aten_name(node: Node) -> str:
     """Return the name of the op of `node` without namespace, overload and the underscore of in-place ops."""
-    return _plain_name(node.target)
+    target: object = node.target
+    if not hasattr(target, "_schema"):
+        # Not remembered: it may be a function of the program, and refer to all of its model.
+        return str(getattr(target, "__name__", target))
+    return _plain_name(target)
 
 
 @lru_cache(maxsize=4096)
-def _plain_name(target: object) -> str:
-    schema = getattr(target, "_schema", None)
-    if schema is None:
-        return str(getattr(target, "__name__", target))
-    name = str(schema.name).rpartition("::")[2]
+def _plain_name(target: Any) -> str:
+    name = str(target._schema.name).rpartition("::")[2]
     return name if name.endswith("__") else name.removesuffix("_")
 
 

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from ipu_model.batching import Batching, Returns
 from ipu_model.graph import Graph, Variable
+from ipu_model.interrupts import postponed
 from ipu_model.numerics.accumulation import Accumulator
 from ipu_model.numerics.allocator import keep_freed_memory
 from ipu_model.numerics.collection import Collector
@@ -127,7 +128,8 @@ class Session:
                 for replica in range(self.batching.replicas)
             ]
             if self.update is not None and self.graph.gradients:
-                self._apply(totals)
+                with postponed():  # Weights are those of whole updates, whenever a run is interrupted.
+                    self._apply(totals)
                 self._watch(iteration, updates)
                 if self.automatic is not None:
                     self.automatic.adapt(self.loss_scaling)

@@ -6,6 +6,7 @@ from collections.abc import Sized
 from multiprocessing.util import Finalize
 from typing import TYPE_CHECKING, Any
 
+from ipu_model.interrupts import postponed
 from poptorch._errors import createPoptorchError
 from poptorch._loading.item_loader import ItemLoader
 from poptorch._loading.messages import Begin, Failed, ItemStored, PassEnded, Release
@@ -131,22 +132,35 @@ class AsynchronousDataAccessor:
             raise AssertionError(self._failure) from None
 
     def _next_item(self) -> Any:
+        self._release()
+        while True:
+            self._worker.wait_for_message()
+            item = self._item_of_message()
+            if item is not None:
+                return self._structure.rebuild(self._ring.read(item.slot, item.rows))
+
+    @postponed()
+    def _release(self) -> None:
         if self._held_slot is not None:
             self._worker.send(Release(self._held_slot))
             self._held_slot = None
-        while True:
-            message = self._worker.receive()
-            if isinstance(message, Failed):
-                raise WorkerDied(message.reason)
-            if isinstance(message, ItemStored) and message.generation == self._generation:
-                self._held_slot = message.slot
-                self._consumed += 1
-                return self._structure.rebuild(self._ring.read(message.slot, message.rows))
-            if isinstance(message, PassEnded) and message.generation == self._generation:
-                self._at_end = True
-                raise StopIteration
-            # Anything else belongs to a generation that was given up.
 
+    @postponed()
+    def _item_of_message(self) -> ItemStored | None:
+        """Take one message and note what it changes; a message without its note would be an item lost."""
+        message = self._worker.take_message()
+        if isinstance(message, Failed):
+            raise WorkerDied(message.reason)
+        if isinstance(message, ItemStored) and message.generation == self._generation:
+            self._held_slot = message.slot
+            self._consumed += 1
+            return message
+        if isinstance(message, PassEnded) and message.generation == self._generation:
+            self._at_end = True
+            raise StopIteration
+        return None  # It belongs to a generation that was given up.
+
+    @postponed()
     def _begin(self, generation: int, pass_number: int) -> None:
         self._generation, self._pass = generation, pass_number
         self._consumed, self._at_end = 0, False

@@ -6,6 +6,7 @@ import logging
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+from poptorch._compilation import batching_of, check_counts
 from poptorch._errors import createPoptorchError
 from poptorch.options import Options
 
@@ -13,7 +14,12 @@ _logger = logging.getLogger("poptorch::python")
 
 
 def micro_batches_per_item(options: Options) -> int:
-    """Return how many micro-batches one call of a model with these options consumes."""
+    """Return how many micro-batches one call of a model with these options consumes.
+
+    Raises:
+        Error: a count below one, for which there is no batch.
+    """
+    check_counts(batching_of(options))
     chunks = options.replication_factor // options.input_group_size
     return int(options.device_iterations * options.Training.gradient_accumulation * chunks)
 

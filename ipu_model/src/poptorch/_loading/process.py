@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from ipu_model.errors import Error, unsupported
+from ipu_model.interrupts import postponed
 from poptorch._args import registered_parsers
 from poptorch._errors import createPoptorchError
 from poptorch._loading.ambient import Ambient
@@ -90,13 +91,18 @@ class WorkerProcess:
 
     def send(self, message: ToChild) -> None:
         """Tell the process something; if it is gone, the next `receive()` says so."""
-        with suppress(OSError):
+        with suppress(OSError), postponed():  # Half a message would spoil all later ones.
             send(self._connection, message)
 
     def receive(self) -> ToParent:
-        """Block until the process says something.
+        """Block until the process says something; raises like `wait_for_message`."""
+        self.wait_for_message()
+        return self.take_message()
 
-        Raises `WorkerDied` if it ends instead; if it was killed, whatever it said before is not returned.
+    def wait_for_message(self) -> None:
+        """Block until there is something to receive: the part of it that Ctrl-C may interrupt.
+
+        Raises `WorkerDied` if the process ends instead; if it was killed, whatever it said before does not count.
         """
         self._check_not_killed()
         while not self._connection.poll():
@@ -104,6 +110,10 @@ class WorkerProcess:
             # The sentinel can be held open by the process's own children, so ask the system too.
             if not self._process.is_alive() and not self._connection.poll():
                 raise WorkerDied(self._obituary())
+
+    @postponed()
+    def take_message(self) -> ToParent:
+        """Return the message that was waited for; raise `WorkerDied` if it was the last sign of the process."""
         try:
             return receive_from_child(self._connection)
         except (EOFError, OSError):

@@ -1,0 +1,36 @@
+"""Threads that use one executor take turns: a call sees all of another thread's call, or nothing of it.
+
+A thread may hold an executor's turn while it waits for its turn to trace only as long as that executor is not attached,
+and reading weights asks for a turn only of executors that are: so no two threads can wait for each other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from functools import wraps
+from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
+
+
+class TakesTurns(Protocol):
+    """An executor with its lock, which one thread can take several times."""
+
+    _turn: AbstractContextManager[Any]
+
+
+Executor = TypeVar("Executor", bound=TakesTurns)
+Arguments = ParamSpec("Arguments")
+Result = TypeVar("Result")
+
+
+def in_turn(
+    method: Callable[Concatenate[Executor, Arguments], Result],
+) -> Callable[Concatenate[Executor, Arguments], Result]:
+    """Let a method wait until no other thread is in a method of the same executor."""
+
+    @wraps(method)
+    def waiting(self: Executor, *args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:
+        with self._turn:
+            return method(self, *args, **kwargs)
+
+    return waiting

@@ -1,0 +1,1 @@
+"""Random programs for PopTorch, each compared with plain PyTorch: `make fuzz`."""

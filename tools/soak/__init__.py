@@ -1,0 +1,1 @@
+"""Long runs that must not grow: `make soak`."""

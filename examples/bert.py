@@ -6,13 +6,14 @@ sentence's losses computed in the model, the projection to the vocabulary in sli
 
 from __future__ import annotations
 
+import argparse
 import math
 from dataclasses import dataclass
 from typing import Any, Sequence
 
 import torch
 import torch.nn.functional as F
-from program import command_line, samples_per_step, show_profile, train
+from program import Program, command_line, run
 from torch import Tensor, nn
 
 import poptorch
@@ -208,13 +209,17 @@ def sentences(config: Config, rows: int, seed: int) -> tuple[Tensor, ...]:
     return ids.scatter(1, positions, MASK), segments.long(), attended.long(), positions, masked, is_random.flatten()
 
 
-def main(arguments: Sequence[str] | None = None) -> list[float]:
-    """Train or profile; return the losses."""
+def arguments() -> argparse.ArgumentParser:
+    """The program's command line."""
     parser = command_line(__doc__, SIZES)
     parser.add_argument("--optimizer", choices=("lamb", "adamw"), default="lamb")
     parser.add_argument("--replicas", type=int, default=1, metavar="N", help="each on IPUs of its own")
     parser.add_argument("--sharded-state", action="store_true", help="share the optimiser state out over replicas")
-    parsed = parser.parse_args(arguments)
+    return parser
+
+
+def program(parsed: argparse.Namespace) -> Program:
+    """What the command line asks for."""
     config = SIZES[parsed.size]
     options = training_options(config, parsed.replicas, parsed.sharded_state)
     options.Precision.setPartialsType(torch.float16 if parsed.precision == "16" else torch.float32)
@@ -225,12 +230,13 @@ def main(arguments: Sequence[str] | None = None) -> list[float]:
         model = model.half() if parsed.precision == "16" else model
         return model, make_optimizer(model, config, parsed.optimizer, parsed.precision)
 
-    if parsed.profile:
-        show_profile(build, options, sentences(config, config.micro_batch, 0), parsed.report)
-        return []
-    rows = samples_per_step(options, config.micro_batch)
-    model, optimizer = build()
-    return train(model, options, optimizer, lambda step: sentences(config, rows, step), parsed.steps)
+    return Program(build, options, lambda rows, seed: sentences(config, rows, seed), config.micro_batch)
+
+
+def main(argv: Sequence[str] | None = None) -> list[float]:
+    """Train or profile; return the losses."""
+    parsed = arguments().parse_args(argv)
+    return run(program(parsed), parsed)
 
 
 if __name__ == "__main__":

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import argparse
 from dataclasses import dataclass
 from typing import Sequence
 
 import torch
 import torch.nn.functional as F
-from program import command_line, samples_per_step, show_profile, train
+from program import Program, command_line, run
 from torch import Tensor, nn
 
 import poptorch
@@ -50,7 +51,7 @@ class LanguageModel(nn.Module):
         states, _ = self.lstm(self.dropout(self.words(words)))
         logits = self.head(self.dropout(states))
         loss = F.nll_loss(F.log_softmax(logits.flatten(0, 1).float(), dim=-1), following.flatten())
-        return logits.argmax(dim=-1), loss
+        return logits.argmax(dim=-1).int(), loss
 
 
 def training_options(config: Config) -> poptorch.Options:
@@ -89,11 +90,14 @@ def text(config: Config, rows: int, seed: int) -> tuple[Tensor, Tensor]:
     return words[:, :-1].contiguous(), words[:, 1:].contiguous()
 
 
-def main(arguments: Sequence[str] | None = None) -> list[float]:
-    """Train or profile; return the losses."""
-    parsed = command_line(__doc__, SIZES).parse_args(arguments)
+def arguments() -> argparse.ArgumentParser:
+    """The program's command line."""
+    return command_line(__doc__, SIZES)
+
+
+def program(parsed: argparse.Namespace) -> Program:
+    """What the command line asks for."""
     config = SIZES[parsed.size]
-    options = training_options(config)
 
     def build() -> tuple[nn.Module, torch.optim.Optimizer]:
         torch.manual_seed(0)
@@ -101,12 +105,14 @@ def main(arguments: Sequence[str] | None = None) -> list[float]:
         model = model.half() if parsed.precision == "16" else model
         return model, make_optimizer(model, config, parsed.precision)
 
-    if parsed.profile:
-        show_profile(build, options, text(config, config.micro_batch, 0), parsed.report)
-        return []
-    rows = samples_per_step(options, config.micro_batch)
-    model, optimizer = build()
-    return train(model, options, optimizer, lambda step: text(config, rows, step), parsed.steps)
+    options = training_options(config)
+    return Program(build, options, lambda rows, seed: text(config, rows, seed), config.micro_batch)
+
+
+def main(argv: Sequence[str] | None = None) -> list[float]:
+    """Train or profile; return the losses."""
+    parsed = arguments().parse_args(argv)
+    return run(program(parsed), parsed)
 
 
 if __name__ == "__main__":

@@ -3,15 +3,27 @@
 from __future__ import annotations
 
 import argparse
+from dataclasses import dataclass
 from importlib.util import find_spec
-from typing import Callable, Iterable, Sequence
+from typing import Callable, Iterable
 
 import torch
 from torch import Tensor, nn
 
 import poptorch
 
-REPORT = "profile"
+
+@dataclass(frozen=True)
+class Program:
+    """A model with its optimiser, made when they are needed, and everything else that a training run takes.
+
+    The last thing that the model returns is the loss. ``data`` gives the inputs for so many rows, from a seed.
+    """
+
+    build: Callable[[], tuple[nn.Module, torch.optim.Optimizer]]
+    options: poptorch.Options
+    data: Callable[[int, int], tuple[Tensor, ...]]
+    micro_batch: int
 
 
 def command_line(description: str | None, sizes: Iterable[str]) -> argparse.ArgumentParser:
@@ -23,76 +35,67 @@ def command_line(description: str | None, sizes: Iterable[str]) -> argparse.Argu
         "--precision", choices=("16", "32"), default="16", help="of weights and activations (default: %(default)s)"
     )
     parser.add_argument("--profile", action="store_true", help="compile and show time and memory; train nothing")
-    parser.add_argument("--report", default=REPORT, metavar="DIR", help="where the profile goes (default: %(default)s)")
+    parser.add_argument(
+        "--report", default="profile", metavar="DIR", help="the profile's folder (default: %(default)s)"
+    )
     return parser
 
 
-def samples_per_step(options: poptorch.Options, micro_batch: int) -> int:
+def run(program: Program, parsed: argparse.Namespace) -> list[float]:
+    """Do what the command line says; return the losses, none for a profile."""
+    if parsed.profile:
+        show_profile(program, parsed.report)
+        return []
+    return train(program, parsed.steps)
+
+
+def samples_per_step(program: Program) -> int:
     """How many samples one call of the training model takes."""
+    options = program.options
     loops = int(options.device_iterations) * int(options.Training.gradient_accumulation)
-    return micro_batch * loops * int(options.replication_factor)
+    return program.micro_batch * loops * int(options.replication_factor)
 
 
-def train(
-    model: nn.Module,
-    options: poptorch.Options,
-    optimizer: torch.optim.Optimizer,
-    data: Callable[[int], Sequence[Tensor]],
-    steps: int,
-) -> list[float]:
-    """Train for some steps and return the mean loss of each; the last thing that ``model`` returns is the loss.
-
-    ``data`` gives the inputs of the step of that number.
-    """
+def train(program: Program, steps: int) -> list[float]:
+    """Train for some steps; print and return the mean loss of each."""
+    model, optimizer = program.build()
+    options = program.options.clone()
     options.outputMode(poptorch.OutputMode.All)  # the losses of all micro-batches, not only of the last
     training = poptorch.trainingModel(model, options, optimizer)
     losses = []
     for step in range(steps):
-        loss = training(*data(step))[-1].float().mean().item()
+        loss = training(*program.data(samples_per_step(program), step))[-1].float().mean().item()
         losses.append(loss)
         print(f"step {step + 1:4d}  loss {loss:.4f}")
-    training.copyWeightsToHost()
     training.destroy()
     return losses
 
 
-def show_profile(
-    build: Callable[[], tuple[nn.Module, torch.optim.Optimizer]],
-    options: poptorch.Options,
-    micro_batch: Sequence[Tensor],
-    report: str,
-) -> None:
-    """Compile a training step and show what it takes: with the IPU Model here, else for PopVision.
+def show_profile(program: Program, report: str) -> None:
+    """Compile a training step and show what it takes: with the IPU Model here, else with PopVision.
 
     The IPU Model needs the shapes only, so that nothing is allocated or computed at any size.
     """
     if find_spec("ipu_model") is None:
-        _profile_for_popvision(build, options, micro_batch, report)
+        _profile_for_popvision(program, report)
         return
     import ipu_model
     from ipu_model.report.files import write_report
     from ipu_model.report.text import text_report
 
     with torch.device("meta"):
-        model, optimizer = build()
-    shapes = tuple(tensor.to("meta") for tensor in micro_batch)
-    profile = ipu_model.profile_module(model, shapes, options, optimizer=optimizer, micro_batch=True)
+        model, optimizer = program.build()
+    shapes = tuple(tensor.to("meta") for tensor in program.data(program.micro_batch, 0))
+    profile = ipu_model.profile_module(model, shapes, program.options, optimizer=optimizer, micro_batch=True)
     print(text_report(profile))
     print(f"Written: {write_report(profile, report).html}")
 
 
-def _profile_for_popvision(
-    build: Callable[[], tuple[nn.Module, torch.optim.Optimizer]],
-    options: poptorch.Options,
-    micro_batch: Sequence[Tensor],
-    report: str,
-) -> None:
-    model, optimizer = build()
+def _profile_for_popvision(program: Program, report: str) -> None:
+    model, optimizer = program.build()
+    options = program.options.clone()
     options.enableProfiling(report)
-    rows = samples_per_step(options, 1)
-    batch = tuple(tensor.repeat(rows, *(1 for _ in tensor.shape[1:])) for tensor in micro_batch)
     training = poptorch.trainingModel(model, options, optimizer)
-    training.compile(*batch)
-    training(*batch)
+    training(*program.data(samples_per_step(program), 0))
     training.destroy()
     print(f"PopVision Graph Analyser opens {report}")

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import argparse
 from dataclasses import dataclass
 from typing import Sequence
 
 import torch
 import torch.nn.functional as F
-from program import command_line, samples_per_step, show_profile, train
+from program import Program, command_line, run
 from torch import Tensor, nn
 
 import poptorch
@@ -106,7 +107,6 @@ def training_options(config: Config, strategy: str) -> poptorch.Options:
     options.setExecutionStrategy(strategies[strategy](*stages))
     options.Training.gradientAccumulation(config.accumulation)
     options.setAvailableMemoryProportion({f"IPU{ipu}": config.memory_proportion for ipu in range(2)})
-    options._Popart.set("autoRecomputation", 3)  # RecomputationType::Pipeline, also when sharded
     return options
 
 
@@ -130,25 +130,30 @@ def cells(config: Config, rows: int, seed: int, dtype: torch.dtype) -> tuple[Ten
     return pictures[:, None].to(dtype), classes.long()
 
 
-def main(arguments: Sequence[str] | None = None) -> list[float]:
-    """Train or profile; return the losses."""
+def arguments() -> argparse.ArgumentParser:
+    """The program's command line."""
     parser = command_line(__doc__, SIZES)
     parser.add_argument("--strategy", choices=("pipelined", "sharded"), default="pipelined")
-    parsed = parser.parse_args(arguments)
+    return parser
+
+
+def program(parsed: argparse.Namespace) -> Program:
+    """What the command line asks for."""
     config, dtype = SIZES[parsed.size], torch.float16 if parsed.precision == "16" else torch.float32
-    options = training_options(config, parsed.strategy)
 
     def build() -> tuple[nn.Module, torch.optim.Optimizer]:
         torch.manual_seed(0)
         model = UNet(config).to(dtype)
         return model, make_optimizer(model, config, parsed.precision)
 
-    if parsed.profile:
-        show_profile(build, options, cells(config, config.micro_batch, 0, dtype), parsed.report)
-        return []
-    rows = samples_per_step(options, config.micro_batch)
-    model, optimizer = build()
-    return train(model, options, optimizer, lambda step: cells(config, rows, step, dtype), parsed.steps)
+    options = training_options(config, parsed.strategy)
+    return Program(build, options, lambda rows, seed: cells(config, rows, seed, dtype), config.micro_batch)
+
+
+def main(argv: Sequence[str] | None = None) -> list[float]:
+    """Train or profile; return the losses."""
+    parsed = arguments().parse_args(argv)
+    return run(program(parsed), parsed)
 
 
 if __name__ == "__main__":

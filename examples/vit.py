@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import argparse
 import math
 from dataclasses import dataclass
 from typing import Sequence
 
 import torch
 import torch.nn.functional as F
-from program import command_line, samples_per_step, show_profile, train
+from program import Program, command_line, run
 from torch import Tensor, nn
 from torchvision.models import VisionTransformer, vit_b_16
 
@@ -111,23 +112,28 @@ def gratings(config: Config, rows: int, seed: int, dtype: torch.dtype) -> tuple[
     return (stripes[:, None] + noise).to(dtype), labels
 
 
-def main(arguments: Sequence[str] | None = None) -> list[float]:
-    """Train or profile; return the losses."""
-    parsed = command_line(__doc__, SIZES).parse_args(arguments)
+def arguments() -> argparse.ArgumentParser:
+    """The program's command line."""
+    return command_line(__doc__, SIZES)
+
+
+def program(parsed: argparse.Namespace) -> Program:
+    """What the command line asks for."""
     config, dtype = SIZES[parsed.size], torch.float16 if parsed.precision == "16" else torch.float32
-    options = training_options(config, parsed.precision)
 
     def build() -> tuple[nn.Module, torch.optim.Optimizer]:
         torch.manual_seed(0)
         model = WithLoss(network(parsed.size), config.first_layers).to(dtype)
         return model, make_optimizer(model, config, parsed.precision)
 
-    if parsed.profile:
-        show_profile(build, options, gratings(config, config.micro_batch, 0, dtype), parsed.report)
-        return []
-    rows = samples_per_step(options, config.micro_batch)
-    model, optimizer = build()
-    return train(model, options, optimizer, lambda step: gratings(config, rows, step, dtype), parsed.steps)
+    options = training_options(config, parsed.precision)
+    return Program(build, options, lambda rows, seed: gratings(config, rows, seed, dtype), config.micro_batch)
+
+
+def main(argv: Sequence[str] | None = None) -> list[float]:
+    """Train or profile; return the losses."""
+    parsed = arguments().parse_args(argv)
+    return run(program(parsed), parsed)
 
 
 if __name__ == "__main__":

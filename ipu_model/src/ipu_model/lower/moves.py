@@ -29,9 +29,9 @@ VIEWS = frozenset({
 def rules() -> dict[str, Rule]:
     """Return the rule of each op that moves data."""
     found: dict[str, Rule] = dict.fromkeys(VIEWS, lower_view)
-    found |= dict.fromkeys(("cat", "stack", "hstack", "vstack"), lower_joined)
-    found |= dict.fromkeys(("select_backward", "slice_backward", "constant_pad_nd", "diagonal_backward",
-                            "slice_scatter", "select_scatter", "diag_embed"), lower_padded)  # fmt: skip
+    found |= dict.fromkeys(("cat", "stack", "hstack", "vstack", "block_diag"), lower_joined)
+    found |= dict.fromkeys(("select_backward", "slice_backward", "constant_pad_nd", "diagonal_backward", "diag_embed",
+                            "slice_scatter", "select_scatter", "diagonal_scatter"), lower_padded)  # fmt: skip
     found |= dict.fromkeys(("roll", "flip", "rot90", "unfold_backward", "im2col", "col2im", "max_unpool2d",
                             "max_unpool3d"), lower_moved)  # fmt: skip
     found |= dict.fromkeys(_image_paddings(), lower_moved)

@@ -30,6 +30,17 @@ CHAINS: Mapping[str, tuple[str, ...]] = {
     "tan": ("sine", "sine", "divide"), "asin": ("sine",), "acos": ("sine",), "atan": ("sine",),
     "atan2": ("sine", "divide"), "sinh": ("exp", "reciprocal", "add"), "cosh": ("exp", "reciprocal", "add"),
     "sinc": ("sine", "divide"), "xlogy": ("log", "add"), "logit": ("log", "divide"),
+    "asinh": ("square", "add", "sqrt", "add", "log"), "acosh": ("square", "add", "sqrt", "add", "log"),
+    "atanh": ("add", "divide", "log"), "logaddexp2": ("log-add", "scale"), "special_xlog1py": ("add", "log", "add"),
+    "rad2deg": ("scale",), "deg2rad": ("scale",), "ldexp": ("exp", "add"), "linalg_cross": ("add", "add", "add"),
+    # special functions: as many terms as the series of Cephes (Moshier) has for them; estimated
+    "lgamma": (*("divide", "add") * 6, "log", "log", "add", "add"), "digamma": (*("divide", "add") * 8, "log", "add"),
+    "polygamma": ("divide", "add", "add") * 8, "mvlgamma": (*("divide", "add") * 6, "log", "log", "add", "add"),
+    "i0": ("add",) * 60 + ("exp",), "special_i1": ("add",) * 58 + ("exp",), "special_i0e": ("add",) * 60,
+    "special_i1e": ("add",) * 58, "special_bessel_j0": (*("add",) * 32, "sqrt", "sine", "sine"),
+    "special_bessel_j1": (*("add",) * 32, "sqrt", "sine", "sine"), "special_ndtri": (*("add",) * 32, "log", "sqrt"),
+    "special_log_ndtr": ("erf", "log", "add"), "special_erfcx": (*("add",) * 14, "divide"),
+    "igamma": ("divide", "add", "add") * 20, "igammac": ("divide", "add", "add") * 20,
     # comparisons and choices
     "eq": ("compare",), "ne": ("compare",), "lt": ("compare",), "le": ("compare",), "gt": ("compare",),
     "ge": ("compare",), "isnan": ("compare",), "isinf": ("compare",), "logical_and": ("compare",),
@@ -37,7 +48,8 @@ CHAINS: Mapping[str, tuple[str, ...]] = {
     "bitwise_and": ("compare",), "bitwise_or": ("compare",), "bitwise_not": ("compare",),
     "bitwise_xor": ("compare",), "bitwise_left_shift": ("plain",), "bitwise_right_shift": ("plain",),
     "__lshift__": ("plain",), "__rshift__": ("plain",), "where": ("plain",), "masked_fill": ("plain",),
-    "heaviside": ("plain",), "nan_to_num": ("plain",), "tril": ("plain",), "triu": ("plain",),
+    "heaviside": ("plain",), "copysign": ("plain",), "signbit": ("compare",), "frexp": ("plain", "plain"),
+    "gcd": ("plain",) * 16, "nan_to_num": ("plain",), "tril": ("plain",), "triu": ("plain",),
     # activations
     "tanh": ("tanh",), "sigmoid": ("sigmoid",), "silu": ("sigmoid", "add"), "elu": ("exp", "maximum"),
     "gelu": ("gelu",), "softplus": ("exp", "add", "log"), "mish": ("exp", "add", "log", "tanh", "add"),
@@ -69,6 +81,8 @@ CHAINS: Mapping[str, tuple[str, ...]] = {
     "random": ("random",), "randint": ("random",), "randint_like": ("random",),
     "exponential": ("random", "log"), "normal": ("random", "random", "add"),
     "randn": ("random", "random", "add"), "randn_like": ("random", "random", "add"),
+    "poisson": ("random", "log", "add", "compare") * 4, "_standard_gamma": ("random", "log", "sqrt", "add") * 2,
+    "_standard_gamma_grad": ("divide", "add", "add") * 8,
 }  # fmt: skip
 
 # Ops whose result lies where the activation lies (their second argument), and which take three cycles a

@@ -8,7 +8,18 @@ from functools import lru_cache
 from ipu_model.cost import vertices
 from ipu_model.cost.exchange import exchange
 from ipu_model.cost.work import Cycles, Work
-from ipu_model.lower import contractions, ctc, host_calls, images, indexing, moves, points, pointwise, reductions
+from ipu_model.lower import (
+    contractions,
+    ctc,
+    estimates,
+    host_calls,
+    images,
+    indexing,
+    moves,
+    points,
+    pointwise,
+    reductions,
+)
 from ipu_model.lower.view import OpView, Result, Rule, result
 
 
@@ -16,7 +27,7 @@ from ipu_model.lower.view import OpView, Result, Rule, result
 def all_rules() -> Mapping[str, Rule]:
     """Return the rule of every aten op that has a formula, by `aten_name`."""
     found: dict[str, Rule] = {}
-    for family in (contractions, pointwise, reductions, images, indexing, moves, ctc, points, host_calls):
+    for family in (contractions, pointwise, reductions, images, indexing, moves, ctc, points, host_calls, estimates):
         found |= family.rules()
     return found
 

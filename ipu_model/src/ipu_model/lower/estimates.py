@@ -1,0 +1,146 @@
+"""Rules for transforms, factorisations, distances and searches: estimates, see `ipu_model.cost.estimates`.
+
+Symbols: matrices are [..., m, n]; N is the length of a transform or of a sorted row.
+"""
+
+from __future__ import annotations
+
+import math
+
+from ipu_model.cost.estimates import Rounds, estimated
+from ipu_model.graph import TensorSpec
+from ipu_model.lower.view import OpView, Result, Rule, result
+
+# Rounds for each column of a matrix, every round an update of rank one with the multiplier's division (Golub and Van
+# Loan, Matrix Computations, chapters 3 to 5): elimination takes one; solving with it takes one forward, one back.
+_ELIMINATIONS = {
+    "_linalg_det": 1, "_linalg_slogdet": 1, "linalg_lu": 1, "linalg_lu_factor_ex": 1, "linalg_cholesky_ex": 1,
+    "linalg_solve_triangular": 1, "triangular_solve": 1, "linalg_lu_solve": 2, "cholesky_solve": 2,
+    "_linalg_solve_ex": 3, "linalg_inv_ex": 3, "linalg_householder_product": 2, "linalg_qr": 4,
+}  # fmt: skip
+_ELIMINATION = ("divide", "add", "add")
+
+# Jacobi's method: about ten sweeps, each n - 1 rounds that rotate all pairs of columns (chapter 8.5 there).
+_ROTATIONS = ("_linalg_svd", "_linalg_eigh", "linalg_eig", "linalg_eigvals", "linalg_pinv")
+_SWEEPS = 10
+_ROTATION = ("add", "add", "add")
+
+# Scaling and squaring: some ten products of matrices, each n updates of rank one (chapter 9.3 there).
+_EXPONENTIAL_PRODUCTS = 10
+
+# A butterfly takes ten additions and multiplications on four numbers (Cooley and Tukey 1965).
+_BUTTERFLY = ("add", "add", "add")
+_TRANSFORMS = ("_fft_r2c", "_fft_c2c", "_fft_c2r")
+
+_DISTANCES = ("_cdist_forward", "_cdist_backward", "_pdist_forward", "_pdist_backward")
+_SEARCHES = {"searchsorted": (0, 1), "bucketize": (1, 0), "isin": (1, 0)}
+
+
+def rules() -> dict[str, Rule]:
+    """Return the rule of each op that is estimated."""
+    found: dict[str, Rule] = dict.fromkeys(_ELIMINATIONS, lower_elimination)
+    found |= dict.fromkeys(_ROTATIONS, lower_rotations) | dict.fromkeys(_TRANSFORMS, lower_transform)
+    found |= dict.fromkeys(_DISTANCES, lower_distances) | dict.fromkeys(_SEARCHES, lower_search)
+    found |= {"linalg_matrix_exp": lower_exponential, "_trilinear": lower_trilinear, "renorm": lower_renorm}
+    found |= dict.fromkeys(("multilabel_margin_loss_forward", "multilabel_margin_loss_backward"), lower_margins)
+    return found | {"affine_grid_generator": lower_grid, "histc": lower_histogram, "multinomial": lower_draws}
+
+
+def _estimate(op: OpView, rounds: Rounds) -> Result:
+    first = op.specs[0]
+    return result(op, estimated(op.device, rounds, op.element, first.elements if first is not None else 1))
+
+
+def _matrices(op: OpView) -> tuple[TensorSpec, int]:
+    """Return the matrices [..., m, n] that an op works on, the largest operand, and the shorter of m and n."""
+    spec = max((o.spec for o in op.operands() if len(o.spec.shape) > 1), key=lambda spec: spec.elements)
+    return spec, min(spec.shape[-2:])
+
+
+def lower_elimination(op: OpView) -> Result:
+    """Cost a factorisation or solution by elimination."""
+    spec, columns = _matrices(op)
+    return _estimate(op, Rounds(_ELIMINATIONS[op.name] * columns, spec.elements, _ELIMINATION, "row and column"))
+
+
+def lower_rotations(op: OpView) -> Result:
+    """Cost singular values or eigenvalues by Jacobi's rotations."""
+    spec, columns = _matrices(op)
+    return _estimate(op, Rounds(_SWEEPS * max(1, columns - 1), 2 * spec.elements, _ROTATION))
+
+
+def lower_exponential(op: OpView) -> Result:
+    """Cost the exponential of square matrices."""
+    spec, columns = _matrices(op)
+    return _estimate(op, Rounds(_EXPONENTIAL_PRODUCTS * columns, spec.elements, ("add", "add"), "row and column"))
+
+
+def lower_transform(op: OpView) -> Result:
+    """Cost a Fourier transform: log2(N) rounds for each dimension; a complex element is two numbers."""
+    longest = max((op.needed(0).spec, op.spec()), key=lambda spec: spec.elements)
+    rounds = sum(math.ceil(math.log2(max(2, longest.shape[dim]))) for dim in op.arg(1))
+    return _estimate(op, Rounds(rounds, 2 * longest.elements, _BUTTERFLY))
+
+
+def lower_distances(op: OpView) -> Result:
+    """Cost the distances of rows from rows: every feature of every pair, twice for a gradient."""
+    rows = op.needed(1 if op.name.endswith("backward") else 0).spec
+    pairs = _pairs(op)
+    chain = ("add", "square", "add") * (2 if op.name.endswith("backward") else 1)
+    return _estimate(op, Rounds(1, pairs * rows.shape[-1], chain, "row and column"))
+
+
+def _pairs(op: OpView) -> int:
+    """Return how many distances there are: the result, or the incoming gradient."""
+    return op.needed(0).spec.elements if op.name.endswith("backward") else op.spec().elements
+
+
+def lower_search(op: OpView) -> Result:
+    """Cost looking up values in sorted rows by bisection: log2(N) rounds."""
+    table, _ = _SEARCHES[op.name]
+    row = op.needed(table).spec.shape[-1:] or (1,)
+    return _estimate(op, Rounds(math.ceil(math.log2(row[0] + 1)), op.spec().elements, ("plain", "compare")))
+
+
+def lower_trilinear(op: OpView) -> Result:
+    """Cost a sum over products of three tensors: every product of their joint shape, once."""
+    terms = max(1, math.prod(_joint_shape(op)))
+    return _estimate(op, Rounds(1, terms, ("add", "add", "add"), "row and column"))
+
+
+def _joint_shape(op: OpView) -> list[int]:
+    """Return the shape that the three operands have with the dimensions that each lacks (arguments 3 to 5)."""
+    shapes = []
+    for position in range(3):
+        shape = list(op.needed(position).spec.shape)
+        for dim in sorted(op.arg(3 + position)):
+            shape.insert(dim, 1)
+        shapes.append(shape)
+    return [max(sizes) for sizes in zip(*shapes)]
+
+
+def lower_renorm(op: OpView) -> Result:
+    """Cost rows scaled down to a length: their norms, then a product."""
+    return _estimate(op, Rounds(2, op.spec().elements, ("square", "add"), "row and column"))
+
+
+def lower_margins(op: OpView) -> Result:
+    """Cost the margins of every class with every target of a row [..., C]: C^2 comparisons a row."""
+    source = op.needed(int(op.name.endswith("backward"))).spec
+    return _estimate(op, Rounds(1, source.elements * source.shape[-1], ("add", "maximum", "add"), "row and column"))
+
+
+def lower_grid(op: OpView) -> Result:
+    """Cost a grid of points transformed by small matrices: a product and a sum for each coordinate of each point."""
+    return _estimate(op, Rounds(1, op.spec().elements, ("add",) * 2 * op.spec().shape[-1], "row and column"))
+
+
+def lower_histogram(op: OpView) -> Result:
+    """Cost counting elements by bin: where each belongs, and a scattered addition."""
+    return _estimate(op, Rounds(1, op.needed(0).spec.elements, ("divide", "plain", "plain")))
+
+
+def lower_draws(op: OpView) -> Result:
+    """Cost drawing by weight: running sums (log2(N) rounds of the table), then a search for each draw."""
+    source = op.needed(0).spec
+    return _estimate(op, Rounds(2 * math.ceil(math.log2(source.shape[-1] + 1)), source.elements, ("random", "add")))

@@ -31,7 +31,8 @@ def rules() -> dict[str, Rule]:
     found: dict[str, Rule] = dict.fromkeys(VIEWS, lower_view)
     found |= dict.fromkeys(("cat", "stack", "hstack", "vstack"), lower_joined)
     found |= dict.fromkeys(("select_backward", "slice_backward", "constant_pad_nd", "diagonal_backward",
-                            "slice_scatter", "select_scatter", "diag_embed"), lower_padded)  # fmt: skip
+                            "slice_scatter", "select_scatter", "diagonal_scatter", "diag_embed"),
+                           lower_padded)  # fmt: skip
     found |= dict.fromkeys(("roll", "flip", "rot90", "unfold_backward", "im2col", "col2im", "max_unpool2d",
                             "max_unpool3d"), lower_moved)  # fmt: skip
     found |= dict.fromkeys(_image_paddings(), lower_moved)
@@ -39,6 +40,7 @@ def rules() -> dict[str, Rule]:
     return found | {
         "clone": lower_clone, "contiguous": lower_clone, "_to_copy": lower_conversion, "to": lower_conversion,
         "copy": lower_overwritten, "repeat": lower_repeated, "expand_copy": lower_repeated,
+        "diagonal_copy": lower_clone,
         "repeat_interleave": lower_repeated,
     }  # fmt: skip
 

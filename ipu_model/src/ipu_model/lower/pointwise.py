@@ -30,6 +30,8 @@ CHAINS: Mapping[str, tuple[str, ...]] = {
     "tan": ("sine", "sine", "divide"), "asin": ("sine",), "acos": ("sine",), "atan": ("sine",),
     "atan2": ("sine", "divide"), "sinh": ("exp", "reciprocal", "add"), "cosh": ("exp", "reciprocal", "add"),
     "sinc": ("sine", "divide"), "xlogy": ("log", "add"), "logit": ("log", "divide"),
+    "asinh": ("square", "add", "sqrt", "add", "log"), "acosh": ("square", "add", "sqrt", "add", "log"),
+    "atanh": ("add", "add", "divide", "log", "scale"), "ldexp": ("exp", "add"), "logaddexp2": ("log-add", "scale"),
     # comparisons and choices
     "eq": ("compare",), "ne": ("compare",), "lt": ("compare",), "le": ("compare",), "gt": ("compare",),
     "ge": ("compare",), "isnan": ("compare",), "isinf": ("compare",), "logical_and": ("compare",),
@@ -38,6 +40,7 @@ CHAINS: Mapping[str, tuple[str, ...]] = {
     "bitwise_xor": ("compare",), "bitwise_left_shift": ("plain",), "bitwise_right_shift": ("plain",),
     "__lshift__": ("plain",), "__rshift__": ("plain",), "where": ("plain",), "masked_fill": ("plain",),
     "heaviside": ("plain",), "nan_to_num": ("plain",), "tril": ("plain",), "triu": ("plain",),
+    "fmin": ("maximum",), "fmax": ("maximum",), "signbit": ("compare",), "copysign": ("plain",),
     # activations
     "tanh": ("tanh",), "sigmoid": ("sigmoid",), "silu": ("sigmoid", "add"), "elu": ("exp", "maximum"),
     "gelu": ("gelu",), "softplus": ("exp", "add", "log"), "mish": ("exp", "add", "log", "tanh", "add"),

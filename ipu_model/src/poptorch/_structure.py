@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import dataclasses
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -15,8 +17,8 @@ Rebuild = Callable[[list[Any]], Any]
 def flatten(value: Any) -> tuple[list[Any], Rebuild]:
     """Return the leaves of `value` and a function that makes an equal structure from other leaves.
 
-    Containers are tuples, named tuples, lists, dicts (with subclasses) and registered custom types;
-    everything else is a leaf.
+    Containers are tuples, named tuples, lists, dicts (with subclasses), instances of data classes and registered
+    custom types; everything else is a leaf.
     """
     leaves: list[Any] = []
     rebuild = _visit(value, leaves)
@@ -46,8 +48,23 @@ def _visit(value: Any, leaves: list[Any]) -> Callable[[Iterator[Any]], Any]:
     if isinstance(value, (tuple, list)):
         parts = [_visit(item, leaves) for item in value]
         return lambda new: _same_sequence(value, [part(new) for part in parts])
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return _visit_data_class(value, leaves)
     leaves.append(value)
     return next
+
+
+def _visit_data_class(value: Any, leaves: list[Any]) -> Callable[[Iterator[Any]], Any]:
+    names = [field.name for field in dataclasses.fields(value) if hasattr(value, field.name)]
+    parts = {name: _visit(getattr(value, name), leaves) for name in names}
+
+    def rebuild(new: Iterator[Any]) -> Any:
+        made = copy.copy(value)
+        for name, part in parts.items():
+            object.__setattr__(made, name, part(new))  # also of a frozen one
+        return made
+
+    return rebuild
 
 
 def _visit_dict(value: dict[Any, Any], leaves: list[Any]) -> Callable[[Iterator[Any]], Any]:
@@ -61,9 +78,9 @@ def _visit_dict(value: dict[Any, Any], leaves: list[Any]) -> Callable[[Iterator[
             return type(value)(items)
         except TypeError:
             # A subclass with a constructor of its own (defaultdict, say): fill a copy of the original.
-            copy = value.copy()
-            copy.update(items)
-            return copy
+            filled = value.copy()
+            filled.update(items)
+            return filled
 
     return rebuild
 

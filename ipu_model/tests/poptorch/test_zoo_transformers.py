@@ -132,7 +132,7 @@ def test_training_agrees_with_pytorch(name: str) -> None:
     check_training(*LAYERS[name]())
 
 
-@pytest.mark.parametrize("name", LAYERS)
+@pytest.mark.parametrize("name", ["TransformerEncoder, padding", "TransformerEncoder, causal", "language model"])
 def test_inference_agrees_with_pytorch(name: str) -> None:
     check_inference(*LAYERS[name]())
 

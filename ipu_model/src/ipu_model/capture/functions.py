@@ -16,20 +16,14 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from ipu_model import tracing
-from ipu_model.capture.ctc import ctc_loss
+from ipu_model.capture.device_versions import DEVICE_VERSIONS
 from ipu_model.capture.devices import follow_moves
 from ipu_model.capture.indices import widen_index
 from ipu_model.capture.losses import LOSS_FUNCTIONS
 from ipu_model.capture.mixed_precision import FOLLOW_ACTIVATION, follow_activation, refuse_autocast
 from ipu_model.capture.origins import Origins
 from ipu_model.capture.trace import Trace
-from ipu_model.capture.unchecked import gaussian_nll_loss
 from ipu_model.errors import Error
-
-# Functions that PyTorch cannot trace on fake tensors, and what the device runs for them.
-_DEVICE_VERSIONS: dict[Callable[..., Any], Callable[..., Any]] = {
-    F.ctc_loss: ctc_loss, torch.ctc_loss: ctc_loss, F.gaussian_nll_loss: gaussian_nll_loss,
-}  # fmt: skip
 
 _FACTORIES: frozenset[Callable[..., Any]] = frozenset({
     torch.zeros, torch.ones, torch.rand, torch.randn, torch.arange, torch.full, torch.tensor, torch.empty,
@@ -62,7 +56,7 @@ class DeviceFunctions(TorchFunctionMode):
             _refuse_class_weights(func, args, kwargs)
         self.trace.torch_functions_entered += 1
         try:
-            result = _DEVICE_VERSIONS.get(func, func)(*args, **kwargs)
+            result = DEVICE_VERSIONS.get(func, func)(*args, **kwargs)
         finally:
             self.trace.torch_functions_entered -= 1
         if func in LOSS_FUNCTIONS and isinstance(result, Tensor):

@@ -8,9 +8,10 @@ from typing import Any
 import torch
 import torch.fx
 from torch import Tensor
-from torch.utils._pytree import tree_leaves, tree_map_only
+from torch.utils._pytree import tree_flatten, tree_leaves, tree_map_only
 
 from ipu_model import interrupts
+from ipu_model.capture.known_values import is_data_dependent, is_mask, known_values, places
 from ipu_model.capture.origins import Origins
 from ipu_model.capture.torch_private import (
     FakeTensor,
@@ -53,7 +54,7 @@ class Recorder(TorchDispatchMode):
         self._node_of: dict[int, torch.fx.Node] = {}
         self._keep: list[Tensor] = []
         self._stand_ins: dict[int, Tensor] = {}
-        self._values: dict[int, Tensor] = {}
+        self._changeable: set[str] = set()
         self._where: dict[int, Where] = {}
         trace.node_of = lambda tensor: self._node_of.get(id(tensor))
 
@@ -105,7 +106,8 @@ class Recorder(TorchDispatchMode):
         self.bind(fake, node)
         self._stand_ins[id(tensor)] = fake
         self._keep.append(tensor)
-        self._values[id(fake)] = value
+        if self.origins.is_constant(tensor):
+            self._changeable.add(name)
         return fake
 
     def _stays_on_host(self, func: Any, tensors: list[Tensor]) -> bool:
@@ -123,15 +125,49 @@ class Recorder(TorchDispatchMode):
             raise self.origins.refuse(foreign[0], self.trace.scopes[-1])
         return bool(foreign)
 
-    def _constant_item(self, func: Any, args: Any) -> Any | None:
-        """Return the Python number of a constant that is read with `.item()`, if that is what `func` does."""
-        if func is not torch.ops.aten._local_scalar_dense.default:
+    def _known(self, tensors: list[Tensor]) -> list[Tensor] | None:
+        """Return the values of tensors that are made of constants alone, or None."""
+        nodes = [self.node_for(tensor) for tensor in tensors]
+        return known_values(nodes, self.constants, self._changeable) if nodes else None
+
+    def _settled(self, func: Any, args: Any, kwargs: Any) -> tuple[Any] | None:
+        """Return the result of an op whose shape or value depends on data, if all of these are constants."""
+        if not is_data_dependent(func):
             return None
-        value = self._values.get(id(args[0]))
-        if value is None:
+        leaves, structure = tree_flatten((args, kwargs))
+        values = self._known([leaf for leaf in leaves if isinstance(leaf, Tensor)])
+        if values is None:
             return None
+        known = iter(values)
         with modes_disabled():
-            return value.item()
+            args, kwargs = structure.unflatten([next(known) if isinstance(x, Tensor) else x for x in leaves])
+            result = func(*args, **kwargs)
+        return (tree_map_only(Tensor, self._stand_in, result),)
+
+    def _places(self, mask: Tensor) -> list[Tensor] | None:
+        """Return the indices that stand for a mask of constants, or None."""
+        known = self._known([mask])
+        return None if known is None else [self._stand_in(index) for index in places(known[0])]
+
+    def _without_masks(self, func: Any, args: Any) -> Any:
+        """Return the arguments of an index with whole numbers for its masks, where these are constants."""
+        if func is not torch.ops.aten.index.Tensor:
+            return args
+        found: list[Tensor | None] = []
+        for index in args[1]:
+            indices = self._places(index) if is_mask(index) else None
+            found += indices if indices is not None else [index]
+        return args[0], found
+
+    def _selected(self, tensor: Tensor, mask: Tensor) -> Tensor | None:
+        """Return the elements that a mask of constants selects, or None."""
+        shape = torch.broadcast_shapes(tensor.shape, mask.shape)
+        indices = self._places(self.__torch_dispatch__(torch.ops.aten.expand.default, (), (mask, shape)))
+        if indices is None:
+            return None
+        tensor = self.__torch_dispatch__(torch.ops.aten.expand.default, (), (tensor, shape))
+        selected: Tensor = self.__torch_dispatch__(torch.ops.aten.index.Tensor, (), (tensor, indices))
+        return selected
 
     def first_op(self) -> torch.fx.Node:
         ops = (node for node in self.graph.nodes if node.op not in ("placeholder", "get_attr"))
@@ -145,21 +181,26 @@ class Recorder(TorchDispatchMode):
         interrupts.check()
         tensors = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
         any_real = not all(isinstance(tensor, FakeTensor) for tensor in tensors)
+        _refuse_generators(func, kwargs)
         if any_real and self._stays_on_host(func, tensors):
             with modes_disabled():
                 return func(*args, **kwargs)
         where = self._place(func)
         if any_real:
             args, kwargs = tree_map_only(Tensor, self._stand_in, (args, kwargs))
-        number = self._constant_item(func, args)
-        if number is not None:
-            return number
+        settled = self._settled(func, args, kwargs)
+        if settled is not None:
+            return settled[0]
+        if func is torch.ops.aten.masked_select.default:
+            selected = self._selected(*args)
+            if selected is not None:
+                return selected
+        args = self._without_masks(func, args)
         node_args, node_kwargs = tree_map_only(Tensor, self.node_for, (args, kwargs))
         result = self._computed(func, args, kwargs)
         node = self.graph.call_function(func, node_args, node_kwargs)
         self._describe(node, where)
         self._bind_results(node, result, where)
-        self._follow_constants(func, args, result)
         if torch.Tag.nondeterministic_seeded in func.tags:
             self.draws_random_numbers = True
         return result
@@ -171,14 +212,6 @@ class Recorder(TorchDispatchMode):
         except Exception:
             self.trace.scope_of_error = self.trace.scopes[-1]
             raise
-
-    def _follow_constants(self, func: Any, args: Any, result: Any) -> None:
-        """Keep track of which tensors still have a value known at compile time."""
-        if func is torch.ops.aten.lift_fresh.default and id(args[0]) in self._values:
-            self._values[id(result)] = self._values[id(args[0])]
-        elif func._schema.is_mutable:
-            for tensor in args:
-                self._values.pop(id(tensor), None)
 
     def _bind_results(self, node: torch.fx.Node, result: Any, where: Where) -> None:
         if isinstance(result, Tensor):
@@ -223,3 +256,12 @@ class Recorder(TorchDispatchMode):
     def _last_placement(self) -> Placement:
         entries = self.trace.block_entries
         return entries[-1] if entries else BEFORE_ANY_BLOCK
+
+
+def _refuse_generators(func: Any, kwargs: Any) -> None:
+    if isinstance(kwargs.get("generator"), torch.Generator):
+        raise Error(
+            f"A torch.Generator is given to {func.name()} in forward. The device draws random numbers from its own "
+            "streams: leave the generator out and set poptorch.Options().randomSeed(seed), or pass the numbers as an "
+            "input."
+        )

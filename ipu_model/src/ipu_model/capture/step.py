@@ -13,9 +13,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
+from torch.utils._pytree import tree_leaves
 
 import ipu_model
 from ipu_model import tracing
+from ipu_model.capture.adaptive_softmax import static_adaptive_softmax
 from ipu_model.capture.assemble import assemble
 from ipu_model.capture.functions import DeviceFunctions
 from ipu_model.capture.losses import final_loss
@@ -25,6 +27,7 @@ from ipu_model.capture.recorder import Recorder
 from ipu_model.capture.torch_private import (
     DataDependentOutputException,
     DynamicOutputShapeException,
+    FakeTensor,
     FakeTensorMode,
     causal_masks_undetected,
     failures_unlogged,
@@ -142,6 +145,7 @@ class _Step(nn.Module):
             outputs = self._call(self.model, tensors)
         before.check_unchanged()
         result = StepResult(*self._flatten(outputs))
+        _refuse_hidden_tensors(result.leaves)
         if self._training:
             self._differentiate(result, recorder)
         return result
@@ -158,6 +162,17 @@ class _Step(nn.Module):
                 result.gradients = list(
                     torch.autograd.grad(loss, self._weights, grad_outputs=result.seed, allow_unused=True)
                 )
+
+
+def _refuse_hidden_tensors(leaves: Sequence[Any]) -> None:
+    for leaf in leaves:
+        inside = list(leaf) if isinstance(leaf, (set, frozenset)) else list(getattr(leaf, "__dict__", {}).values())
+        if not isinstance(leaf, Tensor) and any(isinstance(value, FakeTensor) for value in tree_leaves(inside)):
+            raise Error(
+                f"forward returns tensors inside an object of type {type(leaf).__name__}, which PopTorch cannot take "
+                "apart. Return tensors in tuples, named tuples, lists, dicts or data classes, or tell how with "
+                "poptorch.registerCustomArgParser."
+            )
 
 
 @contextmanager
@@ -199,7 +214,10 @@ def _tracing_backends() -> Iterator[None]:
     torch.backends.cuda.allow_fp16_bf16_reduction_math_sdp(True)
     torch.distributions.Distribution.set_default_validate_args(False)
     try:
-        with mkldnn_disabled(), causal_masks_undetected(), failures_unlogged(), sdpa_kernel(SDPBackend.MATH):
+        with (
+            mkldnn_disabled(), causal_masks_undetected(), static_adaptive_softmax(), failures_unlogged(),
+            sdpa_kernel(SDPBackend.MATH),
+        ):  # fmt: skip
             yield
     finally:
         torch.backends.mha.set_fastpath_enabled(fast_path)
@@ -263,14 +281,20 @@ def _static_only(trace: Trace, module: nn.Module) -> Iterator[None]:
 
 def _static_alternative(op: str) -> str:
     """Say what to use instead of `op`, whose result has a shape that only the data tell."""
-    if "pack_padded_sequence" in op:
-        return (
-            "Packed sequences are not supported: give the recurrent layer the padded batch, and leave the padding out "
-            "of the loss (ignore_index, or a mask)."
-        )
-    if "bincount" in op:
-        return "Count with torch.nn.functional.one_hot(x, number_of_values).sum(0)."
-    return "Use torch.where or multiply by a mask instead of boolean indexing or nonzero()."
+    alternatives = {
+        "pack_padded_sequence": "Packed sequences are not supported: give the recurrent layer the padded batch, and "
+        "leave the padding out of the loss (ignore_index, or a mask).",
+        "bincount": "Count with torch.nn.functional.one_hot(x, number_of_values).sum(0).",
+        "unique": "Find the unique values on the host, in the data set, or which of n values occur with "
+        "torch.nn.functional.one_hot(x, n).amax(0).",
+        "repeat_interleave": "Repeat a fixed number of times, or give the length of the result as output_size=.",
+        "nms": "Return a fixed number of boxes and scores, as topk(k) does, and suppress overlaps on the host.",
+    }
+    usual = (
+        "Use torch.where(mask, x, y) or multiply by a mask instead of boolean indexing, nonzero() or torch.where(mask) "
+        "alone; keep a fixed number of elements with topk(k). A mask made of constants is fine."
+    )
+    return next((words for name, words in alternatives.items() if name in op), usual)
 
 
 def _place(trace: Trace, error: BaseException) -> str:

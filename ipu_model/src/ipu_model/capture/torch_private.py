@@ -19,10 +19,12 @@ from torch._subclasses.fake_tensor import (
     FakeTensorMode,
 )
 from torch.nn.modules import transformer as _transformer
+from torch.nn.modules.adaptive import _ASMoutput as AdaptiveSoftmaxOutput
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._python_dispatch import _disable_current_modes as modes_disabled
 
 __all__ = [
+    "AdaptiveSoftmaxOutput",
     "DataDependentOutputException",
     "DynamicOutputShapeException",
     "FakeTensor",

@@ -39,6 +39,7 @@ def rules() -> dict[str, Rule]:
     return found | {
         "clone": lower_clone, "contiguous": lower_clone, "_to_copy": lower_conversion, "to": lower_conversion,
         "copy": lower_overwritten, "repeat": lower_repeated, "expand_copy": lower_repeated,
+        "diagonal_copy": lower_clone,
         "repeat_interleave": lower_repeated,
     }  # fmt: skip
 

@@ -49,6 +49,7 @@ CHAINS: Mapping[str, tuple[str, ...]] = {
     "bitwise_xor": ("compare",), "bitwise_left_shift": ("plain",), "bitwise_right_shift": ("plain",),
     "__lshift__": ("plain",), "__rshift__": ("plain",), "where": ("plain",), "masked_fill": ("plain",),
     "heaviside": ("plain",), "copysign": ("plain",), "signbit": ("compare",), "frexp": ("plain", "plain"),
+    "fmin": ("maximum",), "fmax": ("maximum",),
     "gcd": ("plain",) * 16, "nan_to_num": ("plain",), "tril": ("plain",), "triu": ("plain",),
     # activations
     "tanh": ("tanh",), "sigmoid": ("sigmoid",), "silu": ("sigmoid", "add"), "elu": ("exp", "maximum"),

@@ -33,6 +33,12 @@ class RecoverableError(Error):
         super().__init__(message, type=type, location=location)
         self.recovery_action = recovery_action
 
+    def __str__(self) -> str:
+        return f"{super().__str__()} (recovery action: {self.recovery_action})"
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return (_rebuild_recoverable, (self.__class__, self.message, self.recovery_action, self.type, self.location))
+
 
 class UnrecoverableError(Error):
     """A hardware fault that no reset cures."""
@@ -40,6 +46,12 @@ class UnrecoverableError(Error):
 
 def _rebuild(cls: type[Error], message: str, type: str, location: str) -> Error:
     return cls(message, type=type, location=location)
+
+
+def _rebuild_recoverable(
+    cls: type[RecoverableError], message: str, recovery_action: str, type: str, location: str
+) -> RecoverableError:
+    return cls(message, recovery_action=recovery_action, type=type, location=location)
 
 
 def unsupported(feature: str, nearest: str) -> Error:

@@ -18,6 +18,7 @@ from poptorch._binding import BoundArguments, Signature, check_same
 from poptorch._blocks import module_repr
 from poptorch._compilation import arithmetic_of, batching_of, captured, check_options, finished, log_derived, returns_of
 from poptorch._device_life import DeviceLife
+from poptorch._graph_text import GraphText
 from poptorch._instances import agree, group_of
 from poptorch._logging import LogOnce
 from poptorch._loss_scaling import loss_scaling_settings
@@ -43,7 +44,7 @@ _DETACHED = "Input tensors with requires_grad=True are detached: no input gradie
 _COPIED = "An input tensor is not contiguous and is copied before every call."
 
 
-class PoplarExecutor(DeviceLife, ModelledAnswers, AnchoredTensors, SavedExecutables, RefusedMethods):
+class PoplarExecutor(DeviceLife, ModelledAnswers, AnchoredTensors, SavedExecutables, GraphText, RefusedMethods):
     """A model compiled for the device: a call runs `deviceIterations x gradientAccumulation` micro-batches.
 
     Made by `trainingModel` and `inferenceModel`, never directly. Unknown attributes resolve on the user's
@@ -69,6 +70,7 @@ class PoplarExecutor(DeviceLife, ModelledAnswers, AnchoredTensors, SavedExecutab
         self._graph: Graph | None = None
         self._captured: Graph | None = None
         self._model_key: str | None = None
+        self._was_stored = False
         self._session: Session | None = None
         self._group: Group | None = None
         self._anchors: list[Anchor] = []
@@ -195,7 +197,12 @@ class PoplarExecutor(DeviceLife, ModelledAnswers, AnchoredTensors, SavedExecutab
         """Trace one micro-batch, or take a program that is known from a file or from the executable cache."""
         module, options, training = self._traced_model, self._options, self._training
 
-        def source(specs: Sequence[TensorSpec], capture_now: Callable[[], Graph]) -> Graph:
+        def source(specs: Sequence[TensorSpec], capture: Callable[[], Graph]) -> Graph:
+            def capture_now() -> Graph:
+                self._was_stored = False
+                return capture()
+
+            self._was_stored = True
             self._model_key = key_of(module, options, arguments, specs, training=training)
             directory = cache_directory(options)
             if known is not None:

@@ -90,11 +90,18 @@ def invalid(path: Path, what: str) -> Exception:
 
 @contextlib.contextmanager
 def damage_named(path: Path) -> Iterator[None]:
-    """Make "Invalid file" of any error of the body but PopTorch's own: it uses what somebody else may have written."""
+    """Make "Invalid file" of any error of the body, which uses what somebody else may have written.
+
+    PopTorch's own errors, of which the program may be the cause, only get the file's name added.
+    """
     try:
         yield
-    except (Error, AssertionError):
+    except AssertionError:
         raise
+    except Error as error:
+        if str(path) in error.message:
+            raise
+        raise createPoptorchError(f"{error.message} The program is that of the file {path}.") from error
     except Exception as error:
         what = f"what it holds cannot be used ({type(error).__name__}: {str(error).partition(chr(10))[0]:.200})"
         raise invalid(path, what) from error

@@ -60,6 +60,12 @@ def _rebuild(cls: type[Error], message: str, type: str, location: str) -> Error:
     return cls(message, type=type, location=location)
 
 
+def _rebuild_recoverable(
+    cls: type[RecoverableError], message: str, recovery_action: str, type: str, location: str
+) -> RecoverableError:
+    return cls(message, recovery_action=recovery_action, type=type, location=location)
+
+
 def unsupported(feature: str, nearest: str) -> Error:
     """Return the error for valid PopTorch that is not available here, naming what works instead."""
     return Error(f"{feature} is not supported by the IPU Model. {nearest}", type="poptorch_py_error")

@@ -76,6 +76,7 @@ class PoplarExecutor(DeviceLife, ModelledAnswers, AnchoredTensors, GraphText, Sa
         self._graph: Graph | None = None
         self._captured: Graph | None = None
         self._model_key: str | None = None
+        self._was_stored = False
         self._session: Session | None = None
         self._group: Group | None = None
         self._anchors: list[Anchor] = []
@@ -210,7 +211,12 @@ class PoplarExecutor(DeviceLife, ModelledAnswers, AnchoredTensors, GraphText, Sa
         """Trace one micro-batch, or take a program that is known from a file or from the executable cache."""
         module, options, training = self._traced_model, self._options, self._training
 
-        def source(specs: Sequence[TensorSpec], capture_now: Callable[[], Graph]) -> Graph:
+        def source(specs: Sequence[TensorSpec], capture: Callable[[], Graph]) -> Graph:
+            def capture_now() -> Graph:
+                self._was_stored = False
+                return capture()
+
+            self._was_stored = True
             self._model_key = key_of(module, options, arguments, specs, training=training)
             directory = cache_directory(options)
             if known is not None:

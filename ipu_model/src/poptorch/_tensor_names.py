@@ -75,7 +75,7 @@ def op_names(graph: Graph, *, module_scopes: bool = True) -> dict[str, str]:
     for node in graph.ops.nodes:
         if not _is_forward_result(node) or roots[node].name in variables:
             continue
-        name = _path(node, module_scopes) + _kind(node)
+        name = _path(node, module_scopes) + kind_of(node)
         again = taken.get(name, 0)
         taken[name] = again + 1
         found[node.name] = f"{name}/{again}" if again else name
@@ -140,7 +140,8 @@ def _path(node: torch.fx.Node, module_scopes: bool) -> str:
     return "".join(f"{part}/" for part in parts)
 
 
-def _kind(node: torch.fx.Node) -> str:
+def kind_of(node: torch.fx.Node) -> str:
+    """Return the kind of op that a node is, and which of its results."""
     result = 0
     if node.target is operator.getitem:
         parent, number = node.args

@@ -9,6 +9,7 @@ import random
 import shutil
 import sys
 from collections.abc import Callable
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -52,6 +53,13 @@ class TestResults:
             executor.compile(X, Y)
             profiles.append(ipu_model.profile(executor))
         assert profiles[0] == profiles[1]
+
+    def test_what_was_not_compiled_took_no_time(self, tmp_path: Path) -> None:
+        made = [poptorch.inferenceModel(Mixed(), options(tmp_path).showCompilationProgressBar(True)) for _ in range(2)]
+        for executor in made:
+            executor.compile(X)
+        assert made[0].compilationTime() > timedelta(seconds=1)
+        assert made[1].compilationTime() == timedelta()
 
     def test_a_program_in_stages_keeps_its_places(self, tmp_path: Path) -> None:
         def pipelined() -> poptorch.PoplarExecutor:

@@ -14,8 +14,10 @@ import torch
 import torch.fx
 from torch import Tensor
 
-from ipu_model.graph import Graph
+from ipu_model.graph import Graph, Phase, TensorSpec
+from ipu_model.placement import Placement
 from ipu_model.stored.ops import name_of, op_named
+from ipu_model.stored.shapes import require_declared
 from ipu_model.stored.values import Invalid, NotStorable, damage_found, decode, encode
 
 _APART = ("ops", "constants", "rebuild_outputs")
@@ -90,12 +92,67 @@ def _graph_of(form: Mapping[str, Any], constants: Mapping[str, Tensor]) -> Graph
         call = op_named(target) if kind == "call_function" else target
         nodes[name] = ops.create_node(kind, call, decode(args, nodes), keywords, name=name)
         nodes[name].name = name
-        nodes[name].meta = decode(meta)
+        nodes[name].meta = _meta_of(decode(meta))
     ops.output(decode(form["results"], nodes))
     ops.lint()
     rest = {f.name: decode(form[f.name]) for f in dataclasses.fields(Graph) if f.name not in _APART}
     _require_identifiers(*constants)
-    return Graph(ops=ops, constants=dict(constants), rebuild_outputs=_rebuild(form["structure"]), **rest)
+    leaves = sum(not output.anchored for output in rest["outputs"])
+    structure = _rebuild(form["structure"], leaves)
+    graph = Graph(ops=ops, constants=dict(constants), rebuild_outputs=structure, **rest)
+    require_declared(graph, but=frozenset(_APART))
+    _require_nodes(graph, nodes)
+    return graph
+
+
+def _meta_of(meta: Any) -> dict[str, Any]:
+    """Check what is said about an op: the table of `ipu_model.graph`."""
+    if not isinstance(meta, dict):
+        raise Invalid("an op without a description")
+    spec = meta.get("spec")
+    require_declared(_Described(
+        phase=meta.get("phase"), placement=meta.get("placement"), scope=meta.get("scope", ""),
+        spec=spec if isinstance(spec, tuple) else (spec,), hints=meta.get("hints", {}),
+        name_scope=meta.get("name_scope", ""), name_scopes=meta.get("name_scopes", ()),
+        attributes=meta.get("attributes", {}),
+    ))  # fmt: skip
+    return meta
+
+
+@dataclasses.dataclass(frozen=True)
+class _Described:
+    """What the meta of an op may hold."""
+
+    phase: Phase | None
+    placement: Placement | None
+    scope: str
+    spec: tuple[TensorSpec | None, ...]
+    hints: Mapping[str, Any]
+    name_scope: str
+    name_scopes: tuple[tuple[int, str], ...]
+    attributes: Mapping[str, Mapping[str, Any]]
+
+
+def _require_nodes(graph: Graph, nodes: Mapping[str, Any]) -> None:
+    """Check that what the records name is in the graph, and that each has what all code reads of it."""
+    named: list[str | None] = [
+        *graph.input_nodes,
+        *(v.node for v in graph.variables),
+        *graph.gradients.values(),
+        *graph.mutated,
+    ]
+    named += [*graph.assigned, *(output.node for output in graph.outputs), graph.loss]
+    named += [*graph.activation_gradients, *graph.activation_gradients.values()]
+    missing = [name for name in named if name is not None and name not in nodes]
+    if missing:
+        raise Invalid(f"{missing[0]!r} is named, but no op")
+    if not set(graph.gradients) <= {variable.name for variable in graph.variables}:
+        raise Invalid("a gradient of no weight")
+    if len(graph.input_nodes) != len(graph.inputs):
+        raise Invalid("inputs that no op takes")
+    for name, node in nodes.items():
+        if node.op == "call_function" and not {"phase", "placement", "scope", "spec"} <= node.meta.keys():
+            raise Invalid(f"the op {name!r} without a full description")
 
 
 def _require_identifiers(*names: Any) -> None:
@@ -104,14 +161,16 @@ def _require_identifiers(*names: Any) -> None:
             raise Invalid(f"{name!r} is no name of a node")
 
 
-def _rebuild(structure: Any) -> Callable[[Sequence[Any]], Any]:
-    """Return the function that puts results into the containers that forward returned."""
+def _rebuild(structure: Any, count: int) -> Callable[[Sequence[Any]], Any]:
+    """Return the function that puts `count` results into the containers that forward returned."""
     if isinstance(structure, int):
+        if not 0 <= structure < count:
+            raise Invalid("a result that there is not")
         return lambda leaves: leaves[structure]
     ((kind, content),) = structure.items()
     if kind == "dict":
-        parts = {decode(key): _rebuild(item) for key, item in content}
+        parts = {decode(key): _rebuild(item, count) for key, item in content}
         return lambda leaves: {key: part(leaves) for key, part in parts.items()}
     container = {"tuple": tuple, "list": list}[kind]
-    items = [_rebuild(item) for item in content]
+    items = [_rebuild(item, count) for item in content]
     return lambda leaves: container(item(leaves) for item in items)

@@ -34,6 +34,7 @@ class ModelledAnswers:
     _options: Options
     _training: bool
     _has_run: bool
+    _was_stored: bool
     _graph: Graph | None
     _optimisation: Optimisation | None
     _traced_model: nn.Module
@@ -95,6 +96,8 @@ class ModelledAnswers:
     def compilationTime(self) -> timedelta:
         """Return how long Graphcore's compiler would take, modelled; here compilation takes a second or less.
 
+        Zero if the program came from the executable cache or from a file: nothing was compiled then.
+
         Raises:
             Error: not compiled, or the progress bar is off.
         """
@@ -104,7 +107,7 @@ class ModelledAnswers:
             raise createPoptorchError(
                 "compilationTime needs the progress bar: poptorch.Options().showCompilationProgressBar(True)."
             )
-        return timedelta(seconds=self._modelled_profile().compilation_seconds)
+        return timedelta(seconds=0.0 if self._was_stored else self._modelled_profile().compilation_seconds)
 
     @property
     def _counts_cycles(self) -> bool:

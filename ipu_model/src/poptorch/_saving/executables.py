@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -105,7 +106,8 @@ class SavedExecutables:
         """Use the program of a file instead of compiling; weights and optimiser are those of this process.
 
         Nothing that the file contains is executed, and no trust in where it comes from is needed to read it: a module
-        that was exported in it is not looked at.
+        that was exported in it is not looked at. What the model then computes is the program of PyTorch's tensor ops in
+        the file: take it from those who may decide on that.
 
         Raises:
             Error: compiled already, or "Invalid file": no such file format, truncated, corrupt, of another version, of
@@ -119,6 +121,14 @@ class SavedExecutables:
 
     def _use(self, executable: Executable, path: Path, *, same_code: bool) -> None:
         """Compile with the program of a file; with `same_code` the module must be the one that was traced."""
+        # Without a graph what happens is the program's own trace, whose errors are its own, too.
+        with contextlib.nullcontext() if executable.graph is None else files.damage_named(path):
+            self._fit(executable, path, same_code)
+            key = executable.model_key if same_code else None
+            self._compile(executable.arguments, KnownProgram(executable.graph, key, path))
+
+    def _fit(self, executable: Executable, path: Path, same_code: bool) -> None:
+        """Check that a file's program is for this model; take over what else it says."""
         if not same_code:
             self._host.groupings.update(files.groupings_for(executable, path, self._traced_model, self._options))
         files.check_groupings(executable, path, self._host.groupings)
@@ -127,5 +137,3 @@ class SavedExecutables:
         if executable.rng_state is not None:
             files.check_rng_state(executable, path, self._options)
             self._rng_state = list(executable.rng_state)
-        key = executable.model_key if same_code else None
-        self._compile(executable.arguments, KnownProgram(executable.graph, key, path))

@@ -14,6 +14,7 @@ import logging
 import os
 import pickle
 import sys
+import types
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -43,8 +44,8 @@ _PLAIN: dict[str, Any] = {
 }  # fmt: skip
 # Their classes are settings and hold no code of their own making.
 _SETTINGS = (
-    "poptorch.options", "poptorch.strategies", "poptorch.enums", "poptorch.optim", "poptorch._blocks", "popdist",
-    "torch.optim",
+    "poptorch.options", "poptorch.strategies", "poptorch.enums", "poptorch.optim", "poptorch._blocks",
+    "popdist.poptorch", "torch.optim",
 )  # fmt: skip
 # Modules of these packages run code that they carry with them.
 _CARRIERS = ("torch.fx", "torch.jit", "torch.package", "torch.export", "torch._dynamo", "torch._inductor")
@@ -80,6 +81,7 @@ def load(
 
     As with `torch.load`, a file is read without executing what it contains: the classes of the model must have been
     imported before, and other functions and classes in it must be allowed by `torch.serialization.add_safe_globals`.
+    What the model then computes is up to whoever wrote the file: its attributes and its program of tensor ops.
     **With `weights_only=False` anything in the file may run: use it for files that you trust only.**
 
     Raises:
@@ -93,14 +95,16 @@ def load(
     executable = _with_model(path)
     assert executable.model is not None
     parts = _unpickled(executable.model, path, weights_only=weights_only)
-    options = _usable(parts["options"])
+    with files.damage_named(path):
+        options = _usable(parts["options"])
     if edit_opts_fn is not None:
         edit_opts_fn(options)
-    executor = (
-        trainingModel(parts["model"], options, parts["optimizer"])
-        if executable.training
-        else inferenceModel(parts["model"], options)
-    )
+    with files.damage_named(path):
+        executor = (
+            trainingModel(parts["model"], options, parts["optimizer"])
+            if executable.training
+            else inferenceModel(parts["model"], options)
+        )
     executor._use(executable, path, same_code=False)
     return executor
 
@@ -126,8 +130,10 @@ def _unpickled(data: Tensor, path: Path, *, weights_only: bool) -> dict[str, Any
         allowed = _allowed(content, path) if weights_only else []
         with torch.serialization.safe_globals(allowed):
             parts = torch.load(io.BytesIO(content), weights_only=weights_only)
-    except (pickle.UnpicklingError, RuntimeError, EOFError, AttributeError, TypeError, ModuleNotFoundError) as error:
-        raise files.invalid(path, f"its model cannot be read ({error})") from error
+    except Error:
+        raise
+    except Exception as error:  # whatever a pickle that nobody has written in this way leads to
+        raise files.invalid(path, f"its model cannot be read ({type(error).__name__}: {error})") from error
     if not _has_known_form(parts):
         raise files.invalid(path, "its model has no known form")
     return dict(parts)
@@ -165,16 +171,19 @@ def _safe_global(name: str) -> Any | None:
     if name in _PLAIN:
         return _PLAIN[name]
     value, module = _already_imported(name)
-    if value is None:
-        return None
-    if isinstance(value, type) and issubclass(value, nn.Module):
-        return None if _is_in(module, _CARRIERS) else value
-    if isinstance(value, type) and _is_in(module, _SETTINGS) and value.__module__ == module:
-        return value
-    return value if callable(value) and module == "torch.nn.functional" else None
+    if isinstance(value, type):
+        # A class goes by its own name only, not by that of a module that has imported it.
+        if f"{value.__module__}.{value.__qualname__}" != name:
+            return None
+        carries = any(_is_in(base.__module__, _CARRIERS) for base in value.__mro__)
+        if issubclass(value, nn.Module):
+            return None if carries else value
+        return value if _is_in(module, _SETTINGS) else None
+    is_function = isinstance(value, types.FunctionType) and value.__module__ == "torch.nn.functional"
+    return value if is_function and name == f"torch.nn.functional.{value.__name__}" else None
 
 
-def _already_imported(name: str) -> tuple[Any | None, str]:
+def _already_imported(name: str) -> tuple[Any, str]:
     """Find a full name in the modules that the program has imported; return the module's name, too."""
     parts = name.split(".")
     for cut in range(len(parts) - 1, 0, -1):

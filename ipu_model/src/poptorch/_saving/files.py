@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import astuple, dataclass
 from pathlib import Path
 from typing import Any
@@ -87,6 +88,25 @@ def invalid(path: Path, what: str) -> Exception:
     )
 
 
+@contextlib.contextmanager
+def damage_named(path: Path) -> Iterator[None]:
+    """Make "Invalid file" of any error of the body, which uses what somebody else may have written.
+
+    PopTorch's own errors, of which the program may be the cause, only get the file's name added.
+    """
+    try:
+        yield
+    except AssertionError:
+        raise
+    except Error as error:
+        if str(path) in error.message:
+            raise
+        raise createPoptorchError(f"{error.message} The program is that of the file {path}.") from error
+    except Exception as error:
+        what = f"what it holds cannot be used ({type(error).__name__}: {str(error).partition(chr(10))[0]:.200})"
+        raise invalid(path, what) from error
+
+
 def path_to_read(filename: str | os.PathLike[str]) -> Path:
     """Return the file that `save` made for this name."""
     path = Path(filename)
@@ -154,17 +174,28 @@ def _executable(contents: stored.Contents) -> Executable:
         raise stored.Invalid("it is a file of the executable cache, not of save()")
     check_versions(values)
     model = tensors.pop(_MODEL, None)
-    rng_state = values["rng_state"]
+    training, key, rng_state = values["training"], values["model_key"], values["rng_state"]
+    if not isinstance(training, bool) or not isinstance(key, (str, type(None))):
+        raise stored.Invalid("values of no known form")
+    if rng_state is not None and [type(word) for word in rng_state] != [int] * max(1, len(rng_state)):
+        raise stored.Invalid("a random state of no known form")
     return Executable(
-        training=bool(values["training"]),
+        training=training,
         options={str(name): str(text) for name, text in values["options"].items()},
-        arguments=BoundArguments(*stored.decode(values["arguments"])),
+        arguments=_arguments(*stored.decode(values["arguments"])),
         graph=None if values["graph"] is None else stored.graph_of(values["graph"], tensors),
-        model_key=values["model_key"],
-        rng_state=None if rng_state is None else [int(word) for word in rng_state],
+        model_key=key,
+        rng_state=rng_state,
         groupings={str(name): _groups(*parts) for name, parts in values["groupings"].items()},
         model=model,
     )
+
+
+def _arguments(positional: Any, names: Any, keywords: Any) -> BoundArguments:
+    named = isinstance(keywords, dict) and all(isinstance(name, str) for name in (*names, *keywords))
+    if not isinstance(positional, tuple) or not isinstance(names, tuple) or not named:
+        raise stored.Invalid("arguments of no known form")
+    return BoundArguments(positional, names, keywords)
 
 
 def _groups(replicas: Any, size: Any, orthogonal: Any) -> ReplicaGroups:

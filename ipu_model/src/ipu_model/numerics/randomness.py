@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 import torch
@@ -49,19 +49,31 @@ class RandomStreams:
         """Return the seed followed by the bytes of every stream's state."""
         return [self.seed, *(byte for state in self._states for byte in state.tolist())]
 
+    def check(self, state: Sequence[object]) -> None:
+        """Refuse what `restore` cannot continue from.
+
+        Raises:
+            ValueError: a list of another length, or of anything but a seed and bytes.
+        """
+        expected = 1 + sum(own.numel() for own in self._states)
+        if len(state) not in (1, expected):
+            raise ValueError(f"rng_state has {len(state)} entries, expected 1 or {expected}.")
+        numbers = [word for word in state if isinstance(word, int)]
+        if len(numbers) < len(state) or not all(0 <= word < 256 for word in numbers[1:]):
+            raise ValueError("rng_state holds other values than a seed and bytes. Give it what rng_state returned.")
+
     def restore(self, state: list[int]) -> None:
         """Continue from a list that `state` returned; a list of one number is a new seed.
 
         Raises:
-            ValueError: a list of another length.
+            ValueError: as `check`.
         """
+        self.check(state)
         replicas = len(self._states)
         if len(state) == 1:
             self.__init__(state[0], replicas, self._first)  # type: ignore[misc]  # the same streams, from another seed
             return
         size = self._states[0].numel()
-        if len(state) != 1 + size * replicas:
-            raise ValueError(f"rng_state has {len(state)} entries, expected 1 or {1 + size * replicas}.")
         words = torch.tensor(state[1:], dtype=torch.uint8)
         self.seed = state[0]
         self._states = [words[r * size : (r + 1) * size].clone() for r in range(replicas)]

@@ -201,6 +201,28 @@ SUPPORTED_INPUT_TYPES = frozenset({
 })  # fmt: skip
 
 
+def check_layouts(tensors: list[Tensor]) -> None:
+    """Refuse tensors that are no plain arrays.
+
+    Raises:
+        Error: names the layout.
+    """
+    for tensor in tensors:
+        if tensor.layout is not torch.strided:
+            raise createPoptorchError(f"Unsupported input type: a tensor of layout {tensor.layout}. Call to_dense().")
+
+
+def check_on_host(tensors: list[Tensor]) -> None:
+    """Refuse tensors without data in the host's memory.
+
+    Raises:
+        Error: names the device.
+    """
+    for tensor in tensors:
+        if tensor.device.type != "cpu":
+            raise createPoptorchError(f"Inputs must be on the CPU, but a tensor is on {tensor.device}. Call cpu().")
+
+
 def check_inputs(tensors: list[Tensor]) -> None:
     """Refuse tensors the device cannot take.
 

@@ -253,7 +253,9 @@ class DeviceLife:
     def rng_state(self, state: list[int]) -> None:
         self._require_compiled()
         assert self._session is not None
-        self._rng_state = list(state)
+        state = list(state)
+        self._session.randomness.check(state)
+        self._rng_state = state
         if self._attached:
             self._session.randomness.restore(self._rng_state)
 

@@ -6,7 +6,7 @@ import logging
 import secrets
 import threading
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from torch import Tensor, nn
@@ -17,7 +17,7 @@ from ipu_model.instances import Group
 from ipu_model.interrupts import postponed
 from ipu_model.numerics.session import Session
 from poptorch._anchors import Anchor, AnchoredTensors, by_short_name, updated_variables
-from poptorch._binding import BoundArguments, Signature, check_same
+from poptorch._binding import BoundArguments, Signature, check_layouts, check_on_host, check_same
 from poptorch._blocks import module_repr
 from poptorch._compilation import arithmetic_of, batching_of, captured, check_options, finished, log_derived, returns_of
 from poptorch._device_life import DeviceLife
@@ -115,6 +115,12 @@ class PoplarExecutor(DeviceLife, ModelledAnswers, AnchoredTensors, GraphText, Sa
         value = getattr(self._user_model, name)
         return ParameterView(value, name, self) if isinstance(value, nn.Parameter) else value
 
+    def __reduce_ex__(self, protocol: Any) -> NoReturn:
+        raise TypeError(
+            "cannot pickle or copy a 'PoplarExecutor' object: it stands for one program on one device. Copy or save "
+            "its model (executor.model) or state_dict(), and wrap what you get."
+        )
+
     def __repr__(self) -> str:
         return module_repr(self._traced_model)
 
@@ -160,6 +166,7 @@ class PoplarExecutor(DeviceLife, ModelledAnswers, AnchoredTensors, GraphText, Sa
         assert self._session is not None
         assert self._graph is not None
         arguments = check_same(self._arguments, arguments)
+        check_on_host(arguments.tensors)
         if not self._attached:
             self.attachToDevice()
         self._bring_up_to_date()
@@ -271,6 +278,7 @@ class PoplarExecutor(DeviceLife, ModelledAnswers, AnchoredTensors, GraphText, Sa
     def _bind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> BoundArguments:
         """Bind a call's arguments, warning once of tensors that are not sent as they are."""
         arguments = self._signature.bind(args, kwargs)
+        check_layouts(arguments.tensors)
         for tensor in arguments.tensors:
             if tensor.requires_grad:
                 self._log_once(logging.WARNING, _DETACHED)

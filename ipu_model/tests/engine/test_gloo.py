@@ -52,6 +52,14 @@ def test_the_store_is_found_through_the_environment(monkeypatch: pytest.MonkeyPa
     assert server.get("a") == b"b"
 
 
+def test_a_store_with_prefixes_leads_to_the_one_below() -> None:
+    """The launcher writes below; it does not know in which room an instance waits."""
+    below = gloo.HashStore()
+    gloo.root_of(gloo.PrefixStore("a", gloo.PrefixStore("b", below))).set("key", "value")
+    assert below.get("key") == b"value"
+    assert gloo.PrefixStore("b", below).check(["key"]) is False
+
+
 def test_torchs_launcher_asks_for_logs_as_poprun_expects() -> None:
     """`reify` gets the environments before the processes start, and may change them."""
     from torch.distributed.elastic.multiprocessing import LogsSpecs

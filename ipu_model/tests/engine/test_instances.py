@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from ipu_model.errors import Error
 from ipu_model.instances import Group, Operation, gloo, joining
 from ipu_model.instances import group as group_file
+from ipu_model.instances.attendance import note_end, wait_for_members
 
 PATIENCE = timedelta(seconds=60)
 
@@ -152,6 +153,40 @@ class TestEnds:
         told = together(2, action, timeout=timedelta(seconds=1))[1]
         assert "did not come within 0:00:01" in told
         assert "all instances must call the model the same number of times" in told
+
+
+class TestComing:
+    """A launcher notes which instances have ended; without one, those who do not come are waited for."""
+
+    def test_one_that_has_ended_without_joining_is_not_waited_for(self) -> None:
+        store = gloo.HashStore()
+        note_end(store, 2)
+        with pytest.raises(Error) as refusal:
+            # The place where instances meet has a room for each group.
+            Group(gloo.PrefixStore("room", store), [0, 2], 0, timeout=PATIENCE, address="127.0.0.1", grace=0.0)
+        told = refusal.value.message
+        assert told.startswith("Instance 0 of 2 was about to wait for all instances to join, but another instance has")
+        assert "instance 2 has ended without joining" in told
+
+    def test_one_that_ends_while_others_wait_is_noticed(self) -> None:
+        store = gloo.HashStore()
+        with ThreadPoolExecutor(1) as threads:
+            waiting = threads.submit(wait_for_members, store, [0, 1], 0, PATIENCE)
+            note_end(store, 1)
+            with pytest.raises(RuntimeError, match="instance 1 has ended without joining"):
+                waiting.result()
+
+    def test_one_that_does_not_come_is_waited_for_no_longer_than_the_timeout(self) -> None:
+        with pytest.raises(Error, match=r"did not come within 0:00:00\.1.*timed out waiting for instance 1"):
+            Group(gloo.HashStore(), [0, 1], 0, timeout=timedelta(seconds=0.1), address="127.0.0.1", grace=0.0)
+
+    def test_one_that_came_before_it_ended_is_there(self) -> None:
+        """A group that is made of some instances later finds out by itself."""
+        store = gloo.HashStore()
+        for member in (0, 1):
+            note_end(store, member)
+            store.set(f"here/{member}", "")
+        wait_for_members(store, [0, 1], 0, PATIENCE)
 
 
 def environment(**more: str) -> dict[str, str]:

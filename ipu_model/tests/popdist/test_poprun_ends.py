@@ -27,6 +27,18 @@ def test_an_instance_that_is_killed_ends_the_run() -> None:
     run.assert_nothing_left()
 
 
+def test_an_instance_that_ends_before_it_joins_is_not_waited_for() -> None:
+    """It ends well, so that nothing stops the others, which would wait for half an hour."""
+    program = '[ "$OMPI_COMM_WORLD_RANK" = 1 ] || exec python -c "import popdist; popdist.init()"'
+    run = poprun("-H", "127.0.0.2,127.0.0.3", "--num-instances", "2", "--num-replicas", "2", "sh", "-c", program)
+    result = run.finish()
+    assert result.returncode == 1
+    assert "was about to wait for all instances to join, but another instance has ended" in result.stderr
+    assert "(instance 1 has ended without joining)" in result.stderr
+    assert result.stderr.splitlines()[-1].startswith("poprun: instance 0 (host 127.0.0.2, replica 0) ended with exit")
+    run.assert_nothing_left()
+
+
 def test_signals_to_poprun_end_everything() -> None:
     """Also SIGKILL, which gives poprun no time to say or do anything."""
     runs: dict[signal.Signals, Started] = {

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import multiprocessing
+import sys
 from collections.abc import Callable, Iterator
+from multiprocessing import forkserver
 from typing import Any
 
 import pytest
@@ -28,6 +31,7 @@ from torch.utils.data import BatchSampler, SequentialSampler
 from ipu_model.errors import Error
 from poptorch._args import registerCustomArgParser
 from poptorch._loading import DataLoader
+from poptorch._loading.worker import _forget_fork_server
 from poptorch.enums import DataLoaderMode, SharingStrategy
 from poptorch.options import Options
 
@@ -242,3 +246,33 @@ def test_a_distributed_loader_loads_its_share_in_the_background() -> None:
     assert torch.cat(copies(loader))[:, 0].tolist() == first[6:10]
     assert torch.cat(copies(loader))[:, 0].tolist() == second[4:8]
     loader.terminate()
+
+
+def start_a_worker() -> None:
+    """Be a forked loader process whose workers come from a fork server."""
+    _forget_fork_server()
+    worker = multiprocessing.get_context("forkserver").Process(target=int)
+    worker.start()
+    worker.join()
+    sys.exit(worker.exitcode)
+
+
+def test_workers_of_a_forked_process_may_come_from_a_fork_server() -> None:
+    """Also after the program has used one itself, which is no child of the forked process."""
+    for context, target in (("forkserver", int), ("fork", start_a_worker)):
+        process = multiprocessing.get_context(context).Process(target=target)  # type: ignore[attr-defined]
+        process.start()
+        process.join()
+        assert process.exitcode == 0
+
+
+def test_pythons_fork_server_can_be_forgotten() -> None:
+    """A canary for names of multiprocessing below its public API: see `_forget_fork_server`."""
+    server = vars(forkserver.ForkServer())
+    assert {"_forkserver_address", "_forkserver_alive_fd", "_forkserver_pid"} <= server.keys()
+
+
+def test_no_rows_a_worker_are_refused_as_torch_does(load: Make) -> None:
+    for rows in (0, -1):
+        with pytest.raises(ValueError, match="batch_size should be a positive integer"):
+            load(Numbers(4), batch_size=2, mode=DataLoaderMode.AsyncRebatched, rebatched_worker_size=rows)

@@ -77,6 +77,16 @@ class TestCopies:
         assert (twin.weight.item(), model.weight.item()) == (1 - 2 * RATE, 1 - RATE)
         assert executor.isAttachedToDevice()
 
+    @pytest.mark.parametrize("duplicate", [copy.copy, copy.deepcopy, pickle.dumps], ids=["copy", "deepcopy", "pickle"])
+    @pytest.mark.parametrize("runs", [0, 1])
+    def test_an_executor_itself_is_not_copied(self, duplicate: Any, runs: int) -> None:
+        """Two that share a device, or a module, would not know of each other's weights."""
+        model, executor = trained(runs)
+        with pytest.raises(TypeError, match=r"cannot pickle or copy a 'PoplarExecutor' object.*executor\.model"):
+            duplicate(executor)
+        executor(ONES)
+        assert model.weight.item() == 1 - (runs + 1) * RATE
+
     def test_a_parameter_on_its_own(self) -> None:
         model, _executor = trained()
         for twin in (copy.deepcopy(model.weight), pickle.loads(pickle.dumps(model.weight))):

@@ -187,6 +187,31 @@ class TestAcceptedValues:
         assert inference(Adds(), quiet().deviceIterations(2))(x) is None
         assert torch.equal(x, torch.ones(2, 4))
 
+    def test_a_tensor_that_is_given_twice_is_two_inputs(self) -> None:
+        """The device has a copy of each: a change of one does not reach the other."""
+
+        class Change(nn.Module):
+            def forward(self, changed: Tensor, same: Tensor) -> Tensor:
+                return changed.add_(1) + same
+
+        x = torch.zeros(2, 2)
+        assert torch.equal(inference(Change())(x, x), torch.ones(2, 2))
+        assert torch.equal(x, torch.ones(2, 2))
+        # Rows of one tensor share its memory too.
+        assert torch.equal(inference(Change())(x[:1], x[1:]), torch.full((1, 2), 3.0))
+        assert x.tolist() == [[2.0, 2.0], [1.0, 1.0]]
+
+    def test_tensors_that_are_no_plain_arrays_are_refused(self) -> None:
+        with pytest.raises(poptorch.Error, match=r"Unsupported input type: a tensor of layout .* to_dense\(\)"):
+            inference(Sub())(torch.eye(2).to_sparse(), torch.ones(2, 2))
+
+    def test_a_call_needs_data_in_the_hosts_memory(self) -> None:
+        executor, shapes = inference(Sub()), torch.ones(2, 2, device="meta")
+        executor.compile(shapes, shapes)
+        with pytest.raises(poptorch.Error, match="Inputs must be on the CPU, but a tensor is on meta"):
+            executor(shapes, shapes)
+        assert executor(torch.ones(2, 2), torch.ones(2, 2)).tolist() == [[0.0, 0.0]] * 2
+
     def test_arguments_themselves_are_left_alone(self) -> None:
         class Pops(nn.Module):
             def forward(self, values: dict[str, Tensor], more: list[Tensor]) -> Tensor:

@@ -27,6 +27,21 @@ def scale(optimizer: Any = None, options: poptorch.Options | None = None, **sett
     return model, made, poptorch.trainingModel(model, options or quiet(), made)
 
 
+S = torch.optim.lr_scheduler
+SCHEDULERS: dict[str, Any] = {
+    "StepLR": lambda o: S.StepLR(o, 2, 0.5),
+    "MultiStepLR": lambda o: S.MultiStepLR(o, [1, 3], 0.5),
+    "LambdaLR": lambda o: S.LambdaLR(o, lambda epoch: 1 / (epoch + 1)),
+    "PolynomialLR": lambda o: S.PolynomialLR(o, 5),
+    "CosineAnnealingWarmRestarts": lambda o: S.CosineAnnealingWarmRestarts(o, 3),
+    "CyclicLR": lambda o: S.CyclicLR(o, R / 4, R, 3),
+    "OneCycleLR": lambda o: S.OneCycleLR(o, R, total_steps=10),
+    "ReduceLROnPlateau": lambda o: S.ReduceLROnPlateau(o, patience=1),
+    "SequentialLR": lambda o: S.SequentialLR(o, [S.ConstantLR(o), S.ExponentialLR(o, 0.5)], [2]),
+    "SWALR": lambda o: torch.optim.swa_utils.SWALR(o, R / 4, anneal_epochs=5),
+}
+
+
 class TestSetOptimizer:
     def test_numbers_are_read_when_wrapping_and_at_each_set_optimizer_only(self) -> None:
         model, optimiser, executor = scale()
@@ -57,6 +72,27 @@ class TestSetOptimizer:
             scheduler.step()
             executor.setOptimizer(optimiser)
         assert model.weight.item() == 1 - R - R / 2 - R / 4
+
+    @pytest.mark.filterwarnings("ignore:.*lr_scheduler:UserWarning", "ignore:.*scheduler.step:UserWarning")
+    @pytest.mark.parametrize("name", list(SCHEDULERS))
+    def test_torchs_schedulers_do_what_they_do_there(self, name: str) -> None:
+        """Also those that change the momentum, which has to be variable for that."""
+        model, optimiser, executor = scale(momentum=0.5)
+        plain = Scale()
+        expected = torch.optim.SGD(plain.parameters(), lr=R, momentum=0.5)
+        here, there = SCHEDULERS[name](optimiser), SCHEDULERS[name](expected)
+        # Some set their first rate when they are made.
+        executor.setOptimizer(optimiser)
+        for _ in range(4):
+            executor(ONES)
+            expected.zero_grad()
+            plain(ONES)[1].backward()
+            expected.step()
+            for scheduler in (here, there):
+                scheduler.step(*([1.0] if name == "ReduceLROnPlateau" else []))
+            executor.setOptimizer(optimiser)
+        torch.testing.assert_close(model.weight.data, plain.weight.data)
+        assert len({group["lr"] for group in optimiser.param_groups} | {R}) > 1, "the rate has changed"
 
     def test_it_moves_no_weights(self) -> None:
         model, optimiser, executor = scale()
@@ -106,6 +142,30 @@ class TestSetOptimizer:
             executor.setOptimizer(change(model))
         executor(ONES)
         assert model.weight.item() == 1 - 2 * R
+
+    @pytest.mark.parametrize(
+        ("settings", "words"),
+        [
+            ({"loss_scaling": 0.0}, "Loss scaling cannot be 0"),
+            ({"use_combined_accum": True, "velocity_scaling": 0.0, "momentum": 0.5}, "Velocity scaling cannot be 0"),
+            ({"max_grad_norm": float("nan")}, "max_grad_norm is NaN"),
+        ],
+        ids=["loss scaling", "velocity scaling", "norm"],
+    )
+    def test_numbers_that_no_device_can_run_with_are_refused(self, settings: dict[str, Any], words: str) -> None:
+        """When the program is compiled, and also later."""
+        model, _, executor = scale(**settings)
+        with pytest.raises(poptorch.Error, match=words):
+            executor(ONES)
+        assert type(model) is Scale
+        good = {name: 2.0 for name, value in settings.items() if value is not True}
+        model, optimiser, executor = scale(**{**settings, **good})
+        executor(ONES)
+        for name in good:
+            setattr(optimiser, name, settings[name])
+            optimiser.param_groups[0][name] = settings[name]
+        with pytest.raises(poptorch.Error, match=words):
+            executor.setOptimizer(optimiser)
 
     def test_constants_may_be_made_variable_before_compilation(self) -> None:
         model = Scale()

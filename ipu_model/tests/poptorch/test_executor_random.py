@@ -125,6 +125,30 @@ class TestState:
         assert len(state) > 1
         assert all(type(word) is int for word in state)
 
+    @pytest.mark.parametrize(
+        ("change", "words"),
+        [
+            (lambda state: [], "has 0 entries, expected 1 or"),
+            (lambda state: state[:-1], "entries, expected 1 or"),
+            (lambda state: [*state, 0], "entries, expected 1 or"),
+            (lambda state: [0.5], "holds other values"),
+            (lambda state: [*state[:-1], 256], "holds other values"),
+            (lambda state: [*state[:-1], "7"], "holds other values"),
+        ],
+        ids=["empty", "short", "long", "fraction", "no byte", "text"],
+    )
+    @pytest.mark.parametrize("attached", [False, True])
+    def test_what_it_cannot_be_leaves_it_as_it_was(self, change: Any, words: str, attached: bool) -> None:
+        executor = inference(Noise(), seeded(5))
+        executor(ROWS)
+        if not attached:
+            executor.detachFromDevice()
+        state = executor.rng_state
+        with pytest.raises(ValueError, match=words):
+            executor.rng_state = change(state)
+        assert executor.rng_state == state
+        executor(ROWS)
+
     def test_setting_it_repeats_a_sequence(self) -> None:
         executor = inference(Noise(), seeded())
         executor(ROWS)

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch._C._distributed_c10d import HashStore, PrefixStore, Store, TCPStore
 
 __all__ = [
-    "HashStore", "PrefixStore", "Store", "TCPStore", "broadcast_", "connect", "gather", "reduce_",
+    "HashStore", "PrefixStore", "Store", "TCPStore", "broadcast_", "connect", "gather", "reduce_", "root_of",
     "store_from_environment", "wait_for_all",
 ]  # fmt: skip
 
@@ -59,6 +59,13 @@ def broadcast_(backend: Any, tensor: Tensor, root: int) -> None:
 def wait_for_all(backend: Any) -> None:
     """Return when all processes have called this."""
     backend.barrier().wait()
+
+
+def root_of(store: Store) -> Store:
+    """Return the store in which `store` only puts something in front of the keys."""
+    while isinstance(store, PrefixStore):
+        store = store.underlying_store
+    return store
 
 
 def store_from_environment(rank: int, size: int, timeout: timedelta) -> Store:

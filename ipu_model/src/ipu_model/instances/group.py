@@ -18,6 +18,7 @@ from torch import Tensor
 
 from ipu_model.errors import Error
 from ipu_model.instances import gloo
+from ipu_model.instances.attendance import wait_for_members
 from ipu_model.instances.gloo import PrefixStore, Store
 
 _T = TypeVar("_T")
@@ -63,10 +64,7 @@ class Group:
         self._broken = ""
         self._backend: Any = None
         if self.size > 1:
-            self._backend = self._attempt(
-                "wait for all instances to join",
-                lambda: gloo.connect(store, rank, self.size, timeout, address),
-            )
+            self._backend = self._attempt("wait for all instances to join", self._connect)
             _connected.add(self)
 
     @property
@@ -146,6 +144,10 @@ class Group:
             f"Instance {self.members[self.rank]} has left the others (popdist.finalizeBackend): a model can train "
             "again after popdist.initializeBackend and another compilation."
         )
+
+    def _connect(self) -> Any:
+        wait_for_members(self._store, self.members, self.rank, self._timeout)
+        return gloo.connect(self._store, self.rank, self.size, self._timeout, self._address)
 
     def _attempt(self, what: str, action: Callable[[], _T]) -> _T:
         """Do `action`; turn gloo's errors into one that says what this instance waited for."""

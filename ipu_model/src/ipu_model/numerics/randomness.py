@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 import torch
@@ -62,12 +62,26 @@ class RandomStreams:
         states = [*self._states, *([] if self._common is None else [self._common.get_state()])]
         return [self.seed, *(byte for state in states for byte in state.tolist())]
 
+    def check(self, state: Sequence[object]) -> None:
+        """Refuse what `restore` cannot continue from.
+
+        Raises:
+            ValueError: a list of another length, or of anything but a seed and bytes.
+        """
+        expected = 1 + self._states[0].numel() * (len(self._states) + (self._common is not None))
+        if len(state) not in (1, expected):
+            raise ValueError(f"rng_state has {len(state)} entries, expected 1 or {expected}.")
+        numbers = [word for word in state if isinstance(word, int)]
+        if len(numbers) < len(state) or not all(0 <= word < 256 for word in numbers[1:]):
+            raise ValueError("rng_state holds other values than a seed and bytes. Give it what rng_state returned.")
+
     def restore(self, state: list[int]) -> None:
         """Continue from a list that `state` returned; a list of one number is a new seed.
 
         Raises:
-            ValueError: a list of another length, or one that is no state.
+            ValueError: as `check`.
         """
+        self.check(state)
         replicas = len(self._states)
         if len(state) == 1:
             self._begin(state[0], replicas)
@@ -75,16 +89,13 @@ class RandomStreams:
                 self._common.set_state(self._initial(state[0]))
             return
         size = self._states[0].numel()
-        count = replicas + (self._common is not None)
-        if len(state) != 1 + size * count:
-            raise ValueError(f"rng_state has {len(state)} entries, expected 1 or {1 + size * count}.")
+        words = torch.tensor(state[1:], dtype=torch.uint8)
+        # set_state reads the memory of a view from its start: each state needs its own.
+        states = [part.clone() for part in words.split(size)]
         try:
-            words = torch.tensor(state[1:], dtype=torch.uint8)
-            # set_state reads the memory of a view from its start: each state needs its own.
-            states = [part.clone() for part in words.split(size)]
             for each in states:
                 torch.Generator().set_state(each)
-        except (RuntimeError, TypeError) as error:
+        except RuntimeError as error:
             raise ValueError("rng_state is no state of a random generator.") from error
         self.seed, self._states = state[0], states[:replicas]
         if self._common is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -118,7 +119,8 @@ class Session:
             return self._run(inputs)
 
     def _run(self, inputs: Sequence[Tensor]) -> list[Tensor]:
-        parts = [self._cut(tensor, spec.dtype) for tensor, spec in zip(inputs, self.graph.inputs)]
+        own = self._unshared(inputs)
+        parts = [self._cut(tensor, spec.dtype) for tensor, spec in zip(own, self.graph.inputs)]
         collectors = self._collectors()
         updates = [Collector(self.batching, self.returns, self._dtype(name), fresh=False) for name in self._watched]
         for iteration in range(self.batching.device_iterations):
@@ -221,6 +223,16 @@ class Session:
             return []
         seed = torch.full(spec.shape, self._final_loss_scale, dtype=spec.dtype)
         return [seed.to(container_dtype(spec.dtype))]
+
+    def _unshared(self, inputs: Sequence[Tensor]) -> list[Tensor]:
+        """Copy inputs that forward changes if others lie in the same memory: on the device each has its own."""
+        uses = Counter(tensor.untyped_storage().data_ptr() for tensor in inputs)
+        return [
+            tensor.detach().clone()
+            if node in self.graph.mutated and uses[tensor.untyped_storage().data_ptr()] > 1
+            else tensor
+            for node, tensor in zip(self.graph.input_nodes, inputs)
+        ]
 
     def _cut(self, tensor: Tensor, dtype: torch.dtype) -> list[Tensor]:
         """Cut a host batch into micro-batches of the device's element type; views where nothing changes."""

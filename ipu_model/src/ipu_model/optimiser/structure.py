@@ -61,7 +61,11 @@ def is_scalar_name(name: str) -> bool:
 def scalar_names(
     spec: OptimiserSpec, weights: Iterable[str], group_of: Mapping[str, int | None], *, accumulates: bool
 ) -> list[str]:
-    """Return the names of the numbers that the update of `weights` reads; the loss scaling, common to all, is last."""
+    """Return the names of the numbers that the update of `weights` reads; the loss scaling, common to all, is last.
+
+    Raises `Error` for values that no device can run with.
+    """
+    spec.validate()
     names = []
     for weight in weights:
         hyper = spec.hyper(group_of[weight])

@@ -117,7 +117,7 @@ def _work(job: Job, commands: _Commands, writer: Writer) -> None:
         if message is None:
             return
         port = message["port"]
-    output = output_of(job, writer)
+    output = output_of(job, port, writer)
     commands.clean_up = output.clean_up
     writer.send("ended", ends=[vars(end) for end in launch(job, port, output)])
     # Instances on other hosts may still meet at the first host's store: it goes when poprun says so.

@@ -6,6 +6,7 @@ import contextlib
 import os
 import signal
 import sys
+from datetime import timedelta
 
 from torch.distributed import DistNetworkError
 from torch.distributed.elastic.multiprocessing import SignalException
@@ -13,6 +14,7 @@ from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
 from ipu_model.errors import Error
+from ipu_model.instances.attendance import note_end
 from ipu_model.instances.gloo import TCPStore
 from ipu_model.instances.group import ENDED
 from popdist.run import instance
@@ -23,6 +25,9 @@ from popdist.run.output import Output
 _SHUTDOWN_SECONDS = 5
 # How long the agents of all hosts have to find one another.
 _RENDEZVOUS_SECONDS = 300
+
+# How long to try to note the end of an instance: lines of others wait meanwhile.
+_NOTE_TIMEOUT = timedelta(seconds=5)
 
 
 def meeting_place(job: Job) -> TCPStore:
@@ -42,14 +47,22 @@ def meeting_place(job: Job) -> TCPStore:
         ) from error
 
 
-def output_of(job: Job, writer: Writer) -> Output:
-    """Return what sends on the lines that the instances of a job write."""
+def output_of(job: Job, port: int, writer: Writer) -> Output:
+    """Return what sends on the lines that the instances of a job write, and notes their ends where instances meet."""
     first = job.host * job.instances
 
     def emit(local: int, stream: str, line: bytes) -> None:
         writer.send("line", index=first + local, stream=stream, text=line.decode("utf-8", "surrogateescape"))
 
-    return Output(job.variables, emit)
+    def gone(local: int) -> None:
+        if job.hosts * job.instances == 1:
+            return
+        # At the end of a run that failed nobody may be there to tell.
+        with contextlib.suppress(RuntimeError):
+            store = TCPStore(job.meeting_address, port, is_master=False, wait_for_workers=False, timeout=_NOTE_TIMEOUT)
+            note_end(store, first + local)
+
+    return Output(job.variables, emit, gone)
 
 
 def launch(job: Job, port: int, output: Output) -> list[End]:

@@ -9,6 +9,8 @@ import os
 import signal
 import sys
 
+# Names what the agent watches: it closes when this process, and every child that it left it to, has ended.
+ALIVE = "POPRUN_ALIVE"
 _SET_PARENT_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG of linux/prctl.h
 
 
@@ -18,6 +20,7 @@ def main(agent: int, command: "list[str]") -> None:
         ctypes.CDLL(None).prctl(_SET_PARENT_DEATH_SIGNAL, signal.SIGKILL)
     if os.getppid() != agent:
         sys.exit("the agent that started this instance has ended")
+    os.set_inheritable(os.open(os.environ.pop(ALIVE), os.O_WRONLY), True)
     try:
         os.execvp(command[0], command)
     except OSError as error:

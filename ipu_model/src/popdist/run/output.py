@@ -12,6 +12,8 @@ from collections.abc import Callable, Sequence
 
 from torch.distributed.elastic.multiprocessing import LogsDest, LogsSpecs
 
+from popdist.run.instance import ALIVE
+
 _LINE_END = re.compile(rb"\n|\r(?!\n)")
 _TAIL = 20
 
@@ -19,12 +21,21 @@ _TAIL = 20
 class Output(LogsSpecs):
     """Gives each instance its own variables and two pipes; `emit(local index, stream, line)` gets the lines.
 
+    `gone(local index)` is called when an instance has ended, with all the children that hold what it has open.
+
     A carriage return ends a line too, so that progress bars move. Temporary files are in a folder of the run's own,
     because programs that are ended cannot remove theirs.
     """
 
-    def __init__(self, variables: Sequence[dict[str, str]], emit: Callable[[int, str, bytes], None]) -> None:
+    def __init__(
+        self,
+        variables: Sequence[dict[str, str]],
+        emit: Callable[[int, str, bytes], None],
+        gone: Callable[[int], None] = lambda local: None,
+    ) -> None:
         super().__init__()
+        self._gone = gone
+        self._lives: dict[int, int] = {}
         self._variables = variables
         self._pipes: dict[int, _Pipe] = {}
         self._emit = emit
@@ -46,6 +57,7 @@ class Output(LogsSpecs):
         paths: dict[str, dict[int, str]] = {"stdout": {}, "stderr": {}}
         for local, environment in envs.items():
             environment.update(self._variables[local], TORCHELASTIC_ERROR_FILE="", TMPDIR=self._temporary.name)
+            environment[ALIVE] = self._watched_life(self._temporary.name, local)
             for stream, found in paths.items():
                 pipe = _Pipe(local, stream)
                 self._pipes[pipe.reader] = pipe
@@ -53,6 +65,15 @@ class Output(LogsSpecs):
                 found[local] = f"/dev/fd/{pipe.writer}"
         self._thread.start()
         return LogsDest(paths["stdout"], paths["stderr"], error_files=dict.fromkeys(envs, ""))
+
+    def _watched_life(self, folder: str, local: int) -> str:
+        """Return the path of what an instance holds open as long as it lives: reading it ends with the instance."""
+        path = os.path.join(folder, f"alive-{local}")
+        os.mkfifo(path)
+        reader = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+        self._lives[reader] = local
+        self._selector.register(reader, selectors.EVENT_READ)
+        return path
 
     def finish(self) -> None:
         """Hand out everything that has been written, then stop reading: a program's own children may hold a pipe."""
@@ -74,7 +95,11 @@ class Output(LogsSpecs):
         while True:
             ready = [key.fd for key, _ in self._selector.select()]
             for descriptor in ready:
-                if descriptor != self._wake:
+                if descriptor in self._lives:
+                    self._selector.unregister(descriptor)
+                    os.close(descriptor)
+                    self._gone(self._lives.pop(descriptor))
+                elif descriptor != self._wake:
                     self._take(self._pipes[descriptor])
             if ready == [self._wake]:
                 break

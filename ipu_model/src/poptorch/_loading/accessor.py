@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sized
 from multiprocessing.util import Finalize
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from ipu_model.interrupts import postponed
 from poptorch._errors import createPoptorchError
@@ -84,6 +84,12 @@ class AsynchronousDataAccessor:
     def terminate(self) -> None:
         """End the process; the accessor cannot be used any more. Does nothing the second time."""
         self._finalizer()
+
+    def __reduce_ex__(self, protocol: Any) -> NoReturn:
+        raise TypeError(
+            "cannot pickle or copy an 'AsynchronousDataAccessor' object: one process loads for it. Make another one "
+            "for the same data set."
+        )
 
     def __len__(self) -> int:
         """Return the number of items of a pass; raise `TypeError` if the data set has no length."""
@@ -175,6 +181,11 @@ def _check(dataset: Any, buffer_size: int, miss_sleep_time_in_ms: float, rebatch
     assert buffer_size >= 1, f"buffer_size is the number of slots of the ring, at least 1; got {buffer_size}."
     assert miss_sleep_time_in_ms >= 0, f"miss_sleep_time_in_ms must not be negative; got {miss_sleep_time_in_ms}."
     assert rebatched_size is None or rebatched_size > 1, f"rebatched_size must be > 1; got {rebatched_size}."
+    if isinstance(dataset, AsynchronousDataAccessor):
+        raise createPoptorchError(
+            "The dataset is an AsynchronousDataAccessor itself, which only the process that made it can iterate over. "
+            "Give what it iterates over instead."
+        )
     if not isinstance(dataset, ItemLoader):
         return
     if dataset._accessor is not None:

@@ -116,7 +116,7 @@ def rows_to_glue(combined: int | None, rebatched: bool, drop_last: bool, worker_
     # A short last item does not fit the slots of a plain asynchronous loader, glued rows do.
     if combined is None or combined == 1 or (drop_last and not rebatched):
         return None
-    per_chunk = worker_size or combined
+    per_chunk = combined if worker_size is None else worker_size
     assert per_chunk <= combined, (
         f"rebatched_worker_size ({per_chunk}) must not exceed the combined batch size ({combined}), of which "
         "it is a part."

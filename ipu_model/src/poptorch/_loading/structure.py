@@ -6,6 +6,7 @@ from collections.abc import Hashable
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from poptorch._args import ICustomArgParser, parser_for
@@ -106,7 +107,9 @@ def _tensors_of_custom(parser: ICustomArgParser, item: Any) -> list[Tensor]:
 
 def _tensor(value: Any, where: str) -> Tensor:
     if isinstance(value, Tensor):
-        return value
+        if value.layout is torch.strided and not value.is_quantized:
+            return value
+        raise TypeError(f"{where} is a torch tensor without a plain layout ({value.layout}): make it dense first.")
     raise TypeError(
         f"{where} is not a torch tensor but a {type(value).__name__}. Items loaded in another process are a "
         "tensor, a flat tuple, list or dict of tensors, or a type registered with registerCustomArgParser(); "

@@ -59,14 +59,17 @@ def _loader(options: poptorch.Options, items: int, **others: Any) -> poptorch.Da
     return poptorch.DataLoader(options, Samples(rows), batch_size=_ROWS, shuffle=True, mode=mode, **others)
 
 
-def training_steps(steps: int, points: int) -> Iterator[Usage]:
+def training_steps(
+    steps: int, points: int, sharing: poptorch.SharingStrategy = poptorch.SharingStrategy.ForkServer
+) -> Iterator[Usage]:
     """Train one model with asynchronous loading; yield at the start, after each of `points` equal parts.
 
     A tenth of `steps` more comes first, to warm up. Every third pass over the data is left halfway; now and then the
     weights come to the host.
     """
     options = _options()
-    training, loader = _wrapped(options), _loader(options, _ITEMS_PER_PASS)
+    training = _wrapped(options)
+    loader = _loader(options, _ITEMS_PER_PASS, async_options={"sharing_strategy": sharing})
     batches = _passes(loader)
     warm_up = max(1, steps // 10)
     for done in range(-warm_up, steps):

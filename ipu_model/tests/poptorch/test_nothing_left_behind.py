@@ -1,0 +1,191 @@
+"""Whatever ends a program's loop, its processes, threads, files and shared memory end with it, and torch is as before."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+from executor_support import quiet, training
+from fuzz.leftovers import Leftovers
+from loading_datasets import Dies, Fails, Numbers, Threads, with_count
+from loading_processes import runs, wait_for
+from torch import Tensor, nn
+
+import poptorch
+from poptorch import DataLoaderMode
+
+pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create:UserWarning")
+
+ASYNC = {"async_options": {"sharing_strategy": poptorch.SharingStrategy.Fork}}
+LOADERS: dict[str, dict[str, Any]] = {
+    "sync": {},
+    "sync with a worker": {"num_workers": 1},
+    "async": {"mode": DataLoaderMode.Async, **ASYNC},
+    "async with a worker": {"mode": DataLoaderMode.Async, "num_workers": 1, **ASYNC},
+    "rebatched": {"mode": DataLoaderMode.AsyncRebatched, "drop_last": False, **ASYNC},
+}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def quick_collections() -> Iterator[None]:
+    """Leave what was made before these tests, torch itself above all, out of their many garbage collections."""
+    gc.collect()
+    gc.freeze()
+    yield
+    gc.unfreeze()
+
+
+class Stop(Exception):
+    """What a program raises."""
+
+
+class Doubling(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.ones(()))
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        out = self.scale * x * 2
+        return out, poptorch.identity_loss(torch.log(out + 1), "mean")
+
+
+def loader(kind: str, dataset: Any, **others: Any) -> poptorch.DataLoader:
+    return poptorch.DataLoader(quiet(), dataset, batch_size=2, **LOADERS[kind], **others)
+
+
+def until_the_end(kind: str) -> None:
+    assert sum(len(item) for item in loader(kind, Numbers(8))) == 8
+
+
+def an_exception_while_iterating(kind: str) -> None:
+    with pytest.raises(Stop):
+        for _ in loader(kind, Numbers(8)):
+            raise Stop
+
+
+def an_interrupt_while_iterating(kind: str) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        for _ in loader(kind, Numbers(8)):
+            raise KeyboardInterrupt
+
+
+def a_generator_left_halfway(kind: str) -> None:
+    def batches() -> Iterator[Any]:
+        yield from loader(kind, Numbers(8))
+
+    halfway = batches()
+    next(halfway)
+
+
+def garbage_in_a_cycle(kind: str) -> None:
+    cycle: list[Any] = [loader(kind, Numbers(8))]
+    cycle.append(cycle)
+    next(iter(cycle[0]))
+
+
+def a_data_set_that_raises(kind: str) -> None:
+    with pytest.raises((ValueError, AssertionError), match="sample 5 is bad"):
+        list(loader(kind, Fails(8, bad=5)))
+
+
+def a_first_item_that_raises(kind: str) -> None:
+    with pytest.raises((ValueError, poptorch.Error), match="sample 0 is bad"):
+        list(loader(kind, Fails(8, bad=0)))
+
+
+def bad_collate(samples: list[Tensor]) -> Any:
+    raise Stop("cannot collate")
+
+
+def a_collate_that_raises(kind: str) -> None:
+    with pytest.raises((Stop, poptorch.Error), match="cannot collate"):
+        list(loader(kind, Numbers(8), collate_fn=bad_collate))
+
+
+def a_step_that_fails(kind: str) -> None:
+    """The device stops at log(0): sample 0 is [0, 0] and the model's scale 1 - 1."""
+    options = quiet()
+    options.Precision.enableFloatingPointExceptions(True)
+    executor = training(Doubling(), options)
+    with pytest.raises(poptorch.Error):
+        for item in loader(kind, Numbers(8)):
+            executor(item * -1)
+
+
+def a_batch_that_does_not_fit(kind: str) -> None:
+    executor = training(Doubling())
+    with pytest.raises(poptorch.Error, match="Shape mismatch"):
+        for number, item in enumerate(loader(kind, Numbers(8))):
+            executor(item[: 2 - number])
+
+
+ENDS: list[Callable[[str], None]] = [
+    until_the_end, an_exception_while_iterating, an_interrupt_while_iterating, a_generator_left_halfway,
+    garbage_in_a_cycle, a_data_set_that_raises, a_first_item_that_raises, a_collate_that_raises, a_step_that_fails,
+    a_batch_that_does_not_fit,
+]  # fmt: skip
+
+
+# All ends for two kinds of loader, three of them for the others.
+CASES = [(end, kind) for end in ENDS for kind in ("sync with a worker", "async")]
+CASES += [(end, kind) for end in (until_the_end, a_generator_left_halfway, a_data_set_that_raises)
+          for kind in ("sync", "async with a worker", "rebatched")]  # fmt: skip
+
+
+@pytest.mark.parametrize(("end", "kind"), CASES, ids=[f"{end.__name__}-{kind}" for end, kind in CASES])
+def test_nothing_is_left(end: Callable[[str], None], kind: str, capfd: pytest.CaptureFixture[str]) -> None:
+    gc.collect()
+    before = Leftovers.now()
+    end(kind)
+    gc.collect()
+    wait_for(lambda: before.difference() == "")
+
+
+@pytest.mark.parametrize("kind", ["async with a worker", "sync with a worker"])
+def test_the_workers_of_a_loader_end_with_it(kind: str) -> None:
+    made = loader(kind, Threads(8))
+    pids = {int(pid) for pids, _ in made for pid in pids}
+    assert pids
+    del made
+    gc.collect()
+    wait_for(lambda: not any(runs(pid) for pid in pids))
+
+
+def test_a_worker_that_dies_leaves_nothing(capfd: pytest.CaptureFixture[str]) -> None:
+    before = Leftovers.now()
+    with pytest.raises(AssertionError, match="An error occurred in the data fetcher"):
+        list(loader("async", Dies(8), collate_fn=with_count))
+    gc.collect()
+    wait_for(lambda: before.difference() == "")
+
+
+def test_a_short_soak_does_not_grow() -> None:
+    """The run of `make soak`, some hundred steps of it: counts are exact, memory has that program's tolerance."""
+    from soak.__main__ import _STEPS
+    from soak.runs import training_steps
+
+    seen = list(training_steps(300, 2, poptorch.SharingStrategy.Fork))
+    assert [usage.step for usage in seen] == [0, 150, 300]
+    assert _STEPS.complaints(seen[0], seen[-1]) == []
+
+
+def test_an_executors_graphs_die_with_it() -> None:
+    """What is remembered of a graph refers to the graph: it must not keep it alive."""
+    from ipu_model.graph import Graph
+
+    def graphs() -> int:
+        gc.collect()
+        return sum(type(found) is Graph for found in gc.get_objects())
+
+    before = graphs()
+    for destroyed in (True, False):
+        executor = training(Doubling())
+        executor(torch.ones(2))
+        executor.getLatency()
+        if destroyed:
+            executor.destroy()
+        del executor
+    assert graphs() == before

@@ -22,13 +22,15 @@ from ipu_model.capture.indices import widen_index
 from ipu_model.capture.losses import LOSS_FUNCTIONS
 from ipu_model.capture.mixed_precision import FOLLOW_ACTIVATION, follow_activation, refuse_autocast
 from ipu_model.capture.origins import Origins
+from ipu_model.capture.recurrent import lstm
 from ipu_model.capture.trace import Trace
 from ipu_model.capture.unchecked import gaussian_nll_loss
 from ipu_model.errors import Error
 
-# Functions that PyTorch cannot trace on fake tensors, and what the device runs for them.
+# Functions that PyTorch cannot trace on fake tensors, or only as thousands of ops, and what the device runs for them.
 _DEVICE_VERSIONS: dict[Callable[..., Any], Callable[..., Any]] = {
     F.ctc_loss: ctc_loss, torch.ctc_loss: ctc_loss, F.gaussian_nll_loss: gaussian_nll_loss,
+    torch.lstm: lstm,
 }  # fmt: skip
 
 _FACTORIES: frozenset[Callable[..., Any]] = frozenset({

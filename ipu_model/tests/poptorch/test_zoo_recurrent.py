@@ -96,6 +96,7 @@ def test_an_lstm_is_one_op_for_each_layer_and_direction_however_many_steps() -> 
     network = nn.LSTM(6, 8, 2, bidirectional=True)
     profile = ipu_model.profile_module(network, torch.zeros(50, 3, 6), quiet(), training=False)
     assert [op.target for op in profile.ops if op.family == "recurrent"] == ["ipu_model.lstm.default"] * 4
+    assert any("recurrent layers" in note for note in profile.notes)
 
 
 def test_inference_agrees_with_pytorch() -> None:

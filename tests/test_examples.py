@@ -170,8 +170,8 @@ def test_optimiser_state_is_shared_out_over_replicas_where_asked_for(replicas: i
 
 
 def test_a_profile_is_shown_and_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert vit.main(["--profile", "--report", str(tmp_path)]) == []
-    assert "training: training, modelled with 4 IPUs" in capsys.readouterr().out
+    assert lstm.main(["--profile", "--report", str(tmp_path)]) == []
+    assert "training: training, modelled with 1 IPU" in capsys.readouterr().out
     assert (tmp_path / "report.html").is_file()
 
 

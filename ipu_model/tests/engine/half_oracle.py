@@ -20,6 +20,7 @@ import torch.fx
 from torch import Tensor
 from torch.utils._pytree import tree_map, tree_map_only
 
+from ipu_model.capture import recurrent
 from ipu_model.graph import Graph, TensorSpec
 from ipu_model.numerics.replay import Arithmetic, Replay, build
 from ipu_model.numerics.rounding import round_to_half_
@@ -37,6 +38,12 @@ BATCH_NORM = aten.native_batch_norm.default
 EMPTY = (aten.empty.memory_format, aten.empty_like.default, aten.empty_strided.default,
          aten.new_empty.default,
          aten.new_empty_strided.default)  # fmt: skip
+# A loop over steps: what a step stores is rounded, by numpy from float64. That the formulas are an LSTM's is tested
+# against PyTorch's own.
+RECURRENT = {
+    torch.ops.ipu_model.lstm.default: recurrent.forward,
+    torch.ops.ipu_model.lstm_backward.default: recurrent.backward,
+}
 PROMOTING = frozenset({aten.add.Tensor, aten.sub.Tensor, aten.mul.Tensor, aten.div.Tensor})
 COMPARING = frozenset({
     getattr(getattr(aten, name), overload)
@@ -148,11 +155,13 @@ def _compare(node: Node, result: Tensor, seen: Tensor, truth: Truth) -> None:
         result.copy_(seen)
 
 
-def _run(node: Node, env: dict[Node, Any]) -> tuple[Any, bool]:
-    """Return the result of `node`, and whether rounding changed it."""
+def _run(node: Node, env: dict[Node, Any]) -> tuple[Any, int]:
+    """Return the result of `node`, and how many roundings at most changed it: none, one or several."""
     args, kwargs = torch.fx.node.map_arg((node.args, node.kwargs), lambda n: env[n])
     if node.target in COMPARING and is_half(node.args[0]):
         return node.target(*tree_map_only(Tensor, _narrowed, args)), False
+    if node.target in RECURRENT and node.meta["spec"][0].dtype is torch.float16:
+        return RECURRENT[node.target](*args, stored=rounded), 2
     result = node.target(*_in_float64(_promoted(node, args)), **_in_float64(kwargs))
     changed = is_half(node) and not _is_unrounded(node) and _round_in_place(result)
     if node.target is BATCH_NORM:

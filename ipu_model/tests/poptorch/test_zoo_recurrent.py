@@ -12,6 +12,7 @@ from modelling_support import quiet
 from torch import Tensor, nn
 from zoo_support import agree, check_inference, check_training
 
+import ipu_model
 import poptorch
 
 SEQUENCE = torch.randn(4, 3, 6, generator=torch.Generator().manual_seed(0))
@@ -46,12 +47,41 @@ class Unrolled(nn.Module):
         return torch.stack(outputs)
 
 
+class LearntState(nn.Module):
+    """The first hidden state and the first cells are weights."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rnn, self.state = nn.LSTM(6, 8), nn.Parameter(torch.full((2, 1, 1, 8), 0.1))
+
+    def forward(self, x: Tensor) -> Any:
+        hidden, cells = self.state.expand(2, 1, x.shape[1], 8).unbind(0)
+        return self.rnn(x, (hidden.contiguous(), cells.contiguous()))
+
+
+class Only(nn.Module):
+    """A part of what a network returns."""
+
+    def __init__(self, network: nn.Module, part: Any) -> None:
+        super().__init__()
+        self.network, self.part = network, part
+
+    def forward(self, x: Tensor) -> Any:
+        return self.part(self.network(x))
+
+
 NETWORKS: dict[str, Any] = {
     **{kind.__name__: lambda kind=kind: (kind(6, 8), SEQUENCE) for kind in (nn.LSTM, nn.GRU, nn.RNN)},
     **{f"{kind.__name__}, two ways, two layers": lambda kind=kind: (
         kind(6, 8, num_layers=2, bidirectional=True, batch_first=True), SEQUENCE) for kind in (nn.LSTM, nn.GRU)},
     **{kind.__name__: lambda kind=kind: (Unrolled(kind), SEQUENCE) for kind in (nn.LSTMCell, nn.GRUCell, nn.RNNCell)},
     "an initial state": lambda: (nn.LSTM(6, 8), SEQUENCE, (torch.ones(1, 3, 8), torch.zeros(1, 3, 8))),
+    "no biases": lambda: (nn.LSTM(6, 8, bias=False), SEQUENCE),
+    "a projection": lambda: (nn.LSTM(6, 8, 2, proj_size=5), SEQUENCE),
+    "one sequence": lambda: (nn.LSTM(6, 8), SEQUENCE[:, 0]),
+    "one step": lambda: (nn.LSTM(6, 8, bidirectional=True), SEQUENCE[:1]),
+    "a learnt state": lambda: (LearntState(), SEQUENCE),
+    "only the last state": lambda: (Only(nn.LSTM(6, 8, 2, bidirectional=True), lambda out: out[1][1]), SEQUENCE),
     "a rectifier": lambda: (nn.RNN(6, 8, nonlinearity="relu"), SEQUENCE),
     "language model": lambda: (LanguageModel(), IDS, (IDS + 1) % 20),
 }  # fmt: skip
@@ -60,6 +90,13 @@ NETWORKS: dict[str, Any] = {
 @pytest.mark.parametrize("name", NETWORKS)
 def test_training_agrees_with_pytorch(name: str) -> None:
     check_training(*NETWORKS[name]())
+
+
+def test_an_lstm_is_one_op_for_each_layer_and_direction_however_many_steps() -> None:
+    network = nn.LSTM(6, 8, 2, bidirectional=True)
+    profile = ipu_model.profile_module(network, torch.zeros(50, 3, 6), quiet(), training=False)
+    assert [op.target for op in profile.ops if op.family == "recurrent"] == ["ipu_model.lstm.default"] * 4
+    assert any("recurrent layers" in note for note in profile.notes)
 
 
 def test_inference_agrees_with_pytorch() -> None:

@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.utils._pytree import tree_map_only
 
 from ipu_model.capture.ctc import ctc_loss
+from ipu_model.capture.recurrent import lstm
 from ipu_model.capture.unchecked import gaussian_nll_loss
 
 
@@ -50,7 +51,7 @@ def _single(tensor: Tensor) -> Tensor:
 
 
 DEVICE_VERSIONS: Mapping[Callable[..., Any], Callable[..., Any]] = {
-    F.ctc_loss: ctc_loss, torch.ctc_loss: ctc_loss, F.gaussian_nll_loss: gaussian_nll_loss,
+    F.ctc_loss: ctc_loss, torch.ctc_loss: ctc_loss, F.gaussian_nll_loss: gaussian_nll_loss, torch.lstm: lstm,
     F.embedding: embedding, F.embedding_bag: embedding_bag,
     F.multi_margin_loss: _in_single(F.multi_margin_loss),
     F.multilabel_margin_loss: _in_single(F.multilabel_margin_loss),

@@ -18,6 +18,7 @@ from ipu_model.lower import (
     moves,
     points,
     pointwise,
+    recurrent,
     reductions,
 )
 from ipu_model.lower.view import OpView, Result, Rule, result
@@ -27,7 +28,19 @@ from ipu_model.lower.view import OpView, Result, Rule, result
 def all_rules() -> Mapping[str, Rule]:
     """Return the rule of every aten op that has a formula, by `aten_name`."""
     found: dict[str, Rule] = {}
-    for family in (contractions, pointwise, reductions, images, indexing, moves, ctc, points, host_calls, estimates):
+    for family in (
+        contractions,
+        pointwise,
+        reductions,
+        images,
+        indexing,
+        moves,
+        ctc,
+        points,
+        host_calls,
+        estimates,
+        recurrent,
+    ):
         found |= family.rules()
     return found
 

@@ -16,6 +16,7 @@ from ipu_model.numerics.exceptions import check_every_result
 from ipu_model.numerics.partials import use_half_partials
 from ipu_model.numerics.printing import print_where_asked
 from ipu_model.numerics.python_ops import call_python_functions
+from ipu_model.numerics.recurrent import store_states_in_half
 
 Node = torch.fx.Node
 
@@ -54,6 +55,7 @@ def build(graph: Graph, arithmetic: Arithmetic) -> Replay:
     _protect_constants(graph, ops)
     if arithmetic.half_partials:
         use_half_partials(ops)
+    store_states_in_half(ops)
     to_containers(ops)
     if arithmetic.floating_point_exceptions:
         check_every_result(ops)

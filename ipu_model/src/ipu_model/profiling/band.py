@@ -16,6 +16,8 @@ from ipu_model.schedule.collectives import ring_of
 
 # The place of the groups among the arguments of aten.convolution.
 _GROUPS = 8
+# Families of formulas that no published row holds ops of.
+_UNCOVERED_FAMILIES = {"recurrent": "recurrent layers", "estimated": "ops whose cost is an estimate"}
 
 
 @dataclass(frozen=True)
@@ -46,7 +48,8 @@ def error_band(program: Program, ops: Iterable[OpProfile]) -> tuple[ErrorBand, s
 
 
 def _reason(program: Program, ops: Iterable[OpProfile], constants: BandConstants) -> str:
-    uncovered = _uncovered(program)
+    ops = tuple(ops)
+    uncovered = [*_uncovered(program), *_uncovered_families(ops)]
     if uncovered:
         return f"No published row covers {', '.join(uncovered)}: the error band is the wide one."
     sync_cycles = program.settings.device.sync_cycles
@@ -84,6 +87,11 @@ def _uncovered(program: Program) -> list[str]:
     if program.system.chip.name not in ("GC200", "Bow"):
         found.append(f"the chip {program.system.chip.name}")
     return found
+
+
+def _uncovered_families(ops: Iterable[OpProfile]) -> list[str]:
+    met = {op.family for op in ops}
+    return [words for family, words in _UNCOVERED_FAMILIES.items() if family in met]
 
 
 @per_graph

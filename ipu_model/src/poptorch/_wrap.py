@@ -47,7 +47,7 @@ def user_module(model: nn.Module | PoplarExecutor) -> nn.Module:
     """Return the module to wrap: that of an executor, or the module itself.
 
     Raises:
-        Error: anything else, or a scripted module.
+        Error: anything else, or a module that is or holds a scripted one.
     """
     module = model.model if isinstance(model, PoplarExecutor) else model
     if not isinstance(module, nn.Module):
@@ -55,6 +55,10 @@ def user_module(model: nn.Module | PoplarExecutor) -> nn.Module:
             f"Invalid type: 'model' is of type {type(module)}, expected torch.nn.Module. Wrap a function in "
             "a module whose forward calls it."
         )
-    if isinstance(module, torch.jit.ScriptModule):
-        raise createPoptorchError("A scripted module cannot be traced again: wrap the module it was made from.")
+    for name, child in module.named_modules():
+        if isinstance(child, torch.jit.ScriptModule):
+            inside = f" ('{name}' is one)" if name else ""
+            raise createPoptorchError(
+                f"A scripted module cannot be traced again{inside}: wrap the module it was made from."
+            )
     return module

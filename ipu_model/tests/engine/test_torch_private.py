@@ -63,3 +63,20 @@ def test_transformers_do_not_look_at_their_mask_inside() -> None:
         with private.FakeTensorMode(allow_non_fake_inputs=True):
             assert encoder(torch.empty(2, 3, 8), torch.empty(3, 3)).shape == (2, 3, 8)
     assert torch.allclose(inside, encoder(x, mask), atol=1e-6)
+
+
+def test_gradient_hooks_are_those_registered_in_order() -> None:
+    x = torch.ones(2, requires_grad=True)
+    assert private.gradient_hooks(x) == []
+    hooks = [lambda gradient: gradient * 2, lambda gradient: gradient + 1]
+    handles = [x.register_hook(hook) for hook in hooks]
+    assert private.gradient_hooks(x) == hooks
+    handles[0].remove()
+    assert private.gradient_hooks(x) == hooks[1:]
+
+
+def test_an_adaptive_softmax_returns_its_pair() -> None:
+    softmax = torch.nn.AdaptiveLogSoftmaxWithLoss(4, 10, cutoffs=[3])
+    result = softmax(torch.zeros(2, 4), torch.tensor([0, 9]))
+    assert type(result) is private.AdaptiveSoftmaxOutput
+    assert result._fields == ("output", "loss")

@@ -28,9 +28,7 @@ def embedding_bag(
     scale_grad_by_freq: bool = False, mode: str = "mean", sparse: bool = False, *more: Any, **named: Any,
 ) -> Tensor:  # fmt: skip
     """Compute `torch.nn.functional.embedding_bag` with a dense gradient."""
-    return F.embedding_bag(
-        input, weight, offsets, max_norm, norm_type, scale_grad_by_freq, mode, False, *more, **named
-    )
+    return F.embedding_bag(input, weight, offsets, max_norm, norm_type, scale_grad_by_freq, mode, False, *more, **named)
 
 
 def _in_single(loss: Callable[..., Tensor]) -> Callable[..., Tensor]:

@@ -58,5 +58,5 @@ def _attributes(module: nn.Module) -> Iterable[Tensor]:
         for name, value in vars(child).items():
             if isinstance(value, Tensor):
                 yield value
-            elif value and isinstance(value, (list, tuple, dict)) and name not in _REGISTRIES:
+            elif isinstance(value, (list, tuple, dict)) and name not in _REGISTRIES:
                 yield from (leaf for leaf in tree_leaves(value) if isinstance(leaf, Tensor))

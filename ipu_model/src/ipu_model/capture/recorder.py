@@ -84,7 +84,7 @@ class Recorder(TorchDispatchMode):
     def differentiable(self) -> list[Tensor]:
         """Return the tensors computed so far that a gradient can be asked for, in order."""
         found = {id(tensor): tensor for tensor in self._keep if isinstance(tensor, FakeTensor)}
-        return [tensor for tensor in found.values() if tensor.grad_fn is not None]
+        return [tensor for tensor in found.values() if _has_gradient(tensor)]
 
     def _stand_in(self, tensor: Tensor) -> Tensor:
         """Return a fake for a real tensor that forward uses: a constant of the graph, with its present value.
@@ -256,6 +256,13 @@ class Recorder(TorchDispatchMode):
     def _last_placement(self) -> Placement:
         entries = self.trace.block_entries
         return entries[-1] if entries else BEFORE_ANY_BLOCK
+
+
+def _has_gradient(tensor: Tensor) -> bool:
+    try:
+        return tensor.grad_fn is not None
+    except RuntimeError:  # a view made without gradients, in a Function's forward, of what has had one since
+        return False
 
 
 def _refuse_generators(func: Any, kwargs: Any) -> None:

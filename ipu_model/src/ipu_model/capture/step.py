@@ -31,6 +31,7 @@ from ipu_model.capture.torch_private import (
     FakeTensorMode,
     causal_masks_undetected,
     failures_unlogged,
+    gradient_hooks,
     mkldnn_disabled,
 )
 from ipu_model.capture.trace import Placer, Trace
@@ -77,7 +78,7 @@ def capture(
         before_forward()
         stack.enter_context(_tracing_backends())
         stack.enter_context(FakeTensorMode(allow_non_fake_inputs=True))
-        fakes = [None if slot.is_constant else fake_like(slot.spec, slot.trainable) for slot in slots]
+        fakes = [None if slot.is_constant else _stand_in(slot) for slot in slots]
         fake_inputs = [fake_like(spec) for spec in inputs]
         trace.on_host = _lender(module, slots, fakes)
         _declare(recorder, slots, fakes, fake_inputs)
@@ -87,6 +88,14 @@ def capture(
         with _static_only(trace, module):
             result = _run_swapped(step, slots, fakes, fake_inputs, recorder)
     return assemble(recorder, slots, inputs, result)
+
+
+def _stand_in(slot: Slot) -> Tensor:
+    """Make the fake of a variable, with the gradient hooks that the program has registered on it."""
+    fake = fake_like(slot.spec, slot.trainable)
+    for hook in gradient_hooks(slot.tensor) if slot.trainable else ():
+        fake.register_hook(hook)
+    return fake
 
 
 def _lender(

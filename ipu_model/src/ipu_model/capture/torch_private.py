@@ -6,7 +6,7 @@ Replay of a captured graph needs public names only.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -33,6 +33,7 @@ __all__ = [
     "autograd_node_in_progress",
     "causal_masks_undetected",
     "failures_unlogged",
+    "gradient_hooks",
     "in_backward",
     "last_sequence_number",
     "mkldnn_disabled",
@@ -59,6 +60,11 @@ def autograd_node_in_progress() -> Any | None:
 def sequence_number(node: Any) -> int:
     """Return the sequence number that forward gave to an autograd node."""
     return int(node._sequence_nr())
+
+
+def gradient_hooks(tensor: Tensor) -> list[Callable[[Tensor], Tensor | None]]:
+    """Return what `tensor.register_hook` has registered, in order."""
+    return list((tensor._backward_hooks or {}).values())
 
 
 @contextmanager

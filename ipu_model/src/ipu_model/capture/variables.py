@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parameter import UninitializedBuffer, UninitializedParameter
 from torch.utils._pytree import tree_leaves
 
 from ipu_model.capture.torch_private import FakeTensor
@@ -18,6 +19,7 @@ from ipu_model.graph import TensorSpec
 DEVICE_DTYPE = {torch.float64: torch.float32, torch.bfloat16: torch.float32}
 
 _BATCH_NORMS = (nn.modules.batchnorm._NormBase,)
+_WITHOUT_SHAPE = (UninitializedParameter, UninitializedBuffer)
 
 
 @dataclass(frozen=True)
@@ -49,11 +51,13 @@ def slots_of(module: nn.Module) -> list[Slot]:
     """List the distinct parameters, then the distinct buffers of `module`, each with all its names.
 
     Raises:
-        Error: a buffer that is not a tensor.
+        Error: a buffer that is not a tensor, or a tensor of a lazy module, which has no shape yet.
     """
     found: dict[int, tuple[list[str], Tensor, bool]] = {}
     for is_buffer, named in ((False, _parameters(module)), (True, _buffers(module))):
         for name, tensor in named:
+            if type(tensor) in _WITHOUT_SHAPE:  # not isinstance(): parameters of a wrapped model react to it
+                raise Error(f"'{name}' is not initialised: call forward of the lazy module once, in plain PyTorch.")
             found.setdefault(id(tensor), ([], tensor, is_buffer))[0].append(name)
     return [Slot(tuple(names), tensor, is_buffer) for names, tensor, is_buffer in found.values()]
 

@@ -19,7 +19,7 @@ CONSTANTS = frozenset({
 # Views that the schema does not declare as such (lists of views among them): reshapes without a copy on the
 # device.
 VIEWS = frozenset({
-    "_unsafe_view", "_reshape_alias", "resize", "reshape", "alias", "detach", "squeeze", "unsqueeze",
+    "_unsafe_view", "_reshape_alias", "resize", "resize_as", "reshape", "alias", "detach", "squeeze", "unsqueeze",
     "transpose", "t", "as_strided", "unsafe_split", "unsafe_split_with_sizes", "unsafe_chunk", "view_as",
     "real", "view_as_real", "view_as_complex", "pixel_shuffle", "pixel_unshuffle", "channel_shuffle",
     "native_channel_shuffle", "unfold", "split", "split_with_sizes", "unbind", "chunk", "tensor_split",

@@ -114,10 +114,10 @@ class OpView:
         """Whether it belongs to the backward pass."""
         return bool(self.node.meta["phase"] is Phase.BACKWARD)
 
-    def spec(self, index: int = 0) -> TensorSpec:
-        """Return the description of output `index`."""
-        found = self.specs[index]
-        assert found is not None, f"{self.node.name} has no output {index}"
+    def spec(self, index: int | None = None) -> TensorSpec:
+        """Return the description of output `index`, or of the first that there is: gradients may be left out."""
+        found = next((spec for spec in self.specs if spec is not None), None) if index is None else self.specs[index]
+        assert found is not None, f"{self.node.name} has no output {index or 0}"
         return found
 
     @property
@@ -177,7 +177,9 @@ Rule: TypeAlias = Callable[[OpView], Result]
 
 def result(op: OpView, work: Work, layout: Layout | None = None) -> Result:
     """Return a result of one part; without `layout`, the op decides where its first output lies."""
-    first = layout if layout is not None else op.own_layout(work.outputs_on_busiest_tile)
+    first = layout
+    if first is None and op.specs[0] is not None:
+        first = op.own_layout(work.outputs_on_busiest_tile)
     others = tuple(
         op.own_layout(index=index) if spec is not None else None for index, spec in enumerate(op.specs) if index > 0
     )

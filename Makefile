@@ -11,6 +11,7 @@ LAB_ARGS ?=
 TEST_ARGS ?=
 TEST_WORKERS ?= 2
 BENCH_ARGS ?=
+RULE ?=
 LESSON ?=
 NBVAL_ARGS ?=
 
@@ -22,7 +23,7 @@ export PYTHON OFFLINE WHEELHOUSE
 export JUPYTER_PREFER_ENV_PATH := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup lab preflight test test-fast nbval-conditions notebooks try-answers check-notebooks docs lint format bench lock wheelhouse clean
+.PHONY: help setup lab preflight test test-fast coverage mutate nbval-conditions notebooks try-answers check-notebooks docs lint format bench lock wheelhouse clean
 
 help: ## list the targets and variables
 	@echo "make TARGET [VARIABLE=value ...]"
@@ -35,8 +36,9 @@ help: ## list the targets and variables
 	@echo "  PYTHON_VERSION=3.12   for another Python than this one (wheelhouse)"
 	@echo "  PORT=8890             JupyterLab's port (lab)"
 	@echo "  LAB_ARGS=--no-browser more options for JupyterLab (lab)"
-	@echo "  TEST_ARGS='-k text'   more options for pytest (test, test-fast)"
-	@echo "  TEST_WORKERS=4        so many test processes at a time, 0 for pytest alone (test, test-fast)"
+	@echo "  TEST_ARGS='-k text'   more options for pytest (test, test-fast, coverage)"
+	@echo "  TEST_WORKERS=4        so many test processes at a time, 0 for pytest alone (test, test-fast, coverage)"
+	@echo "  RULE='half partials'  only changes to rules with these words (mutate)"
 	@echo "  NBVAL_ARGS=--record   write the notebooks' seconds to notebooks/measured.json (nbval-conditions)"
 	@echo "  LESSON='06 07'        only these lessons (notebooks, check-notebooks, try-answers, nbval-conditions)"
 	@echo "  BENCH_ARGS=...        more options for the benchmark (bench)"
@@ -56,6 +58,16 @@ test: setup ## run every test, the notebooks among them
 
 test-fast: setup ## run the tests that need neither a whole lesson nor a browser
 	$(PYTEST) tests ipu_model/tests -m "not notebooks and not browser and not slow" $(TEST_ARGS)
+
+coverage: setup ## measure which lines of the IPU Model and its PopTorch the tests in ipu_model/tests run
+	rm -f .coverage .coverage.*
+	$(VENV_PYTHON) -m coverage run -m pytest -n $(TEST_WORKERS) --dist loadfile --no-loadscope-reorder \
+	    ipu_model/tests $(TEST_ARGS)
+	$(VENV_PYTHON) -m coverage combine --quiet
+	$(VENV_PYTHON) tools/coverage_table.py
+
+mutate: setup ## break one central rule at a time in a copy of the sources: do the tests notice?
+	$(VENV_PYTHON) tools/mutate.py $(RULE)
 
 nbval-conditions: setup ## run the notebooks as users do: offline, read-only, from elsewhere
 	$(VENV_PYTHON) tools/nbval_conditions.py $(LESSON) $(NBVAL_ARGS)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import tempfile
 from importlib import import_module
@@ -33,3 +34,9 @@ def pytest_configure(config: pytest.Config) -> None:
     """
     if config.getoption("nbval", default=False):
         import_module("matplotlib.font_manager")
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Leave what importing and collecting made out of every later garbage collection: none of it goes away."""
+    gc.collect()
+    gc.freeze()

@@ -6,6 +6,8 @@ import multiprocessing
 import re
 import subprocess
 import sys
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +39,35 @@ def modelled(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     return asked
 
 
+@dataclass(frozen=True)
+class Told:
+    """What a run of the short program printed, on either channel, and what it asked the engine about."""
+
+    lines: list[str]
+    errors: str
+    asked: list[Any]
+
+
+@pytest.fixture(scope="module")
+def runs() -> dict[str, Told]:
+    """What the short program told with options that it ran with already."""
+    return {}
+
+
+@pytest.fixture
+def told(capsys: pytest.CaptureFixture[str], modelled: list[Any], runs: dict[str, Told]) -> Callable[..., Told]:
+    """A function that returns what the short program tells with more options, without running it anew for each test."""
+
+    def tell(options: str = "") -> Told:
+        if options not in runs:
+            assert main((SHORT + " " + options).split()) == 0
+            printed = capsys.readouterr()
+            runs[options] = Told(printed.out.splitlines(), printed.err, list(modelled))
+        return runs[options]
+
+    return tell
+
+
 def run(capsys: pytest.CaptureFixture[str], options: str = "") -> list[str]:
     """Run the short program with more options and return the lines it prints."""
     assert main((SHORT + " " + options).split()) == 0
@@ -57,8 +88,8 @@ def results(lines: list[str]) -> list[str]:
 
 
 class TestOutput:
-    def test_the_lines_are_the_hands_on_s(self, capsys: pytest.CaptureFixture[str]) -> None:
-        lines = run(capsys)
+    def test_the_lines_are_the_hands_on_s(self, told: Callable[..., Told]) -> None:
+        lines = told().lines
         assert lines[0].startswith(
             "Namespace(async_dataloader=False, batch_size=16, device_iterations=1, eight_bit_io=False, epochs=2, "
             "gradient_accumulation=1, precision='32.32', replicas=1, "
@@ -71,9 +102,8 @@ class TestOutput:
             True,
         ]
 
-    def test_without_a_terminal_the_bars_are_written_once_finished(self, capsys: pytest.CaptureFixture[str]) -> None:
-        assert main(SHORT.split()) == 0
-        written = capsys.readouterr().err
+    def test_without_a_terminal_the_bars_are_written_once_finished(self, told: Callable[..., Told]) -> None:
+        written = told().errors
         assert "Graph compilation: 100%|██████████| 100/100" in written
         bars = [line for line in written.splitlines() if line.startswith("[Epoch")]
         # The hands-on: "[Epoch 02]: 100%|██████████| 97/97 [00:46<00:00,  2.10it/s, loss=1.01, acc=67.2]".
@@ -119,15 +149,13 @@ class TestOutput:
         lines = run(capsys, "--device-iterations 2 --replicas 2 --limit-batches 1 --epochs 1")
         assert "Training: 1 call of 64 images an epoch (16 x 1 x 2 x 2), 1 stage" in lines
 
-    def test_who_asks_for_shapes_gets_no_notice(self, capsys: pytest.CaptureFixture[str]) -> None:
-        assert not any(line.startswith("Notice") for line in run(capsys))
+    def test_who_asks_for_shapes_gets_no_notice(self, told: Callable[..., Told]) -> None:
+        assert not any(line.startswith("Notice") for line in told().lines)
 
 
 class TestTimes:
-    def test_measured_and_modelled_stand_side_by_side(
-        self, capsys: pytest.CaptureFixture[str], modelled: list[Any]
-    ) -> None:
-        first, second = [line for line in run(capsys) if "measured" in line]
+    def test_measured_and_modelled_stand_side_by_side(self, told: Callable[..., Told]) -> None:
+        first, second = [line for line in told().lines if "measured" in line]
         # Three calls of the stand-in's 0.5 s, and its 500 s of compilation.
         assert re.fullmatch(
             r"\[Epoch 01\] measured here: \d+\.\d+ s \(CPU, compilation included\); "
@@ -135,7 +163,7 @@ class TestTimes:
             first,
         )
         assert re.fullmatch(r"\[Epoch 02\] measured here: \d+\.\d+ s \(CPU\); modelled on IPU: 1\.5 s", second)
-        assert len(modelled) == 1  # one profile for all epochs
+        assert len(told().asked) == 1  # one profile for all epochs
 
     def test_the_model_gets_the_host_of_the_published_runs(
         self, capsys: pytest.CaptureFixture[str], modelled: list[Any]
@@ -203,21 +231,24 @@ class TestTraining:
         # Guessing gives 10 %.
         assert second[1] > first[1] + 5 > 15
 
-    def test_the_same_seed_gives_the_same_run(self, capsys: pytest.CaptureFixture[str]) -> None:
-        first, again = results(run(capsys)), results(run(capsys))
+    def test_the_same_seed_gives_the_same_run(
+        self, capsys: pytest.CaptureFixture[str], told: Callable[..., Told]
+    ) -> None:
+        first, again = results(told().lines), results(run(capsys))
         assert first == again
         assert results(run(capsys, "--seed 2")) != first
 
-    @pytest.mark.parametrize("precision", ["16.16", "16.32", "32.32"])
+    @pytest.mark.parametrize("precision", ["--precision 16.16", "--precision 16.32", ""])
     @pytest.mark.parametrize("more", ["", "--eight-bit-io"])
-    def test_every_precision_trains(self, precision: str, more: str, capsys: pytest.CaptureFixture[str]) -> None:
-        lines = results(run(capsys, f"--precision {precision} {more}"))
+    def test_every_precision_trains(self, precision: str, more: str, told: Callable[..., Told]) -> None:
+        """The short program's own precision is 32.32."""
+        lines = results(told(f"{precision} {more}".strip()).lines)
         assert len(lines) == 2
         assert not any("nan" in line for line in lines)
 
-    def test_how_images_travel_changes_little(self, capsys: pytest.CaptureFixture[str]) -> None:
+    def test_how_images_travel_changes_little(self, told: Callable[..., Told]) -> None:
         # The same images, normalised on the host or on the device: equal but for the rounding.
-        losses = [float(re.findall(r"\d+\.\d+", results(run(capsys, more))[0])[0]) for more in ("", "--eight-bit-io")]
+        losses = [float(re.findall(r"\d+\.\d+", results(told(more).lines)[0])[0]) for more in ("", "--eight-bit-io")]
         assert losses[0] == pytest.approx(losses[1], rel=0.02)
 
     def test_pipelined_replicated_and_with_device_iterations(self, capsys: pytest.CaptureFixture[str]) -> None:

@@ -10,15 +10,22 @@ from playwright.sync_api import Locator
 from widget_controls import Control, controls_in
 
 CELLS = f"{PANEL} .jp-CodeCell:has(.jp-OutputArea-output > .jupyter-widgets)"
-# What stands beside the controls in the cell's output: words, and pictures as their data.
-DRAWN = """cell => [...cell.querySelectorAll('.jp-OutputArea-output')]
-    .filter(output => !output.querySelector('.jupyter-widgets'))
-    .map(output => output.innerText + [...output.querySelectorAll('img')].map(image => image.src).join())
-    .join('\\n')"""
+# What stands beside the controls in the cell's output: words, and of each picture's data a sum, as it is long.
+DRAWN = """cell => {
+    const sum = text => {
+        let found = text.length;
+        for (let place = 0; place < text.length; place++) found = (31 * found + text.charCodeAt(place)) | 0;
+        return found;
+    };
+    return [...cell.querySelectorAll('.jp-OutputArea-output')]
+        .filter(output => !output.querySelector('.jupyter-widgets'))
+        .map(output => output.innerText + [...output.querySelectorAll('img')].map(image => sum(image.src)).join())
+        .join('\\n');
+}"""
 # An explorer says so when its view raises; JupyterLab has its outputs for errors and warnings.
 FAULT = "There is no picture for this setting"
 COMPLAINTS = ", ".join(f'[data-mime-type="application/vnd.jupyter.{kind}"]' for kind in ("error", "stderr"))
-LOOK_MILLISECONDS, MOST_LOOKS, LOOKS_ALIKE = 100, 150, 4
+LOOK_MILLISECONDS, MOST_LOOKS, LOOKS_ALIKE = 50, 300, 4
 
 
 @dataclass(frozen=True)
@@ -59,8 +66,8 @@ class Explorer:
         """Return what is drawn once the kernel is idle and several looks in a row see the same, nothing going on."""
         looks: list[tuple[str, str]] = []
         for _ in range(MOST_LOOKS):
-            idle = self.notebook.server.kernels_are_idle()
-            looks.append((self._drawn(), self.notebook.server.last_activity()))
+            idle, activity = self.notebook.server.idle_and_last_activity()
+            looks.append((self._drawn(), activity))
             if idle and len(looks) >= LOOKS_ALIKE and len(set(looks[-LOOKS_ALIKE:])) == 1:
                 return looks[-1][0]
             self.notebook.page.wait_for_timeout(LOOK_MILLISECONDS)

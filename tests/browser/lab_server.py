@@ -40,12 +40,19 @@ class LabServer:
 
     def kernels_are_idle(self) -> bool:
         """Tell whether there is a kernel and none is running a cell."""
-        kernels = self.kernels()
-        return bool(kernels) and all(kernel["execution_state"] == "idle" for kernel in kernels)
+        idle, _ = self.idle_and_last_activity()
+        return idle
 
     def last_activity(self) -> str:
         """Return when a kernel last said anything, as text: it changes with every message."""
-        return max((str(kernel["last_activity"]) for kernel in self.kernels()), default="")
+        _, activity = self.idle_and_last_activity()
+        return activity
+
+    def idle_and_last_activity(self) -> tuple[bool, str]:
+        """Return what `kernels_are_idle` and `last_activity` do, from one answer of the server."""
+        kernels = self.kernels()
+        idle = bool(kernels) and all(kernel["execution_state"] == "idle" for kernel in kernels)
+        return idle, max((str(kernel["last_activity"]) for kernel in kernels), default="")
 
     def kernels(self) -> list[dict[str, Any]]:
         """Return what the server says about each of its kernels."""

@@ -17,8 +17,9 @@ from playwright.sync_api import Page
 PANEL = ".jp-NotebookPanel:not(.lm-mod-hidden)"
 OPEN_MILLISECONDS = 120_000
 RUN_SECONDS = 900
-# An idle kernel and no new cell in as many looks, a second or more each: it died, or a dialog is open.
-LOOKS_BEFORE_GIVING_UP = 20
+# An idle kernel and no new cell in as many looks, half a second or more each: it died, or a dialog is open.
+LOOK_MILLISECONDS, LOOKS_BEFORE_GIVING_UP = 500, 40
+SAVE_LOOK_MILLISECONDS, SAVE_LOOKS = 100, 50
 WIDGET_VIEW = "application/vnd.jupyter.widget-view+json"
 WIDGET_FAILURES = ("Error displaying widget", "Error creating widget", "Loading widget...")
 
@@ -88,7 +89,7 @@ class NotebookPage:
         deadline = time.monotonic() + RUN_SECONDS
         executed, looks = 0, 0
         while time.monotonic() < deadline and looks < LOOKS_BEFORE_GIVING_UP:
-            self.page.wait_for_timeout(1_000)
+            self.page.wait_for_timeout(LOOK_MILLISECONDS)
             if not self.server.kernels_are_idle():
                 looks = 0
                 continue
@@ -106,8 +107,8 @@ class NotebookPage:
         """Save with the keyboard and read the file back."""
         before = self.path.stat().st_mtime_ns
         self.page.keyboard.press("Control+s")
-        for _ in range(50):
-            self.page.wait_for_timeout(100)
+        for _ in range(SAVE_LOOKS):
+            self.page.wait_for_timeout(SAVE_LOOK_MILLISECONDS)
             if self.path.stat().st_mtime_ns != before:
                 # The server writes in place: a file that is not whole yet is read again.
                 with contextlib.suppress(NotJSONError):

@@ -45,6 +45,7 @@ def test_a_cell_that_raises_fails_the_run_with_its_error(lab_page: Page, lab: La
 
 def test_a_kernel_that_dies_fails_the_run(lab_page: Page, lab: LabServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("notebook_page.LOOKS_BEFORE_GIVING_UP", 4)
+    monkeypatch.setattr("notebook_page.SAVE_LOOKS", 10)  # JupyterLab's dialog about the kernel takes the keys
     name = add_notebook(lab, "dies.ipynb", "import os", "os._exit(1)", "print(1)")
     with pytest.raises(NotebookFailed, match="stopped after"):
         opened(lab_page, lab, name).run_all()

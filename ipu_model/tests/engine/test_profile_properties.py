@@ -34,7 +34,7 @@ from ipu_model.report.text import MOST_LINES, text_report
 from ipu_model.transform import with_byte_inputs
 
 HALF, FLOAT = torch.float16, torch.float32
-EXAMPLES = settings(max_examples=60)
+EXAMPLES = settings(max_examples=40)
 ROUNDING = 1 + 1e-9
 FAMILIES = ("SGD1", "SGD2", "ADAM", "ADAMW", "LAMB", "RMSPROP", "RMSPROP_CENTERED")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from report_strategies import PROFILES
 from report_support import inference_profile, pipeline_profile
 
@@ -85,6 +85,7 @@ class TestConclusion:
 
 
 class TestForms:
+    @settings(max_examples=40)
     @given(PROFILES, PROFILES)
     def test_any_two_profiles_can_be_compared(self, before: Profile, after: Profile) -> None:
         text = compare(before, after)

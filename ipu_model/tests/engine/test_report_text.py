@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from report_strategies import PROFILES
 from report_support import SPLIT, UPDATE, WORK, inference_profile, pipeline_profile, wide_profile
 
@@ -100,6 +100,7 @@ class TestTables:
 
 
 class TestSize:
+    @settings(max_examples=40)
     @given(PROFILES)
     def test_any_profile_gives_a_page_of_plain_text(self, profile: Profile) -> None:
         report = text_report(profile)

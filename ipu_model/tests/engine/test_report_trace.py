@@ -6,7 +6,7 @@ import json
 from itertools import pairwise
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from report_strategies import PROFILES
 from report_support import inference_profile, pipeline_profile
 
@@ -23,6 +23,7 @@ def thread_names(profile: Profile) -> dict[int, str]:
 
 
 class TestSchema:
+    @settings(max_examples=40)
     @given(PROFILES)
     def test_every_event_has_what_a_viewer_needs(self, profile: Profile) -> None:
         trace = json.loads(trace_json(profile))
@@ -38,6 +39,7 @@ class TestSchema:
                 assert event["dur"] >= 0
                 assert event["cat"] in [span.kind for span in profile.timeline]
 
+    @settings(max_examples=40)
     @given(PROFILES)
     def test_events_are_in_the_order_of_time_and_never_overlap_on_a_thread(self, profile: Profile) -> None:
         spans = events(profile, "X")
@@ -48,6 +50,7 @@ class TestSchema:
             # Whole nanoseconds: microseconds times 1000.
             assert all(round(1000 * (a["ts"] + a["dur"])) <= round(1000 * b["ts"]) for a, b in pairwise(own))
 
+    @settings(max_examples=40)
     @given(PROFILES)
     def test_every_thread_has_a_name(self, profile: Profile) -> None:
         assert {event["tid"] for event in events(profile, "X")} == set(thread_names(profile))

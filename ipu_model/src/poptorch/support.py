@@ -14,8 +14,8 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from functools import cache
 from importlib import resources
 from typing import Any, NoReturn
@@ -31,7 +31,7 @@ EXECUTOR = "poptorch.PoplarExecutor"
 class Entry:
     """One public name: its status, and the difference or the nearest thing that works.
 
-    `test` names the file of tests that shows it, where that is not the one of its area.
+    `test` names the test that shows it (file::class::function), from `data/support_tests.json`.
     """
 
     name: str
@@ -57,11 +57,22 @@ class Area:
 @cache
 def table() -> tuple[Area, ...]:
     """Read the table that comes with the package."""
-    text = (resources.files("poptorch") / "data" / "support.json").read_text(encoding="utf-8")
-    return tuple(
-        Area(area["title"], area["owner"], area["prefix"], tuple(Entry(**entry) for entry in area["entries"]))
-        for area in json.loads(text)["areas"]
-    )
+    tests = _data("support_tests.json")
+    return tuple(_with_tests(_area(**area), tests) for area in _data("support.json")["areas"])
+
+
+def _data(file: str) -> dict[str, Any]:
+    data: dict[str, Any] = json.loads((resources.files("poptorch") / "data" / file).read_text(encoding="utf-8"))
+    return data
+
+
+def _area(title: str, owner: str, prefix: str, entries: list[dict[str, str]]) -> Area:
+    return Area(title, owner, prefix, tuple(Entry(**entry) for entry in entries))
+
+
+def _with_tests(area: Area, tests: Mapping[str, str]) -> Area:
+    entries = (replace(entry, test=tests.get(_shown(area, entry), entry.test)) for entry in area.entries)
+    return replace(area, entries=tuple(entries))
 
 
 def status_of(name: str) -> Entry | None:
@@ -90,11 +101,17 @@ def as_markdown() -> str:
             "",
             f"## {area.title}",
             "",
-            "| Name | Status | Difference, or what to use instead |",
-            "|---|---|---|",
+            "| Name | Status | Difference, or what to use instead | Test |",
+            "|---|---|---|---|",
         ]
-        lines += [f"| `{_shown(area, entry)}` | {entry.status} | {entry.text} |" for entry in area.entries]
+        lines += [row(area, entry) for entry in area.entries]
     return "\n".join(lines) + "\n"
+
+
+def row(area: Area, entry: Entry) -> str:
+    """Return the row of one name on the support page."""
+    test = f"`{entry.test}`" if entry.test else ""
+    return f"| `{_shown(area, entry)}` | {entry.status} | {entry.text} | {test} |"
 
 
 _LEGEND = (
@@ -102,6 +119,8 @@ _LEGEND = (
     "* **approximated**: works, with the difference stated.",
     "* **no effect**: accepted; neither results nor the performance model depend on it.",
     "* **refused**: raises `poptorch.Error` when it is used.",
+    "",
+    "Every name that works has a test, in a folder of `ipu_model/tests`.",
 )
 
 

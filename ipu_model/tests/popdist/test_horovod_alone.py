@@ -59,6 +59,13 @@ def test_parameters_are_taken_as_state_dict_or_by_name() -> None:
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
 
 
+def test_one_rank_waits_for_nobody_and_keeps_its_optimiser() -> None:
+    optimiser = torch.optim.SGD([nn.Parameter(torch.ones(1))], lr=0.25, momentum=0.5)
+    hvd.broadcast_optimizer_state(optimiser, root_rank=0)
+    hvd.barrier()
+    assert (optimiser.param_groups[0]["lr"], optimiser.param_groups[0]["momentum"]) == (0.25, 0.5)
+
+
 def test_calls_before_init_are_refused() -> None:
     hvd.shutdown()
     assert not hvd.is_initialized()

@@ -101,6 +101,12 @@ class TestFiles:
         again = read([f"--import-config={file}", "--num-replicas=4", "y"])
         assert (again["--num-replicas"], again["--host"], again["--mpi-local-args"]) == (4, "a,b", "-x A")
 
+    def test_the_command_writes_the_file(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("popdist.run.command.run", lambda plan: 0)
+        file = tmp_path / "options.json"
+        assert main([f"--export-config={file}", "--num-replicas=2", "x"]) == 0
+        assert json.loads(file.read_text()) == {"num-replicas": 2}
+
     @pytest.mark.parametrize("text", ["not json", "[1]", '{"num-replica": 2}', '{"num-replicas": "many"}'])
     def test_a_file_that_is_none_is_refused(self, tmp_path: Path, text: str) -> None:
         file = tmp_path / "options.json"

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
+import torch
 
+import poptorch
 from ipu_model.errors import Error
 from poptorch._args import ICustomArgParser, parser_for, registerCustomArgParser
 from poptorch.profiling import Channel
@@ -76,3 +78,10 @@ def test_tracing_channels_do_nothing() -> None:
         pass
     with pytest.raises(ZeroDivisionError), channel.tracepoint("epoch"):
         raise ZeroDivisionError
+
+
+def test_comparing_nested_results() -> None:
+    one = torch.ones(2)
+    assert poptorch.testing.allclose((one, [one]), (one, [one + 1e-9]))
+    for other in ((one, [one + 1]), (one,), (one, one), one):
+        assert not poptorch.testing.allclose((one, [one]), other)

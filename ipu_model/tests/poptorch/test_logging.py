@@ -163,6 +163,11 @@ def test_an_unknown_level_in_the_environment_is_an_error_at_import() -> None:
     assert "ValueError: Unknown log level: LOUD" in result.stderr
 
 
+def test_importing_makes_forks_safe_for_rdma() -> None:
+    """Options reference, section 11: set to 1 unless the environment has a value."""
+    assert "RDMAV_FORK_SAFE" in os.environ
+
+
 @pytest.mark.parametrize("destination", ["stdout", "stderr"])
 def test_native_lines_can_go_to_a_standard_stream(
     destination: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

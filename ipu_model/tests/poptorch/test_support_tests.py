@@ -19,7 +19,7 @@ from poptorch import support
 ENTRIES = [(area, entry) for area in support.table() for entry in area.entries]
 IDS = [f"{area.prefix}.{entry.name}" for area, entry in ENTRIES]
 # Of the strategies, what options and compilation ask them: PopTorch has others here.
-INTERNAL = {"backendOptions", "begin_trace", "phase_number", "place", "total_phases", "use_auto_id"}
+INTERNAL = {"backendOptions", "begin_trace", "note_blocks", "phase_number", "place", "total_phases", "use_auto_id"}
 # Written with a prefix of their own in the table, and looked at above.
 ELSEWHERE = {"DataLoader", "AsynchronousDataAccessor", "Options", "PoplarExecutor", "TensorLocationSettings"}
 # Shared by every optimiser, with PyTorch's meaning.

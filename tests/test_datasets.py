@@ -15,9 +15,10 @@ from hypothesis import strategies as st
 from torch.utils.data import DataLoader
 
 import ipu_course.data_folder
-from ipu_course.data_folder import data_file
+from ipu_course.data_folder import data_file, from_json
 from ipu_course.datasets import DataError, ImageDataset, mnist
 from ipu_course.datasets.augmentation import Ranges, extend
+from ipu_course.datasets.digits import digits_for_training
 from ipu_course.datasets.images import normalise
 
 TRAINING_ORIGINALS = 997
@@ -285,6 +286,28 @@ class TestDataFolder:
             (tmp_path / "digits.npz").write_bytes(damaged)
             with pytest.raises(DataError, match=r"'digits.npz' is damaged"):
                 mnist(train=True)
+
+    def test_an_archive_of_something_else_is_named(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("IPU_COURSE_DATA", str(tmp_path))
+        pixels, labels = np.zeros((3, 28, 28), np.uint8), np.zeros(3, np.uint8)
+        for images, numbers in (
+            (pixels.astype(np.float32), labels), (pixels[:, 0], labels), (pixels, labels[:2]),
+            (pixels, labels.astype(str)), (pixels.astype(object), labels),
+        ):  # fmt: skip
+            np.savez(tmp_path / "digits.npz", train_images=images, train_labels=numbers)
+            with pytest.raises(DataError, match=r"'digits.npz' is damaged"):
+                digits_for_training()
+        np.save(tmp_path / "alone.npy", pixels)
+        (tmp_path / "alone.npy").replace(tmp_path / "digits.npz")
+        with pytest.raises(DataError, match=r"'digits.npz' is damaged"):
+            digits_for_training()
+
+    @pytest.mark.parametrize("text", ["[" * 100_000, '{"a": 1' + "0" * 5000 + "}", "4", "", "\0"])
+    def test_damaged_json_is_named(self, text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("IPU_COURSE_DATA", str(tmp_path))
+        (tmp_path / "x.json").write_text(text, encoding="utf-8")
+        with pytest.raises(DataError, match=r"'x\.json' is damaged"):
+            from_json("x.json", lambda content: content.get("a").b)
 
 
 def test_the_data_sets_need_no_poptorch() -> None:

@@ -48,7 +48,7 @@ def from_json(name: str, build: Callable[[Any], T]) -> T:
     path = data_file(name)
     try:
         return build(json.loads(path.read_text(encoding="utf-8")))
-    except (OSError, ValueError, KeyError, TypeError) as problem:
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError) as problem:
         raise DataError(
             f"The data file {name!r} is damaged ({problem}). Fetch it again with 'git checkout data/{name}'."
         ) from problem

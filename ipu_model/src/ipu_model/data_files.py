@@ -38,7 +38,7 @@ def parse(text: str, name: str) -> dict[str, Any]:
     """
     try:
         found: dict[str, Any] = _toml.loads(text)
-    except _toml.TOMLDecodeError as error:
+    except (ValueError, RecursionError) as error:  # the syntax, a number of thousands of digits, or endless nesting
         raise Error(f"{name} is not valid TOML: {error}.") from error
     return found
 

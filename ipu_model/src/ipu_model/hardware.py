@@ -212,7 +212,12 @@ def read_machines(text: str) -> Catalogue:
     Raises:
         Error: not TOML, a missing or impossible number, a chip that does not exist.
     """
-    return catalogue_of(parse(text, "the machine description"), "the machine description")
+    where = "the machine description"
+    data = parse(text, where)
+    try:
+        return catalogue_of(data, where)
+    except (TypeError, AttributeError, ValueError, RecursionError) as error:
+        raise Error(f"{where} has parts of another form than data/machines.toml ({error}).") from error
 
 
 def catalogue_of(data: Mapping[str, Any], where: str) -> Catalogue:

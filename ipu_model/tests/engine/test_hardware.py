@@ -191,6 +191,14 @@ class TestOwnDescriptions:
         with pytest.raises(Error, match="tiles must be a table with value, unit, source, confidence"):
             described(tables)
 
+    @pytest.mark.parametrize(
+        "text", ["chips = 4", "chips = ['a']", "[chips]\nX = 1", "[chips.X]\nlike = []", "a = " + "[" * 100_000],
+        ids=["number", "list", "no table", "like a list", "nested"],
+    )  # fmt: skip
+    def test_parts_of_another_form(self, text: str) -> None:
+        with pytest.raises(Error, match="the machine description"):
+            read_machines(text)
+
     def test_a_system_with_an_unknown_chip(self) -> None:
         with pytest.raises(Error, match="system Y has chip 'Z'"):
             read_machines('[systems.Y]\nchip = "Z"')

@@ -12,7 +12,7 @@ from report_strategies import PROFILES
 from report_support import inference_profile, pipeline_profile
 
 from ipu_model.errors import Error
-from ipu_model.profiling import json_form
+from ipu_model.profiling import json_form, text_files
 from ipu_model.profiling.data import FORMAT, Profile
 from ipu_model.profiling.json_form import from_json, to_json
 
@@ -149,6 +149,12 @@ class TestFiles:
             (tmp_path / name).mkdir()
             json_form.write(pipeline_profile(), tmp_path / name / "profile.json")
         with pytest.raises(Error, match=r"several profiles, choose one: .*inference, .*training"):
+            json_form.read(tmp_path)
+
+    def test_a_file_larger_than_any_profile_is_refused_by_name(self, tmp_path, monkeypatch) -> None:
+        monkeypatch.setattr(text_files, "_MOST_CHARACTERS", 1000)
+        (tmp_path / "profile.json").write_text(" " * 1001, encoding="utf-8")
+        with pytest.raises(Error, match=r"profile\.json is too large"):
             json_form.read(tmp_path)
 
     def test_an_error_names_the_file(self, tmp_path) -> None:

@@ -115,6 +115,9 @@ class TestFiles:
             read([f"--import-config={file}", "x"])
         with pytest.raises(poptorch.Error, match="cannot be read"):
             read([f"--import-config={tmp_path / 'nothing.json'}", "x"])
+        file.write_text("[" * 100_000, encoding="utf-8")
+        with pytest.raises(poptorch.Error, match=r"options\.json cannot be read"):
+            read([f"--import-config={file}", "x"])
 
 
 class TestMpirun:

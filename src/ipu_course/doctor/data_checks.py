@@ -27,7 +27,7 @@ def judge_data(folder: Path | None) -> Finding:
     cure = f"git checkout data/, in the course's folder; or set {FOLDER_VARIABLE} to the data/ folder of a clone"
     if folder is None or not (folder / "README.md").is_file():
         return problem(f"no data folder{'' if folder is None else f' at {folder}'}", why, cure)
-    listed = SHIPPED.findall((folder / "README.md").read_text(encoding="utf-8"))
+    listed = SHIPPED.findall((folder / "README.md").read_text(encoding="utf-8", errors="replace"))
     absent = [name for name in listed if not (folder / name).is_file() or (folder / name).stat().st_size == 0]
     if absent or not listed:
         return problem(f"{folder} lacks {', '.join(absent) or 'everything'}", why, cure)

@@ -43,7 +43,7 @@ def judge_notebooks(folder: Path | None) -> Finding:
 def _has_cells(lesson: Path) -> bool:
     try:
         return bool(json.loads(lesson.read_text(encoding="utf-8"))["cells"])
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return False
 
 

@@ -60,7 +60,11 @@ def run_poprun(command: str, limit_seconds: float = LIMIT_SECONDS) -> PoprunEnd:
     with tempfile.TemporaryDirectory() as folder:
         saved = Path(folder) / "weights.pt"
         printed, problem = _run([*launcher, *words, "--save", str(saved)], limit_seconds)
-        weights = torch.load(saved, weights_only=True) if saved.exists() else None
+        weights = None
+        try:
+            weights = torch.load(saved, weights_only=True) if saved.exists() else None
+        except Exception as error:  # whatever the program has put there
+            problem = problem or f"What the program saved cannot be read: {error}"
     return PoprunEnd(lines_by_instance(printed), weights, problem)
 
 

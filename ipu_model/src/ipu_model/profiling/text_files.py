@@ -8,6 +8,9 @@ from pathlib import Path
 
 from ipu_model.errors import Error
 
+# Profiles of the largest models have some ten million.
+_MOST_CHARACTERS = 1 << 29
+
 
 def write_text(path: Path, text: str) -> None:
     """Write `text` to `path` as UTF-8 in one go: under another name in the same folder first, then renamed.
@@ -33,14 +36,18 @@ def read_text(path: Path) -> str:
     """Return the contents of a UTF-8 text file.
 
     Raises:
-        Error: there is none, it cannot be read, or it is not text.
+        Error: there is none, it cannot be read, it is not text, or larger than any profile.
     """
     try:
-        return path.read_text(encoding="utf-8")
+        with path.open(encoding="utf-8", newline=None) as file:
+            text = file.read(_MOST_CHARACTERS + 1)
     except OSError as problem:
         raise Error(f"{path} cannot be read: {problem.strerror or problem}.") from problem
     except UnicodeDecodeError as problem:
         raise Error(f"{path} is not a text file in UTF-8.") from problem
+    if len(text) > _MOST_CHARACTERS:
+        raise Error(f"{path} is too large: a profile has at most {_MOST_CHARACTERS} characters.")
+    return text
 
 
 def make_folder(path: Path) -> None:

@@ -67,7 +67,12 @@ OPTIONS = (
     Option("--mpi-global-args", str, "", "arguments of mpirun; --mca plm_rsh_agent COMMAND names the remote shell"),
     Option("--mpi-local-args", str, "", "arguments of mpirun for instances; -x VAR or -x VAR=value sets a variable"),
     Option("--print-topology", _yes_or_no, False, "print first which instance runs which replicas where"),
-    Option("--import-config", _a_path, "", "read options from a JSON file; those given here win"),
+    Option(
+        "--import-config",
+        _a_path,
+        "",
+        "read options from a JSON file that you trust: it may say what is run; those given here win",
+    ),
     Option("--export-config", _a_path, "", "write the options to a JSON file"),
     Option("--numa-aware", _yes_or_no, False, "no effect: instances are left where the system puts them", "", False),
     Option("--offline-mode", _yes_or_no, False, "no effect: there are no devices to attach to", "", False),
@@ -185,7 +190,7 @@ class _Joined(argparse.Action):
 def _imported(path: str) -> dict[str, Any]:
     try:
         entries = json.loads(Path(path).read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise Error(f"--import-config {path} cannot be read: {error}. --export-config writes such a file.") from None
     if not isinstance(entries, dict):
         raise Error(f"--import-config {path}: it must hold one JSON object. --export-config writes such a file.")

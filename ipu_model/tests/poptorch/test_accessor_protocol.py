@@ -271,6 +271,12 @@ def test_a_ring_needs_a_slot() -> None:
         AsynchronousDataAccessor([torch.zeros(2)], buffer_size=0)
 
 
+def test_a_process_that_polls_may_do_so_without_pause_but_not_faster(access: Make) -> None:
+    assert len(list(access(Numbers(3), miss_sleep_time_in_ms=0))) == 3
+    with pytest.raises(AssertionError, match="miss_sleep_time_in_ms must not be negative"):
+        AsynchronousDataAccessor([torch.zeros(2)], miss_sleep_time_in_ms=-0.1)
+
+
 # PopTorch's own loaders inside an accessor.
 
 

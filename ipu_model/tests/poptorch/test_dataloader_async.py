@@ -26,7 +26,7 @@ from loading_datasets import (
     pad,
     with_count,
 )
-from torch.utils.data import BatchSampler, SequentialSampler
+from torch.utils.data import BatchSampler, SequentialSampler, get_worker_info
 
 from ipu_model.errors import Error
 from poptorch._args import registerCustomArgParser
@@ -246,6 +246,44 @@ def test_a_distributed_loader_loads_its_share_in_the_background() -> None:
     assert torch.cat(copies(loader))[:, 0].tolist() == first[6:10]
     assert torch.cat(copies(loader))[:, 0].tolist() == second[4:8]
     loader.terminate()
+
+
+class Augmented(Numbers):
+    """Samples to which the worker that loads them adds noise."""
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        assert get_worker_info() is not None
+        return super().__getitem__(index) + torch.rand(2)
+
+
+def other_noise(worker: int) -> None:
+    torch.manual_seed(torch.initial_seed() + 10 * worker)
+
+
+@pytest.mark.filterwarnings("ignore:'pin_memory' argument:UserWarning")
+@pytest.mark.parametrize("mode", list(DataLoaderMode))
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"persistent_workers": True, "prefetch_factor": 1, "timeout": 60},
+        {"persistent_workers": False, "worker_init_fn": other_noise, "multiprocessing_context": "fork"},
+        {"persistent_workers": True, "sampler": [5, 3, 1, 0], "pin_memory": True},
+    ],
+    ids=["persistent", "init", "sampler"],
+)
+def test_other_arguments_are_torchs(load: Make, mode: DataLoaderMode, more: dict[str, Any]) -> None:
+    """Two passes are those of torch's loader with the same arguments, noise of its workers included."""
+    shuffle = "sampler" not in more
+    common = {"shuffle": shuffle, "num_workers": 2, **more}
+    expected = torch.utils.data.DataLoader(
+        Augmented(8), batch_size=2, drop_last=True, generator=torch.Generator().manual_seed(3), **common
+    )
+    options = {} if mode == DataLoaderMode.Sync else {"async_options": FORK}
+    loader = load(
+        Augmented(8), batch_size=2, mode=mode, generator=torch.Generator().manual_seed(3), **options, **common
+    )
+    for _ in range(2):
+        torch.testing.assert_close(copies(loader), list(expected), rtol=0, atol=0)
 
 
 def start_a_worker() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import secrets
-import threading
 from typing import Any
 
 import torch
@@ -15,6 +14,7 @@ from ipu_model.graph import Graph
 from ipu_model.instances import Group
 from ipu_model.interrupts import postponed
 from ipu_model.numerics.session import Session
+from ipu_model.turns import Turn
 from poptorch._anchors import Anchor, AnchoredTensors, anchors_of, by_short_name, updated_variables
 from poptorch._binding import BoundArguments, Signature, check_same
 from poptorch._blocks import module_repr
@@ -57,7 +57,7 @@ class PoplarExecutor(DeviceLife, ModelledAnswers, AnchoredTensors, RefusedMethod
         training: bool,
         optimizer: torch.optim.Optimizer | None = None,
     ) -> None:
-        self._turn = threading.RLock()
+        self._turn = Turn()
         self._training = training
         options = checked_options(options)
         options._freeze()

@@ -49,7 +49,7 @@ def test_a_known_program(name: str) -> None:
 
 
 @settings(
-    max_examples=16, deadline=None, derandomize=True, database=None, phases=[Phase.generate],
+    max_examples=12, deadline=None, derandomize=True, database=None, phases=[Phase.generate],
     suppress_health_check=list(HealthCheck),
 )  # fmt: skip
 @given(cases(loaders=("Sync", "Async")))

@@ -11,7 +11,9 @@ LAB_ARGS ?=
 TEST_ARGS ?=
 TEST_WORKERS ?= 2
 BENCH_ARGS ?=
+FUZZ_ARGS ?=
 RULE ?=
+SOAK_ARGS ?=
 LESSON ?=
 NBVAL_ARGS ?=
 
@@ -23,7 +25,7 @@ export PYTHON OFFLINE WHEELHOUSE
 export JUPYTER_PREFER_ENV_PATH := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup lab preflight test test-fast coverage mutate nbval-conditions notebooks try-answers check-notebooks docs lint format bench lock wheelhouse clean
+.PHONY: help setup lab preflight test test-fast coverage mutate nbval-conditions notebooks try-answers check-notebooks docs lint format bench fuzz soak lock wheelhouse clean
 
 help: ## list the targets and variables
 	@echo "make TARGET [VARIABLE=value ...]"
@@ -42,6 +44,8 @@ help: ## list the targets and variables
 	@echo "  NBVAL_ARGS=--record   write the notebooks' seconds to notebooks/measured.json (nbval-conditions)"
 	@echo "  LESSON='06 07'        only these lessons (notebooks, check-notebooks, try-answers, nbval-conditions)"
 	@echo "  BENCH_ARGS=...        more options for the benchmark (bench)"
+	@echo "  FUZZ_ARGS='--seconds 1200 --seed 7'   how long to try, and which programs (fuzz)"
+	@echo "  SOAK_ARGS='--steps 10000 --programs 200'   how long the runs are (soak)"
 
 setup: ## make or update .venv (every target below does this first)
 	@sh tools/setup.sh
@@ -95,6 +99,12 @@ format: setup ## lay out the Python files and sort their imports
 
 bench: setup ## measure the speed of this machine's replay against plain PyTorch
 	$(VENV_PYTHON) bench/run.py $(BENCH_ARGS)
+
+fuzz: setup ## try random PopTorch programs against plain PyTorch and count what came of them
+	PYTHONPATH=tools $(VENV_PYTHON) -m fuzz $(FUZZ_ARGS)
+
+soak: setup ## train for 10,000 steps and watch memory, files, threads and processes
+	PYTHONPATH=tools $(VENV_PYTHON) -m soak $(SOAK_ARGS)
 
 lock: setup ## resolve the ranges in pyproject.toml anew and write requirements.txt
 	$(VENV_PYTHON) -m pip install --quiet --disable-pip-version-check uv

@@ -10,9 +10,10 @@ import warnings
 from collections import Counter
 
 import torch
+from hypothesis import HealthCheck, Phase, given, seed, settings
+
 from fuzz.cases import Case, cases
 from fuzz.trial import FAULT, REFUSED, RIGHT, Outcome, run, template
-from hypothesis import HealthCheck, Phase, given, seed, settings
 
 _AT_ONCE = 200
 

@@ -10,13 +10,14 @@ import types
 from collections.abc import Callable
 from typing import Any
 
-import ipu_model
-import poptorch
 import torch
-from fuzz.cases import Case
-from fuzz.settings import OPTIMISERS
 from torch import Tensor
 from torch.utils._pytree import tree_map_only
+
+import ipu_model
+import poptorch
+from fuzz.cases import Case
+from fuzz.settings import OPTIMISERS
 
 # An interrupt comes at some moment of a call of this length, in seconds.
 _CALL = 0.006

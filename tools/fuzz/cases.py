@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-import poptorch
 import torch
-from fuzz.networks import KINDS
 from hypothesis import strategies as st
+
+import poptorch
+from fuzz.networks import KINDS
 
 DTYPES = {
     "float32": torch.float32, "float16": torch.float16, "float64": torch.float64, "bfloat16": torch.bfloat16,

@@ -6,13 +6,14 @@ from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any
 
-import poptorch
 import torch
+from torch import Tensor
+from torch.utils._pytree import tree_map_only
+
+import poptorch
 from fuzz.cases import Case
 from fuzz.plain import slices
 from fuzz.settings import inputs_of, options_of
-from torch import Tensor
-from torch.utils._pytree import tree_map_only
 
 
 class Rows(torch.utils.data.Dataset[Any]):
@@ -51,7 +52,7 @@ def _same_layout(case: Case) -> Any:
 
 def _loaded(case: Case, data: Tensor) -> Iterator[Any]:
     mode = poptorch.DataLoaderMode[case.loader]
-    asynchronous = {} if case.loader == "Sync" else {"async_options": _SHARING}
+    asynchronous: dict[str, Any] = {} if case.loader == "Sync" else {"async_options": _SHARING}
     loader = poptorch.DataLoader(
         options_of(case), Rows(data), batch_size=case.rows, drop_last=case.drop_last, num_workers=case.workers,
         mode=mode, **asynchronous,

@@ -7,10 +7,11 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
-import poptorch
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+
+import poptorch
 
 Inputs = Any
 
@@ -64,10 +65,10 @@ class Perceptron(Network):
         super().__init__()
         self.a, self.b = nn.Linear(3, 5), nn.Linear(5, 4)
 
-    def front(self, x: Tensor) -> Tensor:
+    def front(self, x: Tensor) -> Any:
         return torch.tanh(self.a(x))
 
-    def back(self, hidden: Tensor, x: Tensor) -> Tensor:
+    def back(self, hidden: Tensor, x: Tensor) -> Any:
         return self.b(hidden)
 
 
@@ -76,10 +77,10 @@ class Convolutions(Network):
         super().__init__()
         self.a, self.norm, self.b = nn.Conv2d(1, 3, 3, padding=1), nn.BatchNorm2d(3), nn.Linear(27, 2)
 
-    def front(self, x: Tensor) -> Tensor:
+    def front(self, x: Tensor) -> Any:
         return F.max_pool2d(F.relu(self.norm(self.a(x)), inplace=True), 2)
 
-    def back(self, hidden: Tensor, x: Tensor) -> Tensor:
+    def back(self, hidden: Tensor, x: Tensor) -> Any:
         return self.b(hidden.flatten(1))
 
 
@@ -89,7 +90,7 @@ class Upsampling(Network):
         self.a, self.b = nn.Conv2d(1, 2, 2, stride=2), nn.ConvTranspose2d(2, 1, 2, stride=2)
         self.norm = nn.GroupNorm(1, 2)
 
-    def front(self, x: Tensor) -> Tensor:
+    def front(self, x: Tensor) -> Any:
         return self.norm(self.a(x))
 
     def back(self, hidden: Tensor, x: Tensor) -> Any:
@@ -101,7 +102,7 @@ class Recurrent(Network):
         super().__init__()
         self.lstm, self.gru = nn.LSTM(3, 4, batch_first=True), nn.GRU(4, 2, batch_first=True)
 
-    def front(self, x: Tensor) -> Tensor:
+    def front(self, x: Tensor) -> Any:
         return self.lstm(x)[0]
 
     def back(self, hidden: Tensor, x: Tensor) -> Any:
@@ -114,10 +115,10 @@ class Attention(Network):
         self.layer = nn.TransformerEncoderLayer(4, 2, 8, dropout=0.0, batch_first=True)
         self.norm = nn.LayerNorm(4)
 
-    def front(self, x: Tensor) -> Tensor:
+    def front(self, x: Tensor) -> Any:
         return self.layer(x)
 
-    def back(self, hidden: Tensor, x: Tensor) -> Tensor:
+    def back(self, hidden: Tensor, x: Tensor) -> Any:
         return self.norm(hidden).mean(1)
 
 
@@ -126,7 +127,7 @@ class TiedWords(Network):
         super().__init__()
         self.words = nn.Embedding(7, 4)
 
-    def front(self, x: Tensor) -> Tensor:
+    def front(self, x: Tensor) -> Any:
         return self.words(x)
 
     def back(self, hidden: Tensor, x: Tensor) -> Any:
@@ -150,7 +151,7 @@ class Masks(Network):
         super().__init__()
         self.fill = nn.Parameter(torch.tensor(0.25))
 
-    def front(self, x: dict[str, Any]) -> Tensor:
+    def front(self, x: dict[str, Any]) -> Any:
         return torch.where(x["mask"], x["values"], self.fill.to(x["values"].dtype))
 
     def back(self, hidden: Tensor, x: dict[str, Any]) -> Any:
@@ -163,7 +164,7 @@ class InPlace(Network):
         self.a = nn.Linear(3, 4)
         self.register_buffer("calls", torch.zeros(()))
 
-    def front(self, x: Tensor) -> Tensor:
+    def front(self, x: Tensor) -> Any:
         self.get_buffer("calls").add_(1)
         hidden = self.a(x).clone()
         hidden[:, 0] = 0
@@ -181,7 +182,7 @@ class Dropout(Network):
         super().__init__()
         self.a = nn.Linear(3, 4)
 
-    def front(self, x: Tensor) -> Tensor:
+    def front(self, x: Tensor) -> Any:
         return F.dropout(self.a(x), 0.5, training=True)
 
     def back(self, hidden: Tensor, x: Tensor) -> Any:
@@ -196,7 +197,7 @@ class Constants(Network):
         self.a = nn.Linear(3, 1)
         self.register_buffer("table", torch.arange(3))
 
-    def front(self, x: Tensor) -> Tensor:
+    def front(self, x: Tensor) -> Any:
         return self.a(x + self.get_buffer("table"))
 
     def back(self, hidden: Tensor, x: Tensor) -> Any:
@@ -208,7 +209,7 @@ class Extremes(Network):
         super().__init__()
         self.scale = nn.Parameter(torch.tensor(30.0))
 
-    def front(self, x: Tensor) -> Tensor:
+    def front(self, x: Tensor) -> Any:
         return F.log_softmax(x * self.scale, -1)
 
     def back(self, hidden: Tensor, x: Tensor) -> Any:
@@ -221,7 +222,7 @@ class Selecting(Network):
         super().__init__()
         self.a = nn.Linear(3, 6)
 
-    def front(self, x: Tensor) -> Tensor:
+    def front(self, x: Tensor) -> Any:
         return self.a(x)
 
     def back(self, hidden: Tensor, x: Tensor) -> Any:

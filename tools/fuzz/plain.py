@@ -8,10 +8,11 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
-from fuzz.cases import Case
-from fuzz.networks import Network
 from torch import Tensor
 from torch.utils._pytree import tree_flatten, tree_map_only, tree_unflatten
+
+from fuzz.cases import Case
+from fuzz.networks import Network
 
 # What a device without 64-bit numbers gives back (execution reference, 5.4).
 RETURNED = {torch.int64: torch.int32, torch.float64: torch.float32}
@@ -47,7 +48,7 @@ class PlainProgram:
             for step in range(iteration * case.accumulation, (iteration + 1) * case.accumulation):
                 steps.append([self._micro_batch(inputs, step, replica) for replica in range(case.replicas)])
             if self.optimiser is not None:
-                self._update()
+                self._update(self.optimiser)
         return _returned(case, steps, self.network.constants)
 
     def _micro_batch(self, inputs: Any, step: int, replica: int) -> Any:
@@ -69,7 +70,7 @@ class PlainProgram:
         (result[1] / count).backward()
         return tree_map_only(Tensor, Tensor.detach, result)
 
-    def _update(self) -> None:
+    def _update(self, optimiser: torch.optim.Optimizer) -> None:
         own = list(self.network.parameters())
         with torch.no_grad():
             for other in self._replicas[1:]:
@@ -77,7 +78,7 @@ class PlainProgram:
                     if its.grad is not None:
                         mine.grad = its.grad if mine.grad is None else mine.grad + its.grad
                         its.grad = None
-            self.optimiser.step()
+            optimiser.step()
             for other in self._replicas[1:]:
                 for mine, its in zip(own, other.parameters(), strict=True):
                     its.copy_(mine)

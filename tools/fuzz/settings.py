@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import poptorch
 import torch
-from fuzz.cases import DTYPES, Case
-from fuzz.networks import KINDS, Network
 from torch import Tensor
 from torch.utils._pytree import tree_map_only
+
+import poptorch
+from fuzz.cases import DTYPES, Case
+from fuzz.networks import KINDS, Network
 
 Optimiser = Callable[[Any], torch.optim.Optimizer]
 
@@ -64,7 +65,9 @@ def options_of(case: Case) -> poptorch.Options:
     options.deviceIterations(case.iterations).replicationFactor(case.replicas)
     options.Training.gradientAccumulation(case.accumulation)
     if case.group > 1:
-        kind = poptorch.CommGroupType.Orthogonal if case.has("orthogonal groups") else poptorch.CommGroupType.Consecutive
+        kind = (
+            poptorch.CommGroupType.Orthogonal if case.has("orthogonal groups") else poptorch.CommGroupType.Consecutive
+        )
         options.inputReplicaGrouping(case.group, kind)
     mode = poptorch.OutputMode[case.mode]
     options.outputMode(mode, case.period if mode is poptorch.OutputMode.EveryN else None)

@@ -8,8 +8,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-import poptorch
 import torch
+
+import poptorch
 from fuzz.actions import ACTIONS, Interrupted
 from fuzz.cases import Case
 from fuzz.compare import difference

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Iterator
 
 import torch
+
 from soak.runs import programs, training_steps
 from soak.usage import HEADING, Tolerance, Usage
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-import poptorch
 import torch
-from soak.usage import Usage
 from torch import Tensor, nn
+
+import poptorch
+from soak.usage import Usage
 
 _FEATURES, _CLASSES, _ROWS = 16, 4, 8
 _ITEMS_PER_PASS = 200

@@ -19,9 +19,9 @@ from poptorch.enums import ConnectionType, ReductionType
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
-    from contextlib import AbstractContextManager
 
     from ipu_model.instances import Group
+    from ipu_model.turns import Turn
     from poptorch._optimisation import Optimisation
     from poptorch._weights import HostWeights
     from poptorch._wrapping import HostLink, Wrapping
@@ -38,7 +38,7 @@ class DeviceLife:
     is tied to).
     """
 
-    _turn: AbstractContextManager[Any]
+    _turn: Turn
     _user_model: nn.Module
     _options: Options
     _training: bool
@@ -149,14 +149,17 @@ class DeviceLife:
 
     def copyWeightsToHostIfNeeded(self) -> bool:
         """Copy the weights to the host if the device has newer ones; return whether that was so."""
-        if not self._dirty or not self._attached:
+        if not self._device_is_newer():
             return False
-        with self._turn:
+        with self._turn.lock:
             # Another thread may have done it, or destroyed the executable, meanwhile.
-            if not self._dirty or not self._attached:
-                return False
-            self._download_weights()
-            return True
+            newer = self._device_is_newer()
+            if newer:
+                self._download_weights()
+            return newer
+
+    def _device_is_newer(self) -> bool:
+        return self._dirty and self._attached
 
     @in_turn
     def copyWeightsToDevice(self) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import secrets
-import threading
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
@@ -16,6 +15,7 @@ from ipu_model.graph import Graph, TensorSpec
 from ipu_model.instances import Group
 from ipu_model.interrupts import postponed
 from ipu_model.numerics.session import Session
+from ipu_model.turns import Turn
 from poptorch._anchors import Anchor, AnchoredTensors, by_short_name, updated_variables
 from poptorch._binding import BoundArguments, Signature, check_layouts, check_on_host, check_same
 from poptorch._blocks import module_repr
@@ -63,7 +63,7 @@ class PoplarExecutor(DeviceLife, ModelledAnswers, AnchoredTensors, GraphText, Sa
         optimizer: torch.optim.Optimizer | None = None,
     ) -> None:
         assert training or optimizer is None, "An inference model has no optimizer: use poptorch.trainingModel."
-        self._turn = threading.RLock()
+        self._turn = Turn()
         self._training = training
         options = checked_options(options)
         options._freeze()

@@ -7,15 +7,16 @@ and reading weights asks for a turn only of executors that are: so no two thread
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import AbstractContextManager
 from functools import wraps
-from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
+from typing import Concatenate, ParamSpec, Protocol, TypeVar, cast
+
+from ipu_model.turns import Turn
 
 
 class TakesTurns(Protocol):
     """An executor with its lock, which one thread can take several times."""
 
-    _turn: AbstractContextManager[Any]
+    _turn: Turn
 
 
 Executor = TypeVar("Executor", bound=TakesTurns)
@@ -30,7 +31,7 @@ def in_turn(
 
     @wraps(method)
     def waiting(self: Executor, *args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:
-        with self._turn:
+        with self._turn.lock:
             return method(self, *args, **kwargs)
 
-    return waiting
+    return cast("Callable[Concatenate[Executor, Arguments], Result]", waiting)

@@ -16,7 +16,7 @@ def interrupt() -> None:
 
 def test_an_interrupt_waits_for_the_end_of_the_body() -> None:
     reached = []
-    with pytest.raises(KeyboardInterrupt), postponed():
+    with pytest.raises(KeyboardInterrupt), postponed():  # noqa: PT012 - an interrupt comes between statements
         interrupt()
         reached.append("end")
     assert reached == ["end"]
@@ -24,7 +24,7 @@ def test_an_interrupt_waits_for_the_end_of_the_body() -> None:
 
 def test_an_interrupt_waits_for_a_check() -> None:
     reached = []
-    with pytest.raises(KeyboardInterrupt), postponed():
+    with pytest.raises(KeyboardInterrupt), postponed():  # noqa: PT012 - an interrupt comes between statements
         check()
         interrupt()
         reached.append("before")
@@ -34,7 +34,7 @@ def test_an_interrupt_waits_for_a_check() -> None:
 
 
 def test_the_second_interrupt_does_not_wait() -> None:
-    with pytest.raises(KeyboardInterrupt), postponed():
+    with pytest.raises(KeyboardInterrupt), postponed():  # noqa: PT012 - an interrupt comes between statements
         interrupt()
         interrupt()
         pytest.fail("a body that is stuck could not be left")
@@ -42,7 +42,7 @@ def test_the_second_interrupt_does_not_wait() -> None:
 
 def test_a_body_in_a_body_leaves_the_interrupt_to_the_outer_one() -> None:
     reached = []
-    with pytest.raises(KeyboardInterrupt), postponed():
+    with pytest.raises(KeyboardInterrupt), postponed():  # noqa: PT012 - an interrupt comes between statements
         with postponed():
             interrupt()
         reached.append("still inside")
@@ -50,7 +50,7 @@ def test_a_body_in_a_body_leaves_the_interrupt_to_the_outer_one() -> None:
 
 
 def test_an_error_of_the_body_is_the_context_of_the_interrupt() -> None:
-    with pytest.raises(KeyboardInterrupt) as raised, postponed():
+    with pytest.raises(KeyboardInterrupt) as raised, postponed():  # noqa: PT012 - an interrupt comes between statements
         interrupt()
         raise ValueError("of the body")
     assert isinstance(raised.value.__context__, ValueError)
@@ -67,7 +67,7 @@ def test_the_programs_own_handler_is_back_afterwards(error: type[Exception] | No
                 interrupt()
                 assert calls == []
         else:
-            with pytest.raises(error), postponed():
+            with pytest.raises(error), postponed():  # noqa: PT012 - an interrupt comes between statements
                 interrupt()
                 raise error
         assert signal.getsignal(signal.SIGINT) is own

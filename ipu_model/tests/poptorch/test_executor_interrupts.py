@@ -21,7 +21,7 @@ from torch import Tensor, nn
 import poptorch
 
 X = torch.linspace(-1, 1, 24).reshape(8, 3)
-MOMENTS = 12
+MOMENTS = 8
 
 
 class Net(nn.Module):

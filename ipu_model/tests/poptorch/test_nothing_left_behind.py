@@ -1,4 +1,4 @@
-"""Whatever ends a program's loop, its processes, threads, files and shared memory end with it, and torch is as before."""
+"""Whatever ends a loop, its processes, threads, files and shared memory end with it, and torch is as before."""
 
 from __future__ import annotations
 
@@ -60,16 +60,19 @@ def until_the_end(kind: str) -> None:
     assert sum(len(item) for item in loader(kind, Numbers(8))) == 8
 
 
+def iterate(kind: str, error: type[BaseException]) -> None:
+    for _ in loader(kind, Numbers(8)):
+        raise error
+
+
 def an_exception_while_iterating(kind: str) -> None:
     with pytest.raises(Stop):
-        for _ in loader(kind, Numbers(8)):
-            raise Stop
+        iterate(kind, Stop)
 
 
 def an_interrupt_while_iterating(kind: str) -> None:
     with pytest.raises(KeyboardInterrupt):
-        for _ in loader(kind, Numbers(8)):
-            raise KeyboardInterrupt
+        iterate(kind, KeyboardInterrupt)
 
 
 def a_generator_left_halfway(kind: str) -> None:
@@ -110,16 +113,24 @@ def a_step_that_fails(kind: str) -> None:
     options = quiet()
     options.Precision.enableFloatingPointExceptions(True)
     executor = training(Doubling(), options)
-    with pytest.raises(poptorch.Error):
+
+    def train() -> None:
         for item in loader(kind, Numbers(8)):
             executor(item * -1)
+
+    with pytest.raises(poptorch.Error):
+        train()
 
 
 def a_batch_that_does_not_fit(kind: str) -> None:
     executor = training(Doubling())
-    with pytest.raises(poptorch.Error, match="Shape mismatch"):
+
+    def train() -> None:
         for number, item in enumerate(loader(kind, Numbers(8))):
             executor(item[: 2 - number])
+
+    with pytest.raises(poptorch.Error, match="Shape mismatch"):
+        train()
 
 
 ENDS: list[Callable[[str], None]] = [

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import threading
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
@@ -38,9 +37,10 @@ from ipu_model.capture.trace import Placer, Trace
 from ipu_model.capture.variables import AttributeKeeper, RegisteredTensors, Slot, fake_like, slots_of
 from ipu_model.errors import Error
 from ipu_model.graph import Graph, Phase, TensorSpec
+from ipu_model.turns import Turn
 
 # Some settings of torch that a trace changes belong to the process: traces in several threads take turns.
-_one_at_a_time = threading.RLock()
+_one_at_a_time = Turn()
 
 # The folders of these packages; a user's own may have the same words in its path.
 _NOT_OF_THE_USER = tuple(os.path.dirname(str(package.__file__)) + os.sep for package in (torch, ipu_model))
@@ -72,7 +72,7 @@ def capture(
     recorder = Recorder(trace, Origins(module, slots))
     keeper = AttributeKeeper(module)
     with ExitStack() as stack:
-        stack.enter_context(_one_at_a_time)
+        stack.enter_context(_one_at_a_time.lock)
         stack.enter_context(tracing.active(trace))
         stack.callback(keeper.restore)
         before_forward()

@@ -69,9 +69,14 @@ class WorkerProcess:
         except (EOFError, ConnectionError) as error:
             reason = "the fork server ended; its traceback is on the standard error stream"
             raise _start_failed(reason) from error
+        except OSError as error:
+            raise _no_room(error, strategy) from error
         finally:
             parcel.close()
             childs_end.close()
+            if self._process.pid is None:
+                self._connection.close()
+                self.ring_file.close()
 
     @property
     def pid(self) -> int | None:
@@ -210,6 +215,13 @@ def _signal_name(number: int) -> str:
 
 def _start_failed(reason: str) -> Error:
     return createPoptorchError(f"AsynchronousDataAccessor: the worker thread failed to start: {reason}.")
+
+
+def _no_room(error: OSError, strategy: SharingStrategy) -> Error:
+    return _start_failed(
+        f"the system refuses what SharingStrategy.{strategy.name} needs ({error.strerror or error}). Make room in the "
+        "folder for temporary files (TMPDIR names another one) and in memory, or use SharingStrategy.Fork"
+    )
 
 
 def _unpicklable(error: Exception, strategy: SharingStrategy) -> Error:

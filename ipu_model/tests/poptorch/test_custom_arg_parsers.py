@@ -10,6 +10,7 @@ import torch
 import poptorch
 from ipu_model.errors import Error
 from poptorch._args import ICustomArgParser, parser_for, registerCustomArgParser
+from poptorch._loading.structure import describe
 from poptorch.profiling import Channel
 
 
@@ -68,6 +69,17 @@ def test_a_parser_must_be_one(wrong: object) -> None:
 def test_the_interface_is_abstract() -> None:
     with pytest.raises(TypeError, match="abstract"):
         ICustomArgParser()
+
+
+def test_a_loader_whose_parser_was_taken_away_says_so() -> None:
+    registerCustomArgParser(Parent, Parser())
+    structure = describe(Parent())
+    assert structure.flatten(Child()) == []  # a derived type has the same parser
+    registerCustomArgParser(Parent, None)
+    with pytest.raises(ValueError, match="must look like the first one, a Parent"):
+        structure.flatten(Parent())
+    with pytest.raises(AssertionError, match="parser of Parent was unregistered while a loader still uses it"):
+        structure.rebuild([])
 
 
 def test_tracing_channels_do_nothing() -> None:

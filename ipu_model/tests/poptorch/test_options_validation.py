@@ -93,6 +93,20 @@ def test_patterns_need_their_level() -> None:
     validate_options(options.toDict())
 
 
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (({"PadSum": 1},), "a bool; got"),
+        (({3: True},), "names must be strings"),
+        ((["PadSum"],), "must be a dict"),
+        (({"PadSum": True}, "all"), "level must be an int"),
+    ],
+)
+def test_patterns_of_other_types_are_refused(arguments: tuple[Any, ...], words: str) -> None:
+    with pytest.raises(AssertionError, match=words):
+        Options()._Popart.setPatterns(*arguments)
+
+
 def test_the_log_directory_belongs_to_options(capsys: pytest.CaptureFixture[str]) -> None:
     validate_options({"logDir": "x"})
     assert "poptorch.Options.logDir" in capsys.readouterr().err

@@ -45,11 +45,13 @@ class RecoverableError(Error):
         return f". Recovery action required: {self.recovery_action}"
 
     def __reduce__(self) -> tuple[object, ...]:
-        return (_rebuild_recoverable, (self.message, self.recovery_action, self.type, self.location))
+        return (_rebuild_recoverable, (self.__class__, self.message, self.recovery_action, self.type, self.location))
 
 
-def _rebuild_recoverable(message: str, action: str, type: str, location: str) -> RecoverableError:
-    return RecoverableError(message, recovery_action=action, type=type, location=location)
+def _rebuild_recoverable(
+    cls: type[RecoverableError], message: str, action: str, type: str, location: str
+) -> RecoverableError:
+    return cls(message, recovery_action=action, type=type, location=location)
 
 
 class UnrecoverableError(Error):
@@ -58,12 +60,6 @@ class UnrecoverableError(Error):
 
 def _rebuild(cls: type[Error], message: str, type: str, location: str) -> Error:
     return cls(message, type=type, location=location)
-
-
-def _rebuild_recoverable(
-    cls: type[RecoverableError], message: str, recovery_action: str, type: str, location: str
-) -> RecoverableError:
-    return cls(message, recovery_action=recovery_action, type=type, location=location)
 
 
 def unsupported(feature: str, nearest: str) -> Error:

@@ -9,7 +9,6 @@ import contextlib
 import faulthandler
 import os
 from importlib.metadata import version as _version
-from typing import Any
 
 from ipu_model.errors import Error, RecoverableError, UnrecoverableError
 from poptorch import _logging, enums, ops, optim, options, poptorch_core, profiling, testing
@@ -93,14 +92,6 @@ __all__ = [
     "registerPostCompileHook", "registerPreCompileHook", "removeBlocks", "serializedMatMul", "setLogLevel",
     "set_available_memory", "set_overlap_for_input", "set_overlap_for_output", "testing", "trainingModel",
 ]  # fmt: skip
-
-
-def __getattr__(name: str) -> Any:
-    """Hand out a stand-in for each PopTorch name that this version refuses: importing it works, calling it tells."""
-    from poptorch.support import refused_attribute
-
-    return refused_attribute(name)
-
 
 os.environ.setdefault("RDMAV_FORK_SAFE", "1")
 _logging.install_excepthook()

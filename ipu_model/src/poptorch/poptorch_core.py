@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from enum import Enum
-from typing import NoReturn
 
 from ipu_model.errors import Error, RecoverableError, UnrecoverableError
 from poptorch._test_errors import TestErrorType

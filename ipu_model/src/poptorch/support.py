@@ -1,4 +1,4 @@
-"""What of PopTorch works here: one table of its public names, and the stand-ins for those that are refused.
+"""What of PopTorch works here: one table of its public names.
 
 `data/support.json` holds the table; every name has one of four statuses:
 
@@ -14,17 +14,13 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 from importlib import resources
-from typing import Any, NoReturn
-
-from ipu_model.errors import unsupported
+from typing import Any
 
 STATUSES = ("works", "approximated", "no effect", "refused")
-
-EXECUTOR = "poptorch.PoplarExecutor"
 
 
 @dataclass(frozen=True)
@@ -37,7 +33,6 @@ class Entry:
     name: str
     status: str
     text: str = ""
-    stand_in: str = ""
     test: str = ""
 
 
@@ -80,17 +75,6 @@ def status_of(name: str) -> Entry | None:
     return _by_full_name().get(name)
 
 
-def refused_attribute(name: str, *, module: str = "poptorch") -> Any:
-    """Return the stand-in for a name of the package `poptorch` that is refused: it raises when it is called.
-
-    Raises `AttributeError`, as for any attribute that `module` does not have, for all other names.
-    """
-    entry = status_of(f"poptorch.{name}")
-    if entry is None or not entry.stand_in:
-        raise AttributeError(f"module {module!r} has no attribute {name!r}")
-    return _stand_in(entry)
-
-
 def as_markdown() -> str:
     """Return the support page: how many names have which status, then one table for each area."""
     counts = Counter(entry.status for area in table() for entry in area.entries)
@@ -131,16 +115,3 @@ def _shown(area: Area, entry: Entry) -> str:
 @cache
 def _by_full_name() -> dict[str, Entry]:
     return {_shown(area, entry): entry for area in table() for entry in area.entries}
-
-
-@cache
-def _stand_in(entry: Entry) -> Callable[..., NoReturn]:
-    """Make what stands for a refused function; the same object every time."""
-
-    def refuse(*args: Any, **kwargs: Any) -> NoReturn:
-        raise unsupported(f"poptorch.{entry.name}", entry.text)
-
-    doc = f"Refused in this version. {entry.text}"
-    refuse.__name__ = refuse.__qualname__ = entry.name
-    refuse.__doc__, refuse.__module__ = doc, "poptorch"
-    return refuse

@@ -1,11 +1,6 @@
-"""`poptorch.ops`: what `forward` calls to mark losses, give hints, loop on the device and place its parts.
-
-Operators that this version does not carry out can be imported from here too; they refuse by name when called.
-"""
+"""`poptorch.ops`: what `forward` calls to mark losses, give hints, loop on the device and place its parts."""
 
 from __future__ import annotations
-
-from typing import Any
 
 from poptorch._blocks import BeginBlock, Block, BlockFunction, removeBlocks
 from poptorch.ops.beam_search import ctc_beam_search_decoder
@@ -51,9 +46,3 @@ __all__ = [
     "set_overlap_for_input",
     "set_overlap_for_output",
 ]
-
-
-def __getattr__(name: str) -> Any:
-    from poptorch.support import refused_attribute
-
-    return refused_attribute(name, module=__name__)

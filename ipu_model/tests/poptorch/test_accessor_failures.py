@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import copy
 import os
-import pickle
 import signal
 import subprocess
 import sys
@@ -60,6 +58,7 @@ def pid_of(accessor: AsynchronousDataAccessor) -> int:
         (Stream(0), "The Dataset is empty"),
         (WithStrings(2), "is not a torch tensor but a str"),
         ([3, 4], "is not a torch tensor but a int"),
+        ([torch.eye(2).to_sparse()], "is a torch tensor without a plain layout"),
     ],
 )
 def test_failing_before_the_first_item(
@@ -71,21 +70,6 @@ def test_failing_before_the_first_item(
     printed = capfd.readouterr().err
     assert "Traceback" in printed
     assert words in printed
-
-
-def test_tensors_that_are_no_plain_arrays(access: Make) -> None:
-    with pytest.raises(Error, match="is a torch tensor without a plain layout"):
-        access([torch.eye(2).to_sparse()])
-
-
-def test_an_accessor_belongs_to_the_process_that_made_it(access: Make) -> None:
-    accessor = access(Numbers(2))
-    for duplicate in (copy.copy, copy.deepcopy, pickle.dumps):
-        with pytest.raises(TypeError, match="cannot pickle or copy an 'AsynchronousDataAccessor' object"):
-            duplicate(accessor)
-    with pytest.raises(Error, match="The dataset is an AsynchronousDataAccessor itself"):
-        access(accessor)
-    assert len(list(accessor)) == 2
 
 
 def test_fewer_rows_than_one_glued_item(access: Make) -> None:

@@ -5,7 +5,9 @@ Most tests use `SharingStrategy.Fork`, which starts in milliseconds; the protoco
 
 from __future__ import annotations
 
+import copy
 import multiprocessing
+import pickle
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -275,6 +277,16 @@ def test_a_process_that_polls_may_do_so_without_pause_but_not_faster(access: Mak
     assert len(list(access(Numbers(3), miss_sleep_time_in_ms=0))) == 3
     with pytest.raises(AssertionError, match="miss_sleep_time_in_ms must not be negative"):
         AsynchronousDataAccessor([torch.zeros(2)], miss_sleep_time_in_ms=-0.1)
+
+
+def test_an_accessor_belongs_to_the_process_that_made_it(access: Make) -> None:
+    accessor = access(Numbers(2))
+    for duplicate in (copy.copy, copy.deepcopy, pickle.dumps):
+        with pytest.raises(TypeError, match="cannot pickle or copy an 'AsynchronousDataAccessor' object"):
+            duplicate(accessor)
+    with pytest.raises(Error, match="The dataset is an AsynchronousDataAccessor itself"):
+        access(accessor)
+    assert len(list(accessor)) == 2
 
 
 # PopTorch's own loaders inside an accessor.

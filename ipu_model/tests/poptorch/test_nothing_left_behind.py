@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -200,3 +201,38 @@ def test_an_executors_graphs_die_with_it() -> None:
             executor.destroy()
         del executor
     assert graphs() == before
+
+
+@pytest.fixture
+def full_disk() -> Iterator[None]:
+    """Let no file of this process grow beyond 64 KiB, as on a full disk."""
+    resource = pytest.importorskip("resource")
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 16, hard))
+    yield
+    resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+def test_a_full_disk_is_told_and_leaves_nothing(full_disk: None) -> None:
+    data = torch.utils.data.TensorDataset(torch.zeros(1000, 1000))
+    sharing = {"sharing_strategy": poptorch.SharingStrategy.FileSystem}
+
+    def load() -> None:
+        poptorch.DataLoader(quiet(), data, mode=DataLoaderMode.Async, async_options=sharing)
+
+    with pytest.raises(poptorch.Error, match="File too large"):
+        load()  # Multiprocessing starts a helper of its own, once in a program.
+    gc.collect()
+    before = Leftovers.now()
+    with pytest.raises(poptorch.Error, match=r"Make room .* or use SharingStrategy.Fork"):
+        load()
+    gc.collect()
+    assert before.difference() == ""
+
+
+def test_a_report_on_a_full_disk_leaves_the_module_free(full_disk: None, tmp_path: Path) -> None:
+    model = Doubling()
+    with pytest.raises(poptorch.Error, match="cannot be written"):
+        training(model, quiet().enableProfiling(str(tmp_path / "report")))(torch.ones(2))
+    assert type(model) is Doubling
+    assert training(model)(torch.ones(2))[0].shape == (2,)

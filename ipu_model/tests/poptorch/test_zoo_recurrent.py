@@ -99,6 +99,25 @@ def test_an_lstm_is_one_op_for_each_layer_and_direction_however_many_steps() -> 
     assert any("recurrent layers" in note for note in profile.notes)
 
 
+def test_the_available_memory_of_an_lstm_is_that_of_its_products() -> None:
+    class Limited(nn.Module):
+        def __init__(self, proportion: float) -> None:
+            super().__init__()
+            self.rnn, self.proportion = nn.LSTM(256, 512, batch_first=True), proportion
+
+        def forward(self, x: Tensor) -> Tensor:
+            found: Tensor = poptorch.set_available_memory(self.rnn(x)[0], self.proportion)
+            return poptorch.identity_loss(found, reduction="mean")
+
+    def temporary(proportion: float, phase: str) -> float:
+        x = torch.zeros(64, 50, 256)
+        profile = ipu_model.profile_module(Limited(proportion), x, quiet(), training=True)
+        return max(op.temporary_bytes for op in profile.ops if "lstm" in op.target and op.phase == phase)
+
+    for phase in ("forward", "backward"):
+        assert temporary(0.05, phase) < temporary(0.6, phase)
+
+
 def test_inference_agrees_with_pytorch() -> None:
     check_inference(nn.LSTM(6, 8, 2, dropout=0.5), SEQUENCE)
 

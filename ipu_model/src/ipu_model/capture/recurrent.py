@@ -163,3 +163,7 @@ def _gradients(ctx: Any, d_hiddens: Tensor | None, d_cells: Tensor | None, _: An
 
 
 _forward.register_autograd(_gradients, setup_context=_keep_arguments)
+
+# The ops of the graph, forward and backward.
+LSTM = torch.ops.ipu_model.lstm.default
+LSTM_BACKWARD = torch.ops.ipu_model.lstm_backward.default

@@ -85,7 +85,7 @@ def _hints(nodes: Iterable[Node], roots: Mapping[Node, Node]) -> dict[Node, Mapp
             found[node] = own
             operands = [source for source in node.all_input_nodes if source in roots]
             of_operand.update({(roots[source], scope): own for source in operands})
-        elif node.meta["phase"] is Phase.BACKWARD and name in (*_PRODUCTS, "convolution_backward"):
+        elif node.meta["phase"] is Phase.BACKWARD and name in (*_PRODUCTS, "convolution_backward", "lstm_backward"):
             inherited = [of_operand.get((roots[source], scope)) for source in node.all_input_nodes]
             hints = next((hint for hint in inherited if hint), None)
             if hints is not None:

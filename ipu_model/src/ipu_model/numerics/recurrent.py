@@ -43,6 +43,6 @@ def lstm_backward(
 
 
 _REPLACEMENTS = {
-    torch.ops.ipu_model.lstm.default: lstm,
-    torch.ops.ipu_model.lstm_backward.default: lstm_backward,
+    recurrent.LSTM: lstm,
+    recurrent.LSTM_BACKWARD: lstm_backward,
 }

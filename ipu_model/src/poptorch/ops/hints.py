@@ -6,6 +6,7 @@ they do nothing.
 
 from __future__ import annotations
 
+import operator
 from typing import Any
 
 import torch
@@ -13,6 +14,7 @@ import torch.fx
 from torch import Tensor
 
 from ipu_model import tracing
+from ipu_model.capture.recurrent import LSTM
 from poptorch._errors import createPoptorchError
 from poptorch.enums import MatMulSerializationMode
 
@@ -26,14 +28,15 @@ _PLANNED = _PRODUCTS | {
     aten.convolution.default, aten.embedding.default, aten.index_select.default, aten.gather.default,
     aten.index.Tensor, aten.scatter.src, aten.scatter.value, aten.scatter_.src, aten.scatter_.value,
     aten.scatter_add.default, aten.scatter_add_.default, aten.index_put.default, aten.index_put_.default,
-    aten.index_add.default, aten.index_add_.default,
+    aten.index_add.default, aten.index_add_.default, LSTM,
 }  # fmt: skip
 
-# What torch puts between such an op and the tensor that the program sees: bias additions, reshapes, casts.
+# What torch puts between such an op and the tensor that the program sees: bias additions, reshapes, casts, choices
+# among several results.
 _WRAPPERS = frozenset({
     aten.add.Tensor, aten.add_.Tensor, aten.view.default, aten._unsafe_view.default, aten.clone.default,
     aten.permute.default, aten.transpose.int, aten.t.default, aten.squeeze.dim, aten.unsqueeze.default,
-    aten.expand.default, aten._to_copy.default,
+    aten.expand.default, aten._to_copy.default, operator.getitem,
 })  # fmt: skip
 _STEPS_BACK = 2
 
@@ -80,7 +83,7 @@ def nop(tensor: Tensor) -> Tensor:
 def set_available_memory(tensor: Tensor, available_memory_proportion: float) -> Tensor:
     """Limit the share of tile memory that the op computing `tensor` uses for temporary data; return `tensor`.
 
-    Meant for convolutions, matrix products, embeddings, gathers and scatters; behind a bias addition or a
+    Meant for convolutions, matrix products, embeddings, gathers, scatters and LSTMs; behind a bias addition or a
     reshape the op is found by itself.
 
     Raises:

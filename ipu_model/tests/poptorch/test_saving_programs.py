@@ -13,6 +13,7 @@ import torch
 from saving_support import all_equal, counted_traces, options
 from torch import Tensor, nn
 
+import ipu_model
 import poptorch
 from ipu_model import custom_ops
 from poptorch._saving import files
@@ -249,7 +250,19 @@ class Decoding(nn.Module):
         return [*found, poptorch.fps(x, [0, 8], 0.5), poptorch.nearest(x, x[:3])]
 
 
+def registering() -> list[str]:
+    """Return the modules of the engine that register ops with PyTorch."""
+    package = Path(ipu_model.__file__).parent
+    files = [file for file in sorted(package.rglob("*.py")) if "torch.library" in file.read_text(encoding="utf-8")]
+    return [".".join(file.relative_to(package.parent).with_suffix("").parts) for file in files]
+
+
 class TestOwnOps:
+    @pytest.mark.parametrize("module", registering())
+    def test_whoever_reads_a_program_has_registered_them(self, module: str) -> None:
+        imported = (Path(ipu_model.__file__).parent / "stored" / "ops.py").read_text(encoding="utf-8")
+        assert f"import {module}" in imported or f"from {module} import" in imported
+
     def test_they_come_back_from_files_and_from_the_cache(self, tmp_path: Path) -> None:
         made = [poptorch.inferenceModel(Decoding(), options(tmp_path / "cache")) for _ in range(2)]
         with counted_traces() as traced:

@@ -11,7 +11,8 @@ import torch
 # They register the ops of the IPU Model.
 import ipu_model.capture.beam_search
 import ipu_model.capture.ctc
-import ipu_model.capture.points  # noqa: F401
+import ipu_model.capture.points
+import ipu_model.capture.recurrent  # noqa: F401
 from ipu_model.capture.python_ops import CUSTOM, CUSTOM_GRADIENT, HOST_CALL
 from ipu_model.stored.values import Invalid, NotStorable
 

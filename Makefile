@@ -65,7 +65,7 @@ test-fast: setup ## run the tests that need neither a whole lesson nor a browser
 
 coverage: setup ## measure which lines of the IPU Model and its PopTorch the tests in ipu_model/tests run
 	rm -f .coverage .coverage.*
-	$(VENV_PYTHON) -m coverage run -m pytest -n $(TEST_WORKERS) --dist loadfile --no-loadscope-reorder \
+	$(VENV_PYTHON) -m coverage run --rcfile="$(CURDIR)/pyproject.toml" -m pytest -n $(TEST_WORKERS) --dist loadfile --no-loadscope-reorder \
 	    ipu_model/tests $(TEST_ARGS)
 	$(VENV_PYTHON) -m coverage combine --quiet
 	$(VENV_PYTHON) tools/coverage_table.py

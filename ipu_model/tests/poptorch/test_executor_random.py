@@ -58,6 +58,12 @@ def test_the_stream_advances_across_calls_micro_batches_and_replicas() -> None:
     assert len(set(drawn)) == 8
 
 
+def test_a_replica_draws_what_it_would_draw_without_the_others() -> None:
+    alone = inference(Noise(), seeded().deviceIterations(2))(torch.zeros(2))
+    beside = inference(Noise(), seeded().deviceIterations(2).replicationFactor(2))(ROWS)
+    assert torch.equal(beside[::2], alone)  # [device iteration, replica]: every second row is replica 0's
+
+
 def test_each_micro_batch_of_a_step_drops_other_elements() -> None:
     options = seeded().outputMode(poptorch.OutputMode.All)
     options.Training.gradientAccumulation(4)

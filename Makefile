@@ -20,6 +20,7 @@ NBVAL_ARGS ?=
 VENV_PYTHON := .venv/bin/python
 # A file's tests stay together and in their order, as a notebook's cells must; the longest files come first.
 PYTEST := $(VENV_PYTHON) -m pytest -n $(TEST_WORKERS) --dist loadfile --no-loadscope-reorder
+COVERED := $(VENV_PYTHON) -m coverage run --rcfile="$(CURDIR)/pyproject.toml" -m pytest
 export PYTHON OFFLINE WHEELHOUSE
 # A kernel registered in the learner's home folder must not take the place of this environment's.
 export JUPYTER_PREFER_ENV_PATH := 1
@@ -39,7 +40,7 @@ help: ## list the targets and variables
 	@echo "  PORT=8890             JupyterLab's port (lab)"
 	@echo "  LAB_ARGS=--no-browser more options for JupyterLab (lab)"
 	@echo "  TEST_ARGS='-k text'   more options for pytest (test, test-fast, coverage)"
-	@echo "  TEST_WORKERS=4        so many test processes at a time, 0 for pytest alone (test, test-fast, coverage)"
+	@echo "  TEST_WORKERS=4        so many test processes at a time, 0 for pytest alone (test, test-fast)"
 	@echo "  RULE='half partials'  only changes to rules with these words (mutate)"
 	@echo "  NBVAL_ARGS=--record   write the notebooks' seconds to notebooks/measured.json (nbval-conditions)"
 	@echo "  LESSON='06 07'        only these lessons (notebooks, check-notebooks, try-answers, nbval-conditions)"
@@ -65,8 +66,10 @@ test-fast: setup ## run the tests that need neither a whole lesson nor a browser
 
 coverage: setup ## measure which lines of the IPU Model and its PopTorch the tests in ipu_model/tests run
 	rm -f .coverage .coverage.*
-	$(VENV_PYTHON) -m coverage run --rcfile="$(CURDIR)/pyproject.toml" -m pytest -n $(TEST_WORKERS) --dist loadfile --no-loadscope-reorder \
-	    ipu_model/tests $(TEST_ARGS)
+	@# Two processes of their own: one of xdist's is ended before it has written what it saw.
+	$(COVERED) ipu_model/tests/engine $(TEST_ARGS) & engine=$$!; \
+	    $(COVERED) ipu_model/tests/poptorch ipu_model/tests/popdist $(TEST_ARGS); others=$$?; \
+	    wait $$engine && exit $$others
 	$(VENV_PYTHON) -m coverage combine --quiet
 	$(VENV_PYTHON) tools/coverage_table.py
 

@@ -53,25 +53,33 @@ def _missing(case: Case, wrapped: Any, inputs: Any) -> bool:
     return _refused(wrapped)
 
 
+def _forgets(case: Case) -> bool:
+    """Whether weights that go to the host and back lose what the plain program keeps.
+
+    That is the state of an optimiser, and a counter in a buffer: an inference model never brings its buffers back.
+    """
+    return (case.training and case.optimiser != "sgd") or case.network == "in place"
+
+
 def _attach_again(case: Case, wrapped: Any, inputs: Any) -> bool:
     if not case.has("offline"):
         wrapped.detachFromDevice()
         wrapped.attachToDevice()
-    return case.training and case.optimiser != "sgd"  # State of the optimiser is tested elsewhere.
+    return _forgets(case)
 
 
 def _copy_weights(case: Case, wrapped: Any, inputs: Any) -> bool:
     if not case.has("offline"):
         wrapped.copyWeightsToHost()
         wrapped.copyWeightsToDevice()
-    return case.training and case.optimiser != "sgd"
+    return _forgets(case)
 
 
 def _state_dict(case: Case, wrapped: Any, inputs: Any) -> bool:
     state = wrapped.state_dict()
     pickle.loads(pickle.dumps(copy.deepcopy(wrapped.model)))
     wrapped.load_state_dict(state)
-    return case.training and case.optimiser != "sgd"
+    return _forgets(case)
 
 
 def _profile(case: Case, wrapped: Any, inputs: Any) -> bool:

@@ -250,12 +250,13 @@ def _check_returns(graph: Graph, options: Options) -> None:
 
 def _warn_about_hooks(module: nn.Module) -> None:
     hooked = [
-        name
-        for name, parameter in module.named_parameters()
-        if parameter._backward_hooks or getattr(parameter, "_post_accumulate_grad_hooks", None)
+        name for name, parameter in module.named_parameters() if getattr(parameter, "_post_accumulate_grad_hooks", None)
     ]
     if hooked:
-        _logger.warning("Hooks on parameters are not run on the device: %s.", ", ".join(hooked))
+        _logger.warning(
+            "Hooks that run after a gradient is accumulated are not run on the device: %s. Hooks of "
+            "register_hook are.", ", ".join(hooked),
+        )  # fmt: skip
 
 
 def _warn_about_outputs(graph: Graph, module: nn.Module) -> None:

@@ -192,14 +192,22 @@ class TestGradientsThatAreCut:
             executor(torch.ones(2))
         assert model.weight.item() == 0
 
-    def test_hooks_on_parameters_do_not_run_and_a_warning_says_so(self, caplog: pytest.LogCaptureFixture) -> None:
+    def test_a_hook_of_a_parameter_gets_its_gradient(self) -> None:
         model = Trained(lambda o, t: F.mse_loss(o, t))
         model.linear.weight.register_hook(lambda gradient: gradient * 0)
         executor = training(model)
-        before = raw(model, "linear.weight")
+        before = raw(model, "linear.weight"), raw(model, "linear.bias")
         executor(X, REAL)
-        assert not torch.equal(model.linear.weight, before)
-        assert "Hooks on parameters are not run on the device: linear.weight" in caplog.text
+        assert torch.equal(model.linear.weight, before[0])
+        assert not torch.equal(model.linear.bias, before[1])
+
+    def test_hooks_after_accumulation_do_not_run_and_a_warning_says_so(self, caplog: pytest.LogCaptureFixture) -> None:
+        model = Trained(lambda o, t: F.mse_loss(o, t))
+        ran = []
+        model.linear.weight.register_post_accumulate_grad_hook(ran.append)
+        training(model)(X, REAL)
+        assert not ran
+        assert "accumulated are not run on the device: linear.weight" in caplog.text
 
     def test_a_parameter_that_is_not_used_stays(self) -> None:
         model = Trained(lambda o, t: F.mse_loss(o, t))

@@ -23,8 +23,7 @@ import torch
 
 import poptorch
 from ipu_course import engine, show
-from ipu_course.bench import changed, configuration, modelled_result, sweep
-from ipu_course.bench.page import benchmark_page
+from ipu_course.bench import benchmark_page, changed, configuration, modelled_result, sweep
 from ipu_course.datasets import colour_shapes
 from ipu_course.exercises.cnn_benchmarks import PRINTED, check_budget, check_lines, check_throughput
 from ipu_course.experiments.published_resnet50 import PUBLISHED_RATE, PUBLISHED_REPLICAS, published_resnet50

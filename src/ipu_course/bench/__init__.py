@@ -6,6 +6,7 @@ Importing this package needs neither torch nor PopTorch; modelling does.
 from __future__ import annotations
 
 from ipu_course.bench.configurations import all_configurations, changed, configuration, settings_of_model
+from ipu_course.bench.page import benchmark_page
 from ipu_course.bench.results import Result, modelled_result
 from ipu_course.bench.sweeps import page_results, sweep
 from ipu_course.bench.tables import rows
@@ -13,6 +14,7 @@ from ipu_course.bench.tables import rows
 __all__ = [
     "Result",
     "all_configurations",
+    "benchmark_page",
     "changed",
     "configuration",
     "modelled_result",

@@ -3,7 +3,7 @@
 Expected values come from `half_oracle.py` (float64, rounded once by numpy) and,
 independently of the captured graph,
 from PyTorch itself in float64. The bound, one float16 number for 99 % of the elements,
-is the project's (issue 2).
+is the project's own.
 """
 
 from __future__ import annotations

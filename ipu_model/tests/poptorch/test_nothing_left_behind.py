@@ -38,15 +38,6 @@ def quick_ends() -> Iterator[None]:
         yield
 
 
-@pytest.fixture(scope="module", autouse=True)
-def quick_collections() -> Iterator[None]:
-    """Leave what was made before these tests, torch itself above all, out of their many garbage collections."""
-    gc.collect()
-    gc.freeze()
-    yield
-    gc.unfreeze()
-
-
 class Stop(Exception):
     """What a program raises."""
 

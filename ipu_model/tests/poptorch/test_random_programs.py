@@ -5,8 +5,6 @@ The oracle is plain PyTorch on the same data, micro-batch by micro-batch (`tools
 
 from __future__ import annotations
 
-import gc
-from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
@@ -17,15 +15,6 @@ from fuzz.trial import FAULT, REFUSED, RIGHT, run
 from hypothesis import HealthCheck, Phase, given, settings
 
 pytestmark = pytest.mark.filterwarnings("ignore")
-
-
-@pytest.fixture(scope="module", autouse=True)
-def quick_collections() -> Iterator[None]:
-    """Leave what was made before these tests, torch itself above all, out of their many garbage collections."""
-    gc.collect()
-    gc.freeze()
-    yield
-    gc.unfreeze()
 
 
 # Programs that the long run found something with, or that exercise a rule of their own.

@@ -36,7 +36,7 @@ class PlainProgram:
 
     def call(self, inputs: Any) -> Any:
         """Return what a call of the program returns, in the network's own structure."""
-        with _plain_kernels():
+        with plain_kernels():
             return self._call(inputs)
 
     def _call(self, inputs: Any) -> Any:
@@ -85,8 +85,8 @@ class PlainProgram:
 
 
 @contextmanager
-def _plain_kernels() -> Iterator[None]:
-    """Leave fused kernels out, which have no half precision on many machines."""
+def plain_kernels() -> Iterator[None]:
+    """Turn off PyTorch's fused inference of transformers: no half precision on many machines, zeros for padding."""
     before = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(False)
     try:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
+from fuzz.plain import plain_kernels
 from modelling_support import quiet
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
@@ -69,20 +69,9 @@ def check_inference(network: nn.Module, *args: Any, fallbacks: tuple[str, ...] =
     network = network.eval()
     wrapped = poptorch.inferenceModel(copy.deepcopy(network), quiet())
     outputs = wrapped(*args, **kwargs)
-    with torch.no_grad(), plain_attention():
+    with torch.no_grad(), plain_kernels():
         agree(outputs, network(*args, **kwargs))
     assert names(ipu_model.profile(wrapped)) == set(fallbacks)
-
-
-@contextmanager
-def plain_attention() -> Iterator[None]:
-    """Turn off PyTorch's fused inference of transformers, whose results are zeros where the input is padding."""
-    before = torch.backends.mha.get_fastpath_enabled()
-    torch.backends.mha.set_fastpath_enabled(False)
-    try:
-        yield
-    finally:
-        torch.backends.mha.set_fastpath_enabled(before)
 
 
 def names(profile: Any) -> set[str]:

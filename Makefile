@@ -19,7 +19,8 @@ NBVAL_ARGS ?=
 
 VENV_PYTHON := .venv/bin/python
 # A file's tests stay together and in their order, as a notebook's cells must; the longest files come first.
-PYTEST := $(VENV_PYTHON) -m pytest -n $(TEST_WORKERS) --dist loadfile --no-loadscope-reorder
+# One thread each: the tests' networks are small, and the processes share the cores.
+PYTEST := OMP_NUM_THREADS=$${OMP_NUM_THREADS:-1} $(VENV_PYTHON) -m pytest -n $(TEST_WORKERS) --dist loadfile --no-loadscope-reorder --durations=30
 COVERED := $(VENV_PYTHON) -m coverage run --rcfile="$(CURDIR)/pyproject.toml" -m pytest
 export PYTHON OFFLINE WHEELHOUSE
 # A kernel registered in the learner's home folder must not take the place of this environment's.

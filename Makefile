@@ -105,10 +105,10 @@ bench: setup ## measure the speed of this machine's replay against plain PyTorch
 	$(VENV_PYTHON) bench/run.py $(BENCH_ARGS)
 
 fuzz: setup ## try random PopTorch programs against plain PyTorch and count what came of them
-	PYTHONPATH=tools $(VENV_PYTHON) -m fuzz $(FUZZ_ARGS)
+	PYTHONPATH=ipu_model/tests/long_runs $(VENV_PYTHON) -m fuzz $(FUZZ_ARGS)
 
 soak: setup ## train for 10,000 steps and watch memory, files, threads and processes
-	PYTHONPATH=tools $(VENV_PYTHON) -m soak $(SOAK_ARGS)
+	PYTHONPATH=ipu_model/tests/long_runs $(VENV_PYTHON) -m soak $(SOAK_ARGS)
 
 lock: setup ## resolve the ranges in pyproject.toml anew and write requirements.txt
 	$(VENV_PYTHON) -m pip install --quiet --disable-pip-version-check uv

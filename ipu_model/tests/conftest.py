@@ -1,0 +1,21 @@
+"""Settings for every test of the IPU Model, with or without the course around it."""
+
+from __future__ import annotations
+
+import gc
+import os
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+# A deadline would make a result depend on how busy the machine is. In CI the examples are always the same.
+settings.register_profile(
+    "ipu_model", deadline=None, derandomize="CI" in os.environ, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.load_profile("ipu_model")
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Leave what importing and collecting made out of every later garbage collection: none of it goes away."""
+    gc.collect()
+    gc.freeze()

@@ -20,9 +20,8 @@ from ipu_model.optimiser.updater import Updater
 from poptorch import optim
 from poptorch._loss_scaling import is_automatic
 from poptorch.enums import MeanReductionStrategy
-from poptorch.optim.attribute_names import AttributeNames
 from poptorch.optim.optimizer import DeviceState
-from poptorch.optim.read import group_of, read_spec
+from poptorch.optim.read import AttributeNames, group_of, read_spec
 from poptorch.options import Options
 
 _logger = logging.getLogger("poptorch::python")

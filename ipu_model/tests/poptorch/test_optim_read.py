@@ -11,8 +11,7 @@ import torch
 from optim_support import MAKERS, log_lines, parameter
 
 from poptorch import optim
-from poptorch.optim.attribute_names import AttributeNames
-from poptorch.optim.read import group_of, read_spec
+from poptorch.optim.read import AttributeNames, group_of, read_spec
 
 HALF = torch.float16
 

@@ -6,11 +6,8 @@ the CPU each class is an ordinary PyTorch optimiser.
 
 from __future__ import annotations
 
-from poptorch.optim.adam import Adam, AdamW
 from poptorch.optim.lamb import LAMB
-from poptorch.optim.optimizer import Optimizer
-from poptorch.optim.rmsprop import RMSprop
-from poptorch.optim.sgd import SGD
-from poptorch.optim.variable_attributes import VariableAttributes
+from poptorch.optim.optimizer import Optimizer, VariableAttributes
+from poptorch.optim.torch_optimizers import SGD, Adam, AdamW, RMSprop
 
 __all__ = ["LAMB", "SGD", "Adam", "AdamW", "Optimizer", "RMSprop", "VariableAttributes"]

@@ -13,8 +13,7 @@ from ipu_model.numerics.rounding import Rounding
 from ipu_model.optimiser.lamb import Lamb
 from ipu_model.optimiser.rule import Context, Entry
 from ipu_model.optimiser.spec import Hyper
-from poptorch.optim.arguments import accumulator_dtypes, given, require_numbers
-from poptorch.optim.optimizer import Optimizer
+from poptorch.optim.optimizer import Optimizer, accumulator_dtypes, given, require_numbers
 
 NO_WEIGHT_NORM_LIMIT = 65500.0
 

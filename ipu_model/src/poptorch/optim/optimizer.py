@@ -14,21 +14,56 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from numbers import Real
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
-
-from poptorch.optim.arguments import require_number
-from poptorch.optim.variable_attributes import VariableAttributes
 
 if TYPE_CHECKING:
     _Base = torch.optim.Optimizer
 else:
     _Base = object  # A mixin: the concrete classes name their PyTorch optimiser as the second base.
 
+ACCUMULATOR_DTYPES = (torch.float32, torch.float16)
+ACCUMULATOR_RULE = "Accumulation types must be either torch.float32 or torch.float16"
+
 Tensors = dict[str, Tensor]
 Reader = Callable[[], tuple[Tensors, Tensors]]
+
+
+class VariableAttributes:
+    """The variable (streamed) and constant (compiled in) attributes of one optimiser.
+
+    They are changed before compiling. Every method raises AssertionError for an unknown name.
+    """
+
+    def __init__(self, attributes: Iterable[str], variable: Iterable[str] = ()) -> None:
+        self._attributes = frozenset(attributes)
+        self._variable = set(variable) & self._attributes
+
+    def isConstant(self, attr: str) -> bool:
+        """Return whether the value of `attr` is compiled in."""
+        return self._known(attr) not in self._variable
+
+    def markAsConstant(self, attr: str) -> None:
+        """Compile the value of `attr` in; changing it later is an error."""
+        self._variable.discard(self._known(attr))
+
+    def markAsVariable(self, attr: str) -> None:
+        """Stream `attr`, so that a new value takes effect with the next `setOptimizer`."""
+        self._variable.add(self._known(attr))
+
+    def copy(self) -> VariableAttributes:
+        """Return an independent copy."""
+        return VariableAttributes(self._attributes, self._variable)
+
+    def _known(self, attr: str) -> str:
+        if attr not in self._attributes:
+            raise AssertionError(
+                f"Unknown attribute {attr!r}: this optimizer has {', '.join(sorted(self._attributes))}."
+            )
+        return attr
 
 
 @dataclass(frozen=True)
@@ -155,3 +190,41 @@ def _shallow(tensors: Tensors | None) -> Tensors | None:
 
 def _cloned(tensors: Mapping[str, Tensor] | None) -> Tensors | None:
     return None if tensors is None else {name: tensor.clone() for name, tensor in tensors.items()}
+
+
+def given(**arguments: Any) -> dict[str, Any]:
+    """Return the arguments that were passed, which are those that are not None."""
+    return {name: value for name, value in arguments.items() if value is not None}
+
+
+def require_number(name: str, value: object) -> None:
+    """Raise AssertionError unless `value` is a plain number."""
+    if not isinstance(value, Real):
+        nearest = f"Use float({name})." if isinstance(value, torch.Tensor) else "Pass an int or a float."
+        raise AssertionError(f"Expected a number for {name}, not {value!r} of type {type(value).__name__}. {nearest}")
+
+
+def require_betas(betas: object) -> None:
+    """Raise AssertionError unless `betas` is a tuple of two numbers."""
+    if not isinstance(betas, tuple) or len(betas) != 2:
+        raise AssertionError(f"Expected a tuple of two numbers for betas, such as (0.9, 0.999), not {betas!r}.")
+    for index, beta in enumerate(betas):
+        require_number(f"betas[{index}]", beta)
+
+
+def require_numbers(arguments: dict[str, Any]) -> None:
+    """Raise AssertionError unless every argument is a number, and `betas` two of them."""
+    for name, value in arguments.items():
+        if name == "betas":
+            require_betas(value)
+        else:
+            require_number(name, value)
+
+
+def accumulator_dtypes(**dtypes: torch.dtype | None) -> dict[str, torch.dtype]:
+    """Return the dtypes, float32 for None; raises AssertionError for any but float32 and float16."""
+    chosen = {name: torch.float32 if dtype is None else dtype for name, dtype in dtypes.items()}
+    for name, dtype in chosen.items():
+        if dtype not in ACCUMULATOR_DTYPES:
+            raise AssertionError(f"{ACCUMULATOR_RULE}, but {name} is {dtype}.")
+    return chosen

@@ -1,0 +1,222 @@
+"""PopTorch's versions of PyTorch's own optimisers: `SGD`, `Adam`, `AdamW` and `RMSprop`."""
+
+from __future__ import annotations
+
+import logging
+import math
+from typing import Any
+
+import torch
+from torch.optim.optimizer import ParamsT
+
+from poptorch.optim.optimizer import Optimizer, accumulator_dtypes, given, require_numbers
+
+_logger = logging.getLogger("poptorch::python")
+
+
+class SGD(Optimizer, torch.optim.SGD):
+    """Stochastic gradient descent with momentum, weight decay, dampening and Nesterov momentum.
+
+    With `use_combined_accum` one tensor serves as gradient accumulator and velocity, stored multiplied by
+    `velocity_scaling`; otherwise they are two tensors of `accum_type` and `velocity_accum_type`. Arguments
+    that are not passed are compiled in as constants. Raises AssertionError for non-numbers and for
+    accumulator types other than float32 and float16, ValueError as PyTorch does.
+    """
+
+    def __init__(
+        self,
+        params: ParamsT,
+        lr: float,
+        momentum: float | None = None,
+        dampening: float | None = None,
+        weight_decay: float | None = None,
+        nesterov: bool | None = None,
+        loss_scaling: float | None = None,
+        velocity_scaling: float | None = None,
+        use_combined_accum: bool | None = None,
+        accum_type: torch.dtype | None = None,
+        velocity_accum_type: torch.dtype | None = None,
+        max_grad_norm: float | None = None,
+        *,
+        foreach: bool | None = None,
+        maximize: bool | None = None,
+        differentiable: bool | None = None,
+        fused: bool | None = None,
+    ) -> None:
+        numbers = given(momentum=momentum, dampening=dampening, weight_decay=weight_decay, nesterov=nesterov)
+        require_numbers({"lr": lr, **numbers, **given(velocity_scaling=velocity_scaling, max_grad_norm=max_grad_norm)})
+        dtypes = accumulator_dtypes(accum_type=accum_type, velocity_accum_type=velocity_accum_type)
+        flags: dict[str, Any] = given(foreach=foreach, maximize=maximize, differentiable=differentiable, fused=fused)
+        torch.optim.SGD.__init__(self, params, lr, **numbers, **flags)
+        combined = bool(use_combined_accum)
+        if combined:
+            self._add_default("velocity_scaling", 1.0 if velocity_scaling is None else velocity_scaling)
+        elif velocity_scaling is not None:
+            _logger.warning("velocity_scaling is ignored: it is the loss scaling unless use_combined_accum=True.")
+        self._set_options(
+            {"lr", *numbers, *given(velocity_scaling=velocity_scaling)},
+            loss_scaling,
+            **dtypes,
+            use_combined_accum=combined,
+            max_grad_norm=math.inf if max_grad_norm is None else max_grad_norm,
+        )
+
+    def _add_default(self, name: str, value: float) -> None:
+        """Add a hyper-parameter that PyTorch's class does not know to the defaults and to every group."""
+        self.defaults[name] = value
+        for group in self.param_groups:
+            group.setdefault(name, value)
+
+
+class Adam(Optimizer, torch.optim.Adam):
+    """Adam, with weight decay added to the gradient.
+
+    Arguments that are not passed are compiled in as constants. `amsgrad` must stay False. Raises
+    AssertionError for non-numbers and for accumulator types other than float32 and float16, ValueError as
+    PyTorch does.
+    """
+
+    def __init__(
+        self,
+        params: ParamsT,
+        lr: float | None = None,
+        betas: tuple[float, float] | None = None,
+        eps: float | None = None,
+        weight_decay: float | None = None,
+        amsgrad: bool | None = None,
+        loss_scaling: float | None = None,
+        accum_type: torch.dtype | None = None,
+        first_order_momentum_accum_type: torch.dtype | None = None,
+        second_order_momentum_accum_type: torch.dtype | None = None,
+        max_grad_norm: float | None = None,
+        *,
+        foreach: bool | None = None,
+        maximize: bool | None = None,
+        capturable: bool | None = None,
+        differentiable: bool | None = None,
+        fused: bool | None = None,
+    ) -> None:
+        _set_up_adam(
+            self,
+            torch.optim.Adam,
+            params,
+            given(lr=lr, betas=betas, eps=eps, weight_decay=weight_decay, amsgrad=amsgrad),
+            (accum_type, first_order_momentum_accum_type, second_order_momentum_accum_type),
+            given(
+                foreach=foreach, maximize=maximize, capturable=capturable, differentiable=differentiable, fused=fused
+            ),
+            loss_scaling,
+            max_grad_norm,
+        )
+
+
+class AdamW(Optimizer, torch.optim.AdamW):
+    """Adam with decoupled weight decay.
+
+    `bias_correction=False` has no numerical effect in this release: the device corrects the bias all the
+    same. Arguments that are not passed are compiled in as constants. `amsgrad` must stay False. Raises
+    AssertionError for non-numbers and for accumulator types other than float32 and float16, ValueError as
+    PyTorch does.
+    """
+
+    def __init__(
+        self,
+        params: ParamsT,
+        lr: float | None = None,
+        betas: tuple[float, float] | None = None,
+        eps: float | None = None,
+        weight_decay: float | None = None,
+        amsgrad: bool | None = None,
+        loss_scaling: float | None = None,
+        bias_correction: bool | None = None,
+        accum_type: torch.dtype | None = None,
+        first_order_momentum_accum_type: torch.dtype | None = None,
+        second_order_momentum_accum_type: torch.dtype | None = None,
+        max_grad_norm: float | None = None,
+        *,
+        foreach: bool | None = None,
+        maximize: bool | None = None,
+        capturable: bool | None = None,
+        differentiable: bool | None = None,
+        fused: bool | None = None,
+    ) -> None:
+        _set_up_adam(
+            self,
+            torch.optim.AdamW,
+            params,
+            given(lr=lr, betas=betas, eps=eps, weight_decay=weight_decay, amsgrad=amsgrad),
+            (accum_type, first_order_momentum_accum_type, second_order_momentum_accum_type),
+            given(
+                foreach=foreach, maximize=maximize, capturable=capturable, differentiable=differentiable, fused=fused
+            ),
+            loss_scaling,
+            max_grad_norm,
+            bias_correction=True if bias_correction is None else bool(bias_correction),
+        )
+
+
+def _set_up_adam(
+    optimizer: Adam | AdamW,
+    base: type[torch.optim.Adam],
+    params: ParamsT,
+    numbers: dict[str, Any],
+    accumulators: tuple[torch.dtype | None, torch.dtype | None, torch.dtype | None],
+    flags: dict[str, Any],
+    loss_scaling: float | None,
+    max_grad_norm: float | None,
+    **options: bool,
+) -> None:
+    """Check the arguments that were passed, then set up PyTorch's part and the device's part of the optimiser."""
+    require_numbers(numbers)
+    require_numbers(given(max_grad_norm=max_grad_norm))
+    accum, first, second = accumulators
+    dtypes = accumulator_dtypes(
+        accum_type=accum, first_order_momentum_accum_type=first, second_order_momentum_accum_type=second
+    )
+    if "betas" in numbers:
+        numbers["betas"] = tuple(float(beta) for beta in numbers["betas"])  # newer PyTorch insists on floats
+    base.__init__(optimizer, params, **numbers, **flags)
+    limit = math.inf if max_grad_norm is None else max_grad_norm
+    optimizer._set_options(numbers, loss_scaling, **dtypes, **options, max_grad_norm=limit)
+
+
+class RMSprop(Optimizer, torch.optim.RMSprop):
+    """RMSprop, optionally centred, with momentum, or TensorFlow's (`use_tf_variant`, on the device only).
+
+    Arguments that are not passed are compiled in as constants. `centered` must be equal in all groups. Raises
+    AssertionError for non-numbers and for accumulator types other than float32 and float16, ValueError as
+    PyTorch does.
+    """
+
+    def __init__(
+        self,
+        params: ParamsT,
+        lr: float | None = None,
+        alpha: float | None = None,
+        eps: float | None = None,
+        weight_decay: float | None = None,
+        momentum: float | None = None,
+        centered: bool | None = None,
+        loss_scaling: float | None = None,
+        accum_type: torch.dtype | None = None,
+        first_order_momentum_accum_type: torch.dtype | None = None,
+        second_order_momentum_accum_type: torch.dtype | None = None,
+        use_tf_variant: bool | None = None,
+        *,
+        foreach: bool | None = None,
+        maximize: bool | None = None,
+        capturable: bool | None = None,
+        differentiable: bool | None = None,
+    ) -> None:
+        numbers = given(lr=lr, alpha=alpha, eps=eps, weight_decay=weight_decay, momentum=momentum, centered=centered)
+        require_numbers(numbers)
+        dtypes = accumulator_dtypes(
+            accum_type=accum_type,
+            first_order_momentum_accum_type=first_order_momentum_accum_type,
+            second_order_momentum_accum_type=second_order_momentum_accum_type,
+        )
+        flags: dict[str, Any] = given(
+            foreach=foreach, maximize=maximize, capturable=capturable, differentiable=differentiable
+        )
+        torch.optim.RMSprop.__init__(self, params, **numbers, **flags)
+        self._set_options(numbers, loss_scaling, **dtypes, use_tf_variant=bool(use_tf_variant))

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ipu_model.constants import Section, values
-from ipu_model.graph import Phase
 from ipu_model.lower.result import Lowered
 from ipu_model.program import Program
+from ipu_model.step import Phase
 
 
 @dataclass(frozen=True)

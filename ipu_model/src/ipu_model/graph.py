@@ -4,7 +4,7 @@ A `Graph` holds an `fx.Graph` of aten ops. Every op node carries in `node.meta`:
 
 =============  =======================================================================================
 ``spec``       `TensorSpec` of the result, or a tuple of them (`None` for results that are not tensors)
-``phase``      `Phase`: which pass of the training step the op belongs to
+``phase``      `ipu_model.step.Phase`: which pass of the training step the op belongs to
 ``placement``  `ipu_model.placement.Placement`: block, stage and IPU
 ``scope``      dotted name of the submodule whose `forward` recorded it ("" for the model itself)
 ``hints``      dict of what the program said about this value: ``recomputation_checkpoint``, ``nop``,
@@ -21,7 +21,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from enum import Enum
 from typing import Any
 
 import torch
@@ -29,13 +28,6 @@ import torch.fx
 from torch import Tensor
 
 from ipu_model.placement import Placement
-
-
-class Phase(str, Enum):
-    """The part of a training step an op belongs to."""
-
-    FORWARD = "forward"
-    BACKWARD = "backward"
 
 
 @dataclass(frozen=True)

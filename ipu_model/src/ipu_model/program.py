@@ -7,11 +7,13 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from ipu_model.batching import Batching, Returns
+from ipu_model.capture.describe import step_of
 from ipu_model.errors import Error
 from ipu_model.graph import Graph
 from ipu_model.hardware import System, machine
 from ipu_model.lower.settings import CostSettings
 from ipu_model.optimiser.spec import OptimiserSpec
+from ipu_model.step import Step
 
 
 class Execution(str, Enum):
@@ -124,6 +126,11 @@ class Program:
             raise Error(
                 f"{self.io_tiles} I/O tiles leave none of the {tiles} tiles to compute on. 32 to 192 are usual."
             )
+
+    @property
+    def step(self) -> Step:
+        """One micro-batch of the program as plain data."""
+        return step_of(self.graph)
 
     @property
     def accumulates(self) -> bool:

@@ -9,9 +9,10 @@ from dataclasses import dataclass
 import torch.fx
 
 from ipu_model.capture.aliases import storage_roots
-from ipu_model.graph import Graph, Phase
+from ipu_model.graph import Graph
 from ipu_model.program import Program, Recomputation
 from ipu_model.stages import Stages
+from ipu_model.step import Phase
 
 Node = torch.fx.Node
 

@@ -7,8 +7,9 @@ from dataclasses import dataclass, field
 
 import torch.fx
 
-from ipu_model.graph import Graph, Phase
+from ipu_model.graph import Graph
 from ipu_model.placement import Placement
+from ipu_model.step import Phase
 
 
 @dataclass(frozen=True)

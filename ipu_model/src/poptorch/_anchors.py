@@ -13,9 +13,10 @@ import torch.fx
 from torch import Tensor, nn
 
 from ipu_model.capture.aliases import storage_roots, written_roots
-from ipu_model.graph import Graph, Output, Phase
+from ipu_model.graph import Graph, Output
 from ipu_model.numerics.loss_scaling import FINAL
 from ipu_model.optimiser.structure import is_scalar_name
+from ipu_model.step import Phase
 from poptorch._errors import createPoptorchError
 from poptorch._loss_scaling import is_automatic
 from poptorch._tensor_names import Source, tensor_names

@@ -6,9 +6,10 @@ import logging
 
 import torch.fx
 
-from ipu_model.graph import Graph, Phase
+from ipu_model.graph import Graph
 from ipu_model.pipeline import forward_stages, training_stages
 from ipu_model.placement import Placement
+from ipu_model.step import Phase
 from poptorch._errors import createPoptorchError
 from poptorch.options import Options
 from poptorch.strategies import PipelinedExecution, ShardedExecution

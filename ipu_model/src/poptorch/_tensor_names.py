@@ -23,7 +23,8 @@ from importlib import resources
 from typing import TYPE_CHECKING
 
 from ipu_model.capture.aliases import storage_roots
-from ipu_model.graph import Graph, Phase, Printed, TensorSpec
+from ipu_model.graph import Graph, Printed, TensorSpec
+from ipu_model.step import Phase
 
 if TYPE_CHECKING:
     import torch.fx

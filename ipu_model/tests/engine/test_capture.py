@@ -11,7 +11,7 @@ from tracing_support import ops_of, traced
 
 from ipu_model import tracing
 from ipu_model.errors import Error
-from ipu_model.graph import Phase
+from ipu_model.step import Phase
 
 aten = torch.ops.aten
 

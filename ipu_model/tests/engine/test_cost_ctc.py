@@ -15,8 +15,8 @@ from torch import Tensor, nn
 
 from ipu_model.cost import Element, ctc
 from ipu_model.cost.ctc import Alignment
-from ipu_model.graph import Phase
 from ipu_model.memory.code import distinct_steps
+from ipu_model.step import Phase
 
 # 12 steps of two samples with five labels (11 states) out of 7 classes.
 SMALL = Alignment(steps=12, samples=2, states=11, classes=7)

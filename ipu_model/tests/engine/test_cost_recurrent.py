@@ -7,7 +7,7 @@ import torch
 from lowering_support import lowered
 from torch import Tensor, nn
 
-from ipu_model.graph import Phase
+from ipu_model.step import Phase
 
 STEPS, ROWS, INPUTS, STATES = 7, 3, 6, 8
 

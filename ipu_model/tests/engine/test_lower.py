@@ -17,12 +17,13 @@ from torch import Tensor, nn
 from tracing_support import ops_of, traced
 
 from ipu_model.cost import Device, Element
-from ipu_model.graph import Graph, Phase
+from ipu_model.graph import Graph
 from ipu_model.lower import (
     CostSettings,
     lower,
     total_of,
 )
+from ipu_model.step import Phase
 
 HALF = torch.float16
 

@@ -8,7 +8,6 @@ from lowering_support import SETTINGS, cycles
 from published_programs import day03, mlperf_resnet50
 
 from ipu_model.cost import Cycles
-from ipu_model.graph import Phase
 from ipu_model.lower import (
     CostSettings,
     accumulation_costs,
@@ -17,6 +16,7 @@ from ipu_model.lower import (
     update_costs,
 )
 from ipu_model.optimiser.spec import Hyper, OptimiserSpec
+from ipu_model.step import Phase
 
 HALF = torch.float16
 ADAMW = OptimiserSpec(

@@ -10,10 +10,11 @@ from torch import Tensor, nn
 from tracing_support import traced
 
 from ipu_model import tracing
-from ipu_model.graph import Graph, Phase
+from ipu_model.graph import Graph
 from ipu_model.program import Program, Recomputation
 from ipu_model.recompute import Kept, kept_for_backward
 from ipu_model.stages import stages_of
+from ipu_model.step import Phase
 
 X = torch.zeros(4, 8)
 

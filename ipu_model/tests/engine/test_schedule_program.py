@@ -20,7 +20,7 @@ from ipu_model.cost import vertices
 from ipu_model.cost.device import Element
 from ipu_model.costed import lowered
 from ipu_model.errors import Error
-from ipu_model.graph import Graph, Phase
+from ipu_model.graph import Graph
 from ipu_model.hardware import machine
 from ipu_model.optimiser.spec import Hyper, OptimiserSpec
 from ipu_model.program import Execution, Location, Locations, Program, Recomputation
@@ -30,6 +30,7 @@ from ipu_model.schedule.constants import pipeline_constants
 from ipu_model.schedule.held import held_tensors
 from ipu_model.schedule.traffic import traffic_of
 from ipu_model.stages import stages_of
+from ipu_model.step import Phase
 
 HALF, FLOAT = torch.float16, torch.float32
 ADAM = OptimiserSpec("ADAM", Hyper(lr=1e-3))

@@ -8,9 +8,10 @@ from published_programs import begin_block, day03
 from torch import nn
 from tracing_support import traced
 
-from ipu_model.graph import Graph, Phase
+from ipu_model.graph import Graph
 from ipu_model.placement import Placement
 from ipu_model.stages import Stage, stages_of
+from ipu_model.step import Phase
 
 X = torch.zeros(4, 8)
 

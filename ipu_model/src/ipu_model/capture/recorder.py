@@ -24,8 +24,9 @@ from ipu_model.capture.torch_private import (
 )
 from ipu_model.capture.trace import BEFORE_ANY_BLOCK, Trace
 from ipu_model.errors import Error
-from ipu_model.graph import Phase, TensorSpec
+from ipu_model.graph import TensorSpec
 from ipu_model.placement import Placement
+from ipu_model.step import Phase
 
 Where = tuple[Phase, Placement, str]
 

@@ -36,7 +36,8 @@ from ipu_model.capture.torch_private import (
 from ipu_model.capture.trace import Placer, Trace
 from ipu_model.capture.variables import AttributeKeeper, RegisteredTensors, Slot, fake_like, slots_of
 from ipu_model.errors import Error
-from ipu_model.graph import Graph, Phase, TensorSpec
+from ipu_model.graph import Graph, TensorSpec
+from ipu_model.step import Phase
 from ipu_model.turns import Turn
 
 # Some settings of torch that a trace changes belong to the process: traces in several threads take turns.

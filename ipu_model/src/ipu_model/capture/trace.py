@@ -11,8 +11,8 @@ import torch.fx
 from torch import Tensor
 
 from ipu_model.errors import Error
-from ipu_model.graph import Phase
 from ipu_model.placement import Placement
+from ipu_model.step import Phase
 
 BEFORE_ANY_BLOCK = Placement(block="", stage=0, ipu=0)
 

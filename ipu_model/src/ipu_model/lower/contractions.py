@@ -11,10 +11,11 @@ from ipu_model.cost.contraction import Pass, Precision, Problem, contraction, in
 from ipu_model.cost.elementwise import Pointwise
 from ipu_model.cost.reduction import reduced
 from ipu_model.cost.work import Work
-from ipu_model.graph import Phase, TensorSpec
+from ipu_model.graph import TensorSpec
 from ipu_model.lower.result import Layout
 from ipu_model.lower.settings import check_proportion
 from ipu_model.lower.view import Operand, OpView, Part, Result, Rule
+from ipu_model.step import Phase
 
 
 def rules() -> dict[str, Rule]:

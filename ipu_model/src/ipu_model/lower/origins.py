@@ -8,9 +8,10 @@ from typing import Any
 import torch
 
 from ipu_model.capture.aliases import is_view, storage_roots, written_arguments
-from ipu_model.graph import Graph, Phase
+from ipu_model.graph import Graph
 from ipu_model.lower.moves import CONSTANTS
 from ipu_model.lower.view import Node, aten_name
+from ipu_model.step import Phase
 
 _COSTED_HINTS = ("available_memory_proportion", "serialized", "multi_conv")
 _PRODUCTS = ("mm", "addmm", "bmm", "baddbmm", "mv", "addmv", "dot")

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from ipu_model.cost.work import Cycles, Work, total
-from ipu_model.graph import Phase
 from ipu_model.placement import Placement
+from ipu_model.step import Phase
 
 
 @dataclass(frozen=True)

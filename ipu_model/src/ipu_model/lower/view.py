@@ -11,9 +11,10 @@ import torch.fx
 
 from ipu_model.cost.device import Device, Element
 from ipu_model.cost.work import Work
-from ipu_model.graph import Phase, TensorSpec
+from ipu_model.graph import TensorSpec
 from ipu_model.lower.result import Layout
 from ipu_model.lower.settings import CostSettings
+from ipu_model.step import Phase
 
 if TYPE_CHECKING:
     from ipu_model.lower.origins import Origins

@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 
-from ipu_model.graph import Phase
 from ipu_model.memory import categories
 from ipu_model.memory.schedule import FORWARD, RECOMPUTE, Schedule, Step
 from ipu_model.memory.spread import Spread
 from ipu_model.memory.stash import Stash
 from ipu_model.memory.storage import Node, Storages, maker_of
 from ipu_model.recompute import Kept
+from ipu_model.step import Phase
 
 
 @dataclass(frozen=True)

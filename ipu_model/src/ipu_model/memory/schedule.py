@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Final
 
-from ipu_model.graph import Phase
 from ipu_model.lower import VariableCost
 from ipu_model.memory.resident import Fetched
 from ipu_model.memory.spread import NOTHING, Spread
 from ipu_model.memory.storage import Node, Storages, maker_of
 from ipu_model.recompute import Kept
 from ipu_model.stages import Stages
+from ipu_model.step import Phase
 
 FORWARD: Final = "forward"
 RECOMPUTE: Final = "recompute"

@@ -11,11 +11,12 @@ import torch.fx
 
 from ipu_model.capture.aliases import storage_roots, written_arguments
 from ipu_model.cost.device import Element
-from ipu_model.graph import Graph, Phase, TensorSpec
+from ipu_model.graph import Graph, TensorSpec
 from ipu_model.lower import Lowered, OpCost
 from ipu_model.lower.moves import CONSTANTS as CONSTANT_OPS
 from ipu_model.lower.view import aten_name
 from ipu_model.memory.spread import NOTHING, Room, Spread
+from ipu_model.step import Phase
 
 Node: TypeAlias = torch.fx.Node
 

@@ -9,11 +9,12 @@ from dataclasses import dataclass
 import torch.fx
 
 from ipu_model.capture.aliases import storage_roots
-from ipu_model.graph import Graph, Phase, TensorSpec
+from ipu_model.graph import Graph, TensorSpec
 from ipu_model.per_graph import per_graph
 from ipu_model.program import Execution, Program
 from ipu_model.recompute import Kept
 from ipu_model.stages import Stages
+from ipu_model.step import Phase
 
 Node = torch.fx.Node
 

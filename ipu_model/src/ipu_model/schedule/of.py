@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from ipu_model.batching import Keep
 from ipu_model.errors import Error
-from ipu_model.graph import Phase
 from ipu_model.lower import Lowered
 from ipu_model.program import Execution, Program
 from ipu_model.recompute import Kept
@@ -16,6 +15,7 @@ from ipu_model.schedule.streams import host_link
 from ipu_model.schedule.timing import Conditions
 from ipu_model.schedule.work import workload_of
 from ipu_model.stages import Stages
+from ipu_model.step import Phase
 
 
 def schedule_of(program: Program, lowered: Lowered, stages: Stages, kept: Kept) -> Schedule:

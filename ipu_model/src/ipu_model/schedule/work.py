@@ -8,7 +8,6 @@ from dataclasses import dataclass
 
 from ipu_model.cost import vertices
 from ipu_model.cost.device import Device, Element
-from ipu_model.graph import Phase
 from ipu_model.lower import Lowered, accumulation_costs, total_of, update_costs
 from ipu_model.profiling.data import PhaseCycles
 from ipu_model.program import Program
@@ -20,6 +19,7 @@ from ipu_model.schedule.segments import NOTHING
 from ipu_model.schedule.traffic import Traffic, traffic_of
 from ipu_model.schedule.variables import Tensor, part, tensors_of, updated_elements
 from ipu_model.stages import Stages
+from ipu_model.step import Phase
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,197 @@
+"""The constants that no document gives directly: `data/calibration.toml`, which explains each of them.
+
+A `Calibration` is passed to whoever needs one. To see what another number would do, pass another one:
+`calibrated().with_values({"cost.sync_cycles": 500})`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from functools import lru_cache
+
+from ipu_model.data_files import Fact, fact, read_data
+from ipu_model.errors import Error
+
+_FILE = "calibration.toml"
+
+
+@dataclass(frozen=True)
+class Section:
+    """The base of the sections: a field for each entry.
+
+    Raises:
+        Error: a negative, infinite or undefined number, which no machine has.
+    """
+
+    def __post_init__(self) -> None:
+        for item in fields(self):
+            value = getattr(self, item.name)
+            if not math.isfinite(value) or value < 0:
+                raise Error(f"The constant {item.name} cannot be {value!r}: it must be finite and not negative.")
+
+
+@dataclass(frozen=True)
+class CostConstants(Section):
+    """What ops cost besides their arithmetic."""
+
+    sync_cycles: float
+    exchange_fixed_cycles: float
+    layout_copy_cycles_per_byte: float
+    layout_copy_fixed_cycles: float
+    weight_transpose_cycles_per_byte: float
+    least_bytes_per_tile: float
+    optimiser_fixed_cycles: float
+
+
+@dataclass(frozen=True)
+class HostConstants(Section):
+    """What a call costs on the host."""
+
+    call_seconds: float
+
+
+@dataclass(frozen=True)
+class CompilationConstants(Section):
+    """How long Graphcore's compiler takes."""
+
+    seconds_per_ipu: float
+    seconds_per_layer: float
+    inference_share: float
+
+
+@dataclass(frozen=True)
+class BandConstants(Section):
+    """How wide the error band of modelled times is."""
+
+    large_work: float
+    small_work_low: float
+    small_work_high: float
+    large_work_cycles_per_phase: float
+
+
+@dataclass(frozen=True)
+class PublishedHostConstants(Section):
+    """Rates of the loops and loaders of the published programs."""
+
+    day03_converted_image_seconds: float
+    day03_byte_image_seconds: float
+    day03_call_seconds: float
+    mnist_image_seconds: float
+
+
+@dataclass(frozen=True)
+class PipelineConstants(Section):
+    """What a pass of a stage costs besides its ops, and what a copy gets of the IPU-Links."""
+
+    stage_pass_cycles: float
+    copy_link_share: float
+
+
+@dataclass(frozen=True)
+class StreamConstants(Section):
+    """Rates of a transfer between host and one IPU, and the wait at the start of a run."""
+
+    ipu_bytes_per_second: float
+    refill_bytes_per_second: float
+    completion_bytes_per_second: float
+    run_wait_seconds: float
+
+
+@dataclass(frozen=True)
+class CollectiveConstants(Section):
+    """What a ring gets of the IPU-Links, what a call costs, how far the links reach."""
+
+    link_share: float
+    call_seconds: float
+    link_domain_ipus: float
+
+
+@dataclass(frozen=True)
+class MemoryConstants(Section):
+    """What code takes on a tile, and how sure the model is of memory."""
+
+    exchange_code_bytes_per_phase: float
+    control_code_bytes_per_compute_set: float
+    vertex_state_bytes_per_compute_set: float
+    vertex_code_bytes_per_kind: float
+    host_exchange_bytes_per_tensor: float
+    global_exchange_bytes_per_transfer: float
+    uncertainty: float
+    refusal_margin: float
+    code_uncertainty: float
+    published_code_bytes: float
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """All sections of `data/calibration.toml`; each field is named like its section."""
+
+    cost: CostConstants
+    host: HostConstants
+    compilation: CompilationConstants
+    band: BandConstants
+    published_host: PublishedHostConstants
+    pipeline: PipelineConstants
+    stream: StreamConstants
+    collective: CollectiveConstants
+    memory: MemoryConstants
+
+    def with_values(self, values: Mapping[str, float]) -> Calibration:
+        """Return a calibration with other numbers, by "section.name".
+
+        Raises:
+            Error: there is no such constant, or a number that no machine has.
+        """
+        unknown = sorted(set(values) - {f"{section}.{name}" for section, name in _names()})
+        if unknown:
+            raise Error(f"There is no constant {', '.join(unknown)} in {_FILE}.")
+        changed: dict[str, dict[str, float]] = {}
+        for key, value in values.items():
+            section, _, name = key.partition(".")
+            changed.setdefault(section, {})[name] = value
+        return replace(self, **{section: replace(getattr(self, section), **new) for section, new in changed.items()})
+
+
+_SECTIONS: Mapping[str, type[Section]] = {
+    "cost": CostConstants,
+    "host": HostConstants,
+    "compilation": CompilationConstants,
+    "band": BandConstants,
+    "published_host": PublishedHostConstants,
+    "pipeline": PipelineConstants,
+    "stream": StreamConstants,
+    "collective": CollectiveConstants,
+    "memory": MemoryConstants,
+}
+
+
+@lru_cache(maxsize=1)
+def constant_facts() -> Mapping[str, Mapping[str, Fact]]:
+    """Return every constant by section and name, with unit, source and confidence."""
+    return {
+        section: {name: fact(entry, f"{_FILE}, {section}.{name}") for name, entry in entries.items()}
+        for section, entries in read_data(_FILE).items()
+    }
+
+
+def _names() -> list[tuple[str, str]]:
+    return [(section, name) for section, facts in constant_facts().items() for name in facts]
+
+
+def fitted() -> tuple[str, ...]:
+    """Return "section.name" of the constants that were fitted to published rows."""
+    facts = constant_facts()
+    return tuple(f"{s}.{name}" for s, name in _names() if facts[s][name].confidence == "fitted")
+
+
+@lru_cache(maxsize=1)
+def calibrated() -> Calibration:
+    """Return the constants of `data/calibration.toml`."""
+    facts = constant_facts()
+    sections = {
+        section: kind(**{name: found.value for name, found in facts[section].items()})
+        for section, kind in _SECTIONS.items()
+    }
+    return Calibration(**sections)  # type: ignore[arg-type]  # each section is of its field's kind

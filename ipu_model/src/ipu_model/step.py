@@ -1,0 +1,375 @@
+"""One micro-batch of a program as plain data: what the performance model reads.
+
+A `Step` holds ops, tensors and storages in the order in which the program computes them. It refers to nothing of
+PyTorch, so it can be written by hand, pickled and compared. `ipu_model.capture.describe` makes it from a captured
+graph; the names of ops and tensors are those of the graph's nodes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from enum import Enum
+from functools import cached_property
+from typing import TypeAlias
+
+from ipu_model.placement import Placement
+
+
+class Phase(str, Enum):
+    """The part of a training step that an op belongs to."""
+
+    FORWARD = "forward"
+    BACKWARD = "backward"
+
+
+@dataclass(frozen=True)
+class DType:
+    """An element type: its name in PyTorch, and the bytes of one element on the host."""
+
+    name: str
+    bytes: int
+    is_floating: bool = False
+    is_complex: bool = False
+
+    def __str__(self) -> str:
+        return self.name
+
+
+FLOAT16 = DType("float16", 2, is_floating=True)
+BFLOAT16 = DType("bfloat16", 2, is_floating=True)
+FLOAT32 = DType("float32", 4, is_floating=True)
+INT32 = DType("int32", 4)
+INT64 = DType("int64", 8)
+UINT8 = DType("uint8", 1)
+BOOL = DType("bool", 1)
+
+
+class Ref(str):
+    """The name of a tensor, where an op takes one as an argument."""
+
+    __slots__ = ()
+
+
+Argument: TypeAlias = Ref | str | int | float | complex | bool | DType | tuple["Argument", ...] | None
+
+
+@dataclass(frozen=True)
+class Tensor:
+    """One tensor: shape, strides in elements, and the storage that it is (a view of).
+
+    `producer` is the op that makes it and `index` which of its results it is; variables, inputs and constants have
+    no producer. `of_weight` marks trainable variables and their views and casts.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: DType
+    stride: tuple[int, ...]
+    storage: str
+    producer: str | None = None
+    index: int = 0
+    of_weight: bool = False
+
+    @property
+    def elements(self) -> int:
+        """The number of elements."""
+        count = 1
+        for size in self.shape:
+            count *= size
+        return count
+
+    @property
+    def stored(self) -> int:
+        """The elements in memory: those of an expanded dimension count once."""
+        count = 1
+        for size, stride in zip(self.shape, self.stride):
+            count *= size if stride else min(size, 1)
+        return count
+
+    @property
+    def is_storage(self) -> bool:
+        """Whether it is the tensor that its storage was made for, and no view of another."""
+        return self.name == self.storage
+
+
+class Source(Enum):
+    """Where a storage comes from."""
+
+    OP = "op"
+    VARIABLE = "variable"
+    INPUT = "input"
+    SEED = "seed"
+    CONSTANT = "constant"
+
+
+@dataclass(frozen=True)
+class Storage:
+    """What tensors lie in: it has the name of the tensor that it was made for, and that tensor's producer."""
+
+    name: str
+    source: Source
+    producer: str | None = None
+
+
+@dataclass(frozen=True)
+class Serialisation:
+    """A product computed in `factor` slices along one dimension; `mode` is a `poptorch.MatMulSerializationMode`."""
+
+    mode: str
+    factor: int
+    keep_precision: bool = False
+
+
+@dataclass(frozen=True)
+class MultiConvolution:
+    """Convolutions planned together: `group` names the first of the `size` ones; `None` where nothing was set."""
+
+    group: str
+    size: int
+    available_memory_proportion: float | None = None
+    partials_type: str | None = None
+    plan_type: str | None = None
+    per_conv_reserved_tiles: int | None = None
+    cycle_back_off: float | None = None
+    conv_dithering: bool | None = None
+
+
+@dataclass(frozen=True)
+class Hints:
+    """What the program said about an op. A backward op has the planning hints of its forward op.
+
+    Planning hints are `available_memory_proportion`, `serialisation` and `multi_convolution`. `is_nop` marks
+    `poptorch.nop`, `is_printed` a tensor that is printed whenever it is computed, `is_anchor` the copy of a tensor that
+    the program reads by name.
+    """
+
+    recomputation_checkpoint: bool = False
+    is_nop: bool = False
+    is_printed: bool = False
+    is_anchor: bool = False
+    available_memory_proportion: float | None = None
+    serialisation: Serialisation | None = None
+    multi_convolution: MultiConvolution | None = None
+
+
+NO_HINTS = Hints()
+NOWHERE = Placement(block="", stage=0, ipu=0)
+
+
+@dataclass(frozen=True)
+class Op:
+    """One op of the device.
+
+    `kind` is the name of the aten op without namespace, overload and the underscore of in-place ops; `target` the
+    full name. `results` has one entry for each result, `None` where the result is no tensor; results that nothing
+    reads are described here, but are not among the tensors of the step. `writes` names the storages that the op
+    changes in place. `scope` is the dotted name of the module that runs it ("" for the model itself). `stage` is the
+    number of its stage in `Step.stages`, while `placement.stage` is the number that the program gave.
+
+    `is_view` tells that it only reinterprets its operand; `is_known` that its results depend on nothing that changes,
+    so that the compiler computes them; `makes_constant` that the op's kind makes a constant by itself.
+    """
+
+    name: str
+    kind: str
+    results: tuple[Tensor | None, ...]
+    arguments: tuple[Argument, ...] = ()
+    keywords: tuple[tuple[str, Argument], ...] = ()
+    target: str = ""
+    phase: Phase = Phase.FORWARD
+    placement: Placement = NOWHERE
+    stage: int = 0
+    scope: str = ""
+    hints: Hints = NO_HINTS
+    writes: tuple[str, ...] = ()
+    is_in_place: bool = False
+    is_view: bool = False
+    is_known: bool = False
+    makes_constant: bool = False
+    name_scopes: tuple[tuple[int, str], ...] = ()
+    attributes: tuple[tuple[str, tuple[tuple[str, str], ...]], ...] = ()
+
+    @property
+    def ipu(self) -> int:
+        """The IPU that it runs on."""
+        return self.placement.ipu
+
+    @property
+    def is_backward(self) -> bool:
+        """Whether it belongs to the backward pass."""
+        return self.phase is Phase.BACKWARD
+
+    @cached_property
+    def reads(self) -> tuple[Ref, ...]:
+        """The tensors among its arguments, each once, in order."""
+        return tuple(dict.fromkeys(_refs((*self.arguments, *(value for _, value in self.keywords)))))
+
+    def argument(self, position: int, name: str = "", default: Argument = None) -> Argument:
+        """Return an argument by position or, failing that, by name."""
+        if position < len(self.arguments):
+            return self.arguments[position]
+        return next((value for key, value in self.keywords if key == name), default)
+
+
+def _refs(arguments: Iterable[Argument]) -> Iterator[Ref]:
+    for argument in arguments:
+        if isinstance(argument, Ref):
+            yield argument
+        elif isinstance(argument, tuple):
+            yield from _refs(argument)
+
+
+@dataclass(frozen=True)
+class Variable:
+    """A weight or buffer that lives on the device between steps; `names` are all names of one tied tensor."""
+
+    name: str
+    names: tuple[str, ...]
+    tensor: str
+    trainable: bool
+    is_buffer: bool = False
+
+
+@dataclass(frozen=True)
+class Stage:
+    """A stretch of the forward pass on one IPU, with its backward ops: its number along the data flow, and the IPU."""
+
+    index: int
+    ipu: int
+
+
+@dataclass(frozen=True, eq=False)  # a step is itself: comparing two op by op would be slow and say little
+class Step:
+    """One micro-batch, forward and (for training) backward.
+
+    `tensors` and `storages` are in the order in which they are made. `inputs` describe what the host sends, in the
+    order of forward's arguments. `outputs` names the tensors that a call returns. `gradients` maps variables to the
+    tensors that hold their gradients. `block_entries` are the placements of blocks in the order in which they begin.
+    Make one with `step_of_ops` (by hand) or `ipu_model.capture.describe.step_of` (from a captured graph).
+    """
+
+    ops: tuple[Op, ...]
+    tensors: Mapping[str, Tensor]
+    storages: Mapping[str, Storage]
+    variables: tuple[Variable, ...] = ()
+    inputs: tuple[Tensor, ...] = ()
+    outputs: tuple[str, ...] = ()
+    gradients: Mapping[str, str] = field(default_factory=dict)
+    loss: str | None = None
+    stages: tuple[Stage, ...] = (Stage(0, 0),)
+    block_entries: tuple[Placement, ...] = ()
+
+    @property
+    def last_stage(self) -> int:
+        """The number of the last stage."""
+        return len(self.stages) - 1
+
+    @cached_property
+    def ipus(self) -> tuple[int, ...]:
+        """The IPUs that ops and blocks are placed on, in ascending order."""
+        placed = {op.ipu for op in self.ops} | {entry.ipu for entry in self.block_entries}
+        return tuple(sorted(placed)) or (0,)
+
+    @cached_property
+    def by_name(self) -> Mapping[str, Op]:
+        """The ops by their names."""
+        return {op.name: op for op in self.ops}
+
+    @cached_property
+    def readers(self) -> Mapping[str, tuple[Op, ...]]:
+        """The ops that read each tensor, in order; tensors that no op reads are missing."""
+        found: dict[str, list[Op]] = {}
+        for op in self.ops:
+            for name in op.reads:
+                found.setdefault(name, []).append(op)
+        return {name: tuple(ops) for name, ops in found.items()}
+
+    @cached_property
+    def returned(self) -> frozenset[str]:
+        """The tensors that leave the step: outputs and gradients."""
+        return frozenset((*self.outputs, *self.gradients.values()))
+
+    def producer(self, tensor: str) -> Op | None:
+        """Return the op that makes a tensor; `None` for variables, inputs and constants."""
+        name = self.tensors[tensor].producer
+        return None if name is None else self.by_name[name]
+
+    def root(self, tensor: str) -> Tensor:
+        """Return the tensor that the storage of `tensor` was made for: itself, unless it is a view."""
+        return self.tensors[self.tensors[tensor].storage]
+
+    def maker(self, tensor: str) -> Op | None:
+        """Return the op that made the storage of a tensor; `None` for variables, inputs and constants."""
+        return self.producer(self.tensors[tensor].storage)
+
+
+def step_of_ops(
+    ops: Iterable[Op],
+    entering: Iterable[tuple[Tensor, Source]],
+    *,
+    variables: tuple[Variable, ...] = (),
+    inputs: tuple[Tensor, ...] | None = None,
+    outputs: tuple[str, ...] = (),
+    gradients: Mapping[str, str] | None = None,
+    loss: str | None = None,
+    block_entries: tuple[Placement, ...] = (),
+    unread: frozenset[str] = frozenset(),
+) -> Step:
+    """Return the step of some ops and of the tensors that enter it from outside.
+
+    Stages are numbered by the ops' placements. `inputs` are the entering tensors of that source unless given.
+    `unread` names results that no op looks at.
+    """
+    placed, stages = _staged(tuple(ops))
+    tensors: dict[str, Tensor] = {}
+    storages: dict[str, Storage] = {}
+    for tensor, source in (entering := tuple(entering)):
+        tensors[tensor.name] = tensor
+        storages[tensor.name] = Storage(tensor.name, source)
+    for op in placed:
+        for result in op.results:
+            if result is not None and result.name not in unread:
+                tensors[result.name] = result
+                if result.is_storage:
+                    storages[result.name] = Storage(result.name, Source.OP, op.name)
+    sent = tuple(tensor for tensor, source in entering if source is Source.INPUT) if inputs is None else inputs
+    return Step(
+        ops=placed, tensors=tensors, storages=storages, variables=variables, inputs=sent, outputs=outputs,
+        gradients=dict(gradients or {}), loss=loss, stages=stages, block_entries=block_entries,
+    )  # fmt: skip
+
+
+def _staged(ops: tuple[Op, ...]) -> tuple[tuple[Op, ...], tuple[Stage, ...]]:
+    """Number the stages: blocks that follow one another on one IPU are one stage."""
+    keys: dict[tuple[int, int], None] = {}
+    for phase in (Phase.FORWARD, Phase.BACKWARD):
+        keys.update(dict.fromkeys((op.placement.stage, op.ipu) for op in ops if op.phase is phase))
+    stages: list[Stage] = []
+    index_of: dict[tuple[int, int], int] = {}
+    for key in sorted(keys, key=lambda found: found[0]):  # a stable sort: equal numbers stay in order of appearance
+        if not stages or stages[-1].ipu != key[1]:
+            stages.append(Stage(len(stages), key[1]))
+        index_of[key] = len(stages) - 1
+    numbered = tuple(
+        op if op.stage == (stage := index_of[op.placement.stage, op.ipu]) else replace(op, stage=stage) for op in ops
+    )
+    return numbered, tuple(stages) or (Stage(0, 0),)
+
+
+def with_ops(step: Step, change: Callable[[Op], Op], block_entries: tuple[Placement, ...] | None = None) -> Step:
+    """Return the step with every op changed, and its stages numbered anew."""
+    ops, stages = _staged(tuple(change(op) for op in step.ops))
+    entries = step.block_entries if block_entries is None else block_entries
+    return replace(step, ops=ops, stages=stages, block_entries=entries)
+
+
+def with_tensors(step: Step, change: Callable[[Tensor], Tensor]) -> Step:
+    """Return the step with the description of every tensor changed; names and storages must stay."""
+    ops = tuple(replace(op, results=tuple(r if r is None else change(r) for r in op.results)) for op in step.ops)
+    return replace(
+        step,
+        ops=ops,
+        tensors={name: change(tensor) for name, tensor in step.tensors.items()},
+        inputs=tuple(change(tensor) for tensor in step.inputs),
+    )

@@ -72,7 +72,10 @@ coverage: setup ## measure which lines of the IPU Model and its PopTorch the tes
 	    $(COVERED) ipu_model/tests/poptorch ipu_model/tests/popdist $(TEST_ARGS); others=$$?; \
 	    wait $$engine && exit $$others
 	$(VENV_PYTHON) -m coverage combine --quiet
-	$(VENV_PYTHON) tools/coverage_table.py
+	@# A package of its own each, so that one cannot hide behind another.
+	@failed=0; for package in ipu_model popdist poptorch; do \
+	    $(VENV_PYTHON) -m coverage report --include="ipu_model/src/$$package/*" --skip-covered || failed=1; \
+	done; exit $$failed
 
 mutate: setup ## break one central rule at a time in a copy of the sources: do the tests notice?
 	$(VENV_PYTHON) tools/mutate.py $(RULE)

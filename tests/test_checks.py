@@ -6,7 +6,7 @@ from typing import NoReturn
 
 import pytest
 
-from ipu_course.checks import UNANSWERED, check, whole_number_hint
+from ipu_course.checks import UNANSWERED, check, letting_errors_through, whole_number_hint
 
 
 def never_asked() -> NoReturn:
@@ -44,3 +44,19 @@ def test_what_is_no_whole_number_above_zero_gets_a_hint(value: object) -> None:
 
 def test_a_whole_number_gets_none() -> None:
     assert whole_number_hint("accumulation", 7) is None
+
+
+def broken() -> str:
+    raise ZeroDivisionError("no images")
+
+
+def test_an_error_in_a_check_is_told_to_the_learner_and_ends_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    check("06", "Exercise 1", {"a": 0}, broken, "Fine.")
+    said = "Exercise 1: not yet. The check could not use your answer (ZeroDivisionError: no images)."
+    assert verdict(capsys) == said
+
+
+def test_a_test_sees_the_error_itself(capsys: pytest.CaptureFixture[str]) -> None:
+    with letting_errors_through(), pytest.raises(ZeroDivisionError):
+        check("06", "Exercise 1", {"a": 0}, broken, "Fine.")
+    assert capsys.readouterr().out == ""

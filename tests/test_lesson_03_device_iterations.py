@@ -7,7 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ipu_course.checks import UNANSWERED
+from ipu_course.checks import UNANSWERED, letting_errors_through
 from ipu_course.exercises.device_iterations import check_call, check_in_time, check_mean_loss
 from ipu_course.train.published import published_ladder
 from ipu_course.views.long_calls import left_out, show_long_calls
@@ -29,9 +29,10 @@ class TestExercises:
 
     @given(st.one_of(st.integers(), st.floats(), st.text(), st.none(), st.booleans()))
     def test_no_answer_makes_a_check_raise(self, answer: object) -> None:
-        check_mean_loss(answer, LOSSES)
-        check_in_time(answer, None)
-        check_call(answer)
+        with letting_errors_through():
+            check_mean_loss(answer, LOSSES)
+            check_in_time(answer, None)
+            check_call(answer)
 
     def test_exactly_one_number_of_iterations_is_right(self, capsys: pytest.CaptureFixture[str]) -> None:
         # What the text asks for, by trial: at most 16, a divisor of 12, at most 1,000 images left out, the largest.

@@ -9,6 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import poptorch
+from ipu_course.checks import letting_errors_through
 from ipu_course.exercises.pipelining import check_busy_call, check_two_stages
 
 TWO_STAGES = poptorch.PipelinedExecution(poptorch.Stage("B1", "B2").ipu(0), poptorch.Stage("B3", "B4").ipu(1))
@@ -37,7 +38,8 @@ def test_only_the_smallest_busy_accumulation_is_right(capsys: pytest.CaptureFixt
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.one_of(st.none(), st.text(), st.floats(), st.integers(), st.lists(st.integers())))
 def test_no_answer_makes_a_check_raise(answer: object) -> None:
-    check_two_stages(answer, 3)
-    check_two_stages(TWO_STAGES, answer)
-    check_busy_call(answer, 5)
-    check_busy_call(24, answer)
+    with letting_errors_through():
+        check_two_stages(answer, 3)
+        check_two_stages(TWO_STAGES, answer)
+        check_busy_call(answer, 5)
+        check_busy_call(24, answer)

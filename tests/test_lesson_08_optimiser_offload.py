@@ -12,6 +12,7 @@ from offload_support import ELEMENTS, one_weight
 
 import poptorch
 from ipu_course import engine
+from ipu_course.checks import letting_errors_through
 from ipu_course.exercises.offload import check_bytes, check_options, check_rare_copies
 from ipu_course.views import offload as offload_view
 from ipu_course.views.offload import copies_share, show_places, state_bytes
@@ -45,10 +46,11 @@ class TestExercises:
     @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
     @given(st.one_of(st.none(), st.text(), st.floats(), st.integers(), st.lists(st.integers())))
     def test_no_answer_makes_a_check_raise(self, answer: object) -> None:
-        check_bytes(answer, 1)
-        check_bytes(6, answer)
-        check_rare_copies(answer)
-        check_options(answer)
+        with letting_errors_through():
+            check_bytes(answer, 1)
+            check_bytes(6, answer)
+            check_rare_copies(answer)
+            check_options(answer)
 
     def test_what_the_third_exercise_accepts_is_what_the_model_shards(self, capsys: pytest.CaptureFixture[str]) -> None:
         settings = poptorch.TensorLocationSettings().useOnChipStorage(False).useReplicatedTensorSharding()

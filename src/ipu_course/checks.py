@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Callable, Optional
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Callable, Iterator, Optional
 
 from ipu_course.progress import note_check
 
@@ -10,6 +12,18 @@ UNANSWERED = "not attempted yet"
 
 FindHint = Callable[[], Optional[str]]
 """Looks at an answer: a hint that names the misunderstanding, or ``None`` when the answer is right."""
+
+_letting_errors_through = ContextVar("_letting_errors_through", default=False)
+
+
+@contextmanager
+def letting_errors_through() -> Iterator[None]:
+    """Let what a check raises end the program: a test must not take an error for a hint."""
+    before = _letting_errors_through.set(True)
+    try:
+        yield
+    finally:
+        _letting_errors_through.reset(before)
 
 
 def check(lesson: str, exercise: str, answer: dict[str, object], find_hint: FindHint, praise: str) -> None:
@@ -36,6 +50,8 @@ def _hint(find_hint: FindHint) -> str | None:
     try:
         return find_hint()
     except Exception as problem:  # whatever a learner's object may raise, a check does not
+        if _letting_errors_through.get():
+            raise
         return f"The check could not use your answer ({type(problem).__name__}: {problem})."
 
 

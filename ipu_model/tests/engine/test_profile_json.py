@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,6 +16,9 @@ from ipu_model.errors import Error
 from ipu_model.profiling import json_form, text_files
 from ipu_model.profiling.data import FORMAT, Profile
 from ipu_model.profiling.json_form import from_json, to_json
+
+FORMAT_1 = Path(__file__).with_name("profile_format_1.json")
+"""`inference_profile()` as the first version that had a file format wrote it."""
 
 
 def changed(edit, profile: Profile | None = None) -> str:
@@ -52,10 +56,17 @@ class TestRoundTrip:
     def test_a_mistake_in_a_profile_is_found_when_it_is_written(self) -> None:
         with pytest.raises(Error, match=r"profile\.compilation_seconds is inf: it must be a finite number"):
             to_json(replace(inference_profile(), compilation_seconds=float("inf")))
+        with pytest.raises(Error, match=r"profile\.options\['rate'\] is nan: it must be a finite number"):
+            to_json(replace(inference_profile(), options={"rate": float("nan")}))
         with pytest.raises(Error, match=r"profile\.call_seconds cannot be 0\.0: it must be above 0"):
             to_json(replace(inference_profile(), call_seconds=0.0))
-        with pytest.raises(Error, match=r"profile\.notes\[0\] must be a text; it is 3"):
+        with pytest.raises(Error, match=r"profile\.notes\[0\]: expected `str`, got `int`"):
             to_json(replace(inference_profile(), notes=(3,)))  # type: ignore[arg-type]
+
+    def test_the_file_of_an_earlier_version_is_read_and_still_written_the_same(self) -> None:
+        kept = FORMAT_1.read_text(encoding="ascii")
+        assert from_json(kept) == inference_profile()
+        assert to_json(inference_profile()) == kept
 
 
 class TestRefused:
@@ -66,42 +77,61 @@ class TestRefused:
 
     @pytest.mark.parametrize("name", [name for name in json.loads(to_json(inference_profile())) if name != "format"])
     def test_a_missing_field_is_named(self, name: str) -> None:
-        with pytest.raises(Error, match=f"profile lacks the field '{name}'"):
+        with pytest.raises(Error, match=f"profile: object missing required field `{name}`"):
             from_json(changed(without(name)))
 
     def test_an_unknown_field_is_named(self) -> None:
-        with pytest.raises(Error, match="profile has a field 'speed' that is not known"):
+        with pytest.raises(Error, match="profile: object contains unknown field `speed`"):
             from_json(changed(lambda data: data.update(speed=1)))
 
     @pytest.mark.parametrize(
         ("edit", "message"),
         [
-            (lambda d: d.update(name=3), r"profile\.name must be a text; it is 3"),
-            (lambda d: d.update(fits=1), r"profile\.fits must be true or false; it is 1"),
-            (lambda d: d.update(samples_per_call=1.5), r"profile\.samples_per_call must be a whole number; it is 1\.5"),
+            (lambda d: d.update(name=3), r"profile\.name: expected `str`, got `int`"),
+            (lambda d: d.update(fits=1), r"profile\.fits: expected `bool`, got `int`"),
+            (lambda d: d.update(samples_per_call=1.5), r"profile\.samples_per_call: expected `int`, got `float`"),
+            (lambda d: d.update(samples_per_call=True), r"profile\.samples_per_call: expected `int`, got `bool`"),
+            (lambda d: d.update(call_seconds="1"), r"profile\.call_seconds: expected `float`, got `str`"),
+            (lambda d: d.update(call_seconds=None), r"profile\.call_seconds: expected `float`, got `null`"),
+            (lambda d: d.update(machine=[]), r"profile\.machine: expected `object`, got `array`"),
+            (lambda d: d["machine"].pop("tiles"), r"profile\.machine: object missing required field `tiles`"),
+            (lambda d: d.update(notes="x"), r"profile\.notes: expected `array`, got `str`"),
+            (lambda d: d.update(notes=[{}]), r"profile\.notes\[0\]: expected `str`, got `object`"),
+            (lambda d: d.update(shares={"main": "x"}), r"profile\.shares\[\.\.\.\]: expected `float`, got `str`"),
+            (lambda d: d.update(options={"x": []}), r"profile\.options\[\.\.\.\]: expected `.*str.*`, got `array`"),
+            (lambda d: d.update(ops=[]), r"profile\.ops: expected `object`, got `array`"),
+            (lambda d: d["ops"].pop("rows"), r"profile\.ops: object missing required field `rows`"),
             (
-                lambda d: d.update(samples_per_call=True),
-                r"profile\.samples_per_call must be a whole number; it is True",
+                lambda d: d["ops"]["columns"].append("speed"),
+                r"profile\.ops\.columns: expected `array` of length 16, got 17",
             ),
-            (lambda d: d.update(call_seconds="1"), r"profile\.call_seconds must be a number; it is '1'"),
-            (lambda d: d.update(call_seconds=None), r"profile\.call_seconds must be a number; it is None"),
-            (lambda d: d.update(machine=[]), r"profile\.machine must be an object with named fields; it is \[\]"),
-            (lambda d: d["machine"].pop("tiles"), r"profile\.machine lacks the field 'tiles'"),
-            (lambda d: d.update(notes="x"), r"profile\.notes must be a list; it is 'x'"),
-            (lambda d: d.update(notes=[{}]), r"profile\.notes\[0\] must be a text"),
-            (lambda d: d.update(shares={"main": "x"}), r"profile\.shares\['main'\] must be a number; it is 'x'"),
-            (lambda d: d.update(options={"x": []}), r"profile\.options\['x'\] must be a text or a whole number or"),
-            (lambda d: d.update(ops=[]), r"profile\.ops must be an object with named fields"),
-            (lambda d: d["ops"].pop("rows"), r"profile\.ops lacks the field 'rows'"),
-            (lambda d: d["ops"]["columns"].append("speed"), r"profile\.ops has a field 'speed' that is not known"),
-            (lambda d: d["ops"]["columns"].remove("plan"), r"profile\.ops lacks the field 'plan'"),
-            (lambda d: d["ops"]["columns"].append("plan"), r"profile\.ops names a field twice"),
-            (lambda d: d["ops"]["rows"][0].pop(), r"profile\.ops\[0\] has 15 values for 16 columns"),
-            (lambda d: d["timeline"]["rows"][0].__setitem__(2, "x"), r"profile\.timeline\[0\]\.start must be a number"),
-            (lambda d: d["timeline"]["rows"][0].__setitem__(3, -1), r"profile\.timeline\[0\] has -1 seconds"),
+            (
+                lambda d: d["ops"]["columns"].remove("plan"),
+                r"profile\.ops\.columns: expected `array` of length 16, got 15",
+            ),
+            (
+                lambda d: d["ops"]["columns"].__setitem__(1, "speed"),
+                r"profile\.ops\.columns\[1\]: invalid enum value 'speed'",
+            ),
+            (
+                lambda d: d["ops"]["rows"][0].pop(),
+                r"profile\.ops\[0\]: expected `array` of at least length 16, got 15",
+            ),
+            (
+                lambda d: d["timeline"]["rows"][0].__setitem__(2, "x"),
+                r"profile\.timeline\[0\]\.start: expected `float`",
+            ),
+            (lambda d: d["timeline"]["rows"][0].__setitem__(3, -1), r"profile\.timeline\[0\] has -1\.0 seconds"),
+            (
+                lambda d: d["memory"]["ipus"]["rows"][0][1]["rows"][0].__setitem__(2, "x"),
+                r"profile\.memory\.ipus\[0\]\.categories\[0\]\.total_bytes: expected `float`, got `str`",
+            ),
             (lambda d: d["memory"]["ipus"]["rows"].clear(), r"profile\.memory\.ipus is empty"),
             (lambda d: d["machine"].update(clock_hz=0), r"profile\.machine\.clock_hz cannot be 0"),
-            (lambda d: d.update(cycles={"columns": [], "rows": []}), r"profile\.cycles lacks the field 'on_tile_exec"),
+            (
+                lambda d: d.update(cycles={"columns": [], "rows": []}),
+                r"profile\.cycles\.columns: expected `array` of length 8",
+            ),
         ],
     )
     def test_a_field_of_another_type_or_size_is_named(self, edit, message: str) -> None:
@@ -125,6 +155,11 @@ class TestRefused:
     def test_other_text(self, text: str, message: str) -> None:
         with pytest.raises(Error, match=message):
             from_json(text)
+
+    def test_a_number_beyond_all_floats(self) -> None:
+        text = changed(lambda data: data["memory"]["ipus"]["rows"][0][2].__setitem__(5, "here"))
+        with pytest.raises(Error, match=r"profile\.memory\.ipus\[0\]\.tiles\[5\] is inf: it must be a finite number"):
+            from_json(text.replace('"here"', "1e999"))
 
     def test_a_huge_value_is_not_repeated_in_the_message(self) -> None:
         with pytest.raises(Error) as caught:

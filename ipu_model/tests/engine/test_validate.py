@@ -127,7 +127,7 @@ class TestBadInput:
 
     def test_a_row_without_a_value_is_refused(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(rows, "read_data", lambda name: {"row": [{"id": "x", "what": "y"}]})
-        with pytest.raises(Error, match="row 'x' needs 'value'"):
+        with pytest.raises(Error, match="row 'x': Object missing required field `value`"):
             rows.published_rows.__wrapped__()
 
     def test_torchvision_is_needed(self, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,17 +6,10 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
+import msgspec
+
 from ipu_model.data_files import read_data
 from ipu_model.errors import Error
-
-_PARTS: dict[str, type | tuple[type, ...]] = {
-    "id": str,
-    "what": str,
-    "value": (int, float),
-    "unit": str,
-    "source": str,
-    "wanted": (int, float),
-}
 
 
 @dataclass(frozen=True)
@@ -32,7 +25,7 @@ class Row:
     unit: str
     source: str
     wanted: float
-    settles: tuple[str, ...]
+    settles: tuple[str, ...] = ()
 
     @property
     def is_fitted(self) -> bool:
@@ -47,7 +40,7 @@ def published_rows() -> tuple[Row, ...]:
 
 
 def _row(entry: dict[str, Any]) -> Row:
-    for name, kind in _PARTS.items():
-        if not isinstance(entry.get(name), kind):
-            raise Error(f"published.toml: row {entry.get('id', '?')!r} needs {name!r}; got {entry.get(name)!r}.")
-    return Row(**{**entry, "value": float(entry["value"]), "settles": tuple(entry.get("settles", ()))})
+    try:
+        return msgspec.convert(entry, Row)
+    except msgspec.ValidationError as problem:
+        raise Error(f"published.toml: row {entry.get('id', '?')!r}: {problem}.") from problem

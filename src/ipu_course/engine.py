@@ -222,9 +222,9 @@ def modelled_module(
     """
     if not is_available():
         return None
-    from ipu_model.profiling.entry import program_of_module
+    from ipu_model.entry_points import program_of_module
 
-    return ModelledModule(program_of_module(module, inputs, options, optimizer=optimizer, micro_batch=True))
+    return ModelledModule(program_of_module(options, module, inputs, optimizer=optimizer, micro_batch=True))
 
 
 def machine_ipus(name: str) -> int | None:

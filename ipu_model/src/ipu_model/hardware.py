@@ -175,6 +175,29 @@ def system_with(chip_name: str, ipus: int) -> System:
     return min(fitting, key=lambda s: s.ipus)
 
 
+def machine_with_room(wanted: str | System, ipus: int, said_by: str) -> System:
+    """Return the machine that is asked for by name; a chip's name stands for its smallest system with enough IPUs.
+
+    Raises:
+        Error: no such machine, or it has fewer IPUs; `said_by` says who asked.
+    """
+    if not isinstance(wanted, (str, System)):
+        raise Error(
+            "A machine is named by a text such as 'POD16' or 'Bow', or it is an ipu_model.hardware.System; got "
+            f"{wanted!r}."
+        )
+    if isinstance(wanted, str) and _plain(wanted) in map(_plain, known_machines().chips):
+        return system_with(wanted, ipus)
+    system = wanted if isinstance(wanted, System) else machine(wanted)
+    if system.ipus < ipus:
+        raise Error(
+            f"The program needs {ipus} IPUs, but {system.name}, which {said_by} names, has {system.ipus}. The nearest "
+            f"machine that fits is {system_with(system.chip.name, ipus).name}; fewer replicas or fewer IPUs "
+            "for each replica fit, too."
+        )
+    return system
+
+
 def chip_of_offline_target(version: int) -> Chip:
     """Return the chip that `useOfflineIpuTarget(version)` stands for: 1 GC2, 2 GC200, 21 C600.
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 import logging
 import secrets
 from collections.abc import Callable, Sequence
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import torch
 from torch import Tensor, nn
 
 from ipu_model import interrupts
+from ipu_model.entry_points import program_of, program_of_module
 from ipu_model.graph import Graph, TensorSpec
 from ipu_model.instances import Group
 from ipu_model.interrupts import postponed
@@ -41,6 +42,9 @@ from poptorch._weights import HostWeights
 from poptorch._wrapping import HostLink, Wrapping, links_into
 from poptorch.enums import ConnectionType
 from poptorch.options import Options
+
+if TYPE_CHECKING:
+    from ipu_model.program import Program
 
 _logger = logging.getLogger("poptorch::python")
 
@@ -285,3 +289,16 @@ class PoplarExecutor(DeviceLife, ModelledAnswers, AnchoredTensors, GraphText, Sa
             if not tensor.is_contiguous():
                 self._log_once(logging.WARNING, _COPIED)
         return arguments
+
+
+@program_of.register(PoplarExecutor)
+def _program_of_executor(executor: PoplarExecutor) -> Program:
+    return executor._modelled_program()
+
+
+@program_of_module.register(Options)
+def _program_of_module(options: Options, model: Any, inputs: Any, **more: Any) -> Program:
+    # The performance model is imported when it is asked for, so that `import poptorch` stays quick.
+    from poptorch._modelling import module
+
+    return module.program_of_module(options, model, inputs, **more)

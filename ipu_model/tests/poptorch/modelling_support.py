@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 import poptorch
+from ipu_model.entry_points import program_of_module
 from ipu_model.program import Program
 
 ROWS = 2
@@ -53,11 +54,11 @@ def trained(options: poptorch.Options, ipus: int = 2, optimizer: Any = None, **m
     """Return the program of training a chain under these options."""
     model = Chain(ipus)
     optimizer = poptorch.optim.SGD(model.parameters(), lr=0.1) if optimizer is None else optimizer(model)
-    program: Program = options._modelled_program(model, batch(options), optimizer=optimizer, **more)
+    program: Program = program_of_module(options, model, batch(options), optimizer=optimizer, **more)
     return program
 
 
 def inferred(options: poptorch.Options, ipus: int = 2, **more: Any) -> Program:
     """Return the program of running a chain forward under these options."""
-    program: Program = options._modelled_program(Chain(ipus), batch(options)[0], **more)
+    program: Program = program_of_module(options, Chain(ipus), batch(options)[0], **more)
     return program

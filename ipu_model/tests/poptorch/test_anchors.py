@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 import ipu_model
 import poptorch
+from ipu_model.entry_points import program_of_module
 from ipu_model.schedule.traffic import traffic_of
 from poptorch import OutputMode
 
@@ -440,7 +441,7 @@ class TestErrors:
 class TestPerformanceModel:
     def test_anchors_travel_to_the_host(self) -> None:
         def sent(options: poptorch.Options) -> float:
-            return sum(traffic_of(options._modelled_program(Chain(), batch(options), training=True).graph).outputs)
+            return sum(traffic_of(program_of_module(options, Chain(), batch(options), training=True).graph).outputs)
 
         # Two rows of eight float32 numbers, and an eight by eight gradient.
         watched = anchoring(trainable(), a="layers/0/Gemm:0", g="Gradient___layers.1.weight")

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from modelling_support import Chain, inferred, quiet
 
 import poptorch
+from ipu_model.entry_points import program_of
 from ipu_model.hardware import known_machines, machine
 from ipu_model.program import Program
 from poptorch._modelling.machine import machine_for
@@ -101,7 +102,7 @@ class TestEnvironment:
         assert type(model) is Chain
         monkeypatch.setenv(MACHINE, "POD16")
         executor.compile(x, x)
-        assert executor._modelled_program().system.name == "POD16"
+        assert program_of(executor).system.name == "POD16"
 
     def test_one_that_does_not_exist(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv(MACHINE, "POD7")

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 import poptorch
 from ipu_model.batching import Keep
 from ipu_model.cost import Work
+from ipu_model.entry_points import program_of_module
 from ipu_model.lower import lower
 from ipu_model.program import Execution, Location, Program, Recomputation
 
@@ -93,7 +94,7 @@ class TestExecution:
 
         options = quiet().setExecutionStrategy(poptorch.SerialPhasedExecution("a", "b"))
         options.TensorLocations.setWeightLocation(poptorch.TensorLocationSettings().useOnChipStorage(True))
-        program = options._modelled_program(Phased(), torch.empty(2, 8))
+        program = program_of_module(options, Phased(), torch.empty(2, 8))
         assert program.execution is Execution.SHARDED
         assert program.locations.activations == Location(on_chip=False)
         assert program.locations.weights == Location(on_chip=True)
@@ -129,7 +130,7 @@ class TestRecomputation:
                 return super().forward(poptorch.recomputationCheckpoint(x * 2), y)
 
         options, model = trainable(), Checkpointed()
-        graph = options._modelled_program(model, batch(options), training=True).graph
+        graph = program_of_module(options, model, batch(options), training=True).graph
         marked = [n.name for n in graph.ops.nodes if n.meta.get("hints", {}).get("recomputation_checkpoint")]
         assert marked == ["mul_tensor"]
 
@@ -184,7 +185,7 @@ def product(function: Callable[[Tensor, Tensor], Tensor]) -> Work:
             return function(a, b)
 
     large = torch.empty(4096, 4096, dtype=torch.float16, device="meta")
-    program = quiet()._modelled_program(Product(), (large, large))
+    program = program_of_module(quiet(), Product(), (large, large))
     (op,) = lower(program.graph, program.settings).ops
     return op.work
 
@@ -248,7 +249,7 @@ class TestHostTransfers:
 
             options = quiet().setExecutionStrategy(poptorch.ShardedExecution())
             options.TensorLocations.numIOTiles(32)
-            program: Program = options._modelled_program(Marked(), torch.empty(2, 8))
+            program: Program = program_of_module(options, Marked(), torch.empty(2, 8))
             return program
 
         expected = mode is not poptorch.OverlapMode.NoOverlap
@@ -280,7 +281,7 @@ class TestOptimiser:
 
     def test_training_without_one_uses_poptorchs_default(self) -> None:
         options = trainable()
-        program = options._modelled_program(Chain(), batch(options), training=True)
+        program = program_of_module(options, Chain(), batch(options), training=True)
         assert (program.optimiser.family, program.optimiser.default.lr) == ("SGD2", 0.01)
 
 

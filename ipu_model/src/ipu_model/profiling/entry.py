@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from ipu_model.entry_points import kind_of, program_of, program_of_module
 from ipu_model.errors import Error
 from ipu_model.host_work import HostWork
 
@@ -12,9 +14,9 @@ if TYPE_CHECKING:
     from ipu_model.profiling.data import Profile
     from ipu_model.program import Program
 
-# The engine knows executors and options by these methods only: it must not import the package that defines them.
-_OF_EXECUTOR = "_modelled_profile"
-_OF_OPTIONS = "_modelled_program"
+# Imports in functions: `from ipu_model import profile` need not wait for torch.
+
+_REMEMBERED = 8
 
 
 def profile(executor: Any, *, host: HostWork | None = None, machine: str | System | None = None) -> Profile:
@@ -28,14 +30,35 @@ def profile(executor: Any, *, host: HostWork | None = None, machine: str | Syste
     Raises:
         Error: not an executor, not compiled, or a machine that is too small or does not exist.
     """
-    if not callable(getattr(type(executor), _OF_EXECUTOR, None)):
-        raise Error(
-            f"ipu_model.profile takes what poptorch.trainingModel or poptorch.inferenceModel returned, not "
-            f"{_kind(executor)}. For a plain module there is ipu_model.profile_module(module, inputs, options)."
-        )
     check_host(host)
-    found: Profile = getattr(executor, _OF_EXECUTOR)(host, machine)
+    program = program_of(executor)
+    return profile_of(program if machine is None else _on_machine(program, machine), host)
+
+
+def profile_of(program: Program, host: HostWork | None = None) -> Profile:
+    """Return the profile of a program; the last few of each graph are remembered as long as the graph lives."""
+    from ipu_model.per_graph import remembered_of
+    from ipu_model.profiling.build import profile_program
+
+    known: list[tuple[Program, HostWork, Profile]] = remembered_of(program.graph).setdefault(profile_of, [])
+    host = host or HostWork()
+    for other, its_host, profile in tuple(known):
+        if other == program and its_host == host:
+            return profile
+    found = profile_program(program, host)
+    # Several threads may get here at once: each returns what it has made.
+    known.append((program, host, found))
+    del known[:-_REMEMBERED]
     return found
+
+
+def _on_machine(program: Program, wanted: str | System) -> Program:
+    from ipu_model.hardware import machine_with_room
+
+    occupied = program.reserved_ipus or program.ipus_per_replica * program.replicas
+    system = machine_with_room(wanted, occupied, "the argument machine")
+    device = replace(program.settings.device, chip=system.chip)
+    return replace(program, system=system, settings=replace(program.settings, device=device))
 
 
 def profile_module(
@@ -65,36 +88,13 @@ def profile_module(
             too small or does not exist.
         AssertionError: rows that do not divide into micro-batches, unknown blocks.
     """
-    check_host(host)
     from ipu_model.profiling.build import profile_program
 
+    check_host(host)
     program = program_of_module(
-        model, inputs, options, optimizer=optimizer, training=training, machine=machine, micro_batch=micro_batch
+        options, model, inputs, optimizer=optimizer, training=training, machine=machine, micro_batch=micro_batch
     )
     return profile_program(program, host or HostWork())
-
-
-def program_of_module(
-    model: Any,
-    inputs: Any,
-    options: Any,
-    *,
-    optimizer: Any = None,
-    training: bool | None = None,
-    machine: str | System | None = None,
-    micro_batch: bool = False,
-) -> Program:
-    """Return the program that `profile_module` profiles, for `what_if`, `sweep` and `advise`.
-
-    Raises:
-        Error, AssertionError: as `profile_module`.
-    """
-    if not callable(getattr(type(options), _OF_OPTIONS, None)):
-        raise Error(f"ipu_model.profile_module takes poptorch.Options() as options, not {_kind(options)}.")
-    program: Program = getattr(options, _OF_OPTIONS)(
-        model, inputs, optimizer=optimizer, training=training, machine=machine, micro_batch=micro_batch
-    )
-    return program
 
 
 def check_host(host: object) -> None:
@@ -104,8 +104,4 @@ def check_host(host: object) -> None:
         Error: neither `None` nor a `HostWork`.
     """
     if host is not None and not isinstance(host, HostWork):
-        raise Error(f"host takes an ipu_model.HostWork, not {_kind(host)}: what the program's loader and loop cost.")
-
-
-def _kind(thing: object) -> str:
-    return f"a {type(thing).__name__}" if thing is not None else "None"
+        raise Error(f"host takes an ipu_model.HostWork, not {kind_of(host)}: what the program's loader and loop cost.")

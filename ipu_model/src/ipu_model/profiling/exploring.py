@@ -8,15 +8,13 @@ from typing import Any
 
 from ipu_model.advice import Advice
 from ipu_model.adviser import advise as advise_on
+from ipu_model.entry_points import program_of
 from ipu_model.errors import Error
 from ipu_model.host_work import HostWork
 from ipu_model.knobs import KNOBS, changed
 from ipu_model.profiling.build import profile_program
 from ipu_model.profiling.data import Profile
 from ipu_model.profiling.entry import check_host
-from ipu_model.program import Program
-
-_OF_EXECUTOR = "_modelled_program"
 
 
 @dataclass(frozen=True)
@@ -72,20 +70,3 @@ def advise(executor: Any, *, host: HostWork | None = None) -> tuple[Advice, ...]
     """
     check_host(host)
     return advise_on(program_of(executor), host)
-
-
-def program_of(executor: Any) -> Program:
-    """Return the program behind an executor, or a `Program` itself.
-
-    Raises:
-        Error: neither of the two, or not compiled.
-    """
-    if isinstance(executor, Program):
-        return executor
-    if not callable(getattr(type(executor), "_modelled_profile", None)):
-        raise Error(
-            "what_if, sweep and advise take what poptorch.trainingModel or poptorch.inferenceModel returned, compiled; "
-            f"got a {type(executor).__name__}."
-        )
-    found: Program = getattr(executor, _OF_EXECUTOR)()
-    return found

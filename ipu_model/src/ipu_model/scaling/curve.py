@@ -6,13 +6,13 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
+from ipu_model.entry_points import program_of
 from ipu_model.errors import Error
 from ipu_model.hardware import system_with
 from ipu_model.host_work import HostWork
 from ipu_model.knobs import changed
 from ipu_model.profiling.build import profile_program
 from ipu_model.profiling.data import Profile
-from ipu_model.profiling.exploring import program_of
 from ipu_model.program import Program
 
 

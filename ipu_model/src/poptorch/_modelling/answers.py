@@ -14,15 +14,11 @@ if TYPE_CHECKING:
     from torch import nn
 
     from ipu_model.graph import Graph
-    from ipu_model.hardware import System
-    from ipu_model.host_work import HostWork
     from ipu_model.profiling.data import Profile
     from ipu_model.program import Program
     from poptorch._modelling.timing import Latency, PerfCounters
     from poptorch._optimisation import Optimisation
     from poptorch.options import Options
-
-_REMEMBERED = 8
 
 
 class ModelledAnswers:
@@ -39,7 +35,6 @@ class ModelledAnswers:
     _optimisation: Optimisation | None
     _traced_model: nn.Module
     _program: Program | None
-    _profiles: dict[tuple[HostWork, System], Profile]
 
     # --- timing calls
     # ------------------------------------------------------------------------------------------
@@ -121,41 +116,28 @@ class ModelledAnswers:
     # --- program and profile
     # -----------------------------------------------------------------------------------
 
-    def _modelled_program(self, machine: str | System | None = None) -> Program:
-        """Return what the performance model reads: the compiled program, on `machine` or on its own.
+    def _modelled_program(self) -> Program:
+        """Return what the performance model reads: the compiled program.
 
         Raises:
-            Error: not compiled, or a machine that is too small or does not exist.
+            Error: not compiled.
         """
         if self._program is None:
             raise createPoptorchError(
                 "Model has not been compiled or has been destroyed, so there is no program to model. Call the model, "
                 "or compile() it, first; ipu_model.profile_module(module, inputs, options) needs neither."
             )
-        if machine is None:
-            return self._program
-        from poptorch._modelling.program import on_machine
+        return self._program
 
-        return on_machine(self._program, self._options, machine)
-
-    def _modelled_profile(self, host: HostWork | None = None, machine: str | System | None = None) -> Profile:
-        """Return the profile of the compiled program, remembered until the executable is dropped.
+    def _modelled_profile(self) -> Profile:
+        """Return the profile of the compiled program.
 
         Raises:
-            Error: as `_modelled_program` does.
+            Error: not compiled.
         """
-        from ipu_model.host_work import HostWork
-        from ipu_model.profiling.build import profile_program
+        from ipu_model.profiling.entry import profile_of
 
-        program = self._modelled_program(machine)
-        key = (HostWork() if host is None else host, program.system)
-        found = self._profiles.get(key)
-        if found is None:  # several threads may get here at once: each returns what it has made
-            found = profile_program(program, key[0])
-            if len(self._profiles) >= _REMEMBERED:
-                self._profiles.clear()
-            self._profiles[key] = found
-        return found
+        return profile_of(self._modelled_program())
 
     def _model(self, graph: Graph) -> None:
         """At the end of a compilation: make the program, check its memory, write the report that was asked for.
@@ -183,4 +165,4 @@ class ModelledAnswers:
             write(self._program, self._modelled_profile(), engine)
 
     def _forget_model(self) -> None:
-        self._program, self._profiles = None, {}
+        self._program = None

@@ -25,13 +25,13 @@ from poptorch.options.popart_keys import validate_options
 @torch.inference_mode(False)
 def program_of_module(
     options: Options,
-    module: nn.Module,
+    model: nn.Module,
     inputs: Any,
     *,
-    optimizer: torch.optim.Optimizer | None,
-    training: bool | None,
-    machine: str | System | None,
-    micro_batch: bool,
+    optimizer: torch.optim.Optimizer | None = None,
+    training: bool | None = None,
+    machine: str | System | None = None,
+    micro_batch: bool = False,
 ) -> Program:
     """Return the program that wrapping `module` with these options and calling it with `inputs` would compile.
 
@@ -47,7 +47,7 @@ def program_of_module(
         raise createPoptorchError(
             "An inference program has no optimizer. Leave it out, or ask for training=True (the default with one)."
         )
-    module = user_module(module)
+    module = user_module(model)
     own = own_options(options, trains)
     check_counts(batching_of(own))
     validate_options(own.toDict())

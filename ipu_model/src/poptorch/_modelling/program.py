@@ -96,18 +96,6 @@ def over_processes(batching: Batching, ipus_per_replica: int) -> tuple[Batching,
     )
 
 
-def on_machine(program: Program, options: Options, machine: str | System) -> Program:
-    """Return the same program on another machine.
-
-    Raises:
-        Error: there is no such machine, or it is too small.
-    """
-    occupied = program.reserved_ipus or program.ipus_per_replica * program.replicas
-    system = machine_for(options, occupied, machine)
-    settings = replace(program.settings, device=replace(program.settings.device, chip=system.chip))
-    return replace(program, system=system, settings=settings)
-
-
 def model_name(options: Options, training: bool) -> str:
     """Return the name of reports: that of `Options.modelName`, else "training" or "inference"."""
     if options.exists("model_name"):

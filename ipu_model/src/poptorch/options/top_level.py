@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from poptorch._logging import logger
 from poptorch.options import text
@@ -12,12 +12,7 @@ from poptorch.options.device_settings import DeviceSettings
 from poptorch.options.host_settings import HostSettings
 
 if TYPE_CHECKING:
-    import torch
-    from torch import nn
     from typing_extensions import Self
-
-    from ipu_model.hardware import System
-    from ipu_model.program import Program
 
 
 class Options(BatchSettings, DeviceSettings, HostSettings):
@@ -58,20 +53,3 @@ class Options(BatchSettings, DeviceSettings, HostSettings):
         """
         text.run_json(self, string)
         return self
-
-    def _modelled_program(
-        self,
-        module: nn.Module,
-        inputs: Any,
-        *,
-        optimizer: torch.optim.Optimizer | None = None,
-        training: bool | None = None,
-        machine: str | System | None = None,
-        micro_batch: bool = False,
-    ) -> Program:
-        """Return what the performance model reads of `module` under these options (`ipu_model.profile_module`)."""
-        from poptorch._modelling.module import program_of_module
-
-        return program_of_module(
-            self, module, inputs, optimizer=optimizer, training=training, machine=machine, micro_batch=micro_batch
-        )

@@ -1,0 +1,61 @@
+"""Where a front end such as `poptorch` says how its objects become programs: the engine imports no front end.
+
+Both functions dispatch on the type of their first argument. A front end registers its own types when it is imported::
+
+    @program_of.register(PoplarExecutor)
+    def _(executor): ...
+"""
+
+from __future__ import annotations
+
+from functools import singledispatch
+from typing import TYPE_CHECKING, Any
+
+from ipu_model.errors import Error
+
+if TYPE_CHECKING:
+    from ipu_model.hardware import System
+    from ipu_model.program import Program
+
+
+@singledispatch
+def program_of(source: Any) -> Program:
+    """Return the program behind a compiled executor; of a `Program` itself.
+
+    Raises:
+        Error: neither of the two, or not compiled.
+    """
+    # Whoever only registers, as `import poptorch` does, need not wait for the performance model.
+    from ipu_model.program import Program
+
+    if isinstance(source, Program):
+        return source
+    raise Error(
+        "The IPU Model takes what poptorch.trainingModel or poptorch.inferenceModel returned, compiled; got "
+        f"{kind_of(source)}. For a plain module there is ipu_model.profile_module(module, inputs, options)."
+    )
+
+
+@singledispatch
+def program_of_module(
+    options: Any,
+    model: Any,
+    inputs: Any,
+    *,
+    optimizer: Any = None,
+    training: bool | None = None,
+    machine: str | System | None = None,
+    micro_batch: bool = False,
+) -> Program:
+    """Return the program that wrapping `model` with `options` would compile; `ipu_model.profile_module` says more.
+
+    Raises:
+        Error: what the front end refuses when it wraps and compiles, or options of no front end.
+        AssertionError: rows that do not divide into micro-batches, unknown blocks.
+    """
+    raise Error(f"ipu_model.profile_module takes poptorch.Options() as options, not {kind_of(options)}.")
+
+
+def kind_of(thing: object) -> str:
+    """Return the words for a thing of the wrong type in a message."""
+    return f"a {type(thing).__name__}" if thing is not None else "None"

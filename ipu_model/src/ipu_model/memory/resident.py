@@ -61,7 +61,8 @@ class Fetched:
 
 def residents(program: Program, storages: Storages, ipus: Mapping[str, int]) -> list[Resident]:
     """Return all tensors that are always live; `ipus` says where each variable is."""
-    found = [_constant(storages, node) for node in storages.constants]
+    # In the graph's order: small ones lie behind one another, and a set has another order in every process.
+    found = [_constant(storages, node) for node in storages.nodes if node in storages.constants]
     for variable in program.graph.variables:
         keeper = _Keeper(program, storages, variable, ipus[variable.name])
         found.append(keeper.keep(categories.VARIABLES, variable.spec.dtype, program.locations.weights))

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import subprocess
+import sys
 from dataclasses import replace
 
 import pytest
@@ -23,6 +25,16 @@ from ipu_model.scaling import constant_share, limit, scaling, speed_up, update_t
 
 SHARES = st.floats(0.0, 1.0)
 REPLICAS = st.integers(1, 4096)
+
+
+def test_it_is_an_attribute_of_the_package_as_soon_as_that_is_imported() -> None:
+    """In a fresh Python, in which nothing else has imported it yet."""
+    program = (
+        "import sys, ipu_model; assert 'torch' not in sys.modules\n"
+        "print(ipu_model.scaling.limit(0.05), ipu_model.scaling.__name__)"
+    )
+    done = subprocess.run([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True, check=True)
+    assert done.stdout.split() == [str(limit(0.05)), "ipu_model.scaling"]
 
 
 @pytest.fixture(scope="module")

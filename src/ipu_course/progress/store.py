@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import os
 import tempfile
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Callable, ContextManager
+from typing import Callable, Iterator
+
+from filelock import FileLock, Timeout
 
 from ipu_course.progress.file_format import DamagedFile, from_text, to_text
-from ipu_course.progress.lock import locked
 from ipu_course.progress.record import Progress
 
 LOCK_SECONDS = 2.0
 """How long a note waits for other kernels: a lesson must not stand still for its records."""
+
+POLL_SECONDS = 0.01
 
 Change = Callable[[Progress], Progress]
 
@@ -38,7 +42,7 @@ def update(path: Path, change: Change, wait_seconds: float = LOCK_SECONDS) -> No
     """
     _is_there(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    with _lock_of(path, wait_seconds):
+    with locked(path, wait_seconds):
         try:
             known = load(path)
         except DamagedFile:
@@ -53,8 +57,29 @@ def reset(path: Path) -> Path | None:
     """Move the progress file aside as a backup and give the backup's path; ``None`` when there was none."""
     if not _is_there(path):
         return None
-    with _lock_of(path):
+    with locked(path):
         return move_aside(path, "backup")
+
+
+@contextmanager
+def locked(path: Path, wait_seconds: float = LOCK_SECONDS) -> Iterator[None]:
+    """Hold the lock file beside ``path``; raises ``TimeoutError`` when others hold it for ``wait_seconds``.
+
+    The system frees the lock when its process ends, however it ends, so none is ever left behind.
+    """
+    lock = FileLock(str(path.with_name(f"{path.name}.lock")), timeout=wait_seconds)
+    try:
+        lock.acquire(poll_interval=POLL_SECONDS)
+    except Timeout:
+        raise
+    except (NotImplementedError, OSError):
+        # Some network file systems have no locks. The file is still replaced whole: at worst, of two notes made
+        # at the same moment one is lost.
+        pass
+    try:
+        yield
+    finally:
+        lock.release()
 
 
 def move_aside(path: Path, why: str) -> Path:
@@ -73,10 +98,6 @@ def _is_there(path: Path) -> bool:
     if path.exists() and not path.is_file():
         raise OSError(f"{path} is not a regular file")
     return path.exists()
-
-
-def _lock_of(path: Path, wait_seconds: float = LOCK_SECONDS) -> ContextManager[None]:
-    return locked(path.with_name(f"{path.name}.lock"), wait_seconds)
 
 
 def _replace(path: Path, text: str) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import re
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -12,6 +14,8 @@ from notebook_build.lesson import Lesson, lessons
 
 LESSONS = lessons()
 each_lesson = pytest.mark.parametrize("lesson", LESSONS, ids=lambda lesson: lesson.name)
+
+MODELLED_FIGURE = re.compile(r"\bmodelled\b[^\n]*\d", re.IGNORECASE)
 
 LESSON = """\
 # %% [markdown]
@@ -57,6 +61,14 @@ def shown(notebook: NotebookNode) -> list[str]:
     outputs = [output for cell in notebook.cells for output in cell.get("outputs", ())]
     spoken = [text for output in outputs for kind, text in output.get("data", {}).items() if kind.startswith("text/")]
     return [*spoken, *(output.text for output in outputs if "text" in output)]
+
+
+def modelled_figures(notebook: NotebookNode) -> Iterator[str]:
+    """Yield the lines that give a modelled figure."""
+    for text in shown(notebook):
+        # References such as [1] are no figures; the cells of a table's row belong together.
+        plain = re.sub(r"</t[dh]>\s*<t[dh][^>]*>", " ", re.sub(r"\[\d+\]", "", text))
+        yield from (match[0] for match in MODELLED_FIGURE.finditer(plain))
 
 
 def first_on_path(folder: Path) -> dict[str, str]:

@@ -16,7 +16,7 @@ from notebook_build.errors import SourceError
 from notebook_build.lesson import Lesson
 from notebook_build.trial import WRONG, Attempt, Trial, assemble_trial, run_trial
 from notebook_build.verdicts import corpus_faults, faults
-from notebook_build.wrong_answers import TriedAnswer, file_of, read_answers
+from notebook_build.wrong_answers import TriedAnswer, asks_the_model, file_of, read_answers
 
 SOURCE = """\
 # %%
@@ -224,6 +224,13 @@ def test_answers_to_an_exercise_that_is_not_there_are_refused(tmp_path: Path) ->
         assemble_trial(lesson_with(tmp_path, GOOD.replace("number = 2", "number = 3")))
 
 
+def test_a_lesson_asks_the_model_if_one_of_its_exercises_does(tmp_path: Path) -> None:
+    assert not asks_the_model(lesson_with(tmp_path, GOOD))
+    lesson = lesson_with(tmp_path, GOOD.replace("number = 2", "number = 2\nmodelled = true"))
+    assert asks_the_model(lesson)
+    assert sorted(read_answers(lesson)) == [1, 2]
+
+
 # --- what a file of answers may not say
 
 ONE = "[[exercise]]\nnumber = 1\n"
@@ -236,6 +243,7 @@ ONE = "[[exercise]]\nnumber = 1\n"
         ("[[exercise]\n", "03_small_lesson.toml: "),
         ("[[exercise]]\nnumber = '1'\n", "every [[exercise]] has a number of its own"),
         (ONE + ONE, "every [[exercise]] has a number of its own"),
+        (ONE + "modelled = 'yes'\n", "exercise 1: modelled is true or false"),
         (ONE + "[[exercise.wrog]]\n", "exercise 1: it has a number, [[exercise.wrong]] and [[exercise.right]] tables"),
         (ONE + wrong("a", "x = 1", "some hint") * 2, "exercise 1: two answers are called a"),
         (ONE + wrong("a", "", "some hint"), "exercise 1: name, answer, hint and setup are texts, and none is empty"),

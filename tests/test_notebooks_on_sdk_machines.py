@@ -1,23 +1,18 @@
-"""The lessons where there is no IPU Model, as on a machine with the Poplar SDK: they run, and claim nothing modelled.
+"""The stand-in for a machine with the Poplar SDK, where there is no IPU Model (tests/stand_in/sitecustomize.py).
 
-Graphcore's `poptorch` is in no package registry, so ours stands in for it: tests/stand_in/sitecustomize.py.
+Graphcore's `poptorch` is in no package registry, so ours stands in for it. test_notebooks.py runs the lessons there.
 """
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from nbformat import NotebookNode
-from notebooks_support import each_lesson, first_on_path, shown, write_lesson
+from notebooks_support import first_on_path, modelled_figures, shown, write_lesson
 
 from notebook_build.assemble import assemble
 from notebook_build.execute import execute
-from notebook_build.lesson import Lesson
-
-MODELLED_FIGURE = re.compile(r"\bmodelled\b[^\n]*\d", re.IGNORECASE)
 
 
 @pytest.fixture(scope="module")
@@ -25,23 +20,6 @@ def without_engine(project: Path) -> dict[str, str]:
     """The variables of a kernel that has no IPU Model."""
     return first_on_path(project / "tests" / "stand_in")
 
-
-def modelled_figures(notebook: NotebookNode) -> Iterator[str]:
-    """Yield the lines that give a modelled figure."""
-    for text in shown(notebook):
-        # References such as [1] are no figures; the cells of a table's row belong together.
-        plain = re.sub(r"</t[dh]>\s*<t[dh][^>]*>", " ", re.sub(r"\[\d+\]", "", text))
-        yield from (match[0] for match in MODELLED_FIGURE.finditer(plain))
-
-
-@pytest.mark.notebooks
-@each_lesson
-def test_a_lesson_runs_to_its_end(lesson: Lesson, without_engine: dict[str, str]) -> None:
-    notebook = execute(assemble(lesson), lesson.notebook.parent, without_engine)
-    assert list(modelled_figures(notebook)) == []
-
-
-# --- the stand-in itself
 
 REFUSED = """\
 # %%

@@ -1,9 +1,10 @@
-"""A learner runs each lesson in JupyterLab from top to bottom, moves every control, and looks at it day and night."""
+"""A learner who has solved a lesson runs it in JupyterLab, moves every control, and looks at it day and night."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
+import nbformat
 import pytest
 from explorer_page import explorers, move_everything
 from lab_server import LabServer
@@ -11,6 +12,8 @@ from notebook_page import opened, widgets_expected
 from pictures import take_pictures
 from playwright.sync_api import Page
 
+from notebook_build.assemble import assemble
+from notebook_build.exercise import solved
 from notebook_build.lesson import Lesson, lessons
 from notebook_build.limits import WITHOUT_EXPLORER
 
@@ -22,6 +25,7 @@ each_lesson = pytest.mark.parametrize("lesson", lessons(), ids=lambda lesson: le
 def test_a_lesson_runs_to_its_end_and_its_controls_work(
     lab_page: Page, lab: LabServer, screenshots: Path, lesson: Lesson
 ) -> None:
+    nbformat.write(assemble(lesson, solved), lab.folder / lesson.notebook.name)
     notebook = opened(lab_page, lab, lesson.notebook.name)
     try:
         saved = notebook.run_all()

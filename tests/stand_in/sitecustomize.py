@@ -2,7 +2,8 @@
 
 There, `poptorch` is Graphcore's package and there is no `ipu_model`. Our `poptorch` stands in for Graphcore's: it may
 use the engine that it is made of. The course and the learner's cells may neither find the engine nor import it.
-Python imports `sitecustomize` at its start, so this holds in worker processes, too.
+Python imports `sitecustomize` at its start, so this holds in worker processes, too. So does what tools/offline does:
+there is no network here either.
 """
 
 from __future__ import annotations
@@ -10,8 +11,12 @@ from __future__ import annotations
 import builtins
 import importlib
 import importlib.util
+import runpy
 import sys
+from pathlib import Path
 from typing import Any
+
+runpy.run_path(str(Path(__file__).parents[2] / "tools" / "offline" / "sitecustomize.py"))
 
 HIDDEN = "ipu_model"
 # `__main__` is a notebook's cells.

@@ -51,21 +51,32 @@ def file_of(lesson: Lesson) -> Path:
 def read_answers(lesson: Lesson) -> dict[int, list[TriedAnswer]]:
     """Return a lesson's answers by the number of the exercise; SourceError where the file breaks a rule."""
     file = file_of(lesson)
+    found: dict[int, list[TriedAnswer]] = {}
+    for table in _tables(file):
+        number = table.pop("number", None)
+        if not isinstance(number, int) or number in found:
+            raise SourceError(f"{file.name}: every [[exercise]] has a number of its own")
+        if not isinstance(table.pop("modelled", False), bool):
+            raise SourceError(f"{file.name}: exercise {number}: modelled is true or false")
+        found[number] = answers_in(table, f"{file.name}: exercise {number}")
+    return found
+
+
+def asks_the_model(lesson: Lesson) -> bool:
+    """Tell whether a check of the lesson compares an answer with what the IPU Model says."""
+    return any(table.get("modelled", False) for table in _tables(file_of(lesson)))
+
+
+def _tables(file: Path) -> list[dict[str, Any]]:
     if not file.exists():
-        return {}
+        return []
     try:
         content = _toml.loads(file.read_text(encoding="utf-8"))
     except _toml.TOMLDecodeError as problem:
         raise SourceError(f"{file.name}: {problem}") from problem
     if set(content) != {"exercise"}:
         raise SourceError(f"{file.name}: it holds [[exercise]] tables and nothing else")
-    found: dict[int, list[TriedAnswer]] = {}
-    for table in content["exercise"]:
-        number = table.pop("number", None)
-        if not isinstance(number, int) or number in found:
-            raise SourceError(f"{file.name}: every [[exercise]] has a number of its own")
-        found[number] = answers_in(table, f"{file.name}: exercise {number}")
-    return found
+    return list(content["exercise"])
 
 
 def answers_in(table: dict[str, list[dict[str, object]]], where: str) -> list[TriedAnswer]:

@@ -9,7 +9,7 @@ from agenda_text import generated_pages
 
 from ipu_model.validate.comparison import compare_rows
 from ipu_model.validate.text import comparison_markdown
-from poptorch import support
+from poptorch._backend import support
 
 ROOT = Path(__file__).resolve().parent.parent
 

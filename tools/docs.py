@@ -12,7 +12,7 @@ from ipu_course.bench import page_results
 from ipu_course.schedule import pipelined
 from ipu_model.validate.comparison import compare_rows
 from ipu_model.validate.text import comparison_markdown
-from poptorch import support
+from poptorch._backend import support
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
 SUPPORT_PAGE = DOCS / "support.md"

@@ -12,7 +12,7 @@ from torch import Tensor
 from ipu_model.errors import Error, unsupported
 from ipu_model.instances import Operation
 from popdist import backend, environment
-from poptorch.support import status_of
+from poptorch._backend.support import status_of
 
 
 class ReduceOp(Enum):

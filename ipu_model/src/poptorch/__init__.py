@@ -12,16 +12,15 @@ from importlib.metadata import version as _version
 
 from ipu_model.errors import Error, RecoverableError, UnrecoverableError
 from poptorch import _logging, enums, ops, optim, options, poptorch_core, profiling, testing
-from poptorch._args import ICustomArgParser, registerCustomArgParser
-from poptorch._blocks import BeginBlock, Block, BlockFunction, module_repr, print, removeBlocks
-from poptorch._errors import createPoptorchError
-from poptorch._executor import PoplarExecutor
-from poptorch._hooks import registerPostCompileHook, registerPreCompileHook
+from poptorch._args_parser import ICustomArgParser, registerCustomArgParser
+from poptorch._backend.compilation import registerPostCompileHook, registerPreCompileHook
+from poptorch._backend.saving.exported import load
+from poptorch._backend.wrap import inferenceModel, trainingModel
+from poptorch._impl import createPoptorchError
 from poptorch._loading import AsynchronousDataAccessor, DataLoader
 from poptorch._logging import setLogLevel
-from poptorch._saving.exported import load
+from poptorch._poplar_executor import PoplarExecutor
 from poptorch._stand_ins import offer_stand_ins as _offer_stand_ins
-from poptorch._wrap import inferenceModel, trainingModel
 from poptorch.enums import (
     AutoStage,
     CommGroupType,
@@ -64,6 +63,7 @@ from poptorch.ops import (
     set_overlap_for_input,
     set_overlap_for_output,
 )
+from poptorch.ops.blocks import BeginBlock, Block, BlockFunction, module_repr, print, removeBlocks
 from poptorch.options import (
     ConfigFileError,
     Options,

@@ -15,7 +15,7 @@ from torch import nn
 import popdist
 import poptorch
 from popdist.paths import STAND_INS, folder_of_horovod
-from poptorch import support
+from poptorch._backend import support
 
 # Importing popdist lets it be found; without poprun nothing else does.
 hvd: Any = importlib.import_module("horovod.torch")

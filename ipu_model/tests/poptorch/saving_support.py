@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 import poptorch
-import poptorch._compilation as compilation
+import poptorch._backend.compilation as compilation
 
 X = torch.linspace(-1, 1, 32).reshape(8, 4)
 Y = torch.linspace(0, 1, 16).reshape(8, 2)

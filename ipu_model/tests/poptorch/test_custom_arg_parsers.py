@@ -9,7 +9,7 @@ import torch
 
 import poptorch
 from ipu_model.errors import Error
-from poptorch._args import ICustomArgParser, parser_for, registerCustomArgParser
+from poptorch._args_parser import ICustomArgParser, parser_for, registerCustomArgParser
 from poptorch._loading.structure import describe
 from poptorch.profiling import Channel
 

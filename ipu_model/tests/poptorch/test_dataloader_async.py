@@ -29,7 +29,7 @@ from loading_datasets import (
 from torch.utils.data import BatchSampler, SequentialSampler, get_worker_info
 
 from ipu_model.errors import Error
-from poptorch._args import registerCustomArgParser
+from poptorch._args_parser import registerCustomArgParser
 from poptorch._loading import DataLoader
 from poptorch._loading.worker import _forget_fork_server
 from poptorch.enums import DataLoaderMode, SharingStrategy

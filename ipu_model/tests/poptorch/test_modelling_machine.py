@@ -14,7 +14,7 @@ import poptorch
 from ipu_model.entry_points import program_of
 from ipu_model.hardware import known_machines, machine
 from ipu_model.program import Program
-from poptorch._modelling.machine import machine_for
+from poptorch._backend.modelling.machine import machine_for
 
 MACHINE, VERSION = "IPU_MODEL_MACHINE", "POPTORCH_IPU_MODEL_VERSION"
 

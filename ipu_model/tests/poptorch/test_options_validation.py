@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from ipu_model.errors import Error, RecoverableError, UnrecoverableError
 from poptorch import enums, poptorch_core
-from poptorch._errors import createPoptorchError
+from poptorch._impl import createPoptorchError
 from poptorch.options import Options, TensorLocationSettings
 from poptorch.options.popart_keys import key_tables, validate_options
 

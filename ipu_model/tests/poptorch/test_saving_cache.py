@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 import ipu_model
 import poptorch
-from poptorch._saving import versions
+from poptorch._backend.saving import versions
 
 _FACTOR = 2.0
 

@@ -22,7 +22,7 @@ from torch import nn
 
 import poptorch
 from ipu_model import stored
-from poptorch._saving import exported, files
+from poptorch._backend.saving import exported, files
 
 FOLDER = pytest.TempPathFactory
 HEADER = len(b"IPU Model program 1\n")

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 import poptorch
 from ipu_model import stored
-from poptorch._saving import versions
+from poptorch._backend.saving import versions
 
 
 class TestLoad:

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 import ipu_model
 import poptorch
 from ipu_model import custom_ops
-from poptorch._saving import files
+from poptorch._backend.saving import files
 
 X = torch.linspace(-1, 1, 32).reshape(8, 4)
 

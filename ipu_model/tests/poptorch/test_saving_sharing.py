@@ -13,7 +13,7 @@ import pytest
 from saving_support import Mixed, X, options
 
 import poptorch
-from poptorch._saving.cache import recalled
+from poptorch._backend.saving.cache import recalled
 
 
 class TestSharing:

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from ipu_model.errors import Error
 from ipu_model.placement import Placement
 from poptorch.enums import AutoStage, Liveness
-from poptorch.strategies import (
+from poptorch.options.strategies import (
     ExecutionStrategy,
     ParallelPhasedExecution,
     Phase,

@@ -15,7 +15,7 @@ import popdist
 import popdist.poptorch
 import poptorch
 from popdist.run.options import FLAGS, OPTIONS
-from poptorch import support
+from poptorch._backend import support
 
 X = torch.arange(8.0).reshape(2, 4)
 ENTRIES = [(area, entry) for area in support.table() for entry in area.entries]

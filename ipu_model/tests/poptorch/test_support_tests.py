@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 import poptorch
-from poptorch import support
+from poptorch._backend import support
 
 ENTRIES = [(area, entry) for area in support.table() for entry in area.entries]
 IDS = [f"{area.prefix}.{entry.name}" for area, entry in ENTRIES]

@@ -7,7 +7,7 @@ from multiprocessing.util import Finalize
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from ipu_model.interrupts import postponed
-from poptorch._errors import createPoptorchError
+from poptorch._impl import createPoptorchError
 from poptorch._loading.item_loader import ItemLoader
 from poptorch._loading.messages import Begin, Failed, ItemStored, PassEnded, Release
 from poptorch._loading.process import WorkerDied, WorkerProcess

@@ -6,8 +6,8 @@ import logging
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from poptorch._compilation import batching_of, check_counts
-from poptorch._errors import createPoptorchError
+from poptorch._backend.compilation import batching_of, check_counts
+from poptorch._impl import createPoptorchError
 from poptorch.options import Options
 
 _logger = logging.getLogger("poptorch::python")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from poptorch._structure import flatten
+from poptorch._args_parser import flatten
 
 if TYPE_CHECKING:
     from poptorch._loading.accessor import AsynchronousDataAccessor

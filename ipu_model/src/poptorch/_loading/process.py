@@ -15,8 +15,8 @@ import torch
 
 from ipu_model.errors import Error, unsupported
 from ipu_model.interrupts import postponed
-from poptorch._args import registered_parsers
-from poptorch._errors import createPoptorchError
+from poptorch._args_parser import registered_parsers
+from poptorch._impl import createPoptorchError
 from poptorch._loading.ambient import Ambient
 from poptorch._loading.messages import Failed, Ready, Stop, ToChild, ToParent, receive_from_child, send
 from poptorch._loading.shared_file import SharedFile

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from poptorch._args import ICustomArgParser, parser_for
+from poptorch._args_parser import ICustomArgParser, parser_for
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ from typing import Any
 
 import torch
 
-from poptorch._args import register_all
+from poptorch._args_parser import register_all
 from poptorch._loading.ambient import Ambient
 from poptorch._loading.messages import (
     Begin,

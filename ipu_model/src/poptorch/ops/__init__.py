@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from poptorch._blocks import BeginBlock, Block, BlockFunction, removeBlocks
 from poptorch.ops.beam_search import ctc_beam_search_decoder
+from poptorch.ops.blocks import BeginBlock, Block, BlockFunction, removeBlocks
 from poptorch.ops.control_flow import cond, for_loop
 from poptorch.ops.custom import custom_op
 from poptorch.ops.dynamic import dynamic_slice, dynamic_update

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from poptorch._errors import createPoptorchError
+from poptorch._impl import createPoptorchError
 
 Scalar = int | float | str
 Value = Scalar | list[int] | list[float] | list[str]

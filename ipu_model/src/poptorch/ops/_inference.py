@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ipu_model import tracing
-from poptorch._errors import createPoptorchError
+from poptorch._impl import createPoptorchError
 
 _REMEDY = (
     "In a training model write the loop in Python and select values with torch.where, torch.gather or torch.scatter."

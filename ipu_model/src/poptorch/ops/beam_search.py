@@ -9,7 +9,7 @@ from torch import Tensor
 
 from ipu_model import tracing
 from ipu_model.capture.beam_search import beam_search
-from poptorch._errors import createPoptorchError
+from poptorch._impl import createPoptorchError
 
 _NAME = "poptorch.ctc_beam_search_decoder"
 

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from ipu_model import tracing
-from poptorch._errors import createPoptorchError
+from poptorch._impl import createPoptorchError
 from poptorch.ops._body import Body
 from poptorch.ops._inference import refuse_training
 

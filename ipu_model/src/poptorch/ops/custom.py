@@ -13,7 +13,7 @@ from ipu_model.capture.python_ops import CUSTOM, CUSTOM_GRADIENT, PythonFunction
 from ipu_model.capture.trace import Trace
 from ipu_model.custom_ops import CustomOp, find
 from ipu_model.graph import TensorSpec
-from poptorch._errors import createPoptorchError
+from poptorch._impl import createPoptorchError
 from poptorch.ops._attributes import Value, popart_attributes
 
 

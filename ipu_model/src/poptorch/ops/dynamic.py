@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from ipu_model import tracing
-from poptorch._errors import createPoptorchError
+from poptorch._impl import createPoptorchError
 from poptorch.ops._inference import refuse_training
 
 _START_TYPES = (torch.int16, torch.int32, torch.int64)

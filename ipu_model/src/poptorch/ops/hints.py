@@ -15,7 +15,7 @@ from torch import Tensor
 
 from ipu_model import tracing
 from ipu_model.capture.recurrent import LSTM
-from poptorch._errors import createPoptorchError
+from poptorch._impl import createPoptorchError
 from poptorch.enums import MatMulSerializationMode
 
 aten = torch.ops.aten

@@ -14,7 +14,7 @@ from ipu_model.capture.python_ops import HOST_CALL, PythonFunction, record
 from ipu_model.capture.torch_private import modes_disabled
 from ipu_model.capture.trace import Trace
 from ipu_model.graph import TensorSpec
-from poptorch._errors import createPoptorchError
+from poptorch._impl import createPoptorchError
 from poptorch.ops._inference import refuse_training
 
 # The callable of this name is being called while a model is traced.

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from poptorch._errors import createPoptorchError
+from poptorch._impl import createPoptorchError
 from poptorch.enums import MultiConvPlanType
 from poptorch.ops._body import Body
 

@@ -14,10 +14,10 @@ from torch import Tensor
 
 from ipu_model import tracing
 from ipu_model.graph import Graph
-from poptorch._errors import createPoptorchError
-from poptorch._structure import replace_tensors, tensor_leaves
+from poptorch._args_parser import replace_tensors, tensor_leaves
+from poptorch._impl import createPoptorchError
 from poptorch.enums import OutputMode, OverlapMode
-from poptorch.strategies import PipelinedExecution, ShardedExecution
+from poptorch.options.strategies import PipelinedExecution, ShardedExecution
 
 if TYPE_CHECKING:
     import torch.fx

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from ipu_model.capture.points import farthest_points, nearest_points
-from poptorch._errors import createPoptorchError
+from poptorch._impl import createPoptorchError
 
 Batch = list[int] | Tensor | None
 

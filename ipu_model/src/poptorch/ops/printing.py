@@ -11,7 +11,7 @@ from torch import Tensor
 from ipu_model import tracing
 from ipu_model.graph import Printed
 from ipu_model.numerics.printed_text import Layout
-from poptorch._errors import createPoptorchError
+from poptorch._impl import createPoptorchError
 
 _FLOAT_FORMATS = ("auto", "fixed", "scientific", "none")
 

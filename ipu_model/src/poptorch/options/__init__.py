@@ -8,11 +8,7 @@ from poptorch.options.jit import _JitOptions
 from poptorch.options.popart import _PopartOptions
 from poptorch.options.popart_keys import validate_options
 from poptorch.options.precision import _PrecisionOptions
-from poptorch.options.tensor_locations import TensorLocationSettings, _TensorLocationOptions
-from poptorch.options.text import ConfigFileError
-from poptorch.options.top_level import Options
-from poptorch.options.training import _TrainingOptions
-from poptorch.strategies import (
+from poptorch.options.strategies import (
     AutoStage,
     ParallelPhasedExecution,
     Phase,
@@ -21,6 +17,10 @@ from poptorch.strategies import (
     ShardedExecution,
     Stage,
 )
+from poptorch.options.tensor_locations import TensorLocationSettings, _TensorLocationOptions
+from poptorch.options.text import ConfigFileError
+from poptorch.options.top_level import Options
+from poptorch.options.training import _TrainingOptions
 
 __all__ = [
     "AutoStage",

@@ -8,8 +8,8 @@ import torch
 
 from poptorch._logging import logger
 from poptorch.enums import CommGroupType, OutputMode
+from poptorch.options.strategies import ExecutionStrategy
 from poptorch.options.structure import OptionsStructure
-from poptorch.strategies import ExecutionStrategy
 
 if TYPE_CHECKING:
     from typing_extensions import Self

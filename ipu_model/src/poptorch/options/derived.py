@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from poptorch._logging import native_logger
+from poptorch.options.strategies import total_phases
 from poptorch.options.structure import OptionsStructure
-from poptorch.strategies import total_phases
 
 # PopART's enum values (options reference, section 9).
 _RECOMPUTE_PIPELINE = 3

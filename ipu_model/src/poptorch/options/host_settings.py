@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from poptorch._backend.modelling.engine_options import engine_options_of_environment
 from poptorch._logging import logger
-from poptorch._modelling.engine_options import engine_options_of_environment
 from poptorch.options.structure import OptionsStructure
 
 if TYPE_CHECKING:

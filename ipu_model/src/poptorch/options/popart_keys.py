@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from importlib import resources
 
-from poptorch._errors import createPoptorchError
+from poptorch._impl import createPoptorchError
 from poptorch._logging import logger
 
 _UINT64_MAX = 2**64 - 1

@@ -22,7 +22,7 @@ _OPERATORS: dict[type[ast.AST], Callable[..., Any]] = {
     ast.FloorDiv: operator.floordiv, ast.Mod: operator.mod, ast.UAdd: operator.pos, ast.USub: operator.neg,
     ast.Not: operator.not_,
 }  # fmt: skip
-_SETTINGS = ("poptorch.options", "poptorch.strategies", "poptorch.enums", "popdist.poptorch")
+_SETTINGS = ("poptorch.options", "poptorch.options.strategies", "poptorch.enums", "popdist.poptorch")
 
 
 class NotASetting(Exception):

@@ -12,9 +12,9 @@ from poptorch.options.freezing import Freezable
 from poptorch.options.jit import _JitOptions
 from poptorch.options.popart import _PopartOptions
 from poptorch.options.precision import _PrecisionOptions
+from poptorch.options.strategies import ExecutionStrategy, PipelinedExecution
 from poptorch.options.tensor_locations import _TensorLocationOptions
 from poptorch.options.training import _TrainingOptions
-from poptorch.strategies import ExecutionStrategy, PipelinedExecution
 
 if TYPE_CHECKING:
     from typing_extensions import Self

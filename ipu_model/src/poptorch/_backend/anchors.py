@@ -1,0 +1,198 @@
+"""Anchored tensors: internal tensors that a call brings to the host beside what forward returns."""
+
+from __future__ import annotations
+
+import difflib
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.fx
+from torch import Tensor, nn
+
+from ipu_model.capture.aliases import storage_roots, written_roots
+from ipu_model.graph import Graph, Output
+from ipu_model.numerics.loss_scaling import FINAL
+from ipu_model.optimiser.structure import is_scalar_name
+from ipu_model.step import Phase
+from poptorch._backend.optimisation import is_automatic
+from poptorch._backend.tensor_names import Source, tensor_names
+from poptorch._impl import createPoptorchError
+from poptorch.enums import OutputMode
+
+if TYPE_CHECKING:
+    from poptorch._backend.optimisation import Optimisation
+    from poptorch.options import Options
+
+_logger = logging.getLogger("poptorch::python")
+
+_SHOWN = 5
+
+
+@dataclass(frozen=True)
+class Anchor:
+    """One `anchorTensor` of the options, found in the graph."""
+
+    short_name: str
+    source: Source
+
+
+def anchors_of(graph: Graph, options: Options, numbers: Sequence[str] = ()) -> list[Anchor]:
+    """Find the tensors that the options anchor; `numbers` are the names of the optimiser's.
+
+    Raises:
+        Error: a name that the program does not have; names the nearest ones.
+    """
+    if not options.anchored_tensors:
+        return []
+    known = names_of(graph, options, numbers)
+    found = []
+    for short_name, (long_name, *_) in options.anchored_tensors.items():
+        if long_name not in known:
+            raise _unknown(short_name, long_name, list(known))
+        found.append(Anchor(short_name, known[long_name]))
+    return found
+
+
+def warn_about_modes(options: Options) -> None:
+    """Say which anchors have an output mode of their own that differs from the model's: PopTorch stores it only."""
+    for short_name, (_, inherits, mode, period) in options.anchored_tensors.items():
+        if not inherits and (mode, period) != (options.output_mode, options.output_return_period):
+            _logger.warning(
+                "anchorTensor: the output mode of '%s' (%s) has no effect, as in PopTorch: the model's applies (%s). "
+                "Set poptorch.Options().outputMode(...) instead.",
+                short_name, OutputMode(mode).name, OutputMode(options.output_mode).name,
+            )  # fmt: skip
+
+
+def names_of(graph: Graph, options: Options, numbers: Sequence[str] = ()) -> dict[str, Source]:
+    """Return the named tensors of `graph`, as the options name them, and the optimiser's `numbers`."""
+    names = tensor_names(graph, module_scopes=options._module_namescope_enabled, numbers=numbers)
+    if graph.loss is not None and is_automatic(options):
+        names[FINAL] = Source(updated=FINAL)
+    return names
+
+
+def with_anchors(graph: Graph, options: Options) -> Graph:
+    """Return `graph` with the anchored tensors as outputs after those of forward; without any, `graph` itself.
+
+    Numbers of an optimiser are none of the graph's, whether there are such or not.
+
+    Raises:
+        Error: a name that the program does not have.
+    """
+    numbers = [long_name for long_name, *_ in options.anchored_tensors.values() if is_scalar_name(long_name)]
+    wanted = [a.source.node for a in anchors_of(graph, options, numbers) if a.source.node is not None]
+    if not wanted:
+        return graph
+    ops = torch.fx.Graph()
+    results: Any = ops.graph_copy(graph.ops, {})
+    by_name = {node.name: node for node in ops.nodes}
+    returned, gradients = results
+    written, roots = written_roots(ops), storage_roots(ops)
+    kept = [_kept(ops, by_name[name], overwritten=roots[by_name[name]] in written) for name in wanted]
+    ops.output(((*returned, *kept), tuple(gradients)))
+    ops.lint()
+    anchored = tuple(Output(node.name, node.meta["spec"], anchored=True) for node in kept)
+    return replace(graph, ops=ops, outputs=(*graph.outputs, *anchored))
+
+
+def updated_variables(anchors: Sequence[Anchor]) -> tuple[str, ...]:
+    """Return the anchored variables that are wanted as the weight update leaves them, in order."""
+    return tuple(anchor.source.updated for anchor in anchors if anchor.source.updated is not None)
+
+
+def by_short_name(graph: Graph, anchors: Sequence[Anchor], results: Sequence[Tensor]) -> dict[str, Tensor]:
+    """Pick the anchored tensors from all results of a call: those of forward, of the graph, then updated variables."""
+    own = sum(output.node is not None and not output.anchored for output in graph.outputs)
+    ordered = [a for a in anchors if a.source.node is not None] + [a for a in anchors if a.source.node is None]
+    return {anchor.short_name: value for anchor, value in zip(ordered, results[own:], strict=True)}
+
+
+def _kept(ops: torch.fx.Graph, node: torch.fx.Node, *, overwritten: bool) -> torch.fx.Node:
+    """Return a node with the value that `node` has when it is computed: a copy if something changes it later."""
+    if not overwritten:
+        return node
+    first = next(each for each in ops.nodes if each.op == "call_function")
+    with ops.inserting_after(node) if node.op == "call_function" else ops.inserting_before(first):
+        copy = ops.call_function(torch.ops.aten.clone.default, (node,))
+    # A variable or input has no place of its own: its copy goes with the first op.
+    place_of = node if node.op == "call_function" else first
+    copy.meta = {"phase": Phase.FORWARD, "placement": place_of.meta["placement"], "scope": place_of.meta["scope"]}
+    copy.meta |= {key: value for key, value in node.meta.items() if key != "hints"}
+    copy.meta["hints"] = {"nop": True, "anchored": True}
+    return copy
+
+
+def _unknown(short_name: str, long_name: str, known: list[str]) -> Exception:
+    nearest = difflib.get_close_matches(long_name, known, n=_SHOWN, cutoff=0.5)
+    inside = [name for name in known if str(long_name).lower() in name.lower() and name not in nearest]
+    shown = [*nearest, *inside][:_SHOWN]
+    hint = (
+        f"The nearest names are: {', '.join(shown)}."
+        if shown
+        else f"There are for instance: {', '.join(known[:_SHOWN])}."
+    )
+    return createPoptorchError(
+        f"anchorTensor('{short_name}', '{long_name}'): the compiled model has no tensor named '{long_name}'. {hint} "
+        "Compile the model without this anchor and call getTensorNames() to see all of them."
+    )
+
+
+class AnchoredTensors:
+    """The part of `PoplarExecutor` that gives access to internal tensors."""
+
+    _options: Options
+    _graph: Graph | None
+    _traced_model: nn.Module
+    _optimisation: Optimisation | None
+    _anchors: Sequence[Anchor]
+    _numbers: Sequence[str]
+    _anchored: dict[str, Tensor]
+
+    def _find_anchors(self, graph: Graph) -> None:
+        """Note the names of the optimiser's numbers and find the tensors that the options anchor.
+
+        Raises:
+            Error: a name that the program does not have.
+            KeyError: a parameter group holds a tensor that is no parameter of the model.
+        """
+        optimisation = self._optimisation
+        self._numbers = (
+            [] if optimisation is None else optimisation.number_names(graph, self._traced_model, self._options)
+        )
+        self._anchors = anchors_of(graph, self._options, self._numbers)
+
+    def getTensorNames(self) -> list[str]:
+        """Return the names that `Options.anchorTensor` understands, in the order in which tensors come about.
+
+        Raises:
+            AssertionError: not compiled, or destroyed.
+        """
+        assert self._graph is not None, (
+            "Model must be compiled before its tensors have names. Call the model, or compile() it, first."
+        )
+        return list(names_of(self._graph, self._options, self._numbers))
+
+    def getAnchoredTensor(self, short_name: str) -> Tensor:
+        """Return the value that the last call gave to the tensor anchored as `short_name`.
+
+        The model's output mode decides which micro-batches it holds, as for what forward returns. An updated variable
+        (`UpdatedVar___...`) counts once for each weight update.
+
+        Raises:
+            AssertionError: nothing is anchored under this name, or the model has not run.
+        """
+        anchored = self._options.anchored_tensors
+        names = ", ".join(map(str, anchored)) or "none"
+        assert short_name in anchored, (
+            f"No tensor with name {short_name} found. Anchored: {names}. Anchor it with "
+            "poptorch.Options().anchorTensor(short_name, long_name) before the options are used for a model."
+        )
+        assert short_name in self._anchored, (
+            f"No tensor with name {short_name} found: the model has not run yet. Call it first; every call gives the "
+            "tensor a new value."
+        )
+        return self._anchored[short_name]

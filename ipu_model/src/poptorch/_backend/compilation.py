@@ -1,0 +1,360 @@
+"""From a module, options and one set of arguments to a captured graph, with every rule checked on the way."""
+
+from __future__ import annotations
+
+import contextlib
+import warnings
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
+from tqdm import tqdm
+
+from ipu_model.batching import Batching, Keep, Returns
+from ipu_model.capture import capture
+from ipu_model.capture.variables import DEVICE_DTYPE
+from ipu_model.errors import Error
+from ipu_model.graph import Graph, TensorSpec
+from ipu_model.numerics.collection import RETURNED_DTYPE
+from ipu_model.numerics.replay import Arithmetic
+from poptorch._args_parser import BoundArguments, check_inputs, flatten
+from poptorch._backend.anchors import warn_about_modes, with_anchors
+from poptorch._backend.rules import check_ipus, check_phases, check_pipeline, check_target, ipus_in_use, is_pipelined
+from poptorch._backend.tensor_names import log_ops, title_prints
+from poptorch._impl import createPoptorchError
+from poptorch._logging import logger
+from poptorch.enums import CommGroupType, OutputMode
+from poptorch.ops.overlap import INPUT, OUTPUT, check_marks, check_overlap, overlaps
+from poptorch.options import Options
+from poptorch.options.applied import log_options
+from poptorch.options.derived import TracedProgram, derived_settings
+from poptorch.options.popart_keys import validate_options
+
+
+def batching_of(options: Options) -> Batching:
+    """Return the batch arithmetic that the options ask for."""
+    return Batching(
+        device_iterations=options.device_iterations,
+        accumulation=options.Training.gradient_accumulation,
+        replicas=options.replication_factor,
+        input_group=options.input_group_size,
+        orthogonal_groups=options.input_cgt == CommGroupType.Orthogonal,
+    )
+
+
+def returns_of(options: Options) -> Returns:
+    """Return which results the (resolved) output mode keeps."""
+    keep = {
+        OutputMode.All: Keep.ALL, OutputMode.Final: Keep.FINAL, OutputMode.Sum: Keep.SUM,
+        OutputMode.EveryN: Keep.EVERY_N,
+    }[OutputMode(options.output_mode)]  # fmt: skip
+    return Returns(keep, options.output_return_period)
+
+
+def arithmetic_of(options: Options) -> Arithmetic:
+    """Return what `Options.Precision` asks of the numerics."""
+    popart = options._Popart.options
+    convolutions = popart.get("convolutionOptions", {})
+    return Arithmetic(
+        half_partials="half" in (popart.get("partialsTypeMatMuls"), convolutions.get("partialsType")),
+        floating_point_exceptions=bool(popart.get("enableFloatingPointChecks", False)),
+    )
+
+
+def check_options(options: Options) -> None:
+    """Refuse options that contradict one another or that the backend does not know.
+
+    Raises:
+        Error: names the option and what works instead.
+    """
+    check_counts(batching_of(options))
+    check_target(options)
+    log_options(options)
+    validate_options(options.toDict())
+
+
+def trace(
+    module: nn.Module, options: Options, arguments: BoundArguments, *, training: bool, one_process: bool = True
+) -> Graph:
+    """Capture one micro-batch of `module` and check it against the options.
+
+    `one_process` tells that this process runs all the replicas that the options ask for.
+
+    Raises:
+        AssertionError: rows that do not divide into micro-batches, unknown blocks.
+        Error: everything else that PopTorch refuses when it compiles, unknown names of anchored tensors included.
+    """
+    graph = captured(module, options, arguments, training=training)
+    return finished(graph, module, options, training=training, one_process=one_process)
+
+
+Source = Callable[[Sequence[TensorSpec], Callable[[], Graph]], Graph]
+
+
+def captured(
+    module: nn.Module,
+    options: Options,
+    arguments: BoundArguments,
+    *,
+    training: bool,
+    source: Source = lambda specs, capture_now: capture_now(),
+) -> Graph:
+    """Return the program of one micro-batch, unchecked; `source` may know it, from a file say, without a trace.
+
+    It is given what a micro-batch gets of each input, and the function that traces. Compile hooks run either way.
+
+    Raises:
+        AssertionError: rows that do not divide into micro-batches, unknown blocks.
+        Error: what tracing refuses.
+    """
+    tensors = arguments.tensors
+    check_inputs(tensors)
+    specs = micro_batch_specs(tensors, batching_of(options))
+    strategy = options._execution_strategy
+
+    def call(traced: nn.Module, fakes: list[Tensor]) -> Any:
+        outputs = arguments.with_tensors(fakes).call(traced)
+        check_marks(outputs)
+        return outputs
+
+    def capture_now() -> Graph:
+        strategy.begin_trace()
+        started.append(True)
+        return capture(
+            module, specs, call, flatten, training=training, placer=strategy, before_forward=run_before
+        )  # fmt: skip
+
+    started: list[bool] = []
+    if training:
+        _warn_about_hooks(module)
+    with around_trace():
+        graph = source(specs, capture_now)
+        if not started:
+            run_before()
+            strategy.note_blocks(graph.block_entries)
+    return graph
+
+
+def finished(graph: Graph, module: nn.Module, options: Options, *, training: bool, one_process: bool = True) -> Graph:
+    """Check a captured program against the options; return it with names and outputs for what they anchor.
+
+    Raises:
+        Error: what PopTorch refuses when it compiles, unknown names of anchored tensors included.
+    """
+    check_pipeline(graph, options, training=training)
+    check_phases(graph)
+    check_ipus(graph, options, one_process=one_process)
+    check_overlap(graph, options)
+    _check_buffers(graph, options)
+    _check_named_buffers(graph, options)
+    _check_returns(graph, options)
+    _warn_about_outputs(graph, module)
+    title_prints(graph, module_scopes=options._module_namescope_enabled)
+    warn_about_modes(options)
+    return with_anchors(graph, options)
+
+
+def log_derived(graph: Graph, options: Options, *, gradient_clipping: bool) -> None:
+    """Write to the log which settings follow from the options and the traced program, and where its ops run."""
+    overlapped = overlaps(graph, INPUT) or overlaps(graph, OUTPUT)
+    program = TracedProgram(max(1, len(ipus_in_use(graph))), gradient_clipping, overlapped)
+    derived_settings(options, program)
+    log_ops(graph, options)
+
+
+def check_counts(batching: Batching) -> None:
+    """Refuse counts below one.
+
+    Raises:
+        Error: names the option; PopTorch stores such values and fails when it compiles.
+    """
+    for name, value in (
+        ("deviceIterations", batching.device_iterations),
+        ("Training.gradientAccumulation", batching.accumulation),
+        ("replicationFactor", batching.replicas),
+    ):
+        if value < 1:
+            raise createPoptorchError(f"poptorch.Options().{name} must be at least 1, not {value}.")
+
+
+def micro_batch_specs(tensors: Sequence[Tensor], batching: Batching) -> list[TensorSpec]:
+    """Return what one micro-batch gets of each tensor of a call.
+
+    Raises:
+        AssertionError: rows that do not divide into micro-batches.
+    """
+    return [_micro_batch(tensor, batching) for tensor in tensors]
+
+
+def _micro_batch(tensor: Tensor, batching: Batching) -> TensorSpec:
+    rows = tensor.shape[0] if tensor.dim() else 1
+    assert rows % batching.slices == 0, (
+        f"Invalid batch dimension: In the input {list(tensor.shape)}, the batch dimension ({rows}) must be a "
+        f"multiple of Options.deviceIterations({batching.device_iterations}) * "
+        f"(Options.replicationFactor({batching.replicas}) / "
+        f"Options.inputReplicaGrouping({batching.input_group})) * Options.Training.gradientAccumulation("
+        f"{batching.accumulation}) = {batching.slices} because it is used to calculate the batch size which "
+        "will be executed on the device in any given iteration. Nearest multiples: "
+        f"{_nearest(rows, batching.slices)}."
+    )
+    shape = (rows // batching.slices, *tensor.shape[1:]) if tensor.dim() else ()
+    return TensorSpec.contiguous(shape, DEVICE_DTYPE.get(tensor.dtype, tensor.dtype))
+
+
+def _nearest(rows: int, factor: int) -> str:
+    below = rows // factor * factor
+    return f"{below} and {below + factor}" if below else str(factor)
+
+
+def _check_buffers(graph: Graph, options: Options) -> None:
+    if options.replication_factor <= options.input_group_size or not options.broadcast_buffers:
+        return
+    for variable in graph.variables:
+        if variable.is_buffer and variable.node in graph.assigned:
+            raise createPoptorchError(
+                f"PopTorch does not support broadcasting buffers: '{variable.name}' is changed in place and "
+                f"the model has {options.replication_factor} replicas. Set "
+                "poptorch.Options().broadcastBuffers(False) to let each replica keep its own."
+            )
+
+
+def _check_named_buffers(graph: Graph, options: Options) -> None:
+    names = options._Popart.options.get("updatableNamedBuffers") or []
+    known = sorted(name for variable in graph.variables if variable.is_buffer for name in variable.names)
+    unknown = [name for name in names if name not in known]
+    if unknown:
+        raise createPoptorchError(
+            f"updatableNamedBuffers: the model has no floating-point buffer named {', '.join(unknown)}. It "
+            f"has: {', '.join(known) or 'none'}."
+        )
+
+
+def _check_returns(graph: Graph, options: Options) -> None:
+    if options.output_mode != OutputMode.EveryN:
+        return
+    period, iterations = options.output_return_period, options.device_iterations
+    if period > iterations or iterations % period:
+        raise createPoptorchError(
+            f"Return period must be a divisor of deviceIterations: outputMode(EveryN, {period}) with "
+            f"deviceIterations({iterations})."
+        )
+    if is_pipelined(graph, options):
+        raise createPoptorchError(
+            "OutputMode.EveryN is not available when the model is pipelined over several IPUs. Use "
+            "OutputMode.All, or poptorch.ShardedExecution."
+        )
+
+
+def _warn_about_hooks(module: nn.Module) -> None:
+    hooked = [
+        name for name, parameter in module.named_parameters() if getattr(parameter, "_post_accumulate_grad_hooks", None)
+    ]
+    if hooked:
+        logger.warning(
+            "Hooks that run after a gradient is accumulated are not run on the device: %s. Hooks of "
+            "register_hook are.", ", ".join(hooked),
+        )  # fmt: skip
+
+
+def _warn_about_outputs(graph: Graph, module: nn.Module) -> None:
+    own = {id(tensor) for tensor in (*module.parameters(), *module.buffers())}
+    values = [output.value for output in graph.outputs]
+    if any(isinstance(value, Tensor) and id(value) not in own for value in values):
+        warnings.warn("Output expected to be on the IPU but is on cpu", stacklevel=2)
+    returned = {output.spec.dtype for output in graph.outputs if output.spec is not None}
+    for dtype in sorted(returned & RETURNED_DTYPE.keys(), key=str):
+        logger.warning(
+            "Outputs of type %s are returned as %s, in which large values lose their range.",
+            dtype,
+            RETURNED_DTYPE[dtype],
+        )
+
+
+_before: OrderedDict[int, Callable[[], Any]] = OrderedDict()
+_after: OrderedDict[int, Callable[[], Any]] = OrderedDict()
+
+
+def registerPreCompileHook(hook: Callable[[], Any]) -> RemovableHandle:
+    """Call `hook()` right before forward is traced, for every model; return a handle with `remove()`.
+
+    Raises:
+        RuntimeError: not callable.
+    """
+    return _register(_before, hook)
+
+
+def registerPostCompileHook(hook: Callable[[], Any]) -> RemovableHandle:
+    """Call `hook()` when a trace has ended, also after a failed one; return a handle with `remove()`.
+
+    Raises:
+        RuntimeError: not callable.
+    """
+    return _register(_after, hook)
+
+
+def before() -> list[Callable[[], Any]]:
+    """Return the pre-compile hooks in the order of their registration."""
+    return list(_before.values())
+
+
+def run_before() -> None:
+    """Call the pre-compile hooks."""
+    for hook in before():
+        hook()
+
+
+@contextmanager
+def around_trace() -> Iterator[None]:
+    """Call the post-compile hooks when the body ends, whichever way."""
+    try:
+        yield
+    finally:
+        for hook in list(_after.values()):
+            hook()
+
+
+def _register(hooks: OrderedDict[int, Callable[[], Any]], hook: Callable[[], Any]) -> RemovableHandle:
+    if not callable(hook):
+        raise RuntimeError(f"A compile hook must be callable, got {type(hook)}.")
+    handle = RemovableHandle(hooks)
+    hooks[handle.id] = hook
+    return handle
+
+
+_TICKS = 100
+
+
+@contextmanager
+def compilation_progress(options: Options) -> Iterator[None]:
+    """Show `Graph compilation` while the body runs, unless the options turn it off.
+
+    The bar jumps to its end: compilation takes a second or less here, minutes on hardware.
+    """
+    if not options._show_compilation_progress_bar:
+        yield
+        return
+    with tqdm(total=_TICKS, desc="Graph compilation") as bar:
+        yield
+        bar.update(_TICKS)
+
+
+FILE = "poptorch_error.log"
+_MOST_LINE_ENDS = 80
+
+
+def move_long_message(error: BaseException) -> None:
+    """Replace a message of more than 80 line ends by a pointer to `poptorch_error.log`, which then holds it.
+
+    Where that file cannot be written, in the working directory, the error stays as it is.
+    """
+    if not isinstance(error, Error) or error.message.count("\n") <= _MOST_LINE_ENDS:
+        return
+    with contextlib.suppress(OSError):
+        Path(FILE).write_text(f"{error}\n", encoding="utf-8")
+        first = error.message.partition("\n")[0]
+        error.message = f"{first} (the whole message is in {FILE})"
+        error.args = (error.message,)

@@ -1,0 +1,124 @@
+"""Training over several processes: what each instance compiled must be the same program, from the same weights."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch import Tensor
+
+from ipu_model.errors import Error
+from ipu_model.graph import Graph
+from ipu_model.instances import Group, world
+from ipu_model.optimiser.spec import Hyper, OptimiserSpec
+from poptorch._backend.optimisation import settings_text
+from poptorch.enums import ReductionType
+from poptorch.options import Options
+
+_logger = logging.getLogger("poptorch::python")
+
+
+def group_of(options: Options) -> Group:
+    """Return the group of the processes that the options speak of, joining it if that has not been done.
+
+    Raises:
+        Error: the environment does not say where the others are, or they cannot be reached.
+    """
+    return world(options.Distributed.processId, options.Distributed.numProcesses)
+
+
+def agree(
+    group: Group,
+    graph: Graph,
+    options: Options,
+    spec: OptimiserSpec,
+    weights: Mapping[str, Tensor],
+    seed: int,
+) -> int:
+    """Check that all instances compiled the same program; return the seed of instance 0, for what all draw alike.
+
+    Weights that differ at the start are only warned of: PopTorch does not broadcast them either.
+
+    Raises:
+        Error: names what differs, with its values.
+    """
+    everyone = group.gathered_objects((program_text(graph, options, spec), _digest_of(weights), seed), "programs")
+    check_programs([program for program, _, _ in everyone])
+    if len({digest for _, digest, _ in everyone}) > 1:
+        _logger.warning(
+            "The instances start from different weights, and stay different: PopTorch does not broadcast them. Use the "
+            "same torch.manual_seed in all, load the same checkpoint, or horovod.torch.broadcast_parameters."
+        )
+    return int(everyone[0][2])
+
+
+def check_programs(programs: Sequence[Mapping[str, str]]) -> None:
+    """Compare what the instances compiled, given as named texts in their order.
+
+    Raises:
+        Error: names each text that differs, with an instance for every value.
+    """
+    differences = []
+    for name in programs[0]:
+        values = [program[name] for program in programs]
+        if len(set(values)) > 1:
+            first = {value: values.index(value) for value in dict.fromkeys(values)}
+            shown = ", ".join(f"{value} in instance {index}" for value, index in first.items())
+            differences.append(f"{name}: {shown}")
+    if differences:
+        raise Error(
+            "The instances compiled different programs, and cannot train together. "
+            f"{'; '.join(differences)}. All instances must run the same model with the same options."
+        )
+
+
+def program_text(graph: Graph, options: Options, spec: OptimiserSpec) -> dict[str, str]:
+    """Return everything that instances must have in common, by name, as text that is the same where it is."""
+    training = options.Training
+    variables = [(v.name, v.spec.shape, str(v.spec.dtype)) for v in graph.variables]
+    operations = [_target(node) for node in graph.ops.nodes]
+    return {
+        "the model's parameters and buffers": _short(str(variables)),
+        "the model's operations": _short(str(operations)),
+        "the inputs of a micro-batch": str([list(spec.shape) for spec in graph.inputs]),
+        "deviceIterations": str(options.device_iterations),
+        "replicationFactor": str(options.replication_factor),
+        "Training.gradientAccumulation": str(training.gradient_accumulation),
+        "the reduction of gradients": ReductionType(training.accumulation_and_replication_reduction_type).name,
+        "the strategy of means": training.meanAccumulationAndReplicationReductionStrategy.name,
+        "automatic loss scaling": settings_text(options),
+        "the optimiser": _optimiser_text(spec),
+    }
+
+
+def _optimiser_text(spec: OptimiserSpec) -> str:
+    """Return the optimiser's numbers; sets are sorted, whose order is another in every process."""
+    shared = {name: value for name, value in vars(spec).items() if name not in ("default", "groups")}
+    groups = [_hyper_text(hyper, spec.attributes) for hyper in (spec.default, *spec.groups)]
+    return f"{shared.pop('family')} {_short(str(shared))} with {'; '.join(dict.fromkeys(groups))}"
+
+
+def _hyper_text(hyper: Hyper, attributes: Sequence[str]) -> str:
+    numbers = ", ".join(f"{name}={getattr(hyper, name)}" for name in attributes)
+    return f"{numbers}, variable: {' '.join(sorted(hyper.variable)) or 'none'}"
+
+
+def _target(node: torch.fx.Node) -> str:
+    target = node.target
+    if isinstance(target, str):
+        return target
+    return str(target) if isinstance(target, torch._ops.OpOverload) else getattr(target, "__name__", "")
+
+
+def _short(text: str) -> str:
+    return f"number {hashlib.blake2b(text.encode(), digest_size=4).hexdigest()}"
+
+
+def _digest_of(weights: Mapping[str, Tensor]) -> str:
+    digest = hashlib.blake2b()
+    for name, tensor in weights.items():
+        digest.update(name.encode())
+        digest.update(tensor.detach().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()

@@ -1,0 +1,65 @@
+"""The report that profiling leaves behind, with advice.
+
+`enableProfiling(directory)` gives each model a folder in it. A directory that the environment names holds the report
+itself, and folders for further models of other names.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import replace
+from pathlib import Path
+
+from ipu_model.errors import Error
+from ipu_model.profiling import json_form
+from ipu_model.profiling.data import Profile
+from ipu_model.program import Program
+from poptorch._backend.modelling.engine_options import EngineOptions
+from poptorch._impl import createPoptorchError
+
+_LONGEST_NAME = 200
+"""In bytes: file systems take 255, of which the temporary names of files need some."""
+
+_logger = logging.getLogger("poptorch::python")
+
+
+def write(program: Program, profile: Profile, engine: EngineOptions) -> Path:
+    """Write the report of a program and return its folder; without `engine.execution` it holds no timeline.
+
+    Raises:
+        Error: the folder cannot be written.
+    """
+    from ipu_model.adviser import advise
+    from ipu_model.report.files import write_report
+
+    folder = _folder(profile.name, engine)
+    shown = profile if engine.execution else replace(profile, timeline=())
+    try:
+        write_report(shown, folder, advise(program, profile=profile))
+    except Error as error:
+        raise createPoptorchError(
+            f"No profiling report: {error.message} Choose another folder with "
+            "poptorch.Options().enableProfiling(folder)."
+        ) from error
+    _logger.info("The profiling report of the model '%s' is in %s.", profile.name, folder)
+    return folder
+
+
+def _folder(name: str, engine: EngineOptions) -> Path:
+    directory = Path(engine.directory)
+    own = directory / _folder_name(name)
+    if not engine.from_environment:
+        return own
+    try:
+        taken_by = json_form.read(directory / json_form.FILE_NAME).name
+    except Error:
+        return directory
+    return directory if taken_by == name else own
+
+
+def _folder_name(name: str) -> str:
+    """Return one folder's name for a model's name, which may hold separators or what no file system takes."""
+    plain = "".join(c if c.isprintable() and c not in "/\\" else "_" for c in name)
+    while len(plain.encode()) > _LONGEST_NAME:
+        plain = plain[:-1]
+    return plain if plain.strip(". ") else f"_{plain}"

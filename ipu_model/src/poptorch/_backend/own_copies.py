@@ -1,0 +1,63 @@
+"""What an executor works on instead of the program's own objects: copies of the module and of the options."""
+
+from __future__ import annotations
+
+from torch import nn
+
+from poptorch._backend.wrapping import original_class
+from poptorch._impl import createPoptorchError
+from poptorch.enums import OutputMode
+from poptorch.options import Options
+from poptorch.options.strategies import PipelinedExecution, ShardedExecution
+
+
+def shallow_copy(module: nn.Module) -> nn.Module:
+    """Copy the top-level object as an instance of its original class; registries and submodules stay shared.
+
+    Not `copy.copy`, which asks the class how it wants to be pickled.
+    """
+    kind = original_class(module)
+    twin: nn.Module = object.__new__(kind)
+    twin.__dict__.update(vars(module))
+    for name in (slot for base in kind.__mro__ for slot in base.__dict__.get("__slots__", ())):
+        if hasattr(module, name):
+            object.__setattr__(twin, name, getattr(module, name))
+    return twin
+
+
+def checked_options(options: Options | None) -> Options:
+    """Return `options`, or new ones for `None`.
+
+    Raises:
+        Error: not an `Options`.
+    """
+    if options is None:
+        return Options()
+    if not isinstance(options, Options):
+        raise createPoptorchError(f"Invalid type: 'options' is of type {type(options)}, expected poptorch.Options.")
+    return options
+
+
+def own_options(options: Options, training: bool) -> Options:
+    """Return a frozen copy of `options` with the output mode decided; `options` themselves are left as they are.
+
+    Raises:
+        Error: accumulation asked of an inference model.
+    """
+    own: Options = options.clone()
+    own._resolve_output_mode(OutputMode.Final if training else OutputMode.All)
+    if not training and own.Training.gradient_accumulation != 1:
+        raise createPoptorchError(_no_accumulation(own))
+    own._freeze()
+    return own
+
+
+def _no_accumulation(options: Options) -> str:
+    text = (
+        "You must set poptorch.Options().Training.gradientAccumulation to 1 or leave it as its default value "
+        f"(1) when running a poptorch.inferenceModel; it is {options.Training.gradient_accumulation}."
+    )
+    strategy = options._execution_strategy
+    if isinstance(strategy, PipelinedExecution) and not isinstance(strategy, ShardedExecution):
+        text += " Use poptorch.Options().deviceIterations to push more micro-batches through a pipeline."
+    return text

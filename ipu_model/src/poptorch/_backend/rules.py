@@ -1,0 +1,218 @@
+"""Rules on options and on the traced program, checked when a model is compiled."""
+
+from __future__ import annotations
+
+import os
+
+import torch.fx
+
+from ipu_model.graph import Graph
+from ipu_model.pipeline import forward_stages, training_stages
+from ipu_model.placement import Placement
+from ipu_model.step import Phase
+from poptorch._impl import createPoptorchError
+from poptorch._logging import logger, native_logger
+from poptorch.enums import ConnectionType
+from poptorch.options import Options
+from poptorch.options.strategies import PipelinedExecution, ShardedExecution
+
+_VERSIONS = ("ipu1", "ipu2", "ipu21")
+
+
+def check_target(options: Options) -> None:
+    """Refuse what a simulator or an offline target cannot do, and warn of what has no effect on them.
+
+    Raises:
+        Error: names the option and what works instead.
+    """
+    offline = options.connection_type == ConnectionType.Never
+    if _simulator_asked_for(options):
+        _check_version()
+        if offline:
+            raise createPoptorchError(
+                "The IPU model cannot be an offline target: useIpuModel(True), or POPTORCH_IPU_MODEL, "
+                "excludes connectionType(Never) and useOfflineIpuTarget(). Use one of the two."
+            )
+    if offline and options.exists("ipu_id"):
+        raise createPoptorchError(
+            f"useIpuId({options.ipu_id}) chooses a device, an offline target (connectionType(Never), "
+            "useOfflineIpuTarget()) has none. Use one of the two."
+        )
+    if offline and options._Popart.options.get("instrumentWithHardwareCycleCounter"):
+        raise createPoptorchError(
+            "logCycleCount: the cycle counter is only supported on actual IPU hardware and on the IPU Model, and an "
+            "offline target does not run. Leave it off: ipu_model.profile(executor) has the modelled cycles."
+        )
+    _warn_of_no_effect(options)
+
+
+def _simulator_asked_for(options: Options) -> bool:
+    """Return whether options or environment name the simulator, saying so in the log."""
+    if options.exists("use_model"):
+        native_logger.info("From the user configuration: Ipu model: %s", _enabled(options.use_model))
+        return bool(options.use_model)
+    for name in ("POPTORCH_IPU_MODEL", "POPTORCH_SMALL_IPU_MODEL"):
+        if os.environ.get(name):
+            chosen = _as_int(name) != 0
+            native_logger.info("From %s environment variable: Ipu model: %s", name, _enabled(chosen))
+            if chosen:
+                return True
+    return False
+
+
+def _enabled(chosen: bool) -> str:
+    return "Enabled" if chosen else "Disabled"
+
+
+def _as_int(name: str) -> int:
+    text = os.environ[name]
+    try:
+        return int(text)
+    except ValueError:
+        raise createPoptorchError(f"{name} must be an integer, not {text!r}. Use 1 or 0.") from None
+
+
+def _check_version() -> None:
+    version = os.environ.get("POPTORCH_IPU_MODEL_VERSION", "ipu2")
+    if version not in _VERSIONS:
+        raise createPoptorchError(f"POPTORCH_IPU_MODEL_VERSION must be one of {', '.join(_VERSIONS)}, not {version!r}.")
+
+
+def _warn_of_no_effect(options: Options) -> None:
+    popart = options._Popart.options
+    cached = bool(popart.get("enableEngineCaching") and popart.get("cachePath"))
+    processes = options.Distributed.numProcesses
+    if processes > 1 and not cached:
+        logger.warning(
+            "%d processes and no executable cache: every process compiles the model. "
+            "poptorch.Options().enableExecutableCaching(path) lets one compile for all.", processes,
+        )  # fmt: skip
+    if processes > 1 and cached:
+        folder = popart["cachePath"]
+        os.makedirs(folder, exist_ok=True)
+        assert os.access(folder, os.W_OK), f"The folder of the executable cache, {folder}, is not writable."
+
+
+MAX_IPUS = 64
+
+
+def ipus_in_use(graph: Graph) -> frozenset[int]:
+    """Return the IPUs that ops of one replica run on; blocks without any op do not count."""
+    places = (node.meta.get("placement") for node in graph.ops.nodes)
+    return frozenset(place.ipu for place in places if place is not None)
+
+
+def is_pipelined(graph: Graph, options: Options) -> bool:
+    """Whether the program runs as a pipeline: the strategy asks for it, and there is more than one IPU."""
+    strategy = options._execution_strategy
+    pipelined = isinstance(strategy, PipelinedExecution) and not isinstance(strategy, ShardedExecution)
+    return pipelined and len(ipus_in_use(graph)) > 1
+
+
+def check_pipeline(graph: Graph, options: Options, *, training: bool) -> None:
+    """Refuse a pipeline that is not kept busy, or whose stages do not follow the data.
+
+    Raises:
+        Error: names the option, the smallest value that works and what it is now.
+    """
+    if not is_pipelined(graph, options):
+        return
+    stages = forward_stages(graph.block_entries)
+    if not training and options.device_iterations < stages:
+        raise createPoptorchError(
+            "poptorch.Options().deviceIterations must be greater than or equal to the number of pipeline "
+            f"stages ({stages}) when using poptorch.PipelinedExecution. It is {options.device_iterations}; "
+            "poptorch.ShardedExecution has no such minimum."
+        )
+    needed = training_stages(stages)
+    accumulation = options.Training.gradient_accumulation
+    if training and accumulation < needed:
+        raise createPoptorchError(
+            "poptorch.Options().Training.gradientAccumulation must be greater than or equal to the number of "
+            f"pipeline stages ({needed}) when using poptorch.PipelinedExecution. Please note that a model "
+            f"with {stages} pipeline stages in PopTorch will have an additional {stages - 1} stages when "
+            f"training. It is {accumulation}; poptorch.ShardedExecution has no such minimum."
+        )
+    _check_order(graph)
+
+
+def _check_order(graph: Graph) -> None:
+    """Stage numbers must not go down along the data flow of the forward pass."""
+    for node in graph.ops.nodes:
+        place = _forward_place(node)
+        for source in node.all_input_nodes:
+            earlier = _forward_place(source)
+            if place is not None and earlier is not None and earlier.stage > place.stage:
+                raise createPoptorchError(
+                    f"Block '{place.block}' is pipeline stage {place.stage} but uses a result of block "
+                    f"'{earlier.block}', stage {earlier.stage}: stages of a pipeline must not decrease along "
+                    "the data flow. Use poptorch.AutoStage.AutoIncrement, or list the blocks as separate "
+                    "stages and fix their IPUs with poptorch.Stage(...).ipu(n)."
+                )
+
+
+def check_phases(graph: Graph) -> None:
+    """Refuse phases that do not follow the data flow of the forward pass: they run one after another.
+
+    Raises:
+        Error: names the two blocks, and how to list them.
+    """
+    for node in graph.ops.nodes:
+        place = _forward_place(node)
+        for source in node.all_input_nodes:
+            earlier = _forward_place(source)
+            if place is None or earlier is None or place.phase is None or earlier.phase is None:
+                continue
+            if earlier.phase > place.phase:
+                raise createPoptorchError(
+                    f"Block '{place.block}' is in phase {place.phase} but uses a result of block '{earlier.block}', "
+                    f"phase {earlier.phase}, which runs later. List the blocks in the order in which the data flows; a "
+                    "part of the model that comes back needs a block and a phase of its own."
+                )
+
+
+def _forward_place(node: torch.fx.Node) -> Placement | None:
+    return node.meta.get("placement") if node.meta.get("phase") is Phase.FORWARD else None
+
+
+def ipus_of_replica(graph: Graph) -> int:
+    """Return the IPUs of one replica, those without any op below the highest one included."""
+    return max(len(graph.ipus), graph.ipus[-1] + 1)
+
+
+def reserved_ipus(used: int, options: Options) -> int:
+    """Return the IPUs that a process occupies: those it uses, or the next power of 2 with `autoRoundNumIPUs`."""
+    return 1 << (used - 1).bit_length() if options.auto_round_num_ipus else used
+
+
+def check_ipus(graph: Graph, options: Options, *, one_process: bool = True) -> None:
+    """Refuse more IPUs than one process can have, and report numbers that hardware would round up.
+
+    Without `one_process` replicas may be those of several processes, so that only one replica has to fit.
+
+    Raises:
+        Error: names the number and how it comes about.
+    """
+    per_replica = ipus_of_replica(graph)
+    total = per_replica * options.replication_factor
+    limited = total if one_process else per_replica
+    if limited > MAX_IPUS:
+        raise createPoptorchError(
+            f"Too many IPUs requested ({limited}): {per_replica} for the model x {limited // per_replica} "
+            f"replicas, at most {MAX_IPUS} for one process. Use fewer replicas, or several processes."
+        )
+    if not total & (total - 1):
+        return
+    reserved = 1 << (total - 1).bit_length()
+    if options.auto_round_num_ipus:
+        logger.warning(
+            "The model uses %d IPUs: %d are reserved, the next power of 2, and %d of them "
+            "left idle.", total, reserved,
+            reserved - total,
+        )  # fmt: skip
+    else:
+        logger.info(
+            "The model specifies %d IPUs. On hardware %d have to be reserved (a power of 2 "
+            "or maximum of 64 per process), which fails unless "
+            "poptorch.Options().autoRoundNumIPUs(True) is set.", total, reserved,
+        )  # fmt: skip

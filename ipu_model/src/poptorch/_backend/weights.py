@@ -1,0 +1,206 @@
+"""The host's copy of a model's weights: which tensors they are, and which replicas share them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from ipu_model import errors
+from ipu_model.capture.variables import slots_of
+from ipu_model.graph import Variable
+from ipu_model.numerics.replica_groups import ReplicaGroups
+from ipu_model.optimiser.spec import OptimiserSpec
+from poptorch._impl import createPoptorchError
+from poptorch.enums import CommGroupType, VariableRetrievalMode
+
+if TYPE_CHECKING:
+    from poptorch._poplar_executor import PoplarExecutor
+    from poptorch.enums import CommGroupType, VariableRetrievalMode
+    from poptorch.options import Options
+
+
+class HostWeights:
+    """The parameters and buffers of a module as they are registered at the moment of each transfer.
+
+    No method brings anything from a device: wrapped tensors are read as plain ones.
+    """
+
+    def __init__(self, module: nn.Module) -> None:
+        self._module = module
+        # Parameters of which every group of replicas has its own slice, by name.
+        self.groupings: dict[str, ReplicaGroups] = {}
+
+    def tensors(self) -> list[Tensor]:
+        """Return all distinct parameters and buffers."""
+        with torch._C.DisableTorchFunctionSubclass():
+            return [slot.tensor for slot in slots_of(self._module)]
+
+    def values(self, variables: tuple[Variable, ...]) -> dict[str, Tensor]:
+        """Return the host's values of device variables, by the variables' names.
+
+        Raises:
+            Error: a tensor has another shape than the program was compiled for.
+        """
+        registered = self._registered()
+        found: dict[str, Tensor] = {}
+        for variable in variables:
+            tensor = registered.get(variable.name)
+            if tensor is None:
+                continue
+            groups = self.groupings.get(variable.name)
+            shape = variable.spec.shape if groups is None else (groups.count, *variable.spec.shape)
+            if tuple(tensor.shape) != shape:
+                raise createPoptorchError(
+                    f"'{variable.name}' has shape {list(tensor.shape)}, but the model was compiled for "
+                    f"{list(shape)}. Call destroy() on the model first to compile it again."
+                )
+            found[variable.name] = tensor
+        return found
+
+    def store(self, values: Mapping[str, Tensor]) -> None:
+        """Copy device values into the host's tensors, in place, so that every reference to them sees it."""
+        registered = self._registered()
+        with torch.no_grad(), torch._C.DisableTorchFunctionSubclass():
+            for name, value in values.items():
+                if name in registered:
+                    torch.Tensor.copy_(registered[name], value)
+
+    def _registered(self) -> dict[str, Tensor]:
+        """Return plain tensors that share the storage of the registered ones."""
+        with torch._C.DisableTorchFunctionSubclass():
+            return {name: torch.Tensor.detach(slot.tensor) for slot in slots_of(self._module) for name in slot.names}
+
+
+Groupings = Mapping[str, ReplicaGroups]
+
+
+def groups_of(
+    name: str, parameter: Tensor, options: Options, kind: object, shards: object, mode: object
+) -> ReplicaGroups:
+    """Return the groups that the arguments of `replicaGrouping` ask for.
+
+    Raises:
+        AssertionError: arguments of another type.
+        Error: a scalar, groups that do not divide the replicas, or a leading dimension that does not count them.
+    """
+    assert isinstance(kind, CommGroupType), f"replicaGrouping takes a poptorch.CommGroupType; got {kind!r}."
+    assert isinstance(shards, int), f"shards is the number of replicas of a group, an int; got {shards!r}."
+    assert isinstance(mode, VariableRetrievalMode), (
+        f"replicaGrouping takes a poptorch.VariableRetrievalMode; got {mode!r}."
+    )
+    if parameter.dim() == 0:
+        raise createPoptorchError(
+            f"Scalars cannot be passed as per-replica weight values: give '{name}' a leading dimension, one element "
+            "for each group of replicas."
+        )
+    if not parameter.is_floating_point():
+        raise errors.unsupported(
+            f"replicaGrouping() of parameter '{name}' of type {parameter.dtype}", "Use a floating-point parameter."
+        )
+    replicas = options.replication_factor
+    size = {CommGroupType.All: replicas, CommGroupType.NoGrouping: 1}.get(kind, shards)
+    if size < 1 or replicas % size:
+        raise createPoptorchError(
+            f"replicaGrouping() of parameter '{name}': {replicas} replicas do not divide into groups of {size}. Use a "
+            "divisor of poptorch.Options().replicationFactor."
+        )
+    groups = ReplicaGroups(replicas, size, orthogonal=kind is CommGroupType.Orthogonal)
+    if parameter.shape[0] != groups.count:
+        raise createPoptorchError(
+            f"replicaGrouping() of parameter '{name}': its leading dimension is {parameter.shape[0]}, but {replicas} "
+            f"replicas in groups of {size} are {groups.count} groups. The leading dimension enumerates the groups."
+        )
+    return groups
+
+
+def check_grouped(groupings: Groupings, module: nn.Module, options: Options, spec: OptimiserSpec | None) -> None:
+    """Refuse grouped parameters where they are not carried out.
+
+    Raises:
+        Error: names what they cannot be combined with.
+    """
+    if not groupings:
+        return
+    names = ", ".join(f"'{name}'" for name in groupings)
+    if options.Distributed.numProcesses > 1:
+        raise errors.unsupported(
+            f"replicaGrouping() of parameter {names} with several processes", "Run all replicas in one process."
+        )
+    if spec is not None and spec.family == "LAMB":
+        raise errors.unsupported(
+            f"replicaGrouping() of parameter {names} with LAMB", "Use an optimiser without norms of whole tensors."
+        )
+    if spec is not None and spec.max_grad_norm != math.inf:
+        raise errors.unsupported(
+            f"replicaGrouping() of parameter {names} with max_grad_norm", "Leave gradient clipping off."
+        )
+    tied = [slot.names for slot in slots_of(module) if len(slot.names) > 1 and set(slot.names) & set(groupings)]
+    if tied:
+        raise errors.unsupported(
+            f"replicaGrouping() of a parameter under several names ({', '.join(tied[0])})", "Register it once."
+        )
+
+
+@contextmanager
+def one_slice_each(module: nn.Module, groupings: Groupings) -> Iterator[None]:
+    """Let `module` hold one group's slice of its grouped parameters, which is what forward sees of them."""
+    registry = object.__getattribute__(module, "_parameters")
+    whole = {name: registry[name] for name in groupings}
+    with torch._C.DisableTorchFunctionSubclass():
+        for name, parameter in whole.items():
+            sliced = torch.Tensor.detach(parameter)[0]
+            registry[name] = nn.Parameter(sliced, requires_grad=torch.Tensor.requires_grad.__get__(parameter))  # type: ignore[attr-defined]  # a getter
+    try:
+        yield
+    finally:
+        registry.update(whole)
+
+
+class ParameterView:
+    """Reads and writes attributes of a parameter (`.data`, `.shape`, ...); not a tensor itself.
+
+    Pass `executor.model.<name>` to torch functions.
+    """
+
+    def __init__(self, parameter: nn.Parameter, name: str, executor: PoplarExecutor) -> None:
+        self.__dict__.update(_parameter=parameter, _name=name, _executor=executor)
+
+    def replicaGrouping(
+        self, comm_group_type: CommGroupType, shards: int, variable_retrieval_mode: VariableRetrievalMode
+    ) -> None:
+        """Let every group of replicas train its own slice: the leading dimension enumerates the groups.
+
+        Forward sees the parameter without that dimension. `shards` is the number of replicas of a group, which `All`
+        and `NoGrouping` do not need. Either retrieval mode gives one value for each group: replicas of a group have the
+        same.
+
+        Raises:
+            AssertionError: arguments of another type.
+            Error: the model is compiled; a scalar; groups that do not fit the replicas or the leading dimension.
+        """
+        view = self.__dict__
+        executor, name = view["_executor"], view["_name"]
+        if executor.isCompiled():
+            raise createPoptorchError(
+                f"replicaGrouping() of parameter '{name}': the model is compiled. Call it before the first call or "
+                "compile(), or destroy() the model and wrap it again."
+            )
+        executor._host.groupings[name] = groups_of(
+            name, view["_parameter"], executor.options, comm_group_type, shards, variable_retrieval_mode
+        )
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return getattr(self.__dict__["_parameter"], name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        setattr(self.__dict__["_parameter"], name, value)
+
+    def __repr__(self) -> str:
+        return repr(self.__dict__["_parameter"])

@@ -1,0 +1,236 @@
+"""How reading a trained module on the host brings its weights back from the device first.
+
+`trainingModel` changes the class of the user's module, its parameters and its buffers. The new classes do
+what the old ones did, after asking the training executors to copy newer device weights to the host. A tensor
+that several training models share has one new class that asks all of them.
+"""
+
+from __future__ import annotations
+
+import copyreg
+import itertools
+import weakref
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from ipu_model.interrupts import postponed
+from poptorch._impl import createPoptorchError
+
+if TYPE_CHECKING:
+    from poptorch._backend.device_life import DeviceLife
+
+_MODULE_TRIGGERS = frozenset({"_parameters", "_buffers", "forward"})
+_runs = itertools.count(1)
+
+
+class HostLink:
+    """The way from a wrapped object to its training executor, which it does not keep alive.
+
+    `version` counts the changes of the host's weights that came from the device or were sent to it, so that a
+    tied inference executor knows when to upload them.
+    """
+
+    def __init__(self, executor: DeviceLife) -> None:
+        self._executor = weakref.ref(executor)
+        self.version = 0
+        self.last_run = 0
+
+    @property
+    def executor(self) -> DeviceLife | None:
+        """The training executor, if it is still alive."""
+        return self._executor()
+
+    def note_run(self) -> None:
+        """Remember that the executor ran later than all others."""
+        self.last_run = next(_runs)
+
+    def refresh(self) -> bool:
+        """Copy weights to the host if the device has newer ones; return whether that was so."""
+        executor = self._executor()
+        return executor is not None and executor.copyWeightsToHostIfNeeded()
+
+
+Links = tuple[HostLink, ...]
+
+
+def refresh(links: Links) -> None:
+    """Bring newer weights to the host; of a tensor on several devices the last one to run is what remains."""
+    if len(links) == 1:
+        links[0].refresh()
+        return
+    for link in sorted(links, key=lambda link: link.last_run):
+        link.refresh()
+
+
+def links_of(obj: Any) -> Links:
+    """Return the links of a wrapped module, parameter or buffer; reads nothing from the device."""
+    links: Links = type(obj).__dict__.get("_poptorch_links", ())
+    return links
+
+
+def original_class(obj: Any) -> type:
+    """Return the class that an object has without its wrapping."""
+    original: type = type(obj).__dict__.get("_poptorch_original", type(obj))
+    return original
+
+
+def links_into(module: nn.Module) -> list[HostLink]:
+    """Return the links of the living training executors that own any parameter or buffer of `module`."""
+    found: dict[int, HostLink] = {}
+    for child in module.modules():
+        registries = (
+            object.__getattribute__(child, "_parameters"),
+            object.__getattribute__(child, "_buffers"),
+        )
+        for tensor in (t for registry in registries for t in registry.values() if t is not None):
+            found.update((id(link), link) for link in links_of(tensor) if link.executor is not None)
+    return list(found.values())
+
+
+def refuse_wrapped(module: nn.Module) -> None:
+    """Refuse a module that a training executor has wrapped.
+
+    Raises:
+        RuntimeError: says how to unwrap it.
+    """
+    if links_of(module):
+        raise RuntimeError(
+            "Model has already been wrapped in 'poptorch.trainingModel'. Call destroy() on the executor or "
+            "on the model first to wrap it again; an executor that was never compiled unwraps its model when "
+            "it is deleted."
+        )
+
+
+class Wrapping:
+    """Changes the classes of one user module and its tensors, and puts the original ones back.
+
+    An executor that is dropped without `destroy()` is undone, too: the module is then a plain one again.
+
+    Raises:
+        Error: a buffer that is no plain tensor.
+    """
+
+    def __init__(self, module: nn.Module, executor: DeviceLife, link: HostLink) -> None:
+        _check_buffers(module)
+        self._module, self._link = module, link
+        self._wrapped: list[Any] = []
+        self._classes: dict[tuple[type, Links], type] = {}
+        weakref.finalize(executor, self.undo).atexit = False
+
+    @postponed()
+    def apply(self, tensors: list[Tensor]) -> None:
+        """Wrap the module and `tensors`, its parameters and buffers, unless that is done.
+
+        Raises:
+            RuntimeError: another training executor has wrapped the module.
+        """
+        if self._wrapped:
+            return
+        refuse_wrapped(self._module)
+        for obj in (*tensors, self._module):
+            self._set_links(obj, (*links_of(obj), self._link))
+            self._wrapped.append(obj)
+
+    @postponed()
+    def undo(self) -> None:
+        """Give every object the class back that it would have without this wrapping."""
+        for obj in self._wrapped:
+            self._set_links(obj, tuple(link for link in links_of(obj) if link is not self._link))
+        self._wrapped.clear()
+
+    def _set_links(self, obj: Any, links: Links) -> None:
+        original = original_class(obj)
+        key = (original, links)
+        if links and key not in self._classes:
+            make = _module_class if issubclass(original, nn.Module) else _tensor_class
+            self._classes[key] = make(original, links)
+        object.__setattr__(obj, "__class__", self._classes[key] if links else original)
+
+
+def _check_buffers(module: nn.Module) -> None:
+    for name, buffer in module.named_buffers():
+        if original_class(buffer) is not torch.Tensor:
+            raise createPoptorchError(
+                f"All buffers must be an instance of torch.Tensor (Got {original_class(buffer)} for "
+                f"'{name}'). Register a plain tensor, such as buffer.detach()."
+            )
+
+
+def _module_class(original: type, links: Links) -> type:
+    (link,) = links  # A module is wrapped for training once.
+
+    def read(self: nn.Module, name: str) -> Any:
+        if name in _MODULE_TRIGGERS:
+            refresh(links)
+        return original.__getattribute__(self, name)  # type: ignore[call-arg, arg-type]  # a class, not an object
+
+    def destroy(self: nn.Module) -> None:
+        if link.executor is not None:
+            link.executor.destroy()
+
+    def copy_weights(self: nn.Module) -> bool:
+        return link.refresh()
+
+    members = {
+        **_copying(original, links), "_poptorch_links": links, "_poptorch_original": original,
+        "__getattribute__": read, "destroy": destroy, "copyWeightsToHostIfNeeded": copy_weights,
+        "__module__": original.__module__, "__doc__": original.__doc__,
+    }  # fmt: skip
+    return type(f"Poptorch{original.__name__}", (original,), members)
+
+
+def _tensor_class(original: type, links: Links) -> type:
+    def read(self: Tensor, name: str) -> Any:
+        refresh(links)
+        return original.__getattribute__(self, name)  # type: ignore[call-arg, arg-type]  # a class, not an object
+
+    def function(cls: type, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        for kind in types:
+            refresh(kind.__dict__.get("_poptorch_links", ()))
+        with torch._C.DisableTorchFunctionSubclass():
+            return func(*args, **(kwargs or {}))
+
+    def text(self: Tensor, **kwargs: Any) -> str:
+        refresh(links)
+        return str(_as_original(self, original, lambda plain: plain.__repr__(**kwargs)))
+
+    members = {
+        **_copying(original, links), "_poptorch_links": links, "_poptorch_original": original,
+        "__getattribute__": read, "__torch_function__": classmethod(function), "__repr__": text,
+        "__module__": original.__module__,
+    }  # fmt: skip
+    return type(f"Poptorch{original.__name__}", (original,), members)
+
+
+def _copying(original: type, links: Links) -> dict[str, Any]:
+    """Return the methods that copy and pickle a wrapped object as an instance of its original class."""
+
+    def method(name: str) -> Callable[..., Any]:
+        def plain(self: Any, *args: Any) -> Any:
+            refresh(links)
+            return _as_original(self, original, lambda obj: getattr(obj, name)(*args))
+
+        return plain
+
+    def reduce(self: Any, protocol: Any) -> Any:
+        refresh(links)
+        reduced = _as_original(self, original, lambda obj: obj.__reduce_ex__(protocol))
+        if reduced[0] is copyreg.__newobj__ and len(reduced[1]) == 1:  # type: ignore[attr-defined]  # not in typeshed
+            # pickle would compare the class in it with the wrapped one.
+            return copyreg._reconstructor, (original, object, None), *reduced[2:]  # type: ignore[attr-defined]  # same
+        return reduced
+
+    copies = {name: method(name) for name in ("__copy__", "__deepcopy__") if hasattr(original, name)}
+    return {"__reduce_ex__": reduce, **copies}
+
+
+def _as_original(obj: Any, original: type, action: Callable[[Any], Any]) -> Any:
+    wrapped = type(obj)
+    object.__setattr__(obj, "__class__", original)
+    try:
+        return action(obj)
+    finally:
+        object.__setattr__(obj, "__class__", wrapped)

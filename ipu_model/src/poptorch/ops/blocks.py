@@ -1,0 +1,158 @@
+"""Annotations that place parts of a model: `Block`, `BeginBlock`, `BlockFunction`, and how they print.
+
+Outside a trace they do nothing, so an annotated model is an ordinary module on the CPU.
+"""
+
+from __future__ import annotations
+
+import builtins
+import functools
+from collections.abc import Callable
+from typing import Any, TypeVar, cast
+
+import torch
+from torch import nn
+
+from ipu_model import tracing
+from poptorch._impl import createPoptorchError
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+class Block(nn.Module):
+    """Place the ops of a `with` body in one block; leaving it leaves no block active.
+
+    A module without `forward`, as in PopTorch; `user_id` names the block, `ipu_id` is an index inside the
+    model.
+    """
+
+    def __init__(self, user_id: str | None = None, ipu_id: int | None = None) -> None:
+        super().__init__()
+        self._user_id = user_id
+        self._ipu_id = ipu_id
+
+    def __enter__(self) -> None:
+        Block.start(self._user_id, self._ipu_id)
+
+    def __exit__(self, *exception: object) -> None:
+        trace = tracing.current()
+        if trace is not None:
+            trace.end_block()
+
+    @staticmethod
+    def useAutoId() -> None:
+        """Restart automatic block ids at "0"; call it first in forward."""
+        trace = tracing.current()
+        if trace is not None:
+            trace.use_auto_id()
+
+    @staticmethod
+    def start(user_id: str | None = None, ipu_id: int | None = None) -> None:
+        """Start a block that lasts until another one starts."""
+        trace = tracing.current()
+        if trace is not None:
+            trace.begin_block(user_id, ipu_id)
+
+
+class BeginBlockHook:
+    """The forward pre-hook that `BeginBlock` registers; an automatic id is drawn once and kept."""
+
+    def __init__(self, user_id: str | None, ipu_id: int | None) -> None:
+        self._user_id = user_id
+        self._ipu_id = ipu_id
+
+    def __call__(self, module: nn.Module, args: Any) -> None:
+        trace = tracing.current()
+        if trace is not None:
+            trace.begin_block(self._user_id, self._ipu_id)
+            if not self._user_id:
+                self._user_id = trace.block_entries[-1].block
+
+    def __repr__(self) -> str:
+        return f"BeginBlock(user_id={self._user_id}, ipu_id={self._ipu_id})"
+
+
+class LegacyBeginBlockFn(nn.Module):
+    """A callable that starts a block whenever it is called."""
+
+    def __init__(self, layer_to_call: Callable[..., Any], user_id: str | None, ipu_id: int | None) -> None:
+        super().__init__()
+        self._user_id = user_id
+        self._ipu_id = ipu_id
+        self._layer_to_call = layer_to_call
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Start the block and call the function."""
+        Block.start(self._user_id, self._ipu_id)
+        return self._layer_to_call(*args, **kwargs)
+
+
+def BeginBlock(
+    layer_to_call: nn.Module | Callable[..., Any], user_id: str | None = None, ipu_id: int | None = None
+) -> nn.Module:
+    """Start a block whenever `layer_to_call` is called, lasting until another starts; return the same module.
+
+    Raises:
+        Error: the module is annotated already, or it is neither a module nor a function.
+    """
+    if isinstance(layer_to_call, nn.Module):
+        if any(isinstance(hook, BeginBlockHook) for hook in layer_to_call._forward_pre_hooks.values()):
+            raise createPoptorchError(
+                "module has already been assigned to a block. Call poptorch.removeBlocks(module) first to "
+                "annotate it again."
+            )
+        layer_to_call.register_forward_pre_hook(BeginBlockHook(user_id, ipu_id))
+        return layer_to_call
+    if callable(layer_to_call):
+        return LegacyBeginBlockFn(layer_to_call, user_id, ipu_id)
+    raise createPoptorchError(
+        f"BeginBlock: {layer_to_call!r} is not an instance of torch.nn.Module or function. Pass the layer itself."
+    )
+
+
+def BlockFunction(user_id: str | None = None, ipu_id: int | None = None) -> Callable[[Function], Function]:
+    """Decorate a function or method so that each call runs inside `with Block(user_id, ipu_id)`."""
+
+    def decorate(function: Function) -> Function:
+        @functools.wraps(function)
+        def in_block(*args: Any, **kwargs: Any) -> Any:
+            with Block(user_id, ipu_id):
+                return function(*args, **kwargs)
+
+        return cast(Function, in_block)
+
+    return decorate
+
+
+def removeBlocks(module: nn.Module) -> None:
+    """Remove every `BeginBlock` annotation from a module and its submodules; other hooks stay."""
+    assert isinstance(module, nn.Module), f"removeBlocks takes a torch.nn.Module, not {type(module)}."
+    for child in module.modules():
+        for handle, hook in list(child._forward_pre_hooks.items()):
+            if isinstance(hook, BeginBlockHook):
+                del child._forward_pre_hooks[handle]
+
+
+def module_repr(module: nn.Module) -> str:
+    """Return the nested text of a module with its forward pre-hooks in front of each type name."""
+    lines = module.extra_repr().split("\n") if module.extra_repr() else []
+    children = [
+        f"({name}): " + module_repr(child).replace("\n", "\n  ")
+        for name, child in module._modules.items()
+        if child is not None
+    ]
+    hooks = "".join(f"{hook!r} " for hook in module._forward_pre_hooks.values())
+    head = f"{hooks}{module._get_name()}("
+    if len(lines) <= 1 and not children:
+        return head + "".join(lines) + ")"
+    return head + "\n  " + "\n  ".join(lines + children) + "\n)"
+
+
+def print(*values: Any, **kwargs: Any) -> None:
+    """Print like the built-in, with the block annotations of each module shown before it."""
+    shown = [text for value in values for text in _texts(value)]
+    builtins.print(*shown, **kwargs)
+
+
+def _texts(value: Any) -> list[Any]:
+    return [module_repr(value), value] if isinstance(value, torch.nn.Module) else [value]

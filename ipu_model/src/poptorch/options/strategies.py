@@ -1,0 +1,365 @@
+"""Stages, phases and the execution strategies that decide where each block of a model runs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from ipu_model.placement import Placement
+from poptorch._impl import createPoptorchError
+from poptorch.enums import AutoStage, Liveness
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+__all__ = [
+    "AutoStage",
+    "ExecutionStrategy",
+    "ParallelPhasedExecution",
+    "Phase",
+    "PipelinedExecution",
+    "SerialPhasedExecution",
+    "ShardedExecution",
+    "Stage",
+]
+
+
+class Stage:
+    """Blocks that run together on one IPU."""
+
+    def __init__(self, *block_ids: str) -> None:
+        """Take the ids of the blocks; raise `AssertionError` unless all are strings."""
+        assert all(isinstance(block, str) for block in block_ids), (
+            f"Block ids are supposed to be strings; got {block_ids}."
+        )
+        self._blocks = block_ids
+        self._ipu: int | None = None
+
+    @property
+    def blocks(self) -> tuple[str, ...]:
+        """The block ids of this stage."""
+        return self._blocks
+
+    def ipu(self, ipu: int) -> Self:
+        """Fix the IPU (inside one replica) and return the stage; raise `AssertionError` if no int."""
+        _check_ipu(ipu)
+        self._ipu = ipu
+        return self
+
+    def __repr__(self) -> str:
+        text = f"Stage({', '.join(map(repr, self._blocks))})"
+        return text if self._ipu is None else f"{text}.ipu({self._ipu})"
+
+
+def _check_ipu(ipu: object) -> None:
+    assert isinstance(ipu, int), f"An IPU index must be an int; got {ipu!r}."
+    assert ipu >= 0, f"IPU indices start at 0; got {ipu}."
+
+
+class ExecutionStrategy:
+    """What all strategies share: the automatic block ids and the choice of the IPU."""
+
+    def __init__(self) -> None:
+        self._next_auto_id = 0
+
+    def begin_trace(self) -> Placement:
+        """Return the place of ops recorded before the first block; automatic ids go on from there."""
+        return Placement(block="", stage=0, ipu=0)
+
+    def use_auto_id(self) -> None:
+        """Let automatic block ids start at "0" again (`Block.useAutoId`)."""
+        self._next_auto_id = 0
+
+    def place(self, user_id: str | None, ipu_id: int | None) -> Placement:
+        """Return where the block being entered runs.
+
+        A falsy `user_id` gets the next automatic id. The IPU is the stage's fixed one, else `ipu_id`, else
+        the stage number. Raises `AssertionError` for a block that the strategy does not know.
+        """
+        if ipu_id is not None:
+            _check_ipu(ipu_id)
+        return self._place(user_id or self._draw_auto_id(), ipu_id)
+
+    def note_blocks(self, entries: Iterable[Placement]) -> None:
+        """Take over where a program that is not traced again has its blocks."""
+
+    def stage(self, block_id: str) -> Stage:
+        """Return the explicitly listed stage of a block; raise `AssertionError` if it is in none."""
+        stages = self._explicit_stages()
+        assert block_id in stages, f"Unknown block '{block_id}': no stage lists it. Listed blocks: {_listing(stages)}."
+        return stages[block_id]
+
+    def backendOptions(self) -> dict[str, Any]:
+        """Return the entries this strategy adds to `Options.toDict()`."""
+        raise NotImplementedError
+
+    def _place(self, block: str, ipu_id: int | None) -> Placement:
+        raise NotImplementedError
+
+    def _explicit_stages(self) -> dict[str, Stage]:
+        raise NotImplementedError
+
+    def _draw_auto_id(self) -> str:
+        drawn = str(self._next_auto_id)
+        self._next_auto_id += 1
+        return drawn
+
+
+def _listing(ids: Iterable[object]) -> str:
+    return ", ".join(f"'{block}'" for block in ids) or "none"
+
+
+def _check_listed(block: str, expected: Iterable[str]) -> None:
+    expected = tuple(expected)
+    assert block in expected, (
+        f"Unknown Block '{block}': the execution strategy lists {_listing(expected)}. "
+        "Add the block to a stage, or call poptorch.Block.useAutoId() first if it has an automatic id."
+    )
+
+
+def _check_listed_once(blocks: Iterable[str]) -> None:
+    seen: set[str] = set()
+    for block in blocks:
+        assert block not in seen, f"Block '{block}' is associated with more than one stage."
+        seen.add(block)
+
+
+class PipelinedExecution(ExecutionStrategy):
+    """Stages run at the same time on different micro-batches.
+
+    Arguments: nothing (`AutoStage.SameAsIpu`), one `AutoStage`, or the stages in order, each a `Stage`, a
+    block id or an iterable of block ids. Raises `AssertionError` for a block listed twice or ids that are not
+    strings, `TypeError` for anything that is none of these.
+    """
+
+    _execution_mode = 0
+
+    def __init__(self, *args: AutoStage | Stage | str | Iterable[str]) -> None:
+        super().__init__()
+        self._auto: AutoStage | None = None
+        self._stages: list[Stage] = []
+        # Blocks known so far, with their stage number; in the automatic modes it grows during traces.
+        self._stage_number: dict[str, int] = {}
+        if not args:
+            self._auto = AutoStage.SameAsIpu
+        elif len(args) == 1 and isinstance(args[0], AutoStage):
+            self._auto = args[0]
+        else:
+            self._list_stages([_as_stage(arg) for arg in args])
+
+    def backendOptions(self) -> dict[str, Any]:
+        """Return the execution mode: 0 pipelined, 1 sharded."""
+        return {"execution_mode": self._execution_mode}
+
+    def _list_stages(self, stages: list[Stage]) -> None:
+        _check_listed_once(block for stage in stages for block in stage.blocks)
+        self._stages = stages
+        self._stage_number = {block: number for number, stage in enumerate(stages) for block in stage.blocks}
+
+    def _explicit_stages(self) -> dict[str, Stage]:
+        return {block: stage for stage in self._stages for block in stage.blocks}
+
+    def _place(self, block: str, ipu_id: int | None) -> Placement:
+        if self._auto is None:
+            _check_listed(block, self._stage_number)
+            number = self._stage_number[block]
+            fixed = self._stages[number]._ipu
+        else:
+            number, fixed = self._automatic_stage(block, ipu_id), None
+        ipu = fixed if fixed is not None else ipu_id if ipu_id is not None else number
+        return Placement(block=block, stage=number, ipu=ipu)
+
+    def note_blocks(self, entries: Iterable[Placement]) -> None:
+        """Take over the stages that a trace has given to blocks."""
+        for entry in entries if self._auto is not None else ():
+            self._stage_number.setdefault(entry.block, entry.stage)
+
+    def _automatic_stage(self, block: str, ipu_id: int | None) -> int:
+        if block not in self._stage_number:
+            Stage(block)  # Applies the rule that ids are strings.
+            if self._auto is AutoStage.AutoIncrement:
+                # 0 is left to the ops before the first block.
+                self._stage_number[block] = 1 + len(self._stage_number)
+            else:
+                assert ipu_id is not None, (
+                    f"no IPU was specified for block {block}: AutoStage.SameAsIpu makes it the stage. "
+                    "Give the block an ipu_id, or use AutoStage.AutoIncrement or explicit stages."
+                )
+                self._stage_number[block] = ipu_id
+        return self._stage_number[block]
+
+
+class ShardedExecution(PipelinedExecution):
+    """Stages run one after another: the arguments and placement of `PipelinedExecution`, no minima."""
+
+    _execution_mode = 1
+
+
+def _as_stage(arg: Any) -> Stage:
+    if isinstance(arg, Stage):
+        return arg
+    if isinstance(arg, str):
+        return Stage(arg)
+    if not isinstance(arg, Iterable):
+        raise TypeError(f"A stage is a poptorch.Stage, a block id or an iterable of block ids; got {arg!r}.")
+    return Stage(*arg)
+
+
+class Phase:
+    """Stages that run in parallel: either `Stage` objects, or block ids that form one stage."""
+
+    def __init__(self, *args: Stage | str) -> None:
+        """Raise `AssertionError` for mixed or other arguments."""
+        stages = tuple(arg for arg in args if isinstance(arg, Stage))
+        blocks = tuple(arg for arg in args if isinstance(arg, str))
+        assert len(args) in (len(stages), len(blocks)), (
+            f"The arguments of a Phase must either be block IDs or be Stages, all of them; got {args}."
+        )
+        self._stages = stages or (Stage(*blocks),)
+
+    @property
+    def stages(self) -> Sequence[Stage]:
+        """The stages of this phase."""
+        return self._stages
+
+    def stage(self, index: int) -> Stage:
+        """Return the stage at a position of this phase."""
+        return self._stages[index]
+
+    def ipus(self, *ipus: int) -> None:
+        """Fix one IPU for each stage; raise `AssertionError` if the counts differ."""
+        assert len(ipus) == len(self._stages), (
+            f"This phase has {len(self._stages)} stages but you provided {len(ipus)} IPUs."
+        )
+        for stage, ipu in zip(self._stages, ipus, strict=True):
+            stage.ipu(ipu)
+
+
+class _PhasedExecution(ExecutionStrategy):
+    """Phases run one after another, their tensors moving between chip and streaming memory."""
+
+    _serial: bool
+
+    def __init__(self, *phases: Phase | Stage | str | list[Stage] | list[str]) -> None:
+        super().__init__()
+        automatic = not phases or any(isinstance(phase, AutoStage) for phase in phases)
+        assert not automatic, "There is no AutoStage for PhasedExecution: list the phases."
+        self._phases = [_as_phase(phase) for phase in phases]
+        stages = [stage for phase in self._phases for stage in phase.stages]
+        _check_listed_once(block for stage in stages for block in stage.blocks)
+        self._separate_backward_phase = False
+        self._tensors_liveness = Liveness.AlwaysLive
+
+    def begin_trace(self) -> Placement:
+        """Return the place of ops recorded before the first block: phase 0 on IPU 0."""
+        return Placement(block="", stage=0, ipu=0, phase=0)
+
+    def phase(self, phase: int) -> Phase:
+        """Return the phase at a position.
+
+        Raises `AssertionError` for a negative or non-int, `IndexError` past the end.
+        """
+        assert isinstance(phase, int), f"A phase is given by its position, an int; got {phase!r}."
+        assert phase >= 0, f"Positions of phases start at 0; got {phase}."
+        return self._phases[phase]
+
+    def useSeparateBackwardPhase(self, use: bool = True) -> Self:
+        """Keep forward's last phase apart from backward's first; raise `AssertionError` for a non-bool."""
+        assert isinstance(use, bool), f"useSeparateBackwardPhase takes a bool; got {use!r}."
+        self._separate_backward_phase = use
+        return self
+
+    def phase_number(self, phase: int) -> int:
+        """Return the backend's number of the phase at this position, spaced out as the liveness asks."""
+        spacing = {Liveness.OffChipAfterFwdNoOverlap: 2, Liveness.OffChipAfterEachPhase: 4}
+        return phase * spacing.get(self._tensors_liveness, 1)
+
+    def total_phases(self) -> int:
+        """Return how many phases the backend runs, those of the backward pass included."""
+        extra = 3 if self._tensors_liveness != Liveness.AlwaysLive else int(self._separate_backward_phase)
+        return self.phase_number(len(self._phases) - 1) + 1 + extra
+
+    def backendOptions(self) -> dict[str, Any]:
+        """Return execution mode 2 and the phased settings."""
+        return {
+            "execution_mode": 2,
+            "serial_phases_execution": self._serial,
+            "separate_backward_phase": self._separate_backward_phase,
+            "tensors_liveness": self._tensors_liveness,
+        }
+
+    def _explicit_stages(self) -> dict[str, Stage]:
+        return {block: stage for phase in self._phases for stage in phase.stages for block in stage.blocks}
+
+    def _place(self, block: str, ipu_id: int | None) -> Placement:
+        where = {
+            listed: (phase, number, stage)
+            for phase, of_phase in enumerate(self._phases)
+            for number, stage in enumerate(of_phase.stages)
+            for listed in stage.blocks
+        }
+        _check_listed(block, where)
+        phase, number, stage = where[block]
+        ipu = stage._ipu if stage._ipu is not None else ipu_id
+        assert ipu is not None, (
+            f"no IPU was specified for block {block}: phased execution needs it from the stage "
+            f"(strategy.stage('{block}').ipu(n)) or from the block's ipu_id."
+        )
+        self._check_place(block, phase, ipu)
+        return Placement(block=block, stage=number, ipu=ipu, phase=phase)
+
+    def _check_place(self, block: str, phase: int, ipu: int) -> None:
+        """Raise `poptorch.Error` where the strategy cannot run this phase on this IPU."""
+
+
+class SerialPhasedExecution(_PhasedExecution):
+    """Phases run one after another on one group of IPUs."""
+
+    _serial = True
+
+    def setTensorsLiveness(self, liveness: Liveness) -> Self:
+        """Choose when tensors leave the chip; raise `AssertionError` unless it is a `Liveness`."""
+        assert isinstance(liveness, Liveness), f"setTensorsLiveness takes a Liveness; got {liveness!r}."
+        self._tensors_liveness = liveness
+        return self
+
+
+class ParallelPhasedExecution(_PhasedExecution):
+    """Phases alternate between two groups: even phases on even IPUs, odd phases on odd IPUs."""
+
+    _serial = False
+
+    def sendTensorsOffChipAfterFwd(self, off_chip: bool = True) -> Self:
+        """Send tensors off chip after the forward pass, or not; raise `AssertionError` for a non-bool."""
+        assert isinstance(off_chip, bool), f"sendTensorsOffChipAfterFwd takes a bool; got {off_chip!r}."
+        self._tensors_liveness = Liveness.OffChipAfterFwd if off_chip else Liveness.AlwaysLive
+        return self
+
+    def _check_place(self, block: str, phase: int, ipu: int) -> None:
+        if phase % 2 != ipu % 2:
+            raise createPoptorchError(
+                f"Block '{block}' is in phase {phase} on IPU {ipu}: ParallelPhasedExecution runs even phases "
+                "on even IPUs and odd phases on odd IPUs. Move the block to an IPU of its phase's parity."
+            )
+
+
+def phase_number(strategy: ExecutionStrategy, phase: int) -> int:
+    """Return the backend's number of a phase, which spaces phases out as the liveness of tensors asks."""
+    return strategy.phase_number(phase) if isinstance(strategy, _PhasedExecution) else phase
+
+
+def total_phases(strategy: ExecutionStrategy) -> int:
+    """Return how many phases the backend runs: none but for the phased strategies."""
+    return strategy.total_phases() if isinstance(strategy, _PhasedExecution) else 0
+
+
+def _as_phase(arg: Any) -> Phase:
+    if isinstance(arg, Phase):
+        return arg
+    if isinstance(arg, (Stage, str)):
+        return Phase(arg)
+    assert isinstance(arg, list), (
+        f"A phase is a Phase, a Stage, a block id, a list of Stages or a list of block ids; got {arg!r}. "
+        "Give several phases as several arguments."
+    )
+    return Phase(*arg)

@@ -16,8 +16,8 @@ from poptorch._args_parser import ICustomArgParser, registerCustomArgParser
 from poptorch._backend.compilation import registerPostCompileHook, registerPreCompileHook
 from poptorch._backend.saving.exported import load
 from poptorch._backend.wrap import inferenceModel, trainingModel
+from poptorch._dataloader import AsynchronousDataAccessor, DataLoader
 from poptorch._impl import createPoptorchError
-from poptorch._loading import AsynchronousDataAccessor, DataLoader
 from poptorch._logging import setLogLevel
 from poptorch._poplar_executor import PoplarExecutor
 from poptorch._stand_ins import offer_stand_ins as _offer_stand_ins

@@ -19,9 +19,8 @@ from loading_datasets import Counted, Dice, Dicts, Endless, Numbers, Once, Pairs
 from loading_processes import counter, stay_idle, wait_for
 
 from ipu_model.errors import Error
-from poptorch._loading import AsynchronousDataAccessor, DataLoader
-from poptorch._loading.ring import Ring, RingLayout
-from poptorch._loading.shared_file import SharedFile
+from poptorch._dataloader import AsynchronousDataAccessor, DataLoader
+from poptorch._dataloader.ring import Ring, RingLayout, SharedFile
 from poptorch.enums import DataLoaderMode, SharingStrategy
 from poptorch.options import Options
 
@@ -220,10 +219,8 @@ def test_every_dtype_arrives_unchanged(access: Make, dtype: torch.dtype) -> None
 
 def test_slots_do_not_remember_how_samples_were_computed() -> None:
     layout = RingLayout.for_items_like([torch.zeros(2)], slots=1)
-    file = SharedFile.in_memory()
-    file.reserve(layout.total_bytes)
-    ring = Ring(file, layout)
-    ring.write(0, [[torch.ones(2, requires_grad=True) * 2]])
+    ring = Ring(SharedFile(), layout)
+    ring.write(0, [[torch.ones(2, requires_grad=True) * 2]], by_rows=False)
     (written,) = ring.read(0, None)
     assert written.tolist() == [2, 2]
     assert not written.requires_grad

@@ -14,9 +14,9 @@ import torch
 from loading_datasets import Counted, Numbers
 
 from ipu_model.errors import Error
-from poptorch._loading import AsynchronousDataAccessor
-from poptorch._loading.shared_file import SharedFile
-from poptorch._loading.transfer import InFile, Pickled
+from poptorch._dataloader import AsynchronousDataAccessor
+from poptorch._dataloader.ring import SharedFile
+from poptorch._dataloader.transfer import Transfer
 from poptorch.enums import SharingStrategy
 
 FORK = multiprocessing.get_context("fork")
@@ -40,17 +40,19 @@ def example() -> dict[str, Any]:
     }
 
 
-def arrived(parcel: Any) -> Any:
-    """Return a parcel's content as the other process finds it."""
-    rebuild, arguments = parcel.__reduce__()
-    return rebuild(*arguments).open()
+def arrived(value: Any, *, on_disk: bool = False) -> Any:
+    """Return a value as another process finds it."""
+    journey = Transfer(value, SharedFile(on_disk=on_disk))
+    other_end = Transfer.__new__(Transfer)
+    vars(other_end).update(journey.__getstate__())
+    return other_end.open()
 
 
 @pytest.mark.filterwarnings("ignore:Sparse invariant checks:UserWarning")
-@pytest.mark.parametrize("file", [None, SharedFile.in_memory, SharedFile.on_disk])
-def test_values_survive_the_journey(file: Any) -> None:
+@pytest.mark.parametrize("on_disk", [False, True])
+def test_values_survive_the_journey(on_disk: bool) -> None:
     sent = example()
-    got = arrived(Pickled(sent) if file is None else InFile(sent, file()))
+    got = arrived(sent, on_disk=on_disk)
     assert list(got) == list(sent)
     for key in ("base", "view", "leaf", "parameter", "conjugate", "empty", "half"):
         assert torch.equal(got[key], sent[key]), key
@@ -58,23 +60,39 @@ def test_values_survive_the_journey(file: Any) -> None:
         assert got[key].requires_grad == sent[key].requires_grad, key
     assert type(got["parameter"]) is torch.nn.Parameter
     assert torch.equal(got["sparse"].to_dense(), torch.eye(3))
-    assert got["array"].tolist() == [0, 1, 2, 3, 4]
     assert got["text"] == "unchanged"
 
 
-@pytest.mark.parametrize("file", [None, SharedFile.in_memory])
-def test_tensors_on_the_same_memory_stay_on_the_same_memory(file: Any) -> None:
-    got = arrived(Pickled(example()) if file is None else InFile(example(), file()))
+@pytest.mark.parametrize(
+    "array",
+    [
+        np.arange(5, dtype=np.int16), np.arange(6.0).reshape(2, 3).T, np.arange(9)[::2], np.zeros((0, 3)), np.array(7),
+        np.array(["a", "bc"]), np.array([None, 1], dtype=object), np.array(["2020-01-02"], dtype="datetime64[D]"),
+        np.frombuffer(b"read only", dtype=np.uint8),
+    ],
+)  # fmt: skip
+def test_arrays_of_every_kind_survive(array: Any) -> None:
+    got = arrived(array)
+    assert (got.dtype, got.shape) == (array.dtype, array.shape)
+    assert (got == array).all()
+
+
+@pytest.mark.filterwarnings("ignore:Sparse invariant checks:UserWarning")
+def test_tensors_on_the_same_memory_stay_on_the_same_memory() -> None:
+    got = arrived(example())
     got["base"][0, 1] = 100.0
     assert got["view"][0, 0] == 100.0
     got["array"][0] = 7  # arrays stay writable
 
 
+@pytest.mark.filterwarnings("ignore:Sparse invariant checks:UserWarning")
 def test_what_arrives_is_a_copy() -> None:
     sent = example()
-    got = arrived(InFile(sent, SharedFile.in_memory()))
+    got = arrived(sent)
     got["base"].zero_()
+    got["array"][:] = 9
     assert sent["base"].sum() == sum(range(12))
+    assert sent["array"].tolist() == [0, 1, 2, 3, 4]
 
 
 @pytest.mark.parametrize("strategy", BY_PICKLING)
@@ -122,10 +140,9 @@ def test_a_data_set_that_means_nothing_to_the_other_process(monkeypatch: pytest.
         AsynchronousDataAccessor(module.Vanishes([torch.zeros(1)]))
 
 
-def test_a_file_is_as_long_as_reserved_and_shared() -> None:
-    file = SharedFile.in_memory()
-    file.reserve(100)
-    one, other = file.map(), file.map()
+def test_a_file_is_as_long_as_asked_for_and_shared() -> None:
+    file = SharedFile()
+    one, other = file.map(100), file.map(100)
     file.close()
     one[99] = 5
     assert (len(other), other[99]) == (100, 5)
@@ -133,7 +150,7 @@ def test_a_file_is_as_long_as_reserved_and_shared() -> None:
 
 def test_more_than_the_memory_there_is_cannot_be_shared() -> None:
     with pytest.raises(MemoryError, match="more memory than there is"):
-        SharedFile.in_memory().reserve(1 << 62)
+        SharedFile().map(1 << 62)
 
 
 def test_the_fork_server_keeps_what_the_program_preloads() -> None:
@@ -142,4 +159,4 @@ def test_the_fork_server_keeps_what_the_program_preloads() -> None:
     accessor = AsynchronousDataAccessor([torch.zeros(1)])
     accessor.terminate()
     assert "__main__" in multiprocessing.forkserver._forkserver._preload_modules
-    assert "poptorch._loading.process" in multiprocessing.forkserver._forkserver._preload_modules
+    assert "poptorch._dataloader.process" in multiprocessing.forkserver._forkserver._preload_modules

@@ -10,7 +10,7 @@ import torch
 import poptorch
 from ipu_model.errors import Error
 from poptorch._args_parser import ICustomArgParser, parser_for, registerCustomArgParser
-from poptorch._loading.structure import describe
+from poptorch._dataloader.items import ItemStructure
 from poptorch.profiling import Channel
 
 
@@ -73,7 +73,7 @@ def test_the_interface_is_abstract() -> None:
 
 def test_a_loader_whose_parser_was_taken_away_says_so() -> None:
     registerCustomArgParser(Parent, Parser())
-    structure = describe(Parent())
+    structure = ItemStructure.of(Parent())
     assert structure.flatten(Child()) == []  # a derived type has the same parser
     registerCustomArgParser(Parent, None)
     with pytest.raises(ValueError, match="must look like the first one, a Parent"):

@@ -30,8 +30,8 @@ from torch.utils.data import BatchSampler, SequentialSampler, get_worker_info
 
 from ipu_model.errors import Error
 from poptorch._args_parser import registerCustomArgParser
-from poptorch._loading import DataLoader
-from poptorch._loading.worker import _forget_fork_server
+from poptorch._dataloader import DataLoader
+from poptorch._dataloader.worker import _forget_fork_server
 from poptorch.enums import DataLoaderMode, SharingStrategy
 from poptorch.options import Options
 

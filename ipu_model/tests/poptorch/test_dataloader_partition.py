@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from loading_datasets import Numbers, Stream
 
-from poptorch._loading import DataLoader
-from poptorch._loading.partition import PartitionView, ShuffledShare, share_of
+from poptorch._dataloader import DataLoader
+from poptorch._dataloader.partition import PartitionView, ShuffledShare, share_of
 from poptorch.options import Options
 
 processes = st.integers(1, 6)

@@ -7,8 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from poptorch._loading.item_loader import join_batches
-from poptorch._loading.rebatching import glue, rows_of
+from poptorch._dataloader.items import glue, join_batches, rows_of
 
 chunk_sizes = st.lists(st.integers(0, 9), max_size=12)
 

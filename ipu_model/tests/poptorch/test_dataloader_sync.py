@@ -13,8 +13,8 @@ from loading_datasets import Dicts, Lengths, MeasuredStream, Numbers, Pairs, Str
 from torch.utils.data import BatchSampler, RandomSampler, SequentialSampler
 
 from ipu_model.errors import Error
-from poptorch._loading import DataLoader
-from poptorch._loading.batching import rows_to_glue
+from poptorch._dataloader import DataLoader
+from poptorch._dataloader.loader import rows_to_glue
 from poptorch.enums import CommGroupType, DataLoaderMode
 from poptorch.options import Options
 

@@ -1,9 +1,15 @@
-"""The loader's process: iterates over the data set and fills the ring as far ahead as it may."""
+"""The loader's process: iterates over the data set and fills the ring as far ahead as it may.
+
+A *generation* is a run through the data that starts at item 0 of a new iterator; within one, passes are numbered from
+0. Slots are numbers of places in the ring.
+"""
 
 from __future__ import annotations
 
 import multiprocessing
 import os
+import pickle
+import random
 import signal
 import sys
 import threading
@@ -12,35 +18,70 @@ import traceback
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import count
 from multiprocessing import forkserver
 from multiprocessing.connection import Connection, wait
-from typing import Any
+from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 
 from poptorch._args_parser import register_all
-from poptorch._loading.ambient import Ambient
-from poptorch._loading.messages import (
-    Begin,
-    Failed,
-    ItemStored,
-    PassEnded,
-    Ready,
-    Release,
-    ToParent,
-    receive_from_parent,
-    send,
-)
-from poptorch._loading.rebatching import Chunk, glue
-from poptorch._loading.ring import Ring, RingLayout
-from poptorch._loading.shared_file import SharedFile
-from poptorch._loading.structure import ItemStructure, describe
-from poptorch._loading.transfer import Parcel
+from poptorch._dataloader.items import Chunk, ItemStructure, glue
+from poptorch._dataloader.ring import Ring, RingLayout, SharedFile
+from poptorch._dataloader.transfer import Transfer
 
 _GRACE_IN_S = 5.0
+
+
+class Ready(NamedTuple):
+    """To the program: the first item is loaded and looks like this; `structure` is pickled."""
+
+    structure: bytes
+    layout: RingLayout
+
+
+class ItemStored(NamedTuple):
+    """To the program: the slot holds the next item, with this many rows if not a full slot's."""
+
+    generation: int
+    slot: int
+    rows: int | None
+
+
+class PassEnded(NamedTuple):
+    """To the program: the iterator is exhausted."""
+
+    generation: int
+
+
+class Failed(NamedTuple):
+    """To the program, the last words: why the process ends."""
+
+    reason: str
+
+
+class Begin(NamedTuple):
+    """From the program: deliver this pass now.
+
+    A new generation throws away everything stored, except for the slot that the program still looks at.
+    """
+
+    generation: int
+    pass_number: int
+    held_slot: int | None
+
+
+class Release(NamedTuple):
+    """From the program: the slot may be written again."""
+
+    slot: int
+
+
+class Stop(NamedTuple):
+    """From the program: end."""
 
 
 @dataclass(frozen=True)
@@ -56,13 +97,34 @@ class Policy:
 
 
 @dataclass(frozen=True, eq=False)
-class Job:
-    """All that the process gets at its start."""
+class ProcessState:
+    """State of the three common random generators, and torch's default dtype.
 
-    parcel: Parcel
+    With them, a seeded program shuffles and augments in the background exactly as it would in line, whatever way the
+    process was started. The defaults are this process's own, read without drawing from any generator.
+    """
+
+    torch_state: bytes = field(default_factory=lambda: torch.get_rng_state().numpy().tobytes())
+    numpy_state: Any = field(default_factory=np.random.get_state)
+    python_state: Any = field(default_factory=random.getstate)
+    default_dtype: torch.dtype = field(default_factory=torch.get_default_dtype)
+
+    def install(self) -> None:
+        """Make it this process's state."""
+        torch.set_rng_state(torch.frombuffer(bytearray(self.torch_state), dtype=torch.uint8))
+        np.random.set_state(self.numpy_state)
+        random.setstate(self.python_state)
+        torch.set_default_dtype(self.default_dtype)
+
+
+@dataclass(frozen=True, eq=False)
+class Job:
+    """All that the process gets at its start; `transfer` holds the data set and the registered parsers."""
+
+    transfer: Transfer
     ring_file: SharedFile
     policy: Policy
-    ambient: Ambient
+    state: ProcessState
     start_method: str | None
     parent_pid: int
     connection: Connection
@@ -70,11 +132,11 @@ class Job:
 
 
 class _Stopped(Exception):
-    """The parent said stop, or is gone."""
+    """The program said stop, or is gone."""
 
 
 class _Restarted(Exception):
-    """The parent wants the data from item 0."""
+    """The program wants the data from item 0."""
 
 
 def run(job: Job) -> None:
@@ -85,13 +147,12 @@ def run(job: Job) -> None:
     except _Stopped:
         pass
     except KeyboardInterrupt:
-        # The parent was interrupted by the same key stroke and has the word; a second one must not interrupt
-        # leaving.
+        # The program was interrupted by the same key stroke and has the word; a second one must not interrupt leaving.
         signal.signal(signal.SIGINT, signal.SIG_IGN)
     except Exception as error:
         traceback.print_exc()
         with suppress(OSError):
-            send(job.connection, Failed(_summary(error)))
+            job.connection.send(Failed(_summary(error)))
         sys.exit(1)
 
 
@@ -108,7 +169,7 @@ def _prepare(job: Job) -> None:
     multiprocessing.set_start_method(job.start_method, force=True)
     # The program's own computation needs the cores; copying an item does not.
     torch.set_num_threads(1)
-    job.ambient.install()
+    job.state.install()
 
 
 def _forget_fork_server() -> None:
@@ -124,8 +185,7 @@ def _leave_with_parent(parent_pid: int) -> None:
     except ProcessLookupError:
         pass
     except (AttributeError, OSError):
-        # Only Linux can watch any process; elsewhere this pipe closes when the parent and its forked copies
-        # end.
+        # Only Linux can watch any process; elsewhere this pipe closes when the parent and its forked copies end.
         parent = multiprocessing.parent_process()
         if parent is not None:
             parent.join()
@@ -151,27 +211,26 @@ class _Source:
 
     def items(self) -> Iterator[list[Chunk]]:
         """Start a new pass over the data."""
-        chunks = (self._flatten(item) for item in _iterate(self._dataset))
+        chunks = (self._flatten(item) for item in self._iterate())
         if self._policy.rebatched_size is None:
             return ([chunk] for chunk in chunks)
         return glue(chunks, self._policy.rebatched_size, self._policy.keep_remainder)
 
+    def _iterate(self) -> Iterator[Any]:
+        dataset = self._dataset
+        if hasattr(dataset, "__iter__") or not hasattr(dataset, "__len__"):
+            return iter(dataset)
+        # Python would go on until an IndexError, which a map-style data set need not raise.
+        return (dataset[index] for index in range(len(dataset)))
+
     def _flatten(self, item: Any) -> Chunk:
         if self.structure is None:
-            self.structure = describe(item)
+            self.structure = ItemStructure.of(item)
         return self.structure.flatten(item)
 
 
-def _iterate(dataset: Any) -> Iterator[Any]:
-    if hasattr(dataset, "__iter__") or not hasattr(dataset, "__len__"):
-        own: Iterator[Any] = iter(dataset)
-        return own
-    # Python would go on until an IndexError, which a map-style data set need not raise.
-    return (dataset[index] for index in range(len(dataset)))
-
-
 class _Control:
-    """What the parent allows: which slots are free and which pass it has begun."""
+    """What the program allows: which slots are free and which pass it has begun."""
 
     def __init__(self, connection: Connection, slots: int) -> None:
         self._connection = connection
@@ -180,10 +239,10 @@ class _Control:
         self.generation = 0
         self.begun_pass = -1
 
-    def say(self, message: ToParent) -> None:
-        """Tell the parent something; raise `_Stopped` if it is gone."""
+    def say(self, message: Ready | ItemStored | PassEnded) -> None:
+        """Tell the program something; raise `_Stopped` if it is gone."""
         try:
-            send(self._connection, message)
+            self._connection.send(message)
         except OSError:
             raise _Stopped from None
 
@@ -193,9 +252,9 @@ class _Control:
         return self._free.popleft()
 
     def wait_until(self, ready: Callable[[], bool]) -> None:
-        """Obey the parent until `ready()` is true and nothing more was said.
+        """Obey the program until `ready()` is true and nothing more was said.
 
-        Raises `_Stopped` or `_Restarted` as soon as the parent says so.
+        Raises `_Stopped` or `_Restarted` as soon as the program says so.
         """
         while self._connection.poll() or not ready():
             self._obey()
@@ -206,7 +265,7 @@ class _Control:
 
     def _obey(self) -> None:
         try:
-            command = receive_from_parent(self._connection)
+            command = self._connection.recv()
         except (EOFError, OSError):
             raise _Stopped from None
         if isinstance(command, Release):
@@ -228,7 +287,7 @@ class _Producer:
     """Loads items into the ring, pass after pass."""
 
     def __init__(self, job: Job) -> None:
-        dataset, parsers = job.parcel.open()
+        dataset, parsers = job.transfer.open()
         register_all(parsers)
         self._policy = job.policy
         self._ring_file = job.ring_file
@@ -237,7 +296,7 @@ class _Producer:
         self._loaded = 0
 
     def run(self) -> None:
-        """Load the first item, tell the parent about it, and go on for ever."""
+        """Load the first item, tell the program about it, and go on for ever."""
         items = self._source.items()
         first = next(items, None)
         if first is None:
@@ -253,12 +312,11 @@ class _Producer:
                 items = self._new_pass()
 
     def _make_ring(self, first: list[Chunk]) -> None:
-        assert self._source.structure is not None
         layout = RingLayout.for_items_like(first[0], self._policy.slots, self._policy.rebatched_size)
-        self._ring_file.reserve(layout.total_bytes)
         self._ring = Ring(self._ring_file, layout)
         self._ring_file.close()
-        self._control.say(Ready(self._source.structure, layout))
+        # Sent as it is, torch would move the tensors of a custom type into shared memory of their own.
+        self._control.say(Ready(pickle.dumps(self._source.structure), layout))
 
     def _passes(self, items: Iterator[list[Chunk]], may_run_ahead: bool) -> None:
         """Go through one generation's passes; ends by `_Restarted` or `_Stopped` only."""
@@ -291,11 +349,7 @@ class _Producer:
 
     def _store(self, slot: int, item: list[Chunk]) -> None:
         by_rows = self._policy.rebatched_size is not None or self._policy.short_items
-        if by_rows and not self._ring.fills_a_slot(item):
-            rows: int | None = self._ring.write_rows(slot, item)
-        else:
-            self._ring.write(slot, item)
-            rows = None
+        rows = self._ring.write(slot, item, by_rows=by_rows)
         self._loaded += 1
         self._control.say(ItemStored(self._control.generation, slot, rows))
 

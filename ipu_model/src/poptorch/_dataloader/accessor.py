@@ -7,12 +7,10 @@ from multiprocessing.util import Finalize
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from ipu_model.interrupts import postponed
+from poptorch._dataloader.items import ItemLoader
+from poptorch._dataloader.process import WorkerDied, WorkerProcess
+from poptorch._dataloader.worker import Begin, Failed, ItemStored, PassEnded, Policy, Release
 from poptorch._impl import createPoptorchError
-from poptorch._loading.item_loader import ItemLoader
-from poptorch._loading.messages import Begin, Failed, ItemStored, PassEnded, Release
-from poptorch._loading.process import WorkerDied, WorkerProcess
-from poptorch._loading.ring import Ring
-from poptorch._loading.worker import Policy
 from poptorch.enums import SharingStrategy
 
 if TYPE_CHECKING:
@@ -73,10 +71,7 @@ class AsynchronousDataAccessor:
         # copy.
         self._finalizer = Finalize(self, self._worker.terminate, exitpriority=10)
         try:
-            ready = self._worker.wait_until_ready()
-            self._structure = ready.structure
-            self._ring = Ring(self._worker.ring_file, ready.layout)
-            self._worker.ring_file.close()
+            self._structure, self._ring = self._worker.first_item()
         except BaseException:
             self.terminate()
             raise
@@ -188,7 +183,7 @@ def _check(dataset: Any, buffer_size: int, miss_sleep_time_in_ms: float, rebatch
         )
     if not isinstance(dataset, ItemLoader):
         return
-    if dataset._accessor is not None:
+    if dataset.loads_ahead:
         raise createPoptorchError(
             "The DataLoader already uses an AsynchronousDataAccessor internally: iterate over it directly, "
             "or create it with mode=DataLoaderMode.Sync."

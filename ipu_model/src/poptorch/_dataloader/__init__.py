@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from poptorch._loading.accessor import AsynchronousDataAccessor
-from poptorch._loading.loader import DataLoader
+from poptorch._dataloader.accessor import AsynchronousDataAccessor
+from poptorch._dataloader.loader import DataLoader
 
 __all__ = ["AsynchronousDataAccessor", "DataLoader"]

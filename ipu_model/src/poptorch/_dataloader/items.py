@@ -1,0 +1,198 @@
+"""What an item of a loader is: what it looks like, and how it is made of batches or of rows."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from poptorch._args_parser import flatten, parser_for
+
+Chunk = list[Tensor]
+"""The tensors of an item, or of some rows of it."""
+
+
+class ItemLoader(torch.utils.data.DataLoader[Any]):
+    """A torch loader whose items may be several batches of a batch sampler, one below the other.
+
+    `poptorch.DataLoader` is one, and its process iterates over another. `combinedBatchSize` is the number of rows of a
+    full item (`None` without batching), `keeps_remainder` says whether a shorter one may come last, `batches_per_item`
+    is not `None` where items are made of a batch sampler's batches, and `loads_ahead` says whether a process of the
+    loader's own does the loading.
+    """
+
+    loads_ahead = False
+
+    def __init__(
+        self,
+        dataset: Any,
+        *,
+        combined_batch_size: int | None,
+        keeps_remainder: bool,
+        batches_per_item: int | None = None,
+        **torch_arguments: Any,
+    ) -> None:
+        self.combinedBatchSize = combined_batch_size
+        self.keeps_remainder = keeps_remainder
+        self.batches_per_item = batches_per_item
+        super().__init__(dataset, **torch_arguments)
+
+    def __iter__(self) -> Iterator[Any]:  # type: ignore[override]  # torch promises a class of its own
+        """Return an iterator over items."""
+        batches: Iterator[Any] = super().__iter__()
+        if self.batches_per_item in (None, 1):
+            return batches
+        assert self.batches_per_item is not None
+        return join_batches(batches, self.batches_per_item, self.keeps_remainder)
+
+
+def join_batches(batches: Iterable[Any], batches_per_item: int, keep_incomplete: bool) -> Iterator[Any]:
+    """Concatenate every `batches_per_item` consecutive batches, tensor by tensor, along dimension 0.
+
+    An incomplete last group is delivered if `keep_incomplete` is true and dropped otherwise.
+    """
+    group: list[Any] = []
+    for batch in batches:
+        group.append(batch)
+        if len(group) == batches_per_item:
+            yield _concatenated(group)
+            group = []
+    if group and keep_incomplete:
+        yield _concatenated(group)
+
+
+def _concatenated(group: list[Any]) -> Any:
+    _, rebuild = flatten(group[0])
+    leaves = [flatten(batch)[0] for batch in group]
+    return rebuild([torch.cat(_tensors(parts)) for parts in zip(*leaves, strict=True)])
+
+
+def _tensors(parts: tuple[Any, ...]) -> list[Tensor]:
+    for part in parts:
+        if not isinstance(part, Tensor):
+            raise TypeError(
+                f"An item of several batches of a batch_sampler is not a torch tensor throughout: got a "
+                f"{type(part).__name__}, which cannot be concatenated. Return tensors from collate_fn."
+            )
+    return list(parts)
+
+
+@dataclass(frozen=True, eq=False)
+class ItemStructure:
+    """What the first item looks like: a tensor, a flat sequence or dict of tensors, or a registered custom type.
+
+    `keys` names the tensors within it; `pattern` is an item of a custom type, of which others are made.
+    """
+
+    kind: str
+    keys: tuple[Hashable, ...]
+    pattern: Any = None
+
+    @classmethod
+    def of(cls, item: Any) -> ItemStructure:
+        """Return the structure of a first item; raise `TypeError` if it holds more than tensors."""
+        kind, values = _taken_apart(item)
+        structure = cls(kind, tuple(values), item if kind == "custom" else None)
+        structure.flatten(item)
+        return structure
+
+    def flatten(self, item: Any) -> Chunk:
+        """Return the tensors of an item.
+
+        Raises:
+            TypeError: it holds more than tensors.
+            ValueError: it does not look like the first one.
+        """
+        kind, values = _taken_apart(item)
+        if kind != self.kind or values.keys() != set(self.keys):
+            expected = _described(self.kind, self.keys, self.pattern)
+            raise ValueError(
+                f"Every item must look like the first one, {expected}; got {_described(kind, tuple(values), item)}."
+            )
+        where = "The item" if kind == "tensor" else "Element {!r} of the item"
+        return [_checked(values[key], where.format(key)) for key in self.keys]
+
+    def rebuild(self, tensors: Chunk) -> Any:
+        """Return an item with these tensors; sequences come out as lists."""
+        if self.kind == "tensor":
+            return tensors[0]
+        if self.kind == "sequence":
+            return list(tensors)
+        if self.kind == "dict":
+            return dict(zip(self.keys, tensors, strict=True))
+        parser, name = parser_for(self.pattern), type(self.pattern).__name__
+        assert parser is not None, f"The parser of {name} was unregistered while a loader still uses it."
+        return parser.reconstruct(self.pattern, iter(tensors))
+
+
+def _taken_apart(item: Any) -> tuple[str, dict[Hashable, Any]]:
+    """Return the kind of an item and what it holds, by key."""
+    parser = parser_for(item)
+    if parser is not None:
+        return "custom", dict(enumerate(parser.yieldTensors(item)))
+    if isinstance(item, dict):
+        return "dict", dict(item)
+    if isinstance(item, (tuple, list)):
+        return "sequence", dict(enumerate(item))
+    return "tensor", {0: item}
+
+
+def _checked(value: Any, where: str) -> Tensor:
+    if not isinstance(value, Tensor):
+        raise TypeError(
+            f"{where} is not a torch tensor but a {type(value).__name__}. Items loaded in another process are a "
+            "tensor, a flat tuple, list or dict of tensors, or a type registered with registerCustomArgParser(); "
+            "DataLoaderMode.Sync takes whatever torch takes."
+        )
+    if value.layout is not torch.strided or value.is_quantized:
+        raise TypeError(f"{where} is a torch tensor without a plain layout ({value.layout}): make it dense first.")
+    return value
+
+
+def _described(kind: str, keys: tuple[Hashable, ...], item: Any) -> str:
+    if kind == "dict":
+        return f"a dict with the keys {list(keys)}"
+    if kind == "sequence":
+        return f"a sequence of {len(keys)} tensors"
+    if kind == "custom":
+        return f"a {type(item).__name__} with {len(keys)} tensors"
+    return "a tensor" if item is None else f"a {type(item).__name__}"
+
+
+def glue(chunks: Iterable[Chunk], rows: int, keep_remainder: bool) -> Iterator[list[Chunk]]:
+    """Cut and join `chunks` into items of exactly `rows` rows, in order and without copying.
+
+    Each item is a list of views on consecutive rows of the chunks. What is left at the end makes a last,
+    shorter item if `keep_remainder` is true and is dropped otherwise. Raises `ValueError` where the tensors
+    of a chunk disagree about the number of rows.
+    """
+    held: list[Chunk] = []
+    held_rows = 0
+    for chunk in chunks:
+        available = rows_of(chunk)
+        start = 0
+        while start < available:
+            stop = min(available, start + rows - held_rows)
+            held.append([tensor[start:stop] for tensor in chunk])
+            held_rows += stop - start
+            start = stop
+            if held_rows == rows:
+                yield held
+                held, held_rows = [], 0
+    if held and keep_remainder:
+        yield held
+
+
+def rows_of(chunk: Chunk) -> int:
+    """Return the size of dimension 0, common to all tensors; raise `ValueError` if there is none."""
+    sizes = {tensor.shape[0] if tensor.dim() else None for tensor in chunk}
+    rows = sizes.pop() if len(sizes) == 1 else None
+    if rows is None:
+        raise ValueError(
+            "Re-batching joins items along dimension 0, so all tensors of an item need the same size there; "
+            f"got the shapes {[tuple(tensor.shape) for tensor in chunk]}."
+        )
+    return rows

@@ -1,0 +1,133 @@
+"""The ring: a fixed number of slots in memory that two processes share, each with room for the tensors of one item."""
+
+from __future__ import annotations
+
+import mmap
+import os
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from multiprocessing.reduction import DupFd
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from poptorch._dataloader.items import Chunk, rows_of
+
+_ALIGNMENT = 64
+
+
+class SharedFile:
+    """An open file without a name, so that nothing can be left behind; given to a starting process, it is open there.
+
+    The system frees it when the last process that has it open or mapped has ended, however it ended.
+    """
+
+    def __init__(self, *, on_disk: bool = False) -> None:
+        # Not in /dev/shm: containers limit it, often to 64 MB, and writing beyond the limit kills the process.
+        if on_disk or not hasattr(os, "memfd_create"):
+            with tempfile.TemporaryFile(prefix="poptorch-loader-") as file:
+                self._descriptor = os.dup(file.fileno())
+        else:
+            self._descriptor = os.memfd_create("poptorch-loader")
+
+    @property
+    def path(self) -> str:
+        """A name under which this process can open the file once more."""
+        return f"/dev/fd/{self._descriptor}"
+
+    def map(self, size: int) -> mmap.mmap | bytearray:
+        """Return the first `size` bytes as writable memory, shared with every other process that maps them.
+
+        Raises `MemoryError` if that is more than the machine has.
+        """
+        if size > os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"):
+            raise MemoryError(f"Sharing {size} bytes between two processes takes more memory than there is.")
+        os.ftruncate(self._descriptor, size)
+        return mmap.mmap(self._descriptor, size) if size else bytearray()
+
+    def close(self) -> None:
+        """Close the file; what is mapped stays so."""
+        descriptor, self._descriptor = self._descriptor, -1
+        if descriptor >= 0:
+            os.close(descriptor)
+
+    def __getstate__(self) -> Any:
+        return DupFd(self._descriptor)
+
+    def __setstate__(self, passed: Any) -> None:
+        self._descriptor = passed.detach()
+
+    def __del__(self) -> None:
+        self.close()
+
+
+@dataclass(frozen=True)
+class RingLayout:
+    """Shape and element type of each tensor of an item, the same in all slots."""
+
+    tensors: tuple[tuple[torch.Size, torch.dtype], ...]
+    slots: int
+
+    @classmethod
+    def for_items_like(cls, item: Chunk, slots: int, rows: int | None = None) -> RingLayout:
+        """Lay out slots for items shaped like `item`, or with `rows` rows where given."""
+        shapes = [tensor.shape if rows is None else torch.Size((rows, *tensor.shape[1:])) for tensor in item]
+        return cls(tuple((shape, tensor.dtype) for shape, tensor in zip(shapes, item, strict=True)), slots)
+
+
+class Ring:
+    """The slots as tensors on a shared file; the loader's process writes them, the program's reads them."""
+
+    def __init__(self, file: SharedFile, layout: RingLayout) -> None:
+        starts, end = [], 0
+        for shape, dtype in layout.tensors * layout.slots:
+            starts.append(end)
+            end += -(-shape.numel() * dtype.itemsize // _ALIGNMENT) * _ALIGNMENT
+        memory = file.map(end)
+        places = iter(starts)
+        self._slots = [
+            [_view(memory, next(places), shape, dtype) for shape, dtype in layout.tensors]
+            for _ in range(layout.slots)
+        ]  # fmt: skip
+
+    def write(self, slot: int, item: Sequence[Chunk], *, by_rows: bool) -> int | None:
+        """Copy the chunks of an item, one below the other, and return how many rows they fill, `None` for all.
+
+        Raises `ValueError` where shapes differ from the first item's; with `by_rows`, where they do so beyond
+        dimension 0 or do not fit.
+        """
+        slots = self._slots[slot]
+        if len(item) == 1 and all(target.shape == source.shape for target, source in zip(slots, item[0], strict=True)):
+            for target, source in zip(slots, item[0], strict=True):
+                # Without detach() a sample that requires gradients would tie the slot to its history.
+                target.copy_(source.detach())
+            return None
+        if not by_rows:
+            raise ValueError(
+                f"Every item must have the shapes of the first one: expected {[tuple(each.shape) for each in slots]}, "
+                f"got {[tuple(each.shape) for each in item[0]]}. Pad samples, drop the last batch, or give a "
+                "rebatched_size."
+            )
+        end = 0
+        for chunk in item:
+            start, end = end, end + rows_of(chunk)
+            for target, source in zip(slots, chunk, strict=True):
+                if end > target.shape[0] or target.shape[1:] != source.shape[1:]:
+                    raise ValueError(
+                        f"A batch of shape {tuple(source.shape)} does not fit into rows {start} to {end - 1} "
+                        f"of {tuple(target.shape)}; only dimension 0 may differ from the first item."
+                    )
+                target[start:end].copy_(source.detach())
+        return end
+
+    def read(self, slot: int, rows: int | None) -> list[Tensor]:
+        """Return views of the slot's tensors, of their first `rows` rows where given."""
+        return [tensor if rows is None else tensor[:rows] for tensor in self._slots[slot]]
+
+
+def _view(memory: Any, start: int, shape: torch.Size, dtype: torch.dtype) -> Tensor:
+    if shape.numel() == 0:
+        return torch.empty(shape, dtype=dtype)
+    return torch.frombuffer(memory, dtype=dtype, count=shape.numel(), offset=start).view(shape)

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     import poptorch
     from ipu_model.host_work import HostWork
-    from ipu_model.optimiser.spec import OptimiserSpec
+    from ipu_model.optimiser import OptimiserSpec
     from ipu_model.profiling.data import IpuMemory, Profile
     from ipu_model.profiling.exploring import SweepPoint
     from ipu_model.program import Program
@@ -203,10 +203,17 @@ class ModelledModule:
         """
         from dataclasses import replace
 
+        from ipu_model.graph import dtype_of
+
         optimiser = self._program.optimiser
         if optimiser is None:
             raise ValueError("the module was captured without an optimiser, so it has no state to keep")
-        typed = replace(optimiser, accum_dtype=accumulators, first_dtype=first_moments, second_dtype=second_moments)
+        typed = replace(
+            optimiser,
+            accum_dtype=dtype_of(accumulators),
+            first_dtype=dtype_of(first_moments),
+            second_dtype=dtype_of(second_moments),
+        )
         return ModelledModule(replace(self._program, optimiser=typed))
 
 

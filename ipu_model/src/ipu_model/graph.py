@@ -21,6 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -28,6 +29,20 @@ import torch.fx
 from torch import Tensor
 
 from ipu_model.placement import Placement
+from ipu_model.step import DType
+
+
+@lru_cache(maxsize=64)
+def dtype_of(dtype: torch.dtype) -> DType:
+    """Describe an element type of torch."""
+    name = str(dtype).removeprefix("torch.")
+    return DType(name, dtype.itemsize, dtype.is_floating_point, dtype.is_complex)
+
+
+def torch_dtype(dtype: DType) -> torch.dtype:
+    """Return torch's element type of a description."""
+    found: torch.dtype = getattr(torch, dtype.name)
+    return found
 
 
 @dataclass(frozen=True)
@@ -98,7 +113,7 @@ class Output:
 class Printed:
     """How a value is printed whenever it is computed; `gradient_of` names the node whose gradient it is.
 
-    `layout` are the fields of `ipu_model.numerics.printed_text.Layout`, in order.
+    `layout` are the fields of `ipu_model.compute.printing.Layout`, in order.
     """
 
     title: str

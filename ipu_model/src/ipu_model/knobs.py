@@ -10,7 +10,7 @@ from typing import Any
 from ipu_model.batching import Keep
 from ipu_model.errors import Error
 from ipu_model.hardware import System, machine
-from ipu_model.optimiser.spec import OptimiserSpec
+from ipu_model.optimiser import OptimiserSpec
 from ipu_model.pipeline import training_stages
 from ipu_model.program import Execution, Program, Recomputation
 from ipu_model.splits import split_before

@@ -12,7 +12,7 @@ from ipu_model.errors import Error
 from ipu_model.graph import Graph
 from ipu_model.hardware import System, machine
 from ipu_model.lower.settings import CostSettings
-from ipu_model.optimiser.spec import OptimiserSpec
+from ipu_model.optimiser import OptimiserSpec
 from ipu_model.step import Step
 
 

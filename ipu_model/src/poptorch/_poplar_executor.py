@@ -11,11 +11,11 @@ import torch
 from torch import Tensor, nn
 
 from ipu_model import interrupts
+from ipu_model.compute.session import Session
 from ipu_model.entry_points import program_of, program_of_module
 from ipu_model.graph import Graph, TensorSpec
 from ipu_model.instances import Group
 from ipu_model.interrupts import postponed
-from ipu_model.numerics.session import Session
 from ipu_model.turns import Turn
 from poptorch._args_parser import BoundArguments, Signature, check_layouts, check_on_host, check_same
 from poptorch._backend.anchors import Anchor, AnchoredTensors, by_short_name, updated_variables

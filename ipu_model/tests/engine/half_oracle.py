@@ -1,6 +1,6 @@
 """The half-precision oracle: a graph computed op by op in float64, every float16 result rounded once.
 
-It shares no arithmetic with `ipu_model.numerics`: ops run in float64,
+It shares no arithmetic with `ipu_model.compute`: ops run in float64,
 rounding is numpy's float64 -> float16 (torch's
 `double.to(half)` rounds twice, through float32; capture-and-replay-notes.md, section 6),
 and ops that only compare
@@ -21,9 +21,9 @@ from torch import Tensor
 from torch.utils._pytree import tree_map, tree_map_only
 
 from ipu_model.capture import recurrent
+from ipu_model.compute.replay import Arithmetic, Replay, build
+from ipu_model.compute.rounding import round_to_half_
 from ipu_model.graph import Graph, TensorSpec
-from ipu_model.numerics.replay import Arithmetic, Replay, build
-from ipu_model.numerics.rounding import round_to_half_
 
 aten = torch.ops.aten
 Node = torch.fx.Node

@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from tracing_support import traced
 
 from ipu_model.batching import Batching, Returns
-from ipu_model.numerics.replay import Arithmetic, build
-from ipu_model.numerics.session import Session
+from ipu_model.compute.replay import Arithmetic, build
+from ipu_model.compute.session import Session
 
 
 class Calls(nn.Module):

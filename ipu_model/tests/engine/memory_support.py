@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from tracing_support import traced
 
 from ipu_model.batching import Batching
-from ipu_model.graph import Graph
+from ipu_model.graph import Graph, dtype_of
 from ipu_model.lower import lower
 from ipu_model.memory import memory_of
 from ipu_model.optimiser import Hyper, OptimiserSpec
@@ -26,7 +26,9 @@ PLAIN_SGD = OptimiserSpec("SGD1", Hyper(lr=0.1))
 
 def adamw(dtype: torch.dtype) -> OptimiserSpec:
     """Return AdamW with accumulators and first moments of that type."""
-    return OptimiserSpec("ADAMW", Hyper(lr=1e-3, weight_decay=0.01), accum_dtype=dtype, first_dtype=dtype)
+    return OptimiserSpec(
+        "ADAMW", Hyper(lr=1e-3, weight_decay=0.01), accum_dtype=dtype_of(dtype), first_dtype=dtype_of(dtype)
+    )
 
 
 def program_of(graph: Graph, *, accumulation: int = 4, replicas: int = 1, **options: Any) -> Program:

@@ -8,13 +8,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ipu_model.optimiser import Hyper, OptimiserSpec, Updater
+from ipu_model.compute.optimisers.updater import Updater
+from ipu_model.graph import dtype_of
+from ipu_model.optimiser import Hyper, OptimiserSpec
 
 SHAPES: Mapping[str, tuple[int, ...]] = {"matrix": (5, 3), "bias": (7,), "scalar": ()}
 
 
 def spec_of(family: str, *groups: Hyper, **settings: Any) -> OptimiserSpec:
-    """Return a spec whose default numbers are those of the first group."""
+    """Return a spec whose default numbers are those of the first group; element types are torch's."""
+    settings = {name: dtype_of(v) if isinstance(v, torch.dtype) else v for name, v in settings.items()}
     return OptimiserSpec(family, groups[0], groups, **settings)
 
 

@@ -7,7 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ipu_model.numerics.accumulation import Accumulator, reduce_replicas
+from ipu_model.compute.gradients import Accumulator, reduce_replicas
 
 NUMBERS = st.lists(st.floats(-100, 100, width=16), min_size=1, max_size=12)
 

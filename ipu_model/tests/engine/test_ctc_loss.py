@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from tracing_support import traced
 
 from ipu_model.batching import Batching, Returns
-from ipu_model.numerics.session import Session
+from ipu_model.compute.session import Session
 
 LOGITS = torch.randn(9, 3, 6, generator=torch.Generator().manual_seed(0))
 TARGETS = torch.randint(1, 6, (3, 4), generator=torch.Generator().manual_seed(1))

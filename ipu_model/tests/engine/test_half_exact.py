@@ -15,8 +15,8 @@ import torch
 from half_oracle import on_grid, ulps
 from torch import Tensor
 
-from ipu_model.numerics.exact import COMPARING, CONVERTING, EXACT, SELECTING, UNINITIALISED
-from ipu_model.numerics.rounding import round_to_half_
+from ipu_model.compute.exact import COMPARING, CONVERTING, EXACT, SELECTING, UNINITIALISED
+from ipu_model.compute.rounding import round_to_half_
 
 aten = torch.ops.aten
 

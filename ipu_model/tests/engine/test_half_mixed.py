@@ -16,9 +16,9 @@ from torch import Tensor, nn
 from tracing_support import ops_of, traced
 
 from ipu_model.batching import Batching, Returns
+from ipu_model.compute.session import Session
 from ipu_model.errors import Error
 from ipu_model.graph import Graph
-from ipu_model.numerics.session import Session
 
 HALF, FLOAT = torch.float16, torch.float32
 aten = torch.ops.aten

@@ -19,9 +19,9 @@ from test_replay import MODELS, Classifier
 from torch import Tensor, nn
 from tracing_support import traced
 
+from ipu_model.compute.replay import Arithmetic, build
+from ipu_model.compute.rounding import round_to_half_
 from ipu_model.graph import Graph
-from ipu_model.numerics.replay import Arithmetic, build
-from ipu_model.numerics.rounding import round_to_half_
 
 HALF = torch.float16
 

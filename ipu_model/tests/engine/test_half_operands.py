@@ -16,9 +16,9 @@ from half_support import Calls, differentiate, half, infer
 from torch import Tensor
 from tracing_support import traced
 
+from ipu_model.compute.replay import Arithmetic, build
+from ipu_model.compute.rounding import round_to_half_
 from ipu_model.errors import Error
-from ipu_model.numerics.replay import Arithmetic, build
-from ipu_model.numerics.rounding import round_to_half_
 
 X = half(0.1, 0.3, -0.3, 2.0, -65504.0, 0.0, 1000.0)
 

@@ -17,9 +17,9 @@ from half_oracle import on_grid
 from torch import Tensor
 from tracing_support import ops_of, traced
 
-from ipu_model.numerics import partials
-from ipu_model.numerics.replay import Arithmetic, build
-from ipu_model.numerics.rounding import round_to_half_
+from ipu_model.compute import partials
+from ipu_model.compute.replay import Arithmetic, build
+from ipu_model.compute.rounding import round_to_half_
 
 aten = torch.ops.aten
 LONG = {"x": normal(8, 512), "w": normal(24, 512, scale=0.05)}

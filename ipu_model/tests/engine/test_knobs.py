@@ -11,7 +11,7 @@ from published_programs import day03
 from ipu_model.batching import Batching, Keep
 from ipu_model.errors import Error
 from ipu_model.knobs import KNOBS, changed
-from ipu_model.optimiser.spec import Hyper, OptimiserSpec
+from ipu_model.optimiser import Hyper, OptimiserSpec
 from ipu_model.program import Execution, Program, Recomputation
 from ipu_model.schedule.variables import tensors_of
 

@@ -18,11 +18,12 @@ from ipu_model.lower import (
     update_costs,
     variable_ipus,
 )
-from ipu_model.optimiser.spec import Hyper, OptimiserSpec
+from ipu_model.optimiser import Hyper, OptimiserSpec
+from ipu_model.step import FLOAT16
 
 HALF = torch.float16
 ADAMW = OptimiserSpec(
-    "ADAMW", Hyper(lr=1e-3, weight_decay=0.01), loss_scaling=1000.0, accum_dtype=HALF, first_dtype=HALF
+    "ADAMW", Hyper(lr=1e-3, weight_decay=0.01), loss_scaling=1000.0, accum_dtype=FLOAT16, first_dtype=FLOAT16
 )
 
 

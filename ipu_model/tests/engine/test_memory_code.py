@@ -7,7 +7,7 @@ from functools import lru_cache
 import pytest
 import torch
 import torchvision
-from memory_support import FLOAT, graph_of, memory_for, on_fullest, squares, total
+from memory_support import graph_of, memory_for, on_fullest, squares, total
 from published_programs import Classifier, begin_block
 from torch import nn
 from tracing_support import traced
@@ -19,6 +19,7 @@ from ipu_model.memory.code import Steps, Traffic, code_bytes
 from ipu_model.optimiser import Hyper, OptimiserSpec
 from ipu_model.profiling.data import IpuMemory, Memory
 from ipu_model.program import Recomputation
+from ipu_model.step import FLOAT32
 
 KIB, TILES = 1024, 1472
 
@@ -135,7 +136,7 @@ class TestSmallNetworks:
         graph = traced(
             Classifier(nn.Sequential(*layers)), torch.zeros(40, 1, 28, 28), torch.zeros(40, dtype=torch.int32)
         )
-        spec = OptimiserSpec("ADAMW", Hyper(lr=1e-3), accum_dtype=FLOAT)
+        spec = OptimiserSpec("ADAMW", Hyper(lr=1e-3), accum_dtype=FLOAT32)
         return memory_for(graph, accumulation=10, optimiser=spec, recomputation=Recomputation.PIPELINE)
 
     def test_one_ipu(self) -> None:

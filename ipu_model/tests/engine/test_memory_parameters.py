@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from memory_support import FLOAT, HALF, adamw, graph_of, linear, memory_for, on_fullest, squares, total
 from torch import nn
 
+from ipu_model.graph import dtype_of
 from ipu_model.memory.categories import PARAMETERS
 from ipu_model.optimiser import Hyper, OptimiserSpec
 from ipu_model.program import Location, Locations
@@ -22,7 +23,10 @@ OFF = Location(on_chip=False)
 
 
 def spec(family: str, hyper: Hyper, state: torch.dtype, second: torch.dtype = FLOAT) -> OptimiserSpec:
-    return OptimiserSpec(family, hyper, accum_dtype=state, velocity_dtype=state, first_dtype=state, second_dtype=second)
+    kept = dtype_of(state)
+    return OptimiserSpec(
+        family, hyper, accum_dtype=kept, velocity_dtype=kept, first_dtype=kept, second_dtype=dtype_of(second)
+    )
 
 
 def parameter_bytes(weight: torch.dtype, optimiser: OptimiserSpec, accumulation: int = 4) -> float:

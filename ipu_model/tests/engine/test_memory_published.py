@@ -19,6 +19,7 @@ from ipu_model.memory.categories import CODE
 from ipu_model.optimiser import Hyper, OptimiserSpec
 from ipu_model.profiling.data import Memory
 from ipu_model.program import Recomputation
+from ipu_model.step import FLOAT16
 
 KIB = 1024
 
@@ -86,7 +87,7 @@ class TestMlperf:
     def memory(self, graph: Graph) -> Memory:
         return memory_for(
             graph, accumulation=10, recomputation=Recomputation.ALL,
-            optimiser=OptimiserSpec("SGD1", Hyper(lr=0.1, momentum=0.9), accum_dtype=HALF),
+            optimiser=OptimiserSpec("SGD1", Hyper(lr=0.1, momentum=0.9), accum_dtype=FLOAT16),
             settings=CostSettings(half_partials=True, available_memory_proportion={0: 0.15}),
         )  # fmt: skip
 

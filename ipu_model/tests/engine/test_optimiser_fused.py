@@ -8,7 +8,8 @@ import pytest
 import torch
 from optimiser_support import assert_close, random_gradients, random_weights, spec_of, updater_of
 
-from ipu_model.optimiser import Hyper, OptimiserSpec, fused
+from ipu_model.compute.optimisers import fused
+from ipu_model.optimiser import Hyper, OptimiserSpec
 
 
 @pytest.mark.parametrize("name", ["_fused_sgd_", "_fused_adam_", "_fused_adamw_"])

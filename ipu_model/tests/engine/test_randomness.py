@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from ipu_model.numerics.randomness import RandomStreams
+from ipu_model.compute.randomness import RandomStreams
 
 
 def draw(streams: RandomStreams, replica: int = 0) -> list[float]:

@@ -12,9 +12,9 @@ from torch import Tensor, nn
 from tracing_support import traced
 
 from ipu_model.batching import Batching, Keep, Returns
+from ipu_model.compute.replay import Arithmetic
+from ipu_model.compute.session import Session
 from ipu_model.errors import Error
-from ipu_model.numerics.replay import Arithmetic
-from ipu_model.numerics.session import Session
 
 
 class Classifier(nn.Module):

@@ -12,7 +12,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ipu_model.numerics.replica_groups import ReplicaGroups, reduce_in_groups
+from ipu_model.compute.gradients import ReplicaGroups, reduce_in_groups
 
 GROUPS = st.builds(
     lambda count, size, orthogonal: ReplicaGroups(count * size, size, orthogonal),

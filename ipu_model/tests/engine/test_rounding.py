@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from ipu_model.numerics.rounding import (
+from ipu_model.compute.rounding import (
     CHUNK,
     Rounding,
     _round_chunk_,

@@ -22,7 +22,7 @@ from ipu_model.costed import lowered
 from ipu_model.errors import Error
 from ipu_model.graph import Graph
 from ipu_model.hardware import machine
-from ipu_model.optimiser.spec import Hyper, OptimiserSpec
+from ipu_model.optimiser import Hyper, OptimiserSpec
 from ipu_model.program import Execution, Location, Locations, Program, Recomputation
 from ipu_model.recompute import kept_for_backward
 from ipu_model.schedule.collectives import ring_of
@@ -30,7 +30,7 @@ from ipu_model.schedule.constants import pipeline_constants
 from ipu_model.schedule.held import held_tensors
 from ipu_model.schedule.traffic import traffic_of
 from ipu_model.stages import stages_of
-from ipu_model.step import Phase
+from ipu_model.step import FLOAT16, Phase
 
 HALF, FLOAT = torch.float16, torch.float32
 ADAM = OptimiserSpec("ADAM", Hyper(lr=1e-3))
@@ -380,7 +380,7 @@ class TestReplicas:
 
     def test_gradients_travel_in_the_accumulators_type(self) -> None:
         """With accumulation; without, there are only gradients, of the weights' type."""
-        half = replace(ADAM, accum_dtype=HALF)
+        half = replace(ADAM, accum_dtype=FLOAT16)
         for accumulation, optimiser, size in ((5, ADAM, 4), (5, half, 2), (1, half, 4)):
             chosen = program(chain(1), accumulation=accumulation, replicas=4, optimiser=optimiser)
             ring = ring_of(chosen)

@@ -15,8 +15,8 @@ from torch import Tensor, nn
 from tracing_support import traced
 
 from ipu_model import stored
+from ipu_model.compute.replay import Arithmetic, build
 from ipu_model.graph import Graph, TensorSpec
-from ipu_model.numerics.replay import Arithmetic, build
 from ipu_model.placement import Placement
 from ipu_model.step import Phase
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 import poptorch
-from ipu_model.numerics.session import Session
+from ipu_model.compute.session import Session
 
 
 class Scale(nn.Module):

@@ -11,7 +11,7 @@ import pytest
 import torch
 from optim_support import parameter
 
-from ipu_model.optimiser import Updater
+from ipu_model.compute.optimisers.updater import Updater
 from poptorch import optim
 from poptorch.optim.read import group_of, read_spec
 

@@ -10,6 +10,7 @@ import pytest
 import torch
 from optim_support import MAKERS, log_lines, parameter
 
+from ipu_model.step import FLOAT16, FLOAT32
 from poptorch import optim
 from poptorch.optim.read import AttributeNames, group_of, read_spec
 
@@ -51,7 +52,7 @@ def test_numbers_come_from_groups_and_defaults_options_from_the_object() -> None
     assert [(g.lr, g.momentum, g.velocity_scaling) for g in spec.groups] == [(0.5, 0.0, 4.0), (0.1, 0.9, 4.0)]
     assert (spec.default.lr, spec.default.momentum) == (0.1, 0.0)
     assert (spec.loss_scaling, spec.loss_scaling_variable, spec.max_grad_norm) == (8.0, True, 2.0)
-    assert (spec.accum_dtype, spec.velocity_dtype) == (HALF, HALF)
+    assert (spec.accum_dtype, spec.velocity_dtype) == (FLOAT16, FLOAT16)
 
 
 def test_the_adam_family_is_read_completely() -> None:
@@ -63,7 +64,7 @@ def test_the_adam_family_is_read_completely() -> None:
     assert (hyper.lr, hyper.betas, hyper.eps, hyper.weight_decay, hyper.max_weight_norm) == (
         0.1, (0.5, 0.6), 0.01, 0.2, 3.0,
     )  # fmt: skip
-    assert (spec.first_dtype, spec.second_dtype) == (HALF, torch.float32)
+    assert (spec.first_dtype, spec.second_dtype) == (FLOAT16, FLOAT32)
 
 
 def test_a_group_without_limit_on_the_weight_norm_uses_the_default() -> None:

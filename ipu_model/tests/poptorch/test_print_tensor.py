@@ -18,8 +18,8 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 import poptorch
+from ipu_model.compute.printing import Layout, printed_text
 from ipu_model.lower import lower
-from ipu_model.numerics.printed_text import Layout, printed_text
 from poptorch import ipu_print_tensor
 
 

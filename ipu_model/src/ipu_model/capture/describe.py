@@ -12,11 +12,11 @@ import torch.fx
 
 from ipu_model.capture.aliases import is_view, storage_roots, written_arguments
 from ipu_model.graph import Graph, TensorSpec
+from ipu_model.graph import dtype_of as dtype_of
 from ipu_model.per_graph import per_graph
 from ipu_model.step import (
     NO_HINTS,
     Argument,
-    DType,
     Hints,
     MultiConvolution,
     Op,
@@ -63,13 +63,6 @@ def op_kind(node: Node) -> str:
 def _plain_name(target: Any) -> str:
     name = str(target._schema.name).rpartition("::")[2]
     return name if name.endswith("__") else name.removesuffix("_")
-
-
-@lru_cache(maxsize=64)
-def dtype_of(dtype: torch.dtype) -> DType:
-    """Describe an element type of torch."""
-    name = str(dtype).removeprefix("torch.")
-    return DType(name, dtype.itemsize, dtype.is_floating_point, dtype.is_complex)
 
 
 class _Describer:

@@ -1,7 +1,7 @@
 """Ops of the graph whose arithmetic is a Python function: CPU ops, custom ops and gradients of custom ops.
 
 The graph holds an op that knows no more than its operands and the shapes of its results; the function is a hint of the
-op, `function` (a `PythonFunction`), which `ipu_model.numerics.python_ops` calls when a replay computes the op.
+op, `function` (a `PythonFunction`), which `ipu_model.compute.kernels` calls when a replay computes the op.
 """
 
 from __future__ import annotations

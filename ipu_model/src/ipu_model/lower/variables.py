@@ -14,11 +14,10 @@ from ipu_model.cost.device import Device, Element
 from ipu_model.cost.reduction import reduced
 from ipu_model.cost.update import Updated
 from ipu_model.cost.work import Work
-from ipu_model.graph import Graph, Variable
+from ipu_model.graph import Graph, Variable, torch_dtype
 from ipu_model.lower.result import VariableCost
 from ipu_model.lower.settings import CostSettings
-from ipu_model.optimiser.spec import Hyper, OptimiserSpec
-from ipu_model.optimiser.structure import rule_for
+from ipu_model.optimiser import Algorithm, Hyper, OptimiserSpec, weight_update
 from ipu_model.per_graph import per_graph
 
 
@@ -76,13 +75,13 @@ def update_costs(
     ipus, groups = variable_ipus(graph), group_of or {}
     cost = lru_cache(maxsize=None)(partial(_update, settings.device, accumulates=accumulates))  # many tensors are alike
     found = []
-    for variable, tensor in _updated(graph, spec.accum_dtype, held or {}):
+    for variable, tensor in _updated(graph, torch_dtype(spec.accum_dtype), held or {}):
         hyper = spec.hyper(groups.get(variable.name))
         typed = replace(
             tensor, accumulates=accumulates,
             weight_decay=hyper.weight_decay != 0.0 or "weight_decay" in hyper.variable,
-            first=Element.of(spec.velocity_dtype if spec.family.startswith("SGD") else spec.first_dtype),
-            second=Element.of(spec.second_dtype),
+            first=Element.of(torch_dtype(spec.velocity_dtype if spec.family.startswith("SGD") else spec.first_dtype)),
+            second=Element.of(torch_dtype(spec.second_dtype)),
         )  # fmt: skip
         if not accumulates:
             typed = replace(typed, accumulator=typed.weight)
@@ -103,18 +102,17 @@ def _updated(
 
 def _update(device: Device, tensor: Updated, spec: OptimiserSpec, hyper: Hyper, *, accumulates: bool) -> Work:
     """Return the work of the family's update, with the gradient's norm where gradients are clipped."""
-    rule = type(rule_for(spec, hyper, accumulates=accumulates)).__name__
-    if rule == "Simple":
+    compiled = weight_update(spec, hyper, accumulates=accumulates)
+    if compiled.algorithm is Algorithm.SGD:
         work = update.sgd(device, tensor)
-    elif rule in ("Combined", "Separate"):
-        work = update.momentum(device, tensor, combined=rule == "Combined")
-    elif rule == "Adam":
+    elif compiled.algorithm in (Algorithm.SGD_COMBINED, Algorithm.SGD_SEPARATE):
+        work = update.momentum(device, tensor, combined=compiled.accumulates_in_state)
+    elif compiled.algorithm is Algorithm.ADAM:
         work = update.adam(device, tensor)
-    elif rule == "Lamb":
+    elif compiled.algorithm is Algorithm.LAMB:
         work = update.lamb(device, tensor)
     else:
-        centred = spec.family == "RMSPROP_CENTERED"
-        work = update.rmsprop(device, tensor, centred=centred, with_momentum=hyper.may_have_momentum)
+        work = update.rmsprop(device, tensor, centred=compiled.centred, with_momentum=compiled.has_momentum)
     if spec.max_grad_norm != float("inf"):
         n = device.spread(tensor.elements, tensor.accumulator)
         work = work.plus(reduced(device, tensor.elements, n, 1, tensor.accumulator).cycles)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from ipu_model.graph import torch_dtype
 from ipu_model.lower import Lowered, VariableCost, accumulation_costs, update_costs, variable_ipus
 from ipu_model.memory import categories
 from ipu_model.memory.calibration import calibrated
@@ -59,7 +60,7 @@ def _update_costs(program: Program) -> UpdateCosts:
     graph, settings, spec = program.graph, program.settings, program.optimiser
     accumulation: tuple[VariableCost, ...] = ()
     if program.accumulates:
-        accumulation = accumulation_costs(graph, settings, spec.accum_dtype if spec is not None else None)
+        accumulation = accumulation_costs(graph, settings, torch_dtype(spec.accum_dtype) if spec is not None else None)
     update: tuple[VariableCost, ...] = ()
     if spec is not None:
         update = update_costs(graph, settings, spec, accumulates=program.accumulates, group_of=program.groups)

@@ -9,6 +9,7 @@ import torch
 from ipu_model.memory import categories
 from ipu_model.profiling.data import IpuMemory, Memory
 from ipu_model.program import Execution, Program, Recomputation
+from ipu_model.step import FLOAT32
 
 # What a tile is full of: a hill of activations, the peak of one op, a floor of parameters, a floor of code.
 _GROUPS: Mapping[str, tuple[str, ...]] = {
@@ -77,7 +78,7 @@ def _for_parameters(program: Program, worst: IpuMemory) -> list[str]:
     found = _half(program)
     spec, locations = program.optimiser, program.locations
     if program.training and spec is not None:
-        if spec.accum_dtype == torch.float32 or spec.first_dtype == torch.float32:
+        if FLOAT32 in (spec.accum_dtype, spec.first_dtype):
             found.append("keep gradient accumulators and first moments in float16 (accum_type and its like)")
         if worst.bytes_by_category.get(categories.OPTIMISER_STATE, 0.0) and locations.optimiser.on_chip:
             found.append("keep optimiser state in streaming memory (Options.TensorLocations.setOptimizerLocation)")

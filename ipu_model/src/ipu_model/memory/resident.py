@@ -9,13 +9,11 @@ from dataclasses import dataclass, field
 import torch
 
 from ipu_model.cost.device import Element
-from ipu_model.graph import Variable
+from ipu_model.graph import Variable, torch_dtype
 from ipu_model.memory import categories
 from ipu_model.memory.spread import Spread
 from ipu_model.memory.storage import Node, Storages
-from ipu_model.optimiser.sgd import Combined
-from ipu_model.optimiser.spec import OptimiserSpec
-from ipu_model.optimiser.structure import rule_for
+from ipu_model.optimiser import OptimiserSpec, weight_update
 from ipu_model.program import Location, Program
 
 
@@ -98,10 +96,10 @@ def optimiser_tensors(
     """
     if spec is None:
         return {}, weight if accumulates else None
-    rule = rule_for(spec, spec.hyper(group), accumulates=accumulates)
-    state = {slot.prefix: slot.dtype for slot in rule.slots if not slot.single}
-    apart = accumulates and not isinstance(rule, Combined)
-    return state, spec.accum_dtype if apart else None
+    update = weight_update(spec, spec.hyper(group), accumulates=accumulates)
+    state = {slot.prefix: torch_dtype(slot.dtype) for slot in update.weight_sized_state}
+    apart = accumulates and not update.accumulates_in_state
+    return state, torch_dtype(spec.accum_dtype) if apart else None
 
 
 def _of_trainable(program: Program, variable: Variable, keeper: _Keeper) -> list[Resident]:

@@ -10,9 +10,7 @@ from functools import lru_cache
 from ipu_model.cost.device import Element
 from ipu_model.graph import Graph
 from ipu_model.lower import variable_ipus
-from ipu_model.optimiser.sgd import Combined
-from ipu_model.optimiser.spec import Hyper, OptimiserSpec
-from ipu_model.optimiser.structure import rule_for
+from ipu_model.optimiser import Hyper, OptimiserSpec, weight_update
 from ipu_model.per_graph import per_graph
 from ipu_model.program import Location, Program
 from ipu_model.schedule.traffic import stage_of_result
@@ -50,7 +48,7 @@ def tensors_of(program: Program) -> tuple[Tensor, ...]:
         state, combined = 0.0, False
         if trained and spec is not None:
             state, combined = _state(spec, spec.hyper(program.groups.get(variable.name)), program.accumulates)
-            gradient = float(spec.accum_dtype.itemsize) if program.accumulates else gradient
+            gradient = float(spec.accum_dtype.bytes) if program.accumulates else gradient
         found.append(
             Tensor(
                 variable.name, stage_of[variable.name], ipus[variable.name], elements, trained,
@@ -86,8 +84,8 @@ def updated_elements(program: Program, tensors: tuple[Tensor, ...]) -> Mapping[s
 @lru_cache(maxsize=256)
 def _state(spec: OptimiserSpec, hyper: Hyper, accumulates: bool) -> tuple[float, bool]:
     """Return the bytes of state for each element, and whether gradients are accumulated in it."""
-    rule = rule_for(spec, hyper, accumulates=accumulates)
-    return float(sum(slot.dtype.itemsize for slot in rule.slots if not slot.single)), isinstance(rule, Combined)
+    update = weight_update(spec, hyper, accumulates=accumulates)
+    return float(sum(slot.dtype.bytes for slot in update.weight_sized_state)), update.accumulates_in_state
 
 
 @per_graph

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from ipu_model.cost import vertices
 from ipu_model.cost.device import Device, Element
+from ipu_model.graph import torch_dtype
 from ipu_model.lower import Lowered, accumulation_costs, total_of, update_costs
 from ipu_model.profiling.data import PhaseCycles
 from ipu_model.program import Program
@@ -157,7 +158,7 @@ class _StageCosts:
         if not program.accumulates:
             return
         stage_of = {tensor.name: tensor.stage for tensor in self._tensors}
-        dtype = program.optimiser.accum_dtype if program.optimiser is not None else None
+        dtype = torch_dtype(program.optimiser.accum_dtype) if program.optimiser is not None else None
         for cost in accumulation_costs(program.graph, program.settings, dtype, held=self._accumulated()):
             own, cycles = self._backward[stage_of[cost.variable]], cost.work.cycles
             own.compute += cycles.compute

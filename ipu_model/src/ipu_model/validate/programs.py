@@ -17,12 +17,13 @@ from ipu_model import tracing
 from ipu_model.batching import Batching, Keep, Returns
 from ipu_model.capture import capture
 from ipu_model.errors import Error
-from ipu_model.graph import Graph, TensorSpec
+from ipu_model.graph import Graph, TensorSpec, dtype_of
 from ipu_model.hardware import machine
 from ipu_model.lower.settings import CostSettings
-from ipu_model.optimiser.spec import Hyper, OptimiserSpec
+from ipu_model.optimiser import Hyper, OptimiserSpec
 from ipu_model.placement import Placement
 from ipu_model.program import Program, Recomputation
+from ipu_model.step import FLOAT16, FLOAT32
 
 HALF, FLOAT = torch.float16, torch.float32
 MLPERF_CHECKPOINTS = ("layer1.0", "layer1.2", "layer2.0", "layer2.2", "layer3.0", "layer3.3")
@@ -183,7 +184,7 @@ def digits(*, training: bool = True) -> Graph:
 def adamw(dtype: torch.dtype) -> OptimiserSpec:
     """Return the published program's AdamW: half accumulators and first moments for a half model."""
     hyper = Hyper(lr=1e-3, weight_decay=0.01)
-    return OptimiserSpec("ADAMW", hyper, loss_scaling=1000.0, accum_dtype=dtype, first_dtype=dtype)
+    return OptimiserSpec("ADAMW", hyper, loss_scaling=1000.0, accum_dtype=dtype_of(dtype), first_dtype=dtype_of(dtype))
 
 
 def day03_program(
@@ -198,7 +199,7 @@ def day03_program(
 
 def mlperf_program() -> Program:
     """Return MLPerf's submission: 16 replicas of one IPU in 8 host processes, micro-batch 20, accumulation 10."""
-    momentum = OptimiserSpec("SGD1", Hyper(lr=0.1, momentum=0.9, weight_decay=1e-4), accum_dtype=HALF)
+    momentum = OptimiserSpec("SGD1", Hyper(lr=0.1, momentum=0.9, weight_decay=1e-4), accum_dtype=FLOAT16)
     return Program(
         graph=mlperf_resnet50(), training=True, batching=Batching(1, 10, 2), processes=8, optimiser=momentum,
         system=machine("POD16"), recomputation=Recomputation.ALL, name="mlperf-resnet50",
@@ -224,7 +225,7 @@ def digits_inference_program() -> Program:
 
 def small_resnet50_program() -> Program:
     """Return day 02's program: two replicas of two IPUs, accumulation 3."""
-    momentum = OptimiserSpec("SGD1", Hyper(lr=0.1, momentum=0.9), accum_dtype=FLOAT)
+    momentum = OptimiserSpec("SGD1", Hyper(lr=0.1, momentum=0.9), accum_dtype=FLOAT32)
     return Program(
         graph=small_resnet50(), training=True, batching=Batching(1, 3, 2), optimiser=momentum,
         recomputation=Recomputation.PIPELINE, name="day02-resnet50",

@@ -13,9 +13,9 @@ import torch.fx
 from torch import Tensor, nn
 
 from ipu_model.capture.aliases import storage_roots, written_roots
+from ipu_model.compute.loss_scaling import FINAL
+from ipu_model.compute.optimisers.rules import is_scalar_name
 from ipu_model.graph import Graph, Output
-from ipu_model.numerics.loss_scaling import FINAL
-from ipu_model.optimiser.structure import is_scalar_name
 from ipu_model.step import Phase
 from poptorch._backend.optimisation import is_automatic
 from poptorch._backend.tensor_names import Source, tensor_names

@@ -17,10 +17,10 @@ from tqdm import tqdm
 from ipu_model.batching import Batching, Keep, Returns
 from ipu_model.capture import capture
 from ipu_model.capture.variables import DEVICE_DTYPE
+from ipu_model.compute.replay import Arithmetic
+from ipu_model.compute.results import RETURNED_DTYPE
 from ipu_model.errors import Error
 from ipu_model.graph import Graph, TensorSpec
-from ipu_model.numerics.collection import RETURNED_DTYPE
-from ipu_model.numerics.replay import Arithmetic
 from poptorch._args_parser import BoundArguments, check_inputs, flatten
 from poptorch._backend.anchors import warn_about_modes, with_anchors
 from poptorch._backend.rules import check_ipus, check_phases, check_pipeline, check_target, ipus_in_use, is_pipelined

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
+from ipu_model.compute.session import Reduction, Session
 from ipu_model.graph import Graph
 from ipu_model.interrupts import postponed
-from ipu_model.numerics.session import Reduction, Session
 from poptorch._backend.turns import in_turn
 from poptorch._impl import createPoptorchError
 from poptorch.enums import ConnectionType, ReductionType

@@ -12,7 +12,7 @@ from torch import Tensor
 from ipu_model.errors import Error
 from ipu_model.graph import Graph
 from ipu_model.instances import Group, world
-from ipu_model.optimiser.spec import Hyper, OptimiserSpec
+from ipu_model.optimiser import Hyper, OptimiserSpec
 from poptorch._backend.optimisation import settings_text
 from poptorch.enums import ReductionType
 from poptorch.options import Options

@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
+from ipu_model.compute.loss_scaling import FACTOR, LossScalingSettings
+from ipu_model.compute.optimisers.rules import scalar_names
+from ipu_model.compute.optimisers.updater import Updater
+from ipu_model.compute.session import Session
 from ipu_model.errors import Error
 from ipu_model.graph import Graph
-from ipu_model.numerics.loss_scaling import FACTOR, LossScalingSettings
-from ipu_model.numerics.session import Session
-from ipu_model.optimiser.spec import OptimiserSpec
-from ipu_model.optimiser.structure import scalar_names
-from ipu_model.optimiser.updater import Updater
+from ipu_model.optimiser import OptimiserSpec
+from ipu_model.step import FLOAT16
 from poptorch import optim
 from poptorch._impl import createPoptorchError
 from poptorch._logging import logger
@@ -80,7 +81,7 @@ class Optimisation:
     @property
     def half_accumulators(self) -> bool:
         """Whether gradients are accumulated in float16."""
-        return self._spec.accum_dtype is torch.float16
+        return self._spec.accum_dtype == FLOAT16
 
     @property
     def clips_gradients(self) -> bool:
@@ -186,7 +187,7 @@ class Optimisation:
         """
         spec = self._read(optimizer)
         strategy = options.Training.meanAccumulationAndReplicationReductionStrategy
-        running = spec.accum_dtype is torch.float16 and spec.family != "SGD1"
+        running = spec.accum_dtype == FLOAT16 and spec.family != "SGD1"
         if running and strategy != MeanReductionStrategy.Running:
             if compiled:
                 raise ValueError(

@@ -8,8 +8,8 @@ from typing import Any, NoReturn
 import torch
 from torch import Tensor
 
+from ipu_model.compute.results import RETURNED_DTYPE
 from ipu_model.graph import Graph
-from ipu_model.numerics.collection import RETURNED_DTYPE
 from poptorch._impl import createPoptorchError
 
 

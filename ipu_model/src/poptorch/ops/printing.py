@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from ipu_model import tracing
+from ipu_model.compute.printing import Layout
 from ipu_model.graph import Printed
-from ipu_model.numerics.printed_text import Layout
 from poptorch._impl import createPoptorchError
 
 _FLOAT_FORMATS = ("auto", "fixed", "scientific", "none")

@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 from torch.optim.optimizer import ParamsT
 
-from ipu_model.numerics.rounding import Rounding
-from ipu_model.optimiser.lamb import Lamb
-from ipu_model.optimiser.rule import Context, Entry
-from ipu_model.optimiser.spec import Hyper
+from ipu_model.compute.optimisers.adam import Lamb
+from ipu_model.compute.optimisers.rule import Context, Entry
+from ipu_model.compute.rounding import Rounding
+from ipu_model.optimiser import Algorithm, Hyper, WeightUpdate
 from poptorch.optim.optimizer import Optimizer, accumulator_dtypes, given, require_numbers
 
 NO_WEIGHT_NORM_LIMIT = 65500.0
@@ -91,7 +91,7 @@ class LAMB(Optimizer, torch.optim.Optimizer):
         entry = Entry(parameter, parameter.grad.clone(), tensors, half=False, fresh=False)
         numbers = {name: group[name] for name in ("lr", "betas", "eps", "weight_decay")}
         hyper = Hyper(**numbers, max_weight_norm=self.max_weight_norm)
-        rule = Lamb(self.bias_correction, torch.float32, torch.float32)
+        rule = Lamb(WeightUpdate(Algorithm.LAMB, corrects_bias=self.bias_correction))
         rule.update([entry], rule.scalars(hyper, 1.0), Context(1.0, 1.0, Rounding()))
 
 

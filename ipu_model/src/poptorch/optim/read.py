@@ -10,7 +10,9 @@ from typing import Any
 import torch
 
 import poptorch.optim as poptorch_optim
-from ipu_model.optimiser.spec import FAMILIES, Hyper, OptimiserSpec
+from ipu_model.graph import dtype_of
+from ipu_model.optimiser import FAMILIES, Hyper, OptimiserSpec
+from ipu_model.step import DType
 from poptorch.optim.optimizer import ACCUMULATOR_DTYPES, ACCUMULATOR_RULE, require_betas, require_number
 
 _logger = logging.getLogger("poptorch::python")
@@ -194,12 +196,12 @@ def _variable(optimizer: torch.optim.Optimizer, family: str, numbers: Mapping[st
     return frozenset({"lr", *(name for name in numbers if name in usual and numbers[name] != usual[name])})
 
 
-def _dtypes(optimizer: torch.optim.Optimizer) -> dict[str, torch.dtype]:
+def _dtypes(optimizer: torch.optim.Optimizer) -> dict[str, DType]:
     dtypes = {field: getattr(optimizer, public, torch.float32) for field, public in _DTYPES.items()}
     for field, dtype in dtypes.items():
         if dtype not in ACCUMULATOR_DTYPES:
             raise ValueError(f"{ACCUMULATOR_RULE}, but {_DTYPES[field]} is {dtype}.")
-    return dtypes
+    return {field: dtype_of(dtype) for field, dtype in dtypes.items()}
 
 
 def _warn_of_ignored_code(optimizer: torch.optim.Optimizer, names: AttributeNames) -> None:

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
     from torch import nn
 
+    from ipu_model.compute.session import Session
     from ipu_model.graph import Graph
-    from ipu_model.numerics.session import Session
     from poptorch._args_parser import BoundArguments
     from poptorch._backend.optimisation import Optimisation
     from poptorch._backend.weights import HostWeights

@@ -15,10 +15,10 @@ from torch import Tensor, nn
 
 from ipu_model import stored
 from ipu_model.capture.variables import slots_of
+from ipu_model.compute.gradients import ReplicaGroups
+from ipu_model.compute.randomness import RandomStreams
 from ipu_model.errors import Error
 from ipu_model.graph import Graph, TensorSpec
-from ipu_model.numerics.randomness import RandomStreams
-from ipu_model.numerics.replica_groups import ReplicaGroups
 from poptorch._args_parser import BoundArguments
 from poptorch._backend.saving.versions import check_versions, versions
 from poptorch._backend.weights import groups_of

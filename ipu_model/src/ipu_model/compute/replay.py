@@ -10,13 +10,12 @@ import torch.fx
 from torch import nn
 
 from ipu_model.capture.aliases import storage_roots
+from ipu_model.compute.exceptions import check_every_result
+from ipu_model.compute.half_precision import to_containers
+from ipu_model.compute.kernels import call_python_functions, store_states_in_half
+from ipu_model.compute.partials import use_half_partials
+from ipu_model.compute.printing import print_where_asked
 from ipu_model.graph import Graph, TensorSpec
-from ipu_model.numerics.containers import to_containers
-from ipu_model.numerics.exceptions import check_every_result
-from ipu_model.numerics.partials import use_half_partials
-from ipu_model.numerics.printing import print_where_asked
-from ipu_model.numerics.python_ops import call_python_functions
-from ipu_model.numerics.recurrent import store_states_in_half
 
 Node = torch.fx.Node
 

@@ -11,23 +11,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-import torch
-
-from ipu_model.optimiser import fused
-from ipu_model.optimiser.rule import Context, Entry, Scalars, Slot, states
-from ipu_model.optimiser.spec import Hyper
+from ipu_model.compute.optimisers import fused
+from ipu_model.compute.optimisers.rule import Context, Entry, Scalars, states
+from ipu_model.optimiser import Hyper, WeightUpdate
+from ipu_model.step import FLOAT32
 
 
 @dataclass(frozen=True)
 class Simple:
     """No velocity: `w <- w*(1 - lr*(1-dm)*wd) - lr*(1-dm)*g`."""
 
+    compiled: WeightUpdate
     consumes_gradient: ClassVar[bool] = False
-
-    @property
-    def slots(self) -> tuple[Slot, ...]:
-        """No state."""
-        return ()
 
     def scalars(self, hyper: Hyper, loss_scaling: float) -> dict[str, float]:
         """Return `lr*(1-dm)/ls` and `1 - lr*(1-dm)*wd`."""
@@ -56,14 +51,8 @@ class Separate:
     The tensor holds `ls*v`, so that a small velocity survives in half precision.
     """
 
-    nesterov: bool
-    dtype: torch.dtype
+    compiled: WeightUpdate
     consumes_gradient: ClassVar[bool] = True
-
-    @property
-    def slots(self) -> tuple[Slot, ...]:
-        """The velocity."""
-        return (Slot("Accl1", self.dtype),)
 
     def scalars(self, hyper: Hyper, loss_scaling: float) -> dict[str, float]:
         """Return `lr/ls`, `mm`, `1-dm` and `ls*wd`."""
@@ -77,10 +66,10 @@ class Separate:
     def update(self, entries: Sequence[Entry], scalars: Scalars, context: Context) -> None:
         """Update velocities and weights in place."""
         weights, gradients = [e.weight for e in entries], [e.gradient for e in entries]
-        velocities = states(entries, self.slots[0])
+        velocities = states(entries, self.compiled.slots[0])
         # The fused kernel leaves the velocity alone without momentum, and divides gradients by 1/scale.
         regular = scalars["scaledMomentum2"] != 0.0 and context.scale != 0.0 and math.isfinite(context.scale)
-        if self.dtype == torch.float32 and regular and fused.fits(weights, gradients, velocities):
+        if self.compiled.slots[0].dtype == FLOAT32 and regular and fused.fits(weights, gradients, velocities):
             fused.sgd_(
                 weights,
                 gradients,
@@ -89,7 +78,7 @@ class Separate:
                 momentum=scalars["scaledMomentum2"],
                 dampening=1.0 - scalars["dampeningScaleFactor2"],
                 weight_decay=scalars["scaledWeightDecay2"],
-                nesterov=self.nesterov,
+                nesterov=self.compiled.nesterov,
                 divisor=fused.grad_scale(context.scale),
             )
         else:
@@ -105,10 +94,10 @@ class Separate:
             if scalars["scaledWeightDecay2"]:
                 gradient.add_(entry.weight, alpha=scalars["scaledWeightDecay2"])
             velocity.mul_(momentum).add_(gradient, alpha=scalars["dampeningScaleFactor2"])
-        context.round_state(entries, self.slots[0])
+        context.round_state(entries, self.compiled.slots[0])
         for entry in entries:
             gradient, velocity = entry.gradient, entry.state["Accl1"]
-            step = gradient.add_(velocity, alpha=momentum) if self.nesterov else velocity
+            step = gradient.add_(velocity, alpha=momentum) if self.compiled.nesterov else velocity
             entry.weight.add_(step, alpha=-rate)
 
 
@@ -121,14 +110,8 @@ class Combined:
     update, a change of mm, dm or wd takes full effect one update later.
     """
 
-    nesterov: bool
-    dtype: torch.dtype
+    compiled: WeightUpdate
     consumes_gradient: ClassVar[bool] = True
-
-    @property
-    def slots(self) -> tuple[Slot, ...]:
-        """The combined accumulator and velocity."""
-        return (Slot("Accl1", self.dtype),)
 
     def scalars(self, hyper: Hyper, loss_scaling: float) -> dict[str, float]:
         """Return `lr/vs`, `mm`, `(1-dm)*vs/ls`, `(1-dm)*wd*vs`; with Nesterov also `vs/ls` and `wd*vs`."""
@@ -139,7 +122,7 @@ class Combined:
             "dampeningScaleFactor1": kept * scaling / loss_scaling,
             "scaledWeightDecay1": kept * hyper.weight_decay * scaling,
         }
-        if self.nesterov:
+        if self.compiled.nesterov:
             scalars["nesterovGradScaleFactor1"] = scaling / loss_scaling
             scalars["nesterovWeightDecay1"] = hyper.weight_decay * scaling
         return scalars
@@ -152,7 +135,7 @@ class Combined:
             if entry.fresh and decay:
                 combined.add_(entry.weight, alpha=decay)
             combined.add_(entry.gradient, alpha=scalars["dampeningScaleFactor1"] * context.scale)
-        context.round_state(entries, self.slots[0])
+        context.round_state(entries, self.compiled.slots[0])
         for entry in entries:
             self._update_weight(entry, scalars, context)
         context.round_weights(entries)
@@ -160,11 +143,11 @@ class Combined:
             combined = entry.state["Accl1"].mul_(momentum)
             if decay:
                 combined.add_(entry.weight, alpha=decay)
-        context.round_state(entries, self.slots[0])
+        context.round_state(entries, self.compiled.slots[0])
 
     def _update_weight(self, entry: Entry, scalars: Scalars, context: Context) -> None:
         step = entry.state["Accl1"]
-        if self.nesterov:
+        if self.compiled.nesterov:
             gradient = entry.gradient.mul_(scalars["nesterovGradScaleFactor1"] * context.scale)
             if scalars["nesterovWeightDecay1"]:
                 gradient.add_(entry.weight, alpha=scalars["nesterovWeightDecay1"])

@@ -1,4 +1,4 @@
-"""The shape that every family of updates has: which state it keeps, which scalars it reads, what it does."""
+"""What every update has in common: the scalars that it reads, the tensors that it changes, and square roots."""
 
 from __future__ import annotations
 
@@ -9,20 +9,11 @@ from typing import ClassVar, Protocol
 import torch
 from torch import Tensor
 
-from ipu_model.numerics.rounding import Rounding
-from ipu_model.optimiser.spec import Hyper
+from ipu_model.compute.rounding import Rounding
+from ipu_model.optimiser import Hyper, Slot, WeightUpdate
+from ipu_model.step import FLOAT16
 
 Scalars = Mapping[str, float]
-
-
-@dataclass(frozen=True)
-class Slot:
-    """One state tensor per weight, called `<prefix>___<weight>`; of the weight's shape unless `single`."""
-
-    prefix: str
-    dtype: torch.dtype = torch.float32
-    initial: float = 0.0
-    single: bool = False
 
 
 @dataclass(frozen=True)
@@ -58,19 +49,19 @@ class Context:
 
     def round_state(self, entries: Sequence[Entry], slot: Slot) -> None:
         """Round the state tensors of `slot` if it is kept in half precision."""
-        if slot.dtype == torch.float16:
+        if slot.dtype == FLOAT16:
             self.rounding([entry.state[slot.prefix] for entry in entries])
 
 
 class Rule(Protocol):
-    """The update of one family in one structure; frozen, and equal for equal structure."""
+    """The arithmetic of one `WeightUpdate`; frozen, and equal for equal updates."""
 
     # Whether `update` uses the gradient tensors as scratch space.
     consumes_gradient: ClassVar[bool]
 
     @property
-    def slots(self) -> tuple[Slot, ...]:
-        """The state tensors that each weight has."""
+    def compiled(self) -> WeightUpdate:
+        """The update, as far as it is compiled in."""
 
     def scalars(self, hyper: Hyper, loss_scaling: float) -> dict[str, float]:
         """Return the scalars that are sent to the device for one weight."""
@@ -82,3 +73,12 @@ class Rule(Protocol):
 def states(entries: Sequence[Entry], slot: Slot) -> list[Tensor]:
     """Return the state tensors of one slot, in the order of `entries`."""
     return [entry.state[slot.prefix] for entry in entries]
+
+
+def root(x: Tensor, *, out: Tensor) -> Tensor:
+    """Write the square root of `x` to `out` and return it; 0 gives 0, negative numbers give NaN.
+
+    On CPUs where `torch.sqrt` is the vendor's vector library, zeros make it five and subnormals thirty times
+    slower; second moments, in half precision above all, are full of both.
+    """
+    return torch.rsqrt(x, out=out).reciprocal_()

@@ -1,14 +1,16 @@
-"""Ops whose arithmetic is a Python function: a replay calls it on copies of the op's operands."""
+"""The arithmetic of ops that PyTorch does not bring: functions of the program, and LSTM layers in half precision."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 import torch.fx
 from torch import Tensor
 
+from ipu_model.capture import recurrent
 from ipu_model.capture.python_ops import PythonFunction
+from ipu_model.compute.rounding import round_to_half_
 from ipu_model.errors import Error
 from ipu_model.graph import TensorSpec
 
@@ -52,3 +54,38 @@ def checked(label: str, results: object, specs: tuple[TensorSpec, ...]) -> list[
     containers = [torch.float32 if spec.dtype is torch.float16 else spec.dtype for spec in specs]
     dense = torch.contiguous_format
     return [r.detach().to(dtype, copy=True, memory_format=dense) for r, dtype in zip(listed, containers)]
+
+
+def store_states_in_half(graph: torch.fx.Graph) -> None:
+    """Replace the fp16 recurrent layers of `graph` (before `to_containers`) by their versions in containers."""
+    for node in graph.nodes:
+        replacement = _REPLACEMENTS.get(node.target)
+        if replacement is not None and _is_half(node.meta["spec"][0]):
+            node.target = replacement
+
+
+def _is_half(spec: object) -> bool:
+    return isinstance(spec, TensorSpec) and spec.dtype is torch.float16
+
+
+def lstm(
+    x: Tensor, hidden: Tensor, cell: Tensor, w_x: Tensor, w_h: Tensor, b_x: Tensor | None, b_h: Tensor | None,
+    reverse: bool,
+) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+    """Run a layer of an LSTM; gates and states of each step are float16 values."""
+    return recurrent.forward(x, hidden, cell, w_x, w_h, b_x, b_h, reverse, round_to_half_)
+
+
+def lstm_backward(
+    d_hiddens: Tensor | None, d_cells: Tensor | None, x: Tensor, hidden: Tensor, cell: Tensor, w_x: Tensor,
+    w_h: Tensor, hiddens: Tensor, cells: Tensor, gates: Tensor, reverse: bool, wanted: Sequence[bool],
+) -> tuple[Tensor, ...]:  # fmt: skip
+    """Differentiate a layer of an LSTM; gradients of each step are float16 values, sums over steps are not."""
+    states = (hiddens, cells, gates)
+    return recurrent.backward(d_hiddens, d_cells, x, hidden, cell, w_x, w_h, *states, reverse, wanted, round_to_half_)
+
+
+_REPLACEMENTS = {
+    recurrent.LSTM: lstm,
+    recurrent.LSTM_BACKWARD: lstm_backward,
+}

@@ -13,9 +13,8 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from ipu_model.optimiser.roots import root
-from ipu_model.optimiser.rule import Context, Entry, Scalars, Slot
-from ipu_model.optimiser.spec import Hyper
+from ipu_model.compute.optimisers.rule import Context, Entry, Scalars, root
+from ipu_model.optimiser import Hyper, WeightUpdate
 
 
 @dataclass(frozen=True)
@@ -27,22 +26,8 @@ class RMSprop:
     learning rate is part of v3.
     """
 
-    centred: bool
-    has_momentum: bool
-    tensorflow: bool
-    first: torch.dtype
-    second: torch.dtype
+    compiled: WeightUpdate
     consumes_gradient: ClassVar[bool] = True
-
-    @property
-    def slots(self) -> tuple[Slot, ...]:
-        """Average square, then average gradient and momentum buffer where they are needed."""
-        slots = [Slot("Accl1", self.first, initial=1.0 if self.tensorflow else 0.0)]
-        if self.centred:
-            slots.append(Slot("Accl2", self.second))
-        if self.has_momentum:
-            slots.append(Slot("Accl3", self.second))
-        return tuple(slots)
 
     def scalars(self, hyper: Hyper, loss_scaling: float) -> dict[str, float]:
         """Return the hyper-parameters as they are; gradients are unscaled before they are used."""
@@ -58,7 +43,7 @@ class RMSprop:
         """Update averages, momentum buffers and weights in place."""
         for entry in entries:
             self._update_averages(entry, scalars, context)
-        for slot in self.slots[: 2 if self.centred else 1]:
+        for slot in self.compiled.slots[: 2 if self.compiled.centred else 1]:
             context.round_state(entries, slot)
         self._update_weights(entries, scalars, context)
         context.round_weights(entries)
@@ -70,15 +55,15 @@ class RMSprop:
         if scalars["weightDecay"]:
             gradient.add_(entry.weight, alpha=scalars["weightDecay"])
         entry.state["Accl1"].mul_(alpha).addcmul_(gradient, gradient, value=1.0 - alpha)
-        if self.centred:
+        if self.compiled.centred:
             entry.state["Accl2"].mul_(alpha).add_(gradient, alpha=1.0 - alpha)
 
     def _denominator(self, entry: Entry, eps: float) -> Tensor:
         variance = entry.state["Accl1"]
-        if self.centred:
+        if self.compiled.centred:
             mean = entry.state["Accl2"]
             variance = variance.addcmul(mean, mean, value=-1.0)
-        if self.tensorflow:
+        if self.compiled.tensorflow:
             variance = variance + eps
             return root(variance, out=variance)
         return root(variance, out=torch.empty_like(variance)).add_(eps)
@@ -86,14 +71,14 @@ class RMSprop:
     def _update_weights(self, entries: Sequence[Entry], scalars: Scalars, context: Context) -> None:
         """Apply `g/d`, through the momentum buffers if there are any."""
         rate, eps = scalars["learningRate"], scalars["eps"]
-        if not self.has_momentum:
+        if not self.compiled.has_momentum:
             for entry in entries:
                 entry.weight.addcdiv_(entry.gradient, self._denominator(entry, eps), value=-rate)
             return
-        inner, outer = (rate, 1.0) if self.tensorflow else (1.0, rate)
+        inner, outer = (rate, 1.0) if self.compiled.tensorflow else (1.0, rate)
         for entry in entries:
             buffer = entry.state["Accl3"].mul_(scalars["momentum"])
             buffer.addcdiv_(entry.gradient, self._denominator(entry, eps), value=inner)
-        context.round_state(entries, self.slots[-1])
+        context.round_state(entries, self.compiled.slots[-1])
         for entry in entries:
             entry.weight.add_(entry.state["Accl3"], alpha=-outer)

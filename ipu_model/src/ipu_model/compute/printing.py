@@ -1,16 +1,21 @@
-"""The text of a printed tensor: brackets for every dimension, aligned columns, long tensors cut short.
+"""Tensors that a program prints: a replay writes them to stderr whenever it computes them.
 
-Layout of the execution reference, section 11.1.
+The text has brackets for every dimension, aligned columns, and long tensors cut short (execution reference, 11.1).
 """
 
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
+import torch.fx
 from torch import Tensor
+
+from ipu_model.graph import Printed
 
 _GAP = "..."
 # The smallest power of ten that numbers around it are still written out for.
@@ -140,3 +145,22 @@ def _exponent(shown: Tensor) -> int:
     magnitudes = shown[shown.isfinite()].double().abs()
     largest = float(magnitudes.max()) if magnitudes.numel() else 0.0
     return math.floor(math.log10(largest)) if largest > 0 else 0
+
+
+def print_where_asked(graph: torch.fx.Graph) -> None:
+    """Insert a print after every op of `graph` that carries the hint ``printed``; call it after every other pass."""
+    for node in list(graph.nodes):
+        printed = node.meta.get("hints", {}).get("printed")
+        if isinstance(printed, Printed):
+            with graph.inserting_after(node):
+                graph.call_function(print_tensor, (node, printed.title, *printed.layout))
+
+
+def print_tensor(tensor: Tensor, title: str, *layout: Any) -> None:
+    """Write `tensor` to the `sys.stderr` of this moment, so that notebooks show it and programs can redirect it.
+
+    `layout` are the fields of `Layout`, in order.
+    """
+    if sys.stderr is not None:  # there is none under pythonw
+        sys.stderr.write(printed_text(title, tensor, Layout(*layout)) + "\n")
+        sys.stderr.flush()

@@ -9,12 +9,14 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from ipu_model.compute.optimisers.replacement import check_replacement
+from ipu_model.compute.optimisers.rule import Context, Entry, Rule
+from ipu_model.compute.optimisers.rules import LOSS_SCALING, rule_for, scalar_name
+from ipu_model.compute.rounding import Rounding
 from ipu_model.errors import Error
-from ipu_model.numerics.rounding import Rounding
-from ipu_model.optimiser.replacement import check_replacement
-from ipu_model.optimiser.rule import Context, Entry, Rule, Slot
-from ipu_model.optimiser.spec import OptimiserSpec
-from ipu_model.optimiser.structure import LOSS_SCALING, rule_for, scalar_name
+from ipu_model.graph import torch_dtype
+from ipu_model.optimiser import OptimiserSpec, Slot, weight_update
+from ipu_model.step import FLOAT16, DType
 
 
 @dataclass(frozen=True)
@@ -61,7 +63,7 @@ class Updater:
         self.state: dict[str, Tensor] = {
             _state_name(slot, name): _initial(slot, self._weights[name])
             for name, rule in self._rules.items()
-            for slot in rule.slots
+            for slot in rule.compiled.slots
         }
         self._loss_scaling = spec.loss_scaling
         self._scalars: dict[str, dict[str, float]] = {}
@@ -129,7 +131,7 @@ class Updater:
 
     def read_state(self) -> dict[str, Tensor]:
         """Return copies of the state tensors in the dtypes in which the device keeps them."""
-        return {name: tensor.to(self._state_dtype(name), copy=True) for name, tensor in self.state.items()}
+        return {name: tensor.to(torch_dtype(self._state_dtype(name)), copy=True) for name, tensor in self.state.items()}
 
     def load_state(self, state: Mapping[str, Tensor] | None, parameters: Mapping[str, Tensor] | None) -> list[str]:
         """Overwrite state and streamed scalars with those of a checkpoint; None leaves them all as they are.
@@ -172,15 +174,15 @@ class Updater:
 
     def _round_loaded(self, names: set[str]) -> None:
         """Put half state back on its grid (nearest) after values came from outside the update."""
-        Rounding()([self.state[name] for name in names if self._state_dtype(name) == torch.float16])
+        Rounding()([self.state[name] for name in names if self._state_dtype(name) == FLOAT16])
 
-    def _state_dtype(self, name: str) -> torch.dtype:
+    def _state_dtype(self, name: str) -> DType:
         prefix, weight = name.split("___", 1)
-        return next(slot.dtype for slot in self._rules[weight].slots if slot.prefix == prefix)
+        return next(slot.dtype for slot in self._rules[weight].compiled.slots if slot.prefix == prefix)
 
     def _rules_of(self, spec: OptimiserSpec) -> dict[str, Rule]:
         return {
-            name: rule_for(spec, spec.hyper(group), accumulates=self._accumulates)
+            name: rule_for(weight_update(spec, spec.hyper(group), accumulates=self._accumulates))
             for name, group in self._group_of.items()
         }
 
@@ -220,7 +222,7 @@ class Updater:
             aliased = storage in self._weight_storages or (owned and shared[storage] > 1)
             if aliased or (owned and gradient.stride() != weight.stride()):
                 gradient = torch.empty_like(weight).copy_(gradient)
-            state = {slot.prefix: self.state[_state_name(slot, name)] for slot in batch.rule.slots}
+            state = {slot.prefix: self.state[_state_name(slot, name)] for slot in batch.rule.compiled.slots}
             entries.append(Entry(weight, gradient, state, self._half[name], name in self._fresh))
         return entries
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from ipu_model.errors import Error
-from ipu_model.optimiser.spec import Hyper, OptimiserSpec
+from ipu_model.graph import torch_dtype
+from ipu_model.optimiser import Hyper, OptimiserSpec
+from ipu_model.step import DType
 
 _COMPILED_IN = {
     "max_grad_norm": "max_grad_norm",
@@ -26,7 +28,7 @@ def check_replacement(old: OptimiserSpec, new: OptimiserSpec, groups: Collection
             "compile again."
         )
     for attribute, public in _COMPILED_IN.items():
-        before, after = getattr(old, attribute), getattr(new, attribute)
+        before, after = (_as_in_torch(getattr(spec, attribute)) for spec in (old, new))
         if before != after:
             raise Error(
                 f"Can not change {public} from {before} to {after}: it is compiled in. "
@@ -40,6 +42,10 @@ def check_replacement(old: OptimiserSpec, new: OptimiserSpec, groups: Collection
     )
     for group in groups:
         _check_group(old, new, group)
+
+
+def _as_in_torch(value: object) -> object:
+    return torch_dtype(value) if isinstance(value, DType) else value
 
 
 def _check_group(old: OptimiserSpec, new: OptimiserSpec, group: int | None) -> None:

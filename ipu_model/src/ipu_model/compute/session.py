@@ -13,16 +13,14 @@ import torch
 from torch import Tensor
 
 from ipu_model.batching import Batching, Returns
+from ipu_model.compute.allocator import keep_freed_memory
+from ipu_model.compute.gradients import Accumulator, ReplicaGroups, reduce_in_groups
+from ipu_model.compute.loss_scaling import FINAL, AutomaticLossScaling, LossScalingSettings
+from ipu_model.compute.randomness import RandomStreams
+from ipu_model.compute.replay import Arithmetic, Replay, build, container_dtype
+from ipu_model.compute.results import Collector, constant_outputs
 from ipu_model.graph import Graph, Variable
 from ipu_model.interrupts import postponed
-from ipu_model.numerics.accumulation import Accumulator
-from ipu_model.numerics.allocator import keep_freed_memory
-from ipu_model.numerics.collection import Collector
-from ipu_model.numerics.constancy import constant_outputs
-from ipu_model.numerics.loss_scaling import FINAL, AutomaticLossScaling, LossScalingSettings
-from ipu_model.numerics.randomness import RandomStreams
-from ipu_model.numerics.replay import Arithmetic, Replay, build, container_dtype
-from ipu_model.numerics.replica_groups import ReplicaGroups, reduce_in_groups
 
 
 class Update(Protocol):

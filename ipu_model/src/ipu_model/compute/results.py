@@ -1,14 +1,21 @@
-"""Gather micro-batch results into what a call returns."""
+"""Which results of the micro-batches a call returns, and in which order and type.
+
+An output that is known when compiling comes back once, whatever the output mode.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
+import torch.fx
 from torch import Tensor
 
 from ipu_model.batching import Batching, Keep, Returns
-from ipu_model.numerics.rounding import round_to_half_
+from ipu_model.capture.aliases import storage_roots, written_arguments
+from ipu_model.compute.rounding import round_to_half_
+from ipu_model.graph import Graph
 
 # What the host gets for a device value (executor reference, section 5.4).
 RETURNED_DTYPE = {torch.int64: torch.int32, torch.float64: torch.float32}
@@ -57,3 +64,28 @@ def _joined(parts: Sequence[Tensor]) -> Tensor:
     if len(parts) == 1:
         return parts[0]
     return torch.stack(list(parts)) if parts[0].dim() == 0 else torch.cat(list(parts))
+
+
+Node = torch.fx.Node
+
+
+def constant_outputs(graph: Graph) -> tuple[bool, ...]:
+    """Say for each computed output whether it depends on no variable, no input and no random number."""
+    roots = storage_roots(graph.ops)
+    varying: set[Node] = set()
+    for node in graph.ops.nodes:
+        if _starts_varying(node) or any(roots[source] in varying for source in node.all_input_nodes):
+            varying.add(roots[node])
+            varying.update(roots[written] for written in written_arguments(node))
+    return tuple(roots[node] not in varying for node in _outputs(graph.ops))
+
+
+def _starts_varying(node: Node) -> bool:
+    tags = getattr(node.target, "tags", ())
+    return node.op == "placeholder" or torch.Tag.nondeterministic_seeded in tags
+
+
+def _outputs(ops: torch.fx.Graph) -> list[Node]:
+    # The output node holds the pair (outputs, gradients), see Graph.
+    pair: Any = ops.output_node().args[0]
+    return list(pair[0])

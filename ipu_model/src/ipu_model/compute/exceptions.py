@@ -11,10 +11,10 @@ from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
 from ipu_model.capture.aliases import is_view, written_arguments
+from ipu_model.compute.exact import COMPARING, EXACT, SELECTING
+from ipu_model.compute.rounding import round_to_half_
 from ipu_model.errors import Error
 from ipu_model.graph import TensorSpec
-from ipu_model.numerics.exact import COMPARING, EXACT, SELECTING
-from ipu_model.numerics.rounding import round_to_half_
 
 Node = torch.fx.Node
 aten = torch.ops.aten

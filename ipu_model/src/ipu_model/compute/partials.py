@@ -14,8 +14,8 @@ import torch
 import torch.fx
 from torch import Tensor
 
+from ipu_model.compute.rounding import round_to_half_
 from ipu_model.graph import TensorSpec
-from ipu_model.numerics.rounding import round_to_half_
 
 aten = torch.ops.aten
 

@@ -1,0 +1,1 @@
+"""The arithmetic of optimisers as the device runs it: state, streamed numbers, and the update of every weight."""

@@ -1,0 +1,186 @@
+"""What one optimiser is to the device: the numbers it streams, the state it keeps, and what is compiled in.
+
+Plain data without torch objects: `ipu_model.compute.optimisers` does the arithmetic, the performance model its costs.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+
+from ipu_model.errors import Error
+from ipu_model.step import FLOAT32, DType
+
+_ADAM = ("lr", "betas", "eps", "weight_decay")
+_LAMB = (*_ADAM, "max_weight_norm")
+_SGD = ("lr", "momentum", "dampening", "weight_decay", "nesterov")
+_RMSPROP = ("lr", "alpha", "eps", "weight_decay", "momentum")
+
+# Family name (as in messages) -> the attributes of `Hyper` that its update uses.
+FAMILIES: Mapping[str, tuple[str, ...]] = {
+    "SGD1": (*_SGD, "velocity_scaling"),
+    "SGD2": _SGD,
+    "ADAM": _ADAM,
+    "ADAMW": _ADAM,
+    "ADAMW_NO_BIAS": _ADAM,
+    "RMSPROP": _RMSPROP,
+    "RMSPROP_CENTERED": _RMSPROP,
+    "LAMB": _LAMB,
+    "LAMB_NO_BIAS": _LAMB,
+}
+
+
+@dataclass(frozen=True)
+class Hyper:
+    """The numbers of one parameter group; `variable` names those that are streamed instead of compiled in."""
+
+    lr: float = 0.0
+    momentum: float = 0.0
+    dampening: float = 0.0
+    weight_decay: float = 0.0
+    nesterov: bool = False
+    velocity_scaling: float = 1.0
+    betas: tuple[float, float] = (0.9, 0.999)
+    eps: float = 1e-8
+    alpha: float = 0.99
+    max_weight_norm: float = 65500.0
+    variable: frozenset[str] = field(default_factory=frozenset)
+
+    @property
+    def may_have_momentum(self) -> bool:
+        """Whether momentum is, or may become, other than zero; such weights need a velocity tensor."""
+        return self.momentum != 0.0 or "momentum" in self.variable
+
+
+@dataclass(frozen=True)
+class OptimiserSpec:
+    """One optimiser: `groups[i]` for the tensors of parameter group i, `default` for tensors of no group.
+
+    `family` is a key of `FAMILIES`: "SGD1" keeps gradient accumulator and velocity in one tensor, "SGD2"
+    apart; an SGD that needs no velocity has no state at all. The `*_dtype` are those of the gradient
+    accumulator, the velocity, and the first and second moment.
+    """
+
+    family: str
+    default: Hyper
+    groups: tuple[Hyper, ...] = ()
+    loss_scaling: float = 1.0
+    loss_scaling_variable: bool = False
+    max_grad_norm: float = math.inf
+    use_tf_variant: bool = False
+    accum_dtype: DType = FLOAT32
+    velocity_dtype: DType = FLOAT32
+    first_dtype: DType = FLOAT32
+    second_dtype: DType = FLOAT32
+
+    def hyper(self, group: int | None) -> Hyper:
+        """Return the numbers for tensors of parameter group `group`, or of no group for `None`."""
+        return self.default if group is None else self.groups[group]
+
+    @property
+    def attributes(self) -> tuple[str, ...]:
+        """The names of the attributes of `Hyper` that this family uses."""
+        return FAMILIES[self.family]
+
+    def validate(self) -> None:
+        """Raise `Error` for values that no device can run with."""
+        if self.family not in FAMILIES:
+            raise Error(f"Unknown optimiser family {self.family!r}; there are {', '.join(FAMILIES)}.")
+        if self.loss_scaling == 0.0:
+            raise Error("Loss scaling cannot be 0: gradients are divided by it. Use 1.0 for no scaling.")
+        if math.isnan(self.max_grad_norm):
+            raise Error("max_grad_norm is NaN, but gradients are clipped to it. Use inf, the default, for no limit.")
+        if self.family == "SGD1" and any(h.velocity_scaling == 0.0 for h in (self.default, *self.groups)):
+            raise Error("Velocity scaling cannot be 0: the velocity is divided by it. Use 1.0 for no scaling.")
+
+
+@dataclass(frozen=True)
+class Slot:
+    """One state tensor per weight, called `<prefix>___<weight>`; of the weight's shape unless `single`."""
+
+    prefix: str
+    dtype: DType = FLOAT32
+    initial: float = 0.0
+    single: bool = False
+
+
+class Algorithm(Enum):
+    """The arithmetic of an update.
+
+    `SGD` has no state. With momentum, `SGD_COMBINED` keeps gradient accumulator and velocity in one tensor,
+    `SGD_SEPARATE` the velocity apart.
+    """
+
+    SGD = "SGD"
+    SGD_COMBINED = "SGD with accumulator and velocity in one tensor"
+    SGD_SEPARATE = "SGD with a velocity"
+    ADAM = "Adam"
+    LAMB = "LAMB"
+    RMSPROP = "RMSprop"
+
+
+@dataclass(frozen=True)
+class WeightUpdate:
+    """The update of one weight, as far as it is compiled in: its arithmetic, and the state that it keeps.
+
+    `nesterov` belongs to SGD with momentum; `decoupled` to Adam, whose weight decay is then AdamW's; `corrects_bias`
+    to LAMB; `centred`, `has_momentum` and `tensorflow` (its variant of the formulas) to RMSprop.
+    """
+
+    algorithm: Algorithm
+    slots: tuple[Slot, ...] = ()
+    nesterov: bool = False
+    decoupled: bool = False
+    corrects_bias: bool = False
+    centred: bool = False
+    has_momentum: bool = False
+    tensorflow: bool = False
+
+    @property
+    def accumulates_in_state(self) -> bool:
+        """Whether gradients are accumulated in the state, so that there is no accumulator besides."""
+        return self.algorithm is Algorithm.SGD_COMBINED
+
+    @property
+    def weight_sized_state(self) -> tuple[Slot, ...]:
+        """The state tensors of the weight's size: all but counters."""
+        return tuple(slot for slot in self.slots if not slot.single)
+
+
+STEP = Slot("Step", single=True)
+
+
+def weight_update(spec: OptimiserSpec, hyper: Hyper, *, accumulates: bool) -> WeightUpdate:
+    """Return the update of weights with the numbers `hyper`, with gradient accumulation or without."""
+    if spec.family in ("SGD1", "SGD2"):
+        return _sgd(spec, hyper, accumulates)
+    moments = (Slot("Accl1", spec.first_dtype), Slot("Accl2", spec.second_dtype), STEP)
+    if spec.family in ("ADAM", "ADAMW", "ADAMW_NO_BIAS"):
+        # ADAMW_NO_BIAS is only a name of its own: PopTorch 3.4's device corrects the bias all the same.
+        return WeightUpdate(Algorithm.ADAM, moments, decoupled=spec.family != "ADAM")
+    if spec.family in ("LAMB", "LAMB_NO_BIAS"):
+        return WeightUpdate(Algorithm.LAMB, moments, corrects_bias=spec.family == "LAMB")
+    return _rmsprop(spec, hyper)
+
+
+def _sgd(spec: OptimiserSpec, hyper: Hyper, accumulates: bool) -> WeightUpdate:
+    if not accumulates and not hyper.may_have_momentum:
+        return WeightUpdate(Algorithm.SGD)
+    if spec.family == "SGD1":
+        return WeightUpdate(Algorithm.SGD_COMBINED, (Slot("Accl1", spec.accum_dtype),), nesterov=hyper.nesterov)
+    return WeightUpdate(Algorithm.SGD_SEPARATE, (Slot("Accl1", spec.velocity_dtype),), nesterov=hyper.nesterov)
+
+
+def _rmsprop(spec: OptimiserSpec, hyper: Hyper) -> WeightUpdate:
+    """Keep the average square, then average gradient and momentum buffer where they are needed."""
+    centred, has_momentum = spec.family == "RMSPROP_CENTERED", hyper.may_have_momentum
+    slots = [Slot("Accl1", spec.first_dtype, initial=1.0 if spec.use_tf_variant else 0.0)]
+    if centred:
+        slots.append(Slot("Accl2", spec.second_dtype))
+    if has_momentum:
+        slots.append(Slot("Accl3", spec.second_dtype))
+    return WeightUpdate(
+        Algorithm.RMSPROP, tuple(slots), centred=centred, has_momentum=has_momentum, tensorflow=spec.use_tf_variant
+    )

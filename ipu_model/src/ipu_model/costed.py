@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Generic, TypeVar
 
+from ipu_model.capture.describe import step_of
 from ipu_model.graph import Graph
 from ipu_model.lower import CostSettings, Lowered, lower
 from ipu_model.memory import memory_of
@@ -44,12 +45,12 @@ _memories: _Recent[Program, Memory] = _Recent()
 
 
 def lowered(graph: Graph, settings: CostSettings) -> Lowered:
-    """Return `lower(graph, settings)`, at once if it was asked for lately.
+    """Return `lower(step_of(graph), settings)`, at once if it was asked for lately.
 
     Raises:
         Error: a hint that no device can follow.
     """
-    return _costs.get(graph, settings, lambda: lower(graph, settings))
+    return _costs.get(graph, settings, lambda: lower(step_of(graph), settings))
 
 
 def memory_for(program: Program, costs: Lowered, stages: Stages, kept: Kept) -> Memory:

@@ -8,8 +8,10 @@ from torch import Tensor, nn
 from tracing_support import traced
 
 from ipu_model import tracing
+from ipu_model.capture.describe import step_of
 from ipu_model.cost import Device
 from ipu_model.lower import CostSettings, Lowered, lower
+from ipu_model.step import Step
 
 SETTINGS = CostSettings()
 GC200 = Device()
@@ -31,8 +33,13 @@ class Trained(nn.Module):
         return output, loss
 
 
+def stepped(module: nn.Module, *inputs: Tensor, training: bool = True) -> Step:
+    """Capture `module` for micro-batches like `inputs`, and describe it as a step."""
+    return step_of(traced(module, *inputs, training=training))
+
+
 def lowered(module: nn.Module, *inputs: Tensor, settings: CostSettings = SETTINGS) -> Lowered:
-    return lower(traced(Trained(module), *inputs), settings)
+    return lower(stepped(Trained(module), *inputs), settings)
 
 
 def cycles(found: Lowered, settings: CostSettings = SETTINGS, **where: Any) -> float:

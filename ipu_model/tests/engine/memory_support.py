@@ -40,7 +40,7 @@ def program_of(graph: Graph, *, accumulation: int = 4, replicas: int = 1, **opti
 def memory_of_program(program: Program) -> Memory:
     """Return the modelled memory of `program`."""
     stages = stages_of(program.graph)
-    costs = lower(program.graph, program.settings)
+    costs = lower(program.step, program.settings)
     return memory_of(program, costs, stages, kept_for_backward(program, stages))
 
 

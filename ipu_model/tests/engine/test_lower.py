@@ -11,11 +11,12 @@ import torch
 import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from lowering_support import SETTINGS, Trained, cycles, lowered
+from lowering_support import SETTINGS, Trained, cycles, lowered, stepped
 from published_programs import day03
 from torch import Tensor, nn
 from tracing_support import ops_of, traced
 
+from ipu_model.capture.describe import step_of
 from ipu_model.cost import Device, Element
 from ipu_model.graph import Graph
 from ipu_model.lower import (
@@ -34,7 +35,7 @@ class TestWhatCostsNothing:
             def forward(self, x: Tensor) -> Tensor:
                 return x.view(4, 8).t()[1:5].unsqueeze(0).expand(3, 4, 4).permute(2, 0, 1)
 
-        found = lower(traced(Views(), torch.zeros(32), training=False))
+        found = lower(stepped(Views(), torch.zeros(32), training=False))
         assert found.ops == ()
 
     def test_types_that_are_one_on_the_device(self) -> None:
@@ -42,14 +43,14 @@ class TestWhatCostsNothing:
             def forward(self, x: Tensor) -> Tensor:
                 return x.long()
 
-        assert lower(traced(Widened(), torch.zeros(8, dtype=torch.int32), training=False)).ops == ()
+        assert lower(stepped(Widened(), torch.zeros(8, dtype=torch.int32), training=False)).ops == ()
 
     def test_what_is_known_when_compiling(self) -> None:
         class Mask(nn.Module):
             def forward(self, x: Tensor) -> Tensor:
                 return x + torch.ones(8, 8).tril().log()
 
-        found = lower(traced(Mask(), torch.zeros(8, 8), training=False))
+        found = lower(stepped(Mask(), torch.zeros(8, 8), training=False))
         assert [op.target for op in found.ops] == ["aten.add.Tensor"]
 
     def test_a_buffer_that_is_filled_from_data_is_not_known(self) -> None:
@@ -59,7 +60,7 @@ class TestWhatCostsNothing:
                 scratch[2:4] = x[2:4]
                 return scratch.exp()
 
-        found = lower(traced(Written(), torch.zeros(8, 8), training=False))
+        found = lower(stepped(Written(), torch.zeros(8, 8), training=False))
         assert "aten.exp.default" in [op.target for op in found.ops]
 
 
@@ -69,7 +70,7 @@ class TestLayouts:
             def forward(self, x: Tensor) -> Tensor:
                 return x.exp() * x
 
-        found = lower(traced(Square(), torch.zeros(64, 64), training=False))
+        found = lower(stepped(Square(), torch.zeros(64, 64), training=False))
         assert total_of(found.ops).phases == 0
 
     def test_a_residual_comes_from_elsewhere(self) -> None:
@@ -81,20 +82,20 @@ class TestLayouts:
             def forward(self, x: Tensor) -> Tensor:
                 return self.conv(x) + x
 
-        found = lower(traced(Residual(), torch.zeros(4, 8, 16, 16), training=False))
+        found = lower(stepped(Residual(), torch.zeros(4, 8, 16, 16), training=False))
         (added,) = [op for op in found.ops if op.target == "aten.add.Tensor"]
         assert added.work.cycles.phases == 1
 
     def test_what_follows_a_contraction_works_on_its_busiest_tile(self) -> None:
-        found = lower(traced(nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU()), torch.zeros(1, 3, 6, 6), training=False))
+        found = lower(stepped(nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU()), torch.zeros(1, 3, 6, 6), training=False))
         conv, relu = (op for op in found.ops if op.part == "")
         assert found.layouts[relu.node] == found.layouts[conv.node]
         assert relu.work.outputs_on_busiest_tile >= conv.work.outputs_on_busiest_tile
 
     def test_in_inference_a_batch_norm_takes_two_passes(self) -> None:
         x = torch.zeros(4, 8, 16, 16)
-        kept = lower(traced(nn.BatchNorm2d(8).eval(), x, training=False))
-        measured = lower(traced(nn.BatchNorm2d(8), x, training=False))
+        kept = lower(stepped(nn.BatchNorm2d(8).eval(), x, training=False))
+        measured = lower(stepped(nn.BatchNorm2d(8), x, training=False))
         assert cycles(kept) < cycles(measured)
 
 
@@ -105,14 +106,14 @@ class TestParts:
         assert parts == ["data gradient", "weight gradient", "bias gradient", "weight gradient", "bias gradient"]
 
     def test_ops_know_where_they_are(self) -> None:
-        found = lower(day03())
+        found = lower(step_of(day03()))
         last = [op for op in found.ops if op.scope == "model.fc"]
         assert {op.ipu for op in last} == {1}
         assert {op.phase for op in last} == {Phase.FORWARD, Phase.BACKWARD}
 
     def test_every_node_that_computes_is_there(self) -> None:
         graph = day03()
-        costed = {op.node for op in lower(graph).ops}
+        costed = {op.node for op in lower(step_of(graph)).ops}
         for node in ops_of(graph):
             if "convolution" in str(node.target) or "batch_norm" in str(node.target):
                 assert node.name in costed
@@ -126,7 +127,7 @@ class TestFallback:
             def forward(self, x: Tensor) -> Tensor:
                 return torch.cdist(x, x)
 
-        found = lower(traced(Distances(), torch.zeros(64, 64), training=False))
+        found = lower(stepped(Distances(), torch.zeros(64, 64), training=False))
         (listed,) = found.fallbacks
         received = SETTINGS.device.spread(64 * 64, Element.FLOAT) * Element.FLOAT.bytes
         assert listed.is_fallback
@@ -158,7 +159,7 @@ class TestFormulas:
             def forward(self, x: Tensor, y: Tensor) -> Tensor:
                 return function(x, y)
 
-        found = lower(traced(Called(), torch.zeros(64, 64), torch.zeros(64, 64), training=False))
+        found = lower(stepped(Called(), torch.zeros(64, 64), torch.zeros(64, 64), training=False))
         assert not found.fallbacks
         assert family in {op.family for op in found.ops}
 
@@ -170,15 +171,15 @@ class TestFormulas:
             def forward(self, x: Tensor) -> Tensor:
                 return x.norm(dim=1, keepdim=True)
 
-        found = lower(traced(layer, torch.zeros(4, 256), training=False))
+        found = lower(stepped(layer, torch.zeros(4, 256), training=False))
         (norm,) = [op for op in found.ops if "weight_norm" in op.target]
-        (length,) = lower(traced(Length(), torch.zeros(256, 256), training=False)).ops
+        (length,) = lower(stepped(Length(), torch.zeros(256, 256), training=False)).ops
         assert not found.fallbacks
         assert norm.work.cycles.compute > length.work.cycles.compute
 
     def test_its_gradients_have_a_formula_too(self) -> None:
         layer = nn.utils.parametrizations.weight_norm(nn.Conv1d(4, 4, 3))
-        found = lower(traced(Trained(layer), torch.zeros(2, 4, 9)))
+        found = lower(stepped(Trained(layer), torch.zeros(2, 4, 9)))
         assert "aten._weight_norm_interface_backward.default" in {op.target for op in found.ops}
         assert not found.fallbacks
 
@@ -202,7 +203,7 @@ class TestProperties:
     @given(st.integers(0, 6))
     @settings(max_examples=7)
     def test_twice_the_batch_never_takes_fewer_cycles(self, exponent: int) -> None:
-        some, more = (cycles(lower(network(2**e))) for e in (exponent, exponent + 1))
+        some, more = (cycles(lower(step_of(network(2**e)))) for e in (exponent, exponent + 1))
         assert more >= some
 
     @given(st.sampled_from([300, 736, 1000, 1216]))
@@ -210,11 +211,11 @@ class TestProperties:
     def test_fewer_tiles_are_never_faster(self, tiles: int) -> None:
         graph = network(64)
         fewer = CostSettings(Device(chip=replace(SETTINGS.device.chip, tiles=tiles)))
-        assert cycles(lower(graph, fewer), fewer) >= cycles(lower(graph))
+        assert cycles(lower(step_of(graph), fewer), fewer) >= cycles(lower(step_of(graph)))
 
     def test_fp32_is_slower(self) -> None:
-        assert cycles(lower(network(64))) > cycles(lower(network(64, HALF)))
+        assert cycles(lower(step_of(network(64)))) > cycles(lower(step_of(network(64, HALF))))
 
     def test_lowering_is_a_pure_function(self) -> None:
         graph = network(4)
-        assert lower(graph) == lower(graph)
+        assert lower(step_of(graph)) == lower(step_of(graph))

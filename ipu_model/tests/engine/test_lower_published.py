@@ -7,6 +7,7 @@ import torch
 from lowering_support import SETTINGS, cycles
 from published_programs import day03, mlperf_resnet50
 
+from ipu_model.capture.describe import step_of
 from ipu_model.cost import Cycles
 from ipu_model.lower import (
     CostSettings,
@@ -28,8 +29,8 @@ ADAMW = OptimiserSpec(
 def micro_batch() -> Cycles:
     """One more micro-batch on IPU 0, which runs its forward pass again before the backward pass."""
     graph = day03()
-    found = lower(graph, SETTINGS)
-    accumulation = total_of(c for c in accumulation_costs(graph, SETTINGS) if c.ipu == 0)
+    found = lower(step_of(graph), SETTINGS)
+    accumulation = total_of(c for c in accumulation_costs(step_of(graph), SETTINGS) if c.ipu == 0)
     forward, backward = found.cycles(ipu=0, phase=Phase.FORWARD), found.cycles(ipu=0, phase=Phase.BACKWARD)
     return forward.times(2) + backward + accumulation
 
@@ -51,21 +52,21 @@ class TestPublishedTrace:
 
     def test_weight_update(self) -> None:
         """OnTileExecute that does not grow with accumulation: 12,553,384 - 3 x 4,025,031."""
-        update = update_costs(day03(), SETTINGS, ADAMW, accumulates=True)
+        update = update_costs(step_of(day03()), SETTINGS, ADAMW, accumulates=True)
         on_ipu_0 = [cost for cost in update if cost.ipu == 0]
         assert len(on_ipu_0) == 147
         assert total_of(on_ipu_0).compute == pytest.approx(478_291, rel=0.08)
 
     def test_ipu_1_has_somewhat_less_to_do(self) -> None:
-        found = lower(day03(), SETTINGS)
+        found = lower(step_of(day03()), SETTINGS)
         first = found.cycles(ipu=0, phase=Phase.FORWARD).times(2) + found.cycles(ipu=0, phase=Phase.BACKWARD)
         assert 0.7 < SETTINGS.device.total(found.cycles(ipu=1)) / SETTINGS.device.total(first) < 0.95
 
     def test_every_op_has_a_formula(self) -> None:
-        assert lower(day03(), SETTINGS).fallbacks == ()
+        assert lower(step_of(day03()), SETTINGS).fallbacks == ()
 
     def test_fp32_takes_almost_twice_as_long(self) -> None:
-        half, full = (cycles(lower(day03(dtype), SETTINGS)) for dtype in (HALF, torch.float32))
+        half, full = (cycles(lower(step_of(day03(dtype)), SETTINGS)) for dtype in (HALF, torch.float32))
         assert 1.6 < full / half < 2.2
 
 
@@ -73,6 +74,6 @@ class TestPublishedTrace:
 def test_mlperf_micro_batch() -> None:
     """published/other.md, M1: 107.9 ms for ten micro-batches and a collective; streams are another 6 %."""
     settings = CostSettings(half_partials=True, available_memory_proportion={0: 0.15})
-    found = lower(mlperf_resnet50(), settings)
+    found = lower(step_of(mlperf_resnet50()), settings)
     forward, backward = found.cycles(phase=Phase.FORWARD), found.cycles(phase=Phase.BACKWARD)
     assert settings.device.total(forward.times(2) + backward) == pytest.approx(13.78e6, rel=0.08)

@@ -9,6 +9,7 @@ from published_programs import day03
 from torch import Tensor, nn
 
 from ipu_model import tracing
+from ipu_model.capture.describe import step_of
 from ipu_model.cost import Device
 from ipu_model.errors import Error
 from ipu_model.hardware import chip
@@ -36,7 +37,7 @@ class TestSettings:
     def test_a_proportion_is_for_one_ipu(self) -> None:
         graph = day03()
         tight = CostSettings(available_memory_proportion={1: 0.05})
-        some, all_ = lower(graph, tight), lower(graph)
+        some, all_ = lower(step_of(graph), tight), lower(step_of(graph))
         assert some.cycles(ipu=0) == all_.cycles(ipu=0)
         assert cycles(some, ipu=1) > cycles(all_, ipu=1)
         assert max(op.work.temporary_bytes for op in some.of(ipu=1) if op.family == "contraction") <= (

@@ -6,12 +6,10 @@ from dataclasses import replace
 
 import pytest
 import torch
-from lowering_support import SETTINGS, Trained
+from lowering_support import SETTINGS, Trained, stepped
 from published_programs import begin_block
 from torch import nn
-from tracing_support import traced
 
-from ipu_model.graph import Graph
 from ipu_model.lower import (
     accumulation_costs,
     total_of,
@@ -19,7 +17,7 @@ from ipu_model.lower import (
     variable_ipus,
 )
 from ipu_model.optimiser import Hyper, OptimiserSpec
-from ipu_model.step import FLOAT16
+from ipu_model.step import FLOAT16, Step
 
 HALF = torch.float16
 ADAMW = OptimiserSpec(
@@ -28,10 +26,10 @@ ADAMW = OptimiserSpec(
 
 
 class TestVariables:
-    def pipelined(self) -> Graph:
+    def pipelined(self) -> Step:
         model = nn.Sequential(nn.Linear(64, 64), nn.Linear(64, 64))
         begin_block(model[1], 1)
-        return traced(Trained(model), torch.zeros(8, 64))
+        return stepped(Trained(model), torch.zeros(8, 64))
 
     def test_a_variable_is_where_it_is_first_used(self) -> None:
         assert variable_ipus(self.pipelined()) == {
@@ -45,8 +43,8 @@ class TestVariables:
     def test_frozen_weights_are_not_updated(self) -> None:
         model = nn.Sequential(nn.Linear(64, 64), nn.Linear(64, 64))
         model[0].requires_grad_(False)
-        graph = traced(Trained(model), torch.zeros(8, 64))
-        names = [c.variable for c in update_costs(graph, SETTINGS, ADAMW, accumulates=True)]
+        step = stepped(Trained(model), torch.zeros(8, 64))
+        names = [c.variable for c in update_costs(step, SETTINGS, ADAMW, accumulates=True)]
         assert names == ["module.1.weight", "module.1.bias"]
 
     @pytest.mark.parametrize("family", ["SGD1", "SGD2", "ADAM", "ADAMW", "RMSPROP", "RMSPROP_CENTERED", "LAMB"])
@@ -58,13 +56,13 @@ class TestVariables:
 
     def test_groups_have_their_own_numbers(self) -> None:
         spec = OptimiserSpec("SGD2", Hyper(lr=0.1), (Hyper(lr=0.1, weight_decay=0.1),))
-        graph = self.pipelined()
-        plain = update_costs(graph, SETTINGS, spec, accumulates=False)
-        decayed = update_costs(graph, SETTINGS, spec, accumulates=False, group_of={"module.0.weight": 0})
+        step = self.pipelined()
+        plain = update_costs(step, SETTINGS, spec, accumulates=False)
+        decayed = update_costs(step, SETTINGS, spec, accumulates=False, group_of={"module.0.weight": 0})
         assert decayed[0].work.cycles.compute > plain[0].work.cycles.compute
         assert decayed[1:] == plain[1:]
 
     def test_clipping_adds_a_norm(self) -> None:
-        graph, clipped = self.pipelined(), replace(ADAMW, max_grad_norm=1.0)
-        plain = total_of(update_costs(graph, SETTINGS, ADAMW, accumulates=True))
-        assert total_of(update_costs(graph, SETTINGS, clipped, accumulates=True)).compute > plain.compute
+        step, clipped = self.pipelined(), replace(ADAMW, max_grad_norm=1.0)
+        plain = total_of(update_costs(step, SETTINGS, ADAMW, accumulates=True))
+        assert total_of(update_costs(step, SETTINGS, clipped, accumulates=True)).compute > plain.compute

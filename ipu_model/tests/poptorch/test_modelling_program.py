@@ -186,7 +186,7 @@ def product(function: Callable[[Tensor, Tensor], Tensor]) -> Work:
 
     large = torch.empty(4096, 4096, dtype=torch.float16, device="meta")
     program = program_of_module(quiet(), Product(), (large, large))
-    (op,) = lower(program.graph, program.settings).ops
+    (op,) = lower(program.step, program.settings).ops
     return op.work
 
 

@@ -12,6 +12,7 @@ from function_models import FunctionModel, in_training, on_device, quiet_options
 from torch import Tensor, nn
 
 import poptorch
+from ipu_model.capture.describe import step_of
 from ipu_model.cost.device import Device
 from ipu_model.lower import lower
 from ipu_model.schedule.constants import stream_constants
@@ -207,7 +208,7 @@ def test_the_model_counts_a_wait_for_the_host_and_the_bytes_both_ways() -> None:
     executor = host_op(lambda x: x)
     executor.compile(X)
     assert executor._graph is not None
-    found = lower(executor._graph)
+    found = lower(step_of(executor._graph))
     assert not found.fallbacks
     (op,) = found.ops
     assert op.family == "host call"

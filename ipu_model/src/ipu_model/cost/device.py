@@ -6,11 +6,10 @@ import math
 from dataclasses import dataclass, field
 from enum import Enum
 
-import torch
-
 from ipu_model.cost.calibration import Constants, calibrated
 from ipu_model.cost.work import Cycles
 from ipu_model.hardware import Chip, machine
+from ipu_model.step import DType
 
 
 class Element(Enum):
@@ -32,13 +31,13 @@ class Element(Enum):
         return self in (Element.HALF, Element.FLOAT)
 
     @classmethod
-    def of(cls, dtype: torch.dtype) -> Element:
+    def of(cls, dtype: DType) -> Element:
         """Return the kind of elements of `dtype`; 64-bit types are 32-bit ones on the device."""
-        if dtype in (torch.float16, torch.bfloat16):
+        if dtype.is_floating and dtype.bytes == 2:
             return cls.HALF
-        if dtype.is_floating_point or dtype.is_complex:
+        if dtype.is_floating or dtype.is_complex:
             return cls.FLOAT
-        return cls.BYTE if dtype in (torch.bool, torch.int8, torch.uint8) else cls.INT
+        return cls.BYTE if dtype.bytes == 1 else cls.INT
 
 
 _BYTES = {Element.HALF: 2, Element.FLOAT: 4, Element.INT: 4, Element.BYTE: 1}

@@ -11,11 +11,10 @@ from ipu_model.cost.contraction import Pass, Precision, Problem, contraction, in
 from ipu_model.cost.elementwise import Pointwise
 from ipu_model.cost.reduction import reduced
 from ipu_model.cost.work import Work
-from ipu_model.graph import TensorSpec
 from ipu_model.lower.result import Layout
 from ipu_model.lower.settings import check_proportion
 from ipu_model.lower.view import Operand, OpView, Part, Result, Rule
-from ipu_model.step import Phase
+from ipu_model.step import Argument, Tensor
 
 
 def rules() -> dict[str, Rule]:
@@ -32,13 +31,13 @@ def precision_of(op: OpView, *, convolution: bool) -> Precision:
     half = settings.half_partials
     if convolution and settings.half_partials_of_convolutions is not None:
         half = settings.half_partials_of_convolutions
-    multi = hints.get("multi_conv", {})
-    if "partials_type" in multi:
-        half = multi["partials_type"] == "half"
-    proportion = hints.get("available_memory_proportion", multi.get("available_memory_proportion"))
+    proportion, together = hints.available_memory_proportion, hints.multi_convolution
+    if together is not None:
+        half = half if together.partials_type is None else together.partials_type == "half"
+        proportion = together.available_memory_proportion if proportion is None else proportion
     if proportion is None:
         return Precision(half, settings.proportion(op.ipu))
-    check_proportion(proportion, f"the op {op.node.name}")
+    check_proportion(proportion, f"the op {op.op.name}")
     return Precision(half, proportion)
 
 
@@ -48,8 +47,8 @@ def precision_of(op: OpView, *, convolution: bool) -> Precision:
 def lower_convolution(op: OpView) -> Result:
     """Cost a convolution; a transposed one is the data gradient of the convolution that it transposes."""
     source, weight = op.needed(0), op.needed(1)
-    transposed = bool(op.arg(6))
-    layer = _layer(source.spec, op.spec(), weight.spec, op.node.args[3:9], element_bytes=_bytes(source))
+    transposed = bool(op.argument(6))
+    layer = _layer(source.tensor, op.output(), weight.tensor, op.op.arguments[3:9], element_bytes=_bytes(source))
     which = Pass.DATA_GRADIENT if transposed else Pass.FORWARD
     work = contraction(replace(layer, which=which), op.device, precision_of(op, convolution=True))
     layout = op.own_layout(work.outputs_on_busiest_tile)
@@ -62,10 +61,10 @@ def lower_convolution(op: OpView) -> Result:
 def lower_convolution_backward(op: OpView) -> Result:
     """Cost the gradients of a convolution that are asked for: input, weight and bias."""
     gradient, source, weight = op.needed(0), op.needed(1), op.needed(2)
-    transposed = bool(op.arg(7))
-    layer = _layer(source.spec, gradient.spec, weight.spec, op.node.args[4:10], element_bytes=_bytes(source))
+    transposed = bool(op.argument(7))
+    layer = _layer(source.tensor, gradient.tensor, weight.tensor, op.op.arguments[4:10], element_bytes=_bytes(source))
     precision = precision_of(op, convolution=True)
-    wants_input, wants_weight, wants_bias = op.arg(10)
+    wants_input, wants_weight, wants_bias = op.argument(10)
     parts: list[Part] = []
     layouts: list[Layout | None] = [None, None, None]
     if wants_input:
@@ -78,14 +77,12 @@ def lower_convolution_backward(op: OpView) -> Result:
         parts.append(Part(work, "weight gradient"))
         layouts[1] = op.own_layout(work.outputs_on_busiest_tile, index=1)
     if wants_bias:
-        parts.append(Part(_sum_of(op, gradient, op.spec(2).elements), "bias gradient"))
+        parts.append(Part(_sum_of(op, gradient, op.output(2).elements), "bias gradient"))
         layouts[2] = op.own_layout(index=2)
     return Result(tuple(parts), tuple(layouts))
 
 
-def _layer(
-    source: TensorSpec, target: TensorSpec, weight: TensorSpec, settings: Sequence[object], element_bytes: int
-) -> Problem:
+def _layer(source: Tensor, target: Tensor, weight: Tensor, settings: Sequence[Argument], element_bytes: int) -> Problem:
     """Return the forward problem of a layer; of a transposed one, that of the convolution it transposes.
 
     `settings` are stride, padding, dilation, transposed, output padding and groups.
@@ -119,8 +116,8 @@ def _bias(op: OpView, n: float) -> Work:
 
 
 def _sum_of(op: OpView, gradient: Operand, outputs: int) -> Work:
-    on_tile = gradient.layout.on_tile
-    return reduced(op.device, gradient.spec.elements, on_tile, outputs, gradient.element)
+    on_tile = gradient.on_tile
+    return reduced(op.device, gradient.elements, on_tile, outputs, gradient.element)
 
 
 # --------------------------------------------------------------------------------- matrix products
@@ -134,35 +131,35 @@ def lower_product(op: OpView) -> Result:
     work = _sliced(op, problem)
     layout = op.own_layout(work.outputs_on_busiest_tile)
     parts = [Part(work)]
-    if added and op.arg(3, "beta", 1) != 0:
+    if added and op.argument(3, "beta", 1) != 0:
         parts.append(Part(_bias(op, layout.on_tile), "bias"))
     return Result(tuple(parts), (layout,))
 
 
 def _product(op: OpView, left: Operand, right: Operand) -> Problem:
     """Return the product as the pass of a layer: with a weight as operand, or making its gradient."""
-    a, b = left.spec.shape, right.spec.shape
+    a, b = left.shape, right.shape
     groups = a[0] if len(a) == 3 else 1
     m, k = (1, a[0]) if len(a) == 1 else a[-2:]
     n = b[-1] if len(b) > 1 else 1
     element_bytes = max(_bytes(left), _bytes(right))
     if not op.is_backward or len(a) == 3:
         return matrix_product(m, k, n, element_bytes, groups=groups)
-    if left.node in op.origins.weights or right.node in op.origins.weights:
+    if left.tensor.of_weight or right.tensor.of_weight:
         return Problem(Pass.DATA_GRADIENT, 1, m, n, k, element_bytes=element_bytes)
     # Activations come from the forward pass: their columns are the layer's input channels.
-    root = op.origins.roots[left.node]
-    ins, outs = (n, m) if root.meta.get("phase") is Phase.BACKWARD else (m, n)
+    maker = op.step.maker(left.tensor.name)
+    ins, outs = (n, m) if maker is not None and maker.is_backward else (m, n)
     return Problem(Pass.WEIGHT_GRADIENT, 1, k, ins, outs, element_bytes=element_bytes)
 
 
 def _sliced(op: OpView, problem: Problem) -> Work:
     """Return the work of a product, in slices along the dimension that `serializedMatMul` names."""
     precision = precision_of(op, convolution=False)
-    serialised = op.hints.get("serialized")
-    if not serialised or serialised["factor"] <= 1 or serialised["mode"] not in _SERIAL_AXES:
+    serialised = op.hints.serialisation
+    if serialised is None or serialised.factor <= 1 or serialised.mode not in _SERIAL_AXES:
         return contraction(problem, op.device, precision)
-    return in_slices(problem, _SERIAL_AXES[serialised["mode"]], serialised["factor"], op.device, precision)
+    return in_slices(problem, _SERIAL_AXES[serialised.mode], serialised.factor, op.device, precision)
 
 
 # poptorch.MatMulSerializationMode: of [m, n] x [n, p], its modes slice m, n and p.

@@ -35,14 +35,14 @@ def lower_ctc_loss_gradient(op: OpView) -> Result:
 def lower_beam_search(op: OpView) -> Result:
     """Cost the best paths of each sample."""
     source = op.needed(0)
-    steps, samples, classes = source.spec.shape
-    problem = BeamSearch(steps, samples, classes, int(op.arg(3)), int(op.arg(4)))
+    steps, samples, classes = source.shape
+    problem = BeamSearch(steps, samples, classes, int(op.argument(3)), int(op.argument(4)))
     return result(op, beam_search.decoded(op.device, problem, source.element))
 
 
 def _alignment(op: OpView, first: int) -> Alignment:
     """Return what is aligned, from log probabilities `[T, N, C]` and targets `[N, S]` or all in one row."""
-    steps, samples, classes = op.needed(first).spec.shape
-    targets = op.needed(first + 1).spec
+    steps, samples, classes = op.needed(first).shape
+    targets = op.needed(first + 1)
     labels = targets.shape[1] if len(targets.shape) == 2 else math.ceil(targets.elements / max(1, samples))
     return Alignment(steps, samples, 2 * labels + 1, classes)

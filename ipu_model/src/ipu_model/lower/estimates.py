@@ -8,8 +8,7 @@ from __future__ import annotations
 import math
 
 from ipu_model.cost.estimates import Rounds, estimated
-from ipu_model.graph import TensorSpec
-from ipu_model.lower.view import OpView, Result, Rule, result
+from ipu_model.lower.view import Operand, OpView, Result, Rule, result
 
 # Rounds for each column of a matrix, every round an update of rank one with the multiplier's division (Golub and Van
 # Loan, Matrix Computations, chapters 3 to 5): elimination takes one; solving with it takes one forward, one back.
@@ -47,44 +46,44 @@ def rules() -> dict[str, Rule]:
 
 
 def _estimate(op: OpView, rounds: Rounds) -> Result:
-    first = op.specs[0]
+    first = op.outputs[0]
     return result(op, estimated(op.device, rounds, op.element, first.elements if first is not None else 1))
 
 
-def _matrices(op: OpView) -> tuple[TensorSpec, int]:
+def _matrices(op: OpView) -> tuple[Operand, int]:
     """Return the matrices [..., m, n] that an op works on, the largest operand, and the shorter of m and n."""
-    spec = max((o.spec for o in op.operands() if len(o.spec.shape) > 1), key=lambda spec: spec.elements)
-    return spec, min(spec.shape[-2:])
+    matrices = max((o for o in op.operands() if len(o.shape) > 1), key=lambda o: o.elements)
+    return matrices, min(matrices.shape[-2:])
 
 
 def lower_elimination(op: OpView) -> Result:
     """Cost a factorisation or solution by elimination."""
-    spec, columns = _matrices(op)
-    return _estimate(op, Rounds(_ELIMINATIONS[op.name] * columns, spec.elements, _ELIMINATION, "row and column"))
+    matrices, columns = _matrices(op)
+    return _estimate(op, Rounds(_ELIMINATIONS[op.name] * columns, matrices.elements, _ELIMINATION, "row and column"))
 
 
 def lower_rotations(op: OpView) -> Result:
     """Cost singular values or eigenvalues by Jacobi's rotations."""
-    spec, columns = _matrices(op)
-    return _estimate(op, Rounds(_SWEEPS * max(1, columns - 1), 2 * spec.elements, _ROTATION))
+    matrices, columns = _matrices(op)
+    return _estimate(op, Rounds(_SWEEPS * max(1, columns - 1), 2 * matrices.elements, _ROTATION))
 
 
 def lower_exponential(op: OpView) -> Result:
     """Cost the exponential of square matrices."""
-    spec, columns = _matrices(op)
-    return _estimate(op, Rounds(_EXPONENTIAL_PRODUCTS * columns, spec.elements, ("add", "add"), "row and column"))
+    matrices, columns = _matrices(op)
+    return _estimate(op, Rounds(_EXPONENTIAL_PRODUCTS * columns, matrices.elements, ("add", "add"), "row and column"))
 
 
 def lower_transform(op: OpView) -> Result:
     """Cost a Fourier transform: log2(N) rounds for each dimension; a complex element is two numbers."""
-    longest = max((op.needed(0).spec, op.spec()), key=lambda spec: spec.elements)
-    rounds = sum(math.ceil(math.log2(max(2, longest.shape[dim]))) for dim in op.arg(1))
+    longest = max((op.needed(0).tensor, op.output()), key=lambda tensor: tensor.elements)
+    rounds = sum(math.ceil(math.log2(max(2, longest.shape[dim]))) for dim in op.argument(1))
     return _estimate(op, Rounds(rounds, 2 * longest.elements, _BUTTERFLY))
 
 
 def lower_distances(op: OpView) -> Result:
     """Cost the distances of rows from rows: every feature of every pair, twice for a gradient."""
-    rows = op.needed(1 if op.name.endswith("backward") else 0).spec
+    rows = op.needed(1 if op.name.endswith("backward") else 0)
     pairs = _pairs(op)
     chain = ("add", "square", "add") * (2 if op.name.endswith("backward") else 1)
     return _estimate(op, Rounds(1, pairs * rows.shape[-1], chain, "row and column"))
@@ -92,14 +91,14 @@ def lower_distances(op: OpView) -> Result:
 
 def _pairs(op: OpView) -> int:
     """Return how many distances there are: the result, or the incoming gradient."""
-    return op.needed(0).spec.elements if op.name.endswith("backward") else op.spec().elements
+    return op.needed(0).elements if op.name.endswith("backward") else op.output().elements
 
 
 def lower_search(op: OpView) -> Result:
     """Cost looking up values in sorted rows by bisection: log2(N) rounds."""
     table, _ = _SEARCHES[op.name]
-    row = op.needed(table).spec.shape[-1:] or (1,)
-    return _estimate(op, Rounds(math.ceil(math.log2(row[0] + 1)), op.spec().elements, ("plain", "compare")))
+    row = op.needed(table).shape[-1:] or (1,)
+    return _estimate(op, Rounds(math.ceil(math.log2(row[0] + 1)), op.output().elements, ("plain", "compare")))
 
 
 def lower_trilinear(op: OpView) -> Result:
@@ -112,8 +111,8 @@ def _joint_shape(op: OpView) -> list[int]:
     """Return the shape that the three operands have with the dimensions that each lacks (arguments 3 to 5)."""
     shapes = []
     for position in range(3):
-        shape = list(op.needed(position).spec.shape)
-        for dim in sorted(op.arg(3 + position)):
+        shape = list(op.needed(position).shape)
+        for dim in sorted(op.argument(3 + position)):
             shape.insert(dim, 1)
         shapes.append(shape)
     return [max(sizes) for sizes in zip(*shapes)]
@@ -121,26 +120,26 @@ def _joint_shape(op: OpView) -> list[int]:
 
 def lower_renorm(op: OpView) -> Result:
     """Cost rows scaled down to a length: their norms, then a product."""
-    return _estimate(op, Rounds(2, op.spec().elements, ("square", "add"), "row and column"))
+    return _estimate(op, Rounds(2, op.output().elements, ("square", "add"), "row and column"))
 
 
 def lower_margins(op: OpView) -> Result:
     """Cost the margins of every class with every target of a row [..., C]: C^2 comparisons a row."""
-    source = op.needed(int(op.name.endswith("backward"))).spec
+    source = op.needed(int(op.name.endswith("backward")))
     return _estimate(op, Rounds(1, source.elements * source.shape[-1], ("add", "maximum", "add"), "row and column"))
 
 
 def lower_grid(op: OpView) -> Result:
     """Cost a grid of points transformed by small matrices: a product and a sum for each coordinate of each point."""
-    return _estimate(op, Rounds(1, op.spec().elements, ("add",) * 2 * op.spec().shape[-1], "row and column"))
+    return _estimate(op, Rounds(1, op.output().elements, ("add",) * 2 * op.output().shape[-1], "row and column"))
 
 
 def lower_histogram(op: OpView) -> Result:
     """Cost counting elements by bin: where each belongs, and a scattered addition."""
-    return _estimate(op, Rounds(1, op.needed(0).spec.elements, ("divide", "plain", "plain")))
+    return _estimate(op, Rounds(1, op.needed(0).elements, ("divide", "plain", "plain")))
 
 
 def lower_draws(op: OpView) -> Result:
     """Cost drawing by weight: running sums (log2(N) rounds of the table), then a search for each draw."""
-    source = op.needed(0).spec
+    source = op.needed(0)
     return _estimate(op, Rounds(2 * math.ceil(math.log2(source.shape[-1] + 1)), source.elements, ("random", "add")))

@@ -19,7 +19,6 @@ def lower_host_call(op: OpView) -> Result:
     from ipu_model.schedule.constants import stream_constants  # schedules are made from lowered graphs
 
     link = HostLink(**asdict(stream_constants()))
-    sent = sum(operand.spec.elements * operand.element.bytes for operand in op.operands())
-    results = [spec for spec in op.specs if spec is not None]
-    received = sum(spec.elements * Element.of(spec.dtype).bytes for spec in results)
+    sent = sum(operand.elements * operand.element.bytes for operand in op.operands())
+    received = sum(each.elements * Element.of(each.dtype).bytes for each in op.outputs if each is not None)
     return result(op, host_call(op.device, link, sent, received))

@@ -45,42 +45,40 @@ def _resamplings() -> list[str]:
 def lower_pool(op: OpView) -> Result:
     """Cost a maximum or mean over windows."""
     source = op.needed(0)
-    return _pooled(op, source, _window(op.arg(1)))
+    return _pooled(op, source, _window(op.argument(1)))
 
 
 def lower_adaptive_pool(op: OpView) -> Result:
     """Cost a pool to a given size: one pixel is a reduction, more are windows."""
     source = op.needed(0)
-    target = op.spec().shape[2:]
+    target = op.output().shape[2:]
     if math.prod(target) == 1:
-        work = reduction.reduced(
-            op.device, source.spec.elements, source.layout.on_tile, op.spec().elements, source.element
-        )
+        work = reduction.reduced(op.device, source.elements, source.on_tile, op.output().elements, source.element)
         return result(op, work)
-    return _pooled(op, source, _adaptive_window(source.spec.shape, op.spec().shape))
+    return _pooled(op, source, _adaptive_window(source.shape, op.output().shape))
 
 
 def _pooled(op: OpView, source: Operand, window: int) -> Result:
-    outputs = max(op.spread(op.spec()), source.layout.on_tile * op.spec().elements / source.spec.elements)
-    pool = Pool(source.layout.on_tile, math.ceil(outputs), window, op.element)
+    outputs = max(op.spread(op.output()), source.on_tile * op.output().elements / source.elements)
+    pool = Pool(source.on_tile, math.ceil(outputs), window, op.element)
     return result(op, pooling.forward(op.device, pool))
 
 
 def lower_pool_gradient(op: OpView) -> Result:
     """Cost the gradient of a pool over windows."""
-    return _pool_gradient(op, _window(op.arg(2)), maximum=op.name.startswith("max"))
+    return _pool_gradient(op, _window(op.argument(2)), maximum=op.name.startswith("max"))
 
 
 def lower_adaptive_pool_gradient(op: OpView) -> Result:
     """Cost the gradient of a pool to a given size."""
     gradient, source = op.needed(0), op.needed(1)
-    window = _adaptive_window(source.spec.shape, gradient.spec.shape)
+    window = _adaptive_window(source.shape, gradient.shape)
     return _pool_gradient(op, window, maximum="max" in op.name)
 
 
 def _pool_gradient(op: OpView, window: int, *, maximum: bool) -> Result:
     gradient, source = op.needed(0), op.needed(1)
-    pool = Pool(source.layout.on_tile, gradient.layout.on_tile, window, op.element)
+    pool = Pool(source.on_tile, gradient.on_tile, window, op.element)
     return result(op, pooling.backward(op.device, pool, maximum=maximum), source.layout)
 
 
@@ -99,7 +97,7 @@ def lower_resampled(op: OpView) -> Result:
     A gradient works on the larger of the two images as well.
     """
     source = op.needed(0)
-    pixels = max(source.spec, op.spec(), key=lambda s: s.elements)
+    pixels = max(source.tensor, op.output(), key=lambda tensor: tensor.elements)
     n = op.spread(pixels)
     taps = next((count for kind, count in _TAPS.items() if kind in op.name), 4)
     chain = Pointwise(n=n, element=op.element, ops=("copy",) if taps == 1 else ("add",) * taps, operands=taps)

@@ -8,14 +8,6 @@ from ipu_model.cost import copies
 from ipu_model.lower.result import Layout
 from ipu_model.lower.view import Operand, OpView, Result, Rule, result
 
-# Results that are undefined or known when compiling: nothing happens on the device.
-CONSTANTS = frozenset({
-    "empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided", "empty_permuted", "zeros",
-    "zeros_like", "ones", "ones_like", "full", "full_like", "new_zeros", "new_ones", "new_full", "arange",
-    "linspace", "eye", "scalar_tensor", "lift_fresh", "lift_fresh_copy", "tril_indices", "triu_indices",
-    "hann_window", "hamming_window", "blackman_window", "bartlett_window", "kaiser_window",
-})  # fmt: skip
-
 # Views that the schema does not declare as such (lists of views among them): reshapes without a copy on the
 # device.
 VIEWS = frozenset({
@@ -53,55 +45,54 @@ def view_layout(source: Operand, elements: int) -> Layout:
     """Return where a view of `elements` elements lies: where its source lies, a part of it in proportion."""
     stored = max(1, source.stored)
     share = min(1.0, elements / stored)
-    return Layout(max(min(1.0, elements), math.ceil(source.layout.on_tile * share)), source.layout.origin)
+    return Layout(max(min(1.0, elements), math.ceil(source.on_tile * share)), source.layout.origin)
 
 
 def lower_view(op: OpView) -> Result:
     """Cost a view: nothing moves."""
     source = op.needed(0)
-    layouts = tuple(None if spec is None else view_layout(source, spec.elements) for spec in op.specs)
+    layouts = tuple(None if output is None else view_layout(source, output.elements) for output in op.outputs)
     return Result((), layouts)
 
 
 def lower_joined(op: OpView) -> Result:
     """Cost a concatenation: each tile copies what it holds, nothing is exchanged."""
-    on_tile = sum(o.layout.on_tile for o in op.operands())
-    n = max(op.spread(op.spec()), float(min(on_tile, op.spec().elements)))
+    on_tile = sum(o.on_tile for o in op.operands())
+    n = max(op.spread(op.output()), float(min(on_tile, op.output().elements)))
     return result(op, copies.copied(op.device, n, op.element))
 
 
 def lower_padded(op: OpView) -> Result:
     """Cost a tensor put into a larger one of zeros (or a copy of another): each tile keeps what it holds."""
     source = op.needed(0)
-    n = max(op.spread(op.spec()), source.layout.on_tile)
+    n = max(op.spread(op.output()), source.on_tile)
     work = copies.filled(op.device, n, op.element)
-    copied = copies.copied(op.device, source.layout.on_tile, op.element)
+    copied = copies.copied(op.device, source.on_tile, op.element)
     return result(op, work.plus(copied.cycles))
 
 
 def lower_moved(op: OpView) -> Result:
     """Cost a copy in which elements change tiles."""
-    n = op.spread(op.spec())
+    n = op.spread(op.output())
     return result(op, copies.copied(op.device, n, op.element, moved=n))
 
 
 def lower_filled(op: OpView) -> Result:
     """Cost writing a constant."""
     source = op.needed(0)
-    return result(op, copies.filled(op.device, source.layout.on_tile, op.element), source.layout)
+    return result(op, copies.filled(op.device, source.on_tile, op.element), source.layout)
 
 
 def lower_clone(op: OpView) -> Result:
     """Cost a copy: inside each tile if the order of elements stays, a rearrangement if it changes."""
     source = op.needed(0)
-    hints = op.node.meta.get("hints", {})
-    if hints.get("nop") or "printed" in hints:  # what printing costs is the host's business
+    if op.hints.is_nop or op.hints.is_printed:  # what printing costs is the host's business
         return Result((), (source.layout,))
-    if source.stored < source.spec.elements:
+    if source.stored < source.elements:
         return lower_repeated(op)
-    if _order(source.spec.stride, source.spec.shape) == _order(op.spec().stride, op.spec().shape):
-        return result(op, copies.copied(op.device, source.layout.on_tile, op.element), source.layout)
-    n = max(op.spread(op.spec()), source.layout.on_tile)
+    if _order(source.stride, source.shape) == _order(op.output().stride, op.output().shape):
+        return result(op, copies.copied(op.device, source.on_tile, op.element), source.layout)
+    n = max(op.spread(op.output()), source.on_tile)
     return result(op, copies.rearranged(op.device, n, op.element))
 
 
@@ -116,14 +107,14 @@ def lower_conversion(op: OpView) -> Result:
     source = op.needed(0)
     if source.element is op.element:
         return Result((), (source.layout,))
-    work = copies.cast(op.device, source.layout.on_tile, source.element, op.element)
+    work = copies.cast(op.device, source.on_tile, source.element, op.element)
     return result(op, work, source.layout)
 
 
 def lower_overwritten(op: OpView) -> Result:
     """Cost writing one tensor over another."""
     target, source = op.needed(0), op.tensor(1)
-    n = target.layout.on_tile
+    n = target.on_tile
     same = source is None or source.layout.origin == target.layout.origin
     work = copies.copied(op.device, n, op.element, moved=0.0 if same else n)
     return result(op, work, target.layout)
@@ -131,10 +122,10 @@ def lower_overwritten(op: OpView) -> Result:
 
 def lower_repeated(op: OpView) -> Result:
     """Cost a broadcast that is written out: every copy is sent from where the original lies."""
-    n = op.spread(op.spec())
+    n = op.spread(op.output())
     return result(op, copies.copied(op.device, n, op.element, moved=n))
 
 
 def free(op: OpView) -> Result:
     """Return a result that costs nothing and lies evenly."""
-    return Result((), tuple(None if spec is None else op.own_layout(index=i) for i, spec in enumerate(op.specs)))
+    return Result((), tuple(None if output is None else op.own_layout(index=i) for i, output in enumerate(op.outputs)))

@@ -16,8 +16,8 @@ def rules() -> dict[str, Rule]:
 
 def lower_farthest(op: OpView) -> Result:
     """Cost picking points one after another."""
-    source, counts = op.needed(0), op.arg(2)
-    rows, *features = source.spec.shape
+    source, counts = op.needed(0), op.argument(2)
+    rows, *features = source.shape
     problem = Sampling(rows, math.prod(features), len(counts), max(counts))
     return result(op, points.farthest(op.device, problem, source.element))
 
@@ -25,5 +25,5 @@ def lower_farthest(op: OpView) -> Result:
 def lower_nearest(op: OpView) -> Result:
     """Cost comparing every row with every other."""
     x, y = op.needed(0), op.needed(1)
-    problem = Neighbours(x.spec.shape[0], y.spec.shape[0], x.spec.shape[1])
+    problem = Neighbours(x.shape[0], y.shape[0], x.shape[1])
     return result(op, points.nearest(op.device, problem, x.element))

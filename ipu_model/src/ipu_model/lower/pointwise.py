@@ -112,7 +112,7 @@ def lower_pointwise(op: OpView) -> Result:
 
 def lower_power(op: OpView) -> Result:
     """Cost a power: small whole exponents are multiplications, halves are roots."""
-    exponent = op.arg(1)
+    exponent = op.argument(1)
     special: dict[object, tuple[str, ...]] = {
         1: ("copy",), 2: ("square",), 3: ("square", "add"), 4: ("square", "square"), 0.5: ("sqrt",),
         -0.5: ("rsqrt",), -1: ("reciprocal",), -2: ("square", "reciprocal"), 0: ("copy",),
@@ -124,44 +124,43 @@ def lower_power(op: OpView) -> Result:
 def lower_relu(op: OpView) -> Result:
     """Cost a rectifier, which the device computes in place."""
     source = op.needed(0)
-    return result(op, elementwise.relu(op.device, source.layout.on_tile, op.element), source.layout)
+    return result(op, elementwise.relu(op.device, source.on_tile, op.element), source.layout)
 
 
 def lower_nonlinearity_gradient(op: OpView) -> Result:
     """Cost a gradient that lies where its activation lies; the incoming gradient is brought there."""
     gradient, activation = op.needed(0), op.needed(1)
     moved = int(gradient.layout.origin != activation.layout.origin)
-    work = elementwise.nonlinearity_gradient(op.device, activation.layout.on_tile, op.element, moved=moved)
+    work = elementwise.nonlinearity_gradient(op.device, activation.on_tile, op.element, moved=moved)
     return result(op, work, activation.layout)
 
 
 def _simplified(op: OpView, chain: tuple[str, ...]) -> tuple[str, ...]:
     """Return what the device computes when an operand is a number: a scaling is cheaper than a division."""
-    by_number = op.tensor(1) is None or op.needed(1).spec.shape == ()
+    by_number = op.tensor(1) is None or op.needed(1).shape == ()
     if op.name in ("mul", "div") and by_number:
         return ("scale",)
-    if op.name == "gelu" and op.arg(1, "approximate") == "tanh":
+    if op.name == "gelu" and op.argument(1, "approximate") == "tanh":
         return ("square", "scale", "add", "tanh", "add")
-    if op.name == "gelu_backward" and op.arg(2, "approximate") == "tanh":
+    if op.name == "gelu_backward" and op.argument(2, "approximate") == "tanh":
         return ("square", "tanh", "add", "square", "add", "add", "add")
     return chain
 
 
 def _chain(op: OpView, chain: tuple[str, ...]) -> Result:
     """Cost a chain; operands that lie elsewhere than the result are brought there."""
-    shape = max((o.spec for o in op.operands()), key=lambda s: s.elements, default=op.spec())
-    elements = max(op.spec().elements, shape.elements)
-    full = [o for o in op.operands() if o.stored == elements and o.spec.elements == elements]
+    elements = max([op.output().elements, *(o.elements for o in op.operands())])
+    full = [o for o in op.operands() if o.stored == elements and o.elements == elements]
     layout = _layout(op, full, elements)
     moved = sum(o.layout.origin != layout.origin for o in full)
-    smaller = [o for o in op.operands() if o.stored < elements and o.spec.shape != ()]
+    smaller = [o for o in op.operands() if o.stored < elements and o.shape != ()]
     kinds = [o.element for o in full] or [op.element]
     element = max(kinds, key=lambda kind: kind.bytes) if op.element is Element.BYTE else op.element
     work = elementwise.pointwise(op.device, Pointwise(
         n=layout.on_tile, element=element, ops=chain, operands=max(1, len(full)), moved=moved,
         broadcast=bool(smaller), in_place=op.in_place,
     ))  # fmt: skip
-    if op.name in _LOSSES and op.spec().elements < elements:
+    if op.name in _LOSSES and op.output().elements < elements:
         return _reduced_loss(op, work.cycles, elements, layout)
     return result(op, work, layout)
 
@@ -170,12 +169,12 @@ def _layout(op: OpView, full: list[Operand], elements: int) -> Layout:
     """Return where the result lies: in place, else like the operand that is spread best, else evenly."""
     if not full:
         even = op.device.spread(elements, op.element)
-        return Layout(float(even), op.node.name)
+        return Layout(float(even), op.output().name)
     if op.in_place:
         return full[0].layout
     return min((o.layout for o in full), key=lambda layout: layout.on_tile)
 
 
 def _reduced_loss(op: OpView, cycles: Cycles, elements: int, layout: Layout) -> Result:
-    work = reduced(op.device, elements, layout.on_tile, op.spec().elements, op.element)
+    work = reduced(op.device, elements, layout.on_tile, op.output().elements, op.element)
     return result(op, work.plus(cycles))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from ipu_model.cost import recurrent
 from ipu_model.cost.recurrent import Layer
-from ipu_model.graph import TensorSpec
 from ipu_model.lower.contractions import precision_of
 from ipu_model.lower.result import Layout
 from ipu_model.lower.view import OpView, Part, Result, Rule
@@ -17,8 +16,8 @@ def rules() -> dict[str, Rule]:
 
 def _layer(op: OpView, first: int) -> Layer:
     source, weight = op.needed(first), op.needed(first + 4)
-    steps, rows, inputs = source.spec.shape
-    return Layer(steps, rows, inputs, weight.spec.shape[1], source.element)
+    steps, rows, inputs = source.shape
+    return Layer(steps, rows, inputs, weight.shape[1], source.element)
 
 
 def lower_lstm(op: OpView) -> Result:
@@ -32,7 +31,7 @@ def lower_lstm(op: OpView) -> Result:
 def lower_lstm_gradient(op: OpView) -> Result:
     """Cost the gradients that are asked for: of inputs and first states, and always of weights and bias."""
     layer, precision = _layer(op, 2), precision_of(op, convolution=False)
-    wants_input, wants_hidden, _ = op.arg(11)
+    wants_input, wants_hidden, _ = op.argument(11)
     products = layer.steps if wants_hidden else layer.steps - 1
     parts = [Part(recurrent.steps_backward(op.device, layer, precision, products), "steps")]
     if wants_input:
@@ -44,6 +43,4 @@ def lower_lstm_gradient(op: OpView) -> Result:
 
 
 def _layouts(op: OpView) -> tuple[Layout | None, ...]:
-    return tuple(
-        op.own_layout(index=index) if isinstance(spec, TensorSpec) else None for index, spec in enumerate(op.specs)
-    )
+    return tuple(op.own_layout(index=index) if output is not None else None for index, output in enumerate(op.outputs))

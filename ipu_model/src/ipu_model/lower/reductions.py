@@ -46,13 +46,13 @@ def lower_reduction(op: OpView) -> Result:
     other = op.tensor(1)
     if op.name in ("max", "min") and other is not None:
         return _larger_of(op, source, other)
-    elements, n = source.spec.elements, source.layout.on_tile
-    work = reduction.reduced(op.device, elements, n, op.spec().elements, source.element)
+    elements, n = source.elements, source.on_tile
+    work = reduction.reduced(op.device, elements, n, op.output().elements, source.element)
     chain = REDUCTIONS[op.name]
     if chain:
         work = work.plus(pointwise(op.device, Pointwise(n=n, element=source.element, ops=chain)).cycles)
-    if len(op.specs) > 1 and op.name in ("max", "min"):
-        work = work.plus(reduction.arg_reduced(op.device, n, op.spec().elements).cycles)
+    if len(op.outputs) > 1 and op.name in ("max", "min"):
+        work = work.plus(reduction.arg_reduced(op.device, n, op.output().elements).cycles)
     return result(op, work)
 
 
@@ -65,17 +65,17 @@ def _larger_of(op: OpView, left: Operand, right: Operand) -> Result:
 
 def lower_arg(op: OpView) -> Result:
     """Cost finding the places of maxima or minima."""
-    return result(op, reduction.arg_reduced(op.device, op.needed(0).layout.on_tile, op.spec().elements))
+    return result(op, reduction.arg_reduced(op.device, op.needed(0).on_tile, op.output().elements))
 
 
 def lower_ordered(op: OpView) -> Result:
     """Cost sorting (or scanning) along a dimension."""
     source = op.needed(0)
-    dim = op.arg(2 if op.name in ("topk", "kthvalue") else 1, "dim", -1)
-    shape = source.spec.shape or (1,)
+    dim = op.argument(2 if op.name in ("topk", "kthvalue") else 1, "dim", -1)
+    shape = source.shape or (1,)
     length = shape[dim if isinstance(dim, int) else -1]
-    rows = source.spec.elements // max(1, length)
-    return result(op, embedding.ordered(op.device, source.spec.elements, source.layout.on_tile, rows, source.element))
+    rows = source.elements // max(1, length)
+    return result(op, embedding.ordered(op.device, source.elements, source.on_tile, rows, source.element))
 
 
 # ------------------------------------------------------------------------------------------- norms
@@ -85,7 +85,7 @@ def lower_norm(op: OpView) -> Result:
     """Cost a norm: with the statistics of the micro-batch, or with kept ones (batch norm in inference)."""
     source = op.needed(0)
     norm = _normalised(op, source)
-    if op.name == "native_batch_norm" and not op.arg(5):
+    if op.name == "native_batch_norm" and not op.argument(5):
         work = normalisation.inference(op.device, norm)
     else:
         work = normalisation.forward(op.device, norm, running=_keeps_averages(op))
@@ -95,8 +95,8 @@ def lower_norm(op: OpView) -> Result:
 def lower_weight_norm(op: OpView) -> Result:
     """Cost `v * g / |v|`, or its gradients: one reduction to `g`'s shape, the rest is element by element."""
     direction, length = op.needed(int(op.is_backward)), op.needed(1 + int(op.is_backward))
-    elements, n = direction.spec.elements, direction.layout.on_tile
-    work = reduction.reduced(op.device, elements, n, length.spec.elements, direction.element)
+    elements, n = direction.elements, direction.on_tile
+    work = reduction.reduced(op.device, elements, n, length.elements, direction.element)
     for chain in _WEIGHT_NORMS[op.name]:
         step = Pointwise(n=n, element=direction.element, ops=chain, operands=1 + int(op.is_backward))
         work = work.plus(pointwise(op.device, step).cycles)
@@ -112,24 +112,24 @@ def lower_norm_gradient(op: OpView) -> Result:
     source = op.needed(1)
     work = normalisation.backward(op.device, _normalised(op, source))
     found = result(op, work, source.layout)
-    return found if op.specs[0] is not None else Result(found.parts, (None, *found.layouts[1:]))
+    return found if op.outputs[0] is not None else Result(found.parts, (None, *found.layouts[1:]))
 
 
 def _normalised(op: OpView, source: Operand) -> Normalised:
     """Return what is normalised: the number of statistics is that of the saved means."""
-    shape = source.spec.shape
+    shape = source.shape
     if "batch_norm" in op.name:
         statistics = shape[1]
     elif "group_norm" in op.name:
         position = 7 if op.is_backward else 6
-        statistics = shape[0] * int(op.arg(position, "group"))
+        statistics = shape[0] * int(op.argument(position, "group"))
     else:
-        normal = op.arg(2 if op.name.endswith("backward") else 1)
-        statistics = source.spec.elements
+        normal = op.argument(2 if op.name.endswith("backward") else 1)
+        statistics = source.elements
         for size in normal:
             statistics //= size
     return Normalised(
-        elements=source.spec.elements, n=source.layout.on_tile, statistics=statistics, element=source.element,
+        elements=source.elements, n=source.on_tile, statistics=statistics, element=source.element,
         stable=op.settings.stable_norm,
     )  # fmt: skip
 
@@ -140,11 +140,11 @@ def _normalised(op: OpView, source: Operand) -> Normalised:
 def lower_softmax(op: OpView) -> Result:
     """Cost a softmax or its logarithm along one dimension."""
     source = op.needed(0)
-    rows = _rows(source, op.arg(1, "dim", -1))
+    rows = _rows(source, op.argument(1, "dim", -1))
     work = softmax.softmax(
         op.device,
-        source.spec.elements,
-        source.layout.on_tile,
+        source.elements,
+        source.on_tile,
         rows,
         source.element,
         logarithm="log" in op.name,
@@ -155,29 +155,25 @@ def lower_softmax(op: OpView) -> Result:
 def lower_softmax_gradient(op: OpView) -> Result:
     """Cost the gradient of a softmax."""
     output = op.needed(1)
-    rows = _rows(output, op.arg(2, "dim", -1))
-    work = softmax.softmax_gradient(op.device, output.spec.elements, output.layout.on_tile, rows, output.element)
+    rows = _rows(output, op.argument(2, "dim", -1))
+    work = softmax.softmax_gradient(op.device, output.elements, output.on_tile, rows, output.element)
     return result(op, work, output.layout)
 
 
 def lower_loss(op: OpView) -> Result:
     """Cost the negative log likelihood of integer targets."""
     source, target = op.needed(0), op.needed(1)
-    work = softmax.negative_log_likelihood(
-        op.device, source.spec.elements, source.layout.on_tile, target.spec.elements, source.element
-    )
+    work = softmax.negative_log_likelihood(op.device, source.elements, source.on_tile, target.elements, source.element)
     return result(op, work)
 
 
 def lower_loss_gradient(op: OpView) -> Result:
     """Cost the gradient of the negative log likelihood."""
     source, target = op.needed(1), op.needed(2)
-    work = softmax.negative_log_likelihood_gradient(
-        op.device, source.layout.on_tile, target.spec.elements, source.element
-    )
+    work = softmax.negative_log_likelihood_gradient(op.device, source.on_tile, target.elements, source.element)
     return Result((Part(work),), (source.layout,))
 
 
 def _rows(source: Operand, dim: int) -> int:
-    shape = source.spec.shape or (1,)
-    return source.spec.elements // max(1, shape[dim])
+    shape = source.shape or (1,)
+    return source.elements // max(1, shape[dim])

@@ -6,16 +6,15 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from ipu_model.cost.work import Cycles, Work, total
-from ipu_model.placement import Placement
 from ipu_model.step import Phase
 
 
 @dataclass(frozen=True)
 class OpCost:
-    """The cost of one op of a captured graph, or of one of the parts it has on the device.
+    """The cost of one op of a step, or of one of the parts it has on the device.
 
-    `node` names the node of `Graph.ops`, `part` which of its parts it is ("data gradient", "bias"; "" for the
-    op itself), `target` the aten op, `family` the file of formulas. `is_fallback` tells that there is no
+    `node` names the op, `part` which of its parts it is ("data gradient", "bias"; "" for the op itself), `target`
+    the aten op, `family` the kind of work, `stage` and `ipu` where it runs. `is_fallback` tells that there is no
     formula and the cost is that of reading every input from other tiles and writing every output with plain
     code.
     """
@@ -24,7 +23,8 @@ class OpCost:
     target: str
     part: str
     phase: Phase
-    placement: Placement
+    stage: int
+    ipu: int
     scope: str
     work: Work
     is_fallback: bool = False
@@ -33,11 +33,6 @@ class OpCost:
     def family(self) -> str:
         """The family of formulas that costed it."""
         return self.work.family
-
-    @property
-    def ipu(self) -> int:
-        """The IPU it runs on."""
-        return self.placement.ipu
 
 
 @dataclass(frozen=True)
@@ -52,7 +47,7 @@ class VariableCost:
 
 @dataclass(frozen=True)
 class Layout:
-    """How a tensor lies on the tiles: elements on the busiest one, and the node that decided on it.
+    """How a tensor lies on the tiles: elements on the busiest one, and the tensor that decided on it.
 
     Tensors of one origin lie in the same places, so that combining them needs no exchange.
     """
@@ -65,7 +60,7 @@ class Layout:
 class Lowered:
     """The costs of one micro-batch; views and compile-time constants are left out, they cost nothing.
 
-    `layouts` maps the node names of tensors to how they lie on tiles.
+    `layouts` maps names of tensors to how they lie on tiles.
     """
 
     ops: tuple[OpCost, ...]

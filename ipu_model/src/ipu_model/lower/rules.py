@@ -26,7 +26,7 @@ from ipu_model.lower.view import OpView, Result, Rule, result
 
 @lru_cache(maxsize=1)
 def all_rules() -> Mapping[str, Rule]:
-    """Return the rule of every aten op that has a formula, by `aten_name`."""
+    """Return the rule of every aten op that has a formula, by `Op.kind`."""
     found: dict[str, Rule] = {}
     for family in (
         contractions,
@@ -47,11 +47,11 @@ def all_rules() -> Mapping[str, Rule]:
 
 def fallback(op: OpView) -> Result:
     """Cost an op without a formula: all inputs come from other tiles and pass through plain code."""
-    specs = [spec for spec in op.specs if spec is not None]
+    outputs = [output for output in op.outputs if output is not None]
     inputs = list(op.operands())
-    received = sum(op.spread(o.spec) * o.element.bytes for o in inputs)
-    n = max([op.spread(spec) for spec in specs] + [op.spread(o.spec) for o in inputs], default=0.0)
-    if not specs:
+    received = sum(op.spread(o.tensor) * o.element.bytes for o in inputs)
+    n = max([op.spread(output) for output in outputs] + [op.spread(o.tensor) for o in inputs], default=0.0)
+    if not outputs:
         return Result((), (None,))
     compute = vertices.elementwise(op.device, n, op.element, ("plain",), vertices.BINARY)
     work = Work("fallback", Cycles(compute=compute) + exchange(op.device, received), temporary_bytes=received)

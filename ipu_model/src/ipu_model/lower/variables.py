@@ -6,41 +6,27 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import lru_cache, partial
 
-import torch
-
-from ipu_model.capture.aliases import storage_roots
 from ipu_model.cost import update
 from ipu_model.cost.device import Device, Element
 from ipu_model.cost.reduction import reduced
 from ipu_model.cost.update import Updated
 from ipu_model.cost.work import Work
-from ipu_model.graph import Graph, Variable, torch_dtype
 from ipu_model.lower.result import VariableCost
 from ipu_model.lower.settings import CostSettings
 from ipu_model.optimiser import Algorithm, Hyper, OptimiserSpec, weight_update
-from ipu_model.per_graph import per_graph
+from ipu_model.step import DType, Step, Variable
 
 
-@per_graph
-def variable_ipus(graph: Graph) -> dict[str, int]:
+def variable_ipus(step: Step) -> dict[str, int]:
     """Return the IPU that first uses each variable, by the variable's name; 0 for unused ones."""
-    roots = storage_roots(graph.ops)
-    first: dict[str, int] = {}
-    for node in graph.ops.nodes:
-        placement = node.meta.get("placement")
-        if placement is None:
-            continue
-        for source in node.all_input_nodes:
-            root = roots[source]
-            if root.op == "placeholder" and source is root:
-                first.setdefault(root.name, placement.ipu)
-    return {variable.name: first.get(variable.node, 0) for variable in graph.variables}
+    users = {variable.name: step.readers.get(variable.tensor, ()) for variable in step.variables}
+    return {name: ops[0].ipu if ops else 0 for name, ops in users.items()}
 
 
 def accumulation_costs(
-    graph: Graph,
+    step: Step,
     settings: CostSettings,
-    accumulator: torch.dtype | None = None,
+    accumulator: DType | None = None,
     *,
     held: Mapping[str, int] | None = None,
 ) -> tuple[VariableCost, ...]:
@@ -49,16 +35,16 @@ def accumulation_costs(
     `accumulator` is their element type (`None`: that of each weight); `held` says how many elements of a
     variable this replica accumulates, where it does not all. Trainable tensors without a gradient cost nothing.
     """
-    ipus = variable_ipus(graph)
+    ipus = variable_ipus(step)
     accumulate = lru_cache(maxsize=None)(partial(update.accumulate, settings.device))  # many tensors are alike
     return tuple(
         VariableCost(v.name, ipus[v.name], tensor.elements, accumulate(tensor))
-        for v, tensor in _updated(graph, accumulator, held or {})
+        for v, tensor in _updated(step, accumulator, held or {})
     )
 
 
 def update_costs(
-    graph: Graph,
+    step: Step,
     settings: CostSettings,
     spec: OptimiserSpec,
     *,
@@ -72,16 +58,16 @@ def update_costs(
     `accumulates` tells whether gradient accumulation is above 1; `held` says how many elements of a variable
     this replica updates, where it does not all.
     """
-    ipus, groups = variable_ipus(graph), group_of or {}
+    ipus, groups = variable_ipus(step), group_of or {}
     cost = lru_cache(maxsize=None)(partial(_update, settings.device, accumulates=accumulates))  # many tensors are alike
     found = []
-    for variable, tensor in _updated(graph, torch_dtype(spec.accum_dtype), held or {}):
+    for variable, tensor in _updated(step, spec.accum_dtype, held or {}):
         hyper = spec.hyper(groups.get(variable.name))
         typed = replace(
             tensor, accumulates=accumulates,
             weight_decay=hyper.weight_decay != 0.0 or "weight_decay" in hyper.variable,
-            first=Element.of(torch_dtype(spec.velocity_dtype if spec.family.startswith("SGD") else spec.first_dtype)),
-            second=Element.of(torch_dtype(spec.second_dtype)),
+            first=Element.of(spec.velocity_dtype if spec.family.startswith("SGD") else spec.first_dtype),
+            second=Element.of(spec.second_dtype),
         )  # fmt: skip
         if not accumulates:
             typed = replace(typed, accumulator=typed.weight)
@@ -91,13 +77,14 @@ def update_costs(
 
 
 def _updated(
-    graph: Graph, accumulator: torch.dtype | None, held: Mapping[str, int]
+    step: Step, accumulator: DType | None, held: Mapping[str, int]
 ) -> Iterator[tuple[Variable, Updated]]:
-    for variable in graph.variables:
-        if variable.name in graph.gradients:
-            weight = Element.of(variable.spec.dtype)
+    for variable in step.variables:
+        if variable.name in step.gradients:
+            tensor = step.tensors[variable.tensor]
+            weight = Element.of(tensor.dtype)
             kind = weight if accumulator is None else Element.of(accumulator)
-            yield variable, Updated(held.get(variable.name, variable.spec.elements), weight, kind)
+            yield variable, Updated(held.get(variable.name, tensor.elements), weight, kind)
 
 
 def _update(device: Device, tensor: Updated, spec: OptimiserSpec, hyper: Hyper, *, accumulates: bool) -> Work:

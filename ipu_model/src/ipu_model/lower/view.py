@@ -1,47 +1,54 @@
-"""One node of a captured graph as the rules of lowering see it."""
+"""One op of a step as the rules of lowering see it."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import lru_cache
-from typing import TYPE_CHECKING, Any, TypeAlias
-
-import torch.fx
+from typing import Any, TypeAlias
 
 from ipu_model.cost.device import Device, Element
 from ipu_model.cost.work import Work
-from ipu_model.graph import TensorSpec
 from ipu_model.lower.result import Layout
 from ipu_model.lower.settings import CostSettings
-from ipu_model.step import Phase
-
-if TYPE_CHECKING:
-    from ipu_model.lower.origins import Origins
-
-Node: TypeAlias = torch.fx.Node
+from ipu_model.step import Hints, Op, Ref, Step, Tensor
 
 
 @dataclass(frozen=True)
 class Operand:
-    """A tensor that an op reads."""
+    """A tensor that an op reads, and how it lies on the tiles."""
 
-    node: Node
-    spec: TensorSpec
+    tensor: Tensor
     layout: Layout
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Its shape."""
+        return self.tensor.shape
+
+    @property
+    def stride(self) -> tuple[int, ...]:
+        """Its strides in elements."""
+        return self.tensor.stride
+
+    @property
+    def elements(self) -> int:
+        """How many elements it has."""
+        return self.tensor.elements
+
+    @property
+    def stored(self) -> int:
+        """Its elements in memory: those of an expanded dimension count once."""
+        return self.tensor.stored
 
     @property
     def element(self) -> Element:
         """The kind of its elements."""
-        return Element.of(self.spec.dtype)
+        return Element.of(self.tensor.dtype)
 
     @property
-    def stored(self) -> int:
-        """Its elements in memory: those of an expanded tensor count once."""
-        count = 1
-        for size, stride in zip(self.spec.shape, self.spec.stride):
-            count *= size if stride else min(size, 1)
-        return count
+    def on_tile(self) -> float:
+        """Its elements on the busiest tile."""
+        return self.layout.on_tile
 
 
 @dataclass(frozen=True)
@@ -60,45 +67,29 @@ class Result:
     layouts: tuple[Layout | None, ...]
 
 
-def aten_name(node: Node) -> str:
-    """Return the name of the op of `node` without namespace, overload and the underscore of in-place ops."""
-    target: object = node.target
-    if not hasattr(target, "_schema"):
-        # Not remembered: it may be a function of the program, and refer to all of its model.
-        return str(getattr(target, "__name__", target))
-    return _plain_name(target)
-
-
-@lru_cache(maxsize=4096)
-def _plain_name(target: Any) -> str:
-    name = str(target._schema.name).rpartition("::")[2]
-    return name if name.endswith("__") else name.removesuffix("_")
-
-
 @dataclass(frozen=True)
 class OpView:
-    """A node with its operands and settings, and how the tensors made so far lie on the tiles."""
+    """An op with its operands and settings, and how the tensors made so far lie on the tiles, by name."""
 
-    node: Node
+    op: Op
+    step: Step
     settings: CostSettings
-    layouts: Mapping[Node, tuple[Layout | None, ...]]
-    origins: Origins
+    layouts: Mapping[str, Layout]
 
     @property
     def name(self) -> str:
         """The aten op without namespace, overload and the underscore of in-place ops."""
-        return aten_name(self.node)
+        return self.op.kind
 
     @property
     def in_place(self) -> bool:
         """Whether the op overwrites its first operand."""
-        schema = getattr(self.node.target, "_schema", None)
-        return schema is not None and bool(schema.is_mutable)
+        return self.op.is_in_place
 
     @property
-    def hints(self) -> Mapping[str, Any]:
-        """What the program said about the op, or about the forward op that it is the gradient of."""
-        return self.origins.hints.get(self.node, {})
+    def hints(self) -> Hints:
+        """What the program said about the op; planning hints are those of its forward op."""
+        return self.op.hints
 
     @property
     def device(self) -> Device:
@@ -108,39 +99,38 @@ class OpView:
     @property
     def ipu(self) -> int:
         """The IPU the op is placed on."""
-        return int(self.node.meta["placement"].ipu)
+        return self.op.ipu
 
     @property
     def is_backward(self) -> bool:
         """Whether it belongs to the backward pass."""
-        return bool(self.node.meta["phase"] is Phase.BACKWARD)
-
-    def spec(self, index: int | None = None) -> TensorSpec:
-        """Return the description of output `index`, or of the first that there is: gradients may be left out."""
-        found = next((spec for spec in self.specs if spec is not None), None) if index is None else self.specs[index]
-        assert found is not None, f"{self.node.name} has no output {index or 0}"
-        return found
+        return self.op.is_backward
 
     @property
-    def specs(self) -> tuple[TensorSpec | None, ...]:
-        """The descriptions of all outputs; `None` where one is no tensor."""
-        spec = self.node.meta.get("spec")
-        return spec if isinstance(spec, tuple) else (spec,)
+    def outputs(self) -> tuple[Tensor | None, ...]:
+        """The results of the op; `None` where one is no tensor."""
+        return self.op.results
+
+    def output(self, index: int | None = None) -> Tensor:
+        """Return output `index`, or the first that there is: gradients may be left out."""
+        outputs = self.outputs
+        found = next((each for each in outputs if each is not None), None) if index is None else outputs[index]
+        assert found is not None, f"{self.op.name} has no output {index or 0}"
+        return found
 
     @property
     def element(self) -> Element:
         """The kind of elements of the first output."""
-        return Element.of(self.spec().dtype)
+        return Element.of(self.output().dtype)
 
-    def arg(self, position: int, name: str = "", default: Any = None) -> Any:
+    def argument(self, position: int, name: str = "", default: Any = None) -> Any:
         """Return an argument by position or, failing that, by name."""
-        if position < len(self.node.args):
-            return self.node.args[position]
-        return self.node.kwargs.get(name, default)
+        return self.op.argument(position, name, default)
 
     def tensor(self, position: int, name: str = "") -> Operand | None:
         """Return the tensor argument at `position`, or `None` if it is no tensor."""
-        return self.operand(self.arg(position, name))
+        value = self.argument(position, name)
+        return self._operand(value) if isinstance(value, Ref) else None
 
     def needed(self, position: int) -> Operand:
         """Return the tensor argument at `position`, which the op always has."""
@@ -148,40 +138,43 @@ class OpView:
         assert found is not None, f"argument {position} of {self.name} is no tensor"
         return found
 
-    def operand(self, value: Any) -> Operand | None:
-        """Return `value` as an operand if it is a node that holds a tensor."""
-        if not isinstance(value, Node) or not isinstance(value.meta.get("spec"), TensorSpec):
-            return None
-        spec = value.meta["spec"]
-        layout = self.layouts[value][0]
-        return Operand(value, spec, layout) if layout is not None else None
-
     def operands(self) -> Iterator[Operand]:
         """Yield every tensor argument, those inside lists too."""
-        for node in self.node.all_input_nodes:
-            found = self.operand(node)
+        for name in self.op.reads:
+            found = self._operand(name)
             if found is not None:
                 yield found
 
-    def spread(self, spec: TensorSpec) -> float:
+    def _operand(self, name: Ref) -> Operand | None:
+        tensor, layout = self.step.tensors.get(name), self.layouts.get(name)
+        return Operand(tensor, layout) if tensor is not None and layout is not None else None
+
+    def spread(self, tensor: Tensor) -> float:
         """Return the elements on the busiest tile of a tensor that is laid out evenly."""
-        return float(self.device.spread(spec.elements, Element.of(spec.dtype)))
+        return even_on_tile(tensor, self.device)
 
     def own_layout(self, on_tile: float | None = None, index: int = 0) -> Layout:
         """Return a layout that this op decides on: at least as full as an even one."""
-        even = self.spread(self.spec(index))
-        return Layout(max(even, on_tile or 0.0), self.node.name if index == 0 else f"{self.node.name}[{index}]")
+        output = self.output(index)
+        return Layout(max(self.spread(output), on_tile or 0.0), output.name)
 
 
 Rule: TypeAlias = Callable[[OpView], Result]
 
 
+def even_on_tile(tensor: Tensor, device: Device) -> float:
+    """Return the elements on the busiest tile of a tensor that is laid out evenly."""
+    return float(device.spread(tensor.elements, Element.of(tensor.dtype)))
+
+
 def result(op: OpView, work: Work, layout: Layout | None = None) -> Result:
     """Return a result of one part; without `layout`, the op decides where its first output lies."""
     first = layout
-    if first is None and op.specs[0] is not None:
+    if first is None and op.outputs[0] is not None:
         first = op.own_layout(work.outputs_on_busiest_tile)
     others = tuple(
-        op.own_layout(index=index) if spec is not None else None for index, spec in enumerate(op.specs) if index > 0
+        op.own_layout(index=index) if output is not None else None
+        for index, output in enumerate(op.outputs)
+        if index > 0
     )
     return Result((Part(work),), (first, *others))

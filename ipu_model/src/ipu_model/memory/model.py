@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from ipu_model.graph import torch_dtype
 from ipu_model.lower import Lowered, VariableCost, accumulation_costs, update_costs, variable_ipus
 from ipu_model.memory import categories
 from ipu_model.memory.calibration import calibrated
@@ -32,7 +31,7 @@ def memory_of(program: Program, lowered: Lowered, stages: Stages, kept: Kept) ->
     room = Room(program.settings.device, program.io_tiles)
     storages = Storages(program.graph, lowered, room)
     costs = _update_costs(program)
-    ipus = variable_ipus(program.graph)
+    ipus = variable_ipus(program.step)
     always = residents(program, storages, ipus)
     stash = Stash(program, stages, storages)
     plans = schedules(storages, stages, kept, costs, fetched(always, program, storages))
@@ -57,13 +56,13 @@ def memory_of(program: Program, lowered: Lowered, stages: Stages, kept: Kept) ->
 def _update_costs(program: Program) -> UpdateCosts:
     if not program.training:
         return UpdateCosts({}, {})
-    graph, settings, spec = program.graph, program.settings, program.optimiser
+    step, settings, spec = program.step, program.settings, program.optimiser
     accumulation: tuple[VariableCost, ...] = ()
     if program.accumulates:
-        accumulation = accumulation_costs(graph, settings, torch_dtype(spec.accum_dtype) if spec is not None else None)
+        accumulation = accumulation_costs(step, settings, spec.accum_dtype if spec is not None else None)
     update: tuple[VariableCost, ...] = ()
     if spec is not None:
-        update = update_costs(graph, settings, spec, accumulates=program.accumulates, group_of=program.groups)
+        update = update_costs(step, settings, spec, accumulates=program.accumulates, group_of=program.groups)
     return UpdateCosts({cost.variable: cost for cost in accumulation}, {cost.variable: cost for cost in update})
 
 

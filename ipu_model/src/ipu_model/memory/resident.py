@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 import torch
 
+from ipu_model.capture.describe import dtype_of
 from ipu_model.cost.device import Element
 from ipu_model.graph import Variable, torch_dtype
 from ipu_model.memory import categories
@@ -147,6 +148,6 @@ class _Keeper:
         spec, room = self.variable.spec, self.storages.room
         weight = self.storages.spread(self.storages.by_name[self.variable.node])
         if elements == spec.elements:
-            return weight.times(Element.of(dtype).bytes / Element.of(spec.dtype).bytes)
-        on_tile = room.device.spread(elements, Element.of(spec.dtype))
-        return room.place(elements, on_tile, Element.of(dtype).bytes)
+            return weight.times(Element.of(dtype_of(dtype)).bytes / Element.of(dtype_of(spec.dtype)).bytes)
+        on_tile = room.device.spread(elements, Element.of(dtype_of(spec.dtype)))
+        return room.place(elements, on_tile, Element.of(dtype_of(dtype)).bytes)

@@ -10,11 +10,10 @@ from typing import TypeAlias
 import torch.fx
 
 from ipu_model.capture.aliases import storage_roots, written_arguments
+from ipu_model.capture.describe import CONSTANTS, dtype_of, op_kind
 from ipu_model.cost.device import Element
 from ipu_model.graph import Graph, TensorSpec
 from ipu_model.lower import Lowered, OpCost
-from ipu_model.lower.moves import CONSTANTS as CONSTANT_OPS
-from ipu_model.lower.view import aten_name
 from ipu_model.memory.spread import NOTHING, Room, Spread
 from ipu_model.step import Phase
 
@@ -61,7 +60,7 @@ class Storages:
         op = maker_of(node)
         if op.op != "call_function":
             return node
-        if node is not op and node.args[1] == 1 and aten_name(op) in _POOLS and _only_for_backward(node):
+        if node is not op and node.args[1] == 1 and op_kind(op) in _POOLS and _only_for_backward(node):
             return next((user for user in op.users if user.args[1] == 0), node)
         operands = [source for source in op.all_input_nodes if _has_tensor(source)]
         if op.name not in self.parts and operands and not _is_constant_op(op):
@@ -82,9 +81,9 @@ class Storages:
         """The tensors that are not kept for the backward pass because they can be drawn again."""
         found: set[Node] = set()
         for node in self.nodes:
-            if node.op == "call_function" and aten_name(node) in _DRAWN_AGAIN:
+            if node.op == "call_function" and op_kind(node) in _DRAWN_AGAIN:
                 items = [user for user in node.users if user.target is operator.getitem and user.args[1] == 1]
-                found.update(items if aten_name(node) == "native_dropout" else [self.root(node)])
+                found.update(items if op_kind(node) == "native_dropout" else [self.root(node)])
         return frozenset(found)
 
     def spread(self, root: Node) -> Spread:
@@ -97,7 +96,7 @@ class Storages:
         spec, layout = root.meta.get("spec"), self._layouts.get(root.name)
         if not isinstance(spec, TensorSpec):
             return NOTHING
-        element = Element.of(spec.dtype)
+        element = Element.of(dtype_of(spec.dtype))
         on_tile = layout.on_tile if layout is not None else self.room.device.spread(spec.elements, element)
         return self.room.place(spec.elements, on_tile, element.bytes)
 
@@ -127,7 +126,7 @@ def maker_of(root: Node) -> Node:
 
 
 def _is_constant_op(node: Node) -> bool:
-    return node.op == "call_function" and aten_name(node) in CONSTANT_OPS
+    return node.op == "call_function" and op_kind(node) in CONSTANTS
 
 
 def _only_for_backward(node: Node) -> bool:

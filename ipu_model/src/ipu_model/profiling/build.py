@@ -96,7 +96,7 @@ def _ops(program: Program, costs: Lowered, stages: Stages, schedule: Schedule) -
     return tuple(
         OpProfile(
             node=op.node, target=op.target, part=op.part, scope=op.scope, phase=op.phase.value,
-            stage=stages.of(op.placement), ipu=op.ipu, family=op.family,
+            stage=op.stage, ipu=op.ipu, family=op.family,
             on_tile_execute=op.work.cycles.compute, do_exchange=op.work.cycles.exchange,
             internal_sync=op.work.cycles.phases * sync, temporary_bytes=op.work.temporary_bytes,
             flops=op.work.flops, executions=schedule.executions.get(op.node, 0), plan=op.work.plan,

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import torch.fx
 
+from ipu_model.capture.describe import dtype_of
 from ipu_model.cost.device import Element
 from ipu_model.graph import Graph, TensorSpec
 from ipu_model.per_graph import per_graph
@@ -67,7 +68,7 @@ def input_stages(graph: Graph, stages: Stages) -> dict[str, int]:
 
 def device_bytes(spec: TensorSpec) -> int:
     """Return the bytes of a tensor as the device holds it."""
-    return spec.elements * Element.of(spec.dtype).bytes
+    return spec.elements * Element.of(dtype_of(spec.dtype)).bytes
 
 
 def stage_of_result(node: Node, stages: Stages) -> int | None:

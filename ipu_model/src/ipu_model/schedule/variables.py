@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 
+from ipu_model.capture.describe import dtype_of
 from ipu_model.cost.device import Element
 from ipu_model.graph import Graph
 from ipu_model.lower import variable_ipus
@@ -38,11 +39,11 @@ class Tensor:
 
 def tensors_of(program: Program) -> tuple[Tensor, ...]:
     """Return the variables of a program in graph order; buffers and frozen weights have no gradient."""
-    ipus, stage_of = variable_ipus(program.graph), variable_stages(program.graph)
+    ipus, stage_of = variable_ipus(program.step), variable_stages(program.graph)
     spec = program.optimiser
     found = []
     for variable in program.graph.variables:
-        elements, weight = variable.spec.elements, Element.of(variable.spec.dtype).bytes
+        elements, weight = variable.spec.elements, Element.of(dtype_of(variable.spec.dtype)).bytes
         trained = program.training and variable.name in program.graph.gradients
         gradient = float(weight)
         state, combined = 0.0, False

@@ -6,9 +6,9 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from ipu_model.capture.describe import dtype_of
 from ipu_model.cost import vertices
 from ipu_model.cost.device import Device, Element
-from ipu_model.graph import torch_dtype
 from ipu_model.lower import Lowered, accumulation_costs, total_of, update_costs
 from ipu_model.profiling.data import PhaseCycles
 from ipu_model.program import Program
@@ -144,7 +144,7 @@ class _StageCosts:
 
     def _add_ops(self, kept: Kept) -> None:
         for op in self._lowered.ops:
-            stage, cycles = self._stages.of(op.placement), op.work.cycles
+            stage, cycles = op.stage, op.work.cycles
             sums = [self._forward if op.phase is Phase.FORWARD else self._backward]
             if op.phase is Phase.FORWARD and op.node in kept.again:
                 sums.append(self._again)
@@ -158,8 +158,8 @@ class _StageCosts:
         if not program.accumulates:
             return
         stage_of = {tensor.name: tensor.stage for tensor in self._tensors}
-        dtype = torch_dtype(program.optimiser.accum_dtype) if program.optimiser is not None else None
-        for cost in accumulation_costs(program.graph, program.settings, dtype, held=self._accumulated()):
+        dtype = program.optimiser.accum_dtype if program.optimiser is not None else None
+        for cost in accumulation_costs(program.step, program.settings, dtype, held=self._accumulated()):
             own, cycles = self._backward[stage_of[cost.variable]], cost.work.cycles
             own.compute += cycles.compute
             own.exchange += cycles.exchange
@@ -180,14 +180,14 @@ class _StageCosts:
             return 0.0
         off_chip = self._program.locations.activations.is_off_chip
         return sum(
-            vertices.dynamic_slice(self._device, 1, self._on_tile(each), Element.of(each.spec.dtype))
+            vertices.dynamic_slice(self._device, 1, self._on_tile(each), Element.of(dtype_of(each.spec.dtype)))
             for each in held
             if not off_chip(each.spec.elements)
         )
 
     def _on_tile(self, held: Held) -> float:
         layout = self._lowered.layouts.get(held.node)
-        even = self._device.spread(held.spec.elements, Element.of(held.spec.dtype))
+        even = self._device.spread(held.spec.elements, Element.of(dtype_of(held.spec.dtype)))
         return layout.on_tile if layout is not None else even
 
 
@@ -197,7 +197,7 @@ def _updates(program: Program, tensors: tuple[Tensor, ...], mover: Mover) -> dic
         return {}
     device, factor = program.settings.device, slowdown(program)
     costs = update_costs(
-        program.graph, program.settings, program.optimiser, accumulates=program.accumulates,
+        program.step, program.settings, program.optimiser, accumulates=program.accumulates,
         group_of=program.groups, held=updated_elements(program, tensors),
     )  # fmt: skip
     found = {}

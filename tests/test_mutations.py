@@ -6,18 +6,24 @@ from pathlib import Path
 
 import mutate
 import pytest
-from mutate import Mutation, Verdict
+from mutate import Mutation, Verdict, change_of
 
 MUTATIONS = mutate.read_mutations(mutate.TABLE.read_text(encoding="utf-8"))
-EXAMPLE = Mutation("one and one are two", "Peano", "src/sum.py", "1 + 1", "1 - 1", ("tests/test_sum.py",))
+EXAMPLE = Mutation("one and one are two", "Peano", "1 + 1", "1 - 1", ("tests/test_sum.py",))
+
+
+def written(folder: Path, content: str) -> Path:
+    """Write a file of sources below a folder."""
+    path = folder / "src" / "sums" / "sum.py"
+    path.parent.mkdir(parents=True)
+    path.write_text(content, encoding="utf-8")
+    return path
 
 
 @pytest.fixture
 def copy(tmp_path: Path) -> Path:
     """A folder with the file that `EXAMPLE` changes."""
-    path = tmp_path / EXAMPLE.file
-    path.parent.mkdir(parents=True)
-    path.write_text("two = 1 + 1\n", encoding="utf-8")
+    written(tmp_path, "two = 1 + 1\n")
     return tmp_path
 
 
@@ -31,10 +37,9 @@ def test_the_table_has_the_rules_that_everything_rests_on() -> None:
 
 @pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda mutation: mutation.rule)
 def test_a_change_has_one_place_and_is_one(mutation: Mutation, project: Path) -> None:
-    content = (project / mutation.file).read_text(encoding="utf-8")
-    changed = mutation.applied(content)
-    assert changed != content
-    compile(changed, mutation.file, "exec")
+    change = change_of(mutation, project)
+    assert change.content != (project / change.file).read_text(encoding="utf-8")
+    compile(change.content, change.file, "exec")
 
 
 @pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda mutation: mutation.rule)
@@ -60,7 +65,7 @@ def test_only_tests_that_ran_and_failed_catch_a_change(code: int, verdict: Verdi
 
 def test_the_tests_see_the_change_and_nothing_after_them_does(copy: Path) -> None:
     seen = []
-    path = copy / EXAMPLE.file
+    path = copy / "src" / "sums" / "sum.py"
 
     def run(folder: Path, tests: object) -> int:
         seen.append((path.read_text(encoding="utf-8"), tests))
@@ -72,9 +77,36 @@ def test_the_tests_see_the_change_and_nothing_after_them_does(copy: Path) -> Non
 
 
 @pytest.mark.parametrize("content", ["two = 2\n", "two = 1 + 1\nfour = 1 + 1 + 1 + 1\n"])
-def test_a_change_without_a_place_of_its_own_is_refused(content: str) -> None:
+def test_a_change_without_a_place_of_its_own_is_refused(content: str, tmp_path: Path) -> None:
+    written(tmp_path, content)
     with pytest.raises(ValueError, match="must occur once"):
-        EXAMPLE.applied(content)
+        change_of(EXAMPLE, tmp_path)
+
+
+def changed(folder: Path, content: str, code: str, becomes: str, within: str = "") -> str:
+    written(folder, content)
+    return change_of(Mutation("a rule", "a book", code, becomes, (), within), folder).content
+
+
+def test_layout_does_not_matter(tmp_path: Path) -> None:
+    """Umlauts take two bytes each, and what stands before and after stays."""
+    content = 'ä = "ü", max(\n    1,  # one\n    two,\n), 3\n'
+    assert changed(tmp_path, content, "max(1, two)", "min(1, two)") == 'ä = "ü", min(1, two), 3\n'
+
+
+def test_names_with_two_underscores_stand_for_any_expression(tmp_path: Path) -> None:
+    content = "share = (a + b) * self.size.all / count\n"
+    assert changed(tmp_path, content, "__whole / count", "__whole") == "share = ((a + b) * self.size.all)\n"
+
+
+@pytest.mark.parametrize("within", ["Circle.area", "Circle", ""])
+def test_a_function_narrows_the_search(within: str, tmp_path: Path) -> None:
+    content = "class Circle:\n    def area(self): return 2 * r\n\n\nclass Square:\n    def area(self): return 2 * r\n"
+    if within == "Circle.area":
+        assert "def area(self): return 3 * r\n\n\nclass Square" in changed(tmp_path, content, "2 * r", "3 * r", within)
+    else:
+        with pytest.raises(ValueError, match="must occur once"):
+            changed(tmp_path, content, "2 * r", "3 * r", within)
 
 
 def test_an_entry_with_a_misspelt_key_is_refused() -> None:

@@ -6,12 +6,14 @@ only read. Arguments, if any: words that the wanted rules contain.
 
 from __future__ import annotations
 
+import ast
 import os
+import re
 import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields
 from enum import Enum
 from importlib import import_module
@@ -37,16 +39,88 @@ class Mutation:
 
     rule: str
     source: str
-    file: str
-    text: str
+    code: str
     becomes: str
     tests: tuple[str, ...]
+    within: str = ""
 
-    def applied(self, content: str) -> str:
-        """Return the file's content with the change; raise `ValueError` unless there is one place for it."""
-        if (count := content.count(self.text)) != 1:
-            raise ValueError(f"{self.file}: {self.text!r} must occur once and occurs {count} times ({self.rule}).")
-        return content.replace(self.text, self.becomes)
+
+@dataclass(frozen=True)
+class Change:
+    """A file, relative to the folder of the sources, and its content with the change."""
+
+    file: Path
+    content: str
+
+
+def change_of(mutation: Mutation, folder: Path) -> Change:
+    """Find the one place below `folder` that has the code of a mutation, and return its file changed.
+
+    How the code is laid out, and which file it stands in, does not matter. Raises ValueError unless there is one place.
+    """
+    pattern = _pattern(mutation.code)
+    # Most files lack one of the names: they need not be parsed.
+    names = re.findall(r"(?<![\w\"'])(?!__)[A-Za-z_]\w*", f"{mutation.code} {mutation.within}")
+    places: list[tuple[Path, str, ast.AST, dict[str, ast.AST]]] = []
+    for source in SOURCES:
+        for file in sorted((folder / source).rglob("*.py")):
+            content = file.read_text(encoding="utf-8")
+            if all(name in content for name in names):
+                for tree in _functions(ast.parse(content), mutation.within):
+                    places += [(file, content, node, held) for node, held in _matches(pattern, tree)]
+    if len(places) != 1:
+        where = ", ".join(f"{file.name}:{getattr(node, 'lineno', 0)}" for file, _, node, _ in places) or "nowhere"
+        raise ValueError(f"{mutation.code!r} must occur once and is found {where} ({mutation.rule}).")
+    file, content, node, held = places[0]
+    return Change(file.relative_to(folder), _replaced(content, node, _filled(mutation.becomes, held, content)))
+
+
+def _pattern(code: str) -> ast.AST:
+    (statement,) = ast.parse(code).body
+    return statement.value if isinstance(statement, ast.Expr) else statement
+
+
+def _functions(tree: ast.Module, within: str) -> list[ast.AST]:
+    """Return the functions of that name, which may have its class before it, or the whole file if there is no name."""
+    if not within:
+        return [tree]
+    scope, _, name = within.rpartition(".")
+    scopes = [node for node in ast.walk(tree) if not scope or (isinstance(node, ast.ClassDef) and node.name == scope)]
+    kinds = (ast.FunctionDef, ast.AsyncFunctionDef)
+    return [
+        each for node in scopes for each in ast.iter_child_nodes(node) if isinstance(each, kinds) and each.name == name
+    ]
+
+
+def _matches(pattern: ast.AST, tree: ast.AST) -> Iterator[tuple[ast.AST, dict[str, ast.AST]]]:
+    for node in ast.walk(tree):
+        held: dict[str, ast.AST] = {}
+        if type(node) is type(pattern) and _alike(pattern, node, held):
+            yield node, held
+
+
+def _alike(pattern: object, node: object, held: dict[str, ast.AST]) -> bool:
+    """Compare two parts of programs; a name that begins with two underscores stands for any expression."""
+    if isinstance(pattern, ast.Name) and pattern.id.startswith("__") and isinstance(node, ast.expr):
+        held[pattern.id] = node
+        return True
+    if isinstance(pattern, list) and isinstance(node, list):
+        return len(pattern) == len(node) and all(_alike(a, b, held) for a, b in zip(pattern, node))
+    if isinstance(pattern, ast.AST) and type(pattern) is type(node):
+        return all(_alike(getattr(pattern, f), getattr(node, f), held) for f in pattern._fields if f != "ctx")
+    return pattern == node
+
+
+def _filled(becomes: str, held: dict[str, ast.AST], content: str) -> str:
+    return re.sub(r"\b__[a-z]\w*", lambda name: f"({ast.get_source_segment(content, held[name[0]])})", becomes)
+
+
+def _replaced(content: str, node: Any, text: str) -> str:
+    lines = content.encode().splitlines(keepends=True)  # The parser counts columns in bytes.
+    begins = sum(map(len, lines[: node.lineno - 1])) + node.col_offset
+    ends = sum(map(len, lines[: node.end_lineno - 1])) + node.end_col_offset
+    whole = b"".join(lines)
+    return (whole[:begins] + text.encode() + whole[ends:]).decode()
 
 
 class Verdict(str, Enum):
@@ -66,7 +140,7 @@ def read_mutations(text: str) -> tuple[Mutation, ...]:
     entries = _toml.loads(text)["mutation"]
     wanted = {field.name for field in fields(Mutation)}
     for entry in entries:
-        if set(entry) != wanted:
+        if set(entry) | {"within"} != wanted:
             raise ValueError(f"mutation {entry.get('rule')!r} has the keys {sorted(entry)}, not {sorted(wanted)}.")
     return tuple(Mutation(**{**entry, "tests": tuple(entry["tests"])}) for entry in entries)
 
@@ -79,9 +153,10 @@ def copy_sources(root: Path, folder: Path) -> None:
 
 def verdict_on(mutation: Mutation, folder: Path, run: Run) -> Verdict:
     """Make the change in the copy below `folder`, run its tests, and take it back."""
-    path = folder / mutation.file
+    change = change_of(mutation, folder)
+    path = folder / change.file
     content = path.read_text(encoding="utf-8")
-    path.write_text(mutation.applied(content), encoding="utf-8")
+    path.write_text(change.content, encoding="utf-8")
     try:
         code = run(folder, mutation.tests)
     finally:

@@ -88,7 +88,8 @@ def move_everything(explorer: Explorer) -> list[str]:
     first_settings = [control.setting() for control in controls]
     seen = explorer.settled()
     for control, first in zip(controls, first_settings, strict=True):
-        shown = [seen, *(explorer.move(control, setting) for setting in [*control.extremes(), first])]
+        others = [setting for setting in control.extremes() if setting != first]
+        shown = [seen, *(explorer.move(control, setting) for setting in [*others, first])]
         if len(set(shown)) == 1:
             raise NotebookFailed(f"{explorer.notebook.name}: {control.label!r} changes nothing")
         seen = shown[-1]

@@ -28,8 +28,7 @@ import torch
 import torch.fx
 from torch import Tensor
 
-from ipu_model.placement import Placement
-from ipu_model.step import DType
+from ipu_model.step import DType, Placement
 
 
 @lru_cache(maxsize=64)

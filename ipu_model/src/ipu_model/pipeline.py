@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from ipu_model.placement import Placement
+from ipu_model.step import Placement
 
 
 def forward_stages(entries: Iterable[Placement]) -> int:

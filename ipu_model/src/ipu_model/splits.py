@@ -9,11 +9,10 @@ from dataclasses import dataclass, replace
 from ipu_model.errors import Error
 from ipu_model.graph import Graph
 from ipu_model.lower.result import Lowered
-from ipu_model.placement import Placement
 from ipu_model.program import Program, Recomputation
 from ipu_model.recompute import kept_for_backward
 from ipu_model.stages import stages_of
-from ipu_model.step import Phase
+from ipu_model.step import Phase, Placement
 from ipu_model.transform import placed
 
 SMALLEST_SHARE = 0.05

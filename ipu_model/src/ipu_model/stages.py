@@ -8,8 +8,7 @@ from dataclasses import dataclass, field
 import torch.fx
 
 from ipu_model.graph import Graph
-from ipu_model.placement import Placement
-from ipu_model.step import Phase
+from ipu_model.step import Phase, Placement
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,15 @@ from enum import Enum
 from functools import cached_property
 from typing import TypeAlias
 
-from ipu_model.placement import Placement
+
+@dataclass(frozen=True)
+class Placement:
+    """Where an op runs: block id, stage number and IPU index; `phase` only for phased execution."""
+
+    block: str
+    stage: int
+    ipu: int
+    phase: int | None = None
 
 
 class Phase(str, Enum):

@@ -1,17 +1,93 @@
-"""Which trace is under way: what `poptorch`'s annotations talk to while `forward` is being recorded.
+"""The trace under way: what is known while `forward` is being recorded, and how `poptorch`'s annotations reach it.
 
-Outside a trace there is no active one and annotations are inert, as PopTorch asks.
+Outside a trace there is no current one and annotations are inert, as PopTorch asks.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field
+from typing import Protocol
 
-if TYPE_CHECKING:
-    from ipu_model.capture.trace import Trace
+import torch.fx
+from torch import Tensor
+
+from ipu_model.errors import Error
+from ipu_model.step import Phase, Placement
+
+BEFORE_ANY_BLOCK = Placement(block="", stage=0, ipu=0)
+
+
+class Placer(Protocol):
+    """What an execution strategy offers to the trace."""
+
+    def place(self, user_id: str | None, ipu_id: int | None) -> Placement:
+        """Decide block id, stage and IPU of a block that starts now."""
+
+    def use_auto_id(self) -> None:
+        """Restart automatic block ids at "0"."""
+
+
+@dataclass
+class Trace:
+    """The mutable state of one recording; `poptorch`'s annotations reach it through `ipu_model.tracing`.
+
+    `host_functions` are what CPU ops call, by their names; `on_host()` gives the module its own tensors for a body.
+    """
+
+    placer: Placer
+    training: bool = False
+    nodes: torch.fx.Graph = field(default_factory=torch.fx.Graph)
+    placement: Placement | None = BEFORE_ANY_BLOCK
+    phase: Phase = Phase.FORWARD
+    scopes: list[str] = field(default_factory=lambda: [""])
+    block_entries: list[Placement] = field(default_factory=list)
+    loss_marks: list[Tensor] = field(default_factory=list)
+    scope_of_error: str = ""
+    torch_functions_entered: int = 0
+    host_functions: dict[str, Callable[..., object]] = field(default_factory=dict)
+    on_host: Callable[[], AbstractContextManager[None]] = nullcontext
+    node_of: Callable[[Tensor], torch.fx.Node | None] = field(default=lambda tensor: None)
+
+    def begin_block(self, user_id: str | None, ipu_id: int | None) -> None:
+        """Place all ops from here on in the block `user_id`, on the IPU that the strategy decides."""
+        self.placement = self.placer.place(user_id, ipu_id)
+        self.block_entries.append(self.placement)
+
+    def end_block(self) -> None:
+        """Leave the current block: ops are refused until another one begins (there is no stack)."""
+        self.placement = None
+
+    def use_auto_id(self) -> None:
+        """Restart automatic block ids at "0"."""
+        self.placer.use_auto_id()
+
+    def mark_loss(self, tensor: Tensor) -> None:
+        """Remember `tensor` as a loss; which mark is differentiated is decided after `forward`."""
+        self.loss_marks.append(tensor)
+
+    def hint(self, tensor: Tensor, key: str, value: object) -> None:
+        """Attach a placement or memory hint to the op that produced `tensor`."""
+        node = self.node_of(tensor)
+        if node is not None:
+            node.meta.setdefault("hints", {})[key] = value
+
+    def place_forward_op(self, name: str) -> Placement:
+        """Return where a forward op goes.
+
+        Raises:
+            Error: an op outside any block, after the first `with Block` has ended.
+        """
+        if self.placement is None:
+            raise Error(
+                f"No active Block: the operation '{name}' in module '{self.scopes[-1] or 'model'}' is executed after a "
+                "`with poptorch.Block(...)` ended and before another one begins. Put it (the loss included) inside a "
+                "block, for instance by entering the last block again under the same name."
+            )
+        return self.placement
+
 
 _current: ContextVar[Trace | None] = ContextVar("ipu_model_trace", default=None)
 

@@ -13,7 +13,7 @@ import torch
 import torch.fx
 
 from ipu_model.graph import Graph, TensorSpec
-from ipu_model.placement import Placement
+from ipu_model.step import Placement
 
 Node = torch.fx.Node
 

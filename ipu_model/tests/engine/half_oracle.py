@@ -20,7 +20,7 @@ import torch.fx
 from torch import Tensor
 from torch.utils._pytree import tree_map, tree_map_only
 
-from ipu_model.capture import recurrent
+from ipu_model.capture.device_ops import lstm as lstm_layer
 from ipu_model.compute.replay import Arithmetic, Replay, build
 from ipu_model.compute.rounding import round_to_half_
 from ipu_model.graph import Graph, TensorSpec
@@ -41,8 +41,8 @@ EMPTY = (aten.empty.memory_format, aten.empty_like.default, aten.empty_strided.d
 # A loop over steps: what a step stores is rounded, by numpy from float64. That the formulas are an LSTM's is tested
 # against PyTorch's own.
 RECURRENT = {
-    torch.ops.ipu_model.lstm.default: recurrent.forward,
-    torch.ops.ipu_model.lstm_backward.default: recurrent.backward,
+    torch.ops.ipu_model.lstm.default: lstm_layer.forward,
+    torch.ops.ipu_model.lstm_backward.default: lstm_layer.backward,
 }
 PROMOTING = frozenset({aten.add.Tensor, aten.sub.Tensor, aten.mul.Tensor, aten.div.Tensor})
 COMPARING = frozenset({

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from lowering_support import GC200, lowered
 from torch import Tensor, nn
 
-from ipu_model.capture.beam_search import beam_search
-from ipu_model.capture.points import farthest_points, nearest_points
+from ipu_model.capture.device_ops.ctc import beam_search
+from ipu_model.capture.device_ops.points import farthest_points, nearest_points
 from ipu_model.cost import Element, points
 from ipu_model.cost import beam_search as decoding
 from ipu_model.cost.beam_search import BeamSearch

@@ -9,9 +9,8 @@ from torch import nn
 from tracing_support import traced
 
 from ipu_model.graph import Graph
-from ipu_model.placement import Placement
 from ipu_model.stages import Stage, stages_of
-from ipu_model.step import Phase
+from ipu_model.step import Phase, Placement
 
 X = torch.zeros(4, 8)
 

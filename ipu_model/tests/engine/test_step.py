@@ -13,9 +13,8 @@ import poptorch
 from ipu_model.capture.aliases import storage_roots
 from ipu_model.capture.describe import step_of
 from ipu_model.graph import Graph
-from ipu_model.placement import Placement
 from ipu_model.stages import stages_of
-from ipu_model.step import FLOAT32, Op, Phase, Ref, Source, Step, Tensor, step_of_ops, with_ops
+from ipu_model.step import FLOAT32, Op, Phase, Placement, Ref, Source, Step, Tensor, step_of_ops, with_ops
 
 
 class Net(nn.Module):

@@ -17,8 +17,7 @@ from tracing_support import traced
 from ipu_model import stored
 from ipu_model.compute.replay import Arithmetic, build
 from ipu_model.graph import Graph, TensorSpec
-from ipu_model.placement import Placement
-from ipu_model.step import Phase
+from ipu_model.step import Phase, Placement
 
 PLAIN = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text()
 VALUES = st.recursive(

@@ -11,7 +11,7 @@ from tracing_support import traced
 
 from ipu_model.capture.describe import step_of
 from ipu_model.lower import lower
-from ipu_model.placement import Placement
+from ipu_model.step import Placement
 from ipu_model.transform import in_half_precision, placed, with_byte_inputs
 
 HALF, FLOAT = torch.float16, torch.float32

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from ipu_model.capture import capture
 from ipu_model.graph import Graph, TensorSpec
-from ipu_model.placement import Placement
+from ipu_model.step import Placement
 
 
 class ByIpu:

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ipu_model.errors import Error
-from ipu_model.placement import Placement
+from ipu_model.step import Placement
 from poptorch.enums import AutoStage, Liveness
 from poptorch.options.strategies import (
     ExecutionStrategy,

@@ -1,24 +1,40 @@
-"""Turn what a recorder saw into a `Graph`."""
+"""Turn what a recorder saw into a `Graph`, without what tracing leaves behind: identities, dead ops and counters."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
+import torch
 import torch.fx
+from torch import Tensor
 
-from ipu_model.capture.aliases import written_roots
-from ipu_model.capture.cleanup import clean
+from ipu_model.capture.aliases import storage_roots, written_arguments, written_roots
 from ipu_model.capture.recorder import Recorder
 from ipu_model.capture.torch_private import FakeTensor
 from ipu_model.capture.variables import Slot
 from ipu_model.graph import Graph, Output, TensorSpec, Variable
 
-if TYPE_CHECKING:
-    from ipu_model.capture.step import StepResult
+Node = torch.fx.Node
+
+_IDENTITIES = frozenset(
+    {torch.ops.aten.detach.default, torch.ops.aten.alias.default, torch.ops.aten.lift_fresh.default}
+)
 
 
-def assemble(recorder: Recorder, slots: list[Slot], inputs: Sequence[TensorSpec], result: StepResult) -> Graph:
+class Traced:
+    """What tracing a step left: output leaves, the loss and the gradients, all fake tensors."""
+
+    def __init__(self, leaves: list[Any], rebuild: Callable[[list[Any]], Any]) -> None:
+        self.leaves = leaves
+        self.rebuild = rebuild
+        self.loss: Tensor | None = None
+        self.seed: Tensor | None = None
+        self.gradients: list[Tensor | None] = []
+        self.activation_gradients: list[tuple[Tensor, Tensor]] = []
+
+
+def assemble(recorder: Recorder, slots: list[Slot], inputs: Sequence[TensorSpec], result: Traced) -> Graph:
     """Close the recorded graph with its outputs and gradients, clean it up and describe it."""
     weights = [slot for slot in slots if slot.trainable and not slot.is_constant]
     gradients = {
@@ -52,7 +68,7 @@ def assemble(recorder: Recorder, slots: list[Slot], inputs: Sequence[TensorSpec]
 
 
 def _activation_gradients(
-    recorder: Recorder, result: StepResult, stand_ins: Mapping[torch.fx.Node, torch.fx.Node]
+    recorder: Recorder, result: Traced, stand_ins: Mapping[torch.fx.Node, torch.fx.Node]
 ) -> dict[str, str]:
     """Map forward nodes to the nodes of their gradients, where clean-up has left both."""
     left = set(recorder.graph.nodes)
@@ -87,3 +103,55 @@ def _variables(recorder: Recorder, slots: list[Slot]) -> list[Variable]:
         for number, slot in enumerate(slots)
         if not slot.is_constant
     ]
+
+
+def clean(graph: torch.fx.Graph) -> dict[Node, Node]:
+    """Simplify `graph` in place without changing what a replay returns or leaves in variables.
+
+    Returns the node that stands in for each one that was erased because it only repeated another.
+    """
+    stand_ins = _skip_identities(graph)
+    _drop_dead(graph)
+    _drop_dead_counters(graph)
+    _drop_dead(graph)
+    graph.lint()
+    return stand_ins
+
+
+def _skip_identities(graph: torch.fx.Graph) -> dict[Node, Node]:
+    stand_ins: dict[Node, Node] = {}
+    for node in list(graph.nodes):
+        if node.op == "call_function" and node.target in _IDENTITIES:
+            source = node.args[0]
+            assert isinstance(source, Node)
+            _keep_hints(node, source)
+            node.replace_all_uses_with(source)
+            graph.erase_node(node)
+            stand_ins[node] = source
+    return stand_ins
+
+
+def _keep_hints(node: Node, source: Node) -> None:
+    if "hints" in node.meta:
+        source.meta.setdefault("hints", {}).update(node.meta["hints"])
+
+
+def _drop_dead(graph: torch.fx.Graph) -> None:
+    graph.eliminate_dead_code(lambda node: node.op in ("placeholder", "output") or bool(written_arguments(node)))
+
+
+def _drop_dead_counters(graph: torch.fx.Graph) -> None:
+    """Erase in-place updates of constants that nothing reads, such as BatchNorm's `num_batches_tracked`."""
+    roots = storage_roots(graph)
+    members: dict[Node, list[Node]] = {}
+    for node, root in roots.items():
+        members.setdefault(root, []).append(node)
+    for root, nodes in members.items():
+        if root.op == "get_attr" and _only_updates_itself(root, nodes):
+            for node in reversed(nodes):
+                graph.erase_node(node)
+
+
+def _only_updates_itself(root: Node, nodes: list[Node]) -> bool:
+    inside = set(nodes)
+    return all(user in inside for node in nodes for user in node.users)

@@ -2,17 +2,81 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import math
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 from torch.utils._pytree import tree_map_only
 
-from ipu_model.capture.ctc import ctc_loss
-from ipu_model.capture.recurrent import lstm
-from ipu_model.capture.unchecked import gaussian_nll_loss
+from ipu_model import tracing
+from ipu_model.capture.device_ops.ctc import ctc_loss
+from ipu_model.capture.device_ops.lstm import lstm
+from ipu_model.capture.torch_private import AdaptiveSoftmaxOutput
+
+_Module = nn.AdaptiveLogSoftmaxWithLoss
+
+
+@contextmanager
+def static_adaptive_softmax() -> Iterator[None]:
+    """Let `torch.nn.AdaptiveLogSoftmaxWithLoss` compute every cluster for every row while a model is traced.
+
+    Results are the same; the device does the work of `log_prob` for all classes, as shapes must be known.
+    """
+    before = _Module.forward, _Module.predict
+    _Module.forward = _while_tracing(_forward, _Module.forward)  # type: ignore[method-assign]
+    _Module.predict = _while_tracing(_predict, _Module.predict)  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        _Module.forward, _Module.predict = before  # type: ignore[method-assign]
+
+
+def _while_tracing(static: Callable[..., Any], dynamic: Callable[..., Any]) -> Callable[..., Any]:
+    def chosen(self: nn.AdaptiveLogSoftmaxWithLoss, *args: Any, **kwargs: Any) -> Any:
+        return (dynamic if tracing.current() is None else static)(self, *args, **kwargs)
+
+    return chosen
+
+
+def _forward(self: nn.AdaptiveLogSoftmaxWithLoss, input_: Tensor, target_: Tensor) -> Any:
+    single = target_.dim() == 0
+    if single:
+        input_, target_ = input_.unsqueeze(0), target_.unsqueeze(0)
+    output = self.log_prob(input_).gather(1, target_.long().unsqueeze(1)).squeeze(1)
+    loss = (-output).mean()
+    return AdaptiveSoftmaxOutput(output.squeeze(0) if single else output, loss)
+
+
+def _predict(self: nn.AdaptiveLogSoftmaxWithLoss, input: Tensor) -> Tensor:
+    return torch.argmax(self.log_prob(input), dim=1)
+
+
+def gaussian_nll_loss(
+    input: Tensor, target: Tensor, var: Tensor | float, full: bool = False, eps: float = 1e-6,
+    reduction: str = "mean",
+) -> Tensor:  # fmt: skip
+    """Compute what `torch.nn.functional.gaussian_nll_loss` does; a negative variance is not refused.
+
+    `var` is a number, or a tensor of `input`'s shape, of that shape without its last dimension, or with 1
+    there. No gradient knows of the lower limit `eps`.
+    """
+    if not isinstance(var, Tensor):
+        var = torch.full_like(input, var)
+    elif var.dim() == input.dim() - 1 and var.shape == input.shape[:-1]:
+        var = var.unsqueeze(-1)
+    limited = var.clone()
+    with torch.no_grad():
+        limited.clamp_(min=eps)
+    losses = 0.5 * (limited.log() + (input - target) ** 2 / limited)
+    if full:
+        losses = losses + 0.5 * math.log(2 * math.pi)
+    if reduction == "mean":
+        return losses.mean()
+    return losses.sum() if reduction == "sum" else losses
 
 
 def embedding(

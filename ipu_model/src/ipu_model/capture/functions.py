@@ -1,29 +1,176 @@
-"""How PopTorch treats some torch functions: losses mark themselves, mixed precision follows the activation.
+"""How PopTorch treats calls of torch functions inside `forward`, before autograd sees them.
 
-Works on calls of torch functions inside `forward`, before autograd sees them, so that gradients flow through the
-casts that are inserted here.
+Losses mark themselves, weights follow the element type of the activation, indices are widened to what torch wants, and
+moves between host and device are followed. Gradients flow back through the casts that are inserted here: a float32
+weight of a layer with float16 input gets a float32 gradient (executor reference, section 12).
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
+from torch.utils._pytree import tree_leaves, tree_map_only
 
 from ipu_model import tracing
 from ipu_model.capture.device_versions import DEVICE_VERSIONS
-from ipu_model.capture.devices import follow_moves
-from ipu_model.capture.indices import widen_index
 from ipu_model.capture.losses import LOSS_FUNCTIONS
-from ipu_model.capture.mixed_precision import FOLLOW_ACTIVATION, follow_activation, refuse_autocast
-from ipu_model.capture.origins import Origins
-from ipu_model.capture.trace import Trace
+from ipu_model.capture.torch_private import FakeTensor
+from ipu_model.capture.variables import Origins
 from ipu_model.errors import Error
+from ipu_model.tracing import Trace
+
+_HERE = torch.device("cpu")
+_MAKERS = (torch.tensor, torch.as_tensor)
+
+
+def follow_moves(
+    func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], origins: Origins
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Return the arguments with the pseudo device "ipu" replaced, noting tensors that move to the device.
+
+    Raises:
+        Error: a tensor of the device is sent to the CPU.
+    """
+    if _is_ipu(kwargs.get("device")):
+        kwargs = {**kwargs, "device": _HERE}
+    if func in _MAKERS and args and isinstance(args[0], Tensor) and not isinstance(args[0], FakeTensor):
+        origins.adopt(args[0])
+    if func is Tensor.cpu:
+        _check_stays(args[0], ".cpu()")
+    if func is Tensor.to:
+        target = args[1] if len(args) > 1 else kwargs.get("device", kwargs.get("other"))
+        if isinstance(target, str) and target.split(":")[0] == "cpu":
+            _check_stays(args[0], f'.to("{target}")')
+        elif isinstance(target, (str, torch.device, FakeTensor)) and not isinstance(args[0], FakeTensor):
+            origins.adopt(args[0])
+        if _is_ipu(target) and len(args) > 1:
+            args = (args[0], _HERE, *args[2:])
+    return args, kwargs
+
+
+def _is_ipu(device: object) -> bool:
+    if isinstance(device, torch.device):
+        return device.type == "ipu"
+    return isinstance(device, str) and device.split(":")[0] == "ipu"
+
+
+def _check_stays(tensor: Tensor, how: str) -> None:
+    if isinstance(tensor, FakeTensor):
+        raise Error(
+            f"Illegal move to CPU: forward sends a tensor of the device to the host with {how}. Return the "
+            "tensor from forward instead, it arrives on the CPU; poptorch.isRunningOnIpu() tells the two "
+            "cases apart."
+        )
+
+
+_NARROW = (torch.int32, torch.int16, torch.int8, torch.uint8)
+
+# Functions that want 64-bit indices -> where these are among the positional arguments, and their name.
+_INDEX_OF: Mapping[Callable[..., Any], tuple[int, str]] = {
+    **dict.fromkeys((F.cross_entropy, F.nll_loss, F.multi_margin_loss, F.multilabel_margin_loss), (1, "target")),
+    F.one_hot: (0, "tensor"),
+    **dict.fromkeys((torch.take_along_dim, Tensor.take_along_dim), (1, "indices")),
+    **dict.fromkeys((torch.take, Tensor.take, torch.put, Tensor.put, Tensor.put_), (1, "index")),
+    **dict.fromkeys((
+        torch.gather, Tensor.gather, torch.scatter, Tensor.scatter, Tensor.scatter_, torch.scatter_add,
+        Tensor.scatter_add, Tensor.scatter_add_, torch.index_copy, Tensor.index_copy, Tensor.index_copy_,
+        torch.index_fill, Tensor.index_fill, Tensor.index_fill_,
+    ), (2, "index")),
+}  # fmt: skip
+
+
+def widen_index(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Return the arguments of `func` with its index in 64 bits, if it has one; no other argument changes.
+
+    What a function in place writes to must stay the same tensor.
+    """
+    if func not in _INDEX_OF:
+        return args, kwargs
+    position, name = _INDEX_OF[func]
+    if len(args) > position:
+        return (*args[:position], _wide(args[position]), *args[position + 1 :]), kwargs
+    return args, {**kwargs, name: _wide(kwargs[name])} if name in kwargs else kwargs
+
+
+def _wide(index: Any) -> Any:
+    return index.long() if isinstance(index, Tensor) and index.dtype in _NARROW else index
+
+
+# All floating operands of these take the element type of the activation: products, convolutions,
+# normalisation.
+FOLLOW_ACTIVATION: frozenset[Callable[..., Any]] = frozenset({
+    F.linear, F.bilinear, torch.matmul, torch.mm, torch.bmm, torch.mv, torch.dot, torch.inner, torch.addmm,
+    torch.addmv, torch.baddbmm, torch.addbmm, torch.einsum, torch.tensordot, Tensor.matmul, Tensor.__matmul__,
+    Tensor.__rmatmul__, Tensor.mm, Tensor.bmm, Tensor.mv, Tensor.dot, Tensor.inner, Tensor.addmm,
+    Tensor.addmv,
+    Tensor.baddbmm, Tensor.addbmm, F.scaled_dot_product_attention, F.multi_head_attention_forward,
+    F.conv1d, F.conv2d, F.conv3d, F.conv_transpose1d, F.conv_transpose2d, F.conv_transpose3d, torch.conv1d,
+    torch.conv2d, torch.conv3d, torch.conv_transpose1d, torch.conv_transpose2d, torch.conv_transpose3d,
+    F.batch_norm, F.layer_norm, F.group_norm, F.instance_norm, F.rms_norm, torch.batch_norm, torch.layer_norm,
+    torch.group_norm, torch.instance_norm, torch.rms_norm, torch.lstm_cell, torch.gru_cell,
+    torch.rnn_tanh_cell,
+    torch.rnn_relu_cell,
+})  # fmt: skip
+
+# Where the activation is not the first argument: a bias that is added, or the equation, comes before it.
+_ACTIVATION = {
+    torch.addmm: 1, torch.addmv: 1, torch.baddbmm: 1, torch.addbmm: 1, Tensor.addmm: 1, Tensor.addmv: 1,
+    Tensor.baddbmm: 1, Tensor.addbmm: 1, torch.einsum: 1,
+}  # fmt: skip
+_ACTIVATION_NAMES = ("input", "mat1", "mat", "batch1", "query", "input1", "a")
+
+# Positions of running statistics, which keep the element type of their buffers.
+_STATISTICS = {
+    F.batch_norm: (1, 2), F.instance_norm: (1, 2), torch.batch_norm: (3, 4), torch.instance_norm: (3, 4),
+}  # fmt: skip
+_STATISTICS_NAMES = ("running_mean", "running_var")
+_FLOATS = (torch.float16, torch.float32)
+
+
+def follow_activation(
+    func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Cast the floating operands of `func`, one of `FOLLOW_ACTIVATION`, to the type of its activation."""
+    leading = _activation(func, args, kwargs)
+    if leading is None or leading.dtype not in _FLOATS:
+        return args, kwargs
+    dtype = leading.dtype
+
+    def cast(tensor: Tensor) -> Tensor:
+        return tensor.to(dtype) if tensor.dtype in _FLOATS and tensor.dtype != dtype else tensor
+
+    keep = _STATISTICS.get(func, ())
+    new_args = tuple(a if i in keep else tree_map_only(Tensor, cast, a) for i, a in enumerate(args))
+    new_kwargs = {k: v if k in _STATISTICS_NAMES else tree_map_only(Tensor, cast, v) for k, v in kwargs.items()}
+    return new_args, new_kwargs
+
+
+def _activation(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor | None:
+    position = _ACTIVATION.get(func, 0)
+    named = [kwargs[name] for name in _ACTIVATION_NAMES if name in kwargs]
+    candidates = tree_leaves([*args[position:], *named]) if len(args) > position else tree_leaves(named)
+    return next((c for c in candidates if isinstance(c, Tensor)), None)
+
+
+def refuse_autocast(scope: str) -> None:
+    """Refuse `torch.autocast`, in `forward` or around the call that compiles.
+
+    Raises:
+        Error: names the module that runs under autocast.
+    """
+    if torch.is_autocast_enabled("cpu") or torch.is_autocast_enabled("cuda"):
+        raise Error(
+            f"torch.autocast is not supported by PopTorch (active in module '{scope or 'model'}'). Cast the "
+            "model with model.half(), or single tensors in forward with .half() and .float(): layers follow "
+            "the element type of their input."
+        )
+
 
 _FACTORIES: frozenset[Callable[..., Any]] = frozenset({
     torch.zeros, torch.ones, torch.rand, torch.randn, torch.arange, torch.full, torch.tensor, torch.empty,

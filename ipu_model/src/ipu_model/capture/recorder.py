@@ -12,7 +12,6 @@ from torch.utils._pytree import tree_flatten, tree_leaves, tree_map_only
 
 from ipu_model import interrupts
 from ipu_model.capture.known_values import is_data_dependent, is_mask, known_values, places
-from ipu_model.capture.origins import Origins
 from ipu_model.capture.torch_private import (
     FakeTensor,
     TorchDispatchMode,
@@ -22,11 +21,11 @@ from ipu_model.capture.torch_private import (
     modes_disabled,
     sequence_number,
 )
-from ipu_model.capture.trace import BEFORE_ANY_BLOCK, Trace
+from ipu_model.capture.variables import Origins
 from ipu_model.errors import Error
 from ipu_model.graph import TensorSpec
-from ipu_model.placement import Placement
-from ipu_model.step import Phase
+from ipu_model.step import Phase, Placement
+from ipu_model.tracing import BEFORE_ANY_BLOCK, Trace
 
 Where = tuple[Phase, Placement, str]
 

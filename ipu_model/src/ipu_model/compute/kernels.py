@@ -8,8 +8,8 @@ import torch
 import torch.fx
 from torch import Tensor
 
-from ipu_model.capture import recurrent
-from ipu_model.capture.python_ops import PythonFunction
+from ipu_model.capture.device_ops import lstm as lstm_layer
+from ipu_model.capture.device_ops.python_ops import PythonFunction
 from ipu_model.compute.rounding import round_to_half_
 from ipu_model.errors import Error
 from ipu_model.graph import TensorSpec
@@ -73,7 +73,7 @@ def lstm(
     reverse: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     """Run a layer of an LSTM; gates and states of each step are float16 values."""
-    return recurrent.forward(x, hidden, cell, w_x, w_h, b_x, b_h, reverse, round_to_half_)
+    return lstm_layer.forward(x, hidden, cell, w_x, w_h, b_x, b_h, reverse, round_to_half_)
 
 
 def lstm_backward(
@@ -82,10 +82,10 @@ def lstm_backward(
 ) -> tuple[Tensor, ...]:  # fmt: skip
     """Differentiate a layer of an LSTM; gradients of each step are float16 values, sums over steps are not."""
     states = (hiddens, cells, gates)
-    return recurrent.backward(d_hiddens, d_cells, x, hidden, cell, w_x, w_h, *states, reverse, wanted, round_to_half_)
+    return lstm_layer.backward(d_hiddens, d_cells, x, hidden, cell, w_x, w_h, *states, reverse, wanted, round_to_half_)
 
 
 _REPLACEMENTS = {
-    recurrent.LSTM: lstm,
-    recurrent.LSTM_BACKWARD: lstm_backward,
+    lstm_layer.LSTM: lstm,
+    lstm_layer.LSTM_BACKWARD: lstm_backward,
 }

@@ -1,6 +1,6 @@
 """Rules for connectionist temporal classification: loss and decoding are ops of a captured graph of our own.
 
-See `ipu_model.capture.ctc` and `ipu_model.capture.beam_search`.
+See `ipu_model.capture.device_ops.ctc` and `ipu_model.capture.device_ops.ctc`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The rule for ops that the host computes (`poptorch.CPU`, see `ipu_model.capture.python_ops`)."""
+"""The rule for ops that the host computes (`poptorch.CPU`, see `ipu_model.capture.device_ops.python_ops`)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rules for operators on sets of points, each of which is one op of a captured graph (`ipu_model.capture.points`)."""
+"""Rules for operators on sets of points, each of which is one op (`ipu_model.capture.device_ops.points`)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rules for recurrent layers: ops of a captured graph of our own, see `ipu_model.capture.recurrent`."""
+"""Rules for recurrent layers: ops of a captured graph of our own, see `ipu_model.capture.device_ops.lstm`."""
 
 from __future__ import annotations
 

@@ -76,9 +76,7 @@ def update_costs(
     return tuple(found)
 
 
-def _updated(
-    step: Step, accumulator: DType | None, held: Mapping[str, int]
-) -> Iterator[tuple[Variable, Updated]]:
+def _updated(step: Step, accumulator: DType | None, held: Mapping[str, int]) -> Iterator[tuple[Variable, Updated]]:
     for variable in step.variables:
         if variable.name in step.gradients:
             tensor = step.tensors[variable.tensor]

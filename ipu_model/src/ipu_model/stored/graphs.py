@@ -15,8 +15,7 @@ import torch.fx
 from torch import Tensor
 
 from ipu_model.graph import Graph, TensorSpec
-from ipu_model.placement import Placement
-from ipu_model.step import Phase
+from ipu_model.step import Phase, Placement
 from ipu_model.stored.ops import name_of, op_named
 from ipu_model.stored.shapes import require_declared
 from ipu_model.stored.values import Invalid, NotStorable, damage_found, decode, encode

@@ -9,11 +9,7 @@ from typing import Any
 import torch
 
 # They register the ops of the IPU Model.
-import ipu_model.capture.beam_search
-import ipu_model.capture.ctc
-import ipu_model.capture.points
-import ipu_model.capture.recurrent  # noqa: F401
-from ipu_model.capture.python_ops import CUSTOM, CUSTOM_GRADIENT, HOST_CALL
+from ipu_model.capture.device_ops.python_ops import CUSTOM, CUSTOM_GRADIENT, HOST_CALL
 from ipu_model.stored.values import Invalid, NotStorable
 
 _NAMESPACES = frozenset({"aten", "ipu_model", "torchvision"})

@@ -15,8 +15,7 @@ import torch.fx
 from torch import Tensor
 
 from ipu_model.graph import Output, Printed, TensorSpec, Variable
-from ipu_model.placement import Placement
-from ipu_model.step import Phase
+from ipu_model.step import Phase, Placement
 
 _RECORDS: dict[str, type] = {kind.__name__: kind for kind in (TensorSpec, Placement, Printed, Variable, Output)}
 _TORCH_KINDS: dict[str, type] = {

@@ -21,9 +21,8 @@ from ipu_model.graph import Graph, TensorSpec, dtype_of
 from ipu_model.hardware import machine
 from ipu_model.lower.settings import CostSettings
 from ipu_model.optimiser import Hyper, OptimiserSpec
-from ipu_model.placement import Placement
 from ipu_model.program import Program, Recomputation
-from ipu_model.step import FLOAT16, FLOAT32
+from ipu_model.step import FLOAT16, FLOAT32, Placement
 
 HALF, FLOAT = torch.float16, torch.float32
 MLPERF_CHECKPOINTS = ("layer1.0", "layer1.2", "layer2.0", "layer2.2", "layer3.0", "layer3.3")

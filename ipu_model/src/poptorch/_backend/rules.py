@@ -8,8 +8,7 @@ import torch.fx
 
 from ipu_model.graph import Graph
 from ipu_model.pipeline import forward_stages, training_stages
-from ipu_model.placement import Placement
-from ipu_model.step import Phase
+from ipu_model.step import Phase, Placement
 from poptorch._impl import createPoptorchError
 from poptorch._logging import logger, native_logger
 from poptorch.enums import ConnectionType

@@ -26,8 +26,7 @@ import torch
 
 from ipu_model.capture.aliases import storage_roots
 from ipu_model.graph import Graph, Printed, TensorSpec
-from ipu_model.placement import Placement
-from ipu_model.step import Phase
+from ipu_model.step import Phase, Placement
 from poptorch._logging import native_logger
 from poptorch.options import Options
 from poptorch.options.strategies import ExecutionStrategy, ShardedExecution, phase_number

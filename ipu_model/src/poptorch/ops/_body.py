@@ -11,7 +11,7 @@ from ipu_model import tracing
 from ipu_model.capture.aliases import aliased_argument, written_arguments
 
 if TYPE_CHECKING:
-    from ipu_model.capture.trace import Trace
+    from ipu_model.tracing import Trace
 
 Node = torch.fx.Node
 

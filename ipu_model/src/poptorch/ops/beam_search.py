@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from ipu_model import tracing
-from ipu_model.capture.beam_search import beam_search
+from ipu_model.capture.device_ops.ctc import beam_search
 from poptorch._impl import createPoptorchError
 
 _NAME = "poptorch.ctc_beam_search_decoder"

@@ -19,7 +19,7 @@ from poptorch.ops._body import Body
 from poptorch.ops._inference import refuse_training
 
 if TYPE_CHECKING:
-    from ipu_model.capture.trace import Trace
+    from ipu_model.tracing import Trace
 
 Function = Callable[..., Tensor | Sequence[Tensor]]
 

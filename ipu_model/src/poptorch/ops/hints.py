@@ -14,7 +14,7 @@ import torch.fx
 from torch import Tensor
 
 from ipu_model import tracing
-from ipu_model.capture.recurrent import LSTM
+from ipu_model.capture.device_ops.lstm import LSTM
 from poptorch._impl import createPoptorchError
 from poptorch.enums import MatMulSerializationMode
 

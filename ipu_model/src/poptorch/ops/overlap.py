@@ -22,7 +22,7 @@ from poptorch.options.strategies import PipelinedExecution, ShardedExecution
 if TYPE_CHECKING:
     import torch.fx
 
-    from ipu_model.capture.trace import Trace
+    from ipu_model.tracing import Trace
     from poptorch.options import Options
 
 T = TypeVar("T")

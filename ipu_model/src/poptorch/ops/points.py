@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ipu_model.capture.points import farthest_points, nearest_points
+from ipu_model.capture.device_ops.points import farthest_points, nearest_points
 from poptorch._impl import createPoptorchError
 
 Batch = list[int] | Tensor | None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from ipu_model.placement import Placement
+from ipu_model.step import Placement
 from poptorch._impl import createPoptorchError
 from poptorch.enums import AutoStage, Liveness
 

@@ -16,12 +16,11 @@ from torch.utils._pytree import tree_leaves
 
 import ipu_model
 from ipu_model import tracing
-from ipu_model.capture.adaptive_softmax import static_adaptive_softmax
-from ipu_model.capture.assemble import assemble
+from ipu_model.capture.assemble import Traced, assemble
+from ipu_model.capture.device_ops.python_ops import on_host
+from ipu_model.capture.device_versions import static_adaptive_softmax
 from ipu_model.capture.functions import DeviceFunctions
 from ipu_model.capture.losses import final_loss
-from ipu_model.capture.origins import Origins
-from ipu_model.capture.python_ops import on_host
 from ipu_model.capture.recorder import Recorder
 from ipu_model.capture.torch_private import (
     DataDependentOutputException,
@@ -33,11 +32,11 @@ from ipu_model.capture.torch_private import (
     gradient_hooks,
     mkldnn_disabled,
 )
-from ipu_model.capture.trace import Placer, Trace
-from ipu_model.capture.variables import AttributeKeeper, RegisteredTensors, Slot, fake_like, slots_of
+from ipu_model.capture.variables import AttributeKeeper, Origins, RegisteredTensors, Slot, fake_like, slots_of
 from ipu_model.errors import Error
 from ipu_model.graph import Graph, TensorSpec
 from ipu_model.step import Phase
+from ipu_model.tracing import Placer, Trace
 from ipu_model.turns import Turn
 
 # Some settings of torch that a trace changes belong to the process: traces in several threads take turns.
@@ -116,18 +115,6 @@ def _declare(recorder: Recorder, slots: list[Slot], fakes: list[Tensor | None], 
         recorder.placeholder(f"input_{number}", fake)
 
 
-class StepResult:
-    """What tracing a step left: output leaves, the loss and the gradients, all fake tensors."""
-
-    def __init__(self, leaves: list[Any], rebuild: Callable[[list[Any]], Any]) -> None:
-        self.leaves = leaves
-        self.rebuild = rebuild
-        self.loss: Tensor | None = None
-        self.seed: Tensor | None = None
-        self.gradients: list[Tensor | None] = []
-        self.activation_gradients: list[tuple[Tensor, Tensor]] = []
-
-
 class _Step(nn.Module):
     """Forward and backward as one module call, so that both see the swapped parameters."""
 
@@ -145,7 +132,7 @@ class _Step(nn.Module):
         self._call, self._flatten, self._trace = call, flatten, trace
         self._training, self._weights = training, [w for w in weights if w is not None]
 
-    def forward(self, tensors: list[Tensor], recorder: Recorder) -> StepResult:
+    def forward(self, tensors: list[Tensor], recorder: Recorder) -> Traced:
         """Trace `tensors` through the model, then its backward pass."""
         before = RegisteredTensors(self.model)
         with (
@@ -154,13 +141,13 @@ class _Step(nn.Module):
         ):
             outputs = self._call(self.model, tensors)
         before.check_unchanged()
-        result = StepResult(*self._flatten(outputs))
+        result = Traced(*self._flatten(outputs))
         _refuse_hidden_tensors(result.leaves)
         if self._training:
             self._differentiate(result, recorder)
         return result
 
-    def _differentiate(self, result: StepResult, recorder: Recorder) -> None:
+    def _differentiate(self, result: Traced, recorder: Recorder) -> None:
         loss = final_loss(self._trace, [leaf for leaf in result.leaves if isinstance(leaf, Tensor)])
         result.loss = loss
         self._trace.phase = Phase.BACKWARD
@@ -206,10 +193,10 @@ def _noting_gradients(activations: Sequence[Tensor], noted: list[tuple[Tensor, T
 
 def _run_swapped(
     step: _Step, slots: list[Slot], fakes: list[Tensor | None], inputs: list[Tensor], recorder: Recorder
-) -> StepResult:
+) -> Traced:
     """Call `step` with the module's tensors replaced by their fakes, ties kept."""
     swapped = {f"model.{name}": fake for slot, fake in zip(slots, fakes) if fake is not None for name in slot.names}
-    result: StepResult = torch.func.functional_call(step, swapped, (inputs, recorder))
+    result: Traced = torch.func.functional_call(step, swapped, (inputs, recorder))
     return result
 
 

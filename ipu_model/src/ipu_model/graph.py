@@ -9,7 +9,7 @@ A `Graph` holds an `fx.Graph` of aten ops. Every op node carries in `node.meta`:
 ``scope``      dotted name of the submodule whose `forward` recorded it ("" for the model itself)
 ``hints``      dict of what the program said about this value: ``recomputation_checkpoint``, ``nop``,
                ``available_memory_proportion``, ``serialized``, ``multi_conv``, ``printed`` (a `Printed`),
-               ``function`` (a `capture.python_ops.PythonFunction`);
+               ``function`` (a `capture.device_ops.python_ops.PythonFunction`);
                placeholders of inputs ``overlap_input``, ops of outputs ``overlap_output`` (values of
                `poptorch.OverlapMode`)
 ``name_scope`` prefix from `poptorch.NameScope`; ``name_scopes``: its parts, each with how many submodules were

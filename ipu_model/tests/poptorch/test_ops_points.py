@@ -112,7 +112,7 @@ class TestNearest:
         assert found[1].tolist() == poptorch.nearest(POINTS, OTHERS).tolist()
 
     def test_many_points_are_compared_piece_by_piece(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("ipu_model.capture.points._DISTANCES_AT_ONCE", 64)
+        monkeypatch.setattr("ipu_model.capture.device_ops.points._DISTANCES_AT_ONCE", 64)
         batches = [0] * 9 + [1] * 11, [0] * 5 + [1] * 10
         assert poptorch.nearest(POINTS, OTHERS, *batches).tolist() == closest(POINTS, OTHERS, *batches)
         assert poptorch.nearest(POINTS[:0], OTHERS).shape == (0,)

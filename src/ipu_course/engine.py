@@ -48,14 +48,14 @@ NOT_HERE = (
     "Modelled figures need the course's IPU Model, which is not installed here. With the Poplar SDK, "
     "options.enableProfiling() and PopVision show the same of your IPUs."
 )
-# What `figure` can draw: its name, and where the engine has the drawing and its words.
+# What `figure` can draw: its name, and the engine's name for it.
 FIGURES = {
-    "memory": ("memory_category_figure", "memory_categories"),
-    "memory per tile": ("memory_per_tile_figure", "memory_per_tile"),
-    "liveness": ("liveness_figure", "liveness"),
-    "timeline": ("timeline_figure", "timeline"),
-    "host and device": ("host_device_figure", "host_device"),
-    "cycles": ("cycles_figure", "cycles"),
+    "memory": "memory-categories",
+    "memory per tile": "memory-per-tile",
+    "liveness": "liveness",
+    "timeline": "timeline",
+    "host and device": "host-device",
+    "cycles": "cycles",
 }
 
 
@@ -280,12 +280,10 @@ def figure(kind: str, of: Profile, **arguments: Any) -> tuple[Figure, str]:
     """
     if kind not in FIGURES:
         raise ValueError(f"there is no figure {kind!r} of a profile; there are {', '.join(FIGURES)}")
-    from ipu_model.report import descriptions, figures
+    from ipu_model.report import figures, pictures
 
-    drawing, words = FIGURES[kind]
-    drawn: Figure = getattr(figures, drawing)(of, **arguments)
-    described: str = getattr(descriptions, words)(of)
-    return drawn, described
+    name = FIGURES[kind]
+    return figures.DRAWN[name](of, **arguments), pictures.DESCRIBED[name](of)
 
 
 def text_report(of: Profile) -> str:

@@ -8,8 +8,7 @@ from collections.abc import Iterable, Sequence
 
 from ipu_model.data_files import Fact
 from ipu_model.hardware import System, known_machines, machine, provenance
-from ipu_model.report.layout import aligned
-from ipu_model.report.quantities import plain
+from ipu_model.report.quantities import aligned, plain
 
 _WIDTH = 110
 

@@ -15,8 +15,8 @@ from report_strategies import PROFILES
 from report_support import ADVICE, inference_profile, pipeline_profile, wide_profile
 
 from ipu_model.profiling.data import Profile
-from ipu_model.report import html, pictures
-from ipu_model.report.html import html_report
+from ipu_model.report import page, pictures
+from ipu_model.report.page import html_report
 
 VOID = {"meta", "br", "hr", "img", "link", "input"}
 HOSTILE = "</title><script>alert('x')</script>&\"'<img src=x onerror=alert(1)>"
@@ -59,7 +59,7 @@ class Page(HTMLParser):
 
 @pytest.fixture
 def without_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(html, "pictures", lambda profile: None)
+    monkeypatch.setattr(page, "pictures", lambda profile: None)
 
 
 @pytest.fixture(scope="module")
@@ -197,7 +197,7 @@ class TestWithoutMatplotlib:
         code = (
             "import sys; sys.modules['matplotlib'] = None\n"
             "from report_support import pipeline_profile\n"
-            "from ipu_model.report.html import html_report\n"
+            "from ipu_model.report.page import html_report\n"
             "sys.stdout.write(html_report(pipeline_profile()))"
         )
         done = subprocess.run(

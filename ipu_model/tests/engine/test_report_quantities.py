@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ipu_model.report import quantities
-from ipu_model.report.layout import aligned
+from ipu_model.report.quantities import aligned
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from report_strategies import SPANS, few
 from report_support import pipeline_profile
 
 from ipu_model.profiling.data import Span
-from ipu_model.report.rows import all_rows, device_rows, host_rows
+from ipu_model.report.breakdown import all_rows, device_rows, host_rows
 
 
 def names(rows) -> list[str]:

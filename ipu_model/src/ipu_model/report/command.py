@@ -32,7 +32,7 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 def run_report(arguments: argparse.Namespace) -> None:
     """Print the report of one profile, and write or name its page."""
     from ipu_model.report.files import HTML_NAME
-    from ipu_model.report.html import html_report
+    from ipu_model.report.page import html_report
     from ipu_model.report.text import text_report
 
     profile = json_form.read(arguments.profile)

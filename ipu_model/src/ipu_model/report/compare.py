@@ -6,10 +6,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from ipu_model.profiling.data import Profile
-from ipu_model.report import markup
 from ipu_model.report.breakdown import PHASE_NAMES, categories
-from ipu_model.report.layout import aligned
-from ipu_model.report.quantities import change, duration, percent, plain, short, whole
+from ipu_model.report.page import rendered
+from ipu_model.report.quantities import aligned, change, duration, percent, plain, short, whole
+from ipu_model.report.tables import Table
 
 NAMES = ("before", "after")
 _CLOSE = 0.005
@@ -40,18 +40,13 @@ def compare(before: Profile, after: Profile, names: Sequence[str] = NAMES) -> st
 
 def compare_html(before: Profile, after: Profile, names: Sequence[str] = NAMES) -> str:
     """Return the same comparison as one page that needs nothing else."""
-    title = f"{before.name}: {names[0]} and {names[1]}"
-    lists = markup.items(
-        markup.text(f"{name}: {_title(profile)}") for name, profile in zip(names, (before, after), strict=True)
+    return rendered(
+        "compare.html",
+        title=f"{before.name}: {names[0]} and {names[1]}",
+        programs=[f"{name}: {_title(profile)}" for name, profile in zip(names, (before, after), strict=True)],
+        conclusion=conclusion(before, after, names),
+        tables=[Table(part.title, (part.title, *names, "change"), part.rows) for part in parts(before, after)],
     )
-    tables = [markup.table((part.title, *names, "change"), part.rows, part.title) for part in parts(before, after)]
-    body = [
-        f"<header><h1>{markup.text(title)}</h1>{lists}</header>\n<main>",
-        markup.paragraph(conclusion(before, after, names), "note"),
-        *tables,
-        "</main>",
-    ]
-    return markup.page(f"{title} (modelled)", "\n".join(body))
 
 
 def parts(before: Profile, after: Profile) -> tuple[Part, ...]:

@@ -10,7 +10,7 @@ from ipu_model.advice import Advice
 from ipu_model.profiling import json_form
 from ipu_model.profiling.data import Profile
 from ipu_model.profiling.text_files import make_folder, write_text
-from ipu_model.report.html import html_report
+from ipu_model.report.page import html_report
 from ipu_model.report.trace import trace_json
 
 HTML_NAME = "report.html"

@@ -1,6 +1,8 @@
-"""Numbers as readers want them: with a unit, separators for thousands and no digits that mean nothing."""
+"""Numbers and tables as readers want them in plain text: with units and no digits that mean nothing."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 KIB = 1024
 MIB = 1024 * 1024
@@ -9,6 +11,11 @@ MIB = 1024 * 1024
 def whole(value: float) -> str:
     """Return a number without decimals, with commas between thousands."""
     return f"{value:,.0f}"
+
+
+def signed(value: float) -> str:
+    """Return a number without decimals, with its sign and with commas between thousands."""
+    return f"{value:+,.0f}"
 
 
 def short(value: float) -> str:
@@ -82,3 +89,19 @@ def plain(text: str) -> str:
     one_line = " ".join(spelled.split())
     printable = "".join(c if c.isprintable() else f"\\x{ord(c):02x}" for c in one_line)
     return printable.encode("ascii", "backslashreplace").decode("ascii")
+
+
+def aligned(rows: Sequence[Sequence[str]], *, left: int = 1, indent: int = 2) -> list[str]:
+    """Return the rows of a table as lines: the first `left` columns flush left, the others flush right.
+
+    Rows may be shorter than the longest one.
+    """
+    widths = [max((len(row[i]) for row in rows if i < len(row)), default=0) for i in range(max(map(len, rows)))]
+    lines = []
+    for row in rows:
+        cells = [
+            cell.ljust(width) if index < left else cell.rjust(width)
+            for index, (cell, width) in enumerate(zip(row, widths))
+        ]
+        lines.append((" " * indent + "  ".join(cells)).rstrip())
+    return lines

@@ -17,8 +17,7 @@ from ipu_model.report.breakdown import (
     phases,
 )
 from ipu_model.report.findings import Range, device_range, end_to_end_range, heading, verdict
-from ipu_model.report.layout import aligned
-from ipu_model.report.quantities import counted, duration, percent, plain, rate, short, whole
+from ipu_model.report.quantities import aligned, counted, duration, percent, plain, rate, short, whole
 
 MOST_LINES = 45
 WIDTH = 100

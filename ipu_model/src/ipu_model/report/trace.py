@@ -10,7 +10,7 @@ import json
 from typing import Any
 
 from ipu_model.profiling.data import Profile, Span
-from ipu_model.report.rows import Row, all_rows
+from ipu_model.report.breakdown import Row, all_rows
 
 _PROCESS = 1
 _NANOSECONDS = 1_000_000_000

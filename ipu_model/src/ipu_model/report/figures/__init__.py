@@ -1,8 +1,14 @@
 """The figures of a report, in one style. The only part of the engine that needs matplotlib.
 
 Each function takes a `Profile` and returns a matplotlib `Figure`, which nothing has shown or registered;
-`report.descriptions` has the words that belong to each.
+`report.pictures` has the words that belong to each.
 """
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from matplotlib.figure import Figure
 
 from ipu_model.report.figures.canvas import png
 from ipu_model.report.figures.cycles import cycles_figure
@@ -12,7 +18,18 @@ from ipu_model.report.figures.throughput import ThroughputPoint, throughput_figu
 from ipu_model.report.figures.timeline import host_device_figure, timeline_figure
 from ipu_model.report.figures.vector import inline_svg
 
+DRAWN: Mapping[str, Callable[..., Figure]] = {
+    "timeline": timeline_figure,
+    "host-device": host_device_figure,
+    "cycles": cycles_figure,
+    "memory-per-tile": memory_per_tile_figure,
+    "memory-categories": memory_category_figure,
+    "liveness": liveness_figure,
+}
+"""The figures of a profile, by the names that `report.pictures.DESCRIBED` has for them."""
+
 __all__ = [
+    "DRAWN",
     "ThroughputPoint",
     "cycles_figure",
     "host_device_figure",

@@ -13,6 +13,7 @@ from matplotlib.patches import Rectangle
 from matplotlib.path import Path
 
 from ipu_model.profiling.data import SPAN_KINDS, Profile, Span
+from ipu_model.report.breakdown import DEVICE_WORKS, HOST_KINDS, Row, device_rows, host_rows
 from ipu_model.report.figures.canvas import (
     CHARACTER_POINTS,
     PLOT_POINTS,
@@ -27,7 +28,6 @@ from ipu_model.report.figures.canvas import (
     words,
 )
 from ipu_model.report.quantities import duration, time_unit
-from ipu_model.report.rows import DEVICE_WORKS, HOST_KINDS, Row, device_rows, host_rows
 from ipu_model.report.style import INK, OTHER_LOOK, SPAN_LOOKS
 
 _REPEATS = "×n: n of them, drawn as one"

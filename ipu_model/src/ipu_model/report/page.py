@@ -1,0 +1,68 @@
+"""The report as one HTML file: it loads nothing, reads on paper and in the dark, and escapes every text."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Any
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
+
+from ipu_model.advice import Advice
+from ipu_model.profiling.data import Profile
+from ipu_model.report import findings, quantities, tables
+from ipu_model.report.breakdown import fallback_share
+from ipu_model.report.pictures import DESCRIBED, pictures
+
+
+def html_report(profile: Profile, advice: Sequence[Advice] = ()) -> str:
+    """Return the report of a profile as one page; without matplotlib it has tables only, and says so."""
+    return rendered(
+        "report.html",
+        profile=profile,
+        advice=advice,
+        drawn=pictures(profile),
+        described=DESCRIBED,
+        tables=tables,
+        setting=findings.setting(profile),
+        verdict=findings.verdict(profile),
+        end_to_end=findings.end_to_end_range(profile),
+        device=findings.device_range(profile),
+        explained_limit=findings.explained_limit(profile.limited_by),
+        fallback_share=fallback_share(profile),
+    )
+
+
+def rendered(template: str, **values: Any) -> str:
+    """Return the page that one of `templates/` makes of these values."""
+    return _templates().get_template(template).render(values)
+
+
+@lru_cache(maxsize=1)
+def _templates() -> Environment:
+    environment = Environment(
+        loader=PackageLoader("ipu_model.report"),
+        autoescape=True,
+        finalize=_visible,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        undefined=StrictUndefined,
+    )
+    names = ("counted", "duration", "percent", "rate", "short", "signed", "size", "whole")
+    environment.filters.update({name: getattr(quantities, name) for name in names})
+    return environment
+
+
+def _visible(value: Any) -> Any:
+    """Return a text with the characters that no page may hold replaced by their codes."""
+    if not isinstance(value, str) or isinstance(value, Markup):
+        return value
+    return "".join(c if _is_allowed(c) else f"\\x{ord(c):02x}" for c in value)
+
+
+def _is_allowed(character: str) -> bool:
+    code = ord(character)
+    return character in "\n\t" or not (
+        code < 32 or 127 <= code < 160 or 0xD800 <= code < 0xE000 or code & 0xFFFE == 0xFFFE
+    )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ipu_course.figures import style as course_style
-from ipu_model.report import style
+from ipu_model.report.figures import style
 
 SHARED = ("BLUE", "YELLOW", "ORANGE", "GREEN", "INK", "GREY", "HATCH", "LINE_STYLES", "WIDTH_INCHES", "DOTS_PER_INCH")
 

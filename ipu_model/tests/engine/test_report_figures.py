@@ -19,8 +19,9 @@ import ipu_model
 from ipu_model.errors import Error
 from ipu_model.profiling.build import profile_program
 from ipu_model.profiling.data import SPAN_KINDS, Profile, Span
-from ipu_model.report import figures, style
+from ipu_model.report import figures
 from ipu_model.report.breakdown import PHASE_NAMES
+from ipu_model.report.figures import style
 from ipu_model.report.quantities import KIB
 from ipu_model.validate.programs import day03_program
 

@@ -10,13 +10,10 @@ from collections.abc import Callable, Mapping
 
 from matplotlib.figure import Figure
 
-from ipu_model.report.figures.canvas import png
-from ipu_model.report.figures.cycles import cycles_figure
-from ipu_model.report.figures.liveness import liveness_figure
-from ipu_model.report.figures.memory import memory_category_figure, memory_per_tile_figure
+from ipu_model.report.figures.canvas import inline_svg, png
+from ipu_model.report.figures.memory import liveness_figure, memory_category_figure, memory_per_tile_figure
 from ipu_model.report.figures.throughput import ThroughputPoint, throughput_figure
-from ipu_model.report.figures.timeline import host_device_figure, timeline_figure
-from ipu_model.report.figures.vector import inline_svg
+from ipu_model.report.figures.timeline import cycles_figure, host_device_figure, timeline_figure
 
 DRAWN: Mapping[str, Callable[..., Figure]] = {
     "timeline": timeline_figure,

@@ -1,33 +1,53 @@
-"""Memory: what every tile holds, and what the fullest tile is filled with."""
+"""Memory: what every tile holds, what the fullest tile is filled with, and what is live on it op after op."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from itertools import groupby
+
+import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.patches import Patch
 from matplotlib.ticker import StrMethodFormatter
 
-from ipu_model.profiling.data import IpuMemory, Profile
-from ipu_model.report.breakdown import Category, categories, fullest_ipu, fullest_ipus
-from ipu_model.report.figures import tiles
+from ipu_model.profiling.data import IpuMemory, LivenessStep, Profile
+from ipu_model.report.breakdown import MEMORY_GROUPS, Category, categories, fullest_ipu, fullest_ipus, memory_group
 from ipu_model.report.figures.canvas import (
     SMALL,
     area,
+    in_style,
     key,
     legend_below,
     new_figure,
     note_point,
     nothing_here,
     only_grid,
-    style,
     without_marks,
     words,
 )
+from ipu_model.report.figures.style import (
+    BLUE,
+    DARK,
+    HATCH,
+    INK,
+    IPU_LOOKS,
+    MEMORY_LOOKS,
+    ORANGE,
+    OTHER_LOOK,
+    WHITE,
+    YELLOW,
+    Look,
+)
 from ipu_model.report.quantities import KIB, whole
-from ipu_model.report.style import BLUE, DARK, INK, IPU_LOOKS, ORANGE, WHITE, Look
 
 MOST_IPUS = len(IPU_LOOKS)
 _BAR_INCHES = 0.135
 _SHARED_HATCH = "////"
+_ABOVE = Look("none", "xxxx", DARK)
+_LIVE, _TEMPORARY = Look(BLUE), Look(YELLOW, "////", HATCH)
+_LEAST_PHASE = 0.06  # of all steps, for its name to have room
 
 
 def memory_per_tile_figure(profile: Profile) -> Figure:
@@ -37,7 +57,7 @@ def memory_per_tile_figure(profile: Profile) -> Figure:
     its own fullest. Of more than four IPUs those with the fullest tiles are shown.
     """
     places = fullest_ipus(profile, MOST_IPUS)
-    with style():
+    with in_style():
         figure = new_figure(3.4)
         axes = figure.add_subplot()
         start = 0
@@ -46,7 +66,7 @@ def memory_per_tile_figure(profile: Profile) -> Figure:
         for place in places:
             memory = profile.memory[place]
             if all(len(category.tiles) == len(memory.tiles) for category in memory.categories):
-                groups |= set(tiles.stacked_tiles(axes, memory, start, profile.memory.tile_bytes))
+                groups |= set(_stack_tiles(axes, memory, start, profile.memory.tile_bytes))
             else:
                 _draw_tiles(axes, memory, start, profile.memory.tile_bytes)
             borders.append((start, len(memory.tiles), memory.ipu))
@@ -59,7 +79,7 @@ def memory_per_tile_figure(profile: Profile) -> Figure:
         axes.set_title(f"{words(profile.name)}: memory of each tile at its fullest (modelled)")
         axes.yaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
         only_grid(axes, "y")
-        legend_below(figure, tiles.keys(groups, above=bool(groups) and not profile.memory.fits))
+        legend_below(figure, _group_keys(groups, above=bool(groups) and not profile.memory.fits))
     return figure
 
 
@@ -70,7 +90,7 @@ def memory_category_figure(profile: Profile) -> Figure:
     """
     places = fullest_ipus(profile, MOST_IPUS)
     rows = [row for row in categories(profile) if any(row.bytes_on_fullest_tile)]
-    with style():
+    with in_style():
         figure = new_figure(1.4 + max(1, len(rows)) * (0.12 + _BAR_INCHES * len(places)))
         axes = figure.add_subplot()
         axes.set_title(f"{words(profile.name)}: what the fullest tile holds (modelled)")
@@ -86,6 +106,28 @@ def memory_category_figure(profile: Profile) -> Figure:
         without_marks(axes, ("left",))
         only_grid(axes, "x")
         _category_keys(figure, profile, places)
+    return figure
+
+
+def liveness_figure(profile: Profile) -> Figure:
+    """Return the not-always-live bytes of each IPU's fullest tile while its ops run, and the room for them.
+
+    Of more than four IPUs those with the fullest tiles are shown.
+    """
+    places = fullest_ipus(profile, MOST_IPUS)
+    with in_style():
+        figure = new_figure(1.1 + 1.9 * len(places))
+        every = figure.subplots(len(places), 1, squeeze=False)
+        for axes, place in zip(every[:, 0], places):
+            _draw_ipu(axes, profile.memory[place], profile.memory.tile_bytes)
+        every[0, 0].set_title(
+            f"{words(profile.name)}: live bytes of the fullest tile besides what always is (modelled)"
+        )
+        every[-1, 0].set_xlabel("op of one micro-batch, in the order in which they run")
+        legend_below(figure, [
+            key("live results and gradients", _LIVE), key("temporary data of the op", _TEMPORARY),
+            Line2D([], [], color=INK, linestyle="--", label="room beside what is always live"),
+        ])  # fmt: skip
     return figure
 
 
@@ -154,3 +196,78 @@ def _category_keys(figure: Figure, profile: Profile, places: tuple[int, ...]) ->
     if shared:
         keys.append(key("hatched: shares its place with other data over time", Look(WHITE, _SHARED_HATCH, DARK)))
     legend_below(figure, keys)
+
+
+def _stack_tiles(axes: Axes, memory: IpuMemory, start: int, limit: int) -> list[str]:
+    """Draw the groups of categories on each tile from `start` on, and return the names of those that are there.
+
+    The line above them is what each tile holds at its own fullest moment, which need not be that of the fullest
+    tile; hatched is what is above the limit.
+    """
+    groups = _groups(memory)
+    numbers = np.arange(start, start + len(memory.tiles))
+    floor = np.zeros(len(memory.tiles))
+    for name, held in groups.items():
+        top = floor + held / KIB
+        axes.fill_between(numbers, top, floor, step="mid", **area(MEMORY_LOOKS.get(name, OTHER_LOOK), 0.0))
+        floor = top
+    most = np.array(memory.tiles) / KIB
+    axes.step(numbers, most, where="mid", color=INK, linewidth=0.8)
+    if most.max(initial=0.0) > limit / KIB:
+        above = most > limit / KIB
+        axes.fill_between(numbers, most, limit / KIB, where=above.tolist(), step="mid", **area(_ABOVE, 0.0))
+    return list(groups)
+
+
+def _group_keys(names: set[str], *, above: bool) -> list[Patch]:
+    """Return the legend's entries for these groups, in the order in which they are drawn."""
+    entries = [key(name, MEMORY_LOOKS.get(name, OTHER_LOOK)) for name in MEMORY_GROUPS if name in names]
+    return [*entries, key("above the limit", _ABOVE)] if above else entries
+
+
+def _groups(memory: IpuMemory) -> Mapping[str, np.ndarray]:
+    """Return the bytes of each group on every tile, in drawing order."""
+    found = {name: np.zeros(len(memory.tiles)) for name in MEMORY_GROUPS}
+    for category in memory.categories:
+        found[memory_group(category.name)] += np.array(category.tiles)
+    return {name: held for name, held in found.items() if held.any()}
+
+
+def _draw_ipu(axes: Axes, memory: IpuMemory, tile_bytes: int) -> None:
+    axes.set_ylabel(f"IPU {memory.ipu}\nKiB")
+    steps = memory.liveness
+    if not steps:
+        nothing_here(axes, "nothing lives for a part of the time only")
+        return
+    # A point more, so that the last step is as wide as the others.
+    numbers = range(len(steps) + 1)
+    total = [step.bytes_on_tile / KIB for step in (*steps, steps[-1])]
+    live = [(step.bytes_on_tile - step.temporary_bytes) / KIB for step in (*steps, steps[-1])]
+    axes.fill_between(numbers, live, step="post", color=_LIVE.face, linewidth=0)
+    axes.fill_between(numbers, live, total, step="post", facecolor=_TEMPORARY.face, edgecolor=_TEMPORARY.edge,
+                      hatch=_TEMPORARY.hatch, linewidth=0)  # fmt: skip
+    room = (tile_bytes - memory.always_live_bytes) / KIB
+    axes.axhline(room, color=INK, linestyle="--", linewidth=1.2)
+    axes.set(xlim=(0, len(steps)), ylim=(0, 1.35 * max(room, *total, 1)))
+    only_grid(axes, "y")
+    _name_phases(axes, steps)
+    _mark_peak(axes, steps, room)
+
+
+def _name_phases(axes: Axes, steps: tuple[LivenessStep, ...]) -> None:
+    at = 0
+    for phase, group in groupby(steps, key=lambda step: step.phase):
+        count = len(list(group))
+        if at:
+            axes.axvline(at, color=WHITE, linewidth=2)
+            axes.axvline(at, color=INK, linestyle=":", linewidth=1)
+        if count >= _LEAST_PHASE * len(steps):
+            axes.text(at + count / 2, axes.get_ylim()[1] * 0.98, words(phase), ha="center", va="top", fontsize=9)
+        at += count
+
+
+def _mark_peak(axes: Axes, steps: tuple[LivenessStep, ...], room: float) -> None:
+    peak = max(range(len(steps)), key=lambda index: steps[index].bytes_on_tile)
+    point = (peak + 0.5, steps[peak].bytes_on_tile / KIB)
+    axes.plot(*point, "D", color=WHITE, markeredgecolor=INK, markersize=5, zorder=5, clip_on=False)
+    note_point(axes, point, f"{whole(steps[peak].bytes_on_tile)} bytes at {words(steps[peak].node)}", room)

@@ -11,9 +11,9 @@ from matplotlib.ticker import NullLocator, StrMethodFormatter
 
 from ipu_model.errors import Error
 from ipu_model.profiling.data import Profile
-from ipu_model.report.figures.canvas import new_figure, only_grid, style, words
+from ipu_model.report.figures.canvas import in_style, new_figure, only_grid, words
+from ipu_model.report.figures.style import INK, LINE_STYLES
 from ipu_model.report.quantities import short
-from ipu_model.report.style import INK, LINE_STYLES
 
 _WIDE_RANGE = 8
 _LONGEST_LABEL = 90
@@ -50,7 +50,7 @@ def throughput_figure(
     if len({isinstance(point.setting, str) for point in points}) > 1:
         raise Error(f"Settings of {knob} are numbers or words, not both: {[point.setting for point in points]}.")
     places = _places(points)
-    with style():
+    with in_style():
         figure = new_figure(3.4)
         axes = figure.add_subplot()
         _draw_lines(axes, points, places)

@@ -1,4 +1,4 @@
-"""What runs when: the pipeline on the IPUs, and the host beside the device."""
+"""What runs when: the pipeline on the IPUs, the host beside the device, and what cycles are spent on."""
 
 from __future__ import annotations
 
@@ -11,24 +11,25 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Rectangle
 from matplotlib.path import Path
+from matplotlib.ticker import PercentFormatter
 
 from ipu_model.profiling.data import SPAN_KINDS, Profile, Span
-from ipu_model.report.breakdown import DEVICE_WORKS, HOST_KINDS, Row, device_rows, host_rows
+from ipu_model.report.breakdown import DEVICE_WORKS, HOST_KINDS, Row, device_rows, host_rows, phases
 from ipu_model.report.figures.canvas import (
     CHARACTER_POINTS,
     PLOT_POINTS,
     SMALL,
     area,
+    in_style,
     key,
     legend_below,
     new_figure,
     nothing_here,
-    style,
     without_marks,
     words,
 )
-from ipu_model.report.quantities import duration, time_unit
-from ipu_model.report.style import INK, OTHER_LOOK, SPAN_LOOKS
+from ipu_model.report.figures.style import INK, OTHER_LOOK, PHASE_LOOKS, SPAN_LOOKS
+from ipu_model.report.quantities import duration, percent, time_unit
 
 _REPEATS = "×n: n of them, drawn as one"
 _HALF_ROW = 0.4
@@ -40,6 +41,8 @@ _NARROW_POINTS = 3.0
 _AFTER_CALL = 0.12
 _BREAK_POINTS = 3.0
 _BREAK_SIGN = Path([(-0.9, -1.0), (-0.3, 1.0), (0.3, -1.0), (0.9, 1.0)], [Path.MOVETO, Path.LINETO] * 2)
+_CYCLES_ROW_INCHES = 0.44
+_LEAST_LABELLED = 0.055
 
 
 def timeline_figure(profile: Profile, window: tuple[float, float] | None = None) -> Figure:
@@ -52,7 +55,7 @@ def timeline_figure(profile: Profile, window: tuple[float, float] | None = None)
     begin, end = window or (0.0, _end(rows))
     kinds = {span.kind: span.kind for row in rows for span in row.spans}
     part = "one call" if window is None else "a part of one call"
-    with style():
+    with in_style():
         figure = _gantt(rows, (begin, end), kinds, "time since the device began")
         (axes,) = figure.axes
         axes.set_title(f"{words(profile.name)}: what the IPUs do in {part} ({duration(end - begin)}, modelled)")
@@ -64,7 +67,7 @@ def host_device_figure(profile: Profile) -> Figure:
     rows = host_rows(profile.timeline)
     kinds = {span.kind: _HOST_NAMES.get(span.kind, span.kind) for row in rows for span in row.spans}
     end = max(_end(rows), profile.call_seconds) * (1 + _AFTER_CALL)
-    with style():
+    with in_style():
         figure = _gantt(rows, (0.0, end), kinds, "time")
         (axes,) = figure.axes
         at = profile.call_seconds * time_unit(end)[1]
@@ -73,6 +76,33 @@ def host_device_figure(profile: Profile) -> Figure:
         axes.set_title(
             f"{words(profile.name)}: host and device, a call every {duration(profile.call_seconds)} (modelled)"
         )
+    return figure
+
+
+def cycles_figure(profile: Profile) -> Figure:
+    """Return the shares of the phases in the cycles of one call: a bar for each IPU."""
+    with in_style():
+        figure = new_figure(1.75 + _CYCLES_ROW_INCHES * len(profile.cycles))
+        axes = figure.add_subplot()
+        for ipu, cycles in enumerate(profile.cycles):
+            left = 0.0
+            for phase in phases(profile):
+                share = phase.cycles[ipu] / cycles.total if cycles.total else 0.0
+                look = PHASE_LOOKS[phase.name]
+                axes.barh(ipu, share, 0.8, left=left, **area(look))
+                if share >= _LEAST_LABELLED:
+                    box = {"facecolor": look.face, "edgecolor": "none", "pad": 0.8} if look.hatch else None
+                    axes.text(left + share / 2, ipu, percent(share), ha="center", va="center", fontsize=8.5,
+                              color=look.text, bbox=box)  # fmt: skip
+                left += share
+        axes.set_yticks(range(len(profile.cycles)), [f"IPU {ipu}" for ipu in range(len(profile.cycles))])
+        axes.set(xlim=(0, 1), ylim=(len(profile.cycles) - 0.5, -0.5))
+        axes.xaxis.set_major_formatter(PercentFormatter(1.0))
+        axes.set_xlabel("share of the cycles of one call")
+        axes.set_title(f"{words(profile.name)}: what the IPUs spend their cycles on (modelled)")
+        without_marks(axes, ("left",))
+        used = [phase.name for phase in phases(profile) if any(phase.cycles)]
+        legend_below(figure, [key(name, PHASE_LOOKS[name]) for name in used], columns=4)
     return figure
 
 

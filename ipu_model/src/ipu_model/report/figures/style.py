@@ -2,7 +2,7 @@
 
 Colours are from Okabe and Ito's palette. What is next to each other differs in lightness too, and hatching or
 line style says the same once more: only hatching of straight lines, as dots make a vector picture ten times as
-large. This file needs no matplotlib.
+large.
 """
 
 from __future__ import annotations

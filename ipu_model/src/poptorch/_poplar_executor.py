@@ -180,7 +180,7 @@ class PoplarExecutor(DeviceLife, ModelledAnswers, AnchoredTensors, GraphText, Sa
             self.attachToDevice()
         self._bring_up_to_date()
         inputs = arguments.tensors
-        if self._options._Popart.options.get("syntheticDataMode"):
+        if self._options._backend.synthetic_data:
             inputs = synthetic(inputs, self._session.randomness.seed)
         try:
             results = self._session.run(inputs)

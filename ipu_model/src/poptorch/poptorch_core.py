@@ -7,7 +7,7 @@ from enum import IntEnum
 from typing import NoReturn
 
 from ipu_model.errors import Error, RecoverableError, UnrecoverableError
-from poptorch.options.popart_keys import validate_options
+from poptorch.options.handover import validate_options
 
 __all__ = [
     "Error", "RecoverableError", "TestErrorType", "UnrecoverableError", "_throwTestError", "_validateOptions",

@@ -16,8 +16,7 @@ from poptorch.options import (
     ShardedExecution,
     log_options,
 )
-from poptorch.options.applied import option_lines
-from poptorch.options.derived import TracedProgram, derived_settings
+from poptorch.options.handover import TracedProgram, derived_settings, option_lines
 
 
 @pytest.fixture(autouse=True)

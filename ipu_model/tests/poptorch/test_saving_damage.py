@@ -241,8 +241,8 @@ class TestHostilePickles:
             "os.system", "torch.nn.functional.torch.os.system", "torch.nn.functional.importlib.import_module",
             "torch.fx.graph_module.GraphModule", "torch.jit._script.RecursiveScriptModule", "torch.hub.load",
             "popdist.run.hosts.Host", "subprocess.Popen", "torch.nn.modules.linear.Linear.__init__",
-            "torch.nn.Linear", "saving_support.poptorch.load", "poptorch.options.text.run_statements",
-            "poptorch.options.top_level.Options.loadFromFile", "no.such.module",
+            "torch.nn.Linear", "saving_support.poptorch.load", "poptorch.options.config_file.run_statements",
+            "poptorch.options.options.Options.loadFromFile", "no.such.module",
         ],
     )  # fmt: skip
     def test_names_that_are_no_class_of_a_model_are_not_allowed(self, name: str) -> None:

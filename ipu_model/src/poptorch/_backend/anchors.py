@@ -17,7 +17,6 @@ from ipu_model.compute.loss_scaling import FINAL
 from ipu_model.compute.optimisers.rules import is_scalar_name
 from ipu_model.graph import Graph, Output
 from ipu_model.step import Phase
-from poptorch._backend.optimisation import is_automatic
 from poptorch._backend.tensor_names import Source, tensor_names
 from poptorch._impl import createPoptorchError
 from poptorch.enums import OutputMode
@@ -70,7 +69,7 @@ def warn_about_modes(options: Options) -> None:
 def names_of(graph: Graph, options: Options, numbers: Sequence[str] = ()) -> dict[str, Source]:
     """Return the named tensors of `graph`, as the options name them, and the optimiser's `numbers`."""
     names = tensor_names(graph, module_scopes=options._module_namescope_enabled, numbers=numbers)
-    if graph.loss is not None and is_automatic(options):
+    if graph.loss is not None and options._backend.adapts_loss_scaling:
         names[FINAL] = Source(updated=FINAL)
     return names
 

@@ -30,9 +30,7 @@ from poptorch._logging import logger
 from poptorch.enums import CommGroupType, OutputMode
 from poptorch.ops.overlap import INPUT, OUTPUT, check_marks, check_overlap, overlaps
 from poptorch.options import Options
-from poptorch.options.applied import log_options
-from poptorch.options.derived import TracedProgram, derived_settings
-from poptorch.options.popart_keys import validate_options
+from poptorch.options.handover import TracedProgram, derived_settings, log_options, validate_options
 
 
 def batching_of(options: Options) -> Batching:
@@ -57,11 +55,10 @@ def returns_of(options: Options) -> Returns:
 
 def arithmetic_of(options: Options) -> Arithmetic:
     """Return what `Options.Precision` asks of the numerics."""
-    popart = options._Popart.options
-    convolutions = popart.get("convolutionOptions", {})
+    backend = options._backend
     return Arithmetic(
-        half_partials="half" in (popart.get("partialsTypeMatMuls"), convolutions.get("partialsType")),
-        floating_point_exceptions=bool(popart.get("enableFloatingPointChecks", False)),
+        half_partials=backend.half_matmuls or backend.half_convolutions,
+        floating_point_exceptions=backend.floating_point_exceptions,
     )
 
 
@@ -223,7 +220,7 @@ def _check_buffers(graph: Graph, options: Options) -> None:
 
 
 def _check_named_buffers(graph: Graph, options: Options) -> None:
-    names = options._Popart.options.get("updatableNamedBuffers") or []
+    names = options._backend.updatable_buffers
     known = sorted(name for variable in graph.variables if variable.is_buffer for name in variable.names)
     unknown = [name for name in names if name not in known]
     if unknown:

@@ -182,7 +182,7 @@ class DeviceLife:
             Error: not compiled, not attached, or none named.
         """
         self._require_attached("copyNamedBuffersToDevice")
-        names = self._options._Popart.options.get("updatableNamedBuffers") or []
+        names = self._options._backend.updatable_buffers
         if not names:
             raise createPoptorchError(
                 "No named buffers marked as updatable. Name them in "

@@ -13,7 +13,6 @@ from ipu_model.errors import Error
 from ipu_model.graph import Graph
 from ipu_model.instances import Group, world
 from ipu_model.optimiser import Hyper, OptimiserSpec
-from poptorch._backend.optimisation import settings_text
 from poptorch.enums import ReductionType
 from poptorch.options import Options
 
@@ -88,7 +87,7 @@ def program_text(graph: Graph, options: Options, spec: OptimiserSpec) -> dict[st
         "Training.gradientAccumulation": str(training.gradient_accumulation),
         "the reduction of gradients": ReductionType(training.accumulation_and_replication_reduction_type).name,
         "the strategy of means": training.meanAccumulationAndReplicationReductionStrategy.name,
-        "automatic loss scaling": settings_text(options),
+        "automatic loss scaling": options._backend.loss_scaling_text,
         "the optimiser": _optimiser_text(spec),
     }
 

@@ -25,6 +25,7 @@ from poptorch.enums import MeanReductionStrategy, ReductionType
 from poptorch.optim.optimizer import DeviceState
 from poptorch.optim.read import AttributeNames, group_of, read_spec
 from poptorch.options import Options
+from poptorch.options.backend_settings import LOSS_SCALING
 
 if TYPE_CHECKING:
     from poptorch.options import Options
@@ -39,7 +40,7 @@ class Optimisation:
         self._optimizer = optimizer
         self._names = AttributeNames()
         self._relax = options._relax_optimizer_checks
-        self._automatic = is_automatic(options)
+        self._automatic = options._backend.adapts_loss_scaling
         self._spec = self._read(optimizer)
         self._session: Session | None = None
         self._updater: Updater | None = None
@@ -106,7 +107,7 @@ class Optimisation:
         groups = self.groups(module)
         weights = {name: session.weights[name] for name in graph.gradients}
         dtypes = {v.name: v.spec.dtype for v in graph.variables}
-        stochastic = bool(options._Popart.options.get("enableStochasticRounding", False))
+        stochastic = options._backend.stochastic_rounding
         generator = torch.Generator().manual_seed(seed)
         if stochastic:
             session.randomness.keep(generator, reseeded=options.Distributed.numProcesses == 1)
@@ -244,27 +245,13 @@ def _use_running_mean(options: Options) -> None:
         options._freeze()
 
 
-_KEY = "automaticLossScalingSettings"
-
-
-def is_automatic(options: Options) -> bool:
-    """Whether the options let the loss scaling adapt itself."""
-    return bool(options._Popart.options.get(f"{_KEY}.enabled", False))
-
-
-def settings_text(options: Options) -> str:
-    """Return what was set of automatic loss scaling, as text that is the same where the settings are."""
-    chosen = {key: value for key, value in options._Popart.options.items() if key.startswith(_KEY)}
-    return ", ".join(f"{key}={value}" for key, value in sorted(chosen.items())) or "off"
-
-
 def loss_scaling_settings(graph: Graph, options: Options) -> LossScalingSettings | None:
     """Return how the loss scaling of a training program adapts, or `None` if it does not.
 
     Raises:
         Error: no trained float16 weight whose gradients could be watched, or settings outside their range.
     """
-    if not is_automatic(options):
+    if not options._backend.adapts_loss_scaling:
         return None
     if not any(v.spec.dtype is torch.float16 and v.name in graph.gradients for v in graph.variables):
         raise createPoptorchError(
@@ -276,18 +263,13 @@ def loss_scaling_settings(graph: Graph, options: Options) -> LossScalingSettings
             "Automatic loss scaling expects "
             "Training.accumulationAndReplicationReductionType(poptorch.ReductionType.Mean)."
         )
-    popart, default = options._Popart.options, LossScalingSettings()
-    settings = LossScalingSettings(
-        float(popart.get(f"{_KEY}.binEdgeLocation", default.bin_edge)),
-        float(popart.get(f"{_KEY}.thresholdUpperCountProportion", default.threshold)),
-        int(popart.get(f"{_KEY}.updatePeriod", default.period)),
-    )
+    settings = options._backend.loss_scaling
     for name, share in (
         ("binEdgeLocation", settings.bin_edge),
         ("thresholdUpperCountProportion", settings.threshold),
     ):
         if not 0.0 <= share <= 1.0:
-            raise createPoptorchError(f"{_KEY}.{name} is a proportion between 0 and 1, not {share}.")
+            raise createPoptorchError(f"{LOSS_SCALING}.{name} is a proportion between 0 and 1, not {share}.")
     if settings.period < 1:
-        raise createPoptorchError(f"{_KEY}.updatePeriod must be at least 1, not {settings.period}.")
+        raise createPoptorchError(f"{LOSS_SCALING}.updatePeriod must be at least 1, not {settings.period}.")
     return settings

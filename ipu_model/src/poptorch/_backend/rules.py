@@ -37,7 +37,7 @@ def check_target(options: Options) -> None:
             f"useIpuId({options.ipu_id}) chooses a device, an offline target (connectionType(Never), "
             "useOfflineIpuTarget()) has none. Use one of the two."
         )
-    if offline and options._Popart.options.get("instrumentWithHardwareCycleCounter"):
+    if offline and options._backend.counts_cycles:
         raise createPoptorchError(
             "logCycleCount: the cycle counter is only supported on actual IPU hardware and on the IPU Model, and an "
             "offline target does not run. Leave it off: ipu_model.profile(executor) has the modelled cycles."
@@ -78,16 +78,14 @@ def _check_version() -> None:
 
 
 def _warn_of_no_effect(options: Options) -> None:
-    popart = options._Popart.options
-    cached = bool(popart.get("enableEngineCaching") and popart.get("cachePath"))
+    folder = options._backend.cache_folder
     processes = options.Distributed.numProcesses
-    if processes > 1 and not cached:
+    if processes > 1 and folder is None:
         logger.warning(
             "%d processes and no executable cache: every process compiles the model. "
             "poptorch.Options().enableExecutableCaching(path) lets one compile for all.", processes,
         )  # fmt: skip
-    if processes > 1 and cached:
-        folder = popart["cachePath"]
+    if processes > 1 and folder is not None:
         os.makedirs(folder, exist_ok=True)
         assert os.access(folder, os.W_OK), f"The folder of the executable cache, {folder}, is not writable."
 

@@ -1,4 +1,4 @@
-"""The container behind the option objects: declared keys, typed values, printing."""
+"""The container behind the option objects: declared keys, typed values, freezing, printing."""
 
 from __future__ import annotations
 
@@ -6,10 +6,37 @@ import difflib
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from poptorch.options.freezing import Freezable
-
 if TYPE_CHECKING:
     from typing_extensions import Self
+
+
+class Freezable:
+    """Something that can be frozen together with its direct sub-options."""
+
+    _is_frozen: bool
+
+    def checkIsFrozen(self) -> None:
+        """Raise `AttributeError` if the options are frozen."""
+        if self._is_frozen:
+            raise AttributeError(
+                "Can't modify frozen Options: a model or a DataLoader relies on them by now. "
+                "options.clone() gives a copy that can be changed."
+            )
+
+    def _sub_options(self) -> tuple[Freezable, ...]:
+        return ()
+
+    def _freeze(self) -> None:
+        """Refuse changes from now on, here and in the direct sub-options."""
+        self._is_frozen = True
+        for sub_option in self._sub_options():
+            sub_option._freeze()
+
+    def _unfreeze(self) -> None:
+        """Allow changes again, here and in the direct sub-options."""
+        self._is_frozen = False
+        for sub_option in self._sub_options():
+            sub_option._unfreeze()
 
 
 class OptionsContainer(Freezable):

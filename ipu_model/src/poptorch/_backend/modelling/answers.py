@@ -6,7 +6,6 @@ import logging
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
-from poptorch._backend.modelling.engine_options import read_engine_options
 from poptorch._impl import createPoptorchError
 from poptorch._logging import native_logger
 
@@ -106,7 +105,7 @@ class ModelledAnswers:
 
     @property
     def _counts_cycles(self) -> bool:
-        return bool(self._options._Popart.options.get("instrumentWithHardwareCycleCounter"))
+        return self._options._backend.counts_cycles
 
     def _log_cycles(self) -> None:
         """After a run: write its cycles to the log, if they are counted and somebody reads them."""
@@ -150,7 +149,7 @@ class ModelledAnswers:
         from poptorch._backend.modelling.program import program_of
 
         optimisation = self._optimisation
-        engine = read_engine_options(self._options._Popart.options.get("engineOptions", {}))
+        engine = self._options._backend.engine_options
         self._program = program_of(
             graph,
             self._options,

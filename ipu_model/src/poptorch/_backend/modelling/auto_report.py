@@ -14,8 +14,8 @@ from ipu_model.errors import Error
 from ipu_model.profiling import json_form
 from ipu_model.profiling.data import Profile
 from ipu_model.program import Program
-from poptorch._backend.modelling.engine_options import EngineOptions
 from poptorch._impl import createPoptorchError
+from poptorch.options.backend_settings import EngineOptions
 
 _LONGEST_NAME = 200
 """In bytes: file systems take 255, of which the temporary names of files need some."""

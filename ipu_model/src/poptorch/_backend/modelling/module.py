@@ -19,7 +19,7 @@ from poptorch._backend.own_copies import own_options, shallow_copy
 from poptorch._backend.wrap import user_module
 from poptorch._impl import createPoptorchError
 from poptorch.options import Options
-from poptorch.options.popart_keys import validate_options
+from poptorch.options.handover import validate_options
 
 
 @torch.inference_mode(False)

@@ -50,12 +50,11 @@ def program_of(
     Raises:
         Error: a machine that is too small or does not exist, or a share of memory that no tile has.
     """
-    popart = options._Popart.options
+    backend = options._backend
     batching, processes = over_processes(batching_of(options), ipus_of_replica(graph))
     processes *= max(1, options.Distributed.numProcesses)
     reserved = reserved_ipus(ipus_of_replica(graph) * batching.replicas, options) * processes
     system = machine_for(options, reserved, machine)
-    explicit_io = bool(popart.get("useHostCopyOps", True)) and bool(popart.get("enableExplicitMainLoops", True))
     return Program(
         graph=graph,
         training=training,
@@ -69,10 +68,10 @@ def program_of(
         recomputation=_recomputation(graph, options) if training else Recomputation.NONE,
         locations=_locations(options),
         io_tiles=options.TensorLocations("numIOTiles") if options.TensorLocations.exists("numIOTiles") else 0,
-        overlaps_input=explicit_io and overlaps(graph, INPUT),
-        overlaps_output=explicit_io and overlaps(graph, OUTPUT),
-        prefetch_depth=_prefetch_depth(popart),
-        synthetic_data=bool(popart.get("syntheticDataMode")),
+        overlaps_input=backend.explicit_io and overlaps(graph, INPUT),
+        overlaps_output=backend.explicit_io and overlaps(graph, OUTPUT),
+        prefetch_depth=backend.prefetch_depth,
+        synthetic_data=backend.synthetic_data,
         processes=processes,
         reserved_ipus=reserved if options.auto_round_num_ipus else None,
         name=model_name(options, training),
@@ -106,29 +105,29 @@ def model_name(options: Options, training: bool) -> str:
 def _execution(options: Options) -> Execution:
     strategy = options._execution_strategy
     pipelined = isinstance(strategy, PipelinedExecution) and not isinstance(strategy, ShardedExecution)
-    if pipelined and options._Popart.options.get("enablePipelining", True):
+    if pipelined and options._backend.pipelining:
         return Execution.PIPELINED
     return Execution.SHARDED
 
 
 def _recomputation(graph: Graph, options: Options) -> Recomputation:
     """Return the mode that was set, else PopTorch's: `Pipeline` for pipelines of several IPUs."""
-    chosen = options._Popart.options.get("autoRecomputation")
+    chosen = options._backend.recomputation
     if chosen is not None:
-        return _RECOMPUTATION[int(chosen)]
+        return _RECOMPUTATION[chosen]
     return Recomputation.PIPELINE if is_pipelined(graph, options) else Recomputation.NONE
 
 
 def _settings(options: Options, system: System) -> CostSettings:
-    popart = options._Popart.options
+    backend = options._backend
     return CostSettings(
         device=Device(chip=system.chip),
-        half_partials=popart.get("partialsTypeMatMuls") == "half",
-        half_partials_of_convolutions=popart.get("convolutionOptions", {}).get("partialsType") == "half",
+        half_partials=backend.half_matmuls,
+        half_partials_of_convolutions=backend.half_convolutions,
         available_memory_proportion={
             ipu: _proportion(ipu, share) for ipu, share in options.available_memory_proportion.items()
         },
-        stable_norm=bool(popart.get("enableStableNorm", False)),
+        stable_norm=backend.stable_norm,
     )
 
 
@@ -157,10 +156,3 @@ def _location(options: Options, key: str) -> Location:
     chosen |= {_LOCATION_FIELDS[name]: value for name, value in stored.items() if name in _LOCATION_FIELDS}
     chosen["on_chip"] = bool(chosen["on_chip"])
     return Location(**chosen)
-
-
-def _prefetch_depth(popart: Mapping[str, Any]) -> int:
-    """Return how many micro-batches the host prepares ahead: 1 by default, 0 without prefetching."""
-    if not popart.get("enablePrefetchDatastreams", True):
-        return 0
-    return int(popart.get("defaultBufferingDepth", popart.get("defaultPrefetchBufferingDepth", 1)))

@@ -36,10 +36,10 @@ def cache_directory(options: Options) -> Path | None:
     Raises:
         AssertionError: no directory, or not writable.
     """
-    popart = options._Popart.options
-    if not (popart.get("enableEngineCaching") and popart.get("cachePath")):
+    folder = options._backend.cache_folder
+    if folder is None:
         return None
-    directory = Path(popart["cachePath"])
+    directory = Path(folder)
     hint = "Give enableExecutableCaching (or POPTORCH_CACHE_DIR) a directory that can be written, or None."
     try:
         directory.mkdir(parents=True, exist_ok=True)

@@ -232,7 +232,7 @@ def check_rng_state(executable: Executable, path: Path, options: Options) -> Non
         Error: "Invalid file".
     """
     streams = RandomStreams(0, options.replication_factor)
-    if executable.training and options._Popart.options.get("enableStochasticRounding"):
+    if executable.training and options._backend.stochastic_rounding:
         streams.keep(torch.Generator(), reseeded=True)
     try:
         streams.restore(list(executable.rng_state or [0]))

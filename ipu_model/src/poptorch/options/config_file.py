@@ -1,0 +1,224 @@
+"""Options written as text: a file of statements, or a JSON object of setters. Neither can do anything but set options.
+
+A statement is a call of a setter. Its arguments are numbers, text, containers, arithmetic on numbers, a few pure
+built-ins, attributes of the options, and PopTorch's enumerations, stages, phases, strategies and settings.
+"""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import inspect
+import json
+import operator
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from enum import Enum
+from functools import partial, reduce
+from types import MappingProxyType
+from typing import Any
+
+from poptorch import enums
+from poptorch.options import strategies
+from poptorch.options.container import Freezable
+from poptorch.options.sub_options import TensorLocationSettings
+
+# A file of a few lines; one of many megabytes was meant for something else.
+_MOST_CHARACTERS = 1_000_000
+_BUILTINS: dict[str, Callable[..., Any]] = {
+    kind.__name__: kind for kind in (max, min, abs, round, sum, len, int, float, str, bool, tuple, list, dict, set)
+}  # fmt: skip
+_OPERATORS: dict[type[ast.AST], Callable[..., Any]] = {
+    ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Div: operator.truediv,
+    ast.FloorDiv: operator.floordiv, ast.Mod: operator.mod, ast.UAdd: operator.pos, ast.USub: operator.neg,
+    ast.Not: operator.not_,
+}  # fmt: skip
+_ENUMS = {name: kind for name, kind in vars(enums).items() if getattr(kind, "__module__", "") == enums.__name__}
+_CLASSES = {
+    **{name: getattr(strategies, name) for name in strategies.__all__},
+    "TensorLocationSettings": TensorLocationSettings,
+}
+# What a statement finds behind `poptorch.`.
+_POPTORCH = MappingProxyType({
+    **_ENUMS, **_CLASSES, "enums": MappingProxyType(_ENUMS), "options": MappingProxyType(_CLASSES),
+})  # fmt: skip
+# Objects whose attributes may be read and whose methods may be called.
+_SETTINGS = (Freezable, Enum, strategies.ExecutionStrategy, strategies.Stage, strategies.Phase)
+
+
+_Expression = Callable[[Freezable], Any]
+
+
+class ConfigFileError(Exception):
+    """A statement of an options file that is no setting, or a file that is none of text."""
+
+
+class _NotASetting(Exception):
+    """Valid Python that is no setting; the text names it."""
+
+
+def run_statements(options: Freezable, path: str | os.PathLike[str]) -> None:
+    """Run a file whose lines are written as they would be after `options.`; `#` starts a comment.
+
+    Every statement is read before the first is run. Raises `ConfigFileError` for a syntax error and for anything but
+    settings, counting statements only; errors of the setters themselves pass through.
+    """
+    statements = list(enumerate(_statements(path), start=1))
+    compiled: list[_Expression] = []
+    for number, statement in statements:
+        with _refused(path, number, statement):
+            compiled.append(_parsed(statement))
+    for (number, statement), run in zip(statements, compiled, strict=True):
+        with _refused(path, number, statement):
+            run(options)
+
+
+def _statements(path: str | os.PathLike[str]) -> list[str]:
+    try:
+        with open(path, encoding="utf-8") as file:
+            text = file.read(_MOST_CHARACTERS + 1)
+    except UnicodeDecodeError as error:
+        raise ConfigFileError(f"{os.fspath(path)} is not a text file in UTF-8.") from error
+    if len(text) > _MOST_CHARACTERS:
+        raise ConfigFileError(f"{os.fspath(path)} is no file of options: it has more than {_MOST_CHARACTERS} letters.")
+    lines = [line.strip() for line in text.split("\n")]
+    return [f"options.{line}" for line in lines if line and not line.startswith("#")]
+
+
+@contextmanager
+def _refused(path: str | os.PathLike[str], number: int, statement: str) -> Iterator[None]:
+    """Name the statement in errors about the text itself."""
+    file = os.path.basename(path)
+    try:
+        yield
+    except SyntaxError as error:
+        raise ConfigFileError(f"SyntaxError at line {number} of {file}: {error.msg}\n> {statement}") from error
+    except _NotASetting as error:
+        raise ConfigFileError(
+            f"Line {number} of {file} has {error}. A file of options may call setters with numbers, text, containers "
+            f"and PopTorch's own settings; nothing else in it is run. Set this in the program.\n> {statement}"
+        ) from None
+
+
+def _parsed(statement: str) -> _Expression:
+    try:
+        body = ast.parse(statement).body
+        if len(body) != 1 or not isinstance(body[0], ast.Expr):
+            raise _NotASetting("anything but one call")
+        return _compiled(body[0].value)
+    except (ValueError, RecursionError, MemoryError) as error:  # null bytes, or nested too deeply
+        raise SyntaxError(str(error) or "nested too deeply") from error
+
+
+def _compiled(node: ast.AST) -> _Expression:
+    """Return what computes an expression; raise `_NotASetting` if it has parts that no setting needs."""
+    match node:
+        case ast.Constant(value=value):
+            return lambda options: value
+        case ast.Name(id="options"):
+            return lambda options: options
+        case ast.Name(id=name):
+            return _named(name)
+        case ast.Attribute(value=value, attr=name):
+            _check_public(name)
+            return _applied(lambda owner: _attribute(owner, name), value)
+        case ast.Call(func=function, args=arguments, keywords=keywords):
+            names = [each.arg for each in keywords]
+            return _applied(partial(_called, names), function, *arguments, *(each.value for each in keywords))
+        case ast.BinOp(left=left, op=operation, right=right) if type(operation) in _OPERATORS:
+            return _applied(partial(_calculated, _OPERATORS[type(operation)]), left, right)
+        case ast.UnaryOp(op=operation, operand=operand) if type(operation) in _OPERATORS:
+            return _applied(partial(_calculated, _OPERATORS[type(operation)]), operand)
+        case ast.Dict(keys=keys, values=values) if None not in keys:
+            return _applied(lambda *found: dict(zip(found[: len(keys)], found[len(keys) :])), *keys, *values)
+        case ast.Tuple(elts=elements) | ast.List(elts=elements) | ast.Set(elts=elements):
+            kind = {ast.Tuple: tuple, ast.List: list, ast.Set: set}[type(node)]
+            return _applied(lambda *found: kind(found), *elements)
+    raise _NotASetting(f"Python's {type(getattr(node, 'op', node)).__name__}")
+
+
+def _applied(function: Callable[..., Any], *nodes: Any) -> _Expression:
+    parts = [_compiled(node) for node in nodes]
+    return lambda options: function(*(part(options) for part in parts))
+
+
+def _named(name: str) -> _Expression:
+    known = {"poptorch": _POPTORCH, **_BUILTINS}
+    if name in known:
+        return lambda options: known[name]
+    if name in dir(builtins):
+        raise _NotASetting(f"the built-in {name}")
+    raise NameError(f"name {name!r} is not defined")
+
+
+def _check_public(name: str) -> None:
+    if name.startswith("_") and name != "_Popart":
+        raise _NotASetting(f"the private name {name}")
+
+
+def _attribute(owner: Any, name: str) -> Any:
+    if isinstance(owner, MappingProxyType):
+        if name not in owner:
+            raise _NotASetting(f"poptorch.{name}, which is no setting")
+        return owner[name]
+    if not isinstance(owner, _SETTINGS) and not (isinstance(owner, type) and issubclass(owner, Enum)):
+        raise _NotASetting(f"the attribute {name} of something that is no setting")
+    return getattr(owner, name)
+
+
+def _called(keywords: list[str | None], function: Any, *arguments: Any) -> Any:
+    is_setter = inspect.ismethod(function) and isinstance(function.__self__, _SETTINGS)
+    if not is_setter and not any(function is known for known in (*_POPTORCH.values(), *_BUILTINS.values())):
+        raise _NotASetting(f"a call of {getattr(function, '__name__', function)}")
+    if None in keywords:
+        raise _NotASetting("**")
+    first = len(arguments) - len(keywords)
+    return function(*arguments[:first], **dict(zip(map(str, keywords), arguments[first:])))
+
+
+def _calculated(operation: Callable[..., Any], *operands: Any) -> Any:
+    if not all(isinstance(value, (int, float)) for value in operands):
+        raise _NotASetting("arithmetic with anything but numbers")
+    return operation(*operands)
+
+
+def run_json(options: Freezable, text: str) -> None:
+    """Call each accessor of a JSON object `{"dotted.accessor": value}` in order; a list is several arguments.
+
+    Raises `json.JSONDecodeError` for malformed JSON, `ValueError` if it is no object or nested too deeply,
+    `AttributeError` for an unknown or private accessor, `TypeError` for one that is no setter.
+    """
+    try:
+        entries = json.loads(text)
+    except RecursionError as error:
+        raise ValueError("Options as JSON are nested too deeply.") from error
+    if not isinstance(entries, dict):
+        raise ValueError(
+            f'Options as JSON are an object like {{"deviceIterations": 4}}, not a {type(entries).__name__}.'
+        )
+    for accessor, value in entries.items():
+        setter = _setter(options, accessor)
+        if isinstance(value, list):
+            setter(*value)
+        else:
+            setter(_enum_member(value) if isinstance(value, str) else value)
+
+
+def _setter(options: Freezable, accessor: str) -> Callable[..., Any]:
+    names = accessor.split(".")
+    try:
+        for name in names:
+            _check_public(name)
+    except _NotASetting as error:
+        raise AttributeError(f"Options as JSON: {accessor} has {error}.") from None
+    setter: Any = reduce(getattr, names, options)
+    if not inspect.ismethod(setter) or not isinstance(setter.__self__, Freezable):
+        raise TypeError(f"Options as JSON: {accessor} is no setter of poptorch.Options.")
+    return setter
+
+
+def _enum_member(text: str) -> object:
+    """Return the member of `poptorch.enums` that `EnumClass.Member` names, else the text itself."""
+    class_name, _, member = text.partition(".")
+    return getattr(_ENUMS.get(class_name), "__members__", {}).get(member, text)

@@ -1,0 +1,452 @@
+"""`poptorch.Options`: everything a program can say about how its model is compiled and run."""
+
+from __future__ import annotations
+
+import copy
+import os
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from poptorch._logging import logger
+from poptorch.enums import CommGroupType, ConnectionType, OutputMode, SyncPattern
+from poptorch.options import config_file
+from poptorch.options.backend_settings import BackendSettings, engine_options_of_environment
+from poptorch.options.container import Freezable, OptionsContainer
+from poptorch.options.strategies import ExecutionStrategy, PipelinedExecution
+from poptorch.options.sub_options import (
+    _DistributedOptions,
+    _JitOptions,
+    _PopartOptions,
+    _PrecisionOptions,
+    _TensorLocationOptions,
+    _TrainingOptions,
+)
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+_DEFAULT_LOCATION_EXCLUDES = ("install/poptorch", "site-packages/torch", "site-packages/poptorch")
+_NO_LIMIT = 2**64 - 1
+
+
+class Options(OptionsContainer):
+    """Settings of a model; setters return the object they were called on, so that calls chain.
+
+    A new object starts from the defaults, then follows `POPTORCH_CACHE_DIR` and `POPTORCH_DEFAULT_OPTIONS`.
+    """
+
+    _training: _TrainingOptions
+    _precision: _PrecisionOptions
+    _tensor_locations: _TensorLocationOptions
+    _distributed: _DistributedOptions
+    _jit: _JitOptions
+    _popart: _PopartOptions
+    _execution_strategy: ExecutionStrategy
+    _show_compilation_progress_bar: bool
+    _source_location_excludes: list[str]
+    _relax_optimizer_checks: bool
+    _module_namescope_enabled: bool
+
+    def __init__(self) -> None:
+        # The order of these keys is the order of the printed form.
+        super().__init__(
+            replication_factor=1,
+            input_group_size=1,
+            input_cgt=CommGroupType.Consecutive,
+            broadcast_buffers=True,
+            device_iterations=1,
+            log_dir=".",
+            max_repeat_logs=4,
+            auto_round_num_ipus=False,
+            anchored_tensors={},
+            output_mode=OutputMode.Default.value,
+            output_return_period=1,
+            connection_type=ConnectionType.Always.value,
+            sync_pattern=SyncPattern.Full.value,
+            available_memory_proportion={},
+        )
+        popart_options = _PopartOptions()
+        self._declare(
+            _popart=popart_options,
+            _training=_TrainingOptions(popart_options),
+            _precision=_PrecisionOptions(popart_options),
+            _tensor_locations=_TensorLocationOptions(),
+            _distributed=_DistributedOptions(),
+            _jit=_JitOptions(),
+            _execution_strategy=PipelinedExecution(),
+            _show_compilation_progress_bar=True,
+            _source_location_excludes=list(_DEFAULT_LOCATION_EXCLUDES),
+            _relax_optimizer_checks=False,
+            _module_namescope_enabled=True,
+        )
+        cache_dir = os.environ.get("POPTORCH_CACHE_DIR")
+        if cache_dir:
+            logger.info("POPTORCH_CACHE_DIR is set: enabling executable caching in %s.", cache_dir)
+            self.enableExecutableCaching(cache_dir)
+        default_options = os.environ.get("POPTORCH_DEFAULT_OPTIONS")
+        if default_options:
+            logger.info("POPTORCH_DEFAULT_OPTIONS is set: applying %s.", default_options)
+            self.from_json(default_options)
+
+    @property
+    def Training(self) -> _TrainingOptions:
+        """Options of the weight update."""
+        return self._training
+
+    @property
+    def Precision(self) -> _PrecisionOptions:
+        """Options of rounding and accumulator types."""
+        return self._precision
+
+    @property
+    def TensorLocations(self) -> _TensorLocationOptions:
+        """Options of memory placement."""
+        return self._tensor_locations
+
+    @property
+    def Distributed(self) -> _DistributedOptions:
+        """Process count and rank."""
+        return self._distributed
+
+    @property
+    def Jit(self) -> _JitOptions:
+        """Deprecated options of PopTorch's old front end."""
+        return self._jit
+
+    @property
+    def _Popart(self) -> _PopartOptions:
+        """Settings under the backend's own names."""
+        return self._popart
+
+    @property
+    def _backend(self) -> BackendSettings:
+        """What those settings ask for."""
+        return BackendSettings(self._popart.options)
+
+    def loadFromFile(self, filepath: str | os.PathLike[str]) -> Self:
+        """Apply a file of statements, each written as it would be after `options.`.
+
+        No trust in the file is needed: it can call setters with numbers, text, containers and PopTorch's own settings,
+        and nothing else. (PopTorch runs any Python in it.) Setters may name folders that are written to later.
+
+        Raises `ConfigFileError` for a syntax error and for anything but settings, and applies nothing then; other
+        errors of a statement, or of opening the file, pass through.
+        """
+        config_file.run_statements(self, filepath)
+        return self
+
+    def from_json(self, string: str) -> Self:
+        """Apply a JSON object such as `{"Precision.enableStochasticRounding": true}`.
+
+        Accessors are public setters (and `_Popart.set`): the text cannot reach anything else.
+
+        Raises `json.JSONDecodeError` for malformed JSON and `AttributeError` for an unknown accessor.
+        """
+        config_file.run_json(self, string)
+        return self
+
+    def clone(self) -> Self:
+        """Return an independent copy that can be changed, also where this object is frozen."""
+        return copy.deepcopy(self)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        copied = type(self).__new__(type(self))
+        memo[id(self)] = copied
+        # One memo for all of it: Training and Precision of the copy then share the copy's _Popart.
+        copied.__dict__.update(copy.deepcopy(self.__dict__, memo))
+        copied._unfreeze()
+        return copied
+
+    def defaultOutputMode(self) -> bool:
+        """Return whether the output mode is still to be chosen by the wrapper."""
+        return bool(self.output_mode == OutputMode.Default)
+
+    def toDict(self) -> dict[str, Any]:
+        """Return everything the backend is told, as one flat dict.
+
+        Raises `AssertionError` while the output mode is `Default`, or if `_Popart` has a key of PopTorch's.
+        """
+        assert not self.defaultOutputMode(), (
+            "An output mode must be picked before options are handed over: call outputMode() or wrap a model."
+        )
+        flat = dict(self._popart.options)
+        for part in (
+            self,
+            self._training,
+            self._precision,
+            self._distributed,
+            self._tensor_locations,
+            self._jit,
+        ):
+            part.update(flat)
+        emitted = self._execution_strategy.backendOptions()
+        common = sorted(set(flat) & set(emitted))
+        assert not common, f"The strategy and the options have keys in common: {', '.join(common)}."
+        return {**flat, **emitted}
+
+    def _resolve_output_mode(self, default: OutputMode) -> None:
+        """Settle the output mode of a wrapper's own copy and its anchors: `default` if none was chosen."""
+        if self.defaultOutputMode():
+            self.set(output_mode=default.value)
+        mode = OutputMode(self.output_mode)
+        period = self.output_return_period if mode is OutputMode.EveryN else 1
+        self.set(
+            anchored_tensors={
+                short: [long, inherits, mode, period] if inherits else [long, inherits, own_mode, own_period]
+                for short, (long, inherits, own_mode, own_period) in self.anchored_tensors.items()
+            }
+        )
+
+    def _sub_options(self) -> tuple[Freezable, ...]:
+        return (
+            self._distributed,
+            self._jit,
+            self._precision,
+            self._tensor_locations,
+            self._training,
+            self._popart,
+        )
+
+    def _repr_of_the_rest(self) -> str:
+        names = ("Distributed", "Jit", "Precision", "TensorLocations", "Training", "_Popart")
+        return ", ".join(f"{name}={getattr(self, name)!r}" for name in names)
+
+    def deviceIterations(self, device_iterations: int) -> Self:
+        """Set how many iterations the device runs for one call: training steps, or inference batches."""
+        return self.set(device_iterations=device_iterations)
+
+    def replicationFactor(self, replication_factor: int) -> Self:
+        """Set how many data-parallel copies of the model this process runs."""
+        return self.set(replication_factor=replication_factor)
+
+    def inputReplicaGrouping(self, input_group_size: int, input_group_type: CommGroupType) -> Self:
+        """Give groups of replicas the same input; call `replicationFactor` first.
+
+        Raises `AssertionError` for other types, `ValueError` for the type `All` and for a size that does not
+        divide the replication factor.
+        """
+        self.checkIsFrozen()
+        assert isinstance(input_group_size, int), f"input_group_size takes an int; got {input_group_size!r}."
+        assert isinstance(input_group_type, CommGroupType), (
+            f"input_group_type must be a poptorch.CommGroupType; got {input_group_type!r}."
+        )
+        if input_group_type is CommGroupType.All:
+            raise ValueError("input_group_type cannot be All: use Consecutive, with the replication factor as size.")
+        if input_group_type is CommGroupType.NoGrouping:
+            input_group_size, input_group_type = 1, CommGroupType.Consecutive
+        factor = self.replication_factor
+        if input_group_size > factor:
+            raise ValueError(
+                f"input_group_size ({input_group_size}) cannot be larger than replication_factor ({factor}): "
+                "call replicationFactor first."
+            )
+        if input_group_size < 1 or factor % input_group_size:
+            raise ValueError(
+                f"input_group_size ({input_group_size}) must be a factor of replication_factor ({factor})."
+            )
+        return self.set(input_group_size=input_group_size, input_cgt=input_group_type)
+
+    def outputMode(self, output_mode: OutputMode, output_return_period: int | None = None) -> Self:
+        """Set which micro-batches' outputs a call returns; `EveryN` needs the period (in micro-batches).
+
+        Raises `AssertionError` if `output_mode` is no `OutputMode`, or the period is missing or not positive.
+        """
+        self.checkIsFrozen()
+        _check_output_mode(output_mode, output_return_period)
+        if output_return_period is not None and output_mode is not OutputMode.EveryN:
+            logger.info(
+                "output_return_period=%s has no effect with OutputMode.%s: only EveryN uses it.",
+                output_return_period,
+                output_mode.name,
+            )
+        return self.set(output_mode=output_mode.value, output_return_period=output_return_period or 1)
+
+    def anchorTensor(
+        self,
+        short_name: str,
+        long_name: str,
+        output_mode: OutputMode | None = None,
+        output_return_period: int = 1,
+    ) -> None:
+        """Ask for an internal tensor, to be read as `getAnchoredTensor(short_name)` after a run.
+
+        `long_name` is one of `getTensorNames()`, such as `Gradient___fc1.weight`; a name that the model does not have
+        is an error when it is compiled. Without a mode of its own the tensor follows the model's, and so it does with
+        one, in this release of PopTorch too. Raises like `outputMode`, also when frozen.
+        """
+        self.checkIsFrozen()
+        assert isinstance(short_name, str), f"The short name of an anchor must be a string; got {short_name!r}."
+        assert isinstance(long_name, str), f"The name of the tensor to anchor must be a string; got {long_name!r}."
+        mode = OutputMode.Default if output_mode is None else output_mode
+        _check_output_mode(mode, output_return_period)
+        period = output_return_period if mode is OutputMode.EveryN else 1
+        self.anchored_tensors[short_name] = [long_name, mode is OutputMode.Default, mode, period]
+
+    def setExecutionStrategy(self, strategy: ExecutionStrategy) -> Self:
+        """Set how blocks are placed and scheduled; raise `AssertionError` unless it is a strategy object."""
+        self.checkIsFrozen()
+        assert isinstance(strategy, ExecutionStrategy), (
+            "setExecutionStrategy takes a PipelinedExecution, ShardedExecution, SerialPhasedExecution or "
+            f"ParallelPhasedExecution object; got {strategy!r}."
+        )
+        self._execution_strategy = strategy
+        return self
+
+    def randomSeed(self, random_seed: int) -> Self:
+        """Seed the device's generator, and PyTorch's generator on the host at once.
+
+        Raises `AssertionError` for a non-int; a frozen object raises after the host has been seeded.
+        """
+        assert isinstance(random_seed, int), f"The random seed must be an int; got {random_seed!r}."
+        torch.manual_seed(random_seed)
+        return self.createOrSet(random_seed=random_seed)
+
+    def enableSyntheticData(self, enabled: bool | int) -> Self:
+        """Switch host I/O off and let the device make up normally distributed inputs."""
+        random_normal, off = 2, 0
+        self._popart.set("syntheticDataMode", random_normal if enabled else off)
+        return self
+
+    def enableStableNorm(self, enabled: bool) -> Self:
+        """Use the slower, more accurate formulas in normalisation layers."""
+        self._popart.set("enableStableNorm", enabled)
+        return self
+
+    def broadcastBuffers(self, broadcast_buffers: bool = True) -> Self:
+        """Keep one copy of the model's buffers for all replicas, or (`False`) one for each."""
+        return self.set(broadcast_buffers=broadcast_buffers)
+
+    def connectionType(self, connection_type: ConnectionType) -> Self:
+        """Set when to attach to a device; raise `AssertionError` unless it is a `ConnectionType`."""
+        assert isinstance(connection_type, ConnectionType), (
+            f"connectionType takes a poptorch.ConnectionType; got {connection_type!r}."
+        )
+        return self.set(connection_type=connection_type.value)
+
+    def useIpuModel(self, use_model: bool) -> Self:
+        """Choose the simulator or hardware, whatever the environment variables say."""
+        return self.createOrSet(use_model=use_model)
+
+    def useIpuId(self, ipu_id: int) -> Self:
+        """Choose a device by its system id; raise `AssertionError` for a non-int."""
+        assert isinstance(ipu_id, int), f"useIpuId takes an int; got {ipu_id!r}."
+        return self.createOrSet(ipu_id=ipu_id)
+
+    def useOfflineIpuTarget(self, ipu_version: int = 2) -> Self:
+        """Compile for IPU version 1, 2 or 21 without a device; the model then cannot run."""
+        return self.connectionType(ConnectionType.Never).createOrSet(ipu_version=ipu_version)
+
+    def syncPattern(self, sync_pattern: SyncPattern) -> Self:
+        """Set which IPUs synchronise; raise `AssertionError` unless it is a `SyncPattern`."""
+        assert isinstance(sync_pattern, SyncPattern), f"syncPattern takes a poptorch.SyncPattern; got {sync_pattern!r}."
+        return self.set(sync_pattern=sync_pattern.value)
+
+    def autoRoundNumIPUs(self, auto_round_num_ipus: bool = True) -> Self:
+        """Reserve the next power of two of IPUs instead of failing when the model needs another number."""
+        return self.set(auto_round_num_ipus=auto_round_num_ipus)
+
+    def setAvailableMemoryProportion(self, available_memory_proportion: Mapping[str, float]) -> Self:
+        """Set the share of tile memory that ops may use for temporary data, by IPU: `{"IPU0": 0.6}`.
+
+        Replaces all earlier shares. Raises `AssertionError` for a key that does not start with `IPU`,
+        `ValueError` if the rest of it is no integer.
+        """
+        self.checkIsFrozen()
+        return self.set(
+            available_memory_proportion={_ipu_of(key): value for key, value in available_memory_proportion.items()}
+        )
+
+    def enableExecutableCaching(self, path: str | None) -> Self:
+        """Keep compiled programs in a directory; `None` switches the cache off."""
+        if path is not None:
+            self._popart.set("cachePath", path)
+        self._popart.set("enableEngineCaching", path is not None)
+        return self
+
+    def enableProfiling(self, profile_dir: str | None = None) -> Self:
+        """Write a report to `<profile_dir>/<model name>/` when a model is compiled (default: in the working directory).
+
+        Warns about settings that `POPLAR_ENGINE_OPTIONS` overrides; raises `poptorch.Error` if that variable
+        is not a JSON object.
+        """
+        self.checkIsFrozen()
+        profiling = {
+            "debug.allowOutOfMemory": "true",
+            "autoReport.directory": profile_dir or ".",
+            "autoReport.all": "true",
+        }
+        for name in sorted(profiling.keys() & engine_options_of_environment().keys()):
+            logger.warning(
+                "enableProfiling: %s is overridden by environment variable POPLAR_ENGINE_OPTIONS.",
+                name,
+            )
+        self._popart.set("engineOptions", {**self._popart.options.get("engineOptions", {}), **profiling})
+        return self
+
+    def logCycleCount(self, log_cycle_count: bool) -> Self:
+        """Count the (here: modelled) cycles of each run, for `cycleCount()` and the log."""
+        self._popart.set("instrumentWithHardwareCycleCounter", log_cycle_count)
+        return self
+
+    def modelName(self, name: str) -> Self:
+        """Set the model's name in reports (default: `training` or `inference`)."""
+        return self.createOrSet(model_name=name)
+
+    def logDir(self, log_dir: str) -> Self:
+        """Set the directory that log files go to."""
+        return self.set(log_dir=log_dir)
+
+    def maxRepeatLogs(self, max_lines: int | None) -> Self:
+        """Set how often the same log line is shown; `None` means without limit."""
+        return self.set(max_repeat_logs=_NO_LIMIT if max_lines is None else max_lines)
+
+    def showCompilationProgressBar(self, show: bool = True) -> Self:
+        """Show a progress bar while compiling; `compilationTime()` needs it."""
+        self.checkIsFrozen()
+        self._show_compilation_progress_bar = show
+        return self
+
+    def relaxOptimizerAttributesChecks(self, relax: bool = True) -> Self:
+        """Report unexpected optimiser attributes as debug lines instead of warnings."""
+        self.checkIsFrozen()
+        self._relax_optimizer_checks = relax
+        return self
+
+    def sourceLocationExcludes(self, excludes: list[str]) -> Self:
+        """Replace the path fragments that are skipped when an op is traced back to user code."""
+        self.checkIsFrozen()
+        self._source_location_excludes = list(excludes)
+        return self
+
+    def appendToLocationExcludes(self, *excludes: str) -> Self:
+        """Add path fragments to those skipped when an op is traced back to user code."""
+        self.checkIsFrozen()
+        self._source_location_excludes = [*self._source_location_excludes, *excludes]
+        return self
+
+    def disableModuleNamescope(self) -> Self:
+        """Leave the path of modules out of the names of ops."""
+        self.checkIsFrozen()
+        self._module_namescope_enabled = False
+        return self
+
+    def updatableNamedBuffers(self, buffers: list[str]) -> Self:
+        """Name the buffers that `copyNamedBuffersToDevice()` may refresh on their own."""
+        self._popart.set("updatableNamedBuffers", buffers)
+        return self
+
+
+def _check_output_mode(mode: OutputMode, period: int | None) -> None:
+    assert isinstance(mode, OutputMode), f"The output mode must be a poptorch.OutputMode; got {mode!r}."
+    assert mode is not OutputMode.EveryN or (isinstance(period, int) and period > 0), (
+        f"OutputMode.EveryN must have output_return_period, a positive int; got {period!r}."
+    )
+
+
+def _ipu_of(key: str) -> int:
+    assert str(key).startswith("IPU"), (
+        f"Invalid key: {key}. IPUs are written 'IPU' and their index, for example 'IPU0'."
+    )
+    return int(key[len("IPU") :])

@@ -1,0 +1,290 @@
+"""The parts of `Options`: `Training`, `Precision`, `TensorLocations`, `Distributed`, `Jit` and `_Popart`."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from poptorch._logging import logger
+from poptorch.enums import MeanReductionStrategy, ReductionType
+from poptorch.options.container import Freezable, OptionsContainer
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+_PARTIALS = {torch.float32: "float", torch.float16: "half"}
+
+
+class _PopartOptions(Freezable):
+    """Backend settings by name; keys and types are checked at compile time, not when they are set."""
+
+    def __init__(self) -> None:
+        self._is_frozen = False
+        self.options: dict[str, Any] = {
+            "instrumentWithHardwareCycleCounter": False,
+            "rearrangeAnchorsOnHost": False,
+        }
+
+    def set(self, key: str, value: Any) -> Self:
+        """Store a value under a backend key and return the object; raise `AttributeError` when frozen."""
+        self.checkIsFrozen()
+        self.options[key] = value
+        return self
+
+    def setPatterns(self, patterns: dict[str, bool], level: int = 2) -> Self:
+        """Switch graph patterns on or off, starting from level 0 (none), 1 (minimal), 2 (default) or 3 (all).
+
+        Raises `AssertionError` for other types.
+        """
+        self.checkIsFrozen()
+        assert isinstance(level, int), f"The pattern level must be an int; got {level!r}."
+        assert isinstance(patterns, dict), f"patterns must be a dict of name to bool; got {patterns!r}."
+        assert {*map(type, patterns)} <= {str}, f"Pattern names must be strings; got {patterns!r}."
+        assert {*map(type, patterns.values())} <= {bool}, f"Patterns are on or off, a bool; got {patterns!r}."
+        self.options["patterns"] = dict(patterns)
+        self.options["patterns_level"] = level
+        return self
+
+    def setEngineOptions(self, engine_options: dict[str, str]) -> Self:
+        """Store the engine options dict and return the object; raise `AttributeError` when frozen."""
+        return self.set("engineOptions", engine_options)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({', '.join(f'{key}={value!r}' for key, value in self.options.items())})"
+
+
+class _TrainingOptions(OptionsContainer):
+    """Options that only training uses."""
+
+    _popart: _PopartOptions
+
+    def __init__(self, popart_options: _PopartOptions) -> None:
+        super().__init__(
+            gradient_accumulation=1,
+            accumulation_and_replication_reduction_type=ReductionType.Mean,
+            meanAccumulationAndReplicationReductionStrategy=MeanReductionStrategy.Post,
+        )
+        self._declare(_popart=popart_options)
+
+    def gradientAccumulation(self, gradient_accumulation: int) -> Self:
+        """Set how many micro-batches contribute to one weight update."""
+        return self.set(gradient_accumulation=gradient_accumulation)
+
+    def accumulationAndReplicationReductionType(self, reduction_type: ReductionType) -> Self:
+        """Set how gradients are combined over accumulations, replicas and processes.
+
+        Raises `ValueError` for anything but `ReductionType.Mean` and `ReductionType.Sum`.
+        """
+        self.checkIsFrozen()
+        if not any(reduction_type is allowed for allowed in (ReductionType.Mean, ReductionType.Sum)):
+            raise ValueError(
+                "accumulationAndReplicationReductionType takes poptorch.ReductionType.Mean or "
+                f"poptorch.ReductionType.Sum; got {reduction_type!r}."
+            )
+        return self.set(accumulation_and_replication_reduction_type=reduction_type)
+
+    def setMeanAccumulationAndReplicationReductionStrategy(
+        self, mean_reduction_strategy: MeanReductionStrategy
+    ) -> Self:
+        """Set when a mean reduction divides; raise `AssertionError` for another type."""
+        return self.set(meanAccumulationAndReplicationReductionStrategy=mean_reduction_strategy)
+
+    def setAutomaticLossScaling(self, enabled: bool) -> Self:
+        """Let the loss scale adapt itself during training, starting at the optimiser's value."""
+        self._popart.set("automaticLossScalingSettings.enabled", enabled)
+        return self
+
+    def setConvolutionDithering(self, enabled: bool) -> Self:
+        """Spread convolutions that use few tiles over different tiles; replaces all convolution options."""
+        self._popart.set("convolutionOptions", {"enableConvDithering": enabled})
+        return self
+
+
+class _PrecisionOptions(OptionsContainer):
+    """Options that decide how numbers are rounded; they are stored among the backend settings."""
+
+    _popart: _PopartOptions
+
+    def __init__(self, popart_options: _PopartOptions) -> None:
+        super().__init__()
+        self._declare(_popart=popart_options)
+
+    def enableStochasticRounding(self, enabled: bool) -> Self:
+        """Round to float16 at random, with the exact value as the mean; meant for training."""
+        self._popart.set("enableStochasticRounding", enabled)
+        return self
+
+    def setPartialsType(self, dtype: torch.dtype) -> Self:
+        """Set the accumulator type inside matmuls and convolutions; replaces all convolution options.
+
+        Raises `ValueError` for a dtype other than `torch.float32` and `torch.float16`.
+        """
+        self.checkIsFrozen()
+        partials = next((name for known, name in _PARTIALS.items() if dtype is known), None)
+        if partials is None:
+            raise ValueError(f"setPartialsType takes torch.float32 or torch.float16; got {dtype!r}.")
+        self._popart.set("partialsTypeMatMuls", partials)
+        self._popart.set("convolutionOptions", {"partialsType": partials})
+        return self
+
+    def enableFloatingPointExceptions(self, enabled: bool) -> Self:
+        """Stop with an error on invalid operations and overflow; raise `AssertionError` for a non-bool."""
+        self.checkIsFrozen()
+        assert isinstance(enabled, bool), f"enableFloatingPointExceptions takes a bool; got {enabled!r}."
+        self._popart.set("enableFloatingPointChecks", enabled)
+        return self
+
+    def halfFloatCasting(self, half_float_casting: object) -> Self:
+        """Do nothing but warn: PopTorch deprecated this, mixed types follow PyTorch's promotion."""
+        self.checkIsFrozen()
+        logger.warning(
+            "[Deprecated] Precision.halfFloatCasting has no effect (%r given): "
+            "operations on mixed types follow PyTorch's promotion rules.",
+            half_float_casting,
+        )
+        return self
+
+    def runningStatisticsAlwaysFloat(self, value: bool) -> Self:
+        """Do nothing but warn: PopTorch deprecated this; raise `ValueError` for a non-bool."""
+        self.checkIsFrozen()
+        if not isinstance(value, bool):
+            raise ValueError(f"runningStatisticsAlwaysFloat takes a bool; got {value!r}.")
+        logger.warning(
+            "[Deprecated] Precision.runningStatisticsAlwaysFloat has no effect: "
+            "running statistics keep the type their module gives them."
+        )
+        return self
+
+
+class TensorLocationSettings(OptionsContainer):
+    """Where the tensors of one category live; a key that was never set leaves the choice to the backend.
+
+    Backend defaults: on chip, not sharded over replicas, off chip only from 2 elements and sharded only from
+    8192 elements, moved through compute tiles.
+    """
+
+    def useOnChipStorage(self, use: bool | None = True) -> Self:
+        """Keep the tensors on chip or in streaming memory; `None` leaves it to the backend again.
+
+        Raises `AssertionError` for other types.
+        """
+        assert use is None or isinstance(use, bool), f"useOnChipStorage takes a bool or None; got {use!r}."
+        return self.deleteIfExists("onChip") if use is None else self.createOrSet(onChip=int(use))
+
+    def useReplicatedTensorSharding(self, use: bool = True) -> Self:
+        """Split each tensor over the replicas; raise `AssertionError` for a non-bool."""
+        return self._set_bool("useReplicatedTensorSharding", use)
+
+    def useIOTilesToLoad(self, use: bool = True) -> Self:
+        """Load the tensors through I/O tiles; raise `AssertionError` for a non-bool."""
+        return self._set_bool("useIOTilesToLoad", use)
+
+    def useIOTilesToStore(self, use: bool = True) -> Self:
+        """Store the tensors through I/O tiles; raise `AssertionError` for a non-bool."""
+        return self._set_bool("useIOTilesToStore", use)
+
+    def minElementsForOffChip(self, min_elements: int) -> Self:
+        """Keep tensors of fewer elements on chip; raise `AssertionError` for a non-int."""
+        return self._set_int("minElementsForOffChip", min_elements)
+
+    def minElementsForReplicatedTensorSharding(self, min_elements: int) -> Self:
+        """Do not shard tensors of fewer elements; raise `AssertionError` for a non-int."""
+        return self._set_int("minElementsForReplicatedTensorSharding", min_elements)
+
+    def _set_bool(self, key: str, value: bool) -> Self:
+        assert isinstance(value, bool), f"{key} takes a bool; got {value!r}."
+        return self.createOrSet(**{key: value})
+
+    def _set_int(self, key: str, value: int) -> Self:
+        assert isinstance(value, int), f"{key} takes an int; got {value!r}."
+        return self.createOrSet(**{key: value})
+
+
+class _TensorLocationOptions(OptionsContainer):
+    """Memory placement of four categories of tensors, and the tiles set aside for I/O."""
+
+    def setActivationLocation(self, location: TensorLocationSettings) -> Self:
+        """Place activations as `location` says now; raise `AssertionError` for another type."""
+        return self._set_location("location_activation", location)
+
+    def setWeightLocation(self, location: TensorLocationSettings) -> Self:
+        """Place weights as `location` says now; raise `AssertionError` for another type."""
+        return self._set_location("location_weight", location)
+
+    def setOptimizerLocation(self, location: TensorLocationSettings) -> Self:
+        """Place optimiser state as `location` says now; raise `AssertionError` for another type."""
+        return self._set_location("location_optimizer", location)
+
+    def setAccumulatorLocation(self, location: TensorLocationSettings) -> Self:
+        """Place gradient accumulators as `location` says now; raise `AssertionError` for another type."""
+        return self._set_location("location_accumulator", location)
+
+    def numIOTiles(self, num_tiles: int) -> Self:
+        """Set aside tiles of each IPU for I/O; raise `AssertionError` unless even and from 32 to 192."""
+        self.checkIsFrozen()
+        assert isinstance(num_tiles, int), f"numIOTiles takes an int; got {num_tiles!r}."
+        assert num_tiles in range(32, 193, 2), f"numIOTiles takes an even number between 32 and 192; got {num_tiles}."
+        return self.createOrSet(numIOTiles=num_tiles)
+
+    def _set_location(self, key: str, location: TensorLocationSettings) -> Self:
+        self.checkIsFrozen()
+        assert isinstance(location, TensorLocationSettings), (
+            f"{key} takes a poptorch.TensorLocationSettings; got {location!r}."
+        )
+        return self.createOrSet(**{key: location.toDict()})
+
+
+class _DistributedOptions(OptionsContainer):
+    """Process count and rank; Open MPI's variables are read at construction."""
+
+    def __init__(self) -> None:
+        super().__init__(num_distributed_processes=1, distributed_process_id=0, ipuof_configs={})
+        self._find_process()
+
+    def _find_process(self) -> None:
+        """Read Open MPI's variables; PopDist's options know of others."""
+        self.setEnvVarNames("OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK")
+
+    def disable(self) -> Self:
+        """Become process 0 of 1, whatever the environment says."""
+        return self.configureProcessId(0, 1)
+
+    def setEnvVarNames(self, var_num_processes: str, var_process_id: str) -> Self:
+        """Read process count (default 1) and rank (default 0) from these variables now.
+
+        Raises `ValueError` if one of them does not hold an integer.
+        """
+        return self.configureProcessId(
+            int(os.environ.get(var_process_id, "0")), int(os.environ.get(var_num_processes, "1"))
+        )
+
+    def configureProcessId(self, process_id: int, num_processes: int) -> Self:
+        """Set rank and process count; raise `AssertionError` for a non-int."""
+        return self.set(distributed_process_id=process_id, num_distributed_processes=num_processes)
+
+    @property
+    def processId(self) -> int:
+        """Rank of this process, from 0."""
+        return int(self.distributed_process_id)
+
+    @property
+    def numProcesses(self) -> int:
+        """Number of processes of the program."""
+        return int(self.num_distributed_processes)
+
+
+class _JitOptions(OptionsContainer):
+    """Deprecated options; none is stored."""
+
+    def traceModel(self, trace_model: bool) -> Self:
+        """Warn, and raise `ValueError` for a true value: the old front end is gone."""
+        self.checkIsFrozen()
+        logger.warning("[Deprecated] Jit.traceModel has no effect: the dispatcher is the only way to trace a model.")
+        if trace_model:
+            raise ValueError(
+                "Tracing with torch.jit.trace is no longer supported. Remove Jit.traceModel: "
+                "models are always captured while their forward runs."
+            )
+        return self

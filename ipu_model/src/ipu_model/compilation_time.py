@@ -31,5 +31,5 @@ def compilation_seconds(program: Program, lowered: Lowered) -> float:
     """
     constants = compilation_constants()
     layers = sum(1 for op in lowered.of(phase=Phase.FORWARD) if op.work.flops)
-    seconds = constants.seconds_per_ipu * len(program.graph.ipus) + constants.seconds_per_layer * layers
+    seconds = constants.seconds_per_ipu * len(program.step.ipus) + constants.seconds_per_layer * layers
     return seconds if program.training else seconds * constants.inference_share

@@ -14,7 +14,6 @@ from ipu_model.per_graph import remembered_of
 from ipu_model.profiling.data import Memory
 from ipu_model.program import Program
 from ipu_model.recompute import Kept
-from ipu_model.stages import Stages
 
 Key = TypeVar("Key")
 Value = TypeVar("Value")
@@ -53,11 +52,11 @@ def lowered(graph: Graph, settings: CostSettings) -> Lowered:
     return _costs.get(graph, settings, lambda: lower(step_of(graph), settings))
 
 
-def memory_for(program: Program, costs: Lowered, stages: Stages, kept: Kept) -> Memory:
+def memory_for(program: Program, costs: Lowered, kept: Kept) -> Memory:
     """Return `memory_of` these, at once if it was asked for lately of a program with the same memory.
 
     How often a micro-batch or an update is repeated changes nothing: only whether gradients are accumulated does.
     """
     batching = replace(program.batching, device_iterations=1, accumulation=min(2, program.batching.accumulation))
     key = replace(program, batching=batching, name="")
-    return _memories.get(program.graph, key, lambda: memory_of(program, costs, stages, kept))
+    return _memories.get(program.graph, key, lambda: memory_of(program, costs, kept))

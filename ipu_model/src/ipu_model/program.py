@@ -140,7 +140,7 @@ class Program:
     @property
     def ipus_per_replica(self) -> int:
         """IPUs of one replica, those without any op below the highest one included."""
-        return self.graph.ipus[-1] + 1
+        return self.step.ipus[-1] + 1
 
     @property
     def replicas(self) -> int:
@@ -150,7 +150,7 @@ class Program:
     @property
     def samples_per_micro_batch(self) -> int:
         """Rows of the first input that has any; 1 for models without a batch dimension."""
-        return next((spec.shape[0] for spec in self.graph.inputs if spec.shape), 1)
+        return next((tensor.shape[0] for tensor in self.step.inputs if tensor.shape), 1)
 
     @property
     def samples_per_call(self) -> int:

@@ -196,7 +196,7 @@ def _modules(scopes: Iterable[str]) -> list[str]:
 
 
 def _repeats(program: Program) -> bool:
-    return bool(kept_for_backward(program, stages_of(program.graph)).again)
+    return bool(kept_for_backward(program).again)
 
 
 def stage_starts(graph: Graph) -> Iterable[str]:

@@ -298,6 +298,18 @@ class Step:
         """The tensors that leave the step: outputs and gradients."""
         return frozenset((*self.outputs, *self.gradients.values()))
 
+    def read_by(self, op: Op) -> tuple[Tensor, ...]:
+        """Return the tensors that an op reads, each once; values that are no tensors are left out."""
+        return tuple(self.tensors[name] for name in op.reads if name in self.tensors)
+
+    def results_of(self, op: Op) -> tuple[Tensor, ...]:
+        """Return the results of an op that something looks at."""
+        return tuple(each for each in op.results if each is not None and each.name in self.tensors)
+
+    def source(self, tensor: str) -> Source:
+        """Return where the storage of a tensor comes from."""
+        return self.storages[self.tensors[tensor].storage].source
+
     def producer(self, tensor: str) -> Op | None:
         """Return the op that makes a tensor; `None` for variables, inputs and constants."""
         name = self.tensors[tensor].producer

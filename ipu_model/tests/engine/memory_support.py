@@ -18,7 +18,6 @@ from ipu_model.optimiser import Hyper, OptimiserSpec
 from ipu_model.profiling.data import IpuMemory, Memory
 from ipu_model.program import Program, Recomputation
 from ipu_model.recompute import kept_for_backward
-from ipu_model.stages import stages_of
 
 HALF, FLOAT = torch.float16, torch.float32
 PLAIN_SGD = OptimiserSpec("SGD1", Hyper(lr=0.1))
@@ -39,9 +38,8 @@ def program_of(graph: Graph, *, accumulation: int = 4, replicas: int = 1, **opti
 
 def memory_of_program(program: Program) -> Memory:
     """Return the modelled memory of `program`."""
-    stages = stages_of(program.graph)
     costs = lower(program.step, program.settings)
-    return memory_of(program, costs, stages, kept_for_backward(program, stages))
+    return memory_of(program, costs, kept_for_backward(program))
 
 
 def memory_for(graph: Graph, **options: Any) -> Memory:

@@ -25,7 +25,6 @@ from ipu_model.schedule import (
 )
 from ipu_model.schedule.constants import StreamConstants
 from ipu_model.schedule.streams import HostLink
-from ipu_model.stages import stages_of
 
 M2000 = machine("M2000")
 # Rates that make cycles of bytes: at 1 GHz, a transfer of b bytes takes b cycles of each phase.
@@ -91,9 +90,7 @@ def scheduled(times: Sequence[Times], micro_batches: int, *, updates: int = 1, t
 
 def profiled(program: Program) -> Schedule:
     """Return the schedule of a program, as profiling makes it."""
-    stages = stages_of(program.graph)
-    kept = kept_for_backward(program, stages)
-    return schedule_of(program, lowered(program.graph, program.settings), stages, kept)
+    return schedule_of(program, lowered(program.graph, program.settings), kept_for_backward(program))
 
 
 CYCLES = st.integers(0, 1000).map(float)

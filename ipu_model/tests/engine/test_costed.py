@@ -16,19 +16,16 @@ from ipu_model.memory import memory_of
 from ipu_model.profiling.data import Memory
 from ipu_model.program import Program, Recomputation
 from ipu_model.recompute import kept_for_backward
-from ipu_model.stages import stages_of
 
 PROGRAM = program_of(squares(4, width=32, ipus=2), optimiser=adamw(FLOAT), recomputation=Recomputation.PIPELINE)
 
 
 def remembered(program: Program) -> Memory:
-    stages = stages_of(program.graph)
-    return memory_for(program, lowered(program.graph, program.settings), stages, kept_for_backward(program, stages))
+    return memory_for(program, lowered(program.graph, program.settings), kept_for_backward(program))
 
 
 def afresh(program: Program) -> Memory:
-    stages = stages_of(program.graph)
-    return memory_of(program, lowered(program.graph, program.settings), stages, kept_for_backward(program, stages))
+    return memory_of(program, lowered(program.graph, program.settings), kept_for_backward(program))
 
 
 class TestCosts:

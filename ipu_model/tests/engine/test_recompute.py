@@ -10,10 +10,10 @@ from torch import Tensor, nn
 from tracing_support import traced
 
 from ipu_model import tracing
+from ipu_model.capture.describe import step_of
 from ipu_model.graph import Graph
 from ipu_model.program import Program, Recomputation
 from ipu_model.recompute import Kept, kept_for_backward
-from ipu_model.stages import stages_of
 from ipu_model.step import Phase
 
 X = torch.zeros(4, 8)
@@ -44,16 +44,11 @@ def chain(ipus: int = 1, checkpoint: int | None = None) -> Graph:
 
 
 def kept(graph: Graph, mode: Recomputation, *, training: bool = True) -> Kept:
-    return kept_for_backward(Program(graph, training, recomputation=mode), stages_of(graph))
+    return kept_for_backward(Program(graph, training, recomputation=mode))
 
 
 def forward_ops(graph: Graph, stage: int | None = None) -> set[str]:
-    stages = stages_of(graph)
-    return {
-        node.name
-        for node in graph.ops.nodes
-        if node.meta.get("phase") is Phase.FORWARD and stage in (None, stages.of_node(node))
-    }
+    return {op.name for op in step_of(graph).ops if op.phase is Phase.FORWARD and stage in (None, op.stage)}
 
 
 class TestModes:

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from tracing_support import traced
 
 from ipu_model.batching import Batching, Keep, Returns
+from ipu_model.capture.describe import step_of
 from ipu_model.cost import vertices
 from ipu_model.cost.device import Element
 from ipu_model.costed import lowered
@@ -29,7 +30,6 @@ from ipu_model.schedule.collectives import ring_of
 from ipu_model.schedule.constants import pipeline_constants
 from ipu_model.schedule.held import held_tensors
 from ipu_model.schedule.traffic import traffic_of
-from ipu_model.stages import stages_of
 from ipu_model.step import FLOAT16, Phase
 
 HALF, FLOAT = torch.float16, torch.float32
@@ -99,51 +99,51 @@ class TestTraffic:
     SIZE = BATCH * WIDTH * 4
 
     def test_inputs_go_to_the_stage_that_reads_them_first(self) -> None:
-        assert traffic_of(skipping()).inputs == (self.SIZE, 0, self.SIZE)
+        assert traffic_of(step_of(skipping())).inputs == (self.SIZE, 0, self.SIZE)
 
     def test_an_input_of_several_stages_passes_through_those_between(self) -> None:
         """The stage that reads it first gets it from the host and sends it on."""
         graph = traced(Trained(ReadTwice()), torch.zeros(BATCH, WIDTH))
-        assert traffic_of(graph).inputs == (self.SIZE, 0)
-        assert traffic_of(graph).on == (2 * self.SIZE, 0)
+        assert traffic_of(step_of(graph)).inputs == (self.SIZE, 0)
+        assert traffic_of(step_of(graph)).on == (2 * self.SIZE, 0)
 
     @pytest.mark.parametrize(
         ("dtype", "size"),
         [(torch.uint8, 1), (torch.bool, 1), (HALF, 2), (FLOAT, 4), (torch.int32, 4), (torch.int64, 4)],
     )
     def test_elements_travel_in_the_devices_sizes(self, dtype: torch.dtype, size: int) -> None:
-        assert traffic_of(skipping(offsets=dtype)).inputs[2] == BATCH * WIDTH * size
+        assert traffic_of(step_of(skipping(offsets=dtype))).inputs[2] == BATCH * WIDTH * size
 
     def test_results_leave_from_the_stage_that_makes_them(self) -> None:
         """The output of the last stage and the loss, one number."""
-        assert traffic_of(skipping()).outputs == (0, 0, self.SIZE + 4)
+        assert traffic_of(step_of(skipping())).outputs == (0, 0, self.SIZE + 4)
 
     def test_what_a_later_stage_needs_passes_through_those_between(self) -> None:
         """Stage 0 sends one tensor to stages 1 and 2; stage 1 sends it on with its own result."""
-        assert traffic_of(skipping()).on == (self.SIZE, 2 * self.SIZE, 0)
+        assert traffic_of(step_of(skipping())).on == (self.SIZE, 2 * self.SIZE, 0)
 
     def test_gradients_come_back_the_same_way(self) -> None:
         """Stage 2 sends two; stage 1 adds the gradient of what skipped it to its own and sends one on."""
         graph = skipping()
         (sums,) = (node for node in graph.ops.nodes if str(node.target) == "aten.add.Tensor" and _is_backward(node))
         assert _stage(sums) == 1
-        assert traffic_of(graph).back == (0, self.SIZE, 2 * self.SIZE)
+        assert traffic_of(step_of(graph)).back == (0, self.SIZE, 2 * self.SIZE)
 
     def test_inference_sends_nothing_back(self) -> None:
-        assert traffic_of(skipping(training=False)).back == (0, 0, 0)
+        assert traffic_of(step_of(skipping(training=False))).back == (0, 0, 0)
 
     def test_one_stage_keeps_everything_to_itself(self) -> None:
-        assert traffic_of(chain(1)).on == traffic_of(chain(1)).back == (0,)
+        assert traffic_of(step_of(chain(1))).on == traffic_of(step_of(chain(1))).back == (0,)
 
 
 class TestHeld:
     """What a stage keeps for its backward pass."""
 
     def held(self, mode: Recomputation, graph: Graph = GRAPH) -> dict[int, set[str]]:
-        chosen, stages = program(graph, recomputation=mode), stages_of(graph)
+        chosen = program(graph, recomputation=mode)
         found: dict[int, set[str]] = {0: set(), 1: set()}
-        for each in held_tensors(chosen, stages, kept_for_backward(chosen, stages)):
-            found[each.stage].add(each.node)
+        for each in held_tensors(chosen, kept_for_backward(chosen)):
+            found[each.stage].add(each.tensor.name)
         return found
 
     def test_with_recomputation_only_what_entered_the_stage(self) -> None:
@@ -159,16 +159,17 @@ class TestHeld:
     def test_with_recomputation_also_what_came_from_another_stage(self) -> None:
         """The middle stage of three starts again from what stage 0 sent: the result of its ReLU."""
         graph = chain(3)
-        chosen, stages = program(graph, recomputation=Recomputation.PIPELINE), stages_of(graph)
-        held = held_tensors(chosen, stages, kept_for_backward(chosen, stages))
+        chosen = program(graph, recomputation=Recomputation.PIPELINE)
+        held = held_tensors(chosen, kept_for_backward(chosen))
         (middle,) = (each for each in held if each.stage == 1)
-        (maker,) = (node for node in graph.ops.nodes if node.name == middle.node)
-        assert (str(maker.target), _stage(maker)) == ("aten.relu.default", 0)
+        maker = step_of(graph).producer(middle.tensor.name)
+        assert maker is not None
+        assert (maker.kind, maker.stage) == ("relu", 0)
 
     def test_inference_holds_nothing(self) -> None:
         graph = chain(training=False)
         chosen = replace(program(graph), training=False)
-        assert held_tensors(chosen, stages_of(graph), kept_for_backward(chosen, stages_of(graph))) == ()
+        assert held_tensors(chosen, kept_for_backward(chosen)) == ()
 
 
 class TestPasses:
@@ -241,7 +242,7 @@ class TestExecutions:
     def test_each_op_runs_once_a_micro_batch_and_again_where_recomputed(self) -> None:
         chosen = program(recomputation=Recomputation.PIPELINE, batching=Batching(4, 5))
         executions = profiled(chosen).executions
-        again = kept_for_backward(chosen, stages_of(GRAPH)).again
+        again = kept_for_backward(chosen).again
         nodes = {node.name: node for node in GRAPH.ops.nodes}
         assert set(executions) >= {cost.node for cost in lowered(GRAPH, SETTINGS).ops}
         assert {executions[name] for name in again} == {40}

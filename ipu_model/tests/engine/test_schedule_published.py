@@ -10,6 +10,7 @@ from schedule_support import profiled
 from test_lower_published import ADAMW
 
 from ipu_model.batching import Batching
+from ipu_model.capture.describe import step_of
 from ipu_model.program import Program, Recomputation
 from ipu_model.schedule import Schedule
 from ipu_model.schedule.traffic import traffic_of
@@ -69,7 +70,7 @@ def test_one_more_micro_batch_takes_one_main_cycle() -> None:
 
 def test_the_cut_moves_two_mebibytes_each_way() -> None:
     """64 x 1024 x 4 x 4 fp16 forward, its gradient back; inputs of 1.5 MiB to IPU 0 and 64 labels to IPU 1."""
-    traffic = traffic_of(day03())
+    traffic = traffic_of(step_of(day03()))
     assert (traffic.on, traffic.back) == ((2_097_152, 0), (0, 2_097_152))
     assert traffic.inputs == (1_572_864, 256)
     # Published: IPU 1 sends 141 kB in a run. Logits are 64 x 1000 fp16; loss and accuracy a number each.

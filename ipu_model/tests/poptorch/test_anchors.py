@@ -441,7 +441,7 @@ class TestErrors:
 class TestPerformanceModel:
     def test_anchors_travel_to_the_host(self) -> None:
         def sent(options: poptorch.Options) -> float:
-            return sum(traffic_of(program_of_module(options, Chain(), batch(options), training=True).graph).outputs)
+            return sum(traffic_of(program_of_module(options, Chain(), batch(options), training=True).step).outputs)
 
         # Two rows of eight float32 numbers, and an eight by eight gradient.
         watched = anchoring(trainable(), a="layers/0/Gemm:0", g="Gradient___layers.1.weight")

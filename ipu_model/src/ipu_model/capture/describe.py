@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
@@ -87,16 +88,24 @@ class _Describer:
         entering = [(self._entering(node), self._source(node)) for node in self._nodes if _enters(node)]
         made = [self._op(node) for node in self._nodes if _is_op(node) and not _is_item(node)]
         sent = {tensor.name: tensor for tensor, _ in entering}
-        return step_of_ops(
+        found = step_of_ops(
             [op for op, _ in made],
             entering,
             variables=tuple(Variable(v.name, v.names, v.node, v.trainable, v.is_buffer) for v in graph.variables),
-            inputs=tuple(sent[name] for name in graph.input_nodes),
+            inputs=tuple(  # the host may send another type than forward sees
+                replace(sent[name], dtype=dtype_of(spec.dtype)) for name, spec in zip(graph.input_nodes, graph.inputs)
+            ),
             outputs=tuple(output.node for output in graph.outputs if output.node is not None),
             gradients=graph.gradients,
             loss=graph.loss,
             block_entries=graph.block_entries,
             unread=frozenset(name for _, unread in made for name in unread),
+        )
+        order = [node.name for node in self._nodes]  # constants enter where they are first needed
+        return replace(
+            found,
+            tensors={name: found.tensors[name] for name in order if name in found.tensors},
+            storages={name: found.storages[name] for name in order if name in found.storages},
         )
 
     def _source(self, node: Node) -> Source:
@@ -195,11 +204,13 @@ class _Describer:
     def _hints(self, node: Node) -> Hints:
         said = node.meta.get("hints", {})
         planning = self._planning.get(node, {})
-        if not said and not planning:
+        of_results = (item.meta.get("hints", {}) for item in self._items.get(node, {}).values())
+        is_checkpoint = any(each.get("recomputation_checkpoint") for each in (said, *of_results))
+        if not said and not planning and not is_checkpoint:
             return NO_HINTS
         serialised, multi = planning.get("serialized"), planning.get("multi_conv")
         return Hints(
-            recomputation_checkpoint=bool(said.get("recomputation_checkpoint")),
+            recomputation_checkpoint=is_checkpoint,
             is_nop=bool(said.get("nop")),
             is_printed="printed" in said,
             is_anchor="anchored" in said,

@@ -9,9 +9,9 @@ from ipu_model.memory import categories
 from ipu_model.memory.schedule import FORWARD, RECOMPUTE, Schedule, Step
 from ipu_model.memory.spread import Spread
 from ipu_model.memory.stash import Stash
-from ipu_model.memory.storage import Node, Storages, maker_of
+from ipu_model.memory.storage import Storages
 from ipu_model.recompute import Kept
-from ipu_model.step import Phase
+from ipu_model.step import Source
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class Live:
 class _Instance:
     """A tensor of the forward pass (`again` false), or what the backward pass has of it."""
 
-    root: Node
+    root: str
     again: bool
 
 
@@ -51,22 +51,22 @@ class IpuLifetimes:
     """
 
     def __init__(
-        self, ipu: int, schedule: Schedule, storages: Storages, kept: Kept, stash: Stash, elsewhere: frozenset[Node]
+        self, ipu: int, schedule: Schedule, storages: Storages, kept: Kept, stash: Stash, elsewhere: frozenset[str]
     ) -> None:
         self._ipu, self._schedule, self._storages, self._kept, self._stash = ipu, schedule, storages, kept, stash
         self._elsewhere = elsewhere
         self._found: dict[_Instance, _Lifetime] = {}
-        self.stashed: dict[Node, int] = {}
+        self.stashed: dict[str, int] = {}
         for number, step in enumerate(schedule.steps):
             for root in step.makes:
-                self._extend(_Instance(root, step.phase == RECOMPUTE or _is_backward(root)), number, number)
+                self._extend(_Instance(root, step.phase == RECOMPUTE or storages.is_backward(root)), number, number)
             for root in step.reads:
                 if not self._is_resident(root):
                     self._read(root, step, number)
         if stash.pipelined:
             self._wait_for_copies()
-        for node in stash.returned:
-            self._hold(_Instance(storages.root(node), _is_backward(node)))
+        for name in stash.returned:
+            self._hold(_Instance(storages.root(name), storages.is_backward(name)))
 
     def lives(self) -> list[Live]:
         """Return everything that lives for a part of the time: tensors, stashes, temporary data."""
@@ -95,8 +95,8 @@ class IpuLifetimes:
     @property
     def outputs(self) -> list[Spread]:
         """The tensors that the host streams from this IPU."""
-        roots = dict.fromkeys(self._storages.root(node) for node in self._stash.returned)
-        return [self._storages.spread(root) for root in roots if root.meta["placement"].ipu == self._ipu]
+        roots = dict.fromkeys(self._storages.root(name) for name in self._stash.returned)
+        return [self._storages.spread(root) for root in roots if self._storages.ipu(root) == self._ipu]
 
     @property
     def off_chip_bytes(self) -> float:
@@ -104,9 +104,10 @@ class IpuLifetimes:
         spread = self._storages.spread
         return sum(spread(root).total * n for root, n in self.stashed.items() if self._stash.is_off_chip(root))
 
-    def _read(self, root: Node, step: Step, number: int) -> None:
-        if step.phase == FORWARD or _is_backward(root) or root in self._elsewhere:
-            self._extend(_Instance(root, _is_backward(root)), self._arrival(root, number), number)
+    def _read(self, root: str, step: Step, number: int) -> None:
+        is_backward = self._storages.is_backward(root)
+        if step.phase == FORWARD or is_backward or root in self._elsewhere:
+            self._extend(_Instance(root, is_backward), self._arrival(root, number), number)
         elif self._runs_again(root, step.stage) or root in self._storages.drawn_again:
             self._extend(_Instance(root, True), number, number)
         elif slots := self._stash.slots(step.stage):
@@ -123,12 +124,12 @@ class IpuLifetimes:
         else:
             life.until(last)
 
-    def _arrival(self, root: Node, number: int) -> int:
+    def _arrival(self, root: str, number: int) -> int:
         """Return when a tensor that this IPU did not make gets there."""
         comes_early = self._stash.pipelined or self._is_input(root)
         return 0 if comes_early and number <= self._schedule.cycle_end else number
 
-    def _keep_for_stash(self, root: Node) -> None:
+    def _keep_for_stash(self, root: str) -> None:
         """Keep the tensor of the newer micro-batch until the end of its forward pass, when it is stashed."""
         end = max(0, self._backward_start - 1)
         instance = _Instance(root, False)
@@ -138,34 +139,30 @@ class IpuLifetimes:
 
     def _wait_for_copies(self) -> None:
         for instance in self._found:
-            if self._stash.leaves(instance.root, self._ipu) and instance.again == _is_backward(instance.root):
+            root = instance.root
+            if self._stash.leaves(root, self._ipu) and instance.again == self._storages.is_backward(root):
                 self._hold(instance)
 
     def _hold(self, instance: _Instance) -> None:
         """Keep a tensor until the end of the cycle."""
-        if instance in self._found and maker_of(instance.root).meta["placement"].ipu == self._ipu:
+        if instance in self._found and self._storages.ipu(instance.root) == self._ipu:
             self._found[instance].until(self._schedule.cycle_end)
 
     @cached_property
     def _backward_start(self) -> int:
         return self._schedule.backward_start
 
-    def _runs_again(self, root: Node, stage: int) -> bool:
-        maker = maker_of(root)
-        return maker.name in self._kept.again and self._stash.stage_of(maker) == stage
+    def _runs_again(self, root: str, stage: int) -> bool:
+        maker = self._storages.maker(root)
+        return maker is not None and maker.name in self._kept.again and maker.stage == stage
 
-    def _is_resident(self, root: Node) -> bool:
-        stays = root.op == "placeholder" and not self._is_input(root) and root not in self._elsewhere
-        return stays or root in self._storages.constants
+    def _is_resident(self, root: str) -> bool:
+        return root in self._storages.residents and root not in self._elsewhere
 
-    def _is_input(self, root: Node) -> bool:
-        return root.op == "placeholder" and root.name in self._storages.graph.input_nodes
+    def _is_input(self, root: str) -> bool:
+        return self._storages.step.source(root) is Source.INPUT
 
     def _category(self, instance: _Instance) -> str:
         if self._is_input(instance.root) and not instance.again:
             return categories.STREAMS
-        return categories.GRADIENTS if _is_backward(instance.root) else categories.ACTIVATIONS
-
-
-def _is_backward(root: Node) -> bool:
-    return root.meta.get("phase") is Phase.BACKWARD
+        return categories.GRADIENTS if self._storages.is_backward(instance.root) else categories.ACTIVATIONS

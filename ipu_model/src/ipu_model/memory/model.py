@@ -18,27 +18,27 @@ from ipu_model.memory.storage import Storages
 from ipu_model.profiling.data import Memory
 from ipu_model.program import Program
 from ipu_model.recompute import Kept
-from ipu_model.stages import Stages
 
 
-def memory_of(program: Program, lowered: Lowered, stages: Stages, kept: Kept) -> Memory:
+def memory_of(program: Program, lowered: Lowered, kept: Kept) -> Memory:
     """Return the memory of every IPU of one replica, from IPU 0 to the last one used.
 
-    `lowered` are the costs of the program's graph with its settings, `stages` and `kept` what `stages_of` and
-    `kept_for_backward` say of it. Bytes are modelled ones; no tile is assumed to be fuller than its tensors
-    make it. Host buffers (`prefetch_depth`) take no memory of tiles.
+    `lowered` are the costs of the program's step with its settings, `kept` what `kept_for_backward` says. Bytes are
+    modelled ones; no tile is assumed to be fuller than its tensors make it. Host buffers (`prefetch_depth`) take no
+    memory of tiles.
     """
     room = Room(program.settings.device, program.io_tiles)
-    storages = Storages(program.graph, lowered, room)
+    step = program.step
+    storages = Storages(step, lowered, room)
     costs = _update_costs(program)
     ipus = variable_ipus(program.step)
     always = residents(program, storages, ipus)
-    stash = Stash(program, stages, storages)
-    plans = schedules(storages, stages, kept, costs, fetched(always, program, storages))
+    stash = Stash(program, storages)
+    plans = schedules(storages, kept, costs, fetched(always, program))
     found, off_chip = [], sum(each.off_chip for each in always)
     for ipu in range(program.ipus_per_replica):
         schedule = plans.get(ipu, Schedule(()))
-        elsewhere = frozenset(storages.by_name[v.node] for v in program.graph.variables if ipus[v.name] != ipu)
+        elsewhere = frozenset(v.tensor for v in step.variables if ipus[v.name] != ipu)
         over_time = IpuLifetimes(ipu, schedule, storages, kept, stash, elsewhere)
         own = [each for each in always if each.ipu == ipu]
         traffic = Traffic(_host_tensors(own, over_time), stash.transfers(ipu), program.replicas)
@@ -68,7 +68,7 @@ def _update_costs(program: Program) -> UpdateCosts:
 
 def _steps_of_variables(program: Program, costs: UpdateCosts) -> list[tuple[str, tuple[int, ...], VariableCost]]:
     """Return kind, shape and cost of each step that works on a variable."""
-    shape_of = {variable.name: variable.spec.shape for variable in program.graph.variables}
+    shape_of = {variable.name: program.step.tensors[variable.tensor].shape for variable in program.step.variables}
     kinds = (("accumulation", costs.accumulation), ("update", costs.update))
     return [(kind, shape_of[name], cost) for kind, found in kinds for name, cost in found.items()]
 

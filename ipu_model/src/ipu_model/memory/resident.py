@@ -6,16 +6,13 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-import torch
-
-from ipu_model.capture.describe import dtype_of
 from ipu_model.cost.device import Element
-from ipu_model.graph import Variable, torch_dtype
 from ipu_model.memory import categories
 from ipu_model.memory.spread import Spread
-from ipu_model.memory.storage import Node, Storages
+from ipu_model.memory.storage import Storages
 from ipu_model.optimiser import OptimiserSpec, weight_update
 from ipu_model.program import Location, Program
+from ipu_model.step import DType, Tensor, Variable
 
 
 @dataclass(frozen=True)
@@ -39,12 +36,12 @@ class Resident:
 class Fetched:
     """Tensors that are brought to the tiles for a step and leave them after it."""
 
-    _weights: Mapping[Node, Spread] = field(default_factory=dict)
+    _weights: Mapping[str, Spread] = field(default_factory=dict)
     _states: Mapping[str, list[Spread]] = field(default_factory=dict)
     _accumulators: Mapping[str, list[Spread]] = field(default_factory=dict)
     _weight_of: Mapping[str, Spread] = field(default_factory=dict)
 
-    def by_reading(self, roots: Iterable[Node]) -> list[Spread]:
+    def by_reading(self, roots: Iterable[str]) -> list[Spread]:
         """Return the weights among `roots` that are fetched."""
         return [self._weights[root] for root in roots if root in self._weights] if self._weights else []
 
@@ -60,20 +57,20 @@ class Fetched:
 
 def residents(program: Program, storages: Storages, ipus: Mapping[str, int]) -> list[Resident]:
     """Return all tensors that are always live; `ipus` says where each variable is."""
-    # In the graph's order: small ones lie behind one another, and a set has another order in every process.
-    found = [_constant(storages, node) for node in storages.nodes if node in storages.constants]
-    for variable in program.graph.variables:
+    step = program.step
+    found = [_constant(storages, name) for name in storages.constants]
+    for variable in step.variables:
         keeper = _Keeper(program, storages, variable, ipus[variable.name])
-        found.append(keeper.keep(categories.VARIABLES, variable.spec.dtype, program.locations.weights))
-        if program.training and variable.name in program.graph.gradients:
+        found.append(keeper.keep(categories.VARIABLES, keeper.tensor.dtype, program.locations.weights))
+        if program.training and variable.name in step.gradients:
             found += _of_trainable(program, variable, keeper)
     return found
 
 
-def fetched(found: Iterable[Resident], program: Program, storages: Storages) -> Fetched:
+def fetched(found: Iterable[Resident], program: Program) -> Fetched:
     """Return what is not always on the tiles of its IPU in full."""
-    node_of = {variable.name: variable.node for variable in program.graph.variables}
-    weights: dict[Node, Spread] = {}
+    tensor_of = {variable.name: variable.tensor for variable in program.step.variables}
+    weights: dict[str, Spread] = {}
     weight_of: dict[str, Spread] = {}
     states: dict[str, list[Spread]] = {}
     accumulators: dict[str, list[Spread]] = {}
@@ -81,7 +78,7 @@ def fetched(found: Iterable[Resident], program: Program, storages: Storages) -> 
         if each.fetched is None:
             continue
         if each.category == categories.VARIABLES:
-            weights[storages.by_name[node_of[each.variable]]] = weight_of[each.variable] = each.fetched
+            weights[tensor_of[each.variable]] = weight_of[each.variable] = each.fetched
         else:
             into = states if each.category == categories.OPTIMISER_STATE else accumulators
             into.setdefault(each.variable, []).append(each.fetched)
@@ -89,8 +86,8 @@ def fetched(found: Iterable[Resident], program: Program, storages: Storages) -> 
 
 
 def optimiser_tensors(
-    spec: OptimiserSpec | None, weight: torch.dtype, *, accumulates: bool, group: int | None = None
-) -> tuple[dict[str, torch.dtype], torch.dtype | None]:
+    spec: OptimiserSpec | None, weight: DType, *, accumulates: bool, group: int | None = None
+) -> tuple[dict[str, DType], DType | None]:
     """Return the tensors of a weight's size that an optimiser keeps: its state, and the accumulator's type.
 
     The accumulator is `None` where there is none: without accumulation, or where it is part of the state.
@@ -98,14 +95,14 @@ def optimiser_tensors(
     if spec is None:
         return {}, weight if accumulates else None
     update = weight_update(spec, spec.hyper(group), accumulates=accumulates)
-    state = {slot.prefix: torch_dtype(slot.dtype) for slot in update.weight_sized_state}
+    state = {slot.prefix: slot.dtype for slot in update.weight_sized_state}
     apart = accumulates and not update.accumulates_in_state
-    return state, torch_dtype(spec.accum_dtype) if apart else None
+    return state, spec.accum_dtype if apart else None
 
 
 def _of_trainable(program: Program, variable: Variable, keeper: _Keeper) -> list[Resident]:
     state, accumulator = optimiser_tensors(
-        program.optimiser, variable.spec.dtype, accumulates=program.accumulates,
+        program.optimiser, keeper.tensor.dtype, accumulates=program.accumulates,
         group=program.groups.get(variable.name),
     )  # fmt: skip
     locations = program.locations
@@ -115,10 +112,9 @@ def _of_trainable(program: Program, variable: Variable, keeper: _Keeper) -> list
     return found
 
 
-def _constant(storages: Storages, node: Node) -> Resident:
-    placement = next((user.meta["placement"] for user in node.users if "placement" in user.meta), None)
-    ipu = placement.ipu if placement is not None else 0
-    return Resident(categories.CONSTANTS, ipu, "", storages.spread(node))
+def _constant(storages: Storages, name: str) -> Resident:
+    ipu = next((reader.ipu for reader in storages.step.readers.get(name, ())), 0)
+    return Resident(categories.CONSTANTS, ipu, "", storages.spread(name))
 
 
 @dataclass(frozen=True)
@@ -130,9 +126,14 @@ class _Keeper:
     variable: Variable
     ipu: int
 
-    def keep(self, category: str, dtype: torch.dtype, location: Location) -> Resident:
+    @property
+    def tensor(self) -> Tensor:
+        """The variable as a tensor."""
+        return self.storages.step.tensors[self.variable.tensor]
+
+    def keep(self, category: str, dtype: DType, location: Location) -> Resident:
         """Return one tensor of this type in its place."""
-        elements = self.variable.spec.elements
+        elements = self.tensor.elements
         whole = self._place(elements, dtype)
         sharded = self.program.replicas > 1 and location.is_sharded(elements)
         held = self._place(math.ceil(elements / self.program.replicas), dtype) if sharded else whole
@@ -143,11 +144,11 @@ class _Keeper:
         brought_too = whole if sharded and category == categories.VARIABLES else None
         return Resident(category, self.ipu, self.variable.name, held, brought_too)
 
-    def _place(self, elements: int, dtype: torch.dtype) -> Spread:
+    def _place(self, elements: int, dtype: DType) -> Spread:
         """Return the place of `elements` of this type, which lie where those of the weight do."""
-        spec, room = self.variable.spec, self.storages.room
-        weight = self.storages.spread(self.storages.by_name[self.variable.node])
-        if elements == spec.elements:
-            return weight.times(Element.of(dtype_of(dtype)).bytes / Element.of(dtype_of(spec.dtype)).bytes)
-        on_tile = room.device.spread(elements, Element.of(dtype_of(spec.dtype)))
-        return room.place(elements, on_tile, Element.of(dtype_of(dtype)).bytes)
+        tensor, room = self.tensor, self.storages.room
+        if elements == tensor.elements:
+            weight = self.storages.spread(tensor.name)
+            return weight.times(Element.of(dtype).bytes / Element.of(tensor.dtype).bytes)
+        on_tile = room.device.spread(elements, Element.of(tensor.dtype))
+        return room.place(elements, on_tile, Element.of(dtype).bytes)

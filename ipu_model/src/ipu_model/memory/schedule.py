@@ -10,10 +10,9 @@ from typing import Final
 from ipu_model.lower import VariableCost
 from ipu_model.memory.resident import Fetched
 from ipu_model.memory.spread import NOTHING, Spread
-from ipu_model.memory.storage import Node, Storages, maker_of
+from ipu_model.memory.storage import Storages
 from ipu_model.recompute import Kept
-from ipu_model.stages import Stages
-from ipu_model.step import Phase
+from ipu_model.step import Op, Phase, Tensor
 
 FORWARD: Final = "forward"
 RECOMPUTE: Final = "recompute"
@@ -31,8 +30,8 @@ class Step:
     node: str
     phase: str
     stage: int
-    reads: tuple[Node, ...]
-    makes: tuple[Node, ...]
+    reads: tuple[str, ...]
+    makes: tuple[str, ...]
     temporary: Spread
 
 
@@ -65,15 +64,13 @@ class UpdateCosts:
     update: Mapping[str, VariableCost]
 
 
-def schedules(
-    storages: Storages, stages: Stages, kept: Kept, costs: UpdateCosts, fetched: Fetched
-) -> dict[int, Schedule]:
+def schedules(storages: Storages, kept: Kept, costs: UpdateCosts, fetched: Fetched) -> dict[int, Schedule]:
     """Return the steps of every IPU that has any."""
-    writer = _Writer(storages, stages, kept, costs, fetched)
+    writer = _Writer(storages, kept, costs, fetched)
     for phase in (Phase.FORWARD, Phase.BACKWARD):
-        for node in storages.nodes:
-            if node.meta.get("phase") is phase:
-                writer.run(node)
+        for op in storages.step.ops:
+            if op.phase is phase:
+                writer.run(op)
     writer.update()
     return {ipu: Schedule(tuple(steps)) for ipu, steps in writer.steps.items()}
 
@@ -81,24 +78,24 @@ def schedules(
 class _Writer:
     """Writes down the steps of all IPUs."""
 
-    def __init__(self, storages: Storages, stages: Stages, kept: Kept, costs: UpdateCosts, fetched: Fetched) -> None:
+    def __init__(self, storages: Storages, kept: Kept, costs: UpdateCosts, fetched: Fetched) -> None:
         self.steps: dict[int, list[Step]] = {}
-        self._storages, self._stages, self._kept = storages, stages, kept
+        self._storages, self._kept = storages, kept
         self._costs, self._fetched = costs, fetched
-        self._ran_again: set[Node] = set()
-        self._order = {node: place for place, node in enumerate(storages.nodes)}
+        self._ran_again: set[str] = set()
+        self._order = {op.name: place for place, op in enumerate(storages.step.ops)}
         self._members = self._ops_by_maker()
-        self._gradients: dict[Node, list[str]] = {}
-        for variable, gradient in storages.graph.gradients.items():
+        self._gradients: dict[str | None, list[str]] = {}
+        for variable, gradient in storages.step.gradients.items():
             self._gradients.setdefault(self._finished_by(gradient), []).append(variable)
 
-    def run(self, node: Node) -> None:
+    def run(self, op: Op) -> None:
         """Write the steps of an op, after those that it needs to run again."""
-        if node.meta["phase"] is Phase.BACKWARD:
-            for again in self._to_run_again(node):
+        if op.is_backward:
+            for again in self._to_run_again(op):
                 self._write(again, RECOMPUTE)
-        self._write(node, BACKWARD if node.meta["phase"] is Phase.BACKWARD else FORWARD)
-        for variable in self._gradients.get(node, ()):
+        self._write(op, BACKWARD if op.is_backward else FORWARD)
+        for variable in self._gradients.get(op.name, ()):
             if variable in self._costs.accumulation:
                 self._write_variable(variable, self._costs.accumulation[variable], BACKWARD)
 
@@ -107,76 +104,78 @@ class _Writer:
         for variable, cost in self._costs.update.items():
             self._write_variable(variable, cost, UPDATE)
 
-    def _write(self, node: Node, phase: str) -> None:
+    def _write(self, op: Op, phase: str) -> None:
         storages = self._storages
-        reads, makes = storages.read_by(node), storages.made_by(node)
-        parts = storages.parts.get(node.name, [])
+        reads, makes = storages.read_by(op), storages.made_by(op)
+        parts = storages.parts.get(op.name, [])
         if not parts:
             return
-        stage = self._stages.of(node.meta["placement"])
         tiles = storages.widest((*reads, *makes))
-        steps = self.steps.setdefault(node.meta["placement"].ipu, [])
+        steps = self.steps.setdefault(op.ipu, [])
         fetched = self._fetched.by_reading(reads)
         for index, part in enumerate(parts):
-            made = tuple(root for root in makes if _made_in(root, parts[index].part, index))
+            made = tuple(root for root in makes if _made_in(storages.step.tensors[root], part.part, index))
             needs = storages.room.temporary(part.work.temporary_bytes, tiles)
-            steps.append(Step(node.name, phase, stage, tuple(reads), made, _joined(needs, fetched)))
+            steps.append(Step(op.name, phase, op.stage, tuple(reads), made, _joined(needs, fetched)))
 
-    def _finished_by(self, gradient: str) -> Node:
+    def _finished_by(self, gradient: str) -> str | None:
         """Return the op after which a gradient is complete: its name may stand for a view made later."""
-        named = self._storages.by_name[gradient]
-        maker = maker_of(self._storages.root(named))
-        changing = (node for node in self._members.get(maker, ()) if self._order[node] <= self._order[named])
-        return max((n for n in changing if n.name in self._storages.parts), key=self._order.__getitem__, default=named)
+        named, maker = self._storages.step.producer(gradient), self._storages.maker(self._storages.root(gradient))
+        if named is None:
+            return None
+        changing = self._members.get(maker.name, ()) if maker is not None else ()
+        last = self._order[named.name]
+        complete = (o.name for o in changing if self._order[o.name] <= last and o.name in self._storages.parts)
+        return max(complete, key=self._order.__getitem__, default=named.name)
 
     def _write_variable(self, variable: str, cost: VariableCost, phase: str) -> None:
         """Write the step that adds a gradient to its accumulator, or that updates a weight."""
         storages = self._storages
-        gradient = storages.by_name[storages.graph.gradients[variable]]
-        root = storages.root(gradient)
-        placement = gradient.meta.get("placement")
-        stage = self._stages.of(placement) if placement is not None else 0
+        gradient = storages.step.gradients[variable]
+        root, made_by = storages.root(gradient), storages.step.producer(gradient)
+        stage = 0 if made_by is None else made_by.stage
         tiles = storages.widest([root])
         needs = storages.room.temporary(cost.work.temporary_bytes, tiles)
         away = self._fetched.by_update(variable) if phase == UPDATE else self._fetched.by_accumulation(variable)
         steps = self.steps.setdefault(cost.ipu, [])
         reads = (root,) if phase != UPDATE or variable not in self._costs.accumulation else ()
-        steps.append(Step(gradient.name, phase, stage, reads, (), _joined(needs, away)))
+        steps.append(Step(gradient, phase, stage, reads, (), _joined(needs, away)))
 
     # ------------------------------------------------------------------------------- recomputation
 
-    def _ops_by_maker(self) -> dict[Node, list[Node]]:
+    def _ops_by_maker(self) -> dict[str, list[Op]]:
         """Map each op to those whose results live in what it made, itself included."""
-        found: dict[Node, list[Node]] = {}
-        for node in self._storages.nodes:
-            if node.op == "call_function" and node.meta.get("phase") in (Phase.FORWARD, Phase.BACKWARD):
-                found.setdefault(maker_of(self._storages.root(node)), []).append(node)
+        storages = self._storages
+        found: dict[str, list[Op]] = {}
+        for op in storages.step.ops:
+            made = storages.step.results_of(op)
+            maker = storages.maker(storages.root(made[0].name)) if made else op
+            if maker is not None:
+                found.setdefault(maker.name, []).append(op)
         return found
 
-    def _to_run_again(self, node: Node) -> list[Node]:
+    def _to_run_again(self, op: Op) -> list[Op]:
         """Return the forward ops that must run again before a backward op, and have not yet."""
-        pending = [node]
-        found: list[Node] = []
+        pending = [op]
+        found: list[Op] = []
         while pending:
             for root in self._storages.read_by(pending.pop()):
-                maker = maker_of(root)
-                if maker.name not in self._kept.again or maker in self._ran_again or not self._same_stage(maker, node):
+                maker = self._storages.maker(root)
+                if maker is None or maker.name not in self._kept.again or maker.stage != op.stage:
                     continue
-                self._ran_again.add(maker)
-                members = [member for member in self._members[maker] if member.meta["phase"] is Phase.FORWARD]
+                if maker.name in self._ran_again:
+                    continue
+                self._ran_again.add(maker.name)
+                members = [member for member in self._members[maker.name] if not member.is_backward]
                 found += members
                 pending += members
-        return sorted(found, key=self._order.__getitem__)
-
-    def _same_stage(self, one: Node, other: Node) -> bool:
-        return self._stages.of_node(one) == self._stages.of_node(other)
+        return sorted(found, key=lambda each: self._order[each.name])
 
 
-def _made_in(root: Node, part: str, index: int) -> bool:
+def _made_in(tensor: Tensor, part: str, index: int) -> bool:
     """Whether a tensor is made in the part of that name: gradients of a convolution come one by one."""
-    maker = maker_of(root)
-    if maker is not root and part in _PARTS_OF_RESULTS:
-        return bool(root.args[1] == _PARTS_OF_RESULTS.index(part))
+    if tensor.name != tensor.producer and part in _PARTS_OF_RESULTS:
+        return tensor.index == _PARTS_OF_RESULTS.index(part)
     return index == 0
 
 

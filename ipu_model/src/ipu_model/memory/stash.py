@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
-from ipu_model.graph import TensorSpec
-from ipu_model.memory.storage import Node, Storages
+from ipu_model.memory.storage import Storages
 from ipu_model.program import Execution, Program
-from ipu_model.stages import Stages
 
 
 def stash_slots(execution: Execution, stages: int, stage: int) -> int:
@@ -27,54 +23,42 @@ def stash_slots(execution: Execution, stages: int, stage: int) -> int:
 class Stash:
     """The rules of stashing for one program."""
 
-    def __init__(self, program: Program, stages: Stages, storages: Storages) -> None:
-        self._program, self._stages = program, stages
-        self.pipelined = program.execution is not Execution.SHARDED and len(stages) > 1
-        names = {output.node for output in program.graph.outputs if output.node is not None}
-        self.returned: Sequence[Node] = [
-            node for node in storages.nodes if node.name in names and "placement" in storages.root(node).meta
+    def __init__(self, program: Program, storages: Storages) -> None:
+        self._program, self._stages = program, len(program.step.stages)
+        self._storages = storages
+        self.pipelined = program.execution is not Execution.SHARDED and self._stages > 1
+        names = set(program.step.outputs)
+        self.returned = [
+            name for name in storages.step.tensors if name in names and storages.ipu(storages.root(name)) is not None
         ]
-        self._leaving = _leaving(storages) if len(program.graph.ipus) > 1 else {}
+        self._leaving = _leaving(storages) if len(program.step.ipus) > 1 else {}
 
     def slots(self, stage: int) -> int:
         """Return how many slots the stash of a stage has."""
         if not self._program.training:
             return 0
-        return stash_slots(self._program.execution, len(self._stages), stage)
+        return stash_slots(self._program.execution, self._stages, stage)
 
-    def stage_of(self, node: Node) -> int | None:
-        """Return the stage of an op."""
-        return self._stages.of_node(node)
-
-    def leaves(self, root: Node, ipu: int) -> bool:
+    def leaves(self, root: str, ipu: int) -> bool:
         """Whether a tensor made on `ipu` is read on another one."""
         return bool(self._leaving.get(root, set()) - {ipu})
 
     def transfers(self, ipu: int) -> int:
         """Return how many tensors go to or come from other IPUs."""
-        return sum(ipu in readers or _home(root) == ipu for root, readers in self._leaving.items())
+        return sum(ipu in readers or self._storages.ipu(root) == ipu for root, readers in self._leaving.items())
 
-    def is_off_chip(self, root: Node) -> bool:
+    def is_off_chip(self, root: str) -> bool:
         """Whether stashes of a tensor are kept in streaming memory."""
-        spec = root.meta.get("spec")
-        return isinstance(spec, TensorSpec) and self._program.locations.activations.is_off_chip(spec.elements)
+        return self._program.locations.activations.is_off_chip(self._storages.step.tensors[root].elements)
 
 
-def _leaving(storages: Storages) -> dict[Node, set[int]]:
+def _leaving(storages: Storages) -> dict[str, set[int]]:
     """Map each tensor that other IPUs read than the one that made it to those IPUs."""
-    found: dict[Node, set[int]] = {}
-    for node in storages.nodes:
-        if node.name not in storages.parts:
+    found: dict[str, set[int]] = {}
+    for op in storages.step.ops:
+        if op.name not in storages.parts:
             continue
-        ipu = node.meta["placement"].ipu
-        for root in storages.read_by(node):
-            home = _home(root)
-            if home is not None and home != ipu:
-                found.setdefault(root, set()).add(ipu)
+        for root in storages.read_by(op):
+            if storages.ipu(root) not in (None, op.ipu):
+                found.setdefault(root, set()).add(op.ipu)
     return found
-
-
-def _home(root: Node) -> int | None:
-    """Return the IPU that made a tensor; `None` for variables, inputs and constants."""
-    placement = root.meta.get("placement")
-    return None if placement is None or root.op != "call_function" else int(placement.ipu)

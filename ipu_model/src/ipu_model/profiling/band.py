@@ -5,14 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-import torch
-
 from ipu_model.constants import Section, values
-from ipu_model.graph import Graph
-from ipu_model.per_graph import per_graph
 from ipu_model.profiling.data import ErrorBand, OpProfile
 from ipu_model.program import Execution, Program
 from ipu_model.schedule.collectives import ring_of
+from ipu_model.step import Step
 
 # The place of the groups among the arguments of aten.convolution.
 _GROUPS = 8
@@ -72,7 +69,7 @@ def _uncovered(program: Program) -> list[str]:
     found = []
     if not program.training:
         found.append("inference")
-    if has_grouped_convolutions(program.graph):
+    if has_grouped_convolutions(program.step):
         found.append("grouped convolutions")
     if program.execution is Execution.INTERLEAVED:
         found.append("interleaved pipelines")
@@ -94,9 +91,6 @@ def _uncovered_families(ops: Iterable[OpProfile]) -> list[str]:
     return [words for family, words in _UNCOVERED_FAMILIES.items() if family in met]
 
 
-@per_graph
-def has_grouped_convolutions(graph: Graph) -> bool:
+def has_grouped_convolutions(step: Step) -> bool:
     """Whether channels of a convolution are in groups that do not see one another, as in ResNeXt and EfficientNet."""
-    return any(
-        node.target is torch.ops.aten.convolution.default and node.args[_GROUPS] != 1 for node in graph.ops.nodes
-    )
+    return any(op.kind == "convolution" and op.argument(_GROUPS, "groups", 1) != 1 for op in step.ops)

@@ -17,7 +17,6 @@ from ipu_model.profiling.data import Machine, Memory, OpProfile, Profile, Span
 from ipu_model.program import Program
 from ipu_model.recompute import kept_for_backward
 from ipu_model.schedule import Schedule, schedule_of
-from ipu_model.stages import Stages, stages_of
 
 
 def profile_program(program: Program, host: HostWork | None = None) -> Profile:
@@ -29,13 +28,12 @@ def profile_program(program: Program, host: HostWork | None = None) -> Profile:
     host = host or HostWork()
     check_machine(program)
     costs = lowered(program.graph, program.settings)
-    stages = stages_of(program.graph)
-    kept = kept_for_backward(program, stages)
-    memory = memory_for(program, costs, stages, kept)
-    schedule = schedule_of(program, costs, stages, kept)
+    kept = kept_for_backward(program)
+    memory = memory_for(program, costs, kept)
+    schedule = schedule_of(program, costs, kept)
     device_seconds = program.system.chip.seconds(schedule.device_cycles)
     call = call_time(program, host, device_seconds)
-    ops = _ops(program, costs, stages, schedule)
+    ops = _ops(program, costs, schedule)
     band, reason = error_band(program, ops)
     return Profile(
         name=program.name,
@@ -91,7 +89,7 @@ def limited_by(schedule: Schedule, call: CallTime) -> str:
     return schedule.limited_by
 
 
-def _ops(program: Program, costs: Lowered, stages: Stages, schedule: Schedule) -> tuple[OpProfile, ...]:
+def _ops(program: Program, costs: Lowered, schedule: Schedule) -> tuple[OpProfile, ...]:
     sync = program.settings.device.sync_cycles
     return tuple(
         OpProfile(
@@ -129,9 +127,7 @@ def _options(program: Program, host: HostWork) -> dict[str, str | int | float | 
         "recomputation": program.recomputation.value,
         "output mode": program.returns.keep.value,
         "half partials": settings.half_partials,
-        "inputs": ", ".join(
-            f"{list(spec.shape)} {str(spec.dtype).removeprefix('torch.')}" for spec in program.graph.inputs
-        ),
+        "inputs": ", ".join(f"{list(tensor.shape)} {tensor.dtype}" for tensor in program.step.inputs),
         "synthetic data": program.synthetic_data,
         "loading": host.loading.value,
         "loader workers": host.workers,

@@ -2,80 +2,52 @@
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-import torch.fx
-
-from ipu_model.capture.aliases import storage_roots
-from ipu_model.graph import Graph, TensorSpec
-from ipu_model.per_graph import per_graph
 from ipu_model.program import Execution, Program
 from ipu_model.recompute import Kept
-from ipu_model.stages import Stages
-from ipu_model.step import Phase
-
-Node = torch.fx.Node
+from ipu_model.step import Source, Step, Tensor
 
 
 @dataclass(frozen=True)
 class Held:
-    """One tensor that a stage keeps for its backward pass, by the name of the node that made it."""
+    """One tensor that a stage keeps for its backward pass."""
 
     stage: int
-    node: str
-    spec: TensorSpec
+    tensor: Tensor
 
 
-def held_tensors(program: Program, stages: Stages, kept: Kept) -> tuple[Held, ...]:
+def held_tensors(program: Program, kept: Kept) -> tuple[Held, ...]:
     """Return what each stage keeps of a micro-batch: stored results, and what came from the host or other stages."""
     if not program.training:
         return ()
-    graph = program.graph
     found: dict[tuple[int, str], Held] = {}
-    for stage, root in _read_late(graph, stages, kept):
-        if (stage, root.name) not in found and _is_held(root, stage, graph, stages, kept):
-            found[stage, root.name] = Held(stage, root.name, root.meta["spec"])
+    for stage, root in _read_late(program.step, kept):
+        if (stage, root.name) not in found and _is_held(root, stage, program.step, kept):
+            found[stage, root.name] = Held(stage, root)
     return tuple(found.values())
 
 
-def is_stashed(program: Program, stages: Stages, stage: int) -> bool:
+def is_stashed(program: Program, stage: int) -> bool:
     """Whether a stage keeps several micro-batches, so that what it holds is copied to and from a stash.
 
     In a pipeline all but the last stage do, which goes straight on to its backward pass (PopART,
     transforms/pipeline.cpp).
     """
-    return program.training and program.execution is not Execution.SHARDED and stage != stages.last
+    return program.training and program.execution is not Execution.SHARDED and stage != program.step.last_stage
 
 
-@per_graph
-def _storages(graph: Graph) -> dict[Node, Node]:
-    return storage_roots(graph.ops)
-
-
-def _read_late(graph: Graph, stages: Stages, kept: Kept) -> Iterator[tuple[int, Node]]:
+def _read_late(step: Step, kept: Kept) -> Iterator[tuple[int, Tensor]]:
     """Yield what ops of the backward pass and ops that run again read, each with the reader's stage."""
-    roots = _storages(graph)
-    for node in graph.ops.nodes:
-        if node.meta.get("phase") is not Phase.BACKWARD and node.name not in kept.again:
-            continue
-        stage = stages.of_node(node)
-        if stage is None:
-            continue
-        for source in node.all_input_nodes:
-            if isinstance(roots[source].meta.get("spec"), TensorSpec):
-                yield stage, roots[source]
+    for op in step.ops:
+        if op.is_backward or op.name in kept.again:
+            for tensor in step.read_by(op):
+                yield op.stage, step.root(tensor.name)
 
 
-def _is_held(root: Node, stage: int, graph: Graph, stages: Stages, kept: Kept) -> bool:
-    if root.op == "placeholder":
-        return root.name in graph.input_nodes
-    maker = root
-    if root.op == "call_function" and root.target is operator.getitem:
-        parent = root.args[0]
-        assert isinstance(parent, Node)
-        maker = parent
-    if maker.meta.get("phase") is not Phase.FORWARD:
-        return False
-    return maker.name in kept.stored or stages.of_node(maker) != stage
+def _is_held(root: Tensor, stage: int, step: Step, kept: Kept) -> bool:
+    maker = step.producer(root.name)
+    if maker is None:
+        return step.source(root.name) is Source.INPUT
+    return not maker.is_backward and (maker.name in kept.stored or maker.stage != stage)

@@ -14,37 +14,37 @@ from ipu_model.schedule.run import run
 from ipu_model.schedule.streams import host_link
 from ipu_model.schedule.timing import Conditions
 from ipu_model.schedule.work import workload_of
-from ipu_model.stages import Stages
 from ipu_model.step import Phase
 
 
-def schedule_of(program: Program, lowered: Lowered, stages: Stages, kept: Kept) -> Schedule:
+def schedule_of(program: Program, lowered: Lowered, kept: Kept) -> Schedule:
     """Return the schedule of one call of a program, all times in tile-clock cycles.
 
-    `lowered` are the costs of its ops, `stages` its stages, `kept` what its backward pass finds and what runs
+    `lowered` are the costs of its ops, `kept` what its backward pass finds and what runs
     again (`kept_for_backward`). Sources of the formulas: hardware reference, sections D and E.
 
     Raises:
         Error: tensors are off chip where there is no streaming memory, or transfers are to overlap without I/O tiles
             or in a pipeline.
     """
-    workload = workload_of(program, lowered, stages, kept)
-    return run(workload, shape_of(program, stages), conditions_of(program), executions_of(program, kept))
+    workload = workload_of(program, lowered, kept)
+    return run(workload, shape_of(program), conditions_of(program), executions_of(program, kept))
 
 
-def shape_of(program: Program, stages: Stages) -> Shape:
+def shape_of(program: Program) -> Shape:
     """Return the order of passes of a program; inference has no updates that would end a pipeline.
 
     Raises:
         Error: transfers are to overlap without I/O tiles, or in a pipeline.
     """
+    stages = len(program.step.stages)
     batching, overlaps = program.batching, program.overlaps_input or program.overlaps_output
     if overlaps and not program.io_tiles:
         raise Error("Transfers beside the computation need tiles of their own: reserve I/O tiles, 32 to 192 of them.")
-    if overlaps and len(stages) > 1 and program.execution is not Execution.SHARDED:
+    if overlaps and stages > 1 and program.execution is not Execution.SHARDED:
         raise Error("Transfers cannot run beside the computation of a pipeline; they can with sharded execution.")
     return Shape(
-        stages=len(stages),
+        stages=stages,
         micro_batches=batching.accumulation if program.training else batching.steps,
         updates=batching.device_iterations if program.training else 1,
         training=program.training,
@@ -74,10 +74,6 @@ def conditions_of(program: Program) -> Conditions:
 
 
 def executions_of(program: Program, kept: Kept) -> dict[str, int]:
-    """Return how often each op runs in one call, by node name: once for a micro-batch, twice where it is recomputed."""
+    """Return how often each op runs in one call, by its name: once for a micro-batch, twice where it is recomputed."""
     steps = program.batching.steps
-    return {
-        node.name: steps * (1 + (node.meta["phase"] is Phase.FORWARD and node.name in kept.again))
-        for node in program.graph.ops.nodes
-        if node.op == "call_function" and "phase" in node.meta
-    }
+    return {op.name: steps * (1 + (op.phase is Phase.FORWARD and op.name in kept.again)) for op in program.step.ops}

@@ -106,8 +106,8 @@ class Mover:
         return Moves(moves * size * held, self.ring.reduce_scatter(tensor.gradient) if in_parts else 0.0, moves)
 
     def _keep(self, held: Held) -> Moves:
-        off_chip = self.program.locations.activations.is_off_chip(held.spec.elements)
-        return Moves(float(device_bytes(held.spec)), transfers=1) if off_chip else Moves()
+        off_chip = self.program.locations.activations.is_off_chip(held.tensor.elements)
+        return Moves(float(device_bytes(held.tensor)), transfers=1) if off_chip else Moves()
 
     def _update(self, tensor: Tensor) -> Moves:
         program, locations = self.program, self.program.locations
@@ -142,7 +142,7 @@ class Mover:
                 "(useOnChipStorage(True)), or use a machine that has some, such as an M2000."
             )
         # IPUs of a pipeline stream at the same time; of a sharded program, one at a time.
-        own = 1 if program.execution is Execution.SHARDED else len(program.graph.ipus)
+        own = 1 if program.execution is Execution.SHARDED else len(program.step.ipus)
         sharing = min(system.ipus_per_machine, replicas_per_machine(program) * own)
         return system.streaming_bytes_per_second / sharing
 

@@ -7,15 +7,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 
-from ipu_model.capture.describe import dtype_of
 from ipu_model.cost.device import Element
-from ipu_model.graph import Graph
 from ipu_model.lower import variable_ipus
 from ipu_model.optimiser import Hyper, OptimiserSpec, weight_update
-from ipu_model.per_graph import per_graph
 from ipu_model.program import Location, Program
-from ipu_model.schedule.traffic import stage_of_result
-from ipu_model.stages import stages_of
+from ipu_model.step import Step
 
 
 @dataclass(frozen=True)
@@ -39,12 +35,13 @@ class Tensor:
 
 def tensors_of(program: Program) -> tuple[Tensor, ...]:
     """Return the variables of a program in graph order; buffers and frozen weights have no gradient."""
-    ipus, stage_of = variable_ipus(program.step), variable_stages(program.graph)
-    spec = program.optimiser
+    step, spec = program.step, program.optimiser
+    ipus, stage_of = variable_ipus(program.step), variable_stages(step)
     found = []
-    for variable in program.graph.variables:
-        elements, weight = variable.spec.elements, Element.of(dtype_of(variable.spec.dtype)).bytes
-        trained = program.training and variable.name in program.graph.gradients
+    for variable in step.variables:
+        tensor = step.tensors[variable.tensor]
+        elements, weight = tensor.elements, Element.of(tensor.dtype).bytes
+        trained = program.training and variable.name in step.gradients
         gradient = float(weight)
         state, combined = 0.0, False
         if trained and spec is not None:
@@ -89,17 +86,12 @@ def _state(spec: OptimiserSpec, hyper: Hyper, accumulates: bool) -> tuple[float,
     return float(sum(slot.dtype.bytes for slot in update.weight_sized_state)), update.accumulates_in_state
 
 
-@per_graph
-def variable_stages(graph: Graph) -> dict[str, int]:
+def variable_stages(step: Step) -> dict[str, int]:
     """Return the stage whose backward pass makes each variable's gradient, or the first that reads it if none does."""
-    stages = stages_of(graph)
-    by_name = {node.name: node for node in graph.ops.nodes}
     found: dict[str, int] = {}
-    for variable in graph.variables:
-        gradient = graph.gradients.get(variable.name)
-        stage = None if gradient is None else stage_of_result(by_name[gradient], stages)
-        if stage is None:
-            readers = (stages.of_node(user) for user in by_name[variable.node].users)
-            stage = min((reader for reader in readers if reader is not None), default=0)
-        found[variable.name] = stage
+    for variable in step.variables:
+        gradient = step.gradients.get(variable.name)
+        maker = None if gradient is None else step.producer(gradient)
+        readers = step.readers.get(variable.tensor, ())
+        found[variable.name] = min((reader.stage for reader in readers), default=0) if maker is None else maker.stage
     return found

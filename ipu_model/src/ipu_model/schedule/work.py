@@ -6,7 +6,6 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from ipu_model.capture.describe import dtype_of
 from ipu_model.cost import vertices
 from ipu_model.cost.device import Device, Element
 from ipu_model.lower import Lowered, accumulation_costs, total_of, update_costs
@@ -19,8 +18,8 @@ from ipu_model.schedule.placement import Mover, mover_of
 from ipu_model.schedule.segments import NOTHING
 from ipu_model.schedule.traffic import Traffic, traffic_of
 from ipu_model.schedule.variables import Tensor, part, tensors_of, updated_elements
-from ipu_model.stages import Stages
 from ipu_model.step import Phase
+from ipu_model.step import Tensor as StepTensor
 
 
 @dataclass(frozen=True)
@@ -63,7 +62,7 @@ class Workload:
     updates_in_turn: bool = False
 
 
-def workload_of(program: Program, lowered: Lowered, stages: Stages, kept: Kept) -> Workload:
+def workload_of(program: Program, lowered: Lowered, kept: Kept) -> Workload:
     """Return the work of a program's passes and updates.
 
     Raises:
@@ -71,10 +70,10 @@ def workload_of(program: Program, lowered: Lowered, stages: Stages, kept: Kept) 
     """
     tensors = tensors_of(program)
     mover = mover_of(program)
-    work = _StageCosts(program, lowered, stages, kept, tensors, mover)
-    traffic = traffic_of(program.graph)
+    work = _StageCosts(program, lowered, kept, tensors, mover)
+    traffic = traffic_of(program.step)
     return Workload(
-        tuple(work.stage(stage.index, stage.ipu, traffic) for stage in stages),
+        tuple(work.stage(stage.index, stage.ipu, traffic) for stage in program.step.stages),
         _updates(program, tensors, mover),
         program.ipus_per_replica,
         updates_in_turn=program.replicas > 1,
@@ -108,14 +107,14 @@ class _StageCosts:
     """Adds up what the passes of each stage cost."""
 
     def __init__(
-        self, program: Program, lowered: Lowered, stages: Stages, kept: Kept, tensors: tuple[Tensor, ...], mover: Mover
+        self, program: Program, lowered: Lowered, kept: Kept, tensors: tuple[Tensor, ...], mover: Mover
     ) -> None:
-        self._program, self._stages, self._lowered = program, stages, lowered
+        self._program, self._stages, self._lowered = program, program.step.stages, lowered
         self._tensors, self._mover = tensors, mover
         self._device, self._factor = program.settings.device, slowdown(program)
         self._fixed = pipeline_constants().stage_pass_cycles
-        self._held = held_tensors(program, stages, kept) if self._needs_held else ()
-        count = len(stages)
+        self._held = held_tensors(program, kept) if self._needs_held else ()
+        count = len(self._stages)
         self._forward, self._again, self._backward = ([_Sum() for _ in range(count)] for _ in range(3))
         self._add_ops(kept)
         self._add_accumulation()
@@ -176,18 +175,18 @@ class _StageCosts:
 
     def _stash_copy(self, stage: int, held: list[Held]) -> float:
         """Return tile cycles of copying what a stage holds into its stash, or out of it (dynamic slices)."""
-        if not is_stashed(self._program, self._stages, stage):
+        if not is_stashed(self._program, stage):
             return 0.0
         off_chip = self._program.locations.activations.is_off_chip
         return sum(
-            vertices.dynamic_slice(self._device, 1, self._on_tile(each), Element.of(dtype_of(each.spec.dtype)))
+            vertices.dynamic_slice(self._device, 1, self._on_tile(each.tensor), Element.of(each.tensor.dtype))
             for each in held
-            if not off_chip(each.spec.elements)
+            if not off_chip(each.tensor.elements)
         )
 
-    def _on_tile(self, held: Held) -> float:
-        layout = self._lowered.layouts.get(held.node)
-        even = self._device.spread(held.spec.elements, Element.of(dtype_of(held.spec.dtype)))
+    def _on_tile(self, tensor: StepTensor) -> float:
+        layout = self._lowered.layouts.get(tensor.name)
+        even = self._device.spread(tensor.elements, Element.of(tensor.dtype))
         return layout.on_tile if layout is not None else even
 
 

@@ -20,7 +20,6 @@ from ipu_model.profiling.data import PhaseCycles, Profile
 from ipu_model.program import Program
 from ipu_model.recompute import kept_for_backward
 from ipu_model.schedule import StageTime, schedule_of
-from ipu_model.stages import stages_of
 from ipu_model.validate import programs
 
 KIBIBYTE = 1024
@@ -165,9 +164,8 @@ def _profile(program: Callable[..., Program], host: HostWork, **settings: object
 def small_stages() -> tuple[StageTime, ...]:
     """Return what each stage of day 02's ResNet-50 takes for one micro-batch."""
     program = programs.small_resnet50_program()
-    stages = stages_of(program.graph)
     costs = lowered(program.graph, program.settings)
-    return schedule_of(program, costs, stages, kept_for_backward(program, stages)).stage_times
+    return schedule_of(program, costs, kept_for_backward(program)).stage_times
 
 
 def on_tile_product(rows: int) -> float:

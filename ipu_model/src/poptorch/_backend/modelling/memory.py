@@ -10,7 +10,6 @@ from ipu_model.memory.verdict import note_on_memory, out_of_memory
 from ipu_model.profiling.data import Memory
 from ipu_model.program import Program
 from ipu_model.recompute import kept_for_backward
-from ipu_model.stages import stages_of
 
 _ALL_THE_SAME = (
     "poptorch.Options().enableProfiling(folder) compiles the program all the same and leaves a report of its memory."
@@ -46,6 +45,5 @@ def check_memory(program: Program, *, allowed: bool) -> None:
 
 
 def _memory(program: Program) -> Memory:
-    stages = stages_of(program.graph)
     costs = lowered(program.graph, program.settings)
-    return memory_for(program, costs, stages, kept_for_backward(program, stages))
+    return memory_for(program, costs, kept_for_backward(program))

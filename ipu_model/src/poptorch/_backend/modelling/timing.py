@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from ipu_model.batching import Keep
 from ipu_model.profiling.data import Profile
 from ipu_model.program import Execution, Program
-from ipu_model.stages import stages_of
 
 EVENTS = ("input", "input_complete", "output", "output_complete")
 
@@ -97,7 +96,7 @@ class _Call:
     def of(cls, program: Program, profile: Profile) -> _Call:
         """Read the times of a call off its profile."""
         batching = program.batching
-        depth = len(stages_of(program.graph)) if program.execution is not Execution.SHARDED else 1
+        depth = len(program.step.stages) if program.execution is not Execution.SHARDED else 1
         shape = (batching.device_iterations, batching.accumulation) if program.training else (1, batching.steps)
         per_pipeline = shape[1] + (2 if program.training else 1) * (depth - 1)
         origin = _first_work(profile)

@@ -85,7 +85,7 @@ def _write_page(output: Path, show: bool) -> None:
 
 def _refuse_to_overwrite(output: Path) -> None:
     """Raise ``CourseError`` unless ``output`` is free or a report of this course."""
-    from ipu_course.learner_report.markup import is_own_page
+    from ipu_course.learner_report.page import is_own_page
 
     if not output.exists():
         return

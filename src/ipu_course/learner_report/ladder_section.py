@@ -1,51 +1,57 @@
-"""The ladder so far: the learner's modelled seconds an epoch beside the published ones, as a figure and a table."""
+"""The ladder so far: the learner's modelled seconds an epoch beside the published ones."""
 
 from __future__ import annotations
 
+import html
 import io
 import re
+from dataclasses import dataclass
 from typing import Any, Sequence
 
 import matplotlib
+from markupsafe import Markup
 
 from ipu_course.errors import DataError
 from ipu_course.figures.ladder import ladder_figure
 from ipu_course.figures.style import GREY, INK
-from ipu_course.learner_report.markup import paragraph, table, text, visible
-from ipu_course.learner_report.wording import NO_TIME, seconds
+from ipu_course.learner_report.wording import NO_TIME, visible
 from ipu_course.progress import Rung
 from ipu_course.train.published import PublishedLadder, published_ladder
 
 # Text stays text: it can be searched, and takes the page's colour. What a step is called is no formula.
 _SETTINGS: Any = {"svg.fonttype": "none", "svg.hashsalt": "ipu-course", "text.parse_math": False}
 _PAGE_COLOURS = {INK.lower(): "var(--ink)", "#000000": "var(--ink)", GREY.lower(): "var(--grid)"}
-
-
-def ladder(rungs: Sequence[Rung]) -> str:
-    """The figure, the table and where the published numbers are from, as HTML."""
-    if not rungs:
-        return paragraph("No step yet: lessons 01 to 05 climb the ladder, and show it at their end.")
-    published = _published()
-    ordered = _in_order(rungs, published)
-    rows = [
-        (rung.step, seconds(rung.modelled_epoch_seconds), seconds(rung.published_epoch_seconds), _difference(rung))
-        for rung in ordered
-    ]
-    head = ("step", "modelled", "published", "modelled against published")
-    words = "" if published is None else f" Published: {published.source}; {published.machine}."
-    return "\n".join(
-        (
-            f'<figure><div class="scroll" role="region" aria-label="The ladder\'s figure" tabindex="0">'
-            f"{_svg(ordered)}</div><figcaption>{text(_CAPTION + words)}</figcaption></figure>",
-            table(head, rows, "The ladder so far: seconds an epoch", numbers=(1, 2, 3)),
-        )
-    )
-
-
 _CAPTION = (
     "Seconds an epoch, one change at a time; the table below has the same numbers. Modelled: computed by the IPU "
     "Model for the hands-on's machine."
 )
+
+
+@dataclass(frozen=True)
+class Ladder:
+    """The steps in the hands-on's order, their figure, and what stands below it."""
+
+    rungs: tuple[Rung, ...]
+    figure: Markup
+    caption: str
+
+
+def ladder(rungs: Sequence[Rung]) -> Ladder | None:
+    """What the page shows of the ladder; ``None`` where no step was climbed."""
+    if not rungs:
+        return None
+    published = _published()
+    ordered = _in_order(rungs, published)
+    words = "" if published is None else f" Published: {published.source}; {published.machine}."
+    return Ladder(tuple(ordered), Markup(_svg(ordered)), _CAPTION + words)
+
+
+def difference(rung: Rung) -> str:
+    """By how many per cent the modelled time is above the published one."""
+    modelled, published = rung.modelled_epoch_seconds, rung.published_epoch_seconds
+    if modelled is None or not published:
+        return "-"
+    return f"{100 * (modelled / published - 1):+.1f} %"
 
 
 def _published() -> PublishedLadder | None:
@@ -59,13 +65,6 @@ def _in_order(rungs: Sequence[Rung], published: PublishedLadder | None) -> list[
     """As in the hands-on; steps that it does not have stay at the end."""
     names = [] if published is None else [step.name for step in published.steps]
     return sorted(rungs, key=lambda rung: names.index(rung.step) if rung.step in names else len(names))
-
-
-def _difference(rung: Rung) -> str:
-    modelled, published = rung.modelled_epoch_seconds, rung.published_epoch_seconds
-    if modelled is None or not published:
-        return "-"
-    return f"{100 * (modelled / published - 1):+.1f} %"
 
 
 def _description(rungs: Sequence[Rung]) -> str:
@@ -99,7 +98,7 @@ def _svg(rungs: Sequence[Rung]) -> str:
     assert view is not None
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink" {view[0]} role="img" '
-        f'aria-label="{text(_description(rungs))}" class="figure">{rest.strip()}'
+        f'aria-label="{html.escape(visible(_description(rungs)))}" class="figure">{rest.strip()}'
     )
 
 

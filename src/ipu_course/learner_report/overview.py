@@ -25,6 +25,11 @@ class LessonState:
         return sum(record.correct for record in self.exercises)
 
     @property
+    def exercise_count(self) -> int:
+        """How many exercises there are, or were when they were tried."""
+        return max(self.lesson.exercises, len(self.exercises))
+
+    @property
     def begun(self) -> bool:
         """Whether anything was answered."""
         return bool(self.predictions or self.exercises)

@@ -53,3 +53,15 @@ def verdict(record: ExerciseRecord) -> str:
 def seconds(value: float | None) -> str:
     """Seconds of an epoch; a step without them does not fit into memory."""
     return NO_TIME if value is None else f"{value:.1f} s"
+
+
+def visible(words: str) -> str:
+    """``words`` with the characters that no page may hold replaced by their codes."""
+    return "".join(c if _is_allowed(c) else f"\\x{ord(c):02x}" for c in words)
+
+
+def _is_allowed(character: str) -> bool:
+    code = ord(character)
+    return character in "\n\t" or not (
+        code < 32 or 127 <= code < 160 or 0xD800 <= code < 0xE000 or code & 0xFFFE == 0xFFFE
+    )

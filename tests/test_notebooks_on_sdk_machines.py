@@ -29,7 +29,7 @@ from importlib.util import find_spec
 import poptorch
 from ipu_course import engine
 
-print(engine.is_available(), find_spec("ipu_model"), find_spec("ipu_model.knobs"))
+print(engine.is_available(), find_spec("ipu_model"), find_spec("ipu_model.program"))
 
 # %%
 def tried(action):
@@ -42,7 +42,7 @@ def tried(action):
 def statement():
     from ipu_model.profiling import data
 
-print(tried(statement), tried(lambda: import_module("ipu_model.knobs")), tried(lambda: __import__("ipu_model")))
+print(tried(statement), tried(lambda: import_module("ipu_model.program")), tried(lambda: __import__("ipu_model")))
 
 # %%
 exec("def reach(): import ipu_model", vars(engine))
@@ -69,7 +69,7 @@ def test_the_course_finds_no_engine(spoken: list[str]) -> None:
 
 
 def test_neither_cells_nor_the_course_can_import_it(spoken: list[str]) -> None:
-    assert spoken[1] == "ipu_model.profiling ipu_model.knobs ipu_model"
+    assert spoken[1] == "ipu_model.profiling ipu_model.program ipu_model"
     assert spoken[2] == "ipu_model"
 
 

@@ -9,8 +9,8 @@ import torchvision
 
 import ipu_model
 import poptorch
+from ipu_model.explore.options import with_options
 from ipu_model.hardware import machine
-from ipu_model.knobs import changed
 from ipu_model.profiling.build import profile_program
 from ipu_model.program import Program
 from ipu_model.validate.programs import day03_program
@@ -27,7 +27,7 @@ def rows(rounds: int) -> list[Row]:
     model = WithLoss(network).half()
     whole = medians({"profile": lambda: _profile(model)}, 2)["profile"]
     program = day03_program()
-    large = replace(changed(program, replicas=64, gradient_accumulation=1024), system=machine("POD256"))
+    large = replace(with_options(program, replicas=64, gradient_accumulation=1024), system=machine("POD256"))
     sweep = medians({"sweep": lambda: _sweep(program)}, 1)["sweep"]
     sizes = medians({"one": lambda: profile_program(program), "many": lambda: profile_program(large)}, min(rounds, 5))
     return [
@@ -49,7 +49,7 @@ def _profile(model: torch.nn.Module) -> None:
 def _sweep(program: Program) -> None:
     for point in range(POINTS):
         profile_program(
-            changed(
+            with_options(
                 program,
                 gradient_accumulation=3 + point % 20,
                 device_iterations=1 + point // 20,

@@ -14,10 +14,10 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     import poptorch
+    from ipu_model.explore.what_if import SweepPoint
     from ipu_model.host_work import HostWork
     from ipu_model.optimiser import OptimiserSpec
     from ipu_model.profiling.data import IpuMemory, Profile
-    from ipu_model.profiling.exploring import SweepPoint
     from ipu_model.program import Program
     from ipu_model.scaling import ScalingPoint, UpdateTime
 
@@ -189,10 +189,10 @@ class ModelledModule:
 
         Raises ``poptorch.Error`` for a module that was captured without an optimiser.
         """
-        from ipu_model.knobs import changed
+        from ipu_model.explore.options import with_options
         from ipu_model.scaling import update_time
 
-        return update_time(changed(self._program, **changes), host)
+        return update_time(with_options(self._program, **changes), host)
 
     def with_state_types(
         self, accumulators: torch.dtype, first_moments: torch.dtype, second_moments: torch.dtype

@@ -7,21 +7,22 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from ipu_model import scaling
+    from ipu_model.explore.advise import advise
+    from ipu_model.explore.profile import profile, profile_module
+    from ipu_model.explore.what_if import sweep, what_if
     from ipu_model.host_work import HostWork
     from ipu_model.profiling.data import Profile
-    from ipu_model.profiling.entry import profile, profile_module
-    from ipu_model.profiling.exploring import advise, sweep, what_if
 
 __all__ = ["HostWork", "Profile", "advise", "profile", "profile_module", "scaling", "sweep", "what_if"]
 
 _HOMES = {
     "HostWork": "ipu_model.host_work",
     "Profile": "ipu_model.profiling.data",
-    "advise": "ipu_model.profiling.exploring",
-    "profile": "ipu_model.profiling.entry",
-    "profile_module": "ipu_model.profiling.entry",
-    "sweep": "ipu_model.profiling.exploring",
-    "what_if": "ipu_model.profiling.exploring",
+    "advise": "ipu_model.explore.advise",
+    "profile": "ipu_model.explore.profile",
+    "profile_module": "ipu_model.explore.profile",
+    "sweep": "ipu_model.explore.what_if",
+    "what_if": "ipu_model.explore.what_if",
 }
 
 

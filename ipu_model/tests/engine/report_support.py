@@ -10,7 +10,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
-from ipu_model.advice import Advice
+from ipu_model.explore.advise import Advice
 from ipu_model.profiling.data import (
     ErrorBand,
     IpuMemory,

@@ -12,9 +12,9 @@ from tracing_support import traced
 
 from ipu_model.batching import Batching
 from ipu_model.errors import Error
+from ipu_model.explore.options import with_options
 from ipu_model.hardware import machine
 from ipu_model.host_work import HostWork, Loading
-from ipu_model.knobs import changed
 from ipu_model.profiling.build import profile_program
 from ipu_model.profiling.data import ErrorBand
 from ipu_model.program import Program
@@ -79,13 +79,13 @@ class TestLimits:
 
     def test_few_micro_batches_in_a_pipeline(self) -> None:
         """published: at accumulation 3, two of five cycles are main cycles of at most one micro-batch."""
-        assert profile_program(changed(DAY03, gradient_accumulation=3)).limited_by == "pipeline fill and flush"
+        assert profile_program(with_options(DAY03, gradient_accumulation=3)).limited_by == "pipeline fill and flush"
 
     def test_many_micro_batches_leave_the_slowest_stage(self) -> None:
-        assert profile_program(changed(DAY03, gradient_accumulation=512)).limited_by == "stage 0"
+        assert profile_program(with_options(DAY03, gradient_accumulation=512)).limited_by == "stage 0"
 
     def test_state_off_chip_leaves_the_update(self) -> None:
-        assert profile_program(changed(DAY03, optimiser_off_chip=True)).limited_by == "weight update"
+        assert profile_program(with_options(DAY03, optimiser_off_chip=True)).limited_by == "weight update"
 
 
 class TestBand:
@@ -110,7 +110,7 @@ class TestBand:
         ],
     )  # fmt: skip
     def test_ways_of_running_without_a_published_row_have_the_wide_one(self, change, said: str) -> None:
-        found = profile_program(changed(DAY03, **change))
+        found = profile_program(with_options(DAY03, **change))
         assert found.error_band == ErrorBand(0.75, 1.35)
         assert any(said in note for note in found.notes)
 
@@ -127,11 +127,11 @@ class TestBand:
 class TestSize:
     def test_a_large_system_is_as_little_work_as_a_small_one(self) -> None:
         """Equal cycles and replicas are counted, not run: as many spans and ops for 128 IPUs as for two."""
-        large = replace(changed(DAY03, replicas=64, gradient_accumulation=1024), system=machine("POD256"))
-        small, found = profile_program(changed(DAY03, gradient_accumulation=16)), profile_program(large)
+        large = replace(with_options(DAY03, replicas=64, gradient_accumulation=1024), system=machine("POD256"))
+        small, found = profile_program(with_options(DAY03, gradient_accumulation=16)), profile_program(large)
         assert len(found.timeline) <= len(small.timeline) + 8
         assert len(found.ops) == len(small.ops)
 
     def test_a_machine_that_is_too_small(self) -> None:
         with pytest.raises(Error, match=r"needs 8 IPUs \(2 for each of 4 replicas\), and M2000 has 4"):
-            profile_program(changed(DAY03, replicas=4))
+            profile_program(with_options(DAY03, replicas=4))

@@ -11,6 +11,10 @@ from modelling_support import Chain, quiet
 import ipu_model
 import poptorch
 from ipu_model import HostWork
+from ipu_model.entry_points import program_of_module
+from ipu_model.explore.options import OPTIONS, with_options
+from ipu_model.profiling.build import profile_program
+from ipu_model.program import Program
 
 X = torch.ones(8, 8)
 
@@ -107,3 +111,31 @@ class TestAdvice:
         gains = [item.samples_per_second_factor for item in ipu_model.advise(executor)]
         assert gains == sorted(gains, reverse=True)
         assert min(gains) >= 1.02
+
+
+SET_BY_OPTIONS: dict[str, Any] = {
+    "gradient_accumulation": 5, "device_iterations": 3, "replicas": 2, "execution": "sharded",
+    "recomputation": "norm only", "available_memory_proportion": {"IPU1": 0.3}, "half_partials": True,
+    "optimiser_off_chip": True, "optimiser_sharded": True, "prefetch_depth": 3, "synthetic_data": True,
+    "output_mode": "all",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", SET_BY_OPTIONS)
+def test_the_line_of_an_option_sets_what_the_model_changes(name: str) -> None:
+    """A program whose options were set by the line, against the program without it and the option set anew."""
+
+    def with_line(line: str) -> Program:
+        opts = quiet()
+        opts.Training.gradientAccumulation(4)
+        opts._Popart.set("autoRecomputation", 3)  # else it depends on the strategy, which a what-if leaves alone
+        exec(line, {"opts": opts, "poptorch": poptorch, "torch": torch})
+        inputs = (torch.ones(8, 8), torch.ones(8, 8))
+        model = Chain(2)
+        optimiser = poptorch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+        return program_of_module(opts, model, inputs, optimizer=optimiser, micro_batch=True)
+
+    before, option, value = with_line(""), OPTIONS[name], SET_BY_OPTIONS[name]
+    after = with_line(option.line(before, value))
+    assert profile_program(after) == profile_program(with_options(before, **{name: value}))
+    assert profile_program(after) != profile_program(before)

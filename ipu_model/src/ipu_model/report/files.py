@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from ipu_model.advice import Advice
 from ipu_model.profiling import json_form
 from ipu_model.profiling.data import Profile
 from ipu_model.profiling.text_files import make_folder, write_text
 from ipu_model.report.page import html_report
 from ipu_model.report.trace import trace_json
+
+if TYPE_CHECKING:
+    from ipu_model.explore.advise import Advice
 
 HTML_NAME = "report.html"
 TRACE_NAME = "trace.json"

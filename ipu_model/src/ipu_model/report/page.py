@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from ipu_model.advice import Advice
 from ipu_model.profiling.data import Profile
 from ipu_model.report import findings, quantities, tables
 from ipu_model.report.breakdown import fallback_share
 from ipu_model.report.pictures import DESCRIBED, pictures
+
+if TYPE_CHECKING:
+    from ipu_model.explore.advise import Advice
 
 
 def html_report(profile: Profile, advice: Sequence[Advice] = ()) -> str:

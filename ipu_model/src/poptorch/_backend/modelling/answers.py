@@ -134,7 +134,7 @@ class ModelledAnswers:
         Raises:
             Error: not compiled.
         """
-        from ipu_model.profiling.entry import profile_of
+        from ipu_model.explore.profile import profile_of
 
         return profile_of(self._modelled_program())
 

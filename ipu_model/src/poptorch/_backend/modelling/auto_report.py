@@ -29,7 +29,7 @@ def write(program: Program, profile: Profile, engine: EngineOptions) -> Path:
     Raises:
         Error: the folder cannot be written.
     """
-    from ipu_model.adviser import advise
+    from ipu_model.explore.advise import advise
     from ipu_model.report.files import write_report
 
     folder = _folder(profile.name, engine)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from ipu_model.entry_points import kind_of, program_of, program_of_module
@@ -53,12 +52,11 @@ def profile_of(program: Program, host: HostWork | None = None) -> Profile:
 
 
 def _on_machine(program: Program, wanted: str | System) -> Program:
+    from ipu_model.explore.options import with_options
     from ipu_model.hardware import machine_with_room
 
     occupied = program.reserved_ipus or program.ipus_per_replica * program.replicas
-    system = machine_with_room(wanted, occupied, "the argument machine")
-    device = replace(program.settings.device, chip=system.chip)
-    return replace(program, system=system, settings=replace(program.settings, device=device))
+    return with_options(program, machine=machine_with_room(wanted, occupied, "the argument machine"))
 
 
 def profile_module(

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from ipu_model.costed import lowered
 from ipu_model.errors import Error
-from ipu_model.graph import Graph
-from ipu_model.lower.result import Lowered
 from ipu_model.program import Program, Recomputation
 from ipu_model.recompute import kept_for_backward
-from ipu_model.stages import stages_of
 from ipu_model.step import Phase, Placement
 from ipu_model.transform import placed
 
@@ -29,10 +27,10 @@ class Unit:
     backward: float
 
 
-def units_of(graph: Graph, lowered: Lowered, sync_cycles: float) -> tuple[Unit, ...]:
+def units_of(program: Program) -> tuple[Unit, ...]:
     """Return the modules of a model in the order in which its forward pass first reaches them."""
-    forward, backward = (_cycles_by_scope(lowered, phase, sync_cycles) for phase in (Phase.FORWARD, Phase.BACKWARD))
-    order = dict.fromkeys(node.meta["scope"] for node in graph.ops.nodes if node.meta.get("phase") is Phase.FORWARD)
+    forward, backward = (_cycles_by_scope(program, phase) for phase in (Phase.FORWARD, Phase.BACKWARD))
+    order = dict.fromkeys(op.scope for op in program.step.ops if op.phase is Phase.FORWARD)
     order.update(dict.fromkeys(backward))
     least = SMALLEST_SHARE * (sum(forward.values()) + sum(backward.values()))
     groups = _divided(tuple(order), 0, {s: forward.get(s, 0.0) + backward.get(s, 0.0) for s in order}, least)
@@ -58,12 +56,10 @@ def _sum(cycles: Mapping[str, float], scopes: Iterable[str]) -> float:
     return sum(cycles.get(scope, 0.0) for scope in scopes)
 
 
-def _cycles_by_scope(lowered: Lowered, phase: Phase, sync_cycles: float) -> dict[str, float]:
+def _cycles_by_scope(program: Program, phase: Phase) -> dict[str, float]:
     found: dict[str, float] = {}
-    for op in lowered.of(phase=phase):
-        cycles = op.work.cycles
-        spent = cycles.compute + cycles.exchange + cycles.phases * sync_cycles
-        found[op.scope] = found.get(op.scope, 0.0) + spent
+    for op in lowered(program.graph, program.settings).of(phase=phase):
+        found[op.scope] = found.get(op.scope, 0.0) + program.settings.device.total(op.work.cycles)
     return found
 
 
@@ -124,30 +120,21 @@ def even_split(costs: Sequence[Sequence[float]]) -> tuple[int, ...]:
     return tuple(reversed(cuts))
 
 
-def balanced(program: Program, lowered: Lowered, stages: int) -> tuple[Program, tuple[str, ...]] | None:
-    """Return the program split into `stages` stages on as many IPUs, and the modules at which stages begin.
+def even_starts(program: Program, stages: int) -> tuple[str, ...] | None:
+    """Return the modules at which stages after the first begin where they take the most equal times.
 
     Stages other than the last run their forward pass twice if the program recomputes. `None` if the model has
     fewer modules than stages.
     """
-    sync = program.settings.device.sync_cycles
-    units = units_of(program.graph, lowered, sync)
+    units = units_of(program)
     if len(units) < stages or stages < 1:
         return None
-    repeats = _repeats(program)
+    repeats = bool(kept_for_backward(program).again)
     costs = [
         [unit.forward * (2 if repeats and stage < stages - 1 else 1) + unit.backward for unit in units]
         for stage in range(stages)
     ]
-    cuts = (0, *even_split(costs), len(units))
-    place_of = {
-        scope: Placement(str(stage), stage, stage)
-        for stage in range(stages)
-        for unit in units[cuts[stage] : cuts[stage + 1]]
-        for scope in unit.scopes
-    }
-    names = tuple(units[cut].name for cut in cuts[1:-1])
-    return replace(program, graph=placed(program.graph, place_of)), names
+    return tuple(units[cut].name for cut in even_split(costs))
 
 
 def split_before(program: Program, names: Sequence[str]) -> Program:
@@ -162,15 +149,14 @@ def split_before(program: Program, names: Sequence[str]) -> Program:
     """
     waiting = list(names)
     place_of: dict[str, Placement] = {}
-    scopes = dict.fromkeys(node.meta.get("scope", "") for node in program.graph.ops.nodes if "placement" in node.meta)
     stage = 0
-    for node in program.graph.ops.nodes:
-        if node.meta.get("phase") is Phase.FORWARD and "placement" in node.meta:
-            scope = node.meta["scope"]
-            if waiting and f"{scope}.".startswith(f"{waiting[0]}."):
+    for op in program.step.ops:
+        if op.phase is Phase.FORWARD:
+            if waiting and f"{op.scope}.".startswith(f"{waiting[0]}."):
                 waiting.pop(0)
                 stage += 1
-            place_of[scope] = Placement(str(stage), stage, stage)
+            place_of[op.scope] = Placement(str(stage), stage, stage)
+    scopes = dict.fromkeys(op.scope for op in program.step.ops)
     if waiting:
         near = difflib.get_close_matches(waiting[0], _modules(scopes), 3)
         raise Error(
@@ -179,7 +165,7 @@ def split_before(program: Program, names: Sequence[str]) -> Program:
         )
     last = Placement(str(stage), stage, stage)
     place_of |= {scope: last for scope in scopes if scope not in place_of}
-    several = stage > 0 and len(stages_of(program.graph)) == 1
+    several = stage > 0 and len(program.step.stages) == 1
     recomputes = several and program.training and program.recomputation is Recomputation.NONE
     return replace(
         program,
@@ -195,15 +181,10 @@ def _modules(scopes: Iterable[str]) -> list[str]:
     return list(dict.fromkeys(".".join(part[:depth]) for part in parts for depth in range(1, len(part) + 1)))
 
 
-def _repeats(program: Program) -> bool:
-    return bool(kept_for_backward(program).again)
-
-
-def stage_starts(graph: Graph) -> Iterable[str]:
-    """Return the scope of the first forward op of each stage after the first."""
-    stages, seen = stages_of(graph), 0
-    for node in graph.ops.nodes:
-        index = stages.of_node(node)
-        if index is not None and node.meta["phase"] is Phase.FORWARD and index > seen:
-            seen = index
-            yield node.meta["scope"]
+def stage_starts(program: Program) -> Iterator[str]:
+    """Yield the scope of the first forward op of each stage after the first."""
+    seen = 0
+    for op in program.step.ops:
+        if op.phase is Phase.FORWARD and op.stage > seen:
+            seen = op.stage
+            yield op.scope

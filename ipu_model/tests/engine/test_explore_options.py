@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -10,7 +11,7 @@ from published_programs import day03
 
 from ipu_model.batching import Batching, Keep
 from ipu_model.errors import Error
-from ipu_model.knobs import KNOBS, changed
+from ipu_model.explore.options import OPTIONS, with_options
 from ipu_model.optimiser import Hyper, OptimiserSpec
 from ipu_model.program import Execution, Program, Recomputation
 from ipu_model.schedule.variables import tensors_of
@@ -18,56 +19,56 @@ from ipu_model.schedule.variables import tensors_of
 PROGRAM = Program(day03(), True, Batching(accumulation=8), recomputation=Recomputation.PIPELINE)
 
 
-class TestChanges:
+class TestValues:
     def test_nothing_changed_is_the_same_program(self) -> None:
-        assert changed(PROGRAM) is PROGRAM
+        assert with_options(PROGRAM) is PROGRAM
 
     def test_batching(self) -> None:
-        found = changed(PROGRAM, gradient_accumulation=16, device_iterations=4, replicas=2)
+        found = with_options(PROGRAM, gradient_accumulation=16, device_iterations=4, replicas=2)
         assert found.batching == Batching(4, 16, 2)
 
     def test_execution_by_name(self) -> None:
-        assert changed(PROGRAM, execution="sharded").execution is Execution.SHARDED
+        assert with_options(PROGRAM, execution="sharded").execution is Execution.SHARDED
 
     def test_recomputation_by_name(self) -> None:
-        assert changed(PROGRAM, recomputation="none").recomputation is Recomputation.NONE
+        assert with_options(PROGRAM, recomputation="none").recomputation is Recomputation.NONE
 
     def test_one_proportion_is_for_every_ipu(self) -> None:
-        settings = changed(PROGRAM, available_memory_proportion=0.2).settings
+        settings = with_options(PROGRAM, available_memory_proportion=0.2).settings
         assert (settings.proportion(0), settings.proportion(1)) == (0.2, 0.2)
 
     def test_proportions_by_ipu(self) -> None:
-        settings = changed(PROGRAM, available_memory_proportion={1: 0.3}).settings
+        settings = with_options(PROGRAM, available_memory_proportion={1: 0.3}).settings
         assert (settings.proportion(0), settings.proportion(1)) == (0.6, 0.3)
 
     def test_ipus_named_as_poptorch_does(self) -> None:
-        assert changed(PROGRAM, available_memory_proportion={"IPU1": 0.3}).settings.proportion(1) == 0.3
+        assert with_options(PROGRAM, available_memory_proportion={"IPU1": 0.3}).settings.proportion(1) == 0.3
 
     def test_another_machine_brings_its_chip(self) -> None:
-        found = changed(PROGRAM, machine="Bow-POD16")
+        found = with_options(PROGRAM, machine="Bow-POD16")
         assert found.settings.device.chip == found.system.chip
         assert found.system.ipus == 16
 
     def test_optimiser_state_off_chip_and_sharded(self) -> None:
-        location = changed(PROGRAM, optimiser_off_chip=True, optimiser_sharded=True).locations.optimiser
+        location = with_options(PROGRAM, optimiser_off_chip=True, optimiser_sharded=True).locations.optimiser
         assert (location.on_chip, location.sharded) == (False, True)
 
     def test_another_optimiser_brings_its_state(self) -> None:
         # One tensor of 4 bytes for an element of velocity, where the program had no optimiser.
-        found = changed(PROGRAM, optimiser=OptimiserSpec("SGD2", Hyper(lr=0.1, momentum=0.9)))
+        found = with_options(PROGRAM, optimiser=OptimiserSpec("SGD2", Hyper(lr=0.1, momentum=0.9)))
         weights = [tensor for tensor in tensors_of(found) if tensor.trainable]
         assert {tensor.state / tensor.elements for tensor in weights} == {4.0}
 
     def test_half_precision_and_bytes(self) -> None:
         full = Program(day03(torch.float32), True, Batching(accumulation=8))
-        found = changed(full, half_precision=True, eight_bit_inputs=True)
+        found = with_options(full, half_precision=True, eight_bit_inputs=True)
         assert found.graph.inputs[0].dtype is torch.uint8
         assert {v.spec.dtype for v in found.graph.variables if v.trainable} == {torch.float16}
 
     def test_output_mode(self) -> None:
-        assert changed(PROGRAM, output_mode="all").returns.keep is Keep.ALL
+        assert with_options(PROGRAM, output_mode="all").returns.keep is Keep.ALL
 
-    def test_every_knob_can_be_turned(self) -> None:
+    def test_every_option_can_be_set(self) -> None:
         given = {
             "gradient_accumulation": 9, "device_iterations": 2, "replicas": 2, "processes": 2,
             "execution": "interleaved", "recomputation": "all", "available_memory_proportion": 0.5,
@@ -76,51 +77,65 @@ class TestChanges:
             "eight_bit_inputs": True, "optimiser_off_chip": True, "optimiser_sharded": True, "prefetch_depth": 3,
             "synthetic_data": True, "output_mode": "all", "machine": "POD16",
         }  # fmt: skip
-        assert set(given) == set(KNOBS)
+        assert set(given) == set(OPTIONS)
         for name, value in given.items():
-            assert changed(PROGRAM, **{name: value}) is not PROGRAM, name
+            assert with_options(PROGRAM, **{name: value}) is not PROGRAM, name
+
+
+class TestReservedIpus:
+    """`autoRoundNumIPUs` reserves more IPUs than a program uses; how many is known until it uses others."""
+
+    ROUNDED = replace(PROGRAM, reserved_ipus=4)
+
+    @pytest.mark.parametrize("options", [{"gradient_accumulation": 16}, {"device_iterations": 4}], ids=str)
+    def test_they_stay_where_the_same_ipus_do_more(self, options: dict[str, int]) -> None:
+        assert with_options(self.ROUNDED, **options).reserved_ipus == 4
+
+    @pytest.mark.parametrize("options", [{"replicas": 2}, {"processes": 2}, {"split": "model.layer4"}], ids=str)
+    def test_they_are_forgotten_where_others_join(self, options: dict[str, Any]) -> None:
+        assert with_options(self.ROUNDED, **options).reserved_ipus is None
 
 
 class TestBadInput:
     def test_unknown_options_name_the_nearest(self) -> None:
         with pytest.raises(Error, match=r"'gradient_acumulation' to change\. Did you mean 'gradient_accumulation'"):
-            changed(PROGRAM, gradient_acumulation=2)
+            with_options(PROGRAM, gradient_acumulation=2)
 
     def test_an_optimiser_is_for_training_and_no_name(self) -> None:
         for program, value in ((PROGRAM, "adam"), (replace(PROGRAM, training=False), OptimiserSpec("SGD2", Hyper()))):
             with pytest.raises(Error, match="optimiser takes the OptimiserSpec"):
-                changed(program, optimiser=value)
+                with_options(program, optimiser=value)
 
     def test_a_split_names_modules_that_there_are(self) -> None:
         with pytest.raises(Error, match=r"does not reach a module 'model.layer3.99'\. Nearest: model\.layer3\.9"):
-            changed(PROGRAM, split="model.layer3.99")
+            with_options(PROGRAM, split="model.layer3.99")
 
     @pytest.mark.parametrize("value", [0, -3, 2.5, True, "4"])
     def test_counts_are_whole_and_positive(self, value: object) -> None:
         with pytest.raises(Error, match="device_iterations must be a whole number from 1 on"):
-            changed(PROGRAM, device_iterations=value)
+            with_options(PROGRAM, device_iterations=value)
 
     def test_the_pipeline_must_be_kept_busy(self) -> None:
         with pytest.raises(Error, match=r"gradient_accumulation must be at least 2 x 2 - 1 = 3 .* it is 2"):
-            changed(PROGRAM, gradient_accumulation=2)
+            with_options(PROGRAM, gradient_accumulation=2)
 
     def test_sharded_execution_has_no_such_minimum(self) -> None:
-        assert changed(PROGRAM, execution="sharded", gradient_accumulation=1).batching.accumulation == 1
+        assert with_options(PROGRAM, execution="sharded", gradient_accumulation=1).batching.accumulation == 1
 
     def test_values_of_choices_are_listed(self) -> None:
         with pytest.raises(Error, match="execution must be one of 'pipelined', 'interleaved', 'sharded', not 'fast'"):
-            changed(PROGRAM, execution="fast")
+            with_options(PROGRAM, execution="fast")
 
     @pytest.mark.parametrize("value", [1.5, -1, float("nan"), "0.1", None, [], {0: None}])
     def test_proportions_are_shares(self, value: object) -> None:
         with pytest.raises(Error, match="between 0 and 1"):
-            changed(PROGRAM, available_memory_proportion=value)
+            with_options(PROGRAM, available_memory_proportion=value)
 
     @pytest.mark.parametrize("ipu", [2, -1, "IPU9", "0.5", True, None])
     def test_proportions_are_of_the_programs_ipus(self, ipu: object) -> None:
         with pytest.raises(Error, match=r"has no IPU .* It has IPU0, IPU1"):
-            changed(PROGRAM, available_memory_proportion={ipu: 0.1})
+            with_options(PROGRAM, available_memory_proportion={ipu: 0.1})
 
     def test_unknown_machines_are_listed(self) -> None:
         with pytest.raises(Error, match="no machine 'POD3'"):
-            changed(PROGRAM, machine="POD3")
+            with_options(PROGRAM, machine="POD3")

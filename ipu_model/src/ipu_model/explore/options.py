@@ -1,0 +1,419 @@
+"""The options that can be set anew without capturing a program again: one table for what-ifs, sweeps and advice."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from enum import Enum
+from typing import Any, TypeVar
+
+import torch
+
+from ipu_model.batching import Keep
+from ipu_model.errors import Error
+from ipu_model.explore.split import split_before
+from ipu_model.hardware import System, machine
+from ipu_model.optimiser import OptimiserSpec
+from ipu_model.pipeline import training_stages
+from ipu_model.program import Execution, Program, Recomputation
+from ipu_model.transform import in_half_precision, with_byte_inputs
+
+Chosen = TypeVar("Chosen", bound=Enum)
+
+
+@dataclass(frozen=True)
+class Option:
+    """One option, and the words that go with it.
+
+    `set_to(program, value)` returns the program with the option at that value. `change(program, value)` says in a few
+    words what becomes different, and `line(program, value)` is what a PopTorch user writes for it. `explanation` tells
+    what to expect; `explanation_off` what to expect of switching the option off, where that is something else.
+    """
+
+    name: str
+    set_to: Callable[[Program, Any], Program]
+    change: Callable[[Program, Any], str]
+    line: Callable[[Program, Any], str]
+    explanation: str
+    explanation_off: str = ""
+
+    def explained(self, value: object) -> str:
+        """Return what to expect of this value."""
+        return self.explanation_off if self.explanation_off and value in (False, "none") else self.explanation
+
+
+def with_options(program: Program, **options: Any) -> Program:
+    """Return the program with options set anew, by their names in `OPTIONS`.
+
+    Raises:
+        Error: an unknown option, a value it cannot have, or a pipeline that is not kept busy.
+    """
+    for name, value in options.items():
+        program = option_named(name).set_to(program, value)
+    if options:
+        _check_pipeline(program)
+    return program
+
+
+def option_named(name: object) -> Option:
+    """Return an option of the table.
+
+    Raises:
+        Error: there is none of that name.
+    """
+    found = OPTIONS.get(str(name))
+    if found is None:
+        near = difflib.get_close_matches(str(name), OPTIONS, 1)
+        hint = f" Did you mean {near[0]!r}?" if near else ""
+        raise Error(f"There is no option {str(name)!r} to change.{hint} Options: {', '.join(OPTIONS)}.")
+    return found
+
+
+def _check_pipeline(program: Program) -> None:
+    """Refuse what PopTorch would refuse: a pipeline with fewer micro-batches than stages."""
+    stages = len(program.step.stages)
+    if stages == 1 or program.execution is Execution.SHARDED:
+        return
+    if program.training and program.batching.accumulation < training_stages(stages):
+        raise Error(
+            f"gradient_accumulation must be at least 2 x {stages} - 1 = {training_stages(stages)} for a pipeline of "
+            f"{stages} stages; it is {program.batching.accumulation}. execution='sharded' has no such minimum."
+        )
+    if not program.training and program.batching.device_iterations < stages:
+        raise Error(
+            f"device_iterations must be at least {stages}, the number of stages of the pipeline; it is "
+            f"{program.batching.device_iterations}. execution='sharded' has no such minimum."
+        )
+
+
+# --- how options are set: those that change how many IPUs a program uses forget how many it has reserved
+
+
+def _accumulation(program: Program, value: object) -> Program:
+    count = _count("gradient_accumulation", value)
+    return replace(program, batching=replace(program.batching, accumulation=count))
+
+
+def _device_iterations(program: Program, value: object) -> Program:
+    count = _count("device_iterations", value)
+    return replace(program, batching=replace(program.batching, device_iterations=count))
+
+
+def _replicas(program: Program, value: object) -> Program:
+    count = _count("replicas", value)
+    return replace(program, batching=replace(program.batching, replicas=count), reserved_ipus=None)
+
+
+def _processes(program: Program, value: object) -> Program:
+    return replace(program, processes=_count("processes", value), reserved_ipus=None)
+
+
+def _prefetch_depth(program: Program, value: object) -> Program:
+    return replace(program, prefetch_depth=_count("prefetch_depth", value))
+
+
+def _count(name: str, value: object) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise Error(f"{name} must be a whole number from 1 on, not {value!r}.")
+    return value
+
+
+def _execution(program: Program, value: object) -> Program:
+    return replace(program, execution=_choice("execution", Execution, value))
+
+
+def _recomputation(program: Program, value: object) -> Program:
+    return replace(program, recomputation=_choice("recomputation", Recomputation, value))
+
+
+def _output_mode(program: Program, value: object) -> Program:
+    return replace(program, returns=replace(program.returns, keep=_choice("output_mode", Keep, value)))
+
+
+def _choice(name: str, kind: type[Chosen], value: object) -> Chosen:
+    try:
+        return kind(value)
+    except ValueError:
+        raise Error(f"{name} must be one of {', '.join(repr(k.value) for k in kind)}, not {value!r}.") from None
+
+
+def _proportion(program: Program, value: object) -> Program:
+    proportions = _proportions(program, value)
+    return replace(program, settings=replace(program.settings, available_memory_proportion=proportions))
+
+
+def _proportions(program: Program, value: Any) -> dict[int, Any]:
+    """Return the shares by IPU; one share is for every IPU."""
+    if isinstance(value, Mapping):
+        return {_ipu(program, name): share for name, share in value.items()}
+    return dict.fromkeys(program.step.ipus, value)
+
+
+def _ipu(program: Program, name: object) -> int:
+    """Return the number of an IPU that is named as a number or, as PopTorch does, as "IPU0"."""
+    number = name.removeprefix("IPU") if isinstance(name, str) else str(name)
+    if isinstance(name, bool) or not number.isdecimal() or int(number) not in program.step.ipus:
+        known = ", ".join(f"IPU{ipu}" for ipu in program.step.ipus)
+        raise Error(f"available_memory_proportion: the program has no IPU {name!r}. It has {known}.")
+    return int(number)
+
+
+def _split(program: Program, value: Any) -> Program:
+    return split_before(program, _names(value))
+
+
+def _names(value: str | Iterable[str]) -> list[str]:
+    return [value] if isinstance(value, str) else list(value)
+
+
+def _half_partials(program: Program, value: object) -> Program:
+    settings = replace(program.settings, half_partials=bool(value), half_partials_of_convolutions=None)
+    return replace(program, settings=settings)
+
+
+def _half_precision(program: Program, value: object) -> Program:
+    return replace(program, graph=in_half_precision(program.graph)) if value else program
+
+
+def _eight_bit_inputs(program: Program, value: object) -> Program:
+    return replace(program, graph=with_byte_inputs(program.graph)) if value else program
+
+
+def _optimiser(program: Program, value: object) -> Program:
+    if not program.training or not isinstance(value, OptimiserSpec):
+        raise Error(
+            f"optimiser takes the OptimiserSpec of another training program, and only training has one; got {value!r}."
+        )
+    value.validate()
+    return replace(program, optimiser=value, groups={})
+
+
+def _optimiser_off_chip(program: Program, value: object) -> Program:
+    location = replace(program.locations.optimiser, on_chip=not value)
+    return replace(program, locations=replace(program.locations, optimiser=location))
+
+
+def _optimiser_sharded(program: Program, value: object) -> Program:
+    location = replace(program.locations.optimiser, sharded=bool(value))
+    return replace(program, locations=replace(program.locations, optimiser=location))
+
+
+def _synthetic_data(program: Program, value: object) -> Program:
+    return replace(program, synthetic_data=bool(value))
+
+
+def _machine(program: Program, value: object) -> Program:
+    system = value if isinstance(value, System) else machine(str(value))
+    device = replace(program.settings.device, chip=system.chip)
+    return replace(program, system=system, settings=replace(program.settings, device=device))
+
+
+def has_single_precision(program: Program) -> bool:
+    """Whether half precision would change something: float32 among the weights, or the buffers of inference."""
+    variables = program.graph.variables
+    return any(v.spec.dtype is torch.float32 for v in variables if v.trainable or not program.training)
+
+
+# --- what they are called
+
+
+def _from_to(
+    what: str, now: Callable[[Program], object], shown: Callable[[Any], object] = str
+) -> Callable[[Program, Any], str]:
+    return lambda program, value: f"{what}: {shown(now(program))} -> {shown(value)}"
+
+
+def _yes_no(yes: str, no: str) -> Callable[[Any], str]:
+    return lambda value: yes if value else no
+
+
+def _proportion_change(program: Program, value: Any) -> str:
+    shares = _proportions(program, value)
+    if len(set(shares.values())) == 1 and len(shares) == len(program.step.ipus):
+        return f"available memory proportion: {next(iter(shares.values()))} on every IPU"
+    named = ", ".join(f"{share} on IPU{ipu}" for ipu, share in shares.items())
+    return f"available memory proportion: {named}"
+
+
+def _proportion_line(program: Program, value: Any) -> str:
+    pairs = ", ".join(f'"IPU{ipu}": {share}' for ipu, share in _proportions(program, value).items())
+    return f"opts.setAvailableMemoryProportion({{{pairs}}})"
+
+
+def _quoted(value: str | Iterable[str]) -> str:
+    return ", ".join(repr(name) for name in _names(value))
+
+
+def _execution_line(program: Program, value: Any) -> str:
+    if (execution := Execution(value)) is Execution.INTERLEAVED:
+        return "no PopTorch program can do this: it is a what-if"
+    return f"opts.setExecutionStrategy(poptorch.{execution.value.capitalize()}Execution())"
+
+
+def _recomputation_line(program: Program, value: Any) -> str:
+    # Modes are in the order of PopART's RecomputationType.
+    return f'opts._Popart.set("autoRecomputation", {list(Recomputation).index(Recomputation(value))})'
+
+
+def _output_mode_line(program: Program, value: Any) -> str:
+    keep = Keep(value)
+    mode = {Keep.ALL: "All", Keep.FINAL: "Final", Keep.SUM: "Sum", Keep.EVERY_N: f"EveryN, {program.returns.period}"}
+    return f"opts.outputMode(poptorch.OutputMode.{mode[keep]})"
+
+
+def _optimiser_location(setting: str) -> str:
+    return f"opts.TensorLocations.setOptimizerLocation(poptorch.TensorLocationSettings().{setting})"
+
+
+OPTIONS: Mapping[str, Option] = {
+    option.name: option
+    for option in (
+        Option(
+            "gradient_accumulation",
+            _accumulation,
+            _from_to("gradient accumulation", lambda program: program.batching.accumulation),
+            lambda _, value: f"opts.Training.gradientAccumulation({value})",
+            "More micro-batches per weight update: filling, draining and updating weigh less. The global batch grows "
+            "with it, so the learning rate may have to change.",
+        ),
+        Option(
+            "device_iterations",
+            _device_iterations,
+            _from_to("device iterations", lambda program: program.batching.device_iterations),
+            lambda _, value: f"opts.deviceIterations({value})",
+            "Fewer calls for the same work: what the host does once per call is shared by more samples.",
+        ),
+        Option(
+            "replicas",
+            _replicas,
+            _from_to("replicas", lambda program: program.batching.replicas),
+            lambda _, value: f"opts.replicationFactor({value})",
+            "Idle IPUs of the machine work on other samples of a larger global batch; the host has to load for all.",
+        ),
+        Option(
+            "processes",
+            _processes,
+            _from_to("processes", lambda program: program.processes),
+            lambda program, value: (
+                f"poprun --num-replicas {program.batching.replicas * value} --num-instances {value} python program.py"
+            ),
+            "Each process runs replicas of its own and loads the samples for them.",
+        ),
+        Option(
+            "execution",
+            _execution,
+            _from_to("execution", lambda program: program.execution.value, lambda value: Execution(value).value),
+            _execution_line,
+            "A pipeline keeps all IPUs busy; sharded execution runs them one after another and stashes nothing.",
+        ),
+        Option(
+            "recomputation",
+            _recomputation,
+            _from_to("recomputation", lambda program: program.recomputation, lambda value: Recomputation(value).value),
+            _recomputation_line,
+            "Activations are computed again in the backward pass: memory for time.",
+            "Activations are kept instead of being computed again: faster, if they fit.",
+        ),
+        Option(
+            "available_memory_proportion",
+            _proportion,
+            _proportion_change,
+            _proportion_line,
+            "The share of a tile that one convolution or matrix product may use for temporary data: less memory or "
+            "fewer cycles.",
+        ),
+        Option(
+            "split",
+            _split,
+            lambda _, value: f"split over {len(_names(value)) + 1} IPUs at {_quoted(value)}",
+            lambda _, value: f"poptorch.BeginBlock before {_quoted(value)} (ipu_id 1 to {len(_names(value))})",
+            "A pipeline runs at the speed of its slowest stage; these are the modules where modelled stage times come "
+            "out most even.",
+        ),
+        Option(
+            "half_partials",
+            _half_partials,
+            _from_to("half partials", lambda program: program.settings.half_partials, _yes_no("float16", "float32")),
+            lambda _, value: f"opts.Precision.setPartialsType(torch.{'half' if value else 'float'})",
+            "Sums inside matrix products are kept in float16: twice the rate, less exchange, more rounding.",
+        ),
+        Option(
+            "half_precision",
+            _half_precision,
+            _from_to(
+                "half precision", lambda program: not has_single_precision(program), _yes_no("float16", "float32")
+            ),
+            lambda *_: "model.half(), inputs in float16; an optimiser with accum_type=torch.float16 and a loss scaling",
+            "Matrix units multiply float16 at twice the rate and every tensor takes half the memory; small gradients "
+            "need a loss scaling. Optimiser state keeps its types here.",
+        ),
+        Option(
+            "eight_bit_inputs",
+            _eight_bit_inputs,
+            lambda *_: "8-bit inputs",
+            lambda *_: "send uint8 images, cast and normalise them at the start of forward",
+            "A half or a quarter of the bytes on the host link. What the host saves by not converting is not counted "
+            "here: measure your loader both ways.",
+        ),
+        Option(
+            "optimiser",
+            _optimiser,
+            _from_to("optimiser", lambda program: program.optimiser, lambda spec: spec.family if spec else "none"),
+            lambda _, value: f"poptorch.trainingModel(model, opts, optimizer=...): {value.family}",
+            "State and the cycles of weight updates are those of the other optimiser.",
+        ),
+        Option(
+            "optimiser_off_chip",
+            _optimiser_off_chip,
+            _from_to(
+                "optimiser state",
+                lambda program: not program.locations.optimiser.on_chip,
+                _yes_no("off chip", "on chip"),
+            ),
+            lambda _, value: _optimiser_location(f"useOnChipStorage({not value})"),
+            "State in streaming memory leaves its place on the tiles to other data and is fetched for every weight "
+            "update.",
+        ),
+        Option(
+            "optimiser_sharded",
+            _optimiser_sharded,
+            _from_to(
+                "optimiser state of a replica",
+                lambda program: program.locations.optimiser.sharded,
+                _yes_no("a part", "all of it"),
+            ),
+            lambda _, value: _optimiser_location(f"useReplicatedTensorSharding({bool(value)})"),
+            "Each replica keeps and updates a part of the state, and the replicas exchange the weights.",
+        ),
+        Option(
+            "prefetch_depth",
+            _prefetch_depth,
+            _from_to("prefetch depth", lambda program: program.prefetch_depth),
+            lambda _, value: f'opts._Popart.set("defaultBufferingDepth", {value})',
+            "The host prepares more micro-batches ahead.",
+        ),
+        Option(
+            "synthetic_data",
+            _synthetic_data,
+            _from_to("synthetic data", lambda program: program.synthetic_data, _yes_no("on", "off")),
+            lambda _, value: f"opts.enableSyntheticData({bool(value)})",
+            "Nothing is sent or fetched: what is left is the time of the IPUs alone.",
+        ),
+        Option(
+            "output_mode",
+            _output_mode,
+            _from_to("output mode", lambda program: program.returns.keep, lambda value: Keep(value).value),
+            _output_mode_line,
+            "Fewer results to fetch take less time on the host link.",
+        ),
+        Option(
+            "machine",
+            _machine,
+            _from_to("machine", lambda program: program.system, lambda value: getattr(value, "name", value)),
+            lambda _, value: f"IPU_MODEL_MACHINE={getattr(value, 'name', value)} python program.py",
+            "Other chips have other clocks and sizes of tiles, larger systems room for more replicas.",
+        ),
+    )
+}
+"""What can be set, by name, in the order in which messages list it."""

@@ -1,0 +1,212 @@
+"""How a program scales over replicas: theory, model, and what the difference is spent on.
+
+Amdahl's law: with s the constant share of the time of one replica, R replicas are 1 / (s + (1 - s) / R) times as fast,
+at most 1 / s ("Memory and Performance Optimisation on the IPU", section 7.3). A weight update of G micro-batches takes
+T(G) = m G + u: m seconds for each of them, and u that do not grow with them; two runs give both (section 7.2).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from ipu_model.entry_points import program_of
+from ipu_model.errors import Error
+from ipu_model.explore.options import with_options
+from ipu_model.hardware import system_with
+from ipu_model.host_work import HostWork
+from ipu_model.profiling.build import profile_program
+from ipu_model.profiling.data import Profile
+from ipu_model.program import Program
+
+# --- Amdahl's law
+
+
+def speed_up(share: float, replicas: int) -> float:
+    """Return how many times faster `replicas` finish the same work when `share` of it stays constant.
+
+    Raises:
+        Error: a share outside 0 to 1, or fewer than one replica.
+    """
+    _check(share, replicas)
+    return 1 / (share + (1 - share) / replicas)
+
+
+def limit(share: float) -> float:
+    """Return the speed-up that no number of replicas exceeds; infinity without a constant share.
+
+    Raises:
+        Error: a share outside 0 to 1.
+    """
+    _check(share, 1)
+    return 1 / share if share else math.inf
+
+
+def constant_share(gained: float, replicas: int) -> float:
+    """Return the constant share that explains a speed-up of `gained` with so many replicas: (R/S - 1) / (R - 1).
+
+    Raises:
+        Error: a speed-up that no constant share explains: at most 0, or above the number of replicas.
+    """
+    if replicas < 2:
+        raise Error(f"A constant share shows in the speed-up of two replicas or more; there are {replicas}.")
+    if not 0 < gained <= replicas:
+        raise Error(
+            f"No constant share explains a speed-up of {gained:g} with {replicas} replicas: it must be "
+            f"more than 0 and at most {replicas}."
+        )
+    return min(1.0, (replicas / gained - 1) / (replicas - 1))
+
+
+def _check(share: float, replicas: int) -> None:
+    if not 0 <= share <= 1:
+        raise Error(f"A constant share lies between 0 and 1, not at {share!r}.")
+    if replicas < 1:
+        raise Error(f"A program has at least one replica, not {replicas!r}.")
+
+
+# --- the time of a weight update
+
+
+@dataclass(frozen=True)
+class UpdateTime:
+    """Seconds of a weight update: `per_micro_batch` for each of `micro_batches`, and `constant` once.
+
+    Filling and flushing the pipeline, collectives, the optimiser and the update's part of the call are constant.
+    """
+
+    micro_batches: int
+    per_micro_batch: float
+    constant: float
+
+    @property
+    def total(self) -> float:
+        """Seconds from one update to the next."""
+        return self.micro_batches * self.per_micro_batch + self.constant
+
+    @property
+    def constant_share(self) -> float:
+        """The share of an update that fewer micro-batches do not shorten: Amdahl's constant share."""
+        return self.constant / self.total
+
+
+def update_time(program: Program, host: HostWork | None = None) -> UpdateTime:
+    """Return the time of one weight update of a training program, from profiles with G and 2 G micro-batches.
+
+    Raises:
+        Error: a program without weight updates.
+    """
+    if not program.training:
+        raise Error("Only training programs have weight updates; this one is for inference.")
+    once, twice = (_seconds(program, count, host) for count in (1, 2))
+    count = program.batching.accumulation
+    per_micro_batch = (twice - once) / count
+    return UpdateTime(count, per_micro_batch, max(0.0, once - count * per_micro_batch))
+
+
+def _seconds(program: Program, times: int, host: HostWork | None) -> float:
+    batching = program.batching
+    longer = with_options(program, gradient_accumulation=batching.accumulation * times)
+    return profile_program(longer, host).call_seconds / batching.device_iterations
+
+
+# --- curves: modelled throughput beside what perfect scaling would give
+
+
+@dataclass(frozen=True)
+class ScalingPoint:
+    """One number of replicas; `profile` is `None` where the program cannot have it, for the reason in `refused`.
+
+    `theoretical_samples_per_second` are R times those of one replica. `instances` are host processes,
+    `global_batch` the samples of one weight update of all replicas.
+    """
+
+    replicas: int
+    instances: int
+    accumulation: int
+    global_batch: int
+    theoretical_samples_per_second: float
+    profile: Profile | None
+    refused: str = ""
+
+    @property
+    def samples_per_second(self) -> float:
+        """Modelled samples a second; not a number where there is no profile."""
+        return self.profile.samples_per_second if self.profile is not None else float("nan")
+
+    @property
+    def efficiency(self) -> float:
+        """Modelled against theoretical samples a second."""
+        return self.samples_per_second / self.theoretical_samples_per_second
+
+
+def scaling(
+    executor: Any,
+    replicas: Iterable[int],
+    *,
+    host: HostWork | None = None,
+    replicas_per_instance: int | None = None,
+    constant_global_batch: bool = False,
+    **options: Any,
+) -> tuple[ScalingPoint, ...]:
+    """Return one point for each number of replicas, each on the smallest machine of its chip with enough IPUs.
+
+    `executor` is a compiled executor or a `Program`. Host processes run `replicas_per_instance` replicas each, all of
+    them in one process if it is `None`. The accumulation stays (the global batch grows) or, with
+    `constant_global_batch`, is that of one replica divided by the number of replicas. `options` hold
+    for all points, named as in `ipu_model.explore.options.OPTIONS`. A point that is impossible has no profile.
+
+    Raises:
+        Error: unknown options, or one replica that is impossible.
+    """
+    one = with_options(program_of(executor), **{**options, "replicas": 1, "processes": 1})
+    alone = profile_program(_on_machine(one), host).samples_per_second
+    return tuple(
+        _point(one, count, alone * count, host, replicas_per_instance, constant_global_batch) for count in replicas
+    )
+
+
+def _point(
+    one: Program, count: int, theory: float, host: HostWork | None, per_instance: int | None, constant: bool
+) -> ScalingPoint:
+    instances = 1 if per_instance is None else max(1, count // max(1, per_instance))
+    accumulation = one.batching.accumulation
+    profile, refused = None, ""
+    try:
+        if constant:
+            accumulation = _divided(accumulation, count)
+        profile = profile_program(_replicated(one, count, instances, accumulation), host)
+    except Error as problem:
+        refused = problem.message
+    return ScalingPoint(
+        count, instances, accumulation, one.samples_per_micro_batch * accumulation * count, theory, profile, refused
+    )  # fmt: skip
+
+
+def _replicated(one: Program, count: int, instances: int, accumulation: int) -> Program:
+    if count < 1:
+        raise Error(f"A program has at least one replica, not {count!r}.")
+    if count % instances:
+        raise Error(
+            f"{count} replicas cannot be dealt out evenly over {instances} instances: use a multiple of {instances}."
+        )
+    return _on_machine(
+        with_options(one, replicas=count // instances, processes=instances, gradient_accumulation=accumulation)
+    )
+
+
+def _on_machine(program: Program) -> Program:
+    """Return the program on the smallest machine of its chip that has enough IPUs."""
+    system = system_with(program.system.chip.name, program.ipus_per_replica * program.replicas)
+    return with_options(program, machine=system)
+
+
+def _divided(accumulation: int, replicas: int) -> int:
+    if replicas < 1 or accumulation % replicas:
+        raise Error(
+            f"A gradient accumulation of {accumulation} cannot be shared out evenly among {replicas} replicas at a "
+            f"constant global batch: use a number of replicas that divides {accumulation}."
+        )
+    return accumulation // replicas

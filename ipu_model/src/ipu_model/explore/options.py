@@ -91,7 +91,7 @@ def _check_pipeline(program: Program) -> None:
 
 
 def _accumulation(program: Program, value: object) -> Program:
-    count = _count("gradient_accumulation", value)
+    count = _count("accumulation", value)
     return replace(program, batching=replace(program.batching, accumulation=count))
 
 

@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-import sys
-from dataclasses import dataclass
-from importlib import import_module
 from importlib.resources import files
 from typing import Any
 
+import msgspec
+
 from ipu_model.errors import Error
 
-# The standard library's reader on Python 3.11 and later; the package it came from on 3.10.
-_toml: Any = import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")
 
-
-@dataclass(frozen=True)
-class Fact:
+class Fact(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One number of a data file: its value and unit, its source, and how sure it is."""
 
-    value: float
+    value: int | float
     unit: str
     source: str
     confidence: str
@@ -37,10 +32,9 @@ def parse(text: str, name: str) -> dict[str, Any]:
         Error: the text is not TOML.
     """
     try:
-        found: dict[str, Any] = _toml.loads(text)
+        return msgspec.toml.decode(text, type=dict[str, Any])
     except (ValueError, RecursionError) as error:  # the syntax, a number of thousands of digits, or endless nesting
         raise Error(f"{name} is not valid TOML: {error}.") from error
-    return found
 
 
 def fact(entry: object, where: str) -> Fact:
@@ -49,10 +43,8 @@ def fact(entry: object, where: str) -> Fact:
     Raises:
         Error: a part is missing, or the value is not a number.
     """
-    parts = ("value", "unit", "source", "confidence")
-    if not isinstance(entry, dict) or set(entry) != set(parts):
-        raise Error(f"{where} must be a table with {', '.join(parts)}; got {entry!r}.")
-    value = entry["value"]
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        raise Error(f"{where}.value must be a number; got {value!r}.")
-    return Fact(value, str(entry["unit"]), str(entry["source"]), str(entry["confidence"]))
+    try:
+        return msgspec.convert(entry, Fact)
+    except msgspec.ValidationError as problem:
+        parts = ", ".join(Fact.__struct_fields__)
+        raise Error(f"{where} must be a table with {parts}: {problem}.") from problem

@@ -18,12 +18,10 @@ from ipu_model.cost import beam_search as decoding
 from ipu_model.cost.beam_search import BeamSearch
 from ipu_model.cost.host_call import HostLink, host_call
 from ipu_model.cost.points import Neighbours, Sampling
-from ipu_model.lower.result import OpCost
 from ipu_model.memory.code import distinct_steps
 
 FLOAT = Element.FLOAT
 CLOUD = Sampling(points=4096, features=3, samples=2, picks=64)
-SEARCH = BeamSearch(steps=50, samples=4, classes=30, beams=16, paths=2)
 SIZES = st.integers(1, 500)
 
 
@@ -38,11 +36,11 @@ class Calling(nn.Module):
         return self.weight * sum(result.float().sum() for result in self.function(*inputs))
 
 
-def cost_of(name: str, function, *inputs: Tensor) -> OpCost:
+def cycles_of(name: str, function, *inputs: Tensor) -> float:
     found = lowered(Calling(function), *inputs)
     assert not found.fallbacks
     (op,) = [op for op in found.ops if name in op.target]
-    return op
+    return GC200.total(op.work.cycles)
 
 
 class TestSampling:
@@ -57,9 +55,14 @@ class TestSampling:
         for more in (replace(problem, points=count + 1), replace(problem, features=features + 1)):
             assert GC200.total(points.farthest(GC200, more, FLOAT).cycles) >= least
 
-    def test_the_op_is_costed_by_its_longest_sample(self) -> None:
-        op = cost_of("farthest", lambda x: [farthest_points(x, [0, 8, 20], [2, 5], None)], torch.rand(20, 3))
-        assert op.work == points.farthest(GC200, Sampling(20, 3, 2, 5), FLOAT)
+    def test_the_op_takes_as_long_as_its_longest_sample(self) -> None:
+        def picking(*counts: int) -> float:
+            return cycles_of(
+                "farthest", lambda x: [farthest_points(x, [0, 8, 20], list(counts), None)], torch.rand(20, 3)
+            )
+
+        assert picking(2, 5) == picking(1, 5)
+        assert picking(2, 5) < picking(2, 6)
 
 
 class TestNeighbours:
@@ -76,10 +79,12 @@ class TestNeighbours:
         assert work.cycles.phases == 2
         assert work.cycles.compute < (3 << 20) / 12 * 6 / 100
 
-    def test_the_op_is_costed_by_its_shapes(self) -> None:
-        inputs = torch.rand(20, 3), torch.rand(15, 3)
-        op = cost_of("nearest", lambda x, y: [nearest_points(x, y, None, None)], *inputs)
-        assert op.work == points.nearest(GC200, Neighbours(20, 15, 3), FLOAT)
+    def test_the_op_takes_longer_for_more_rows(self) -> None:
+        def among(rows: int) -> float:
+            inputs = torch.rand(20, 3), torch.rand(rows, 3)
+            return cycles_of("nearest", lambda x, y: [nearest_points(x, y, None, None)], *inputs)
+
+        assert among(15) < among(1500)
 
 
 class TestBeamSearch:
@@ -92,11 +97,13 @@ class TestBeamSearch:
         for more in ({"steps": steps + 1}, {"samples": 2 * samples}, {"classes": 2 * classes}, {"beams": 2 * beams}):
             assert GC200.total(decoding.decoded(GC200, replace(problem, **more), FLOAT).cycles) >= least
 
-    def test_the_op_is_costed_by_shapes_beams_and_paths(self) -> None:
-        op = cost_of(
-            "beam_search", lambda x, n: beam_search(x, n, 0, 16, 2), torch.rand(50, 4, 30), torch.ones(4).int()
-        )
-        assert op.work == decoding.decoded(GC200, SEARCH, FLOAT)
+    @pytest.mark.parametrize(("steps", "beams"), [(100, 16), (50, 160)])
+    def test_the_op_takes_longer_for_more_steps_or_beams(self, steps: int, beams: int) -> None:
+        def decoding_of(steps: int, beams: int) -> float:
+            inputs = torch.rand(steps, 4, 30), torch.ones(4).int()
+            return cycles_of("beam_search", lambda x, n: beam_search(x, n, 0, beams, 2), *inputs)
+
+        assert decoding_of(50, 16) < decoding_of(steps, beams)
 
     def test_the_code_of_a_step_exists_once(self) -> None:
         def phases(steps: int) -> int:

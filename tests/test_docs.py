@@ -39,10 +39,3 @@ def test_links_and_pictures_of_the_readme_exist() -> None:
     local = [target for target in targets if "://" not in target]
     assert local
     assert [target for target in local if not (ROOT / target).exists()] == []
-
-
-def test_every_lesson_stands_in_the_readme() -> None:
-    readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    lessons = sorted((ROOT / "notebooks").glob("*.ipynb"))
-    assert lessons
-    assert [lesson.name for lesson in lessons if f"notebooks/{lesson.name}" not in readme] == []

@@ -35,7 +35,6 @@ def with_a_small_network(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_every_setting_has_a_figure(batch: int, data: str, ipus: int) -> None:
     view = benchmark_view(SMALL, batch, data, ipus)
     assert view.figure is not None
-    assert len(view.description.split()) >= 10
     assert len(view.rows) == 1
 
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import itertools
-
 import pytest
+from explorer_settings import some_of
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -22,13 +21,13 @@ def ends_of(name: str) -> tuple[object, object]:
     return control.values[0], control.values[-1]
 
 
-EXTREMES = list(itertools.product(*(ends_of(name) for name in ("load_ms", "call_ms", "workers", "buffer"))))
+EXTREMES = some_of(
+    (False, True), *(ends_of(name) for name in ("load_ms", "call_ms", "workers", "buffer")), (False, True)
+)
 
 
-@pytest.mark.parametrize(("load", "call", "workers", "buffer"), EXTREMES)
-@pytest.mark.parametrize("asynchronous", [False, True])
-@pytest.mark.parametrize("uneven", [False, True])
-def test_every_extreme_has_a_picture_and_a_row(
+@pytest.mark.parametrize(("asynchronous", "load", "call", "workers", "buffer", "uneven"), EXTREMES)
+def test_an_extreme_has_a_picture_and_a_row(
     asynchronous: bool, load: int, call: int, workers: int, buffer: int, uneven: bool
 ) -> None:
     shown = view(asynchronous, load, call, workers, buffer, uneven)

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import itertools
-
 import matplotlib.pyplot as plt
 import pytest
+from explorer_settings import some_of
 
 from ipu_course.explorers.pipelining import ACCUMULATIONS, KINDS, NAMES, SHARDED, STAGES, pipeline_view
 
-SETTINGS = list(itertools.product(STAGES, ACCUMULATIONS, KINDS))
+SETTINGS = some_of(STAGES, ACCUMULATIONS, KINDS, count=24)
 
 
 def test_the_menu_offers_every_schedule() -> None:
@@ -17,7 +16,7 @@ def test_the_menu_offers_every_schedule() -> None:
 
 
 @pytest.mark.parametrize(("stages", "accumulation", "kind"), SETTINGS)
-def test_every_setting_has_a_chart_or_a_reason(stages: int, accumulation: int, kind: str) -> None:
+def test_a_setting_has_a_chart_or_a_reason(stages: int, accumulation: int, kind: str) -> None:
     view = pipeline_view(stages, accumulation, kind)
     allowed = kind == SHARDED or accumulation >= 2 * stages - 1
     assert (view.figure is not None) == allowed

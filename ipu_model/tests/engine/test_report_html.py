@@ -138,6 +138,16 @@ class TestContents:
     def test_a_program_that_does_not_fit_is_said_to_be_hypothetical(self) -> None:
         assert "what it would take if it fitted" in html_report(pipeline_profile(fits=False))
 
+    def test_room_is_never_negative(self) -> None:
+        """Where what is always live is larger than a tile, nothing else has room."""
+        profile = inference_profile()
+        memory = pipeline_profile().memory
+        (first, *_) = memory.ipus
+        assert first.always_live_bytes > 200_000
+        full = replace(profile, memory=replace(memory, tile_bytes=200_000))
+        assert "with no room at all" in pictures.DESCRIBED["liveness"](full)
+        assert "room for -" not in pictures.DESCRIBED["liveness"](full)
+
     def test_numbers_are_modelled_and_nothing_else(self, report: str) -> None:
         captions = re.findall(r"<caption>(.*?)</caption>", report)
         plain = ("What was modelled", "On which machine")

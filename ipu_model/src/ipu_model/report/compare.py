@@ -94,11 +94,11 @@ def _throughput(before: Profile, after: Profile) -> Iterator[Row]:
     yield _rates("samples/s end to end", before.samples_per_second, after.samples_per_second)
     yield _rates("samples/s device alone", before.device_samples_per_second, after.device_samples_per_second)
     yield _plain("samples a call", whole(before.samples_per_call), whole(after.samples_per_call))
-    for name, attribute in (
-        ("time of a call", "call_seconds"), ("device time", "device_seconds_per_call"),
-        ("host time", "host_seconds_per_call"),
-    ):  # fmt: skip
-        values = getattr(before, attribute), getattr(after, attribute)
+    for name, values in (
+        ("time of a call", (before.call_seconds, after.call_seconds)),
+        ("device time", (before.device_seconds_per_call, after.device_seconds_per_call)),
+        ("host time", (before.host_seconds_per_call, after.host_seconds_per_call)),
+    ):
         yield (name, duration(values[0]), duration(values[1]), change(*values))
     for share in dict.fromkeys((*before.shares, *after.shares)):
         values = before.shares.get(share, 0.0), after.shares.get(share, 0.0)

@@ -82,7 +82,7 @@ def describe_liveness(profile: Profile) -> str:
             room = profile.memory.tile_bytes - memory.always_live_bytes
             parts.append(
                 f"IPU {memory.ipu} at most {size(peak.bytes_on_tile)} at {peak.node} ({peak.phase}), "
-                f"with room for {size(room)}"
+                f"with {f'room for {size(room)}' if room > 0 else 'no room at all'}"
             )
     return _sentences(
         f"Bytes of the fullest tile besides what is always live, op by op: {_listed(parts, len(profile.memory))}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from popdist import stand_ins
 from popdist.backend import (
     execute_on_instances,
     finalizeBackend,
@@ -10,8 +11,7 @@ from popdist.backend import (
     isBackendInitialized,
     synchronize,
 )
-from popdist.paths import offer_stand_ins
-from popdist.queries import (
+from popdist.environment import (
     checkNumIpusPerReplica,
     getDeviceId,
     getInstanceIndex,
@@ -30,4 +30,4 @@ __all__ = [
     "getReplicaIndexOffset", "init", "initializeBackend", "isBackendInitialized", "isPopdistEnvSet", "synchronize",
 ]  # fmt: skip
 
-offer_stand_ins()
+stand_ins.offer()

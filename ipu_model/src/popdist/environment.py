@@ -1,4 +1,7 @@
-"""The environment of an instance: what `poprun` sets, and what `popdist` reads."""
+"""The environment of an instance: what `poprun` sets, and what a program asks about its run.
+
+Without `poprun` a program is one instance with one replica.
+"""
 
 from __future__ import annotations
 
@@ -104,3 +107,54 @@ def _number(environment: Mapping[str, str], name: str) -> int:
             f"{name}={text!r} is not a whole number from {least}. Start the program with poprun, which sets it."
         )
     return int(text)
+
+
+def isPopdistEnvSet() -> bool:
+    """Whether this process was started by `poprun`."""
+    return is_set()
+
+
+def getNumTotalReplicas() -> int:
+    """Replicas of all instances together."""
+    return place().total_replicas
+
+
+def getNumLocalReplicas() -> int:
+    """Replicas that this instance runs."""
+    return place().local_replicas
+
+
+def getNumIpusPerReplica() -> int:
+    """IPUs that a replica is placed on."""
+    return place().ipus_per_replica
+
+
+def getNumInstances() -> int:
+    """Processes of the run."""
+    return place().instances
+
+
+def getInstanceIndex() -> int:
+    """Index of this process in the run, from 0."""
+    return place().instance
+
+
+def getLocalInstanceIndex() -> int:
+    """Index of this process among those on its host, from 0."""
+    return place().local_instance
+
+
+def getReplicaIndexOffset() -> int:
+    """Index in the whole run of this instance's first replica."""
+    return place().replica_offset
+
+
+def getDeviceId(ipusPerReplica: int = 0) -> int:
+    """First of the IPUs that this instance would take of its host's: none has to be attached to here."""
+    here = place()
+    return here.local_instance * here.local_replicas * (ipusPerReplica or here.ipus_per_replica)
+
+
+def checkNumIpusPerReplica(n: int) -> bool:
+    """Whether `n` IPUs per replica is what `poprun` was told; without it every number is."""
+    return not is_set() or place().ipus_per_replica == n

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import poptorch
 from ipu_model.errors import Error
-from popdist import queries
+from popdist import environment
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -22,7 +22,10 @@ class _DistributedOptions(poptorch.options._DistributedOptions):
     """This instance among those of the run."""
 
     def _find_process(self) -> None:
-        self.set(distributed_process_id=queries.getInstanceIndex(), num_distributed_processes=queries.getNumInstances())
+        self.set(
+            distributed_process_id=environment.getInstanceIndex(),
+            num_distributed_processes=environment.getNumInstances(),
+        )
 
     def disable(self) -> Self:
         """Refused: `poprun` has started the processes."""
@@ -46,19 +49,19 @@ class Options(poptorch.Options):
 
     def __init__(self, ipus_per_replica: int | None = None) -> None:
         super().__init__()
-        if ipus_per_replica is not None and not queries.checkNumIpusPerReplica(ipus_per_replica):
+        if ipus_per_replica is not None and not environment.checkNumIpusPerReplica(ipus_per_replica):
             raise Error(
                 f"popdist.poptorch.Options(ipus_per_replica={ipus_per_replica}): poprun was started with "
-                f"--ipus-per-replica {queries.getNumIpusPerReplica()}. Give both the same number."
+                f"--ipus-per-replica {environment.getNumIpusPerReplica()}. Give both the same number."
             )
         self._declare(
-            _distributed=_DistributedOptions(), _ipus_per_replica=ipus_per_replica or queries.getNumIpusPerReplica()
+            _distributed=_DistributedOptions(), _ipus_per_replica=ipus_per_replica or environment.getNumIpusPerReplica()
         )
-        self.set(replication_factor=queries.getNumLocalReplicas())
+        self.set(replication_factor=environment.getNumLocalReplicas())
 
     def toDict(self) -> dict[str, Any]:
         """Return everything the backend is told, with the device that falls to this instance."""
-        return {**super().toDict(), "ipu_id": queries.getDeviceId(self._ipus_per_replica)}
+        return {**super().toDict(), "ipu_id": environment.getDeviceId(self._ipus_per_replica)}
 
     def replicationFactor(self, replication_factor: int) -> Self:
         """Refused: `poprun --num-replicas` says how many there are."""

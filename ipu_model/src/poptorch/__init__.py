@@ -20,7 +20,6 @@ from poptorch._dataloader import AsynchronousDataAccessor, DataLoader
 from poptorch._impl import createPoptorchError
 from poptorch._logging import setLogLevel
 from poptorch._poplar_executor import PoplarExecutor
-from poptorch._stand_ins import offer_stand_ins as _offer_stand_ins
 from poptorch.enums import (
     AutoStage,
     CommGroupType,
@@ -95,7 +94,6 @@ __all__ = [
 
 os.environ.setdefault("RDMAV_FORK_SAFE", "1")
 _logging.install_excepthook()
-_offer_stand_ins()
 # Without a usable stderr (in some notebook kernels) crashes are reported by other means.
 with contextlib.suppress(AttributeError, ValueError, OSError):
     faulthandler.enable()

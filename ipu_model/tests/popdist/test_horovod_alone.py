@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,7 +15,7 @@ from torch import nn
 
 import popdist
 import poptorch
-from popdist.paths import STAND_INS, folder_of_horovod
+from popdist import stand_ins
 from poptorch._backend import support
 
 # Importing popdist lets it be found; without poprun nothing else does.
@@ -101,16 +102,26 @@ def test_names_that_horovod_does_not_have_are_no_attributes() -> None:
 
 
 class TestInstalledHorovod:
-    def test_the_stand_in_is_found_last(self) -> None:
-        assert sys.path[-1] == str(STAND_INS)
-        assert sys.path.count(str(STAND_INS)) == 1
-
-    def test_an_installed_one_comes_first(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    @pytest.fixture
+    def installed(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         package = tmp_path / "horovod"
         package.mkdir()
         (package / "__init__.py").write_text("")
         monkeypatch.delitem(sys.modules, "horovod")
-        assert folder_of_horovod() == STAND_INS / "horovod"
         monkeypatch.syspath_prepend(str(tmp_path))
         importlib.invalidate_caches()
-        assert folder_of_horovod() == package
+        return package / "__init__.py"
+
+    def test_an_installed_one_comes_first(self, installed: Path) -> None:
+        found = importlib.util.find_spec("horovod")
+        assert found is not None
+        assert found.origin == str(installed)
+
+    def test_instances_get_no_stand_in_of_an_installed_one(self, installed: Path) -> None:
+        assert stand_ins.offered_in({"PYTHONPATH": "/mine"}) == {}
+
+    def test_instances_get_the_stand_in_after_their_own_folders(self) -> None:
+        first, folder = stand_ins.offered_in({"PYTHONPATH": "/mine"})["PYTHONPATH"].split(":")
+        assert first == "/mine"
+        assert stand_ins.offered_in({}) == {"PYTHONPATH": folder}
+        assert (Path(folder) / "horovod" / "torch.py").exists()

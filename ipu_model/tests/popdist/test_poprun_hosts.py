@@ -9,7 +9,8 @@ import sys
 import pytest
 
 import poptorch
-from popdist.run.hosts import Host, agent_command, find, parse_hosts
+from popdist.run.hosts import Host, find, parse_hosts
+from popdist.run.launch import agent_command
 
 
 def test_hosts_are_names_with_commas_between() -> None:

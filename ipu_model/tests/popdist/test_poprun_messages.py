@@ -10,9 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from popdist.run.ends import choose_cause, explain
-from popdist.run.frames import End, Writer, parse
-from popdist.run.launch import tagged
+from popdist.run.launch import choose_cause, explain, tagged
+from popdist.run.messages import Failure, Line, MeetingPort, Writer, parse
 from popdist.run.output import Output, _Pipe
 from popdist.topology import divide
 
@@ -44,7 +43,7 @@ class TestLines:
     )
     def test_are_tagged_as_open_mpi_tags_them(self, text: str, expected: str) -> None:
         """Data reference, section 7.2."""
-        assert tagged(3, "stdout", text) == expected
+        assert tagged(Line(3, "stdout", text)) == expected
 
 
 class TestOutput:
@@ -71,14 +70,17 @@ class TestOutput:
 
 
 class TestMessages:
-    @given(text=st.text(), numbers=st.lists(st.integers()))
-    def test_are_read_as_they_were_sent(self, text: str, numbers: list[int]) -> None:
+    @given(message=st.builds(Line, st.integers(), st.just("stderr"), st.text()) | st.builds(MeetingPort, st.integers()))
+    def test_are_read_as_they_were_sent(self, message: Line | MeetingPort) -> None:
         stream = io.BytesIO()
-        Writer(stream).send("line", text=text, numbers=numbers)
-        assert parse(stream.getvalue()) == {"kind": "line", "text": text, "numbers": numbers}
+        Writer(stream).send(message)
+        assert parse(stream.getvalue()) == message
         assert stream.getvalue().count(b"\n") == 1
 
-    @pytest.mark.parametrize("line", [b"Welcome to this host\n", b"", b"[1]\n", b'{"no": "kind"}\n', b"\xff\n"])
+    @pytest.mark.parametrize(
+        "line",
+        [b"Welcome to this host\n", b"", b"[1]\n", b'["Line", {"no": "text"}]\n', b'["No kind", {}]\n', b"\xff\n"],
+    )
     def test_what_a_remote_shell_prints_is_none(self, line: bytes) -> None:
         assert parse(line) is None
 
@@ -86,13 +88,15 @@ class TestMessages:
 class TestAccount:
     TOPOLOGY = divide(["a", "b"], 4, 8)
 
-    @given(st.permutations([End(0, 1, consequence=True), End(1, -signal.SIGTERM), End(2, 3), End(3, 1, True)]))
-    def test_the_cause_is_neither_what_followed_nor_what_was_stopped(self, ends: list[End]) -> None:
-        assert choose_cause(ends) == End(2, 3)
+    FAILURES = (Failure(0, 1, consequence=True), Failure(1, -signal.SIGTERM), Failure(2, 3), Failure(3, 1, True))
+
+    @given(st.permutations(FAILURES))
+    def test_the_cause_is_neither_what_followed_nor_what_was_stopped(self, ends: list[Failure]) -> None:
+        assert choose_cause(ends) == Failure(2, 3)
 
     def test_an_instance_that_waited_in_vain_is_named_if_no_other_failed(self) -> None:
-        assert choose_cause([End(1, -signal.SIGTERM), End(2, 1, consequence=True)]).index == 2
-        assert choose_cause([End(3, -signal.SIGTERM)]).index == 3
+        assert choose_cause([Failure(1, -signal.SIGTERM), Failure(2, 1, consequence=True)]).index == 2
+        assert choose_cause([Failure(3, -signal.SIGTERM)]).index == 3
 
     @pytest.mark.parametrize(
         ("status", "said", "shown"),
@@ -105,6 +109,6 @@ class TestAccount:
         ],
     )
     def test_names_instance_host_replicas_and_how_it_ended(self, status: int, said: str, shown: int) -> None:
-        end = End(2, status)
+        end = Failure(2, status)
         assert said in explain(self.TOPOLOGY.instance(2), end)
         assert end.exit_status == shown

@@ -1,6 +1,6 @@
-"""Runs the instances of one host, and ends them when poprun is gone.
+"""Runs the instances of one host under torch's elastic launcher, and ends them when poprun is gone.
 
-Reads its job from stdin as messages of `popdist.run.frames` and writes what happens to stdout in the same form. The
+Reads its job from stdin as messages of `popdist.run.messages` and writes what happens to stdout in the same form. The
 end of stdin means that poprun, or the connection to it, has ended.
 """
 
@@ -13,13 +13,15 @@ import shutil
 import signal
 import threading
 import time
-from collections.abc import Callable
 from queue import SimpleQueue
-from typing import Any, BinaryIO
+from typing import TYPE_CHECKING, BinaryIO
 
 from ipu_model.errors import Error
-from popdist.paths import STAND_INS, folder_of_horovod
-from popdist.run.frames import Job, Writer, parse
+from popdist import stand_ins
+from popdist.run.messages import Job, MeetingPort, Message, Trouble, Writer, parse
+
+if TYPE_CHECKING:
+    from popdist.run.output import Output
 
 # How long the instances and torch's launcher have to end once poprun has.
 _LAST_RESORT_SECONDS = 10
@@ -28,18 +30,17 @@ _LAST_RESORT_SECONDS = 10
 def main() -> None:
     """Do the job that stdin describes."""
     stream, writer = _take_over_standard_streams()
-    commands = _Commands(stream)
-    message = commands.next()
-    if message is None:
+    poprun = _Poprun(stream)
+    job = poprun.next()
+    if not isinstance(job, Job):
         return
-    job = Job(**{name: value for name, value in message.items() if name != "kind"})
     if not job.talkative:
         logging.disable(logging.CRITICAL)
     try:
-        _work(job, commands, writer)
+        _work(job, poprun, writer)
     except (Error, OSError, RuntimeError) as error:
-        writer.send("trouble", text=error.message if isinstance(error, Error) else str(error))
-        commands.wait_for_their_end()
+        writer.send(Trouble(error.message if isinstance(error, Error) else str(error)))
+        poprun.wait_for_its_end()
 
 
 def _take_over_standard_streams() -> tuple[BinaryIO, Writer]:
@@ -52,21 +53,21 @@ def _take_over_standard_streams() -> tuple[BinaryIO, Writer]:
     return commands, Writer(messages)
 
 
-class _Commands:
+class _Poprun:
     """The messages on stdin. Their end ends this process and the instances, unless it has nothing left to do."""
 
     def __init__(self, stream: BinaryIO) -> None:
         self._stream = stream
-        self._messages: SimpleQueue[dict[str, Any] | None] = SimpleQueue()
+        self._messages: SimpleQueue[Message | None] = SimpleQueue()
         self._idle, self._ended = threading.Event(), threading.Event()
-        self.clean_up: Callable[[], None] = lambda: None
+        self.output: Output | None = None
         threading.Thread(target=self._read, daemon=True).start()
 
-    def next(self) -> dict[str, Any] | None:
+    def next(self) -> Message | None:
         """Wait for the next message; `None` if there are no more."""
         return self._messages.get()
 
-    def wait_for_their_end(self) -> None:
+    def wait_for_its_end(self) -> None:
         """Return when there are no more messages: nothing is left to do."""
         self._idle.set()
         self._ended.wait()
@@ -78,50 +79,36 @@ class _Commands:
         self._messages.put(None)
         if self._idle.is_set():
             return
+        # Torch's launcher ends the instances then, unless its thread cannot hear: it may wait for other agents.
         os.kill(os.getpid(), signal.SIGTERM)
-        # Torch's handler runs in the main thread, which cannot hear it while it waits for other agents.
-        deadline = time.monotonic() + _LAST_RESORT_SECONDS
-        while _has_children() and time.monotonic() < deadline:
-            time.sleep(0.1)
-        time.sleep(1)
-        self.clean_up()
+        time.sleep(_LAST_RESORT_SECONDS if self.output is not None and self.output.has_instances else 1)
+        if self.output is not None:
+            self.output.clean_up()
         os._exit(1)
 
 
-def _has_children() -> bool:
-    """Whether instances run; where the system cannot tell, they may."""
-    if not hasattr(os, "waitid"):
-        return True
-    try:
-        os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
-    except ChildProcessError:
-        return False
-    return True
-
-
-def _work(job: Job, commands: _Commands, writer: Writer) -> None:
+def _work(job: Job, poprun: _Poprun, writer: Writer) -> None:
     _check(job)
     # Only now, so that mistakes are told at once: this takes two seconds.
     from popdist.run.elastic import launch, meeting_place, output_of
 
     os.environ.update(job.shared)
     os.environ.setdefault("OMP_NUM_THREADS", str(max(1, _cores() // job.instances)))
-    _offer_horovod()
+    os.environ.update(stand_ins.offered_in(os.environ))
     store, port = None, job.port
     if job.host == 0:
         store = meeting_place(job)
         port = store.port
-        writer.send("port", port=port)
+        writer.send(MeetingPort(port))
     else:
-        message = commands.next()
-        if message is None:
+        message = poprun.next()
+        if not isinstance(message, MeetingPort):
             return
-        port = message["port"]
-    output = output_of(job, port, writer)
-    commands.clean_up = output.clean_up
-    writer.send("ended", ends=[vars(end) for end in launch(job, port, output)])
+        port = message.port
+    poprun.output = output_of(job, port, writer)
+    launch(job, port, poprun.output, writer)
     # Instances on other hosts may still meet at the first host's store: it goes when poprun says so.
-    commands.wait_for_their_end()
+    poprun.wait_for_its_end()
     del store
 
 
@@ -143,12 +130,6 @@ def _check(job: Job) -> None:
 
 def _cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-def _offer_horovod() -> None:
-    """Let programs that import Horovod first of all find the stand-in, where Horovod is not installed."""
-    if folder_of_horovod() == STAND_INS / "horovod":
-        os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (os.environ.get("PYTHONPATH"), str(STAND_INS))))
 
 
 if __name__ == "__main__":

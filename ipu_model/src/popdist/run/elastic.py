@@ -18,7 +18,7 @@ from ipu_model.instances.attendance import note_end
 from ipu_model.instances.gloo import TCPStore
 from ipu_model.instances.group import ENDED
 from popdist.run import instance
-from popdist.run.frames import End, Job, Writer
+from popdist.run.messages import Failure, Finished, Job, Line, Writer
 from popdist.run.output import Output
 
 # How long instances have to end by themselves after SIGTERM when poprun stops them.
@@ -52,7 +52,7 @@ def output_of(job: Job, port: int, writer: Writer) -> Output:
     first = job.host * job.instances
 
     def emit(local: int, stream: str, line: bytes) -> None:
-        writer.send("line", index=first + local, stream=stream, text=line.decode("utf-8", "surrogateescape"))
+        writer.send(Line(first + local, stream, line.decode("utf-8", "surrogateescape")))
 
     def gone(local: int) -> None:
         if job.hosts * job.instances == 1:
@@ -65,26 +65,27 @@ def output_of(job: Job, port: int, writer: Writer) -> Output:
     return Output(job.variables, emit, gone)
 
 
-def launch(job: Job, port: int, output: Output) -> list[End]:
-    """Run the instances of this host to their end; return how those ended that did not succeed."""
-    first = job.host * job.instances
+def launch(job: Job, port: int, output: Output, writer: Writer) -> None:
+    """Run the instances of this host to their end, and tell poprun how."""
     # Torch replaces ${local_rank} in arguments; doubled, a dollar sign stays what it is.
     command = [word.replace("$", "$$") for word in (instance.__file__, str(os.getpid()), *job.command)]
+    failures = {}
     try:
         elastic_launch(_configuration(job, port, output), sys.executable)("-I", "-S", *command)
     except ChildFailedError as error:
-        for failure in error.failures.values():
-            _end_children_of(failure.pid)
-        output.finish()
-        return [
-            End(index, failure.exitcode, ENDED.encode() in output.last_lines(index - first))
-            for index, failure in sorted(error.failures.items())
-        ]
+        failures = error.failures
     except SignalException:
         output.finish()
         sys.exit(1)
+    for failure in failures.values():
+        # What an instance has started itself: each of them leads a process group.
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(failure.pid, signal.SIGKILL)
     output.finish()
-    return []
+    for index, failure in sorted(failures.items()):
+        consequence = ENDED.encode() in output.last_lines(index - job.host * job.instances)
+        writer.send(Failure(index, failure.exitcode, consequence))
+    writer.send(Finished())
 
 
 def _configuration(job: Job, port: int, output: Output) -> LaunchConfig:
@@ -101,9 +102,3 @@ def _configuration(job: Job, port: int, output: Output) -> LaunchConfig:
         logs_specs=output,
         shutdown_timeout=_SHUTDOWN_SECONDS,
     )
-
-
-def _end_children_of(instance: int) -> None:
-    """End what an instance has started itself: each of them leads a process group."""
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.killpg(instance, signal.SIGKILL)

@@ -1,13 +1,9 @@
-"""The hosts of a run: which names stand for this machine, and how agents are started on the others."""
+"""The hosts of a run, and which of their names stand for this machine."""
 
 from __future__ import annotations
 
 import ipaddress
-import os
-import shlex
 import socket
-import subprocess
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -89,30 +85,3 @@ def _is_here(address: str) -> bool:
         except OSError:
             return False
     return True
-
-
-def agent_command(host: Host, remote_shell: Sequence[str]) -> list[str]:
-    """Return the command that starts the agent of a host; on others Python is at the same place as here."""
-    agent = [sys.executable, "-m", "popdist.run.agent"]
-    if host.local:
-        return agent
-    forwarded = [f"{name}={os.environ[name]}" for name in FORWARDED if name in os.environ]
-    return [*remote_shell, host.name, shlex.join(["env", *forwarded, *agent])]
-
-
-def start_agent(host: Host, remote_shell: Sequence[str]) -> subprocess.Popen[bytes]:
-    """Start the agent of a host; a terminal's Ctrl-C reaches poprun alone.
-
-    Raises:
-        Error: the remote shell was not found.
-    """
-    command = agent_command(host, remote_shell)
-    try:
-        return subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True
-        )
-    except OSError as error:
-        raise Error(
-            f"host {host.name} cannot be reached: {command[0]} cannot be run ({error.strerror}). Install ssh, or name "
-            'another remote shell: --mpi-global-args "--mca plm_rsh_agent COMMAND".'
-        ) from None

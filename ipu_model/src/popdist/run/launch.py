@@ -4,24 +4,25 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shlex
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
-from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from queue import Empty, SimpleQueue
 from types import FrameType
-from typing import Any
+from typing import IO
 
 from ipu_model.errors import Error
 from popdist.environment import variables_of
-from popdist.run.ends import choose_cause, explain
-from popdist.run.frames import End, Job, Writer, job_message, parse
-from popdist.run.hosts import LOOPBACK, Host, start_agent
-from popdist.topology import Topology
+from popdist.run.hosts import FORWARDED, LOOPBACK, Host
+from popdist.run.messages import Failure, Finished, Job, Line, MeetingPort, Message, Trouble, Writer, parse
+from popdist.topology import Instance, Topology
 
 # What an instance tells the group about its own host (see ipu_model.instances.joining).
 _HOST_ADDRESS = "POPDIST_HOST_ADDRESS"
@@ -32,6 +33,12 @@ _CAUSE_SECONDS = 3.0
 # A password cannot be asked for: poprun's stdin is no terminal of the agents'.
 DEFAULT_SHELL = ("ssh", "-o", "BatchMode=yes", "-o", "ConnectTimeout=20")
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_HINTS = {
+    signal.SIGKILL: "it was killed from outside, often because memory ran out",
+    signal.SIGSEGV: "it crashed",
+    signal.SIGABRT: "it crashed",
+    signal.SIGBUS: "it crashed, often because shared memory ran out",
+}
 
 
 @dataclass(frozen=True)
@@ -56,28 +63,34 @@ class Interrupted(Exception):
         self.signal = signal.Signals(number)
 
 
+_Events = SimpleQueue[tuple[int, Message | None]]
+
+
 def run(plan: Plan) -> int:
     """Run all instances to their end and return the exit status: 0, or that of the instance that failed first."""
-    agents = [_Agent(host) for host in plan.hosts]
-    events: SimpleQueue[tuple[int, dict[str, Any] | None]] = SimpleQueue()
-    screen = _Screen(plan.only_output_from)
+    agents = [_Agent(host, plan.remote_shell) for host in plan.hosts]
+    events: _Events = SimpleQueue()
     message, status = "", 0
-    with _signals_raised():
+    with _on_signals(_interrupt):
         try:
             for index, agent in enumerate(agents):
-                agent.start(plan.remote_shell, lambda message, index=index: events.put((index, message)))
-                agent.send("job", **job_message(job_of(plan, index, os.environ)))
-            message, status = _supervise(plan, agents, events, screen)
+                agent.start(partial(_put, events, index))
+                agent.send(job_of(plan, index, os.environ))
+            message, status = _supervise(plan, agents, events)
         except Interrupted as interruption:
             message, status = f"ended by {interruption.signal.name}", 128 + interruption.signal
         except Error as error:
             message, status = error.message, 1
         finally:
-            with _signals_ignored():
-                _end(agents, events, screen)
+            with _on_signals(signal.SIG_IGN):
+                _end(plan, agents, events)
     if status:
         print(f"poprun: {message.rstrip('.')}. All instances have been stopped.", file=sys.stderr, flush=True)
     return status
+
+
+def _put(events: _Events, host: int, message: Message | None) -> None:
+    events.put((host, message))
 
 
 def job_of(plan: Plan, host: int, environment: Mapping[str, str]) -> Job:
@@ -103,11 +116,11 @@ def job_of(plan: Plan, host: int, environment: Mapping[str, str]) -> Job:
     )
 
 
-def _supervise(
-    plan: Plan, agents: Sequence[_Agent], events: SimpleQueue[tuple[int, dict[str, Any] | None]], screen: _Screen
-) -> tuple[str, int]:
+def _supervise(plan: Plan, agents: Sequence[_Agent], events: _Events) -> tuple[str, int]:
     """Handle messages until all hosts have finished or one reports a failure; return message and exit status."""
-    running, ends, deadline = set(range(len(agents))), [], None
+    running = set(range(len(agents)))
+    failures: list[Failure] = []
+    deadline = None
     while running:
         try:
             host, message = events.get(timeout=None if deadline is None else max(0.0, deadline - time.monotonic()))
@@ -115,26 +128,44 @@ def _supervise(
             break
         if message is None:
             return agents[host].farewell(), 1
-        if message["kind"] == "line":
-            screen.show(message)
-        elif message["kind"] == "port":
+        if isinstance(message, Trouble):
+            return message.text, 1
+        if isinstance(message, Line):
+            _show(message, plan.only_output_from)
+        elif isinstance(message, MeetingPort):
             for agent in agents[1:]:
-                agent.send("port", port=message["port"])
-        elif message["kind"] == "trouble":
-            return message["text"], 1
-        elif message["kind"] == "ended":
+                agent.send(message)
+        elif isinstance(message, Failure):
+            failures.append(message)
+        elif isinstance(message, Finished):
             running.discard(host)
-            ends += [End(**end) for end in message["ends"]]
-            if any(not end.consequence and not end.stopped for end in ends):
+            if any(not failure.consequence and not failure.stopped for failure in failures):
                 break
-            deadline = time.monotonic() + _CAUSE_SECONDS if ends else None
-    if not ends:
+            deadline = time.monotonic() + _CAUSE_SECONDS if failures else None
+    if not failures:
         return "", 0
-    cause = choose_cause(ends)
+    cause = choose_cause(failures)
     return explain(plan.topology.instance(cause.index), cause), cause.exit_status
 
 
-def _end(agents: Sequence[_Agent], events: SimpleQueue[tuple[int, dict[str, Any] | None]], screen: _Screen) -> None:
+def choose_cause(failures: Sequence[Failure]) -> Failure:
+    """Return the failure that made the others end: those that only followed, or that were stopped, come last."""
+    return min(failures, key=lambda failure: (failure.stopped, failure.consequence, failure.index))
+
+
+def explain(instance: Instance, failure: Failure) -> str:
+    """Say which instance ended how; what it wrote is above."""
+    if failure.status >= 0:
+        return f"{instance.description} ended with exit code {failure.status}; what it wrote last is above"
+    try:
+        number = signal.Signals(-failure.status)
+    except ValueError:
+        return f"{instance.description} was ended by signal {-failure.status}"
+    hint = _HINTS.get(number)
+    return f"{instance.description} was ended by {number.name}" + (f": {hint}" if hint else "")
+
+
+def _end(plan: Plan, agents: Sequence[_Agent], events: _Events) -> None:
     """End all agents, and with them their instances; show what is still to be shown."""
     for agent in agents:
         agent.dismiss()
@@ -144,43 +175,49 @@ def _end(agents: Sequence[_Agent], events: SimpleQueue[tuple[int, dict[str, Any]
     with contextlib.suppress(Empty):
         while True:
             _, message = events.get_nowait()
-            if message is not None and message["kind"] == "line":
-                screen.show(message)
+            if isinstance(message, Line):
+                _show(message, plan.only_output_from)
 
 
 class _Agent:
     """The process that runs one host's instances, here or at the other end of a remote shell."""
 
-    def __init__(self, host: Host) -> None:
+    def __init__(self, host: Host, remote_shell: Sequence[str]) -> None:
         self._host = host
+        self._command = agent_command(host, remote_shell)
         self._process: subprocess.Popen[bytes] | None = None
-        self._said: deque[str] = deque(maxlen=20)
-        self._readers: list[threading.Thread] = []
 
-    def start(self, remote_shell: Sequence[str], receive: Any) -> None:
-        """Start it; `receive` gets its messages, and `None` when there are no more."""
-        self._process = start_agent(self._host, remote_shell)
-        self._readers = [
-            threading.Thread(target=self._read_messages, args=(receive,), daemon=True),
-            threading.Thread(target=self._read_errors, daemon=True),
-        ]
-        for reader in self._readers:
-            reader.start()
+    def start(self, receive: Callable[[Message | None], None]) -> None:
+        """Start it; `receive` gets its messages, and `None` when there are no more.
 
-    def send(self, kind: str, **values: Any) -> None:
-        """Send a message; an agent that has ended is found out about otherwise."""
-        assert self._process is not None
+        A terminal's Ctrl-C reaches poprun alone. Raises `Error` if the remote shell was not found.
+        """
+        self._noise = tempfile.TemporaryFile()  # noqa: SIM115  # open as long as the agent runs
+        try:
+            self._process = subprocess.Popen(
+                self._command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._noise, start_new_session=True
+            )
+        except OSError as error:
+            raise Error(
+                f"host {self._host.name} cannot be reached: {self._command[0]} cannot be run ({error.strerror}). "
+                'Install ssh, or name another remote shell: --mpi-global-args "--mca plm_rsh_agent COMMAND".'
+            ) from None
         assert self._process.stdin is not None
+        self._writer = Writer(self._process.stdin)
+        self._reader = threading.Thread(target=self._read, args=(self._process.stdout, receive), daemon=True)
+        self._reader.start()
+
+    def send(self, message: Message) -> None:
+        """Send a message; an agent that has ended is found out about otherwise."""
         with contextlib.suppress(OSError):
-            Writer(self._process.stdin).send(kind, **values)
+            self._writer.send(message)
 
     def farewell(self) -> str:
         """Describe the end of an agent that did not report the end of its instances."""
         assert self._process is not None
-        self._process.wait()
-        self._readers[1].join(timeout=1.0)
-        said = "".join(f"\n  {line}" for line in self._said)
-        how = f"ended with exit code {self._process.returncode}"
+        how = f"ended with exit code {self._process.wait()}"
+        self._noise.seek(0)
+        said = "".join(f"\n  {line}" for line in self._noise.read().decode(errors="replace").splitlines()[-20:])
         if self._host.local:
             return f"the process that runs the instances of host {self._host.name} {how}{said}"
         return (
@@ -203,69 +240,50 @@ class _Agent:
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
-        for reader in self._readers:
-            reader.join(timeout=1.0)
+        self._reader.join(timeout=1.0)
+        self._noise.close()
 
-    def _read_messages(self, receive: Any) -> None:
-        assert self._process is not None
-        assert self._process.stdout is not None
-        for line in self._process.stdout:
+    def _read(self, messages: IO[bytes], receive: Callable[[Message | None], None]) -> None:
+        for line in messages:
             message = parse(line)
-            if message is None:
-                self._said.append(line.decode(errors="replace").rstrip())
-            else:
+            if message is not None:
                 receive(message)
         receive(None)
 
-    def _read_errors(self) -> None:
-        assert self._process is not None
-        assert self._process.stderr is not None
-        for line in self._process.stderr:
-            self._said.append(line.decode(errors="replace").rstrip())
+
+def agent_command(host: Host, remote_shell: Sequence[str]) -> list[str]:
+    """Return the command that starts the agent of a host; on others Python is at the same place as here."""
+    agent = [sys.executable, "-m", "popdist.run.agent"]
+    if host.local:
+        return agent
+    forwarded = [f"{name}={os.environ[name]}" for name in FORWARDED if name in os.environ]
+    return [*remote_shell, host.name, shlex.join(["env", *forwarded, *agent])]
 
 
-class _Screen:
-    """Shows the lines of instances, tagged as Open MPI tags them; `only` hides all others but one."""
-
-    def __init__(self, only: int | None) -> None:
-        self._only = only
-
-    def show(self, message: Mapping[str, Any]) -> None:
-        """Write one line to the stream that the instance wrote it to."""
-        if self._only is not None and message["index"] != self._only:
-            return
-        stream = sys.stdout if message["stream"] == "stdout" else sys.stderr
-        text = tagged(message["index"], message["stream"], message["text"])
-        stream.buffer.write(text.encode("utf-8", "surrogateescape"))
+def _show(line: Line, only: int | None) -> None:
+    """Write one line to the stream that the instance wrote it to; `only` hides the lines of all instances but one."""
+    if only in (None, line.index):
+        stream = sys.stdout if line.stream == "stdout" else sys.stderr
+        stream.buffer.write(tagged(line).encode("utf-8", "surrogateescape"))
         stream.flush()
 
 
-def tagged(index: int, stream: str, text: str) -> str:
-    """Return a line with the tag of its instance and stream, and with an end."""
-    end = "" if text.endswith(("\n", "\r")) else "\n"
-    return f"[1,{index}]<{stream}>:{text}{end}"
+def tagged(line: Line) -> str:
+    """Return a line with the tag of its instance and stream, as Open MPI writes it, and with an end."""
+    end = "" if line.text.endswith(("\n", "\r")) else "\n"
+    return f"[1,{line.index}]<{line.stream}>:{line.text}{end}"
+
+
+def _interrupt(number: int, frame: FrameType | None) -> None:
+    raise Interrupted(number)
 
 
 @contextlib.contextmanager
-def _signals_raised() -> Iterator[None]:
-    """Raise `Interrupted` in the body when a signal asks for the end."""
-
-    def interrupt(number: int, frame: FrameType | None) -> None:
-        raise Interrupted(number)
-
-    before = [signal.signal(number, interrupt) for number in _SIGNALS]
+def _on_signals(handler: Callable[[int, FrameType | None], None] | signal.Handlers) -> Iterator[None]:
+    """Let `handler` have the signals that ask for the end."""
+    before = [signal.signal(number, handler) for number in _SIGNALS]
     try:
         yield
     finally:
-        for number, handler in zip(_SIGNALS, before):
-            signal.signal(number, handler)
-
-
-@contextlib.contextmanager
-def _signals_ignored() -> Iterator[None]:
-    before = [signal.signal(number, signal.SIG_IGN) for number in _SIGNALS]
-    try:
-        yield
-    finally:
-        for number, handler in zip(_SIGNALS, before):
-            signal.signal(number, handler)
+        for number, earlier in zip(_SIGNALS, before, strict=True):
+            signal.signal(number, earlier)

@@ -47,6 +47,11 @@ class Output(LogsSpecs):
         self._tails: dict[int, deque[bytes]] = {}
 
     @property
+    def has_instances(self) -> bool:
+        """Whether instances were, or are being, started."""
+        return self._temporary is not None
+
+    @property
     def root_log_dir(self) -> str:
         """Torch's log folder: there is none."""
         return ""

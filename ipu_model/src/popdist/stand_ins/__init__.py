@@ -1,1 +1,40 @@
-"""Packages that programs expect beside PopTorch; each is found only where the real one is not installed."""
+"""Packages that programs expect beside PopTorch. Each is found only where no package of its name is installed."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec, PathFinder
+from pathlib import Path
+from types import ModuleType
+
+_FOLDER = str(Path(__file__).resolve().parent)
+_NAMES = ("horovod",)
+
+
+class _Finder(MetaPathFinder):
+    """The last of Python's finders: asked for what none of the others has."""
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        """Find a stand-in by its name."""
+        return PathFinder.find_spec(fullname, [_FOLDER]) if fullname in _NAMES else None
+
+
+def offer() -> None:
+    """Let this process import the stand-ins."""
+    if not any(isinstance(finder, _Finder) for finder in sys.meta_path):
+        sys.meta_path.append(_Finder())
+
+
+def offered_in(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables that let a program find the stand-ins from its first line on.
+
+    There are none if a package of that name is installed: what `PYTHONPATH` names comes before installed packages.
+    """
+    if any(PathFinder.find_spec(name) is not None for name in _NAMES):
+        return {}
+    return {"PYTHONPATH": os.pathsep.join(filter(None, (environment.get("PYTHONPATH"), _FOLDER)))}

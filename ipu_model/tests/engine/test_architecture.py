@@ -70,10 +70,3 @@ def test_names_below_torch_distributed_stay_in_one_file() -> None:
         if any(name in file.read_text(encoding="utf-8") for name in private)
     }
     assert users == {"ipu_model/instances/gloo.py"}
-
-
-@pytest.mark.parametrize(
-    "file", sorted([*ENGINE.rglob("*.py"), *API.rglob("*.py"), *DISTRIBUTION.rglob("*.py")]), ids=lambda f: f.name
-)
-def test_files_hold_one_idea(file) -> None:
-    assert len(file.read_text(encoding="utf-8").splitlines()) <= 400

@@ -10,7 +10,7 @@ import torchvision
 import ipu_model
 import poptorch
 from ipu_model.explore.options import with_options
-from ipu_model.hardware import machine
+from ipu_model.predict.hardware import system_named
 from ipu_model.profiling.build import profile_program
 from ipu_model.program import Program
 from ipu_model.validate.programs import day03_program
@@ -27,7 +27,7 @@ def rows(rounds: int) -> list[Row]:
     model = WithLoss(network).half()
     whole = medians({"profile": lambda: _profile(model)}, 2)["profile"]
     program = day03_program()
-    large = replace(with_options(program, replicas=64, gradient_accumulation=1024), system=machine("POD256"))
+    large = replace(with_options(program, replicas=64, gradient_accumulation=1024), system=system_named("POD256"))
     sweep = medians({"sweep": lambda: _sweep(program)}, 1)["sweep"]
     sizes = medians({"one": lambda: profile_program(program), "many": lambda: profile_program(large)}, min(rounds, 5))
     return [

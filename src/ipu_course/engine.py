@@ -242,10 +242,10 @@ def machine_ipus(name: str) -> int | None:
     if not is_available():
         return None
     from ipu_model.errors import Error
-    from ipu_model.hardware import machine
+    from ipu_model.predict.hardware import system_named
 
     try:
-        return machine(name).ipus
+        return system_named(name).ipus
     except Error as problem:
         raise ValueError(problem.message) from problem
 
@@ -262,13 +262,13 @@ def start_seconds(of: Profile) -> float:
 
     Machines of a POD are loaded at the same time, each over its own link.
     """
-    from ipu_model.hardware import machine
     from ipu_model.memory import categories
+    from ipu_model.predict.hardware import system_named
 
     sent = {categories.VARIABLES, categories.OPTIMISER_STATE, categories.CONSTANTS, *categories.CODE}
     replica = sum(each.total_bytes for ipu in of.memory for each in ipu.categories if each.name in sent)
     replicas = int(of.options["replicas"]) * int(of.options["processes"])
-    system = machine(of.machine.name)
+    system = system_named(of.machine.name)
     machines = -(-replicas * len(of.memory) // system.ipus_per_machine)
     return replicas * replica / machines / system.host_to_device_bytes_per_second
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ipu_model.constants import Section, values
-from ipu_model.lower.result import Lowered
+from ipu_model.predict.costs import Costs
 from ipu_model.program import Program
 from ipu_model.step import Phase
 
@@ -24,7 +24,7 @@ def compilation_constants() -> CompilationConstants:
     return values("compilation", CompilationConstants)
 
 
-def compilation_seconds(program: Program, lowered: Lowered) -> float:
+def compilation_seconds(program: Program, lowered: Costs) -> float:
     """Return the modelled compilation time in seconds: a x IPUs of one replica + b x convolutions and linear layers.
 
     Replicas, accumulation and device iterations do not change it (hardware reference, section F).

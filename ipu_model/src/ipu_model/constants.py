@@ -12,6 +12,7 @@ from typing import TypeVar
 
 from ipu_model.data_files import Fact, fact, read_data
 from ipu_model.errors import Error
+from ipu_model.predict.calibration import Calibration, calibrated
 
 _FILE = "calibration.toml"
 T = TypeVar("T")
@@ -48,6 +49,11 @@ def values(section: str, kind: type[T]) -> T:
 def _filled(section: str, kind: type[T], others: Mapping[str, float]) -> T:
     facts = constant_facts()[section]
     return kind(**{name: others.get(f"{section}.{name}", found.value) for name, found in facts.items()})
+
+
+def calibration_in_use() -> Calibration:
+    """Return all constants, with the other numbers of `constants_as`."""
+    return calibrated().with_values(_others.get() or {})
 
 
 @contextmanager

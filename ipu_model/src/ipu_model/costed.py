@@ -8,9 +8,10 @@ from typing import Generic, TypeVar
 
 from ipu_model.capture.describe import step_of
 from ipu_model.graph import Graph
-from ipu_model.lower import CostSettings, Lowered, lower
 from ipu_model.memory import memory_of
 from ipu_model.per_graph import remembered_of
+from ipu_model.predict.costs import Costs, costs_of
+from ipu_model.predict.device import CostSettings
 from ipu_model.profiling.data import Memory
 from ipu_model.program import Program
 from ipu_model.recompute import Kept
@@ -39,20 +40,20 @@ class _Recent(Generic[Key, Value]):
         return found
 
 
-_costs: _Recent[CostSettings, Lowered] = _Recent()
+_costs: _Recent[CostSettings, Costs] = _Recent()
 _memories: _Recent[Program, Memory] = _Recent()
 
 
-def lowered(graph: Graph, settings: CostSettings) -> Lowered:
-    """Return `lower(step_of(graph), settings)`, at once if it was asked for lately.
+def lowered(graph: Graph, settings: CostSettings) -> Costs:
+    """Return `costs_of(step_of(graph), settings)`, at once if it was asked for lately.
 
     Raises:
         Error: a hint that no device can follow.
     """
-    return _costs.get(graph, settings, lambda: lower(step_of(graph), settings))
+    return _costs.get(graph, settings, lambda: costs_of(step_of(graph), settings))
 
 
-def memory_for(program: Program, costs: Lowered, kept: Kept) -> Memory:
+def memory_for(program: Program, costs: Costs, kept: Kept) -> Memory:
     """Return `memory_of` these, at once if it was asked for lately of a program with the same memory.
 
     How often a micro-batch or an update is repeated changes nothing: only whether gradients are accumulated does.

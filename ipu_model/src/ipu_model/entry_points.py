@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from ipu_model.errors import Error
 
 if TYPE_CHECKING:
-    from ipu_model.hardware import System
+    from ipu_model.predict.hardware import System
     from ipu_model.program import Program
 
 

@@ -7,7 +7,7 @@ import textwrap
 from collections.abc import Iterable, Sequence
 
 from ipu_model.data_files import Fact
-from ipu_model.hardware import System, known_machines, machine, provenance
+from ipu_model.predict.hardware import System, known_hardware, provenance, system_named
 from ipu_model.report.quantities import aligned, plain
 
 _WIDTH = 110
@@ -26,7 +26,7 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 def run(arguments: argparse.Namespace) -> None:
     """Print a table of machines, then their numbers with units, sources and confidence."""
-    systems = [machine(name) for name in arguments.names] or list(known_machines().systems.values())
+    systems = [system_named(name) for name in arguments.names] or list(known_hardware().systems.values())
     systems = list(dict.fromkeys(systems))
     print("\n".join(table(systems)))
     chips = dict.fromkeys(system.chip.name for system in systems)

@@ -10,9 +10,9 @@ from ipu_model.batching import Batching, Returns
 from ipu_model.capture.describe import step_of
 from ipu_model.errors import Error
 from ipu_model.graph import Graph
-from ipu_model.hardware import System, machine
-from ipu_model.lower.settings import CostSettings
 from ipu_model.optimiser import OptimiserSpec
+from ipu_model.predict.device import CostSettings
+from ipu_model.predict.hardware import System, system_named
 from ipu_model.step import Step
 
 
@@ -93,7 +93,7 @@ class Program:
     training: bool
     batching: Batching = field(default_factory=Batching)
     returns: Returns = field(default_factory=Returns)
-    system: System = field(default_factory=lambda: machine("M2000"))
+    system: System = field(default_factory=lambda: system_named("M2000"))
     execution: Execution = Execution.PIPELINED
     settings: CostSettings = field(default_factory=CostSettings)
     optimiser: OptimiserSpec | None = None

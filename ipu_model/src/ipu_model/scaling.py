@@ -15,8 +15,8 @@ from typing import Any
 from ipu_model.entry_points import program_of
 from ipu_model.errors import Error
 from ipu_model.explore.options import with_options
-from ipu_model.hardware import system_with
 from ipu_model.host_work import HostWork
+from ipu_model.predict.hardware import system_with
 from ipu_model.profiling.build import profile_program
 from ipu_model.profiling.data import Profile
 from ipu_model.program import Program

@@ -5,16 +5,16 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from lowering_support import Trained
+from cost_support import Trained
 from published_programs import begin_block
 from torch import Tensor, nn
 from tracing_support import traced
 
 from ipu_model.batching import Batching
 from ipu_model.graph import Graph, dtype_of
-from ipu_model.lower import lower
 from ipu_model.memory import memory_of
 from ipu_model.optimiser import Hyper, OptimiserSpec
+from ipu_model.predict.costs import costs_of
 from ipu_model.profiling.data import IpuMemory, Memory
 from ipu_model.program import Program, Recomputation
 from ipu_model.recompute import kept_for_backward
@@ -38,7 +38,7 @@ def program_of(graph: Graph, *, accumulation: int = 4, replicas: int = 1, **opti
 
 def memory_of_program(program: Program) -> Memory:
     """Return the modelled memory of `program`."""
-    costs = lower(program.step, program.settings)
+    costs = costs_of(program.step, program.settings)
     return memory_of(program, costs, kept_for_backward(program))
 
 

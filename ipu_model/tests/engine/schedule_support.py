@@ -9,7 +9,7 @@ from typing import Any
 from hypothesis import strategies as st
 
 from ipu_model.costed import lowered
-from ipu_model.hardware import machine
+from ipu_model.predict.hardware import system_named
 from ipu_model.profiling.data import PhaseCycles
 from ipu_model.program import Execution, Program
 from ipu_model.recompute import kept_for_backward
@@ -26,7 +26,7 @@ from ipu_model.schedule import (
 from ipu_model.schedule.constants import StreamConstants
 from ipu_model.schedule.streams import HostLink
 
-M2000 = machine("M2000")
+M2000 = system_named("M2000")
 # Rates that make cycles of bytes: at 1 GHz, a transfer of b bytes takes b cycles of each phase.
 CLOCK = 1e9
 UNIT_RATES = StreamConstants(1e9, 1e9, 1e9, 0.0)

@@ -5,15 +5,15 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from cost_support import Trained
 from hypothesis import given
 from hypothesis import strategies as st
-from lowering_support import Trained
 from torch import nn, zeros
 from tracing_support import traced
 
 from ipu_model.batching import Batching
 from ipu_model.graph import Graph
-from ipu_model.hardware import machine
+from ipu_model.predict.hardware import system_named
 from ipu_model.program import Program
 from ipu_model.schedule.collectives import Ring, ring_of
 
@@ -27,7 +27,7 @@ def graph() -> Graph:
 
 
 def ring(graph: Graph, replicas: int, system: str = "POD256") -> Ring:
-    return ring_of(Program(graph, True, batching=Batching(replicas=replicas), system=machine(system)))
+    return ring_of(Program(graph, True, batching=Batching(replicas=replicas), system=system_named(system)))
 
 
 class TestOneRack:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from ipu_model.constants import constant_facts, constants_as, fitted, values
-from ipu_model.cost.calibration import Constants, calibrated
+from ipu_model.constants import calibration_in_use, constant_facts, constants_as, fitted, values
 from ipu_model.errors import Error
+from ipu_model.predict.calibration import CostConstants
 
 
 class TestFacts:
@@ -25,20 +25,22 @@ class TestFacts:
 
 class TestOtherNumbers:
     def test_they_hold_inside_the_with_only(self) -> None:
-        before = calibrated().sync_cycles
+        before = calibration_in_use().cost.sync_cycles
         with constants_as({"cost.sync_cycles": 500}):
-            assert calibrated().sync_cycles == 500
-        assert calibrated().sync_cycles == before
+            assert calibration_in_use().cost.sync_cycles == 500
+        assert calibration_in_use().cost.sync_cycles == before
 
     def test_the_rest_stays_as_it_is(self) -> None:
         with constants_as({"cost.sync_cycles": 500}):
-            assert values("cost", Constants).exchange_fixed_cycles == calibrated().exchange_fixed_cycles
+            assert (
+                values("cost", CostConstants).exchange_fixed_cycles == calibration_in_use().cost.exchange_fixed_cycles
+            )
 
     def test_an_error_inside_restores_them(self) -> None:
-        before = calibrated()
+        before = calibration_in_use().cost
         with pytest.raises(ZeroDivisionError), constants_as({"cost.sync_cycles": 1}):
             raise ZeroDivisionError
-        assert calibrated() == before
+        assert calibration_in_use().cost == before
 
     def test_unknown_constants_are_refused(self) -> None:
         with pytest.raises(Error, match=r"no constant cost.speed"), constants_as({"cost.speed": 1}):
@@ -46,4 +48,4 @@ class TestOtherNumbers:
 
     def test_impossible_values_are_refused(self) -> None:
         with constants_as({"cost.sync_cycles": -1}), pytest.raises(Error, match="sync_cycles cannot be -1"):
-            calibrated()
+            calibration_in_use()

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 import torch
+from cost_support import GC200, costed
 from hypothesis import given
 from hypothesis import strategies as st
-from lowering_support import GC200, lowered
 from torch import Tensor, nn
 
-from ipu_model.cost import Element
-from ipu_model.cost.estimates import Rounds, estimated
-from ipu_model.lower.result import OpCost
+from ipu_model.predict.costs import OpCost
+from ipu_model.predict.device import Element
+from ipu_model.predict.ops.estimates import Rounds, estimated
 
 FLOAT = Element.FLOAT
 
@@ -28,7 +28,7 @@ class Calling(nn.Module):
 
 
 def cost_of(name: str, function, x: Tensor) -> OpCost:
-    found = lowered(Calling(function), x)
+    found = costed(Calling(function), x)
     (op,) = [op for op in found.ops if op.target == f"aten.{name}"]
     assert op.family == "estimated"
     return op

@@ -6,19 +6,19 @@ from dataclasses import replace
 
 import pytest
 import torch
+from cost_support import GC200, costed
 from hypothesis import given
 from hypothesis import strategies as st
-from lowering_support import GC200, lowered
 from torch import Tensor, nn
 
 from ipu_model.capture.device_ops.ctc import beam_search
 from ipu_model.capture.device_ops.points import farthest_points, nearest_points
-from ipu_model.cost import Element, points
-from ipu_model.cost import beam_search as decoding
-from ipu_model.cost.beam_search import BeamSearch
-from ipu_model.cost.host_call import HostLink, host_call
-from ipu_model.cost.points import Neighbours, Sampling
 from ipu_model.memory.code import distinct_steps
+from ipu_model.predict.calibration import StreamConstants
+from ipu_model.predict.device import Element
+from ipu_model.predict.ops.ctc import BeamSearch, decoded
+from ipu_model.predict.ops.host_call import host_call
+from ipu_model.predict.ops.points import Neighbours, Sampling, farthest, nearest
 
 FLOAT = Element.FLOAT
 CLOUD = Sampling(points=4096, features=3, samples=2, picks=64)
@@ -37,7 +37,7 @@ class Calling(nn.Module):
 
 
 def cycles_of(name: str, function, *inputs: Tensor) -> float:
-    found = lowered(Calling(function), *inputs)
+    found = costed(Calling(function), *inputs)
     assert not found.fallbacks
     (op,) = [op for op in found.ops if name in op.target]
     return GC200.total(op.work.cycles)
@@ -45,15 +45,15 @@ def cycles_of(name: str, function, *inputs: Tensor) -> float:
 
 class TestSampling:
     def test_every_pick_takes_the_same_and_they_follow_one_another(self) -> None:
-        one, many = (points.farthest(GC200, replace(CLOUD, picks=picks), FLOAT) for picks in (1, 64))
+        one, many = (farthest(GC200, replace(CLOUD, picks=picks), FLOAT) for picks in (1, 64))
         assert many.cycles == one.cycles.times(64)
 
     @given(SIZES, SIZES)
     def test_more_points_or_features_never_take_fewer_cycles(self, count: int, features: int) -> None:
         problem = Sampling(count, features, 1, 8)
-        least = GC200.total(points.farthest(GC200, problem, FLOAT).cycles)
+        least = GC200.total(farthest(GC200, problem, FLOAT).cycles)
         for more in (replace(problem, points=count + 1), replace(problem, features=features + 1)):
-            assert GC200.total(points.farthest(GC200, more, FLOAT).cycles) >= least
+            assert GC200.total(farthest(GC200, more, FLOAT).cycles) >= least
 
     def test_the_op_takes_as_long_as_its_longest_sample(self) -> None:
         def picking(*counts: int) -> float:
@@ -69,13 +69,13 @@ class TestNeighbours:
     @given(SIZES, SIZES, st.integers(1, 20))
     def test_more_rows_on_either_side_never_take_fewer_cycles(self, rows: int, others: int, features: int) -> None:
         problem = Neighbours(rows, others, features)
-        least = GC200.total(points.nearest(GC200, problem, FLOAT).cycles)
+        least = GC200.total(nearest(GC200, problem, FLOAT).cycles)
         for more in (replace(problem, rows=2 * rows), replace(problem, others=2 * others)):
-            assert GC200.total(points.nearest(GC200, more, FLOAT).cycles) >= least
+            assert GC200.total(nearest(GC200, more, FLOAT).cycles) >= least
 
     def test_a_row_with_many_others_is_shared_by_tiles(self) -> None:
         """A million distances of three features on one tile would be 3 x 2^20 / 12 vectors of six cycles and more."""
-        work = points.nearest(GC200, Neighbours(1, 1 << 20, 3), FLOAT)
+        work = nearest(GC200, Neighbours(1, 1 << 20, 3), FLOAT)
         assert work.cycles.phases == 2
         assert work.cycles.compute < (3 << 20) / 12 * 6 / 100
 
@@ -93,9 +93,9 @@ class TestBeamSearch:
         self, steps: int, samples: int, classes: int, beams: int
     ) -> None:
         problem = BeamSearch(steps, samples, classes, beams, 1)
-        least = GC200.total(decoding.decoded(GC200, problem, FLOAT).cycles)
+        least = GC200.total(decoded(GC200, problem, FLOAT).cycles)
         for more in ({"steps": steps + 1}, {"samples": 2 * samples}, {"classes": 2 * classes}, {"beams": 2 * beams}):
-            assert GC200.total(decoding.decoded(GC200, replace(problem, **more), FLOAT).cycles) >= least
+            assert GC200.total(decoded(GC200, replace(problem, **more), FLOAT).cycles) >= least
 
     @pytest.mark.parametrize(("steps", "beams"), [(100, 16), (50, 160)])
     def test_the_op_takes_longer_for_more_steps_or_beams(self, steps: int, beams: int) -> None:
@@ -108,18 +108,19 @@ class TestBeamSearch:
     def test_the_code_of_a_step_exists_once(self) -> None:
         def phases(steps: int) -> int:
             inputs = torch.rand(steps, 4, 30), torch.ones(4).int()
-            return distinct_steps(lowered(Calling(lambda x, n: beam_search(x, n, 0, 16, 2)), *inputs), 0).phases
+            return distinct_steps(costed(Calling(lambda x, n: beam_search(x, n, 0, 16, 2)), *inputs), 0).phases
 
         assert phases(50) == pytest.approx(phases(400), abs=1)
 
 
 class TestHostCall:
-    LINK = HostLink(
+    STREAM = StreamConstants(
         ipu_bytes_per_second=4e9, refill_bytes_per_second=2e10, completion_bytes_per_second=2.5e10,
         run_wait_seconds=5e-4,
     )  # fmt: skip
 
     def test_it_waits_once_and_moves_bytes_both_ways(self) -> None:
         """4 MB at 4 GB/s is a millisecond, its completion 0.16 ms; 8 MB back are 2 ms and 0.4 ms of copying."""
-        work = host_call(GC200, self.LINK, 4e6, 8e6)
+        device = replace(GC200, calibration=replace(GC200.calibration, stream=self.STREAM))
+        work = host_call(device, 4e6, 8e6)
         assert GC200.chip.seconds(GC200.total(work.cycles)) == pytest.approx(0.5e-3 + 1.16e-3 + 2.4e-3)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from lowering_support import lowered
+from cost_support import costed
 from torch import Tensor, nn
 
 from ipu_model.step import Phase
@@ -45,7 +45,7 @@ X = torch.zeros(STEPS, ROWS, INPUTS)
 @pytest.mark.parametrize("directions", [1, 2])
 def test_arithmetic_is_that_of_the_gates(directions: int) -> None:
     """4 H x (I + H) multiply-adds for a sequence and step; a first state of zeros needs no gradient."""
-    found = lowered(Output(nn.LSTM(INPUTS, STATES, bidirectional=directions == 2)), X)
+    found = costed(Output(nn.LSTM(INPUTS, STATES, bidirectional=directions == 2)), X)
     forward = directions * STEPS * ROWS * 2 * 4 * STATES * (INPUTS + STATES)
     first_step = directions * ROWS * 2 * 4 * STATES * STATES
     assert sum(op.work.flops for op in found.of(phase=Phase.FORWARD)) == forward
@@ -53,14 +53,14 @@ def test_arithmetic_is_that_of_the_gates(directions: int) -> None:
 
 
 def test_it_does_the_arithmetic_of_the_cells_in_a_loop() -> None:
-    layer = lowered(Output(nn.LSTM(INPUTS, STATES)), X)
-    cells = lowered(Output(Unrolled(nn.LSTMCell(INPUTS, STATES))), X)
+    layer = costed(Output(nn.LSTM(INPUTS, STATES)), X)
+    cells = costed(Output(Unrolled(nn.LSTMCell(INPUTS, STATES))), X)
     # The cells' loop also multiplies the first state of zeros for the weight's gradient, and so does the layer.
     assert layer.flops == cells.flops
 
 
 def test_the_loops_repeat_once_for_each_step_and_what_is_outside_does_not() -> None:
-    ops = lowered(Output(nn.LSTM(INPUTS, STATES)), X).ops
+    ops = costed(Output(nn.LSTM(INPUTS, STATES)), X).ops
     repeats = {(op.target, op.part): op.work.repeats for op in ops if "lstm" in op.target}
     assert repeats["ipu_model.lstm.default", "steps"] == STEPS
     assert repeats["ipu_model.lstm_backward.default", "steps"] == STEPS
@@ -68,7 +68,7 @@ def test_the_loops_repeat_once_for_each_step_and_what_is_outside_does_not() -> N
 
 
 def test_the_gradient_of_an_input_without_one_costs_nothing() -> None:
-    parts = {op.part for op in lowered(nn.Sequential(nn.LSTM(INPUTS, STATES), First()), X).ops}
+    parts = {op.part for op in costed(nn.Sequential(nn.LSTM(INPUTS, STATES), First()), X).ops}
     assert "weight gradient" in parts
     assert "data gradient" not in parts
 

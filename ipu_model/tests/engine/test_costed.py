@@ -11,8 +11,8 @@ from memory_support import FLOAT, adamw, program_of, squares
 
 from ipu_model.batching import Batching
 from ipu_model.costed import lowered, memory_for
-from ipu_model.lower import CostSettings
 from ipu_model.memory import memory_of
+from ipu_model.predict.device import CostSettings
 from ipu_model.profiling.data import Memory
 from ipu_model.program import Program, Recomputation
 from ipu_model.recompute import kept_for_backward

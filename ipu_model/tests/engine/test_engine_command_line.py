@@ -11,7 +11,7 @@ import pytest
 from report_support import inference_profile, pipeline_profile
 
 from ipu_model import command_line
-from ipu_model.hardware import known_machines
+from ipu_model.predict.hardware import known_hardware
 from ipu_model.profiling import json_form
 from ipu_model.report import command as report_command
 from ipu_model.report.files import write_report
@@ -101,7 +101,7 @@ class TestMachines:
         code, out, _ = run("machines")
         assert code == 0
         table = out.split("\n\n")[0].splitlines()
-        assert [line.split()[0] for line in table[1:]] == list(known_machines().systems)
+        assert [line.split()[0] for line in table[1:]] == list(known_hardware().systems)
 
     def test_a_number_has_its_unit_source_and_confidence(self, run) -> None:
         _, out, _ = run("machines", "Bow-POD16")

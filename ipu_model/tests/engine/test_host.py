@@ -6,9 +6,9 @@ import math
 from dataclasses import replace
 
 import pytest
+from cost_support import Trained
 from hypothesis import given
 from hypothesis import strategies as st
-from lowering_support import Trained
 from torch import nn, zeros
 from tracing_support import traced
 

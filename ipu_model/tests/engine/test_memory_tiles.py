@@ -11,14 +11,13 @@ from hypothesis import strategies as st
 from memory_support import FLOAT, HALF, adamw, memory_for, on_fullest, squares, total
 from published_programs import day03
 
-from ipu_model.cost import Device
-from ipu_model.hardware import chip
-from ipu_model.lower import CostSettings
 from ipu_model.memory.categories import CODE
 from ipu_model.memory.lifetimes import Live
 from ipu_model.memory.occupancy import ipu_memory
 from ipu_model.memory.schedule import Step
 from ipu_model.memory.spread import NOTHING, Room, Spread, pieces_of
+from ipu_model.predict.device import CostSettings, Device
+from ipu_model.predict.hardware import chip
 from ipu_model.profiling.data import IpuMemory
 from ipu_model.program import Recomputation
 

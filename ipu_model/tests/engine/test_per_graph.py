@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 
 import torch
-from lowering_support import Trained
+from cost_support import Trained
 from torch import nn
 from tracing_support import traced
 

@@ -6,15 +6,15 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
-from lowering_support import Trained
+from cost_support import Trained
 from torch import nn, zeros
 from tracing_support import traced
 
 from ipu_model.batching import Batching
 from ipu_model.errors import Error
 from ipu_model.explore.options import with_options
-from ipu_model.hardware import machine
 from ipu_model.host_work import HostWork, Loading
+from ipu_model.predict.hardware import system_named
 from ipu_model.profiling.build import profile_program
 from ipu_model.profiling.data import ErrorBand
 from ipu_model.program import Program
@@ -127,7 +127,7 @@ class TestBand:
 class TestSize:
     def test_a_large_system_is_as_little_work_as_a_small_one(self) -> None:
         """Equal cycles and replicas are counted, not run: as many spans and ops for 128 IPUs as for two."""
-        large = replace(with_options(DAY03, replicas=64, gradient_accumulation=1024), system=machine("POD256"))
+        large = replace(with_options(DAY03, replicas=64, gradient_accumulation=1024), system=system_named("POD256"))
         small, found = profile_program(with_options(DAY03, gradient_accumulation=16)), profile_program(large)
         assert len(found.timeline) <= len(small.timeline) + 8
         assert len(found.ops) == len(small.ops)

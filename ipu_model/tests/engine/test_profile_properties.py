@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 import torch
+from cost_support import Trained
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
-from lowering_support import Trained
 from published_programs import begin_block
 from torch import Tensor, nn
 from tracing_support import traced
@@ -21,11 +21,11 @@ from ipu_model.batching import Batching, Keep, Returns
 from ipu_model.costed import lowered
 from ipu_model.errors import Error
 from ipu_model.graph import Graph
-from ipu_model.hardware import known_machines, machine
 from ipu_model.host_work import HostWork, Loading
-from ipu_model.lower.settings import CostSettings
 from ipu_model.memory.categories import VARIABLES
 from ipu_model.optimiser import Hyper, OptimiserSpec
+from ipu_model.predict.device import CostSettings
+from ipu_model.predict.hardware import known_hardware, system_named
 from ipu_model.profiling import json_form
 from ipu_model.profiling.build import profile_program
 from ipu_model.profiling.data import Profile, Span
@@ -127,7 +127,7 @@ def programs(
     """Draw a program; now and then one that the model refuses."""
     trains = draw(st.booleans()) if training is None else training
     graph = GRAPHS[draw(st.sampled_from(models)), trains]
-    system = machine(draw(st.sampled_from(sorted(known_machines().systems))))
+    system = system_named(draw(st.sampled_from(sorted(known_hardware().systems))))
     plain = Program(graph, trains, system=system)
     overlaps = draw(st.booleans()) and draw(st.booleans())
     period = draw(st.integers(1, 3))

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from lowering_support import Trained
+from cost_support import Trained
 from torch import nn
 from tracing_support import traced
 

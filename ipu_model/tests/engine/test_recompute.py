@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from lowering_support import Trained
+from cost_support import Trained
 from published_programs import begin_block, day03, mlperf_resnet50
 from torch import Tensor, nn
 from tracing_support import traced

@@ -8,9 +8,9 @@ import sys
 from dataclasses import replace
 
 import pytest
+from cost_support import Trained
 from hypothesis import given
 from hypothesis import strategies as st
-from lowering_support import Trained
 from optimiser_support import spec_of
 from torch import nn, zeros
 from tracing_support import traced

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 import torch
+from cost_support import SETTINGS, Trained
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from lowering_support import SETTINGS, Trained
 from published_programs import begin_block
 from schedule_support import profiled
 from torch import Tensor, nn
@@ -17,13 +17,13 @@ from tracing_support import traced
 
 from ipu_model.batching import Batching, Keep, Returns
 from ipu_model.capture.describe import step_of
-from ipu_model.cost import vertices
-from ipu_model.cost.device import Element
 from ipu_model.costed import lowered
 from ipu_model.errors import Error
 from ipu_model.graph import Graph
-from ipu_model.hardware import machine
 from ipu_model.optimiser import Hyper, OptimiserSpec
+from ipu_model.predict import vertices
+from ipu_model.predict.device import Element
+from ipu_model.predict.hardware import system_named
 from ipu_model.program import Execution, Location, Locations, Program, Recomputation
 from ipu_model.recompute import kept_for_backward
 from ipu_model.schedule.collectives import ring_of
@@ -91,7 +91,7 @@ def _is_backward(node: torch.fx.Node) -> bool:
 
 def program(graph: Graph = GRAPH, *, accumulation: int = 5, replicas: int = 1, **changes: Any) -> Program:
     batching = Batching(accumulation=accumulation, replicas=replicas)
-    plain = Program(graph, True, batching=batching, optimiser=ADAM, system=machine("POD256"))
+    plain = Program(graph, True, batching=batching, optimiser=ADAM, system=system_named("POD256"))
     return replace(plain, **changes)
 
 
@@ -349,7 +349,7 @@ class TestOffChip:
         assert any(span.kind == "offload" for span in schedule.timeline)
 
     def test_machines_without_streaming_memory_cannot(self) -> None:
-        chosen = program(locations=self.locations(optimiser=Location(on_chip=False)), system=machine("C600"))
+        chosen = program(locations=self.locations(optimiser=Location(on_chip=False)), system=system_named("C600"))
         with pytest.raises(Error, match="C600-server has no streaming memory"):
             profiled(chosen)
 

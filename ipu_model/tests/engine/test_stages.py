@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import torch
-from lowering_support import Trained
+from cost_support import Trained
 from published_programs import begin_block, day03
 from torch import nn
 from tracing_support import traced

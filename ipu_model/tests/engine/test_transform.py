@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 import torch
-from lowering_support import SETTINGS, Trained, cycles
+from cost_support import SETTINGS, Trained, cycles
 from published_programs import day03
 from torch import nn
 from tracing_support import traced
 
 from ipu_model.capture.describe import step_of
-from ipu_model.lower import lower
+from ipu_model.predict.costs import costs_of
 from ipu_model.step import Placement
 from ipu_model.transform import in_half_precision, placed, with_byte_inputs
 
@@ -24,14 +24,14 @@ def small(dtype: torch.dtype):
 
 class TestHalfPrecision:
     def test_a_small_network_costs_what_its_half_capture_costs(self) -> None:
-        assert cycles(lower(step_of(in_half_precision(small(FLOAT))))) == pytest.approx(
-            cycles(lower(step_of(small(HALF)))), rel=0.03
+        assert cycles(costs_of(step_of(in_half_precision(small(FLOAT))))) == pytest.approx(
+            cycles(costs_of(step_of(small(HALF)))), rel=0.03
         )
 
     def test_resnet_101_costs_what_its_half_capture_costs(self) -> None:
         derived, captured = (
-            lower(step_of(in_half_precision(day03(FLOAT))), SETTINGS),
-            lower(step_of(day03(HALF)), SETTINGS),
+            costs_of(step_of(in_half_precision(day03(FLOAT))), SETTINGS),
+            costs_of(step_of(day03(HALF)), SETTINGS),
         )
         assert cycles(derived) == pytest.approx(cycles(captured), rel=0.001)
 

@@ -12,7 +12,7 @@ from modelling_support import Chain, inferred, quiet
 
 import poptorch
 from ipu_model.entry_points import program_of
-from ipu_model.hardware import known_machines, machine
+from ipu_model.predict.hardware import known_hardware, system_named
 from ipu_model.program import Program
 from poptorch._backend.modelling.machine import machine_for
 
@@ -41,7 +41,7 @@ class TestDefault:
     @given(st.integers(1, 256))
     def test_no_smaller_system_would_do(self, ipus: int) -> None:
         chosen = machine_for(poptorch.Options(), ipus)
-        gc200 = [s for s in known_machines().systems.values() if s.chip.name == "GC200"]
+        gc200 = [s for s in known_hardware().systems.values() if s.chip.name == "GC200"]
         assert chosen.ipus >= ipus
         assert not [s for s in gc200 if ipus <= s.ipus < chosen.ipus]
 
@@ -51,7 +51,7 @@ class TestDefault:
 
     def test_costs_are_those_of_its_chip(self) -> None:
         found = program(wanted="Bow")
-        assert found.settings.device.chip == found.system.chip == machine("Bow").chip
+        assert found.settings.device.chip == found.system.chip == system_named("Bow").chip
 
 
 class TestVersions:
@@ -76,7 +76,7 @@ class TestEnvironment:
     @pytest.mark.parametrize("name", ["POD16", "pod-16", "Bow-POD16"])
     def test_a_named_machine(self, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv(MACHINE, name)
-        assert program().system == machine(name)
+        assert program().system == system_named(name)
 
     def test_a_chip_stands_for_its_smallest_system_with_enough_ipus(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv(MACHINE, "Bow")
@@ -126,10 +126,10 @@ class TestArgument:
         assert program(quiet().useOfflineIpuTarget(21), wanted="POD64").system.name == "POD64"
 
     def test_it_may_be_a_system(self) -> None:
-        found = inferred(quiet(), ipus=1, machine=machine("POD128"))
-        assert found.system is machine("POD128")
+        found = inferred(quiet(), ipus=1, machine=system_named("POD128"))
+        assert found.system is system_named("POD128")
 
-    @pytest.mark.parametrize("wanted", [16, b"POD16", ["POD16"], machine("Bow").chip])
+    @pytest.mark.parametrize("wanted", [16, b"POD16", ["POD16"], system_named("Bow").chip])
     def test_other_things_are_refused(self, wanted: Any) -> None:
         with pytest.raises(poptorch.Error, match="named by a text such as 'POD16' or 'Bow', or it is"):
             program(wanted=wanted)

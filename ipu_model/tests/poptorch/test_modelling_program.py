@@ -14,9 +14,9 @@ from torch import Tensor, nn
 
 import poptorch
 from ipu_model.batching import Keep
-from ipu_model.cost import Work
 from ipu_model.entry_points import program_of_module
-from ipu_model.lower import lower
+from ipu_model.predict.costs import costs_of
+from ipu_model.predict.device import Work
 from ipu_model.program import Execution, Location, Program, Recomputation
 
 
@@ -178,7 +178,7 @@ class TestCosts:
 
 
 def product(function: Callable[[Tensor, Tensor], Tensor]) -> Work:
-    """Return the cost of a product of two large matrices, which `ipu_model.lower` finds in the program."""
+    """Return the cost of a product of two large matrices, which the model finds in the program."""
 
     class Product(nn.Module):
         def forward(self, a: Tensor, b: Tensor) -> Tensor:
@@ -186,7 +186,7 @@ def product(function: Callable[[Tensor, Tensor], Tensor]) -> Work:
 
     large = torch.empty(4096, 4096, dtype=torch.float16, device="meta")
     program = program_of_module(quiet(), Product(), (large, large))
-    (op,) = lower(program.step, program.settings).ops
+    (op,) = costs_of(program.step, program.settings).ops
     return op.work
 
 

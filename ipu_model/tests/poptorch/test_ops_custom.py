@@ -16,7 +16,7 @@ import poptorch
 from ipu_model import custom_ops
 from ipu_model.capture.describe import step_of
 from ipu_model.custom_ops import CustomOp, register
-from ipu_model.lower import lower
+from ipu_model.predict.costs import costs_of
 from poptorch.ops._attributes import popart_attributes
 
 X = torch.randn(6, 4, generator=torch.Generator().manual_seed(0))
@@ -256,7 +256,7 @@ def test_in_the_performance_model_it_is_an_op_without_a_formula() -> None:
     executor = on_device(lambda m, x: call("Cube", [x], [x]))
     executor.compile(X)
     assert executor._graph is not None
-    (op,) = lower(step_of(executor._graph)).fallbacks
+    (op,) = costs_of(step_of(executor._graph)).fallbacks
     assert op.target == "ipu_model.custom_op.default"
     assert op.work.cycles.compute > 0
     assert op.work.cycles.exchange > 0

@@ -13,8 +13,8 @@ from torch import Tensor, nn
 
 import poptorch
 from ipu_model.capture.describe import step_of
-from ipu_model.cost.device import Device
-from ipu_model.lower import lower
+from ipu_model.predict.costs import costs_of
+from ipu_model.predict.device import Device
 from ipu_model.schedule.constants import stream_constants
 
 GC200 = Device()
@@ -208,7 +208,7 @@ def test_the_model_counts_a_wait_for_the_host_and_the_bytes_both_ways() -> None:
     executor = host_op(lambda x: x)
     executor.compile(X)
     assert executor._graph is not None
-    found = lower(step_of(executor._graph))
+    found = costs_of(step_of(executor._graph))
     assert not found.fallbacks
     (op,) = found.ops
     assert op.family == "host call"

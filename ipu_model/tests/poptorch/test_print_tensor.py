@@ -20,7 +20,7 @@ from torch.utils.checkpoint import checkpoint
 import poptorch
 from ipu_model.capture.describe import step_of
 from ipu_model.compute.printing import Layout, printed_text
-from ipu_model.lower import lower
+from ipu_model.predict.costs import costs_of
 from poptorch import ipu_print_tensor
 
 
@@ -330,6 +330,6 @@ def test_the_performance_model_takes_it_as_free() -> None:
         executor = training(Printing(show), options())
         executor.compile(X, Y)
         assert executor._graph is not None
-        return sum(op.work.cycles.compute + op.work.cycles.exchange for op in lower(step_of(executor._graph)).ops)
+        return sum(op.work.cycles.compute + op.work.cycles.exchange for op in costs_of(step_of(executor._graph)).ops)
 
     assert cycles(ipu_print_tensor) == cycles(None)

@@ -13,9 +13,9 @@ import torch
 from ipu_model.batching import Keep
 from ipu_model.errors import Error
 from ipu_model.explore.split import split_before
-from ipu_model.hardware import System, machine
 from ipu_model.optimiser import OptimiserSpec
 from ipu_model.pipeline import training_stages
+from ipu_model.predict.hardware import System, system_named
 from ipu_model.program import Execution, Program, Recomputation
 from ipu_model.transform import in_half_precision, with_byte_inputs
 
@@ -204,7 +204,7 @@ def _synthetic_data(program: Program, value: object) -> Program:
 
 
 def _machine(program: Program, value: object) -> Program:
-    system = value if isinstance(value, System) else machine(str(value))
+    system = value if isinstance(value, System) else system_named(str(value))
     device = replace(program.settings.device, chip=system.chip)
     return replace(program, system=system, settings=replace(program.settings, device=device))
 

@@ -9,7 +9,7 @@ from ipu_model.errors import Error
 from ipu_model.host_work import HostWork
 
 if TYPE_CHECKING:
-    from ipu_model.hardware import System
+    from ipu_model.predict.hardware import System
     from ipu_model.profiling.data import Profile
     from ipu_model.program import Program
 
@@ -22,7 +22,7 @@ def profile(executor: Any, *, host: HostWork | None = None, machine: str | Syste
     """Return the profile of a compiled `poptorch` executor; one compiled for an offline target will do.
 
     `host` says what the program's own loader and loop cost (default: nothing). `machine` is a name such as
-    "POD16" or "Bow" (see `ipu_model.hardware`), or a `System` (default: the program's own machine, chosen by
+    "POD16" or "Bow" (see `ipu_model.predict.hardware`), or a `System` (default: the program's own machine, chosen by
     `useOfflineIpuTarget`, `POPTORCH_IPU_MODEL_VERSION` and `IPU_MODEL_MACHINE`, else the smallest GC200 system
     with enough IPUs). The executor remembers its profiles until `destroy()`.
 
@@ -53,10 +53,10 @@ def profile_of(program: Program, host: HostWork | None = None) -> Profile:
 
 def _on_machine(program: Program, wanted: str | System) -> Program:
     from ipu_model.explore.options import with_options
-    from ipu_model.hardware import machine_with_room
+    from ipu_model.predict.hardware import system_with_room
 
     occupied = program.reserved_ipus or program.ipus_per_replica * program.replicas
-    return with_options(program, machine=machine_with_room(wanted, occupied, "the argument machine"))
+    return with_options(program, machine=system_with_room(wanted, occupied, "the argument machine"))
 
 
 def profile_module(

@@ -11,10 +11,11 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from ipu_model.cost.work import Work
-from ipu_model.lower import Lowered, VariableCost
 from ipu_model.memory import categories
 from ipu_model.memory.calibration import Constants
+from ipu_model.predict.costs import Costs
+from ipu_model.predict.device import Work
+from ipu_model.predict.ops.updates import VariableCost
 
 
 @dataclass(frozen=True)
@@ -43,7 +44,7 @@ class Traffic:
 
 
 def distinct_steps(
-    lowered: Lowered, ipu: int, updates: Iterable[tuple[str, tuple[int, ...], VariableCost]] = ()
+    lowered: Costs, ipu: int, updates: Iterable[tuple[str, tuple[int, ...], VariableCost]] = ()
 ) -> Steps:
     """Return the distinct steps of an IPU.
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from ipu_model.lower import Lowered, VariableCost, accumulation_costs, update_costs, variable_ipus
 from ipu_model.memory import categories
 from ipu_model.memory.calibration import calibrated
 from ipu_model.memory.code import Traffic, code_bytes, distinct_steps
@@ -15,12 +14,14 @@ from ipu_model.memory.schedule import Schedule, UpdateCosts, schedules
 from ipu_model.memory.spread import Room, Spread
 from ipu_model.memory.stash import Stash
 from ipu_model.memory.storage import Storages
+from ipu_model.predict.costs import Costs
+from ipu_model.predict.ops.updates import VariableCost, accumulation_costs, update_costs, variable_ipus
 from ipu_model.profiling.data import Memory
 from ipu_model.program import Program
 from ipu_model.recompute import Kept
 
 
-def memory_of(program: Program, lowered: Lowered, kept: Kept) -> Memory:
+def memory_of(program: Program, lowered: Costs, kept: Kept) -> Memory:
     """Return the memory of every IPU of one replica, from IPU 0 to the last one used.
 
     `lowered` are the costs of the program's step with its settings, `kept` what `kept_for_backward` says. Bytes are

@@ -6,11 +6,11 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from ipu_model.cost.device import Element
 from ipu_model.memory import categories
 from ipu_model.memory.spread import Spread
 from ipu_model.memory.storage import Storages
 from ipu_model.optimiser import OptimiserSpec, weight_update
+from ipu_model.predict.device import Element
 from ipu_model.program import Location, Program
 from ipu_model.step import DType, Tensor, Variable
 

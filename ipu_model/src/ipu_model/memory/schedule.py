@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Final
 
-from ipu_model.lower import VariableCost
 from ipu_model.memory.resident import Fetched
 from ipu_model.memory.spread import NOTHING, Spread
 from ipu_model.memory.storage import Storages
+from ipu_model.predict.ops.updates import VariableCost
 from ipu_model.recompute import Kept
 from ipu_model.step import Op, Phase, Tensor
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from functools import cached_property
 
-from ipu_model.cost.device import Element
-from ipu_model.lower import Lowered, OpCost
 from ipu_model.memory.spread import Room, Spread
+from ipu_model.predict.costs import Costs, OpCost
+from ipu_model.predict.device import Element
 from ipu_model.step import Op, Source, Step, Tensor
 
 # Second results that the device does not make: the gradient of a maximum compares inputs and outputs again.
@@ -23,7 +23,7 @@ class Storages:
     `root` maps all tensors to those; `parts` lists what each op costs, in the order in which it runs.
     """
 
-    def __init__(self, step: Step, lowered: Lowered, room: Room) -> None:
+    def __init__(self, step: Step, lowered: Costs, room: Room) -> None:
         self.step, self.room = step, room
         self._layouts = lowered.layouts
         self.parts: dict[str, list[OpCost]] = {}

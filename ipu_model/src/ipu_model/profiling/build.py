@@ -7,11 +7,11 @@ from dataclasses import replace
 from ipu_model.compilation_time import compilation_seconds
 from ipu_model.costed import lowered, memory_for
 from ipu_model.errors import Error
-from ipu_model.hardware import System
 from ipu_model.host import CallTime, call_time
 from ipu_model.host_work import HostWork
-from ipu_model.lower.result import Lowered
 from ipu_model.memory.verdict import note_on_memory
+from ipu_model.predict.costs import Costs
+from ipu_model.predict.hardware import System
 from ipu_model.profiling.band import error_band
 from ipu_model.profiling.data import Machine, Memory, OpProfile, Profile, Span
 from ipu_model.program import Program
@@ -89,7 +89,7 @@ def limited_by(schedule: Schedule, call: CallTime) -> str:
     return schedule.limited_by
 
 
-def _ops(program: Program, costs: Lowered, schedule: Schedule) -> tuple[OpProfile, ...]:
+def _ops(program: Program, costs: Costs, schedule: Schedule) -> tuple[OpProfile, ...]:
     sync = program.settings.device.sync_cycles
     return tuple(
         OpProfile(

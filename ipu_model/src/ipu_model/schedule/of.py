@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ipu_model.batching import Keep
 from ipu_model.errors import Error
-from ipu_model.lower import Lowered
+from ipu_model.predict.costs import Costs
 from ipu_model.program import Execution, Program
 from ipu_model.recompute import Kept
 from ipu_model.schedule.constants import pipeline_constants
@@ -17,7 +17,7 @@ from ipu_model.schedule.work import workload_of
 from ipu_model.step import Phase
 
 
-def schedule_of(program: Program, lowered: Lowered, kept: Kept) -> Schedule:
+def schedule_of(program: Program, lowered: Costs, kept: Kept) -> Schedule:
     """Return the schedule of one call of a program, all times in tile-clock cycles.
 
     `lowered` are the costs of its ops, `kept` what its backward pass finds and what runs

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from ipu_model.hardware import System
+from ipu_model.predict.hardware import System
 from ipu_model.profiling.data import PhaseCycles
 from ipu_model.program import Program
 from ipu_model.schedule.constants import StreamConstants, stream_constants

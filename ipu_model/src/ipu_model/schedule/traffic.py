@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from ipu_model.cost.device import Element
+from ipu_model.predict.device import Element
 from ipu_model.step import Step, Tensor
 
 

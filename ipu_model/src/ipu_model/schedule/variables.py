@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 
-from ipu_model.cost.device import Element
-from ipu_model.lower import variable_ipus
 from ipu_model.optimiser import Hyper, OptimiserSpec, weight_update
+from ipu_model.predict.device import Element
+from ipu_model.predict.ops.updates import variable_ipus
 from ipu_model.program import Location, Program
 from ipu_model.step import Step
 

@@ -6,9 +6,10 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from ipu_model.cost import vertices
-from ipu_model.cost.device import Device, Element
-from ipu_model.lower import Lowered, accumulation_costs, total_of, update_costs
+from ipu_model.predict import vertices
+from ipu_model.predict.costs import Costs, total_of
+from ipu_model.predict.device import Device, Element
+from ipu_model.predict.ops.updates import accumulation_costs, update_costs
 from ipu_model.profiling.data import PhaseCycles
 from ipu_model.program import Program
 from ipu_model.recompute import Kept
@@ -62,7 +63,7 @@ class Workload:
     updates_in_turn: bool = False
 
 
-def workload_of(program: Program, lowered: Lowered, kept: Kept) -> Workload:
+def workload_of(program: Program, lowered: Costs, kept: Kept) -> Workload:
     """Return the work of a program's passes and updates.
 
     Raises:
@@ -106,9 +107,7 @@ def _cycles(compute: float, exchange: float, sync: float) -> PhaseCycles:
 class _StageCosts:
     """Adds up what the passes of each stage cost."""
 
-    def __init__(
-        self, program: Program, lowered: Lowered, kept: Kept, tensors: tuple[Tensor, ...], mover: Mover
-    ) -> None:
+    def __init__(self, program: Program, lowered: Costs, kept: Kept, tensors: tuple[Tensor, ...], mover: Mover) -> None:
         self._program, self._stages, self._lowered = program, program.step.stages, lowered
         self._tensors, self._mover = tensors, mover
         self._device, self._factor = program.settings.device, slowdown(program)

@@ -9,12 +9,12 @@ from functools import cache
 import numpy as np
 
 from ipu_model.constants import Section, values
-from ipu_model.cost.contraction import Precision, contraction, matrix_product
-from ipu_model.cost.device import Device
-from ipu_model.cost.matrix_vertices import pointwise
 from ipu_model.costed import lowered
-from ipu_model.hardware import chip, machine
 from ipu_model.host_work import HostWork, Loading
+from ipu_model.predict.device import Device
+from ipu_model.predict.hardware import chip, system_named
+from ipu_model.predict.planner import Precision, contraction, matrix_product
+from ipu_model.predict.vertices import MatrixUnit, conv_1x1
 from ipu_model.profiling.build import profile_program
 from ipu_model.profiling.data import PhaseCycles, Profile
 from ipu_model.program import Program
@@ -67,8 +67,8 @@ class Predictions:
             "day03.memory.float": lambda: self._fullest_tile(programs.FLOAT),
             "day03.compilation": lambda: self._day03(accumulation=3).compilation_seconds,
             "mlperf.step": lambda: self._profile(programs.mlperf_program, NO_HOST).device_seconds_per_call,
-            "link.host_to_device": lambda: machine("M2000").host_to_device_bytes_per_second / 1e9,
-            "link.device_to_host": lambda: machine("M2000").device_to_host_bytes_per_second / 1e9,
+            "link.host_to_device": lambda: system_named("M2000").host_to_device_bytes_per_second / 1e9,
+            "link.device_to_host": lambda: system_named("M2000").device_to_host_bytes_per_second / 1e9,
             "small.forward": lambda: small_stages()[0].forward,
             "small.backward": lambda: small_stages()[0].backward + small_stages()[0].recompute,
             "small.last": lambda: small_stages()[1].total,
@@ -170,8 +170,8 @@ def small_stages() -> tuple[StageTime, ...]:
 
 def on_tile_product(rows: int) -> float:
     """Return cycles of [rows, 16] x [16, 16] on one tile, fp16 with half partials."""
-    one = np.array([1.0])
-    return float(pointwise(np.array([float(rows)]), one, one, one, 16, 2)[0])
+    one, unit = np.array([1.0]), MatrixUnit(element_bytes=2, partial_bytes=2, units=16, channel_group=16, workers=6)
+    return float(conv_1x1(np.array([float(rows)]), one, one, one, unit)[0])
 
 
 def large_product() -> float:

@@ -18,9 +18,9 @@ from ipu_model.batching import Batching, Keep, Returns
 from ipu_model.capture import capture
 from ipu_model.errors import Error
 from ipu_model.graph import Graph, TensorSpec, dtype_of
-from ipu_model.hardware import machine
-from ipu_model.lower.settings import CostSettings
 from ipu_model.optimiser import Hyper, OptimiserSpec
+from ipu_model.predict.device import CostSettings
+from ipu_model.predict.hardware import system_named
 from ipu_model.program import Program, Recomputation
 from ipu_model.step import FLOAT16, FLOAT32, Placement
 
@@ -201,7 +201,7 @@ def mlperf_program() -> Program:
     momentum = OptimiserSpec("SGD1", Hyper(lr=0.1, momentum=0.9, weight_decay=1e-4), accum_dtype=FLOAT16)
     return Program(
         graph=mlperf_resnet50(), training=True, batching=Batching(1, 10, 2), processes=8, optimiser=momentum,
-        system=machine("POD16"), recomputation=Recomputation.ALL, name="mlperf-resnet50",
+        system=system_named("POD16"), recomputation=Recomputation.ALL, name="mlperf-resnet50",
         settings=CostSettings(half_partials=True, available_memory_proportion={0: 0.15}),
     )  # fmt: skip
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 
-from ipu_model import hardware
-from ipu_model.hardware import Chip, System
+from ipu_model.predict import hardware
+from ipu_model.predict.hardware import Chip, System
 from poptorch.options import Options
 
 VARIABLE = "IPU_MODEL_MACHINE"
@@ -28,11 +28,11 @@ def machine_for(options: Options, ipus: int, wanted: str | System | None = None)
         Error: no such machine, or it has fewer IPUs.
     """
     if wanted is not None:
-        return hardware.machine_with_room(wanted, ipus, "the argument machine")
+        return hardware.system_with_room(wanted, ipus, "the argument machine")
     version = _version(options)
     named = os.environ.get(VARIABLE)
     if named and (version is None or _version_of(hardware.chip(named)) == version):
-        return hardware.machine_with_room(named, ipus, f"the environment variable {VARIABLE}")
+        return hardware.system_with_room(named, ipus, f"the environment variable {VARIABLE}")
     chip = _DEFAULT_CHIP if version is None else hardware.chip_of_offline_target(version).name
     return hardware.system_with(chip, ipus)
 
@@ -44,5 +44,5 @@ def _version(options: Options) -> int | None:
 
 
 def _version_of(chip: Chip) -> int:
-    by_name = {name: version for version, name in hardware.known_machines().offline_versions.items()}
+    by_name = {name: version for version, name in hardware.known_hardware().offline_versions.items()}
     return by_name.get(chip.name, _MK2)

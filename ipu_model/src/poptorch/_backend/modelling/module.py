@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from ipu_model.batching import Batching
-from ipu_model.hardware import System
+from ipu_model.predict.hardware import System
 from ipu_model.program import Program
 from poptorch._args_parser import BoundArguments, Signature, check_inputs
 from poptorch._backend.compilation import batching_of, check_counts, micro_batch_specs, trace

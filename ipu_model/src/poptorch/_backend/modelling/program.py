@@ -7,12 +7,11 @@ from dataclasses import replace
 from typing import Any
 
 from ipu_model.batching import Batching
-from ipu_model.cost.device import Device
 from ipu_model.errors import Error
 from ipu_model.graph import Graph
-from ipu_model.hardware import System
-from ipu_model.lower.settings import CostSettings
 from ipu_model.optimiser import OptimiserSpec
+from ipu_model.predict.device import CostSettings, Device
+from ipu_model.predict.hardware import System
 from ipu_model.program import Execution, Location, Locations, Program, Recomputation
 from poptorch._backend.compilation import batching_of, returns_of
 from poptorch._backend.modelling.machine import machine_for

@@ -1,0 +1,119 @@
+"""What each op of a step costs: `costs_of` walks over the ops and asks the rule of each (`ipu_model.predict.ops`)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from ipu_model.predict import vertices
+from ipu_model.predict.device import CostSettings, Cycles, Work
+from ipu_model.predict.ops import moves, rule_of
+from ipu_model.predict.ops.rule import Layout, OpView, OpWork, even_layout
+from ipu_model.predict.ops.updates import VariableCost
+from ipu_model.step import Phase, Step
+
+
+@dataclass(frozen=True)
+class OpCost:
+    """The cost of one op of a step, or of one of the parts it has on the device.
+
+    `node` names the op, `part` which of its parts it is ("data gradient", "bias"; "" for the op itself), `target`
+    the aten op, `family` the kind of work, `stage` and `ipu` where it runs. `is_fallback` tells that there is no
+    formula and the cost is that of reading every input from other tiles and writing every output with plain
+    code.
+    """
+
+    node: str
+    target: str
+    part: str
+    phase: Phase
+    stage: int
+    ipu: int
+    scope: str
+    work: Work
+    is_fallback: bool = False
+
+    @property
+    def family(self) -> str:
+        """The family of formulas that costed it."""
+        return self.work.family
+
+
+@dataclass(frozen=True)
+class Costs:
+    """The costs of one micro-batch; views and compile-time constants are left out, they cost nothing.
+
+    `layouts` maps names of tensors to how they lie on tiles.
+    """
+
+    ops: tuple[OpCost, ...]
+    layouts: Mapping[str, Layout]
+
+    @property
+    def fallbacks(self) -> tuple[OpCost, ...]:
+        """The ops that were costed without a formula."""
+        return tuple(op for op in self.ops if op.is_fallback)
+
+    def of(self, *, ipu: int | None = None, phase: Phase | None = None) -> tuple[OpCost, ...]:
+        """Return the ops on one IPU and of one phase (`None`: all)."""
+        return tuple(op for op in self.ops if (ipu is None or op.ipu == ipu) and (phase is None or op.phase is phase))
+
+    def cycles(self, *, ipu: int | None = None, phase: Phase | None = None) -> Cycles:
+        """Return the summed cycles of the ops on one IPU and of one phase."""
+        return total_of(self.of(ipu=ipu, phase=phase))
+
+    @property
+    def flops(self) -> int:
+        """Multiplications and additions of all contractions."""
+        return sum(op.work.flops for op in self.ops)
+
+
+def total_of(costs: Iterable[OpCost | VariableCost]) -> Cycles:
+    """Return the summed cycles of `costs`."""
+    return sum((cost.work.cycles for cost in costs), Cycles())
+
+
+def costs_of(step: Step, settings: CostSettings | None = None) -> Costs:
+    """Return the cost of every op of one micro-batch; `settings` are the defaults for `None`.
+
+    Raises:
+        Error: a hint that no device can follow, such as a memory proportion above 1.
+    """
+    settings = settings or CostSettings()
+    entering = (tensor for tensor in step.tensors.values() if tensor.producer is None)
+    layouts = {tensor.name: even_layout(tensor, settings.device) for tensor in entering}
+    found: list[OpCost] = []
+    for op in step.ops:
+        view = OpView(op, step, settings, layouts)
+        rule = rule_of(op.kind)
+        is_fallback = False
+        if op.is_known or view.is_empty:
+            work = view.nothing()
+        elif rule is not None:
+            work = rule.cost(view)
+        elif op.is_view:
+            work = moves.cost_view(view)
+        else:
+            work, is_fallback = _plain_code(view), True
+        for tensor, layout in zip(op.results, work.layouts):
+            if tensor is not None and layout is not None:
+                layouts[tensor.name] = layout
+        found += [
+            OpCost(
+                node=op.name, target=op.target, part=part.name, phase=op.phase, stage=op.stage, ipu=op.ipu,
+                scope=op.scope, work=part.work, is_fallback=is_fallback,
+            )
+            for part in work.parts
+        ]  # fmt: skip
+    return Costs(tuple(found), layouts)
+
+
+def _plain_code(op: OpView) -> OpWork:
+    """Cost an op without a formula: all inputs come from other tiles and pass through plain code."""
+    outputs = [output for output in op.outputs if output is not None]
+    inputs = list(op.operands())
+    received = sum(op.spread(operand.tensor) * operand.element.bytes for operand in inputs)
+    n = max(op.spread(tensor) for tensor in (*outputs, *(operand.tensor for operand in inputs)))
+    compute = vertices.elementwise(op.device, n, op.element, ("plain",), vertices.BINARY)
+    cycles = Cycles(compute=compute) + op.device.exchange(received)
+    return op.takes(Work("fallback", cycles, temporary_bytes=received))

@@ -1,0 +1,180 @@
+"""One IPU as formulas see it, and what they say of the work on it: cycles, memory, FLOPs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from enum import Enum
+
+from ipu_model.constants import calibration_in_use
+from ipu_model.errors import Error
+from ipu_model.predict.calibration import Calibration, CostConstants
+from ipu_model.predict.hardware import Chip, chip
+from ipu_model.step import DType
+
+DEFAULT_PROPORTION = 0.6
+"""PopLibs' share of tile memory for the temporary data of one convolution or matrix product."""
+
+
+class Element(Enum):
+    """What a tensor element is to a tile: the vector unit knows two kinds, the rest is scalar work."""
+
+    HALF = "half"
+    FLOAT = "float"
+    INT = "int"
+    BYTE = "byte"
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of one element on the device."""
+        return _BYTES[self]
+
+    @property
+    def is_floating(self) -> bool:
+        """Whether the vector unit works on it."""
+        return self in (Element.HALF, Element.FLOAT)
+
+    @classmethod
+    def of(cls, dtype: DType) -> Element:
+        """Return the kind of elements of `dtype`; 64-bit types are 32-bit ones on the device."""
+        if dtype.is_floating and dtype.bytes == 2:
+            return cls.HALF
+        if dtype.is_floating or dtype.is_complex:
+            return cls.FLOAT
+        return cls.BYTE if dtype.bytes == 1 else cls.INT
+
+
+_BYTES = {Element.HALF: 2, Element.FLOAT: 4, Element.INT: 4, Element.BYTE: 1}
+
+
+@dataclass(frozen=True)
+class Cycles:
+    """Tile-clock cycles: computing (OnTileExecute) and exchanging (DoExchange), which never overlap.
+
+    `phases` is how many exchange phases there are; each is preceded by a synchronisation of all tiles
+    (InternalSync), whose length is `Device.sync_cycles`.
+    """
+
+    compute: float = 0.0
+    exchange: float = 0.0
+    phases: int = 0
+
+    def __add__(self, other: Cycles) -> Cycles:
+        return Cycles(self.compute + other.compute, self.exchange + other.exchange, self.phases + other.phases)
+
+    def times(self, count: int) -> Cycles:
+        """Return the cycles of doing this `count` times, one after another."""
+        return Cycles(self.compute * count, self.exchange * count, self.phases * count)
+
+
+@dataclass(frozen=True)
+class Work:
+    """What one op, or a part of one, takes on its IPU.
+
+    `family` is the kind of work, as profiles show it. `temporary_bytes` is what it needs besides its inputs and
+    outputs on the busiest tile while it runs; `flops` counts multiplications and additions of contractions only, as
+    `torch.utils.flop_counter` does; `outputs_on_busiest_tile` is how many elements of its result the fullest tile
+    holds. `plan` says how a contraction was split, or is empty. `repeats` is how many equal rounds the cycles consist
+    of: a loop on the device, whose code exists once.
+    """
+
+    family: str
+    cycles: Cycles = Cycles()
+    temporary_bytes: float = 0.0
+    flops: int = 0
+    outputs_on_busiest_tile: float = 0.0
+    plan: str = ""
+    repeats: int = 1
+
+    def times(self, count: int) -> Work:
+        """Return the work of doing this `count` times in sequence; results pile up, temporaries do not."""
+        outputs = self.outputs_on_busiest_tile * count
+        return replace(self, cycles=self.cycles.times(count), flops=self.flops * count, outputs_on_busiest_tile=outputs)
+
+    def plus(self, cycles: Cycles) -> Work:
+        """Return this work with more cycles."""
+        return replace(self, cycles=self.cycles + cycles)
+
+
+@dataclass(frozen=True)
+class Device:
+    """A chip with the constants of `data/calibration.toml`, or with others, to see what they do."""
+
+    chip: Chip = field(default_factory=lambda: chip("GC200"))
+    calibration: Calibration = field(default_factory=calibration_in_use)
+
+    def __hash__(self) -> int:
+        # Thousands of remembered plans are looked up by their device, and a calibration has dozens of numbers.
+        return hash((self.chip.name, self.chip.tiles, self.constants))
+
+    @property
+    def constants(self) -> CostConstants:
+        """What ops cost besides their arithmetic."""
+        return self.calibration.cost
+
+    @property
+    def sync_cycles(self) -> float:
+        """Cycles that all tiles wait for each other before an exchange phase."""
+        return self.constants.sync_cycles
+
+    def width(self, element: Element) -> int:
+        """Return how many elements one vector instruction handles; integers are handled one by one."""
+        return self.chip.vector_width(element.bytes) if element.is_floating else 1
+
+    def exchange(self, bytes_on_busiest_tile: float, phases: int = 1) -> Cycles:
+        """Return the cycles of moving so many bytes into (or out of) the busiest tile, in so many phases."""
+        moving = bytes_on_busiest_tile / self.chip.exchange_bytes_per_cycle
+        return Cycles(exchange=moving + phases * self.constants.exchange_fixed_cycles, phases=phases)
+
+    def total(self, cycles: Cycles) -> float:
+        """Return all cycles of `cycles`, synchronisation included."""
+        return cycles.compute + cycles.exchange + cycles.phases * self.sync_cycles
+
+    def spread(self, elements: int, element: Element) -> int:
+        """Return the elements on the busiest tile of a tensor that is laid out evenly over the tiles.
+
+        A tile holds no less than a grain of it, so small tensors sit on few tiles.
+        """
+        grain = math.ceil(self.constants.least_bytes_per_tile / element.bytes)
+        return min(elements, max(grain, math.ceil(elements / self.chip.tiles)))
+
+
+@dataclass(frozen=True)
+class CostSettings:
+    """The device, and the options of a program that change what an op costs.
+
+    `half_partials` for matrix products and convolutions in fp16 (`Options.Precision.setPartialsType`);
+    `available_memory_proportion` by IPU, 0.6 where nothing is said; `stable_norm` for
+    `Options.Precision.enableStableNorm`.
+
+    Raises:
+        Error: a proportion that is not between 0 and 1.
+    """
+
+    device: Device = field(default_factory=Device)
+    half_partials: bool = False
+    half_partials_of_convolutions: bool | None = None
+    available_memory_proportion: Mapping[int, float] = field(default_factory=dict)
+    stable_norm: bool = False
+
+    def __post_init__(self) -> None:
+        for ipu, proportion in self.available_memory_proportion.items():
+            check_proportion(proportion, f"IPU{ipu}")
+
+    def proportion(self, ipu: int) -> float:
+        """Return the share of tile memory for temporary data of one op on `ipu`."""
+        return self.available_memory_proportion.get(ipu, DEFAULT_PROPORTION)
+
+
+def check_proportion(proportion: object, where: str) -> None:
+    """Refuse shares of tile memory that no tile has.
+
+    Raises:
+        Error: no number between 0 and 1.
+    """
+    if not isinstance(proportion, (int, float)) or not 0 <= proportion <= 1:
+        raise Error(
+            f"The available memory proportion of {where} must be between 0 and 1, not {proportion!r}: it is "
+            "the share of a tile's memory for temporary data. 0.6 is the default."
+        )

@@ -1,0 +1,309 @@
+"""The machines that programs are modelled on: chips, and the systems they are built into.
+
+What users call a machine ("POD16", "Bow") is a `System` here.
+
+Numbers come from `data/machines.toml`, where each has its unit and source; `provenance` returns them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, fields
+from functools import lru_cache
+from typing import Any
+
+from ipu_model.data_files import Fact, fact, read_data
+from ipu_model.errors import Error
+
+DEFAULT = "M2000"
+
+
+@dataclass(frozen=True)
+class Chip:
+    """One IPU. Sizes in bytes, the clock in Hz, rates per cycle and tile.
+
+    Raises:
+        Error: a number that no chip can have, such as zero tiles or a negative clock.
+    """
+
+    name: str
+    title: str
+    tiles: int
+    tile_bytes: int
+    clock_hz: float
+    workers: int
+    data_path_bytes: int
+    exchange_bytes_per_cycle: float
+    tiles_per_exchange_bus: int
+    max_sync_cycles: int
+    global_sync_cycles: int
+    half_units_half_partials: int
+    half_units_float_partials: int
+    float_units: int
+    half_channel_group: int
+    float_channel_group: int
+
+    def __post_init__(self) -> None:
+        _require_positive(self, _CHIP_NUMBERS, f"chip {self.name!r}")
+
+    @property
+    def memory_bytes(self) -> int:
+        """Bytes of SRAM of all tiles together."""
+        return self.tiles * self.tile_bytes
+
+    def seconds(self, cycles: float) -> float:
+        """Return how long `cycles` tile-clock cycles take."""
+        return cycles / self.clock_hz
+
+    def vector_width(self, element_bytes: int) -> int:
+        """Return how many elements of this size the data path carries in a cycle (at least one)."""
+        return max(1, self.data_path_bytes // element_bytes)
+
+    def peak_flops(self, element_bytes: int, *, half_partials: bool = False) -> float:
+        """Return the matrix units' FLOP/s for fp16 (2 bytes) or fp32 (4 bytes) operands."""
+        units, group, cycles = self.matrix_unit(element_bytes, half_partials=half_partials)
+        return 2.0 * units * group / cycles * self.tiles * self.clock_hz
+
+    def matrix_unit(self, element_bytes: int, *, half_partials: bool) -> tuple[int, int, int]:
+        """Return units, input channels of one pass, and thread cycles of one pass and field element."""
+        if element_bytes >= 4:
+            return self.float_units, self.float_channel_group, 8
+        units = self.half_units_half_partials if half_partials else self.half_units_float_partials
+        return units, self.half_channel_group, 4
+
+
+@dataclass(frozen=True)
+class System:
+    """IPUs of one kind with their links and hosts.
+
+    It is built of IPU-Machines: one gateway (or PCIe slot) with `ipus_per_machine` each. Host links and streaming
+    memory are those of one IPU-Machine and shared by its IPUs. Link rates count one direction.
+
+    Raises:
+        Error: a number that no system can have.
+    """
+
+    name: str
+    title: str
+    chip: Chip
+    ipus: int
+    ipus_per_machine: int
+    link_bytes_per_second: float
+    link_hop_seconds: float
+    gateway_link_bytes_per_second: float
+    host_to_device_bytes_per_second: float
+    device_to_host_bytes_per_second: float
+    streaming_bytes: float
+    streaming_bytes_per_second: float
+
+    def __post_init__(self) -> None:
+        _require_positive(self, _SYSTEM_POSITIVE, f"system {self.name!r}")
+        _require_not_negative(self, _SYSTEM_NOT_NEGATIVE, f"system {self.name!r}")
+
+
+_CHIP_NUMBERS = tuple(f.name for f in fields(Chip) if f.name not in ("name", "title"))
+_SYSTEM_NOT_NEGATIVE = (
+    "link_hop_seconds", "gateway_link_bytes_per_second", "streaming_bytes", "streaming_bytes_per_second",
+)  # fmt: skip
+_SYSTEM_NUMBERS = tuple(f.name for f in fields(System) if f.name not in ("name", "title", "chip"))
+_SYSTEM_POSITIVE = tuple(name for name in _SYSTEM_NUMBERS if name not in _SYSTEM_NOT_NEGATIVE)
+_WHOLE = frozenset(
+    f.name for cls in (Chip, System) for f in fields(cls) if f.type == "int"
+)  # annotations are strings in this file
+
+
+@dataclass(frozen=True)
+class Catalogue:
+    """Every chip and system of a data file, by name; `aliases` maps other spellings to system names."""
+
+    chips: Mapping[str, Chip]
+    systems: Mapping[str, System]
+    aliases: Mapping[str, str]
+    offline_versions: Mapping[int, str]
+    facts: Mapping[str, Mapping[str, Fact]]
+
+
+def system_named(name: str) -> System:
+    """Return the system called `name`; a chip's name stands for the smallest system that carries it.
+
+    Capitals, spaces and hyphens do not matter.
+
+    Raises:
+        Error: there is no such system or chip; the message lists those there are.
+    """
+    catalogue = known_hardware()
+    key = _plain(name)
+    if key in catalogue.aliases:
+        return catalogue.systems[catalogue.aliases[key]]
+    raise Error(
+        f"There is no machine {name!r}. Systems: {', '.join(catalogue.systems)}; chips: {', '.join(catalogue.chips)}."
+    )
+
+
+def chip(name: str) -> Chip:
+    """Return the chip called `name`, or that of the system called `name`.
+
+    Raises:
+        Error: there is none of that name.
+    """
+    by_name = {_plain(known): found for known, found in known_hardware().chips.items()}
+    found = by_name.get(_plain(name))
+    return found if found is not None else system_named(name).chip
+
+
+def system_with(chip_name: str, ipus: int) -> System:
+    """Return the smallest system of that chip with at least `ipus` IPUs.
+
+    Raises:
+        Error: no system is that large.
+    """
+    wanted = chip(chip_name)
+    systems = [s for s in known_hardware().systems.values() if s.chip == wanted]
+    fitting = [s for s in systems if s.ipus >= ipus]
+    if ipus < 1:
+        raise Error(f"A program needs at least one IPU; {ipus} were asked for.")
+    if not fitting:
+        largest = max(systems, key=lambda s: s.ipus)
+        raise Error(
+            f"No system has {ipus} IPUs of the kind {wanted.name}: the largest is {largest.name} with "
+            f"{largest.ipus}. Use fewer replicas, or fewer IPUs a replica."
+        )
+    return min(fitting, key=lambda s: s.ipus)
+
+
+def system_with_room(wanted: str | System, ipus: int, said_by: str) -> System:
+    """Return the machine that is asked for by name; a chip's name stands for its smallest system with enough IPUs.
+
+    Raises:
+        Error: no such machine, or it has fewer IPUs; `said_by` says who asked.
+    """
+    if not isinstance(wanted, (str, System)):
+        raise Error(
+            "A machine is named by a text such as 'POD16' or 'Bow', or it is an ipu_model.predict.hardware.System; got "
+            f"{wanted!r}."
+        )
+    if isinstance(wanted, str) and _plain(wanted) in map(_plain, known_hardware().chips):
+        return system_with(wanted, ipus)
+    system = wanted if isinstance(wanted, System) else system_named(wanted)
+    if system.ipus < ipus:
+        raise Error(
+            f"The program needs {ipus} IPUs, but {system.name}, which {said_by} names, has {system.ipus}. The nearest "
+            f"machine that fits is {system_with(system.chip.name, ipus).name}; fewer replicas or fewer IPUs "
+            "for each replica fit, too."
+        )
+    return system
+
+
+def chip_of_offline_target(version: int) -> Chip:
+    """Return the chip that `useOfflineIpuTarget(version)` stands for: 1 GC2, 2 GC200, 21 C600.
+
+    Raises:
+        Error: another version.
+    """
+    versions = known_hardware().offline_versions
+    if version not in versions:
+        known = ", ".join(f"{number} ({name})" for number, name in sorted(versions.items()))
+        raise Error(f"There is no IPU version {version!r} to compile for offline. Versions: {known}.")
+    return known_hardware().chips[versions[version]]
+
+
+def provenance(name: str) -> Mapping[str, Fact]:
+    """Return every number of the chip or system `name` with unit, source and confidence.
+
+    Raises:
+        Error: there is none of that name.
+    """
+    catalogue = known_hardware()
+    by_name = {_plain(known): facts for known, facts in catalogue.facts.items()}
+    found = by_name.get(_plain(name))
+    return found if found is not None else catalogue.facts[system_named(name).name]
+
+
+@lru_cache(maxsize=1)
+def known_hardware() -> Catalogue:
+    """Return the chips and systems of `data/machines.toml`."""
+    return catalogue_of(read_data("machines.toml"), "machines.toml")
+
+
+def catalogue_of(data: Mapping[str, Any], where: str) -> Catalogue:
+    """Build chips and systems from the tables of a data file called `where`."""
+    chip_tables = {n: _inherited(data.get("chips", {}), n, where) for n in data.get("chips", {})}
+    system_tables = {n: _inherited(data.get("systems", {}), n, where) for n in data.get("systems", {})}
+    facts: dict[str, dict[str, Fact]] = {}
+    chips: dict[str, Chip] = {}
+    for name, table in chip_tables.items():
+        facts[name] = _facts(table, _CHIP_NUMBERS, f"{where}: chip {name}")
+        chips[name] = Chip(name=name, title=str(table.get("title", name)), **_numbers(facts[name]))
+    systems: dict[str, System] = {}
+    for name, table in system_tables.items():
+        if table.get("chip") not in chips:
+            raise Error(f"{where}: system {name} has chip {table.get('chip')!r}; there are {', '.join(chips)}.")
+        facts[name] = _facts(table, _SYSTEM_NUMBERS, f"{where}: system {name}")
+        title = str(table.get("title", name))
+        systems[name] = System(name=name, title=title, chip=chips[table["chip"]], **_numbers(facts[name]))
+    versions = {int(t["offline_version"]): n for n, t in data.get("chips", {}).items() if "offline_version" in t}
+    return Catalogue(chips, systems, _aliases(chips, systems, data.get("systems", {})), versions, facts)
+
+
+def _inherited(tables: Mapping[str, Any], name: str, where: str, seen: tuple[str, ...] = ()) -> dict[str, Any]:
+    if name not in tables:
+        raise Error(f"{where}: {seen[-1]} is like {name!r}, which is not described.")
+    if name in seen:
+        raise Error(f"{where}: {' is like '.join((*seen, name))}, which never ends.")
+    own = dict(tables[name])
+    parent = own.pop("like", None)
+    inherited = _inherited(tables, parent, where, (*seen, name)) if parent is not None else {}
+    return {**inherited, **own}
+
+
+def _facts(table: Mapping[str, Any], names: Iterable[str], where: str) -> dict[str, Fact]:
+    missing = [name for name in names if name not in table]
+    if missing:
+        raise Error(f"{where} has no {', '.join(missing)}.")
+    return {name: fact(table[name], f"{where}, {name}") for name in names}
+
+
+def _numbers(facts: Mapping[str, Fact]) -> dict[str, Any]:
+    return {name: found.value for name, found in facts.items()}
+
+
+def _aliases(chips: Mapping[str, Chip], systems: Mapping[str, System], tables: Mapping[str, Any]) -> dict[str, str]:
+    """Map plain spellings to systems: titles and aliases, then names, then chips."""
+    found: dict[str, str] = {}
+    for name in systems:
+        for alias in tables[name].get("aliases", ()):
+            found[_plain(alias)] = name
+        found[_plain(name)] = name
+    for name in chips:
+        carriers = [s for s in systems.values() if s.chip.name == name]
+        if carriers:
+            found[_plain(name)] = min(carriers, key=lambda s: s.ipus).name
+    return found
+
+
+def _plain(name: str) -> str:
+    return "".join(c for c in name.lower() if c.isalnum())
+
+
+def _require_positive(thing: object, names: Iterable[str], where: str) -> None:
+    for name in names:
+        value = _number(thing, name, where)
+        if value <= 0:
+            raise Error(f"{where} cannot have {name} = {value}: it must be above 0.")
+
+
+def _require_not_negative(thing: object, names: Iterable[str], where: str) -> None:
+    for name in names:
+        value = _number(thing, name, where)
+        if value < 0:
+            raise Error(f"{where} cannot have {name} = {value}: it must not be negative.")
+
+
+def _number(thing: object, name: str, where: str) -> float:
+    value = getattr(thing, name)
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
+        raise Error(f"{where} cannot have {name} = {value!r}: it must be a finite number.")
+    if name in _WHOLE and int(value) != value:
+        raise Error(f"{where} cannot have {name} = {value!r}: it must be a whole number.")
+    return value

@@ -1,0 +1,166 @@
+"""Convolutions and matrix products, forward and backward: each is a problem that the planner solves."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from ipu_model.predict.device import Work, check_proportion
+from ipu_model.predict.ops.pointwise import Pointwise, pointwise
+from ipu_model.predict.ops.reductions import reduced
+from ipu_model.predict.ops.rule import Layout, Operand, OpView, OpWork, Part, Rule
+from ipu_model.predict.planner import Pass, Precision, Problem, contraction, in_slices, matrix_product
+from ipu_model.step import Argument, Tensor
+
+
+def precision_of(op: OpView, *, convolution: bool) -> Precision:
+    """Return partials type and memory proportion: those of the op's own hints, else those of the program."""
+    settings, hints = op.settings, op.hints
+    half = settings.half_partials
+    if convolution and settings.half_partials_of_convolutions is not None:
+        half = settings.half_partials_of_convolutions
+    proportion, together = hints.available_memory_proportion, hints.multi_convolution
+    if together is not None:
+        half = half if together.partials_type is None else together.partials_type == "half"
+        proportion = together.available_memory_proportion if proportion is None else proportion
+    if proportion is None:
+        return Precision(half, settings.proportion(op.op.ipu))
+    check_proportion(proportion, f"the op {op.op.kind}")
+    return Precision(half, proportion)
+
+
+# ------------------------------------------------------------------------------------ convolutions
+
+
+def cost_convolution(op: OpView) -> OpWork:
+    """Cost a convolution; a transposed one is the data gradient of the convolution that it transposes."""
+    source, weight = op.needed(0), op.needed(1)
+    transposed = bool(op.argument(6))
+    layer = _layer(source.tensor, op.output(), weight.tensor, op.op.arguments[3:9], element_bytes=_bytes(source))
+    which = Pass.DATA_GRADIENT if transposed else Pass.FORWARD
+    work = contraction(replace(layer, which=which), op.device, precision_of(op, convolution=True))
+    layout = op.own_layout(work.outputs_on_busiest_tile)
+    parts = [Part(work)]
+    if op.tensor(2) is not None:
+        parts.append(Part(_bias(op, layout.on_tile), "bias"))
+    return OpWork(tuple(parts), (layout,))
+
+
+def cost_convolution_backward(op: OpView) -> OpWork:
+    """Cost the gradients of a convolution that are asked for: input, weight and bias."""
+    gradient, source, weight = op.needed(0), op.needed(1), op.needed(2)
+    transposed = bool(op.argument(7))
+    layer = _layer(source.tensor, gradient.tensor, weight.tensor, op.op.arguments[4:10], element_bytes=_bytes(source))
+    precision = precision_of(op, convolution=True)
+    wants_input, wants_weight, wants_bias = op.argument(10)
+    parts: list[Part] = []
+    layouts: list[Layout | None] = [None, None, None]
+    if wants_input:
+        which = Pass.FORWARD if transposed else Pass.DATA_GRADIENT
+        work = contraction(replace(layer, which=which), op.device, precision)
+        parts.append(Part(work, "data gradient"))
+        layouts[0] = op.own_layout(work.outputs_on_busiest_tile)
+    if wants_weight:
+        work = contraction(replace(layer, which=Pass.WEIGHT_GRADIENT), op.device, precision)
+        parts.append(Part(work, "weight gradient"))
+        layouts[1] = op.own_layout(work.outputs_on_busiest_tile, index=1)
+    if wants_bias:
+        parts.append(Part(_sum_of(op, gradient, op.output(2).elements), "bias gradient"))
+        layouts[2] = op.own_layout(index=2)
+    return OpWork(tuple(parts), tuple(layouts))
+
+
+def _layer(source: Tensor, target: Tensor, weight: Tensor, settings: Sequence[Argument], element_bytes: int) -> Problem:
+    """Return the forward problem of a layer; of a transposed one, that of the convolution it transposes.
+
+    `settings` are stride, padding, dilation, transposed, output padding and groups.
+    """
+    stride, _, dilation, transposed, _, groups = settings
+    assert isinstance(groups, int), f"groups of a convolution are fixed when compiling; got {groups!r}"
+    # Weights of a transposed convolution are [in, out / groups, ...]: those of the convolution it transposes.
+    first, per_group = weight.shape[0] // groups, weight.shape[1]
+    image, result = (target, source) if transposed else (source, target)
+    return Problem(
+        which=Pass.FORWARD, groups=groups, batch=source.shape[0], in_channels=per_group, out_channels=first,
+        image=_flat(image.shape[2:], math.prod), result=_flat(result.shape[2:], math.prod),
+        kernel=_flat(weight.shape[2:], math.prod), stride=_flat(_ints(stride), max),
+        dilation=_flat(_ints(dilation), max), element_bytes=element_bytes,
+    )  # fmt: skip
+
+
+def _flat(sizes: Sequence[int], join: Callable[[Sequence[int]], int]) -> tuple[int, int]:
+    """Return (rows, columns) of one, two or three dimensions; leading ones are joined."""
+    rows = join(sizes[:-1]) if len(sizes) > 1 else 1
+    return int(rows), int(sizes[-1])
+
+
+def _ints(values: object) -> list[int]:
+    assert isinstance(values, (list, tuple))
+    return [int(v) for v in values]
+
+
+def _bias(op: OpView, n: float) -> Work:
+    return pointwise(op.device, Pointwise(n=n, element=op.element, ops=("add",), broadcast=True))
+
+
+def _sum_of(op: OpView, gradient: Operand, outputs: int) -> Work:
+    on_tile = gradient.on_tile
+    return reduced(op.device, gradient.elements, on_tile, outputs, gradient.element)
+
+
+# --------------------------------------------------------------------------------- matrix products
+
+
+def cost_product(op: OpView) -> OpWork:
+    """Cost a matrix product; `addmm` and `baddbmm` add their first operand afterwards."""
+    added = op.kind in ("addmm", "baddbmm", "addmv")
+    left, right = op.needed(int(added)), op.needed(int(added) + 1)
+    problem = _product(op, left, right)
+    work = _sliced(op, problem)
+    layout = op.own_layout(work.outputs_on_busiest_tile)
+    parts = [Part(work)]
+    if added and op.argument(3, "beta", 1) != 0:
+        parts.append(Part(_bias(op, layout.on_tile), "bias"))
+    return OpWork(tuple(parts), (layout,))
+
+
+def _product(op: OpView, left: Operand, right: Operand) -> Problem:
+    """Return the product as the pass of a layer: with a weight as operand, or making its gradient."""
+    a, b = left.shape, right.shape
+    groups = a[0] if len(a) == 3 else 1
+    m, k = (1, a[0]) if len(a) == 1 else a[-2:]
+    n = b[-1] if len(b) > 1 else 1
+    element_bytes = max(_bytes(left), _bytes(right))
+    if not op.is_backward or len(a) == 3:
+        return matrix_product(m, k, n, element_bytes, groups=groups)
+    if left.tensor.of_weight or right.tensor.of_weight:
+        return Problem(Pass.DATA_GRADIENT, 1, m, n, k, element_bytes=element_bytes)
+    # Activations come from the forward pass: their columns are the layer's input channels.
+    maker = op.step.maker(left.tensor.name)
+    ins, outs = (n, m) if maker is not None and maker.is_backward else (m, n)
+    return Problem(Pass.WEIGHT_GRADIENT, 1, k, ins, outs, element_bytes=element_bytes)
+
+
+def _sliced(op: OpView, problem: Problem) -> Work:
+    """Return the work of a product, in slices along the dimension that `serializedMatMul` names."""
+    precision = precision_of(op, convolution=False)
+    serialised = op.hints.serialisation
+    if serialised is None or serialised.factor <= 1 or serialised.mode not in _SERIAL_AXES:
+        return contraction(problem, op.device, precision)
+    return in_slices(problem, _SERIAL_AXES[serialised.mode], serialised.factor, op.device, precision)
+
+
+# poptorch.MatMulSerializationMode: of [m, n] x [n, p], its modes slice m, n and p.
+_SERIAL_AXES = {"input_channels": "batch", "reducing_dim": "in", "output_channels": "out"}
+
+
+def _bytes(operand: Operand) -> int:
+    return 2 if operand.element.bytes == 2 else 4
+
+
+RULES = (
+    Rule(("convolution",), cost_convolution),
+    Rule(("convolution_backward",), cost_convolution_backward),
+    Rule(("mm", "addmm", "bmm", "baddbmm", "mv", "addmv", "dot", "vdot"), cost_product),
+)

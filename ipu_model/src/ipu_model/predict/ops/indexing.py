@@ -1,0 +1,133 @@
+"""Rows that are picked, or written, by index: embeddings, gathers and their gradients, scatters."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+from ipu_model.predict import vertices
+from ipu_model.predict.device import Cycles, Device, Element, Work
+from ipu_model.predict.ops.moves import copied
+from ipu_model.predict.ops.reductions import reduced
+from ipu_model.predict.ops.rule import Operand, OpView, OpWork, Rule
+from ipu_model.predict.planner import distinct
+
+_GATHERS = ("embedding", "index_select", "gather", "index", "take", "take_along_dim", "_unsafe_index")
+_SCATTERS = (
+    "scatter", "scatter_add", "scatter_reduce", "index_put", "_unsafe_index_put", "index_add", "index_copy",
+    "index_fill", "put", "masked_scatter",
+)  # fmt: skip
+
+
+def gather(device: Device, table_rows: int, row: int, lookups: int, element: Element) -> Work:
+    """Return the work of picking `lookups` rows of `row` elements out of a table of `table_rows`."""
+    return min(_plans(device, table_rows, row, lookups, element, adding=False), key=lambda w: device.total(w.cycles))
+
+
+def scatter(device: Device, table_rows: int, row: int, updates: int, element: Element) -> Work:
+    """Return the work of writing (or adding) `updates` rows into a zeroed or copied table."""
+    best = min(_plans(device, table_rows, row, updates, element, adding=True), key=lambda w: device.total(w.cycles))
+    held = device.spread(table_rows * row, element)
+    return Work(
+        "embedding", best.cycles + Cycles(compute=vertices.fill(device, held, element)),
+        temporary_bytes=best.temporary_bytes, outputs_on_busiest_tile=held,
+    )  # fmt: skip
+
+
+def _plans(device: Device, table_rows: int, row: int, lookups: int, element: Element, *, adding: bool) -> list[Work]:
+    """Return the work of each way to spread the table's rows, its columns and the lookups over tiles.
+
+    Every tile sees all the indices of its lookups; where the table's rows are spread, results are added up.
+    """
+    tiles = device.chip.tiles
+    columns = max(1, math.ceil(row * element.bytes / 8))
+    found = []
+    for column_parts in (int(c) for c in distinct(columns, tiles)):
+        free = tiles // column_parts
+        for row_parts in {1, min(table_rows, math.isqrt(free)), min(table_rows, free)}:
+            lookup_parts = max(1, min(lookups, free // row_parts))
+            found.append(
+                _split(device, table_rows, row, lookups, element, (row_parts, column_parts, lookup_parts), adding)
+            )
+    return found
+
+
+def _split(
+    device: Device,
+    table_rows: int,
+    row: int,
+    lookups: int,
+    element: Element,
+    parts: tuple[int, int, int],
+    adding: bool,
+) -> Work:
+    row_parts, column_parts, lookup_parts = parts
+    seen, width = math.ceil(lookups / lookup_parts), math.ceil(row / column_parts)
+    hits = math.ceil(seen / row_parts)
+    compute = vertices.multi_slice(device, hits, seen - hits, width, element)
+    results = seen * width
+    table = math.ceil(table_rows / row_parts) * width
+    # The table is stored once: copies of it for other lookups are sent (or their gradients collected).
+    sent = table * (1 - 1 / lookup_parts) + (results if row_parts > 1 or adding else 0)
+    phases = 2 if row_parts > 1 or adding else 1
+    cycles = Cycles(compute=compute) + device.exchange(4 * seen) + device.exchange(sent * element.bytes, phases)
+    temporary = (results + (table if lookup_parts > 1 else 0)) * element.bytes
+    return Work("embedding", cycles, temporary_bytes=temporary, outputs_on_busiest_tile=math.ceil(results / row_parts))
+
+
+def cost_gather(op: OpView) -> OpWork:
+    """Cost picking rows (or single elements) of a tensor."""
+    table = op.needed(0)
+    rows, row = _table(op, table)
+    lookups = math.ceil(op.output().elements / max(1, row))
+    return op.takes(gather(op.device, rows, row, lookups, table.element))
+
+
+def cost_scatter(op: OpView) -> OpWork:
+    """Cost writing rows (or single elements) into a copy of a tensor."""
+    table = op.needed(0)
+    rows, row = _table(op, table)
+    source = max((o.elements for o in op.operands() if o.tensor is not table.tensor), default=row)
+    work = scatter(op.device, rows, row, math.ceil(source / max(1, row)), table.element)
+    kept = copied(op.device, table.on_tile, table.element)
+    return op.takes(work.plus(kept.cycles))
+
+
+def cost_embedding_bag(op: OpView) -> OpWork:
+    """Cost picking rows of a table and adding up those of a bag."""
+    table, indices = op.needed(0), op.needed(1)
+    rows, row = table.shape
+    picked = gather(op.device, rows, row, indices.elements, table.element)
+    elements = indices.elements * row
+    on_tile = op.device.spread(elements, table.element)
+    summed = reduced(op.device, elements, on_tile, op.output().elements, table.element)
+    temporary = max(picked.temporary_bytes, summed.temporary_bytes)
+    return op.takes(replace(summed.plus(picked.cycles), family=picked.family, temporary_bytes=temporary))
+
+
+def cost_embedding_gradient(op: OpView) -> OpWork:
+    """Cost the gradient of an embedding: rows of the incoming gradient are added up by index."""
+    gradient, indices = op.needed(0), op.needed(1)
+    rows, row = op.output().shape
+    return op.takes(scatter(op.device, rows, row, indices.elements, gradient.element))
+
+
+def _table(op: OpView, table: Operand) -> tuple[int, int]:
+    """Return how many rows there are to choose from, and the elements of one."""
+    shape = table.shape or (1,)
+    if op.kind in ("embedding", "index_select", "index_add", "index_copy", "index_fill"):
+        dim = 0 if op.kind == "embedding" else int(op.argument(1, "dim", 0))
+        return shape[dim], table.elements // max(1, shape[dim])
+    if op.kind in ("index", "index_put", "_unsafe_index", "_unsafe_index_put"):
+        chosen = [size for size, index in zip(shape, op.argument(1)) if index is not None]
+        rows = math.prod(chosen)
+        return rows, table.elements // max(1, rows)
+    return table.elements, 1
+
+
+RULES = (
+    Rule(_GATHERS, cost_gather),
+    Rule(_SCATTERS, cost_scatter),
+    Rule(("embedding_dense_backward", "_embedding_bag_backward"), cost_embedding_gradient),
+    Rule(("_embedding_bag", "_embedding_bag_forward_only"), cost_embedding_bag),
+)

@@ -1,0 +1,145 @@
+"""Normalisation over batches, groups of channels or features, forward and backward; and of weights.
+
+PopLibs lowers them to whole passes over the tensor (one multiplication or addition with a value for each
+channel) and to reductions (lib/poplin/Norms.cpp, lib/popnn): training forward has four passes and a joint
+reduction of sums and squares, backward about ten passes and four reductions, inference two passes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from ipu_model.predict import vertices
+from ipu_model.predict.device import Cycles, Device, Element, Work
+from ipu_model.predict.ops.pointwise import Pointwise, pointwise
+from ipu_model.predict.ops.reductions import combined, depth_of, reduced, results_on_tile
+from ipu_model.predict.ops.rule import Operand, OpView, OpWork, Rule
+
+# A weight and its length along some dimensions -> the weight in that direction; and its two gradients. The
+# operations on each element before the reduction and after it.
+_WEIGHT_NORMS = {"_weight_norm_interface": (("square",), ("scale",)),
+                 "_weight_norm_interface_backward": (("add",), ("scale", "scale", "add"))}  # fmt: skip
+
+
+FORWARD_PASSES, FORWARD_REDUCTIONS = 4, 2
+BACKWARD_PASSES, BACKWARD_REDUCTIONS = 10, 4
+INFERENCE_PASSES = 2
+
+# Ops on one value for each channel: inverse deviation, two running statistics, combined factors.
+CHANNEL_OPS = 4
+
+
+@dataclass(frozen=True)
+class Normalised:
+    """A tensor that is normalised: its elements, `n` of them on the busiest tile, and its statistics.
+
+    `statistics` is the number of means: channels for a batch norm, samples x groups for a group norm, rows
+    for a layer norm. `stable` asks for the variance in a second reduction, after the mean.
+    """
+
+    elements: int
+    n: float
+    statistics: int
+    element: Element
+    stable: bool = False
+
+
+def forward(device: Device, norm: Normalised, *, running: bool = True) -> Work:
+    """Return the work of normalising with the micro-batch's statistics; `running` averages are kept."""
+    passes, reductions, stages = FORWARD_PASSES, FORWARD_REDUCTIONS, 1
+    if norm.stable:
+        passes, stages = passes + 1, 2
+    channel_ops = CHANNEL_OPS if running else CHANNEL_OPS - 2
+    return _norm(device, norm, passes, reductions, stages, channel_ops)
+
+
+def inference(device: Device, norm: Normalised) -> Work:
+    """Return the work of normalising with kept statistics: one multiplication and one addition."""
+    return _norm(device, norm, INFERENCE_PASSES, 0, 0, 2)
+
+
+def backward(device: Device, norm: Normalised) -> Work:
+    """Return the work of the gradients of input, scale and shift; the input is whitened again."""
+    work = _norm(device, norm, BACKWARD_PASSES, BACKWARD_REDUCTIONS, 2, CHANNEL_OPS)
+    moved = norm.n * norm.element.bytes
+    return replace(work.plus(device.exchange(moved)), temporary_bytes=2 * moved)
+
+
+def _norm(device: Device, norm: Normalised, passes: int, reductions: int, stages: int, channel_ops: int) -> Work:
+    """Return passes and reductions over the tensor; the reductions share `stages` rounds over the tiles."""
+    compute = passes * vertices.broadcast_vector(device, norm.n, norm.element)
+    compute += reductions * vertices.reduce_rows(device, norm.n, norm.element)
+    compute += channel_ops * vertices.broadcast_vector(device, _held(device, norm), norm.element)
+    cycles = Cycles(compute=compute)
+    if stages:
+        local = results_on_tile(norm.elements, norm.n, norm.statistics)
+        depth = depth_of(device, local, norm.n, norm.elements, norm.statistics)
+        once = combined(device, local * reductions / stages, depth)
+        # The finished statistics go back to the tiles that need them.
+        cycles = cycles + (once + device.exchange(local * reductions / stages * norm.element.bytes)).times(stages)
+    return Work("normalisation", cycles, outputs_on_busiest_tile=norm.n)
+
+
+def _held(device: Device, norm: Normalised) -> int:
+    return device.spread(norm.statistics, norm.element)
+
+
+def cost_norm(op: OpView) -> OpWork:
+    """Cost a norm: with the statistics of the micro-batch, or with kept ones (batch norm in inference)."""
+    source = op.needed(0)
+    norm = _normalised(op, source)
+    if op.kind == "native_batch_norm" and not op.argument(5):
+        work = inference(op.device, norm)
+    else:
+        work = forward(op.device, norm, running=_keeps_averages(op))
+    return op.takes(work, source.layout)
+
+
+def cost_weight_norm(op: OpView) -> OpWork:
+    """Cost `v * g / |v|`, or its gradients: one reduction to `g`'s shape, the rest is element by element."""
+    direction, length = op.needed(int(op.is_backward)), op.needed(1 + int(op.is_backward))
+    elements, n = direction.elements, direction.on_tile
+    work = reduced(op.device, elements, n, length.elements, direction.element)
+    for chain in _WEIGHT_NORMS[op.kind]:
+        step = Pointwise(n=n, element=direction.element, ops=chain, operands=1 + int(op.is_backward))
+        work = work.plus(pointwise(op.device, step).cycles)
+    return op.takes(work, direction.layout)
+
+
+def _keeps_averages(op: OpView) -> bool:
+    return op.kind == "native_batch_norm" and op.tensor(3) is not None
+
+
+def cost_norm_gradient(op: OpView) -> OpWork:
+    """Cost the gradients of a norm's input, scale and shift."""
+    source = op.needed(1)
+    work = backward(op.device, _normalised(op, source))
+    return op.takes(work, source.layout)
+
+
+def _normalised(op: OpView, source: Operand) -> Normalised:
+    """Return what is normalised: the number of statistics is that of the saved means."""
+    shape = source.shape
+    if "batch_norm" in op.kind:
+        statistics = shape[1]
+    elif "group_norm" in op.kind:
+        position = 7 if op.is_backward else 6
+        statistics = shape[0] * int(op.argument(position, "group"))
+    else:
+        normal = op.argument(2 if op.kind.endswith("backward") else 1)
+        statistics = source.elements
+        for size in normal:
+            statistics //= size
+    return Normalised(
+        elements=source.elements, n=source.on_tile, statistics=statistics, element=source.element,
+        stable=op.settings.stable_norm,
+    )  # fmt: skip
+
+
+_NORMS = ("native_batch_norm", "native_group_norm", "native_layer_norm")
+
+RULES = (
+    Rule(_NORMS, cost_norm),
+    Rule(tuple(f"{name}_backward" for name in _NORMS), cost_norm_gradient),
+    Rule(tuple(_WEIGHT_NORMS), cost_weight_norm),
+)

@@ -1,0 +1,129 @@
+"""Sums, means, maxima over dimensions: first on each tile, then in stages over the tiles; and sorting."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from functools import lru_cache
+
+import numpy as np
+
+from ipu_model.predict import vertices
+from ipu_model.predict.device import Cycles, Device, Element, Work
+from ipu_model.predict.ops.pointwise import Pointwise, pointwise
+from ipu_model.predict.ops.rule import Operand, OpView, OpWork, Rule
+from ipu_model.predict.planner import reduction
+from ipu_model.predict.vertices import MatrixUnit
+
+# Reductions -> the chain of vector operations on each element before it is added up.
+REDUCTIONS: Mapping[str, tuple[str, ...]] = {
+    "sum": (), "mean": (), "amax": (), "amin": (), "max": (), "min": (), "prod": (), "any": (), "all": (),
+    "nansum": ("plain",), "logsumexp": ("add", "exp"), "linalg_vector_norm": ("square",), "norm": ("square",),
+    "var": ("add", "square"), "std": ("add", "square"), "var_mean": ("add", "square"),
+    "std_mean": ("add", "square"), "count_nonzero": ("compare",), "trace": (), "aminmax": (),
+    "dist": ("add", "square"),
+}  # fmt: skip
+
+_ORDERED = (
+    "sort", "topk", "argsort", "kthvalue", "median", "mode", "cumsum", "cumprod", "cummax", "cummin", "logcumsumexp",
+)  # fmt: skip
+
+# Channels that lie together on a tile: the layout that contractions leave, and the least that a reduction
+# keeps.
+GROUP = 8
+
+
+def reduced(device: Device, elements: int, n: float, outputs: int, element: Element) -> Work:
+    """Return the work of reducing `elements`, `n` of them on the busiest tile, to `outputs` results."""
+    local = results_on_tile(elements, n, outputs)
+    compute = vertices.reduce_rows(device, n, element)
+    cycles = Cycles(compute=compute) + combined(device, local, depth_of(device, local, n, elements, outputs))
+    held = device.spread(outputs, element)
+    return Work("reduction", cycles, temporary_bytes=4 * local, outputs_on_busiest_tile=held)
+
+
+def arg_reduced(device: Device, n: float, outputs: int) -> Work:
+    """Return the work of finding the places of maxima: on each tile, then over the tiles of a row."""
+    compute = vertices.arg_reduce(device, n)
+    held = device.spread(outputs, Element.INT)
+    cycles = Cycles(compute=compute) + device.exchange(8 * held) + Cycles(compute=vertices.arg_reduce(device, held))
+    return Work("reduction", cycles, outputs_on_busiest_tile=held)
+
+
+def results_on_tile(elements: int, n: float, outputs: int) -> float:
+    """Return how many of the results the busiest tile has partial sums of."""
+    return float(min(outputs, max(GROUP, math.ceil(n * outputs / max(1, elements)))))
+
+
+def depth_of(device: Device, local: float, n: float, elements: int, outputs: int) -> float:
+    """Return over how many tiles the partial sums of one result are spread."""
+    tiles = min(device.chip.tiles, math.ceil(elements / max(1.0, n)))
+    return float(max(1, min(round(tiles * local / max(1, outputs)), tiles, elements // max(1, outputs))))
+
+
+@lru_cache(maxsize=4096)
+def combined(device: Device, local: float, depth: float) -> Cycles:
+    """Return the cycles of adding up `local` fp32 partial results of a tile over `depth` tiles, in stages."""
+    if depth <= 1:
+        return Cycles()
+    unit = MatrixUnit(element_bytes=4, partial_bytes=4, units=1, channel_group=1, workers=device.chip.workers)
+    found = reduction(np.array([local]), np.array([depth]), unit, device)
+    phases = int(found.phases[0])
+    fixed = phases * device.constants.exchange_fixed_cycles
+    return Cycles(float(found.compute[0]), float(found.exchange[0]) + fixed, phases)
+
+
+def ordered(device: Device, elements: int, n: float, rows: int, element: Element) -> Work:
+    """Return the work of sorting rows, or finding their largest: a bitonic network of comparisons."""
+    length = max(2, math.ceil(elements / max(1, rows)))
+    steps = math.ceil(math.log2(length))
+    rounds = steps * (steps + 1) // 2
+    step = Cycles(compute=vertices.elementwise(device, n, element, ("compare", "maximum"), vertices.BINARY))
+    one = step + device.exchange(n * (element.bytes + 4))
+    temporary = n * (element.bytes + 4)
+    return Work("ordering", one.times(rounds), temporary_bytes=temporary, outputs_on_busiest_tile=n)
+
+
+def cost_reduction(op: OpView) -> OpWork:
+    """Cost a reduction over some or all dimensions; one over nothing is a copy."""
+    source = op.needed(0)
+    other = op.tensor(1)
+    if op.kind in ("max", "min") and other is not None:
+        return _larger_of(op, source, other)
+    elements, n = source.elements, source.on_tile
+    work = reduced(op.device, elements, n, op.output().elements, source.element)
+    chain = REDUCTIONS[op.kind]
+    if chain:
+        work = work.plus(pointwise(op.device, Pointwise(n=n, element=source.element, ops=chain)).cycles)
+    if len(op.outputs) > 1 and op.kind in ("max", "min"):
+        work = work.plus(arg_reduced(op.device, n, op.output().elements).cycles)
+    return op.takes(work)
+
+
+def _larger_of(op: OpView, left: Operand, right: Operand) -> OpWork:
+    layout = min((left.layout, right.layout), key=lambda layout: layout.on_tile)
+    moved = int(left.layout.origin != right.layout.origin)
+    chain = Pointwise(n=layout.on_tile, element=op.element, ops=("maximum",), operands=2, moved=moved)
+    return op.takes(pointwise(op.device, chain), layout)
+
+
+def cost_arg(op: OpView) -> OpWork:
+    """Cost finding the places of maxima or minima."""
+    return op.takes(arg_reduced(op.device, op.needed(0).on_tile, op.output().elements))
+
+
+def cost_ordered(op: OpView) -> OpWork:
+    """Cost sorting (or scanning) along a dimension."""
+    source = op.needed(0)
+    dim = op.argument(2 if op.kind in ("topk", "kthvalue") else 1, "dim", -1)
+    shape = source.shape or (1,)
+    length = shape[dim if isinstance(dim, int) else -1]
+    rows = source.elements // max(1, length)
+    return op.takes(ordered(op.device, source.elements, source.on_tile, rows, source.element))
+
+
+RULES = (
+    Rule(tuple(REDUCTIONS), cost_reduction),
+    Rule(("argmax", "argmin"), cost_arg),
+    Rule(_ORDERED, cost_ordered),
+)

@@ -1,0 +1,246 @@
+"""What each trainable tensor takes: accumulation every micro-batch, the optimiser every step.
+
+Updates are PopART's: whole-tensor passes in the element types of weight and state (willow: accumulatex,
+sgd1*, adamupdaterx, adamvarupdatex). Every tensor is updated on its own, so small ones cost their vertex
+calls.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import lru_cache, partial
+
+from ipu_model.optimiser import Algorithm, Hyper, OptimiserSpec, weight_update
+from ipu_model.predict import vertices
+from ipu_model.predict.device import CostSettings, Cycles, Device, Element, Work
+from ipu_model.predict.ops.reductions import reduced
+from ipu_model.predict.vertices import Overheads
+from ipu_model.step import DType, Step, Variable
+
+
+@dataclass(frozen=True)
+class VariableCost:
+    """The cost of one trainable tensor on the IPU where it is first used, for one execution."""
+
+    variable: str
+    ipu: int
+    elements: int
+    work: Work
+
+
+def variable_ipus(step: Step) -> dict[str, int]:
+    """Return the IPU that first uses each variable, by the variable's name; 0 for unused ones."""
+    users = {variable.name: step.readers.get(variable.tensor, ()) for variable in step.variables}
+    return {name: ops[0].ipu if ops else 0 for name, ops in users.items()}
+
+
+def accumulation_costs(
+    step: Step,
+    settings: CostSettings,
+    accumulator: DType | None = None,
+    *,
+    held: Mapping[str, int] | None = None,
+) -> tuple[VariableCost, ...]:
+    """Return the cost of adding one micro-batch's gradients to the accumulators.
+
+    `accumulator` is their element type (`None`: that of each weight); `held` says how many elements of a
+    variable this replica accumulates, where it does not all. Trainable tensors without a gradient cost nothing.
+    """
+    ipus = variable_ipus(step)
+    cost = lru_cache(maxsize=None)(partial(accumulate, settings.device))  # many tensors are alike
+    return tuple(
+        VariableCost(v.name, ipus[v.name], tensor.elements, cost(tensor))
+        for v, tensor in _updated(step, accumulator, held or {})
+    )
+
+
+def update_costs(
+    step: Step,
+    settings: CostSettings,
+    spec: OptimiserSpec,
+    *,
+    accumulates: bool,
+    group_of: Mapping[str, int | None] | None = None,
+    held: Mapping[str, int] | None = None,
+) -> tuple[VariableCost, ...]:
+    """Return the cost of one optimiser step for every trainable tensor that has a gradient.
+
+    `group_of` maps variables to parameter groups of `spec` (default: all have the default numbers);
+    `accumulates` tells whether gradient accumulation is above 1; `held` says how many elements of a variable
+    this replica updates, where it does not all.
+    """
+    ipus, groups = variable_ipus(step), group_of or {}
+    cost = lru_cache(maxsize=None)(partial(_update, settings.device, accumulates=accumulates))  # many tensors are alike
+    found = []
+    for variable, tensor in _updated(step, spec.accum_dtype, held or {}):
+        hyper = spec.hyper(groups.get(variable.name))
+        typed = replace(
+            tensor, accumulates=accumulates,
+            weight_decay=hyper.weight_decay != 0.0 or "weight_decay" in hyper.variable,
+            first=Element.of(spec.velocity_dtype if spec.family.startswith("SGD") else spec.first_dtype),
+            second=Element.of(spec.second_dtype),
+        )  # fmt: skip
+        if not accumulates:
+            typed = replace(typed, accumulator=typed.weight)
+        work = cost(typed, spec, hyper)
+        found.append(VariableCost(variable.name, ipus[variable.name], tensor.elements, work))
+    return tuple(found)
+
+
+def _updated(step: Step, accumulator: DType | None, held: Mapping[str, int]) -> Iterator[tuple[Variable, Updated]]:
+    for variable in step.variables:
+        if variable.name in step.gradients:
+            tensor = step.tensors[variable.tensor]
+            weight = Element.of(tensor.dtype)
+            kind = weight if accumulator is None else Element.of(accumulator)
+            yield variable, Updated(held.get(variable.name, tensor.elements), weight, kind)
+
+
+def _update(device: Device, tensor: Updated, spec: OptimiserSpec, hyper: Hyper, *, accumulates: bool) -> Work:
+    """Return the work of the family's update, with the gradient's norm where gradients are clipped."""
+    compiled = weight_update(spec, hyper, accumulates=accumulates)
+    if compiled.algorithm is Algorithm.SGD:
+        work = sgd(device, tensor)
+    elif compiled.algorithm in (Algorithm.SGD_COMBINED, Algorithm.SGD_SEPARATE):
+        work = momentum(device, tensor, combined=compiled.accumulates_in_state)
+    elif compiled.algorithm is Algorithm.ADAM:
+        work = adam(device, tensor)
+    elif compiled.algorithm is Algorithm.LAMB:
+        work = lamb(device, tensor)
+    else:
+        work = rmsprop(device, tensor, centred=compiled.centred, with_momentum=compiled.has_momentum)
+    if spec.max_grad_norm != float("inf"):
+        n = device.spread(tensor.elements, tensor.accumulator)
+        work = work.plus(reduced(device, tensor.elements, n, 1, tensor.accumulator).cycles)
+    return work
+
+
+# A scaled addition that scales both operands: 12 cycles more to start, a third thread cycle for each vector.
+_BOTH_SCALED = Overheads(vertices.SCALED_ADD.supervisor + 12, vertices.SCALED_ADD.worker)
+
+
+@dataclass(frozen=True)
+class Updated:
+    """One trainable tensor: its elements, and the element types of weight, accumulator and moments."""
+
+    elements: int
+    weight: Element
+    accumulator: Element
+    first: Element = Element.FLOAT
+    second: Element = Element.FLOAT
+    accumulates: bool = True
+    weight_decay: bool = True
+
+
+def accumulate(device: Device, tensor: Updated) -> Work:
+    """Return the work of adding one micro-batch's gradient to the accumulator.
+
+    The gradient is laid out as its contraction left it, the accumulator as the weight is.
+    """
+    n = device.spread(tensor.elements, tensor.weight)
+    compute = vertices.scaled_add(device, n, tensor.accumulator, tensor.weight)
+    cycles = Cycles(compute=compute) + device.exchange(n * tensor.weight.bytes)
+    temporary = n * tensor.weight.bytes
+    return Work("accumulation", cycles, temporary_bytes=temporary, outputs_on_busiest_tile=n)
+
+
+def sgd(device: Device, tensor: Updated) -> Work:
+    """Return the work of plain gradient descent: weights decay and take a step."""
+    n = device.spread(tensor.elements, tensor.weight)
+    compute = _step(device, n, tensor, tensor.accumulator)
+    if tensor.weight_decay:
+        compute += vertices.elementwise(device, n, tensor.weight, ("scale",), vertices.BROADCAST_SCALAR)
+    return _whole(device, tensor, compute)
+
+
+def momentum(device: Device, tensor: Updated, *, combined: bool) -> Work:
+    """Return the work of descent with momentum; `combined`: velocity and accumulator in one tensor."""
+    n = device.spread(tensor.elements, tensor.weight)
+    velocity = tensor.accumulator if combined else tensor.first
+    compute = _step(device, n, tensor, velocity)
+    if combined:
+        # The velocity decays after the step, and takes the weight decay of the next one.
+        compute += vertices.elementwise(device, n, velocity, ("scale",), vertices.BROADCAST_SCALAR)
+        compute += vertices.scaled_add(device, n, velocity, tensor.weight) if tensor.weight_decay else 0
+    else:
+        compute += _average(device, n, velocity, tensor.accumulator)
+        compute += vertices.scaled_add(device, n, tensor.accumulator, tensor.weight) if tensor.weight_decay else 0
+        compute += _reset(device, n, tensor)
+    return _whole(device, tensor, compute)
+
+
+def adam(device: Device, tensor: Updated) -> Work:
+    """Return the work of Adam or AdamW: two moving averages, the update vector, the step."""
+    return _whole(device, tensor, _moments(device, tensor) + _last_step(device, tensor))
+
+
+def lamb(device: Device, tensor: Updated) -> Work:
+    """Return the work of LAMB: Adam's update vector, scaled by the ratio of two norms."""
+    n = device.spread(tensor.elements, tensor.weight)
+    norm = reduced(device, tensor.elements, n, 1, Element.FLOAT).cycles
+    square = Cycles(compute=vertices.elementwise(device, n, Element.FLOAT, ("square",), vertices.UNARY))
+    ratio = vertices.elementwise(device, 1, Element.FLOAT, ("sqrt", "divide", "maximum"), vertices.BINARY)
+    work = _whole(device, tensor, _moments(device, tensor) + _last_step(device, tensor) + ratio)
+    return work.plus((norm + square).times(2))
+
+
+def rmsprop(device: Device, tensor: Updated, *, centred: bool, with_momentum: bool) -> Work:
+    """Return the work of RMSprop: moving averages (two when centred), the update vector, the step."""
+    n = device.spread(tensor.elements, tensor.weight)
+    compute = _average_of_squares(device, n, tensor.second, tensor.accumulator)
+    ops: tuple[str, ...] = ("sqrt", "add", "divide")
+    if centred:
+        compute += _average(device, n, tensor.first, tensor.accumulator)
+        ops = ("square", "add", *ops)
+    compute += vertices.elementwise(device, n, Element.FLOAT, ops, vertices.BINARY, 1)
+    if with_momentum:
+        compute += _average(device, n, tensor.first, Element.FLOAT)
+    if tensor.weight_decay:
+        compute += vertices.scaled_add(device, n, tensor.accumulator, tensor.weight)
+    return _whole(device, tensor, compute + _step(device, n, tensor, Element.FLOAT) + _reset(device, n, tensor))
+
+
+def _moments(device: Device, tensor: Updated) -> float:
+    """Return tile cycles of the moving averages and of the update vector, bias corrections included."""
+    n = device.spread(tensor.elements, tensor.weight)
+    averages = _average(device, n, tensor.first, tensor.accumulator)
+    averages += _average_of_squares(device, n, tensor.second, tensor.accumulator)
+    ops = ("scale", "scale", "sqrt", "add", "divide") + (("scale", "add") if tensor.weight_decay else ())
+    converted = sum(2 for kind in (tensor.weight, tensor.first, tensor.second) if kind is Element.HALF)
+    vector = vertices.elementwise(device, n, Element.FLOAT, ops, vertices.BINARY, 1 + converted)
+    return averages + vector + device.constants.optimiser_fixed_cycles
+
+
+def _last_step(device: Device, tensor: Updated) -> float:
+    n = device.spread(tensor.elements, tensor.weight)
+    counter = vertices.elementwise(device, 1, Element.FLOAT, ("add",), vertices.UNARY)
+    return _step(device, n, tensor, tensor.weight) + _reset(device, n, tensor) + counter
+
+
+def _average(device: Device, n: float, state: Element, gradient: Element) -> float:
+    """Return tile cycles of `state = b * state + (1 - b) * gradient`."""
+    cycles = 3 if state is gradient else 5
+    return vertices.call(device, _BOTH_SCALED, cycles * vertices.vectors(device, n, state))
+
+
+def _average_of_squares(device: Device, n: float, state: Element, gradient: Element) -> float:
+    """Return tile cycles of `state = b * state + (1 - b) * gradient ** 2`."""
+    converted = 0 if state is gradient else 2
+    return vertices.elementwise(device, n, state, ("square", "scale", "scale", "add"), vertices.BINARY, converted)
+
+
+def _step(device: Device, n: float, tensor: Updated, update: Element) -> float:
+    """Return tile cycles of `weight -= rate * update`."""
+    return vertices.scaled_add(device, n, tensor.weight, update)
+
+
+def _reset(device: Device, n: float, tensor: Updated) -> float:
+    return vertices.fill(device, n, tensor.accumulator) if tensor.accumulates else 0.0
+
+
+def _whole(device: Device, tensor: Updated, compute: float) -> Work:
+    """Return the work of an update; its scalars (learning rate, factors) are sent to all tiles."""
+    n = device.spread(tensor.elements, tensor.weight)
+    cycles = Cycles(compute=compute) + device.exchange(0.0)
+    return Work("update", cycles, temporary_bytes=4 * n, outputs_on_busiest_tile=n)

@@ -1,0 +1,347 @@
+"""Tile cycles of vertices, the programs of single tiles: PopLibs' cycle estimators.
+
+A tile runs its workers in turn, so a tile cycle count is that of the longest worker times the number of workers.
+
+First the vertices of the vector unit (popops, popnn, poprand): `n` counts elements of the busiest tile, whatever tensor
+they belong to. Then those of convolutions and matrix products (lib/poplin/PerformanceEstimation.hpp), on arrays with
+one entry for each candidate plan. Symbols there: F field elements on the tile (output positions, batch included), Gi
+and Go groups of input and output channels.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ipu_model.predict.device import Device, Element
+
+Array: TypeAlias = NDArray[np.float64]
+Mask: TypeAlias = NDArray[np.bool_]
+
+# Vector operations of popops: (cycles for a pair of fp32, cycles for four fp16), loads and stores included.
+# Those with a comment are scalar functions of C or sums of published ones.
+VECTOR_OPS: Mapping[str, tuple[float, float]] = {
+    "copy": (2, 2),
+    "add": (3, 3),
+    "negate": (2, 2),
+    "square": (2, 2),
+    "scale": (2, 2),
+    "maximum": (3, 4),
+    "compare": (7, 9),
+    "relu": (2, 2),
+    "exp": (6, 4),
+    "log": (12, 4),
+    "log-add": (23, 13),
+    "tanh": (12, 4),
+    "sigmoid": (12, 6),
+    "sqrt": (10, 23),
+    "rsqrt": (8, 19),
+    "reciprocal": (6, 15),
+    "divide": (10, 21),
+    "erf": (82, 52),
+    "gelu": (44, 64),
+    "sine": (4600, 100),
+    "power": (624, 1300),
+    "random": (5, 5),  # one draw of the hardware generator for 64 bits, compared or scaled
+    "plain": (8, 8),  # an op without a vertex of its own: 3 cycles to load and store, 5 of generated C++
+}
+
+# Integers have no vector unit: an element takes a load, the operation, a store and their share of the loop.
+SCALAR_CYCLES = 5
+
+
+@dataclass(frozen=True)
+class Overheads:
+    """Cycles of a vertex call besides its loop: of the supervisor once, of each worker once."""
+
+    supervisor: float
+    worker: float
+
+
+UNARY = Overheads(20, 17)
+UNARY_IN_PLACE = Overheads(20, 55)
+BINARY = Overheads(11, 29)
+BINARY_IN_PLACE = Overheads(11, 58)
+BROADCAST_SCALAR = Overheads(11, 20)
+BROADCAST_VECTOR = Overheads(13, 37)
+RELU = Overheads(9, 20)
+NONLINEARITY_GRADIENT = Overheads(9, 29)
+CAST = Overheads(12, 37)
+SCALED_ADD = Overheads(57, 24)
+FILL = Overheads(0, 26)
+REDUCE = Overheads(33, 20)
+DYNAMIC_SLICE = Overheads(25, 39)
+MULTI_SLICE = Overheads(0, 30)
+POOL = Overheads(7, 60)
+ARG_REDUCE = Overheads(9, 30)
+
+
+def worker_share(device: Device, n: float) -> int:
+    """Return the elements of the worker that gets most of `n`."""
+    return math.ceil(n / device.chip.workers)
+
+
+def vectors(device: Device, n: float, element: Element) -> int:
+    """Return the vectors of the worker that gets most of `n` elements."""
+    return math.ceil(worker_share(device, n) / device.width(element))
+
+
+def call(device: Device, overheads: Overheads, loop: float) -> float:
+    """Return tile cycles of one vertex whose longest worker loops for `loop` thread cycles."""
+    return overheads.supervisor + device.chip.workers * (overheads.worker + loop)
+
+
+def loop_cycles(ops: tuple[str, ...], element: Element) -> float:
+    """Return thread cycles for each vector of a chain of `VECTOR_OPS` that runs in one vertex.
+
+    Only the first pays for loading and storing; each further one saves the two cycles of a copy.
+    """
+    if not element.is_floating:
+        return SCALAR_CYCLES * len(ops)
+    column = 0 if element is Element.FLOAT else 1
+    return sum(VECTOR_OPS[op][column] for op in ops) - 2 * (len(ops) - 1)
+
+
+def elementwise(
+    device: Device,
+    n: float,
+    element: Element,
+    ops: tuple[str, ...],
+    overheads: Overheads,
+    extra_loads: int = 0,
+) -> float:
+    """Return tile cycles of a chain of `VECTOR_OPS` on n elements; `extra_loads` operands besides."""
+    return call(device, overheads, vectors(device, n, element) * (loop_cycles(ops, element) + extra_loads))
+
+
+def broadcast_vector(device: Device, n: float, element: Element) -> float:
+    """Return tile cycles of adding or multiplying n elements by one value for each channel."""
+    return call(device, BROADCAST_VECTOR, 2 * vectors(device, n, element))
+
+
+def cast(device: Device, n: float) -> float:
+    """Return tile cycles of converting n elements between fp16 and fp32: four in two thread cycles."""
+    return call(device, CAST, 2 * math.ceil(worker_share(device, n) / device.chip.vector_width(2)))
+
+
+def fill(device: Device, n: float, element: Element) -> float:
+    """Return tile cycles of writing a constant to n elements."""
+    return call(device, FILL, math.ceil(worker_share(device, n) / device.chip.vector_width(element.bytes)))
+
+
+def copy(device: Device, n: float, element: Element) -> float:
+    """Return tile cycles of copying n elements inside a tile (64 bits in, 64 bits out, then the loop)."""
+    width = device.chip.vector_width(element.bytes)
+    return call(device, FILL, 2 * math.ceil(worker_share(device, n) / width))
+
+
+def scaled_add(device: Device, n: float, element: Element, other: Element | None = None) -> float:
+    """Return tile cycles of `a += s * b`; mixed fp16 and fp32 take four or five cycles, not two."""
+    mixed = other is not None and other is not element
+    cycles = 2 if not mixed else 5 if element is Element.HALF else 4
+    return call(device, SCALED_ADD, cycles * vectors(device, n, element))
+
+
+def reduce_rows(device: Device, n: float, element: Element) -> float:
+    """Return tile cycles of adding up n elements: 16 bytes of them in five thread cycles."""
+    wide = 8 if element is Element.HALF else 4 if element is Element.FLOAT else 1
+    return call(device, REDUCE, 5 * math.ceil(worker_share(device, n) / wide))
+
+
+def dynamic_slice(device: Device, pieces: float, n: float, element: Element) -> float:
+    """Return tile cycles of copying `pieces` slices of n elements to or from a place known at run time."""
+    width = device.chip.vector_width(element.bytes)
+    return call(device, DYNAMIC_SLICE, pieces * (24 + 2 * math.ceil(worker_share(device, n) / width)))
+
+
+def multi_slice(device: Device, hits: float, misses: float, row: float, element: Element) -> float:
+    """Return tile cycles of looking up rows of `row` elements: `hits` are on this tile, `misses` are not."""
+    width = device.chip.vector_width(element.bytes)
+    per_worker_hits, per_worker_misses = worker_share(device, hits), worker_share(device, misses)
+    return call(device, MULTI_SLICE, per_worker_hits * (19 + 2 * math.ceil(row / width)) + 8 * per_worker_misses)
+
+
+def arg_reduce(device: Device, n: float) -> float:
+    """Return tile cycles of finding the place of the largest of n elements."""
+    return call(device, ARG_REDUCE, 3 * worker_share(device, n))
+
+
+def pool(device: Device, outputs: float, window: int, element: Element, cycles_per_vector: float) -> float:
+    """Return tile cycles of pooling: so many thread cycles for each vector and position of the window.
+
+    A tenth more goes to the starts of rows.
+    """
+    per_output = 1.1 * cycles_per_vector * window
+    return call(device, POOL, per_output * worker_share(device, outputs) / device.width(element))
+
+
+def transpose(device: Device, n: float, element: Element) -> float:
+    """Return tile cycles of transposing n elements in blocks of four by four (fp16) or two by two (fp32)."""
+    grain = 4 if element.bytes <= 2 else 2
+    blocks = math.ceil(worker_share(device, n) / (grain * grain))
+    return 7 + device.chip.workers * (37 + (4 if grain == 4 else 3) * blocks)
+
+
+# ----------------------------------------------------------------- convolutions and matrix products
+#
+# The planner of the real stack takes the cheapest plan it finds, so a vertex that is slower for less work would never
+# be used as such: a worker of two elements counts as one of three, rows are dealt out whole or cut, whichever is
+# faster.
+
+
+@dataclass(frozen=True)
+class MatrixUnit:
+    """How a tile multiplies: bytes of operands and partials, units, input channels of a pass, and its workers."""
+
+    element_bytes: int
+    partial_bytes: int
+    units: int
+    channel_group: int
+    workers: int
+
+    @property
+    def is_half(self) -> bool:
+        """Whether it multiplies fp16 operands."""
+        return self.element_bytes == 2
+
+    @property
+    def weight_load_cycles(self) -> int:
+        """Cycles of loading all units' weights, 32 bytes each (16 fp16 or 8 fp32), 8 a cycle."""
+        return self.units * 32 // 8
+
+    @property
+    def vector_width(self) -> int:
+        """Elements that the vector unit multiplies at a time."""
+        return 4 if self.is_half else 2
+
+
+def _conv_1x1_worker(elements: Array, unit: MatrixUnit) -> Array:
+    """Return thread cycles of one worker of the 1 x 1 vertex for so many field elements."""
+    if unit.is_half:
+        return np.where(elements <= 0, 14.0, np.where(elements <= 1, 25.0, 30.0 + 4.0 * np.maximum(elements - 3, 0)))
+    return np.where(elements <= 0, 24.0, 46.0 + 8.0 * np.maximum(elements - 3, 0))
+
+
+def conv_1x1(field: Array, gi: Array, go: Array, groups: Array, unit: MatrixUnit) -> Array:
+    """Return tile cycles of the 1 x 1 vertex: F field elements, Gi x Go channel groups, conv groups."""
+    workers, load = unit.workers, unit.weight_load_cycles
+    most, least = np.ceil(field / workers), np.floor(field / workers)
+    worker = _conv_1x1_worker(most, unit)
+    inner = np.maximum(workers * worker, workers * _conv_1x1_worker(least, unit) + 14)
+    # The first group of input channels writes results, the others add to them: a cycle more a worker in fp16, while
+    # in fp32 it is writing that takes longer.
+    first, other = (inner, inner + workers) if unit.is_half else (inner + workers * (2 + 8 * most), inner)
+    # A pass for each group of outputs: 18 or 19 cycles, 7 or 6 for each of its parts (one here), weights, workers.
+    first_group = 11 + go * (18 + 7 + load + first)
+    other_groups = (gi - 1) * (15 + go * (19 + 6 + load + other))
+    # Once: 50, and each worker its 7, with 3 for every group after the first. 13 for each conv group.
+    cycles: Array = 50 + workers * (7 + 3 * (gi * groups - 1)) + groups * (13 + other_groups + first_group)
+    return cycles
+
+
+@lru_cache(maxsize=8)
+def _more_pieces(workers: int) -> Array:
+    """Return how many pieces of rows beyond r // workers a worker touches when r rows are cut evenly, by r % workers.
+
+    Worker k gets the stretch from k r / workers to (k + 1) r / workers.
+    """
+    return np.array([
+        max(math.ceil((k + 1) * left / workers) - k * left // workers for k in range(workers))
+        for left in range(workers)
+    ], dtype=np.float64)  # fmt: skip
+
+
+def _conv_nx1_worker(rows: Array, width: Array, unit: MatrixUnit) -> Array:
+    """Return thread cycles of the worker with the largest share of `rows` rows of `width` elements."""
+    workers = unit.workers
+    per_piece, per_element = (16, 4) if unit.is_half else (15, 8)
+    whole = np.ceil(rows / workers)
+    pieces = np.floor(rows / workers) + _more_pieces(workers)[(rows % workers).astype(np.int64)]
+    cut = per_piece * pieces + per_element * np.ceil(rows * width / workers)
+    cycles: Array = 17 + np.minimum(cut, per_piece * whole + per_element * whole * width)
+    return cycles
+
+
+def conv_nx1(
+    rows: Array, width: Array, field: Array, gi: Array, go: Array, groups: Array, kernel: tuple[int, int],
+    unit: MatrixUnit,
+) -> Array:  # fmt: skip
+    """Return tile cycles of the n x 1 vertex for a kernel of `kernel` positions (rows, columns).
+
+    Each position works on `rows` rows of `width`; `field` are all results, which are zeroed first.
+    """
+    workers, (ky, kx) = unit.workers, kernel
+    # 14 for each row of the kernel; for each of its columns 12, the weights, and 15 + 3 around them.
+    load = ky * (14 + kx * (12 + unit.weight_load_cycles + 15 + 3))
+    # 9: the most that a worker with less to do can add.
+    inner = load + ky * kx * (workers * _conv_nx1_worker(rows, width, unit) + 9)
+    # Each worker zeroes two results at a time.
+    zeroing = workers * (np.ceil(field * unit.units / (2 * workers)) + 5) * go
+    # For each conv group: 17 for each group of outputs, 6 between two of them and 1 at the end; zeroing; 16 and 14 for
+    # each group of inputs, with 14 for each group of outputs in it. Besides, 6 between two conv groups (so once less
+    # than there are) and 1 at the end.
+    per_group = 17 * go + 6 * (go - 1) + 1 + zeroing + 16 + gi * (14 + go * (14 + inner)) + 6
+    # Once 109 + 54, and 54 to 60: the middle.
+    cycles: Array = 109 + 54 + 57 + groups * per_group - 6 + 1
+    return cycles
+
+
+def conv_slic(rows: Array, width: Array, blocks: Array, kernel: tuple[int, int], unit: MatrixUnit) -> Array:
+    """Return tile cycles of the SLIC vertex (fp16, stride 1 or 2): `blocks` groups of four channels.
+
+    The kernel is taken four columns at a time; the inputs pass once with fp16 partials and twice with fp32 ones.
+    """
+    passes = 1 if unit.partial_bytes == 2 else 2
+    whole = np.ceil(rows / unit.workers)
+    row = 15 + np.maximum(width - 5, 0)
+    steps = kernel[0] * -(-kernel[1] // 4)
+    # Weights take 16 + 21 cycles of the supervisor and 10 to 12 of each worker.
+    load = 16 + 21 + unit.workers * 11
+    # Once 28, 15 for each block of channels, 20 for each step of the kernel.
+    cycles: Array = 28 + blocks * (15 + steps * (20 + load + unit.workers * passes * whole * row))
+    return cycles
+
+
+# What the supervisor of HMAC and VMAC does besides its workers: 58 to 65 once, then 23 for the conv group, 15 for the
+# group of input channels and 10 for that of output channels.
+_DOT_SUPERVISOR = 60 + (23 + 15 + 10)
+
+
+def conv_hmac(outputs: Array, length: Array, unit: MatrixUnit) -> Array:
+    """Return tile cycles of the HMAC vertex: `outputs` results, each a product of two vectors of `length`.
+
+    A result takes 14 thread cycles to start and store, and one a vector of products in fp16, two in fp32.
+    """
+    share = np.ceil(outputs / unit.workers)
+    each = 14 + np.ceil(length / unit.vector_width) * (1 if unit.is_half else 2)
+    cycles: Array = _DOT_SUPERVISOR + unit.workers * share * each
+    return cycles
+
+
+def conv_vmac(outputs: Array, length: Array, unit: MatrixUnit) -> Array:
+    """Return tile cycles of the VMAC vertex: `length` products a result, a vector of results at a time."""
+    share = np.ceil(outputs / (unit.workers * unit.vector_width))
+    cycles: Array = _DOT_SUPERVISOR + unit.workers * share * (7 + length)
+    return cycles
+
+
+def reduce_stage(outputs: Array, depth: Array, workers: int) -> Array:
+    """Return tile cycles of adding `depth` partials for each of `outputs` results on a tile, four at a time.
+
+    PopLibs' estimate has eight at a time for fp16 partials; four are nearer to the published 4096 x 4096 x
+    1024 product with half partials, whose partials are widened to fp32 to be added.
+    """
+    cycles: Array = 33 + workers * (20 + (2 * depth + 9) * np.ceil(np.ceil(outputs / 4) / workers))
+    return cycles
+
+
+def cast_stage(outputs: Array, workers: int) -> Array:
+    """Return tile cycles of converting fp32 partials to fp16 results."""
+    cycles: Array = 12 + workers * (37 + 2 * np.ceil(np.ceil(outputs / workers) / 4))
+    return cycles

@@ -1,0 +1,46 @@
+"""What the tests of costs share: a module with a loss, and costs with default settings."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor, nn
+from tracing_support import traced
+
+from ipu_model import tracing
+from ipu_model.capture.describe import step_of
+from ipu_model.predict.costs import Costs, costs_of
+from ipu_model.predict.device import CostSettings, Device
+from ipu_model.step import Step
+
+SETTINGS = CostSettings()
+GC200 = Device()
+
+
+class Trained(nn.Module):
+    """A module with a loss: the sum of its output."""
+
+    def __init__(self, module: nn.Module) -> None:
+        super().__init__()
+        self.module = module
+
+    def forward(self, *inputs: Tensor) -> tuple[Tensor, Tensor]:
+        output = self.module(*inputs)
+        loss = output.float().sum()
+        trace = tracing.current()
+        if trace is not None:
+            trace.mark_loss(loss)
+        return output, loss
+
+
+def stepped(module: nn.Module, *inputs: Tensor, training: bool = True) -> Step:
+    """Capture `module` for micro-batches like `inputs`, and describe it as a step."""
+    return step_of(traced(module, *inputs, training=training))
+
+
+def costed(module: nn.Module, *inputs: Tensor, settings: CostSettings = SETTINGS) -> Costs:
+    return costs_of(stepped(Trained(module), *inputs), settings)
+
+
+def cycles(found: Costs, settings: CostSettings = SETTINGS, **where: Any) -> float:
+    return settings.device.total(found.cycles(**where))

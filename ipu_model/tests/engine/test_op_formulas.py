@@ -1,0 +1,226 @@
+"""Ops made of vector vertices: how many passes, reductions and exchanges each is (hardware reference, B5)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ipu_model.errors import Error
+from ipu_model.predict import vertices
+from ipu_model.predict.calibration import calibrated, constant_facts, fitted
+from ipu_model.predict.device import Cycles, Device, Element, Work
+from ipu_model.predict.ops import indexing, losses, moves, normalisation, pointwise, reductions, updates
+from ipu_model.predict.ops.images import Pool, pooled, pooled_gradient
+from ipu_model.predict.ops.normalisation import Normalised
+from ipu_model.predict.ops.pointwise import Pointwise
+from ipu_model.predict.ops.updates import Updated
+
+GC200 = Device()
+HALF, FLOAT = Element.HALF, Element.FLOAT
+FIXED = GC200.constants.exchange_fixed_cycles
+
+
+class TestConstants:
+    def test_every_constant_is_explained(self) -> None:
+        for name, fact in constant_facts()["cost"].items():
+            assert fact.unit, name
+            assert len(fact.source) > 30, name
+
+    def test_fitted_constants_name_the_published_row(self) -> None:
+        facts = {f"cost.{name}": fact for name, fact in constant_facts()["cost"].items()}
+        expected = {"cost.exchange_fixed_cycles", "cost.optimiser_fixed_cycles"}
+        assert {name for name in fitted() if name in facts} == expected
+        assert all("Calibrated on day03-resnet101" in facts[name].source for name in fitted() if name in facts)
+
+    def test_impossible_constants_are_refused(self) -> None:
+        with pytest.raises(Error, match="sync_cycles cannot be -1"):
+            replace(calibrated().cost, sync_cycles=-1)
+
+
+class TestExchange:
+    def test_four_bytes_a_cycle_and_a_fixed_part(self) -> None:
+        assert GC200.exchange(4000, phases=2) == Cycles(exchange=1000 + 2 * FIXED, phases=2)
+
+    def test_total_counts_synchronisation(self) -> None:
+        assert GC200.total(Cycles(10, 20, 3)) == 10 + 20 + 3 * GC200.sync_cycles
+
+
+class TestElementwise:
+    def test_operands_that_lie_elsewhere_are_exchanged(self) -> None:
+        here = pointwise.pointwise(GC200, Pointwise(600, HALF, ("add",), operands=2))
+        there = pointwise.pointwise(GC200, Pointwise(600, HALF, ("add",), operands=2, moved=1))
+        assert here.cycles.phases == 0
+        assert there.cycles == here.cycles + GC200.exchange(1200)
+        assert there.temporary_bytes == 1200
+
+    def test_rectifier_in_place_by_hand(self) -> None:
+        assert pointwise.relu(GC200, 600, HALF).cycles == Cycles(compute=9 + 6 * (20 + 2 * 25))
+
+    def test_rectifier_gradient_by_hand(self) -> None:
+        work = pointwise.nonlinearity_gradient(GC200, 600, HALF)
+        assert work.cycles == Cycles(compute=9 + 6 * (29 + 3 * 25)) + GC200.exchange(1200)
+
+    def test_a_root_is_slower_than_a_sum_and_a_sine_much_slower(self) -> None:
+        ops = [(op,) for op in ("add", "sqrt", "power", "sine")]
+        cycles = [pointwise.pointwise(GC200, Pointwise(6000, FLOAT, op)).cycles.compute for op in ops]
+        assert cycles == sorted(cycles)
+        assert cycles[-1] > 100 * cycles[0]
+
+
+class TestReductions:
+    def test_one_tile_needs_no_exchange(self) -> None:
+        assert reductions.reduced(GC200, 64, 64, 1, HALF).cycles.phases == 0
+
+    @pytest.mark.parametrize(("depth", "stages"), [(2, 1), (16, 1), (17, 2), (125, 2), (126, 3), (1472, 3)])
+    def test_stages_bound_the_number_of_messages(self, depth: int, stages: int) -> None:
+        assert reductions.combined(GC200, 8, depth).phases >= stages
+
+    @given(st.integers(1, 10**5), st.sampled_from([1, 10, 1000]))
+    def test_longer_rows_are_never_faster(self, length: int, rows: int) -> None:
+        def cycles(count: int) -> float:
+            work = reductions.reduced(GC200, rows * count, GC200.spread(rows * count, HALF), rows, HALF)
+            return GC200.total(work.cycles)
+
+        # But for rounding: partial sums over more tiles can happen to divide better.
+        assert cycles(length * 4) >= cycles(length) * 0.95
+
+
+class TestNorms:
+    NORM = Normalised(elements=64 * 64 * 256, n=800, statistics=64, element=HALF)
+
+    def test_forward_is_four_passes_and_two_reductions(self) -> None:
+        whole = 4 * vertices.broadcast_vector(GC200, 800, HALF) + 2 * vertices.reduce_rows(GC200, 800, HALF)
+        work = normalisation.forward(GC200, self.NORM)
+        small = GC200.constants.least_bytes_per_tile / 2
+        once = 4 * vertices.broadcast_vector(GC200, small, HALF)
+        assert whole + once < work.cycles.compute < whole + once + 2000
+
+    def test_inference_is_two_passes(self) -> None:
+        work = normalisation.inference(GC200, self.NORM)
+        small = 2 * vertices.broadcast_vector(GC200, 64, HALF)
+        assert work.cycles == Cycles(compute=2 * vertices.broadcast_vector(GC200, 800, HALF) + small)
+
+    def test_backward_is_about_two_and_a_half_forwards(self) -> None:
+        large = replace(self.NORM, n=20000, elements=20000 * 1472)
+        forward, backward = normalisation.forward(GC200, large), normalisation.backward(GC200, large)
+        assert backward.cycles.compute / forward.cycles.compute == pytest.approx(2.4, abs=0.2)
+
+    def test_a_stable_norm_reduces_twice(self) -> None:
+        plain = normalisation.forward(GC200, self.NORM)
+        stable = normalisation.forward(GC200, replace(self.NORM, stable=True))
+        assert stable.cycles.compute > plain.cycles.compute
+        assert stable.cycles.phases > plain.cycles.phases
+
+
+class TestPools:
+    POOL = Pool(inputs=2400, outputs=600, window=9, element=HALF)
+
+    def test_forward_by_hand(self) -> None:
+        expected = Cycles(compute=7 + 6 * (60 + 1.1 * 27 * 25)) + GC200.exchange(4800, phases=2)
+        assert pooled(GC200, self.POOL).cycles.compute == pytest.approx(expected.compute)
+        assert pooled(GC200, self.POOL).cycles.exchange == expected.exchange
+
+    def test_the_gradient_of_a_maximum_compares_again(self) -> None:
+        mean = pooled_gradient(GC200, self.POOL, maximum=False)
+        maximum = pooled_gradient(GC200, self.POOL, maximum=True)
+        assert maximum.cycles.compute > mean.cycles.compute
+        assert maximum.cycles.exchange > mean.cycles.exchange
+
+
+class TestSoftmaxAndLosses:
+    def test_softmax_costs_more_than_its_exponential(self) -> None:
+        work = losses.softmax(GC200, 64000, 64, 64, HALF, logarithm=False)
+        assert work.cycles.compute > vertices.elementwise(GC200, 64, HALF, ("exp",), vertices.UNARY)
+        assert work.outputs_on_busiest_tile == 64
+
+    def test_the_loss_of_a_small_classifier_takes_microseconds(self) -> None:
+        """Section 1.2 of the feasibility note: about 12 k cycles for softmax, loss and accuracy."""
+        parts = (
+            losses.softmax(GC200, 64000, 64, 64, HALF, logarithm=True),
+            losses.negative_log_likelihood(GC200, 64000, 64, 64, HALF),
+            losses.negative_log_likelihood_gradient(GC200, 64, 64, HALF),
+            losses.softmax_gradient(GC200, 64000, 64, 64, HALF),
+            reductions.arg_reduced(GC200, 64, 64),
+        )
+        assert 4000 < sum(GC200.total(work.cycles) for work in parts) < 20000
+
+
+class TestEmbeddings:
+    def test_more_lookups_take_longer(self) -> None:
+        few, many = (indexing.gather(GC200, 30000, 768, n, HALF).cycles for n in (128, 8192))
+        assert GC200.total(few) < GC200.total(many)
+
+    def test_a_gradient_fills_the_table_first(self) -> None:
+        gather = indexing.gather(GC200, 30000, 768, 128, HALF)
+        scatter = indexing.scatter(GC200, 30000, 768, 128, HALF)
+        assert scatter.cycles.compute > gather.cycles.compute
+        assert scatter.outputs_on_busiest_tile == GC200.spread(30000 * 768, HALF)
+
+    def test_sorting_takes_more_than_finding_the_largest(self) -> None:
+        ordered = reductions.ordered(GC200, 64000, 64, 64, HALF)
+        assert GC200.total(ordered.cycles) > GC200.total(reductions.arg_reduced(GC200, 64, 64).cycles)
+
+
+class TestCopies:
+    def test_a_rearrangement_costs_more_than_a_copy(self) -> None:
+        assert GC200.total(moves.rearranged(GC200, 600, HALF).cycles) > GC200.total(
+            moves.copied(GC200, 600, HALF).cycles
+        )
+
+    def test_casts_between_floating_types_have_a_vertex(self) -> None:
+        assert moves.converted(GC200, 600, HALF, FLOAT).cycles.compute == vertices.cast(GC200, 600)
+        assert moves.converted(GC200, 600, Element.BYTE, HALF).cycles.compute > vertices.cast(GC200, 600)
+
+
+class TestUpdates:
+    TENSOR = Updated(elements=1472 * 600, weight=HALF, accumulator=HALF)
+
+    def test_accumulation_by_hand(self) -> None:
+        work = updates.accumulate(GC200, self.TENSOR)
+        assert work.cycles == Cycles(compute=57 + 6 * (24 + 2 * 25)) + GC200.exchange(1200)
+
+    def test_accumulation_in_fp32_is_slower(self) -> None:
+        wide = updates.accumulate(GC200, replace(self.TENSOR, accumulator=FLOAT))
+        assert wide.cycles.compute > updates.accumulate(GC200, self.TENSOR).cycles.compute
+
+    def test_families_in_the_order_of_their_work(self) -> None:
+        families: tuple[Callable[[Device, Updated], Work], ...] = (
+            updates.sgd,
+            lambda d, t: updates.momentum(d, t, combined=False),
+            updates.adam,
+            updates.lamb,
+        )
+        cycles = [GC200.total(family(GC200, self.TENSOR).cycles) for family in families]
+        assert cycles == sorted(cycles)
+
+    def test_adam_takes_fifteen_to_twenty_cycles_for_each_parameter_of_a_tile(self) -> None:
+        """Hardware reference, H12, for the element types of the day-03 program."""
+        tensor = replace(self.TENSOR, first=HALF)
+        some = updates.adam(GC200, tensor).cycles.compute
+        more = updates.adam(GC200, replace(tensor, elements=2 * tensor.elements)).cycles.compute
+        assert 15 <= (more - some) / 600 <= 20
+
+    def test_centred_rmsprop_and_momentum_add_passes(self) -> None:
+        def cycles(*, centred: bool, with_momentum: bool) -> float:
+            work = updates.rmsprop(GC200, self.TENSOR, centred=centred, with_momentum=with_momentum)
+            return work.cycles.compute
+
+        plain = cycles(centred=False, with_momentum=False)
+        assert plain < cycles(centred=True, with_momentum=False) < cycles(centred=True, with_momentum=True)
+
+    def test_without_accumulation_nothing_is_reset(self) -> None:
+        once = updates.adam(GC200, replace(self.TENSOR, accumulates=False)).cycles.compute
+        reset = vertices.fill(GC200, 600, HALF)
+        assert updates.adam(GC200, self.TENSOR).cycles.compute == pytest.approx(once + reset)
+
+
+class TestWork:
+    def test_repeating_piles_up_results_but_not_temporaries(self) -> None:
+        work = Work("contraction", Cycles(1, 2, 3), temporary_bytes=10, flops=5, outputs_on_busiest_tile=7)
+        twice = work.times(2)
+        assert twice.cycles == Cycles(2, 4, 6)
+        assert (twice.temporary_bytes, twice.flops, twice.outputs_on_busiest_tile) == (10, 10, 14)

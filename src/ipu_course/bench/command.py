@@ -6,7 +6,7 @@ import argparse
 from typing import TYPE_CHECKING
 
 from ipu_course.argument_types import positive_integer
-from ipu_course.bench.options import add_options, changes_from
+from ipu_course.bench.options import RUN_BATCH, RUN_STEPS, add_options, changes_from
 from ipu_course.errors import SettingsError
 
 if TYPE_CHECKING:
@@ -22,7 +22,6 @@ EPILOG = """examples
   python -m ipu_course bench --config resnet50-train-m2000 --machine POD16 --replicas 4
   python -m ipu_course bench --model efficientnet-b0 --inference --batch-size 8 --run --image-size 64
   python -m ipu_course bench --all --csv results.csv"""
-RUN_STEPS, RUN_BATCH = 3, 2
 
 
 def register(subparsers: Subparsers) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 from ipu_course.argument_types import positive_integer
 from ipu_course.bench.settings import DATA, NO_SPLIT, NORMALISATIONS, OPTIMISERS, PRECISIONS, SCHEDULES, Settings
 
+RUN_STEPS, RUN_BATCH = 3, 2  # of a small run on this machine
 # Options in the page's spelling where it differs, each with the setting it belongs to.
 COUNTS = {
     "batch_size": (("--batch-size",), "micro-batch size"),

@@ -10,9 +10,9 @@ from tqdm import tqdm
 
 from ipu_course import engine
 from ipu_course.bench import report
-from ipu_course.bench.options import RUN_BATCH, RUN_STEPS
 from ipu_course.bench.configurations import all_configurations, changed, configuration, settings_of_model
 from ipu_course.bench.files import STANDARD_OUTPUT, csv_text, json_text, write
+from ipu_course.bench.options import RUN_BATCH, RUN_STEPS
 from ipu_course.bench.page import Configuration, benchmark_page
 from ipu_course.bench.results import Result, check, modelled_result
 from ipu_course.bench.settings import Settings

@@ -5,8 +5,6 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from agenda_text import generated_pages
-
 from ipu_model.validate.comparison import compare_rows
 from ipu_model.validate.text import comparison_markdown
 from poptorch._backend import support
@@ -20,11 +18,6 @@ def test_the_support_page_is_the_support_table() -> None:
 
 def test_the_validation_page_is_what_the_model_says() -> None:
     assert (ROOT / "docs" / "validation.md").read_text(encoding="utf-8") == comparison_markdown(compare_rows())
-
-
-def test_lesson_table_and_agendas_are_what_the_lessons_say() -> None:
-    for page, text in generated_pages().items():
-        assert page.read_text(encoding="utf-8") == text
 
 
 def test_links_of_the_workshop_page_exist() -> None:

@@ -1,10 +1,9 @@
-"""Write the generated parts of docs/ and of the README. `make docs` calls it."""
+"""Write the generated pages of docs/ and the README's picture. `make docs` calls it."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from agenda_text import generated_pages
 from benchmark_page import BENCHMARKS_PAGE, benchmark_page_text
 
 from ipu_course import figures
@@ -29,10 +28,7 @@ def main() -> None:
     schedule = pipelined(stages=4, micro_batches=10)
     picture = figures.schedule_figure(schedule, "Schedule of one weight update: 4 IPUs, 10 micro-batches")
     PICTURE.write_bytes(figures.png(picture))
-    pages = generated_pages()
-    for page, text in pages.items():
-        page.write_text(text, encoding="utf-8")
-    print(f"wrote {', '.join(page.name for page in (*pages, SUPPORT_PAGE, VALIDATION_PAGE, BENCHMARKS_PAGE, PICTURE))}")
+    print(f"wrote {', '.join(page.name for page in (SUPPORT_PAGE, VALIDATION_PAGE, BENCHMARKS_PAGE, PICTURE))}")
 
 
 if __name__ == "__main__":

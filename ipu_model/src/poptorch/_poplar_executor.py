@@ -3,65 +3,76 @@
 from __future__ import annotations
 
 import logging
-import secrets
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, NoReturn
+import os
+from collections.abc import Callable
+from datetime import timedelta
+from functools import partial, wraps
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Concatenate, NoReturn, ParamSpec, TypeVar, cast
 
 import torch
 from torch import Tensor, nn
 
-from ipu_model import interrupts
-from ipu_model.compute.session import Session
-from ipu_model.entry_points import program_of, program_of_module
-from ipu_model.graph import Graph, TensorSpec
-from ipu_model.instances import Group
+from ipu_model.capture.digest import digest_of
+from ipu_model.entry_points import program_of
 from ipu_model.interrupts import postponed
 from ipu_model.turns import Turn
+from poptorch import _poptorch_data
 from poptorch._args_parser import BoundArguments, Signature, check_layouts, check_on_host, check_same
-from poptorch._backend.anchors import Anchor, AnchoredTensors, by_short_name, updated_variables
-from poptorch._backend.compilation import (
-    arithmetic_of,
-    batching_of,
-    captured,
-    check_options,
-    compilation_progress,
-    finished,
-    log_derived,
-    move_long_message,
-    returns_of,
-)
-from poptorch._backend.device_life import DeviceLife
-from poptorch._backend.instances import agree, group_of
-from poptorch._backend.modelling.answers import ModelledAnswers
-from poptorch._backend.optimisation import Optimisation, loss_scaling_settings
-from poptorch._backend.outputs import present, synthetic
+from poptorch._backend.compilation import check_options, compilation_progress, move_long_message
+from poptorch._backend.compiled import Compiled, Saved, compiled
+from poptorch._backend.exported import pickled
+from poptorch._backend.optimisation import Optimisation
 from poptorch._backend.own_copies import checked_options, own_options, shallow_copy
-from poptorch._backend.saving.cache import cache_directory, key_of, recalled
-from poptorch._backend.saving.executables import SavedExecutables
-from poptorch._backend.saving.files import KnownProgram
-from poptorch._backend.tensor_names import GraphText
-from poptorch._backend.turns import in_turn
-from poptorch._backend.weights import HostWeights, ParameterView, check_grouped, one_slice_each
-from poptorch._backend.wrapping import HostLink, Wrapping, links_into
-from poptorch._logging import LogOnce
+from poptorch._backend.results import by_short_name, names_of, present, synthetic
+from poptorch._backend.tensor_names import graph_text
+from poptorch._backend.weights import HostWeights, ParameterView, groups_of
+from poptorch._backend.wrapping import HostLink, Sources, Wrapping, links_into
+from poptorch._impl import createPoptorchError
+from poptorch._logging import LogOnce, logger, native_logger
+from poptorch._poptorch_data import Executable
 from poptorch.enums import ConnectionType
 from poptorch.ops.blocks import module_repr
+from poptorch.optim import Optimizer
 from poptorch.options import Options
 
 if TYPE_CHECKING:
     from ipu_model.program import Program
+    from poptorch._backend.timing import Latency, PerfCounters
 
-_logger = logging.getLogger("poptorch::python")
+NO_EXECUTABLE_ERR = "Model has not been compiled or has been destroyed."
 
 _DETACHED = "Input tensors with requires_grad=True are detached: no input gradients are produced."
 _COPIED = "An input tensor is not contiguous and is copied before every call."
+_FILE_IN_FOLDER = "model.poptorch"
+
+Arguments = ParamSpec("Arguments")
+Result = TypeVar("Result")
 
 
-class PoplarExecutor(DeviceLife, ModelledAnswers, AnchoredTensors, GraphText, SavedExecutables):
+def in_turn(
+    method: Callable[Concatenate[PoplarExecutor, Arguments], Result],
+) -> Callable[Concatenate[PoplarExecutor, Arguments], Result]:
+    """Let a method wait until no other thread is in a method of the same executor.
+
+    A call sees all of another thread's call, or nothing of it. A thread may hold an executor's turn while it waits for
+    its turn to trace only as long as that executor is not attached, and reading weights asks for a turn only of
+    executors that are: so no two threads can wait for each other.
+    """
+
+    @wraps(method)
+    def waiting(self: PoplarExecutor, *args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:
+        with self._turn.lock:
+            return method(self, *args, **kwargs)
+
+    return cast("Callable[Concatenate[PoplarExecutor, Arguments], Result]", waiting)
+
+
+class PoplarExecutor:
     """A model compiled for the device: a call runs `deviceIterations x gradientAccumulation` micro-batches.
 
     Made by `trainingModel` and `inferenceModel`, never directly. Unknown attributes resolve on the user's
-    module.
+    module. Seconds and cycles that it tells are modelled: those of an IPU system, whatever the call took here.
     """
 
     def __init__(
@@ -73,7 +84,6 @@ class PoplarExecutor(DeviceLife, ModelledAnswers, AnchoredTensors, GraphText, Sa
     ) -> None:
         assert training or optimizer is None, "An inference model has no optimizer: use poptorch.trainingModel."
         self._turn = Turn()
-        self._training = training
         options = checked_options(options)
         options._freeze()
         self._options = own_options(options, training)
@@ -81,25 +91,11 @@ class PoplarExecutor(DeviceLife, ModelledAnswers, AnchoredTensors, GraphText, Sa
         # An inference executor's module is the copy, so that its `model.eval()` reaches what is traced.
         self._user_model = model if training else self._traced_model
         self._signature = Signature(self._traced_model.forward)
-        self._arguments: BoundArguments | None = None
-        self._graph: Graph | None = None
-        self._captured: Graph | None = None
-        self._model_key: str | None = None
-        self._was_stored = False
-        self._session: Session | None = None
-        self._group: Group | None = None
-        self._anchors: list[Anchor] = []
-        self._numbers: list[str] = []
-        self._anchored: dict[str, Tensor] = {}
-        self._forget_model()
-        self._attached = False
-        self._dirty = False
-        self._has_run = False
+        self._compiled: Compiled | None = None
         self._log_once = LogOnce()
         self._rng_state: list[int] | None = [self._options.random_seed] if self._options.exists("random_seed") else None
         self._link = HostLink(self)
-        self._sources = [] if training else links_into(model)
-        self._uploaded_versions: list[int] = []
+        self._sources = Sources([] if training else links_into(model))
         self._host = HostWeights(self._traced_model)
         self._optimisation: Optimisation | None = None
         self._wrapping: Wrapping | None = None
@@ -122,7 +118,17 @@ class PoplarExecutor(DeviceLife, ModelledAnswers, AnchoredTensors, GraphText, Sa
         if name.startswith("__") or "_user_model" not in self.__dict__:
             raise AttributeError(name)
         value = getattr(self._user_model, name)
-        return ParameterView(value, name, self) if isinstance(value, nn.Parameter) else value
+        return ParameterView(value, partial(self._group, name)) if isinstance(value, nn.Parameter) else value
+
+    def _group(self, name: str, kind: object, shards: object, mode: object) -> None:
+        """Let groups of replicas train slices of a parameter (`ParameterView.replicaGrouping`)."""
+        if self._compiled is not None:
+            raise createPoptorchError(
+                f"replicaGrouping() of parameter '{name}': the model is compiled. Call it before the first call or "
+                "compile(), or destroy() the model and wrap it again."
+            )
+        parameter = getattr(self._user_model, name)
+        self._host.groupings[name] = groups_of(name, parameter, self._options, kind, shards, mode)
 
     def __reduce_ex__(self, protocol: Any) -> NoReturn:
         raise TypeError(
@@ -135,26 +141,28 @@ class PoplarExecutor(DeviceLife, ModelledAnswers, AnchoredTensors, GraphText, Sa
 
     def train(self, mode: bool = True) -> PoplarExecutor:
         """Set the training flag of the user's module (training) or of the traced one (inference)."""
-        (self._user_model if self._training else self._traced_model).train(mode)
+        self._user_model.train(mode)
         return self
 
     def eval(self) -> PoplarExecutor:
         """Set evaluation mode, like `train(False)`."""
         return self.train(False)
 
+    # --- compiling and running
+
     @in_turn
     @torch.inference_mode(False)
     def compile(self, *args: Any, **kwargs: Any) -> None:
         """Build the executable from sample arguments, upload weights and attach (unless offline)."""
         arguments = self._bind(args, kwargs)
-        if self._session is not None:
-            _logger.warning("Call to compile() ignored: the model is already compiled. Call destroy() first.")
+        if self._compiled is not None:
+            logger.warning("Call to compile() ignored: the model is already compiled. Call destroy() first.")
             return
         self._compile(arguments)
 
     def isCompiled(self) -> bool:
         """Whether there is an executable."""
-        return self._session is not None
+        return self._compiled is not None
 
     @in_turn
     @torch.inference_mode(False)
@@ -169,119 +177,69 @@ class PoplarExecutor(DeviceLife, ModelledAnswers, AnchoredTensors, GraphText, Sa
             "another connection type."
         )
         arguments = self._bind(args, kwargs)
-        if self._session is None:
-            self._compile(arguments)
-        assert self._arguments is not None
-        assert self._session is not None
-        assert self._graph is not None
-        arguments = check_same(self._arguments, arguments)
+        now = self._compile(arguments) if self._compiled is None else self._compiled
+        arguments = check_same(now.arguments, arguments)
         check_on_host(arguments.tensors)
-        if not self._attached:
+        if not now.device.attached:
             self.attachToDevice()
-        self._bring_up_to_date()
+        self._bring_up_to_date(now)
         inputs = arguments.tensors
         if self._options._backend.synthetic_data:
-            inputs = synthetic(inputs, self._session.randomness.seed)
+            inputs = synthetic(inputs, now.session.randomness.seed)
         try:
-            results = self._session.run(inputs)
+            results = now.session.run(inputs)
         finally:
             # A run that was interrupted may have updated weights already.
             with postponed():
-                self._after_run()
-        self._log_cycles()
-        self._anchored = by_short_name(self._graph, self._anchors, results)
-        return present(self._graph, results)
+                self._after_run(now)
+        if self._counts_cycles and native_logger.isEnabledFor(logging.DEBUG):
+            native_logger.debug("Total number of IPU cycles: %d", self.cycleCount())
+        now.device.anchored = by_short_name(now.graph, now.anchors, results)
+        return present(now.graph, results)
 
     @postponed()
-    def _compile(self, arguments: BoundArguments, known: KnownProgram | None = None) -> None:
-        """Trace, unless the program is known, check and build; a failure leaves all as if this had never been called.
+    def _compile(self, arguments: BoundArguments, saved: Saved | None = None) -> Compiled:
+        """Trace, check and build; a failure leaves all as if this had never been called.
 
         Of a training executor the module is unwrapped then, so that it can be wrapped again with other
-        options.
+        options. The program of `saved` must be the same.
         """
         if self._wrapping is not None:
             self._wrapping.apply(self._host.tensors())
         try:
             check_options(self._options)
-            self._refresh_sources()
+            self._sources.refresh()
             arguments.warn_about_dicts()
             with compilation_progress(self._options):
-                self._captured = self._program_of(arguments, known)
-                self._graph = finished(self._captured, self._traced_model, self._options, training=self._training)
-                self._find_anchors(self._graph)
-                interrupts.check()
-                self._session = self._build(self._graph)
-                interrupts.check()
-                self._model(self._graph)
-            self._arguments = arguments.without_values()
+                now = compiled(
+                    self._traced_model, self._options, arguments, self._host, self._optimisation,
+                    seed=self._rng_state[0] if self._rng_state else None, saved=saved,
+                )  # fmt: skip
             if self._options.connection_type != ConnectionType.Never:
-                self._attach()
+                self._attach(now)
+            self._compiled = now
         except BaseException as error:
             move_long_message(error)
-            self._drop_executable()
             if self._wrapping is not None:
                 self._wrapping.undo()
             raise
+        return now
 
-    def _program_of(self, arguments: BoundArguments, known: KnownProgram | None) -> Graph:
-        """Trace one micro-batch, or take a program that is known from a file or from the executable cache."""
-        module, options, training = self._traced_model, self._options, self._training
+    def _bring_up_to_date(self, now: Compiled) -> None:
+        """Before a run: upload weights that a tied training executor has changed, and pending state."""
+        self._sources.refresh()
+        if self._sources.have_newer:
+            self._upload_weights(now)
+        if now.updates is not None and self._optimisation is not None and self._optimisation.has_pending:
+            self.copyWeightsToHostIfNeeded()
+            self._upload_weights(now)
+            now.updates.upload_pending()
 
-        def source(specs: Sequence[TensorSpec], capture: Callable[[], Graph]) -> Graph:
-            def capture_now() -> Graph:
-                self._was_stored = False
-                return capture()
-
-            self._was_stored = True
-            self._model_key = key_of(module, options, arguments, specs, training=training)
-            directory = cache_directory(options)
-            if known is not None:
-                return known.checked(self._model_key, specs) or capture_now()
-            if directory is None or self._model_key is None:
-                return capture_now()
-            return recalled(directory, self._model_key, capture_now)
-
-        check_grouped(
-            self._host.groupings, module, options, None if self._optimisation is None else self._optimisation.spec
-        )
-        with one_slice_each(module, self._host.groupings):
-            return captured(module, options, arguments, training=training, source=source)
-
-    def _build(self, graph: Graph) -> Session:
-        clips = self._optimisation is not None and self._optimisation.clips_gradients
-        log_derived(graph, self._options, gradient_clipping=clips)
-        own_seed = self._rng_state[0] if self._rng_state else secrets.randbits(31)
-        common_seed = self._join(graph, own_seed)
-        session = Session(
-            graph,
-            batching_of(self._options),
-            returns_of(self._options),
-            arithmetic=arithmetic_of(self._options),
-            reduction=self._reduction(),
-            seed=own_seed if self._rng_state else common_seed,
-            watched_updates=updated_variables(self._anchors),
-            replica_groups=self._host.groupings,
-            automatic_loss_scaling=loss_scaling_settings(graph, self._options) if self._training else None,
-        )
-        if self._optimisation is not None:
-            self._optimisation.connect(session, graph, self._traced_model, self._options, common_seed)
-        return session
-
-    def _join(self, graph: Graph, seed: int) -> int:
-        """Join the other instances of a training run, if there are any; return the seed of what all draw alike."""
-        distributed = self._options.Distributed.numProcesses > 1
-        if self._optimisation is None or not distributed or self._options.connection_type == ConnectionType.Never:
-            return seed
-        self._group = group_of(self._options)
-        weights = self._host.values(tuple(variable for variable in graph.variables if variable.trainable))
-        return agree(self._group, graph, self._options, self._optimisation.spec, weights, seed)
-
-    def _after_run(self) -> None:
-        self._has_run = True
+    def _after_run(self, now: Compiled) -> None:
+        now.device.has_run = True
         self._link.note_run()
-        if self._training:
-            self._dirty = True
-            assert self._optimisation is not None
+        if self._optimisation is not None:
+            now.device.newer_weights = True
             self._optimisation.after_run()
 
     def _bind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> BoundArguments:
@@ -295,15 +253,395 @@ class PoplarExecutor(DeviceLife, ModelledAnswers, AnchoredTensors, GraphText, Sa
                 self._log_once(logging.WARNING, _COPIED)
         return arguments
 
+    @in_turn
+    @postponed()
+    def destroy(self) -> None:
+        """Bring state back to the host and drop the executable; a training model is unwrapped."""
+        if self._compiled is None:
+            return
+        if self._compiled.device.attached:
+            self._bring_state_back()
+        self._compiled = None
+        if self._wrapping is not None:
+            self._wrapping.undo()
+
+    def _require_compiled(self) -> Compiled:
+        if self._compiled is None:
+            raise createPoptorchError(f"{NO_EXECUTABLE_ERR} Call the model, or compile() it, first.")
+        return self._compiled
+
+    def _require_attached(self, what: str) -> Compiled:
+        now = self._require_compiled()
+        if not now.device.attached:
+            raise createPoptorchError(f"{what}: the model is not attached to a device. Call attachToDevice() first.")
+        return now
+
+    # --- the device
+
+    @in_turn
+    def attachToDevice(self) -> None:
+        """Take the device and upload weights, optimiser state and random state.
+
+        Raises:
+            Error: not compiled, or attached already.
+            AssertionError: an offline target.
+        """
+        now = self._require_compiled()
+        assert self._options.connection_type != ConnectionType.Never, "Trying to attach to an offline device."
+        if now.device.attached:
+            raise createPoptorchError("Device is already attached.")
+        self._attach(now)
+
+    def _attach(self, now: Compiled) -> None:
+        self._sources.refresh()
+        if now.updates is not None and now.device.has_run:
+            now.updates.weights_replaced()
+        self._upload_weights(now)
+        if self._rng_state is not None:
+            now.session.randomness.restore(self._rng_state)
+        if now.updates is not None:
+            now.updates.attach()
+        now.device.attached = True
+
+    @in_turn
+    def detachFromDevice(self) -> None:
+        """Bring weights, optimiser and random state back (inference: random state only), free the device.
+
+        Raises:
+            Error: not compiled or not attached.
+        """
+        now = self._require_compiled()
+        if not now.device.attached:
+            raise createPoptorchError("Device is not attached.")
+        self._bring_state_back()
+        self._rng_state = now.session.randomness.state()
+        now.device.attached = False
+
+    def _bring_state_back(self) -> None:
+        if self._optimisation is not None:
+            self.copyWeightsToHostIfNeeded()
+            self._optimisation.detach()
+
+    def isAttachedToDevice(self) -> bool:
+        """Whether the executor holds the device."""
+        return self._compiled is not None and self._compiled.device.attached
+
+    # --- weights
+
+    @in_turn
+    def copyWeightsToHost(self) -> None:
+        """Copy the device's weights and buffers into the user's module.
+
+        Raises:
+            Error: not compiled, or not attached.
+        """
+        self._download_weights(self._require_attached("copyWeightsToHost"))
+
+    def copyWeightsToHostIfNeeded(self) -> bool:
+        """Copy the weights to the host if the device has newer ones; return whether that was so."""
+        if self._with_newer_weights() is None:
+            return False
+        with self._turn.lock:
+            # Another thread may have done it, or destroyed the executable, meanwhile.
+            now = self._with_newer_weights()
+            if now is not None:
+                self._download_weights(now)
+            return now is not None
+
+    def _with_newer_weights(self) -> Compiled | None:
+        """Return what is compiled if it has weights on a device that the host has not got."""
+        now = self._compiled
+        return now if now is not None and now.device.newer_weights and now.device.attached else None
+
+    @in_turn
+    def copyWeightsToDevice(self) -> None:
+        """Copy the user's module's weights to the device, discarding newer ones there.
+
+        Raises:
+            Error: not compiled, or not attached.
+        """
+        now = self._require_attached("copyWeightsToDevice")
+        if now.updates is not None:
+            now.updates.weights_replaced()
+        self._upload_weights(now)
+        self._link.version += 1
+
+    @in_turn
+    def copyNamedBuffersToDevice(self) -> None:
+        """Upload only the buffers that `Options.updatableNamedBuffers` names.
+
+        Raises:
+            Error: not compiled, not attached, or none named.
+        """
+        now = self._require_attached("copyNamedBuffersToDevice")
+        names = self._options._backend.updatable_buffers
+        if not names:
+            raise createPoptorchError(
+                "No named buffers marked as updatable. Name them in "
+                "poptorch.Options().updatableNamedBuffers([...]) first."
+            )
+        now.session.upload(self._host.values(tuple(v for v in now.graph.variables if set(v.names) & set(names))))
+
+    @in_turn
+    def load_state_dict(self, state_dict: dict[str, Any], strict: bool = True) -> Any:
+        """Load into the user's module, then upload if attached; return torch's report of keys that differ."""
+        result = self._user_model.load_state_dict(state_dict, strict=strict)
+        if self.isAttachedToDevice():
+            self.copyWeightsToDevice()
+        return result
+
+    @torch.inference_mode(False)
+    def _upload_weights(self, now: Compiled) -> None:
+        now.session.upload(self._host.values(now.graph.variables))
+        now.device.newer_weights = False
+        self._sources.note_upload()
+
+    @torch.inference_mode(False)
+    def _download_weights(self, now: Compiled) -> None:
+        self._host.store(now.session.download())
+        now.device.newer_weights = False
+        # Inference executors tied to this one upload them before their next run.
+        self._link.version += 1
+
+    # --- optimiser and random state
+
+    @in_turn
+    def setOptimizer(self, optimizer: Any) -> None:
+        """Use the present settings of `optimizer` from the next call on.
+
+        Raises:
+            Error: a change that needs a new compilation, or an inference model.
+            ValueError: a float16 accumulator set after compilation with another mean strategy.
+        """
+        if self._optimisation is None:
+            raise createPoptorchError("setOptimizer: an inference model has no optimizer. Use poptorch.trainingModel.")
+        self._optimisation.replace(optimizer, self._options, None if self._compiled is None else self._compiled.updates)
+
+    @property
+    def rng_state(self) -> list[int] | None:
+        """Seed and state words of the device's random streams; `None` before the first run without a seed."""
+        now = self._require_compiled()
+        return now.session.randomness.state() if now.device.attached and now.device.has_run else self._rng_state
+
+    @rng_state.setter
+    def rng_state(self, state: list[int]) -> None:
+        now = self._require_compiled()
+        state = list(state)
+        now.session.randomness.check(state)
+        self._rng_state = state
+        if now.device.attached:
+            now.session.randomness.restore(self._rng_state)
+
+    # --- tensors by name
+
+    def getTensorNames(self) -> list[str]:
+        """Return the names that `Options.anchorTensor` understands, in the order in which tensors come about.
+
+        Raises:
+            AssertionError: not compiled, or destroyed.
+        """
+        assert self._compiled is not None, (
+            "Model must be compiled before its tensors have names. Call the model, or compile() it, first."
+        )
+        return list(names_of(self._compiled.graph, self._options, self._compiled.numbers))
+
+    def getAnchoredTensor(self, short_name: str) -> Tensor:
+        """Return the value that the last call gave to the tensor anchored as `short_name`.
+
+        The model's output mode decides which micro-batches it holds, as for what forward returns. An updated variable
+        (`UpdatedVar___...`) counts once for each weight update.
+
+        Raises:
+            AssertionError: nothing is anchored under this name, or the model has not run.
+        """
+        names = ", ".join(map(str, self._options.anchored_tensors)) or "none"
+        assert short_name in self._options.anchored_tensors, (
+            f"No tensor with name {short_name} found. Anchored: {names}. Anchor it with "
+            "poptorch.Options().anchorTensor(short_name, long_name) before the options are used for a model."
+        )
+        anchored = {} if self._compiled is None else self._compiled.device.anchored
+        assert short_name in anchored, (
+            f"No tensor with name {short_name} found: the model has not run yet. Call it first; every call gives the "
+            "tensor a new value."
+        )
+        return anchored[short_name]
+
+    def _debugGetPopartIR(self) -> str:
+        """Return the ops as JSON text (`graph_text`).
+
+        Raises:
+            AssertionError: not compiled, or destroyed.
+        """
+        assert self._compiled is not None, "Model must be compiled before its graph can be shown. Call compile() first."
+        return graph_text(self._compiled.graph, self._options)
+
+    # --- modelled times
+
+    def getPerfCounters(self) -> PerfCounters:
+        """Return the modelled times of the last run's transfers, in seconds since its start.
+
+        A dict of `input`, `input_complete`, `output` and `output_complete`: for each tensor a list of times, one
+        for each micro-batch of each replica (outputs: for each result that comes back). The lists are empty
+        before the first run and with synthetic data.
+        """
+        from ipu_model.explore.profile import profile_of
+        from poptorch._backend.timing import empty_counters, perf_counters
+
+        if self._compiled is None or not self._compiled.device.has_run:
+            return empty_counters()
+        return perf_counters(self._compiled.program, profile_of(self._compiled.program))
+
+    def getLatency(self) -> Latency:
+        """Return least, greatest and average modelled seconds from an input's departure to its output's arrival."""
+        return self._latency("input", "output_complete")
+
+    def getHostIpuLatency(self) -> Latency:
+        """Return least, greatest and average modelled seconds that inputs take to the device."""
+        return self._latency("input", "input_complete")
+
+    def getComputeLatency(self) -> Latency:
+        """Return least, greatest and average modelled seconds between inputs' arrival and outputs' departure."""
+        return self._latency("input_complete", "output")
+
+    def getIpuHostLatency(self) -> Latency:
+        """Return least, greatest and average modelled seconds that outputs take to the host."""
+        return self._latency("output", "output_complete")
+
+    def _latency(self, start: str, end: str) -> Latency:
+        from poptorch._backend.timing import latency
+
+        return latency(self.getPerfCounters(), start, end)
+
+    def cycleCount(self) -> int:
+        """Return the modelled cycles of one run on each IPU.
+
+        Raises:
+            Error: `logCycleCount` is off, or nothing has run.
+        """
+        from ipu_model.explore.profile import profile_of
+
+        if not self._counts_cycles:
+            raise createPoptorchError(
+                "Cycle count logging is disabled. Switch it on with poptorch.Options().logCycleCount(True)."
+            )
+        if self._compiled is None or not self._compiled.device.has_run:
+            raise createPoptorchError("Please run the model at least once before asking for its cycle count.")
+        profile = profile_of(self._compiled.program)
+        return max(1, round(profile.device_seconds_per_call * profile.machine.clock_hz))
+
+    @property
+    def _counts_cycles(self) -> bool:
+        return self._options._backend.counts_cycles
+
+    def compilationTime(self) -> timedelta:
+        """Return how long Graphcore's compiler would take, modelled; here compilation takes a second or less.
+
+        Zero if the program came from the executable cache or from a file: nothing was compiled then.
+
+        Raises:
+            Error: not compiled, or the progress bar is off.
+        """
+        from ipu_model.explore.profile import profile_of
+
+        if self._compiled is None:
+            raise createPoptorchError("Please compile the model before asking how long that took.")
+        if not self._options._show_compilation_progress_bar:
+            raise createPoptorchError(
+                "compilationTime needs the progress bar: poptorch.Options().showCompilationProgressBar(True)."
+            )
+        if self._compiled.was_stored:
+            return timedelta()
+        return timedelta(seconds=profile_of(self._compiled.program).compilation_seconds)
+
+    # --- files
+
+    def compileAndExport(
+        self, filename: str | os.PathLike[str], *args: Any, export_model: bool = True, **kwargs: Any
+    ) -> None:
+        """Compile for these arguments, then `save` to `filename`.
+
+        Raises:
+            Error: what `compile` and `save` refuse.
+        """
+        self.compile(*args, **kwargs)
+        self.save(filename, export_model)
+
+    def save(self, filename: str | os.PathLike[str], export_model: bool = True, save_rng_state: bool = True) -> None:
+        """Write what the model was compiled for, and with `export_model` the module with its weights and optimiser.
+
+        Missing folders are made; in an existing folder the file is called `model.poptorch`. What was there before
+        stays until the new file is complete. Without `export_model` the file has no weights.
+
+        Raises:
+            Error: not compiled, arguments of a type that no file can hold, or a module that cannot be pickled.
+            OSError: the file cannot be written.
+        """
+        now = self._require_compiled()
+        self.copyWeightsToHostIfNeeded()
+        path = Path(filename)
+        if path.is_dir():
+            path = path / _FILE_IN_FOLDER
+            logger.warning("save: %s is an existing directory. The file is written to %s.", filename, path)
+        optimizer = None if self._optimisation is None else self._optimisation.optimizer
+        if export_model and now.device.has_run and not isinstance(optimizer, (Optimizer, type(None))):
+            logger.warning(
+                "save: the state of a torch.optim.%s on the device cannot be read, and starts anew when the model is "
+                "loaded. Use poptorch.optim to keep it.",
+                type(optimizer).__name__,
+            )
+        executable = Executable(
+            training=self._optimisation is not None,
+            options=_poptorch_data.options_text(self._options),
+            arguments=now.arguments,
+            weights=_poptorch_data.weights_of(now.graph),
+            digest=digest_of(now.graph),
+            warnings=now.warnings,
+            rng_state=self.rng_state if save_rng_state else None,
+            groupings=self._host.groupings,
+            model=pickled(self._user_model, optimizer, self._options) if export_model else None,
+        )
+        path.parent.mkdir(parents=True, exist_ok=True)
+        _poptorch_data.write(path, executable)
+
+    def loadExecutable(self, filename: str | os.PathLike[str]) -> None:
+        """Compile for what a file says; weights and optimiser are those of this process.
+
+        Forward is traced, and must give the program that was saved. Nothing that the file contains is executed, and no
+        trust in where it comes from is needed: a module that was exported in it is not looked at.
+
+        Raises:
+            Error: compiled already, or "Invalid file": no such file format, truncated, corrupt, of another version, of
+                another model or made with other options; the text names what differs.
+            OSError: the file cannot be read.
+        """
+        if self._compiled is not None:
+            raise createPoptorchError("loadExecutable: the model is compiled already. Call destroy() first.")
+        path = _poptorch_data.path_to_read(filename)
+        self._use(_poptorch_data.read(path), path)
+
+    def _take_groupings(self, executable: Executable, path: Path) -> None:
+        """Let replicas share the parameters as they did where the file was saved."""
+        found = _poptorch_data.groupings_for(executable, path, self._traced_model, self._options)
+        self._host.groupings.update(found)
+
+    @in_turn
+    @torch.inference_mode(False)
+    def _use(self, executable: Executable, path: Path) -> None:
+        """Compile for what a file says, after checking that it is for this model."""
+        with _poptorch_data.damage_named(path):
+            _poptorch_data.check_groupings(executable, path, self._host.groupings)
+            _poptorch_data.check(executable, path, self._options, training=self._optimisation is not None)
+            if executable.rng_state is not None:
+                _poptorch_data.check_rng_state(executable, path, self._options)
+                self._rng_state = list(executable.rng_state)
+            self._compile(executable.arguments, Saved(executable, path))
+
 
 @program_of.register(PoplarExecutor)
-def _program_of_executor(executor: PoplarExecutor) -> Program:
-    return executor._modelled_program()
-
-
-@program_of_module.register(Options)
-def _program_of_module(options: Options, model: Any, inputs: Any, **more: Any) -> Program:
-    # The performance model is imported when it is asked for, so that `import poptorch` stays quick.
-    from poptorch._backend.modelling import module
-
-    return module.program_of_module(options, model, inputs, **more)
+def _program_of(executor: PoplarExecutor) -> Program:
+    if executor._compiled is None:
+        raise createPoptorchError(
+            f"{NO_EXECUTABLE_ERR[:-1]}, so there is no program to model. Call the model, "
+            "or compile() it, first; ipu_model.profile_module(module, inputs, options) needs neither."
+        )
+    return executor._compiled.program

@@ -45,8 +45,8 @@ def compiled_ops(function: Callable[..., Any], *inputs: Tensor) -> list[torch.fx
     """Compile `function` for inference and return the ops of its graph."""
     executor = on_device(function)
     executor.compile(*inputs)
-    assert executor._graph is not None
-    return [node for node in executor._graph.ops.nodes if node.op == "call_function"]
+    assert executor._compiled is not None
+    return [node for node in executor._compiled.graph.ops.nodes if node.op == "call_function"]
 
 
 def hinted(ops: list[torch.fx.Node], key: str) -> dict[str, Any]:

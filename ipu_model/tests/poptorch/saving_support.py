@@ -1,17 +1,13 @@
-"""A model with dropout, running statistics and a dict of results, and a count of the traces that a test makes."""
+"""A model with dropout, running statistics and a dict of results, trained with and without files."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
-import pytest
 import torch
 from torch import Tensor, nn
 
 import poptorch
-import poptorch._backend.compilation as compilation
 
 X = torch.linspace(-1, 1, 32).reshape(8, 4)
 Y = torch.linspace(0, 1, 16).reshape(8, 2)
@@ -63,18 +59,3 @@ def steps(executor: poptorch.PoplarExecutor, count: int) -> list[Tensor]:
 def all_equal(some: list[Tensor], others: list[Tensor]) -> bool:
     """Whether two lists hold the same tensors, bit by bit."""
     return len(some) == len(others) and all(torch.equal(a, b) for a, b in zip(some, others))
-
-
-@contextmanager
-def counted_traces() -> Iterator[list[nn.Module]]:
-    """Give the list of the modules that are traced in the body."""
-    traced: list[nn.Module] = []
-    original = compilation.capture
-
-    def capture(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
-        traced.append(module)
-        return original(module, *args, **kwargs)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(compilation, "capture", capture)
-        yield traced

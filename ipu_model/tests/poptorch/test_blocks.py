@@ -38,9 +38,9 @@ def placements(model: nn.Module, strategy: Any = None) -> dict[str, tuple[str, i
     options = quiet().deviceIterations(1).setExecutionStrategy(strategy or poptorch.ShardedExecution())
     executor = inference(model, options)
     executor.compile(X)
-    assert executor._graph is not None
+    assert executor._compiled is not None
     found = {}
-    for node in executor._graph.ops.nodes:
+    for node in executor._compiled.graph.ops.nodes:
         if "addmm" in str(node.target):
             place = node.meta["placement"]
             found[node.meta["scope"]] = (place.block, place.stage, place.ipu)
@@ -51,8 +51,8 @@ def entries(model: nn.Module, strategy: Any = None) -> list[str]:
     """Compile `model` and return the ids of the blocks in the order in which they were entered."""
     executor = inference(model, quiet().setExecutionStrategy(strategy or poptorch.ShardedExecution()))
     executor.compile(X)
-    assert executor._graph is not None
-    return [entry.block for entry in executor._graph.block_entries]
+    assert executor._compiled is not None
+    return [entry.block for entry in executor._compiled.graph.block_entries]
 
 
 class Runs(nn.Module):
@@ -266,8 +266,8 @@ class TestAutomaticIds:
         found = []
         for _ in range(2):
             executor.compile(X)
-            assert executor._graph is not None
-            found.append(executor._graph.block_entries[0].block)
+            assert executor._compiled is not None
+            found.append(executor._compiled.graph.block_entries[0].block)
             executor.destroy()
         assert found == (["0", "0"] if restart else ["0", "1"])
 

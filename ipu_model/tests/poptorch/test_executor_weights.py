@@ -124,8 +124,8 @@ TRIGGERS: dict[str, Callable[[Scale, poptorch.PoplarExecutor], Any]] = {
 
 NO_TRIGGERS: dict[str, Callable[[Scale, poptorch.PoplarExecutor], Any]] = {
     "another run": lambda m, e: e(ONES),
-    "set optimiser": lambda m, e: e.setOptimizer(e._optimisation._optimizer),
-    "state of the optimiser": lambda m, e: e._optimisation._optimizer.state_dict(),
+    "set optimiser": lambda m, e: e.setOptimizer(e._optimisation.optimizer),
+    "state of the optimiser": lambda m, e: e._optimisation.optimizer.state_dict(),
     "the module itself": lambda m, e: e.model,
     "the parameter itself": lambda m, e: m.weight,
     "is compiled": lambda m, e: e.isCompiled(),

@@ -156,10 +156,10 @@ class TestTraining:
         options = quiet_options().setExecutionStrategy(poptorch.ShardedExecution())
         executor = in_training(forward, options)
         executor.compile(X)
-        assert executor._graph is not None
+        assert executor._compiled is not None
         ops = {
             str(node.target): node.meta["placement"].ipu
-            for node in executor._graph.ops.nodes
+            for node in executor._compiled.graph.ops.nodes
             if "custom_op" in str(node.target)
         }
         assert ops == {"ipu_model.custom_op.default": 1, "ipu_model.custom_op_backward.default": 1}
@@ -255,8 +255,8 @@ class TestArguments:
 def test_in_the_performance_model_it_is_an_op_without_a_formula() -> None:
     executor = on_device(lambda m, x: call("Cube", [x], [x]))
     executor.compile(X)
-    assert executor._graph is not None
-    (op,) = costs_of(step_of(executor._graph)).fallbacks
+    assert executor._compiled is not None
+    (op,) = costs_of(step_of(executor._compiled.graph)).fallbacks
     assert op.target == "ipu_model.custom_op.default"
     assert op.work.cycles.compute > 0
     assert op.work.cycles.exchange > 0

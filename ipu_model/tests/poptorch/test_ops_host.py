@@ -207,8 +207,8 @@ def test_the_model_counts_a_wait_for_the_host_and_the_bytes_both_ways() -> None:
     """Waits and rates are those of section `stream` of calibration.toml; 96 bytes each way add nothing to speak of."""
     executor = host_op(lambda x: x)
     executor.compile(X)
-    assert executor._graph is not None
-    found = costs_of(step_of(executor._graph))
+    assert executor._compiled is not None
+    found = costs_of(step_of(executor._compiled.graph))
     assert not found.fallbacks
     (op,) = found.ops
     assert op.family == "host call"

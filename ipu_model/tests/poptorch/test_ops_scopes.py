@@ -89,8 +89,8 @@ def hooked_model() -> FunctionModel:
 def linear_attributes(model: torch.nn.Module) -> set[str]:
     executor = poptorch.inferenceModel(model, quiet_options())
     executor.compile(X)
-    assert executor._graph is not None
-    ops = [node for node in executor._graph.ops.nodes if node.op == "call_function"]
+    assert executor._compiled is not None
+    ops = [node for node in executor._compiled.graph.ops.nodes if node.op == "call_function"]
     return {str(node.target).split(".")[1] for node in ops if "attributes" in node.meta}
 
 

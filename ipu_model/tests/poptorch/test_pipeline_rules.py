@@ -46,7 +46,7 @@ def trace(blocks: Blocks, strategy: Any, *, training: bool = False, micro_batche
     else:
         executor = poptorch.inferenceModel(model, options.deviceIterations(micro_batches))
         executor.compile(x)
-    graph = executor._graph
+    graph = executor._compiled.graph
     executor.destroy()
     return graph
 

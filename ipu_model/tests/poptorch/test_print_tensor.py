@@ -329,7 +329,8 @@ def test_the_performance_model_takes_it_as_free() -> None:
     def cycles(show: Any) -> float:
         executor = training(Printing(show), options())
         executor.compile(X, Y)
-        assert executor._graph is not None
-        return sum(op.work.cycles.compute + op.work.cycles.exchange for op in costs_of(step_of(executor._graph)).ops)
+        assert executor._compiled is not None
+        ops = costs_of(step_of(executor._compiled.graph)).ops
+        return sum(op.work.cycles.compute + op.work.cycles.exchange for op in ops)
 
     assert cycles(ipu_print_tensor) == cycles(None)

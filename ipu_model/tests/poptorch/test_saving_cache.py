@@ -1,40 +1,48 @@
-"""The executable cache: a program is traced once, and what decides a trace decides which program is taken."""
+"""The executable cache: forward is traced every time, and what is spared is what a compilation does with the trace."""
 
 from __future__ import annotations
 
 import logging
-import math
 import os
-import random
 import shutil
+import subprocess
 import sys
+import threading
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
 import torch
-from saving_support import Mixed, X, Y, all_equal, counted_traces, options, steps, training
+from saving_support import Mixed, X, Y, all_equal, options, steps, training
 from torch import Tensor, nn
 
 import ipu_model
 import poptorch
-from poptorch._backend.saving import versions
-
-_FACTOR = 2.0
+from ipu_model.entry_points import program_of
+from poptorch import _poptorch_data
+from poptorch._backend.cache import recalled
 
 
 def programs(cache: Path) -> list[Path]:
     return sorted(cache.glob("*.poptorch"))
 
 
+def compile_all(cache: Path, *models: nn.Module) -> int:
+    """Compile each model for inference and return how many programs the cache did not know."""
+    before = len(programs(cache))
+    for model in models:
+        poptorch.inferenceModel(model, options(cache)).compile(X)
+    return len(programs(cache)) - before
+
+
 class TestResults:
     def test_they_are_those_without_a_cache_bit_by_bit(self, tmp_path: Path) -> None:
         expected = steps(training(), 3)
-        with counted_traces() as traced:
-            first, second = (steps(training(tmp_path), 3) for _ in range(2))
-        assert len(traced) == 1
+        first, second = (steps(training(tmp_path), 3) for _ in range(2))
+        assert len(programs(tmp_path)) == 1
         assert all_equal(first, expected)
         assert all_equal(second, expected)
 
@@ -69,15 +77,11 @@ class TestResults:
             own.setExecutionStrategy(poptorch.PipelinedExecution(poptorch.AutoStage.AutoIncrement))
             return poptorch.inferenceModel(model.eval(), own)
 
-        with counted_traces() as traced:
-            made = [pipelined() for _ in range(2)]
-            for executor in made:
-                executor.compile(X)
-        assert len(traced) == 1
-        graphs = [executor._graph for executor in made]
-        assert graphs[0] is not None
-        assert graphs[1] is not None
-        assert graphs[0].ipus == graphs[1].ipus == (0, 1)
+        made = [pipelined() for _ in range(2)]
+        for executor in made:
+            executor.compile(X)
+        assert len(programs(tmp_path)) == 1
+        assert [program_of(executor).graph.ipus for executor in made] == [(0, 1), (0, 1)]
 
     def test_compile_hooks_run_every_time(self, tmp_path: Path) -> None:
         calls: list[str] = []
@@ -102,31 +106,6 @@ class Applying(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return self.function(self, x)
-
-
-def imports_while_it_runs(model: Applying, x: Tensor) -> Tensor:
-    import time
-
-    return model.weight * x * min(1.0, time.time())
-
-
-def found_by_its_name(model: Applying, x: Tensor) -> Tensor:
-    return model.weight * x * float(getattr(test_module, "_FACTOR"))  # noqa: B009
-
-
-test_module = sys.modules[__name__]
-
-
-def doubled(model: Applying, x: Tensor) -> Tensor:
-    return model.weight * x * _FACTOR
-
-
-def compile_all(cache: Path, *models: nn.Module) -> int:
-    """Compile each model for inference and return how many traces that took."""
-    with counted_traces() as traced:
-        for model in models:
-            poptorch.inferenceModel(model, options(cache)).compile(X)
-    return len(traced)
 
 
 def changed_width() -> nn.Module:
@@ -180,98 +159,88 @@ class TestWhatDecides:
     def test_values_of_weights_decide_nothing(self, tmp_path: Path) -> None:
         assert compile_all(tmp_path, *(Mixed() for _ in range(3))) == 1
 
-    def test_code_decides_and_not_its_name(self, tmp_path: Path) -> None:
-        def once(model: Applying, x: Tensor) -> Tensor:
-            return model.weight * x
+    @pytest.mark.parametrize("places", [1, 2])
+    def test_changed_code_is_never_passed_over(self, tmp_path: Path, places: int) -> None:
+        """As between two runs of a script whose layers have been edited; forward finds them by a computed name."""
+        layers = ModuleType("layers")
+        number = 1
 
-        def twice(model: Applying, x: Tensor) -> Tensor:
-            return model.weight * x * 2
+        class Chosen(nn.Module):
+            def forward(self, x: Tensor) -> Tensor:
+                for place in range(places):
+                    x = getattr(layers, f"block_v{place + number}")(x)
+                return x
 
-        twice.__name__, twice.__qualname__ = once.__name__, once.__qualname__
-        assert compile_all(tmp_path, Applying(once), Applying(twice), Applying(once)) == 2
+        layers.block_v1 = layers.block_v2 = lambda x: x + 1  # type: ignore[attr-defined]
+        assert torch.equal(poptorch.inferenceModel(Chosen(), options(tmp_path))(X), X + places)
+        layers.block_v1 = lambda x: x + 100  # type: ignore[attr-defined]
+        assert torch.equal(poptorch.inferenceModel(Chosen(), options(tmp_path))(X), X + 99 + places)
+        assert len(programs(tmp_path)) == 2
 
-    def test_values_that_a_function_closes_over_decide(self, tmp_path: Path) -> None:
+    def test_a_new_number_decides_and_a_new_name_does_not(self, tmp_path: Path) -> None:
         def times(number: float) -> Applying:
             return Applying(lambda model, x: model.weight * x * number)
 
-        assert compile_all(tmp_path, times(1.0), times(2.0), times(1.0)) == 2
+        def twice(model: Applying, x: Tensor) -> Tensor:
+            return model.weight * x * 2.0
 
-    @pytest.mark.parametrize("function", [doubled, found_by_its_name])
-    def test_globals_that_forward_reads_decide(
-        self, function: Callable[[Any, Tensor], Tensor], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        assert compile_all(tmp_path, *(Applying(function) for _ in range(2))) == 1
-        monkeypatch.setattr(test_module, "_FACTOR", 3.0)
-        assert compile_all(tmp_path, *(Applying(function) for _ in range(2))) == 1
+        assert compile_all(tmp_path, times(1.0), times(2.0), times(1.0), Applying(twice)) == 2
 
-    def test_the_inputs_decide_and_how_often_a_program_runs_does_not(self, tmp_path: Path) -> None:
-        def traces(count: int, batch: Tensor, *others: Any) -> int:
-            with counted_traces() as traced:
-                poptorch.inferenceModel(Mixed(), options(tmp_path).deviceIterations(count)).compile(batch, *others)
-            return len(traced)
+    def test_inputs_and_options_decide(self, tmp_path: Path) -> None:
+        def new(count: int, batch: Tensor, *others: Any) -> int:
+            before = len(programs(tmp_path))
+            poptorch.inferenceModel(Mixed(), options(tmp_path).deviceIterations(count)).compile(batch, *others)
+            return len(programs(tmp_path)) - before
 
-        assert traces(1, X) == 1
-        assert traces(2, torch.cat([X, X])) == 0
-        assert traces(2, X) == 1
-        assert traces(1, X.double()) == 0  # the device knows no float64
-        assert traces(1, X[:4]) == 0  # what two iterations of X have got
-        assert traces(1, X[:2]) == 1
-        assert traces(1, X, Y) == 1
+        assert new(1, X) == 1
+        assert new(1, X.double()) == 0  # the device knows no float64
+        assert new(1, X[:2]) == 1
+        assert new(1, X, Y) == 1
+        assert new(2, torch.cat([X, X])) == 1
+        assert new(2, torch.cat([X, X])) == 0
 
-    @pytest.mark.parametrize(
-        "function",
-        [
-            lambda model, x: model.weight * x * random.random(),
-            lambda model, x: model.weight * x * len(os.environ),
-            lambda model, x: model.weight * x * float(open(os.devnull).read() or 1),  # noqa: SIM115
-            lambda model, x: imports_while_it_runs(model, x),
-        ],
-        ids=["random", "environment", "file", "import"],
-    )
-    def test_a_trace_that_cannot_be_told_is_made_every_time(
-        self, function: Callable[[Any, Tensor], Tensor], tmp_path: Path, caplog: pytest.LogCaptureFixture
-    ) -> None:
-        with caplog.at_level(logging.INFO, logger="poptorch::python"):
-            assert compile_all(tmp_path, *(Applying(function) for _ in range(2))) == 2
-        assert "cannot be told" in caplog.text
-        assert programs(tmp_path) == []
+    def test_what_is_only_said_about_the_host_does_not(self, tmp_path: Path) -> None:
+        assert compile_all(tmp_path, Mixed()) == 1
+        poptorch.inferenceModel(Mixed(), options(tmp_path).logDir("elsewhere").randomSeed(3)).compile(X)
+        assert len(programs(tmp_path)) == 1
 
     def test_a_hook_that_runs_before_every_trace_decides(self, tmp_path: Path) -> None:
         models = [Mixed() for _ in range(3)]
         assert compile_all(tmp_path, models[0]) == 1
-        handle = poptorch.registerPreCompileHook(lambda: setattr(models[1], "scale", 2.0))
+        handle = poptorch.registerPreCompileHook(lambda: setattr(models[1].drop, "p", 0.7))
         assert compile_all(tmp_path, models[1]) == 1
         handle.remove()
         assert compile_all(tmp_path, models[2]) == 0
 
-    def test_a_hook_on_all_modules_decides(self, tmp_path: Path) -> None:
-        handle = nn.modules.module.register_module_forward_hook(lambda module, args, output: None)
-        assert compile_all(tmp_path, Mixed()) == 1
-        handle.remove()
-        assert compile_all(tmp_path, Mixed(), Mixed()) == 1
 
-    def test_an_attribute_that_cannot_be_read_is_no_error(self, tmp_path: Path) -> None:
-        class Unreadable:
-            __slots__ = ("value",)
+class TestWarnings:
+    """What was said of a program when it was compiled is said again whenever it comes from the cache."""
 
-            def __getattribute__(self, name: str) -> Any:
-                if name == "value":
-                    raise ValueError(name)
-                return object.__getattribute__(self, name)
+    def test_a_program_that_does_not_fit_is_refused_every_time(self, tmp_path: Path) -> None:
+        for _ in range(2):
+            with pytest.raises(poptorch.Error, match="memory"):
+                poptorch.inferenceModel(TooLarge(), options(tmp_path)).compile(torch.ones(1, 20_000))
+        assert programs(tmp_path) == []
 
-        model = Mixed()
-        model.odd = Unreadable()
-        assert compile_all(tmp_path, model, model) == 2
+    def test_unless_that_is_allowed(self, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+        own = options(tmp_path)
+        own._Popart.setEngineOptions({"debug.allowOutOfMemory": "true"})
+        for _ in range(2):
+            caplog.clear()
+            poptorch.inferenceModel(TooLarge(), own.clone()).compile(torch.ones(1, 20_000))
+            assert "debug.allowOutOfMemory is on" in caplog.text
+        assert len(programs(tmp_path)) == 1
 
-    def test_code_without_a_module_is_read_like_any_other(self, tmp_path: Path) -> None:
-        space: dict[str, Any] = {}
-        exec("def function(model, x):\n    return model.weight * x", space)
-        assert compile_all(tmp_path, *(Applying(space["function"]) for _ in range(2))) == 1
 
-    def test_a_pure_module_of_the_standard_library_is_no_obstacle(self, tmp_path: Path) -> None:
-        models = [Applying(lambda model, x: model.weight * x * math.pi) for _ in range(2)]
-        models[1].function = models[0].function
-        assert compile_all(tmp_path, *models) == 1
+class TooLarge(nn.Module):
+    """Its weight takes 1.6 GB, an IPU has 0.9."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(1).expand(20_000, 20_000))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x @ self.weight
 
 
 class TestFiles:
@@ -293,20 +262,25 @@ class TestFiles:
         (file,) = programs(tmp_path)
         good = file.read_bytes()
         file.write_bytes(damage(good))
-        assert compile_all(tmp_path, Mixed()) == 1
-        assert "cannot be used" in caplog.text
-        assert file.read_bytes() == good
-        assert compile_all(tmp_path, Mixed()) == 0
+        with caplog.at_level(logging.INFO, logger="poptorch::python"):
+            compile_all(tmp_path, Mixed())
+            assert "cannot be used" in caplog.text
+            assert file.read_bytes() == good
+            compile_all(tmp_path, Mixed())
+        assert f"loaded from {file}" in caplog.text
 
     def test_one_of_another_version_is_replaced(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
     ) -> None:
         with monkeypatch.context() as patch:
-            patch.setattr(versions, "version", lambda name: "0.0.1")
+            patch.setattr(_poptorch_data, "version", lambda name: "0.0.1")
             compile_all(tmp_path, Mixed())
-        assert compile_all(tmp_path, Mixed()) == 1
+        (old,) = programs(tmp_path)
+        compile_all(tmp_path, Mixed())
+        (new,) = set(programs(tmp_path)) - {old}
+        shutil.copy(old, new)
+        compile_all(tmp_path, Mixed())
         assert "PopTorch version mismatch: written with 0.0.1" in caplog.text
-        assert compile_all(tmp_path, Mixed()) == 0
 
     def test_one_under_the_name_of_another_is_replaced(self, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
         compile_all(tmp_path, Mixed())
@@ -314,12 +288,13 @@ class TestFiles:
         compile_all(tmp_path, Mixed(5))
         (other,) = set(programs(tmp_path)) - {own}
         shutil.copy(own, other)
-        assert compile_all(tmp_path, Mixed(5)) == 1
+        compile_all(tmp_path, Mixed(5))
         assert "it holds another program" in caplog.text
+        assert other.read_bytes() != own.read_bytes()
 
-    def test_only_programs_are_left_in_the_folder(self, tmp_path: Path) -> None:
+    def test_only_programs_and_a_lock_are_left_in_the_folder(self, tmp_path: Path) -> None:
         compile_all(tmp_path, Mixed(), Mixed(5), Mixed())
-        assert sorted(tmp_path.iterdir()) == programs(tmp_path)
+        assert {*tmp_path.iterdir()} <= {*programs(tmp_path), tmp_path / ".lock"}
         assert len(programs(tmp_path)) == 2
 
     def test_the_folder_is_made_and_none_switches_off(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -340,3 +315,56 @@ class TestFiles:
         with pytest.raises(poptorch.Error, match="branches on data"):
             compile_all(tmp_path, failing)
         assert programs(tmp_path) == []
+
+
+class TestSharing:
+    def test_another_process_takes_the_program_of_the_first(self, tmp_path: Path) -> None:
+        program = (
+            "import sys, poptorch\n"
+            "from saving_support import *\n"
+            "poptorch.setLogLevel('INFO')\n"
+            "poptorch.inferenceModel(Mixed(), options(sys.argv[1])).compile(X)\n"
+        )
+        training(tmp_path).compile(X, Y)
+        compile_all(tmp_path, Mixed())
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "PYTHONHASHSEED": "7"}
+        other = subprocess.run(
+            [sys.executable, "-c", program, str(tmp_path)], env=environment, capture_output=True, text=True, check=True
+        )
+        assert "The compiled program was loaded from" in other.stderr
+
+    def test_who_comes_second_waits_for_the_first(self, tmp_path: Path) -> None:
+        order: list[str] = []
+        compiling, released = threading.Event(), threading.Event()
+
+        def slow() -> tuple[str, ...]:
+            order.append("first compiles")
+            compiling.set()
+            released.wait(10)
+            return ()
+
+        def second_judge() -> tuple[str, ...]:
+            order.append("second compiles")
+            return ()
+
+        first = threading.Thread(target=recalled, args=(tmp_path, "key", slow))
+        second = threading.Thread(target=recalled, args=(tmp_path, "key", second_judge))
+        first.start()
+        assert compiling.wait(10)
+        second.start()
+        second.join(0.2)
+        assert second.is_alive()
+        released.set()
+        first.join(10)
+        second.join(10)
+        assert order == ["first compiles"]
+
+    def test_who_waits_for_one_that_fails_gets_its_turn(self, tmp_path: Path) -> None:
+        def failing() -> tuple[str, ...]:
+            raise poptorch.Error("no program")
+
+        for _ in range(3):
+            with pytest.raises(poptorch.Error):
+                recalled(tmp_path, "key", failing)
+        assert recalled(tmp_path, "key", lambda: ("a warning",)) == (("a warning",), False)
+        assert recalled(tmp_path, "key", failing) == (("a warning",), True)

@@ -20,7 +20,7 @@ from ipu_model.predict.hardware import system_named
 from ipu_model.profiling.build import profile_program
 from ipu_model.profiling.data import Profile, Span
 from ipu_model.program import Program
-from poptorch._backend.modelling.timing import EVENTS, latency, perf_counters
+from poptorch._backend.timing import EVENTS, latency, perf_counters
 
 LATENCIES = ("getLatency", "getHostIpuLatency", "getComputeLatency", "getIpuHostLatency")
 EMPTY = {event: [[]] for event in EVENTS}

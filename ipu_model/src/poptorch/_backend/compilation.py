@@ -22,13 +22,24 @@ from ipu_model.compute.results import RETURNED_DTYPE
 from ipu_model.errors import Error
 from ipu_model.graph import Graph, TensorSpec
 from poptorch._args_parser import BoundArguments, check_inputs, flatten
-from poptorch._backend.anchors import warn_about_modes, with_anchors
-from poptorch._backend.rules import check_ipus, check_phases, check_pipeline, check_target, ipus_in_use, is_pipelined
+from poptorch._backend.results import warn_about_modes, with_anchors
+from poptorch._backend.rules import (
+    check_buffers,
+    check_ipus,
+    check_named_buffers,
+    check_overlap,
+    check_phases,
+    check_pipeline,
+    check_returns,
+    check_target,
+    ipus_in_use,
+    overlaps,
+)
 from poptorch._backend.tensor_names import log_ops, title_prints
 from poptorch._impl import createPoptorchError
 from poptorch._logging import logger
 from poptorch.enums import CommGroupType, OutputMode
-from poptorch.ops.overlap import INPUT, OUTPUT, check_marks, check_overlap, overlaps
+from poptorch.ops.overlap import INPUT, OUTPUT, check_marks
 from poptorch.options import Options
 from poptorch.options.handover import TracedProgram, derived_settings, log_options, validate_options
 
@@ -77,7 +88,7 @@ def check_options(options: Options) -> None:
 def trace(
     module: nn.Module, options: Options, arguments: BoundArguments, *, training: bool, one_process: bool = True
 ) -> Graph:
-    """Capture one micro-batch of `module` and check it against the options.
+    """Capture one micro-batch of `module` and check it against the options; return it with what they anchor.
 
     `one_process` tells that this process runs all the replicas that the options ask for.
 
@@ -85,29 +96,22 @@ def trace(
         AssertionError: rows that do not divide into micro-batches, unknown blocks.
         Error: everything else that PopTorch refuses when it compiles, unknown names of anchored tensors included.
     """
-    graph = captured(module, options, arguments, training=training)
-    return finished(graph, module, options, training=training, one_process=one_process)
+    graph = _captured(module, options, arguments, training=training)
+    check_pipeline(graph, options, training=training)
+    check_phases(graph)
+    check_ipus(graph, options, one_process=one_process)
+    check_overlap(graph, options)
+    check_buffers(graph, options)
+    check_named_buffers(graph, options)
+    check_returns(graph, options)
+    _warn_about_outputs(graph, module)
+    title_prints(graph, module_scopes=options._module_namescope_enabled)
+    warn_about_modes(options)
+    return with_anchors(graph, options)
 
 
-Source = Callable[[Sequence[TensorSpec], Callable[[], Graph]], Graph]
-
-
-def captured(
-    module: nn.Module,
-    options: Options,
-    arguments: BoundArguments,
-    *,
-    training: bool,
-    source: Source = lambda specs, capture_now: capture_now(),
-) -> Graph:
-    """Return the program of one micro-batch, unchecked; `source` may know it, from a file say, without a trace.
-
-    It is given what a micro-batch gets of each input, and the function that traces. Compile hooks run either way.
-
-    Raises:
-        AssertionError: rows that do not divide into micro-batches, unknown blocks.
-        Error: what tracing refuses.
-    """
+def _captured(module: nn.Module, options: Options, arguments: BoundArguments, *, training: bool) -> Graph:
+    """Trace one micro-batch, with the compile hooks around it."""
     tensors = arguments.tensors
     check_inputs(tensors)
     specs = micro_batch_specs(tensors, batching_of(options))
@@ -118,41 +122,11 @@ def captured(
         check_marks(outputs)
         return outputs
 
-    def capture_now() -> Graph:
-        strategy.begin_trace()
-        started.append(True)
-        return capture(
-            module, specs, call, flatten, training=training, placer=strategy, before_forward=run_before
-        )  # fmt: skip
-
-    started: list[bool] = []
     if training:
         _warn_about_hooks(module)
     with around_trace():
-        graph = source(specs, capture_now)
-        if not started:
-            run_before()
-            strategy.note_blocks(graph.block_entries)
-    return graph
-
-
-def finished(graph: Graph, module: nn.Module, options: Options, *, training: bool, one_process: bool = True) -> Graph:
-    """Check a captured program against the options; return it with names and outputs for what they anchor.
-
-    Raises:
-        Error: what PopTorch refuses when it compiles, unknown names of anchored tensors included.
-    """
-    check_pipeline(graph, options, training=training)
-    check_phases(graph)
-    check_ipus(graph, options, one_process=one_process)
-    check_overlap(graph, options)
-    _check_buffers(graph, options)
-    _check_named_buffers(graph, options)
-    _check_returns(graph, options)
-    _warn_about_outputs(graph, module)
-    title_prints(graph, module_scopes=options._module_namescope_enabled)
-    warn_about_modes(options)
-    return with_anchors(graph, options)
+        strategy.begin_trace()
+        return capture(module, specs, call, flatten, training=training, placer=strategy, before_forward=run_before)
 
 
 def log_derived(graph: Graph, options: Options, *, gradient_clipping: bool) -> None:
@@ -205,45 +179,6 @@ def _micro_batch(tensor: Tensor, batching: Batching) -> TensorSpec:
 def _nearest(rows: int, factor: int) -> str:
     below = rows // factor * factor
     return f"{below} and {below + factor}" if below else str(factor)
-
-
-def _check_buffers(graph: Graph, options: Options) -> None:
-    if options.replication_factor <= options.input_group_size or not options.broadcast_buffers:
-        return
-    for variable in graph.variables:
-        if variable.is_buffer and variable.node in graph.assigned:
-            raise createPoptorchError(
-                f"PopTorch does not support broadcasting buffers: '{variable.name}' is changed in place and "
-                f"the model has {options.replication_factor} replicas. Set "
-                "poptorch.Options().broadcastBuffers(False) to let each replica keep its own."
-            )
-
-
-def _check_named_buffers(graph: Graph, options: Options) -> None:
-    names = options._backend.updatable_buffers
-    known = sorted(name for variable in graph.variables if variable.is_buffer for name in variable.names)
-    unknown = [name for name in names if name not in known]
-    if unknown:
-        raise createPoptorchError(
-            f"updatableNamedBuffers: the model has no floating-point buffer named {', '.join(unknown)}. It "
-            f"has: {', '.join(known) or 'none'}."
-        )
-
-
-def _check_returns(graph: Graph, options: Options) -> None:
-    if options.output_mode != OutputMode.EveryN:
-        return
-    period, iterations = options.output_return_period, options.device_iterations
-    if period > iterations or iterations % period:
-        raise createPoptorchError(
-            f"Return period must be a divisor of deviceIterations: outputMode(EveryN, {period}) with "
-            f"deviceIterations({iterations})."
-        )
-    if is_pipelined(graph, options):
-        raise createPoptorchError(
-            "OutputMode.EveryN is not available when the model is pipelined over several IPUs. Use "
-            "OutputMode.All, or poptorch.ShardedExecution."
-        )
 
 
 def _warn_about_hooks(module: nn.Module) -> None:

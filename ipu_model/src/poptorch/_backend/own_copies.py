@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import torch
 from torch import nn
 
 from poptorch._backend.wrapping import original_class
@@ -23,6 +24,26 @@ def shallow_copy(module: nn.Module) -> nn.Module:
         if hasattr(module, name):
             object.__setattr__(twin, name, getattr(module, name))
     return twin
+
+
+def checked_module(module: object) -> nn.Module:
+    """Return a module that can be wrapped.
+
+    Raises:
+        Error: anything else, or a module that is or holds a scripted one.
+    """
+    if not isinstance(module, nn.Module):
+        raise createPoptorchError(
+            f"Invalid type: 'model' is of type {type(module)}, expected torch.nn.Module. Wrap a function in "
+            "a module whose forward calls it."
+        )
+    for name, child in module.named_modules():
+        if isinstance(child, torch.jit.ScriptModule):
+            inside = f" ('{name}' is one)" if name else ""
+            raise createPoptorchError(
+                f"A scripted module cannot be traced again{inside}: wrap the module it was made from."
+            )
+    return module
 
 
 def checked_options(options: Options | None) -> Options:

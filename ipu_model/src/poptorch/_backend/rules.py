@@ -11,7 +11,8 @@ from ipu_model.pipeline import forward_stages, training_stages
 from ipu_model.step import Phase, Placement
 from poptorch._impl import createPoptorchError
 from poptorch._logging import logger, native_logger
-from poptorch.enums import ConnectionType
+from poptorch.enums import ConnectionType, OutputMode, OverlapMode
+from poptorch.ops.overlap import INPUT, OUTPUT
 from poptorch.options import Options
 from poptorch.options.strategies import PipelinedExecution, ShardedExecution
 
@@ -213,3 +214,86 @@ def check_ipus(graph: Graph, options: Options, *, one_process: bool = True) -> N
             "or maximum of 64 per process), which fails unless "
             "poptorch.Options().autoRoundNumIPUs(True) is set.", total, reserved,
         )  # fmt: skip
+
+
+def check_buffers(graph: Graph, options: Options) -> None:
+    """Refuse buffers that a program changes in place where all replicas would have to share them.
+
+    Raises:
+        Error: names the buffer, and the option that lets each replica keep its own.
+    """
+    if options.replication_factor <= options.input_group_size or not options.broadcast_buffers:
+        return
+    for variable in graph.variables:
+        if variable.is_buffer and variable.node in graph.assigned:
+            raise createPoptorchError(
+                f"PopTorch does not support broadcasting buffers: '{variable.name}' is changed in place and "
+                f"the model has {options.replication_factor} replicas. Set "
+                "poptorch.Options().broadcastBuffers(False) to let each replica keep its own."
+            )
+
+
+def check_named_buffers(graph: Graph, options: Options) -> None:
+    """Refuse names of buffers that the program does not have (`Options.updatableNamedBuffers`).
+
+    Raises:
+        Error: names them, and the buffers that there are.
+    """
+    names = options._backend.updatable_buffers
+    known = sorted(name for variable in graph.variables if variable.is_buffer for name in variable.names)
+    unknown = [name for name in names if name not in known]
+    if unknown:
+        raise createPoptorchError(
+            f"updatableNamedBuffers: the model has no floating-point buffer named {', '.join(unknown)}. It "
+            f"has: {', '.join(known) or 'none'}."
+        )
+
+
+def check_returns(graph: Graph, options: Options) -> None:
+    """Refuse a return period that does not divide the iterations, or that a pipeline cannot keep.
+
+    Raises:
+        Error: names both numbers, or what works instead.
+    """
+    if options.output_mode != OutputMode.EveryN:
+        return
+    period, iterations = options.output_return_period, options.device_iterations
+    if period > iterations or iterations % period:
+        raise createPoptorchError(
+            f"Return period must be a divisor of deviceIterations: outputMode(EveryN, {period}) with "
+            f"deviceIterations({iterations})."
+        )
+    if is_pipelined(graph, options):
+        raise createPoptorchError(
+            "OutputMode.EveryN is not available when the model is pipelined over several IPUs. Use "
+            "OutputMode.All, or poptorch.ShardedExecution."
+        )
+
+
+def overlaps(graph: Graph, key: str) -> bool:
+    """Whether transfers of inputs (`key` is `INPUT`) or outputs (`OUTPUT`) run beside the computation."""
+    return any(_mode(node, key) is not OverlapMode.NoOverlap for node in graph.ops.nodes)
+
+
+def check_overlap(graph: Graph, options: Options) -> None:
+    """Refuse overlapped transfers without I/O tiles, and output modes that cannot overlap.
+
+    Raises:
+        Error: names the rule and what works.
+    """
+    if not overlaps(graph, INPUT) and not overlaps(graph, OUTPUT):
+        return
+    if not options.TensorLocations.exists("numIOTiles"):
+        raise createPoptorchError(
+            "No IO tiles allocated: overlapped host transfers run on tiles of their own. Set them aside with "
+            "poptorch.Options().TensorLocations.numIOTiles(32), an even number from 32 to 192."
+        )
+    if options.output_mode not in (OutputMode.All, OutputMode.Sum):
+        raise createPoptorchError(
+            f"Unsupported output mode {OutputMode(options.output_mode).name} for overlapped host transfers. Use "
+            "poptorch.Options().outputMode(poptorch.OutputMode.All), or OutputMode.Sum."
+        )
+
+
+def _mode(node: torch.fx.Node, key: str) -> OverlapMode:
+    return OverlapMode(node.meta.get("hints", {}).get(key, OverlapMode.NoOverlap.value))

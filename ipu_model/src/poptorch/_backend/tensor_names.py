@@ -20,9 +20,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 from importlib import resources
-from typing import TYPE_CHECKING
 
 import torch
+import torch.fx
 
 from ipu_model.capture.aliases import storage_roots
 from ipu_model.graph import Graph, Printed, TensorSpec
@@ -30,13 +30,6 @@ from ipu_model.step import Phase, Placement
 from poptorch._logging import native_logger
 from poptorch.options import Options
 from poptorch.options.strategies import ExecutionStrategy, ShardedExecution, phase_number
-
-if TYPE_CHECKING:
-    import torch.fx
-
-    from ipu_model.graph import Graph
-    from poptorch.options import Options
-
 
 GRADIENT, UPDATED = "Gradient___", "UpdatedVar___"
 
@@ -186,26 +179,16 @@ def _types() -> dict[str, str]:
     return types
 
 
-class GraphText:
-    """The part of `PoplarExecutor` that shows its graph."""
+def graph_text(graph: Graph, options: Options) -> str:
+    """Return the ops as JSON text in the form of PopART's: what tooling searches for names and kinds of ops.
 
-    _options: Options
-    _graph: Graph | None
-
-    def _debugGetPopartIR(self) -> str:
-        """Return the ops as JSON text: `maingraph` is a list of ops, each with `name`, `type` and `attributes`.
-
-        The attributes are those of `poptorch.Attribute`, by the names of the graph attributes.
-
-        Raises:
-            AssertionError: not compiled, or destroyed.
-        """
-        assert self._graph is not None, "Model must be compiled before its graph can be shown. Call compile() first."
-        ops = [
-            {"name": name, "type": kind, "attributes": node.meta.get("attributes", {})}
-            for node, name, kind in ops_of(self._graph, module_scopes=self._options._module_namescope_enabled)
-        ]
-        return json.dumps({"maingraph": ops})
+    `maingraph` is a list of ops, each with `name`, `type` and `attributes`, those of `poptorch.Attribute`.
+    """
+    ops = [
+        {"name": name, "type": kind, "attributes": node.meta.get("attributes", {})}
+        for node, name, kind in ops_of(graph, module_scopes=options._module_namescope_enabled)
+    ]
+    return json.dumps({"maingraph": ops})
 
 
 # The names that PopTorch's graphs have for element types.

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -17,11 +17,7 @@ from ipu_model.graph import Variable
 from ipu_model.optimiser import OptimiserSpec
 from poptorch._impl import createPoptorchError
 from poptorch.enums import CommGroupType, VariableRetrievalMode
-
-if TYPE_CHECKING:
-    from poptorch._poplar_executor import PoplarExecutor
-    from poptorch.enums import CommGroupType, VariableRetrievalMode
-    from poptorch.options import Options
+from poptorch.options import Options
 
 
 class HostWeights:
@@ -162,13 +158,14 @@ def one_slice_each(module: nn.Module, groupings: Groupings) -> Iterator[None]:
 
 
 class ParameterView:
-    """Reads and writes attributes of a parameter (`.data`, `.shape`, ...); not a tensor itself.
+    """What `executor.weight` gives: reads and writes attributes of the parameter (`.data`, `.shape`, ...).
 
-    Pass `executor.model.<name>` to torch functions.
+    It is no tensor itself: pass `executor.model.<name>` to torch functions. `group` is called with the arguments of
+    `replicaGrouping`.
     """
 
-    def __init__(self, parameter: nn.Parameter, name: str, executor: PoplarExecutor) -> None:
-        self.__dict__.update(_parameter=parameter, _name=name, _executor=executor)
+    def __init__(self, parameter: nn.Parameter, group: Callable[[object, object, object], None]) -> None:
+        self.__dict__.update(_parameter=parameter, _group=group)
 
     def replicaGrouping(
         self, comm_group_type: CommGroupType, shards: int, variable_retrieval_mode: VariableRetrievalMode
@@ -183,16 +180,7 @@ class ParameterView:
             AssertionError: arguments of another type.
             Error: the model is compiled; a scalar; groups that do not fit the replicas or the leading dimension.
         """
-        view = self.__dict__
-        executor, name = view["_executor"], view["_name"]
-        if executor.isCompiled():
-            raise createPoptorchError(
-                f"replicaGrouping() of parameter '{name}': the model is compiled. Call it before the first call or "
-                "compile(), or destroy() the model and wrap it again."
-            )
-        executor._host.groupings[name] = groups_of(
-            name, view["_parameter"], executor.options, comm_group_type, shards, variable_retrieval_mode
-        )
+        self.__dict__["_group"](comm_group_type, shards, variable_retrieval_mode)
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):

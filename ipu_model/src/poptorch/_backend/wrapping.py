@@ -11,7 +11,7 @@ import copyreg
 import itertools
 import weakref
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -19,11 +19,18 @@ from torch import Tensor, nn
 from ipu_model.interrupts import postponed
 from poptorch._impl import createPoptorchError
 
-if TYPE_CHECKING:
-    from poptorch._backend.device_life import DeviceLife
-
 _MODULE_TRIGGERS = frozenset({"_parameters", "_buffers", "forward"})
 _runs = itertools.count(1)
+
+
+class TrainingExecutor(Protocol):
+    """What a wrapped object asks of its executor."""
+
+    def copyWeightsToHostIfNeeded(self) -> bool:
+        """Copy the weights to the host if the device has newer ones; return whether that was so."""
+
+    def destroy(self) -> None:
+        """Bring state back to the host, drop the executable and unwrap the module."""
 
 
 class HostLink:
@@ -33,13 +40,13 @@ class HostLink:
     tied inference executor knows when to upload them.
     """
 
-    def __init__(self, executor: DeviceLife) -> None:
+    def __init__(self, executor: TrainingExecutor) -> None:
         self._executor = weakref.ref(executor)
         self.version = 0
         self.last_run = 0
 
     @property
-    def executor(self) -> DeviceLife | None:
+    def executor(self) -> TrainingExecutor | None:
         """The training executor, if it is still alive."""
         return self._executor()
 
@@ -90,6 +97,28 @@ def links_into(module: nn.Module) -> list[HostLink]:
     return list(found.values())
 
 
+class Sources:
+    """The training executors that an inference executor is tied to: it follows their weights."""
+
+    def __init__(self, links: list[HostLink]) -> None:
+        self._links = links
+        self._uploaded: list[int] = []
+
+    def refresh(self) -> None:
+        """Let them bring newer weights to the host."""
+        for link in self._links:
+            link.refresh()
+
+    def note_upload(self) -> None:
+        """Remember that the device has got the host's present weights."""
+        self._uploaded = [link.version for link in self._links]
+
+    @property
+    def have_newer(self) -> bool:
+        """Whether the host's weights have changed since the last upload."""
+        return self._uploaded != [link.version for link in self._links]
+
+
 def refuse_wrapped(module: nn.Module) -> None:
     """Refuse a module that a training executor has wrapped.
 
@@ -113,7 +142,7 @@ class Wrapping:
         Error: a buffer that is no plain tensor.
     """
 
-    def __init__(self, module: nn.Module, executor: DeviceLife, link: HostLink) -> None:
+    def __init__(self, module: nn.Module, executor: TrainingExecutor, link: HostLink) -> None:
         _check_buffers(module)
         self._module, self._link = module, link
         self._wrapped: list[Any] = []

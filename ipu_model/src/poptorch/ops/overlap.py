@@ -13,17 +13,15 @@ import torch
 from torch import Tensor
 
 from ipu_model import tracing
-from ipu_model.graph import Graph
 from poptorch._args_parser import replace_tensors, tensor_leaves
 from poptorch._impl import createPoptorchError
-from poptorch.enums import OutputMode, OverlapMode
+from poptorch.enums import OverlapMode
 from poptorch.options.strategies import PipelinedExecution, ShardedExecution
 
 if TYPE_CHECKING:
     import torch.fx
 
     from ipu_model.tracing import Trace
-    from poptorch.options import Options
 
 T = TypeVar("T")
 
@@ -99,35 +97,6 @@ def check_marks(outputs: Any) -> None:
                 "poptorch.set_overlap_for_output: the tensor is returned twice. Return it once, or return a copy of it "
                 "(poptorch.nop(tensor)) in the other place."
             )
-
-
-def overlaps(graph: Graph, key: str) -> bool:
-    """Whether transfers of inputs (`key` is `INPUT`) or outputs (`OUTPUT`) run beside the computation."""
-    return any(_mode(node, key) is not OverlapMode.NoOverlap for node in graph.ops.nodes)
-
-
-def check_overlap(graph: Graph, options: Options) -> None:
-    """Refuse overlapped transfers without I/O tiles, and output modes that cannot overlap.
-
-    Raises:
-        Error: names the rule and what works.
-    """
-    if not overlaps(graph, INPUT) and not overlaps(graph, OUTPUT):
-        return
-    if not options.TensorLocations.exists("numIOTiles"):
-        raise createPoptorchError(
-            "No IO tiles allocated: overlapped host transfers run on tiles of their own. Set them aside with "
-            "poptorch.Options().TensorLocations.numIOTiles(32), an even number from 32 to 192."
-        )
-    if options.output_mode not in (OutputMode.All, OutputMode.Sum):
-        raise createPoptorchError(
-            f"Unsupported output mode {OutputMode(options.output_mode).name} for overlapped host transfers. Use "
-            "poptorch.Options().outputMode(poptorch.OutputMode.All), or OutputMode.Sum."
-        )
-
-
-def _mode(node: torch.fx.Node, key: str) -> OverlapMode:
-    return OverlapMode(node.meta.get("hints", {}).get(key, OverlapMode.NoOverlap.value))
 
 
 def _checked_mode(kind: str, mode: OverlapMode) -> Trace | None:

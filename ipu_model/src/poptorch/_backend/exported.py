@@ -10,30 +10,19 @@ import collections
 import copyreg
 import functools
 import io
-import logging
-import os
 import pickle
 import sys
 import types
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from ipu_model.errors import Error
-from ipu_model.stored import OtherVersion
-from poptorch._backend.saving import files
 from poptorch._impl import createPoptorchError
-from poptorch.enums import ConnectionType
-from poptorch.options import Options
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from poptorch._poplar_executor import PoplarExecutor
-
-_logger = logging.getLogger("poptorch::python")
+from poptorch._poptorch_data import invalid
+from poptorch.options import Options, _DistributedOptions
 
 _PLAIN: dict[str, Any] = {
     "builtins.dict": dict, "builtins.frozenset": frozenset, "builtins.set": set, "builtins.slice": slice,
@@ -44,9 +33,10 @@ _PLAIN: dict[str, Any] = {
 }  # fmt: skip
 # Their classes are settings and hold no code of their own making.
 _SETTINGS = (
-    "poptorch.options", "poptorch.options.strategies", "poptorch.enums", "poptorch.optim", "poptorch.ops.blocks",
-    "popdist.poptorch", "torch.optim",
+    "poptorch.options", "poptorch.enums", "poptorch.optim", "poptorch.ops.blocks", "torch.optim",
 )  # fmt: skip
+# So are those derived from these, in whatever package.
+_DERIVED_SETTINGS = (Options, _DistributedOptions)
 # Modules of these packages run code that they carry with them.
 _CARRIERS = ("torch.fx", "torch.jit", "torch.package", "torch.export", "torch._dynamo", "torch._inductor")
 
@@ -68,63 +58,14 @@ def pickled(module: nn.Module, optimizer: Any, options: Options) -> Tensor:
     return torch.frombuffer(bytearray(buffer.getbuffer()), dtype=torch.uint8)
 
 
-def load(
-    filename: str | os.PathLike[str],
-    edit_opts_fn: Callable[[Options], Any] | None = None,
-    *,
-    weights_only: bool = True,
-) -> PoplarExecutor:
-    """Return the executor that `save` or `compileAndExport` wrote with its model: wrapped, compiled and attached.
+def unpickled(data: Tensor, path: Path, *, weights_only: bool) -> dict[str, Any]:
+    """Return what `pickled` was given, by the names `model`, `optimizer` and `options`.
 
-    `edit_opts_fn(options)` may change the stored options before they are used, but not those that the program was
-    compiled with. An offline target becomes `ConnectionType.Always`.
-
-    As with `torch.load`, a file is read without executing what it contains: the classes of the model must have been
-    imported before, and other functions and classes in it must be allowed by `torch.serialization.add_safe_globals`.
-    What the model then computes is up to whoever wrote the file: its attributes and its program of tensor ops.
-    **With `weights_only=False` anything in the file may run: use it for files that you trust only.**
+    With `weights_only` nothing but classes of imported models, of PopTorch's settings and of optimisers is made.
 
     Raises:
-        AssertionError: written by another version, or without its model (`export_model=False`).
-        Error: "Invalid file": truncated, corrupt, or with classes that are not allowed.
-        OSError: the file cannot be read.
+        Error: "Invalid file": not a result of `pickled`, or something in it is not allowed.
     """
-    from poptorch._backend.wrap import inferenceModel, trainingModel
-
-    path = files.path_to_read(filename)
-    executable = _with_model(path)
-    assert executable.model is not None
-    parts = _unpickled(executable.model, path, weights_only=weights_only)
-    with files.damage_named(path):
-        options = _usable(parts["options"])
-    if edit_opts_fn is not None:
-        edit_opts_fn(options)
-    with files.damage_named(path):
-        executor = (
-            trainingModel(parts["model"], options, parts["optimizer"])
-            if executable.training
-            else inferenceModel(parts["model"], options)
-        )
-    executor._use(executable, path, same_code=False)
-    return executor
-
-
-def _with_model(path: Path) -> files.Executable:
-    """Read a file that must be of this version and have a model."""
-    try:
-        executable = files.read(path)
-    except Error as error:
-        if isinstance(error.__cause__, OtherVersion):
-            raise AssertionError(error.message) from error
-        raise
-    assert executable.model is not None, (
-        f"Invalid file {path}: it was saved with export_model=False, without the model. Create the model again, wrap "
-        "it and call loadExecutable."
-    )
-    return executable
-
-
-def _unpickled(data: Tensor, path: Path, *, weights_only: bool) -> dict[str, Any]:
     content = data.numpy().tobytes()
     try:
         allowed = _allowed(content, path) if weights_only else []
@@ -133,9 +74,9 @@ def _unpickled(data: Tensor, path: Path, *, weights_only: bool) -> dict[str, Any
     except Error:
         raise
     except Exception as error:  # whatever a pickle that nobody has written in this way leads to
-        raise files.invalid(path, f"its model cannot be read ({type(error).__name__}: {error})") from error
+        raise invalid(path, f"its model cannot be read ({type(error).__name__}: {error})") from error
     if not _has_known_form(parts):
-        raise files.invalid(path, "its model has no known form")
+        raise invalid(path, "its model has no known form")
     return dict(parts)
 
 
@@ -178,7 +119,7 @@ def _safe_global(name: str) -> Any | None:
         carries = any(_is_in(base.__module__, _CARRIERS) for base in value.__mro__)
         if issubclass(value, nn.Module):
             return None if carries else value
-        return value if _is_in(module, _SETTINGS) else None
+        return value if _is_in(module, _SETTINGS) or issubclass(value, _DERIVED_SETTINGS) else None
     is_function = isinstance(value, types.FunctionType) and value.__module__ == "torch.nn.functional"
     return value if is_function and name == f"torch.nn.functional.{value.__name__}" else None
 
@@ -198,12 +139,3 @@ def _already_imported(name: str) -> tuple[Any, str]:
 
 def _is_in(module: str, packages: tuple[str, ...]) -> bool:
     return any(module == package or module.startswith(f"{package}.") for package in packages)
-
-
-def _usable(options: Options) -> Options:
-    """Return stored options as they can be used here: not frozen, and not for an offline target."""
-    options._unfreeze()
-    options.deleteIfExists("ipu_version")
-    if options.connection_type == ConnectionType.Never:
-        options.connectionType(ConnectionType.Always)
-    return options

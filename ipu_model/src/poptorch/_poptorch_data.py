@@ -1,12 +1,16 @@
-"""Files of `save`: what they hold, and the rules under which a program of one fits a model and its options."""
+"""Files of `save`: what they hold, and the rules under which one fits a model and its options.
+
+A file holds no program: forward is traced whenever a model is compiled, and the digest in the file tells whether the
+program is the one that was saved.
+"""
 
 from __future__ import annotations
 
 import contextlib
-import logging
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import astuple, dataclass
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -14,19 +18,16 @@ import torch
 from torch import Tensor, nn
 
 from ipu_model import stored
-from ipu_model.capture.variables import slots_of
+from ipu_model.capture.digest import digest_of
 from ipu_model.compute.gradients import ReplicaGroups
 from ipu_model.compute.randomness import RandomStreams
 from ipu_model.errors import Error
-from ipu_model.graph import Graph, TensorSpec
+from ipu_model.graph import Graph
 from poptorch._args_parser import BoundArguments
-from poptorch._backend.saving.versions import check_versions, versions
 from poptorch._backend.weights import groups_of
 from poptorch._impl import createPoptorchError
 from poptorch.enums import CommGroupType, VariableRetrievalMode
 from poptorch.options import Options
-
-_logger = logging.getLogger("poptorch::python")
 
 _KIND, _MODEL = "executable", "exported_model"
 
@@ -40,44 +41,46 @@ _OF_THE_HOST = frozenset({
 
 @dataclass(frozen=True)
 class Executable:
-    """A compiled program as a file holds it; `model` is the pickled module with optimiser and options, if exported.
+    """What is known of a compiled program; `model` is the pickled module with optimiser and options, if exported.
 
-    Without a `graph` the file only says what the program was compiled for.
+    `weights` are names, shape, element type and whether it is trained, of each; `digest` that of the program, and
+    `warnings` what was said when it was compiled.
     """
 
     training: bool
-    options: dict[str, str]
+    options: Mapping[str, str]
     arguments: BoundArguments
-    graph: Graph | None
-    model_key: str | None
+    weights: tuple[Weight, ...]
+    digest: str
+    warnings: tuple[str, ...]
     rng_state: list[int] | None
     groupings: Mapping[str, ReplicaGroups]
     model: Tensor | None
 
 
-@dataclass(frozen=True)
-class KnownProgram:
-    """A program that need not be traced, and the digest of the model that it was traced from, where that matters."""
+Weight = tuple[tuple[str, ...], tuple[int, ...], str, bool]
 
-    graph: Graph | None
-    key: str | None
-    path: Path
 
-    def checked(self, key: str | None, specs: Sequence[TensorSpec]) -> Graph | None:
-        """Return the graph, after comparing with the model's own digest and micro-batch.
+def weights_of(graph: Graph) -> tuple[Weight, ...]:
+    """Return what a program's weights look like."""
+    return tuple((v.names, v.spec.shape, str(v.spec.dtype), v.trainable) for v in graph.variables)
 
-        Raises:
-            Error: "Invalid file", and what differs.
-        """
-        if self.graph is not None and list(self.graph.inputs) != list(specs):
-            raise invalid(self.path, "its program is for micro-batches of another size")
-        if None not in (key, self.key) and key != self.key:
-            raise invalid(
-                self.path,
-                "it was compiled from another model: code, attributes or constants of the module, or the execution "
-                "strategy, are not the same (or the Python version is not)",
-            )
-        return self.graph
+
+def versions() -> dict[str, str]:
+    """Return the versions that a file must have been written with to be used here."""
+    return {"poptorch": version("ipu-model"), "torch": str(torch.__version__)}
+
+
+def check_versions(values: Mapping[str, Any]) -> None:
+    """Compare the versions in a file with those running.
+
+    Raises:
+        OtherVersion: names both.
+    """
+    for name, here in versions().items():
+        if values.get(name) != here:
+            shown = {"poptorch": "PopTorch"}.get(name, name)
+            raise stored.OtherVersion(f"{shown} version mismatch: written with {values.get(name)}, this is {here}")
 
 
 def invalid(path: Path, what: str) -> Exception:
@@ -96,8 +99,10 @@ def damage_named(path: Path) -> Iterator[None]:
     """
     try:
         yield
-    except AssertionError:
-        raise
+    except AssertionError as error:
+        if str(path) in str(error):
+            raise
+        raise AssertionError(f"{error} The program is that of the file {path}.") from error
     except Error as error:
         if str(path) in error.message:
             raise
@@ -123,34 +128,28 @@ def _text(value: Any) -> str:
 
 
 def write(path: Path, executable: Executable) -> None:
-    """Write an executable; a program that the format cannot hold is left out and traced again when it is loaded.
+    """Write an executable.
 
     Raises:
-        Error: arguments that the format cannot hold.
+        Error: arguments that a file cannot hold.
         OSError: the file cannot be written.
     """
     arguments = executable.arguments
+    values = {
+        "kind": _KIND, **versions(), "training": executable.training, "options": dict(executable.options),
+        "arguments": (arguments.positional, arguments.names, dict(arguments.keywords)),
+        "weights": executable.weights, "digest": executable.digest, "warnings": executable.warnings,
+        "rng_state": executable.rng_state,
+        "groupings": {name: astuple(groups) for name, groups in executable.groupings.items()},
+        _MODEL: executable.model,
+    }  # fmt: skip
     try:
-        form = stored.encode((arguments.positional, arguments.names, dict(arguments.keywords)))
+        stored.write(path, values)
     except stored.NotStorable as reason:
         raise createPoptorchError(
             f"save: the model was compiled for {reason}, which a file cannot hold. Pass tensors, numbers, text, "
             "tuples, lists or dicts to forward, or save model.state_dict()."
         ) from reason
-    graph: dict[str, Any] | None = None
-    tensors: dict[str, Tensor] = {}
-    try:
-        assert executable.graph is not None
-        graph, tensors = stored.graph_form(executable.graph)
-    except stored.NotStorable as reason:
-        _logger.warning("save: the program has %s, which a file cannot hold: it is traced again when loaded.", reason)
-    values = {
-        "kind": _KIND, **versions(), "training": executable.training, "options": executable.options, "arguments": form,
-        "graph": graph, "model_key": executable.model_key, "rng_state": executable.rng_state,
-        "groupings": {name: astuple(groups) for name, groups in executable.groupings.items()},
-    }  # fmt: skip
-    model = {} if executable.model is None else {_MODEL: executable.model}
-    stored.write(path, stored.Contents(values, {**tensors, **model}))
 
 
 def read(path: Path) -> Executable:
@@ -161,34 +160,35 @@ def read(path: Path) -> Executable:
         OSError: the file cannot be read.
     """
     try:
-        contents = stored.read(path)
+        values = stored.read(path)
+        check_versions(values)
+        if values.get("kind") != _KIND:
+            raise stored.Invalid("it is a file of the executable cache, not of save()")
         with stored.damage_found("its contents do not follow its format"):
-            return _executable(contents)
+            return _executable(values)
     except stored.Invalid as error:
         raise invalid(path, str(error)) from error
 
 
-def _executable(contents: stored.Contents) -> Executable:
-    values, tensors = contents.values, dict(contents.tensors)
-    if values.get("kind") != _KIND:
-        raise stored.Invalid("it is a file of the executable cache, not of save()")
-    check_versions(values)
-    model = tensors.pop(_MODEL, None)
-    training, key, rng_state = values["training"], values["model_key"], values["rng_state"]
-    if not isinstance(training, bool) or not isinstance(key, (str, type(None))):
+def _executable(values: Mapping[str, Any]) -> Executable:
+    """Make an executable of values that somebody else may have written."""
+    training, digest, rng_state, model = (values[name] for name in ("training", "digest", "rng_state", _MODEL))
+    if not isinstance(training, bool) or not isinstance(digest, str) or not isinstance(model, (Tensor, type(None))):
         raise stored.Invalid("values of no known form")
     if rng_state is not None and [type(word) for word in rng_state] != [int] * max(1, len(rng_state)):
         raise stored.Invalid("a random state of no known form")
     return Executable(
         training=training,
         options={str(name): str(text) for name, text in values["options"].items()},
-        arguments=_arguments(*stored.decode(values["arguments"])),
-        graph=None if values["graph"] is None else stored.graph_of(values["graph"], tensors),
-        model_key=key,
+        arguments=_arguments(*values["arguments"]),
+        weights=tuple((tuple(names), tuple(shape), str(dtype), bool(trained))
+                      for names, shape, dtype, trained in values["weights"]),
+        digest=digest,
+        warnings=tuple(str(line) for line in values["warnings"]),
         rng_state=rng_state,
         groupings={str(name): _groups(*parts) for name, parts in values["groupings"].items()},
         model=model,
-    )
+    )  # fmt: skip
 
 
 def _arguments(positional: Any, names: Any, keywords: Any) -> BoundArguments:
@@ -204,8 +204,8 @@ def _groups(replicas: Any, size: Any, orthogonal: Any) -> ReplicaGroups:
     return ReplicaGroups(replicas, size, orthogonal)
 
 
-def check(executable: Executable, path: Path, module: nn.Module, options: Options, *, training: bool) -> None:
-    """Compare what a program was compiled from with what it is loaded into.
+def check(executable: Executable, path: Path, options: Options, *, training: bool) -> None:
+    """Compare kind and options of what was saved with those of the model that it is loaded into.
 
     Raises:
         Error: "Invalid file", and everything that differs.
@@ -221,8 +221,25 @@ def check(executable: Executable, path: Path, module: nn.Module, options: Option
     ]
     if differing:
         raise invalid(path, f"it was compiled with other options ({'; '.join(differing)})")
-    if executable.graph is not None:
-        _check_weights(executable.graph, path, module)
+
+
+def check_program(executable: Executable, path: Path, graph: Graph) -> None:
+    """Compare the program that was saved with the one that has been traced.
+
+    Raises:
+        Error: "Invalid file", and what differs.
+    """
+    own, there = weights_of(graph), executable.weights
+    for number in range(max(len(own), len(there))):
+        here, saved = own[number : number + 1], there[number : number + 1]
+        if here != saved:
+            raise invalid(path, f"the model's weights are others: {_shown(here)} here, {_shown(saved)} in the file")
+    if digest_of(graph) != executable.digest:
+        raise invalid(
+            path,
+            "it was compiled from another model: what forward computes, or where the execution strategy places it, is "
+            "not the same",
+        )
 
 
 def check_rng_state(executable: Executable, path: Path, options: Options) -> None:
@@ -274,21 +291,8 @@ def check_groupings(executable: Executable, path: Path, groupings: Mapping[str, 
         )
 
 
-def _check_weights(graph: Graph, path: Path, module: nn.Module) -> None:
-    compiled = {v.node: (v.names, v.spec.shape, v.spec.dtype, v.trainable) for v in graph.variables}
-    own = {
-        f"variable_{number}": (slot.names, slot.spec.shape, slot.spec.dtype, slot.trainable)
-        for number, slot in enumerate(slots_of(module))
-        if not slot.is_constant
-    }
-    for node in sorted(compiled.keys() | own.keys()):
-        if compiled.get(node) != own.get(node):
-            raise invalid(path, f"the model's weights are others: {_shown(own.get(node))} here, "
-                                f"{_shown(compiled.get(node))} in the file")  # fmt: skip
-
-
-def _shown(weight: tuple[Any, ...] | None) -> str:
-    if weight is None:
+def _shown(weight: tuple[Weight, ...]) -> str:
+    if not weight:
         return "none"
-    names, shape, dtype, trainable = weight
-    return f"{names[0]} {list(shape)} {dtype}{'' if trainable else ' (not trained)'}"
+    ((names, shape, dtype, trained),) = weight
+    return f"{names[0]} {list(shape)} {dtype}{'' if trained else ' (not trained)'}"

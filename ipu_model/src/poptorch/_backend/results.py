@@ -1,31 +1,27 @@
-"""Anchored tensors: internal tensors that a call brings to the host beside what forward returns."""
+"""What a call brings to the host: what forward returned, in its own structure, and the tensors that options anchor."""
 
 from __future__ import annotations
 
 import difflib
-import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any, NoReturn
 
 import torch
 import torch.fx
-from torch import Tensor, nn
+from torch import Tensor
 
 from ipu_model.capture.aliases import storage_roots, written_roots
 from ipu_model.compute.loss_scaling import FINAL
 from ipu_model.compute.optimisers.rules import is_scalar_name
+from ipu_model.compute.results import RETURNED_DTYPE
 from ipu_model.graph import Graph, Output
 from ipu_model.step import Phase
 from poptorch._backend.tensor_names import Source, tensor_names
 from poptorch._impl import createPoptorchError
+from poptorch._logging import logger
 from poptorch.enums import OutputMode
-
-if TYPE_CHECKING:
-    from poptorch._backend.optimisation import Optimisation
-    from poptorch.options import Options
-
-_logger = logging.getLogger("poptorch::python")
+from poptorch.options import Options
 
 _SHOWN = 5
 
@@ -59,7 +55,7 @@ def warn_about_modes(options: Options) -> None:
     """Say which anchors have an output mode of their own that differs from the model's: PopTorch stores it only."""
     for short_name, (_, inherits, mode, period) in options.anchored_tensors.items():
         if not inherits and (mode, period) != (options.output_mode, options.output_return_period):
-            _logger.warning(
+            logger.warning(
                 "anchorTensor: the output mode of '%s' (%s) has no effect, as in PopTorch: the model's applies (%s). "
                 "Set poptorch.Options().outputMode(...) instead.",
                 short_name, OutputMode(mode).name, OutputMode(options.output_mode).name,
@@ -140,58 +136,39 @@ def _unknown(short_name: str, long_name: str, known: list[str]) -> Exception:
     )
 
 
-class AnchoredTensors:
-    """The part of `PoplarExecutor` that gives access to internal tensors."""
+def present(graph: Graph, results: Sequence[Tensor]) -> Any:
+    """Put computed results and compile-time constants into the structure that forward returned."""
+    computed = iter(results)
+    returned = [output for output in graph.outputs if not output.anchored]
+    leaves = [next(computed) if output.node is not None else _copied(output.value) for output in returned]
+    for leaf in leaves:
+        if isinstance(leaf, Tensor):
+            leaf.__dict__.update(backward=_refuse_backward, __getstate__=_no_state)
+    return graph.rebuild_outputs(leaves)
 
-    _options: Options
-    _graph: Graph | None
-    _traced_model: nn.Module
-    _optimisation: Optimisation | None
-    _anchors: Sequence[Anchor]
-    _numbers: Sequence[str]
-    _anchored: dict[str, Tensor]
 
-    def _find_anchors(self, graph: Graph) -> None:
-        """Note the names of the optimiser's numbers and find the tensors that the options anchor.
+def _copied(value: Any) -> Any:
+    """Give every call its own copy of a tensor that is known since compilation."""
+    if not isinstance(value, Tensor):
+        return value
+    return value.detach().to(RETURNED_DTYPE.get(value.dtype, value.dtype), copy=True)
 
-        Raises:
-            Error: a name that the program does not have.
-            KeyError: a parameter group holds a tensor that is no parameter of the model.
-        """
-        optimisation = self._optimisation
-        self._numbers = (
-            [] if optimisation is None else optimisation.number_names(graph, self._traced_model, self._options)
-        )
-        self._anchors = anchors_of(graph, self._options, self._numbers)
 
-    def getTensorNames(self) -> list[str]:
-        """Return the names that `Options.anchorTensor` understands, in the order in which tensors come about.
+def _no_state() -> None:
+    """Let outputs be pickled as plain tensors: files of them load without PopTorch."""
 
-        Raises:
-            AssertionError: not compiled, or destroyed.
-        """
-        assert self._graph is not None, (
-            "Model must be compiled before its tensors have names. Call the model, or compile() it, first."
-        )
-        return list(names_of(self._graph, self._options, self._numbers))
 
-    def getAnchoredTensor(self, short_name: str) -> Tensor:
-        """Return the value that the last call gave to the tensor anchored as `short_name`.
+def synthetic(inputs: Sequence[Tensor], seed: int) -> list[Tensor]:
+    """Return inputs as a device without host I/O makes them: normal numbers, zeros for integers."""
+    generator = torch.Generator().manual_seed(seed)
+    return [
+        torch.randn(t.shape, generator=generator).to(t.dtype) if t.is_floating_point() else torch.zeros_like(t)
+        for t in inputs
+    ]
 
-        The model's output mode decides which micro-batches it holds, as for what forward returns. An updated variable
-        (`UpdatedVar___...`) counts once for each weight update.
 
-        Raises:
-            AssertionError: nothing is anchored under this name, or the model has not run.
-        """
-        anchored = self._options.anchored_tensors
-        names = ", ".join(map(str, anchored)) or "none"
-        assert short_name in anchored, (
-            f"No tensor with name {short_name} found. Anchored: {names}. Anchor it with "
-            "poptorch.Options().anchorTensor(short_name, long_name) before the options are used for a model."
-        )
-        assert short_name in self._anchored, (
-            f"No tensor with name {short_name} found: the model has not run yet. Call it first; every call gives the "
-            "tensor a new value."
-        )
-        return self._anchored[short_name]
+def _refuse_backward(*args: Any, **kwargs: Any) -> NoReturn:
+    raise createPoptorchError(
+        "backward() cannot be called explicitly on outputs of a PopTorch model: poptorch.trainingModel runs "
+        "the backward pass and the weight update itself, in every call."
+    )

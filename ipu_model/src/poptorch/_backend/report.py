@@ -6,7 +6,6 @@ itself, and folders for further models of other names.
 
 from __future__ import annotations
 
-import logging
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,12 +14,11 @@ from ipu_model.profiling import json_form
 from ipu_model.profiling.data import Profile
 from ipu_model.program import Program
 from poptorch._impl import createPoptorchError
+from poptorch._logging import logger
 from poptorch.options.backend_settings import EngineOptions
 
 _LONGEST_NAME = 200
 """In bytes: file systems take 255, of which the temporary names of files need some."""
-
-_logger = logging.getLogger("poptorch::python")
 
 
 def write(program: Program, profile: Profile, engine: EngineOptions) -> Path:
@@ -41,7 +39,7 @@ def write(program: Program, profile: Profile, engine: EngineOptions) -> Path:
             f"No profiling report: {error.message} Choose another folder with "
             "poptorch.Options().enableProfiling(folder)."
         ) from error
-    _logger.info("The profiling report of the model '%s' is in %s.", profile.name, folder)
+    logger.info("The profiling report of the model '%s' is in %s.", profile.name, folder)
     return folder
 
 

@@ -1,0 +1,135 @@
+"""The executable cache: what compilations found out beyond their traces, one file each, which processes may share.
+
+A file is found by a digest of the traced program, of its options, and of the code that judges it. Forward is traced
+every time: a program that has changed in any way is another one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import fields, is_dataclass
+from functools import cache
+from pathlib import Path
+
+from filelock import FileLock
+
+import ipu_model
+from ipu_model import stored
+from ipu_model.capture.digest import digest_of
+from ipu_model.program import Program
+from poptorch._logging import logger
+from poptorch._poptorch_data import check_versions, options_text, versions
+from poptorch.options import Options
+
+_KIND = "cache"
+
+Warnings = tuple[str, ...]
+
+
+def cache_directory(options: Options) -> Path | None:
+    """Return where compiled programs are kept, making the directory if need be; `None` without a cache.
+
+    Raises:
+        AssertionError: no directory, or not writable.
+    """
+    folder = options._backend.cache_folder
+    if folder is None:
+        return None
+    directory = Path(folder)
+    hint = "Give enableExecutableCaching (or POPTORCH_CACHE_DIR) a directory that can be written, or None."
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise AssertionError(f"The executable cache {directory} cannot be created: {error}. {hint}") from error
+    assert os.access(directory, os.W_OK | os.X_OK), f"The executable cache {directory} is not writable. {hint}"
+    return directory
+
+
+def key_of(program: Program, options: Options, *more: object) -> str:
+    """Return the digest of a program with everything that decides how it is compiled; `more` is plain data."""
+    settings = {field.name: getattr(program, field.name) for field in fields(program) if field.name != "graph"}
+    text = _text((digest_of(program.graph), settings, options_text(options), versions(), _own_sources(), more))
+    return hashlib.blake2b(text.encode(), digest_size=20).hexdigest()
+
+
+def _text(value: object) -> str:
+    """Return a text of plain data that is the same in every process: sets have another order in each."""
+    if is_dataclass(value):
+        return f"{type(value).__name__}({', '.join(_text(getattr(value, field.name)) for field in fields(value))})"
+    if isinstance(value, Mapping):
+        return f"{{{', '.join(f'{_text(key)}: {_text(item)}' for key, item in value.items())}}}"
+    if isinstance(value, (frozenset, set)):
+        return f"{{{', '.join(sorted(map(_text, value)))}}}"
+    if isinstance(value, (tuple, list)):
+        return f"({', '.join(map(_text, value))})"
+    return repr(value)
+
+
+def recalled(directory: Path, key: str, judge: Callable[[], Warnings]) -> tuple[Warnings, bool]:
+    """Return the warnings of a compilation, and whether they came from the cache; else `judge` and keep them.
+
+    While one process compiles, others wait for it. A file that cannot be used, for whatever reason, is replaced; a
+    cache that cannot be written costs nothing but a warning.
+    """
+    path = directory / f"{key}.poptorch"
+    known = _load(path, key)
+    if known is not None:
+        return known, True
+    with _one_at_a_time(directory):
+        known = _load(path, key)
+        if known is not None:
+            return known, True
+        warnings = judge()
+        _keep(path, key, warnings)
+        return warnings, False
+
+
+def _load(path: Path, key: str) -> Warnings | None:
+    try:
+        values = stored.read(path)
+        check_versions(values)
+        if (values.get("kind"), values.get("key")) != (_KIND, key):
+            raise stored.Invalid("it holds another program")
+        with stored.damage_found("its contents do not follow its format"):
+            warnings = tuple(str(line) for line in values["warnings"])
+    except FileNotFoundError:
+        return None
+    except (stored.Invalid, OSError) as error:
+        logger.warning("%s in the executable cache cannot be used (%s): the model is compiled again.", path, error)
+        return None
+    logger.info("The compiled program was loaded from %s.", path)
+    return warnings
+
+
+def _keep(path: Path, key: str, warnings: Warnings) -> None:
+    try:
+        stored.write(path, {"kind": _KIND, "key": key, **versions(), "warnings": warnings})
+    except OSError as error:
+        logger.warning("The compiled program could not be written to the executable cache: %s.", error)
+    else:
+        logger.info("The compiled program was written to %s.", path)
+
+
+@contextlib.contextmanager
+def _one_at_a_time(directory: Path) -> Iterator[None]:
+    """Let one process at a time compile for this folder; where the file system has no locks, all at once."""
+    with contextlib.ExitStack() as stack:
+        try:
+            stack.enter_context(FileLock(directory / ".lock"))
+        except (OSError, NotImplementedError) as error:
+            logger.info("No lock on %s: %s.", directory, error)
+        yield
+
+
+@cache
+def _own_sources() -> str:
+    """Return a digest of the sources of the engine and of this package: any change may change a judgement."""
+    digest = hashlib.blake2b(digest_size=16)
+    for folder in (Path(str(ipu_model.__file__)).parent, Path(__file__).parent.parent):
+        for file in sorted(folder.rglob("*.py")):
+            digest.update(str(file.relative_to(folder)).encode())
+            digest.update(file.read_bytes())
+    return digest.hexdigest()

@@ -1,1 +1,0 @@
-"""Compiled programs in files: exported models, executables and the executable cache."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
@@ -13,10 +12,9 @@ from poptorch._dataloader.accessor import AsynchronousDataAccessor
 from poptorch._dataloader.items import ItemLoader
 from poptorch._dataloader.partition import PartitionView, ShuffledShare, share_of
 from poptorch._impl import createPoptorchError
+from poptorch._logging import logger
 from poptorch.enums import DataLoaderMode
 from poptorch.options import Options
-
-_logger = logging.getLogger("poptorch::python")
 
 
 class DataLoader(ItemLoader):
@@ -220,12 +218,12 @@ def warn_about_groups(batch_sampler: Any, batches_per_item: int, drop_last: bool
     """Log a warning if the last item is, or may be, made of fewer batches than the others."""
     fate = "dropped" if drop_last else "returned as an item with fewer rows"
     if not hasattr(batch_sampler, "__len__"):
-        _logger.warning(
+        logger.warning(
             "The batch_sampler has no length. If its number of batches is not divisible by the %d batches of "
             "an item, the last ones are %s.", batches_per_item, fate,
         )  # fmt: skip
     elif len(batch_sampler) % batches_per_item:
-        _logger.warning(
+        logger.warning(
             "The %d batches of the batch_sampler are not divisible by the %d batches of an item: the last %d "
             "are %s.",
             len(batch_sampler), batches_per_item, len(batch_sampler) % batches_per_item, fate,
@@ -240,7 +238,7 @@ def check_iterable(distributed: bool, num_workers: int, worker_init_fn: Callable
         "samples."
     )
     if num_workers > 1 and worker_init_fn is None:
-        _logger.warning(
+        logger.warning(
             "An IterableDataset with num_workers=%d and no worker_init_fn: unless the dataset divides its "
             "samples itself, the DataLoader will return %d times each element.", num_workers, num_workers,
         )  # fmt: skip
@@ -253,13 +251,13 @@ def warn_about_samples(dataset: Any, rows_per_step: int, drop_last: bool) -> Non
     except TypeError:
         return
     if drop_last and samples < rows_per_step:
-        _logger.warning(
+        logger.warning(
             "The dataset has %d elements, fewer than the %d that one step takes: with drop_last=True the loader is "
             "empty. Lower the batch size, deviceIterations, gradientAccumulation or replicationFactor.",
             samples, rows_per_step,
         )  # fmt: skip
     elif not drop_last and samples % rows_per_step:
-        _logger.warning(
+        logger.warning(
             "The number of elements in the dataset (%d) is not divisible by the number of elements processed "
             "per step (%d) and drop_last=False. A model compiled for full items refuses the last one; switch "
             "to drop_last=True.",

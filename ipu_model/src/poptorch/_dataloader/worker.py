@@ -16,11 +16,9 @@ import threading
 import time
 import traceback
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import partial
-from itertools import count
 from multiprocessing import forkserver
 from multiprocessing.connection import Connection, wait
 from typing import Any, NamedTuple
@@ -229,39 +227,76 @@ class _Source:
         return self.structure.flatten(item)
 
 
-class _Control:
-    """What the program allows: which slots are free and which pass it has begun."""
+class _Producer:
+    """Loads items into the ring, pass after pass, as far ahead as the program allows."""
 
-    def __init__(self, connection: Connection, slots: int) -> None:
-        self._connection = connection
-        self._slots = slots
-        self._free = deque(range(slots))
-        self.generation = 0
-        self.begun_pass = -1
+    def __init__(self, job: Job) -> None:
+        dataset, parsers = job.transfer.open()
+        register_all(parsers)
+        self._policy = job.policy
+        self._ring_file = job.ring_file
+        self._connection = job.connection
+        self._source = _Source(dataset, job.policy)
+        self._free = deque(range(job.policy.slots))
+        self._generation, self._begun_pass = 0, -1
+        self._loaded = 0
 
-    def say(self, message: Ready | ItemStored | PassEnded) -> None:
-        """Tell the program something; raise `_Stopped` if it is gone."""
+    def run(self) -> None:
+        """Load the first item, tell the program about it, and go on until `_Stopped`."""
+        items = self._source.items()
+        first = next(items, None)
+        if first is None:
+            raise ValueError(_empty(self._policy))
+        self._make_ring(first)
+        self._store(self._free.popleft(), first)
+        del first
+        number, ahead = 0, self._policy.early_preload
+        while True:
+            try:
+                self._pass(items, -1 if ahead else number)
+                # After an empty pass the next one is likely to be empty too: going on would never pause.
+                number, ahead = number + 1, self._policy.load_indefinitely and self._loaded > 0
+                self._wait_for(-1 if ahead else number)
+            except _Restarted:
+                number, ahead = 0, self._policy.early_preload
+            items, self._loaded = self._source.items(), 0
+
+    def _make_ring(self, first: list[Chunk]) -> None:
+        layout = RingLayout.for_items_like(first[0], self._policy.slots, self._policy.rebatched_size)
+        self._ring = Ring(self._ring_file, layout)
+        self._ring_file.close()
+        # Sent as it is, torch would move the tensors of a custom type into shared memory of their own.
+        self._say(Ready(pickle.dumps(self._source.structure), layout))
+
+    def _pass(self, items: Iterator[list[Chunk]], begun_pass: int) -> None:
+        """Load the rest of one pass once the program has begun the pass with this number."""
+        while True:
+            self._wait_for(begun_pass, slot=True)
+            item = next(items, None)
+            if item is None:
+                self._say(PassEnded(self._generation))
+                return
+            self._store(self._free.popleft(), item)
+
+    def _store(self, slot: int, item: list[Chunk]) -> None:
+        by_rows = self._policy.rebatched_size is not None or self._policy.short_items
+        rows = self._ring.write(slot, item, by_rows=by_rows)
+        self._loaded += 1
+        self._say(ItemStored(self._generation, slot, rows))
+
+    def _say(self, message: Ready | ItemStored | PassEnded) -> None:
         try:
             self._connection.send(message)
         except OSError:
             raise _Stopped from None
 
-    def take_slot(self, permitted: Callable[[], bool]) -> int:
-        """Wait until a slot is free and `permitted()` is true; raise like `wait_until`."""
-        self.wait_until(lambda: bool(self._free) and permitted())
-        return self._free.popleft()
-
-    def wait_until(self, ready: Callable[[], bool]) -> None:
-        """Obey the program until `ready()` is true and nothing more was said.
+    def _wait_for(self, begun_pass: int, *, slot: bool = False) -> None:
+        """Obey the program until it has begun this pass, and a slot is free if one is needed, and it says no more.
 
         Raises `_Stopped` or `_Restarted` as soon as the program says so.
         """
-        while self._connection.poll() or not ready():
+        while self._connection.poll() or self._begun_pass < begun_pass or (slot and not self._free):
             self._obey()
-
-    def give_back(self, slot: int) -> None:
-        """Return a slot that was not used after all."""
-        self._free.appendleft(slot)
 
     def _obey(self) -> None:
         try:
@@ -271,87 +306,13 @@ class _Control:
         if isinstance(command, Release):
             self._free.append(command.slot)
         elif isinstance(command, Begin):
-            self._begin(command)
+            self._begun_pass = command.pass_number
+            if command.generation != self._generation:
+                self._generation = command.generation
+                self._free = deque(slot for slot in range(self._policy.slots) if slot != command.held_slot)
+                raise _Restarted
         else:
             raise _Stopped
-
-    def _begin(self, command: Begin) -> None:
-        self.begun_pass = command.pass_number
-        if command.generation != self.generation:
-            self.generation = command.generation
-            self._free = deque(slot for slot in range(self._slots) if slot != command.held_slot)
-            raise _Restarted
-
-
-class _Producer:
-    """Loads items into the ring, pass after pass."""
-
-    def __init__(self, job: Job) -> None:
-        dataset, parsers = job.transfer.open()
-        register_all(parsers)
-        self._policy = job.policy
-        self._ring_file = job.ring_file
-        self._source = _Source(dataset, job.policy)
-        self._control = _Control(job.connection, job.policy.slots)
-        self._loaded = 0
-
-    def run(self) -> None:
-        """Load the first item, tell the program about it, and go on for ever."""
-        items = self._source.items()
-        first = next(items, None)
-        if first is None:
-            raise ValueError(_empty(self._policy))
-        self._make_ring(first)
-        self._store(self._control.take_slot(lambda: True), first)
-        del first
-        may_run_ahead = self._policy.early_preload
-        while True:
-            try:
-                self._passes(items, may_run_ahead)
-            except _Restarted:
-                items = self._new_pass()
-
-    def _make_ring(self, first: list[Chunk]) -> None:
-        layout = RingLayout.for_items_like(first[0], self._policy.slots, self._policy.rebatched_size)
-        self._ring = Ring(self._ring_file, layout)
-        self._ring_file.close()
-        # Sent as it is, torch would move the tensors of a custom type into shared memory of their own.
-        self._control.say(Ready(pickle.dumps(self._source.structure), layout))
-
-    def _passes(self, items: Iterator[list[Chunk]], may_run_ahead: bool) -> None:
-        """Go through one generation's passes; ends by `_Restarted` or `_Stopped` only."""
-        for number in count():
-            permitted = partial(self._permitted, number, may_run_ahead)
-            self._control.wait_until(permitted)
-            if number > 0:
-                items = self._new_pass()
-            self._pass(items, permitted)
-            # After an empty pass the next one is likely to be empty too: going on would never pause.
-            may_run_ahead = self._policy.load_indefinitely and self._loaded > 0
-
-    def _permitted(self, number: int, may_run_ahead: bool) -> bool:
-        return may_run_ahead or self._control.begun_pass >= number
-
-    def _new_pass(self) -> Iterator[list[Chunk]]:
-        self._loaded = 0
-        return self._source.items()
-
-    def _pass(self, items: Iterator[list[Chunk]], permitted: Callable[[], bool]) -> None:
-        """Load the rest of one pass."""
-        while True:
-            slot = self._control.take_slot(permitted)
-            item = next(items, None)
-            if item is None:
-                self._control.give_back(slot)
-                self._control.say(PassEnded(self._control.generation))
-                return
-            self._store(slot, item)
-
-    def _store(self, slot: int, item: list[Chunk]) -> None:
-        by_rows = self._policy.rebatched_size is not None or self._policy.short_items
-        rows = self._ring.write(slot, item, by_rows=by_rows)
-        self._loaded += 1
-        self._control.say(ItemStored(self._control.generation, slot, rows))
 
 
 def _empty(policy: Policy) -> str:

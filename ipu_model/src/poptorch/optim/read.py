@@ -13,9 +13,8 @@ import poptorch.optim as poptorch_optim
 from ipu_model.graph import dtype_of
 from ipu_model.optimiser import FAMILIES, Hyper, OptimiserSpec
 from ipu_model.step import DType
+from poptorch._logging import logger
 from poptorch.optim.optimizer import ACCUMULATOR_DTYPES, ACCUMULATOR_RULE, require_betas, require_number
-
-_logger = logging.getLogger("poptorch::python")
 
 # A native PyTorch optimiser streams lr always, and these where they differ from the family's default.
 _NATIVE_DEFAULTS = {"momentum": 0.0, "dampening": 0.0, "weight_decay": 0.0, "eps": 1e-8}
@@ -57,13 +56,13 @@ class AttributeNames:
             unexpected = sorted(names - known - _read_anyway(place, family))
             known |= names
             if unexpected and not first:
-                _logger.log(level, "Ignoring unexpected %s in %s optimizer: %s", place, family, unexpected)
+                logger.log(level, "Ignoring unexpected %s in %s optimizer: %s", place, family, unexpected)
 
     def say_once(self, message: str) -> None:
         """Log `message` as a warning unless this executor has done so before."""
         if message not in self._said:
             self._said.add(message)
-            _logger.warning(message)
+            logger.warning(message)
 
 
 def _group(index: int) -> str:

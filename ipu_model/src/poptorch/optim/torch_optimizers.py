@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import logging
 import math
 from typing import Any
 
 import torch
 from torch.optim.optimizer import ParamsT
 
+from poptorch._logging import logger
 from poptorch.optim.optimizer import Optimizer, accumulator_dtypes, given, require_numbers
-
-_logger = logging.getLogger("poptorch::python")
 
 
 class SGD(Optimizer, torch.optim.SGD):
@@ -52,7 +50,7 @@ class SGD(Optimizer, torch.optim.SGD):
         if combined:
             self._add_default("velocity_scaling", 1.0 if velocity_scaling is None else velocity_scaling)
         elif velocity_scaling is not None:
-            _logger.warning("velocity_scaling is ignored: it is the loss scaling unless use_combined_accum=True.")
+            logger.warning("velocity_scaling is ignored: it is the loss scaling unless use_combined_accum=True.")
         self._set_options(
             {"lr", *numbers, *given(velocity_scaling=velocity_scaling)},
             loss_scaling,

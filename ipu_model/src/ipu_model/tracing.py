@@ -5,7 +5,7 @@ Outside a trace there is no current one and annotations are inert, as PopTorch a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -72,7 +72,30 @@ class Trace:
         """Attach a placement or memory hint to the op that produced `tensor`."""
         node = self.node_of(tensor)
         if node is not None:
-            node.meta.setdefault("hints", {})[key] = value
+            self.hint_op(node, key, value)
+
+    def hint_op(self, op: torch.fx.Node, key: str, value: object) -> None:
+        """Attach a hint to an op (or an input)."""
+        op.meta.setdefault("hints", {})[key] = value
+
+    def hinted(self, key: str) -> list[torch.fx.Node]:
+        """Return the inputs and ops that have a hint, in order."""
+        return [node for node in self.nodes.nodes if key in node.meta.get("hints", {})]
+
+    def name_scope(self, ops: Iterable[torch.fx.Node], name: str) -> None:
+        """Put a name in front of those that the ops have, at the depth of the module that is running."""
+        scope = self.scopes[-1]
+        part = (scope.count(".") + 1 if scope else 0, name)
+        for op in ops:
+            op.meta["name_scope"] = f"{name}/{op.meta.get('name_scope', '')}"
+            op.meta["name_scopes"] = (part, *op.meta.get("name_scopes", ()))
+
+    def set_attributes(self, ops: Iterable[torch.fx.Node], attributes: Mapping[str, Mapping[str, str]]) -> None:
+        """Give the ops graph attributes; those that they have already stay."""
+        for op in ops:
+            inner = op.meta.get("attributes", {})
+            names = {**attributes, **inner}
+            op.meta["attributes"] = {name: {**attributes.get(name, {}), **inner.get(name, {})} for name in names}
 
     def place_forward_op(self, name: str) -> Placement:
         """Return where a forward op goes.

@@ -35,7 +35,7 @@ from poptorch._backend.rules import (
     ipus_in_use,
     overlaps,
 )
-from poptorch._backend.tensor_names import log_ops, title_prints
+from poptorch._backend.tensor_names import log_ops, name_prints
 from poptorch._impl import createPoptorchError
 from poptorch._logging import logger
 from poptorch.enums import CommGroupType, OutputMode
@@ -105,7 +105,7 @@ def trace(
     check_named_buffers(graph, options)
     check_returns(graph, options)
     _warn_about_outputs(graph, module)
-    title_prints(graph, module_scopes=options._module_namescope_enabled)
+    name_prints(graph, module_scopes=options._module_namescope_enabled)
     warn_about_modes(options)
     return with_anchors(graph, options)
 

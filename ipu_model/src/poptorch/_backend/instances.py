@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import hashlib
-import logging
 from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor
 
+from ipu_model.capture.describe import step_of
 from ipu_model.errors import Error
 from ipu_model.graph import Graph
 from ipu_model.instances import Group, world
 from ipu_model.optimiser import Hyper, OptimiserSpec
+from poptorch._logging import logger
 from poptorch.enums import ReductionType
 from poptorch.options import Options
-
-_logger = logging.getLogger("poptorch::python")
 
 
 def group_of(options: Options) -> Group:
@@ -46,7 +45,7 @@ def agree(
     everyone = group.gathered_objects((program_text(graph, options, spec), _digest_of(weights), seed), "programs")
     check_programs([program for program, _, _ in everyone])
     if len({digest for _, digest, _ in everyone}) > 1:
-        _logger.warning(
+        logger.warning(
             "The instances start from different weights, and stay different: PopTorch does not broadcast them. Use the "
             "same torch.manual_seed in all, load the same checkpoint, or horovod.torch.broadcast_parameters."
         )
@@ -77,7 +76,7 @@ def program_text(graph: Graph, options: Options, spec: OptimiserSpec) -> dict[st
     """Return everything that instances must have in common, by name, as text that is the same where it is."""
     training = options.Training
     variables = [(v.name, v.spec.shape, str(v.spec.dtype)) for v in graph.variables]
-    operations = [_target(node) for node in graph.ops.nodes]
+    operations = [op.target for op in step_of(graph).ops]
     return {
         "the model's parameters and buffers": _short(str(variables)),
         "the model's operations": _short(str(operations)),
@@ -102,13 +101,6 @@ def _optimiser_text(spec: OptimiserSpec) -> str:
 def _hyper_text(hyper: Hyper, attributes: Sequence[str]) -> str:
     numbers = ", ".join(f"{name}={getattr(hyper, name)}" for name in attributes)
     return f"{numbers}, variable: {' '.join(sorted(hyper.variable)) or 'none'}"
-
-
-def _target(node: torch.fx.Node) -> str:
-    target = node.target
-    if isinstance(target, str):
-        return target
-    return str(target) if isinstance(target, torch._ops.OpOverload) else getattr(target, "__name__", "")
 
 
 def _short(text: str) -> str:

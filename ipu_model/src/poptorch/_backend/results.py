@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, NoReturn
 
 import torch
 import torch.fx
 from torch import Tensor
 
-from ipu_model.capture.aliases import storage_roots, written_roots
+from ipu_model.capture.annotations import with_results
 from ipu_model.compute.loss_scaling import FINAL
 from ipu_model.compute.optimisers.rules import is_scalar_name
 from ipu_model.compute.results import RETURNED_DTYPE
-from ipu_model.graph import Graph, Output
-from ipu_model.step import Phase
+from ipu_model.graph import Graph
 from poptorch._backend.tensor_names import Source, tensor_names
 from poptorch._impl import createPoptorchError
 from poptorch._logging import logger
@@ -82,16 +81,7 @@ def with_anchors(graph: Graph, options: Options) -> Graph:
     wanted = [a.source.node for a in anchors_of(graph, options, numbers) if a.source.node is not None]
     if not wanted:
         return graph
-    ops = torch.fx.Graph()
-    results: Any = ops.graph_copy(graph.ops, {})
-    by_name = {node.name: node for node in ops.nodes}
-    returned, gradients = results
-    written, roots = written_roots(ops), storage_roots(ops)
-    kept = [_kept(ops, by_name[name], overwritten=roots[by_name[name]] in written) for name in wanted]
-    ops.output(((*returned, *kept), tuple(gradients)))
-    ops.lint()
-    anchored = tuple(Output(node.name, node.meta["spec"], anchored=True) for node in kept)
-    return replace(graph, ops=ops, outputs=(*graph.outputs, *anchored))
+    return with_results(graph, wanted)
 
 
 def updated_variables(anchors: Sequence[Anchor]) -> tuple[str, ...]:
@@ -104,21 +94,6 @@ def by_short_name(graph: Graph, anchors: Sequence[Anchor], results: Sequence[Ten
     own = sum(output.node is not None and not output.anchored for output in graph.outputs)
     ordered = [a for a in anchors if a.source.node is not None] + [a for a in anchors if a.source.node is None]
     return {anchor.short_name: value for anchor, value in zip(ordered, results[own:], strict=True)}
-
-
-def _kept(ops: torch.fx.Graph, node: torch.fx.Node, *, overwritten: bool) -> torch.fx.Node:
-    """Return a node with the value that `node` has when it is computed: a copy if something changes it later."""
-    if not overwritten:
-        return node
-    first = next(each for each in ops.nodes if each.op == "call_function")
-    with ops.inserting_after(node) if node.op == "call_function" else ops.inserting_before(first):
-        copy = ops.call_function(torch.ops.aten.clone.default, (node,))
-    # A variable or input has no place of its own: its copy goes with the first op.
-    place_of = node if node.op == "call_function" else first
-    copy.meta = {"phase": Phase.FORWARD, "placement": place_of.meta["placement"], "scope": place_of.meta["scope"]}
-    copy.meta |= {key: value for key, value in node.meta.items() if key != "hints"}
-    copy.meta["hints"] = {"nop": True, "anchored": True}
-    return copy
 
 
 def _unknown(short_name: str, long_name: str, known: list[str]) -> Exception:

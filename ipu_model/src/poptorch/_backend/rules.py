@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 
-import torch.fx
-
+from ipu_model.capture.annotations import marks_of
+from ipu_model.capture.describe import step_of
 from ipu_model.graph import Graph
 from ipu_model.pipeline import forward_stages, training_stages
-from ipu_model.step import Phase, Placement
+from ipu_model.step import Placement
 from poptorch._impl import createPoptorchError
 from poptorch._logging import logger, native_logger
 from poptorch.enums import ConnectionType, OutputMode, OverlapMode
@@ -96,8 +97,7 @@ MAX_IPUS = 64
 
 def ipus_in_use(graph: Graph) -> frozenset[int]:
     """Return the IPUs that ops of one replica run on; blocks without any op do not count."""
-    places = (node.meta.get("placement") for node in graph.ops.nodes)
-    return frozenset(place.ipu for place in places if place is not None)
+    return frozenset(op.ipu for op in step_of(graph).ops)
 
 
 def is_pipelined(graph: Graph, options: Options) -> bool:
@@ -136,17 +136,14 @@ def check_pipeline(graph: Graph, options: Options, *, training: bool) -> None:
 
 def _check_order(graph: Graph) -> None:
     """Stage numbers must not go down along the data flow of the forward pass."""
-    for node in graph.ops.nodes:
-        place = _forward_place(node)
-        for source in node.all_input_nodes:
-            earlier = _forward_place(source)
-            if place is not None and earlier is not None and earlier.stage > place.stage:
-                raise createPoptorchError(
-                    f"Block '{place.block}' is pipeline stage {place.stage} but uses a result of block "
-                    f"'{earlier.block}', stage {earlier.stage}: stages of a pipeline must not decrease along "
-                    "the data flow. Use poptorch.AutoStage.AutoIncrement, or list the blocks as separate "
-                    "stages and fix their IPUs with poptorch.Stage(...).ipu(n)."
-                )
+    for earlier, place in _data_flow(graph):
+        if earlier.stage > place.stage:
+            raise createPoptorchError(
+                f"Block '{place.block}' is pipeline stage {place.stage} but uses a result of block "
+                f"'{earlier.block}', stage {earlier.stage}: stages of a pipeline must not decrease along "
+                "the data flow. Use poptorch.AutoStage.AutoIncrement, or list the blocks as separate "
+                "stages and fix their IPUs with poptorch.Stage(...).ipu(n)."
+            )
 
 
 def check_phases(graph: Graph) -> None:
@@ -155,22 +152,25 @@ def check_phases(graph: Graph) -> None:
     Raises:
         Error: names the two blocks, and how to list them.
     """
-    for node in graph.ops.nodes:
-        place = _forward_place(node)
-        for source in node.all_input_nodes:
-            earlier = _forward_place(source)
-            if place is None or earlier is None or place.phase is None or earlier.phase is None:
-                continue
-            if earlier.phase > place.phase:
-                raise createPoptorchError(
-                    f"Block '{place.block}' is in phase {place.phase} but uses a result of block '{earlier.block}', "
-                    f"phase {earlier.phase}, which runs later. List the blocks in the order in which the data flows; a "
-                    "part of the model that comes back needs a block and a phase of its own."
-                )
+    for earlier, place in _data_flow(graph):
+        if place.phase is None or earlier.phase is None:
+            continue
+        if earlier.phase > place.phase:
+            raise createPoptorchError(
+                f"Block '{place.block}' is in phase {place.phase} but uses a result of block '{earlier.block}', "
+                f"phase {earlier.phase}, which runs later. List the blocks in the order in which the data flows; a "
+                "part of the model that comes back needs a block and a phase of its own."
+            )
 
 
-def _forward_place(node: torch.fx.Node) -> Placement | None:
-    return node.meta.get("placement") if node.meta.get("phase") is Phase.FORWARD else None
+def _data_flow(graph: Graph) -> Iterator[tuple[Placement, Placement]]:
+    """Yield the places of every two ops of forward of which the second reads a result of the first."""
+    step = step_of(graph)
+    for op in step.ops:
+        for tensor in op.reads if not op.is_backward else ():
+            producer = step.producer(tensor)
+            if producer is not None:
+                yield producer.placement, op.placement
 
 
 def ipus_of_replica(graph: Graph) -> int:
@@ -272,7 +272,7 @@ def check_returns(graph: Graph, options: Options) -> None:
 
 def overlaps(graph: Graph, key: str) -> bool:
     """Whether transfers of inputs (`key` is `INPUT`) or outputs (`OUTPUT`) run beside the computation."""
-    return any(_mode(node, key) is not OverlapMode.NoOverlap for node in graph.ops.nodes)
+    return any(OverlapMode(mark) is not OverlapMode.NoOverlap for mark in marks_of(graph, key))
 
 
 def check_overlap(graph: Graph, options: Options) -> None:
@@ -293,7 +293,3 @@ def check_overlap(graph: Graph, options: Options) -> None:
             f"Unsupported output mode {OutputMode(options.output_mode).name} for overlapped host transfers. Use "
             "poptorch.Options().outputMode(poptorch.OutputMode.All), or OutputMode.Sum."
         )
-
-
-def _mode(node: torch.fx.Node, key: str) -> OverlapMode:
-    return OverlapMode(node.meta.get("hints", {}).get(key, OverlapMode.NoOverlap.value))

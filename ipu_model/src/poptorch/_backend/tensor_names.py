@@ -15,18 +15,16 @@ from __future__ import annotations
 
 import json
 import logging
-import operator
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache
 from importlib import resources
 
-import torch
-import torch.fx
-
-from ipu_model.capture.aliases import storage_roots
-from ipu_model.graph import Graph, Printed, TensorSpec
-from ipu_model.step import Phase, Placement
+from ipu_model.capture.annotations import title_prints
+from ipu_model.capture.describe import step_of
+from ipu_model.graph import Graph
+from ipu_model.step import Op, Placement, Step, Tensor
+from ipu_model.step import Source as Origin
 from poptorch._logging import native_logger
 from poptorch.options import Options
 from poptorch.options.strategies import ExecutionStrategy, ShardedExecution, phase_number
@@ -67,52 +65,53 @@ def tensor_names(graph: Graph, *, module_scopes: bool = True, numbers: Iterable[
 
 
 def op_names(graph: Graph, *, module_scopes: bool = True) -> dict[str, str]:
-    """Map the nodes of the results of forward's ops to their names, in order.
+    """Map the results of forward's ops to their names, in order.
 
     Weights that are only looked at in another way (`weight.t()`) have no name of their own.
     """
-    roots = storage_roots(graph.ops)
-    variables = {variable.node for variable in graph.variables}
     taken: dict[str, int] = {}
     found: dict[str, str] = {}
-    for node in graph.ops.nodes:
-        if not _is_forward_result(node) or roots[node].name in variables:
-            continue
-        name = _path(node, module_scopes) + kind_of(node)
+    for op, tensor in _forward_results(graph):
+        name = f"{_path(op, module_scopes)}{_type(op)}:{tensor.index}"
         again = taken.get(name, 0)
         taken[name] = again + 1
-        found[node.name] = f"{name}/{again}" if again else name
+        found[tensor.name] = f"{name}/{again}" if again else name
     return found
 
 
-def ops_of(graph: Graph, *, module_scopes: bool = True) -> Iterator[tuple[torch.fx.Node, str, str]]:
+def _forward_results(graph: Graph) -> Iterator[tuple[Op, Tensor]]:
+    """Yield what ops of forward compute and other ops read; the copies that anchors take are none of forward's."""
+    step = step_of(graph)
+    for tensor in step.tensors.values():
+        op = step.producer(tensor.name)
+        if op is not None and not op.is_backward and not op.hints.is_anchor and not _of_variable(step, tensor):
+            yield op, tensor
+
+
+def ops_of(graph: Graph, *, module_scopes: bool = True) -> Iterator[tuple[Op, str, str]]:
     """Yield every op of forward and backward but views of weights, with its path and kind as a name, and its kind."""
-    roots = storage_roots(graph.ops)
-    variables = {variable.node for variable in graph.variables}
-    for node in graph.ops.nodes:
-        is_op = node.op == "call_function" and node.target is not operator.getitem
-        if is_op and roots[node].name not in variables:
-            kind = _type(node)
-            yield node, _path(node, module_scopes) + kind, kind
+    step = step_of(graph)
+    for op in step.ops:
+        if not any(result is not None and _of_variable(step, result) for result in op.results):
+            kind = _type(op)
+            yield op, _path(op, module_scopes) + kind, kind
 
 
-def title_prints(graph: Graph, *, module_scopes: bool = True) -> None:
+def _of_variable(step: Step, tensor: Tensor) -> bool:
+    storage = step.storages.get(tensor.storage)
+    return storage is not None and storage.source is Origin.VARIABLE
+
+
+def name_prints(graph: Graph, *, module_scopes: bool = True) -> None:
     """Give the prints of `graph` that have no title the name of the tensor that the program printed."""
-    nodes = {node.name: node for node in graph.ops.nodes}
-    untitled = {node: printed for node in nodes.values() if (printed := _print_of(node)) and not printed.title}
-    if not untitled:
+    if not any(op.hints.is_printed for op in step_of(graph).ops):
         return
     names = {source.node: name for name, source in reversed(tensor_names(graph, module_scopes=module_scopes).items())}
-    for node, printed in untitled.items():
-        of = node if printed.gradient_of is None else nodes.get(printed.gradient_of, node)
-        argument = of.all_input_nodes[0].name
-        title = names.get(argument, argument) + ("" if of is node else "_gradient")
-        node.meta["hints"] = {**node.meta["hints"], "printed": replace(printed, title=title)}
 
+    def title(tensor: str, is_gradient: bool) -> str:
+        return names.get(tensor, tensor) + ("_gradient" if is_gradient else "")
 
-def _print_of(node: torch.fx.Node) -> Printed | None:
-    printed = node.meta.get("hints", {}).get("printed")
-    return printed if isinstance(printed, Printed) else None
+    title_prints(graph, title)
 
 
 def _inputs(graph: Graph) -> Iterator[tuple[str, Source]]:
@@ -127,45 +126,19 @@ def _activation_gradients(graph: Graph, ops: Mapping[str, str]) -> Iterator[tupl
         yield f"{GRADIENT}loss", Source(gradients[graph.loss])
 
 
-def _is_forward_result(node: torch.fx.Node) -> bool:
-    is_op = node.op == "call_function" and node.meta.get("phase") is Phase.FORWARD
-    # The copy that an anchor takes of a tensor is none of forward's.
-    is_own = "anchored" not in node.meta.get("hints", {})
-    return is_op and is_own and isinstance(node.meta.get("spec"), TensorSpec)
-
-
-def _path(node: torch.fx.Node, module_scopes: bool) -> str:
+def _path(op: Op, module_scopes: bool) -> str:
     """Return the path before the kind of op: submodules, with the program's own name scopes where they were entered."""
-    scope = node.meta.get("scope", "") if module_scopes else ""
-    parts: list[str] = [part for part in scope.split(".") if part]
-    for shift, (depth, name) in enumerate(node.meta.get("name_scopes", ())):
+    parts = [part for part in op.scope.split(".") if part] if module_scopes else []
+    for shift, (depth, name) in enumerate(op.name_scopes):
         parts.insert(depth + shift, name)
     return "".join(f"{part}/" for part in parts)
 
 
-def kind_of(node: torch.fx.Node) -> str:
-    """Return the kind of op that a node is, and which of its results."""
-    result = 0
-    if node.target is operator.getitem:
-        parent, number = node.args
-        assert isinstance(number, int)
-        node, result = parent, number  # type: ignore[assignment]  # getitem takes an op's results apart
-    return f"{_type(node)}:{result}"
-
-
-def _type(node: torch.fx.Node) -> str:
+def _type(op: Op) -> str:
     """Return PopART's word for an op, or its aten name in CamelCase."""
-    if _print_of(node):
+    if op.hints.is_printed:
         return "PrintTensor"
-    name = _aten_name(node)
-    return _types().get(name) or _camel_case(name.split("_"))
-
-
-def _aten_name(node: torch.fx.Node) -> str:
-    """Return the name of an op without namespace, overload and the underscore of in-place ops."""
-    schema = getattr(node.target, "_schema", None)
-    name = str(getattr(node.target, "__name__", node.target)) if schema is None else str(schema.name)
-    return name.rpartition("::")[2].removesuffix("_")
+    return _types().get(op.kind) or _camel_case(op.kind.split("_"))
 
 
 def _camel_case(words: Iterable[str]) -> str:
@@ -185,22 +158,22 @@ def graph_text(graph: Graph, options: Options) -> str:
     `maingraph` is a list of ops, each with `name`, `type` and `attributes`, those of `poptorch.Attribute`.
     """
     ops = [
-        {"name": name, "type": kind, "attributes": node.meta.get("attributes", {})}
-        for node, name, kind in ops_of(graph, module_scopes=options._module_namescope_enabled)
+        {"name": name, "type": kind, "attributes": {key: dict(values) for key, values in op.attributes}}
+        for op, name, kind in ops_of(graph, module_scopes=options._module_namescope_enabled)
     ]
     return json.dumps({"maingraph": ops})
 
 
 # The names that PopTorch's graphs have for element types.
 _ELEMENT_TYPES = {
-    torch.float16: "Half", torch.float32: "Float", torch.float64: "Double", torch.int8: "Char", torch.uint8: "Byte",
-    torch.int16: "Short", torch.int32: "Int", torch.int64: "Long", torch.bool: "Bool",
+    "float16": "Half", "float32": "Float", "float64": "Double", "int8": "Char", "uint8": "Byte",
+    "int16": "Short", "int32": "Int", "int64": "Long", "bool": "Bool",
 }  # fmt: skip
 
 
 def log_ops(graph: Graph, options: Options) -> None:
     """Write one debug line for each op of forward, or an info line if there is none for the device to run."""
-    if not any(node.op == "call_function" for node in graph.ops.nodes):
+    if not step_of(graph).ops:
         native_logger.info("The model has no operation for the device: it runs on the host only")
     elif native_logger.isEnabledFor(logging.DEBUG):
         for line in op_lines(graph, options):
@@ -210,13 +183,11 @@ def log_ops(graph: Graph, options: Options) -> None:
 def op_lines(graph: Graph, options: Options) -> Iterator[str]:
     """Yield the lines that tell name, result and place of the ops of forward."""
     named = op_names(graph, module_scopes=options._module_namescope_enabled)
-    for node in graph.ops.nodes:
-        if node.name in named:
-            spec, place = node.meta["spec"], node.meta["placement"]
-            kind = _ELEMENT_TYPES.get(spec.dtype, str(spec.dtype))
-            shape = ", ".join(map(str, spec.shape))
-            where = _where(place, options._execution_strategy)
-            yield f"{node.target} was lowered to {named[node.name]} [{kind}({shape}), {where}]"
+    for op, tensor in _forward_results(graph):
+        kind = _ELEMENT_TYPES.get(tensor.dtype.name, f"torch.{tensor.dtype.name}")
+        shape = ", ".join(map(str, tensor.shape))
+        where = _where(op.placement, options._execution_strategy)
+        yield f"{op.target} was lowered to {named[tensor.name]} [{kind}({shape}), {where}]"
 
 
 def _where(place: Placement, strategy: ExecutionStrategy) -> str:

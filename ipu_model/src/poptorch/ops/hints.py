@@ -141,9 +141,8 @@ def _hint_producer(tensor: Tensor, wanted: frozenset[Any], key: str, value: obje
     """Note a hint on the `wanted` op that `tensor` comes from, else on the op that computes `tensor`."""
     trace = tracing.current()
     node = trace.node_of(tensor) if trace is not None else None
-    if node is not None:
-        target = _wanted_producer(node, wanted, _STEPS_BACK) or node
-        target.meta.setdefault("hints", {})[key] = value
+    if trace is not None and node is not None:
+        trace.hint_op(_wanted_producer(node, wanted, _STEPS_BACK) or node, key, value)
 
 
 def _wanted_producer(node: torch.fx.Node, wanted: frozenset[Any], steps: int) -> torch.fx.Node | None:

@@ -125,7 +125,7 @@ class MultiConv:
         columns = {name: _spread(name, values, count) for name, values in self._per_convolution.items()}
         for index, node in enumerate(convolutions):
             own = {name: values[index] for name, values in columns.items()}
-            node.meta.setdefault("hints", {})["multi_conv"] = {**group, **own}
+            body.trace.hint_op(node, "multi_conv", {**group, **own})
 
     def _set(self, name: str, value: object) -> Self:
         self._settings[name] = value

@@ -82,10 +82,9 @@ def check_marks(outputs: Any) -> None:
     """
     trace = tracing.current()
     assert trace is not None, "forward is not being traced"
-    for node in trace.nodes.nodes:
-        if INPUT in node.meta.get("hints", {}):
-            _check_only_use(node, trace, outputs)
-    marked = [node for node in trace.nodes.nodes if OUTPUT in node.meta.get("hints", {})]
+    for node in trace.hinted(INPUT):
+        _check_only_use(node, trace, outputs)
+    marked = trace.hinted(OUTPUT)
     if not marked:
         return
     returned = Counter(trace.node_of(tensor) for tensor in tensor_leaves(outputs))

@@ -1,7 +1,4 @@
-"""Names and attributes for the ops of a `with` body; numerically they do nothing.
-
-The graph carries them in each op's `meta`, under `name_scope`, `name_scopes` and `attributes`.
-"""
+"""Names and attributes for the ops of a `with` body; numerically they do nothing."""
 
 from __future__ import annotations
 
@@ -24,13 +21,8 @@ class NameScope:
 
     def __exit__(self, *exception: object) -> None:
         body = _leave(self._bodies)
-        if body is None:
-            return
-        scope = body.trace.scopes[-1]
-        part = (scope.count(".") + 1 if scope else 0, self.name)
-        for node in body.ops():
-            node.meta["name_scope"] = f"{self.name}/{node.meta.get('name_scope', '')}"
-            node.meta["name_scopes"] = (part, *node.meta.get("name_scopes", ()))
+        if body is not None:
+            body.trace.name_scope(body.ops(), self.name)
 
 
 class Attribute:
@@ -50,12 +42,8 @@ class Attribute:
 
     def __exit__(self, *exception: object) -> None:
         body = _leave(self._bodies)
-        for node in body.ops() if body is not None else ():
-            inner = node.meta.get("attributes", {})
-            names = {**self._attributes, **inner}
-            node.meta["attributes"] = {
-                name: {**self._attributes.get(name, {}), **inner.get(name, {})} for name in names
-            }
+        if body is not None:
+            body.trace.set_attributes(body.ops(), self._attributes)
 
 
 def _enter(bodies: list[Body | None]) -> None:

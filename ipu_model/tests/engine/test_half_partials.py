@@ -12,8 +12,8 @@ from collections.abc import Callable
 import pytest
 import torch
 import torch.nn.functional as F
-from half_cases import Case, Op, normal
 from half_oracle import on_grid
+from half_support import Case, Op, normal
 from torch import Tensor
 from tracing_support import ops_of, traced
 

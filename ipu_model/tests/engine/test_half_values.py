@@ -1,0 +1,519 @@
+"""Which values meet in half precision and what becomes of them: numbers, integers, mixed types, the ends of the range.
+
+Expected results are those of the same expression on real float16 tensors, or arithmetic on the format: largest number
+65504, ties to even, from 65520 on infinity, smallest number 2^-24, half of it and less is zero
+(capture-and-replay-notes.md, section 6).
+"""
+
+from __future__ import annotations
+
+import copy
+import itertools
+import math
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from half_oracle import on_grid, rounded
+from half_support import Calls, differentiate, half, infer
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor, nn
+from tracing_support import ops_of, traced
+
+from ipu_model.batching import Batching, Returns
+from ipu_model.compute.replay import Arithmetic, build
+from ipu_model.compute.rounding import round_to_half_
+from ipu_model.compute.session import Session
+from ipu_model.errors import Error
+from ipu_model.graph import Graph
+
+# Numbers, integers and 32-bit scalars that meet float16 values.
+
+X = half(0.1, 0.3, -0.3, 2.0, -65504.0, 0.0, 1000.0)
+
+
+@pytest.mark.parametrize("function", [
+    lambda x: x == 0.1, lambda x: x != 0.1, lambda x: x >= 0.1, lambda x: x <= 0.3, lambda x: x > 0.3,
+    lambda x: x < 0.1, lambda x: x.clamp(0.1, 0.3), lambda x: x.clamp(min=0.1),
+    lambda x: x.masked_fill(x > 1, 0.1),
+    lambda x: torch.where(x > 1, x, 0.3), lambda x: torch.where(x > 1, 0.3, x),
+    lambda x: F.pad(x, (1, 1), value=0.1),
+    lambda x: F.hardtanh(x, -0.3, 0.3), lambda x: F.threshold(x, 0.1, 0.3), lambda x: torch.full_like(x, 0.1),
+    lambda x: x.clone().fill_(0.1), lambda x: x.new_full((3,), 0.1), lambda x: F.hardshrink(x, 0.1),
+    lambda x: torch.full((2,), 1 / 3, dtype=torch.float16), lambda x: x.scatter(0, torch.tensor([1]), 0.1),
+    lambda x: torch.arange(0, 1, 0.1, dtype=torch.float16), lambda x: torch.tensor([0.1, 1 / 3]).half(),
+])  # fmt: skip
+def test_a_number_that_is_compared_or_chosen_becomes_a_float16_value_first(
+    function: Callable[[Tensor], Tensor],
+) -> None:
+    (result,) = infer(function, X)
+    assert torch.equal(result, function(X))
+
+
+@pytest.mark.parametrize("number", [-1e9, torch.finfo(torch.float32).min, 70000, float("-inf")])
+def test_a_number_beyond_the_range_becomes_an_infinity(number: float) -> None:
+    """PyTorch refuses such numbers on float16 tensors; masks of transformers use them."""
+    (result,) = infer(lambda x: x.masked_fill(x > 1, number), X)
+    assert result[3] == math.copysign(math.inf, number)
+    (weights,) = infer(lambda x: x.masked_fill(x > 1, -abs(number)).softmax(0), half(2.0, 0.5, 0.5))
+    assert weights.tolist() == [0.0, 0.5, 0.5]
+
+
+@pytest.mark.parametrize("function", [
+    lambda x, i: x * i, lambda x, i: x + i, lambda x, i: i - x, lambda x, i: x / i, lambda x,
+    i: torch.maximum(x, i),
+    lambda x, i: torch.where(x > 0, x, i), lambda x, i: x < i, lambda x, i: torch.cat([x, i]),
+    lambda x, i: torch.stack([x, i]), lambda x, i: i.to(x.dtype), lambda x, i: i.type_as(x), lambda x,
+    i: x.clone().copy_(i),
+])  # fmt: skip
+@pytest.mark.parametrize("integer", [torch.int32, torch.int16])
+def test_integers_become_float16_values_before_they_meet_some(
+    function: Callable[..., Tensor], integer: torch.dtype
+) -> None:
+    """2049 is between two float16 values, and 70000 (not in 16 bits) is infinite among them."""
+    numbers = torch.tensor([1, 2049, 4099, 2051, -8195, 10001, 32767 if integer is torch.int16 else 70000]).to(integer)
+    (result,) = infer(function, X, numbers)
+    assert torch.equal(result.nan_to_num(7.0), function(X, numbers).nan_to_num(7.0))
+
+
+def test_a_32_bit_scalar_tensor_takes_the_type_of_the_float16_tensor_it_meets() -> None:
+    third = torch.tensor(1 / 3)
+    (product,) = infer(lambda x, s: x * s, X, third)
+    assert product.dtype is torch.float16
+    assert torch.equal(product, (X.float() * third.half().float()).half())
+
+
+def test_a_32_bit_tensor_raises_the_result_to_32_bits() -> None:
+    (result,) = infer(lambda x, y: x + y, X, torch.full((7,), 1 / 3))
+    assert result.dtype is torch.float32
+    assert torch.equal(result, X + torch.full((7,), 1 / 3))
+
+
+def test_adding_32_bit_numbers_in_place_rounds_the_sum_once() -> None:
+    """PyTorch computes in float32 and stores float16: 1 + 2^-11 + 2^-20 is above the tie, 2^-20 counts."""
+    (result,) = infer(lambda x, y: x.clone().add_(y), half(1.0), torch.tensor([2.0**-11 + 2.0**-20]))
+    assert result.item() == 1 + 2.0**-10
+
+
+def test_numbers_of_arithmetic_keep_their_32_bits() -> None:
+    """0.1 is not rounded before the product is, as in PyTorch: 16.25 * half(0.1) would give 1.6240."""
+    (result,) = infer(lambda x: x * 0.1, half(16.25))
+    assert result.item() == 1.625
+
+
+@pytest.mark.parametrize("draw", [
+    lambda x: torch.rand(20000, dtype=torch.float16), lambda x: torch.rand_like(x),
+    lambda x: torch.empty_like(x).uniform_(), lambda x: x.clone().uniform_(2, 4) / 4,
+])  # fmt: skip
+def test_uniform_numbers_stay_below_one(draw: Callable[[Tensor], Tensor]) -> None:
+    """A float32 draw would round up to 1.0 once in 4,096 times, and -log(1 - u) to infinity."""
+    (result,) = infer(draw, torch.zeros(20000, dtype=torch.float16))
+    assert result.dtype is torch.float16
+    assert 0 <= result.min() < result.max() < 1
+
+
+@pytest.mark.parametrize("function", [
+    lambda x: x.view(torch.int16), lambda x: x.view(torch.int16).view(torch.float16),
+    lambda x: torch.nextafter(x, x + 1),
+])  # fmt: skip
+def test_looking_at_the_bits_of_float16_values_is_refused(function: Callable[[Tensor], Tensor]) -> None:
+    with pytest.raises(Error, match=r"bits of float16 values.*\.to\(dtype\)"):
+        infer(function, X)
+
+
+def test_statistics_that_a_program_reads_itself_are_rounded() -> None:
+    """Mean and deviation of layer norm stay in float32 for its backward op, but not for the program."""
+    module = Calls(lambda x: torch.native_layer_norm(x, [7], None, None, 1e-5))
+    graph = traced(module, X, training=False)
+    _, mean, deviation = build(graph, Arithmetic()).module(X.float())[0]
+    assert on_grid(mean)
+    assert on_grid(deviation)
+
+
+def test_statistics_kept_for_the_backward_pass_are_not_rounded() -> None:
+    """With mean 0.3 and deviation 0.0004 a rounded mean would ruin the gradient that float64 gives."""
+    x = half(*(0.2998 + 0.00024 * i for i in range(6)))
+    weights = {"x": x.view(1, 6)}
+    seed = half(1.0, 0.0, 0.0, 0.0, 0.0, 0.0).view(1, 6)
+    _, gradients = differentiate(lambda x: F.layer_norm(x, (6,)), seed, **weights)
+    exact = x.double().view(1, 6).requires_grad_()
+    F.layer_norm(exact, (6,)).backward(seed.double())
+    assert torch.allclose(gradients["x"].double(), exact.grad, rtol=2e-3, atol=0.1)
+
+
+def test_the_divisor_of_a_mean_loss_may_exceed_the_float16_range() -> None:
+    """70,000 tokens: the count is no float16 number, the mean loss and its gradient are."""
+    logits = half(1.0, 0.0).expand(70000, 2)
+    weights = {"logits": logits.contiguous()}
+
+    def loss(logits: Tensor) -> Tensor:
+        return F.cross_entropy(logits, torch.zeros(70000, dtype=torch.long))
+
+    output, gradients = differentiate(loss, torch.tensor(4096.0), **weights)
+    assert output.item() == pytest.approx(math.log(1 + math.exp(-1)), rel=2.0**-11)
+    expected = -4096 / 70000 * (1 - 1 / (1 + math.exp(-1)))
+    assert gradients["logits"][0, 0].item() == pytest.approx(expected, rel=2.0**-9)
+
+
+def test_a_list_of_tensors_changed_in_place_is_rounded() -> None:
+    def change(x: Tensor) -> tuple[Tensor, ...]:
+        parts = [x.clone(), x * 2]
+        torch._foreach_add_(parts, 1 / 3)
+        return tuple(parts)
+
+    for result in infer(change, X):
+        assert on_grid(result)
+    graph = traced(Calls(change), X, training=False)
+    rewritten = build(graph, Arithmetic()).module(X.float())[0]
+    assert all(on_grid(t) for t in rewritten)
+
+
+def test_consecutive_roundings_of_one_result_do_not_occur() -> None:
+    graph = traced(Calls(lambda x: (x * 0.1).relu().add_(0.1).view(7, 1)), X, training=False)
+    values = [n.args[0] for n in build(graph, Arithmetic()).module.graph.nodes if n.target is round_to_half_]
+    assert len(values) == len(set(values)) == 2, "the product and the sum"
+
+
+def test_dropout_rounds_its_factor_and_its_product_and_the_gradient_has_the_same_mask() -> None:
+    """The mask holds 0 and 1 / 0.7 as a float16 number; what is kept is that times x, rounded."""
+    x = half(3.0).repeat(4096)
+    output, gradients = differentiate(lambda x: F.dropout(x, 0.3), half(1.0).repeat(4096), x=x)
+    factor = torch.tensor(1 / 0.7).half()
+    assert set(output.unique().tolist()) == {0.0, (3 * factor.float()).half().item()}
+    assert torch.equal(gradients["x"], torch.where(output == 0, 0.0, factor.float()))
+    assert float((output == 0).double().mean()) == pytest.approx(0.3, abs=0.05)
+
+
+# Mixed precision: which element types results and gradients have (executor reference, section 12).
+
+HALF, FLOAT = torch.float16, torch.float32
+aten = torch.ops.aten
+
+
+class SelfAttention(nn.MultiheadAttention):
+    def forward(self, x: Tensor) -> Tensor:  # type: ignore[override]  # one tensor for all three
+        return super().forward(x, x, x)[0]
+
+
+class SelfBilinear(nn.Bilinear):
+    def forward(self, x: Tensor) -> Tensor:  # type: ignore[override]  # one tensor for both
+        return super().forward(x, x)
+
+
+class FirstState(nn.LSTMCell):
+    def forward(self, x: Tensor) -> Tensor:  # type: ignore[override]  # starts from zeros
+        return super().forward(x)[0]
+
+
+LAYERS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
+    "linear": (lambda: nn.Linear(6, 4), (3, 6)),
+    "bilinear": (lambda: SelfBilinear(6, 6, 3), (3, 6)),
+    "conv1d": (lambda: nn.Conv1d(2, 3, 3), (2, 2, 8)),
+    "conv2d": (lambda: nn.Conv2d(2, 4, 3, groups=2), (2, 2, 8, 8)),
+    "conv3d": (lambda: nn.Conv3d(2, 3, 2), (2, 2, 4, 4, 4)),
+    "transposed conv": (lambda: nn.ConvTranspose2d(2, 3, 3), (2, 2, 8, 8)),
+    "batch norm": (lambda: nn.BatchNorm2d(2), (2, 2, 8, 8)),
+    "batch norm, evaluation": (lambda: nn.BatchNorm2d(2).eval(), (2, 2, 8, 8)),
+    "instance norm": (lambda: nn.InstanceNorm2d(2, affine=True, track_running_stats=True), (2, 2, 8, 8)),
+    "layer norm": (lambda: nn.LayerNorm(6), (3, 6)),
+    "group norm": (lambda: nn.GroupNorm(2, 4), (3, 4, 5, 5)),
+    "rms norm": (lambda: nn.RMSNorm(6), (3, 6)),
+    "attention": (lambda: SelfAttention(6, 2), (3, 2, 6)),
+    "transformer layer": (lambda: nn.TransformerEncoderLayer(6, 2, 8, dropout=0.0), (3, 2, 6)),
+    "lstm cell": (lambda: FirstState(6, 5), (3, 6)),
+}
+
+
+class WithLoss(nn.Module):
+    def __init__(self, layer: nn.Module) -> None:
+        super().__init__()
+        self.layer = layer
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        y = self.layer(x)
+        return y, F.mse_loss(y, torch.ones_like(y))
+
+
+class KeepGradients:
+    def __init__(self) -> None:
+        self.gradients: dict[str, Tensor] = {}
+
+    def step(self, gradients: Any, scale: float) -> None:
+        self.gradients = dict(gradients)
+
+
+def types_of_gradients(graph: Graph) -> dict[str, torch.dtype]:
+    nodes = {node.name: node for node in graph.ops.nodes}
+    return {name: nodes[node].meta["spec"].dtype for name, node in graph.gradients.items()}
+
+
+WITH_BUFFERS = ("batch norm", "batch norm, evaluation", "instance norm")
+COMBINATIONS = [
+    pytest.param(name, *types, id=f"{name}: " + " ".join(str(t).removeprefix("torch.") for t in types))
+    for name in LAYERS
+    for types in itertools.product((HALF, FLOAT), repeat=3)
+    if types[1] is types[2] or name in WITH_BUFFERS
+]
+
+
+@pytest.mark.parametrize(("name", "activation", "weights", "statistics"), COMBINATIONS)
+def test_results_follow_the_activation_and_gradients_the_weight(name, activation, weights, statistics) -> None:
+    make, shape = LAYERS[name]
+    torch.manual_seed(0)
+    layer = make().to(weights)
+    for buffer in layer.buffers():
+        if buffer.is_floating_point():
+            buffer.data = buffer.data.to(statistics)
+    model, x = WithLoss(layer), torch.randn(shape, generator=torch.Generator().manual_seed(1)).to(activation)
+    graph = traced(model, x)
+    session = Session(graph, Batching(), Returns())
+    session.upload(dict(model.state_dict()))
+    session.update = keeper = KeepGradients()
+    output, loss = session.run([x])
+
+    assert output.dtype is loss.dtype is activation
+    assert types_of_gradients(graph) == {n: weights for n, _ in model.named_parameters()}
+    exact = copy.deepcopy(model).double()
+    expected, expected_loss = exact(x.double())
+    expected_loss.backward()
+    assert_near(output, expected)
+    for parameter_name, parameter in exact.named_parameters():
+        assert_near(keeper.gradients[parameter_name], parameter.grad)
+    for buffer_name, buffer in exact.named_buffers():
+        if buffer.is_floating_point():
+            assert next(v.spec.dtype for v in graph.variables if v.name == buffer_name) is statistics
+            assert_near(session.download()[buffer_name], buffer)
+
+
+def assert_near(actual: Tensor, expected: Tensor | None) -> None:
+    """Within some roundings of the float64 result, relative to its largest element (or to 0.01)."""
+    assert expected is not None
+    bound = 2.0**-7 * max(float(expected.detach().abs().max()), 0.01)
+    assert float((actual.double() - expected.detach()).abs().max()) <= bound
+
+
+def test_master_weights_get_float32_gradients_through_the_cast() -> None:
+    """The weight is rounded for the product; its gradient is a float16 result widened to float32."""
+    model = WithLoss(nn.Linear(3, 2, bias=False))
+    graph = traced(model, torch.ones(4, 3, dtype=HALF))
+    casts = [n for n in ops_of(graph) if n.target is aten._to_copy.default]
+    assert [c.meta["spec"].dtype for c in casts] == [HALF, FLOAT]
+    session = Session(graph, Batching(), Returns())
+    weight = torch.full((2, 3), 1 / 3)
+    session.upload({"layer.weight": weight})
+    session.update = keeper = KeepGradients()
+    (output, _) = session.run([torch.ones(4, 3, dtype=HALF)])
+    assert torch.equal(session.weights["layer.weight"], weight), "the master weight keeps its 32 bits"
+    assert output[0, 0].item() == float(torch.tensor(3 * float(weight.half()[0, 0])).half())
+    assert on_grid(keeper.gradients["layer.weight"])
+
+
+PAIRS = [
+    (torch.matmul, half(1.0, 2.0).view(1, 2), torch.full((2, 1), 1 / 3)),
+    (torch.mm, half(1.0).view(1, 1), torch.ones(1, 1)),
+    (lambda a, b: a @ b, half(1.0, 2.0).view(1, 2), torch.ones(2, 1)),
+    (torch.bmm, half(1.0).view(1, 1, 1), torch.ones(1, 1, 1)),
+    (lambda a, b: torch.addmm(b, a, b), half(1.0).view(1, 1), torch.ones(1, 1)),
+    (torch.mv, half(1.0).view(1, 1), torch.ones(1)),
+    (lambda a, b: torch.einsum("ij,jk->ik", a, b), half(1.0, 2.0).view(1, 2), torch.ones(2, 1)),
+    (torch.dot, half(1.0), torch.ones(1)),
+    (lambda a, b: F.linear(weight=b, input=a), half(1.0).view(1, 1), torch.ones(1, 1)),
+    (lambda a, b: F.scaled_dot_product_attention(a, b, b), half(1.0).view(1, 1, 1), torch.ones(1, 1, 1)),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("product", "a", "b"), PAIRS)
+def test_products_take_the_type_of_the_activation(product, a: Tensor, b: Tensor) -> None:
+    for x, y in ((a, b), (a.float(), b.half())):
+        (result,) = infer(product, x, y)
+        assert result.dtype is x.dtype
+        assert torch.equal(result, product(x, y.to(x.dtype)))
+
+
+def test_a_product_of_mixed_types_that_no_rule_covers_is_refused() -> None:
+    def behind(x: Tensor) -> Tensor:
+        return aten.mm.default(x, torch.ones(2, 2))
+
+    with pytest.raises(Error, match=r"aten\.mm.*float16 and float32 operands.*weight\.to\(input\.dtype\)"):
+        infer(behind, half(1.0, 2.0, 3.0, 4.0).view(2, 2))
+
+
+@pytest.mark.parametrize(("function", "expected"), [
+    (lambda x: x.float(), FLOAT), (lambda x: x.half(), HALF), (lambda x: x.to(FLOAT), FLOAT),
+    (lambda x: x.to(torch.zeros((), dtype=FLOAT)), FLOAT),
+    (lambda x: x.type_as(torch.zeros(1, dtype=FLOAT)), FLOAT),
+    (lambda x: x.type(torch.float32), FLOAT), (lambda x: x.float().half(), HALF),
+    (lambda x: x.double(), FLOAT),
+    (lambda x: x + torch.tensor([1.0], dtype=HALF), HALF), (lambda x: x + torch.tensor([1.0]), FLOAT),
+    (lambda x: x + torch.tensor(1.0), HALF), (lambda x: x + 1.0, HALF), (lambda x: x + x.float(), FLOAT),
+    (lambda x: x.sum(dtype=FLOAT), FLOAT), (lambda x: x.softmax(0, dtype=FLOAT), FLOAT),
+    (lambda x: x.mean(), HALF),
+    (lambda x: torch.cat([x, x.float()]), FLOAT), (lambda x: torch.zeros(2, dtype=HALF) + x[0], HALF),
+    (lambda x: F.mse_loss(x, torch.tensor([1.0, 2.0])), FLOAT), (lambda x: F.l1_loss(x, x * 2), HALF),
+])  # fmt: skip
+def test_casts_and_promotion_in_forward_are_pytorchs(
+    function: Callable[[Tensor], Tensor], expected: torch.dtype
+) -> None:
+    x = half(1 / 3, 1 / 7)
+    (result,) = infer(function, x)
+    native = function(x)
+    assert result.dtype is expected
+    assert native.dtype in (expected, torch.float64)
+    torch.testing.assert_close(result.double(), native.double(), rtol=2.0**-11 if expected is HALF else 1e-6, atol=0)
+
+
+def test_images_of_8_bits_are_normalised_on_the_device() -> None:
+    """A common pattern: bytes cross the link, the cast and the normalisation happen in forward."""
+
+    def normalise(images: Tensor) -> Tensor:
+        return (images.half() / 255 - 0.5) / 0.25
+
+    images = torch.arange(256, dtype=torch.uint8).view(1, 1, 16, 16)
+    (result,) = infer(normalise, images)
+    expected = images.float().div(255).half().float().sub(0.5).half().float().div(0.25).half()
+    assert result.dtype is HALF
+    assert torch.equal(result, expected)
+
+
+def test_a_half_model_of_float_input_computes_in_float() -> None:
+    model, x = nn.Sequential(nn.Linear(4, 3), nn.LayerNorm(3)).half(), torch.randn(2, 4)
+    (result,) = infer(model, x)
+    assert result.dtype is FLOAT
+    torch.testing.assert_close(result, copy.deepcopy(model).float()(x))
+
+
+def test_a_recurrent_layer_of_another_type_than_its_input_is_refused_by_torch() -> None:
+    with pytest.raises(ValueError, match="RNN input dtype"):
+        infer(nn.LSTM(3, 4), half(*range(6)).view(2, 1, 3))
+
+
+class UnderAutocast(nn.Module):
+    def __init__(self, enabled: bool = True) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 3)
+        self.enabled = enabled
+
+    def forward(self, x: Tensor) -> Tensor:
+        with torch.autocast("cpu", enabled=self.enabled):
+            return self.layer(x)
+
+
+def test_autocast_in_forward_is_refused() -> None:
+    with pytest.raises(Error, match=r"torch\.autocast is not supported.*module 'layer'.*model\.half\(\)"):
+        infer(UnderAutocast(), torch.ones(2, 4))
+
+
+def test_autocast_around_the_call_that_compiles_is_refused() -> None:
+    with torch.autocast("cpu"), pytest.raises(Error, match=r"torch\.autocast is not supported"):
+        infer(nn.Linear(4, 3), torch.ones(2, 4))
+
+
+def test_autocast_that_is_switched_off_changes_nothing() -> None:
+    model, x = UnderAutocast(enabled=False), torch.ones(2, 4)
+    (result,) = infer(model, x)
+    assert torch.equal(result, model(x))
+
+
+# Overflow, underflow, infinities and NaN.
+
+INF, NAN = math.inf, math.nan
+FLOATS = st.lists(st.floats(width=16, allow_nan=True), min_size=4, max_size=4)
+
+
+@pytest.fixture(params=[False, True], ids=["denormals kept", "denormals flushed by the host"])
+def denormals(request: pytest.FixtureRequest) -> Iterator[None]:
+    torch.set_flush_denormal(request.param)
+    yield
+    torch.set_flush_denormal(False)
+
+
+@pytest.mark.parametrize(("a", "b", "product"), [
+    ([65504.0, 15.875], [1.0, 1.0], 65504.0),  # 65519.875
+    ([65504.0, 16.0], [1.0, 1.0], INF),  # 65520
+    ([-65504.0, -16.0], [1.0, 1.0], -INF),
+    ([256.0, 0.0], [256.0, 1.0], INF),  # 65536
+    ([60000.0, -60000.0], [2.0, 1.0], 60000.0),  # no overflow in between: fp32 inside an op
+    ([2.0**-24, 0.0], [1.0, 1.0], 2.0**-24),
+    ([2.0**-12, 0.0], [2.0**-13, 1.0], 0.0),  # 2^-25, a tie between 0 and 2^-24
+    ([2.0**-12, 2.0**-24], [2.0**-13, 1.0], 2.0**-23),  # 1.5 * 2^-24, a tie to even
+    ([2.0**-12, 2.0**-24], [2.0**-13, 0.03125], 2.0**-24),  # just above 2^-25
+    ([INF, 1.0], [1.0, 1.0], INF),
+    ([INF, INF], [1.0, -1.0], NAN),
+    ([INF, 1.0], [0.0, 1.0], NAN),
+    ([NAN, 1.0], [0.0, 1.0], NAN),
+])  # fmt: skip
+def test_a_product_of_matrices_at_the_ends_of_the_range(
+    a: list[float], b: list[float], product: float, denormals: None
+) -> None:
+    (result,) = infer(torch.mm, half(*a).view(1, 2), half(*b).view(2, 1))
+    assert result.item() == product or (math.isnan(product) and result.isnan().all())
+
+
+@pytest.mark.parametrize(("function", "value", "expected"), [
+    (lambda x: x + x, 65504.0, INF), (lambda x: x - x, INF, NAN), (lambda x: x * 0, INF, NAN),
+    (lambda x: x / 0, 1.0, INF),
+    (lambda x: x / 0, -1.0, -INF), (lambda x: x / 0, 0.0, NAN),
+    (torch.exp, 11.0, rounded(torch.tensor(math.e).double() ** 11).item()),
+    (torch.exp, 12.0, INF), (torch.exp, -17.0, 2.0**-24), (torch.exp, -18.0, 0.0), (torch.log, 0.0, -INF),
+    (torch.log, -1.0, NAN), (torch.sqrt, -1.0, NAN), (torch.rsqrt, 0.0, INF),
+    (torch.reciprocal, 2.0**-24, INF),
+    (torch.square, 2.0**-13, 0.0), (torch.square, 300.0, INF), (torch.relu, NAN, NAN),
+    (torch.relu, -INF, 0.0),
+    (torch.abs, -INF, INF), (torch.sigmoid, -INF, 0.0), (torch.tanh, INF, 1.0),
+    (lambda x: x.clamp(-1, 1), NAN, NAN),
+    (lambda x: x.clamp(-1, 1), INF, 1.0), (lambda x: x.half(), 65504.0, 65504.0), (F.gelu, INF, INF),
+    (lambda x: (x.float() * 2).half(), 65504.0, INF), (lambda x: x.float() * 2, 65504.0, 131008.0),
+])  # fmt: skip
+def test_functions_at_the_ends_of_the_range(
+    function: Callable[[Tensor], Tensor], value: float, expected: float
+) -> None:
+    (result,) = infer(function, half(value))
+    assert result.item() == pytest.approx(expected, rel=0, abs=0, nan_ok=True)
+
+
+def test_a_sum_may_pass_the_range_inside_an_op_but_not_between_ops() -> None:
+    x = half(60000.0, 60000.0, -60000.0)
+    (inside,) = infer(lambda x: x.sum(), x)
+    (between,) = infer(lambda x: x[0] + x[1] + x[2], x)
+    assert inside.item() == 60000.0
+    assert between.item() == INF
+
+
+def test_softmax_of_scores_that_overflowed_is_nan_and_of_large_ones_is_not() -> None:
+    (large,) = infer(lambda x: x.softmax(0), half(65504.0, 60000.0))
+    assert large.tolist() == [1.0, 0.0]
+    (overflowed,) = infer(lambda x: (x * 2).softmax(0), half(65504.0, 60000.0))
+    assert overflowed.isnan().all()
+
+
+def test_a_mean_of_many_values_does_not_overflow_but_their_sum_does() -> None:
+    x = torch.full((1000,), 100.0, dtype=torch.float16)
+    total, mean = infer(lambda x: (x.sum(), x.mean()), x)
+    assert (total.item(), mean.item()) == (INF, 100.0)
+
+
+def test_gradients_underflow_and_survive_when_the_loss_is_scaled() -> None:
+    """The gradient of x is seed * 2^-20: below 2^-25 for a seed of 2^-6, a float16 number for one of 2^6."""
+    weights = {"x": half(1.0)}
+    for seed, expected in ((2.0**-6, 0.0), (2.0**6, 2.0**-14)):
+        _, gradients = differentiate(lambda x: x * 2.0**-10 * 2.0**-10, half(seed), **weights)
+        assert gradients["x"].item() == expected
+
+
+def test_a_gradient_that_overflows_is_infinite_in_that_element_only() -> None:
+    _, gradients = differentiate(lambda a, b: a * b, half(1024.0, 1024.0), a=half(1.0, 1.0), b=half(63.0, 64.0))
+    assert gradients["a"].tolist() == [1024.0 * 63, INF]
+    assert gradients["b"].tolist() == [1024.0, 1024.0]
+
+
+@given(FLOATS, FLOATS)
+def test_elementwise_arithmetic_is_ieee_half_arithmetic(a: list[float], b: list[float]) -> None:
+    """Sums, differences, products and quotients of two float16 numbers are rounded as if computed exactly."""
+    x, y = half(*a), half(*b)
+    results = infer(lambda x, y: (x + y, x - y, x * y, x / y), x, y)
+    u, v = x.double(), y.double()
+    for result, exact in zip(results, (u + v, u - v, u * v, u / v)):
+        torch.testing.assert_close(result.double(), rounded(exact), rtol=0, atol=0, equal_nan=True)

@@ -329,9 +329,6 @@ def test_class_weights_are_refused_with_what_works() -> None:
         traced(Net(), torch.randn(2, 3), torch.tensor([0, 1]))
 
 
-# Values known while a graph is recorded: of constants alone, as they are at that point.
-
-
 def graph_of(start: Tensor) -> tuple[torch.fx.Graph, torch.fx.Node, torch.fx.Node, dict[str, Tensor]]:
     """A graph with one input and one constant."""
     graph = torch.fx.Graph()
@@ -346,143 +343,133 @@ def values(wanted: torch.fx.Node, constants: dict[str, Tensor], changeable: froz
     return None if found is None else found[0].tolist()
 
 
-def test_what_comes_of_constants_is_known_and_what_comes_of_data_is_not() -> None:
-    graph, data, constant, constants = graph_of(torch.tensor([1.0, 2.0]))
-    doubled = graph.call_function(aten.mul.Tensor, (constant, 2))
-    mixed = graph.call_function(aten.add.Tensor, (doubled, data))
-    assert values(doubled, constants) == [2.0, 4.0]
-    assert values(mixed, constants) is None
+class TestKnownValues:
+    """Values known while a graph is recorded: of constants alone, as they are at that point."""
+
+    def test_what_comes_of_constants_is_known_and_what_comes_of_data_is_not(self) -> None:
+        graph, data, constant, constants = graph_of(torch.tensor([1.0, 2.0]))
+        doubled = graph.call_function(aten.mul.Tensor, (constant, 2))
+        mixed = graph.call_function(aten.add.Tensor, (doubled, data))
+        assert values(doubled, constants) == [2.0, 4.0]
+        assert values(mixed, constants) is None
+
+    def test_random_numbers_are_not_known(self) -> None:
+        graph, _, constant, constants = graph_of(torch.ones(2))
+        drawn = graph.call_function(aten.rand_like.default, (constant,))
+        assert values(drawn, constants) is None
+
+    def test_what_only_has_the_shape_of_data_is_known(self) -> None:
+        graph, data, _, constants = graph_of(torch.zeros(3))
+        assert values(graph.call_function(aten.ones_like.default, (data,)), constants) == [1.0, 1.0, 1.0]
+
+    @given(st.lists(st.integers(-5, 5), min_size=1, max_size=4), st.integers(-5, 5))
+    def test_values_are_those_after_everything_written_so_far(self, start: list[int], added: int) -> None:
+        """Also through a view; what was computed before keeps its value, and the constant itself stays."""
+        graph, _, constant, constants = graph_of(torch.tensor(start))
+        before = graph.call_function(aten.mul.Tensor, (constant, 3))
+        first = graph.call_function(aten.select.int, (constant, 0, 0))
+        graph.call_function(aten.add_.Tensor, (first, added))
+        assert values(constant, constants) == [start[0] + added, *start[1:]]
+        assert values(before, constants) == [3 * number for number in start]
+        assert constants["constant"].tolist() == start
+
+    def test_data_written_to_a_constant_make_it_unknown(self) -> None:
+        graph, data, constant, constants = graph_of(torch.zeros(2))
+        graph.call_function(aten.copy_.default, (constant, data))
+        assert values(constant, constants) is None
+
+    def test_a_tensor_that_outlives_the_call_is_known_until_forward_writes_to_it(self) -> None:
+        graph, _, constant, constants = graph_of(torch.zeros(2))
+        kept = frozenset({"constant"})
+        assert values(constant, constants, kept) == [0.0, 0.0]
+        graph.call_function(aten.add_.Tensor, (constant, 1))
+        assert values(constant, constants, kept) is None
+        assert values(constant, constants) == [1.0, 1.0]
+
+    def test_which_ops_and_indices_need_values(self) -> None:
+        assert is_data_dependent(aten.nonzero.default)
+        assert is_data_dependent(aten._local_scalar_dense.default)
+        assert not is_data_dependent(aten.add.Tensor)
+        assert is_mask(torch.tensor([True]))
+        assert not is_mask(torch.tensor([1]))
+        assert not is_mask(None)
+
+    @given(st.lists(st.lists(st.booleans(), min_size=3, max_size=3), min_size=1, max_size=4))
+    def test_places_pick_what_the_mask_picks(self, rows: list[list[bool]]) -> None:
+        mask = torch.tensor(rows)
+        numbers = torch.arange(mask.numel()).reshape(mask.shape)
+        assert torch.equal(numbers[places(mask)], numbers[mask])
 
 
-def test_random_numbers_are_not_known() -> None:
-    graph, _, constant, constants = graph_of(torch.ones(2))
-    drawn = graph.call_function(aten.rand_like.default, (constant,))
-    assert values(drawn, constants) is None
+class TestPrivateNamesOfPyTorch:
+    """Every private PyTorch name that capture relies on: if one of these fails, look at capture again."""
 
+    def test_each_autograd_node_gets_the_next_sequence_number(self) -> None:
+        x = torch.ones(3, requires_grad=True)
+        first = x * 2
+        assert private.last_sequence_number() == private.sequence_number(first.grad_fn)
+        second = first + 1
+        assert private.sequence_number(second.grad_fn) == private.sequence_number(first.grad_fn) + 1
 
-def test_what_only_has_the_shape_of_data_is_known() -> None:
-    graph, data, _, constants = graph_of(torch.zeros(3))
-    assert values(graph.call_function(aten.ones_like.default, (data,)), constants) == [1.0, 1.0, 1.0]
+    def test_backward_is_told_apart_from_forward_and_names_its_node(self) -> None:
+        seen = []
 
+        class Spy(private.TorchDispatchMode):
+            def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+                node = private.autograd_node_in_progress()
+                seen.append((private.in_backward(), node.name() if node is not None else None))
+                return func(*args, **(kwargs or {}))
 
-@given(st.lists(st.integers(-5, 5), min_size=1, max_size=4), st.integers(-5, 5))
-def test_values_are_those_after_everything_written_so_far(start: list[int], added: int) -> None:
-    """Also through a view; what was computed before keeps its value, and the constant itself stays."""
-    graph, _, constant, constants = graph_of(torch.tensor(start))
-    before = graph.call_function(aten.mul.Tensor, (constant, 3))
-    first = graph.call_function(aten.select.int, (constant, 0, 0))
-    graph.call_function(aten.add_.Tensor, (first, added))
-    assert values(constant, constants) == [start[0] + added, *start[1:]]
-    assert values(before, constants) == [3 * number for number in start]
-    assert constants["constant"].tolist() == start
+        x = torch.ones(3, requires_grad=True)
+        with Spy():
+            y = x.sin()
+            torch.autograd.grad(y, x, torch.ones(3))
+        assert (False, None) in seen
+        assert (True, "SinBackward0") in seen
+        assert not private.in_backward()
 
-
-def test_data_written_to_a_constant_make_it_unknown() -> None:
-    graph, data, constant, constants = graph_of(torch.zeros(2))
-    graph.call_function(aten.copy_.default, (constant, data))
-    assert values(constant, constants) is None
-
-
-def test_a_tensor_that_outlives_the_call_is_known_until_forward_writes_to_it() -> None:
-    graph, _, constant, constants = graph_of(torch.zeros(2))
-    kept = frozenset({"constant"})
-    assert values(constant, constants, kept) == [0.0, 0.0]
-    graph.call_function(aten.add_.Tensor, (constant, 1))
-    assert values(constant, constants, kept) is None
-    assert values(constant, constants) == [1.0, 1.0]
-
-
-def test_which_ops_and_indices_need_values() -> None:
-    assert is_data_dependent(aten.nonzero.default)
-    assert is_data_dependent(aten._local_scalar_dense.default)
-    assert not is_data_dependent(aten.add.Tensor)
-    assert is_mask(torch.tensor([True]))
-    assert not is_mask(torch.tensor([1]))
-    assert not is_mask(None)
-
-
-@given(st.lists(st.lists(st.booleans(), min_size=3, max_size=3), min_size=1, max_size=4))
-def test_places_pick_what_the_mask_picks(rows: list[list[bool]]) -> None:
-    mask = torch.tensor(rows)
-    numbers = torch.arange(mask.numel()).reshape(mask.shape)
-    assert torch.equal(numbers[places(mask)], numbers[mask])
-
-
-# Every private PyTorch name that capture relies on: if one of these fails, look at capture again.
-
-
-def test_each_autograd_node_gets_the_next_sequence_number() -> None:
-    x = torch.ones(3, requires_grad=True)
-    first = x * 2
-    assert private.last_sequence_number() == private.sequence_number(first.grad_fn)
-    second = first + 1
-    assert private.sequence_number(second.grad_fn) == private.sequence_number(first.grad_fn) + 1
-
-
-def test_backward_is_told_apart_from_forward_and_names_its_node() -> None:
-    seen = []
-
-    class Spy(private.TorchDispatchMode):
-        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-            node = private.autograd_node_in_progress()
-            seen.append((private.in_backward(), node.name() if node is not None else None))
-            return func(*args, **(kwargs or {}))
-
-    x = torch.ones(3, requires_grad=True)
-    with Spy():
-        y = x.sin()
-        torch.autograd.grad(y, x, torch.ones(3))
-    assert (False, None) in seen
-    assert (True, "SinBackward0") in seen
-    assert not private.in_backward()
-
-
-def test_fake_tensors_refuse_data_and_carry_shapes() -> None:
-    with private.FakeTensorMode(allow_non_fake_inputs=True):
-        fake = torch.empty(4, 5) @ torch.empty(5, 6)
-        assert isinstance(fake, private.FakeTensor)
-        assert fake.shape == (4, 6)
-        for action, error in (
-            (lambda: fake.sum().item(), private.DataDependentOutputException),
-            (lambda: fake.nonzero(), private.DynamicOutputShapeException),
-        ):
-            try:
-                action()
-            except error:
-                continue
-            raise AssertionError(f"{error.__name__} expected")
-
-
-def test_mkldnn_is_off_inside_and_as_before_afterwards() -> None:
-    before = torch._C._get_mkldnn_enabled()
-    with private.mkldnn_disabled():
-        assert not torch._C._get_mkldnn_enabled()
-    assert torch._C._get_mkldnn_enabled() == before
-
-
-def test_transformers_do_not_look_at_their_mask_inside() -> None:
-    layer = torch.nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, batch_first=True)
-    encoder, x = torch.nn.TransformerEncoder(layer, 1), torch.randn(2, 3, 8)
-    mask = torch.nn.Transformer.generate_square_subsequent_mask(3)
-    with private.causal_masks_undetected():
-        inside = encoder(x, mask)
+    def test_fake_tensors_refuse_data_and_carry_shapes(self) -> None:
         with private.FakeTensorMode(allow_non_fake_inputs=True):
-            assert encoder(torch.empty(2, 3, 8), torch.empty(3, 3)).shape == (2, 3, 8)
-    assert torch.allclose(inside, encoder(x, mask), atol=1e-6)
+            fake = torch.empty(4, 5) @ torch.empty(5, 6)
+            assert isinstance(fake, private.FakeTensor)
+            assert fake.shape == (4, 6)
+            for action, error in (
+                (lambda: fake.sum().item(), private.DataDependentOutputException),
+                (lambda: fake.nonzero(), private.DynamicOutputShapeException),
+            ):
+                try:
+                    action()
+                except error:
+                    continue
+                raise AssertionError(f"{error.__name__} expected")
 
+    def test_mkldnn_is_off_inside_and_as_before_afterwards(self) -> None:
+        before = torch._C._get_mkldnn_enabled()
+        with private.mkldnn_disabled():
+            assert not torch._C._get_mkldnn_enabled()
+        assert torch._C._get_mkldnn_enabled() == before
 
-def test_gradient_hooks_are_those_registered_in_order() -> None:
-    x = torch.ones(2, requires_grad=True)
-    assert private.gradient_hooks(x) == []
-    hooks = [lambda gradient: gradient * 2, lambda gradient: gradient + 1]
-    handles = [x.register_hook(hook) for hook in hooks]
-    assert private.gradient_hooks(x) == hooks
-    handles[0].remove()
-    assert private.gradient_hooks(x) == hooks[1:]
+    def test_transformers_do_not_look_at_their_mask_inside(self) -> None:
+        layer = torch.nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, batch_first=True)
+        encoder, x = torch.nn.TransformerEncoder(layer, 1), torch.randn(2, 3, 8)
+        mask = torch.nn.Transformer.generate_square_subsequent_mask(3)
+        with private.causal_masks_undetected():
+            inside = encoder(x, mask)
+            with private.FakeTensorMode(allow_non_fake_inputs=True):
+                assert encoder(torch.empty(2, 3, 8), torch.empty(3, 3)).shape == (2, 3, 8)
+        assert torch.allclose(inside, encoder(x, mask), atol=1e-6)
 
+    def test_gradient_hooks_are_those_registered_in_order(self) -> None:
+        x = torch.ones(2, requires_grad=True)
+        assert private.gradient_hooks(x) == []
+        hooks = [lambda gradient: gradient * 2, lambda gradient: gradient + 1]
+        handles = [x.register_hook(hook) for hook in hooks]
+        assert private.gradient_hooks(x) == hooks
+        handles[0].remove()
+        assert private.gradient_hooks(x) == hooks[1:]
 
-def test_an_adaptive_softmax_returns_its_pair() -> None:
-    softmax = torch.nn.AdaptiveLogSoftmaxWithLoss(4, 10, cutoffs=[3])
-    result = softmax(torch.zeros(2, 4), torch.tensor([0, 9]))
-    assert type(result) is private.AdaptiveSoftmaxOutput
-    assert result._fields == ("output", "loss")
+    def test_an_adaptive_softmax_returns_its_pair(self) -> None:
+        softmax = torch.nn.AdaptiveLogSoftmaxWithLoss(4, 10, cutoffs=[3])
+        result = softmax(torch.zeros(2, 4), torch.tensor([0, 9]))
+        assert type(result) is private.AdaptiveSoftmaxOutput
+        assert result._fields == ("output", "loss")

@@ -21,48 +21,43 @@ def accumulated(values: list[float], **settings: bool) -> float:
     return accumulator.totals[0].item()
 
 
-@given(NUMBERS)
-def test_a_half_sum_rounds_after_every_addition(values) -> None:
-    expected = np.float16(values[0])
-    for value in values[1:]:
-        expected = np.float16(np.float32(expected) + np.float32(value))
-    assert accumulated(values, half=True) == float(expected)
+class TestAccumulation:
+    """Gradients of micro-batches, added up in fp32 or fp16."""
 
+    @given(NUMBERS)
+    def test_a_half_sum_rounds_after_every_addition(self, values) -> None:
+        expected = np.float16(values[0])
+        for value in values[1:]:
+            expected = np.float16(np.float32(expected) + np.float32(value))
+        assert accumulated(values, half=True) == float(expected)
 
-@given(NUMBERS)
-def test_a_running_mean_is_the_mean(values) -> None:
-    assert np.isclose(accumulated(values, running=True), np.mean(values), rtol=1e-4, atol=1e-4)
+    @given(NUMBERS)
+    def test_a_running_mean_is_the_mean(self, values) -> None:
+        assert np.isclose(accumulated(values, running=True), np.mean(values), rtol=1e-4, atol=1e-4)
 
+    def test_half_accumulators_lose_small_addends_and_fp32_ones_do_not(self) -> None:
+        # Half has 11 significant bits: 2048 + 1 rounds back to 2048.
+        values = [2048.0] + [1.0] * 100
+        assert accumulated(values, half=True) == 2048
+        assert accumulated(values) == 2148
 
-def test_half_accumulators_lose_small_addends_and_fp32_ones_do_not() -> None:
-    # Half has 11 significant bits: 2048 + 1 rounds back to 2048.
-    values = [2048.0] + [1.0] * 100
-    assert accumulated(values, half=True) == 2048
-    assert accumulated(values) == 2148
+    def test_a_running_mean_in_half_stays_in_range_where_a_sum_overflows(self) -> None:
+        values = [40000.0] * 4
+        assert accumulated(values, half=True) == float("inf")
+        assert accumulated(values, half=True, running=True) == 40000
 
+    def test_a_gradient_that_is_not_fresh_is_copied_before_it_is_changed(self) -> None:
+        shared = torch.ones(3)
+        accumulator = Accumulator([False])
+        accumulator.add([shared])
+        accumulator.add([torch.ones(3)])
+        assert torch.equal(shared, torch.ones(3))
+        assert torch.equal(accumulator.totals[0], torch.full((3,), 2.0))
 
-def test_a_running_mean_in_half_stays_in_range_where_a_sum_overflows() -> None:
-    values = [40000.0] * 4
-    assert accumulated(values, half=True) == float("inf")
-    assert accumulated(values, half=True, running=True) == 40000
+    def test_replicas_are_summed_weight_by_weight(self) -> None:
+        totals = [[torch.tensor([1.0]), torch.tensor([10.0])], [torch.tensor([2.0]), torch.tensor([20.0])]]
+        assert [t.item() for t in reduce_replicas(totals)] == [3, 30]
 
-
-def test_a_gradient_that_is_not_fresh_is_copied_before_it_is_changed() -> None:
-    shared = torch.ones(3)
-    accumulator = Accumulator([False])
-    accumulator.add([shared])
-    accumulator.add([torch.ones(3)])
-    assert torch.equal(shared, torch.ones(3))
-    assert torch.equal(accumulator.totals[0], torch.full((3,), 2.0))
-
-
-def test_replicas_are_summed_weight_by_weight() -> None:
-    totals = [[torch.tensor([1.0]), torch.tensor([10.0])], [torch.tensor([2.0]), torch.tensor([20.0])]]
-    assert [t.item() for t in reduce_replicas(totals)] == [3, 30]
-
-
-# Groups of k of N replicas (PopTorch's CommGroupType): consecutive ones are {0..k-1}, {k..2k-1}, ...; orthogonal ones
-# take every (N/k)-th replica.
 
 GROUPS = st.builds(
     lambda count, size, orthogonal: ReplicaGroups(count * size, size, orthogonal),
@@ -70,28 +65,33 @@ GROUPS = st.builds(
 )  # fmt: skip
 
 
-@given(GROUPS)
-def test_groups_are_those_of_the_definition(groups: ReplicaGroups) -> None:
-    members = [[r for r in range(groups.replicas) if groups.of(r) == group] for group in range(groups.count)]
-    size, count = groups.size, groups.count
-    if groups.orthogonal:
-        assert members == [list(range(first, groups.replicas, count)) for first in range(count)]
-    else:
-        assert members == [list(range(group * size, (group + 1) * size)) for group in range(count)]
+class TestReplicaGroups:
+    """Groups of k of N replicas, as PopTorch's CommGroupType has them.
 
+    Consecutive ones are {0..k-1}, {k..2k-1}, ...; orthogonal ones take every (N/k)-th replica.
+    """
 
-@given(GROUPS, st.booleans(), st.randoms(use_true_random=False))
-def test_a_mean_over_all_replicas_becomes_one_over_each_group(
-    groups: ReplicaGroups, mean: bool, random: Random
-) -> None:
-    # Integers, so that float32 sums are exact.
-    values = [torch.tensor([float(random.randint(-9, 9)), 1.0]) for _ in range(groups.replicas)]
-    totals = [[value.clone(), value.clone()] for value in values]
-    own, shared = reduce_in_groups(totals, ["own", "shared"], {"own": groups}, mean=mean)
-    assert torch.equal(shared, torch.stack(values).sum(0))
-    for group in range(groups.count):
-        of_group = torch.stack([value for r, value in enumerate(values) if groups.of(r) == group])
-        if mean:
-            torch.testing.assert_close(own[group] / groups.replicas, of_group.mean(0))
+    @given(GROUPS)
+    def test_groups_are_those_of_the_definition(self, groups: ReplicaGroups) -> None:
+        members = [[r for r in range(groups.replicas) if groups.of(r) == group] for group in range(groups.count)]
+        size, count = groups.size, groups.count
+        if groups.orthogonal:
+            assert members == [list(range(first, groups.replicas, count)) for first in range(count)]
         else:
-            assert torch.equal(own[group], of_group.sum(0))
+            assert members == [list(range(group * size, (group + 1) * size)) for group in range(count)]
+
+    @given(GROUPS, st.booleans(), st.randoms(use_true_random=False))
+    def test_a_mean_over_all_replicas_becomes_one_over_each_group(
+        self, groups: ReplicaGroups, mean: bool, random: Random
+    ) -> None:
+        # Integers, so that float32 sums are exact.
+        values = [torch.tensor([float(random.randint(-9, 9)), 1.0]) for _ in range(groups.replicas)]
+        totals = [[value.clone(), value.clone()] for value in values]
+        own, shared = reduce_in_groups(totals, ["own", "shared"], {"own": groups}, mean=mean)
+        assert torch.equal(shared, torch.stack(values).sum(0))
+        for group in range(groups.count):
+            of_group = torch.stack([value for r, value in enumerate(values) if groups.of(r) == group])
+            if mean:
+                torch.testing.assert_close(own[group] / groups.replicas, of_group.mean(0))
+            else:
+                assert torch.equal(own[group], of_group.sum(0))

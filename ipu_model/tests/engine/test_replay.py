@@ -230,8 +230,6 @@ def test_an_autocast_of_the_program_does_not_reach_into_the_replay() -> None:
         assert torch.equal(session.run([x])[0], expected)
 
 
-# CTC loss is an op of the graph, with lengths that are constants or inputs.
-
 LOGITS = torch.randn(9, 3, 6, generator=torch.Generator().manual_seed(0))
 TARGETS = torch.randint(1, 6, (3, 4), generator=torch.Generator().manual_seed(1))
 INPUT_LENGTHS, TARGET_LENGTHS = torch.tensor([9, 7, 8]), torch.tensor([4, 3, 4])
@@ -255,42 +253,45 @@ class KeepGradients:
         self.gradients = dict(gradients)
 
 
-@pytest.mark.parametrize("lengths", ["tuples", "inputs"])
-@pytest.mark.parametrize("settings", [
-    {}, {"reduction": "sum"}, {"reduction": "none"}, {"blank": 5}, {"zero_infinity": True},
-], ids=str)  # fmt: skip
-@pytest.mark.parametrize("integer", [torch.int64, torch.int32])
-def test_loss_and_gradient_are_pytorchs(lengths: str, settings: dict[str, object], integer: torch.dtype) -> None:
-    targets = TARGETS % 5 if "blank" in settings else TARGETS
-    inputs = [t.to(integer) for t in (targets, INPUT_LENGTHS, TARGET_LENGTHS)]
-    model = Recogniser(lengths=lengths, **settings)
-    session = Session(traced(model, *inputs), Batching(), Returns())
-    session.upload(dict(model.state_dict()))
-    session.update = keeper = KeepGradients()
-    (loss,) = session.run(inputs)
-    expected = model(*inputs)
-    expected.sum().backward()
-    torch.testing.assert_close(loss, expected.detach())
-    torch.testing.assert_close(keeper.gradients["logits"], model.logits.grad)
+class TestCtcLoss:
+    """CTC loss is an op of the graph, with lengths that are constants or inputs."""
 
-
-def test_lengths_may_differ_from_call_to_call() -> None:
-    model = Recogniser(lengths="inputs", reduction="none")
-    graph = traced(model, TARGETS, INPUT_LENGTHS, TARGET_LENGTHS, training=False)
-    session = Session(graph, Batching(), Returns())
-    session.upload(dict(model.state_dict()))
-    for lengths in (TARGET_LENGTHS, torch.tensor([1, 2, 1])):
-        (losses,) = session.run([TARGETS, INPUT_LENGTHS, lengths])
-        torch.testing.assert_close(losses, model(TARGETS, INPUT_LENGTHS, lengths).detach())
-
-
-def test_impossible_targets_give_infinity_or_zero_as_asked() -> None:
-    """Four labels do not fit into two time steps."""
-    short = torch.tensor([9, 2, 8])
-    for zero, expected in ((False, float("inf")), (True, 0.0)):
-        model = Recogniser(lengths="inputs", reduction="none", zero_infinity=zero)
-        session = Session(traced(model, TARGETS, short, TARGET_LENGTHS), Batching(), Returns())
+    @pytest.mark.parametrize("lengths", ["tuples", "inputs"])
+    @pytest.mark.parametrize("settings", [
+        {}, {"reduction": "sum"}, {"reduction": "none"}, {"blank": 5}, {"zero_infinity": True},
+    ], ids=str)  # fmt: skip
+    @pytest.mark.parametrize("integer", [torch.int64, torch.int32])
+    def test_loss_and_gradient_are_pytorchs(
+        self, lengths: str, settings: dict[str, object], integer: torch.dtype
+    ) -> None:
+        targets = TARGETS % 5 if "blank" in settings else TARGETS
+        inputs = [t.to(integer) for t in (targets, INPUT_LENGTHS, TARGET_LENGTHS)]
+        model = Recogniser(lengths=lengths, **settings)
+        session = Session(traced(model, *inputs), Batching(), Returns())
         session.upload(dict(model.state_dict()))
-        (losses,) = session.run([TARGETS, short, TARGET_LENGTHS])
-        assert losses[1].item() == expected
-        assert losses[0].item() > 0
+        session.update = keeper = KeepGradients()
+        (loss,) = session.run(inputs)
+        expected = model(*inputs)
+        expected.sum().backward()
+        torch.testing.assert_close(loss, expected.detach())
+        torch.testing.assert_close(keeper.gradients["logits"], model.logits.grad)
+
+    def test_lengths_may_differ_from_call_to_call(self) -> None:
+        model = Recogniser(lengths="inputs", reduction="none")
+        graph = traced(model, TARGETS, INPUT_LENGTHS, TARGET_LENGTHS, training=False)
+        session = Session(graph, Batching(), Returns())
+        session.upload(dict(model.state_dict()))
+        for lengths in (TARGET_LENGTHS, torch.tensor([1, 2, 1])):
+            (losses,) = session.run([TARGETS, INPUT_LENGTHS, lengths])
+            torch.testing.assert_close(losses, model(TARGETS, INPUT_LENGTHS, lengths).detach())
+
+    def test_impossible_targets_give_infinity_or_zero_as_asked(self) -> None:
+        """Four labels do not fit into two time steps."""
+        short = torch.tensor([9, 2, 8])
+        for zero, expected in ((False, float("inf")), (True, 0.0)):
+            model = Recogniser(lengths="inputs", reduction="none", zero_infinity=zero)
+            session = Session(traced(model, TARGETS, short, TARGET_LENGTHS), Batching(), Returns())
+            session.upload(dict(model.state_dict()))
+            (losses,) = session.run([TARGETS, short, TARGET_LENGTHS])
+            assert losses[1].item() == expected
+            assert losses[0].item() > 0

@@ -257,79 +257,12 @@ def test_a_gradient_that_is_not_finite_shows_in_the_weights_even_when_clipped() 
     assert weights["good"].isnan().all()
 
 
-# PyTorch's private fused kernels, and their agreement with the plain update.
-
-
-@pytest.mark.parametrize("name", ["_fused_sgd_", "_fused_adam_", "_fused_adamw_"])
-def test_the_kernels_exist_with_the_arguments_that_we_pass(name: str) -> None:
-    schema = str(getattr(torch.ops.aten, name).default._schema)
-    common = {"self", "grads", "lr", "weight_decay", "maximize", "grad_scale"}
-    own = {"momentum", "dampening", "nesterov", "is_first_step"} if name == "_fused_sgd_" else {"beta1", "beta2", "eps"}
-    arguments = {argument.name for argument in getattr(torch.ops.aten, name).default._schema.arguments}
-    assert common | own <= arguments, schema
-    assert hasattr(torch, name)
-
-
-def test_sgd_kernel_divides_the_gradient_and_dampens_from_the_first_step() -> None:
-    """v = 0.5*0 + (1-0.25)*(6/2 + 0.1*1) = 2.325; w = 1 - 0.1*v."""
-    w, v = torch.ones(20), torch.zeros(20)
-    fused.sgd_([w], [torch.full((20,), 6.0)], [v], lr=0.1, momentum=0.5, dampening=0.25, weight_decay=0.1,
-               nesterov=False, divisor=fused.grad_scale(0.5))  # fmt: skip
-    torch.testing.assert_close(v, torch.full((20,), 2.325))
-    torch.testing.assert_close(w, torch.full((20,), 1 - 0.2325))
-
-
-@pytest.mark.parametrize("decoupled", [False, True])
-def test_adam_kernel_reads_the_counter_of_each_weight(decoupled: bool) -> None:
-    """At t=1 the direction is g/|g| = 1; at t=3 from empty moments (0.1/0.271)/sqrt(0.001/0.002997)."""
-    weights, moments = [torch.zeros(8), torch.zeros(8)], [[torch.zeros(8), torch.zeros(8)] for _ in range(2)]
-    steps = [torch.tensor(1.0), torch.tensor(3.0)]
-    fused.adam_(weights, [torch.full((8,), 2.0), torch.full((8,), 2.0)], *moments, steps, lr=0.1,
-                betas=(0.9, 0.999), eps=0.0, weight_decay=0.0, decoupled=decoupled, divisor=None)  # fmt: skip
-    torch.testing.assert_close(weights[0], torch.full((8,), -0.1))
-    torch.testing.assert_close(weights[1], torch.full((8,), -0.1 * (0.1 / 0.271) / (0.001 / 0.002997001) ** 0.5))
-
-
-@pytest.mark.parametrize(
-    ("tensor", "fits"),
-    [
-        (torch.zeros(3, 4), True),
-        (torch.zeros(4, 3).t(), False),
-        (torch.zeros(3, 4, dtype=torch.float64), False),
-        (torch.zeros(3, 4, dtype=torch.float16), False),
-    ],
-)
-def test_kernels_are_used_only_where_every_tensor_has_one_layout_and_is_float32(
-    tensor: torch.Tensor, fits: bool
-) -> None:
-    assert fused.fits([torch.zeros(3, 4)], [tensor]) is fits
-
-
 FUSED = [
     spec_of("SGD2", Hyper(lr=0.1, momentum=0.9, dampening=0.2, weight_decay=0.1), loss_scaling=4.0),
     spec_of("SGD2", Hyper(lr=0.1, momentum=0.9, weight_decay=0.1, nesterov=True)),
     spec_of("ADAM", Hyper(lr=0.1, weight_decay=0.1, eps=1e-3), loss_scaling=4.0),
     spec_of("ADAMW", Hyper(lr=0.1, weight_decay=0.1, eps=1e-3)),
 ]
-
-
-@pytest.mark.parametrize("spec", FUSED, ids=lambda spec: spec.family)
-@pytest.mark.parametrize("scale", [1.0, 1.0 / 3.0])
-def test_fused_and_plain_updates_agree(spec: OptimiserSpec, scale: float, monkeypatch: pytest.MonkeyPatch) -> None:
-    results = []
-    for allowed in (True, False):
-        calls: list[str] = []
-        for kernel in ("sgd_", "adam_"):
-            monkeypatch.setattr(fused, kernel, _counted(getattr(fused, kernel), calls))
-        if not allowed:
-            monkeypatch.setattr(fused, "fits", lambda *tensors: False)
-        weights = random_weights(0)
-        updater = updater_of(spec, weights)
-        for step in random_gradients(1, 3):
-            updater.step(step, scale)
-        assert bool(calls) is allowed
-        results.append({**weights, **updater.state})
-    assert_close(*results, tolerance=1e-6)
 
 
 def _counted(kernel: Any, calls: list[str]) -> Any:
@@ -340,7 +273,74 @@ def _counted(kernel: Any, calls: list[str]) -> Any:
     return call
 
 
-# Gradients as a replayed graph hands them over: shared, strided, expanded or missing.
+class TestFusedKernels:
+    """PyTorch's private fused kernels, and their agreement with the plain update."""
+
+    @pytest.mark.parametrize("name", ["_fused_sgd_", "_fused_adam_", "_fused_adamw_"])
+    def test_the_kernels_exist_with_the_arguments_that_we_pass(self, name: str) -> None:
+        schema = str(getattr(torch.ops.aten, name).default._schema)
+        common = {"self", "grads", "lr", "weight_decay", "maximize", "grad_scale"}
+        own = (
+            {"momentum", "dampening", "nesterov", "is_first_step"}
+            if name == "_fused_sgd_"
+            else {"beta1", "beta2", "eps"}
+        )
+        arguments = {argument.name for argument in getattr(torch.ops.aten, name).default._schema.arguments}
+        assert common | own <= arguments, schema
+        assert hasattr(torch, name)
+
+    def test_sgd_kernel_divides_the_gradient_and_dampens_from_the_first_step(self) -> None:
+        """v = 0.5*0 + (1-0.25)*(6/2 + 0.1*1) = 2.325; w = 1 - 0.1*v."""
+        w, v = torch.ones(20), torch.zeros(20)
+        fused.sgd_([w], [torch.full((20,), 6.0)], [v], lr=0.1, momentum=0.5, dampening=0.25, weight_decay=0.1,
+                   nesterov=False, divisor=fused.grad_scale(0.5))  # fmt: skip
+        torch.testing.assert_close(v, torch.full((20,), 2.325))
+        torch.testing.assert_close(w, torch.full((20,), 1 - 0.2325))
+
+    @pytest.mark.parametrize("decoupled", [False, True])
+    def test_adam_kernel_reads_the_counter_of_each_weight(self, decoupled: bool) -> None:
+        """At t=1 the direction is g/|g| = 1; at t=3 from empty moments (0.1/0.271)/sqrt(0.001/0.002997)."""
+        weights, moments = [torch.zeros(8), torch.zeros(8)], [[torch.zeros(8), torch.zeros(8)] for _ in range(2)]
+        steps = [torch.tensor(1.0), torch.tensor(3.0)]
+        fused.adam_(weights, [torch.full((8,), 2.0), torch.full((8,), 2.0)], *moments, steps, lr=0.1,
+                    betas=(0.9, 0.999), eps=0.0, weight_decay=0.0, decoupled=decoupled, divisor=None)  # fmt: skip
+        torch.testing.assert_close(weights[0], torch.full((8,), -0.1))
+        torch.testing.assert_close(weights[1], torch.full((8,), -0.1 * (0.1 / 0.271) / (0.001 / 0.002997001) ** 0.5))
+
+    @pytest.mark.parametrize(
+        ("tensor", "fits"),
+        [
+            (torch.zeros(3, 4), True),
+            (torch.zeros(4, 3).t(), False),
+            (torch.zeros(3, 4, dtype=torch.float64), False),
+            (torch.zeros(3, 4, dtype=torch.float16), False),
+        ],
+    )
+    def test_kernels_are_used_only_where_every_tensor_has_one_layout_and_is_float32(
+        self, tensor: torch.Tensor, fits: bool
+    ) -> None:
+        assert fused.fits([torch.zeros(3, 4)], [tensor]) is fits
+
+    @pytest.mark.parametrize("spec", FUSED, ids=lambda spec: spec.family)
+    @pytest.mark.parametrize("scale", [1.0, 1.0 / 3.0])
+    def test_fused_and_plain_updates_agree(
+        self, spec: OptimiserSpec, scale: float, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        results = []
+        for allowed in (True, False):
+            calls: list[str] = []
+            for kernel in ("sgd_", "adam_"):
+                monkeypatch.setattr(fused, kernel, _counted(getattr(fused, kernel), calls))
+            if not allowed:
+                monkeypatch.setattr(fused, "fits", lambda *tensors: False)
+            weights = random_weights(0)
+            updater = updater_of(spec, weights)
+            for step in random_gradients(1, 3):
+                updater.step(step, scale)
+            assert bool(calls) is allowed
+            results.append({**weights, **updater.state})
+        assert_close(*results, tolerance=1e-6)
+
 
 EVERY_FAMILY = [
     spec_of("SGD2", Hyper(lr=0.1, weight_decay=0.1)),
@@ -355,82 +355,78 @@ EVERY_FAMILY = [
 every_family = pytest.mark.parametrize("spec", EVERY_FAMILY, ids=lambda spec: spec.family)
 
 
-@every_family
-def test_a_weight_without_gradient_is_left_alone_with_its_state(spec: OptimiserSpec) -> None:
-    weights = random_weights(0)
-    before = {name: w.clone() for name, w in weights.items()}
-    updater = updater_of(spec, weights)
-    state = {name: s.clone() for name, s in updater.state.items()}
-    gradients = random_gradients(1, 1)[0]
-    del gradients["bias"]
-    updater.step(gradients, 1.0)
-    assert torch.equal(weights["bias"], before["bias"])
-    assert all(torch.equal(updater.state[n], s) for n, s in state.items() if n.endswith("___bias"))
-    assert not torch.equal(weights["matrix"], before["matrix"])
+class TestGradients:
+    """Gradients as a replayed graph hands them over: shared, strided, expanded or missing."""
 
+    @every_family
+    def test_a_weight_without_gradient_is_left_alone_with_its_state(self, spec: OptimiserSpec) -> None:
+        weights = random_weights(0)
+        before = {name: w.clone() for name, w in weights.items()}
+        updater = updater_of(spec, weights)
+        state = {name: s.clone() for name, s in updater.state.items()}
+        gradients = random_gradients(1, 1)[0]
+        del gradients["bias"]
+        updater.step(gradients, 1.0)
+        assert torch.equal(weights["bias"], before["bias"])
+        assert all(torch.equal(updater.state[n], s) for n, s in state.items() if n.endswith("___bias"))
+        assert not torch.equal(weights["matrix"], before["matrix"])
 
-@every_family
-def test_one_tensor_may_be_the_gradient_of_several_weights(spec: OptimiserSpec) -> None:
-    """As for two biases that are added to the same value; a view of it counts too."""
-    start = torch.rand(1, 6)
-    together = {"a": start.clone(), "b": start.clone(), "c": start[0, :3].clone()}
-    alone = {name: w.clone() for name, w in together.items()}
-    gradient = torch.rand(1, 6) + 0.5
-    for _ in range(2):
-        shared = gradient.clone()
-        one = updater_of(spec, together)
-        one.step({"a": shared, "b": shared, "c": shared[0, :3]}, 0.5)
-        other = updater_of(spec, alone)
-        other.step({"a": gradient.clone(), "b": gradient.clone(), "c": gradient[0, :3].clone()}, 0.5)
-    for name, weight in together.items():
-        torch.testing.assert_close(weight, alone[name])
+    @every_family
+    def test_one_tensor_may_be_the_gradient_of_several_weights(self, spec: OptimiserSpec) -> None:
+        """As for two biases that are added to the same value; a view of it counts too."""
+        start = torch.rand(1, 6)
+        together = {"a": start.clone(), "b": start.clone(), "c": start[0, :3].clone()}
+        alone = {name: w.clone() for name, w in together.items()}
+        gradient = torch.rand(1, 6) + 0.5
+        for _ in range(2):
+            shared = gradient.clone()
+            one = updater_of(spec, together)
+            one.step({"a": shared, "b": shared, "c": shared[0, :3]}, 0.5)
+            other = updater_of(spec, alone)
+            other.step({"a": gradient.clone(), "b": gradient.clone(), "c": gradient[0, :3].clone()}, 0.5)
+        for name, weight in together.items():
+            torch.testing.assert_close(weight, alone[name])
 
+    @every_family
+    def test_a_weight_may_be_the_gradient_of_another(self, spec: OptimiserSpec) -> None:
+        """All gradients are those from before the update, also when groups are updated one after the other."""
+        a, b = torch.rand(4) + 1.0, torch.rand(4) + 1.0
+        faster = replace(spec.default, lr=0.2)
+        spec, groups = replace(spec, groups=(spec.default, faster)), {"a": 0, "b": 1}
+        aliased, copied = {"a": a.clone(), "b": b.clone()}, {"a": a.clone(), "b": b.clone()}
+        updater_of(spec, aliased, group_of=groups).step({"a": aliased["b"], "b": aliased["a"]}, 1.0)
+        updater_of(spec, copied, group_of=groups).step({"a": b.clone(), "b": a.clone()}, 1.0)
+        torch.testing.assert_close(aliased, copied)
 
-@every_family
-def test_a_weight_may_be_the_gradient_of_another(spec: OptimiserSpec) -> None:
-    """All gradients are those from before the update, also when groups are updated one after the other."""
-    a, b = torch.rand(4) + 1.0, torch.rand(4) + 1.0
-    faster = replace(spec.default, lr=0.2)
-    spec, groups = replace(spec, groups=(spec.default, faster)), {"a": 0, "b": 1}
-    aliased, copied = {"a": a.clone(), "b": b.clone()}, {"a": a.clone(), "b": b.clone()}
-    updater_of(spec, aliased, group_of=groups).step({"a": aliased["b"], "b": aliased["a"]}, 1.0)
-    updater_of(spec, copied, group_of=groups).step({"a": b.clone(), "b": a.clone()}, 1.0)
-    torch.testing.assert_close(aliased, copied)
+    @every_family
+    @pytest.mark.parametrize("layout", ["transposed", "expanded"])
+    def test_any_memory_layout_gives_the_same_update(self, spec: OptimiserSpec, layout: str) -> None:
+        source = torch.Generator().manual_seed(0)
+        start = torch.rand(4, 6, generator=source)
+        gradient = torch.rand(6, 4, generator=source).t() if layout == "transposed" else torch.ones(1, 6).expand(4, 6)
+        strided, dense = {"w": start.clone()}, {"w": start.clone()}
+        updater_of(spec, strided).step({"w": gradient}, 0.5)
+        updater_of(spec, dense).step({"w": gradient.contiguous().clone()}, 0.5)
+        torch.testing.assert_close(strided["w"], dense["w"])
 
+    @every_family
+    def test_weights_that_are_channels_last_are_updated_in_place(self, spec: OptimiserSpec) -> None:
+        source = torch.Generator().manual_seed(0)
+        start, gradient = torch.rand(2, 3, 4, 5, generator=source), torch.rand(2, 3, 4, 5, generator=source)
+        last, usual = {"w": start.to(memory_format=torch.channels_last)}, {"w": start.clone()}
+        pointer = last["w"].data_ptr()
+        updater_of(spec, last).step({"w": gradient.clone()}, 1.0)
+        updater_of(spec, usual).step({"w": gradient.clone()}, 1.0)
+        assert last["w"].data_ptr() == pointer
+        torch.testing.assert_close(last["w"], usual["w"], rtol=1e-5, atol=1e-6)
 
-@every_family
-@pytest.mark.parametrize("layout", ["transposed", "expanded"])
-def test_any_memory_layout_gives_the_same_update(spec: OptimiserSpec, layout: str) -> None:
-    source = torch.Generator().manual_seed(0)
-    start = torch.rand(4, 6, generator=source)
-    gradient = torch.rand(6, 4, generator=source).t() if layout == "transposed" else torch.ones(1, 6).expand(4, 6)
-    strided, dense = {"w": start.clone()}, {"w": start.clone()}
-    updater_of(spec, strided).step({"w": gradient}, 0.5)
-    updater_of(spec, dense).step({"w": gradient.contiguous().clone()}, 0.5)
-    torch.testing.assert_close(strided["w"], dense["w"])
+    def test_no_autograd_graph_is_recorded(self) -> None:
+        weight = torch.ones(3, requires_grad=True)
+        updater_of(spec_of("SGD2", Hyper(lr=0.1, momentum=0.9)), {"w": weight}).step({"w": torch.ones(3)}, 1.0)
+        assert weight.is_leaf
+        assert weight.grad_fn is None
+        assert weight[0].item() == pytest.approx(0.9)
 
-
-@every_family
-def test_weights_that_are_channels_last_are_updated_in_place(spec: OptimiserSpec) -> None:
-    source = torch.Generator().manual_seed(0)
-    start, gradient = torch.rand(2, 3, 4, 5, generator=source), torch.rand(2, 3, 4, 5, generator=source)
-    last, usual = {"w": start.to(memory_format=torch.channels_last)}, {"w": start.clone()}
-    pointer = last["w"].data_ptr()
-    updater_of(spec, last).step({"w": gradient.clone()}, 1.0)
-    updater_of(spec, usual).step({"w": gradient.clone()}, 1.0)
-    assert last["w"].data_ptr() == pointer
-    torch.testing.assert_close(last["w"], usual["w"], rtol=1e-5, atol=1e-6)
-
-
-def test_no_autograd_graph_is_recorded() -> None:
-    weight = torch.ones(3, requires_grad=True)
-    updater_of(spec_of("SGD2", Hyper(lr=0.1, momentum=0.9)), {"w": weight}).step({"w": torch.ones(3)}, 1.0)
-    assert weight.is_leaf
-    assert weight.grad_fn is None
-    assert weight[0].item() == pytest.approx(0.9)
-
-
-# Half-precision weights and state in float32 containers, rounded once per result (section 5).
 
 HALF = torch.float16
 ALL_HALF = {"accum_dtype": HALF, "velocity_dtype": HALF, "first_dtype": HALF, "second_dtype": HALF}
@@ -451,106 +447,102 @@ def is_on_grid(x: Tensor) -> bool:
     return torch.equal(x, x.to(HALF).to(torch.float32))
 
 
-@pytest.mark.parametrize("stochastic", [False, True])
-@pytest.mark.parametrize("spec", HALF_SPECS, ids=lambda spec: spec.family)
-def test_half_weights_and_half_state_stay_on_the_grid(spec: OptimiserSpec, stochastic: bool) -> None:
-    weights = {name: w.to(HALF).float() for name, w in random_weights(0).items()}
-    before = {name: w.clone() for name, w in weights.items()}
-    generator = torch.Generator().manual_seed(0)
-    updater = updater_of(spec, weights, dtype=HALF, stochastic_rounding=stochastic, generator=generator)
-    for step in random_gradients(1, 3):
-        updater.step(step, 0.5)
-    for name, weight in weights.items():
-        assert weight.dtype == torch.float32
-        assert is_on_grid(weight)
-        assert not torch.equal(weight, before[name])
-    for name, tensor in updater.read_state().items():
-        if tensor.dtype == HALF:
-            assert is_on_grid(updater.state[name])
+class TestHalfPrecision:
+    """Half-precision weights and state in float32 containers, rounded once per result (section 5)."""
 
+    @pytest.mark.parametrize("stochastic", [False, True])
+    @pytest.mark.parametrize("spec", HALF_SPECS, ids=lambda spec: spec.family)
+    def test_half_weights_and_half_state_stay_on_the_grid(self, spec: OptimiserSpec, stochastic: bool) -> None:
+        weights = {name: w.to(HALF).float() for name, w in random_weights(0).items()}
+        before = {name: w.clone() for name, w in weights.items()}
+        generator = torch.Generator().manual_seed(0)
+        updater = updater_of(spec, weights, dtype=HALF, stochastic_rounding=stochastic, generator=generator)
+        for step in random_gradients(1, 3):
+            updater.step(step, 0.5)
+        for name, weight in weights.items():
+            assert weight.dtype == torch.float32
+            assert is_on_grid(weight)
+            assert not torch.equal(weight, before[name])
+        for name, tensor in updater.read_state().items():
+            if tensor.dtype == HALF:
+                assert is_on_grid(updater.state[name])
 
-def test_a_float32_weight_is_not_rounded() -> None:
-    weights = {"w": torch.ones(1)}
-    updater_of(spec_of("SGD2", Hyper(lr=2.0**-14)), weights).step({"w": torch.ones(1)}, 1.0)
-    assert weights["w"].item() == 1 - 2.0**-14
+    def test_a_float32_weight_is_not_rounded(self) -> None:
+        weights = {"w": torch.ones(1)}
+        updater_of(spec_of("SGD2", Hyper(lr=2.0**-14)), weights).step({"w": torch.ones(1)}, 1.0)
+        assert weights["w"].item() == 1 - 2.0**-14
 
+    def test_the_weight_is_rounded_once_from_exact_arithmetic(self) -> None:
+        """w*(1 - lr*wd) - lr*g in float64, then numpy's float16: decay and step are not rounded one by one."""
+        source = torch.Generator().manual_seed(0)
+        w = torch.randn(1000, generator=source).to(HALF).float()
+        g = torch.randn(1000, generator=source).to(HALF).float()
+        expected = (w.double().numpy() * (1 - 0.1 * 0.3) - 0.1 * g.double().numpy()).astype(np.float16)
+        weights = {"w": w.clone()}
+        updater_of(spec_of("SGD2", Hyper(lr=0.1, weight_decay=0.3)), weights, dtype=HALF).step({"w": g}, 1.0)
+        agreement = (weights["w"].numpy() == expected.astype(np.float32)).mean()
+        assert agreement >= 0.99  # float32 in between decides a near-tie the other way now and then
 
-def test_the_weight_is_rounded_once_from_exact_arithmetic() -> None:
-    """w*(1 - lr*wd) - lr*g in float64, then numpy's float16: decay and step are not rounded one by one."""
-    source = torch.Generator().manual_seed(0)
-    w = torch.randn(1000, generator=source).to(HALF).float()
-    g = torch.randn(1000, generator=source).to(HALF).float()
-    expected = (w.double().numpy() * (1 - 0.1 * 0.3) - 0.1 * g.double().numpy()).astype(np.float16)
-    weights = {"w": w.clone()}
-    updater_of(spec_of("SGD2", Hyper(lr=0.1, weight_decay=0.3)), weights, dtype=HALF).step({"w": g}, 1.0)
-    agreement = (weights["w"].numpy() == expected.astype(np.float32)).mean()
-    assert agreement >= 0.99  # float32 in between decides a near-tie the other way now and then
+    def test_a_step_below_half_the_spacing_is_lost_by_nearest_and_kept_on_average_by_stochastic_rounding(self) -> None:
+        """Weights of 1 and steps of 2^-14: the spacing below 1 is 2^-11, so 1 in 8 goes down."""
+        count, spec = 20000, spec_of("SGD2", Hyper(lr=2.0**-14))
+        nearest, stochastic = torch.ones(count), torch.ones(count)
+        updater_of(spec, {"w": nearest}, dtype=HALF).step({"w": torch.ones(count)}, 1.0)
+        generator = torch.Generator().manual_seed(5)
+        updater_of(spec, {"w": stochastic}, dtype=HALF, stochastic_rounding=True, generator=generator).step(
+            {"w": torch.ones(count)}, 1.0
+        )
+        assert (nearest == 1).all()
+        lowered = (stochastic == 1 - 2.0**-11).double().mean().item()
+        assert abs(lowered - 1 / 8) < 5 * math.sqrt(1 / 8 * 7 / 8 / count)
 
+    def test_stochastic_rounding_leaves_float32_weights_alone(self) -> None:
+        weights = {"w": torch.ones(100)}
+        updater_of(spec_of("SGD2", Hyper(lr=2.0**-20)), weights, stochastic_rounding=True).step(
+            {"w": torch.ones(100)}, 1.0
+        )
+        assert (weights["w"] == 1 - 2.0**-20).all()
 
-def test_a_step_below_half_the_spacing_is_lost_by_nearest_and_kept_on_average_by_stochastic_rounding() -> None:
-    """Weights of 1 and steps of 2^-14: the spacing below 1 is 2^-11, so 1 in 8 goes down."""
-    count, spec = 20000, spec_of("SGD2", Hyper(lr=2.0**-14))
-    nearest, stochastic = torch.ones(count), torch.ones(count)
-    updater_of(spec, {"w": nearest}, dtype=HALF).step({"w": torch.ones(count)}, 1.0)
-    generator = torch.Generator().manual_seed(5)
-    updater_of(spec, {"w": stochastic}, dtype=HALF, stochastic_rounding=True, generator=generator).step(
-        {"w": torch.ones(count)}, 1.0
-    )
-    assert (nearest == 1).all()
-    lowered = (stochastic == 1 - 2.0**-11).double().mean().item()
-    assert abs(lowered - 1 / 8) < 5 * math.sqrt(1 / 8 * 7 / 8 / count)
+    def test_stochastic_rounding_repeats_with_its_generator(self) -> None:
+        results = []
+        for _ in range(2):
+            weights = {"w": torch.ones(1000)}
+            generator = torch.Generator().manual_seed(11)
+            spec = spec_of("SGD2", Hyper(lr=1e-4))
+            updater = updater_of(spec, weights, dtype=HALF, stochastic_rounding=True, generator=generator)
+            for _ in range(3):
+                updater.step({"w": torch.ones(1000)}, 1.0)
+            results.append(weights["w"])
+        assert torch.equal(*results)
+        assert len(results[0].unique()) > 1
 
+    def test_loss_scaling_saves_a_small_half_velocity_from_underflow(self) -> None:
+        """The separate velocity is kept times the loss scaling: 2^-26 alone would round to zero in float16."""
+        gradient = 2.0**-26
+        moved = {}
+        for scaling in (1.0, 1024.0):
+            weights = {"w": torch.zeros(1)}
+            spec = spec_of("SGD2", Hyper(lr=1.0, momentum=0.5), loss_scaling=scaling, velocity_dtype=HALF)
+            updater_of(spec, weights).step({"w": torch.full((1,), gradient * scaling)}, 1.0)
+            moved[scaling] = weights["w"].item()
+        assert moved == {1.0: 0.0, 1024.0: -gradient}
 
-def test_stochastic_rounding_leaves_float32_weights_alone() -> None:
-    weights = {"w": torch.ones(100)}
-    updater_of(spec_of("SGD2", Hyper(lr=2.0**-20)), weights, stochastic_rounding=True).step({"w": torch.ones(100)}, 1.0)
-    assert (weights["w"] == 1 - 2.0**-20).all()
-
-
-def test_stochastic_rounding_repeats_with_its_generator() -> None:
-    results = []
-    for _ in range(2):
-        weights = {"w": torch.ones(1000)}
-        generator = torch.Generator().manual_seed(11)
-        spec = spec_of("SGD2", Hyper(lr=1e-4))
-        updater = updater_of(spec, weights, dtype=HALF, stochastic_rounding=True, generator=generator)
-        for _ in range(3):
-            updater.step({"w": torch.ones(1000)}, 1.0)
-        results.append(weights["w"])
-    assert torch.equal(*results)
-    assert len(results[0].unique()) > 1
-
-
-def test_loss_scaling_saves_a_small_half_velocity_from_underflow() -> None:
-    """The separate velocity is kept times the loss scaling: 2^-26 alone would round to zero in float16."""
-    gradient = 2.0**-26
-    moved = {}
-    for scaling in (1.0, 1024.0):
+    def test_a_half_moment_is_rounded_before_it_is_used(self) -> None:
+        """m = 0.1*g and s = 0.001*g*g rounded to float16 by numpy, then section 4.2 in float64 (t = 1)."""
+        g = 0.3
+        m, s = float(np.float16(0.1 * g)), float(np.float16(0.001 * g * g))
+        expected = -0.1 * (m / 0.1) / (math.sqrt(s / 0.001) + 1e-8)
         weights = {"w": torch.zeros(1)}
-        spec = spec_of("SGD2", Hyper(lr=1.0, momentum=0.5), loss_scaling=scaling, velocity_dtype=HALF)
-        updater_of(spec, weights).step({"w": torch.full((1,), gradient * scaling)}, 1.0)
-        moved[scaling] = weights["w"].item()
-    assert moved == {1.0: 0.0, 1024.0: -gradient}
+        updater_of(spec_of("ADAM", Hyper(lr=0.1), **ALL_HALF), weights).step({"w": torch.full((1,), g)}, 1.0)
+        assert weights["w"].item() == pytest.approx(expected, rel=1e-5)
+        assert weights["w"].item() != pytest.approx(-0.1, rel=1e-5)  # what exact moments would give
 
+    def test_loaded_half_state_is_put_on_the_grid(self) -> None:
+        updater = updater_of(spec_of("SGD2", Hyper(lr=0.1, momentum=0.9), velocity_dtype=HALF), {"w": torch.zeros(1)})
+        updater.load_state({"Accl1___w": torch.full((1,), 1 + 2.0**-20)}, None)
+        assert updater.state["Accl1___w"].item() == 1.0
 
-def test_a_half_moment_is_rounded_before_it_is_used() -> None:
-    """m = 0.1*g and s = 0.001*g*g rounded to float16 by numpy, then section 4.2 in float64 (t = 1)."""
-    g = 0.3
-    m, s = float(np.float16(0.1 * g)), float(np.float16(0.001 * g * g))
-    expected = -0.1 * (m / 0.1) / (math.sqrt(s / 0.001) + 1e-8)
-    weights = {"w": torch.zeros(1)}
-    updater_of(spec_of("ADAM", Hyper(lr=0.1), **ALL_HALF), weights).step({"w": torch.full((1,), g)}, 1.0)
-    assert weights["w"].item() == pytest.approx(expected, rel=1e-5)
-    assert weights["w"].item() != pytest.approx(-0.1, rel=1e-5)  # what exact moments would give
-
-
-def test_loaded_half_state_is_put_on_the_grid() -> None:
-    updater = updater_of(spec_of("SGD2", Hyper(lr=0.1, momentum=0.9), velocity_dtype=HALF), {"w": torch.zeros(1)})
-    updater.load_state({"Accl1___w": torch.full((1,), 1 + 2.0**-20)}, None)
-    assert updater.state["Accl1___w"].item() == 1.0
-
-
-def test_overflow_shows_as_infinity() -> None:
-    weights = {"w": torch.zeros(1)}
-    updater_of(spec_of("SGD2", Hyper(lr=1.0)), weights, dtype=HALF).step({"w": torch.full((1,), 1e6)}, 1.0)
-    assert weights["w"].item() == -math.inf
+    def test_overflow_shows_as_infinity(self) -> None:
+        weights = {"w": torch.zeros(1)}
+        updater_of(spec_of("SGD2", Hyper(lr=1.0)), weights, dtype=HALF).step({"w": torch.full((1,), 1e6)}, 1.0)
+        assert weights["w"].item() == -math.inf

@@ -1,4 +1,4 @@
-"""`poptorch.CPU` (execution reference, section 10.2): Python functions in the middle of an inference program."""
+"""Where code runs: `isRunningOnIpu` (execution reference, 15.1) and `poptorch.CPU` (10.2)."""
 
 from __future__ import annotations
 
@@ -19,6 +19,51 @@ from ipu_model.schedule.constants import stream_constants
 
 GC200 = Device()
 X = torch.arange(24.0).reshape(6, 4)
+
+
+def answers(seen: list[bool]) -> Any:
+    """Return a forward that notes, in a function it calls, where it believes to run."""
+
+    def ask() -> None:
+        seen.append(poptorch.isRunningOnIpu())
+
+    def forward(model: Any, x: Tensor) -> Tensor:
+        ask()
+        return poptorch.identity_loss(model.linear(x), "sum")
+
+    return forward
+
+
+class TestIsRunningOnIpu:
+    @pytest.mark.parametrize("wrap", [on_device, in_training])
+    def test_true_while_a_wrapped_forward_is_traced_and_false_around_it(self, wrap: Any) -> None:
+        seen: list[bool] = []
+        executor = wrap(answers(seen))
+        assert not poptorch.isRunningOnIpu()
+        executor(X)
+        executor(X)
+        assert seen == [True]
+        assert not poptorch.isRunningOnIpu()
+
+    def test_false_when_the_plain_module_is_called(self) -> None:
+        seen: list[bool] = []
+        FunctionModel(answers(seen))(X)
+        assert seen == [False]
+
+    def test_false_after_an_exception_in_forward(self) -> None:
+        def forward(model: Any, x: Tensor) -> Tensor:
+            raise KeyError("mine")
+
+        with pytest.raises(KeyError, match="mine"):
+            on_device(forward)(X)
+        assert not poptorch.isRunningOnIpu()
+        assert not poptorch.poptorch_core.isCompilingWithDispatcher()
+
+    def test_there_is_no_hardware(self) -> None:
+        assert poptorch.ipuHardwareIsAvailable() is False
+        assert poptorch.ipuHardwareIsAvailable(num_ipus=4) is False
+        with pytest.raises(AssertionError, match="No IPU hardware available"):
+            poptorch.ipuHardwareVersion()
 
 
 class WithHostLayer(nn.Module):

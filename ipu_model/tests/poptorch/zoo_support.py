@@ -18,6 +18,11 @@ import poptorch
 TOLERANCE = 2e-4
 
 
+def numbers(*shape: int, seed: int = 0) -> Tensor:
+    """Return normal random numbers, the same in every run."""
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
+
+
 class Squared(nn.Module):
     """A network with the mean square of everything it returns as the loss, as programs write an own loss."""
 

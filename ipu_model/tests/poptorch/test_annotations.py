@@ -1,0 +1,419 @@
+"""Annotations that leave values alone: hints, `MultiConv`, name scopes, attributes (execution reference, 7, 8, 11)."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+from typing import Any
+
+import pytest
+import torch
+from function_models import FunctionModel, compiled_ops, hinted, on_device, quiet_options
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor, nn
+
+import poptorch
+from poptorch import Attribute, MatMulSerializationMode, MultiConv, MultiConvPlanType, NameScope
+
+X = torch.arange(8.0).reshape(2, 4)
+ADDMM, MM, CONVOLUTION = "aten.addmm.default", "aten.mm.default", "aten.convolution.default"
+
+
+class TestRecomputationCheckpoint:
+    def test_one_tensor_comes_back_as_that_tensor(self) -> None:
+        assert poptorch.recomputationCheckpoint(X) is X
+
+    def test_several_tensors_come_back_as_a_tuple_in_order(self) -> None:
+        first, second = poptorch.recomputationCheckpoint(X, X + 1)
+        assert first is X
+        assert torch.equal(second, X + 1)
+
+    @pytest.mark.parametrize("container", [[X, X], (X, X), [X], (X,)])
+    def test_a_container_keeps_its_type_also_with_one_element(self, container: Any) -> None:
+        result = poptorch.recomputationCheckpoint(container)
+        assert type(result) is type(container)
+        assert [a is b for a, b in zip(result, container, strict=True)] == [True] * len(container)
+
+    def test_no_argument_gives_an_empty_tuple(self) -> None:
+        assert poptorch.recomputationCheckpoint() == ()
+
+    @pytest.mark.parametrize("wrong", [(3,), (X, None), ([X, "a"],), ([[X]],), ({"x": X},)])
+    def test_anything_but_tensors_is_refused(self, wrong: tuple[Any, ...]) -> None:
+        with pytest.raises(ValueError, match="inputs must be tensors"):
+            poptorch.recomputationCheckpoint(*wrong)
+
+    def test_a_checkpoint_inside_a_model_is_noted_on_the_op_that_computes_it(self) -> None:
+        ops = compiled_ops(lambda m, x: m.linear(poptorch.recomputationCheckpoint(torch.tanh(x))), X)
+        assert hinted(ops, "recomputation_checkpoint") == {"aten.tanh.default": True}
+
+    def test_it_works_from_a_forward_hook_without_changing_results(self) -> None:
+        def forward(model: Any, x: Tensor) -> Tensor:
+            return model.linear(x)
+
+        plain = on_device(forward)
+        with_hook = on_device(forward)
+        with_hook.model.linear.register_forward_hook(
+            lambda module, inputs, output: poptorch.recomputationCheckpoint(output)
+        )
+        assert torch.equal(with_hook(X), plain(X))
+
+
+class TestNop:
+    def test_on_the_cpu_it_returns_its_argument(self) -> None:
+        assert poptorch.nop(X) is X
+
+    def test_in_a_model_it_is_an_op_of_its_own_that_survives(self) -> None:
+        ops = compiled_ops(lambda m, x: poptorch.nop(x) + 1, X)
+        assert [str(node.target) for node in ops] == ["aten.clone.default", "aten.add.Tensor"]
+
+    @pytest.mark.parametrize("wrong", [1, [X], None])
+    def test_anything_but_a_tensor_is_refused(self, wrong: Any) -> None:
+        with pytest.raises(poptorch.Error, match=r"must take a torch\.tensor argument"):
+            poptorch.nop(wrong)
+
+
+class TestAvailableMemory:
+    def test_it_returns_its_argument_and_checks_no_range(self) -> None:
+        assert poptorch.set_available_memory(X, 7.0) is X
+
+    def test_anything_but_a_tensor_is_refused(self) -> None:
+        with pytest.raises(poptorch.Error, match="set_available_memory"):
+            poptorch.set_available_memory([X], 0.3)
+
+    @pytest.mark.parametrize(
+        ("function", "inputs", "target"),
+        [
+            (lambda m, x: m.linear(x), X, ADDMM),
+            (lambda m, x: m.linear(x), X.reshape(1, 2, 4), ADDMM),
+            (lambda m, x: torch.matmul(x, m.linear.weight) + m.linear.bias, X.reshape(1, 2, 4), MM),
+            (lambda m, x: m.conv_a(x), torch.ones(1, 1, 5, 5), CONVOLUTION),
+            (
+                lambda m, x: nn.functional.embedding(x, m.linear.weight),
+                torch.ones(2, 2).int(),
+                "aten.embedding.default",
+            ),
+            (lambda m, x: torch.relu(m.linear(x)), X, "aten.relu.default"),
+        ],
+        ids=["linear", "linear rank 3", "matmul and bias", "convolution", "embedding", "relu stays relu"],
+    )
+    def test_the_hint_reaches_the_op_behind_a_bias_or_a_reshape(
+        self, function: Any, inputs: Tensor, target: str
+    ) -> None:
+        ops = compiled_ops(lambda m, x: poptorch.set_available_memory(function(m, x), 0.25), inputs)
+        assert hinted(ops, "available_memory_proportion") == {target: 0.25}
+
+
+MODES = {
+    MatMulSerializationMode.InputChannels: "input_channels",
+    MatMulSerializationMode.ReducingDim: "reducing_dim",
+    MatMulSerializationMode.OutputChannels: "output_channels",
+}
+LENGTHS = {
+    MatMulSerializationMode.InputChannels: 6,
+    MatMulSerializationMode.ReducingDim: 4,
+    MatMulSerializationMode.OutputChannels: 10,
+}
+
+
+def serialized(mode: MatMulSerializationMode, factor: int, keep: bool = False) -> Any:
+    return lambda m, a, b: poptorch.serializedMatMul(a[0], b[0], mode, factor, keep)
+
+
+class TestSerializedMatMul:
+    """The product of `[6, 4]` and `[4, 10]`; the leading 1 is the batch dimension of the inputs."""
+
+    LEFT = torch.linspace(-1, 1, 24).reshape(1, 6, 4)
+    RIGHT = torch.linspace(0, 2, 40).reshape(1, 4, 10)
+
+    @given(mode=st.sampled_from(list(MODES)), data=st.data(), keep=st.booleans())
+    def test_it_is_the_plain_product_for_every_divisor(
+        self, mode: MatMulSerializationMode, data: st.DataObject, keep: bool
+    ) -> None:
+        factor = data.draw(st.sampled_from([f for f in range(1, 11) if LENGTHS[mode] % f == 0]))
+        product = on_device(serialized(mode, factor, keep))(self.LEFT, self.RIGHT)
+        assert torch.equal(product, self.LEFT[0] @ self.RIGHT[0])
+
+    @pytest.mark.parametrize("mode", MODES)
+    def test_a_factor_that_does_not_divide_the_dimension_is_refused(self, mode: MatMulSerializationMode) -> None:
+        for factor in (LENGTHS[mode] + 1, 0, -1):
+            with pytest.raises(poptorch.Error, match=f"factor {factor} does not divide the dimension of {mode.name}"):
+                on_device(serialized(mode, factor))(self.LEFT, self.RIGHT)
+
+    @pytest.mark.parametrize("mode", MODES)
+    def test_the_request_is_noted_on_the_product(self, mode: MatMulSerializationMode) -> None:
+        ops = compiled_ops(serialized(mode, 2, True), self.LEFT, self.RIGHT)
+        expected = {"mode": MODES[mode], "factor": 2, "keep_precision": True}
+        assert hinted(ops, "serialized") == {MM: expected}
+
+    def test_disabled_needs_no_factor(self) -> None:
+        disabled = MatMulSerializationMode.Disabled
+        product = on_device(lambda m, a, b: poptorch.serializedMatMul(a[0], b[0], disabled))(self.LEFT, self.RIGHT)
+        assert torch.equal(product, self.LEFT[0] @ self.RIGHT[0])
+
+    def test_on_the_cpu_it_is_matmul_whatever_the_factor(self) -> None:
+        product = poptorch.serializedMatMul(self.LEFT, self.RIGHT, MatMulSerializationMode.ReducingDim, factor=3)
+        assert torch.equal(product, self.LEFT @ self.RIGHT)
+
+    @pytest.mark.parametrize(
+        "wrong",
+        [{"mode": "reducing_dim"}, {"mode": None}, {"factor": 2.0}, {"factor": "2"}, {"keep_precision": 1}],
+    )
+    def test_arguments_of_other_types_are_refused(self, wrong: dict[str, Any]) -> None:
+        arguments = {
+            "mode": MatMulSerializationMode.ReducingDim,
+            "factor": 2,
+            "keep_precision": False,
+            **wrong,
+        }
+        with pytest.raises(AssertionError, match=next(iter(wrong))):
+            poptorch.serializedMatMul(self.LEFT, self.RIGHT, **arguments)
+
+
+IMAGE = torch.linspace(-1, 1, 25).reshape(1, 1, 5, 5)
+
+
+def with_context(context: MultiConv) -> Any:
+    def forward(model: Any, x: Tensor) -> tuple[Tensor, Tensor]:
+        with context as entered:
+            assert entered is None
+            a = model.conv_a(x)
+            b = torch.relu(model.conv_b(x))
+        return a, b
+
+    return forward
+
+
+def multi_conv_plans(context: MultiConv) -> list[dict[str, Any]]:
+    """Return what is noted on the two convolutions, without the name of the group."""
+    ops = compiled_ops(with_context(context), IMAGE)
+    hints = [node.meta["hints"]["multi_conv"] for node in ops if "convolution" in str(node.target)]
+    assert len({hint["group"] for hint in hints}) == 1
+    return [{key: value for key, value in hint.items() if key != "group"} for hint in hints]
+
+
+class TestMultiConv:
+    """`MultiConv` (section 8.4)."""
+
+    def test_results_are_those_of_the_separate_convolutions(self) -> None:
+        fused = on_device(with_context(MultiConv()))(IMAGE)
+        apart = on_device(lambda m, x: (m.conv_a(x), torch.relu(m.conv_b(x))))(IMAGE)
+        assert poptorch.testing.allclose(fused, apart)
+
+    def test_on_the_cpu_it_does_nothing_not_even_when_empty_or_nested(self) -> None:
+        with MultiConv() as outer, MultiConv() as inner:
+            assert outer is None
+            assert inner is None
+
+    def test_an_instance_can_be_used_again(self) -> None:
+        context = MultiConv()
+
+        def forward(model: Any, x: Tensor) -> Tensor:
+            with context:
+                y = model.conv_a(x)
+            with context:
+                return y + model.conv_b(x)
+
+        ops = compiled_ops(forward, IMAGE)
+        groups = [node.meta["hints"]["multi_conv"]["group"] for node in ops if "convolution" in str(node.target)]
+        assert len(set(groups)) == 2
+
+    def test_without_settings_the_group_and_its_size_are_noted(self) -> None:
+        assert multi_conv_plans(MultiConv()) == [{"size": 2}, {"size": 2}]
+
+    def test_single_values_go_for_all_convolutions(self) -> None:
+        context = (
+            MultiConv()
+            .availableMemoryProportions(0.2)
+            .partialsTypes([torch.half])
+            .planType(MultiConvPlanType.Serial)
+            .perConvReservedTiles(100)
+            .cycleBackOff(0.3)
+            .enableConvDithering(True)
+        )
+        plan = {
+            "size": 2,
+            "available_memory_proportion": 0.2,
+            "partials_type": "half",
+            "plan_type": "serial",
+            "per_conv_reserved_tiles": 100,
+            "cycle_back_off": 0.3,
+            "conv_dithering": True,
+        }
+        assert multi_conv_plans(context) == [plan, plan]
+
+    def test_lists_give_one_value_to_each_convolution(self) -> None:
+        context = (
+            MultiConv()
+            .availableMemoryProportions((0.1, 0.2))
+            .partialsTypes([torch.float, torch.half])
+            .enableConvDithering([False, True])
+        )
+        assert multi_conv_plans(context) == [
+            {"size": 2, "available_memory_proportion": 0.1, "partials_type": "float", "conv_dithering": False},
+            {"size": 2, "available_memory_proportion": 0.2, "partials_type": "half", "conv_dithering": True},
+        ]
+
+    def test_none_takes_a_setting_back(self) -> None:
+        context = (
+            MultiConv().availableMemoryProportions(0.2).planType(MultiConvPlanType.Parallel).enableConvDithering(True)
+        )
+        context.availableMemoryProportions(None).planType(None).enableConvDithering(None)
+        assert multi_conv_plans(context) == [{"size": 2}, {"size": 2}]
+
+    def test_a_list_of_another_length_is_refused(self) -> None:
+        with pytest.raises(
+            poptorch.Error, match=r"3 values of available_memory_proportion were set for 2 convolutions"
+        ):
+            multi_conv_plans(MultiConv().availableMemoryProportions([0.1, 0.2, 0.3]))
+
+    def test_a_body_without_convolution_is_refused(self) -> None:
+        def forward(model: Any, x: Tensor) -> Tensor:
+            with MultiConv():
+                return torch.relu(x)
+
+        with pytest.raises(poptorch.Error, match="Unexpected end_multi_conv"):
+            on_device(forward)(IMAGE)
+
+    def test_nested_contexts_are_refused_and_the_next_compilation_is_clean(self) -> None:
+        def forward(model: Any, x: Tensor) -> Tensor:
+            with MultiConv():
+                y = model.conv_a(x)
+                with MultiConv():
+                    return y + model.conv_b(x)
+
+        with pytest.raises(poptorch.Error, match=r"Nested poptorch\.MultiConv"):
+            on_device(forward)(IMAGE)
+        assert multi_conv_plans(MultiConv()) == [{"size": 2}, {"size": 2}]
+
+    def test_an_error_in_the_body_comes_out_as_it_is(self) -> None:
+        def forward(model: Any, x: Tensor) -> Tensor:
+            with MultiConv():
+                raise KeyError("mine")
+
+        with pytest.raises(KeyError, match="mine"):
+            on_device(forward)(IMAGE)
+
+    @pytest.mark.parametrize(
+        ("setter", "wrong", "error", "fragment"),
+        [
+            ("availableMemoryProportions", 1, AssertionError, "Invalid available memory proportion!"),
+            ("availableMemoryProportions", [], AssertionError, "Invalid available memory proportion!"),
+            ("availableMemoryProportions", [0.1, 1], AssertionError, "Invalid available memory proportion!"),
+            ("availableMemoryProportions", "0.1", AssertionError, "Invalid available memory proportion!"),
+            ("partialsTypes", "half", ValueError, "Invalid partials types"),
+            ("partialsTypes", torch.int32, ValueError, "Invalid partials types"),
+            ("partialsTypes", [torch.half, None], ValueError, "Invalid partials types"),
+            ("partialsTypes", [], ValueError, "Invalid partials types"),
+            ("planType", "parallel", AssertionError, "Invalid plan type!"),
+            ("planType", 0, AssertionError, "Invalid plan type!"),
+            ("perConvReservedTiles", 1.0, AssertionError, "reserved tiles"),
+            ("cycleBackOff", 1, AssertionError, "cycle back-off"),
+            ("enableConvDithering", 1, ValueError, "must be bool or list of bools"),
+            ("enableConvDithering", [True, 0], ValueError, "must be bool or list of bools"),
+        ],
+    )
+    def test_setters_refuse_other_types(self, setter: str, wrong: Any, error: type[Exception], fragment: str) -> None:
+        with pytest.raises(error, match=fragment):
+            getattr(MultiConv(), setter)(wrong)
+
+
+def noted(forward: Any, key: str) -> dict[str, Any]:
+    """Return, for each kind of op, what the graph says under `key`."""
+    return {str(node.target).split(".")[1]: node.meta.get(key) for node in compiled_ops(forward, X)}
+
+
+class AttributeHooks:
+    """Enters and leaves one attribute around every call of a layer, as programs do by hand."""
+
+    def __init__(self, layer: torch.nn.Module, attribute: Attribute) -> None:
+        self.attribute = attribute
+        layer.register_forward_pre_hook(self.enter)
+        layer.register_forward_hook(self.leave)
+
+    def enter(self, *args: Any) -> None:
+        self.attribute.__enter__()
+
+    def leave(self, *args: Any) -> None:
+        self.attribute.__exit__(None, None, None)
+
+
+def forward_twice(model: Any, x: Tensor) -> Tensor:
+    return torch.sin(model.linear(torch.tanh(model.linear(x))))
+
+
+def hooked_model() -> FunctionModel:
+    model = FunctionModel(forward_twice).eval()
+    AttributeHooks(model.linear, Attribute(outline={"layer": "linear"}))
+    return model
+
+
+def linear_attributes(model: torch.nn.Module) -> set[str]:
+    executor = poptorch.inferenceModel(model, quiet_options())
+    executor.compile(X)
+    assert executor._compiled is not None
+    ops = [node for node in executor._compiled.graph.ops.nodes if node.op == "call_function"]
+    return {str(node.target).split(".")[1] for node in ops if "attributes" in node.meta}
+
+
+class TestScopes:
+    """`NameScope` and `Attribute` (section 12)."""
+
+    def test_name_scopes_nest_and_end(self) -> None:
+        def forward(model: Any, x: Tensor) -> Tensor:
+            with NameScope("outer") as entered:
+                assert entered is None
+                x = torch.tanh(x)
+                with NameScope("inner"):
+                    x = torch.exp(x)
+                x = torch.relu(x)
+            return torch.sin(x)
+
+        assert noted(forward, "name_scope") == {
+            "tanh": "outer/",
+            "exp": "outer/inner/",
+            "relu": "outer/",
+            "sin": None,
+        }
+
+    @pytest.mark.parametrize("wrong", [1, None, ["a"]])
+    def test_a_name_that_is_no_string_is_refused(self, wrong: Any) -> None:
+        with pytest.raises(AssertionError, match="string"):
+            NameScope(wrong)
+
+    def test_attributes_are_restored_when_an_inner_body_ends(self) -> None:
+        def forward(model: Any, x: Tensor) -> Tensor:
+            with Attribute(outline={"layer": "1", "kind": "a"}) as entered:
+                assert entered is None
+                x = torch.tanh(x)
+                with Attribute(outline={"layer": "2"}, other={"key": "value"}):
+                    x = torch.exp(x)
+                x = torch.relu(x)
+            return torch.sin(x)
+
+        outer = {"outline": {"layer": "1", "kind": "a"}}
+        inner = {"outline": {"layer": "2", "kind": "a"}, "other": {"key": "value"}}
+        assert noted(forward, "attributes") == {"tanh": outer, "exp": inner, "relu": outer, "sin": None}
+
+    def test_module_hooks_may_enter_and_leave_by_hand_at_every_call(self) -> None:
+        model = hooked_model()
+        model(X)
+        assert linear_attributes(model) == {"t", "addmm"}
+
+    @pytest.mark.parametrize("copied", [copy.deepcopy, lambda model: pickle.loads(pickle.dumps(model))])
+    def test_a_model_with_such_hooks_can_be_copied_and_pickled(self, copied: Any) -> None:
+        assert linear_attributes(copied(hooked_model())) == {"t", "addmm"}
+
+    def test_a_trace_that_failed_inside_leaves_nothing_behind(self) -> None:
+        model = hooked_model()
+        broken = poptorch.inferenceModel(model, quiet_options())
+        with pytest.raises(RuntimeError):
+            broken.compile(torch.ones(2, 3))
+        assert linear_attributes(model) == {"t", "addmm"}
+
+    def test_neither_changes_a_result(self) -> None:
+        def forward(model: Any, x: Tensor) -> Tensor:
+            with NameScope("a"), Attribute(outline={"layer": "1"}):
+                return model.linear(x)
+
+        assert torch.equal(on_device(forward)(X), on_device(lambda m, x: m.linear(x))(X))

@@ -1,0 +1,358 @@
+"""PopTorch's own functions of tensors (execution reference, section 11): slices, nearest points, beam search."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from itertools import groupby, pairwise, product
+from typing import Any
+
+import pytest
+import torch
+from function_models import compiled_ops, in_training, on_device
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+
+import poptorch
+
+# `dynamic_slice` and `dynamic_update`.
+
+X = torch.arange(72.0).reshape(2, 6, 6)
+
+
+def start_at(position: int, dtype: torch.dtype = torch.int32) -> Tensor:
+    return torch.tensor([position], dtype=dtype)
+
+
+def slicing(dim: int, size: int, step: int) -> Any:
+    return lambda m, x, start: poptorch.dynamic_slice(x, dim, start, size, step)
+
+
+def updating(dim: int, size: int) -> Any:
+    return lambda m, x, src, start: poptorch.dynamic_update(x, src, dim, start, size)
+
+
+class TestSlice:
+    @given(
+        dim=st.sampled_from([1, 2, -1]),
+        size=st.sampled_from([1, 2, 3, 6]),
+        step=st.integers(1, 4),
+        data=st.data(),
+    )
+    def test_it_is_the_python_slice_at_a_start_known_at_run_time(
+        self, dim: int, size: int, step: int, data: st.DataObject
+    ) -> None:
+        executor = on_device(slicing(dim, size, step))
+        executor.compile(X, start_at(0))
+        start = data.draw(st.integers(0, 6 - size))
+        expected = X.transpose(0, dim)[start : start + size : step].transpose(0, dim)
+        assert torch.equal(executor(X, start_at(start)), expected)
+
+    @pytest.mark.parametrize("dtype", [torch.int16, torch.int32, torch.int64])
+    def test_on_the_cpu_every_integer_start_works_and_device_rules_do_not_apply(self, dtype: torch.dtype) -> None:
+        result = poptorch.dynamic_slice(X, 1, start_at(1, dtype), 4, 3)
+        assert torch.equal(result, X[:, 1:5:3])
+
+    def test_the_result_is_a_copy(self) -> None:
+        tensor = X.clone()
+        poptorch.dynamic_slice(tensor, 1, start_at(0), 2, 1).zero_()
+        assert torch.equal(tensor, X)
+
+    @pytest.mark.parametrize(("size", "step", "fragment"), [
+        (0, 1, "of a slice must be different"),
+        (-2, 1, "must not be negative"),
+        (2, 0, "step of a slice must be at least 1"),
+        (2, -1, "step of a slice must be at least 1"),
+        (4, 1, "must be a factor of the slicing dimension"),
+    ])  # fmt: skip
+    def test_the_rules_of_the_device_are_checked_when_traced(self, size: int, step: int, fragment: str) -> None:
+        with pytest.raises(poptorch.Error, match=fragment):
+            on_device(slicing(1, size, step))(X, start_at(0))
+
+    @pytest.mark.parametrize("wrong", [
+        {"tensor": [1, 2]}, {"dim": 1.0}, {"start": 1}, {"size": "2"}, {"step": None},
+        {"start": torch.tensor([1.0])}, {"start": torch.tensor([1, 2])}, {"dim": 3},
+    ], ids=str)  # fmt: skip
+    def test_arguments_of_other_types_are_refused(self, wrong: dict[str, Any]) -> None:
+        arguments = {"tensor": X, "dim": 1, "start": start_at(0), "size": 2, "step": 1, **wrong}
+        with pytest.raises(poptorch.Error, match=next(iter(wrong)) + "|dimension 3"):
+            poptorch.dynamic_slice(**arguments)
+
+    def test_a_slice_that_leaves_the_tensor_fails_when_it_runs(self) -> None:
+        executor = on_device(slicing(1, 2, 1))
+        executor.compile(X, start_at(0))
+        with pytest.raises((RuntimeError, IndexError), match="out of"):
+            executor(X, start_at(5))
+
+    def test_training_refuses_it_by_name(self) -> None:
+        def forward(model: Any, x: Tensor, start: Tensor) -> Tensor:
+            return poptorch.identity_loss(poptorch.dynamic_slice(x, 1, start, 2, 1), "sum")
+
+        with pytest.raises(poptorch.Error, match=r"poptorch\.dynamic_slice\(\) is only supported in inference"):
+            in_training(forward)(X, start_at(0))
+
+
+class TestUpdate:
+    @given(dim=st.sampled_from([1, 2, -1]), size=st.integers(1, 6), data=st.data())
+    def test_it_is_a_copy_with_the_slice_replaced(self, dim: int, size: int, data: st.DataObject) -> None:
+        shape = list(X.shape)
+        shape[dim] = size
+        src = -torch.ones(shape)
+        executor = on_device(updating(dim, size))
+        executor.compile(X, src, start_at(0))
+        start = data.draw(st.integers(0, 6 - size))
+        expected = X.clone()
+        expected.transpose(0, dim)[start : start + size] = -1
+        host = X.clone()
+        assert torch.equal(executor(host, src, start_at(start)), expected)
+        assert torch.equal(host, X)
+
+    @pytest.mark.parametrize(("src", "fragment"), [
+        (torch.ones(2, 2), "same dimensionality"),
+        (torch.ones(2, 2, 6).int(), "same dtype"),
+        (torch.ones(2, 3, 6), "src must have the shape"),
+    ])  # fmt: skip
+    def test_the_source_must_fit(self, src: Tensor, fragment: str) -> None:
+        with pytest.raises(poptorch.Error, match=fragment):
+            poptorch.dynamic_update(X, src, 1, start_at(0), 2)
+        with pytest.raises(poptorch.Error, match=fragment):
+            on_device(updating(1, 2))(X, src, start_at(0))
+
+    @pytest.mark.parametrize(("size", "fragment"), [(0, "must be different"), (-1, "must not be negative")])
+    def test_the_rules_of_the_device_are_checked_when_traced(self, size: int, fragment: str) -> None:
+        with pytest.raises(poptorch.Error, match=fragment):
+            on_device(updating(1, size))(X, X, start_at(0))
+
+    def test_a_size_needs_not_divide_the_dimension(self) -> None:
+        result = on_device(updating(1, 4))(X, torch.zeros(2, 4, 6), start_at(2))
+        assert torch.equal(result, torch.cat([X[:, :2], torch.zeros(2, 4, 6)], dim=1))
+
+    def test_a_slice_that_leaves_the_tensor_fails_when_it_runs(self) -> None:
+        executor = on_device(updating(1, 4))
+        src = torch.zeros(2, 4, 6)
+        executor.compile(X, src, start_at(0))
+        with pytest.raises((RuntimeError, IndexError), match="out of"):
+            executor(X, src, start_at(3))
+
+
+# `fps` and `nearest`, against plain loops over the points.
+
+# Whole numbers: distances are exact, and ties are met.
+POINTS = torch.randint(-9, 9, (20, 3), generator=torch.Generator().manual_seed(0)).float()
+OTHERS = torch.randint(-9, 9, (15, 3), generator=torch.Generator().manual_seed(1)).float()
+
+
+def sampled(rows: list[list[float]], begin: int, count: int) -> list[int]:
+    """Farthest point sampling as its definition says: the largest of the least distances, the first of equals."""
+    picked = [0][:count]
+    while len(picked) < count:
+        least = [min(math.dist(row, rows[p]) for p in picked) for row in rows]
+        picked.append(least.index(max(least)))
+    return [begin + p for p in picked]
+
+
+class TestFarthestPoints:
+    @given(
+        ends=st.lists(st.integers(0, 20), min_size=2, max_size=4).map(sorted),
+        ratio=st.sampled_from([0.1, 0.25, 0.5, 1.0]),
+    )
+    def test_each_pick_is_the_farthest_from_those_before(self, ends: list[int], ratio: float) -> None:
+        expected = [
+            index
+            for begin, end in pairwise(ends)
+            for index in sampled(POINTS[begin:end].tolist(), begin, math.ceil((end - begin) * ratio))
+        ]
+        assert poptorch.fps(POINTS, ends, ratio).tolist() == expected
+
+    def test_the_device_picks_what_the_cpu_picks_and_rows_can_be_taken(self) -> None:
+        executor = on_device(lambda m, x: x[poptorch.fps(x, [0, 8, 20])])
+        assert torch.equal(executor(POINTS), POINTS[poptorch.fps(POINTS, [0, 8, 20])])
+
+    def test_half_precision_picks_by_its_own_values(self) -> None:
+        executor = on_device(lambda m, x: poptorch.fps(x, [0, 20], 0.3))
+        assert torch.equal(executor(POINTS.half()).long(), poptorch.fps(POINTS, [0, 20], 0.3))
+
+    def test_the_number_of_picks_is_computed_in_fp32(self) -> None:
+        """As torch_cluster does; in fp64 0.07 * 100 is 7.000000000000001."""
+        assert len(poptorch.fps(torch.rand(100, 1), [0, 100], 0.07)) == 7
+
+    def test_a_random_start_is_any_row_of_its_sample_and_drawn_anew(self) -> None:
+        executor = on_device(lambda m, x: poptorch.fps(x, [0, 8, 20], 0.1, random_start=True))
+        starts = torch.stack([executor(POINTS) for _ in range(40)])
+        assert all(0 <= first < 8 <= second < 20 for first, second in starts[:, [0, 1]].tolist())
+        assert len(set(starts[:, 0].tolist())) > 3
+
+    def test_in_training_the_points_get_gradients_through_what_is_taken(self) -> None:
+        def forward(model: Any, x: Tensor) -> Tensor:
+            y = model.linear(x)
+            return poptorch.identity_loss(y[poptorch.fps(y, [0, 20], 0.1)].sum(), "sum")
+
+        assert in_training(forward)(torch.rand(20, 4)).isfinite()
+
+    @pytest.mark.parametrize("wrong", [
+        {"src": [[1.0]]}, {"src": torch.tensor(1.0)}, {"ptr": torch.tensor([0, 20])}, {"ptr": [0, 20.0]},
+        {"ptr": [0]}, {"ptr": [0, 21]}, {"ptr": [-1, 5]}, {"ptr": [5, 2]}, {"ratio": "0.5"}, {"ratio": 0.0},
+        {"ratio": 1.5}, {"ratio": True}, {"random_start": 1},
+    ], ids=str)  # fmt: skip
+    def test_other_arguments_are_refused_by_name(self, wrong: dict[str, Any]) -> None:
+        with pytest.raises(poptorch.Error, match=rf"poptorch\.fps: {next(iter(wrong))} "):
+            poptorch.fps(**{"src": POINTS, "ptr": [0, 20], **wrong})
+
+
+def closest(x: Tensor, y: Tensor, batch_x: list[int], batch_y: list[int]) -> list[int]:
+    """The first of the nearest rows of the same batch element."""
+    rows = []
+    for row, batch in zip(x.tolist(), batch_x):
+        distances = [math.dist(row, o) if b == batch else math.inf for o, b in zip(y.tolist(), batch_y)]
+        rows.append(distances.index(min(distances)))
+    return rows
+
+
+class TestNearest:
+    @given(cut_x=st.integers(1, 19), cut_y=st.integers(1, 14), tensors=st.sampled_from(["none", "x", "y", "both"]))
+    def test_it_is_the_nearest_row_of_the_same_batch_element(self, cut_x: int, cut_y: int, tensors: str) -> None:
+        batch_x, batch_y = [0] * cut_x + [7] * (20 - cut_x), [0] * cut_y + [7] * (15 - cut_y)
+        given_x = torch.tensor(batch_x, dtype=torch.int32) if tensors in ("x", "both") else batch_x
+        given_y = torch.tensor(batch_y, dtype=torch.int32) if tensors in ("y", "both") else batch_y
+        found = poptorch.nearest(POINTS, OTHERS, given_x, given_y)
+        assert found.tolist() == closest(POINTS, OTHERS, batch_x, batch_y)
+
+    def test_without_batch_vectors_all_rows_count(self) -> None:
+        assert poptorch.nearest(POINTS, OTHERS).tolist() == closest(POINTS, OTHERS, [0] * 20, [0] * 15)
+
+    def test_one_batch_vector_stands_beside_zeros(self) -> None:
+        assert torch.equal(poptorch.nearest(POINTS, OTHERS, [0] * 20), poptorch.nearest(POINTS, OTHERS))
+
+    def test_one_dimension_is_one_feature(self) -> None:
+        assert poptorch.nearest(torch.tensor([1.0, 9.0]), torch.tensor([8.0, 0.5, 3.0])).tolist() == [1, 0]
+
+    def test_the_device_finds_what_the_cpu_finds_also_with_batches_known_at_run_time(self) -> None:
+        batch_x, batch_y = torch.tensor([0] * 9 + [1] * 11), torch.tensor([0] * 5 + [1] * 10)
+        executor = on_device(lambda m, x, y, a, b: (poptorch.nearest(x, y, a, b), poptorch.nearest(x, y)))
+        found = executor(POINTS, OTHERS, batch_x, batch_y)
+        assert found[0].tolist() == poptorch.nearest(POINTS, OTHERS, batch_x, batch_y).tolist()
+        assert found[1].tolist() == poptorch.nearest(POINTS, OTHERS).tolist()
+
+    def test_many_points_are_compared_piece_by_piece(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("ipu_model.capture.device_ops.points._DISTANCES_AT_ONCE", 64)
+        batches = [0] * 9 + [1] * 11, [0] * 5 + [1] * 10
+        assert poptorch.nearest(POINTS, OTHERS, *batches).tolist() == closest(POINTS, OTHERS, *batches)
+        assert poptorch.nearest(POINTS[:0], OTHERS).shape == (0,)
+
+    def test_close_neighbours_far_from_the_origin_keep_their_order(self) -> None:
+        """A distance computed from products of coordinates would be all rounding here."""
+        y = 4096 + torch.arange(64.0).reshape(64, 1) / 64
+        assert poptorch.nearest(y, y).tolist() == list(range(64))
+
+    @pytest.mark.parametrize("wrong", [{"x": [1.0]}, {"y": 2}, {"batch_x": 3}, {"batch_y": [0.5] * 15}], ids=str)
+    def test_other_types_are_refused_by_name(self, wrong: dict[str, Any]) -> None:
+        with pytest.raises(poptorch.Error, match=rf"poptorch\.nearest: {next(iter(wrong))} "):
+            poptorch.nearest(**{"x": POINTS, "y": OTHERS, **wrong})
+
+    @pytest.mark.parametrize(("wrong", "fragment"), [
+        ({"x": torch.rand(2, 3, 3)}, "x must have 1 or 2 dimensions"),
+        ({"y": torch.rand(15, 4)}, "same number of features"),
+        ({"batch_x": [0] * 19}, "batch_x must have 20 entries"),
+        ({"batch_y": torch.zeros(14)}, "batch_y must have 15 entries"),
+        ({"batch_x": [1] + [0] * 19}, "batch_x must be sorted"),
+        ({"batch_x": [0] * 20, "batch_y": [0] * 14 + [1]}, "same batch elements"),
+        ({"y": torch.rand(0, 3)}, "y has no rows"),
+    ], ids=lambda value: "" if isinstance(value, dict) else value)  # fmt: skip
+    def test_shapes_and_lists_that_do_not_fit_are_value_errors(self, wrong: dict[str, Any], fragment: str) -> None:
+        with pytest.raises(ValueError, match=fragment):
+            poptorch.nearest(**{"x": POINTS, "y": OTHERS, **wrong})
+
+
+def test_each_is_one_op_of_the_graph() -> None:
+    ops = compiled_ops(lambda m, x, y: (poptorch.fps(x, [0, 20]), poptorch.nearest(x, y)), POINTS, OTHERS)
+    assert [str(op.target) for op in ops] == [
+        "ipu_model.farthest_points.default", "ipu_model.nearest_points.default",
+    ]  # fmt: skip
+
+
+# `ctc_beam_search_decoder`, against a sum over all paths.
+
+STEPS, SAMPLES, CLASSES = 5, 2, 3
+SCORES = torch.randn(SAMPLES, STEPS, CLASSES, generator=torch.Generator().manual_seed(3)).log_softmax(-1)
+LENGTHS = torch.tensor([5, 3])
+
+
+def decoder(**settings: int) -> Any:
+    """A model that takes `[N, T, C]`, so that the batch comes first."""
+    return on_device(lambda m, x, lengths: poptorch.ctc_beam_search_decoder(x.transpose(0, 1), lengths, **settings))
+
+
+def enumerated(scores: Tensor, blank: int) -> list[tuple[float, tuple[int, ...]]]:
+    """All label sequences of one sample with their negative log-probabilities: every path counts, one by one."""
+    probability: dict[tuple[int, ...], float] = defaultdict(float)
+    rows = scores.double().exp().tolist()
+    for path in product(range(scores.shape[1]), repeat=len(rows)):
+        labels = tuple(label for label, _ in groupby(path) if label != blank)
+        probability[labels] += math.prod(row[label] for row, label in zip(rows, path))
+    return sorted((-math.log(p), labels) for labels, p in probability.items())
+
+
+class TestDecoding:
+    @given(blank=st.integers(0, CLASSES - 1), top_paths=st.integers(1, 6), seed=st.integers(0, 99))
+    def test_a_beam_that_drops_nothing_finds_the_likeliest_sequences(
+        self, blank: int, top_paths: int, seed: int
+    ) -> None:
+        scores = torch.randn(1, STEPS, CLASSES, generator=torch.Generator().manual_seed(seed)).log_softmax(-1)
+        found = decoder(blank=blank, beam_width=200, top_paths=top_paths)(scores, torch.tensor([STEPS]))
+        expected = enumerated(scores[0], blank)[:top_paths]
+        torch.testing.assert_close(found[0][0], torch.tensor([score for score, _ in expected]))
+        assert found[1][0].tolist() == [len(labels) for _, labels in expected]
+        assert [row[: len(labels)] for row, (_, labels) in zip(found[2][0].tolist(), expected)] == [
+            list(labels) for _, labels in expected
+        ]
+
+    def test_samples_end_at_their_own_lengths(self) -> None:
+        probabilities, sizes, labels = decoder(top_paths=2)(SCORES, LENGTHS)
+        assert [tuple(t.shape) for t in (probabilities, sizes, labels)] == [(2, 2), (2, 2), (2, 2, STEPS)]
+        for sample, length in enumerate(LENGTHS.tolist()):
+            expected = enumerated(SCORES[sample, :length], 0)[:2]
+            torch.testing.assert_close(probabilities[sample], torch.tensor([score for score, _ in expected]))
+
+    def test_behind_a_path_is_minus_one_and_missing_paths_have_no_probability(self) -> None:
+        """One step and two classes make two sequences: nothing, and the label."""
+        scores = torch.tensor([[[0.75, 0.25]]]).log()
+        probabilities, sizes, labels = decoder(top_paths=3)(scores, torch.tensor([1]))
+        torch.testing.assert_close(probabilities[0], -torch.tensor([0.75, 0.25, 0.0]).log())
+        assert sizes[0].tolist() == [0, 1, 0]
+        assert labels[0].tolist() == [[-1], [1], [-1]]
+
+    @given(width=st.integers(1, 30))
+    def test_a_narrow_beam_never_finds_more_probability(self, width: int) -> None:
+        probability = decoder(beam_width=width)(SCORES, LENGTHS)[0]
+        best = torch.tensor([[enumerated(SCORES[n, :length], 0)[0][0]] for n, length in enumerate(LENGTHS.tolist())])
+        assert bool((probability >= best - 1e-5).all())
+
+    def test_an_empty_sample_and_impossible_scores_decode_to_nothing(self) -> None:
+        nothing = decoder()(SCORES, torch.tensor([0, 0]))
+        assert nothing[0].flatten().tolist() == [0.0, 0.0]  # probability one
+        impossible = decoder()(torch.full((1, 3, 4), -math.inf), torch.tensor([3]))
+        assert impossible[0].item() == math.inf
+        assert impossible[1].item() == 0
+
+    def test_half_precision_scores_give_half_precision_probabilities(self) -> None:
+        found = decoder()(SCORES.half(), LENGTHS)
+        assert found[0].dtype is torch.float16
+        torch.testing.assert_close(found[0].float(), decoder()(SCORES, LENGTHS)[0], atol=0.02, rtol=0)
+
+
+class TestArguments:
+    def test_on_the_cpu_the_results_are_zeros_of_the_same_shapes(self) -> None:
+        found = poptorch.ctc_beam_search_decoder(SCORES.transpose(0, 1), LENGTHS, top_paths=2)
+        expected = decoder(top_paths=2)(SCORES, LENGTHS)
+        assert [(t.shape, t.dtype) for t in found] == [(t.shape, t.dtype) for t in expected]
+        assert not any(t.any() for t in found)
+
+    @pytest.mark.parametrize("wrong", [
+        {"probs": [0.0]}, {"probs": torch.zeros(2, 3)}, {"probs": torch.zeros(2, 2, 3, dtype=torch.int32)},
+        {"lengths": [5, 3]}, {"lengths": torch.tensor([5])}, {"lengths": torch.tensor([5.0, 3.0])}, {"blank": 0.0},
+        {"blank": CLASSES}, {"blank": -1}, {"beam_width": "9"}, {"top_paths": 0}, {"top_paths": 101},
+    ], ids=str)  # fmt: skip
+    def test_others_are_refused_by_name(self, wrong: dict[str, Any]) -> None:
+        with pytest.raises(poptorch.Error, match=rf"poptorch\.ctc_beam_search_decoder: {next(iter(wrong))} "):
+            poptorch.ctc_beam_search_decoder(**{"probs": SCORES.transpose(0, 1), "lengths": LENGTHS, **wrong})

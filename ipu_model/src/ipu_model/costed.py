@@ -1,4 +1,4 @@
-"""Costs and memory of a graph, remembered: many programs that differ in their options only share one graph."""
+"""Costs and memory of a step, remembered: many programs that differ in their options only share one step."""
 
 from __future__ import annotations
 
@@ -6,8 +6,6 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Generic, TypeVar
 
-from ipu_model.capture.describe import step_of
-from ipu_model.graph import Graph
 from ipu_model.memory import memory_of
 from ipu_model.per_graph import remembered_of
 from ipu_model.predict.costs import Costs, costs_of
@@ -15,28 +13,29 @@ from ipu_model.predict.device import CostSettings
 from ipu_model.profiling.data import Memory
 from ipu_model.program import Program
 from ipu_model.recompute import Kept
+from ipu_model.step import Step
 
 Key = TypeVar("Key")
 Value = TypeVar("Value")
-_KEPT_PER_GRAPH = 8
+_KEPT_PER_STEP = 8
 
 
 class _Recent(Generic[Key, Value]):
-    """The values found lately for each graph, by keys that can be compared but need not be hashable."""
+    """The values found lately for each step, by keys that can be compared but need not be hashable."""
 
     def __init__(self) -> None:
-        # The key of this kind of values among all that is remembered of a graph.
+        # The key of this kind of values among all that is remembered of a step.
         self._own = object()
 
-    def get(self, graph: Graph, key: Key, find: Callable[[], Value]) -> Value:
+    def get(self, step: Step, key: Key, find: Callable[[], Value]) -> Value:
         """Return the value of `key`, found now if it is not remembered. Threads may find one value twice."""
-        of_graph = remembered_of(graph)
-        known: tuple[tuple[Key, Value], ...] = of_graph.get(self._own, ())
+        of_step = remembered_of(step)
+        known: tuple[tuple[Key, Value], ...] = of_step.get(self._own, ())
         for kept, value in known:
             if kept == key:
                 return value
         found = find()
-        of_graph[self._own] = (*known[1 - _KEPT_PER_GRAPH :], (key, found))
+        of_step[self._own] = (*known[1 - _KEPT_PER_STEP :], (key, found))
         return found
 
 
@@ -44,13 +43,13 @@ _costs: _Recent[CostSettings, Costs] = _Recent()
 _memories: _Recent[Program, Memory] = _Recent()
 
 
-def lowered(graph: Graph, settings: CostSettings) -> Costs:
-    """Return `costs_of(step_of(graph), settings)`, at once if it was asked for lately.
+def lowered(step: Step, settings: CostSettings) -> Costs:
+    """Return `costs_of(step, settings)`, at once if it was asked for lately.
 
     Raises:
         Error: a hint that no device can follow.
     """
-    return _costs.get(graph, settings, lambda: costs_of(step_of(graph), settings))
+    return _costs.get(step, settings, lambda: costs_of(step, settings))
 
 
 def memory_for(program: Program, costs: Costs, kept: Kept) -> Memory:
@@ -60,4 +59,4 @@ def memory_for(program: Program, costs: Costs, kept: Kept) -> Memory:
     """
     batching = replace(program.batching, device_iterations=1, accumulation=min(2, program.batching.accumulation))
     key = replace(program, batching=batching, name="")
-    return _memories.get(program.graph, key, lambda: memory_of(program, costs, kept))
+    return _memories.get(program.step, key, lambda: memory_of(program, costs, kept))

@@ -1,4 +1,4 @@
-"""Facts of a captured graph that are found once: graphs do not change, and many programs share one."""
+"""Facts of a graph or step that are found once: neither changes, and many programs share one."""
 
 from __future__ import annotations
 
@@ -7,20 +7,21 @@ from functools import wraps
 from typing import Any, TypeVar
 
 from ipu_model.graph import Graph
+from ipu_model.step import Step
 
 T = TypeVar("T")
 
 
 class _Remembered(dict[object, Any]):
-    """Kept by the graph itself: such facts refer to their graph, and elsewhere would keep it alive for ever."""
+    """Kept by the owner itself: such facts refer to it, and elsewhere would keep it alive for ever."""
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _Remembered, ()  # A copy, or a graph read from a file, finds its own.
+        return _Remembered, ()  # A copy, or what is read from a file, finds its own.
 
 
-def remembered_of(graph: Graph) -> MutableMapping[object, Any]:
-    """Return what is remembered of a graph, as long as it lives."""
-    known: _Remembered = vars(graph).setdefault("_remembered", _Remembered())
+def remembered_of(owner: Graph | Step) -> MutableMapping[object, Any]:
+    """Return what is remembered of a graph or a step, as long as it lives."""
+    known: _Remembered = vars(owner).setdefault("_remembered", _Remembered())
     return known
 
 

@@ -1,4 +1,4 @@
-"""What is modelled: one captured graph, and everything that a program's options say about running it."""
+"""What is modelled: one micro-batch, and everything that a program's options say about running it."""
 
 from __future__ import annotations
 
@@ -7,9 +7,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from ipu_model.batching import Batching, Returns
-from ipu_model.capture.describe import step_of
 from ipu_model.errors import Error
-from ipu_model.graph import Graph
 from ipu_model.optimiser import OptimiserSpec
 from ipu_model.predict.device import CostSettings
 from ipu_model.predict.hardware import System, system_named
@@ -89,7 +87,7 @@ class Program:
         Error: counts below 1, a negative prefetch depth, or I/O tiles that leave none to compute on.
     """
 
-    graph: Graph
+    step: Step
     training: bool
     batching: Batching = field(default_factory=Batching)
     returns: Returns = field(default_factory=Returns)
@@ -126,11 +124,6 @@ class Program:
             raise Error(
                 f"{self.io_tiles} I/O tiles leave none of the {tiles} tiles to compute on. 32 to 192 are usual."
             )
-
-    @property
-    def step(self) -> Step:
-        """One micro-batch of the program as plain data."""
-        return step_of(self.graph)
 
     @property
     def accumulates(self) -> bool:

@@ -489,7 +489,8 @@ class PoplarExecutor:
 
         if self._compiled is None or not self._compiled.device.has_run:
             return empty_counters()
-        return perf_counters(self._compiled.program, profile_of(self._compiled.program))
+        program, anchors = self._compiled.program, sum(output.anchored for output in self._compiled.graph.outputs)
+        return perf_counters(program, profile_of(program), anchors=anchors)
 
     def getLatency(self) -> Latency:
         """Return least, greatest and average modelled seconds from an input's departure to its output's arrival."""

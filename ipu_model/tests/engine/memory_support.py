@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from tracing_support import traced
 
 from ipu_model.batching import Batching
+from ipu_model.capture.describe import step_of
 from ipu_model.graph import Graph, dtype_of
 from ipu_model.memory import memory_of
 from ipu_model.optimiser import Hyper, OptimiserSpec
@@ -33,7 +34,7 @@ def adamw(dtype: torch.dtype) -> OptimiserSpec:
 def program_of(graph: Graph, *, accumulation: int = 4, replicas: int = 1, **options: Any) -> Program:
     """Return a training program with plain SGD; `options` are fields of `Program`."""
     settings: dict[str, Any] = {"training": True, "optimiser": PLAIN_SGD, **options}
-    return Program(graph, batching=Batching(accumulation=accumulation, replicas=replicas), **settings)
+    return Program(step_of(graph), batching=Batching(accumulation=accumulation, replicas=replicas), **settings)
 
 
 def memory_of_program(program: Program) -> Memory:

@@ -90,7 +90,7 @@ def scheduled(times: Sequence[Times], micro_batches: int, *, updates: int = 1, t
 
 def profiled(program: Program) -> Schedule:
     """Return the schedule of a program, as profiling makes it."""
-    return schedule_of(program, lowered(program.graph, program.settings), kept_for_backward(program))
+    return schedule_of(program, lowered(program.step, program.settings), kept_for_backward(program))
 
 
 CYCLES = st.integers(0, 1000).map(float)

@@ -12,6 +12,7 @@ from torch import nn, zeros
 from tracing_support import traced
 
 from ipu_model.batching import Batching
+from ipu_model.capture.describe import step_of
 from ipu_model.graph import Graph
 from ipu_model.predict.hardware import system_named
 from ipu_model.program import Program
@@ -27,7 +28,7 @@ def graph() -> Graph:
 
 
 def ring(graph: Graph, replicas: int, system: str = "POD256") -> Ring:
-    return ring_of(Program(graph, True, batching=Batching(replicas=replicas), system=system_named(system)))
+    return ring_of(Program(step_of(graph), True, batching=Batching(replicas=replicas), system=system_named(system)))
 
 
 class TestOneRack:

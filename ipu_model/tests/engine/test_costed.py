@@ -21,26 +21,26 @@ PROGRAM = program_of(squares(4, width=32, ipus=2), optimiser=adamw(FLOAT), recom
 
 
 def remembered(program: Program) -> Memory:
-    return memory_for(program, lowered(program.graph, program.settings), kept_for_backward(program))
+    return memory_for(program, lowered(program.step, program.settings), kept_for_backward(program))
 
 
 def afresh(program: Program) -> Memory:
-    return memory_of(program, lowered(program.graph, program.settings), kept_for_backward(program))
+    return memory_of(program, lowered(program.step, program.settings), kept_for_backward(program))
 
 
 class TestCosts:
     def test_equal_settings_share_them(self) -> None:
-        assert lowered(PROGRAM.graph, CostSettings()) is lowered(PROGRAM.graph, CostSettings())
+        assert lowered(PROGRAM.step, CostSettings()) is lowered(PROGRAM.step, CostSettings())
 
     def test_other_settings_do_not(self) -> None:
         other = CostSettings(half_partials=True)
-        assert lowered(PROGRAM.graph, other) is not lowered(PROGRAM.graph, CostSettings())
+        assert lowered(PROGRAM.step, other) is not lowered(PROGRAM.step, CostSettings())
 
     def test_only_the_latest_are_kept(self) -> None:
-        first = lowered(PROGRAM.graph, CostSettings(available_memory_proportion={0: 0.5}))
+        first = lowered(PROGRAM.step, CostSettings(available_memory_proportion={0: 0.5}))
         for tenths in range(10):
-            lowered(PROGRAM.graph, CostSettings(available_memory_proportion={0: 0.01 * tenths}))
-        assert lowered(PROGRAM.graph, CostSettings(available_memory_proportion={0: 0.5})) is not first
+            lowered(PROGRAM.step, CostSettings(available_memory_proportion={0: 0.01 * tenths}))
+        assert lowered(PROGRAM.step, CostSettings(available_memory_proportion={0: 0.5})) is not first
 
 
 class TestMemory:

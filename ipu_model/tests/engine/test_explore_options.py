@@ -7,16 +7,22 @@ from typing import Any
 
 import pytest
 import torch
+from cost_support import SETTINGS, Trained, cycles
 from published_programs import day03
+from torch import nn
+from tracing_support import traced
 
 from ipu_model.batching import Batching, Keep
+from ipu_model.capture.describe import step_of
 from ipu_model.errors import Error
-from ipu_model.explore.options import OPTIONS, with_options
+from ipu_model.explore.options import OPTIONS, in_half_precision, with_byte_inputs, with_options
 from ipu_model.optimiser import Hyper, OptimiserSpec
+from ipu_model.predict.costs import costs_of
 from ipu_model.program import Execution, Program, Recomputation
 from ipu_model.schedule.variables import tensors_of
+from ipu_model.step import FLOAT16, FLOAT32, UINT8, Step
 
-PROGRAM = Program(day03(), True, Batching(accumulation=8), recomputation=Recomputation.PIPELINE)
+PROGRAM = Program(step_of(day03()), True, Batching(accumulation=8), recomputation=Recomputation.PIPELINE)
 
 
 class TestValues:
@@ -60,10 +66,10 @@ class TestValues:
         assert {tensor.state / tensor.elements for tensor in weights} == {4.0}
 
     def test_half_precision_and_bytes(self) -> None:
-        full = Program(day03(torch.float32), True, Batching(accumulation=8))
+        full = Program(step_of(day03(torch.float32)), True, Batching(accumulation=8))
         found = with_options(full, half_precision=True, eight_bit_inputs=True)
-        assert found.graph.inputs[0].dtype is torch.uint8
-        assert {v.spec.dtype for v in found.graph.variables if v.trainable} == {torch.float16}
+        assert found.step.inputs[0].dtype == UINT8
+        assert {found.step.tensors[v.tensor].dtype for v in found.step.variables if v.trainable} == {FLOAT16}
 
     def test_output_mode(self) -> None:
         assert with_options(PROGRAM, output_mode="all").returns.keep is Keep.ALL
@@ -139,3 +145,44 @@ class TestBadInput:
     def test_unknown_machines_are_listed(self) -> None:
         with pytest.raises(Error, match="no machine 'POD3'"):
             with_options(PROGRAM, machine="POD3")
+
+
+def small(dtype: torch.dtype) -> Step:
+    module = nn.Sequential(nn.Conv2d(3, 16, 3), nn.BatchNorm2d(16), nn.ReLU(), nn.Flatten(), nn.Linear(16 * 36, 10))
+    return step_of(traced(Trained(module).to(dtype), torch.zeros(4, 3, 8, 8, dtype=dtype)))
+
+
+class TestHalfPrecision:
+    """A derived step costs what a capture of the changed program costs."""
+
+    def test_a_small_network_costs_what_its_half_capture_costs(self) -> None:
+        derived, captured = costs_of(in_half_precision(small(torch.float32))), costs_of(small(torch.float16))
+        assert cycles(derived) == pytest.approx(cycles(captured), rel=0.03)
+
+    def test_resnet_101_costs_what_its_half_capture_costs(self) -> None:
+        derived = costs_of(in_half_precision(step_of(day03(torch.float32))), SETTINGS)
+        assert cycles(derived) == pytest.approx(cycles(costs_of(step_of(day03()), SETTINGS)), rel=0.001)
+
+    def test_weights_and_inputs_shrink_with_it(self) -> None:
+        step = in_half_precision(small(torch.float32))
+        variables = [step.tensors[variable.tensor] for variable in step.variables]
+        assert {variable.dtype for variable in variables if variable.dtype.is_floating} == {FLOAT16}
+        assert step.inputs[0].dtype == FLOAT16
+
+    def test_the_captured_step_stays_as_it_is(self) -> None:
+        step = small(torch.float32)
+        in_half_precision(step)
+        assert step.inputs[0].dtype == FLOAT32
+
+
+class TestByteInputs:
+    def test_they_are_a_quarter_of_floats(self) -> None:
+        step = small(torch.float32)
+        assert with_byte_inputs(step).inputs[0].dtype.bytes * 4 == step.inputs[0].dtype.bytes
+
+    def test_labels_stay_as_they_are(self) -> None:
+        assert with_byte_inputs(PROGRAM.step).inputs[1] == PROGRAM.step.inputs[1]
+
+    def test_only_what_the_host_sends_changes(self) -> None:
+        step = small(torch.float32)
+        assert (with_byte_inputs(step).ops, with_byte_inputs(step).tensors) == (step.ops, step.tensors)

@@ -10,13 +10,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from published_programs import day03
 
+from ipu_model.capture.describe import step_of
 from ipu_model.costed import lowered
 from ipu_model.errors import Error
-from ipu_model.explore.split import even_split, even_starts, split_before, stage_starts, units_of
+from ipu_model.explore.split import even_split, even_starts, placed, split_before, stage_starts, units_of
 from ipu_model.profiling.build import profile_program
 from ipu_model.program import Program, Recomputation
+from ipu_model.step import Phase, Placement
 
-PROGRAM = Program(day03(), True, recomputation=Recomputation.PIPELINE)
+PROGRAM = Program(step_of(day03()), True, recomputation=Recomputation.PIPELINE)
 
 
 class TestUnits:
@@ -26,7 +28,7 @@ class TestUnits:
         assert names.index("model.layer3.8") == names.index("model.layer3.7") + 1
 
     def test_together_they_cost_the_whole_model(self) -> None:
-        whole = PROGRAM.settings.device.total(lowered(PROGRAM.graph, PROGRAM.settings).cycles())
+        whole = PROGRAM.settings.device.total(lowered(PROGRAM.step, PROGRAM.settings).cycles())
         assert abs(sum(unit.forward + unit.backward for unit in units_of(PROGRAM)) - whole) < 1e-6 * whole
 
     def test_each_scope_is_in_one_of_them(self) -> None:
@@ -97,3 +99,12 @@ class TestSplitBefore:
     def test_names_come_in_the_order_of_the_forward_pass(self) -> None:
         with pytest.raises(Error, match="after the ones before it"):
             split_before(PROGRAM, ["model.layer4", "model.layer1"])
+
+
+def test_placing_moves_forward_and_backward_ops_of_a_scope() -> None:
+    step = placed(PROGRAM.step, {"model.layer4.2.conv1": Placement("2", 2, 2)})
+    moved = [op for op in step.ops if op.ipu == 2]
+    assert {(op.phase, op.scope) for op in moved} == {
+        (Phase.FORWARD, "model.layer4.2.conv1"), (Phase.BACKWARD, "model.layer4.2.conv1"),
+    }  # fmt: skip
+    assert {op.stage for op in moved} == {2}

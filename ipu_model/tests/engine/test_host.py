@@ -13,12 +13,13 @@ from torch import nn, zeros
 from tracing_support import traced
 
 from ipu_model.batching import Batching
+from ipu_model.capture.describe import step_of
 from ipu_model.errors import Error
 from ipu_model.host import call_time, host_constants
 from ipu_model.host_work import HostWork, Loading
 from ipu_model.program import Program
 
-PROGRAM = Program(traced(Trained(nn.Linear(4, 4)), zeros(8, 4)), True, Batching(2, 5, 3))
+PROGRAM = Program(step_of(traced(Trained(nn.Linear(4, 4)), zeros(8, 4))), True, Batching(2, 5, 3))
 SAMPLES = 8 * 2 * 5 * 3
 CALL = host_constants().call_seconds
 

@@ -11,6 +11,7 @@ from torch import nn, zeros
 from tracing_support import traced
 
 from ipu_model.batching import Batching
+from ipu_model.capture.describe import step_of
 from ipu_model.errors import Error
 from ipu_model.explore.options import with_options
 from ipu_model.host_work import HostWork, Loading
@@ -21,7 +22,7 @@ from ipu_model.program import Program
 from ipu_model.validate.programs import day03_program, digits_program, small_resnet50_program
 
 DAY03 = day03_program(accumulation=8)
-SMALL = Program(traced(Trained(nn.Linear(16, 16)), zeros(8, 16)), True, Batching(2, 5))
+SMALL = Program(step_of(traced(Trained(nn.Linear(16, 16)), zeros(8, 16))), True, Batching(2, 5))
 
 
 class TestNumbers:
@@ -118,10 +119,10 @@ class TestBand:
         """Every published step is one of training, of a network whose convolutions have one group."""
         network = nn.Sequential(nn.Conv2d(4, 8, 1), nn.Conv2d(8, 8, 3, groups=4), nn.Flatten(), nn.Linear(8 * 6 * 6, 4))
         graph = traced(network, zeros(2, 4, 8, 8), training=False)
-        notes = " ".join(profile_program(Program(graph, training=False)).notes)
+        notes = " ".join(profile_program(Program(step_of(graph), training=False)).notes)
         assert "inference, grouped convolutions" in notes
         plain = traced(network[0], zeros(2, 4, 8, 8), training=False)
-        assert "grouped" not in " ".join(profile_program(Program(plain, training=False)).notes)
+        assert "grouped" not in " ".join(profile_program(Program(step_of(plain), training=False)).notes)
 
 
 class TestSize:

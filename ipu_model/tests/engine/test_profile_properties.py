@@ -18,8 +18,10 @@ from torch import Tensor, nn
 from tracing_support import traced
 
 from ipu_model.batching import Batching, Keep, Returns
+from ipu_model.capture.describe import step_of
 from ipu_model.costed import lowered
 from ipu_model.errors import Error
+from ipu_model.explore.options import with_byte_inputs
 from ipu_model.graph import Graph
 from ipu_model.host_work import HostWork, Loading
 from ipu_model.memory.categories import VARIABLES
@@ -32,7 +34,6 @@ from ipu_model.profiling.data import Profile, Span
 from ipu_model.program import Execution, Location, Locations, Program, Recomputation
 from ipu_model.report.text import MOST_LINES, text_report
 from ipu_model.step import FLOAT16, FLOAT32
-from ipu_model.transform import with_byte_inputs
 
 HALF, FLOAT = torch.float16, torch.float32
 EXAMPLES = settings(max_examples=40)
@@ -128,7 +129,7 @@ def programs(
     trains = draw(st.booleans()) if training is None else training
     graph = GRAPHS[draw(st.sampled_from(models)), trains]
     system = system_named(draw(st.sampled_from(sorted(known_hardware().systems))))
-    plain = Program(graph, trains, system=system)
+    plain = Program(step_of(graph), trains, system=system)
     overlaps = draw(st.booleans()) and draw(st.booleans())
     period = draw(st.integers(1, 3))
     batching = Batching(
@@ -156,7 +157,7 @@ def programs(
 
 def cost_settings(program: Program) -> st.SearchStrategy[CostSettings]:
     """Draw partials, proportions and stable norms on the program's chip."""
-    shares = st.dictionaries(st.sampled_from(program.graph.ipus), st.sampled_from([0.0, 1e-6, 0.1, 1.0]))
+    shares = st.dictionaries(st.sampled_from(program.step.ipus), st.sampled_from([0.0, 1e-6, 0.1, 1.0]))
     device = replace(program.settings.device, chip=program.system.chip)
     return st.builds(
         CostSettings, st.just(device), half_partials=st.booleans(), available_memory_proportion=shares,
@@ -247,7 +248,7 @@ class TestEveryProfile:
         """B x D x A x R samples, and every op for each of the D x A micro-batches of a replica."""
         profile, batching = profiled(program), program.batching
         steps = batching.device_iterations * batching.accumulation
-        rows = program.graph.inputs[0].shape[0]
+        rows = program.step.inputs[0].shape[0]
         assert profile.samples_per_call == rows * steps * batching.replicas * program.processes
         assert {op.executions for op in profile.ops} <= {steps, 2 * steps}
 
@@ -301,7 +302,7 @@ class TestSpeed:
     @EXAMPLES
     @given(programs())
     def test_inputs_of_bytes_are_never_slower(self, program: Program) -> None:
-        before, after = profiled(program), profiled(replace(program, graph=with_byte_inputs(program.graph)))
+        before, after = profiled(program), profiled(replace(program, step=with_byte_inputs(program.step)))
         assert after.device_samples_per_second * ROUNDING >= before.device_samples_per_second
 
     @EXAMPLES
@@ -357,7 +358,7 @@ class TestSpeed:
 
 def slack(program: Program) -> float:
     """Return by how much small tensors may be stacked higher on some tile once others are gone: a grain for each."""
-    return program.settings.device.constants.least_bytes_per_tile * len(program.graph.variables)
+    return program.settings.device.constants.least_bytes_per_tile * len(program.step.variables)
 
 
 def working_buffer(program: Program) -> float:
@@ -365,8 +366,8 @@ def working_buffer(program: Program) -> float:
 
     That is up to four tensors of its size in fp32: the weight, its accumulator and two moments.
     """
-    layouts = lowered(program.graph, program.settings).layouts
-    largest = max(layouts[variable.node].on_tile for variable in program.graph.variables)
+    layouts = lowered(program.step, program.settings).layouts
+    largest = max(layouts[variable.tensor].on_tile for variable in program.step.variables)
     tiles = program.system.chip.tiles
     return 4 * 4 * largest * tiles / (tiles - program.io_tiles)
 

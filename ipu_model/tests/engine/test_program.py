@@ -12,10 +12,11 @@ from torch import nn
 from tracing_support import traced
 
 from ipu_model.batching import Batching
+from ipu_model.capture.describe import step_of
 from ipu_model.errors import Error
 from ipu_model.program import Program
 
-PROGRAM = Program(traced(Trained(nn.Linear(4, 4)), torch.zeros(8, 4)), True, Batching(2, 3, 4), processes=5)
+PROGRAM = Program(step_of(traced(Trained(nn.Linear(4, 4)), torch.zeros(8, 4))), True, Batching(2, 3, 4), processes=5)
 
 
 def test_samples_of_a_call_are_micro_batches_of_all_replicas() -> None:

@@ -44,7 +44,7 @@ def chain(ipus: int = 1, checkpoint: int | None = None) -> Graph:
 
 
 def kept(graph: Graph, mode: Recomputation, *, training: bool = True) -> Kept:
-    return kept_for_backward(Program(graph, training, recomputation=mode))
+    return kept_for_backward(Program(step_of(graph), training, recomputation=mode))
 
 
 def forward_ops(graph: Graph, stage: int | None = None) -> set[str]:

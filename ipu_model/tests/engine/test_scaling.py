@@ -16,6 +16,7 @@ from torch import nn, zeros
 from tracing_support import traced
 
 from ipu_model.batching import Batching
+from ipu_model.capture.describe import step_of
 from ipu_model.errors import Error
 from ipu_model.host_work import HostWork, Loading
 from ipu_model.optimiser import Hyper
@@ -40,9 +41,8 @@ def test_it_is_an_attribute_of_the_package_as_soon_as_that_is_imported() -> None
 @pytest.fixture(scope="module")
 def program() -> Program:
     graph = traced(Trained(nn.Sequential(nn.Linear(256, 512), nn.Linear(512, 256))), zeros(16, 256))
-    return Program(
-        graph, training=True, batching=Batching(accumulation=8), optimiser=spec_of("SGD2", Hyper(lr=0.1, momentum=0.9))
-    )
+    optimiser = spec_of("SGD2", Hyper(lr=0.1, momentum=0.9))
+    return Program(step_of(graph), training=True, batching=Batching(accumulation=8), optimiser=optimiser)
 
 
 class TestAmdahl:

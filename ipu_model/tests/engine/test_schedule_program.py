@@ -91,7 +91,7 @@ def _is_backward(node: torch.fx.Node) -> bool:
 
 def program(graph: Graph = GRAPH, *, accumulation: int = 5, replicas: int = 1, **changes: Any) -> Program:
     batching = Batching(accumulation=accumulation, replicas=replicas)
-    plain = Program(graph, True, batching=batching, optimiser=ADAM, system=system_named("POD256"))
+    plain = Program(step_of(graph), True, batching=batching, optimiser=ADAM, system=system_named("POD256"))
     return replace(plain, **changes)
 
 
@@ -175,7 +175,7 @@ class TestHeld:
 class TestPasses:
     def test_a_stage_takes_its_ops_and_a_fixed_part_a_pass(self) -> None:
         fixed = pipeline_constants().stage_pass_cycles
-        costs, device = lowered(GRAPH, SETTINGS), SETTINGS.device
+        costs, device = lowered(step_of(GRAPH), SETTINGS), SETTINGS.device
         last = profiled(program()).stage_times[1]
         assert last.forward == pytest.approx(device.total(costs.cycles(ipu=1, phase=Phase.FORWARD)) + fixed)
         assert last.recompute == 0
@@ -192,7 +192,7 @@ class TestPasses:
         stashing = profiled(chosen).stage_times[0]
         direct = profiled(replace(chosen, execution=Execution.SHARDED)).stage_times[0]
         (name,) = GRAPH.input_nodes
-        on_tile = lowered(GRAPH, SETTINGS).layouts[name].on_tile
+        on_tile = lowered(step_of(GRAPH), SETTINGS).layouts[name].on_tile
         copy = vertices.dynamic_slice(SETTINGS.device, 1, on_tile, Element.FLOAT)
         assert stashing.forward - direct.forward == pytest.approx(copy)
         assert stashing.backward - direct.backward == pytest.approx(copy)
@@ -244,14 +244,14 @@ class TestExecutions:
         executions = profiled(chosen).executions
         again = kept_for_backward(chosen).again
         nodes = {node.name: node for node in GRAPH.ops.nodes}
-        assert set(executions) >= {cost.node for cost in lowered(GRAPH, SETTINGS).ops}
+        assert set(executions) >= {cost.node for cost in lowered(step_of(GRAPH), SETTINGS).ops}
         assert {executions[name] for name in again} == {40}
         assert {executions[n] for n in executions if nodes[n].meta["phase"] is Phase.BACKWARD} == {20}
         assert {executions[n] for n in executions if _stage(nodes[n]) == 1} == {20}
 
     def test_inference_runs_every_op_once_a_device_iteration(self) -> None:
         graph = chain(training=False)
-        found = profiled(Program(graph, False, batching=Batching(7), returns=Returns(Keep.ALL)))
+        found = profiled(Program(step_of(graph), False, batching=Batching(7), returns=Returns(Keep.ALL)))
         assert set(found.executions.values()) == {7}
         assert found.pipeline_cycles == 7 + 1
         assert found.update_cycles == 0
@@ -442,7 +442,7 @@ class TestLimits:
 
     def test_large_inputs_with_little_to_do(self) -> None:
         graph = traced(Trained(nn.ReLU()), torch.zeros(64, 3, 224, 224), training=False)
-        assert profiled(Program(graph, False, batching=Batching(10))).limited_by == "stream"
+        assert profiled(Program(step_of(graph), False, batching=Batching(10))).limited_by == "stream"
 
     @pytest.mark.parametrize("execution", list(Execution))
     def test_shares_are_parts_of_the_whole(self, execution: Execution) -> None:

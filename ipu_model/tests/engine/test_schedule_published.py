@@ -19,7 +19,7 @@ from ipu_model.schedule.traffic import traffic_of
 @lru_cache(maxsize=2)
 def day03_run(accumulation: int) -> Schedule:
     chosen = Program(
-        day03(), True, batching=Batching(accumulation=accumulation), optimiser=ADAMW,
+        step_of(day03()), True, batching=Batching(accumulation=accumulation), optimiser=ADAMW,
         recomputation=Recomputation.PIPELINE,
     )  # fmt: skip
     return profiled(chosen)

@@ -41,8 +41,8 @@ def graph() -> Graph:
     optimizer = poptorch.optim.SGD(model.parameters(), lr=0.1)
     training = poptorch.trainingModel(model, options, optimizer)
     training.compile(torch.randn(8, 3, 8, 8), torch.zeros(8, dtype=torch.int64))
-    found: Graph = training._modelled_program().graph
-    return found
+    assert training._compiled is not None
+    return training._compiled.graph
 
 
 def test_every_op_has_the_stage_and_the_operands_of_its_node(graph: Graph) -> None:

@@ -42,6 +42,15 @@ class TestWhatIf:
         assert found.device_seconds_per_call == pytest.approx(wanted.device_seconds_per_call)
         assert found.memory.max_tile_bytes == wanted.memory.max_tile_bytes
 
+    def test_half_precision_is_what_compiling_in_half_precision_gives(self) -> None:
+        """Weights, inputs and outputs: all that crosses the host link is half as large, too."""
+        full, half = (
+            poptorch.inferenceModel(model, quiet().deviceIterations(2)) for model in (Chain(2), Chain(2).half())
+        )
+        full.compile(torch.ones(16, 8))
+        half.compile(torch.ones(16, 8).half())
+        assert ipu_model.what_if(full, half_precision=True) == ipu_model.profile(half)
+
     def test_the_program_stays_as_it_is(self, executor: poptorch.PoplarExecutor) -> None:
         before = ipu_model.profile(executor)
         ipu_model.what_if(executor, gradient_accumulation=64, half_precision=True)

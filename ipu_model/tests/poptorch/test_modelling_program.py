@@ -124,14 +124,14 @@ class TestRecomputation:
     def test_the_program_may_choose_another_mode(self, value: int, mode: Recomputation) -> None:
         assert trained(with_popart("autoRecomputation", value)).recomputation is mode
 
-    def test_checkpoints_are_marked_in_the_graph(self) -> None:
+    def test_checkpoints_are_marked_in_the_step(self) -> None:
         class Checkpointed(Chain):
             def forward(self, x: Tensor, y: Tensor | None = None) -> Any:
                 return super().forward(poptorch.recomputationCheckpoint(x * 2), y)
 
         options, model = trainable(), Checkpointed()
-        graph = program_of_module(options, model, batch(options), training=True).graph
-        marked = [n.name for n in graph.ops.nodes if n.meta.get("hints", {}).get("recomputation_checkpoint")]
+        step = program_of_module(options, model, batch(options), training=True).step
+        marked = [op.name for op in step.ops if op.hints.recomputation_checkpoint]
         assert marked == ["mul_tensor"]
 
 

@@ -6,17 +6,16 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
-import torch
-
 from ipu_model.entry_points import program_of
 from ipu_model.errors import Error
-from ipu_model.explore.options import has_single_precision, option_named, with_options
+from ipu_model.explore.options import has_single_precision, has_variables_of, option_named, with_options
 from ipu_model.explore.profile import check_host
 from ipu_model.explore.split import even_starts, stage_starts
 from ipu_model.host_work import HostWork, Loading
 from ipu_model.profiling.build import profile_program
 from ipu_model.profiling.data import Profile
 from ipu_model.program import Execution, Program, Recomputation
+from ipu_model.step import FLOAT16
 
 LEAST_GAIN = 1.02
 """Changes that gain less than this factor in samples a second are not worth a line, unless they make it fit."""
@@ -88,7 +87,7 @@ def _worth_trying(program: Program) -> Iterator[tuple[str, Any]]:
     batching, settings = program.batching, program.settings
     if has_single_precision(program):
         yield "half_precision", True
-    if not settings.half_partials and any(v.spec.dtype is torch.float16 for v in program.graph.variables):
+    if not settings.half_partials and has_variables_of(program, FLOAT16):
         yield "half_partials", True
     if program.training:
         yield from (("gradient_accumulation", batching.accumulation * factor) for factor in (2, 4))

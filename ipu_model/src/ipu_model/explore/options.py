@@ -8,8 +8,6 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any, TypeVar
 
-import torch
-
 from ipu_model.batching import Keep
 from ipu_model.errors import Error
 from ipu_model.explore.split import split_before
@@ -17,7 +15,7 @@ from ipu_model.optimiser import OptimiserSpec
 from ipu_model.pipeline import training_stages
 from ipu_model.predict.hardware import System, system_named
 from ipu_model.program import Execution, Program, Recomputation
-from ipu_model.transform import in_half_precision, with_byte_inputs
+from ipu_model.step import FLOAT16, FLOAT32, UINT8, DType, Step, Tensor, with_tensors
 
 Chosen = TypeVar("Chosen", bound=Enum)
 
@@ -173,11 +171,11 @@ def _half_partials(program: Program, value: object) -> Program:
 
 
 def _half_precision(program: Program, value: object) -> Program:
-    return replace(program, graph=in_half_precision(program.graph)) if value else program
+    return replace(program, step=in_half_precision(program.step)) if value else program
 
 
 def _eight_bit_inputs(program: Program, value: object) -> Program:
-    return replace(program, graph=with_byte_inputs(program.graph)) if value else program
+    return replace(program, step=with_byte_inputs(program.step)) if value else program
 
 
 def _optimiser(program: Program, value: object) -> Program:
@@ -209,10 +207,33 @@ def _machine(program: Program, value: object) -> Program:
     return replace(program, system=system, settings=replace(program.settings, device=device))
 
 
+def in_half_precision(step: Step) -> Step:
+    """Return the step with float16 wherever it has float32: what `model.half()` on float16 inputs gives."""
+
+    def halved(tensor: Tensor) -> Tensor:
+        return replace(tensor, dtype=FLOAT16) if tensor.dtype == FLOAT32 else tensor
+
+    return with_tensors(step, halved)
+
+
+def with_byte_inputs(step: Step) -> Step:
+    """Return the step with floating-point inputs sent as bytes; the cast on the device is not added."""
+
+    def sent(tensor: Tensor) -> Tensor:
+        return replace(tensor, dtype=UINT8) if tensor.dtype.is_floating else tensor
+
+    return replace(step, inputs=tuple(map(sent, step.inputs)))
+
+
+def has_variables_of(program: Program, dtype: DType, *, trainable: bool = False) -> bool:
+    """Whether weights or buffers are of that type; only weights that are trained with `trainable`."""
+    step = program.step
+    return any(step.tensors[v.tensor].dtype == dtype for v in step.variables if v.trainable or not trainable)
+
+
 def has_single_precision(program: Program) -> bool:
     """Whether half precision would change something: float32 among the weights, or the buffers of inference."""
-    variables = program.graph.variables
-    return any(v.spec.dtype is torch.float32 for v in variables if v.trainable or not program.training)
+    return has_variables_of(program, FLOAT32, trainable=program.training)
 
 
 # --- what they are called

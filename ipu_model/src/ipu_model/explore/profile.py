@@ -35,11 +35,11 @@ def profile(executor: Any, *, host: HostWork | None = None, machine: str | Syste
 
 
 def profile_of(program: Program, host: HostWork | None = None) -> Profile:
-    """Return the profile of a program; the last few of each graph are remembered as long as the graph lives."""
+    """Return the profile of a program; the last few of each step are remembered as long as the step lives."""
     from ipu_model.per_graph import remembered_of
     from ipu_model.profiling.build import profile_program
 
-    known: list[tuple[Program, HostWork, Profile]] = remembered_of(program.graph).setdefault(profile_of, [])
+    known: list[tuple[Program, HostWork, Profile]] = remembered_of(program.step).setdefault(profile_of, [])
     host = host or HostWork()
     for other, its_host, profile in tuple(known):
         if other == program and its_host == host:

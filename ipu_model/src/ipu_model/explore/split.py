@@ -10,8 +10,7 @@ from ipu_model.costed import lowered
 from ipu_model.errors import Error
 from ipu_model.program import Program, Recomputation
 from ipu_model.recompute import kept_for_backward
-from ipu_model.step import Phase, Placement
-from ipu_model.transform import placed
+from ipu_model.step import Op, Phase, Placement, Step, with_ops
 
 SMALLEST_SHARE = 0.05
 """A module that costs less than this share of the model is not divided into its parts."""
@@ -58,7 +57,7 @@ def _sum(cycles: Mapping[str, float], scopes: Iterable[str]) -> float:
 
 def _cycles_by_scope(program: Program, phase: Phase) -> dict[str, float]:
     found: dict[str, float] = {}
-    for op in lowered(program.graph, program.settings).of(phase=phase):
+    for op in lowered(program.step, program.settings).of(phase=phase):
         found[op.scope] = found.get(op.scope, 0.0) + program.settings.device.total(op.work.cycles)
     return found
 
@@ -169,10 +168,22 @@ def split_before(program: Program, names: Sequence[str]) -> Program:
     recomputes = several and program.training and program.recomputation is Recomputation.NONE
     return replace(
         program,
-        graph=placed(program.graph, place_of),
+        step=placed(program.step, place_of),
         recomputation=Recomputation.PIPELINE if recomputes else program.recomputation,
         reserved_ipus=None,
     )
+
+
+def placed(step: Step, place_of: Mapping[str, Placement]) -> Step:
+    """Return the step with the ops of each scope in `place_of` placed there; other ops stay where they are.
+
+    The block entries follow the new places in the order of `place_of`.
+    """
+
+    def moved(op: Op) -> Op:
+        return replace(op, placement=place_of.get(op.scope, op.placement))
+
+    return with_ops(step, moved, tuple(dict.fromkeys(place_of.values())))
 
 
 def _modules(scopes: Iterable[str]) -> list[str]:

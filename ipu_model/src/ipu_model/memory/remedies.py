@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-import torch
-
 from ipu_model.memory import categories
 from ipu_model.profiling.data import IpuMemory, Memory
 from ipu_model.program import Execution, Program, Recomputation
-from ipu_model.step import FLOAT32
+from ipu_model.step import FLOAT16, FLOAT32, DType
 
 # What a tile is full of: a hill of activations, the peak of one op, a floor of parameters, a floor of code.
 _GROUPS: Mapping[str, tuple[str, ...]] = {
@@ -69,7 +67,7 @@ def _for_temporaries(program: Program, worst: IpuMemory) -> list[str]:
     peak = max(worst.liveness, key=lambda step: step.bytes_on_tile, default=None)
     op = f" (the fullest moment is {peak.node})" if peak is not None else ""
     found = [f"lower the available memory proportion of IPU {worst.ipu}{op}"]
-    if not program.settings.half_partials and _has(program, torch.float16):
+    if not program.settings.half_partials and _has(program, FLOAT16):
         found.append("use half partials (Options.Precision.setPartialsType)")
     return [*found, "serialise large matrix products (poptorch.serializedMatMul)"]
 
@@ -95,11 +93,11 @@ def _for_code(program: Program, worst: IpuMemory) -> list[str]:
 
 
 def _half(program: Program) -> list[str]:
-    return ["use half precision (model.half())"] if not _has(program, torch.float16) else []
+    return ["use half precision (model.half())"] if not _has(program, FLOAT16) else []
 
 
-def _has(program: Program, dtype: torch.dtype) -> bool:
-    return any(variable.spec.dtype == dtype for variable in program.graph.variables)
+def _has(program: Program, dtype: DType) -> bool:
+    return any(program.step.tensors[variable.tensor].dtype == dtype for variable in program.step.variables)
 
 
 _ADVICE: Mapping[str, Callable[[Program, IpuMemory], list[str]]] = {

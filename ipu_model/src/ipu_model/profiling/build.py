@@ -27,7 +27,7 @@ def profile_program(program: Program, host: HostWork | None = None) -> Profile:
     """
     host = host or HostWork()
     check_machine(program)
-    costs = lowered(program.graph, program.settings)
+    costs = lowered(program.step, program.settings)
     kept = kept_for_backward(program)
     memory = memory_for(program, costs, kept)
     schedule = schedule_of(program, costs, kept)

@@ -98,7 +98,8 @@ class Predictions:
     def _received(self, accumulation: int) -> float:
         """Return MiB of images that stage 0 reads in one call; labels go to IPU 1."""
         program = programs.day03_program(accumulation=accumulation)
-        return program.graph.inputs[0].bytes * program.batching.steps / KIBIBYTE**2
+        images = program.step.inputs[0]
+        return images.elements * images.dtype.bytes * program.batching.steps / KIBIBYTE**2
 
     def _differences(self) -> dict[str, Callable[[], float]]:
         """Return what one further micro-batch takes, and what is left of a call without micro-batches."""
@@ -164,7 +165,7 @@ def _profile(program: Callable[..., Program], host: HostWork, **settings: object
 def small_stages() -> tuple[StageTime, ...]:
     """Return what each stage of day 02's ResNet-50 takes for one micro-batch."""
     program = programs.small_resnet50_program()
-    costs = lowered(program.graph, program.settings)
+    costs = lowered(program.step, program.settings)
     return schedule_of(program, costs, kept_for_backward(program)).stage_times
 
 

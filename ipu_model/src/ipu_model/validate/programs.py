@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from ipu_model import tracing
 from ipu_model.batching import Batching, Keep, Returns
 from ipu_model.capture import capture
+from ipu_model.capture.describe import step_of
 from ipu_model.errors import Error
 from ipu_model.graph import Graph, TensorSpec, dtype_of
 from ipu_model.optimiser import Hyper, OptimiserSpec
@@ -191,7 +192,7 @@ def day03_program(
 ) -> Program:
     """Return one row of the day-03 ladder."""
     return Program(
-        graph=day03(dtype, eight_bit=eight_bit), training=True, batching=Batching(iterations, accumulation),
+        step=step_of(day03(dtype, eight_bit=eight_bit)), training=True, batching=Batching(iterations, accumulation),
         optimiser=adamw(dtype), recomputation=Recomputation.PIPELINE, name="day03-resnet101",
     )  # fmt: skip
 
@@ -200,7 +201,7 @@ def mlperf_program() -> Program:
     """Return MLPerf's submission: 16 replicas of one IPU in 8 host processes, micro-batch 20, accumulation 10."""
     momentum = OptimiserSpec("SGD1", Hyper(lr=0.1, momentum=0.9, weight_decay=1e-4), accum_dtype=FLOAT16)
     return Program(
-        graph=mlperf_resnet50(), training=True, batching=Batching(1, 10, 2), processes=8, optimiser=momentum,
+        step=step_of(mlperf_resnet50()), training=True, batching=Batching(1, 10, 2), processes=8, optimiser=momentum,
         system=system_named("POD16"), recomputation=Recomputation.ALL, name="mlperf-resnet50",
         settings=CostSettings(half_partials=True, available_memory_proportion={0: 0.15}),
     )  # fmt: skip
@@ -209,7 +210,7 @@ def mlperf_program() -> Program:
 def digits_program() -> Program:
     """Return the pipelining tutorial's training program: accumulation 10, 10 device iterations, all outputs."""
     return Program(
-        graph=digits(), training=True, batching=Batching(10, 10), returns=Returns(Keep.ALL),
+        step=step_of(digits()), training=True, batching=Batching(10, 10), returns=Returns(Keep.ALL),
         optimiser=adamw(FLOAT), recomputation=Recomputation.PIPELINE, name="mnist-pipeline",
     )  # fmt: skip
 
@@ -217,7 +218,7 @@ def digits_program() -> Program:
 def digits_inference_program() -> Program:
     """Return the pipelining tutorial's test program: 100 device iterations."""
     return Program(
-        graph=digits(training=False), training=False, batching=Batching(100), returns=Returns(Keep.ALL),
+        step=step_of(digits(training=False)), training=False, batching=Batching(100), returns=Returns(Keep.ALL),
         name="mnist-inference",
     )  # fmt: skip
 
@@ -226,6 +227,6 @@ def small_resnet50_program() -> Program:
     """Return day 02's program: two replicas of two IPUs, accumulation 3."""
     momentum = OptimiserSpec("SGD1", Hyper(lr=0.1, momentum=0.9), accum_dtype=FLOAT32)
     return Program(
-        graph=small_resnet50(), training=True, batching=Batching(1, 3, 2), optimiser=momentum,
+        step=step_of(small_resnet50()), training=True, batching=Batching(1, 3, 2), optimiser=momentum,
         recomputation=Recomputation.PIPELINE, name="day02-resnet50",
     )  # fmt: skip

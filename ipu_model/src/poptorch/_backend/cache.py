@@ -19,6 +19,7 @@ from filelock import FileLock
 import ipu_model
 from ipu_model import stored
 from ipu_model.capture.digest import digest_of
+from ipu_model.graph import Graph
 from ipu_model.program import Program
 from poptorch._logging import logger
 from poptorch._poptorch_data import check_versions, options_text, versions
@@ -48,10 +49,10 @@ def cache_directory(options: Options) -> Path | None:
     return directory
 
 
-def key_of(program: Program, options: Options, *more: object) -> str:
-    """Return the digest of a program with everything that decides how it is compiled; `more` is plain data."""
-    settings = {field.name: getattr(program, field.name) for field in fields(program) if field.name != "graph"}
-    text = _text((digest_of(program.graph), settings, options_text(options), versions(), _own_sources(), more))
+def key_of(graph: Graph, program: Program, options: Options, *more: object) -> str:
+    """Return the digest of a graph and of the program that it is with everything that decides how it is compiled; `more` is plain data."""
+    settings = {field.name: getattr(program, field.name) for field in fields(program) if field.name != "step"}
+    text = _text((digest_of(graph), settings, options_text(options), versions(), _own_sources(), more))
     return hashlib.blake2b(text.encode(), digest_size=20).hexdigest()
 
 

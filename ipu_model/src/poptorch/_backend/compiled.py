@@ -170,7 +170,7 @@ def _modelled(
     if saved is not None:
         warnings, was_stored = saved.executable.warnings, True
     elif directory is not None:
-        key = key_of(program, options, engine.allow_out_of_memory, host.groupings)
+        key = key_of(graph, program, options, engine.allow_out_of_memory, host.groupings)
         warnings, was_stored = recalled(directory, key, judge)
     else:
         warnings, was_stored = judge(), False

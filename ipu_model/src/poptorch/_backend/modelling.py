@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from ipu_model.batching import Batching
+from ipu_model.capture.describe import step_of
 from ipu_model.costed import lowered, memory_for
 from ipu_model.errors import Error
 from ipu_model.graph import Graph
@@ -68,7 +69,7 @@ def program_of(
     reserved = reserved_ipus(ipus_of_replica(graph) * batching.replicas, options) * processes
     system = machine_for(options, reserved, machine)
     return Program(
-        graph=graph,
+        step=step_of(graph),
         training=training,
         batching=batching,
         returns=returns_of(options),
@@ -240,7 +241,7 @@ def memory_warnings(program: Program, *, allowed: bool) -> tuple[str, ...]:
 
 
 def _memory(program: Program) -> Memory:
-    costs = lowered(program.graph, program.settings)
+    costs = lowered(program.step, program.settings)
     return memory_for(program, costs, kept_for_backward(program))
 
 

@@ -34,14 +34,15 @@ def empty_counters() -> PerfCounters:
     return {event: [[]] for event in EVENTS}
 
 
-def perf_counters(program: Program, profile: Profile) -> PerfCounters:
+def perf_counters(program: Program, profile: Profile, *, anchors: int = 0) -> PerfCounters:
     """Return the counters of one call: for each event one list per tensor, of its times in seconds.
 
+    The last `anchors` outputs of the program are no results of forward and have no counters.
     Times are ordered by replica, then by step; all tensors of a micro-batch travel together. A list of inputs
     has D x A x R entries, a list of outputs one for each result that comes back; synthetic data has none.
     """
-    inputs = len(program.graph.inputs)
-    outputs = sum(1 for output in program.graph.outputs if output.node is not None and not output.anchored)
+    inputs = len(program.step.inputs)
+    outputs = len(program.step.outputs) - anchors
     if program.synthetic_data:
         arriving: list[Ticks] = []
         leaving: list[Ticks] = []

@@ -50,7 +50,7 @@ def cache_directory(options: Options) -> Path | None:
 
 
 def key_of(graph: Graph, program: Program, options: Options, *more: object) -> str:
-    """Return the digest of a graph and of the program that it is with everything that decides how it is compiled; `more` is plain data."""
+    """Return the digest of a graph with everything that decides how it is compiled; `more` is plain data."""
     settings = {field.name: getattr(program, field.name) for field in fields(program) if field.name != "step"}
     text = _text((digest_of(graph), settings, options_text(options), versions(), _own_sources(), more))
     return hashlib.blake2b(text.encode(), digest_size=20).hexdigest()

@@ -3,15 +3,10 @@
 `ipu_model` executes and models programs; this package holds PopTorch's names, rules and errors.
 """
 
-from __future__ import annotations
-
-import contextlib
-import faulthandler
-import os
 from importlib.metadata import version as _version
 
 from ipu_model.errors import Error, RecoverableError, UnrecoverableError
-from poptorch import _logging, enums, ops, optim, options, poptorch_core, profiling, testing
+from poptorch import enums, ops, optim, options, poptorch_core, profiling, testing
 from poptorch._args_parser import ICustomArgParser, registerCustomArgParser
 from poptorch._backend.compilation import registerPostCompileHook, registerPreCompileHook
 from poptorch._backend.wrap import inferenceModel, load, trainingModel
@@ -90,9 +85,3 @@ __all__ = [
     "registerPostCompileHook", "registerPreCompileHook", "removeBlocks", "serializedMatMul", "setLogLevel",
     "set_available_memory", "set_overlap_for_input", "set_overlap_for_output", "testing", "trainingModel",
 ]  # fmt: skip
-
-os.environ.setdefault("RDMAV_FORK_SAFE", "1")
-_logging.install_excepthook()
-# Without a usable stderr (in some notebook kernels) crashes are reported by other means.
-with contextlib.suppress(AttributeError, ValueError, OSError):
-    faulthandler.enable()

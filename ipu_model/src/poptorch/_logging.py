@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import faulthandler
 import logging
 import os
 import sys
@@ -197,3 +199,7 @@ def _install() -> None:
 
 
 _install()
+install_excepthook()
+# Without a usable stderr (in some notebook kernels) crashes are reported by other means.
+with contextlib.suppress(AttributeError, ValueError, OSError):
+    faulthandler.enable()

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import inspect
+import subprocess
+import sys
 from importlib import import_module
 from importlib.metadata import version
 from pathlib import Path
@@ -256,6 +258,20 @@ class TestPresence:
         sources = "".join(path.read_text() for path in Path(poptorch.__file__).parent.rglob("*.py"))
         names = [e.name for area, e in ENTRIES if area.owner == "environment" and e.status == "works"]
         assert [name for name in names if f'"{name}"' not in sources] == []
+
+    def test_its_modules_are_those_of_poptorch_and_one_package_behind_them(self) -> None:
+        """Of PopTorch 3.4: the headings of the reference of its names."""
+        of_poptorch = {
+            "_args_parser", "_dataloader", "_impl", "_logging", "_optimizer_attributes", "_options_config",
+            "_options_impl", "_poplar_executor", "_poptorch_data", "_printing", "_utils", "enums", "ops", "optim",
+            "options", "poptorch_core", "profiling", "testing",
+        }  # fmt: skip
+        script = (
+            "import types, poptorch\n"
+            "print(*(name for name, value in vars(poptorch).items() if isinstance(value, types.ModuleType)))"
+        )
+        shown = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout
+        assert set(shown.split()) - of_poptorch == {"_backend"}
 
     def test_a_name_that_is_not_poptorchs_is_no_attribute(self) -> None:
         for module in (poptorch, poptorch.ops):

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+from poptorch._impl import ipuHardwareIsAvailable, ipuHardwareVersion, isRunningOnIpu
+from poptorch.ops.annotations import (
+    Attribute,
+    NameScope,
+    identity_loss,
+    nop,
+    recomputationCheckpoint,
+    serializedMatMul,
+    set_available_memory,
+)
 from poptorch.ops.beam_search import ctc_beam_search_decoder
 from poptorch.ops.blocks import BeginBlock, Block, BlockFunction, removeBlocks
-from poptorch.ops.control_flow import cond, for_loop
+from poptorch.ops.control_flow import cond, dynamic_slice, dynamic_update, for_loop
 from poptorch.ops.custom import custom_op
-from poptorch.ops.dynamic import dynamic_slice, dynamic_update
-from poptorch.ops.hints import nop, recomputationCheckpoint, serializedMatMul, set_available_memory
 from poptorch.ops.host import CPU
-from poptorch.ops.loss import identity_loss
 from poptorch.ops.multi_conv import MultiConv
 from poptorch.ops.overlap import set_overlap_for_input, set_overlap_for_output
 from poptorch.ops.points import fps, nearest
 from poptorch.ops.printing import ipu_print_tensor
-from poptorch.ops.queries import ipuHardwareIsAvailable, ipuHardwareVersion, isRunningOnIpu
-from poptorch.ops.scopes import Attribute, NameScope
 
 __all__ = [
     "CPU",

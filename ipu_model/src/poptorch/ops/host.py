@@ -15,7 +15,7 @@ from ipu_model.capture.torch_private import modes_disabled
 from ipu_model.graph import TensorSpec
 from ipu_model.tracing import Trace
 from poptorch._impl import createPoptorchError
-from poptorch.ops._inference import refuse_training
+from poptorch.ops._tracing import refuse_training
 
 # The callable of this name is being called while a model is traced.
 _calling: ContextVar[str | None] = ContextVar("poptorch_cpu_op", default=None)

@@ -10,7 +10,7 @@ import torch
 
 from poptorch._impl import createPoptorchError
 from poptorch.enums import MultiConvPlanType
-from poptorch.ops._body import Body
+from poptorch.ops._tracing import Body
 
 if TYPE_CHECKING:
     from typing_extensions import Self

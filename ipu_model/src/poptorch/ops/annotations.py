@@ -1,8 +1,6 @@
-"""Hints that leave values alone: recomputation, temporary memory, matrix products in slices.
+"""What forward says about its ops while values stay as they are: hints, losses, names and attributes.
 
-While a model is traced they are noted on the op that computes the tensor (`hints` in the graph); on the CPU
-they do nothing.
-"""
+While a model is traced it is noted on the ops; on the CPU all of this does nothing."""
 
 from __future__ import annotations
 
@@ -17,6 +15,7 @@ from ipu_model import tracing
 from ipu_model.capture.device_ops.lstm import LSTM
 from poptorch._impl import createPoptorchError
 from poptorch.enums import MatMulSerializationMode
+from poptorch.ops._tracing import Body
 
 aten = torch.ops.aten
 
@@ -152,3 +151,80 @@ def _wanted_producer(node: torch.fx.Node, wanted: frozenset[Any], steps: int) ->
         return None
     found = (_wanted_producer(source, wanted, steps - 1) for source in node.all_input_nodes)
     return next((producer for producer in found if producer is not None), None)
+
+
+class NameScope:
+    """Put `name/` in front of the names of the ops in the body; scopes nest.
+
+    Raises `AssertionError` if `name` is no string.
+    """
+
+    def __init__(self, name: str) -> None:
+        assert isinstance(name, str), f"A name scope must be a string; got {name!r}."
+        self.name = name
+        self._bodies: list[Body | None] = []
+
+    def __enter__(self) -> None:
+        _enter(self._bodies)
+
+    def __exit__(self, *exception: object) -> None:
+        body = _leave(self._bodies)
+        if body is not None:
+            body.trace.name_scope(body.ops(), self.name)
+
+
+class Attribute:
+    """Attach `{key: value}` strings to named graph attributes of the ops in the body.
+
+    Practically `Attribute(__outline={"layer": "name"})`, which steers the outlining of repeated layers. An
+    inner value of a key hides the outer one until its body ends. Programs also enter and leave it from module
+    hooks.
+    """
+
+    def __init__(self, **attributes: dict[str, str]) -> None:
+        self._attributes = {name: dict(pairs) for name, pairs in attributes.items()}
+        self._bodies: list[Body | None] = []
+
+    def __enter__(self) -> None:
+        _enter(self._bodies)
+
+    def __exit__(self, *exception: object) -> None:
+        body = _leave(self._bodies)
+        if body is not None:
+            body.trace.set_attributes(body.ops(), self._attributes)
+
+
+def _enter(bodies: list[Body | None]) -> None:
+    # A trace that failed between two module hooks never left its bodies: they belong to no trace any more.
+    bodies[:] = [body for body in bodies if body is None or body.is_current]
+    bodies.append(Body.begin())
+
+
+def _leave(bodies: list[Body | None]) -> Body | None:
+    body = bodies.pop() if bodies else None
+    return body if body is not None and body.is_current else None
+
+
+def identity_loss(x: Tensor, reduction: str) -> Tensor:
+    """Return the `"sum"` or `"mean"` of `x` (0-dim), or with `"none"` a copy of it, marked as a loss.
+
+    Back-propagation starts from the marked value, with ones, unless another marked value is computed from it.
+
+    Raises:
+        AssertionError: another reduction, or `x` is not a tensor.
+    """
+    assert isinstance(x, torch.Tensor), f"identity_loss takes a torch.Tensor, not {type(x)}."
+    assert reduction in ("sum", "mean", "none"), (
+        f"Unsupported reduction type! identity_loss takes 'sum', 'mean' or 'none'; got {reduction!r}."
+    )
+    result = _reduce(x, reduction)
+    trace = tracing.current()
+    if trace is not None:
+        trace.mark_loss(result)
+    return result
+
+
+def _reduce(x: Tensor, reduction: str) -> Tensor:
+    if reduction == "sum":
+        return x.sum()
+    return x.mean() if reduction == "mean" else x.clone()

@@ -1,4 +1,4 @@
-"""Which ops the body of a `with` statement, or of a loop, has added to the trace under way."""
+"""What several ops ask of the trace under way."""
 
 from __future__ import annotations
 
@@ -9,9 +9,11 @@ import torch.fx
 
 from ipu_model import tracing
 from ipu_model.capture.aliases import aliased_argument, written_arguments
+from poptorch._impl import createPoptorchError
 
 if TYPE_CHECKING:
     from ipu_model.tracing import Trace
+
 
 Node = torch.fx.Node
 
@@ -62,3 +64,15 @@ def _owner(node: Node) -> Node:
     while source is not None:
         node, source = source, aliased_argument(source)
     return node
+
+
+_REMEDY = (
+    "In a training model write the loop in Python and select values with torch.where, torch.gather or torch.scatter."
+)
+
+
+def refuse_training(name: str, remedy: str = _REMEDY) -> None:
+    """Raise `poptorch.Error` if a training model is being traced; `name` is what the program called."""
+    trace = tracing.current()
+    if trace is not None and trace.training:
+        raise createPoptorchError(f"{name} is only supported in inference. {remedy}")

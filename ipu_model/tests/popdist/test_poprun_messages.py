@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from popdist.run.launch import choose_cause, explain, tagged
 from popdist.run.messages import Failure, Line, MeetingPort, Writer, parse
-from popdist.run.output import Output, _Pipe
+from popdist.run.output import LinePipe, Output
 from popdist.topology import divide
 
 PIECES = st.lists(st.text("ab\r\n", max_size=6).map(str.encode), max_size=6)
@@ -21,7 +21,7 @@ PIECES = st.lists(st.text("ab\r\n", max_size=6).map(str.encode), max_size=6)
 class TestLines:
     @given(PIECES)
     def test_nothing_is_lost_however_the_data_comes(self, pieces: list[bytes]) -> None:
-        pipe = _Pipe(0, "stdout")
+        pipe = LinePipe(0, "stdout")
         lines = [line for piece in pieces for line in pipe.lines(piece)]
         rest = pipe.rest()
         for descriptor in (pipe.reader, pipe.writer):

@@ -50,14 +50,14 @@ class TestSplitting:
 class TestReading:
     def test_defaults_are_those_of_the_reference(self) -> None:
         request = read(["program"])
-        names = ("--num-instances", "--num-replicas", "--ipus-per-replica", "--offline-mode", "--host")
-        assert [request[name] for name in names] == [1, 1, 1, False, ""]
-        assert (request.given, request.verbosity, request.program) == ((), 0, ("program",))
+        assert (request.num_instances, request.num_replicas, request.ipus_per_replica) == (1, 1, 1)
+        assert (request.host, request.print_topology, request.only_output_from_instance) == (None, False, None)
+        assert (request.given, request.verbosity, request.program) == ({}, 0, ("program",))
 
     @pytest.mark.parametrize(("text", "value"), [("yes", True), ("1", True), ("no", False), ("0", False)])
     def test_yes_and_no_have_two_forms(self, text: str, value: bool) -> None:
-        assert read(["--print-topology", text, "x"])["--print-topology"] is value
-        assert read([f"--print-topology={text}", "x"])["--print-topology"] is value
+        assert read(["--print-topology", text, "x"]).print_topology is value
+        assert read([f"--print-topology={text}", "x"]).print_topology is value
 
     @pytest.mark.parametrize(("words", "verbosity"), [(["-v"], 1), (["--verbose"], 1), (["-vv"], 2), (["--vv"], 2)])
     def test_verbosity_has_its_forms(self, words: list[str], verbosity: int) -> None:
@@ -100,7 +100,7 @@ class TestFiles:
             "num-replicas": 8, "host": "a,b", "print-topology": False, "mpi-local-args": "-x A",
         }  # fmt: skip
         again = read([f"--import-config={file}", "--num-replicas=4", "y"])
-        assert (again["--num-replicas"], again["--host"], again["--mpi-local-args"]) == (4, "a,b", "-x A")
+        assert (again.num_replicas, again.host, again.mpi.variables) == (4, "a,b", {"A": None})
 
     def test_the_command_writes_the_file(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("popdist.run.command.run", lambda plan: 0)
@@ -135,8 +135,8 @@ class TestMpirun:
 
     def test_only_these_variables_reach_other_hosts(self, capsys: pytest.CaptureFixture[str]) -> None:
         here = {"PATH": "/p", "PYTHONPATH": "/q", "A": "a", "SECRET": "s"}
-        request = read(["--executable-cache-path", "/c", "x"])
-        found = shared_variables(request, read_mpi("", "-x A -x B=b -x NONE"), here)
+        request = read(["--executable-cache-path", "/c", "--mpi-local-args=-x A -x B=b -x NONE", "x"])
+        found = shared_variables(request, here)
         assert found == {"PATH": "/p", "PYTHONPATH": "/q", "A": "a", "B": "b", "POPTORCH_CACHE_DIR": "/c"}
         assert "-x NONE: there is no such variable here" in capsys.readouterr().err
 

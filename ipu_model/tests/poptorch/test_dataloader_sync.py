@@ -14,7 +14,7 @@ from torch.utils.data import BatchSampler, RandomSampler, SequentialSampler
 
 from ipu_model.errors import Error
 from poptorch._dataloader import DataLoader
-from poptorch._dataloader.loader import rows_to_glue
+from poptorch._dataloader.loader import rows_per_chunk
 from poptorch.enums import CommGroupType, DataLoaderMode
 from poptorch.options import Options
 
@@ -234,9 +234,9 @@ def test_the_length_of_a_stream() -> None:
     ("combined", "rebatched", "drop", "worker_size", "expected"),
     [
         (8, False, True, None, None),  # plain Async
-        (8, True, True, None, (8, 8)),
-        (8, True, True, 3, (8, 3)),
-        (8, False, False, None, (8, 8)),  # Async that keeps the remainder is re-batched
+        (8, True, True, None, 8),
+        (8, True, True, 3, 3),
+        (8, False, False, None, 8),  # Async that keeps the remainder is re-batched
         (1, False, False, None, None),  # unless items are single rows
         (None, False, False, None, None),
         (8, False, True, 100, None),  # rebatched_worker_size is ignored when not re-batching
@@ -247,9 +247,9 @@ def test_when_items_are_rebatched(
     rebatched: bool,
     drop: bool,
     worker_size: int | None,
-    expected: tuple[int, int] | None,
+    expected: int | None,
 ) -> None:
-    assert rows_to_glue(combined, rebatched, drop, worker_size) == expected
+    assert rows_per_chunk(combined, rebatched, drop, worker_size) == expected
 
 
 def test_chunks_larger_than_items_are_refused() -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 from ipu_model.errors import Error
 from popdist.run.hosts import FORWARDED, LOOPBACK, Host, find, parse_hosts
 from popdist.run.launch import DEFAULT_SHELL, Plan, run
-from popdist.run.options import MpiArguments, Request, exported, read, read_mpi
+from popdist.run.options import Request, exported, read
 from popdist.topology import Topology, as_table, divide
 
 _THIS_MACHINE = Host("localhost", LOOPBACK, local=True)
@@ -21,8 +21,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         request = read(sys.argv[1:] if arguments is None else arguments)
         plan = plan_of(request, os.environ)
-        if request["--export-config"]:
-            Path(request["--export-config"]).write_text(exported(request), encoding="utf-8")
+        if request.export_config:
+            Path(request.export_config).write_text(exported(request), encoding="utf-8")
     except (Error, OSError) as error:
         print(f"poprun: {error.message if isinstance(error, Error) else error}", file=sys.stderr)
         return 2
@@ -38,39 +38,38 @@ def plan_of(request: Request, environment: Mapping[str, str]) -> Plan:
     """
     if not request.program:
         raise Error("no program was given. Write it after the options: poprun --num-instances 2 python program.py")
-    names = parse_hosts(request["--host"]) if "--host" in request.given else (_THIS_MACHINE.name,)
-    topology = divide(names, request["--num-instances"], request["--num-replicas"], request["--ipus-per-replica"])
-    only = request["--only-output-from-instance"]
+    names = (_THIS_MACHINE.name,) if request.host is None else parse_hosts(request.host)
+    topology = divide(names, request.num_instances, request.num_replicas, request.ipus_per_replica)
+    only = request.only_output_from_instance
     if only is not None and not 0 <= only < topology.num_instances:
         raise Error(
             f"--only-output-from-instance {only}: there are {topology.num_instances} instances, from 0 to "
             f"{topology.num_instances - 1}."
         )
-    mpi = read_mpi(request["--mpi-global-args"], request["--mpi-local-args"])
     return Plan(
         topology,
-        find(names) if "--host" in request.given else (_THIS_MACHINE,),
+        (_THIS_MACHINE,) if request.host is None else find(names),
         request.program,
-        shared=shared_variables(request, mpi, environment),
+        shared=shared_variables(request, environment),
         port=meeting_port(environment),
-        remote_shell=mpi.remote_shell or DEFAULT_SHELL,
+        remote_shell=request.mpi.remote_shell or DEFAULT_SHELL,
         only_output_from=only,
         talkative=request.verbosity > 1,
     )
 
 
-def shared_variables(request: Request, mpi: MpiArguments, environment: Mapping[str, str]) -> dict[str, str]:
+def shared_variables(request: Request, environment: Mapping[str, str]) -> dict[str, str]:
     """Return the variables that every instance gets, whatever host it is on."""
     shared = {name: environment[name] for name in FORWARDED if name in environment}
-    for name, value in mpi.variables.items():
+    for name, value in request.mpi.variables.items():
         if value is not None:
             shared[name] = value
         elif name in environment:
             shared[name] = environment[name]
         else:
             print(f"poprun: -x {name}: there is no such variable here, so none is passed on", file=sys.stderr)
-    if request["--executable-cache-path"]:
-        shared["POPTORCH_CACHE_DIR"] = request["--executable-cache-path"]
+    if request.executable_cache_path:
+        shared["POPTORCH_CACHE_DIR"] = request.executable_cache_path
     return shared
 
 
@@ -87,13 +86,12 @@ def meeting_port(environment: Mapping[str, str]) -> int:
 
 
 def _describe(request: Request, plan: Plan) -> None:
-    if request["--print-topology"]:
+    if request.print_topology:
         print(as_table(plan.topology), flush=True)
     if not request.verbosity:
         return
-    mpi = read_mpi(request["--mpi-global-args"], request["--mpi-local-args"])
     lines = [f"{name} has no effect on the IPU Model" for name in request.without_effect]
-    lines += [f"{text} is an argument of mpirun that has no effect here" for text in mpi.ignored]
+    lines += [f"{text} is an argument of mpirun that has no effect here" for text in request.mpi.ignored]
     lines += [_described_host(plan.topology, index, host) for index, host in enumerate(plan.hosts)]
     for line in lines:
         print(f"poprun: {line}", file=sys.stderr, flush=True)

@@ -6,7 +6,7 @@ import argparse
 import difflib
 import json
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -61,7 +61,7 @@ OPTIONS = (
     Option("--num-instances", _whole, 1, "processes; replicas are divided evenly over them"),
     Option("--num-replicas", _whole, 1, "replicas of the whole run, a multiple of the instances"),
     Option("--ipus-per-replica", _whole, 1, "IPUs that one replica is placed on"),
-    Option("--host", str, "", "hosts, as name1,name2; instances are divided evenly (default: this machine)", "-H"),
+    Option("--host", str, None, "hosts, as name1,name2; instances are divided evenly (default: this machine)", "-H"),
     Option("--executable-cache-path", _a_path, "", "folder of compiled programs, POPTORCH_CACHE_DIR of the instances"),
     Option("--only-output-from-instance", _whole, None, "hide what the other instances write"),
     Option("--mpi-global-args", str, "", "arguments of mpirun; --mca plm_rsh_agent COMMAND names the remote shell"),
@@ -95,21 +95,38 @@ _REPEATED = ("--mpi-global-args", "--mpi-local-args")
 
 
 @dataclass(frozen=True)
-class Request:
-    """What a command line asks for: values of all options by name, those `given`, verbosity, the program."""
+class MpiArguments:
+    """What poprun understands of mpirun's arguments, and what it `ignores`.
 
-    values: dict[str, Any]
-    given: tuple[str, ...]
+    `variables` maps a variable to its value, or to `None` for the value that it has here.
+    """
+
+    variables: dict[str, str | None]
+    remote_shell: tuple[str, ...]
+    ignored: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Request:
+    """What a command line asks for; `given` are the values that were given, by their names in a file of options."""
+
+    num_instances: int
+    num_replicas: int
+    ipus_per_replica: int
+    host: str | None
+    executable_cache_path: str
+    only_output_from_instance: int | None
+    mpi: MpiArguments
+    print_topology: bool
+    export_config: str
+    given: Mapping[str, Any]
     verbosity: int
     program: tuple[str, ...]
-
-    def __getitem__(self, name: str) -> Any:
-        return self.values[name]
 
     @property
     def without_effect(self) -> list[str]:
         """The options given that change nothing here."""
-        return [name for name in self.given if not _BY_NAME[name].effective]
+        return [option.name for option in OPTIONS if option.key in self.given and not option.effective]
 
 
 def read(arguments: Sequence[str]) -> Request:
@@ -120,13 +137,30 @@ def read(arguments: Sequence[str]) -> Request:
         SystemExit: after `--help` and `--version`.
     """
     words, program = split(arguments)
-    values = vars(_parser().parse_args(words))
-    verbosity = values.pop("verbosity")
-    given = {f"--{key.replace('_', '-')}": value for key, value in values.items()}
-    if "--import-config" in given:
-        given = {**_imported(given["--import-config"]), **given}
-    every = {option.name: given.get(option.name, option.default) for option in OPTIONS}
-    return Request(every, tuple(given), verbosity, tuple(program))
+    given = _values(words)
+    verbosity = given.pop("verbosity")
+    if "import-config" in given:
+        given = {**_imported(given["import-config"]), **given}
+    value = {option.key: given.get(option.key, option.default) for option in OPTIONS}
+    return Request(
+        num_instances=value["num-instances"],
+        num_replicas=value["num-replicas"],
+        ipus_per_replica=value["ipus-per-replica"],
+        host=value["host"],
+        executable_cache_path=value["executable-cache-path"],
+        only_output_from_instance=value["only-output-from-instance"],
+        mpi=read_mpi(value["mpi-global-args"], value["mpi-local-args"]),
+        print_topology=value["print-topology"],
+        export_config=value["export-config"],
+        given=given,
+        verbosity=verbosity,
+        program=tuple(program),
+    )
+
+
+def _values(words: Sequence[str]) -> dict[str, Any]:
+    """Return the values that are given, by their names in a file of options, and the verbosity."""
+    return {key.replace("_", "-"): value for key, value in vars(_parser().parse_args(words)).items()}
 
 
 def split(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
@@ -194,9 +228,9 @@ def _imported(path: str) -> dict[str, Any]:
         raise Error(f"--import-config {path} cannot be read: {error}. --export-config writes such a file.") from None
     if not isinstance(entries, dict):
         raise Error(f"--import-config {path}: it must hold one JSON object. --export-config writes such a file.")
-    words = [f"--{key}={_as_word(value)}" for key, value in entries.items()]
-    values = vars(_parser().parse_args(split(words)[0]))
-    return {f"--{key.replace('_', '-')}": value for key, value in values.items() if key != "verbosity"}
+    values = _values(split([f"--{key}={_as_word(value)}" for key, value in entries.items()])[0])
+    del values["verbosity"]
+    return values
 
 
 def _as_word(value: Any) -> str:
@@ -205,21 +239,8 @@ def _as_word(value: Any) -> str:
 
 def exported(request: Request) -> str:
     """Return the options that were given as a file that `--import-config` reads."""
-    skipped = ("--import-config", "--export-config")
-    entries = {_BY_NAME[name].key: request[name] for name in request.given if name not in skipped}
+    entries = {key: value for key, value in request.given.items() if key not in ("import-config", "export-config")}
     return json.dumps(entries, indent=2) + "\n"
-
-
-@dataclass(frozen=True)
-class MpiArguments:
-    """What poprun understands of mpirun's arguments, and what it `ignores`.
-
-    `variables` maps a variable to its value, or to `None` for the value that it has here.
-    """
-
-    variables: dict[str, str | None]
-    remote_shell: tuple[str, ...]
-    ignored: tuple[str, ...]
 
 
 def read_mpi(words_global: str, words_local: str) -> MpiArguments:

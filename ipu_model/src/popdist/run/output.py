@@ -37,7 +37,7 @@ class Output(LogsSpecs):
         self._gone = gone
         self._lives: dict[int, int] = {}
         self._variables = variables
-        self._pipes: dict[int, _Pipe] = {}
+        self._pipes: dict[int, LinePipe] = {}
         self._emit = emit
         self._selector = selectors.DefaultSelector()
         self._wake, self._waker = os.pipe()
@@ -64,7 +64,7 @@ class Output(LogsSpecs):
             environment.update(self._variables[local], TORCHELASTIC_ERROR_FILE="", TMPDIR=self._temporary.name)
             environment[ALIVE] = self._watched_life(self._temporary.name, local)
             for stream, found in paths.items():
-                pipe = _Pipe(local, stream)
+                pipe = LinePipe(local, stream)
                 self._pipes[pipe.reader] = pipe
                 self._selector.register(pipe.reader, selectors.EVENT_READ)
                 found[local] = f"/dev/fd/{pipe.writer}"
@@ -111,21 +111,21 @@ class Output(LogsSpecs):
         for pipe in self._pipes.values():
             self._hand_out(pipe, pipe.rest())
 
-    def _take(self, pipe: _Pipe) -> None:
+    def _take(self, pipe: LinePipe) -> None:
         data = os.read(pipe.reader, 2**16)
         if not data:
             self._selector.unregister(pipe.reader)
         for line in pipe.lines(data):
             self._hand_out(pipe, line)
 
-    def _hand_out(self, pipe: _Pipe, line: bytes) -> None:
+    def _hand_out(self, pipe: LinePipe, line: bytes) -> None:
         if line.strip(b"\r"):
             if pipe.stream == "stderr":
                 self._tails.setdefault(pipe.local, deque(maxlen=_TAIL)).append(line)
             self._emit(pipe.local, pipe.stream, line)
 
 
-class _Pipe:
+class LinePipe:
     """One stream of one instance, cut into lines."""
 
     def __init__(self, local: int, stream: str) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
 from torch.utils.data import IterableDataset
 
@@ -148,9 +148,9 @@ class DataLoader(ItemLoader):
             batching: dict[str, Any] = {"batch_sampler": self.batch_sampler}
         else:
             rebatched = mode == DataLoaderMode.AsyncRebatched
-            rows = rows_to_glue(self.combinedBatchSize, rebatched, self._drop_last_item, worker_size)
+            rows = rows_per_chunk(self.combinedBatchSize, rebatched, self._drop_last_item, worker_size)
             batching = {
-                "batch_size": self.combinedBatchSize if rows is None else rows.per_chunk,
+                "batch_size": self.combinedBatchSize if rows is None else rows,
                 "drop_last": self.drop_last and rows is None,
             }
             if not isinstance(self.dataset, IterableDataset):
@@ -162,7 +162,7 @@ class DataLoader(ItemLoader):
             batches_per_item=self.batches_per_item,
             **(self._torch_arguments | batching),
         )
-        rebatched_size = None if rows is None else rows.per_item
+        rebatched_size = None if rows is None else self.combinedBatchSize
         self._accessor = AsynchronousDataAccessor(source, rebatched_size=rebatched_size, **async_options)
         self.loads_ahead = True
 
@@ -265,15 +265,8 @@ def warn_about_samples(dataset: Any, rows_per_step: int, drop_last: bool) -> Non
         )  # fmt: skip
 
 
-class GluedRows(NamedTuple):
-    """Re-batching: rows of an item, and of the chunks it is glued from."""
-
-    per_item: int
-    per_chunk: int
-
-
-def rows_to_glue(combined: int | None, rebatched: bool, drop_last: bool, worker_size: int | None) -> GluedRows | None:
-    """Return how to re-batch, or `None` where torch's batches are the items.
+def rows_per_chunk(combined: int | None, rebatched: bool, drop_last: bool, worker_size: int | None) -> int | None:
+    """Return the rows of the chunks that items are glued from, or `None` where torch's batches are the items.
 
     Raises `AssertionError` if there is nothing to re-batch to, or chunks would be larger than items.
     """
@@ -288,4 +281,4 @@ def rows_to_glue(combined: int | None, rebatched: bool, drop_last: bool, worker_
         f"rebatched_worker_size ({per_chunk}) must not exceed the combined batch size ({combined}), of which "
         "it is a part."
     )
-    return GluedRows(combined, per_chunk)
+    return per_chunk

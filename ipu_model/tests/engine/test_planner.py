@@ -82,6 +82,13 @@ class TestSearch:
         assert total(problem, slow) > total(problem)
         assert total(problem, with_tiles(2)) > total(problem)
 
+    def test_a_plan_is_made_for_the_workers_of_the_chip(self) -> None:
+        """Workers take turns: with fewer, each has more to do, but fewer have to start."""
+        few = Device(chip=replace(GC200.chip, workers=2))
+        product = matrix_product(12, 16, 8, 2)
+        one_tile = Precision(proportion=0.0)
+        assert total(product, few, one_tile) < total(product, precision=one_tile)
+
     def test_nothing_to_multiply_costs_nothing(self) -> None:
         assert contraction(matrix_product(0, 16, 16, 2), GC200).cycles.compute == 0
 

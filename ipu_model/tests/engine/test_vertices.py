@@ -55,6 +55,21 @@ class TestMatrixUnit:
         per_group = 17 + 0 + 1 + 6 + 16 + (14 + 14 + 600 + 9 * 399) + 222
         assert cycles[0] == 109 + 54 + 57 - 6 + 1 + per_group
 
+    def test_a_tile_with_four_workers_by_hand(self) -> None:
+        # 96 elements: 24 for each worker, 30 + 4 (24 - 3) = 114 thread cycles; 4 x 114 + 14 = 470; set-up 4 x 7.
+        four = vertices.conv_1x1(np.array([96.0]), ONE, ONE, ONE, matrix_unit(workers=4))
+        assert four[0] == 50 + 28 + 13 + 11 + 18 + 7 + 32 + 470
+
+    def test_rows_that_are_cut_touch_more_pieces_by_hand(self) -> None:
+        # 3 rows of 64 on four workers: whole rows take 16 + 4 x 64 = 272. Cut, each worker has 48 elements of at most
+        # two rows: 2 x 16 + 4 x 48 = 224. With 17 before: 241, and 4 x 241 + 9 for the only kernel position.
+        cycles = vertices.conv_nx1(
+            np.array([3.0]), np.array([64.0]), np.array([192.0]), ONE, ONE, ONE, (1, 1), matrix_unit(workers=4)
+        )
+        zeroing = 4 * (192 * 8 / 8 + 5)
+        per_group = 17 + 0 + 1 + 6 + 16 + (14 + 14 + 14 + 12 + 32 + 18 + 4 * 241 + 9) + zeroing
+        assert cycles[0] == 109 + 54 + 57 - 6 + 1 + per_group
+
     @given(st.integers(1, 200), st.integers(1, 64))
     def test_more_rows_are_never_faster(self, rows: int, width: int) -> None:
         def cycles(rows: int) -> float:

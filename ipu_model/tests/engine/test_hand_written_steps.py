@@ -1,0 +1,119 @@
+"""Costs need no PyTorch: a step written by hand, an op registered by one object, tensors without elements."""
+
+from __future__ import annotations
+
+import math
+import subprocess
+import sys
+
+import pytest
+
+from ipu_model.errors import Error
+from ipu_model.predict import vertices
+from ipu_model.predict.costs import Costs, costs_of
+from ipu_model.predict.device import Cycles, Device, Element, Work
+from ipu_model.predict.ops import register
+from ipu_model.predict.ops.rule import OpView, OpWork, Rule
+from ipu_model.predict.planner import contraction, matrix_product
+from ipu_model.step import FLOAT16, Op, Phase, Ref, Source, Step, Tensor, Variable, step_of_ops
+
+GC200 = Device()
+
+
+def tensor(name: str, *shape: int, producer: str | None = None, of_weight: bool = False) -> Tensor:
+    """Return a contiguous fp16 tensor with storage of its own."""
+    stride = tuple(math.prod(shape[axis + 1 :]) for axis in range(len(shape)))
+    return Tensor(name, shape, FLOAT16, stride, name, producer, of_weight=of_weight)
+
+
+def op(kind: str, shape: tuple[int, ...], *reads: str, name: str = "", **more: object) -> Op:
+    """Return an op with one result, which is called like the op."""
+    name = name or kind
+    return Op(name, kind, (tensor(name, *shape, producer=name),), tuple(map(Ref, reads)), target=kind, **more)  # type: ignore[arg-type]
+
+
+def layer() -> Step:
+    """Return y = relu(x w), and the gradient of w: five ops with the transposed input and the loss."""
+    ops = [
+        op("mm", (64, 32), "x", "w"),
+        op("relu", (64, 32), "mm"),
+        op("sum", (), "relu"),
+        op("threshold_backward", (64, 32), "mm", "relu", phase=Phase.BACKWARD),
+        op("mm", (128, 32), "x_t", "threshold_backward", name="gradient", phase=Phase.BACKWARD),
+    ]
+    entering = [
+        (tensor("x", 64, 128), Source.INPUT),
+        (tensor("x_t", 128, 64), Source.INPUT),
+        (tensor("w", 128, 32, of_weight=True), Source.VARIABLE),
+    ]
+    weight = Variable("w", ("w",), "w", trainable=True)
+    return step_of_ops(ops, entering, variables=(weight,), gradients={"w": "gradient"}, loss="sum")
+
+
+class TestByHand:
+    def test_every_op_has_its_cost(self) -> None:
+        found = costs_of(layer())
+        assert [cost.node for cost in found.ops] == ["mm", "relu", "sum", "threshold_backward", "gradient"]
+        assert found.fallbacks == ()
+        assert found.flops == 2 * (2 * 64 * 128 * 32)
+        assert found.ops[0].work == contraction(matrix_product(64, 128, 32, 2), GC200)
+
+    def test_a_rectifier_stays_where_the_product_left_its_result(self) -> None:
+        layouts = costs_of(layer()).layouts
+        assert layouts["relu"] == layouts["mm"]
+
+    def test_nothing_of_it_imports_torch(self) -> None:
+        program = "import sys, ipu_model.predict.costs, ipu_model.step; sys.exit('torch' in sys.modules)"
+        assert subprocess.run([sys.executable, "-c", program]).returncode == 0
+
+
+class TestRegistration:
+    def costs(self, kind: str) -> Costs:
+        return costs_of(step_of_ops([op(kind, (600,), "x")], [(tensor("x", 600), Source.INPUT)]))
+
+    def test_an_op_has_a_cost_as_soon_as_its_rule_is_registered(self) -> None:
+        (before,) = self.costs("halved_twice").ops
+        assert before.is_fallback
+
+        def halved_twice(view: OpView) -> OpWork:
+            cycles = vertices.elementwise(view.device, view.needed(0).on_tile, Element.HALF, ("scale",), vertices.UNARY)
+            return view.takes(Work("elementwise", Cycles(compute=2 * cycles)))
+
+        register(Rule(("halved_twice",), halved_twice))
+        (after,) = self.costs("halved_twice").ops
+        assert not after.is_fallback
+        # At least 128 bytes on a tile, so 64 elements: 11 for each worker, three vectors of two cycles.
+        assert after.work.cycles == Cycles(compute=2 * (20 + 6 * (17 + 2 * 3)))
+
+    def test_a_kind_has_one_rule(self) -> None:
+        with pytest.raises(Error, match="relu are costed by another rule"):
+            register(Rule(("relu",), lambda view: view.nothing()))
+
+
+class TestEmptyTensors:
+    @pytest.mark.parametrize(
+        "kind", ["sum", "amax", "argmax", "relu", "exp", "_softmax", "sort", "clone", "unheard_of"]
+    )
+    def test_an_op_that_makes_no_element_costs_nothing(self, kind: str) -> None:
+        found = costs_of(step_of_ops([op(kind, (0,), "x")], [(tensor("x", 3, 0), Source.INPUT)]))
+        assert found.ops == ()
+        assert found.layouts[kind].on_tile == 0
+
+    def test_a_sum_of_nothing_is_still_written(self) -> None:
+        (cost,) = costs_of(step_of_ops([op("sum", (4,), "x")], [(tensor("x", 0, 4), Source.INPUT)])).ops
+        assert cost.work.cycles.compute > 0
+        assert cost.work.outputs_on_busiest_tile == 4
+
+    def test_a_product_over_an_empty_dimension_multiplies_nothing(self) -> None:
+        entering = [(tensor("x", 4, 0), Source.INPUT), (tensor("w", 0, 4), Source.INPUT)]
+        (cost,) = costs_of(step_of_ops([op("mm", (4, 4), "x", "w")], entering)).ops
+        assert cost.work.flops == 0
+
+    def test_the_gradient_of_a_norm_of_no_rows_is_costed(self) -> None:
+        results = (tensor("dx", 0, 8, producer="n"), tensor("dw", 8, producer="n"), tensor("db", 8, producer="n"))
+        backward = Op(
+            "n", "native_layer_norm_backward", results, (Ref("dy"), Ref("x"), (8,)), phase=Phase.BACKWARD
+        )  # fmt: skip
+        entering = [(tensor("dy", 0, 8), Source.INPUT), (tensor("x", 0, 8), Source.INPUT)]
+        (cost,) = costs_of(step_of_ops([backward], entering)).ops
+        assert cost.family == "normalisation"

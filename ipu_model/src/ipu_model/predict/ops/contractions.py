@@ -26,7 +26,7 @@ def precision_of(op: OpView, *, convolution: bool) -> Precision:
         proportion = together.available_memory_proportion if proportion is None else proportion
     if proportion is None:
         return Precision(half, settings.proportion(op.op.ipu))
-    check_proportion(proportion, f"the op {op.op.kind}")
+    check_proportion(proportion, f"the op {op.op.name}")
     return Precision(half, proportion)
 
 
@@ -66,7 +66,8 @@ def cost_convolution_backward(op: OpView) -> OpWork:
         parts.append(Part(work, "weight gradient"))
         layouts[1] = op.own_layout(work.outputs_on_busiest_tile, index=1)
     if wants_bias:
-        parts.append(Part(_sum_of(op, gradient, op.output(2).elements), "bias gradient"))
+        summed = reduced(op.device, gradient.elements, gradient.on_tile, op.output(2).elements, gradient.element)
+        parts.append(Part(summed, "bias gradient"))
         layouts[2] = op.own_layout(index=2)
     return OpWork(tuple(parts), tuple(layouts))
 
@@ -104,11 +105,6 @@ def _bias(op: OpView, n: float) -> Work:
     return pointwise(op.device, Pointwise(n=n, element=op.element, ops=("add",), broadcast=True))
 
 
-def _sum_of(op: OpView, gradient: Operand, outputs: int) -> Work:
-    on_tile = gradient.on_tile
-    return reduced(op.device, gradient.elements, on_tile, outputs, gradient.element)
-
-
 # --------------------------------------------------------------------------------- matrix products
 
 
@@ -116,8 +112,7 @@ def cost_product(op: OpView) -> OpWork:
     """Cost a matrix product; `addmm` and `baddbmm` add their first operand afterwards."""
     added = op.kind in ("addmm", "baddbmm", "addmv")
     left, right = op.needed(int(added)), op.needed(int(added) + 1)
-    problem = _product(op, left, right)
-    work = _sliced(op, problem)
+    work = _sliced(op, _product(op, left, right))
     layout = op.own_layout(work.outputs_on_busiest_tile)
     parts = [Part(work)]
     if added and op.argument(3, "beta", 1) != 0:

@@ -19,9 +19,15 @@ _POOL_GRADIENTS = (
 )  # fmt: skip
 _ADAPTIVE = ("_adaptive_avg_pool2d", "_adaptive_avg_pool3d", "adaptive_max_pool2d", "adaptive_max_pool3d")
 
+_RESAMPLINGS = (
+    "upsample_nearest1d", "upsample_nearest2d", "upsample_nearest3d", "_upsample_nearest_exact1d",
+    "_upsample_nearest_exact2d", "_upsample_nearest_exact3d", "upsample_linear1d", "upsample_bilinear2d",
+    "upsample_bicubic2d", "upsample_trilinear3d", "_upsample_bilinear2d_aa", "_upsample_bicubic2d_aa",
+    "grid_sampler_2d", "grid_sampler_3d",
+)  # fmt: skip
+
 # Source pixels that one pixel of the result is made of; the first kind that is in the op's name counts.
 _TAPS = {"nearest": 1, "bilinear": 4, "bicubic": 16, "trilinear": 8, "linear": 2}
-
 
 # Thread cycles for each vector and position of the window (PopLibs lib/popnn).
 FORWARD, BACKWARD_MAXIMUM = 3, 5
@@ -54,16 +60,6 @@ def pooled_gradient(device: Device, pool: Pool, *, maximum: bool) -> Work:
     cycles = Cycles(compute=compute) + device.exchange(read * pool.element.bytes, phases=3 if maximum else 2)
     temporary = read * pool.element.bytes
     return Work("pooling", cycles, temporary_bytes=temporary, outputs_on_busiest_tile=pool.inputs)
-
-
-def _resamplings() -> list[str]:
-    kinds = [
-        "upsample_nearest1d", "upsample_nearest2d", "upsample_nearest3d", "_upsample_nearest_exact1d",
-        "_upsample_nearest_exact2d", "_upsample_nearest_exact3d", "upsample_linear1d", "upsample_bilinear2d",
-        "upsample_bicubic2d", "upsample_trilinear3d", "_upsample_bilinear2d_aa", "_upsample_bicubic2d_aa",
-        "grid_sampler_2d", "grid_sampler_3d",
-    ]  # fmt: skip
-    return [*kinds, *(f"{kind}_backward" for kind in kinds)]
 
 
 def cost_pool(op: OpView) -> OpWork:
@@ -134,5 +130,5 @@ RULES = (
     Rule(_POOL_GRADIENTS, cost_pool_gradient),
     Rule(_ADAPTIVE, cost_adaptive_pool),
     Rule(tuple(f"{name}_backward" for name in _ADAPTIVE), cost_adaptive_pool_gradient),
-    Rule(tuple(_resamplings()), cost_resampled),
+    Rule((*_RESAMPLINGS, *(f"{kind}_backward" for kind in _RESAMPLINGS)), cost_resampled),
 )

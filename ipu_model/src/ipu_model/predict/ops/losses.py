@@ -8,7 +8,7 @@ from ipu_model.predict import vertices
 from ipu_model.predict.device import Cycles, Device, Element, Work
 from ipu_model.predict.ops.pointwise import chained
 from ipu_model.predict.ops.reductions import reduced
-from ipu_model.predict.ops.rule import Operand, OpView, OpWork, Part, Rule
+from ipu_model.predict.ops.rule import Operand, OpView, OpWork, Rule
 
 # Losses that compare element by element -> the chain of `vertices.VECTOR_OPS`. They reduce to a mean or a sum unless
 # told otherwise.
@@ -22,7 +22,7 @@ _ELEMENTWISE: Mapping[str, tuple[str, ...]] = {
     "binary_cross_entropy_with_logits": ("exp", "add", "log", "add", "add"),
 }
 
-# Their gradients; further ones are made of plain arithmetic.
+# Their gradients, where PyTorch has an op for them.
 _ELEMENTWISE_GRADIENTS: Mapping[str, tuple[str, ...]] = {
     "mse_loss_backward": ("add", "add"),
     "smooth_l1_loss_backward": ("add", "plain", "add"),
@@ -91,14 +91,8 @@ def cost_softmax(op: OpView) -> OpWork:
     """Cost a softmax or its logarithm along one dimension."""
     source = op.needed(0)
     rows = _rows(source, op.argument(1, "dim", -1))
-    work = softmax(
-        op.device,
-        source.elements,
-        source.on_tile,
-        rows,
-        source.element,
-        logarithm="log" in op.kind,
-    )
+    logarithm = "log" in op.kind
+    work = softmax(op.device, source.elements, source.on_tile, rows, source.element, logarithm=logarithm)
     return op.takes(work, source.layout)
 
 
@@ -121,7 +115,7 @@ def cost_loss_gradient(op: OpView) -> OpWork:
     """Cost the gradient of the negative log likelihood."""
     source, target = op.needed(1), op.needed(2)
     work = negative_log_likelihood_gradient(op.device, source.on_tile, target.elements, source.element)
-    return OpWork((Part(work),), (source.layout,))
+    return op.takes(work, source.layout)
 
 
 def _rows(source: Operand, dim: int) -> int:

@@ -20,7 +20,6 @@ from ipu_model.predict.ops.rule import Operand, OpView, OpWork, Rule
 _WEIGHT_NORMS = {"_weight_norm_interface": (("square",), ("scale",)),
                  "_weight_norm_interface_backward": (("add",), ("scale", "scale", "add"))}  # fmt: skip
 
-
 FORWARD_PASSES, FORWARD_REDUCTIONS = 4, 2
 BACKWARD_PASSES, BACKWARD_REDUCTIONS = 10, 4
 INFERENCE_PASSES = 2

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import subprocess
 import sys
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -27,6 +28,30 @@ def imported(file: Path) -> set[str]:
         elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
             found.add(node.module.split(".")[0])
     return found
+
+
+def imported_modules(file: Path, known: set[str]) -> set[str]:
+    """Return the modules among `known` that a file imports, also inside functions and for type checkers only."""
+    found: set[str] = set()
+    for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            inner = {f"{node.module}.{alias.name}" for alias in node.names}
+            found |= inner & known or {node.module}
+    return found & known
+
+
+def test_no_modules_import_one_another_in_a_circle() -> None:
+    """Also where a circle would do no harm, as in functions: whoever reads one file of it would have to read all."""
+    folder = ENGINE.parent
+    files = {
+        ".".join(file.relative_to(folder).with_suffix("").parts).removesuffix(".__init__"): file
+        for package in (ENGINE, API, DISTRIBUTION)
+        for file in package.rglob("*.py")
+    }
+    edges = {name: imported_modules(file, set(files)) for name, file in files.items()}
+    TopologicalSorter(edges).prepare()  # It raises CycleError, with the circle.
 
 
 @pytest.mark.parametrize("file", sorted(ENGINE.rglob("*.py")), ids=lambda f: str(f.relative_to(ENGINE)))

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from ipu_model.errors import Error
 from ipu_model.instances import Group, Operation, gloo, joining
 from ipu_model.instances import group as group_file
-from ipu_model.instances.attendance import note_end, wait_for_members
+from ipu_model.instances.group import note_end, wait_for_members
 
 PATIENCE = timedelta(seconds=60)
 

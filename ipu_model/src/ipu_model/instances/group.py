@@ -1,4 +1,7 @@
-"""Collectives of the instances of a run, with errors that say what happened to the others."""
+"""Collectives of the instances of a run, with errors that say what happened to the others.
+
+A launcher may note instances that have ended, so that nobody waits for them to join.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,7 @@ import pickle
 import time
 import weakref
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from datetime import timedelta
 from enum import Enum
 from functools import partial
@@ -18,8 +22,7 @@ from torch import Tensor
 
 from ipu_model.errors import Error
 from ipu_model.instances import gloo
-from ipu_model.instances.attendance import wait_for_members
-from ipu_model.instances.gloo import PrefixStore, Store
+from ipu_model.instances.gloo import PrefixStore, Store, root_of
 
 _T = TypeVar("_T")
 _logger = logging.getLogger(__name__)
@@ -29,6 +32,8 @@ TIMEOUT = timedelta(minutes=30)
 _CHUNK = 2**24
 # A launcher that sees the true failure ends this process within that time, before it adds an error of its own.
 GRACE = 2.0
+# How often one who waits looks whether those that are missing have ended.
+_LOOK = timedelta(seconds=0.5)
 
 ENDED = "another instance has ended"
 _SAME_NUMBER = "all instances must call the model the same number of times"
@@ -173,6 +178,37 @@ class Group:
             f"{here}, but {ENDED}. If it failed, its own output says why; if it came to its end, note that "
             f"{_SAME_NUMBER}. ({reason})"
         )
+
+
+def note_end(store: Store, member: int) -> None:
+    """Note that instance `member` of the run has ended, for those who wait for it."""
+    root_of(store).set(_ended(member), "")
+
+
+def wait_for_members(store: Store, members: Sequence[int], rank: int, timeout: timedelta) -> None:
+    """Say that `members[rank]` is here, and return when all of them are.
+
+    Raises:
+        RuntimeError: one has ended and will not come, they did not come within `timeout`, or the store is gone.
+    """
+    store.set(_here(rank), "")
+    deadline = time.monotonic() + timeout.total_seconds()
+    while missing := [member for position, member in enumerate(members) if not store.check([_here(position)])]:
+        ended = [member for member in missing if root_of(store).check([_ended(member)])]
+        if ended:
+            raise RuntimeError(f"instance {ended[0]} has ended without joining")
+        if time.monotonic() > deadline:
+            raise RuntimeError(f"timed out waiting for instance {missing[0]}")
+        with suppress(RuntimeError):
+            store.wait([_here(position) for position in range(len(members))], min(_LOOK, timeout))
+
+
+def _here(position: int) -> str:
+    return f"here/{position}"
+
+
+def _ended(member: int) -> str:
+    return f"popdist/ended/{member}"
 
 
 def _chunks(tensors: Sequence[Tensor]) -> Iterator[list[Tensor]]:

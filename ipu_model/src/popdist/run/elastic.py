@@ -14,9 +14,8 @@ from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
 from ipu_model.errors import Error
-from ipu_model.instances.attendance import note_end
 from ipu_model.instances.gloo import TCPStore
-from ipu_model.instances.group import ENDED
+from ipu_model.instances.group import ENDED, note_end
 from popdist.run import instance
 from popdist.run.messages import Failure, Finished, Job, Line, Writer
 from popdist.run.output import Output

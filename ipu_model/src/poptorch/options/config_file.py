@@ -45,8 +45,6 @@ _POPTORCH = MappingProxyType({
 })  # fmt: skip
 # Objects whose attributes may be read and whose methods may be called.
 _SETTINGS = (Freezable, Enum, strategies.ExecutionStrategy, strategies.Stage, strategies.Phase)
-
-
 _Expression = Callable[[Freezable], Any]
 
 

@@ -11,15 +11,6 @@ from ipu_model.batching import Batching, Keep, Returns
 COUNT = st.integers(1, 5)
 
 
-def test_the_worked_example_of_the_reference() -> None:
-    # D=2, A=2, R=2, B=1: row k belongs to replica k % 2 in its step k // 2.
-    batching = Batching(device_iterations=2, accumulation=2, replicas=2)
-    assert [(k // 2, k % 2) for k in range(8)] == sorted(
-        ((step, replica) for step in range(4) for replica in range(2)),
-        key=lambda sr: batching.slice_index(*sr),
-    )
-
-
 @given(d=COUNT, a=COUNT, r=COUNT)
 def test_without_groups_every_slice_is_read_exactly_once(d, a, r) -> None:
     batching = Batching(d, a, r)

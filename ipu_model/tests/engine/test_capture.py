@@ -14,7 +14,7 @@ from tracing_support import ops_of, traced
 
 from ipu_model import tracing
 from ipu_model.capture import torch_private as private
-from ipu_model.capture.known_values import is_data_dependent, is_mask, known_values, places
+from ipu_model.capture.known_values import known_values, places
 from ipu_model.errors import Error
 from ipu_model.graph import TensorSpec
 from ipu_model.step import Phase
@@ -50,11 +50,6 @@ class ThreeBlocks(nn.Module):
 @pytest.fixture(scope="module")
 def three_blocks():
     return traced(ThreeBlocks(), torch.randn(2, 1, 8, 8), torch.zeros(2, dtype=torch.long))
-
-
-def test_every_op_has_spec_phase_placement_and_scope(three_blocks) -> None:
-    for node in ops_of(three_blocks):
-        assert {"spec", "phase", "placement", "scope"} <= node.meta.keys(), node
 
 
 class Detached(nn.Module):
@@ -232,23 +227,6 @@ class Branching(nn.Module):
         return F.mse_loss(self.use(self.layer(x)), x)
 
 
-@pytest.mark.parametrize(
-    ("use", "words"),
-    [
-        (lambda y: y if y.sum() > 0 else -y, "branches on data"),
-        (lambda y: y * y.max().item(), "branches on data"),
-        (lambda y: y * float(y.sum()), "branches on data"),
-        (lambda y: y[y > 0], "depends on data"),
-        (lambda y: y * len(y.nonzero()), "depends on data"),
-        (lambda y: torch.from_numpy(y.detach().numpy()), "Illegal move to CPU"),
-    ],
-)
-def test_a_model_that_needs_data_to_be_traced_is_refused_with_its_line(use, words) -> None:
-    with pytest.raises(Error, match=words) as caught:
-        traced(Branching(use), torch.randn(2, 3))
-    assert "line" in str(caught.value)
-
-
 def test_a_failed_trace_leaves_no_trace_active_and_the_module_usable() -> None:
     model = Branching(lambda y: y if y.sum() > 0 else -y)
     with pytest.raises(Error):
@@ -385,14 +363,6 @@ class TestKnownValues:
         graph.call_function(aten.add_.Tensor, (constant, 1))
         assert values(constant, constants, kept) is None
         assert values(constant, constants) == [1.0, 1.0]
-
-    def test_which_ops_and_indices_need_values(self) -> None:
-        assert is_data_dependent(aten.nonzero.default)
-        assert is_data_dependent(aten._local_scalar_dense.default)
-        assert not is_data_dependent(aten.add.Tensor)
-        assert is_mask(torch.tensor([True]))
-        assert not is_mask(torch.tensor([1]))
-        assert not is_mask(None)
 
     @given(st.lists(st.lists(st.booleans(), min_size=3, max_size=3), min_size=1, max_size=4))
     def test_places_pick_what_the_mask_picks(self, rows: list[list[bool]]) -> None:

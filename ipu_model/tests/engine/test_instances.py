@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import socket
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -299,13 +298,3 @@ class TestNamesOfTorchDistributed:
         gloo.root_of(gloo.PrefixStore("a", gloo.PrefixStore("b", below))).set("key", "value")
         assert below.get("key") == b"value"
         assert gloo.PrefixStore("b", below).check(["key"]) is False
-
-    def test_torchs_launcher_asks_for_logs_as_poprun_expects(self) -> None:
-        """`reify` gets the environments before the processes start, and may change them."""
-        from torch.distributed.elastic.multiprocessing import LogsSpecs
-        from torch.distributed.elastic.multiprocessing.api import PContext
-
-        assert list(inspect.signature(LogsSpecs.reify).parameters) == ["self", "envs"]
-        source = inspect.getsource(PContext.__init__)
-        assert "logs_specs.reify(envs)" in source
-        assert "self.envs = envs" in source

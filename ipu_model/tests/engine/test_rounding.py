@@ -14,8 +14,6 @@ from torch import Tensor
 from ipu_model.compute.rounding import (
     CHUNK,
     Rounding,
-    _round_chunk_,
-    _Workspace,
     round_to_half_,
     stochastic_round_all_to_half_,
     stochastic_round_to_half_,
@@ -90,23 +88,6 @@ def test_stochastic_rounding_gives_a_neighbour_and_never_moves_a_value_of_the_gr
     assert np.isnan(result[nan]).all()
     assert ((result == inner) | (result == outer))[~nan].all()
     assert (np.signbit(result) == np.signbit(values))[~nan].all()
-
-
-@given(FLOATS, st.integers(0, 0x1FFF))
-def test_the_further_neighbour_is_taken_exactly_when_the_random_number_reaches_the_distance(
-    values: np.ndarray, lane: int
-) -> None:
-    """With a lane k of 13 bits: away from zero if k/2^13 + fraction >= 1, the fraction to 13 bits."""
-    values = values[np.abs(values) < 65504.0]
-    inner, outer = neighbours(values)
-    gap = np.where(outer == inner, 1.0, np.abs(outer.astype(np.float64) - inner))
-    fraction = np.abs(values.astype(np.float64) - inner) / gap
-    # Normal results have exactly 13 more bits; smaller ones more, rounded to 13 (np.rint: ties to even).
-    away = np.rint(fraction * 8192) + lane >= 8192
-    x = torch.from_numpy(values.copy())
-    workspace = _Workspace(torch.empty(len(values)), torch.empty(len(values)))
-    _round_chunk_(x, torch.full((len(values),), lane, dtype=torch.int16), workspace)
-    np.testing.assert_array_equal(x.numpy(), np.where(away, outer, inner))
 
 
 @pytest.mark.parametrize(

@@ -119,6 +119,7 @@ lock: setup ## resolve the ranges in pyproject.toml anew and write requirements.
 
 wheelhouse: ## fetch every pinned wheel into a folder, for a room without a network
 	@WHEELHOUSE= sh tools/setup.sh
+	$(VENV_PYTHON) -m pip install --quiet --disable-pip-version-check uv
 	$(VENV_PYTHON) tools/wheelhouse.py $(if $(WHEELHOUSE),"$(WHEELHOUSE)") $(if $(PLATFORM),--platform=$(PLATFORM)) \
 	    $(if $(PYTHON_VERSION),--python-version=$(PYTHON_VERSION))
 

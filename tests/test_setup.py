@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import shutil
 import subprocess
 import sys
@@ -12,10 +11,10 @@ from pathlib import Path
 
 import bootstrap
 import pytest
+from bootstrap import SetupError
 from packaging.requirements import Requirement
-from setup_errors import SetupError, explain
 
-SETUP_FILES = (*bootstrap.INPUTS, "tools/setup.sh", "tools/setup_errors.py")
+SETUP_FILES = (*bootstrap.INPUTS, "tools/setup.sh")
 
 
 @pytest.fixture
@@ -109,59 +108,26 @@ def test_offline_needs_a_finished_venv(clone: Path) -> None:
 # --- what went wrong
 
 
-NO_BUILD = "ERROR: No matching distribution found for torch==2.12.1"
-FAILURES = [
-    ("OSError: [Errno 28] No space left on device", 1, "no disk space left"),
-    (f"WARNING: Retrying ... NameResolutionError(...)\n{NO_BUILD}", 1, "cannot reach the package index"),
-    (NO_BUILD, 1, "the package index has no torch==2.12.1 for Python 3"),
-    ("OSError: [Errno 13] Permission denied: '/x/.venv/lib'", 1, "no permission to write '/x/.venv/lib'"),
-    ("Installing collected packages: torch", -9, "stopped by signal 9 (9: probably out of memory)"),
-    (
-        "Traceback ...\nImportError: libgomp.so.1",
-        1,
-        "do not work here: ImportError: libgomp.so.1",
-    ),
-    ("ERROR: first\nERROR: the last one", 1, "the last one"),
-    ("", 3, "ended with code 3"),
-]
-
-
-@pytest.mark.parametrize(("said", "code", "line"), FAILURES)
-def test_a_failure_is_explained_in_one_line(said: str, code: int, line: str) -> None:
-    error = explain(said, code)
-    assert line in str(error)
-    assert "\n" not in str(error)
-
-
-def test_a_failed_download_changes_nothing_and_a_failed_unpacking_may() -> None:
-    unchanged = [explain(said, code).nothing_changed for said, code, _ in FAILURES]
-    assert unchanged == [False, True, True, False, False, False, False, False]
-
-
 def test_no_venv_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ensurepip", None)  # Debian without python3-venv
     with pytest.raises(SetupError, match=r"has no venv module \(Debian, Ubuntu: apt-get install python3"):
         bootstrap.make_venv(tmp_path / ".venv")
 
 
-def test_a_full_disk_is_refused_before_anything_is_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bootstrap, "LEAST_SPACE", 2**60)
-    with pytest.raises(SetupError, match="GiB of disk space free"):
-        bootstrap.bring_up_to_date(bootstrap.ROOT, tmp_path / ".venv")
-    assert not (tmp_path / ".venv").exists()
-
-
-def test_without_a_network_one_line_says_so_and_where_the_log_is(clone: Path) -> None:
-    """The index is a port on this machine where nothing listens: pip sees a refused connection."""
+def test_without_a_network_the_last_line_says_that_it_failed(clone: Path) -> None:
+    """The index is a port on this machine where nothing listens: pip says what is wrong with it."""
     offline = {"PIP_INDEX_URL": "http://127.0.0.1:9/simple", "PIP_RETRIES": "1", "PIP_NO_CACHE_DIR": "1"}
     unconfigured = {"PIP_CONFIG_FILE": os.devnull, "PIP_FIND_LINKS": ""}
     done = run_setup(clone, PYTHON=sys.executable, **offline, **unconfigured)
-    last = done.stdout.splitlines()[-1]
     assert done.returncode == 1
-    assert last.startswith("setup: cannot reach the package index")
-    log = re.search(r"\(full log: (.*)\)$", last)
-    assert log is not None
-    assert "$ " in Path(log[1]).read_text(encoding="utf-8")
+    assert "Connection refused" in done.stdout
+    assert "setup: a step of the installation failed; what it said stands above" in done.stdout.splitlines()
+    assert (clone / ".venv" / ".setup-unfinished").exists()
+
+
+def test_a_step_that_the_system_ended_is_told(tmp_path: Path) -> None:
+    with pytest.raises(SetupError, match=r"stopped by signal 9 \(9: probably out of memory\)"):
+        bootstrap.run([sys.executable, "-c", "import os; os.kill(os.getpid(), 9)"])
 
 
 # --- when .venv is left alone, updated, or made anew
@@ -190,6 +156,7 @@ def installs(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
     monkeypatch.setattr(bootstrap, "make_venv", make)
     monkeypatch.setattr(bootstrap, "install", lambda root, venv, wheelhouse: done.append("install"))
+    monkeypatch.setattr(bootstrap, "try_update", lambda venv, wheelhouse: None)
     return done
 
 
@@ -228,18 +195,19 @@ def test_an_interrupted_installation_is_made_anew(clone: Path, installs: list[st
     assert installs == ["make", "install"]
 
 
-@pytest.mark.parametrize(("nothing_changed", "kept"), [(True, True), (False, False)])
+@pytest.mark.parametrize(("failing", "kept"), [("--dry-run", True), ("--no-build-isolation", False)])
 def test_a_failed_update_keeps_the_venv_only_if_nothing_changed(
-    clone: Path, monkeypatch: pytest.MonkeyPatch, nothing_changed: bool, kept: bool
+    clone: Path, monkeypatch: pytest.MonkeyPatch, failing: str, kept: bool
 ) -> None:
     """A room that lost its network has yesterday's environment; a half-unpacked one is no use."""
 
-    def fail(root: Path, venv: Path, wheelhouse: Path | None) -> None:
-        raise SetupError("failed", nothing_changed=nothing_changed)
+    def step(command: list[str]) -> None:
+        if failing in command and ("--dry-run" in command) == kept:
+            raise SetupError("failed")
 
     venv = finished_venv(clone, inputs="older")
-    monkeypatch.setattr(bootstrap, "install", fail)
-    with pytest.raises(SetupError):
+    monkeypatch.setattr(bootstrap, "run", step)
+    with pytest.raises(SetupError, match="make OFFLINE=1 lab" if kept else "failed$"):
         bootstrap.bring_up_to_date(clone, venv)
     assert bootstrap.must_be_made_anew(venv, bootstrap.wanted_stamp(clone)) is not kept
 

@@ -1,10 +1,9 @@
-"""Bring .venv up to date with requirements.txt, in seconds when there is nothing to do.
+"""Bring .venv up to date with requirements.txt, in no time when there is nothing to do.
 
-Standard library only: this runs before anything is installed. Three files in .venv carry the state:
+Standard library only: this runs before anything is installed. Two files in .venv carry the state:
 
 * `.setup-stamp`: what was installed last (Python, folder, hash of the requirements); written at the end.
 * `.setup-unfinished`: an installation began. A .venv that still has it was interrupted and is made anew.
-* `setup.log`: all that pip said.
 
 WHEELHOUSE in the environment names a folder of wheels (made by `make wheelhouse`) to install from, without a network.
 """
@@ -17,7 +16,6 @@ import importlib.util
 import json
 import os
 import re
-import shlex
 import shutil
 import subprocess
 import sys
@@ -25,8 +23,6 @@ import sysconfig
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-
-from setup_errors import SetupError, explain
 
 ROOT = Path(__file__).resolve().parents[1]
 INPUTS = ("requirements.txt", "pyproject.toml", "ipu_model/pyproject.toml", "tools/bootstrap.py")
@@ -37,13 +33,13 @@ for name in ("poptorch", "ipu_model", "ipu_course"):
     if importlib.util.find_spec(name) is None:
         raise ImportError(f"{name} was not installed")
 """
-GIB = 2**30
-# On Linux: 5.6 GiB in .venv, and the 2.8 of the download twice, in pip's cache and in the temporary folder.
-COMFORTABLE_SPACE = (12 if sys.platform == "linux" else 4) * GIB
-LEAST_SPACE = 2 * GIB
 # JupyterLab asks every newcomer whether it may fetch news; a room without network should not see that.
 NOTIFICATIONS = "@jupyterlab/apputils-extension:notification"
 LAB_DEFAULTS = {NOTIFICATIONS: {"fetchNews": "false", "checkForUpdates": False}}
+
+
+class SetupError(Exception):
+    """A set-up that failed, in one line for the person who started it."""
 
 
 def wanted_stamp(root: Path) -> dict[str, str]:
@@ -51,10 +47,9 @@ def wanted_stamp(root: Path) -> dict[str, str]:
     digest = hashlib.sha256()
     for name in INPUTS:
         digest.update((root / name).read_bytes())
-    python = "{}.{}.{}".format(*sys.version_info[:3])
     # pip writes absolute paths into .venv, so a project folder that was moved or copied needs a new one.
     return {
-        "python": python,
+        "python": "{}.{}.{}".format(*sys.version_info[:3]),
         "platform": sysconfig.get_platform(),
         "root": str(root),
         "inputs": digest.hexdigest(),
@@ -90,41 +85,15 @@ def make_venv(venv: Path) -> None:
     shutil.rmtree(venv, ignore_errors=True)
     venv.mkdir()
     (venv / ".setup-unfinished").touch()
-    run([base, "-m", "venv", str(venv)], venv / "setup.log")
+    run([base, "-m", "venv", str(venv)])
 
 
-def run(command: list[str], log: Path) -> None:
-    """Run a command, everything it says going to the log and the telling lines to the screen."""
-    with log.open("a", encoding="utf-8", errors="replace") as file:
-        file.write(f"$ {shlex.join(command)}\n")
-        with subprocess.Popen(
-            command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace"
-        ) as process:
-            assert process.stdout is not None
-            for line in process.stdout:
-                file.write(line)
-                file.flush()
-                show_progress(line)
-        if process.returncode != 0:
-            said = log.read_text(encoding="utf-8", errors="replace").rpartition("\n$ ")[2]
-            raise explain(said, process.returncode)
-
-
-def show_progress(line: str) -> None:
-    """Show the lines of pip's that take time: large downloads, and the unpacking at the end."""
-    if match := re.search(r"(?:Downloading|Using cached) ([^\s/]+)-\S+ \((\d{2,})(?:\.\d+)? MB\)", line):
-        print(f"  {match[1]} ({match[2]} MB)", flush=True)
-    elif line.startswith("Installing collected packages") and (count := line.count(",")) > 0:
-        print(f"  unpacking {count + 1} packages", flush=True)
-
-
-def pinned_setuptools(root: Path) -> str:
-    """Return the requirement of setuptools, the one package needed to install our own two."""
-    text = (root / "requirements.txt").read_text(encoding="utf-8")
-    match = re.search(r"^setuptools==\S+", text, re.MULTILINE)
-    if match is None:
-        raise SetupError("requirements.txt does not pin setuptools: run make lock")
-    return match[0]
+def run(command: list[str]) -> None:
+    """Run a command that speaks for itself."""
+    code = subprocess.run(command, cwd=ROOT).returncode
+    if code != 0:
+        how = f"was stopped by signal {-code} (9: probably out of memory)" if code < 0 else "failed"
+        raise SetupError(f"a step of the installation {how}; what it said stands above")
 
 
 def chosen_wheelhouse(root: Path) -> Path | None:
@@ -143,28 +112,32 @@ def pip_sources(wheelhouse: Path | None) -> list[str]:
     return [] if wheelhouse is None else ["--no-index", "--find-links", str(wheelhouse)]
 
 
+def pip_install(venv: Path, wheelhouse: Path | None, *what: str) -> None:
+    """Install into .venv, from the wheelhouse if there is one."""
+    command = [str(venv / "bin" / "python"), "-m", "pip", "install", "--disable-pip-version-check", "--no-input"]
+    run([*command, *pip_sources(wheelhouse), *what])
+
+
 def install(root: Path, venv: Path, wheelhouse: Path | None) -> None:
-    """Install requirements.txt into .venv, from the wheelhouse if there is one, and try the imports."""
-    python, log = str(venv / "bin" / "python"), venv / "setup.log"
-    quiet = ["--disable-pip-version-check", "--no-input", "--progress-bar", "off", *pip_sources(wheelhouse)]
-    pip = [python, "-m", "pip", "install", *quiet]
+    """Install requirements.txt into .venv, and try the imports."""
+    setuptools = re.search(r"^setuptools==\S+", (root / "requirements.txt").read_text(encoding="utf-8"), re.MULTILINE)
+    if setuptools is None:
+        raise SetupError("requirements.txt does not pin setuptools: run make lock")
     # No build isolation: with setuptools here, a later run needs no network if a pyproject.toml changed.
-    run([*pip, pinned_setuptools(root)], log)
-    run([*pip, "--no-build-isolation", "-r", "requirements.txt"], log)
-    run([python, "-c", IMPORTS], log)
+    pip_install(venv, wheelhouse, setuptools[0])
+    pip_install(venv, wheelhouse, "--no-build-isolation", "-r", "requirements.txt")
+    run([str(venv / "bin" / "python"), "-c", IMPORTS])
     overrides = venv / "share" / "jupyter" / "lab" / "settings" / "overrides.json"
     overrides.parent.mkdir(parents=True, exist_ok=True)
     overrides.write_text(json.dumps(LAB_DEFAULTS), encoding="utf-8")
 
 
-def check_space(folder: Path) -> None:
-    """Refuse when nothing can fit, and warn when it may not."""
-    free = shutil.disk_usage(folder).free
-    if free < LEAST_SPACE:
-        raise SetupError(f"{free / GIB:.1f} GiB of disk space free in {folder}; the packages need several")
-    if free < COMFORTABLE_SPACE:
-        comfortable = COMFORTABLE_SPACE // GIB
-        print(f"setup: {free / GIB:.0f} GiB of disk space free; {comfortable} are comfortable", flush=True)
+def try_update(venv: Path, wheelhouse: Path | None) -> None:
+    """See that everything can be had before anything is changed: a room without a network keeps what it has."""
+    try:
+        pip_install(venv, wheelhouse, "--quiet", "--dry-run", "--no-build-isolation", "-r", "requirements.txt")
+    except SetupError as error:
+        raise SetupError(f"{error}; or use .venv as it is: make OFFLINE=1 lab") from error
 
 
 @contextmanager
@@ -186,21 +159,15 @@ def bring_up_to_date(root: Path, venv: Path) -> None:
     if read_stamp(venv) == wanted and not unfinished.exists():
         return
     wheelhouse = chosen_wheelhouse(root)
-    anew = must_be_made_anew(venv, wanted)
-    print(f"setup: {'making' if anew else 'updating'} {venv} with Python {wanted['python']}", flush=True)
-    if anew:
-        check_space(root)
+    if must_be_made_anew(venv, wanted):
         source = "on Linux it downloads 3 GB" if wheelhouse is None else f"takes the wheels in {wheelhouse}"
-        print(f"setup: once only; takes minutes; {source} and fills 6 GB", flush=True)
+        print(f"setup: making {venv}; once only; takes minutes; {source} and fills 6 GB", flush=True)
         make_venv(venv)
+    else:
+        print(f"setup: updating {venv}", flush=True)
+        try_update(venv, wheelhouse)
     unfinished.touch()
-    try:
-        install(root, venv, wheelhouse)
-    except SetupError as error:
-        if anew or not error.nothing_changed:
-            raise
-        unfinished.unlink()
-        raise SetupError(f"{error}; or use .venv as it was before: make OFFLINE=1 lab") from error
+    install(root, venv, wheelhouse)
     (venv / ".setup-stamp").write_text(json.dumps(wanted), encoding="utf-8")
     unfinished.unlink()
     print("setup: done", flush=True)
@@ -215,8 +182,7 @@ def main() -> int:
         print("\nsetup: interrupted; the same command starts it again", file=sys.stderr)
         return 130
     except (SetupError, OSError) as error:
-        log = venv / "setup.log"
-        print(f"setup: {error}{f' (full log: {log})' if log.exists() else ''}", file=sys.stderr)
+        print(f"setup: {error}", file=sys.stderr)
         return 1
     return 0
 

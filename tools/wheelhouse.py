@@ -1,95 +1,80 @@
 """Fill a folder with every wheel that requirements.txt asks for, so that a room can install without a network.
 
-`make wheelhouse` runs it; `make setup WHEELHOUSE=FOLDER` installs from the folder. The pins come first, without
-what they ask for. Then the metadata of the wheels at hand are followed, as pip will follow them at the other end:
-what they still lack is fetched until nothing does. So torch's CUDA packages, which requirements.txt leaves to torch
-(see tools/lock.py), come exactly when the wheel of torch at hand asks for them, and a wheelhouse that is said to be
-complete is complete. The two distributions of this project are not in it: they are installed in place, and the
-setuptools that this takes is one of the pins.
+`make wheelhouse` runs it; `make setup WHEELHOUSE=FOLDER` installs from the folder. uv works out what the pins ask for
+in turn on the learners' machines, torch's CUDA packages on Linux among it, and pip fetches exactly that. The two
+distributions of this project are not in it: they are installed in place.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
+import platform
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
-from packaging.requirements import InvalidRequirement, Requirement
-from setup_errors import SetupError, explain
-from wheel_closure import missing, wheels_in
-from wheel_targets import PLATFORMS, Target, target_of
-
 ROOT = Path(__file__).resolve().parents[1]
-MIB = 2**20
+# Each by uv's name for it, and with the tags that its wheels may have: glibc 2.28 (2018) is what torch is built for.
+GLIBC = ("manylinux2014", *(f"manylinux_2_{minor}" for minor in range(5, 29)))
+PLATFORMS = {
+    "linux-x86_64": ("x86_64-manylinux_2_28", [f"{glibc}_x86_64" for glibc in GLIBC]),
+    "linux-aarch64": ("aarch64-manylinux_2_28", [f"{glibc}_aarch64" for glibc in GLIBC]),
+    "macos-arm64": ("aarch64-apple-darwin", ["macosx_14_0_arm64"]),
+}
+HERE = f"{'macos' if sys.platform == 'darwin' else sys.platform}-{platform.machine()}"
+# uv does not read pip's names for the package indices; among several it is to choose as pip does.
+INDICES = {"PIP_INDEX_URL": "UV_DEFAULT_INDEX", "PIP_EXTRA_INDEX_URL": "UV_INDEX"}
 
 
-def pins(text: str) -> list[Requirement]:
-    """Return the pinned requirements of a requirements file, without the folders it installs in place."""
-    lines = (line.split("#")[0].strip() for line in text.splitlines())
-    try:
-        return [Requirement(line) for line in lines if line and not line.startswith("-")]
-    except InvalidRequirement as problem:
-        raise SetupError(f"requirements.txt: {problem}") from problem
+def asked_for(machine: str, python: str) -> str:
+    """Return every package that the pins need on such a machine, with its version, one a line."""
+    pins = [line for line in (ROOT / "requirements.txt").read_text(encoding="utf-8").splitlines() if line[:2] != "-e"]
+    named = {theirs: os.environ[ours] for ours, theirs in INDICES.items() if ours in os.environ}
+    environment = {**os.environ, **named, "UV_INDEX_STRATEGY": "unsafe-best-match", "MACOSX_DEPLOYMENT_TARGET": "14.0"}
+    command = [sys.executable, "-m", "uv", "pip", "compile", "-", "--quiet", "--no-header", "--no-annotate"]
+    command += ["--only-binary=:all:", f"--python-platform={PLATFORMS[machine][0]}", f"--python-version={python}"]
+    done = subprocess.run(
+        command, env=environment, input="\n".join(pins), check=True, stdout=subprocess.PIPE, text=True
+    )
+    return done.stdout
 
 
-def download(requirements: list[Requirement], folder: Path, target: Target) -> None:
-    """Fetch the wheels of `requirements`, whose markers hold, and nothing that they ask for."""
-    command = [sys.executable, "-m", "pip", "download", "--dest", str(folder), "--no-deps", "--only-binary=:all:"]
-    command += ["--disable-pip-version-check", "--no-input", "--progress-bar", "off", *target.pip_options()]
-    # The markers were evaluated for the target already; pip would evaluate them for the Python it runs on.
-    command += [f"{each.name}{each.specifier}" for each in requirements]
-    with subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace"
-    ) as process:
-        assert process.stdout is not None
-        said = ""
-        for line in process.stdout:
-            said += line
-            if line.lstrip().startswith("Downloading") and "MB)" in line and "metadata" not in line:
-                print(f"  {line.strip()}", flush=True)
-    if process.returncode != 0:
-        raise explain(said, process.returncode)
+def download(packages: str, folder: Path, machine: str, python: str) -> None:
+    """Fetch the wheels of exactly these packages; what is in the folder already is not fetched again."""
+    with tempfile.TemporaryDirectory() as scratch:
+        listed = Path(scratch) / "packages.txt"
+        listed.write_text(packages, encoding="utf-8")
+        command = [sys.executable, "-m", "pip", "download", f"--dest={folder}", f"--requirement={listed}", "--no-deps"]
+        command += ["--only-binary=:all:", f"--python-version={python}", "--implementation=cp"]
+        subprocess.run([*command, *(f"--platform={tag}" for tag in PLATFORMS[machine][1])], check=True)
 
 
-def fill(folder: Path, requirements: list[Requirement], target: Target) -> int:
-    """Fill `folder` until nothing is missing for `target`, and return how many wheels it takes."""
-    folder.mkdir(parents=True, exist_ok=True)
-    needed = [each for each in requirements if target.applies(each)]
-    before: list[str] = []
-    while lacking := missing(needed, wheels_in(folder, target), target):
-        names = sorted(str(each) for each in lacking)
-        if names == before:
-            raise SetupError(f"the package index gave no wheel that fits {target.name} for {', '.join(names)}")
-        print(f"wheelhouse: fetching {len(names)} wheels for {target.name}", flush=True)
-        download(lacking, folder, target)
-        before = names
-    return len(wheels_in(folder, target))
-
-
-def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
+def main(arguments: list[str] | None = None) -> int:
+    """Fill the folder and say what is in it."""
     parser = argparse.ArgumentParser(description="Fetch every wheel of requirements.txt into a folder.")
     parser.add_argument("folder", nargs="?", type=Path, default=ROOT / "wheelhouse")
-    parser.add_argument("--platform", choices=sorted(PLATFORMS), help="of the learners' machines (default: this one's)")
-    parser.add_argument("--python-version", metavar="3.N", help="of the learners' machines (default: this one's)")
-    return parser.parse_args(arguments)
-
-
-def main() -> int:
-    parsed = parse_arguments()
+    parser.add_argument("--platform", choices=PLATFORMS, default=HERE, help="of the learners' machines")
+    parser.add_argument("--python-version", metavar="3.N", default="{}.{}".format(*sys.version_info[:2]))
+    parsed = parser.parse_args(arguments)
+    if parsed.platform not in PLATFORMS:
+        parser.error(f"there are no wheels for {HERE}: choose a --platform (PLATFORM=...) of {', '.join(PLATFORMS)}")
     try:
-        target = target_of(parsed.platform, parsed.python_version)
-        requirements = pins((ROOT / "requirements.txt").read_text(encoding="utf-8"))
-        count = fill(parsed.folder, requirements, target)
+        download(
+            asked_for(parsed.platform, parsed.python_version), parsed.folder, parsed.platform, parsed.python_version
+        )
     except KeyboardInterrupt:
         print("\nwheelhouse: interrupted; the same command goes on from here", file=sys.stderr)
         return 130
-    except (SetupError, OSError) as error:
-        print(f"wheelhouse: {error}", file=sys.stderr)
+    except subprocess.CalledProcessError as failed:
+        print(f"wheelhouse: {failed.cmd[2]} failed; what it said stands above", file=sys.stderr)
         return 1
-    size = sum(wheel.stat().st_size for wheel in parsed.folder.glob("*.whl"))
+    wheels = list(parsed.folder.glob("*.whl"))
+    size = sum(wheel.stat().st_size for wheel in wheels) / 2**20
     print(
-        f"wheelhouse: {parsed.folder} is complete for {target.name}: {count} wheels fit it; {size / MIB:.0f} MiB in all"
+        f"wheelhouse: {parsed.folder} is complete for Python {parsed.python_version} on {parsed.platform}:"
+        f" {len(wheels)} wheels, {size:.0f} MiB"
     )
     return 0
 

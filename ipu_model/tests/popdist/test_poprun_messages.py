@@ -5,6 +5,8 @@ from __future__ import annotations
 import io
 import os
 import signal
+import subprocess
+import sys
 
 import pytest
 from hypothesis import given
@@ -112,3 +114,9 @@ class TestAccount:
         end = Failure(2, status)
         assert said in explain(self.TOPOLOGY.instance(2), end)
         assert end.exit_status == shown
+
+
+def test_it_needs_no_torch_to_start() -> None:
+    """It tells mistakes at once; agents import torch when there is something to run."""
+    program = "import sys, popdist.run.command, popdist.run.agent; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", program]).returncode == 0

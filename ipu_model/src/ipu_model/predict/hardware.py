@@ -16,8 +16,6 @@ from typing import Any
 from ipu_model.data_files import Fact, fact, read_data
 from ipu_model.errors import Error
 
-DEFAULT = "M2000"
-
 
 @dataclass(frozen=True)
 class Chip:
@@ -46,11 +44,6 @@ class Chip:
 
     def __post_init__(self) -> None:
         _require_positive(self, _CHIP_NUMBERS, f"chip {self.name!r}")
-
-    @property
-    def memory_bytes(self) -> int:
-        """Bytes of SRAM of all tiles together."""
-        return self.tiles * self.tile_bytes
 
     def seconds(self, cycles: float) -> float:
         """Return how long `cycles` tile-clock cycles take."""

@@ -181,13 +181,6 @@ def pool(device: Device, outputs: float, window: int, element: Element, cycles_p
     return call(device, POOL, per_output * worker_share(device, outputs) / device.width(element))
 
 
-def transpose(device: Device, n: float, element: Element) -> float:
-    """Return tile cycles of transposing n elements in blocks of four by four (fp16) or two by two (fp32)."""
-    grain = 4 if element.bytes <= 2 else 2
-    blocks = math.ceil(worker_share(device, n) / (grain * grain))
-    return 7 + device.chip.workers * (37 + (4 if grain == 4 else 3) * blocks)
-
-
 # ----------------------------------------------------------------- convolutions and matrix products
 #
 # The planner of the real stack takes the cheapest plan it finds, so a vertex that is slower for less work would never

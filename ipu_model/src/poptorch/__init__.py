@@ -9,7 +9,7 @@ from ipu_model.errors import Error, RecoverableError, UnrecoverableError
 from poptorch import enums, ops, optim, options, poptorch_core, profiling, testing
 from poptorch._args_parser import ICustomArgParser, registerCustomArgParser
 from poptorch._backend.compilation import registerPostCompileHook, registerPreCompileHook
-from poptorch._backend.wrap import inferenceModel, load, trainingModel
+from poptorch._backend.models import inferenceModel, load, trainingModel
 from poptorch._dataloader import AsynchronousDataAccessor, DataLoader
 from poptorch._impl import createPoptorchError
 from poptorch._logging import setLogLevel

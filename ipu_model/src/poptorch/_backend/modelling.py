@@ -32,7 +32,7 @@ from poptorch._impl import createPoptorchError
 from poptorch.ops.overlap import INPUT, OUTPUT
 from poptorch.options import Options
 from poptorch.options.handover import validate_options
-from poptorch.options.strategies import PipelinedExecution, ShardedExecution
+from poptorch.options.strategies import PipelinedExecution, runs_stages_at_once
 
 # In the order of PopART's RecomputationType (options reference, section 9).
 _RECOMPUTATION = (
@@ -116,9 +116,7 @@ def model_name(options: Options, training: bool) -> str:
 
 
 def _execution(options: Options) -> Execution:
-    strategy = options._execution_strategy
-    pipelined = isinstance(strategy, PipelinedExecution) and not isinstance(strategy, ShardedExecution)
-    if pipelined and options._backend.pipelining:
+    if runs_stages_at_once(options._execution_strategy) and options._backend.pipelining:
         return Execution.PIPELINED
     return Execution.SHARDED
 

@@ -9,7 +9,7 @@ from poptorch._backend.wrapping import original_class
 from poptorch._impl import createPoptorchError
 from poptorch.enums import OutputMode
 from poptorch.options import Options
-from poptorch.options.strategies import PipelinedExecution, ShardedExecution
+from poptorch.options.strategies import runs_stages_at_once
 
 
 def shallow_copy(module: nn.Module) -> nn.Module:
@@ -78,7 +78,6 @@ def _no_accumulation(options: Options) -> str:
         "You must set poptorch.Options().Training.gradientAccumulation to 1 or leave it as its default value "
         f"(1) when running a poptorch.inferenceModel; it is {options.Training.gradient_accumulation}."
     )
-    strategy = options._execution_strategy
-    if isinstance(strategy, PipelinedExecution) and not isinstance(strategy, ShardedExecution):
+    if runs_stages_at_once(options._execution_strategy):
         text += " Use poptorch.Options().deviceIterations to push more micro-batches through a pipeline."
     return text

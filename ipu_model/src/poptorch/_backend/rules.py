@@ -15,7 +15,7 @@ from poptorch._logging import logger, native_logger
 from poptorch.enums import ConnectionType, OutputMode, OverlapMode
 from poptorch.ops.overlap import INPUT, OUTPUT
 from poptorch.options import Options
-from poptorch.options.strategies import PipelinedExecution, ShardedExecution
+from poptorch.options.strategies import runs_stages_at_once
 
 _VERSIONS = ("ipu1", "ipu2", "ipu21")
 
@@ -44,7 +44,7 @@ def check_target(options: Options) -> None:
             "logCycleCount: the cycle counter is only supported on actual IPU hardware and on the IPU Model, and an "
             "offline target does not run. Leave it off: ipu_model.profile(executor) has the modelled cycles."
         )
-    _warn_of_no_effect(options)
+    _warn_of_processes(options)
 
 
 def _simulator_asked_for(options: Options) -> bool:
@@ -79,17 +79,13 @@ def _check_version() -> None:
         raise createPoptorchError(f"POPTORCH_IPU_MODEL_VERSION must be one of {', '.join(_VERSIONS)}, not {version!r}.")
 
 
-def _warn_of_no_effect(options: Options) -> None:
-    folder = options._backend.cache_folder
+def _warn_of_processes(options: Options) -> None:
     processes = options.Distributed.numProcesses
-    if processes > 1 and folder is None:
+    if processes > 1 and options._backend.cache_folder is None:
         logger.warning(
             "%d processes and no executable cache: every process compiles the model. "
             "poptorch.Options().enableExecutableCaching(path) lets one compile for all.", processes,
         )  # fmt: skip
-    if processes > 1 and folder is not None:
-        os.makedirs(folder, exist_ok=True)
-        assert os.access(folder, os.W_OK), f"The folder of the executable cache, {folder}, is not writable."
 
 
 MAX_IPUS = 64
@@ -102,9 +98,7 @@ def ipus_in_use(graph: Graph) -> frozenset[int]:
 
 def is_pipelined(graph: Graph, options: Options) -> bool:
     """Whether the program runs as a pipeline: the strategy asks for it, and there is more than one IPU."""
-    strategy = options._execution_strategy
-    pipelined = isinstance(strategy, PipelinedExecution) and not isinstance(strategy, ShardedExecution)
-    return pipelined and len(ipus_in_use(graph)) > 1
+    return runs_stages_at_once(options._execution_strategy) and len(ipus_in_use(graph)) > 1
 
 
 def check_pipeline(graph: Graph, options: Options, *, training: bool) -> None:

@@ -16,7 +16,7 @@ from ipu_model import tracing
 from poptorch._args_parser import replace_tensors, tensor_leaves
 from poptorch._impl import createPoptorchError
 from poptorch.enums import OverlapMode
-from poptorch.options.strategies import PipelinedExecution, ShardedExecution
+from poptorch.options.strategies import runs_stages_at_once
 
 if TYPE_CHECKING:
     import torch.fx
@@ -134,8 +134,7 @@ def _other_use(user: str) -> Exception:
 def _check_strategy(trace: Trace, name: str, mode: OverlapMode) -> None:
     if mode is OverlapMode.NoOverlap:
         return
-    strategy = trace.placer
-    if isinstance(strategy, PipelinedExecution) and not isinstance(strategy, ShardedExecution):
+    if runs_stages_at_once(trace.placer):
         raise createPoptorchError(
             f"{name}: overlapping host I/O is not supported with poptorch.PipelinedExecution. If you are "
             "only using a single IPU, please switch to poptorch.ShardedExecution."

@@ -343,6 +343,11 @@ class ParallelPhasedExecution(_PhasedExecution):
             )
 
 
+def runs_stages_at_once(strategy: object) -> bool:
+    """Whether stages work at the same time on different micro-batches: not those of a `ShardedExecution`."""
+    return isinstance(strategy, PipelinedExecution) and not isinstance(strategy, ShardedExecution)
+
+
 def phase_number(strategy: ExecutionStrategy, phase: int) -> int:
     """Return the backend's number of a phase, which spaces phases out as the liveness of tensors asks."""
     return strategy.phase_number(phase) if isinstance(strategy, _PhasedExecution) else phase

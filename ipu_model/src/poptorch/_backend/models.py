@@ -1,4 +1,4 @@
-"""What makes executors: `trainingModel`, `inferenceModel` and `load`."""
+"""What makes executors of models: `trainingModel`, `inferenceModel` and `load`."""
 
 from __future__ import annotations
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 import multiprocessing
 import multiprocessing.forkserver
 import sys
+import tracemalloc
 import types
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -75,6 +77,18 @@ def test_arrays_of_every_kind_survive(array: Any) -> None:
     got = arrived(array)
     assert (got.dtype, got.shape) == (array.dtype, array.shape)
     assert (got == array).all()
+
+
+def test_arrays_do_not_pass_through_memory(tmp_path: Path) -> None:
+    """They may be larger than it: of a mapped file, 64 MiB come with less than 8 MiB of Python's own."""
+    array = np.memmap(tmp_path / "array", np.float32, "w+", shape=(1 << 24,))
+    array[-1] = 5
+    tracemalloc.start()
+    got = arrived(np.memmap(tmp_path / "array", np.float32, "r"), on_disk=True)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert got[-1] == 5
+    assert peak < 1 << 23
 
 
 @pytest.mark.filterwarnings("ignore:Sparse invariant checks:UserWarning")

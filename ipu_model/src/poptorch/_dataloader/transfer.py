@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import types
+import warnings
 from multiprocessing.reduction import ForkingPickler
 from typing import IO, Any
 
@@ -85,9 +86,15 @@ class _Pickler(ForkingPickler):
             return type(None), ()
         if isinstance(obj, torch.Tensor):
             return obj.__reduce_ex__(5)
-        if type(obj) is np.ndarray and obj.flags.c_contiguous and obj.flags.writeable and not obj.dtype.hasobject:
-            return _array_on, (torch.from_numpy(obj.reshape(-1).view(np.uint8)), obj.dtype, obj.shape)
+        if type(obj) in (np.ndarray, np.memmap) and obj.flags.c_contiguous and not obj.dtype.hasobject:
+            return _array_on, (_bytes_of(obj), obj.dtype, obj.shape)
         return NotImplemented
+
+
+def _bytes_of(array: np.ndarray[Any, Any]) -> torch.Tensor:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of an array that must not be written, which nobody does
+        return torch.from_numpy(np.asarray(array).reshape(-1).view(np.uint8))
 
 
 def _array_on(memory: torch.Tensor, dtype: np.dtype[Any], shape: tuple[int, ...]) -> Any:

@@ -8,7 +8,7 @@ from importlib.metadata import version as _version
 from ipu_model.errors import Error, RecoverableError, UnrecoverableError
 from poptorch import enums, ops, optim, options, poptorch_core, profiling, testing
 from poptorch._args_parser import ICustomArgParser, registerCustomArgParser
-from poptorch._backend.compilation import registerPostCompileHook, registerPreCompileHook
+from poptorch._backend.hooks import registerPostCompileHook, registerPreCompileHook
 from poptorch._backend.models import inferenceModel, load, trainingModel
 from poptorch._dataloader import AsynchronousDataAccessor, DataLoader
 from poptorch._impl import createPoptorchError

@@ -19,7 +19,8 @@ from ipu_model.interrupts import postponed
 from ipu_model.turns import Turn
 from poptorch import _poptorch_data
 from poptorch._args_parser import BoundArguments, Signature, check_layouts, check_on_host, check_same
-from poptorch._backend.compilation import check_options, compilation_progress, move_long_message
+from poptorch._backend.compilation import check_options
+from poptorch._backend.compilation_output import compilation_progress, move_long_message
 from poptorch._backend.compiled import Compiled, Saved, compiled
 from poptorch._backend.exported import pickled
 from poptorch._backend.optimisation import Optimisation

@@ -2,26 +2,20 @@
 
 from __future__ import annotations
 
-import contextlib
 import warnings
-from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from pathlib import Path
+from collections.abc import Sequence
 from typing import Any
 
 from torch import Tensor, nn
-from torch.utils.hooks import RemovableHandle
-from tqdm import tqdm
 
 from ipu_model.batching import Batching, Keep, Returns
 from ipu_model.capture import capture
 from ipu_model.capture.variables import DEVICE_DTYPE
 from ipu_model.compute.replay import Arithmetic
 from ipu_model.compute.results import RETURNED_DTYPE
-from ipu_model.errors import Error
 from ipu_model.graph import Graph, TensorSpec
 from poptorch._args_parser import BoundArguments, check_inputs, flatten
+from poptorch._backend.hooks import around_trace, run_before
 from poptorch._backend.results import warn_about_modes, with_anchors
 from poptorch._backend.rules import (
     check_buffers,
@@ -204,89 +198,3 @@ def _warn_about_outputs(graph: Graph, module: nn.Module) -> None:
             dtype,
             RETURNED_DTYPE[dtype],
         )
-
-
-_before: OrderedDict[int, Callable[[], Any]] = OrderedDict()
-_after: OrderedDict[int, Callable[[], Any]] = OrderedDict()
-
-
-def registerPreCompileHook(hook: Callable[[], Any]) -> RemovableHandle:
-    """Call `hook()` right before forward is traced, for every model; return a handle with `remove()`.
-
-    Raises:
-        RuntimeError: not callable.
-    """
-    return _register(_before, hook)
-
-
-def registerPostCompileHook(hook: Callable[[], Any]) -> RemovableHandle:
-    """Call `hook()` when a trace has ended, also after a failed one; return a handle with `remove()`.
-
-    Raises:
-        RuntimeError: not callable.
-    """
-    return _register(_after, hook)
-
-
-def before() -> list[Callable[[], Any]]:
-    """Return the pre-compile hooks in the order of their registration."""
-    return list(_before.values())
-
-
-def run_before() -> None:
-    """Call the pre-compile hooks."""
-    for hook in before():
-        hook()
-
-
-@contextmanager
-def around_trace() -> Iterator[None]:
-    """Call the post-compile hooks when the body ends, whichever way."""
-    try:
-        yield
-    finally:
-        for hook in list(_after.values()):
-            hook()
-
-
-def _register(hooks: OrderedDict[int, Callable[[], Any]], hook: Callable[[], Any]) -> RemovableHandle:
-    if not callable(hook):
-        raise RuntimeError(f"A compile hook must be callable, got {type(hook)}.")
-    handle = RemovableHandle(hooks)
-    hooks[handle.id] = hook
-    return handle
-
-
-_TICKS = 100
-
-
-@contextmanager
-def compilation_progress(options: Options) -> Iterator[None]:
-    """Show `Graph compilation` while the body runs, unless the options turn it off.
-
-    The bar jumps to its end: compilation takes a second or less here, minutes on hardware.
-    """
-    if not options._show_compilation_progress_bar:
-        yield
-        return
-    with tqdm(total=_TICKS, desc="Graph compilation") as bar:
-        yield
-        bar.update(_TICKS)
-
-
-FILE = "poptorch_error.log"
-_MOST_LINE_ENDS = 80
-
-
-def move_long_message(error: BaseException) -> None:
-    """Replace a message of more than 80 line ends by a pointer to `poptorch_error.log`, which then holds it.
-
-    Where that file cannot be written, in the working directory, the error stays as it is.
-    """
-    if not isinstance(error, Error) or error.message.count("\n") <= _MOST_LINE_ENDS:
-        return
-    with contextlib.suppress(OSError):
-        Path(FILE).write_text(f"{error}\n", encoding="utf-8")
-        first = error.message.partition("\n")[0]
-        error.message = f"{first} (the whole message is in {FILE})"
-        error.args = (error.message,)

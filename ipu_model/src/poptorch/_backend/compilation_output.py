@@ -1,0 +1,46 @@
+"""What the user sees of a compilation: a progress bar on stderr; of a very long error, the file that it is in."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+
+from tqdm import tqdm
+
+from ipu_model.errors import Error
+from poptorch.options import Options
+
+_TICKS = 100
+
+
+@contextlib.contextmanager
+def compilation_progress(options: Options) -> Iterator[None]:
+    """Show `Graph compilation` while the body runs, unless the options turn it off.
+
+    The bar jumps to its end: compilation takes a second or less here, minutes on hardware.
+    """
+    if not options._show_compilation_progress_bar:
+        yield
+        return
+    with tqdm(total=_TICKS, desc="Graph compilation") as bar:
+        yield
+        bar.update(_TICKS)
+
+
+_FILE = "poptorch_error.log"
+_MOST_LINE_ENDS = 80
+
+
+def move_long_message(error: BaseException) -> None:
+    """Replace a message of more than 80 line ends by a pointer to `poptorch_error.log`, which then holds it.
+
+    Where that file cannot be written, in the working directory, the error stays as it is.
+    """
+    if not isinstance(error, Error) or error.message.count("\n") <= _MOST_LINE_ENDS:
+        return
+    with contextlib.suppress(OSError):
+        Path(_FILE).write_text(f"{error}\n", encoding="utf-8")
+        first = error.message.partition("\n")[0]
+        error.message = f"{first} (the whole message is in {_FILE})"
+        error.args = (error.message,)

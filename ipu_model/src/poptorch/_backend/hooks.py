@@ -1,0 +1,55 @@
+"""Compile hooks: functions of the program that run around every trace, whatever model is compiled."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from torch.utils.hooks import RemovableHandle
+
+_before: OrderedDict[int, Callable[[], Any]] = OrderedDict()
+_after: OrderedDict[int, Callable[[], Any]] = OrderedDict()
+
+
+def registerPreCompileHook(hook: Callable[[], Any]) -> RemovableHandle:
+    """Call `hook()` right before forward is traced, for every model; return a handle with `remove()`.
+
+    Raises:
+        RuntimeError: not callable.
+    """
+    return _register(_before, hook)
+
+
+def registerPostCompileHook(hook: Callable[[], Any]) -> RemovableHandle:
+    """Call `hook()` when a trace has ended, also after a failed one; return a handle with `remove()`.
+
+    Raises:
+        RuntimeError: not callable.
+    """
+    return _register(_after, hook)
+
+
+def run_before() -> None:
+    """Call the pre-compile hooks."""
+    for hook in list(_before.values()):
+        hook()
+
+
+@contextmanager
+def around_trace() -> Iterator[None]:
+    """Call the post-compile hooks when the body ends, whichever way."""
+    try:
+        yield
+    finally:
+        for hook in list(_after.values()):
+            hook()
+
+
+def _register(hooks: OrderedDict[int, Callable[[], Any]], hook: Callable[[], Any]) -> RemovableHandle:
+    if not callable(hook):
+        raise RuntimeError(f"A compile hook must be callable, got {type(hook)}.")
+    handle = RemovableHandle(hooks)
+    hooks[handle.id] = hook
+    return handle

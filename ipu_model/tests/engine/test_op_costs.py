@@ -1,4 +1,4 @@
-"""Lowering captured graphs: what costs nothing, layouts, parts, fallbacks, properties."""
+"""Costs of captured programs: what costs nothing, layouts, parts, fallbacks, properties."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Lowered programs against their published measurements on hardware."""
+"""Costs of published programs against their measurements on hardware."""
 
 from __future__ import annotations
 

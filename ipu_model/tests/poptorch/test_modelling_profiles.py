@@ -297,9 +297,9 @@ class TestImports:
         done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
         assert done.stdout.split() == [str(loads_torch)]
 
-    def test_poptorch_brings_no_room_of_the_performance_model(self) -> None:
-        rooms = ("cost", "lower", "memory", "schedule", "report", "hardware")
-        code = f"import sys, poptorch; print([r for r in {rooms} if 'ipu_model.' + r in sys.modules])"
+    def test_poptorch_brings_no_part_of_the_performance_model(self) -> None:
+        parts = ("ipu_model.predict", "ipu_model.report")
+        code = f"import sys, poptorch; print([name for name in sys.modules if name.startswith({parts})])"
         done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
         assert done.stdout.strip() == "[]"
 

@@ -165,58 +165,6 @@ def test_the_same_number_of_ops_as_make_fx(three_blocks) -> None:
     assert sorted(map(str, ours)) == sorted(map(str, theirs))
 
 
-def test_only_losses_that_reach_an_output_count() -> None:
-    class Net(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.layer = nn.Linear(3, 3)
-
-        def forward(self, x):
-            y = self.layer(x)
-            F.l1_loss(y, x)
-            return F.mse_loss(y, x)
-
-    graph = traced(Net(), torch.randn(2, 3))
-    assert [n.target for n in ops_of(graph) if n.meta["phase"] is Phase.FORWARD].count(aten.mse_loss.default) == 1
-    assert str(graph.loss).startswith("mse_loss")
-
-
-@pytest.mark.parametrize(
-    ("compute", "words"),
-    [
-        (lambda y, x: y, "Couldn't find a loss"),
-        (lambda y, x: (F.mse_loss(y, x), F.l1_loss(y, x)), "Multiple independent losses"),
-        (lambda y, x: F.mse_loss(y, x) + F.l1_loss(y, x), "Multiple independent losses"),
-        (lambda y, x: F.huber_loss(y, x), "Couldn't find a loss"),
-    ],
-)
-def test_exactly_one_loss_must_remain(compute, words) -> None:
-    class Net(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.layer = nn.Linear(3, 3)
-
-        def forward(self, x):
-            return compute(self.layer(x), x)
-
-    with pytest.raises(Error, match=words):
-        traced(Net(), torch.randn(2, 3))
-
-
-def test_a_loss_that_feeds_the_final_loss_is_demoted() -> None:
-    class Net(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.layer = nn.Linear(3, 3)
-
-        def forward(self, x):
-            inner = F.mse_loss(self.layer(x), x)
-            return F.l1_loss(inner * 3, torch.zeros(()))
-
-    graph = traced(Net(), torch.randn(2, 3))
-    assert str(graph.loss).startswith("mean")
-
-
 class Branching(nn.Module):
     def __init__(self, use) -> None:
         super().__init__()
@@ -233,78 +181,6 @@ def test_a_failed_trace_leaves_no_trace_active_and_the_module_usable() -> None:
         traced(model, torch.randn(2, 3))
     assert not tracing.is_tracing()
     assert model(torch.randn(2, 3)).isfinite()
-
-
-def test_attributes_that_forward_caches_do_not_stay_fake_but_counters_count() -> None:
-    class Caching(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.layer = nn.Linear(3, 3)
-            self.mask = None
-            self.calls = 0
-
-        def forward(self, x):
-            self.calls += 1
-            if self.mask is None:
-                self.mask = torch.ones_like(x)
-            return F.mse_loss(self.layer(x) * self.mask, x)
-
-    model = Caching()
-    traced(model, torch.randn(2, 3))
-    assert model.mask is None
-    assert model.calls == 1
-    assert model(torch.randn(2, 3)).isfinite()
-
-
-@pytest.mark.parametrize(("change", "words"), [
-    (lambda m: setattr(m, "count", m.count + 1), "Buffer count is reassigned within the model when calling"),
-    (lambda m: delattr(m, "count"), "Buffer count is removed from the model when calling"),
-    (lambda m: m._parameters.__setitem__("weight", m.weight * 2), "Parameter weight is reassigned within the model"),
-])  # fmt: skip
-def test_registered_tensors_must_not_be_replaced_in_forward(change, words) -> None:
-    class Net(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.weight = nn.Parameter(torch.ones(3))
-            self.register_buffer("count", torch.zeros(1))
-
-        def forward(self, x):
-            change(self)
-            return (x * self.weight).sum()
-
-    model = Net()
-    with pytest.raises(Error, match=words):
-        traced(model, torch.randn(2, 3), training=False)
-    assert torch.equal(model.count, torch.zeros(1)), "the module is as it was"
-    assert isinstance(model.weight, nn.Parameter)
-
-
-def test_a_weight_reached_behind_the_modules_back_is_refused() -> None:
-    class Net(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.weight = nn.Parameter(torch.ones(3))
-            self.hidden_reference = [self.weight]
-
-        def forward(self, x):
-            return F.mse_loss(x * self.hidden_reference[0], x)
-
-    with pytest.raises(Error, match="'weight' is used through a reference"):
-        traced(Net(), torch.randn(2, 3))
-
-
-def test_class_weights_are_refused_with_what_works() -> None:
-    class Net(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.layer = nn.Linear(3, 3)
-            self.loss = nn.CrossEntropyLoss(weight=torch.ones(3))
-
-        def forward(self, x, y):
-            return self.loss(self.layer(x), y)
-
-    with pytest.raises(Error, match="class weights are not supported"):
-        traced(Net(), torch.randn(2, 3), torch.tensor([0, 1]))
 
 
 def graph_of(start: Tensor) -> tuple[torch.fx.Graph, torch.fx.Node, torch.fx.Node, dict[str, Tensor]]:

@@ -359,26 +359,6 @@ def test_casts_and_promotion_in_forward_are_pytorchs(
     torch.testing.assert_close(result.double(), native.double(), rtol=2.0**-11 if expected is HALF else 1e-6, atol=0)
 
 
-def test_images_of_8_bits_are_normalised_on_the_device() -> None:
-    """A common pattern: bytes cross the link, the cast and the normalisation happen in forward."""
-
-    def normalise(images: Tensor) -> Tensor:
-        return (images.half() / 255 - 0.5) / 0.25
-
-    images = torch.arange(256, dtype=torch.uint8).view(1, 1, 16, 16)
-    (result,) = infer(normalise, images)
-    expected = images.float().div(255).half().float().sub(0.5).half().float().div(0.25).half()
-    assert result.dtype is HALF
-    assert torch.equal(result, expected)
-
-
-def test_a_half_model_of_float_input_computes_in_float() -> None:
-    model, x = nn.Sequential(nn.Linear(4, 3), nn.LayerNorm(3)).half(), torch.randn(2, 4)
-    (result,) = infer(model, x)
-    assert result.dtype is FLOAT
-    torch.testing.assert_close(result, copy.deepcopy(model).float()(x))
-
-
 def test_a_recurrent_layer_of_another_type_than_its_input_is_refused_by_torch() -> None:
     with pytest.raises(ValueError, match="RNN input dtype"):
         infer(nn.LSTM(3, 4), half(*range(6)).view(2, 1, 3))

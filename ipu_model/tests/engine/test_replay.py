@@ -12,7 +12,7 @@ import torchvision
 from torch import Tensor, nn
 from tracing_support import traced
 
-from ipu_model.batching import Batching, Keep, Returns
+from ipu_model.batching import Batching, Returns
 from ipu_model.compute.session import Session
 
 
@@ -111,97 +111,6 @@ def test_outputs_loss_gradients_and_statistics_are_those_of_eager(name) -> None:
     for key, buffer in eager.named_buffers():
         if buffer.is_floating_point():
             assert torch.equal(session.download()[key], buffer), key
-
-
-def test_dropout_differs_between_micro_batches_and_replicas_and_repeats_under_a_seed() -> None:
-    model = nn.Sequential(nn.Dropout(0.5))
-    x = torch.ones(8, 64)
-    batching = Batching(device_iterations=2, replicas=2)
-
-    def run() -> Tensor:
-        specs = traced(model, x[:2], training=False)
-        return Session(specs, batching, Returns(Keep.ALL), seed=3).run([x])[0]
-
-    first = run()
-    parts = first.split(2)
-    assert len({tuple(part.flatten().tolist()) for part in parts}) == 4
-    before = torch.get_rng_state()
-    assert torch.equal(first, run())
-    assert torch.equal(before, torch.get_rng_state()), "the host's generator is not touched"
-
-
-def test_statistics_are_updated_per_micro_batch_and_kept_per_replica() -> None:
-    model = nn.BatchNorm1d(3)
-    x = torch.randn(12, 3)
-    graph = traced(model, x[:2], training=False)
-    session = Session(graph, Batching(device_iterations=3, replicas=2), Returns(Keep.ALL))
-    session.upload(dict(model.state_dict()))
-    session.run([x])
-    first_replica = nn.BatchNorm1d(3)
-    # Rows are laid out [D, A, R, B]: replica 0 reads slices 0, 2 and 4.
-    for index in (0, 2, 4):
-        first_replica(x.split(2)[index])
-    assert torch.equal(session.download()["running_mean"], first_replica.running_mean)
-    assert torch.equal(session.download()["running_var"], first_replica.running_var)
-
-
-def test_a_constant_changed_in_forward_starts_from_its_compile_time_value_each_time() -> None:
-    class Counting(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.plain = torch.zeros(1)
-            self.register_buffer("counted", torch.zeros(1))
-
-        def forward(self, x):
-            self.plain += 1
-            self.counted += 1
-            return x * 0 + self.plain, x * 0 + self.counted
-
-    model = Counting()
-    session = Session(traced(model, torch.ones(1), training=False), Batching(), Returns())
-    results = [tuple(int(t) for t in session.run([torch.ones(1)])) for _ in range(3)]
-    assert results == [(1, 1), (1, 2), (1, 3)]
-    assert model.plain.item() == 0
-
-
-def test_results_do_not_share_memory_with_weights_inputs_or_each_other() -> None:
-    class Net(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.weight = nn.Parameter(torch.ones(3))
-
-        def forward(self, x):
-            y = x + 1
-            return self.weight, x, y, y, y[:, 1:]
-
-    session = Session(traced(Net(), torch.zeros(2, 3), training=False), Batching(), Returns())
-    session.upload({"weight": torch.ones(3)})
-    x = torch.zeros(2, 3)
-    results = session.run([x])
-    pointers = [t.untyped_storage().data_ptr() for t in (*results, x, session.download()["weight"])]
-    assert len(set(pointers)) == len(pointers)
-
-
-def test_an_input_changed_in_forward_is_changed_for_the_caller() -> None:
-    class InPlace(nn.Module):
-        def forward(self, x):
-            x.add_(1)
-
-    for dtype in (torch.float32, torch.float16):
-        x = torch.zeros(4, dtype=dtype)
-        Session(traced(InPlace(), x[:2], training=False), Batching(device_iterations=2), Returns()).run([x])
-        assert torch.equal(x, torch.ones(4, dtype=dtype))
-
-
-def test_integers_come_back_as_32_bits() -> None:
-    class Net(nn.Module):
-        def forward(self, x, i):
-            return x.argmax(1), i, x.double()
-
-    x, i = torch.randn(4, 3), torch.tensor([1, 2, 3, 2**32 + 5])
-    results = Session(traced(Net(), x, i, training=False), Batching(), Returns()).run([x, i])
-    assert [t.dtype for t in results] == [torch.int32, torch.int32, torch.float32]
-    assert results[1].tolist() == [1, 2, 3, 5], "large values are cut to 32 bits"
 
 
 def test_an_autocast_of_the_program_does_not_reach_into_the_replay() -> None:

@@ -18,7 +18,7 @@ import vit
 
 import ipu_model
 import poptorch
-from ipu_model.profiling.data import Profile
+from ipu_model.predict.profile import Profile
 
 PROGRAMS: dict[str, ModuleType] = {"bert": bert, "unet": unet, "lstm": lstm, "vit": vit}
 # Steps until the mean loss of the last three is below this share of the first step's.

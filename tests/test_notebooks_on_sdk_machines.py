@@ -29,7 +29,7 @@ from importlib.util import find_spec
 import poptorch
 from ipu_course import engine
 
-print(engine.is_available(), find_spec("ipu_model"), find_spec("ipu_model.program"))
+print(engine.is_available(), find_spec("ipu_model"), find_spec("ipu_model.step"))
 
 # %%
 def tried(action):
@@ -40,9 +40,9 @@ def tried(action):
     return "imported"
 
 def statement():
-    from ipu_model.profiling import data
+    from ipu_model.report import text
 
-print(tried(statement), tried(lambda: import_module("ipu_model.program")), tried(lambda: __import__("ipu_model")))
+print(tried(statement), tried(lambda: import_module("ipu_model.step")), tried(lambda: __import__("ipu_model")))
 
 # %%
 exec("def reach(): import ipu_model", vars(engine))
@@ -69,7 +69,7 @@ def test_the_course_finds_no_engine(spoken: list[str]) -> None:
 
 
 def test_neither_cells_nor_the_course_can_import_it(spoken: list[str]) -> None:
-    assert spoken[1] == "ipu_model.profiling ipu_model.program ipu_model"
+    assert spoken[1] == "ipu_model.report ipu_model.step ipu_model"
     assert spoken[2] == "ipu_model"
 
 

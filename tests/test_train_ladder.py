@@ -16,7 +16,7 @@ from ipu_course.errors import DataError
 from ipu_course.train.ladder import Rung, climb, table
 from ipu_course.train.published import PUBLISHED_FILE, published_ladder
 from ipu_course.train.settings import check_settings
-from ipu_model.constants import constant_facts
+from ipu_model.predict.calibration import constant_facts
 
 # day03-resnet101.md: the epoch times as printed, whole seconds.
 PUBLISHED_SECONDS = {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ipu_model.profiling.data import ErrorBand, IpuMemory, Machine, Memory, Profile
+from ipu_model.predict.profile import ErrorBand, IpuMemory, Machine, Memory, Profile
 
 KIB = 1024
 TILE_BYTES = 624 * KIB

@@ -10,9 +10,9 @@ import torchvision
 import ipu_model
 import poptorch
 from ipu_model.explore.options import with_options
+from ipu_model.predict import profile_program
 from ipu_model.predict.hardware import system_named
-from ipu_model.profiling.build import profile_program
-from ipu_model.program import Program
+from ipu_model.predict.program import Program
 from ipu_model.validate.programs import day03_program
 from measurements.stepping import WithLoss
 from measurements.timing import Row, medians

@@ -15,10 +15,10 @@ if TYPE_CHECKING:
 
     import poptorch
     from ipu_model.explore.what_if import SweepPoint
-    from ipu_model.host_work import HostWork
     from ipu_model.optimiser import OptimiserSpec
-    from ipu_model.profiling.data import IpuMemory, Profile
-    from ipu_model.program import Program
+    from ipu_model.predict.host import HostWork
+    from ipu_model.predict.profile import IpuMemory, Profile
+    from ipu_model.predict.program import Program
     from ipu_model.scaling import ScalingPoint, UpdateTime
 
 __all__ = [
@@ -80,7 +80,7 @@ def host_work(
     """
     if not is_available():
         return None
-    from ipu_model.host_work import HostWork, Loading
+    from ipu_model.predict.host import HostWork, Loading
 
     return HostWork(
         seconds_per_sample=seconds_per_sample,
@@ -156,7 +156,7 @@ class ModelledModule:
 
     def memory_remedies(self, of: Profile) -> tuple[str, ...]:
         """What usually helps where this module's profile ``of`` does not fit, the most promising first."""
-        from ipu_model.memory.remedies import remedies
+        from ipu_model.predict.memory.remedies import remedies
 
         return tuple(remedies(of.memory, self._program))
 
@@ -252,7 +252,7 @@ def machine_ipus(name: str) -> int | None:
 
 def memory_verdict(of: Profile) -> str:
     """Whether a profile's program fits: "fits", "too close to call" or "does not fit"."""
-    from ipu_model.memory.verdict import verdict_on
+    from ipu_model.predict.memory.verdict import verdict_on
 
     return verdict_on(of.memory).value
 
@@ -262,8 +262,8 @@ def start_seconds(of: Profile) -> float:
 
     Machines of a POD are loaded at the same time, each over its own link.
     """
-    from ipu_model.memory import categories
     from ipu_model.predict.hardware import system_named
+    from ipu_model.predict.memory import categories
 
     sent = {categories.VARIABLES, categories.OPTIMISER_STATE, categories.CONSTANTS, *categories.CODE}
     replica = sum(each.total_bytes for ipu in of.memory for each in ipu.categories if each.name in sent)

@@ -10,14 +10,14 @@ if TYPE_CHECKING:
     from ipu_model.explore.advise import advise
     from ipu_model.explore.profile import profile, profile_module
     from ipu_model.explore.what_if import sweep, what_if
-    from ipu_model.host_work import HostWork
-    from ipu_model.profiling.data import Profile
+    from ipu_model.predict.host import HostWork
+    from ipu_model.predict.profile import Profile
 
 __all__ = ["HostWork", "Profile", "advise", "profile", "profile_module", "scaling", "sweep", "what_if"]
 
 _HOMES = {
-    "HostWork": "ipu_model.host_work",
-    "Profile": "ipu_model.profiling.data",
+    "HostWork": "ipu_model.predict.host",
+    "Profile": "ipu_model.predict.profile",
     "advise": "ipu_model.explore.advise",
     "profile": "ipu_model.explore.profile",
     "profile_module": "ipu_model.explore.profile",

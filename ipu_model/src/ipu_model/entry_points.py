@@ -15,7 +15,7 @@ from ipu_model.errors import Error
 
 if TYPE_CHECKING:
     from ipu_model.predict.hardware import System
-    from ipu_model.program import Program
+    from ipu_model.predict.program import Program
 
 
 @singledispatch
@@ -26,7 +26,7 @@ def program_of(source: Any) -> Program:
         Error: neither of the two, or not compiled.
     """
     # Whoever only registers, as `import poptorch` does, need not wait for the performance model.
-    from ipu_model.program import Program
+    from ipu_model.predict.program import Program
 
     if isinstance(source, Program):
         return source

@@ -15,11 +15,11 @@ from typing import Any
 from ipu_model.entry_points import program_of
 from ipu_model.errors import Error
 from ipu_model.explore.options import with_options
-from ipu_model.host_work import HostWork
+from ipu_model.predict import profile_program
 from ipu_model.predict.hardware import system_with
-from ipu_model.profiling.build import profile_program
-from ipu_model.profiling.data import Profile
-from ipu_model.program import Program
+from ipu_model.predict.host import HostWork
+from ipu_model.predict.profile import Profile
+from ipu_model.predict.program import Program
 
 # --- Amdahl's law
 

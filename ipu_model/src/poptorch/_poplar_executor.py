@@ -38,7 +38,7 @@ from poptorch.optim import Optimizer
 from poptorch.options import Options
 
 if TYPE_CHECKING:
-    from ipu_model.program import Program
+    from ipu_model.predict.program import Program
     from poptorch._backend.timing import Latency, PerfCounters
 
 NO_EXECUTABLE_ERR = "Model has not been compiled or has been destroyed."

@@ -13,12 +13,12 @@ from tracing_support import traced
 from ipu_model.batching import Batching
 from ipu_model.capture.describe import step_of
 from ipu_model.graph import Graph, dtype_of
-from ipu_model.memory import memory_of
 from ipu_model.optimiser import Hyper, OptimiserSpec
 from ipu_model.predict.costs import costs_of
-from ipu_model.profiling.data import IpuMemory, Memory
-from ipu_model.program import Program, Recomputation
-from ipu_model.recompute import kept_for_backward
+from ipu_model.predict.memory import memory_of
+from ipu_model.predict.order import order_of
+from ipu_model.predict.profile import IpuMemory, Memory
+from ipu_model.predict.program import Program, Recomputation
 
 HALF, FLOAT = torch.float16, torch.float32
 PLAIN_SGD = OptimiserSpec("SGD1", Hyper(lr=0.1))
@@ -40,7 +40,7 @@ def program_of(graph: Graph, *, accumulation: int = 4, replicas: int = 1, **opti
 def memory_of_program(program: Program) -> Memory:
     """Return the modelled memory of `program`."""
     costs = costs_of(program.step, program.settings)
-    return memory_of(program, costs, kept_for_backward(program))
+    return memory_of(program, costs, order_of(program))
 
 
 def memory_for(graph: Graph, **options: Any) -> Memory:

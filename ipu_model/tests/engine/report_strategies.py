@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hypothesis import strategies as st
 
-from ipu_model.profiling.data import (
+from ipu_model.predict.profile import (
     SPAN_KINDS,
     ErrorBand,
     IpuMemory,

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
 from ipu_model.explore.advise import Advice
-from ipu_model.profiling.data import (
+from ipu_model.predict.profile import (
     ErrorBand,
     IpuMemory,
     LivenessStep,

@@ -8,23 +8,17 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from ipu_model.costed import lowered
+from ipu_model.predict.calibration import StreamConstants
+from ipu_model.predict.costs import costs_of
 from ipu_model.predict.hardware import system_named
-from ipu_model.profiling.data import PhaseCycles
-from ipu_model.program import Execution, Program
-from ipu_model.recompute import kept_for_backward
-from ipu_model.schedule import (
-    Conditions,
-    Schedule,
-    Shape,
-    StageWork,
-    UpdateWork,
-    Workload,
-    run,
-    schedule_of,
-)
-from ipu_model.schedule.constants import StreamConstants
-from ipu_model.schedule.streams import HostLink
+from ipu_model.predict.links import HostLink
+from ipu_model.predict.order import order_of
+from ipu_model.predict.passes import Shape, rounds_of
+from ipu_model.predict.profile import PhaseCycles
+from ipu_model.predict.program import Execution, Program
+from ipu_model.predict.time import DeviceTime, run, time_of
+from ipu_model.predict.timing import Conditions
+from ipu_model.predict.work import StageWork, UpdateWork, Workload
 
 M2000 = system_named("M2000")
 # Rates that make cycles of bytes: at 1 GHz, a transfer of b bytes takes b cycles of each phase.
@@ -82,15 +76,15 @@ def conditions(**changes: Any) -> Conditions:
 
 def scheduled(times: Sequence[Times], micro_batches: int, *, updates: int = 1, training: bool = True,
               execution: Execution = Execution.PIPELINED, update: Sequence[float] = (), overlaps: bool = False,
-              in_turn: bool = False, **changes: Any) -> Schedule:  # fmt: skip
+              in_turn: bool = False, **changes: Any) -> DeviceTime:  # fmt: skip
     """Return the schedule of such stages."""
     shape = Shape(len(times), micro_batches, updates, training, execution, overlaps)
-    return run(workload(times, update, in_turn=in_turn), shape, conditions(**changes))
+    return run(workload(times, update, in_turn=in_turn), rounds_of(shape), conditions(**changes), training=training)
 
 
-def profiled(program: Program) -> Schedule:
+def profiled(program: Program) -> DeviceTime:
     """Return the schedule of a program, as profiling makes it."""
-    return schedule_of(program, lowered(program.step, program.settings), kept_for_backward(program))
+    return time_of(program, costs_of(program.step, program.settings), order_of(program))
 
 
 CYCLES = st.integers(0, 1000).map(float)

@@ -15,8 +15,8 @@ from ipu_model.batching import Batching
 from ipu_model.capture.describe import step_of
 from ipu_model.graph import Graph
 from ipu_model.predict.hardware import system_named
-from ipu_model.program import Program
-from ipu_model.schedule.collectives import Ring, ring_of
+from ipu_model.predict.links import Ring, ring_of
+from ipu_model.predict.program import Program
 
 SIZE = st.floats(0, 1e9)
 REPLICAS = st.integers(2, 256)

@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from ipu_model.memory.code import distinct_steps
 from ipu_model.predict.device import Element
+from ipu_model.predict.memory.code import distinct_steps
 from ipu_model.predict.ops.ctc import Alignment, loss, loss_gradient
 from ipu_model.step import Phase
 

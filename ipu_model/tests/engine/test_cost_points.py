@@ -13,9 +13,9 @@ from torch import Tensor, nn
 
 from ipu_model.capture.device_ops.ctc import beam_search
 from ipu_model.capture.device_ops.points import farthest_points, nearest_points
-from ipu_model.memory.code import distinct_steps
 from ipu_model.predict.calibration import StreamConstants
 from ipu_model.predict.device import Element
+from ipu_model.predict.memory.code import distinct_steps
 from ipu_model.predict.ops.ctc import BeamSearch, decoded
 from ipu_model.predict.ops.host_call import host_call
 from ipu_model.predict.ops.points import Neighbours, Sampling, farthest, nearest

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from ipu_model.explore.advise import advise
-from ipu_model.host_work import HostWork
-from ipu_model.profiling.build import profile_program
+from ipu_model.predict import profile_program
+from ipu_model.predict.host import HostWork
 from ipu_model.validate.programs import FLOAT, day03_program
 
 

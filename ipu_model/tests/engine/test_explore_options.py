@@ -18,8 +18,8 @@ from ipu_model.errors import Error
 from ipu_model.explore.options import OPTIONS, in_half_precision, with_byte_inputs, with_options
 from ipu_model.optimiser import Hyper, OptimiserSpec
 from ipu_model.predict.costs import costs_of
-from ipu_model.program import Execution, Program, Recomputation
-from ipu_model.schedule.variables import tensors_of
+from ipu_model.predict.program import Execution, Program, Recomputation
+from ipu_model.predict.remote import variables_of
 from ipu_model.step import FLOAT16, FLOAT32, UINT8, Step
 
 PROGRAM = Program(step_of(day03()), True, Batching(accumulation=8), recomputation=Recomputation.PIPELINE)
@@ -62,7 +62,7 @@ class TestValues:
     def test_another_optimiser_brings_its_state(self) -> None:
         # One tensor of 4 bytes for an element of velocity, where the program had no optimiser.
         found = with_options(PROGRAM, optimiser=OptimiserSpec("SGD2", Hyper(lr=0.1, momentum=0.9)))
-        weights = [tensor for tensor in tensors_of(found) if tensor.trainable]
+        weights = [tensor for tensor in variables_of(found) if tensor.trainable]
         assert {tensor.state / tensor.elements for tensor in weights} == {4.0}
 
     def test_half_precision_and_bytes(self) -> None:

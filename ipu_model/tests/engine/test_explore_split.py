@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 from published_programs import day03
 
 from ipu_model.capture.describe import step_of
-from ipu_model.costed import lowered
 from ipu_model.errors import Error
 from ipu_model.explore.split import even_split, even_starts, placed, split_before, stage_starts, units_of
-from ipu_model.profiling.build import profile_program
-from ipu_model.program import Program, Recomputation
+from ipu_model.predict import profile_program
+from ipu_model.predict.costs import costs_of
+from ipu_model.predict.program import Program, Recomputation
 from ipu_model.step import Phase, Placement
 
 PROGRAM = Program(step_of(day03()), True, recomputation=Recomputation.PIPELINE)
@@ -28,7 +28,7 @@ class TestUnits:
         assert names.index("model.layer3.8") == names.index("model.layer3.7") + 1
 
     def test_together_they_cost_the_whole_model(self) -> None:
-        whole = PROGRAM.settings.device.total(lowered(PROGRAM.step, PROGRAM.settings).cycles())
+        whole = PROGRAM.settings.device.total(costs_of(PROGRAM.step, PROGRAM.settings).cycles())
         assert abs(sum(unit.forward + unit.backward for unit in units_of(PROGRAM)) - whole) < 1e-6 * whole
 
     def test_each_scope_is_in_one_of_them(self) -> None:

@@ -15,13 +15,13 @@ from tracing_support import traced
 from ipu_model.batching import Batching
 from ipu_model.capture.describe import step_of
 from ipu_model.errors import Error
-from ipu_model.host import call_time, host_constants
-from ipu_model.host_work import HostWork, Loading
-from ipu_model.program import Program
+from ipu_model.predict.calibration import calibrated
+from ipu_model.predict.host import HostWork, Loading, call_time
+from ipu_model.predict.program import Program
 
 PROGRAM = Program(step_of(traced(Trained(nn.Linear(4, 4)), zeros(8, 4))), True, Batching(2, 5, 3))
 SAMPLES = 8 * 2 * 5 * 3
-CALL = host_constants().call_seconds
+CALL = calibrated().host.call_seconds
 
 
 class TestCall:

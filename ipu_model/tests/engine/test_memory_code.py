@@ -13,12 +13,12 @@ from torch import nn
 from tracing_support import traced
 
 from ipu_model.graph import Graph
-from ipu_model.memory.calibration import calibrated
-from ipu_model.memory.categories import CODE, OPTIMISER_STATE, VARIABLES
-from ipu_model.memory.code import Steps, Traffic, code_bytes
 from ipu_model.optimiser import Hyper, OptimiserSpec
-from ipu_model.profiling.data import IpuMemory, Memory
-from ipu_model.program import Recomputation
+from ipu_model.predict.calibration import calibrated
+from ipu_model.predict.memory.categories import CODE, OPTIMISER_STATE, VARIABLES
+from ipu_model.predict.memory.code import Crossings, DistinctSteps, code_bytes
+from ipu_model.predict.profile import IpuMemory, Memory
+from ipu_model.predict.program import Recomputation
 from ipu_model.step import FLOAT32
 
 KIB, TILES = 1024, 1472
@@ -55,8 +55,8 @@ class TestOutlining:
 
 def test_replicas_take_exchange_code_between_ipus() -> None:
     """The guide, table 4.1: from one replica to four, global exchange code grows 4.5-fold, the host's does not."""
-    steps = Steps(phases=100, compute_sets=100, kinds=10)
-    one, four = (code_bytes(steps, Traffic(50, 6, replicas), calibrated()) for replicas in (1, 4))
+    steps = DistinctSteps(phases=100, compute_sets=100, kinds=10)
+    one, four = (code_bytes(steps, Crossings(50, 6, replicas), calibrated().memory) for replicas in (1, 4))
     assert four["global exchange code"] / one["global exchange code"] == pytest.approx(4.5, rel=0.1)
     assert four["host exchange code"] == one["host exchange code"]
 

@@ -13,8 +13,8 @@ from tracing_support import traced
 
 from ipu_model import tracing
 from ipu_model.graph import Graph
-from ipu_model.profiling.data import IpuMemory, LivenessStep
-from ipu_model.program import Execution, Recomputation
+from ipu_model.predict.profile import IpuMemory, LivenessStep
+from ipu_model.predict.program import Execution, Recomputation
 
 WIDTH, BATCH, TILES = 128, 4096, 1472  # weights are small beside activations
 ON_TILE = WIDTH * BATCH * 4 / TILES  # bytes of one activation on a tile, spread evenly

@@ -12,9 +12,9 @@ from memory_support import FLOAT, HALF, adamw, graph_of, linear, memory_for, on_
 from torch import nn
 
 from ipu_model.graph import dtype_of
-from ipu_model.memory.categories import PARAMETERS
 from ipu_model.optimiser import Hyper, OptimiserSpec
-from ipu_model.program import Location, Locations
+from ipu_model.predict.memory.categories import PARAMETERS
+from ipu_model.predict.program import Location, Locations
 
 SIDE = 512
 PARAMETER_COUNT = SIDE * SIDE

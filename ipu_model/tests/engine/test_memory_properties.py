@@ -24,9 +24,9 @@ from tracing_support import traced
 
 from ipu_model.batching import Batching
 from ipu_model.graph import Graph
-from ipu_model.memory.categories import PARAMETERS
-from ipu_model.profiling.data import IpuMemory
-from ipu_model.program import Recomputation
+from ipu_model.predict.memory.categories import PARAMETERS
+from ipu_model.predict.profile import IpuMemory
+from ipu_model.predict.program import Recomputation
 
 EXAMPLES = settings(max_examples=15, deadline=None)
 

@@ -13,12 +13,12 @@ from memory_support import FLOAT, HALF, adamw, memory_for, on_fullest, total
 from published_programs import day03, mlperf_resnet50
 
 from ipu_model.graph import Graph
-from ipu_model.memory import Verdict, verdict_on
-from ipu_model.memory.categories import CODE
 from ipu_model.optimiser import Hyper, OptimiserSpec
 from ipu_model.predict.device import CostSettings
-from ipu_model.profiling.data import Memory
-from ipu_model.program import Recomputation
+from ipu_model.predict.memory.categories import CODE
+from ipu_model.predict.memory.verdict import Verdict, verdict_on
+from ipu_model.predict.profile import Memory
+from ipu_model.predict.program import Recomputation
 from ipu_model.step import FLOAT16
 
 KIB = 1024

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from memory_support import memory_for, squares, total
 
 from ipu_model.graph import Graph
-from ipu_model.memory import stash_slots
-from ipu_model.program import Execution, Location, Locations, Recomputation
+from ipu_model.predict.order import stash_slots
+from ipu_model.predict.program import Execution, Location, Locations, Recomputation
 
 WIDTH, BATCH = 256, 64
 ACTIVATION = WIDTH * BATCH * 4  # bytes of one rectifier's result in fp32

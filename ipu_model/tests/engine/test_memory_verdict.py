@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from memory_support import FLOAT, adamw, memory_of_program, program_of, squares
 
 from ipu_model.errors import Error
-from ipu_model.memory import Verdict, note_on_memory, out_of_memory, verdict_on
-from ipu_model.profiling.data import IpuMemory, LivenessStep, Memory, MemoryCategory
-from ipu_model.program import Program, Recomputation
+from ipu_model.predict.memory.verdict import Verdict, note_on_memory, out_of_memory, verdict_on
+from ipu_model.predict.profile import IpuMemory, LivenessStep, Memory, MemoryCategory
+from ipu_model.predict.program import Program, Recomputation
 
 LIMIT = 638_976
 ALWAYS = ("variables", "optimiser state", "gradient accumulators", "internal exchange code")

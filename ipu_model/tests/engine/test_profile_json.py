@@ -13,8 +13,8 @@ from report_strategies import PROFILES
 from report_support import inference_profile, pipeline_profile
 
 from ipu_model.errors import Error
+from ipu_model.predict.profile import FORMAT, Profile
 from ipu_model.profiling import json_form, text_files
-from ipu_model.profiling.data import FORMAT, Profile
 from ipu_model.profiling.json_form import from_json, to_json
 
 FORMAT_1 = Path(__file__).with_name("profile_format_1.json")

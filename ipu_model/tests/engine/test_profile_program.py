@@ -14,11 +14,11 @@ from ipu_model.batching import Batching
 from ipu_model.capture.describe import step_of
 from ipu_model.errors import Error
 from ipu_model.explore.options import with_options
-from ipu_model.host_work import HostWork, Loading
+from ipu_model.predict import profile_program
 from ipu_model.predict.hardware import system_named
-from ipu_model.profiling.build import profile_program
-from ipu_model.profiling.data import ErrorBand
-from ipu_model.program import Program
+from ipu_model.predict.host import HostWork, Loading
+from ipu_model.predict.profile import ErrorBand
+from ipu_model.predict.program import Program
 from ipu_model.validate.programs import day03_program, digits_program, small_resnet50_program
 
 DAY03 = day03_program(accumulation=8)

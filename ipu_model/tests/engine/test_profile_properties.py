@@ -19,19 +19,19 @@ from tracing_support import traced
 
 from ipu_model.batching import Batching, Keep, Returns
 from ipu_model.capture.describe import step_of
-from ipu_model.costed import lowered
 from ipu_model.errors import Error
 from ipu_model.explore.options import with_byte_inputs
 from ipu_model.graph import Graph
-from ipu_model.host_work import HostWork, Loading
-from ipu_model.memory.categories import VARIABLES
 from ipu_model.optimiser import Hyper, OptimiserSpec
+from ipu_model.predict import profile_program
+from ipu_model.predict.costs import costs_of
 from ipu_model.predict.device import CostSettings
 from ipu_model.predict.hardware import known_hardware, system_named
+from ipu_model.predict.host import HostWork, Loading
+from ipu_model.predict.memory.categories import VARIABLES
+from ipu_model.predict.profile import Profile, Span
+from ipu_model.predict.program import Execution, Location, Locations, Program, Recomputation
 from ipu_model.profiling import json_form
-from ipu_model.profiling.build import profile_program
-from ipu_model.profiling.data import Profile, Span
-from ipu_model.program import Execution, Location, Locations, Program, Recomputation
 from ipu_model.report.text import MOST_LINES, text_report
 from ipu_model.step import FLOAT16, FLOAT32
 
@@ -366,7 +366,7 @@ def working_buffer(program: Program) -> float:
 
     That is up to four tensors of its size in fp32: the weight, its accumulator and two moments.
     """
-    layouts = lowered(program.step, program.settings).layouts
+    layouts = costs_of(program.step, program.settings).layouts
     largest = max(layouts[variable.tensor].on_tile for variable in program.step.variables)
     tiles = program.system.chip.tiles
     return 4 * 4 * largest * tiles / (tiles - program.io_tiles)

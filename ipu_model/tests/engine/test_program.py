@@ -14,7 +14,7 @@ from tracing_support import traced
 from ipu_model.batching import Batching
 from ipu_model.capture.describe import step_of
 from ipu_model.errors import Error
-from ipu_model.program import Program
+from ipu_model.predict.program import Program
 
 PROGRAM = Program(step_of(traced(Trained(nn.Linear(4, 4)), torch.zeros(8, 4))), True, Batching(2, 3, 4), processes=5)
 

@@ -12,8 +12,8 @@ from tracing_support import traced
 from ipu_model import tracing
 from ipu_model.capture.describe import step_of
 from ipu_model.graph import Graph
-from ipu_model.program import Program, Recomputation
-from ipu_model.recompute import Kept, kept_for_backward
+from ipu_model.predict.order import Kept, kept_for_backward
+from ipu_model.predict.program import Program, Recomputation
 from ipu_model.step import Phase
 
 X = torch.zeros(4, 8)

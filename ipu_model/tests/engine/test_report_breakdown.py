@@ -7,7 +7,7 @@ from hypothesis import given
 from report_strategies import SPANS, few
 from report_support import pipeline_profile
 
-from ipu_model.profiling.data import Span
+from ipu_model.predict.profile import Span
 from ipu_model.report.breakdown import all_rows, device_rows, host_rows
 
 

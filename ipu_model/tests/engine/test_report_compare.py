@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from report_strategies import PROFILES
 from report_support import inference_profile, pipeline_profile
 
-from ipu_model.profiling.data import Profile
+from ipu_model.predict.profile import Profile
 from ipu_model.report.compare import compare, compare_html, conclusion, parts
 
 

@@ -17,8 +17,8 @@ from report_support import PROFILE_KINDS, inference_profile, pipeline_profile, w
 
 import ipu_model
 from ipu_model.errors import Error
-from ipu_model.profiling.build import profile_program
-from ipu_model.profiling.data import SPAN_KINDS, Profile, Span
+from ipu_model.predict import profile_program
+from ipu_model.predict.profile import SPAN_KINDS, Profile, Span
 from ipu_model.report import figures
 from ipu_model.report.breakdown import PHASE_NAMES
 from ipu_model.report.figures import style

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from report_support import inference_profile, pipeline_profile
 
-from ipu_model.host import CallTime
-from ipu_model.profiling.data import ErrorBand, Profile
+from ipu_model.predict.host import CallTime
+from ipu_model.predict.profile import ErrorBand, Profile
 from ipu_model.report.findings import device_range, end_to_end_range, explained_limit, first_iteration, verdict
 
 TIMES = st.floats(1e-4, 10.0)

@@ -14,7 +14,7 @@ from hypothesis import Phase, given, settings
 from report_strategies import PROFILES
 from report_support import ADVICE, inference_profile, pipeline_profile, wide_profile
 
-from ipu_model.profiling.data import Profile
+from ipu_model.predict.profile import Profile
 from ipu_model.report import page, pictures
 from ipu_model.report.page import html_report
 

@@ -18,10 +18,10 @@ from tracing_support import traced
 from ipu_model.batching import Batching
 from ipu_model.capture.describe import step_of
 from ipu_model.errors import Error
-from ipu_model.host_work import HostWork, Loading
 from ipu_model.optimiser import Hyper
-from ipu_model.profiling.build import profile_program
-from ipu_model.program import Program
+from ipu_model.predict import profile_program
+from ipu_model.predict.host import HostWork, Loading
+from ipu_model.predict.program import Program
 from ipu_model.scaling import constant_share, limit, scaling, speed_up, update_time
 
 SHARES = st.floats(0.0, 1.0)

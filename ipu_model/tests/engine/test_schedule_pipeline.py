@@ -10,9 +10,8 @@ from hypothesis import strategies as st
 from schedule_oracles import plain_sum, without_barriers
 from schedule_support import CLOCK, CYCLES, Times, conditions, scheduled, stages
 
-from ipu_model.program import Execution
-from ipu_model.schedule import Shape
-from ipu_model.schedule.plan import rounds_of
+from ipu_model.predict.passes import Shape, rounds_of
+from ipu_model.predict.program import Execution
 
 COUNT = st.integers(1, 12)
 STAGES = st.integers(1, 6)

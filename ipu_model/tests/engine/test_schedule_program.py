@@ -17,19 +17,17 @@ from tracing_support import traced
 
 from ipu_model.batching import Batching, Keep, Returns
 from ipu_model.capture.describe import step_of
-from ipu_model.costed import lowered
 from ipu_model.errors import Error
 from ipu_model.graph import Graph
 from ipu_model.optimiser import Hyper, OptimiserSpec
 from ipu_model.predict import vertices
+from ipu_model.predict.calibration import calibrated
+from ipu_model.predict.costs import costs_of
 from ipu_model.predict.device import Element
 from ipu_model.predict.hardware import system_named
-from ipu_model.program import Execution, Location, Locations, Program, Recomputation
-from ipu_model.recompute import kept_for_backward
-from ipu_model.schedule.collectives import ring_of
-from ipu_model.schedule.constants import pipeline_constants
-from ipu_model.schedule.held import held_tensors
-from ipu_model.schedule.traffic import traffic_of
+from ipu_model.predict.links import ring_of
+from ipu_model.predict.order import held_tensors, kept_for_backward, order_of, traffic_of
+from ipu_model.predict.program import Execution, Location, Locations, Program, Recomputation
 from ipu_model.step import FLOAT16, Phase
 
 HALF, FLOAT = torch.float16, torch.float32
@@ -174,8 +172,8 @@ class TestHeld:
 
 class TestPasses:
     def test_a_stage_takes_its_ops_and_a_fixed_part_a_pass(self) -> None:
-        fixed = pipeline_constants().stage_pass_cycles
-        costs, device = lowered(step_of(GRAPH), SETTINGS), SETTINGS.device
+        fixed = calibrated().pipeline.stage_pass_cycles
+        costs, device = costs_of(step_of(GRAPH), SETTINGS), SETTINGS.device
         last = profiled(program()).stage_times[1]
         assert last.forward == pytest.approx(device.total(costs.cycles(ipu=1, phase=Phase.FORWARD)) + fixed)
         assert last.recompute == 0
@@ -192,7 +190,7 @@ class TestPasses:
         stashing = profiled(chosen).stage_times[0]
         direct = profiled(replace(chosen, execution=Execution.SHARDED)).stage_times[0]
         (name,) = GRAPH.input_nodes
-        on_tile = lowered(step_of(GRAPH), SETTINGS).layouts[name].on_tile
+        on_tile = costs_of(step_of(GRAPH), SETTINGS).layouts[name].on_tile
         copy = vertices.dynamic_slice(SETTINGS.device, 1, on_tile, Element.FLOAT)
         assert stashing.forward - direct.forward == pytest.approx(copy)
         assert stashing.backward - direct.backward == pytest.approx(copy)
@@ -241,18 +239,17 @@ class TestOverlappedTransfers:
 class TestExecutions:
     def test_each_op_runs_once_a_micro_batch_and_again_where_recomputed(self) -> None:
         chosen = program(recomputation=Recomputation.PIPELINE, batching=Batching(4, 5))
-        executions = profiled(chosen).executions
-        again = kept_for_backward(chosen).again
-        nodes = {node.name: node for node in GRAPH.ops.nodes}
-        assert set(executions) >= {cost.node for cost in lowered(step_of(GRAPH), SETTINGS).ops}
-        assert {executions[name] for name in again} == {40}
-        assert {executions[n] for n in executions if nodes[n].meta["phase"] is Phase.BACKWARD} == {20}
-        assert {executions[n] for n in executions if _stage(nodes[n]) == 1} == {20}
+        order, ops = order_of(chosen), chosen.step.ops
+        assert order.kept.again
+        assert {order.executions(name) for name in order.kept.again} == {40}
+        assert {order.executions(op.name) for op in ops if op.is_backward} == {20}
+        assert {order.executions(op.name) for op in ops if op.stage == 1} == {20}
 
     def test_inference_runs_every_op_once_a_device_iteration(self) -> None:
         graph = chain(training=False)
-        found = profiled(Program(step_of(graph), False, batching=Batching(7), returns=Returns(Keep.ALL)))
-        assert set(found.executions.values()) == {7}
+        chosen = Program(step_of(graph), False, batching=Batching(7), returns=Returns(Keep.ALL))
+        order, found = order_of(chosen), profiled(chosen)
+        assert {order.executions(op.name) for op in chosen.step.ops} == {7}
         assert found.pipeline_cycles == 7 + 1
         assert found.update_cycles == 0
 
@@ -403,7 +400,7 @@ class TestReplicas:
         chosen = program(replicas=4, locations=locations)
         ring, weight, bias = ring_of(chosen), WIDTH * WIDTH * 4, WIDTH * 4
         update = ring.all_gather(weight) + ring.all_reduce(bias)
-        copies = (5 + 2) * BATCH * WIDTH * 4 / (160e9 * pipeline_constants().copy_link_share)
+        copies = (5 + 2) * BATCH * WIDTH * 4 / (160e9 * calibrated().pipeline.copy_link_share)
         seconds = profiled(chosen).cycles[0].global_exchange / 1.33e9
         assert seconds == pytest.approx(5 * ring.reduce_scatter(weight) + update + copies)
 

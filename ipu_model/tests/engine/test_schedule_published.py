@@ -7,17 +7,17 @@ from functools import lru_cache
 import pytest
 from published_programs import day03
 from schedule_support import profiled
-from test_lower_published import ADAMW, PUBLISHED
+from test_published_costs import ADAMW, PUBLISHED
 
 from ipu_model.batching import Batching
 from ipu_model.capture.describe import step_of
-from ipu_model.program import Program, Recomputation
-from ipu_model.schedule import Schedule
-from ipu_model.schedule.traffic import traffic_of
+from ipu_model.predict.order import traffic_of
+from ipu_model.predict.program import Program, Recomputation
+from ipu_model.predict.time import DeviceTime
 
 
 @lru_cache(maxsize=2)
-def day03_run(accumulation: int) -> Schedule:
+def day03_run(accumulation: int) -> DeviceTime:
     chosen = Program(
         step_of(day03()), True, batching=Batching(accumulation=accumulation), optimiser=ADAMW,
         recomputation=Recomputation.PIPELINE,

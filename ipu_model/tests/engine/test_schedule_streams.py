@@ -9,12 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from schedule_support import CLOCK, CYCLES, M2000, UNIT_RATES, Times, conditions, scheduled, stages
 
-from ipu_model.profiling.data import PhaseCycles
-from ipu_model.program import Execution
-from ipu_model.schedule.constants import stream_constants
-from ipu_model.schedule.streams import HostLink
+from ipu_model.predict.calibration import calibrated
+from ipu_model.predict.links import HostLink
+from ipu_model.predict.profile import PhaseCycles
+from ipu_model.predict.program import Execution
 
-LINK = HostLink(M2000, stream_constants())
+LINK = HostLink(M2000, calibrated().stream)
 PUBLISHED_BYTES = 64 * 3 * 64 * 64 * 2
 COUNT = st.integers(1, 12)
 
@@ -103,7 +103,7 @@ class TestWhen:
 
     def test_the_device_waits_once_for_the_start_of_a_run(self) -> None:
         """day03-resnet101: 643,335 cycles of stream copies that do not grow with accumulation."""
-        host = HostLink(M2000, replace(UNIT_RATES, run_wait_seconds=stream_constants().run_wait_seconds))
+        host = HostLink(M2000, replace(UNIT_RATES, run_wait_seconds=calibrated().stream.run_wait_seconds))
         once, often = (scheduled([Times()], 3, updates=d, host=host, clock_hz=1.33e9) for d in (1, 10))
         assert once.device_cycles == pytest.approx(643_335 + 3 * 2, rel=1e-3)
         assert often.device_cycles - once.device_cycles == pytest.approx(9 * 3 * 2)

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from schedule_support import CLOCK, CYCLES, Times, scheduled, stages
 
-from ipu_model.profiling.data import SPAN_KINDS, Span
-from ipu_model.program import Execution
+from ipu_model.predict.profile import SPAN_KINDS, Span
+from ipu_model.predict.program import Execution
 
 COUNT = st.integers(1, 12)
 WAYS = st.sampled_from(list(Execution))

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from ipu_model.constants import constant_facts, fitted
 from ipu_model.errors import Error
+from ipu_model.predict.calibration import constant_facts, fitted
 from ipu_model.validate import comparison, rows
 from ipu_model.validate.comparison import Compared, compare_rows, grown, recorded_errors, write_record
 from ipu_model.validate.leave_one_out import LeftOut, leave_one_out

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 import poptorch
 from ipu_model.entry_points import program_of_module
-from ipu_model.program import Program
+from ipu_model.predict.program import Program
 
 ROWS = 2
 

@@ -13,7 +13,7 @@ from modelling_support import Chain, inferred, quiet
 import poptorch
 from ipu_model.entry_points import program_of
 from ipu_model.predict.hardware import known_hardware, system_named
-from ipu_model.program import Program
+from ipu_model.predict.program import Program
 from poptorch._backend.modelling import machine_for
 
 MACHINE, VERSION = "IPU_MODEL_MACHINE", "POPTORCH_IPU_MODEL_VERSION"

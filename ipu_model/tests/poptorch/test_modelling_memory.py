@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 import ipu_model
 import poptorch
-from ipu_model.memory.verdict import Verdict, verdict_on
+from ipu_model.predict.memory.verdict import Verdict, verdict_on
 
 VARIABLE = "POPLAR_ENGINE_OPTIONS"
 

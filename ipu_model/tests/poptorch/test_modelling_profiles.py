@@ -16,7 +16,7 @@ import ipu_model
 import poptorch
 from ipu_model import HostWork
 from ipu_model.entry_points import program_of_module
-from ipu_model.profiling.data import Profile
+from ipu_model.predict.profile import Profile
 
 X = torch.ones(2, 8)
 

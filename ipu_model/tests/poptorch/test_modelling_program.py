@@ -17,7 +17,7 @@ from ipu_model.batching import Keep
 from ipu_model.entry_points import program_of_module
 from ipu_model.predict.costs import costs_of
 from ipu_model.predict.device import Work
-from ipu_model.program import Execution, Location, Program, Recomputation
+from ipu_model.predict.program import Execution, Location, Program, Recomputation
 
 
 def with_popart(key: str, value: Any) -> poptorch.Options:

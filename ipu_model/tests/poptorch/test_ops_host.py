@@ -13,9 +13,9 @@ from torch import Tensor, nn
 
 import poptorch
 from ipu_model.capture.describe import step_of
+from ipu_model.predict.calibration import calibrated
 from ipu_model.predict.costs import costs_of
 from ipu_model.predict.device import Device
-from ipu_model.schedule.constants import stream_constants
 
 GC200 = Device()
 X = torch.arange(24.0).reshape(6, 4)
@@ -257,6 +257,6 @@ def test_the_model_counts_a_wait_for_the_host_and_the_bytes_both_ways() -> None:
     assert not found.fallbacks
     (op,) = found.ops
     assert op.family == "host call"
-    wait = stream_constants().run_wait_seconds
+    wait = calibrated().stream.run_wait_seconds
     assert GC200.chip.seconds(op.work.cycles.exchange) == pytest.approx(wait, rel=1e-3)
     assert GC200.chip.seconds(op.work.cycles.exchange) > wait

@@ -16,10 +16,10 @@ from modelling_support import Chain, inferred, quiet, trainable, trained
 
 import ipu_model
 import poptorch
+from ipu_model.predict import profile_program
 from ipu_model.predict.hardware import system_named
-from ipu_model.profiling.build import profile_program
-from ipu_model.profiling.data import Profile, Span
-from ipu_model.program import Program
+from ipu_model.predict.profile import Profile, Span
+from ipu_model.predict.program import Program
 from poptorch._backend.timing import EVENTS, latency, perf_counters
 
 LATENCIES = ("getLatency", "getHostIpuLatency", "getComputeLatency", "getIpuHostLatency")

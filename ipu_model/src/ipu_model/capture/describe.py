@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from functools import lru_cache
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 import torch.fx
@@ -14,7 +15,6 @@ import torch.fx
 from ipu_model.capture.aliases import is_view, storage_roots, written_arguments
 from ipu_model.graph import Graph, TensorSpec
 from ipu_model.graph import dtype_of as dtype_of
-from ipu_model.per_graph import per_graph
 from ipu_model.step import (
     NO_HINTS,
     Argument,
@@ -45,10 +45,14 @@ CONSTANTS = frozenset({
 _PLANNED_GRADIENTS = ("mm", "addmm", "bmm", "baddbmm", "mv", "addmv", "dot", "convolution_backward", "lstm_backward")
 
 
-@per_graph
+_steps: WeakKeyDictionary[Graph, Step] = WeakKeyDictionary()
+
+
 def step_of(graph: Graph) -> Step:
     """Return the step of a captured graph; the same object for the same graph."""
-    return _Describer(graph).step()
+    if graph not in _steps:
+        _steps[graph] = _Describer(graph).step()
+    return _steps[graph]
 
 
 def op_kind(node: Node) -> str:

@@ -11,10 +11,10 @@ from ipu_model.errors import Error
 from ipu_model.explore.options import has_single_precision, has_variables_of, option_named, with_options
 from ipu_model.explore.profile import check_host
 from ipu_model.explore.split import even_starts, stage_starts
-from ipu_model.host_work import HostWork, Loading
-from ipu_model.profiling.build import profile_program
-from ipu_model.profiling.data import Profile
-from ipu_model.program import Execution, Program, Recomputation
+from ipu_model.predict import profile_program
+from ipu_model.predict.host import HostWork, Loading
+from ipu_model.predict.profile import Profile
+from ipu_model.predict.program import Execution, Program, Recomputation
 from ipu_model.step import FLOAT16
 
 LEAST_GAIN = 1.02

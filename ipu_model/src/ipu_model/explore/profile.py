@@ -6,16 +6,14 @@ from typing import TYPE_CHECKING, Any
 
 from ipu_model.entry_points import kind_of, program_of, program_of_module
 from ipu_model.errors import Error
-from ipu_model.host_work import HostWork
+from ipu_model.predict.host import HostWork
 
 if TYPE_CHECKING:
     from ipu_model.predict.hardware import System
-    from ipu_model.profiling.data import Profile
-    from ipu_model.program import Program
+    from ipu_model.predict.profile import Profile
+    from ipu_model.predict.program import Program
 
 # Imports in functions: `from ipu_model import profile` need not wait for torch.
-
-_REMEMBERED = 8
 
 
 def profile(executor: Any, *, host: HostWork | None = None, machine: str | System | None = None) -> Profile:
@@ -36,19 +34,9 @@ def profile(executor: Any, *, host: HostWork | None = None, machine: str | Syste
 
 def profile_of(program: Program, host: HostWork | None = None) -> Profile:
     """Return the profile of a program; the last few of each step are remembered as long as the step lives."""
-    from ipu_model.per_graph import remembered_of
-    from ipu_model.profiling.build import profile_program
+    from ipu_model.predict import profile_lately
 
-    known: list[tuple[Program, HostWork, Profile]] = remembered_of(program.step).setdefault(profile_of, [])
-    host = host or HostWork()
-    for other, its_host, profile in tuple(known):
-        if other == program and its_host == host:
-            return profile
-    found = profile_program(program, host)
-    # Several threads may get here at once: each returns what it has made.
-    known.append((program, host, found))
-    del known[:-_REMEMBERED]
-    return found
+    return profile_lately(program, host or HostWork())
 
 
 def _on_machine(program: Program, wanted: str | System) -> Program:
@@ -86,7 +74,7 @@ def profile_module(
             too small or does not exist.
         AssertionError: rows that do not divide into micro-batches, unknown blocks.
     """
-    from ipu_model.profiling.build import profile_program
+    from ipu_model.predict import profile_program
 
     check_host(host)
     program = program_of_module(

@@ -6,10 +6,10 @@ import difflib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from ipu_model.costed import lowered
 from ipu_model.errors import Error
-from ipu_model.program import Program, Recomputation
-from ipu_model.recompute import kept_for_backward
+from ipu_model.predict.costs import costs_of
+from ipu_model.predict.order import kept_for_backward
+from ipu_model.predict.program import Program, Recomputation
 from ipu_model.step import Op, Phase, Placement, Step, with_ops
 
 SMALLEST_SHARE = 0.05
@@ -57,7 +57,7 @@ def _sum(cycles: Mapping[str, float], scopes: Iterable[str]) -> float:
 
 def _cycles_by_scope(program: Program, phase: Phase) -> dict[str, float]:
     found: dict[str, float] = {}
-    for op in lowered(program.step, program.settings).of(phase=phase):
+    for op in costs_of(program.step, program.settings).of(phase=phase):
         found[op.scope] = found.get(op.scope, 0.0) + program.settings.device.total(op.work.cycles)
     return found
 

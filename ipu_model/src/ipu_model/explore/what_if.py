@@ -10,9 +10,9 @@ from ipu_model.entry_points import program_of
 from ipu_model.errors import Error
 from ipu_model.explore.options import option_named, with_options
 from ipu_model.explore.profile import check_host
-from ipu_model.host_work import HostWork
-from ipu_model.profiling.build import profile_program
-from ipu_model.profiling.data import Profile
+from ipu_model.predict import profile_program
+from ipu_model.predict.host import HostWork
+from ipu_model.predict.profile import Profile
 
 
 @dataclass(frozen=True)

@@ -1,1 +1,77 @@
-"""The performance model: what one step costs, how its passes follow one another, what tiles hold, how long it takes."""
+"""The performance model: what a micro-batch costs, what runs when, what tiles hold, and how long a call takes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from ipu_model.errors import Error
+from ipu_model.predict.assembly import Parts, assembled
+from ipu_model.predict.costs import Costs, costs_of
+from ipu_model.predict.host import HostWork, call_time
+from ipu_model.predict.memory import memory_of
+from ipu_model.predict.order import Order, order_of
+from ipu_model.predict.profile import Memory, Profile
+from ipu_model.predict.program import Program
+from ipu_model.predict.remembered import Recent
+from ipu_model.predict.time import time_of
+
+_memories: Recent[Memory] = Recent()
+_profiles: Recent[Profile] = Recent()
+
+
+def profile_program(program: Program, host: HostWork | None = None) -> Profile:
+    """Return everything the model says about a program.
+
+    Raises:
+        Error: more IPUs than the machine has, or hints that no device can follow.
+    """
+    host = host or HostWork()
+    check_machine(program)
+    costs = costs_of(program.step, program.settings)
+    order = order_of(program)
+    memory = _memory(program, costs, order)
+    time = time_of(program, costs, order)
+    call = call_time(program, host, device_seconds=program.system.chip.seconds(time.device_cycles))
+    return assembled(Parts(program, host, costs, order, memory, time, call))
+
+
+def profile_lately(program: Program, host: HostWork) -> Profile:
+    """Return the profile of a program, at once if it was asked for lately.
+
+    Raises:
+        Error: as `profile_program`.
+    """
+    return _profiles.get(program.step, (program.choices, host), lambda: profile_program(program, host))
+
+
+def memory_of_program(program: Program) -> Memory:
+    """Return the memory of a program, without the rest of its profile.
+
+    Raises:
+        Error: hints that no device can follow.
+    """
+    return _memory(program, costs_of(program.step, program.settings), order_of(program))
+
+
+def _memory(program: Program, costs: Costs, order: Order) -> Memory:
+    """Return the memory of a program, at once if it was asked for lately of one with the same memory.
+
+    How often a micro-batch or an update is repeated changes nothing: only whether gradients are accumulated does.
+    """
+    batching = replace(program.batching, device_iterations=1, accumulation=min(2, program.batching.accumulation))
+    key = replace(program, batching=batching, name="").choices
+    return _memories.get(program.step, key, lambda: memory_of(program, costs, order))
+
+
+def check_machine(program: Program) -> None:
+    """Refuse programs that are larger than their machine.
+
+    Raises:
+        Error: names both numbers.
+    """
+    needed = program.ipus_per_replica * program.replicas
+    if needed > program.system.ipus:
+        raise Error(
+            f"The program needs {needed} IPUs ({program.ipus_per_replica} for each of {program.replicas} replicas), "
+            f"and {program.system.name} has {program.system.ipus}. Use a larger machine or fewer replicas."
+        )

@@ -10,6 +10,7 @@ from ipu_model.predict.device import CostSettings, Cycles, Work
 from ipu_model.predict.ops import moves, rule_of
 from ipu_model.predict.ops.rule import Layout, OpView, OpWork, even_layout
 from ipu_model.predict.ops.updates import VariableCost
+from ipu_model.predict.remembered import remembered
 from ipu_model.step import Phase, Step
 
 
@@ -73,6 +74,7 @@ def total_of(costs: Iterable[OpCost | VariableCost]) -> Cycles:
     return sum((cost.work.cycles for cost in costs), Cycles())
 
 
+@remembered
 def costs_of(step: Step, settings: CostSettings | None = None) -> Costs:
     """Return the cost of every op of one micro-batch; `settings` are the defaults for `None`.
 

@@ -7,9 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
 
-from ipu_model.constants import calibration_in_use
 from ipu_model.errors import Error
-from ipu_model.predict.calibration import Calibration, CostConstants
+from ipu_model.predict.calibration import Calibration, CostConstants, calibration_in_use
 from ipu_model.predict.hardware import Chip, chip
 from ipu_model.step import DType
 

@@ -18,7 +18,7 @@ from typing import Any, Literal, NoReturn, get_args, get_origin, get_type_hints
 import msgspec
 
 from ipu_model.errors import Error
-from ipu_model.profiling.data import FORMAT, Profile
+from ipu_model.predict.profile import FORMAT, Profile
 from ipu_model.profiling.text_files import read_text, write_text
 
 FILE_NAME = "profile.json"

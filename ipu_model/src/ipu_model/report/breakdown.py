@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from operator import attrgetter
 
-from ipu_model.profiling.data import OpProfile, PhaseCycles, Profile, Span
+from ipu_model.predict.profile import OpProfile, PhaseCycles, Profile, Span
 
 PHASE_NAMES = {
     "on_tile_execute": "OnTileExecute",

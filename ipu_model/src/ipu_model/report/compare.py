@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from ipu_model.profiling.data import Profile
+from ipu_model.predict.profile import Profile
 from ipu_model.report.breakdown import PHASE_NAMES, categories
 from ipu_model.report.page import rendered
 from ipu_model.report.quantities import aligned, change, duration, percent, plain, short, whole

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ipu_model.predict.profile import Profile
 from ipu_model.profiling import json_form
-from ipu_model.profiling.data import Profile
 from ipu_model.profiling.text_files import make_folder, write_text
 from ipu_model.report.page import html_report
 from ipu_model.report.trace import trace_json

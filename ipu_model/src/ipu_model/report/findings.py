@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from ipu_model.profiling.data import Profile
+from ipu_model.predict.profile import Profile
 from ipu_model.report.breakdown import fullest_ipu
 from ipu_model.report.quantities import counted, percent, whole
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from ipu_model.profiling.data import Profile
+from ipu_model.predict.profile import Profile
 from ipu_model.report import findings, quantities, tables
 from ipu_model.report.breakdown import fallback_share
 from ipu_model.report.pictures import DESCRIBED, pictures

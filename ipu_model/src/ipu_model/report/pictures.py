@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 
 from markupsafe import Markup
 
-from ipu_model.profiling.data import Profile
+from ipu_model.predict.profile import Profile
 from ipu_model.report.breakdown import (
     DEVICE_WORKS,
     categories,

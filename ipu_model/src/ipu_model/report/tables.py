@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from ipu_model.profiling.data import SPAN_KINDS, OpProfile, Profile
+from ipu_model.predict.profile import SPAN_KINDS, OpProfile, Profile
 from ipu_model.report.breakdown import (
     Group,
     by_family,

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from ipu_model.profiling.data import Profile, Span
+from ipu_model.predict.profile import Profile, Span
 from ipu_model.report.breakdown import Row, all_rows
 
 _PROCESS = 1

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ipu_model.constants import constant_facts, constants_as, fitted
+from ipu_model.predict.calibration import constant_facts, constants_as, fitted
 from ipu_model.validate.comparison import Compared
 from ipu_model.validate.predictions import Predictions
 from ipu_model.validate.rows import Row, published_rows

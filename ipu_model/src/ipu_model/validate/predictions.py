@@ -3,38 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from functools import cache
 
 import numpy as np
 
-from ipu_model.constants import Section, values
-from ipu_model.costed import lowered
-from ipu_model.host_work import HostWork, Loading
+from ipu_model.predict import profile_program
+from ipu_model.predict.calibration import calibration_in_use
+from ipu_model.predict.costs import costs_of
 from ipu_model.predict.device import Device
 from ipu_model.predict.hardware import chip, system_named
+from ipu_model.predict.host import HostWork, Loading
+from ipu_model.predict.order import order_of
 from ipu_model.predict.planner import Precision, contraction, matrix_product
+from ipu_model.predict.profile import PhaseCycles, Profile
+from ipu_model.predict.program import Program
+from ipu_model.predict.time import StageTime, time_of
 from ipu_model.predict.vertices import MatrixUnit, conv_1x1
-from ipu_model.profiling.build import profile_program
-from ipu_model.profiling.data import PhaseCycles, Profile
-from ipu_model.program import Program
-from ipu_model.recompute import kept_for_backward
-from ipu_model.schedule import StageTime, schedule_of
 from ipu_model.validate import programs
 
 KIBIBYTE = 1024
 NO_HOST = HostWork()
 FITTED = "fitted on the published program"
-
-
-@dataclass(frozen=True)
-class PublishedHosts(Section):
-    """Section `published_host` of `data/calibration.toml`: rates of the published programs' own loops."""
-
-    day03_converted_image_seconds: float
-    day03_byte_image_seconds: float
-    day03_call_seconds: float
-    mnist_image_seconds: float
 
 
 class Predictions:
@@ -44,7 +34,7 @@ class Predictions:
     """
 
     def __init__(self) -> None:
-        self._hosts = values("published_host", PublishedHosts)
+        self._hosts = calibration_in_use().published_host
         self._profile = cache(_profile)
         self._by_id = self._table()
 
@@ -165,8 +155,7 @@ def _profile(program: Callable[..., Program], host: HostWork, **settings: object
 def small_stages() -> tuple[StageTime, ...]:
     """Return what each stage of day 02's ResNet-50 takes for one micro-batch."""
     program = programs.small_resnet50_program()
-    costs = lowered(program.step, program.settings)
-    return schedule_of(program, costs, kept_for_backward(program)).stage_times
+    return time_of(program, costs_of(program.step, program.settings), order_of(program)).stage_times
 
 
 def on_tile_product(rows: int) -> float:

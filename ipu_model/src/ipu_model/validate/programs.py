@@ -22,7 +22,7 @@ from ipu_model.graph import Graph, TensorSpec, dtype_of
 from ipu_model.optimiser import Hyper, OptimiserSpec
 from ipu_model.predict.device import CostSettings
 from ipu_model.predict.hardware import system_named
-from ipu_model.program import Program, Recomputation
+from ipu_model.predict.program import Program, Recomputation
 from ipu_model.step import FLOAT16, FLOAT32, Placement
 
 HALF, FLOAT = torch.float16, torch.float32

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from ipu_model.constants import constant_facts, fitted
+from ipu_model.predict.calibration import constant_facts, fitted
 from ipu_model.validate.comparison import Compared
 from ipu_model.validate.leave_one_out import LeftOut
 

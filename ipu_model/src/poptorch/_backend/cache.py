@@ -20,7 +20,7 @@ import ipu_model
 from ipu_model import stored
 from ipu_model.capture.digest import digest_of
 from ipu_model.graph import Graph
-from ipu_model.program import Program
+from ipu_model.predict.program import Program
 from poptorch._logging import logger
 from poptorch._poptorch_data import check_versions, options_text, versions
 from poptorch.options import Options

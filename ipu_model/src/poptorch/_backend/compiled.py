@@ -27,7 +27,7 @@ from poptorch.enums import ConnectionType, ReductionType
 from poptorch.options import Options
 
 if TYPE_CHECKING:
-    from ipu_model.program import Program
+    from ipu_model.predict.program import Program
 
 
 @dataclass

@@ -12,17 +12,14 @@ from torch import Tensor, nn
 
 from ipu_model.batching import Batching
 from ipu_model.capture.describe import step_of
-from ipu_model.costed import lowered, memory_for
 from ipu_model.errors import Error
 from ipu_model.graph import Graph
-from ipu_model.memory.verdict import note_on_memory, out_of_memory
 from ipu_model.optimiser import OptimiserSpec
-from ipu_model.predict import hardware
+from ipu_model.predict import hardware, memory_of_program
 from ipu_model.predict.device import CostSettings, Device
 from ipu_model.predict.hardware import Chip, System
-from ipu_model.profiling.data import Memory
-from ipu_model.program import Execution, Location, Locations, Program, Recomputation
-from ipu_model.recompute import kept_for_backward
+from ipu_model.predict.memory.verdict import note_on_memory, out_of_memory
+from ipu_model.predict.program import Execution, Location, Locations, Program, Recomputation
 from poptorch._args_parser import BoundArguments, Signature, check_inputs
 from poptorch._backend.compilation import batching_of, check_counts, micro_batch_specs, returns_of, trace
 from poptorch._backend.optimisation import Optimisation
@@ -225,7 +222,7 @@ def memory_warnings(program: Program, *, allowed: bool) -> tuple[str, ...]:
         Error: names the fullest tile, what it holds and what usually helps; or hints that no device can follow.
     """
     try:
-        memory = _memory(program)
+        memory = memory_of_program(program)
     except Error:
         raise
     except Exception as problem:  # a fault of the performance model must not stop a program whose numbers are right
@@ -236,11 +233,6 @@ def memory_warnings(program: Program, *, allowed: bool) -> tuple[str, ...]:
     on = "debug.allowOutOfMemory is on, so compilation goes on; a device could not."
     note = note_on_memory(memory, program)
     return (*([] if error is None else [f"{error.message} {on}"]), *([] if note is None else [note]))
-
-
-def _memory(program: Program) -> Memory:
-    costs = lowered(program.step, program.settings)
-    return memory_for(program, costs, kept_for_backward(program))
 
 
 @torch.inference_mode(False)

@@ -22,7 +22,7 @@ from poptorch.enums import ConnectionType
 from poptorch.options import Options
 
 if TYPE_CHECKING:
-    from ipu_model.program import Program
+    from ipu_model.predict.program import Program
 
 
 def trainingModel(

@@ -10,9 +10,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from ipu_model.errors import Error
+from ipu_model.predict.profile import Profile
+from ipu_model.predict.program import Program
 from ipu_model.profiling import json_form
-from ipu_model.profiling.data import Profile
-from ipu_model.program import Program
 from poptorch._impl import createPoptorchError
 from poptorch._logging import logger
 from poptorch.options.backend_settings import EngineOptions

@@ -12,8 +12,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from ipu_model.batching import Keep
-from ipu_model.profiling.data import Profile
-from ipu_model.program import Execution, Program
+from ipu_model.predict.profile import Profile
+from ipu_model.predict.program import Execution, Program
 
 EVENTS = ("input", "input_complete", "output", "output_complete")
 

@@ -12,7 +12,7 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.ticker import StrMethodFormatter
 
-from ipu_model.profiling.data import IpuMemory, LivenessStep, Profile
+from ipu_model.predict.profile import IpuMemory, LivenessStep, Profile
 from ipu_model.report.breakdown import MEMORY_GROUPS, Category, categories, fullest_ipu, fullest_ipus, memory_group
 from ipu_model.report.figures.canvas import (
     SMALL,

@@ -13,7 +13,7 @@ from matplotlib.patches import Rectangle
 from matplotlib.path import Path
 from matplotlib.ticker import PercentFormatter
 
-from ipu_model.profiling.data import SPAN_KINDS, Profile, Span
+from ipu_model.predict.profile import SPAN_KINDS, Profile, Span
 from ipu_model.report.breakdown import DEVICE_WORKS, HOST_KINDS, Row, device_rows, host_rows, phases
 from ipu_model.report.figures.canvas import (
     CHARACTER_POINTS,

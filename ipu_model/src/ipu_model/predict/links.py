@@ -1,0 +1,171 @@
+"""The links of a machine: transfers between host and IPUs, and collectives between replicas.
+
+Transfers have three phases: begin (the host gets ready), mid (bytes move), end (completion). All three grow with the
+bytes, in seconds: the tile clock has no part in them. The published trace has one size of input only, so that it cannot
+tell a fixed part of a transfer; two other sightings speak against a large one (see the tests). Results to the host take
+the same three phases: no published row separates them.
+
+Collectives are rings over IPU-Links, and over gateway links beyond the reach of those.
+
+Symbols: R replicas, r of them joined by IPU-Links, q = ceil(R / r) groups of these, B bytes of one tensor, L and W
+bytes per second of IPU-Links and of gateway links for one IPU, h seconds of a hop, c seconds of a call.
+
+* reduce-scatter, all-gather: c + (r-1) h + (q-1) h + (r-1)/r B/L + (q-1)/q (B/r)/W
+* all-reduce, the one after the other in one call: twice that less c; for q = 1 it moves 2(R-1)/R B, as the byte
+  counters of a published trace with two replicas show (GCL's rings).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from ipu_model.predict.calibration import StreamConstants
+from ipu_model.predict.hardware import System
+from ipu_model.predict.profile import PhaseCycles
+from ipu_model.predict.program import Program
+from ipu_model.predict.segments import Piece, Segment
+
+
+@dataclass(frozen=True)
+class HostLink:
+    """What the IPUs of one replica get of the host, beside the replicas that transfer at the same time.
+
+    Replicas on one machine share its link. A process copies the inputs of its replicas into their buffers one
+    replica after another; one copy shows as begin phase, whatever time there was for it before (so the
+    published trace), the others only where they take longer than everything that the device does meanwhile.
+    """
+
+    system: System
+    constants: StreamConstants
+    replicas_per_machine: int = 1
+    replicas_per_process: int = 1
+
+    @property
+    def run_wait_cycles(self) -> float:
+        """Cycles for which all IPUs wait at the start of a run."""
+        return self._cycles(self.constants.run_wait_seconds)
+
+    def transfer(
+        self, bytes_by_ipu: Mapping[int, float], ipus: int, *, to_device: bool, begin_share: float = 1.0
+    ) -> Segment | None:
+        """Return the segment in which each IPU moves so many bytes of one replica; `None` if there are none.
+
+        `begin_share` is the begin phase as a multiple of one replica's refill.
+        """
+        moving = {ipu: size for ipu, size in bytes_by_ipu.items() if size > 0}
+        if not moving:
+            return None
+        phases = self._phases(moving, to_device, begin_share)
+        most = max(moving.values())
+        kind = "stream in" if to_device else "stream out"
+        # Rates that are shared slow all transfers down alike.
+        slowest = Piece(kind, phases)
+        pieces = tuple((slowest.times(moving[ipu] / most),) if ipu in moving else () for ipu in range(ipus))
+        return Segment("stream", slowest.length, pieces)
+
+    def refill_cycles(self, bytes_by_ipu: Mapping[int, float]) -> float:
+        """Return the cycles in which the host copies so many bytes of one replica into its buffers."""
+        return self._cycles(sum(bytes_by_ipu.values()) / self.constants.refill_bytes_per_second)
+
+    def begin_share(self, refill: float, meanwhile: float, depth: int) -> float:
+        """Return how long the begin phases are, as a multiple of `refill`, the cycles of refilling for one replica.
+
+        `meanwhile` are the cycles of everything else until the next transfers. With buffers for more than one
+        micro-batch (`depth` above 1) the host prepares while the device works; without any (0) it starts when it is
+        asked, for one replica after another.
+        """
+        if not refill:
+            return 1.0
+        if depth == 0:
+            return float(self.replicas_per_process)
+        shown, hidden = (refill, 0.0) if depth == 1 else (0.0, refill)
+        hidden += (self.replicas_per_process - 1) * refill
+        return (shown + max(0.0, hidden - meanwhile)) / refill
+
+    def _phases(self, moving: Mapping[int, float], to_device: bool, begin_share: float) -> PhaseCycles:
+        """Return the phases of the IPU that moves most."""
+        system, most = self.system, max(moving.values())
+        link = system.host_to_device_bytes_per_second if to_device else system.device_to_host_bytes_per_second
+        alone, shared = most / self.constants.ipu_bytes_per_second, self._bytes_on_machine(moving) / link
+        return PhaseCycles(
+            stream_copy_begin=self.refill_cycles(moving) * begin_share,
+            stream_copy_mid=self._cycles(max(alone, shared)),
+            stream_copy_end=self._cycles(most / self.constants.completion_bytes_per_second),
+        )
+
+    def _bytes_on_machine(self, moving: Mapping[int, float]) -> float:
+        """Return the bytes that the busiest machine's link carries."""
+        by_machine: dict[int, float] = {}
+        for ipu, size in moving.items():
+            machine = ipu // self.system.ipus_per_machine
+            by_machine[machine] = by_machine.get(machine, 0.0) + size
+        return self.replicas_per_machine * max(by_machine.values())
+
+    def _cycles(self, seconds: float) -> float:
+        return seconds * self.system.chip.clock_hz
+
+
+def replicas_per_machine(program: Program) -> int:
+    """Return how many replicas run on the busiest machine; one that spans several machines counts as one."""
+    return min(program.replicas, max(1, program.system.ipus_per_machine // program.ipus_per_replica))
+
+
+def host_link(program: Program) -> HostLink:
+    """Return the host link of a program's replicas."""
+    return HostLink(
+        program.system, program.calibration.stream, replicas_per_machine(program), program.batching.replicas
+    )
+
+
+@dataclass(frozen=True)
+class Ring:
+    """The replicas of one IPU of a program, and what joins them; rates in bytes per second of one IPU.
+
+    `near` are the replicas joined by IPU-Links, `groups` how many such sets there are.
+    """
+
+    replicas: int
+    near: int
+    groups: int
+    link_bytes_per_second: float
+    gateway_bytes_per_second: float
+    hop_seconds: float
+    call_seconds: float
+
+    def all_reduce(self, size: float) -> float:
+        """Return the seconds of summing a tensor of `size` bytes over all replicas."""
+        return self.call_seconds + 2 * self._one_way(size) if self.replicas > 1 else 0.0
+
+    def reduce_scatter(self, size: float) -> float:
+        """Return the seconds after which each replica has its part of the sum of a tensor of `size` bytes."""
+        return self.call_seconds + self._one_way(size) if self.replicas > 1 else 0.0
+
+    def all_gather(self, size: float) -> float:
+        """Return the seconds after which all replicas have a tensor of `size` bytes that they had parts of."""
+        return self.reduce_scatter(size)
+
+    def _one_way(self, size: float) -> float:
+        hops = (self.near - 1 + self.groups - 1) * self.hop_seconds
+        moving = (self.near - 1) / self.near * size / self.link_bytes_per_second
+        if self.groups > 1:
+            moving += (self.groups - 1) / self.groups * size / self.near / self.gateway_bytes_per_second
+        return hops + moving
+
+
+def ring_of(program: Program) -> Ring:
+    """Return the ring that joins the replicas of a program."""
+    system, constants = program.system, program.calibration.collective
+    near = program.replicas
+    if system.gateway_link_bytes_per_second > 0:
+        near = min(near, max(1, int(constants.link_domain_ipus) // program.ipus_per_replica))
+    return Ring(
+        replicas=program.replicas,
+        near=near,
+        groups=math.ceil(program.replicas / near),
+        link_bytes_per_second=system.link_bytes_per_second * constants.link_share,
+        gateway_bytes_per_second=system.gateway_link_bytes_per_second / replicas_per_machine(program),
+        hop_seconds=system.link_hop_seconds,
+        call_seconds=constants.call_seconds,
+    )

@@ -1,0 +1,83 @@
+"""The memory of a program: what every tile of one replica holds at most."""
+
+from __future__ import annotations
+
+from ipu_model.predict.costs import Costs
+from ipu_model.predict.memory import categories
+from ipu_model.predict.memory.code import Crossings, code_bytes, distinct_steps
+from ipu_model.predict.memory.lifetimes import Borders, Lifetimes, Moments, UpdateCosts, moments_of
+from ipu_model.predict.memory.tensors import Resident, Storages, fetched, residents
+from ipu_model.predict.memory.tiles import Live, Room, Spread, ipu_memory
+from ipu_model.predict.ops.updates import VariableCost, accumulation_costs, update_costs, variable_ipus
+from ipu_model.predict.order import Order
+from ipu_model.predict.profile import Memory
+from ipu_model.predict.program import Program
+
+
+def memory_of(program: Program, costs: Costs, order: Order) -> Memory:
+    """Return the memory of every IPU of one replica, from IPU 0 to the last one used.
+
+    Bytes are modelled ones; no tile is assumed to be fuller than its tensors make it. Host buffers (`prefetch_depth`)
+    take no memory of tiles.
+    """
+    room = Room(program.settings.device, program.io_tiles)
+    step = program.step
+    storages = Storages(step, costs, room)
+    updates = _update_costs(program)
+    ipus = variable_ipus(program.step)
+    always = residents(program, storages, ipus)
+    borders = Borders(program, order, storages)
+    moments = moments_of(storages, order, updates, fetched(always, program))
+    found, off_chip = [], sum(each.off_chip for each in always)
+    for ipu in range(program.ipus_per_replica):
+        own_moments = moments.get(ipu, Moments(()))
+        elsewhere = frozenset(v.tensor for v in step.variables if ipus[v.name] != ipu)
+        over_time = Lifetimes(ipu, own_moments, storages, order, borders, elsewhere)
+        own = [each for each in always if each.ipu == ipu]
+        crossings = Crossings(_host_tensors(own, over_time), borders.transfers(ipu), program.replicas)
+        steps = distinct_steps(costs, ipu, _steps_of_variables(program, updates))
+        places = [(each.category, each.place) for each in own if each.place is not None]
+        code = code_bytes(steps, crossings, program.calibration.memory) if own_moments.all else {}
+        places += [(category, room.everywhere(on_tile)) for category, on_tile in code.items()]
+        places += _io_buffers(program, over_time, room)
+        end = max(0, len(own_moments.all) - 1)
+        lives = [Live(place, 0, end, category) for category, place in places]
+        labels = [(moment.node, moment.phase) for moment in own_moments.all]
+        found.append(ipu_memory(ipu, labels, [*lives, *over_time.lives()], room))
+        off_chip += over_time.off_chip_bytes
+    return Memory(tuple(found), room.device.chip.tile_bytes, off_chip)
+
+
+def _update_costs(program: Program) -> UpdateCosts:
+    if not program.training:
+        return UpdateCosts({}, {})
+    step, settings, spec = program.step, program.settings, program.optimiser
+    accumulation: tuple[VariableCost, ...] = ()
+    if program.accumulates:
+        accumulation = accumulation_costs(step, settings, spec.accum_dtype if spec is not None else None)
+    update: tuple[VariableCost, ...] = ()
+    if spec is not None:
+        update = update_costs(step, settings, spec, accumulates=program.accumulates, group_of=program.groups)
+    return UpdateCosts({cost.variable: cost for cost in accumulation}, {cost.variable: cost for cost in update})
+
+
+def _steps_of_variables(program: Program, costs: UpdateCosts) -> list[tuple[str, tuple[int, ...], VariableCost]]:
+    """Return kind, shape and cost of each step that works on a variable."""
+    shape_of = {variable.name: program.step.tensors[variable.tensor].shape for variable in program.step.variables}
+    kinds = (("accumulation", costs.accumulation), ("update", costs.update))
+    return [(kind, shape_of[name], cost) for kind, found in kinds for name, cost in found.items()]
+
+
+def _host_tensors(own: list[Resident], over_time: Lifetimes) -> int:
+    """Return how many tensors the host writes to an IPU or reads from it."""
+    kept = sum(each.category != categories.CONSTANTS for each in own)
+    return kept + len(over_time.inputs) + len(over_time.outputs)
+
+
+def _io_buffers(program: Program, over_time: Lifetimes, room: Room) -> list[tuple[str, Spread]]:
+    """Return the buffers that transfers beside the computation fill or empty, on the tiles reserved for them."""
+    if not room.io_tiles:
+        return []
+    inputs = over_time.inputs if program.overlaps_input else []
+    outputs = over_time.outputs if program.overlaps_output else []
+    return [(categories.STREAM_BUFFERS, room.on_io_tiles(each.total)) for each in (*inputs, *outputs)]

@@ -1,0 +1,277 @@
+"""The tensors that take memory on the device: those of a micro-batch, and those that live for the whole run."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from ipu_model.optimiser import OptimiserSpec, weight_update
+from ipu_model.predict.costs import Costs, OpCost
+from ipu_model.predict.device import Element
+from ipu_model.predict.memory import categories
+from ipu_model.predict.memory.tiles import Room, Spread
+from ipu_model.predict.program import Location, Program
+from ipu_model.step import DType, Op, Source, Step, Tensor, Variable
+
+# Second results that the device does not make: the gradient of a maximum compares inputs and outputs again.
+_POOLS = ("max_pool1d_with_indices", "max_pool2d_with_indices", "max_pool3d_with_indices", "adaptive_max_pool2d")
+
+# A dropout's mask is drawn again from the same seed in the backward pass (PopART's DropoutGradOp).
+_DRAWN_AGAIN = ("bernoulli", "native_dropout")
+
+
+class Storages:
+    """The tensors of one step, each known by the name of the one that its storage was made for.
+
+    `root` maps all tensors to those; `parts` lists what each op costs, in the order in which it runs.
+    """
+
+    def __init__(self, step: Step, costs: Costs, room: Room) -> None:
+        self.step, self.room = step, room
+        self._layouts = costs.layouts
+        self.parts: dict[str, list[OpCost]] = {}
+        for op in costs.ops:
+            self.parts.setdefault(op.node, []).append(op)
+        self._spreads: dict[str, Spread] = {}
+        self._roots = self._device_roots()
+
+    def root(self, name: str) -> str:
+        """Return the tensor that the device keeps the tensor `name` in."""
+        return self._roots[name]
+
+    def maker(self, root: str) -> Op | None:
+        """Return the op that makes a tensor; `None` for variables, inputs and constants."""
+        return self.step.producer(root)
+
+    def ipu(self, root: str) -> int | None:
+        """Return the IPU on which a tensor is made; `None` for variables, inputs and constants."""
+        maker = self.maker(root)
+        return None if maker is None else maker.ipu
+
+    def is_backward(self, name: str) -> bool:
+        """Whether a tensor is made in the backward pass."""
+        maker = self.maker(name)
+        return maker is not None and maker.is_backward
+
+    def _device_roots(self) -> dict[str, str]:
+        stand_in: dict[str, str] = {}
+        for tensor in self.step.tensors.values():
+            if tensor.is_storage:
+                stand_in[tensor.name] = self._stand_in(tensor, stand_in)
+        return {tensor.name: stand_in[tensor.storage] for tensor in self.step.tensors.values()}
+
+    def _stand_in(self, tensor: Tensor, known: dict[str, str]) -> str:
+        """Return the tensor that the device has in place of this one: mostly itself."""
+        op = self.maker(tensor.name)
+        if op is None:
+            return tensor.name
+        if op.kind in _POOLS and tensor.index == 1 and self._is_only_for_backward(tensor.name):
+            return next((each.name for each in self.step.results_of(op) if each.index == 0), tensor.name)
+        operands = self.step.read_by(op)
+        if op.name not in self.parts and operands and not op.makes_constant:
+            return known[operands[0].storage]  # nothing runs: the same tensor under another name or type
+        return tensor.name
+
+    def _is_only_for_backward(self, name: str) -> bool:
+        readers = self.step.readers.get(name, ())
+        return name not in self.step.returned and all(reader.is_backward for reader in readers)
+
+    @cached_property
+    def constants(self) -> list[str]:
+        """The tensors that are known when compiling."""
+        made = [name for name in self.step.tensors if self._is_constant(name)]
+        if not made:
+            return []
+        written = {self.root(name) for op in self.step.ops for name in op.writes}
+        return [
+            name
+            for name in made
+            if name not in written and self.root(name) == name and self.step.tensors[name].producer not in self.parts
+        ]
+
+    @cached_property
+    def residents(self) -> frozenset[str]:
+        """The tensors that stay: variables, the seed, and what is known when compiling."""
+        stays = (Source.VARIABLE, Source.SEED)
+        return frozenset((*self.constants, *(e.name for e in self.step.storages.values() if e.source in stays)))
+
+    def _is_constant(self, name: str) -> bool:
+        maker = self.maker(name)
+        return self.step.source(name) is Source.CONSTANT if maker is None else maker.makes_constant
+
+    @cached_property
+    def drawn_again(self) -> frozenset[str]:
+        """The tensors that are not kept for the backward pass because they can be drawn again."""
+        found: set[str] = set()
+        for op in self.step.ops:
+            if op.kind in _DRAWN_AGAIN:
+                mask = 1 if op.kind == "native_dropout" else 0
+                found.update(self.root(each.name) for each in self.step.results_of(op) if each.index == mask)
+        return frozenset(found)
+
+    def spread(self, root: str) -> Spread:
+        """Return how a tensor lies on tiles."""
+        if root not in self._spreads:
+            self._spreads[root] = self._placed(self.step.tensors[root])
+        return self._spreads[root]
+
+    def _placed(self, tensor: Tensor) -> Spread:
+        layout, element = self._layouts.get(tensor.name), Element.of(tensor.dtype)
+        on_tile = layout.on_tile if layout is not None else self.room.device.spread(tensor.elements, element)
+        return self.room.place(tensor.elements, on_tile, element.bytes)
+
+    def made_by(self, op: Op) -> list[str]:
+        """Return the tensors that an op makes anew, of those that something looks at."""
+        return [each.name for each in self.step.results_of(op) if self.root(each.name) == each.name]
+
+    def read_by(self, op: Op) -> list[str]:
+        """Return the tensors that an op reads or changes, each once."""
+        return list(dict.fromkeys(self.root(tensor.name) for tensor in self.step.read_by(op)))
+
+    def widest(self, roots: Iterable[str]) -> int:
+        """Return over how many tiles the widest of some tensors is spread."""
+        return max((self.spread(root).tiles for root in roots), default=1)
+
+
+# ----------------------------------------------------------------------------------------------- for the whole run
+
+
+@dataclass(frozen=True)
+class Resident:
+    """One tensor that is always live: its category and its place on the tiles of an IPU.
+
+    `off_chip` are its bytes in streaming memory, and `fetched` what comes to the tiles of the IPU whenever it
+    is worked on, because it lives elsewhere or other replicas have parts of it. `variable` is the weight that
+    it belongs to.
+    """
+
+    category: str
+    ipu: int
+    variable: str
+    place: Spread | None
+    fetched: Spread | None = None
+    off_chip: float = 0.0
+
+
+@dataclass(frozen=True)
+class Fetched:
+    """Tensors that are brought to the tiles for a step and leave them after it."""
+
+    _weights: Mapping[str, Spread] = field(default_factory=dict)
+    _states: Mapping[str, list[Spread]] = field(default_factory=dict)
+    _accumulators: Mapping[str, list[Spread]] = field(default_factory=dict)
+    _weight_of: Mapping[str, Spread] = field(default_factory=dict)
+
+    def by_reading(self, roots: Iterable[str]) -> list[Spread]:
+        """Return the weights among `roots` that are fetched."""
+        return [self._weights[root] for root in roots if root in self._weights] if self._weights else []
+
+    def by_accumulation(self, variable: str) -> list[Spread]:
+        """Return what is fetched to add a gradient to the accumulator of a variable."""
+        return self._accumulators.get(variable, [])
+
+    def by_update(self, variable: str) -> list[Spread]:
+        """Return what is fetched to update a variable."""
+        weight = [self._weight_of[variable]] if variable in self._weight_of else []
+        return [*weight, *self._states.get(variable, []), *self._accumulators.get(variable, [])]
+
+
+def residents(program: Program, storages: Storages, ipus: Mapping[str, int]) -> list[Resident]:
+    """Return all tensors that are always live; `ipus` says where each variable is."""
+    step = program.step
+    found = [_constant(storages, name) for name in storages.constants]
+    for variable in step.variables:
+        keeper = _Keeper(program, storages, variable, ipus[variable.name])
+        found.append(keeper.keep(categories.VARIABLES, keeper.tensor.dtype, program.locations.weights))
+        if program.training and variable.name in step.gradients:
+            found += _of_trainable(program, variable, keeper)
+    return found
+
+
+def fetched(found: Iterable[Resident], program: Program) -> Fetched:
+    """Return what is not always on the tiles of its IPU in full."""
+    tensor_of = {variable.name: variable.tensor for variable in program.step.variables}
+    weights: dict[str, Spread] = {}
+    weight_of: dict[str, Spread] = {}
+    states: dict[str, list[Spread]] = {}
+    accumulators: dict[str, list[Spread]] = {}
+    for each in found:
+        if each.fetched is None:
+            continue
+        if each.category == categories.VARIABLES:
+            weights[tensor_of[each.variable]] = weight_of[each.variable] = each.fetched
+        else:
+            into = states if each.category == categories.OPTIMISER_STATE else accumulators
+            into.setdefault(each.variable, []).append(each.fetched)
+    return Fetched(weights, states, accumulators, weight_of)
+
+
+def optimiser_tensors(
+    spec: OptimiserSpec | None, weight: DType, *, accumulates: bool, group: int | None = None
+) -> tuple[dict[str, DType], DType | None]:
+    """Return the tensors of a weight's size that an optimiser keeps: its state, and the accumulator's type.
+
+    The accumulator is `None` where there is none: without accumulation, or where it is part of the state.
+    """
+    if spec is None:
+        return {}, weight if accumulates else None
+    update = weight_update(spec, spec.hyper(group), accumulates=accumulates)
+    state = {slot.prefix: slot.dtype for slot in update.weight_sized_state}
+    apart = accumulates and not update.accumulates_in_state
+    return state, spec.accum_dtype if apart else None
+
+
+def _of_trainable(program: Program, variable: Variable, keeper: _Keeper) -> list[Resident]:
+    state, accumulator = optimiser_tensors(
+        program.optimiser, keeper.tensor.dtype, accumulates=program.accumulates,
+        group=program.groups.get(variable.name),
+    )  # fmt: skip
+    locations = program.locations
+    found = [keeper.keep(categories.OPTIMISER_STATE, dtype, locations.optimiser) for dtype in state.values()]
+    if accumulator is not None:
+        found.append(keeper.keep(categories.ACCUMULATORS, accumulator, locations.accumulators))
+    return found
+
+
+def _constant(storages: Storages, name: str) -> Resident:
+    ipu = next((reader.ipu for reader in storages.step.readers.get(name, ())), 0)
+    return Resident(categories.CONSTANTS, ipu, "", storages.spread(name))
+
+
+@dataclass(frozen=True)
+class _Keeper:
+    """Places the tensors of the size of one variable, which all lie as the variable does."""
+
+    program: Program
+    storages: Storages
+    variable: Variable
+    ipu: int
+
+    @property
+    def tensor(self) -> Tensor:
+        """The variable as a tensor."""
+        return self.storages.step.tensors[self.variable.tensor]
+
+    def keep(self, category: str, dtype: DType, location: Location) -> Resident:
+        """Return one tensor of this type in its place."""
+        elements = self.tensor.elements
+        whole = self._place(elements, dtype)
+        sharded = self.program.replicas > 1 and location.is_sharded(elements)
+        held = self._place(math.ceil(elements / self.program.replicas), dtype) if sharded else whole
+        if location.is_off_chip(elements):
+            # With sharding, each replica fetches its part, and weights are put together from all parts.
+            brought = whole if category == categories.VARIABLES else held
+            return Resident(category, self.ipu, self.variable.name, None, brought, off_chip=held.total)
+        brought_too = whole if sharded and category == categories.VARIABLES else None
+        return Resident(category, self.ipu, self.variable.name, held, brought_too)
+
+    def _place(self, elements: int, dtype: DType) -> Spread:
+        """Return the place of `elements` of this type, which lie where those of the weight do."""
+        tensor, room = self.tensor, self.storages.room
+        if elements == tensor.elements:
+            weight = self.storages.spread(tensor.name)
+            return weight.times(Element.of(dtype).bytes / Element.of(tensor.dtype).bytes)
+        on_tile = room.device.spread(elements, Element.of(tensor.dtype))
+        return room.place(elements, on_tile, Element.of(dtype).bytes)

@@ -1,0 +1,253 @@
+"""From tensors to bytes: how each lies on tiles, and what every tile of an IPU holds at most, and when."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ipu_model.predict.device import Device
+from ipu_model.predict.memory.categories import ALWAYS_LIVE, NOT_ALWAYS_LIVE, TEMPORARIES
+from ipu_model.predict.profile import IpuMemory, LivenessStep, MemoryCategory, TileRun
+
+Floats: TypeAlias = NDArray[np.float64]
+Ints: TypeAlias = NDArray[np.int64]
+Flags: TypeAlias = NDArray[np.bool_]
+
+# Moments that are looked at together: bounds the arrays for very long programs.
+_MOMENTS_AT_ONCE = 2048
+_SAME_BYTES = 1e-6
+
+
+@dataclass(frozen=True)
+class Spread:
+    """Bytes of a tensor on each of `tiles` tiles that follow one another; `last` is what the last one holds.
+
+    Tensors start on tile 0, as PopLibs' linear mapping has it. `balanced` marks those too small for a part on
+    every tile, which are put behind one another: what belongs to a channel lies where that channel does,
+    balanced over its tiles (poplin, createBroadcastOperand), and not all on tile 0. `first` is set for
+    tensors with a fixed place.
+    """
+
+    on_tile: float
+    tiles: int
+    last: float
+    balanced: bool = False
+    first: int = 0
+
+    @property
+    def total(self) -> float:
+        """Bytes on all tiles together."""
+        return self.on_tile * (self.tiles - 1) + self.last
+
+    def times(self, count: float) -> Spread:
+        """Return the place of `count` such tensors."""
+        return replace(self, on_tile=self.on_tile * count, last=self.last * count)
+
+
+NOTHING = Spread(0.0, 1, 0.0)
+
+
+@dataclass(frozen=True)
+class Room:
+    """The tiles of an IPU: those that compute come first, those reserved for I/O last."""
+
+    device: Device
+    io_tiles: int = 0
+
+    @property
+    def tiles(self) -> int:
+        """All tiles."""
+        return self.device.chip.tiles
+
+    @property
+    def compute_tiles(self) -> int:
+        """The tiles that hold everything but the buffers of overlapped I/O."""
+        return max(1, self.tiles - self.io_tiles)
+
+    def place(self, elements: int, on_tile: float, element_bytes: int) -> Spread:
+        """Return the place of a tensor with `on_tile` of its elements on the busiest tile."""
+        if elements <= 0:
+            return NOTHING
+        n = max(1.0, on_tile, elements / self.compute_tiles)
+        n = float(math.ceil(min(n, elements)))
+        tiles = math.ceil(elements / n)
+        small = n * element_bytes <= self.device.constants.least_bytes_per_tile and tiles < self.compute_tiles
+        last = elements - n * (tiles - 1)
+        return Spread(n * element_bytes, tiles, last * element_bytes, balanced=small)
+
+    def everywhere(self, on_tile: float) -> Spread:
+        """Return the place of what is on every tile."""
+        return Spread(on_tile, self.tiles, on_tile)
+
+    def temporary(self, on_tile: float, tiles: int) -> Spread:
+        """Return the place of temporary data; plans are made for all tiles, so fewer tiles hold more each."""
+        crowded = on_tile * self.tiles / self.compute_tiles
+        return Spread(crowded, min(tiles, self.compute_tiles), crowded)
+
+    def on_io_tiles(self, total: float) -> Spread:
+        """Return the place of `total` bytes that lie evenly on the tiles reserved for I/O."""
+        share = total / self.io_tiles
+        return Spread(share, self.io_tiles, share, first=self.compute_tiles)
+
+
+@dataclass(frozen=True)
+class Pieces:
+    """Stretches of tiles with the same number of bytes: `values[i]` on tiles `starts[i]` to `ends[i]` - 1.
+
+    `owner[i]` is the place of the spread that piece i belongs to in the list of them.
+    """
+
+    owner: Ints
+    starts: Ints
+    ends: Ints
+    values: Floats
+
+
+def pieces_of(spreads: Sequence[Spread], room: Room) -> Pieces:
+    """Return the stretches of tiles of all `spreads`; balanced ones go round the computing tiles."""
+    tiles = np.array([s.tiles for s in spreads], dtype=np.int64)
+    balanced = np.array([s.balanced for s in spreads], dtype=bool)
+    taken = np.cumsum(np.where(balanced, tiles, 0))
+    first = np.where(balanced, taken - tiles, np.array([s.first for s in spreads], dtype=np.int64))
+    owner = np.tile(np.arange(len(spreads), dtype=np.int64), 2)
+    starts, lengths = np.concatenate([first, first + tiles - 1]), np.concatenate([tiles - 1, np.ones_like(tiles)])
+    values = np.array([s.on_tile for s in spreads] + [s.last for s in spreads], dtype=np.float64)
+    around = np.tile(balanced, 2)
+    starts = np.where(around, starts % room.compute_tiles, starts)
+    ends = starts + lengths
+    over = (around & (ends > room.compute_tiles)).nonzero()[0]
+    return Pieces(
+        np.concatenate([owner, owner[over]]),
+        np.concatenate([starts, np.zeros_like(over)]),
+        np.concatenate([np.where(around, np.minimum(ends, room.compute_tiles), ends), ends[over] - room.compute_tiles]),
+        np.concatenate([values, values[over]]),
+    )
+
+
+# ----------------------------------------------------------------------------------------------- over time
+
+
+@dataclass(frozen=True)
+class Live:
+    """Something of a category in memory from moment `first` to moment `last` of an IPU, both included."""
+
+    place: Spread
+    first: int
+    last: int
+    category: str
+
+
+@dataclass(frozen=True)
+class _Times:
+    """First and last moment of each piece of memory; there are `count` in all."""
+
+    first: Ints
+    last: Ints
+    count: int
+
+
+def ipu_memory(ipu: int, moments: Sequence[tuple[str, str]], lives: Sequence[Live], room: Room) -> IpuMemory:
+    """Return the memory of one IPU with everything in `lives` over time; `moments` are op and phase of each."""
+    pieces = pieces_of([live.place for live in lives], room)
+    first = np.array([live.first for live in lives], dtype=np.int64)
+    last = np.array([live.last for live in lives], dtype=np.int64)
+    times = _Times(first[pieces.owner], last[pieces.owner], max(1, len(moments)))
+    tiles = _most_on_each_tile(pieces, times, room.tiles)
+    fullest = int(np.argmax(tiles))
+    on_fullest = _bytes_on(pieces, fullest, len(lives))
+    always = np.array([live.category in ALWAYS_LIVE for live in lives], dtype=bool)
+    changing = _over_time(np.where(always, 0.0, on_fullest), first, last, times.count)
+    peak = int(np.argmax(changing))
+    temporary = np.array([live.category == TEMPORARIES for live in lives], dtype=bool)
+    needed = _over_time(np.where(temporary, on_fullest, 0.0), first, last, times.count)
+    return IpuMemory(
+        ipu=ipu,
+        categories=tuple(_categories(lives, on_fullest, (first <= peak) & (peak <= last), pieces, room.tiles)),
+        tiles=tuple(tiles.tolist()),
+        liveness=tuple(
+            LivenessStep(node, phase, total, own)
+            for (node, phase), total, own in zip(moments, changing.tolist(), needed.tolist())
+        ),
+    )
+
+
+def _most_on_each_tile(pieces: Pieces, times: _Times, tiles: int) -> Floats:
+    """Return the most bytes that each tile holds at once."""
+    most = np.zeros(tiles)
+    carried = np.zeros(tiles + 1)
+    for start in range(0, times.count, _MOMENTS_AT_ONCE):
+        stop = min(times.count, start + _MOMENTS_AT_ONCE)
+        # Differences along both axes: every piece is four numbers, two running sums make the table of them.
+        table = _events(pieces, times.first, 1.0, start, stop, tiles)
+        table += _events(pieces, times.last + 1, -1.0, start, stop, tiles)
+        table[0] += carried
+        np.cumsum(table, axis=0, out=table)
+        carried = table[-1].copy()
+        np.cumsum(table, axis=1, out=table)
+        np.maximum(most, table[:, :tiles].max(axis=0), out=most)
+    return most
+
+
+def _events(pieces: Pieces, when: Ints, sign: float, start: int, stop: int, tiles: int) -> Floats:
+    """Return the differences over tiles of the pieces that come or go at each moment from `start` to `stop` - 1."""
+    now = (when >= start) & (when < stop)
+    rows, values = (when[now] - start) * (tiles + 1), sign * pieces.values[now]
+    size = (stop - start) * (tiles + 1)
+    edges = _counted(rows + pieces.starts[now], values, size) - _counted(rows + pieces.ends[now], values, size)
+    return edges.reshape(stop - start, tiles + 1)
+
+
+def _bytes_on(pieces: Pieces, tile: int, count: int) -> Floats:
+    """Return how many bytes of each of `count` things lie on a tile."""
+    here = (pieces.starts <= tile) & (tile < pieces.ends)
+    return _counted(pieces.owner[here], pieces.values[here], count)
+
+
+def _over_time(values: Floats, first: Ints, last: Ints, moments: int) -> Floats:
+    """Return the sum of `values` that are there at each moment."""
+    edges = _counted(first, values, moments + 1) - _counted(last + 1, values, moments + 1)
+    found: Floats = np.cumsum(edges)[:moments]
+    return found
+
+
+def _counted(places: Ints, values: Floats, size: int) -> Floats:
+    """Return an array of `size` with the sum of the values that belong to each place."""
+    return np.bincount(places, values, size).astype(np.float64, copy=False)
+
+
+def _categories(
+    lives: Sequence[Live], on_fullest: Floats, is_live: Flags, pieces: Pieces, tiles: int
+) -> list[MemoryCategory]:
+    """Return what each category takes on the fullest tile, and on every tile at that moment."""
+    fullest = dict.fromkeys((*ALWAYS_LIVE, *NOT_ALWAYS_LIVE), 0.0)
+    total = dict(fullest)
+    for live, here, now in zip(lives, on_fullest.tolist(), is_live.tolist()):
+        if now:
+            fullest[live.category] += here
+            total[live.category] += live.place.total
+    names = np.array([live.category for live in lives])
+    return [
+        MemoryCategory(
+            name, fullest[name], total[name], name in ALWAYS_LIVE,
+            _runs(pieces, (is_live & (names == name))[pieces.owner], tiles),
+        )
+        for name in fullest
+        if total[name]
+    ]  # fmt: skip
+
+
+def _runs(pieces: Pieces, chosen: Flags, tiles: int) -> tuple[TileRun, ...]:
+    """Return the bytes of the chosen pieces on each tile, as runs of tiles that hold the same."""
+    values = pieces.values[chosen]
+    size = tiles + 1
+    edges = _counted(pieces.starts[chosen], values, size) - _counted(pieces.ends[chosen], values, size)
+    held = np.maximum(np.cumsum(edges)[:tiles], 0.0)
+    # Sums in another order differ in their last digits: what is that near is the same.
+    begins = np.flatnonzero(np.r_[True, np.abs(np.diff(held)) > _SAME_BYTES])
+    counts = np.diff(np.r_[begins, tiles])
+    return tuple(TileRun(count, each) for count, each in zip(counts.tolist(), held[begins].tolist()))

@@ -1,0 +1,162 @@
+"""What is modelled: one micro-batch, and everything that a program's options say about running it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from enum import Enum
+
+from ipu_model.batching import Batching, Returns
+from ipu_model.errors import Error
+from ipu_model.optimiser import OptimiserSpec
+from ipu_model.predict.calibration import Calibration
+from ipu_model.predict.device import CostSettings
+from ipu_model.predict.hardware import System, system_named
+from ipu_model.step import Step
+
+
+class Execution(str, Enum):
+    """How IPUs share the work: a pipeline keeps all busy, sharding runs them one after another.
+
+    `INTERLEAVED` is a what-if that PopTorch does not offer: neighbouring stages alternate forward and
+    backward passes, which halves the stashes.
+    """
+
+    PIPELINED = "pipelined"
+    INTERLEAVED = "interleaved"
+    SHARDED = "sharded"
+
+
+class Recomputation(str, Enum):
+    """Which activations are computed again for the backward pass (PopART's `autoRecomputation`).
+
+    `PIPELINE` and `ALL` keep the inputs of a stage and what the program marked with
+    `recomputationCheckpoint`; `STANDARD` chooses checkpoints by liveness; `NORM_ONLY` recomputes norms and
+    the activation behind them; `NONE` keeps everything.
+    """
+
+    NONE = "none"
+    STANDARD = "standard"
+    NORM_ONLY = "norm only"
+    PIPELINE = "pipeline"
+    ALL = "all"
+
+
+@dataclass(frozen=True)
+class Location:
+    """Where one category of tensors lives (`poptorch.TensorLocationSettings`; defaults are PopART's).
+
+    Tensors below `least_off_chip` elements stay on chip and those below `least_sharded` are not split over
+    replicas, whatever the rest says.
+    """
+
+    on_chip: bool = True
+    sharded: bool = False
+    least_off_chip: int = 2
+    least_sharded: int = 8192
+
+    def is_off_chip(self, elements: int) -> bool:
+        """Whether a tensor of that many elements lives in streaming memory."""
+        return not self.on_chip and elements >= self.least_off_chip
+
+    def is_sharded(self, elements: int) -> bool:
+        """Whether each replica holds a part only of a tensor of that many elements."""
+        return self.sharded and elements >= self.least_sharded
+
+
+@dataclass(frozen=True)
+class Locations:
+    """Where the four categories of tensors live (`Options.TensorLocations`)."""
+
+    activations: Location = field(default_factory=Location)
+    weights: Location = field(default_factory=Location)
+    optimiser: Location = field(default_factory=Location)
+    accumulators: Location = field(default_factory=Location)
+
+
+@dataclass(frozen=True)
+class Program:
+    """A program to model; `system` may be larger than what it uses.
+
+    `io_tiles` are the tiles of each IPU set aside for host transfers; `overlaps_input` and
+    `overlaps_output` tell that these transfers run beside the computation; `prefetch_depth` is how many
+    micro-batches the host prepares ahead; `groups` maps variables to parameter groups of `optimiser`;
+    `reserved_ipus` counts those the program occupies, idle ones included (`autoRoundNumIPUs`);
+    `weight_sharding` and the like are part of `locations`. `processes` run replicas of their own each.
+
+    Raises:
+        Error: counts below 1, a negative prefetch depth, or I/O tiles that leave none to compute on.
+    """
+
+    step: Step
+    training: bool
+    batching: Batching = field(default_factory=Batching)
+    returns: Returns = field(default_factory=Returns)
+    system: System = field(default_factory=lambda: system_named("M2000"))
+    execution: Execution = Execution.PIPELINED
+    settings: CostSettings = field(default_factory=CostSettings)
+    optimiser: OptimiserSpec | None = None
+    groups: Mapping[str, int | None] = field(default_factory=dict)
+    recomputation: Recomputation = Recomputation.NONE
+    locations: Locations = field(default_factory=Locations)
+    io_tiles: int = 0
+    overlaps_input: bool = False
+    overlaps_output: bool = False
+    prefetch_depth: int = 1
+    synthetic_data: bool = False
+    processes: int = 1
+    reserved_ipus: int | None = None
+    name: str = "model"
+
+    def __post_init__(self) -> None:
+        batching = self.batching
+        for what, count, least in (
+            ("device iterations", batching.device_iterations, 1),
+            ("gradient accumulation", batching.accumulation, 1),
+            ("replicas", batching.replicas, 1),
+            ("processes", self.processes, 1),
+            ("prefetch depth", self.prefetch_depth, 0),
+            ("I/O tiles", self.io_tiles, 0),
+        ):
+            if count < least:
+                raise Error(f"A program cannot have {count} {what}: {least} is the least.")
+        tiles = self.settings.device.chip.tiles
+        if self.io_tiles >= tiles:
+            raise Error(
+                f"{self.io_tiles} I/O tiles leave none of the {tiles} tiles to compute on. 32 to 192 are usual."
+            )
+
+    @property
+    def calibration(self) -> Calibration:
+        """The constants of its model."""
+        return self.settings.device.calibration
+
+    @property
+    def choices(self) -> tuple[object, ...]:
+        """Everything that it says besides its step: two programs of one step and equal choices have one profile."""
+        return tuple(getattr(self, each.name) for each in fields(self) if each.name != "step")
+
+    @property
+    def accumulates(self) -> bool:
+        """Whether gradients of several micro-batches are added up before an update."""
+        return self.training and self.batching.accumulation > 1
+
+    @property
+    def ipus_per_replica(self) -> int:
+        """IPUs of one replica, those without any op below the highest one included."""
+        return self.step.ipus[-1] + 1
+
+    @property
+    def replicas(self) -> int:
+        """Replicas of all processes together."""
+        return self.batching.replicas * self.processes
+
+    @property
+    def samples_per_micro_batch(self) -> int:
+        """Rows of the first input that has any; 1 for models without a batch dimension."""
+        return next((tensor.shape[0] for tensor in self.step.inputs if tensor.shape), 1)
+
+    @property
+    def samples_per_call(self) -> int:
+        """Rows that one call of all replicas processes: micro-batch x D x A x R."""
+        return self.samples_per_micro_batch * self.batching.steps * self.replicas

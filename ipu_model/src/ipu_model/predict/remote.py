@@ -1,0 +1,238 @@
+"""What it takes that tensors live in streaming memory, or in parts on several replicas.
+
+Off chip, a tensor is read before the pass that uses it and written back after a pass that changes it:
+
+* weights: read for the forward and the backward pass of every micro-batch and for the update, which writes them;
+* accumulators: read and written in every backward pass, and by the update, which resets them;
+* optimiser state: read and written by the update (and in every backward pass where gradients are accumulated in it);
+* activations: what waits for the backward pass is written by the forward pass and read by the backward pass.
+
+Of a tensor in parts, each replica moves its own part. Weights in parts are gathered before each pass; accumulators in
+parts get each micro-batch's gradients by a reduce-scatter.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+
+from ipu_model.errors import Error
+from ipu_model.optimiser import Hyper, OptimiserSpec, weight_update
+from ipu_model.predict.device import Element
+from ipu_model.predict.links import Ring, replicas_per_machine, ring_of
+from ipu_model.predict.ops.updates import variable_ipus
+from ipu_model.predict.order import Held, device_bytes
+from ipu_model.predict.profile import PhaseCycles
+from ipu_model.predict.program import Execution, Location, Program
+from ipu_model.step import Step
+
+
+@dataclass(frozen=True)
+class DeviceVariable:
+    """One variable: where it is used, its elements, and the bytes of weight, accumulated gradient and state.
+
+    `state` leaves out the accumulator, unless the optimiser keeps velocity and accumulator in one tensor, which
+    `accumulates_in_state` tells.
+    """
+
+    name: str
+    stage: int
+    ipu: int
+    elements: int
+    trainable: bool
+    weight: float
+    gradient: float
+    state: float = 0.0
+    accumulates_in_state: bool = False
+
+
+def variables_of(program: Program) -> tuple[DeviceVariable, ...]:
+    """Return the variables of a program in graph order; buffers and frozen weights have no gradient."""
+    step, spec = program.step, program.optimiser
+    ipus, stage_of = variable_ipus(program.step), variable_stages(step)
+    found = []
+    for variable in step.variables:
+        tensor = step.tensors[variable.tensor]
+        elements, weight = tensor.elements, Element.of(tensor.dtype).bytes
+        trained = program.training and variable.name in step.gradients
+        gradient = float(weight)
+        state, combined = 0.0, False
+        if trained and spec is not None:
+            state, combined = _state(spec, spec.hyper(program.groups.get(variable.name)), program.accumulates)
+            gradient = float(spec.accum_dtype.bytes) if program.accumulates else gradient
+        found.append(
+            DeviceVariable(
+                variable.name, stage_of[variable.name], ipus[variable.name], elements, trained,
+                elements * weight, elements * gradient * trained, elements * state, combined,
+            )
+        )  # fmt: skip
+    return tuple(found)
+
+
+def part(program: Program, elements: int, location: Location) -> float:
+    """Return the share of a tensor that one replica holds."""
+    is_split = elements > 0 and location.is_sharded(elements)
+    return math.ceil(elements / program.replicas) / elements if is_split else 1.0
+
+
+def is_sharded_update(program: Program, tensor: DeviceVariable) -> bool:
+    """Whether each replica updates its part of a tensor only, because it holds a part of something it needs."""
+    where = program.locations
+    return any(
+        part(program, tensor.elements, each) < 1 for each in (where.weights, where.optimiser, where.accumulators)
+    )
+
+
+def updated_elements(program: Program, tensors: tuple[DeviceVariable, ...]) -> Mapping[str, int]:
+    """Return how many elements one replica updates of the tensors of which it does not update all."""
+    return {
+        tensor.name: math.ceil(tensor.elements / program.replicas)
+        for tensor in tensors
+        if tensor.trainable and is_sharded_update(program, tensor)
+    }
+
+
+@lru_cache(maxsize=256)
+def _state(spec: OptimiserSpec, hyper: Hyper, accumulates: bool) -> tuple[float, bool]:
+    """Return the bytes of state for each element, and whether gradients are accumulated in it."""
+    update = weight_update(spec, hyper, accumulates=accumulates)
+    return float(sum(slot.dtype.bytes for slot in update.weight_sized_state)), update.accumulates_in_state
+
+
+def variable_stages(step: Step) -> dict[str, int]:
+    """Return the stage whose backward pass makes each variable's gradient, or the first that reads it if none does."""
+    found: dict[str, int] = {}
+    for variable in step.variables:
+        gradient = step.gradients.get(variable.name)
+        maker = None if gradient is None else step.producer(gradient)
+        readers = step.readers.get(variable.tensor, ())
+        found[variable.name] = min((reader.stage for reader in readers), default=0) if maker is None else maker.stage
+    return found
+
+
+@dataclass(frozen=True)
+class Moves:
+    """What one pass moves besides its work: bytes to and from streaming memory, seconds of collectives.
+
+    `transfers` counts the tensors read from or written to streaming memory.
+    """
+
+    remote_bytes: float = 0.0
+    collective_seconds: float = 0.0
+    transfers: int = 0
+
+    def __add__(self, other: Moves) -> Moves:
+        return Moves(
+            self.remote_bytes + other.remote_bytes,
+            self.collective_seconds + other.collective_seconds,
+            self.transfers + other.transfers,
+        )
+
+
+@dataclass(frozen=True)
+class Mover:
+    """Turns the locations of a program's tensors into moves, and moves into cycles."""
+
+    program: Program
+    ring: Ring
+
+    def forward(self, tensors: Iterable[DeviceVariable], held: Iterable[Held]) -> Moves:
+        """Return what the forward pass of a micro-batch moves."""
+        return self._sum([*map(self._use, tensors), *map(self._keep, held)])
+
+    def backward(self, tensors: Iterable[DeviceVariable], held: Iterable[Held]) -> Moves:
+        """Return what the backward pass of a micro-batch moves."""
+        own = tuple(tensors)
+        return self._sum([*map(self._use, own), *map(self._accumulate, own), *map(self._keep, held)])
+
+    def update(self, tensors: Iterable[DeviceVariable]) -> Moves:
+        """Return what one weight update moves: gradients between replicas, and everything that is off chip."""
+        return self._sum(self._update(tensor) for tensor in tensors if tensor.trainable)
+
+    def cycles(self, moves: Moves) -> PhaseCycles:
+        """Return the cycles of moves; before each transfer to or from streaming memory the device synchronises.
+
+        Raises:
+            Error: something is off chip on a machine without streaming memory.
+        """
+        chip = self.program.system.chip
+        seconds = moves.remote_bytes / self._remote_rate() if moves.remote_bytes else 0.0
+        return PhaseCycles(
+            stream_copy_begin=float(moves.transfers * chip.global_sync_cycles),
+            stream_copy_mid=seconds * chip.clock_hz,
+            global_exchange=moves.collective_seconds * chip.clock_hz,
+        )
+
+    def _sum(self, moves: Iterable[Moves]) -> Moves:
+        found = Moves()
+        for each in moves:
+            found = found + each
+        return found
+
+    def _use(self, tensor: DeviceVariable) -> Moves:
+        where = self.program.locations.weights
+        held = part(self.program, tensor.elements, where)
+        off_chip = where.is_off_chip(tensor.elements)
+        remote = tensor.weight * held if off_chip else 0.0
+        return Moves(remote, self.ring.all_gather(tensor.weight) if held < 1 else 0.0, transfers=int(off_chip))
+
+    def _accumulate(self, tensor: DeviceVariable) -> Moves:
+        if not tensor.trainable or not self.program.accumulates:
+            return Moves()
+        locations = self.program.locations
+        if tensor.accumulates_in_state:
+            size, where = tensor.state, locations.optimiser
+        else:
+            size, where = tensor.gradient, locations.accumulators
+        held = part(self.program, tensor.elements, where)
+        moves = 2 * where.is_off_chip(tensor.elements)
+        in_parts = part(self.program, tensor.elements, locations.accumulators) < 1
+        return Moves(moves * size * held, self.ring.reduce_scatter(tensor.gradient) if in_parts else 0.0, moves)
+
+    def _keep(self, held: Held) -> Moves:
+        off_chip = self.program.locations.activations.is_off_chip(held.tensor.elements)
+        return Moves(float(device_bytes(held.tensor)), transfers=1) if off_chip else Moves()
+
+    def _update(self, tensor: DeviceVariable) -> Moves:
+        program, locations = self.program, self.program.locations
+        sizes = [(locations.weights, tensor.weight), (locations.optimiser, tensor.state)]
+        if program.accumulates and not tensor.accumulates_in_state:
+            sizes.append((locations.accumulators, tensor.gradient))
+        remote = [
+            2 * size * part(program, tensor.elements, where)
+            for where, size in sizes
+            if size and where.is_off_chip(tensor.elements)
+        ]
+        return Moves(sum(remote), self._exchange_gradient(tensor), transfers=2 * len(remote))
+
+    def _exchange_gradient(self, tensor: DeviceVariable) -> float:
+        """Return the seconds of collectives for one tensor at the update."""
+        program, locations = self.program, self.program.locations
+        if not is_sharded_update(program, tensor):
+            return self.ring.all_reduce(tensor.gradient)
+        seconds = 0.0
+        if not (program.accumulates and part(program, tensor.elements, locations.accumulators) < 1):
+            seconds += self.ring.reduce_scatter(tensor.gradient)
+        if not part(program, tensor.elements, locations.weights) < 1:
+            seconds += self.ring.all_gather(tensor.weight)
+        return seconds
+
+    def _remote_rate(self) -> float:
+        """Return the bytes per second that one IPU gets of its machine's streaming memory."""
+        program, system = self.program, self.program.system
+        if system.streaming_bytes_per_second <= 0:
+            raise Error(
+                f"Tensors are placed off chip, but {system.name} has no streaming memory. Keep them on chip "
+                "(useOnChipStorage(True)), or use a machine that has some, such as an M2000."
+            )
+        # IPUs of a pipeline stream at the same time; of a sharded program, one at a time.
+        own = 1 if program.execution is Execution.SHARDED else len(program.step.ipus)
+        sharing = min(system.ipus_per_machine, replicas_per_machine(program) * own)
+        return system.streaming_bytes_per_second / sharing
+
+
+def mover_of(program: Program) -> Mover:
+    """Return what moves the tensors of a program."""
+    return Mover(program, ring_of(program))

@@ -1,0 +1,203 @@
+"""What each stage does for one micro-batch, and each IPU for one update."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from ipu_model.predict import vertices
+from ipu_model.predict.costs import Costs, total_of
+from ipu_model.predict.device import Device, Element
+from ipu_model.predict.ops.updates import accumulation_costs, update_costs
+from ipu_model.predict.order import Held, Order
+from ipu_model.predict.profile import PhaseCycles
+from ipu_model.predict.program import Program
+from ipu_model.predict.remote import DeviceVariable, Mover, mover_of, part, updated_elements, variables_of
+from ipu_model.predict.segments import NOTHING
+from ipu_model.step import Phase, Tensor
+
+
+@dataclass(frozen=True)
+class StageWork:
+    """One stage: cycles of its passes, bytes it reads from and writes to the host, sends on and sends back.
+
+    In a pass, stream copies are moves to and from streaming memory, and global exchange is collectives.
+    """
+
+    index: int
+    ipu: int
+    forward: PhaseCycles = NOTHING
+    recompute: PhaseCycles = NOTHING
+    backward: PhaseCycles = NOTHING
+    inputs: float = 0.0
+    outputs: float = 0.0
+    on: float = 0.0
+    back: float = 0.0
+
+
+@dataclass(frozen=True)
+class UpdateWork:
+    """What one IPU does at the update: collectives, moves to and from streaming memory, the optimiser."""
+
+    collective: PhaseCycles = NOTHING
+    offload: PhaseCycles = NOTHING
+    optimiser: PhaseCycles = NOTHING
+
+
+@dataclass(frozen=True)
+class Workload:
+    """All work of one replica: by stage for a micro-batch, by IPU for an update.
+
+    `updates_in_turn` tells that IPUs update one after another, as collectives of all replicas make them do.
+    """
+
+    stages: tuple[StageWork, ...]
+    updates: Mapping[int, UpdateWork]
+    ipus: int
+    updates_in_turn: bool = False
+
+
+def workload_of(program: Program, costs: Costs, order: Order) -> Workload:
+    """Return the work of a program's passes and updates.
+
+    Raises:
+        Error: tensors are off chip where there is no streaming memory.
+    """
+    tensors = variables_of(program)
+    mover = mover_of(program)
+    work = _StageCosts(program, costs, order, tensors, mover)
+    return Workload(
+        tuple(work.stage(stage.index, stage.ipu) for stage in program.step.stages),
+        _updates(program, tensors, mover),
+        program.ipus_per_replica,
+        updates_in_turn=program.replicas > 1,
+    )
+
+
+def slowdown(program: Program) -> float:
+    """Return the factor by which work takes longer because I/O tiles do not take part in it."""
+    tiles = program.settings.device.chip.tiles
+    return tiles / (tiles - program.io_tiles)
+
+
+class _Sum:
+    """Cycles that add up; a mutable one, because there are thousands of ops."""
+
+    def __init__(self) -> None:
+        self.compute = self.exchange = 0.0
+        self.phases = 0
+
+    def cycles(self, device: Device, factor: float, fixed: float) -> PhaseCycles:
+        if not (self.compute or self.exchange or self.phases):
+            return NOTHING
+        return _cycles(self.compute * factor + fixed, self.exchange * factor, self.phases * device.sync_cycles)
+
+
+def _cycles(compute: float, exchange: float, sync: float) -> PhaseCycles:
+    return PhaseCycles(on_tile_execute=compute, do_exchange=exchange, internal_sync=sync)
+
+
+class _StageCosts:
+    """Adds up what the passes of each stage cost."""
+
+    def __init__(
+        self, program: Program, costs: Costs, order: Order, tensors: tuple[DeviceVariable, ...], mover: Mover
+    ) -> None:
+        self._program, self._costs, self._order = program, costs, order
+        self._tensors, self._mover = tensors, mover
+        self._device, self._factor = program.settings.device, slowdown(program)
+        self._fixed = program.calibration.pipeline.stage_pass_cycles
+        count = len(program.step.stages)
+        self._forward, self._again, self._backward = ([_Sum() for _ in range(count)] for _ in range(3))
+        self._add_ops()
+        self._add_accumulation()
+
+    def stage(self, index: int, ipu: int) -> StageWork:
+        """Return the work of one stage."""
+        tensors = [tensor for tensor in self._tensors if tensor.stage == index]
+        held = [each for each in self._order.held if each.stage == index]
+        copies = PhaseCycles(on_tile_execute=self._stash_copy(index, held) * self._factor)
+        forward, again, backward = (
+            sums[index].cycles(self._device, self._factor, self._fixed)
+            for sums in (self._forward, self._again, self._backward)
+        )
+        moves, traffic = self._mover, self._order.traffic
+        forward = forward + copies + moves.cycles(moves.forward(tensors, held))
+        if self._program.training:
+            backward = backward + copies + moves.cycles(moves.backward(tensors, held))
+        return StageWork(
+            index, ipu, forward, again, backward,
+            traffic.inputs[index], traffic.outputs[index], traffic.on[index], traffic.back[index],
+        )  # fmt: skip
+
+    def _add_ops(self) -> None:
+        for op in self._costs.ops:
+            stage, cycles = op.stage, op.work.cycles
+            sums = [self._forward if op.phase is Phase.FORWARD else self._backward]
+            if op.phase is Phase.FORWARD and op.node in self._order.kept.again:
+                sums.append(self._again)
+            for each in sums:
+                each[stage].compute += cycles.compute
+                each[stage].exchange += cycles.exchange
+                each[stage].phases += cycles.phases
+
+    def _add_accumulation(self) -> None:
+        program = self._program
+        if not program.accumulates:
+            return
+        stage_of = {tensor.name: tensor.stage for tensor in self._tensors}
+        dtype = program.optimiser.accum_dtype if program.optimiser is not None else None
+        for cost in accumulation_costs(program.step, program.settings, dtype, held=self._accumulated()):
+            own, cycles = self._backward[stage_of[cost.variable]], cost.work.cycles
+            own.compute += cycles.compute
+            own.exchange += cycles.exchange
+            own.phases += cycles.phases
+
+    def _accumulated(self) -> Mapping[str, int]:
+        """Return how many elements this replica accumulates of tensors whose accumulators are in parts."""
+        program, where = self._program, self._program.locations.accumulators
+        return {
+            tensor.name: math.ceil(tensor.elements * part(program, tensor.elements, where))
+            for tensor in self._tensors
+            if tensor.trainable and part(program, tensor.elements, where) < 1
+        }
+
+    def _stash_copy(self, stage: int, held: list[Held]) -> float:
+        """Return tile cycles of copying what a stage holds into its stash, or out of it (dynamic slices)."""
+        if not self._order.slots[stage]:
+            return 0.0
+        off_chip = self._program.locations.activations.is_off_chip
+        return sum(
+            vertices.dynamic_slice(self._device, 1, self._on_tile(each.tensor), Element.of(each.tensor.dtype))
+            for each in held
+            if not off_chip(each.tensor.elements)
+        )
+
+    def _on_tile(self, tensor: Tensor) -> float:
+        layout = self._costs.layouts.get(tensor.name)
+        even = self._device.spread(tensor.elements, Element.of(tensor.dtype))
+        return layout.on_tile if layout is not None else even
+
+
+def _updates(program: Program, tensors: tuple[DeviceVariable, ...], mover: Mover) -> dict[int, UpdateWork]:
+    """Return what each IPU does at an update; nothing in programs without an optimiser."""
+    if not program.training or program.optimiser is None:
+        return {}
+    device, factor = program.settings.device, slowdown(program)
+    costs = update_costs(
+        program.step, program.settings, program.optimiser, accumulates=program.accumulates,
+        group_of=program.groups, held=updated_elements(program, tensors),
+    )  # fmt: skip
+    found = {}
+    for ipu in sorted({cost.ipu for cost in costs}):
+        cycles = total_of(cost for cost in costs if cost.ipu == ipu)
+        moved = mover.cycles(mover.update(tensor for tensor in tensors if tensor.ipu == ipu))
+        found[ipu] = UpdateWork(
+            PhaseCycles(global_exchange=moved.global_exchange),
+            PhaseCycles(stream_copy_begin=moved.stream_copy_begin, stream_copy_mid=moved.stream_copy_mid),
+            PhaseCycles(
+                cycles.compute * factor, cycles.exchange * factor, internal_sync=cycles.phases * device.sync_cycles
+            ),
+        )
+    return found

@@ -1,20 +1,24 @@
-"""Costs need no PyTorch: a step written by hand, an op registered by one object, tensors without elements."""
+"""The model needs no PyTorch: a step written by hand, an op that one object adds, tensors without elements."""
 
 from __future__ import annotations
 
 import math
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 from ipu_model.errors import Error
-from ipu_model.predict import vertices
+from ipu_model.optimiser import Hyper, OptimiserSpec
+from ipu_model.predict import profile_program, vertices
 from ipu_model.predict.costs import Costs, costs_of
 from ipu_model.predict.device import Cycles, Device, Element, Work
 from ipu_model.predict.ops import register
 from ipu_model.predict.ops.rule import OpView, OpWork, Rule
 from ipu_model.predict.planner import contraction, matrix_product
+from ipu_model.predict.profile import Profile
+from ipu_model.predict.program import Program
 from ipu_model.step import FLOAT16, Op, Phase, Ref, Source, Step, Tensor, Variable, step_of_ops
 
 GC200 = Device()
@@ -50,6 +54,11 @@ def layer() -> Step:
     return step_of_ops(ops, entering, variables=(weight,), gradients={"w": "gradient"}, loss="sum")
 
 
+def profiled(step: Step) -> Profile:
+    """Return what the model says about training on one IPU."""
+    return profile_program(Program(step=step, training=True, optimiser=OptimiserSpec("SGD1", Hyper(lr=0.1))))
+
+
 class TestByHand:
     def test_every_op_has_its_cost(self) -> None:
         found = costs_of(layer())
@@ -62,8 +71,15 @@ class TestByHand:
         layouts = costs_of(layer()).layouts
         assert layouts["relu"] == layouts["mm"]
 
+    def test_it_has_a_profile(self) -> None:
+        found = profiled(layer())
+        assert [op.node for op in found.ops] == ["mm", "relu", "sum", "threshold_backward", "gradient"]
+        assert found.cycles[0].total > sum(op.cycles for op in found.ops)
+        assert found.memory.fits
+
     def test_nothing_of_it_imports_torch(self) -> None:
-        program = "import sys, ipu_model.predict.costs, ipu_model.step; sys.exit('torch' in sys.modules)"
+        profile = f"import sys; sys.path.insert(0, {str(Path(__file__).parent)!r}); import {__name__} as here"
+        program = f"{profile}; here.profiled(here.layer()); sys.exit('torch' in sys.modules)"
         assert subprocess.run([sys.executable, "-c", program]).returncode == 0
 
 

@@ -5,7 +5,7 @@ A `Graph` holds an `fx.Graph` of aten ops. Every op node carries in `node.meta`:
 =============  =======================================================================================
 ``spec``       `TensorSpec` of the result, or a tuple of them (`None` for results that are not tensors)
 ``phase``      `ipu_model.step.Phase`: which pass of the training step the op belongs to
-``placement``  `ipu_model.placement.Placement`: block, stage and IPU
+``placement``  `ipu_model.step.Placement`: block, stage and IPU
 ``scope``      dotted name of the submodule whose `forward` recorded it ("" for the model itself)
 ``hints``      dict of what the program said about this value: ``recomputation_checkpoint``, ``nop``,
                ``available_memory_proportion``, ``serialized``, ``multi_conv``, ``printed`` (a `Printed`),

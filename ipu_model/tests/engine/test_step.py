@@ -13,7 +13,6 @@ import poptorch
 from ipu_model.capture.aliases import storage_roots
 from ipu_model.capture.describe import step_of
 from ipu_model.graph import Graph
-from ipu_model.stages import stages_of
 from ipu_model.step import FLOAT32, Op, Phase, Placement, Ref, Source, Step, Tensor, step_of_ops, with_ops
 
 
@@ -46,11 +45,11 @@ def graph() -> Graph:
 
 
 def test_every_op_has_the_stage_and_the_operands_of_its_node(graph: Graph) -> None:
-    step, stages = step_of(graph), stages_of(graph)
+    step = step_of(graph)
     nodes = {node.name: node for node in graph.ops.nodes}
     assert [stage.ipu for stage in step.stages] == [0, 1]
     for op in step.ops:
-        assert op.stage == stages.of_node(nodes[op.name])
+        assert op.stage == op.ipu == nodes[op.name].meta["placement"].ipu
         assert list(op.reads) == [source.name for source in nodes[op.name].all_input_nodes]
 
 

@@ -57,7 +57,7 @@ SPAN_LOOKS = {
     "call": Look(SKY, "\\\\\\\\", BLUE),
     "works": Look(BLUE, text=WHITE),
 }
-"""One for each of `profiling.data.SPAN_KINDS`, and for the device as a whole."""
+"""One for each of `predict.profile.SPAN_KINDS`, and for the device as a whole."""
 OTHER_LOOK = Look(WHITE, "++++", INK)
 """For kinds and phases that are not known."""
 

@@ -1,0 +1,148 @@
+"""A pipeline written by hand, five ops on two IPUs, is profiled where PyTorch cannot be imported.
+
+Numbers follow from the shapes: every tensor has 96 float32 elements for each of GC200's 1,472 tiles, 565,248 bytes. Of
+each micro-batch, stage 0 multiplies an input by a weight; stage 1 rectifies, negates (the loss) and makes a gradient,
+which stage 0 multiplies by the input: the gradient of the weight. Four micro-batches make one update.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+SIZE = 96 * 1_472 * 4
+MICRO_BATCHES, STAGES = 4, 2
+# K stages need 2 (K - 1) cycles more than there are micro-batches, to fill the pipeline and to empty it.
+CYCLES = MICRO_BATCHES + 2 * (STAGES - 1)
+ROWS = 96
+CLOCK = 1.33e9
+
+
+def program() -> Any:
+    """Return the pipeline; nothing of the engine is imported before this is called."""
+    from ipu_model.batching import Batching
+    from ipu_model.predict.calibration import calibrated
+    from ipu_model.predict.device import CostSettings, Device
+    from ipu_model.predict.program import Program
+    from ipu_model.step import FLOAT32, Op, Phase, Placement, Ref, Source, Tensor, Variable, step_of_ops
+
+    def tensor(name: str, producer: str | None = None) -> Tensor:
+        return Tensor(name, (ROWS, 1_472), FLOAT32, (1_472, 1), name, producer)
+
+    def op(name: str, kind: str, ipu: int, phase: Phase, *reads: str) -> Op:
+        placement = Placement("", stage=ipu, ipu=ipu)
+        return Op(name, kind, (tensor(name, name),), tuple(map(Ref, reads)), phase=phase, placement=placement)
+
+    step = step_of_ops(
+        [
+            op("product", "mul", 0, Phase.FORWARD, "input", "weight"),
+            op("rectified", "relu", 1, Phase.FORWARD, "product"),
+            op("loss", "neg", 1, Phase.FORWARD, "rectified"),
+            op("back", "mul", 1, Phase.BACKWARD, "rectified", "rectified"),
+            op("gradient", "mul", 0, Phase.BACKWARD, "back", "input"),
+        ],
+        [(tensor("weight"), Source.VARIABLE), (tensor("input"), Source.INPUT)],
+        variables=(Variable("weight", ("weight",), "weight", trainable=True),),
+        outputs=("loss",),
+        gradients={"weight": "gradient"},
+        loss="loss",
+    )
+    plain = calibrated().with_values({"pipeline.copy_link_share": 0.5, "stream.refill_bytes_per_second": 1e9})
+    settings = CostSettings(device=Device(calibration=plain))
+    return Program(step, True, batching=Batching(accumulation=MICRO_BATCHES), settings=settings, name="by hand")
+
+
+def profiled() -> dict[str, Any]:
+    """Return what the tests look at."""
+    from ipu_model.predict import profile_program
+    from ipu_model.predict.order import order_of
+
+    chosen = program()
+    profile, order = profile_program(chosen), order_of(chosen)
+    return {
+        "samples": profile.samples_per_call,
+        "slots": order.slots,
+        "held": [(each.stage, each.tensor.name) for each in order.held],
+        "executions": {op.node: op.executions for op in profile.ops},
+        "totals": [ipu.total for ipu in profile.cycles],
+        "device cycles": profile.device_seconds_per_call * CLOCK,
+        "copies": [ipu.global_exchange for ipu in profile.cycles],
+        "refills": [ipu.stream_copy_begin for ipu in profile.cycles],
+        "memory": [{each.name: each.total_bytes for each in ipu.categories} for ipu in profile.memory],
+        "compute": {op.node: op.on_tile_execute for op in profile.ops},
+    }
+
+
+@pytest.fixture(scope="module")
+def found() -> dict[str, Any]:
+    script = (
+        "import sys, json; sys.modules['torch'] = None\n"  # from now on, importing it raises
+        "import test_predict_without_torch as by_hand; print(json.dumps(by_hand.profiled()))"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False, cwd=_folder())
+    assert done.returncode == 0, done.stderr
+    profile: dict[str, Any] = json.loads(done.stdout)
+    return profile
+
+
+def _folder() -> str:
+    return __file__.rpartition("/")[0] or "."
+
+
+def test_a_call_runs_every_op_for_each_micro_batch(found: dict[str, Any]) -> None:
+    assert found["samples"] == ROWS * MICRO_BATCHES
+    assert set(found["executions"].values()) == {MICRO_BATCHES}
+
+
+def test_the_first_stage_keeps_three_micro_batches_of_its_input(found: dict[str, Any]) -> None:
+    """2 (K - 1 - s) + 1 slots; the last stage goes straight on to its backward pass and needs none."""
+    assert found["slots"] == [3, 0]
+    assert [0, "input"] in found["held"]
+
+
+def test_both_ipus_take_the_whole_call(found: dict[str, Any]) -> None:
+    assert found["totals"] == pytest.approx([found["device cycles"]] * 2)
+
+
+def test_the_product_goes_on_while_the_gradient_comes_back(found: dict[str, Any]) -> None:
+    """One tensor in each direction in every cycle, at the same time, at half of the 160 GB/s of an IPU's links."""
+    assert found["copies"] == pytest.approx([CYCLES * SIZE / (0.5 * 160e9) * CLOCK] * 2)
+
+
+def test_the_host_refills_its_buffers_for_each_micro_batch(found: dict[str, Any]) -> None:
+    """Only IPU 0 gets inputs, at 1 GB/s; results come once, from IPU 1, which then waits for as many bytes."""
+    first, second = found["refills"]
+    waits = second - SIZE / 1e9 * CLOCK  # the start of the run, which both wait for
+    assert first == pytest.approx(MICRO_BATCHES * SIZE / 1e9 * CLOCK + waits)
+
+
+def test_tiles_hold_weight_accumulator_and_stash(found: dict[str, Any]) -> None:
+    """Without an optimiser gradients are accumulated all the same; the second IPU has no variable."""
+    first, second = found["memory"]
+    assert first["variables"] == first["gradient accumulators"] == SIZE
+    assert first["stashes"] == 3 * SIZE
+    assert not {"variables", "gradient accumulators", "stashes"} & set(second)
+
+
+def test_ops_take_the_cycles_of_poplibs_vertices(found: dict[str, Any]) -> None:
+    """96 elements of a tile are 8 vectors of two floats for each of six workers, which take turns.
+
+    A vertex has a fixed part, of its supervisor and of each worker; a vector takes two cycles to load and store, and a
+    third to be added or multiplied. "back" multiplies a tensor by itself: a vertex with one operand.
+    """
+    binary, unary, relu = (11, 29), (20, 17), (9, 20)
+
+    def cycles(fixed: tuple[int, int], loop: int) -> int:
+        return fixed[0] + 6 * (fixed[1] + 8 * loop)
+
+    assert found["compute"] == {
+        "product": cycles(binary, 3),
+        "rectified": cycles(relu, 2),
+        "loss": cycles(unary, 2),
+        "back": cycles(unary, 3),
+        "gradient": cycles(binary, 3),
+    }

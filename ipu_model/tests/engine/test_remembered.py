@@ -50,7 +50,7 @@ class TestRemembering:
 
         recent: Recent[Found] = Recent()
         graph = squares(1, width=8)
-        recent.get(step_of(graph), "key", Found)
+        recent.keep(step_of(graph), "key", Found())
         assert Found.alive == 1
         del graph
         gc.collect()

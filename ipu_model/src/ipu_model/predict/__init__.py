@@ -41,7 +41,9 @@ def profile_lately(program: Program, host: HostWork) -> Profile:
     Raises:
         Error: as `profile_program`.
     """
-    return _profiles.get(program.step, (program.choices, host), lambda: profile_program(program, host))
+    key = program.choices, host
+    known = _profiles.get(program.step, key)
+    return _profiles.keep(program.step, key, profile_program(program, host)) if known is None else known
 
 
 def memory_of_program(program: Program) -> Memory:
@@ -60,7 +62,8 @@ def _memory(program: Program, costs: Costs, order: Order) -> Memory:
     """
     batching = replace(program.batching, device_iterations=1, accumulation=min(2, program.batching.accumulation))
     key = replace(program, batching=batching, name="").choices
-    return _memories.get(program.step, key, lambda: memory_of(program, costs, order))
+    known = _memories.get(program.step, key)
+    return _memories.keep(program.step, key, memory_of(program, costs, order)) if known is None else known
 
 
 def check_machine(program: Program) -> None:

@@ -15,24 +15,23 @@ _KEPT_PER_STEP = 8
 
 
 class Recent(Generic[Value]):
-    """The last few values of each step, as long as the step lives."""
+    """The last few values of each step, as long as the step lives.
+
+    The key of a value must hold everything else that the value depends on. It need not be hashable, but neither it nor
+    the value may refer to the step, which would live for ever then. Values are shared: leave them as they are.
+    """
 
     def __init__(self) -> None:
         self._known: WeakKeyDictionary[Step, tuple[tuple[object, Value], ...]] = WeakKeyDictionary()
 
-    def get(self, step: Step, key: object, find: Callable[[], Value]) -> Value:
-        """Return the value of `key`, found now if it is not remembered; threads may find one value twice.
+    def get(self, step: Step, key: object) -> Value | None:
+        """Return the value of `key`; `None` if it is not among the last few."""
+        return next((value for other, value in self._known.get(step, ()) if other == key), None)
 
-        The key must hold everything else that the value depends on. It need not be hashable, but neither it nor the
-        value may refer to the step, which would live for ever then. Values are shared: leave them as they are.
-        """
-        known = self._known.get(step, ())
-        for other, value in known:
-            if other == key:
-                return value
-        found = find()
-        self._known[step] = (*known[1 - _KEPT_PER_STEP :], (key, found))
-        return found
+    def keep(self, step: Step, key: object, value: Value) -> Value:
+        """Remember and return `value`; of two threads that find one value at once, each returns its own."""
+        self._known[step] = (*self._known.get(step, ())[1 - _KEPT_PER_STEP :], (key, value))
+        return value
 
 
 def remembered(find: Callable[Concatenate[Step, Key], Value]) -> Callable[Concatenate[Step, Key], Value]:
@@ -41,6 +40,8 @@ def remembered(find: Callable[Concatenate[Step, Key], Value]) -> Callable[Concat
 
     @wraps(find)
     def found_lately(step: Step, /, *args: Key.args, **kwargs: Key.kwargs) -> Value:
-        return recent.get(step, (*args, kwargs), lambda: find(step, *args, **kwargs))
+        key = (*args, kwargs)
+        known = recent.get(step, key)
+        return recent.keep(step, key, find(step, *args, **kwargs)) if known is None else known
 
     return found_lately

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from ipu_model.predict.costs import Costs
 from ipu_model.predict.memory import categories
 from ipu_model.predict.memory.code import Crossings, code_bytes, distinct_steps
 from ipu_model.predict.memory.lifetimes import Borders, Lifetimes, Moments, UpdateCosts, moments_of
 from ipu_model.predict.memory.tensors import Resident, Storages, fetched, residents
-from ipu_model.predict.memory.tiles import Live, Room, Spread, ipu_memory
+from ipu_model.predict.memory.tiles import Room, Spread, ipu_memory
 from ipu_model.predict.ops.updates import VariableCost, accumulation_costs, update_costs, variable_ipus
 from ipu_model.predict.order import Order
 from ipu_model.predict.profile import Memory
@@ -21,31 +23,29 @@ def memory_of(program: Program, costs: Costs, order: Order) -> Memory:
     take no memory of tiles.
     """
     room = Room(program.settings.device, program.io_tiles)
-    step = program.step
-    storages = Storages(step, costs, room)
-    updates = _update_costs(program)
-    ipus = variable_ipus(program.step)
+    storages = Storages(program.step, costs, room)
+    updates, ipus = _update_costs(program), variable_ipus(program.step)
     always = residents(program, storages, ipus)
     borders = Borders(program, order, storages)
     moments = moments_of(storages, order, updates, fetched(always, program))
     found, off_chip = [], sum(each.off_chip for each in always)
     for ipu in range(program.ipus_per_replica):
-        own_moments = moments.get(ipu, Moments(()))
-        elsewhere = frozenset(v.tensor for v in step.variables if ipus[v.name] != ipu)
-        over_time = Lifetimes(ipu, own_moments, storages, order, borders, elsewhere)
+        elsewhere = frozenset(v.tensor for v in program.step.variables if ipus[v.name] != ipu)
+        over_time = Lifetimes(ipu, moments.get(ipu, Moments(())), storages, order, borders, elsewhere)
         own = [each for each in always if each.ipu == ipu]
         crossings = Crossings(_host_tensors(own, over_time), borders.transfers(ipu), program.replicas)
         steps = distinct_steps(costs, ipu, _steps_of_variables(program, updates))
-        places = [(each.category, each.place) for each in own if each.place is not None]
-        code = code_bytes(steps, crossings, program.calibration.memory) if own_moments.all else {}
-        places += [(category, room.everywhere(on_tile)) for category, on_tile in code.items()]
-        places += _io_buffers(program, over_time, room)
-        end = max(0, len(own_moments.all) - 1)
-        lives = [Live(place, 0, end, category) for category, place in places]
-        labels = [(moment.node, moment.phase) for moment in own_moments.all]
-        found.append(ipu_memory(ipu, labels, [*lives, *over_time.lives()], room))
+        code = code_bytes(steps, crossings, program.calibration.memory) if ipu in moments else {}
+        places = [*_places(own, code, room), *_io_buffers(program, over_time, room)]
+        found.append(ipu_memory(ipu, over_time.labels, over_time.lives(places), room))
         off_chip += over_time.off_chip_bytes
     return Memory(tuple(found), room.device.chip.tile_bytes, off_chip)
+
+
+def _places(own: list[Resident], code: Mapping[str, float], room: Room) -> list[tuple[str, Spread]]:
+    """Return the categories and places of what an IPU always holds: its variables and their state, and its code."""
+    data = [(each.category, each.place) for each in own if each.place is not None]
+    return data + [(category, room.everywhere(on_tile)) for category, on_tile in code.items()]
 
 
 def _update_costs(program: Program) -> UpdateCosts:

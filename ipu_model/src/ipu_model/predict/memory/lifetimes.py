@@ -273,10 +273,16 @@ class Lifetimes:
         for name in borders.returned:
             self._hold(_Instance(storages.root(name), storages.is_backward(name)))
 
-    def lives(self) -> list[Live]:
-        """Return everything that lives for a part of the time: tensors, stashes, temporary data."""
-        spread = self._storages.spread
-        found = [
+    @property
+    def labels(self) -> list[tuple[str, str]]:
+        """Op and phase of each moment."""
+        return [(moment.node, moment.phase) for moment in self._moments.all]
+
+    def lives(self, always: Iterable[tuple[str, Spread]]) -> list[Live]:
+        """Return everything that an IPU holds: what is `always` there, tensors, stashes, temporary data."""
+        spread, last = self._storages.spread, max(0, len(self._moments.all) - 1)
+        found = [Live(place, 0, last, category) for category, place in always]
+        found += [
             Live(spread(instance.root), life.first, life.last, self._category(instance))
             for instance, life in self._found.items()
         ]

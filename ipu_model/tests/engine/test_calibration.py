@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ipu_model.errors import Error
-from ipu_model.predict.calibration import calibrated, calibration_in_use, constant_facts, constants_as, fitted
+from ipu_model.predict.calibration import calibrated, constant_facts, fitted
 
 
 def test_every_entry_of_the_file_has_a_field_with_its_value() -> None:
@@ -51,22 +51,3 @@ def test_fitted_constants_name_the_row_they_were_fitted_to() -> None:
     for name in fitted():
         section, _, constant = name.partition(".")
         assert "Calibrated on" in constant_facts()[section][constant].source, name
-
-
-class TestConstantsAs:
-    def test_they_hold_inside_the_with_only(self) -> None:
-        before = calibration_in_use().cost.sync_cycles
-        with constants_as({"cost.sync_cycles": 500}):
-            assert calibration_in_use().cost.sync_cycles == 500
-        assert calibration_in_use().cost.sync_cycles == before
-
-    def test_an_error_inside_restores_them(self) -> None:
-        before = calibration_in_use().cost
-        with pytest.raises(ZeroDivisionError), constants_as({"cost.sync_cycles": 1}):
-            raise ZeroDivisionError
-        assert calibration_in_use().cost == before
-
-    @pytest.mark.parametrize(("constant", "value"), [("cost.speed", 1), ("cost.sync_cycles", -1)])
-    def test_what_no_calibration_has_is_refused(self, constant: str, value: float) -> None:
-        with pytest.raises(Error), constants_as({constant: value}):
-            pass

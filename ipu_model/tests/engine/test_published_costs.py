@@ -13,7 +13,7 @@ from ipu_model.predict.costs import costs_of, total_of
 from ipu_model.predict.device import CostSettings, Cycles
 from ipu_model.predict.ops.updates import accumulation_costs, update_costs
 from ipu_model.step import FLOAT16, Phase
-from ipu_model.validate.rows import published_rows
+from ipu_model.validate.comparison import published_rows
 
 HALF = torch.float16
 ADAMW = OptimiserSpec(

@@ -3,17 +3,25 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 
 import pytest
 
 from ipu_model.errors import Error
-from ipu_model.predict.calibration import constant_facts, fitted
-from ipu_model.validate import comparison, rows
-from ipu_model.validate.comparison import Compared, compare_rows, grown, recorded_errors, write_record
+from ipu_model.predict.calibration import calibrated, constant_facts, fitted
+from ipu_model.validate import comparison, programs
+from ipu_model.validate.comparison import (
+    Compared,
+    Row,
+    compare_rows,
+    grown,
+    published_rows,
+    recorded_errors,
+    write_record,
+)
 from ipu_model.validate.leave_one_out import LeftOut, leave_one_out
 from ipu_model.validate.predictions import Predictions
-from ipu_model.validate.rows import Row, published_rows
 from ipu_model.validate.text import comparison_text, constants_text, left_out_text
 
 
@@ -83,6 +91,25 @@ def found() -> dict[str, LeftOut]:
     return {each.row.id: each for each in leave_one_out()}
 
 
+class TestOtherConstants:
+    def test_a_row_follows_the_constants_that_it_is_asked_with(self) -> None:
+        """A call of the host that takes a second longer: 1 / (t + 1) calls a second in place of 1 / t."""
+        usual = calibrated()
+        slower = usual.with_values({"host.call_seconds": usual.host.call_seconds + 1})
+        before, after = (Predictions(each)["day03.calls.ga3"] for each in (usual, slower))
+        assert 1 / after == pytest.approx(1 / before + 1)
+        assert Predictions()["day03.calls.ga3"] == before
+
+    def test_memory_follows_them_too(self) -> None:
+        """Ten times the code of exchanges fills the fullest tile further, whatever was modelled before."""
+        usual = calibrated()
+        more = usual.with_values(
+            {"memory.exchange_code_bytes_per_phase": 10 * usual.memory.exchange_code_bytes_per_phase}
+        )
+        before, after = (Predictions(each)["day03.memory.half"] for each in (usual, more))
+        assert after > 1.05 * before
+
+
 class TestLeaveOneOut:
     def test_one_line_for_every_row_with_a_fitted_constant(self, found: dict[str, LeftOut]) -> None:
         assert set(found) == {row.id for row in published_rows() if set(row.settles) & set(fitted())}
@@ -117,17 +144,12 @@ class TestBadInput:
             compare_rows(["day04"])
 
     def test_a_row_without_a_value_is_refused(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(rows, "read_data", lambda name: {"row": [{"id": "x", "what": "y"}]})
+        monkeypatch.setattr(comparison, "read_data", lambda name: {"row": [{"id": "x", "what": "y"}]})
         with pytest.raises(Error, match="row 'x': Object missing required field `value`"):
-            rows.published_rows.__wrapped__()
+            comparison.published_rows.__wrapped__()
 
     def test_torchvision_is_needed(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        def missing(name: str) -> None:
-            raise ImportError("No module named 'torchvision'")
-
-        from ipu_model.validate import programs
-
-        monkeypatch.setattr(programs, "import_module", missing)
+        monkeypatch.setitem(sys.modules, "torchvision", None)  # importing it fails then
         programs.mlperf_resnet50.cache_clear()
         with pytest.raises(Error, match="The published programs use torchvision"):
-            comparison.compare_rows(["mlperf"])
+            compare_rows(["mlperf"])

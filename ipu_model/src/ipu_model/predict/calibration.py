@@ -7,9 +7,7 @@ A `Calibration` is passed to whoever needs one. To see what another number would
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from contextvars import ContextVar
+from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from functools import lru_cache
 
@@ -197,27 +195,3 @@ def calibrated() -> Calibration:
         for section, kind in _SECTIONS.items()
     }
     return Calibration(**sections)  # type: ignore[arg-type]  # each section is of its field's kind
-
-
-_others: ContextVar[Mapping[str, float] | None] = ContextVar("constants in place of the calibrated ones", default=None)
-
-
-def calibration_in_use() -> Calibration:
-    """Return the calibration that devices made now get: that of the data, with the numbers of `constants_as`."""
-    others = _others.get()
-    return calibrated().with_values(others) if others else calibrated()
-
-
-@contextmanager
-def constants_as(others: Mapping[str, float]) -> Iterator[None]:
-    """Let devices that are made inside a `with` have other numbers, by "section.name": to see what they do.
-
-    Raises:
-        Error: there is no such constant, or a number that no machine has.
-    """
-    calibrated().with_values(others)
-    token = _others.set(dict(others))
-    try:
-        yield
-    finally:
-        _others.reset(token)

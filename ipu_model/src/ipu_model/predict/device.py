@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 
 from ipu_model.errors import Error
-from ipu_model.predict.calibration import Calibration, CostConstants, calibration_in_use
+from ipu_model.predict.calibration import Calibration, CostConstants, calibrated
 from ipu_model.predict.hardware import Chip, chip
 from ipu_model.step import DType
 
@@ -101,7 +101,7 @@ class Device:
     """A chip with the constants of `data/calibration.toml`, or with others, to see what they do."""
 
     chip: Chip = field(default_factory=lambda: chip("GC200"))
-    calibration: Calibration = field(default_factory=calibration_in_use)
+    calibration: Calibration = field(default_factory=calibrated)
 
     def __hash__(self) -> int:
         # Thousands of remembered plans are looked up by their device, and a calibration has dozens of numbers.

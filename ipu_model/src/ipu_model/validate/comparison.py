@@ -1,20 +1,58 @@
-"""Published rows beside the model, and beside what the model said when its record was last written."""
+"""Published rows, what was measured on hardware and by whom, beside the model and what it said when last recorded."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from importlib.resources import files
 from pathlib import Path
+from typing import Any
 
+import msgspec
+
+from ipu_model.data_files import read_data
 from ipu_model.errors import Error
 from ipu_model.validate.predictions import Predictions
-from ipu_model.validate.rows import Row, published_rows
 
 RECORD = "validation_record.json"
 TOLERANCE = 0.002
 """How much larger than recorded an error may be: what rounding and order of summation could do, and no more."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """One published number: `value` in `unit`; `wanted` is the relative error the model is meant to keep within.
+
+    `settles` names the constants that were fitted on this row ("section.name"): for them it is no prediction.
+    """
+
+    id: str
+    what: str
+    value: float
+    unit: str
+    source: str
+    wanted: float
+    settles: tuple[str, ...] = ()
+
+    @property
+    def is_fitted(self) -> bool:
+        """Whether a constant was chosen so that this row is met."""
+        return bool(self.settles)
+
+
+@lru_cache(maxsize=1)
+def published_rows() -> tuple[Row, ...]:
+    """Return the rows of `data/published.toml`."""
+    return tuple(_row(entry) for entry in read_data("published.toml")["row"])
+
+
+def _row(entry: dict[str, Any]) -> Row:
+    try:
+        return msgspec.convert(entry, Row)
+    except msgspec.ValidationError as problem:
+        raise Error(f"published.toml: row {entry.get('id', '?')!r}: {problem}.") from problem
 
 
 @dataclass(frozen=True)

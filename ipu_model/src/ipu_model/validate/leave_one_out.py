@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from ipu_model.predict.calibration import constant_facts, constants_as, fitted
-from ipu_model.validate.comparison import Compared
+from ipu_model.predict.calibration import Calibration, calibrated, constant_facts, fitted
+from ipu_model.validate.comparison import Compared, Row, published_rows
 from ipu_model.validate.predictions import Predictions
-from ipu_model.validate.rows import Row, published_rows
 
 STEP = 0.02
 """By how much, relative to its value, a constant is moved to see what it does."""
@@ -39,7 +38,7 @@ def leave_one_out() -> tuple[LeftOut, ...]:
     """
     rows = [row for row in published_rows() if set(row.settles) & set(fitted())]
     names = sorted({name for row in rows for name in row.settles if name in fitted()})
-    errors = _errors(rows, {})
+    errors = _errors(rows, calibrated())
     slopes = np.stack([_slope(rows, errors, name) for name in names], axis=1)
     found = []
     for index, row in enumerate(rows):
@@ -54,14 +53,13 @@ def leave_one_out() -> tuple[LeftOut, ...]:
 def _slope(rows: Sequence[Row], errors: np.ndarray, name: str) -> np.ndarray:
     section, constant = name.split(".")
     value = constant_facts()[section][constant].value
-    moved = _errors(rows, {name: value * (1 + STEP)})
+    moved = _errors(rows, calibrated().with_values({name: value * (1 + STEP)}))
     return np.asarray((moved - errors) / STEP)
 
 
-def _errors(rows: Sequence[Row], constants: Mapping[str, float]) -> np.ndarray:
-    with constants_as(constants):
-        predictions = Predictions()
-        return np.array([Compared(row, predictions[row.id]).error for row in rows])
+def _errors(rows: Sequence[Row], calibration: Calibration) -> np.ndarray:
+    predictions = Predictions(calibration)
+    return np.array([Compared(row, predictions[row.id]).error for row in rows])
 
 
 def _is_settled(others: np.ndarray, row: np.ndarray) -> bool:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import fields
+from dataclasses import fields, replace
 from functools import cache
 
 import numpy as np
 
 from ipu_model.predict import profile_program
-from ipu_model.predict.calibration import calibration_in_use
+from ipu_model.predict.calibration import Calibration, calibrated
 from ipu_model.predict.costs import costs_of
 from ipu_model.predict.device import Device
 from ipu_model.predict.hardware import chip, system_named
@@ -28,14 +28,15 @@ FITTED = "fitted on the published program"
 
 
 class Predictions:
-    """The modelled value of each published row, by the row's id.
+    """The modelled value of each published row, by the row's id, with constants that may be other than the data's.
 
     Profiles are shared by the rows that need them, so an object is worth keeping for one pass over the rows.
     """
 
-    def __init__(self) -> None:
-        self._hosts = calibration_in_use().published_host
-        self._profile = cache(_profile)
+    def __init__(self, calibration: Calibration | None = None) -> None:
+        self._calibration = calibration or calibrated()
+        self._hosts = self._calibration.published_host
+        self._profile = cache(self._profiled)
         self._by_id = self._table()
 
     def __contains__(self, row_id: str) -> bool:
@@ -59,11 +60,11 @@ class Predictions:
             "mlperf.step": lambda: self._profile(programs.mlperf_program, NO_HOST).device_seconds_per_call,
             "link.host_to_device": lambda: system_named("M2000").host_to_device_bytes_per_second / 1e9,
             "link.device_to_host": lambda: system_named("M2000").device_to_host_bytes_per_second / 1e9,
-            "small.forward": lambda: small_stages()[0].forward,
-            "small.backward": lambda: small_stages()[0].backward + small_stages()[0].recompute,
-            "small.last": lambda: small_stages()[1].total,
+            "small.forward": lambda: self._small_stage(0).forward,
+            "small.backward": lambda: self._small_stage(0).backward + self._small_stage(0).recompute,
+            "small.last": lambda: self._small_stage(1).total,
             "mnist.update": self._digits_update,
-            "gemm": large_product,
+            "gemm": lambda: large_product(Device(chip("Bow"), self._calibration)),
             "triad": triad,
             "mnist.compilation": lambda: self._mnist().compilation_seconds,
             "mnist.compilation.inference": lambda: (
@@ -147,15 +148,17 @@ class Predictions:
         profile = self._profile(programs.day03_program, NO_HOST, dtype=dtype, accumulation=3)
         return profile.memory.max_tile_bytes / KIBIBYTE
 
+    def _small_stage(self, index: int) -> StageTime:
+        """Return what a stage of day 02's ResNet-50 takes for one micro-batch."""
+        program = self._calibrated(programs.small_resnet50_program())
+        return time_of(program, costs_of(program.step, program.settings), order_of(program)).stage_times[index]
 
-def _profile(program: Callable[..., Program], host: HostWork, **settings: object) -> Profile:
-    return profile_program(program(**settings), host)
+    def _profiled(self, program: Callable[..., Program], host: HostWork, **settings: object) -> Profile:
+        return profile_program(self._calibrated(program(**settings)), host)
 
-
-def small_stages() -> tuple[StageTime, ...]:
-    """Return what each stage of day 02's ResNet-50 takes for one micro-batch."""
-    program = programs.small_resnet50_program()
-    return time_of(program, costs_of(program.step, program.settings), order_of(program)).stage_times
+    def _calibrated(self, program: Program) -> Program:
+        device = replace(program.settings.device, calibration=self._calibration)
+        return replace(program, settings=replace(program.settings, device=device))
 
 
 def on_tile_product(rows: int) -> float:
@@ -164,12 +167,11 @@ def on_tile_product(rows: int) -> float:
     return float(conv_1x1(np.array([float(rows)]), one, one, one, unit)[0])
 
 
-def large_product() -> float:
-    """Return TFLOP/s of 4096 x 4096 x 1024 on a whole Bow chip, fp16 with half partials."""
-    bow = Device(chip=chip("Bow"))
+def large_product(device: Device) -> float:
+    """Return TFLOP/s of 4096 x 4096 x 1024 on a whole chip, fp16 with half partials."""
     problem = matrix_product(4096, 4096, 1024, 2)
-    work = contraction(problem, bow, Precision(half_partials=True))
-    return work.flops / bow.chip.seconds(bow.total(work.cycles)) / 1e12
+    work = contraction(problem, device, Precision(half_partials=True))
+    return work.flops / device.chip.seconds(device.total(work.cycles)) / 1e12
 
 
 def triad() -> float:

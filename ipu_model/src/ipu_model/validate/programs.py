@@ -1,12 +1,11 @@
 """The programs whose hardware measurements are published, rebuilt from their descriptions.
 
-torchvision is needed for its ResNets, and for nothing else in the engine.
+torchvision is imported for its ResNets, here and nowhere else in the engine.
 """
 
 from __future__ import annotations
 
 from functools import lru_cache
-from importlib import import_module
 from typing import Any
 
 import torch
@@ -132,12 +131,12 @@ def torchvision_model(name: str) -> nn.Module:
         Error: torchvision is not installed.
     """
     try:
-        models = import_module("torchvision.models")
+        import torchvision
     except ImportError as problem:
         raise Error(
             f"The published programs use torchvision's networks, and it cannot be imported: {problem}"
         ) from problem
-    network: nn.Module = getattr(models, name)()
+    network: nn.Module = torchvision.models.get_model(name)
     return network
 
 

@@ -8,12 +8,10 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from tracing_support import traced
+from tracing_support import session_of, traced
 
 from ipu_model import tracing
-from ipu_model.batching import Batching, Returns
 from ipu_model.compute.replay import Arithmetic, build
-from ipu_model.compute.session import Session
 
 Tensors = Mapping[str, Tensor]
 
@@ -89,8 +87,7 @@ class Calls(nn.Module):
 def infer(function: Callable[..., Any] | nn.Module, *inputs: Tensor, **settings: Any) -> list[Tensor]:
     """Return what a model without loss returns for one micro-batch; `settings` are those of `Arithmetic`."""
     module = function if isinstance(function, nn.Module) else Calls(function)
-    session = Session(traced(module, *inputs, training=False), Batching(), Returns(), arithmetic=Arithmetic(**settings))
-    session.upload(dict(module.state_dict()))
+    session = session_of(module, *inputs, training=False, arithmetic=Arithmetic(**settings))
     return session.run(list(inputs))
 
 

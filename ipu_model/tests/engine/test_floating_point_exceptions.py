@@ -10,11 +10,9 @@ import torch
 import torch.nn.functional as F
 from half_support import Calls, half, infer
 from torch import Tensor, nn
-from tracing_support import traced
+from tracing_support import session_of
 
-from ipu_model.batching import Batching, Returns
 from ipu_model.compute.replay import Arithmetic
-from ipu_model.compute.session import Session
 from ipu_model.errors import Error
 
 INF, NAN = math.inf, math.nan
@@ -60,7 +58,7 @@ def test_results_beyond_float16_overflow_there_but_not_in_float32(
     (lambda x: F.pad(x, (1, 0), value=INF), 1.0),
     (lambda x: torch.full_like(x, INF), 1.0), (lambda x: x + INF, 1.0), (torch.exp, -100.0),
 ])  # fmt: skip
-def test_what_was_not_finite_before_and_what_a_program_writes_itself_does_not(function, value: float) -> None:
+def test_values_that_were_not_finite_before_or_are_written_by_the_program_do_not_raise(function, value: float) -> None:
     for x in (half(1.0, value), torch.tensor([1.0, value])):
         infer(function, x, floating_point_exceptions=True)
 
@@ -85,15 +83,13 @@ def test_the_message_names_op_module_and_pass() -> None:
     model = Net()
     nn.init.zeros_(model.first.weight)
     nn.init.zeros_(model.first.bias)
-    graph = traced(model, torch.ones(2))
-    session = Session(graph, Batching(), Returns(), arithmetic=Arithmetic(floating_point_exceptions=True))
-    session.upload(dict(model.state_dict()))
+    session = session_of(model, torch.ones(2), arithmetic=Arithmetic(floating_point_exceptions=True))
     # sqrt(0) = 0 is fine; its derivative, 0 / (2 * sqrt(0)), is not.
     with pytest.raises(Error, match=r"div.*\(second, backward pass\)"):
         session.run([torch.ones(2)])
 
 
-def test_results_are_the_same_with_checks() -> None:
+def test_the_checks_do_not_change_results() -> None:
     torch.manual_seed(0)
     model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU(inplace=True), nn.MaxPool2d(2), nn.Flatten())
     x = torch.randn(2, 3, 8, 8)

@@ -11,7 +11,6 @@ import copy
 import itertools
 import math
 from collections.abc import Callable, Iterator
-from typing import Any
 
 import pytest
 import torch
@@ -21,7 +20,7 @@ from half_support import Calls, differentiate, half, infer
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
-from tracing_support import ops_of, traced
+from tracing_support import KeepGradients, ops_of, traced
 
 from ipu_model.batching import Batching, Returns
 from ipu_model.compute.replay import Arithmetic, build
@@ -113,7 +112,7 @@ def test_uniform_numbers_stay_below_one(draw: Callable[[Tensor], Tensor]) -> Non
     lambda x: x.view(torch.int16), lambda x: x.view(torch.int16).view(torch.float16),
     lambda x: torch.nextafter(x, x + 1),
 ])  # fmt: skip
-def test_looking_at_the_bits_of_float16_values_is_refused(function: Callable[[Tensor], Tensor]) -> None:
+def test_ops_on_the_bits_of_float16_values_are_refused(function: Callable[[Tensor], Tensor]) -> None:
     with pytest.raises(Error, match=r"bits of float16 values.*\.to\(dtype\)"):
         infer(function, X)
 
@@ -229,14 +228,6 @@ class WithLoss(nn.Module):
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
         y = self.layer(x)
         return y, F.mse_loss(y, torch.ones_like(y))
-
-
-class KeepGradients:
-    def __init__(self) -> None:
-        self.gradients: dict[str, Tensor] = {}
-
-    def step(self, gradients: Any, scale: float) -> None:
-        self.gradients = dict(gradients)
 
 
 def types_of_gradients(graph: Graph) -> dict[str, torch.dtype]:

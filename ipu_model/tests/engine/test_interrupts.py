@@ -4,10 +4,19 @@ from __future__ import annotations
 
 import signal
 import threading
+from collections.abc import Iterator
 
 import pytest
 
 from ipu_model.interrupts import check, postponed
+
+
+@pytest.fixture(autouse=True)
+def _pythons_own_handler() -> Iterator[None]:
+    """A process that a shell started in the background ignores interrupts."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
 
 
 def interrupt() -> None:

@@ -10,10 +10,7 @@ import torch
 import torch.nn.functional as F
 import torchvision
 from torch import Tensor, nn
-from tracing_support import traced
-
-from ipu_model.batching import Batching, Returns
-from ipu_model.compute.session import Session
+from tracing_support import KeepGradients, session_of
 
 
 class Classifier(nn.Module):
@@ -73,14 +70,6 @@ MODELS = {
 }  # fmt: skip
 
 
-def session_of(model: nn.Module, *inputs: Tensor, batching: Batching | None = None, **settings) -> Session:
-    batching = batching or Batching()
-    rows = tuple(t[: t.shape[0] // batching.slices] for t in inputs)
-    session = Session(traced(model, *rows), batching, settings.pop("returns", Returns()), **settings)
-    session.upload(dict(model.state_dict()))
-    return session
-
-
 @pytest.mark.parametrize("name", MODELS)
 def test_outputs_loss_gradients_and_statistics_are_those_of_eager(name) -> None:
     make, inputs = MODELS[name]
@@ -89,13 +78,7 @@ def test_outputs_loss_gradients_and_statistics_are_those_of_eager(name) -> None:
     eager = copy.deepcopy(model)
     session = session_of(model, inputs(), torch.randint(0, 11, (4,)))
     x, y = inputs(), torch.randint(0, 11, (4,))
-    gradients: dict[str, Tensor] = {}
-
-    class KeepGradients:
-        def step(self, found, scale):
-            gradients.update(found)
-
-    session.update = KeepGradients()
+    session.update = keeper = KeepGradients()
     session.randomness.restore([7])
     outputs, loss = session.run([x, y])
 
@@ -107,7 +90,7 @@ def test_outputs_loss_gradients_and_statistics_are_those_of_eager(name) -> None:
     assert same(outputs, expected)
     assert same(loss, expected_loss)
     for key, parameter in eager.named_parameters():
-        assert same(gradients[key], parameter.grad), key
+        assert same(keeper.gradients[key], parameter.grad), key
     for key, buffer in eager.named_buffers():
         if buffer.is_floating_point():
             assert torch.equal(session.download()[key], buffer), key
@@ -115,8 +98,7 @@ def test_outputs_loss_gradients_and_statistics_are_those_of_eager(name) -> None:
 
 def test_an_autocast_of_the_program_does_not_reach_into_the_replay() -> None:
     model = nn.Linear(64, 8)
-    session = Session(traced(model, torch.zeros(4, 64), training=False), Batching(), Returns())
-    session.upload(dict(model.state_dict()))
+    session = session_of(model, torch.zeros(4, 64), training=False)
     x = torch.randn(4, 64)
     expected = session.run([x])[0]
     with torch.autocast("cpu"):
@@ -141,11 +123,6 @@ class Recogniser(nn.Module):
         return F.ctc_loss(log_probabilities, targets, inputs, outputs, **self.settings)
 
 
-class KeepGradients:
-    def step(self, gradients, scale) -> None:
-        self.gradients = dict(gradients)
-
-
 class TestCtcLoss:
     """CTC loss is an op of the graph, with lengths that are constants or inputs."""
 
@@ -159,8 +136,7 @@ class TestCtcLoss:
         targets = TARGETS % 5 if "blank" in settings else TARGETS
         inputs = [t.to(integer) for t in (targets, INPUT_LENGTHS, TARGET_LENGTHS)]
         model = Recogniser(lengths=lengths, **settings)
-        session = Session(traced(model, *inputs), Batching(), Returns())
-        session.upload(dict(model.state_dict()))
+        session = session_of(model, *inputs)
         session.update = keeper = KeepGradients()
         (loss,) = session.run(inputs)
         expected = model(*inputs)
@@ -170,9 +146,7 @@ class TestCtcLoss:
 
     def test_lengths_may_differ_from_call_to_call(self) -> None:
         model = Recogniser(lengths="inputs", reduction="none")
-        graph = traced(model, TARGETS, INPUT_LENGTHS, TARGET_LENGTHS, training=False)
-        session = Session(graph, Batching(), Returns())
-        session.upload(dict(model.state_dict()))
+        session = session_of(model, TARGETS, INPUT_LENGTHS, TARGET_LENGTHS, training=False)
         for lengths in (TARGET_LENGTHS, torch.tensor([1, 2, 1])):
             (losses,) = session.run([TARGETS, INPUT_LENGTHS, lengths])
             torch.testing.assert_close(losses, model(TARGETS, INPUT_LENGTHS, lengths).detach())
@@ -182,8 +156,7 @@ class TestCtcLoss:
         short = torch.tensor([9, 2, 8])
         for zero, expected in ((False, float("inf")), (True, 0.0)):
             model = Recogniser(lengths="inputs", reduction="none", zero_infinity=zero)
-            session = Session(traced(model, TARGETS, short, TARGET_LENGTHS), Batching(), Returns())
-            session.upload(dict(model.state_dict()))
+            session = session_of(model, TARGETS, short, TARGET_LENGTHS)
             (losses,) = session.run([TARGETS, short, TARGET_LENGTHS])
             assert losses[1].item() == expected
             assert losses[0].item() > 0

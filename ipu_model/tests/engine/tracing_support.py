@@ -1,13 +1,16 @@
-"""Captures small modules for the engine's tests, without the poptorch layer above it."""
+"""Captures and runs small modules for the engine's tests, without the poptorch layer above it."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from ipu_model.batching import Batching, Returns
 from ipu_model.capture import capture
+from ipu_model.compute.session import Session
 from ipu_model.graph import Graph, TensorSpec
 from ipu_model.step import Placement
 
@@ -36,3 +39,20 @@ def traced(module: nn.Module, *inputs: Tensor, training: bool = True) -> Graph:
 
 def ops_of(graph: Graph) -> list[torch.fx.Node]:
     return [node for node in graph.ops.nodes if node.op == "call_function"]
+
+
+def session_of(module: nn.Module, *inputs: Tensor, training: bool = True, **settings: Any) -> Session:
+    """Return a session that runs `module` with its weights on one micro-batch like `inputs` at a time."""
+    session = Session(traced(module, *inputs, training=training), Batching(), Returns(), **settings)
+    session.upload(dict(module.state_dict()))
+    return session
+
+
+class KeepGradients:
+    """Stands in for an optimiser: keeps the gradients of the last update."""
+
+    def __init__(self) -> None:
+        self.gradients: dict[str, Tensor] = {}
+
+    def step(self, gradients: Mapping[str, Tensor], scale: float) -> None:
+        self.gradients = dict(gradients)

@@ -64,7 +64,7 @@ def test_gradients_below_the_range_stop_learning() -> None:
 
 
 @pytest.mark.parametrize("loss_scaling", [1024.0, 2.0**14])
-def test_loss_scaling_keeps_them(loss_scaling: float) -> None:
+def test_loss_scaling_keeps_small_gradients(loss_scaling: float) -> None:
     errors, _ = train_small_loss(loss_scaling)
     assert errors[-1] < 0.7 * errors[0]
     in_single, _ = train_small_loss(1.0, torch.float32)
@@ -110,7 +110,7 @@ def test_stochastic_rounding_keeps_them_on_average() -> None:
     assert torch.equal(weights, after_small_steps(HALF, stochastic=True)), "the same under the same randomSeed"
 
 
-def test_master_weights_keep_them_exactly() -> None:
+def test_master_weights_keep_small_updates_exactly() -> None:
     """With float32 weights every step counts, whatever the type of the data."""
     expected = torch.full((COUNT,), 1 - STEPS * 2.0**-13)
     assert torch.equal(after_small_steps(torch.float32, stochastic=False), expected)

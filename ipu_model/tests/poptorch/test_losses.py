@@ -141,7 +141,9 @@ def test_each_loss_is_that_of_pytorch(loss: Any, options: dict[str, Any], prepar
 
 @pytest.mark.parametrize("reduction", ["sum", "none"])
 @pytest.mark.parametrize(("loss", "options", "prepare", "targets"), LOSSES[::9], ids=IDS[::9])
-def test_with_other_reductions(loss: Any, options: Any, prepare: Any, targets: Any, reduction: str) -> None:
+def test_losses_with_other_reductions_are_those_of_pytorch(
+    loss: Any, options: Any, prepare: Any, targets: Any, reduction: str
+) -> None:
     check_training(Lossy(loss(**{**options, "reduction": reduction}), prepare), OUTPUTS, *targets)
 
 

@@ -68,7 +68,7 @@ def test_other_modes_change_no_value_either(function: Any, mode: OverlapMode) ->
 
 @pytest.mark.parametrize("mode", OVERLAPPING)
 @pytest.mark.parametrize("function", FUNCTIONS)
-def test_they_need_io_tiles(function: Any, mode: OverlapMode) -> None:
+def test_overlap_needs_io_tiles(function: Any, mode: OverlapMode) -> None:
     options = quiet_options().setExecutionStrategy(poptorch.ShardedExecution())
     with pytest.raises(poptorch.Error, match=r"No IO tiles allocated.*numIOTiles\(32\)"):
         on_device(through(function, mode), options)(X)
@@ -76,7 +76,9 @@ def test_they_need_io_tiles(function: Any, mode: OverlapMode) -> None:
 
 @pytest.mark.parametrize("function", FUNCTIONS)
 @pytest.mark.parametrize("output", [poptorch.OutputMode.Final, poptorch.OutputMode.EveryN])
-def test_they_need_an_output_mode_that_returns_or_sums_everything(function: Any, output: poptorch.OutputMode) -> None:
+def test_overlap_needs_an_output_mode_that_returns_or_sums_everything(
+    function: Any, output: poptorch.OutputMode
+) -> None:
     forward = through(function, OverlapMode.OverlapAccumulationLoop)
     with pytest.raises(poptorch.Error, match=rf"Unsupported output mode {output.name}.*OutputMode\.All"):
         on_device(forward, sharded().outputMode(output, 1))(X)
@@ -84,7 +86,7 @@ def test_they_need_an_output_mode_that_returns_or_sums_everything(function: Any,
 
 
 @pytest.mark.parametrize("mode", OverlapMode)
-def test_the_output_form_wants_a_tensor_that_is_returned(mode: OverlapMode) -> None:
+def test_the_output_form_takes_only_tensors_that_are_returned(mode: OverlapMode) -> None:
     def inside(model: Any, x: Tensor) -> Tensor:
         return poptorch.set_overlap_for_output(model.linear(x), mode) * 2
 
@@ -98,7 +100,7 @@ def test_the_output_form_wants_a_tensor_that_is_returned(mode: OverlapMode) -> N
 
 
 @pytest.mark.parametrize("mode", OverlapMode)
-def test_the_output_form_wants_it_once(mode: OverlapMode) -> None:
+def test_a_marked_output_must_be_returned_only_once(mode: OverlapMode) -> None:
     def twice(model: Any, x: Tensor) -> tuple[Tensor, Tensor]:
         y = poptorch.set_overlap_for_output(model.linear(x), mode)
         return y, y
@@ -133,7 +135,7 @@ def test_a_pipelined_strategy_is_refused_even_on_one_ipu(function: Any, mode: Ov
 
 
 @pytest.mark.parametrize("mode", OverlapMode)
-def test_the_input_form_wants_an_input_of_the_model(mode: OverlapMode) -> None:
+def test_the_input_form_takes_only_inputs_of_the_model(mode: OverlapMode) -> None:
     for not_an_input in (lambda m, x: x + 1, lambda m, x: m.linear.weight, lambda m, x: torch.zeros(2)):
         with pytest.raises(poptorch.Error, match="not a tensor input to the model"):
             on_device(lambda m, x, f=not_an_input: poptorch.set_overlap_for_input(f(m, x), mode), sharded())(X)

@@ -158,7 +158,7 @@ class TestWhenItPrints:
         FunctionModel(lambda m, x: ipu_print_tensor(m.linear(x), "t"))(torch.ones(1, 4)).sum().backward()
         assert capfd.readouterr() == ("", "")
 
-    def test_nor_while_compiling(self) -> None:
+    def test_not_while_compiling(self) -> None:
         executor = on_device(lambda m, x: ipu_print_tensor(x, "t"))
         with contextlib.redirect_stderr(io.StringIO()) as text:
             executor.compile(torch.ones(1, 4))
@@ -229,7 +229,7 @@ class TestTraining:
     def test_inference_has_none(self) -> None:
         assert list(runs(inference(Printing(), options()), X)) == ["hidden"]
 
-    def test_nor_has_an_input(self) -> None:
+    def test_an_input_has_none_either(self) -> None:
         def forward(model: Any, x: Tensor) -> Tensor:
             return poptorch.identity_loss(model.linear(ipu_print_tensor(x, "t")), "sum")
 
@@ -308,19 +308,19 @@ class TestTitles:
 
 
 class TestErrors:
-    def test_what_is_no_tensor(self) -> None:
+    def test_anything_but_a_tensor_is_refused(self) -> None:
         wrong: Any = [MATRIX]
         with pytest.raises(poptorch.Error, match=r"must take a torch\.tensor argument"):
             ipu_print_tensor(wrong)
 
-    def test_an_unknown_format(self) -> None:
+    def test_an_unknown_format_is_refused(self) -> None:
         with pytest.raises(KeyError, match="auto, fixed, scientific, none"):
             ipu_print_tensor(MATRIX, float_format="hex")
 
     @pytest.mark.parametrize(("name", "wrong"), [
         ("summarise_threshold", -1), ("edge_items", 1.5), ("max_line_width", None), ("digits", "3"),
     ])  # fmt: skip
-    def test_counts_that_are_no_whole_numbers_from_0_on(self, name: str, wrong: Any) -> None:
+    def test_counts_must_be_whole_numbers_from_0_on(self, name: str, wrong: Any) -> None:
         settings: dict[str, Any] = {name: wrong}
         with pytest.raises(poptorch.Error, match=f"{name} must be a whole number from 0 on"):
             ipu_print_tensor(MATRIX, **settings)

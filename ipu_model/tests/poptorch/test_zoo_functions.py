@@ -108,13 +108,13 @@ def test_values_and_gradients_are_those_of_pytorch(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ESTIMATED)
-def test_also_where_the_cost_is_an_estimate(name: str) -> None:
+def test_functions_with_an_estimated_cost_have_pytorchs_values_too(name: str) -> None:
     function, *args = ESTIMATED[name]
     check_training(Function(function), *args)
 
 
 @pytest.mark.parametrize("name", WITHOUT_FORMULA)
-def test_also_of_what_has_no_formula_of_cost(name: str) -> None:
+def test_functions_without_a_formula_of_cost_have_pytorchs_values_too(name: str) -> None:
     function, argument, fallbacks = WITHOUT_FORMULA[name]
     check_training(Function(function), argument, fallbacks=fallbacks)
 
@@ -166,7 +166,7 @@ NARROW: dict[str, tuple[Any, ...]] = {
 
 @pytest.mark.parametrize("dtype", [torch.int32, torch.int16])
 @pytest.mark.parametrize("name", NARROW)
-def test_indices_of_fewer_bits_serve_as_the_device_has_no_others(name: str, dtype: torch.dtype) -> None:
+def test_indices_of_16_and_32_bits_give_what_64_bit_ones_give(name: str, dtype: torch.dtype) -> None:
     function, index = NARROW[name]
     if name == "rows" and dtype == torch.int16:
         dtype = torch.int32  # torch itself takes no shorter ones for these three
@@ -278,7 +278,7 @@ def test_what_is_made_of_constants_has_pytorchs_values_and_gradients(name: str) 
     check_training(Function(function), argument)
 
 
-def test_also_what_is_made_of_buffers() -> None:
+def test_masks_and_lengths_in_buffers_have_pytorchs_values_and_gradients() -> None:
     check_training(Registered(), A)
 
 
@@ -308,11 +308,11 @@ UNKNOWN: dict[str, tuple[nn.Module, str]] = {
 
 
 @pytest.mark.parametrize("name", UNKNOWN)
-def test_what_may_change_from_call_to_call_is_not_known(name: str) -> None:
+def test_values_that_may_change_from_call_to_call_are_refused(name: str) -> None:
     model, words = UNKNOWN[name]
     with pytest.raises(poptorch.Error, match=words):
         poptorch.inferenceModel(model, quiet())(SQUARE)
 
 
-def test_a_fixed_output_size_works() -> None:
+def test_repeat_interleave_works_with_a_fixed_output_size() -> None:
     check_training(Function(lambda x: x[0].repeat_interleave((x[0] > -9).int(), output_size=3)), SQUARE)

@@ -1,4 +1,4 @@
-"""The doctor on Jupyter: the kernel that notebooks name, the widgets' extension, a browser."""
+"""The doctor on Jupyter: the kernel that notebooks name, and the widgets' extension."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from packaging.requirements import Requirement
 
 from ipu_course.doctor import jupyter_checks
 from ipu_course.doctor.finding import Verdict
-from ipu_course.doctor.jupyter_checks import WIDGETS_EXTENSION, judge_browser, judge_kernel, judge_lab
+from ipu_course.doctor.jupyter_checks import WIDGETS_EXTENSION, judge_kernel, judge_lab
 
 HERE = Path(sys.executable)
 # What ipywidgets 8.1.9's metadata say.
@@ -98,18 +98,3 @@ def test_a_copy_of_the_extension_in_the_home_folder() -> None:
 
 def test_this_environment_has_both() -> None:
     assert jupyter_checks.check_lab().verdict is Verdict.OK
-
-
-# --- browser
-
-
-def test_a_browser_is_optional(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert judge_browser("firefox").what == "firefox found"
-    assert judge_browser(None).verdict is Verdict.OK
-    monkeypatch.setattr(jupyter_checks.shutil, "which", lambda name: None)
-    monkeypatch.setattr(jupyter_checks.webbrowser, "get", no_browser)
-    assert "open the address" in jupyter_checks.check_browser().what
-
-
-def no_browser() -> None:
-    raise jupyter_checks.webbrowser.Error("could not locate runnable browser")

@@ -9,10 +9,9 @@ from pathlib import Path
 import pytest
 from packaging.requirements import Requirement
 
-from ipu_course.doctor import packages_check, python_check
+from ipu_course.doctor import packages_check
 from ipu_course.doctor.finding import Finding, Verdict
-from ipu_course.doctor.packages_check import judge_packages, judge_torch_pair, pins
-from ipu_course.doctor.python_check import judge_python
+from ipu_course.doctor.packages_check import judge_packages, judge_python, judge_torch_pair, pins
 
 NEEDED = [Requirement("numpy>=1.22"), Requirement("tqdm>=4.64")]
 PINNED = [Requirement("numpy==2.4.6"), Requirement("ruff==0.17.5")]
@@ -29,7 +28,7 @@ def judged(installed: dict[str, str], pinned: list[Requirement] = PINNED) -> Fin
 def test_the_supported_pythons_are_those_of_the_set_up(project: Path) -> None:
     script = (project / "tools" / "setup.sh").read_text(encoding="utf-8")
     limits = tuple(int(re.search(rf"^{name}=(\d+)", script, re.MULTILINE)[1]) for name in ("oldest", "newest"))
-    assert limits == (python_check.OLDEST_WITH_IPU_MODEL[1], python_check.NEWEST_WITH_IPU_MODEL[1])
+    assert limits == (packages_check.OLDEST_WITH_IPU_MODEL[1], packages_check.NEWEST_WITH_IPU_MODEL[1])
 
 
 @pytest.mark.parametrize(
@@ -50,7 +49,7 @@ def test_pythons(version: tuple[int, int], with_ipu_model: bool, verdict: Verdic
 
 
 def test_the_python_of_the_tests_is_supported() -> None:
-    assert python_check.check_python().verdict is Verdict.OK
+    assert packages_check.check_python().verdict is Verdict.OK
 
 
 # --- packages

@@ -12,9 +12,9 @@ if TYPE_CHECKING:
     # argparse's class of sub-parsers has no public name, and is generic only for type checkers.
     Subparsers = argparse._SubParsersAction[argparse.ArgumentParser]
 
-DESCRIPTION = """Look over this machine: Python, packages, poptorch, cores, memory, disk, data, notebooks, kernel,
-JupyterLab, writing, worker processes, ports. Every finding says what is wrong, why it matters and what helps. No
-network is used. Exit code 0: no problem; 1: at least one."""
+DESCRIPTION = """Look over this machine: Python, packages, poptorch, cores, memory, kernel, JupyterLab, data, worker
+processes. Every finding says what is wrong, why it matters and what helps. No network is used. Exit code 0: no problem;
+1: at least one."""
 FIRST_LESSON, SECONDS = "00", 300.0  # as in preflight; importing it is for when it runs
 
 

@@ -5,15 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Callable, Sequence
 
-from ipu_course.doctor.data_checks import check_data, check_optional_data
 from ipu_course.doctor.finding import Finding, Verdict, problem
-from ipu_course.doctor.jupyter_checks import check_browser, check_kernel, check_lab, check_notebooks
-from ipu_course.doctor.machine_checks import check_disk, check_memory, check_ports, check_threads
-from ipu_course.doctor.packages_check import check_packages, check_torch_pair
+from ipu_course.doctor.jupyter_checks import check_kernel, check_lab
+from ipu_course.doctor.machine_checks import check_memory, check_threads
+from ipu_course.doctor.packages_check import check_packages, check_python, check_torch_pair
 from ipu_course.doctor.poptorch_check import check_poptorch
 from ipu_course.doctor.probing import Probe, judge_stage
-from ipu_course.doctor.python_check import check_python
-from ipu_course.doctor.writing_checks import check_current_folder, check_progress
 
 
 @dataclass(frozen=True)
@@ -31,16 +28,8 @@ CHECKS: tuple[tuple[str, Callable[[], Finding]], ...] = (
     ("poptorch", check_poptorch),
     ("cores and threads", check_threads),
     ("memory", check_memory),
-    ("disk", check_disk),
-    ("data folder", check_data),
-    ("MNIST and CIFAR-10", check_optional_data),
-    ("notebooks", check_notebooks),
     ("kernel", check_kernel),
     ("JupyterLab and widgets", check_lab),
-    ("browser", check_browser),
-    ("progress file", check_progress),
-    ("current folder", check_current_folder),
-    ("ports", check_ports),
 )
 # Tried in a process of their own; the second name is the probe's.
 STAGES = (

@@ -1,50 +1,22 @@
-"""Notebooks, the kernel they run in, JupyterLab with its widgets, a browser."""
+"""The kernel that notebooks run in, and JupyterLab with its widgets."""
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import sys
-import webbrowser
 from pathlib import Path
 from typing import Sequence
 
 from packaging.requirements import Requirement
 
 from ipu_course.doctor.finding import Finding, notice, ok, problem
-from ipu_course.doctor.folders import course_folder
 from ipu_course.doctor.packages_check import INSTALL, installed_version, requirements_of
 
 KERNEL = "python3"
 BARE_NAMES = ("python", "python3", "python{}.{}".format(*sys.version_info[:2]))
 WIDGETS_EXTENSION = "@jupyter-widgets/jupyterlab-manager"
 WIDGET_PACKAGES = ("jupyterlab_widgets", "widgetsnbextension")
-BROWSERS = ("chromium", "chromium-browser", "google-chrome-stable", "google-chrome", "firefox", "microsoft-edge")
-
-
-def check_notebooks() -> Finding:
-    """The lessons."""
-    return judge_notebooks(course_folder("notebooks"))
-
-
-def judge_notebooks(folder: Path | None) -> Finding:
-    """``folder`` of the lessons, None when there is none."""
-    cure = "git checkout notebooks/, in the course's folder"
-    lessons = [] if folder is None else sorted(folder.glob("[0-9][0-9]_*.ipynb"))
-    if not lessons:
-        return problem(f"no lesson in {folder or 'a folder notebooks/'}", "they are the course", cure)
-    damaged = [lesson.name for lesson in lessons if not _has_cells(lesson)]
-    if damaged:
-        return problem(f"damaged: {', '.join(damaged)}", "JupyterLab cannot open them", cure)
-    return ok(f"{len(lessons)} lessons in {lessons[0].parent}")
-
-
-def _has_cells(lesson: Path) -> bool:
-    try:
-        return bool(json.loads(lesson.read_text(encoding="utf-8"))["cells"])
-    except (OSError, ValueError, KeyError, TypeError, RecursionError):
-        return False
 
 
 def check_kernel() -> Finding:
@@ -114,21 +86,3 @@ def _extension_folder() -> Path | None:
         return None
     folders = (Path(folder) / WIDGETS_EXTENSION for folder in jupyter_path("labextensions"))
     return next((folder for folder in folders if (folder / "package.json").is_file()), None)
-
-
-def check_browser() -> Finding:
-    """A browser that JupyterLab can open."""
-    found = next((name for name in BROWSERS if shutil.which(name)), None)
-    if found is None:
-        try:
-            found = getattr(webbrowser.get(), "name", "the system's browser")
-        except webbrowser.Error:
-            found = None
-    return judge_browser(found)
-
-
-def judge_browser(found: str | None) -> Finding:
-    """Never a problem: JupyterLab prints the address to open, here or on another machine."""
-    if found is None:
-        return ok("none found here: open the address that JupyterLab prints")
-    return ok(f"{found} found")

@@ -1,22 +1,15 @@
-"""Cores and threads, memory, disk space, and a port on this machine itself."""
+"""Cores and threads, and memory."""
 
 from __future__ import annotations
 
 import os
-import shutil
-import socket
-import tempfile
 from pathlib import Path
-from typing import Mapping
 
 from ipu_course.doctor.finding import Finding, notice, ok, problem
 
 GIB = 2**30
 # Measured, in GiB: the kernel of lesson 06 takes 0.7, profiles of ResNet-101 take 1.0, JupyterLab itself 0.2.
 LEAST_MEMORY, COMFORTABLE_MEMORY = GIB, 2 * GIB
-LEAST_DISK, COMFORTABLE_DISK = GIB // 4, 2 * GIB
-LAB_PORT = 8888
-PORT_SECONDS = 5.0
 
 
 def check_threads() -> Finding:
@@ -98,69 +91,3 @@ def _control_group(name: str) -> str:
         return (Path("/sys/fs/cgroup") / name).read_text(encoding="ascii").strip()
     except (OSError, ValueError):
         return ""
-
-
-def check_disk() -> Finding:
-    """Free space where notebooks are saved and where temporary files go."""
-    free = {}
-    for folder in (Path.cwd(), Path(tempfile.gettempdir())):
-        free[str(folder)] = shutil.disk_usage(folder).free
-    return judge_disk(free)
-
-
-def judge_disk(free: Mapping[str, int]) -> Finding:
-    """``free``: bytes free, by folder."""
-    folder, least = min(free.items(), key=lambda entry: entry[1])
-    what = f"{least / GIB:.1f} GiB of disk free in {folder}"
-    if least < LEAST_DISK:
-        return problem(
-            what, "notebooks cannot be saved and kernels may not start", "delete files, or use another folder"
-        )
-    if least < COMFORTABLE_DISK:
-        return notice(what, "an SDK's or a profile's reports may fill it", "delete files, or use another folder")
-    return ok(what)
-
-
-def check_ports() -> Finding:
-    """Whether programs on this machine can talk to each other, as JupyterLab and its kernels do."""
-    try:
-        _talk_to_ourselves()
-    except OSError as error:
-        return judge_ports(str(error), lab_port_is_free=False)
-    return judge_ports("", _is_free(LAB_PORT))
-
-
-def judge_ports(failure: str, lab_port_is_free: bool) -> Finding:
-    """``failure``: why a connection to ourselves failed, empty if it did not."""
-    if failure:
-        return problem(
-            f"no connection within this machine (127.0.0.1): {failure}",
-            "JupyterLab talks to its kernels over such connections",
-            "allow loopback connections in the firewall or the container, then try again",
-        )
-    if not lab_port_is_free:
-        return ok(f"loopback works; port {LAB_PORT} is taken, so JupyterLab takes the next free one and says which")
-    return ok(f"loopback works; port {LAB_PORT} is free")
-
-
-def _talk_to_ourselves() -> None:
-    with socket.socket() as server:
-        server.settimeout(PORT_SECONDS)
-        server.bind(("127.0.0.1", 0))
-        server.listen(1)
-        with socket.create_connection(server.getsockname(), timeout=PORT_SECONDS) as client:
-            accepted, _ = server.accept()
-            with accepted:
-                client.sendall(b"x")
-                accepted.settimeout(PORT_SECONDS)
-                if accepted.recv(1) != b"x":
-                    raise OSError("nothing came through")
-
-
-def _is_free(port: int) -> bool:
-    with socket.socket() as probe:
-        try:
-            probe.bind(("127.0.0.1", port))
-        except OSError:
-            return False
-    return True

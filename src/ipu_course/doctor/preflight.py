@@ -9,13 +9,19 @@ from pathlib import Path
 from typing import Any
 
 from ipu_course.doctor.finding import Finding, notice, ok, problem
-from ipu_course.doctor.folders import course_folder
 from ipu_course.doctor.packages_check import INSTALL
 from ipu_course.progress.place import VARIABLE
 
 FIRST_LESSON = "00"
 SECONDS = 300.0
 KERNEL_SECONDS = 60
+
+
+def notebook_folder() -> Path | None:
+    """The lessons' folder: in the clone of this package, else in or above the working directory."""
+    clone, here = Path(__file__).resolve().parents[3], Path.cwd()
+    folders = (folder / "notebooks" for folder in (clone, here, *here.parents))
+    return next((folder for folder in folders if folder.is_dir()), None)
 
 
 def find_lesson(name: str, folder: Path | None) -> Path | Finding:
@@ -32,7 +38,7 @@ def find_lesson(name: str, folder: Path | None) -> Path | Finding:
 
 def run_lesson(name: str = FIRST_LESSON, seconds: float = SECONDS, folder: Path | None = None) -> Finding:
     """Execute a lesson in a fresh kernel and say how long it took; ended after about ``seconds``."""
-    lesson = find_lesson(name, course_folder("notebooks") if folder is None else folder)
+    lesson = find_lesson(name, notebook_folder() if folder is None else folder)
     if isinstance(lesson, Finding):
         return lesson
     try:

@@ -149,6 +149,28 @@ class TestTraining:
         assert all_equal(first, steps(CASES[name].wrapped(), 2))
 
 
+class Unnamed(nn.Module):
+    """Its second layer is in a block without a name: every trace draws another one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(4, 4), nn.Linear(4, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.first(x)
+        poptorch.Block.start(ipu_id=1)
+        found: Tensor = self.second(x)
+        return found
+
+
+def test_blocks_without_names_are_the_same_program_in_another_trace(tmp_path: Path) -> None:
+    own = options().deviceIterations(2)
+    own.setExecutionStrategy(poptorch.PipelinedExecution(poptorch.AutoStage.AutoIncrement))
+    executor = poptorch.inferenceModel(Unnamed(), own)
+    executor.compileAndExport(tmp_path / "model", X)
+    assert torch.equal(poptorch.load(tmp_path / "model")(X), executor(X))
+
+
 class TestReplicaGroups:
     def test_an_executable_of_other_groups_is_refused_by_name(self, tmp_path: Path) -> None:
         case = CASES["replica groups"]

@@ -485,13 +485,13 @@ class PoplarExecutor:
         for each micro-batch of each replica (outputs: for each result that comes back). The lists are empty
         before the first run and with synthetic data.
         """
-        from ipu_model.explore.profile import profile_of
+        from ipu_model.predict import profile_lately
         from poptorch._backend.timing import empty_counters, perf_counters
 
         if self._compiled is None or not self._compiled.device.has_run:
             return empty_counters()
         program, anchors = self._compiled.program, sum(output.anchored for output in self._compiled.graph.outputs)
-        return perf_counters(program, profile_of(program), anchors=anchors)
+        return perf_counters(program, profile_lately(program), anchors=anchors)
 
     def getLatency(self) -> Latency:
         """Return least, greatest and average modelled seconds from an input's departure to its output's arrival."""
@@ -520,7 +520,7 @@ class PoplarExecutor:
         Raises:
             Error: `logCycleCount` is off, or nothing has run.
         """
-        from ipu_model.explore.profile import profile_of
+        from ipu_model.predict import profile_lately
 
         if not self._counts_cycles:
             raise createPoptorchError(
@@ -528,7 +528,7 @@ class PoplarExecutor:
             )
         if self._compiled is None or not self._compiled.device.has_run:
             raise createPoptorchError("Please run the model at least once before asking for its cycle count.")
-        profile = profile_of(self._compiled.program)
+        profile = profile_lately(self._compiled.program)
         return max(1, round(profile.device_seconds_per_call * profile.machine.clock_hz))
 
     @property
@@ -543,7 +543,7 @@ class PoplarExecutor:
         Raises:
             Error: not compiled, or the progress bar is off.
         """
-        from ipu_model.explore.profile import profile_of
+        from ipu_model.predict import profile_lately
 
         if self._compiled is None:
             raise createPoptorchError("Please compile the model before asking how long that took.")
@@ -553,7 +553,7 @@ class PoplarExecutor:
             )
         if self._compiled.was_stored:
             return timedelta()
-        return timedelta(seconds=profile_of(self._compiled.program).compilation_seconds)
+        return timedelta(seconds=profile_lately(self._compiled.program).compilation_seconds)
 
     # --- files
 

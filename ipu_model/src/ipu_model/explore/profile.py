@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ipu_model.entry_points import kind_of, program_of, program_of_module
 from ipu_model.errors import Error
+from ipu_model.explore.options import with_options
+from ipu_model.predict import profile_lately, profile_program
+from ipu_model.predict.hardware import System, system_with_room
 from ipu_model.predict.host import HostWork
-
-if TYPE_CHECKING:
-    from ipu_model.predict.hardware import System
-    from ipu_model.predict.profile import Profile
-    from ipu_model.predict.program import Program
-
-# Imports in functions: `from ipu_model import profile` need not wait for torch.
+from ipu_model.predict.profile import Profile
 
 
 def profile(executor: Any, *, host: HostWork | None = None, machine: str | System | None = None) -> Profile:
@@ -22,29 +19,17 @@ def profile(executor: Any, *, host: HostWork | None = None, machine: str | Syste
     `host` says what the program's own loader and loop cost (default: nothing). `machine` is a name such as
     "POD16" or "Bow" (see `ipu_model.predict.hardware`), or a `System` (default: the program's own machine, chosen by
     `useOfflineIpuTarget`, `POPTORCH_IPU_MODEL_VERSION` and `IPU_MODEL_MACHINE`, else the smallest GC200 system
-    with enough IPUs). The executor remembers its profiles until `destroy()`.
+    with enough IPUs). The last few profiles of an executor are remembered until `destroy()`.
 
     Raises:
         Error: not an executor, not compiled, or a machine that is too small or does not exist.
     """
     check_host(host)
     program = program_of(executor)
-    return profile_of(program if machine is None else _on_machine(program, machine), host)
-
-
-def profile_of(program: Program, host: HostWork | None = None) -> Profile:
-    """Return the profile of a program; the last few of each step are remembered as long as the step lives."""
-    from ipu_model.predict import profile_lately
-
-    return profile_lately(program, host or HostWork())
-
-
-def _on_machine(program: Program, wanted: str | System) -> Program:
-    from ipu_model.explore.options import with_options
-    from ipu_model.predict.hardware import system_with_room
-
-    occupied = program.reserved_ipus or program.ipus_per_replica * program.replicas
-    return with_options(program, machine=system_with_room(wanted, occupied, "the argument machine"))
+    if machine is not None:
+        occupied = program.reserved_ipus or program.ipus_per_replica * program.replicas
+        program = with_options(program, machine=system_with_room(machine, occupied, "the argument machine"))
+    return profile_lately(program, host)
 
 
 def profile_module(
@@ -74,13 +59,11 @@ def profile_module(
             too small or does not exist.
         AssertionError: rows that do not divide into micro-batches, unknown blocks.
     """
-    from ipu_model.predict import profile_program
-
     check_host(host)
     program = program_of_module(
         options, model, inputs, optimizer=optimizer, training=training, machine=machine, micro_batch=micro_batch
     )
-    return profile_program(program, host or HostWork())
+    return profile_program(program, host)
 
 
 def check_host(host: object) -> None:

@@ -35,13 +35,13 @@ def profile_program(program: Program, host: HostWork | None = None) -> Profile:
     return assembled(Parts(program, host, costs, order, memory, time, call))
 
 
-def profile_lately(program: Program, host: HostWork) -> Profile:
+def profile_lately(program: Program, host: HostWork | None = None) -> Profile:
     """Return the profile of a program, at once if it was asked for lately.
 
     Raises:
         Error: as `profile_program`.
     """
-    key = program.choices, host
+    key = program.choices, host or HostWork()
     known = _profiles.get(program.step, key)
     return _profiles.keep(program.step, key, profile_program(program, host)) if known is None else known
 

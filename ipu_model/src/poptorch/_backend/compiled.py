@@ -153,7 +153,7 @@ def _modelled(
 ) -> tuple[Program, tuple[str, ...], bool]:
     """Return what the performance model reads, its warnings, and whether they were stored; write reports asked for."""
     # Imported when a model is compiled, so that `import poptorch` stays quick.
-    from ipu_model.explore.profile import profile_of
+    from ipu_model.predict import profile_lately
     from poptorch._backend import modelling, report
     from poptorch._backend.cache import cache_directory, key_of, recalled
 
@@ -177,5 +177,5 @@ def _modelled(
     for line in warnings:
         logger.warning("%s", line)
     if engine.report:
-        report.write(program, profile_of(program), engine)
+        report.write(program, profile_lately(program), engine)
     return program, warnings, was_stored

@@ -12,8 +12,8 @@ from report_support import inference_profile, pipeline_profile
 
 from ipu_model import command_line
 from ipu_model.predict.hardware import known_hardware
-from ipu_model.profiling import json_form
 from ipu_model.report import command as report_command
+from ipu_model.report import profile_json
 from ipu_model.report.files import write_report
 
 
@@ -62,7 +62,7 @@ class TestReport:
         assert page.read_text(encoding="utf-8").startswith("<!DOCTYPE html>")
 
     def test_without_a_page_it_says_how_to_make_one(self, run, tmp_path: Path) -> None:
-        json_form.write(inference_profile(), tmp_path / "profile.json")
+        profile_json.write(inference_profile(), tmp_path / "profile.json")
         code, out, _ = run("report", tmp_path)
         assert code == 0
         assert out.splitlines()[-1].endswith("--html OUT writes one")
@@ -80,7 +80,7 @@ class TestReport:
 class TestCompare:
     def test_it_prints_both_and_a_conclusion(self, run, tmp_path: Path) -> None:
         for name, overlaps in (("sync", False), ("async", True)):
-            json_form.write(pipeline_profile(overlaps=overlaps), tmp_path / f"{name}.json")
+            profile_json.write(pipeline_profile(overlaps=overlaps), tmp_path / f"{name}.json")
         code, out, _ = run("compare", tmp_path / "sync.json", tmp_path / "async.json")
         assert code == 0
         assert "Modelled end to end, after is 1.83 x as fast as before; both fit" in out
@@ -152,7 +152,7 @@ class TestErrors:
         def interrupted(path: Path) -> None:
             raise KeyboardInterrupt
 
-        monkeypatch.setattr(json_form, "read", interrupted)
+        monkeypatch.setattr(profile_json, "read", interrupted)
         assert run("report", folder) == (130, "", "python -m ipu_model report: stopped\n")
 
     def test_a_reader_that_goes_away_is_no_error(self) -> None:

@@ -14,8 +14,8 @@ from report_support import inference_profile, pipeline_profile
 
 from ipu_model.errors import Error
 from ipu_model.predict.profile import FORMAT, Profile
-from ipu_model.profiling import json_form, text_files
-from ipu_model.profiling.json_form import from_json, to_json
+from ipu_model.report import profile_json, text_files
+from ipu_model.report.profile_json import from_json, to_json
 
 FORMAT_1 = Path(__file__).with_name("profile_format_1.json")
 """`inference_profile()` as the first version that had a file format wrote it."""
@@ -170,49 +170,49 @@ class TestRefused:
 class TestFiles:
     def test_a_profile_is_read_from_its_file_or_its_folder(self, tmp_path) -> None:
         profile = inference_profile()
-        json_form.write(profile, tmp_path / "profile.json")
-        assert json_form.read(tmp_path / "profile.json") == json_form.read(tmp_path) == profile
+        profile_json.write(profile, tmp_path / "profile.json")
+        assert profile_json.read(tmp_path / "profile.json") == profile_json.read(tmp_path) == profile
         assert [file.name for file in tmp_path.iterdir()] == ["profile.json"]
 
     def test_a_folder_with_one_models_folder_is_enough(self, tmp_path) -> None:
         (tmp_path / "training").mkdir()
-        json_form.write(pipeline_profile(), tmp_path / "training" / "profile.json")
-        assert json_form.read(tmp_path) == pipeline_profile()
+        profile_json.write(pipeline_profile(), tmp_path / "training" / "profile.json")
+        assert profile_json.read(tmp_path) == pipeline_profile()
 
     def test_several_models_are_listed(self, tmp_path) -> None:
         for name in ("inference", "training"):
             (tmp_path / name).mkdir()
-            json_form.write(pipeline_profile(), tmp_path / name / "profile.json")
+            profile_json.write(pipeline_profile(), tmp_path / name / "profile.json")
         with pytest.raises(Error, match=r"several profiles, choose one: .*inference, .*training"):
-            json_form.read(tmp_path)
+            profile_json.read(tmp_path)
 
     def test_a_file_larger_than_any_profile_is_refused_by_name(self, tmp_path, monkeypatch) -> None:
         monkeypatch.setattr(text_files, "_MOST_CHARACTERS", 1000)
         (tmp_path / "profile.json").write_text(" " * 1001, encoding="utf-8")
         with pytest.raises(Error, match=r"profile\.json is too large"):
-            json_form.read(tmp_path)
+            profile_json.read(tmp_path)
 
     def test_an_error_names_the_file(self, tmp_path) -> None:
         file = tmp_path / "broken.json"
         file.write_text("{")
         with pytest.raises(Error, match=r"broken\.json: This is not JSON"):
-            json_form.read(file)
+            profile_json.read(file)
         with pytest.raises(Error, match=r"missing\.json cannot be read: No such file"):
-            json_form.read(tmp_path / "missing.json")
+            profile_json.read(tmp_path / "missing.json")
         with pytest.raises(Error, match=r"profile\.json cannot be read: No such file"):
-            json_form.read(tmp_path)
+            profile_json.read(tmp_path)
         file.write_bytes(b"\xff\xfe")
         with pytest.raises(Error, match="not a text file in UTF-8"):
-            json_form.read(file)
+            profile_json.read(file)
 
     def test_a_profile_that_cannot_be_written_leaves_the_file_as_it_was(self, tmp_path) -> None:
         file = tmp_path / "profile.json"
-        json_form.write(inference_profile(), file)
+        profile_json.write(inference_profile(), file)
         before = file.read_bytes()
         with pytest.raises(Error, match="above 0"):
-            json_form.write(replace(inference_profile(), call_seconds=0.0), file)
+            profile_json.write(replace(inference_profile(), call_seconds=0.0), file)
         assert file.read_bytes() == before
 
     def test_a_folder_that_is_missing_is_an_error(self, tmp_path) -> None:
         with pytest.raises(Error, match="cannot be written: No such file"):
-            json_form.write(inference_profile(), tmp_path / "missing" / "profile.json")
+            profile_json.write(inference_profile(), tmp_path / "missing" / "profile.json")

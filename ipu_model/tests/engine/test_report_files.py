@@ -9,16 +9,16 @@ import pytest
 from report_support import ADVICE, inference_profile
 
 from ipu_model.errors import Error
-from ipu_model.profiling import json_form
-from ipu_model.profiling.text_files import write_text
+from ipu_model.report import profile_json
 from ipu_model.report.files import write_report
+from ipu_model.report.text_files import write_text
 
 
 def test_a_report_is_three_files_in_a_folder_that_is_made(tmp_path) -> None:
     folder = tmp_path / "runs" / "first"
     files = write_report(inference_profile(), str(folder), ADVICE)
     assert sorted(file.name for file in folder.iterdir()) == ["profile.json", "report.html", "trace.json"]
-    assert json_form.read(files.profile) == inference_profile()
+    assert profile_json.read(files.profile) == inference_profile()
     assert ADVICE[0].change in files.html.read_text(encoding="utf-8")
     assert json.loads(files.trace.read_text(encoding="utf-8"))["traceEvents"]
 
@@ -33,7 +33,7 @@ def test_the_same_profile_gives_the_same_files(tmp_path) -> None:
 def test_a_second_report_takes_the_place_of_the_first(tmp_path) -> None:
     write_report(inference_profile(), tmp_path)
     write_report(replace(inference_profile(), name="second"), tmp_path)
-    assert json_form.read(tmp_path).name == "second"
+    assert profile_json.read(tmp_path).name == "second"
     assert len(list(tmp_path.iterdir())) == 3
 
 

@@ -14,8 +14,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 from torch.utils._pytree import tree_leaves
 
-import ipu_model
-from ipu_model import tracing
+from ipu_model import errors, tracing
 from ipu_model.capture.assemble import Traced, assemble
 from ipu_model.capture.device_ops.python_ops import on_host
 from ipu_model.capture.device_versions import static_adaptive_softmax
@@ -43,7 +42,7 @@ from ipu_model.turns import Turn
 _one_at_a_time = Turn()
 
 # The folders of these packages; a user's own may have the same words in its path.
-_NOT_OF_THE_USER = tuple(os.path.dirname(str(package.__file__)) + os.sep for package in (torch, ipu_model))
+_NOT_OF_THE_USER = tuple(os.path.dirname(str(file)) + os.sep for file in (torch.__file__, errors.__file__))
 
 Call = Callable[[nn.Module, list[Tensor]], Any]
 Flatten = Callable[[Any], tuple[list[Any], Callable[[list[Any]], Any]]]

@@ -12,10 +12,9 @@ from ipu_model.batching import Keep
 from ipu_model.errors import Error
 from ipu_model.explore.split import split_before
 from ipu_model.optimiser import OptimiserSpec
-from ipu_model.pipeline import training_stages
 from ipu_model.predict.hardware import System, system_named
 from ipu_model.predict.program import Execution, Program, Recomputation
-from ipu_model.step import FLOAT16, FLOAT32, UINT8, DType, Step, Tensor, with_tensors
+from ipu_model.step import FLOAT16, FLOAT32, UINT8, DType, Step, Tensor, training_stages, with_tensors
 
 Chosen = TypeVar("Chosen", bound=Enum)
 

@@ -8,8 +8,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from ipu_model.errors import Error
-from ipu_model.profiling import json_form
-from ipu_model.profiling.text_files import write_text
+from ipu_model.report import profile_json
+from ipu_model.report.text_files import write_text
 
 
 def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -35,9 +35,9 @@ def run_report(arguments: argparse.Namespace) -> None:
     from ipu_model.report.page import html_report
     from ipu_model.report.text import text_report
 
-    profile = json_form.read(arguments.profile)
+    profile = profile_json.read(arguments.profile)
     print(text_report(profile))
-    folder = json_form.file_of(arguments.profile).parent
+    folder = profile_json.file_of(arguments.profile).parent
     _finish(arguments, folder / HTML_NAME, lambda: html_report(profile))
 
 
@@ -45,7 +45,7 @@ def run_compare(arguments: argparse.Namespace) -> None:
     """Print the comparison of two profiles, and write its page if one is asked for."""
     from ipu_model.report.compare import compare, compare_html
 
-    before, after = json_form.read(arguments.before), json_form.read(arguments.after)
+    before, after = profile_json.read(arguments.before), profile_json.read(arguments.after)
     print(compare(before, after))
     _finish(arguments, None, lambda: compare_html(before, after))
 

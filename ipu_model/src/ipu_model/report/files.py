@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ipu_model.predict.profile import Profile
-from ipu_model.profiling import json_form
-from ipu_model.profiling.text_files import make_folder, write_text
+from ipu_model.report import profile_json
 from ipu_model.report.page import html_report
+from ipu_model.report.text_files import make_folder, write_text
 from ipu_model.report.trace import trace_json
 
 if TYPE_CHECKING:
@@ -39,8 +39,8 @@ def write_report(profile: Profile, directory: str | Path, advice: Sequence[Advic
         Error: the folder or a file cannot be written; the profile holds what no reader would take.
     """
     folder = Path(directory)
-    paths = ReportFiles(folder / json_form.FILE_NAME, folder / HTML_NAME, folder / TRACE_NAME)
-    contents = (json_form.to_json(profile), html_report(profile, advice), trace_json(profile))
+    paths = ReportFiles(folder / profile_json.FILE_NAME, folder / HTML_NAME, folder / TRACE_NAME)
+    contents = (profile_json.to_json(profile), html_report(profile, advice), trace_json(profile))
     make_folder(folder)
     for path, text in zip((paths.profile, paths.html, paths.trace), contents):
         write_text(path, text)

@@ -8,8 +8,7 @@ from collections.abc import Iterator
 from ipu_model.capture.annotations import marks_of
 from ipu_model.capture.describe import step_of
 from ipu_model.graph import Graph
-from ipu_model.pipeline import forward_stages, training_stages
-from ipu_model.step import Placement
+from ipu_model.step import Placement, forward_stages, training_stages
 from poptorch._impl import createPoptorchError
 from poptorch._logging import logger, native_logger
 from poptorch.enums import ConnectionType, OutputMode, OverlapMode

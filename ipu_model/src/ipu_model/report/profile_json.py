@@ -19,7 +19,7 @@ import msgspec
 
 from ipu_model.errors import Error
 from ipu_model.predict.profile import FORMAT, Profile
-from ipu_model.profiling.text_files import read_text, write_text
+from ipu_model.report.text_files import read_text, write_text
 
 FILE_NAME = "profile.json"
 

@@ -134,17 +134,17 @@ class ModelledModule:
         """The optimiser it was captured with: a value of the option ``optimiser`` of other modules."""
         return self._program.optimiser
 
-    def profile(self, host: HostWork | None = None, **changes: object) -> Profile:
-        """The modelled profile with ``changes`` to the options, such as ``gradient_accumulation=8``.
+    def profile(self, host: HostWork | None = None, **options: object) -> Profile:
+        """The modelled profile with ``options`` set anew, such as ``gradient_accumulation=8``.
 
         Raises ``poptorch.Error`` for options it does not know and settings that the program cannot have.
         """
         import ipu_model
 
-        return ipu_model.what_if(self._program, host=host, **changes)
+        return ipu_model.what_if(self._program, host=host, **options)
 
     def sweep(
-        self, knob: str, values: Iterable[object], host: HostWork | None = None, **changes: object
+        self, option: str, values: Iterable[object], host: HostWork | None = None, **options: object
     ) -> tuple[SweepPoint, ...]:
         """One point (``.value``, ``.profile`` or ``None``, ``.refused``) for each value of an option.
 
@@ -152,7 +152,7 @@ class ModelledModule:
         """
         import ipu_model
 
-        return ipu_model.sweep(self._program, knob, values, host=host, **changes)
+        return ipu_model.sweep(self._program, option, values, host=host, **options)
 
     def memory_remedies(self, of: Profile) -> tuple[str, ...]:
         """What usually helps where this module's profile ``of`` does not fit, the most promising first."""
@@ -166,7 +166,7 @@ class ModelledModule:
         host: HostWork | None = None,
         replicas_per_instance: int | None = None,
         constant_global_batch: bool = False,
-        **changes: object,
+        **options: object,
     ) -> tuple[ScalingPoint, ...]:
         """One point (``.replicas``, ``.profile`` or ``None``, ``.efficiency``...) for each number of replicas.
 
@@ -181,10 +181,10 @@ class ModelledModule:
             host=host,
             replicas_per_instance=replicas_per_instance,
             constant_global_batch=constant_global_batch,
-            **changes,
+            **options,
         )
 
-    def update_time(self, host: HostWork | None = None, **changes: object) -> UpdateTime:
+    def update_time(self, host: HostWork | None = None, **options: object) -> UpdateTime:
         """The time of a weight update: what each of its micro-batches takes, and what is constant.
 
         Raises ``poptorch.Error`` for a module that was captured without an optimiser.
@@ -192,7 +192,7 @@ class ModelledModule:
         from ipu_model.explore.options import with_options
         from ipu_model.scaling import update_time
 
-        return update_time(with_options(self._program, **changes), host)
+        return update_time(with_options(self._program, **options), host)
 
     def with_state_types(
         self, accumulators: torch.dtype, first_moments: torch.dtype, second_moments: torch.dtype

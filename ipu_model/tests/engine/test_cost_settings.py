@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 import torch
 from cost_support import SETTINGS, costed, cycles
-from published_programs import day03
 from torch import Tensor, nn
 
 from ipu_model import tracing
@@ -14,6 +13,7 @@ from ipu_model.errors import Error
 from ipu_model.predict.costs import costs_of
 from ipu_model.predict.device import CostSettings, Device
 from ipu_model.predict.hardware import chip
+from ipu_model.validate.programs import day03
 
 HALF = torch.float16
 

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 import torch
 from cost_support import SETTINGS, Trained, cycles
-from published_programs import day03
 from torch import nn
 from tracing_support import traced
 
@@ -21,6 +20,7 @@ from ipu_model.predict.costs import costs_of
 from ipu_model.predict.program import Execution, Program, Recomputation
 from ipu_model.predict.remote import variables_of
 from ipu_model.step import FLOAT16, FLOAT32, UINT8, Step
+from ipu_model.validate.programs import day03
 
 PROGRAM = Program(step_of(day03()), True, Batching(accumulation=8), recomputation=Recomputation.PIPELINE)
 

@@ -8,7 +8,6 @@ from dataclasses import replace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from published_programs import day03
 
 from ipu_model.capture.describe import step_of
 from ipu_model.errors import Error
@@ -17,6 +16,7 @@ from ipu_model.predict import profile_program
 from ipu_model.predict.costs import costs_of
 from ipu_model.predict.program import Program, Recomputation
 from ipu_model.step import Phase, Placement
+from ipu_model.validate.programs import day03
 
 PROGRAM = Program(step_of(day03()), True, recomputation=Recomputation.PIPELINE)
 

@@ -8,7 +8,6 @@ import pytest
 import torch
 import torchvision
 from memory_support import graph_of, memory_for, on_fullest, squares, total
-from published_programs import Classifier, begin_block
 from torch import nn
 from tracing_support import traced
 
@@ -20,6 +19,7 @@ from ipu_model.predict.memory.code import Crossings, DistinctSteps, code_bytes
 from ipu_model.predict.profile import IpuMemory, Memory
 from ipu_model.predict.program import Recomputation
 from ipu_model.step import FLOAT32
+from ipu_model.validate.programs import Classifier, begin_block
 
 KIB, TILES = 1024, 1472
 

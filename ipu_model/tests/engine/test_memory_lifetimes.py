@@ -7,7 +7,6 @@ from itertools import pairwise
 import pytest
 import torch
 from memory_support import graph_of, memory_for, squares, total
-from published_programs import begin_block
 from torch import Tensor, nn
 from tracing_support import traced
 
@@ -15,6 +14,7 @@ from ipu_model import tracing
 from ipu_model.graph import Graph
 from ipu_model.predict.profile import IpuMemory, LivenessStep
 from ipu_model.predict.program import Execution, Recomputation
+from ipu_model.validate.programs import begin_block
 
 WIDTH, BATCH, TILES = 128, 4096, 1472  # weights are small beside activations
 ON_TILE = WIDTH * BATCH * 4 / TILES  # bytes of one activation on a tile, spread evenly

@@ -18,7 +18,6 @@ from memory_support import (
     program_of,
     total,
 )
-from published_programs import begin_block
 from torch import nn
 from tracing_support import traced
 
@@ -27,6 +26,7 @@ from ipu_model.graph import Graph
 from ipu_model.predict.memory.categories import PARAMETERS
 from ipu_model.predict.profile import IpuMemory
 from ipu_model.predict.program import Recomputation
+from ipu_model.validate.programs import begin_block
 
 EXAMPLES = settings(max_examples=15, deadline=None)
 

@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 import torch
 from memory_support import FLOAT, HALF, adamw, memory_for, on_fullest, total
-from published_programs import day03, mlperf_resnet50
 
 from ipu_model.graph import Graph
 from ipu_model.optimiser import Hyper, OptimiserSpec
@@ -20,6 +19,7 @@ from ipu_model.predict.memory.verdict import Verdict, verdict_on
 from ipu_model.predict.profile import Memory
 from ipu_model.predict.program import Recomputation
 from ipu_model.step import FLOAT16
+from ipu_model.validate.programs import day03, mlperf_resnet50
 
 KIB = 1024
 

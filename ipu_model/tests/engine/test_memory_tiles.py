@@ -9,7 +9,6 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from memory_support import FLOAT, HALF, adamw, memory_for, on_fullest, squares, total
-from published_programs import day03
 
 from ipu_model.predict.device import CostSettings, Device
 from ipu_model.predict.hardware import chip
@@ -17,6 +16,7 @@ from ipu_model.predict.memory.categories import CODE
 from ipu_model.predict.memory.tiles import Live, Room, Spread, ipu_memory, pieces_of
 from ipu_model.predict.profile import IpuMemory
 from ipu_model.predict.program import Recomputation
+from ipu_model.validate.programs import day03
 
 ROOM = Room(Device())
 TILES = 1472

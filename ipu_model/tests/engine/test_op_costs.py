@@ -12,7 +12,6 @@ import torch.nn.functional as F
 from cost_support import SETTINGS, Trained, costed, cycles, stepped
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from published_programs import day03
 from torch import Tensor, nn
 from tracing_support import ops_of, traced
 
@@ -21,6 +20,7 @@ from ipu_model.graph import Graph
 from ipu_model.predict.costs import costs_of, total_of
 from ipu_model.predict.device import CostSettings, Device, Element
 from ipu_model.step import Phase
+from ipu_model.validate.programs import day03
 
 HALF = torch.float16
 

@@ -13,7 +13,6 @@ import torch
 from cost_support import Trained
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
-from published_programs import begin_block
 from torch import Tensor, nn
 from tracing_support import traced
 
@@ -34,6 +33,7 @@ from ipu_model.predict.program import Execution, Location, Locations, Program, R
 from ipu_model.report import profile_json
 from ipu_model.report.text import MOST_LINES, text_report
 from ipu_model.step import FLOAT16, FLOAT32
+from ipu_model.validate.programs import begin_block
 
 HALF, FLOAT = torch.float16, torch.float32
 EXAMPLES = settings(max_examples=40)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 import torch
 from cost_support import SETTINGS, cycles
-from published_programs import day03, mlperf_resnet50
 
 from ipu_model.capture.describe import step_of
 from ipu_model.optimiser import Hyper, OptimiserSpec
@@ -14,6 +13,7 @@ from ipu_model.predict.device import CostSettings, Cycles
 from ipu_model.predict.ops.updates import accumulation_costs, update_costs
 from ipu_model.step import FLOAT16, Phase
 from ipu_model.validate.comparison import published_rows
+from ipu_model.validate.programs import day03, mlperf_resnet50
 
 HALF = torch.float16
 ADAMW = OptimiserSpec(

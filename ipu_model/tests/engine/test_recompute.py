@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 import torch
 from cost_support import Trained
-from published_programs import begin_block, day03, mlperf_resnet50
 from torch import Tensor, nn
 from tracing_support import traced
 
@@ -15,6 +14,7 @@ from ipu_model.graph import Graph
 from ipu_model.predict.order import Kept, kept_for_backward
 from ipu_model.predict.program import Program, Recomputation
 from ipu_model.step import Phase
+from ipu_model.validate.programs import begin_block, day03, mlperf_resnet50
 
 X = torch.zeros(4, 8)
 

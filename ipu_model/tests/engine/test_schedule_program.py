@@ -10,7 +10,6 @@ import torch
 from cost_support import SETTINGS, Trained
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from published_programs import begin_block
 from schedule_support import profiled
 from torch import Tensor, nn
 from tracing_support import traced
@@ -29,6 +28,7 @@ from ipu_model.predict.links import ring_of
 from ipu_model.predict.order import held_tensors, kept_for_backward, order_of, traffic_of
 from ipu_model.predict.program import Execution, Location, Locations, Program, Recomputation
 from ipu_model.step import FLOAT16, Phase
+from ipu_model.validate.programs import begin_block
 
 HALF, FLOAT = torch.float16, torch.float32
 ADAM = OptimiserSpec("ADAM", Hyper(lr=1e-3))

@@ -5,7 +5,6 @@ from __future__ import annotations
 from functools import lru_cache
 
 import pytest
-from published_programs import day03
 from schedule_support import profiled
 from test_published_costs import ADAMW, PUBLISHED
 
@@ -14,6 +13,7 @@ from ipu_model.capture.describe import step_of
 from ipu_model.predict.order import traffic_of
 from ipu_model.predict.program import Program, Recomputation
 from ipu_model.predict.time import DeviceTime
+from ipu_model.validate.programs import day03
 
 
 @lru_cache(maxsize=2)

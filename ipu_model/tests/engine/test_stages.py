@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import torch
 from cost_support import Trained
-from published_programs import begin_block, day03
 from torch import nn
 from tracing_support import traced
 
 from ipu_model.capture.describe import step_of
 from ipu_model.graph import Graph
 from ipu_model.step import Phase, Stage
+from ipu_model.validate.programs import begin_block, day03
 
 X = torch.zeros(4, 8)
 

@@ -7,13 +7,13 @@ from dataclasses import replace
 import pytest
 import torch
 from cost_support import SETTINGS, Trained, stepped
-from published_programs import begin_block
 from torch import nn
 
 from ipu_model.optimiser import Hyper, OptimiserSpec
 from ipu_model.predict.costs import total_of
 from ipu_model.predict.ops.updates import accumulation_costs, update_costs, variable_ipus
 from ipu_model.step import FLOAT16, Step
+from ipu_model.validate.programs import begin_block
 
 HALF = torch.float16
 ADAMW = OptimiserSpec(

@@ -58,7 +58,7 @@ def order_of(program: Program) -> Order:
     )
 
 
-# ----------------------------------------------------------------------------------------------- recomputation
+# ------------------------------------------------------------------------------- recomputation
 
 
 @dataclass(frozen=True)
@@ -200,7 +200,7 @@ def _is(op: Op, kinds: tuple[str, ...]) -> bool:
     return op.kind in kinds and not op.is_in_place
 
 
-# ----------------------------------------------------------------------------------------------- stashes
+# ------------------------------------------------------------------------------- stashes
 
 
 def stash_slots(execution: Execution, stages: int, stage: int) -> int:
@@ -254,7 +254,7 @@ def _is_held(root: Tensor, stage: int, step: Step, kept: Kept) -> bool:
     return not maker.is_backward and (maker.name in kept.stored or maker.stage != stage)
 
 
-# ----------------------------------------------------------------------------------------------- traffic
+# ------------------------------------------------------------------------------- traffic
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,7 @@ def memory_of(program: Program, costs: Costs, order: Order) -> Memory:
     storages = Storages(program.step, costs, room)
     updates, ipus = _update_costs(program), variable_ipus(program.step)
     always = residents(program, storages, ipus)
-    borders = Borders(program, order, storages)
+    borders = Borders(program, storages)
     moments = moments_of(storages, order, updates, fetched(always, program))
     found, off_chip = [], sum(each.off_chip for each in always)
     for ipu in range(program.ipus_per_replica):

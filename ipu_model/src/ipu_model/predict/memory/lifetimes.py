@@ -190,14 +190,14 @@ def _joined(temporary: Spread, fetched: Iterable[Spread]) -> Spread:
     return Spread(on_tile, tiles, on_tile)
 
 
-# ----------------------------------------------------------------------------------------------- lifetimes
+# ------------------------------------------------------------------------------- lifetimes
 
 
 class Borders:
     """What crosses the borders of the IPUs of a program, and whether what waits meanwhile is off chip."""
 
-    def __init__(self, program: Program, order: Order, storages: Storages) -> None:
-        self._program, self._order, self._storages = program, order, storages
+    def __init__(self, program: Program, storages: Storages) -> None:
+        self._program, self._storages = program, storages
         names = set(program.step.outputs)
         self.returned = [
             name for name in storages.step.tensors if name in names and storages.ipu(storages.root(name)) is not None

@@ -135,7 +135,7 @@ class Storages:
         return max((self.spread(root).tiles for root in roots), default=1)
 
 
-# ----------------------------------------------------------------------------------------------- for the whole run
+# ------------------------------------------------------------------------------- for the whole run
 
 
 @dataclass(frozen=True)

@@ -5,10 +5,13 @@ from __future__ import annotations
 import argparse
 import textwrap
 from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
 
 from ipu_model.data_files import Fact
-from ipu_model.predict.hardware import System, known_hardware, provenance, system_named
 from ipu_model.report.quantities import aligned, plain
+
+if TYPE_CHECKING:
+    from ipu_model.predict.hardware import System
 
 _WIDTH = 110
 
@@ -26,6 +29,8 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 def run(arguments: argparse.Namespace) -> None:
     """Print a table of machines, then their numbers with units, sources and confidence."""
+    from ipu_model.predict.hardware import known_hardware, system_named
+
     systems = [system_named(name) for name in arguments.names] or list(known_hardware().systems.values())
     systems = list(dict.fromkeys(systems))
     print("\n".join(table(systems)))
@@ -52,6 +57,8 @@ def table(systems: Iterable[System]) -> list[str]:
 
 def sources(names: Iterable[str]) -> list[str]:
     """Return every number of the chips or systems `names`: once, with those that share it, its unit and its source."""
+    from ipu_model.predict.hardware import provenance
+
     shared: dict[str, dict[Fact, list[str]]] = {}
     every = list(names)
     for name in every:

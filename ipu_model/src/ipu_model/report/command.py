@@ -8,7 +8,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 from ipu_model.errors import Error
-from ipu_model.report import profile_json
 from ipu_model.report.text_files import write_text
 
 
@@ -31,6 +30,7 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 def run_report(arguments: argparse.Namespace) -> None:
     """Print the report of one profile, and write or name its page."""
+    from ipu_model.report import profile_json
     from ipu_model.report.files import HTML_NAME
     from ipu_model.report.page import html_report
     from ipu_model.report.text import text_report
@@ -43,6 +43,7 @@ def run_report(arguments: argparse.Namespace) -> None:
 
 def run_compare(arguments: argparse.Namespace) -> None:
     """Print the comparison of two profiles, and write its page if one is asked for."""
+    from ipu_model.report import profile_json
     from ipu_model.report.compare import compare, compare_html
 
     before, after = profile_json.read(arguments.before), profile_json.read(arguments.after)

@@ -13,7 +13,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from queue import Empty, SimpleQueue
 from types import FrameType
 from typing import IO
@@ -68,13 +67,13 @@ _Events = SimpleQueue[tuple[int, Message | None]]
 
 def run(plan: Plan) -> int:
     """Run all instances to their end and return the exit status: 0, or that of the instance that failed first."""
-    agents = [_Agent(host, plan.remote_shell) for host in plan.hosts]
     events: _Events = SimpleQueue()
+    agents = [_Agent(index, host, plan.remote_shell, events) for index, host in enumerate(plan.hosts)]
     message, status = "", 0
     with _on_signals(_interrupt):
         try:
             for index, agent in enumerate(agents):
-                agent.start(partial(_put, events, index))
+                agent.start()
                 agent.send(job_of(plan, index, os.environ))
             message, status = _supervise(plan, agents, events)
         except Interrupted as interruption:
@@ -87,10 +86,6 @@ def run(plan: Plan) -> int:
     if status:
         print(f"poprun: {message.rstrip('.')}. All instances have been stopped.", file=sys.stderr, flush=True)
     return status
-
-
-def _put(events: _Events, host: int, message: Message | None) -> None:
-    events.put((host, message))
 
 
 def job_of(plan: Plan, host: int, environment: Mapping[str, str]) -> Job:
@@ -180,18 +175,19 @@ def _end(plan: Plan, agents: Sequence[_Agent], events: _Events) -> None:
 
 
 class _Agent:
-    """The process that runs one host's instances, here or at the other end of a remote shell."""
+    """The process that runs one host's instances, here or at the other end of a remote shell.
 
-    def __init__(self, host: Host, remote_shell: Sequence[str]) -> None:
-        self._host = host
+    Its messages come as events with its index, and `None` when there are no more.
+    """
+
+    def __init__(self, index: int, host: Host, remote_shell: Sequence[str], events: _Events) -> None:
+        self._index, self._host, self._events = index, host, events
         self._command = agent_command(host, remote_shell)
         self._process: subprocess.Popen[bytes] | None = None
+        self._reader: threading.Thread | None = None
 
-    def start(self, receive: Callable[[Message | None], None]) -> None:
-        """Start it; `receive` gets its messages, and `None` when there are no more.
-
-        A terminal's Ctrl-C reaches poprun alone. Raises `Error` if the remote shell was not found.
-        """
+    def start(self) -> None:
+        """Start it; a terminal's Ctrl-C reaches poprun alone. Raises `Error` if the remote shell was not found."""
         self._noise = tempfile.TemporaryFile()  # noqa: SIM115  # open as long as the agent runs
         try:
             self._process = subprocess.Popen(
@@ -204,8 +200,9 @@ class _Agent:
             ) from None
         assert self._process.stdin is not None
         self._writer = Writer(self._process.stdin)
-        self._reader = threading.Thread(target=self._read, args=(self._process.stdout, receive), daemon=True)
-        self._reader.start()
+        reader = threading.Thread(target=self._read, args=(self._process.stdout,), daemon=True)
+        reader.start()
+        self._reader = reader
 
     def send(self, message: Message) -> None:
         """Send a message; an agent that has ended is found out about otherwise."""
@@ -240,15 +237,16 @@ class _Agent:
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
-        self._reader.join(timeout=1.0)
+        if self._reader is not None:  # a signal may come while it is started
+            self._reader.join(timeout=1.0)
         self._noise.close()
 
-    def _read(self, messages: IO[bytes], receive: Callable[[Message | None], None]) -> None:
-        for line in messages:
+    def _read(self, lines: IO[bytes]) -> None:
+        for line in lines:
             message = parse(line)
             if message is not None:
-                receive(message)
-        receive(None)
+                self._events.put((self._index, message))
+        self._events.put((self._index, None))
 
 
 def agent_command(host: Host, remote_shell: Sequence[str]) -> list[str]:

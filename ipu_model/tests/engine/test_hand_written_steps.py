@@ -12,7 +12,7 @@ import pytest
 from ipu_model.errors import Error
 from ipu_model.optimiser import Hyper, OptimiserSpec
 from ipu_model.predict import profile_program, vertices
-from ipu_model.predict.costs import Costs, costs_of
+from ipu_model.predict.costs import costs_of
 from ipu_model.predict.device import Cycles, Device, Element, Work
 from ipu_model.predict.ops import register
 from ipu_model.predict.ops.rule import OpView, OpWork, Rule
@@ -84,11 +84,9 @@ class TestByHand:
 
 
 class TestRegistration:
-    def costs(self, kind: str) -> Costs:
-        return costs_of(step_of_ops([op(kind, (600,), "x")], [(tensor("x", 600), Source.INPUT)]))
-
     def test_an_op_has_a_cost_as_soon_as_its_rule_is_registered(self) -> None:
-        (before,) = self.costs("halved_twice").ops
+        step = step_of_ops([op("halved_twice", (600,), "x")], [(tensor("x", 600), Source.INPUT)])
+        (before,) = costs_of(step).ops
         assert before.is_fallback
 
         def halved_twice(view: OpView) -> OpWork:
@@ -96,7 +94,7 @@ class TestRegistration:
             return view.takes(Work("elementwise", Cycles(compute=2 * cycles)))
 
         register(Rule(("halved_twice",), halved_twice))
-        (after,) = self.costs("halved_twice").ops
+        (after,) = costs_of(step).ops
         assert not after.is_fallback
         # At least 128 bytes on a tile, so 64 elements: 11 for each worker, three vectors of two cycles.
         assert after.work.cycles == Cycles(compute=2 * (20 + 6 * (17 + 2 * 3)))

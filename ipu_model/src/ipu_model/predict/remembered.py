@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import wraps
-from typing import Concatenate, Generic, ParamSpec, TypeVar
+from typing import Any, Concatenate, Generic, ParamSpec, TypeVar
 from weakref import WeakKeyDictionary
 
 from ipu_model.step import Step
@@ -12,6 +12,7 @@ from ipu_model.step import Step
 Key = ParamSpec("Key")
 Value = TypeVar("Value")
 _KEPT_PER_STEP = 8
+_all: list[Recent[Any]] = []
 
 
 class Recent(Generic[Value]):
@@ -22,7 +23,12 @@ class Recent(Generic[Value]):
     """
 
     def __init__(self) -> None:
+        _all.append(self)
         self._known: WeakKeyDictionary[Step, tuple[tuple[object, Value], ...]] = WeakKeyDictionary()
+
+    def forget(self) -> None:
+        """Forget all values."""
+        self._known.clear()
 
     def get(self, step: Step, key: object) -> Value | None:
         """Return the value of `key`; `None` if it is not among the last few."""
@@ -32,6 +38,12 @@ class Recent(Generic[Value]):
         """Remember and return `value`; of two threads that find one value at once, each returns its own."""
         self._known[step] = (*self._known.get(step, ())[1 - _KEPT_PER_STEP :], (key, value))
         return value
+
+
+def forget_everything() -> None:
+    """Forget every value: for changes of the model itself, which no key holds."""
+    for recent in _all:
+        recent.forget()
 
 
 def remembered(find: Callable[Concatenate[Step, Key], Value]) -> Callable[Concatenate[Step, Key], Value]:

@@ -22,6 +22,7 @@ from ipu_model.predict.ops import (
     reductions,
 )
 from ipu_model.predict.ops.rule import Rule
+from ipu_model.predict.remembered import forget_everything
 
 _FAMILIES = (
     contractions, ctc, estimates, host_call, images, indexing, losses, moves, normalisation, points, pointwise,
@@ -31,7 +32,7 @@ _rules: dict[str, Rule] = {}
 
 
 def register(rule: Rule) -> None:
-    """Cost ops of the kinds that `rule` names by it, from now on.
+    """Cost ops of the kinds that `rule` names by it, from now on; what was modelled without it is forgotten.
 
     Raises:
         Error: one of them has a rule already.
@@ -40,6 +41,7 @@ def register(rule: Rule) -> None:
     if taken:
         raise Error(f"Ops called {', '.join(taken)} are costed by another rule already: register other names.")
     _rules.update(dict.fromkeys(rule.kinds, rule))
+    forget_everything()
 
 
 def rule_of(kind: str) -> Rule | None:

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from modelling_support import ROWS, Chain, batch, inferred, quiet, trainable, trained
 from torch import Tensor, nn
 
+import ipu_model
 import poptorch
 from ipu_model.batching import Keep
 from ipu_model.entry_points import program_of_module
@@ -290,3 +291,16 @@ class TestNames:
         assert trained(trainable()).name == "training"
         assert inferred(quiet().deviceIterations(2)).name == "inference"
         assert trained(trainable().modelName("net")).name == "net"
+
+
+class Nothing(nn.Module):
+    """Adds up rows of which there are none."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x[:, :0].sum(2) + x.sum((1, 2))[:, None][:, :0]
+
+
+def test_a_reduction_to_an_empty_result_is_profiled() -> None:
+    wrapped = poptorch.inferenceModel(Nothing(), quiet())
+    assert wrapped(torch.ones(2, 3, 4)).shape == (2, 0)
+    assert ipu_model.profile(wrapped).fits

@@ -6,6 +6,7 @@ Imports inside functions and those for type checkers count. The engine names no 
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -84,3 +85,10 @@ def test_every_kind_of_import_is_found() -> None:
     assert "poptorch" in GRAPH["ipu_course.exercises.pipelining"]
     assert "ipu_course.doctor.examination" in GRAPH["ipu_course.doctor"]
     assert any(other.startswith("ipu_model.") for other in GRAPH["ipu_course.engine"])
+
+
+def test_of_the_three_packages_only_the_published_programs_need_torchvision() -> None:
+    """It is installed with the extra `validate` only."""
+    imports = re.compile(r"^\s*(?:from|import) torchvision\b", re.MULTILINE)
+    users = [name for name, file in MODULES.items() if imports.search(file.read_text(encoding="utf-8"))]
+    assert [name for name in users if not name.startswith("ipu_course.")] == ["ipu_model.validate.programs"]

@@ -1,4 +1,4 @@
-"""Where a front end such as `poptorch` says how its objects become programs: the engine imports no front end.
+"""Let a front end such as `poptorch` register how its objects become programs; the engine imports no front end.
 
 Both functions dispatch on the type of their first argument. A front end registers its own types when it is imported::
 
@@ -20,12 +20,12 @@ if TYPE_CHECKING:
 
 @singledispatch
 def program_of(source: Any) -> Program:
-    """Return the program behind a compiled executor; of a `Program` itself.
+    """Return the program behind a compiled executor, or a `Program` unchanged.
 
     Raises:
-        Error: neither of the two, or not compiled.
+        Error: `source` is neither of these, or is not compiled.
     """
-    # Whoever only registers, as `import poptorch` does, need not wait for the performance model.
+    # Imported here so that `import poptorch`, which only registers its types, does not load the performance model.
     from ipu_model.predict.program import Program
 
     if isinstance(source, Program):
@@ -57,5 +57,5 @@ def program_of_module(
 
 
 def kind_of(thing: object) -> str:
-    """Return the words for a thing of the wrong type in a message."""
+    """Describe an object of the wrong type in an error message."""
     return f"a {type(thing).__name__}" if thing is not None else "None"

@@ -1,6 +1,7 @@
-"""What one optimiser is to the device: the numbers it streams, the state it keeps, and what is compiled in.
+"""One optimiser as the device sees it: the numbers it streams, the state it keeps, and what is compiled in.
 
-Plain data without torch objects: `ipu_model.compute.optimisers` does the arithmetic, the performance model its costs.
+This is plain data without torch objects. `ipu_model.compute.optimisers` does the arithmetic; the performance model
+computes the costs.
 """
 
 from __future__ import annotations
@@ -123,7 +124,7 @@ class Algorithm(Enum):
 
 @dataclass(frozen=True)
 class WeightUpdate:
-    """The update of one weight, as far as it is compiled in: its arithmetic, and the state that it keeps.
+    """The compiled-in part of one weight's update: its arithmetic and the state that it keeps.
 
     `nesterov` belongs to SGD with momentum; `decoupled` to Adam, whose weight decay is then AdamW's; `corrects_bias`
     to LAMB; `centred`, `has_momentum` and `tensorflow` (its variant of the formulas) to RMSprop.
@@ -140,7 +141,7 @@ class WeightUpdate:
 
     @property
     def accumulates_in_state(self) -> bool:
-        """Whether gradients are accumulated in the state, so that there is no accumulator besides."""
+        """Whether gradients are accumulated in the state, so that no separate accumulator exists."""
         return self.algorithm is Algorithm.SGD_COMBINED
 
     @property
@@ -153,12 +154,12 @@ STEP = Slot("Step", single=True)
 
 
 def weight_update(spec: OptimiserSpec, hyper: Hyper, *, accumulates: bool) -> WeightUpdate:
-    """Return the update of weights with the numbers `hyper`, with gradient accumulation or without."""
+    """Return the update of weights that use `hyper`; `accumulates` tells whether gradients are accumulated."""
     if spec.family in ("SGD1", "SGD2"):
         return _sgd(spec, hyper, accumulates)
     moments = (Slot("Accl1", spec.first_dtype), Slot("Accl2", spec.second_dtype), STEP)
     if spec.family in ("ADAM", "ADAMW", "ADAMW_NO_BIAS"):
-        # ADAMW_NO_BIAS is only a name of its own: PopTorch 3.4's device corrects the bias all the same.
+        # ADAMW_NO_BIAS is only a different name: on the device, PopTorch 3.4 corrects the bias anyway.
         return WeightUpdate(Algorithm.ADAM, moments, decoupled=spec.family != "ADAM")
     if spec.family in ("LAMB", "LAMB_NO_BIAS"):
         return WeightUpdate(Algorithm.LAMB, moments, corrects_bias=spec.family == "LAMB")
@@ -174,7 +175,7 @@ def _sgd(spec: OptimiserSpec, hyper: Hyper, accumulates: bool) -> WeightUpdate:
 
 
 def _rmsprop(spec: OptimiserSpec, hyper: Hyper) -> WeightUpdate:
-    """Keep the average square, then average gradient and momentum buffer where they are needed."""
+    """Return RMSprop's update: its state is the average square, plus average gradient and momentum if used."""
     centred, has_momentum = spec.family == "RMSPROP_CENTERED", hyper.may_have_momentum
     slots = [Slot("Accl1", spec.first_dtype, initial=1.0 if spec.use_tf_variant else 0.0)]
     if centred:

@@ -1,7 +1,7 @@
 """One micro-batch of a program as plain data: what the performance model reads.
 
-A `Step` holds ops, tensors and storages in the order in which the program computes them. It refers to nothing of
-PyTorch, so it can be written by hand, pickled and compared. `ipu_model.capture.describe` makes it from a captured
+A `Step` holds ops, tensors and storages in the order in which the program computes them. It contains no PyTorch
+objects, so you can write one by hand, pickle it and compare it. `ipu_model.capture.describe` makes it from a captured
 graph; the names of ops and tensors are those of the graph's nodes.
 """
 
@@ -64,7 +64,7 @@ Argument: TypeAlias = Ref | str | int | float | complex | bool | DType | tuple["
 
 @dataclass(frozen=True)
 class Tensor:
-    """One tensor: shape, strides in elements, and the storage that it is (a view of).
+    """One tensor: its shape, its strides in elements, and the storage that holds it.
 
     `producer` is the op that makes it and `index` which of its results it is; variables, inputs and constants have
     no producer. `of_weight` marks trainable variables and their views and casts.
@@ -89,7 +89,7 @@ class Tensor:
 
     @property
     def stored(self) -> int:
-        """The elements in memory: those of an expanded dimension count once."""
+        """The number of elements in memory; an expanded dimension counts once."""
         count = 1
         for size, stride in zip(self.shape, self.stride):
             count *= size if stride else min(size, 1)
@@ -97,7 +97,7 @@ class Tensor:
 
     @property
     def is_storage(self) -> bool:
-        """Whether it is the tensor that its storage was made for, and no view of another."""
+        """Whether its storage was made for this tensor, so that it is not a view of another one."""
         return self.name == self.storage
 
 
@@ -113,7 +113,7 @@ class Source(Enum):
 
 @dataclass(frozen=True)
 class Storage:
-    """What tensors lie in: it has the name of the tensor that it was made for, and that tensor's producer."""
+    """The memory behind one or more tensors; it takes its name and producer from the tensor it was made for."""
 
     name: str
     source: Source
@@ -131,7 +131,7 @@ class Serialisation:
 
 @dataclass(frozen=True)
 class MultiConvolution:
-    """Convolutions planned together: `group` names the first of the `size` ones; `None` where nothing was set."""
+    """Convolutions planned together: `group` names the first of the `size` convolutions; `None` means not set."""
 
     group: str
     size: int
@@ -145,7 +145,7 @@ class MultiConvolution:
 
 @dataclass(frozen=True)
 class Hints:
-    """What the program said about an op. A backward op has the planning hints of its forward op.
+    """The program's own settings for an op. A backward op has the planning hints of its forward op.
 
     Planning hints are `available_memory_proportion`, `serialisation` and `multi_convolution`. `is_nop` marks
     `poptorch.nop`, `is_printed` a tensor that is printed whenever it is computed, `is_anchor` the copy of a tensor that
@@ -170,13 +170,14 @@ class Op:
     """One op of the device.
 
     `kind` is the name of the aten op without namespace, overload and the underscore of in-place ops; `target` the
-    full name. `results` has one entry for each result, `None` where the result is no tensor; results that nothing
-    reads are described here, but are not among the tensors of the step. `writes` names the storages that the op
-    changes in place. `scope` is the dotted name of the module that runs it ("" for the model itself). `stage` is the
-    number of its stage in `Step.stages`, while `placement.stage` is the number that the program gave.
+    full name. `results` has one entry for each result, `None` if the result is not a tensor. A result that nothing
+    reads is described here but is not among the tensors of the step. `writes` names the storages that the op changes in
+    place. `scope` is the dotted name of the module that runs it ("" for the model itself). `stage` is the number of its
+    stage in `Step.stages`, while `placement.stage` is the number that the program gave.
 
-    `is_view` tells that it only reinterprets its operand; `is_known` that its results depend on nothing that changes,
-    so that the compiler computes them; `makes_constant` that the op's kind makes a constant by itself.
+    `is_view` is true if the op only reinterprets its operand. `is_known` is true if its results depend on nothing that
+    changes, so that the compiler can compute them. `makes_constant` is true if the op creates a constant without
+    reading any tensor.
     """
 
     name: str
@@ -247,7 +248,7 @@ class Stage:
     ipu: int
 
 
-@dataclass(frozen=True, eq=False)  # a step is itself: comparing two op by op would be slow and say little
+@dataclass(frozen=True, eq=False)  # compared by identity: comparing op by op would be slow and of little use
 class Step:
     """One micro-batch, forward and (for training) backward.
 
@@ -299,11 +300,11 @@ class Step:
         return frozenset((*self.outputs, *self.gradients.values()))
 
     def read_by(self, op: Op) -> tuple[Tensor, ...]:
-        """Return the tensors that an op reads, each once; values that are no tensors are left out."""
+        """Return the tensors that an op reads, each once; arguments that are not tensors are left out."""
         return tuple(self.tensors[name] for name in op.reads if name in self.tensors)
 
     def results_of(self, op: Op) -> tuple[Tensor, ...]:
-        """Return the results of an op that something looks at."""
+        """Return the results of an op that are used anywhere."""
         return tuple(each for each in op.results if each is not None and each.name in self.tensors)
 
     def source(self, tensor: str) -> Source:
@@ -316,7 +317,7 @@ class Step:
         return None if name is None else self.by_name[name]
 
     def root(self, tensor: str) -> Tensor:
-        """Return the tensor that the storage of `tensor` was made for: itself, unless it is a view."""
+        """Return the tensor whose storage `tensor` uses: `tensor` itself, unless it is a view."""
         return self.tensors[self.tensors[tensor].storage]
 
     def maker(self, tensor: str) -> Op | None:
@@ -336,10 +337,10 @@ def step_of_ops(
     block_entries: tuple[Placement, ...] = (),
     unread: frozenset[str] = frozenset(),
 ) -> Step:
-    """Return the step of some ops and of the tensors that enter it from outside.
+    """Build a step from ops and from the tensors that enter it from outside.
 
-    Stages are numbered by the ops' placements. `inputs` are the entering tensors of that source unless given.
-    `unread` names results that no op looks at.
+    Stages are numbered by the ops' placements. `inputs` defaults to the entering tensors whose source is
+    `Source.INPUT`. `unread` names results that no op reads.
     """
     placed, stages = _staged(tuple(ops))
     tensors: dict[str, Tensor] = {}
@@ -361,7 +362,7 @@ def step_of_ops(
 
 
 def _staged(ops: tuple[Op, ...]) -> tuple[tuple[Op, ...], tuple[Stage, ...]]:
-    """Number the stages: blocks that follow one another on one IPU are one stage."""
+    """Number the stages: consecutive blocks on the same IPU form one stage."""
     keys: dict[tuple[int, int], None] = {}
     for phase in (Phase.FORWARD, Phase.BACKWARD):
         keys.update(dict.fromkeys((op.placement.stage, op.ipu) for op in ops if op.phase is phase))
@@ -378,14 +379,14 @@ def _staged(ops: tuple[Op, ...]) -> tuple[tuple[Op, ...], tuple[Stage, ...]]:
 
 
 def with_ops(step: Step, change: Callable[[Op], Op], block_entries: tuple[Placement, ...] | None = None) -> Step:
-    """Return the step with every op changed, and its stages numbered anew."""
+    """Return the step with `change` applied to every op and with its stages renumbered."""
     ops, stages = _staged(tuple(change(op) for op in step.ops))
     entries = step.block_entries if block_entries is None else block_entries
     return replace(step, ops=ops, stages=stages, block_entries=entries)
 
 
 def with_tensors(step: Step, change: Callable[[Tensor], Tensor]) -> Step:
-    """Return the step with the description of every tensor changed; names and storages must stay."""
+    """Return the step with `change` applied to every tensor; names and storages must stay the same."""
     ops = tuple(replace(op, results=tuple(r if r is None else change(r) for r in op.results)) for op in step.ops)
     return replace(
         step,
@@ -396,7 +397,7 @@ def with_tensors(step: Step, change: Callable[[Tensor], Tensor]) -> Step:
 
 
 def forward_stages(entries: Iterable[Placement]) -> int:
-    """Count forward pipeline stages: one, plus one for every block entry on another IPU than the one before.
+    """Count forward pipeline stages: one, plus one each time a block begins on a different IPU than the one before.
 
     The IPU before the first entry is IPU 0, so a first block on IPU 1 already counts.
     """
@@ -409,5 +410,5 @@ def forward_stages(entries: Iterable[Placement]) -> int:
 
 
 def training_stages(forward: int) -> int:
-    """Return the pipeline stages of a training step: backward mirrors forward, the last one is shared (2 N - 1)."""
+    """Return the pipeline stages of a training step: 2 N - 1, since forward and backward share the last stage."""
     return 2 * forward - 1

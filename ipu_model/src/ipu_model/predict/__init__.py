@@ -1,4 +1,4 @@
-"""The performance model: what a micro-batch costs, what runs when, what tiles hold, and how long a call takes."""
+"""The performance model: op costs, the order of execution, the memory of every tile, and the time of a call."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def profile_program(program: Program, host: HostWork | None = None) -> Profile:
 
 
 def profile_lately(program: Program, host: HostWork | None = None) -> Profile:
-    """Return the profile of a program, at once if it was asked for lately.
+    """Return the profile of a program, from the cache if it was computed recently.
 
     Raises:
         Error: as `profile_program`.
@@ -56,9 +56,9 @@ def memory_of_program(program: Program) -> Memory:
 
 
 def _memory(program: Program, costs: Costs, order: Order) -> Memory:
-    """Return the memory of a program, at once if it was asked for lately of one with the same memory.
+    """Return the memory of a program, cached across programs that use the same memory.
 
-    How often a micro-batch or an update is repeated changes nothing: only whether gradients are accumulated does.
+    The number of micro-batches or updates does not matter; only whether gradients are accumulated does.
     """
     batching = replace(program.batching, device_iterations=1, accumulation=min(2, program.batching.accumulation))
     key = replace(program, batching=batching, name="").choices
@@ -67,7 +67,7 @@ def _memory(program: Program, costs: Costs, order: Order) -> Memory:
 
 
 def check_machine(program: Program) -> None:
-    """Refuse programs that are larger than their machine.
+    """Refuse a program that needs more IPUs than its machine has.
 
     Raises:
         Error: names both numbers.

@@ -1,4 +1,4 @@
-"""Puts together the profile of a program from what the parts of the model found."""
+"""Assemble the profile of a program from the results of the model's parts."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from ipu_model.predict.time import DeviceTime
 
 @dataclass(frozen=True)
 class Parts:
-    """What the parts of the model say about a program, for one way of feeding it."""
+    """The results of the model's parts for one program and one host."""
 
     program: Program
     host: HostWork
@@ -64,7 +64,7 @@ def machine_of(system: System) -> Machine:
 
 
 def limited_by(time: DeviceTime, call: CallTime) -> str:
-    """Return what has to become faster for the program to become faster (see `Profile.limited_by`)."""
+    """Return the bottleneck of the program (see `Profile.limited_by`)."""
     if call.waits_for_loader:
         return "host loader"
     if not call.overlaps and call.loader > max(call.device, call.host):
@@ -90,7 +90,7 @@ def _ops(program: Program, costs: Costs, order: Order) -> tuple[OpProfile, ...]:
 
 
 def _timeline(time: DeviceTime, call: CallTime) -> tuple[Span, ...]:
-    """Return what the host and the device do for one call; an overlapping loader prepares the next call meanwhile."""
+    """Return the host's and the device's spans for one call; an overlapping loader prepares the next call meanwhile."""
     begin = 0.0 if call.overlaps else call.loader
     spans = [replace(span, start=span.start + begin + call.host) for span in time.timeline]
     if call.loader:

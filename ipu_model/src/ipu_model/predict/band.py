@@ -10,16 +10,17 @@ from ipu_model.predict.profile import ErrorBand, OpProfile
 from ipu_model.predict.program import Execution, Program
 from ipu_model.step import Step
 
-# The place of the groups among the arguments of aten.convolution.
+# The index of `groups` among the arguments of aten.convolution.
 _GROUPS = 8
-# Families of formulas that no published row holds ops of.
+# Families of formulas whose ops appear in no published row.
 _UNCOVERED_FAMILIES = {"recurrent": "recurrent layers", "estimated": "ops whose cost is an estimate"}
 
 
 def error_band(program: Program, ops: Iterable[OpProfile]) -> tuple[ErrorBand, str]:
-    """Return the band of the device time, and a sentence for the report where it is the wide one ("" otherwise).
+    """Return the error band of the device time, and a sentence that explains a wide band ("" for the narrow one).
 
-    Large work of the ops per exchange phase, in the ways of running that published rows cover, gets the narrow band.
+    A program gets the narrow band if published rows cover the way it runs and if its ops do a lot of work per exchange
+    phase.
     """
     constants = program.calibration.band
     reason = _reason(program, ops, constants)
@@ -47,7 +48,7 @@ def _reason(program: Program, ops: Iterable[OpProfile], constants: BandConstants
 
 
 def _uncovered(program: Program) -> list[str]:
-    """Return the ways of running that the model has never been compared on."""
+    """Return the features of a program that no published measurement covers."""
     locations = program.locations
     every = (locations.activations, locations.weights, locations.optimiser, locations.accumulators)
     found = []
@@ -76,5 +77,5 @@ def _uncovered_families(ops: Iterable[OpProfile]) -> list[str]:
 
 
 def has_grouped_convolutions(step: Step) -> bool:
-    """Whether channels of a convolution are in groups that do not see one another, as in ResNeXt and EfficientNet."""
+    """Whether any convolution divides its channels into groups, as in ResNeXt and EfficientNet."""
     return any(op.kind == "convolution" and op.argument(_GROUPS, "groups", 1) != 1 for op in step.ops)

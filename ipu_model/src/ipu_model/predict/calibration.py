@@ -1,6 +1,6 @@
 """The constants that no document gives directly: `data/calibration.toml`, which explains each of them.
 
-A `Calibration` is passed to whoever needs one. To see what another number would do, pass another one:
+Every function that needs a `Calibration` takes it as an argument. To try other numbers, pass another one:
 `calibrated().with_values({"cost.sync_cycles": 500})`.
 """
 
@@ -22,7 +22,7 @@ class Section:
     """The base of the sections: a field for each entry.
 
     Raises:
-        Error: a negative, infinite or undefined number, which no machine has.
+        Error: a negative, infinite or undefined number.
     """
 
     def __post_init__(self) -> None:
@@ -73,7 +73,7 @@ class BandConstants(Section):
 
 @dataclass(frozen=True)
 class PublishedHostConstants(Section):
-    """Rates of the loops and loaders of the published programs."""
+    """Speeds of the loops and data loaders of the published programs."""
 
     day03_converted_image_seconds: float
     day03_byte_image_seconds: float
@@ -83,7 +83,7 @@ class PublishedHostConstants(Section):
 
 @dataclass(frozen=True)
 class PipelineConstants(Section):
-    """What a pass of a stage costs besides its ops, and what a copy gets of the IPU-Links."""
+    """The overhead of a stage's pass, and the share of the IPU-Link bandwidth that a copy reaches."""
 
     stage_pass_cycles: float
     copy_link_share: float
@@ -91,7 +91,7 @@ class PipelineConstants(Section):
 
 @dataclass(frozen=True)
 class StreamConstants(Section):
-    """Rates of a transfer between host and one IPU, and the wait at the start of a run."""
+    """Transfer rates between the host and one IPU, and the wait at the start of a run."""
 
     ipu_bytes_per_second: float
     refill_bytes_per_second: float
@@ -101,7 +101,7 @@ class StreamConstants(Section):
 
 @dataclass(frozen=True)
 class CollectiveConstants(Section):
-    """What a ring gets of the IPU-Links, what a call costs, how far the links reach."""
+    """The link bandwidth that a ring reaches, the overhead of a call, and how many IPUs the links join."""
 
     link_share: float
     call_seconds: float
@@ -110,7 +110,7 @@ class CollectiveConstants(Section):
 
 @dataclass(frozen=True)
 class MemoryConstants(Section):
-    """What code takes on a tile, and how sure the model is of memory."""
+    """The memory that code takes on a tile, and the uncertainty of modelled memory."""
 
     exchange_code_bytes_per_phase: float
     control_code_bytes_per_compute_set: float
@@ -139,10 +139,10 @@ class Calibration:
     memory: MemoryConstants
 
     def with_values(self, values: Mapping[str, float]) -> Calibration:
-        """Return a calibration with other numbers, by "section.name".
+        """Return a calibration in which some numbers, named "section.name", are replaced.
 
         Raises:
-            Error: there is no such constant, or a number that no machine has.
+            Error: an unknown constant, or a number that is negative, infinite or undefined.
         """
         unknown = sorted(set(values) - {f"{section}.{name}" for section, name in _names()})
         if unknown:
@@ -194,4 +194,4 @@ def calibrated() -> Calibration:
         section: kind(**{name: found.value for name, found in facts[section].items()})
         for section, kind in _SECTIONS.items()
     }
-    return Calibration(**sections)  # type: ignore[arg-type]  # each section is of its field's kind
+    return Calibration(**sections)  # type: ignore[arg-type]  # each section has its field's type

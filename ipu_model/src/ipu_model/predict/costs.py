@@ -16,12 +16,11 @@ from ipu_model.step import Phase, Step
 
 @dataclass(frozen=True)
 class OpCost:
-    """The cost of one op of a step, or of one of the parts it has on the device.
+    """The cost of one op of a step, or of one part of it.
 
     `node` names the op, `part` which of its parts it is ("data gradient", "bias"; "" for the op itself), `target`
-    the aten op, `family` the kind of work, `stage` and `ipu` where it runs. `is_fallback` tells that there is no
-    formula and the cost is that of reading every input from other tiles and writing every output with plain
-    code.
+    the aten op, `family` the kind of work, `stage` and `ipu` where it runs. If `is_fallback` is true, the op has no
+    formula: its cost assumes that plain code reads every input from other tiles and writes every output.
     """
 
     node: str
@@ -42,9 +41,9 @@ class OpCost:
 
 @dataclass(frozen=True)
 class Costs:
-    """The costs of one micro-batch; views and compile-time constants are left out, they cost nothing.
+    """The costs of one micro-batch, without views and compile-time constants, which cost nothing.
 
-    `layouts` maps names of tensors to how they lie on tiles.
+    `layouts` maps the name of each tensor to its layout on the tiles.
     """
 
     ops: tuple[OpCost, ...]
@@ -76,7 +75,7 @@ def total_of(costs: Iterable[OpCost | VariableCost]) -> Cycles:
 
 @remembered
 def costs_of(step: Step, settings: CostSettings | None = None) -> Costs:
-    """Return the cost of every op of one micro-batch; `settings` are the defaults for `None`.
+    """Return the cost of every op of one micro-batch; `settings` defaults to `CostSettings()`.
 
     Raises:
         Error: a hint that no device can follow, such as a memory proportion above 1.
@@ -111,7 +110,7 @@ def costs_of(step: Step, settings: CostSettings | None = None) -> Costs:
 
 
 def _plain_code(op: OpView) -> OpWork:
-    """Cost an op without a formula: all inputs come from other tiles and pass through plain code."""
+    """Cost an op without a formula: assume that all inputs come from other tiles and pass through plain code."""
     outputs = [output for output in op.outputs if output is not None]
     inputs = list(op.operands())
     received = sum(op.spread(operand.tensor) * operand.element.bytes for operand in inputs)

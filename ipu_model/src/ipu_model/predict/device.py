@@ -1,4 +1,4 @@
-"""One IPU as formulas see it, and what they say of the work on it: cycles, memory, FLOPs."""
+"""One IPU as the cost formulas see it, and the work they describe: cycles, memory and FLOPs."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from ipu_model.predict.hardware import Chip, chip
 from ipu_model.step import DType
 
 DEFAULT_PROPORTION = 0.6
-"""PopLibs' share of tile memory for the temporary data of one convolution or matrix product."""
+"""PopLibs' default share of tile memory for the temporary data of one convolution or matrix product."""
 
 
 class Element(Enum):
-    """What a tensor element is to a tile: the vector unit knows two kinds, the rest is scalar work."""
+    """The kind of a tensor element on a tile: the vector unit handles fp16 and fp32, all else is scalar work."""
 
     HALF = "half"
     FLOAT = "float"
@@ -36,7 +36,7 @@ class Element(Enum):
 
     @classmethod
     def of(cls, dtype: DType) -> Element:
-        """Return the kind of elements of `dtype`; 64-bit types are 32-bit ones on the device."""
+        """Return the kind of element for `dtype`; 64-bit types become 32-bit types on the device."""
         if dtype.is_floating and dtype.bytes == 2:
             return cls.HALF
         if dtype.is_floating or dtype.is_complex:
@@ -51,8 +51,8 @@ _BYTES = {Element.HALF: 2, Element.FLOAT: 4, Element.INT: 4, Element.BYTE: 1}
 class Cycles:
     """Tile-clock cycles: computing (OnTileExecute) and exchanging (DoExchange), which never overlap.
 
-    `phases` is how many exchange phases there are; each is preceded by a synchronisation of all tiles
-    (InternalSync), whose length is `Device.sync_cycles`.
+    `phases` counts exchange phases. Before each of them all tiles synchronise (InternalSync), which takes
+    `Device.sync_cycles`.
     """
 
     compute: float = 0.0
@@ -69,13 +69,13 @@ class Cycles:
 
 @dataclass(frozen=True)
 class Work:
-    """What one op, or a part of one, takes on its IPU.
+    """The work of one op, or of one part of it, on its IPU.
 
-    `family` is the kind of work, as profiles show it. `temporary_bytes` is what it needs besides its inputs and
-    outputs on the busiest tile while it runs; `flops` counts multiplications and additions of contractions only, as
-    `torch.utils.flop_counter` does; `outputs_on_busiest_tile` is how many elements of its result the fullest tile
-    holds. `plan` says how a contraction was split, or is empty. `repeats` is how many equal rounds the cycles consist
-    of: a loop on the device, whose code exists once.
+    `family` is the kind of work, as profiles show it. `temporary_bytes` is the memory that it needs on the busiest tile
+    while it runs, in addition to its inputs and outputs; `flops` counts multiplications and additions of contractions
+    only, as `torch.utils.flop_counter` does; `outputs_on_busiest_tile` is how many elements of its result the fullest
+    tile holds. `plan` describes how a contraction is split and is empty for other work. `repeats` is the number of
+    equal rounds: they form a loop on the device, whose code exists once.
     """
 
     family: str
@@ -87,7 +87,7 @@ class Work:
     repeats: int = 1
 
     def times(self, count: int) -> Work:
-        """Return the work of doing this `count` times in sequence; results pile up, temporaries do not."""
+        """Return the work of doing this `count` times in sequence; results add up, temporary memory is reused."""
         outputs = self.outputs_on_busiest_tile * count
         return replace(self, cycles=self.cycles.times(count), flops=self.flops * count, outputs_on_busiest_tile=outputs)
 
@@ -98,13 +98,13 @@ class Work:
 
 @dataclass(frozen=True)
 class Device:
-    """A chip with the constants of `data/calibration.toml`, or with others, to see what they do."""
+    """A chip and its calibrated constants: those of `data/calibration.toml` unless you pass others."""
 
     chip: Chip = field(default_factory=lambda: chip("GC200"))
     calibration: Calibration = field(default_factory=calibrated)
 
     def __hash__(self) -> int:
-        # Thousands of remembered plans are looked up by their device, and a calibration has dozens of numbers.
+        # Plans are cached by device, and hashing the dozens of numbers of a calibration at each look-up would be slow.
         return hash((self.chip.name, self.chip.tiles, self.constants))
 
     @property
@@ -122,7 +122,7 @@ class Device:
         return self.chip.vector_width(element.bytes) if element.is_floating else 1
 
     def exchange(self, bytes_on_busiest_tile: float, phases: int = 1) -> Cycles:
-        """Return the cycles of moving so many bytes into (or out of) the busiest tile, in so many phases."""
+        """Return the cycles to move this many bytes into (or out of) the busiest tile, in this many phases."""
         moving = bytes_on_busiest_tile / self.chip.exchange_bytes_per_cycle
         return Cycles(exchange=moving + phases * self.constants.exchange_fixed_cycles, phases=phases)
 
@@ -133,7 +133,7 @@ class Device:
     def spread(self, elements: int, element: Element) -> int:
         """Return the elements on the busiest tile of a tensor that is laid out evenly over the tiles.
 
-        A tile holds no less than a grain of it, so small tensors sit on few tiles.
+        Each tile holds at least one grain, so a small tensor uses few tiles.
         """
         grain = math.ceil(self.constants.least_bytes_per_tile / element.bytes)
         return min(elements, max(grain, math.ceil(elements / self.chip.tiles)))
@@ -141,10 +141,10 @@ class Device:
 
 @dataclass(frozen=True)
 class CostSettings:
-    """The device, and the options of a program that change what an op costs.
+    """The device, and the program options that change the cost of an op.
 
     `half_partials` for matrix products and convolutions in fp16 (`Options.Precision.setPartialsType`);
-    `available_memory_proportion` by IPU, 0.6 where nothing is said; `stable_norm` for
+    `available_memory_proportion` by IPU, 0.6 by default; `stable_norm` for
     `Options.Precision.enableStableNorm`.
 
     Raises:
@@ -167,10 +167,10 @@ class CostSettings:
 
 
 def check_proportion(proportion: object, where: str) -> None:
-    """Refuse shares of tile memory that no tile has.
+    """Refuse a share of tile memory that is not between 0 and 1.
 
     Raises:
-        Error: no number between 0 and 1.
+        Error: it is not a number between 0 and 1.
     """
     if not isinstance(proportion, (int, float)) or not 0 <= proportion <= 1:
         raise Error(

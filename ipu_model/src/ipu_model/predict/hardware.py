@@ -1,6 +1,6 @@
 """The machines that programs are modelled on: chips, and the systems they are built into.
 
-What users call a machine ("POD16", "Bow") is a `System` here.
+Users speak of a machine ("POD16", "Bow"); here it is a `System`.
 
 Numbers come from `data/machines.toml`, where each has its unit and source; `provenance` returns them.
 """
@@ -22,7 +22,7 @@ class Chip:
     """One IPU. Sizes in bytes, the clock in Hz, rates per cycle and tile.
 
     Raises:
-        Error: a number that no chip can have, such as zero tiles or a negative clock.
+        Error: an impossible number, such as zero tiles or a negative clock.
     """
 
     name: str
@@ -59,7 +59,7 @@ class Chip:
         return 2.0 * units * group / cycles * self.tiles * self.clock_hz
 
     def matrix_unit(self, element_bytes: int, *, half_partials: bool) -> tuple[int, int, int]:
-        """Return units, input channels of one pass, and thread cycles of one pass and field element."""
+        """Return the units, the input channels of one pass, and the thread cycles of one pass per field element."""
         if element_bytes >= 4:
             return self.float_units, self.float_channel_group, 8
         units = self.half_units_half_partials if half_partials else self.half_units_float_partials
@@ -74,7 +74,7 @@ class System:
     memory are those of one IPU-Machine and shared by its IPUs. Link rates count one direction.
 
     Raises:
-        Error: a number that no system can have.
+        Error: an impossible number.
     """
 
     name: str
@@ -120,10 +120,10 @@ class Catalogue:
 def system_named(name: str) -> System:
     """Return the system called `name`; a chip's name stands for the smallest system that carries it.
 
-    Capitals, spaces and hyphens do not matter.
+    Case, spaces and hyphens do not matter.
 
     Raises:
-        Error: there is no such system or chip; the message lists those there are.
+        Error: there is no such system or chip; the message lists all systems and chips.
     """
     catalogue = known_hardware()
     key = _plain(name)
@@ -166,10 +166,10 @@ def system_with(chip_name: str, ipus: int) -> System:
 
 
 def system_with_room(wanted: str | System, ipus: int, said_by: str) -> System:
-    """Return the machine that is asked for by name; a chip's name stands for its smallest system with enough IPUs.
+    """Return the machine `wanted`; a chip's name stands for its smallest system with at least `ipus` IPUs.
 
     Raises:
-        Error: no such machine, or it has fewer IPUs; `said_by` says who asked.
+        Error: there is no such machine, or it has too few IPUs; `said_by` names the setting that asked for it.
     """
     if not isinstance(wanted, (str, System)):
         raise Error(
@@ -192,7 +192,7 @@ def chip_of_offline_target(version: int) -> Chip:
     """Return the chip that `useOfflineIpuTarget(version)` stands for: 1 GC2, 2 GC200, 21 C600.
 
     Raises:
-        Error: another version.
+        Error: any other version.
     """
     versions = known_hardware().offline_versions
     if version not in versions:
@@ -262,7 +262,7 @@ def _numbers(facts: Mapping[str, Fact]) -> dict[str, Any]:
 
 
 def _aliases(chips: Mapping[str, Chip], systems: Mapping[str, System], tables: Mapping[str, Any]) -> dict[str, str]:
-    """Map plain spellings to systems: titles and aliases, then names, then chips."""
+    """Map simplified spellings to system names: first titles and aliases, then system names, then chip names."""
     found: dict[str, str] = {}
     for name in systems:
         for alias in tables[name].get("aliases", ()):

@@ -1,4 +1,4 @@
-"""The host: what it does for each call, how long that takes, and what of it the device's work hides."""
+"""The host: what it does for each call, how long that takes, and how much of it overlaps with the device."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ _LEAST = {"seconds_per_sample": 0, "seconds_per_call": 0, "workers": 0, "hosts":
 
 @dataclass(frozen=True)
 class HostWork:
-    """The program's own work on the host, in seconds; `source` says whether they are measured or modelled.
+    """The program's own work on the host, in seconds; `source` says whether the times are measured or modelled.
 
-    `seconds_per_sample` is what one worker needs to load and prepare one sample, `seconds_per_call` what the
-    program's loop does for each call besides (metrics, progress bars). `workers` of 0 means that the process
-    itself loads. Processes are dealt out evenly over `hosts`; `cores_per_host` are the processor cores that the
-    loaders of one host share, 0 for as many as there are loaders. The default is a program whose data costs nothing.
+    `seconds_per_sample` is the time that one worker takes to load and prepare one sample; `seconds_per_call` is the
+    other work of the program's loop for each call (metrics, progress bars). With `workers=0` the process itself loads
+    the data. Processes are spread evenly over `hosts`; `cores_per_host` are the processor cores that the loaders of one
+    host share, 0 for as many as there are loaders. The default is a program whose data costs nothing.
 
     Raises:
-        Error: negative times or counts, no host.
+        Error: a negative time or count, or no host.
     """
 
     seconds_per_sample: float = 0.0
@@ -54,7 +54,7 @@ class HostWork:
 class CallTime:
     """Seconds of one call: `loader` and `host` on the host, `device` on the device, `total` from end to end.
 
-    `overlaps` tells that loading runs beside the rest, so that the slower of the two decides.
+    If `overlaps` is true, loading runs in parallel with the rest and the slower of the two is the bottleneck.
     """
 
     loader: float
@@ -64,27 +64,27 @@ class CallTime:
 
     @property
     def total(self) -> float:
-        """Seconds between the starts of two calls, one after another, in the steady state."""
+        """Seconds between the starts of two consecutive calls in the steady state."""
         rest = self.host + self.device
         return max(self.loader, rest) if self.overlaps else self.loader + rest
 
     @property
     def waits_for_loader(self) -> bool:
-        """Whether loading takes longer than device and call: nothing else speeds the program up then."""
+        """Whether loading is the bottleneck: it overlaps with the device and the call and takes longer than both."""
         return self.loader > self.host + self.device
 
     @property
     def waits_for_host(self) -> bool:
-        """Whether the work of the call on the host takes longer than the device's part of it."""
+        """Whether the host's part of the call takes longer than the device's part."""
         return self.host > self.device and not self.waits_for_loader
 
 
 def call_time(program: Program, host: HostWork, device_seconds: float) -> CallTime:
     """Return the time of one call whose device part takes `device_seconds`.
 
-    A process loads its own replicas' samples, once for replicas that share their input. Loading runs beside the device
-    with an asynchronous loader, and with worker processes of torch's `DataLoader`, which load ahead in either mode.
-    Loaders that outnumber the cores of their host take turns on them.
+    A process loads the samples of its own replicas, and loads them once for replicas that share their input. Loading
+    overlaps with the device if the loader is asynchronous or has worker processes of torch's `DataLoader`, which load
+    ahead in either mode. If a host has more loaders than cores, they share the cores.
     """
     samples = program.samples_per_micro_batch * program.batching.slices
     loader = samples * host.seconds_per_sample / max(1, host.workers) * turns_on_cores(program, host)
@@ -93,9 +93,10 @@ def call_time(program: Program, host: HostWork, device_seconds: float) -> CallTi
 
 
 def turns_on_cores(program: Program, host: HostWork) -> float:
-    """Return the loaders of the busiest host for each of its cores, at least 1: so much longer each of them takes.
+    """Return the number of loaders per core on the busiest host, at least 1: the factor by which each slows down.
 
-    A host runs ceil(processes / hosts) processes, each with its workers, or with one loader: itself.
+    A host runs ceil(processes / hosts) processes. Each has its workers, or loads the data itself and counts as one
+    loader.
     """
     loaders = math.ceil(program.processes / host.hosts) * max(1, host.workers)
     return max(1.0, loaders / host.cores_per_host) if host.cores_per_host else 1.0

@@ -1,18 +1,18 @@
 """The links of a machine: transfers between host and IPUs, and collectives between replicas.
 
-Transfers have three phases: begin (the host gets ready), mid (bytes move), end (completion). All three grow with the
-bytes, in seconds: the tile clock has no part in them. The published trace has one size of input only, so that it cannot
-tell a fixed part of a transfer; two other sightings speak against a large one (see the tests). Results to the host take
-the same three phases: no published row separates them.
+Transfers have three phases: begin (the host gets ready), mid (bytes move), end (completion). All three times are
+proportional to the bytes and do not depend on the tile clock. The published trace has only one input size, so it cannot
+show whether transfers also have a fixed overhead; two other observations suggest that it is small (see the tests).
+Results to the host go through the same three phases, because no published row measures them separately.
 
-Collectives are rings over IPU-Links, and over gateway links beyond the reach of those.
+Collectives are rings over IPU-Links, and over gateway links between IPUs that no IPU-Link joins.
 
 Symbols: R replicas, r of them joined by IPU-Links, q = ceil(R / r) groups of these, B bytes of one tensor, L and W
 bytes per second of IPU-Links and of gateway links for one IPU, h seconds of a hop, c seconds of a call.
 
 * reduce-scatter, all-gather: c + (r-1) h + (q-1) h + (r-1)/r B/L + (q-1)/q (B/r)/W
-* all-reduce, the one after the other in one call: twice that less c; for q = 1 it moves 2(R-1)/R B, as the byte
-  counters of a published trace with two replicas show (GCL's rings).
+* all-reduce, a reduce-scatter and an all-gather in one call: twice that, less c; for q = 1 it moves 2(R-1)/R B, as the
+  byte counters of a published trace with two replicas show (GCL's rings).
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ from ipu_model.predict.segments import Piece, Segment
 
 @dataclass(frozen=True)
 class HostLink:
-    """What the IPUs of one replica get of the host, beside the replicas that transfer at the same time.
+    """The share of the host link that one replica gets while other replicas also transfer.
 
-    Replicas on one machine share its link. A process copies the inputs of its replicas into their buffers one
-    replica after another; one copy shows as begin phase, whatever time there was for it before (so the
-    published trace), the others only where they take longer than everything that the device does meanwhile.
+    Replicas on one machine share its link. A process copies the inputs of its replicas into their buffers one replica
+    after another. According to the published trace, one of these copies always shows as the begin phase. The others
+    show only if they take longer than everything that the device does at the same time.
     """
 
     system: System
@@ -50,7 +50,7 @@ class HostLink:
     def transfer(
         self, bytes_by_ipu: Mapping[int, float], ipus: int, *, to_device: bool, begin_share: float = 1.0
     ) -> Segment | None:
-        """Return the segment in which each IPU moves so many bytes of one replica; `None` if there are none.
+        """Return the segment in which each IPU moves its bytes of one replica; `None` if nothing moves.
 
         `begin_share` is the begin phase as a multiple of one replica's refill.
         """
@@ -60,21 +60,21 @@ class HostLink:
         phases = self._phases(moving, to_device, begin_share)
         most = max(moving.values())
         kind = "stream in" if to_device else "stream out"
-        # Rates that are shared slow all transfers down alike.
+        # A shared rate slows all transfers by the same factor.
         slowest = Piece(kind, phases)
         pieces = tuple((slowest.times(moving[ipu] / most),) if ipu in moving else () for ipu in range(ipus))
         return Segment("stream", slowest.length, pieces)
 
     def refill_cycles(self, bytes_by_ipu: Mapping[int, float]) -> float:
-        """Return the cycles in which the host copies so many bytes of one replica into its buffers."""
+        """Return the cycles that the host takes to copy one replica's bytes into its buffers."""
         return self._cycles(sum(bytes_by_ipu.values()) / self.constants.refill_bytes_per_second)
 
     def begin_share(self, refill: float, meanwhile: float, depth: int) -> float:
-        """Return how long the begin phases are, as a multiple of `refill`, the cycles of refilling for one replica.
+        """Return the length of the begin phases as a multiple of `refill`, the cycles to refill one replica's buffers.
 
         `meanwhile` are the cycles of everything else until the next transfers. With buffers for more than one
-        micro-batch (`depth` above 1) the host prepares while the device works; without any (0) it starts when it is
-        asked, for one replica after another.
+        micro-batch (`depth` above 1) the host prepares the next one while the device works. Without buffers (0) it
+        starts on request and serves one replica after another.
         """
         if not refill:
             return 1.0
@@ -121,9 +121,9 @@ def host_link(program: Program) -> HostLink:
 
 @dataclass(frozen=True)
 class Ring:
-    """The replicas of one IPU of a program, and what joins them; rates in bytes per second of one IPU.
+    """The links between the copies of one IPU in all replicas; rates in bytes per second for one IPU.
 
-    `near` are the replicas joined by IPU-Links, `groups` how many such sets there are.
+    `near` is the number of replicas joined by IPU-Links, `groups` the number of such groups.
     """
 
     replicas: int
@@ -139,11 +139,11 @@ class Ring:
         return self.call_seconds + 2 * self._one_way(size) if self.replicas > 1 else 0.0
 
     def reduce_scatter(self, size: float) -> float:
-        """Return the seconds after which each replica has its part of the sum of a tensor of `size` bytes."""
+        """Return the seconds to sum a tensor of `size` bytes and leave one part of the sum on each replica."""
         return self.call_seconds + self._one_way(size) if self.replicas > 1 else 0.0
 
     def all_gather(self, size: float) -> float:
-        """Return the seconds after which all replicas have a tensor of `size` bytes that they had parts of."""
+        """Return the seconds to assemble a tensor of `size` bytes on all replicas from the parts that they hold."""
         return self.reduce_scatter(size)
 
     def _one_way(self, size: float) -> float:

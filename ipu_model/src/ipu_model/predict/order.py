@@ -1,8 +1,8 @@
-"""What runs when, and what waits meanwhile: decided once, for memory and time alike.
+"""The order of execution and the tensors kept meanwhile, decided once for both memory and time.
 
-Which forward results are kept for the backward pass and which ops run again instead, how many micro-batches each
-stage keeps, what it holds of one, what goes from stage to stage, and in which cycles the passes of stages run
-(`ipu_model.predict.passes`).
+This module decides which forward results are kept for the backward pass and which ops run again instead, how many
+micro-batches each stage stashes and what it holds of each, what goes from stage to stage, and in which cycles the
+passes of stages run (`ipu_model.predict.passes`).
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ _CONTRACTIONS = ("convolution", "mm", "addmm", "bmm", "baddbmm")
 class Order:
     """The order of one call of a program.
 
-    `slots` is how many micro-batches each stage keeps from its forward to its backward pass at once, 0 for stages
-    that keep no stash; `micro_batches` is how many one replica runs in a call, in the cycles of `rounds`.
+    `slots` is the number of micro-batches that each stage stashes between forward and backward pass, 0 for stages
+    without a stash. `micro_batches` is the number that one replica runs in a call, in the cycles of `rounds`.
     """
 
     kept: Kept
@@ -44,7 +44,7 @@ class Order:
 
 
 def order_of(program: Program) -> Order:
-    """Return the order in which a program runs its passes, and what waits between them."""
+    """Return the order in which a program runs its passes, and what it keeps between them."""
     step, kept = program.step, kept_for_backward(program)
     stages = len(step.stages)
     return Order(
@@ -63,11 +63,11 @@ def order_of(program: Program) -> Order:
 
 @dataclass(frozen=True)
 class Kept:
-    """Names of the forward ops by what happens between forward and backward pass.
+    """The forward ops whose results are stored for the backward pass, and those that run again, by name.
 
-    Of the ops in `stored`, results that the backward pass reads (or that ops run again read) are kept from the
-    forward pass; those in `again` run a second time, in their order, before the backward ops that need them.
-    Views and in-place ops belong to the op that made the storage.
+    For ops in `stored`, the forward pass keeps the results that the backward pass or recomputed ops read. Ops in
+    `again` run a second time, in their order, before the backward ops that need them. Views and in-place ops belong to
+    the op that made the storage.
     """
 
     stored: frozenset[str]
@@ -75,7 +75,7 @@ class Kept:
 
 
 def kept_for_backward(program: Program) -> Kept:
-    """Return what is stored and what is computed again; values that enter a stage from outside are always stored."""
+    """Return what is stored and what is recomputed; values that enter a stage from outside are always stored."""
     if not program.training:
         return Kept(frozenset(), frozenset())
     return _kept(program.step, program.recomputation)
@@ -110,7 +110,7 @@ def _forward(step: Step) -> list[Op]:
 
 
 def _maker(op: Op, step: Step) -> str:
-    """Return the name of what made the storage that the results of `op` lie in: an op, or what enters the step."""
+    """Return the name of the op that made the storage of `op`'s results, or of the tensor that enters the step."""
     for result in step.results_of(op):
         maker = step.maker(result.name)
         return result.storage if maker is None else maker.name
@@ -131,7 +131,7 @@ def _wanted_by_backward(step: Step) -> dict[str, None]:
 
 
 def _recomputing_stages(step: Step, mode: Recomputation) -> frozenset[int]:
-    """Return the stages in which something runs again; the last one of a pipeline goes on from its forward pass."""
+    """Return the stages that recompute; a pipeline's last stage does not: its backward pass follows at once."""
     if mode is Recomputation.NONE:
         return frozenset()
     every = frozenset(stage.index for stage in step.stages)
@@ -145,8 +145,8 @@ def _checkpoints(step: Step, mode: Recomputation, wanted: dict[str, None]) -> se
         ops = (step.by_name[name] for name in wanted)
         return chosen | {op.name for op in ops if not _is(op, _NORMS) and not _follows_norm(op, step)}
     if mode is Recomputation.STANDARD and not chosen:
-        # PopART chooses by liveness. Of the n places where least is alive, every square root of n-th has the same
-        # order of memory and of repeated work.
+        # PopART chooses by liveness. Of the n places where the fewest tensors are live, taking every sqrt(n)-th
+        # balances memory against recomputation.
         narrow = _narrow_places(step)
         return set(narrow[:: max(1, math.isqrt(len(narrow)))])
     return chosen
@@ -155,7 +155,7 @@ def _checkpoints(step: Step, mode: Recomputation, wanted: dict[str, None]) -> se
 def _narrow_places(step: Step) -> list[str]:
     """Return the forward ops after which no other forward result is still needed by the forward pass.
 
-    Where there is no such place (every result is used to the end), all contractions.
+    If there is no such place (every result is used to the end), return all contractions.
     """
     forward = _forward(step)
     ops = {op.name for op in forward}
@@ -166,7 +166,7 @@ def _narrow_places(step: Step) -> list[str]:
             if source is not None and source.name in ops:
                 last_use[source.name] = position
         if any(result.name != op.name for result in step.results_of(op)) and (maker := _maker(op, step)) in ops:
-            last_use[maker] = position + 0.5  # to pick one of several results is a use of them
+            last_use[maker] = position + 0.5  # picking one of several results counts as using them
     alive: set[str] = set()
     found: dict[str, None] = {}
     for position, op in enumerate(forward):
@@ -185,7 +185,7 @@ def _follows_norm(op: Op, step: Step) -> bool:
 
 
 def _made_from(op: Op, step: Step) -> list[str]:
-    """Return the ops that made what `op` is computed from, as far as it was computed in the same stage."""
+    """Return the ops of the same stage that made the inputs of `op`."""
     found = []
     for tensor in step.read_by(op):
         maker = step.maker(tensor.name)
@@ -204,12 +204,12 @@ def _is(op: Op, kinds: tuple[str, ...]) -> bool:
 
 
 def stash_slots(execution: Execution, stages: int, stage: int) -> int:
-    """Return how many micro-batches a stage keeps from its forward to its backward pass at once.
+    """Return how many micro-batches a stage stashes at once between their forward and backward passes.
 
-    Of K stages, stage s has 2 (K - 1 - s) + 1 slots: that many micro-batches enter it between the forward and
-    the backward pass of one (PopART, transforms/pipeline.cpp). Interleaved schedules alternate both passes and
-    have K - 1 - s + 1 ("Memory and Performance Optimisation on the IPU", 4.2). The last stage goes straight
-    on to its backward pass and has none; nor has any stage that works on one micro-batch at a time.
+    Of K stages, stage s has 2 (K - 1 - s) + 1 slots: that many micro-batches enter it between the forward and the
+    backward pass of one (PopART, transforms/pipeline.cpp). Interleaved schedules alternate the two passes and need K -
+    1 - s + 1 ("Memory and Performance Optimisation on the IPU", 4.2). The last stage needs no slot because its backward
+    pass follows at once, and neither does a stage that works on one micro-batch at a time.
     """
     behind = stages - 1 - stage
     if execution is Execution.SHARDED or behind == 0:
@@ -226,7 +226,7 @@ class Held:
 
 
 def held_tensors(program: Program, kept: Kept) -> tuple[Held, ...]:
-    """Return what each stage keeps of a micro-batch: stored results, and what came from the host or other stages."""
+    """Return what each stage keeps of a micro-batch: stored results, and inputs from the host or other stages."""
     return _held(program.step, kept) if program.training else ()
 
 
@@ -240,7 +240,7 @@ def _held(step: Step, kept: Kept) -> tuple[Held, ...]:
 
 
 def _read_late(step: Step, kept: Kept) -> Iterator[tuple[int, Tensor]]:
-    """Yield what ops of the backward pass and ops that run again read, each with the reader's stage."""
+    """Yield each tensor that backward or recomputed ops read, with the reader's stage."""
     for op in step.ops:
         if op.is_backward or op.name in kept.again:
             for tensor in step.read_by(op):
@@ -259,10 +259,10 @@ def _is_held(root: Tensor, stage: int, step: Step, kept: Kept) -> bool:
 
 @dataclass(frozen=True)
 class Traffic:
-    """Bytes of one micro-batch by stage: read from and written to the host, sent on and sent back.
+    """Bytes of one micro-batch by stage: read from the host, written to it, sent forward and sent back.
 
-    `on[k]` goes from stage k to k + 1, `back[k]` from stage k to k - 1. What a later stage needs passes through all
-    stages between.
+    `on[k]` goes from stage k to k + 1, `back[k]` from stage k to k - 1. A tensor for a later stage passes through all
+    stages in between.
     """
 
     inputs: tuple[float, ...]
@@ -306,7 +306,7 @@ def device_bytes(tensor: Tensor) -> int:
 
 
 def _crossings(step: Step, entering: dict[str, int]) -> Iterator[tuple[Tensor, int, int]]:
-    """Yield every tensor that stages other than its own read, its stage, and the farthest reader on either side."""
+    """Yield each tensor that other stages read, with its own stage and the farthest reader on either side."""
     if len(step.stages) == 1:
         return
     for tensor in step.tensors.values():

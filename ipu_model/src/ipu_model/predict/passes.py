@@ -1,13 +1,14 @@
-"""Which passes of which stages run at the same time: the cycles of a pipeline, grouped by what is active in them.
+"""Which stages' passes run at the same time: the cycles of a pipeline, grouped by what is active in them.
 
-Symbols: K stages, G micro-batches of one update, k a stage, m a micro-batch; all counted from 0.
+Symbols: K stages, G micro-batches per update, k a stage, m a micro-batch; k and m count from 0.
 
 * Pipelined ("grouped" in TensorFlow's words): stage k runs the forward pass of m in cycle k + m, and its
   backward pass in cycle 2(K-1) - k + m; an update has G + 2(K-1) cycles (PopART, docs/notes/transforms/pipelining.md).
-* Interleaved: half cycles, in which neighbouring stages do different passes: the forward pass of m in half cycle
-  k + 2m, the backward pass in 2K-1 - k + 2m. Two half cycles are one cycle here, and 2(K+G) - 2 half cycles an update.
-  K - k micro-batches of stage k are under way at most, about half of the other schedule's 2(K-1-k) + 1. One more
-  micro-batch never takes less time than in the other schedule; only filling and flushing may, with uneven stages.
+* Interleaved: in half cycles, with neighbouring stages in different passes. Stage k runs the forward pass of m in half
+  cycle k + 2m, the backward pass in half cycle 2K-1 - k + 2m. Two half cycles count as one cycle here, and an update
+  has 2(K+G) - 2 half cycles. At most K - k micro-batches of stage k are in flight, about half of the pipelined
+  schedule's 2(K-1-k) + 1. Each further micro-batch takes at least as long as in the pipelined schedule; only filling
+  and flushing can be faster, if stages are uneven.
 * Sharded: stages run one after another, one micro-batch at a time.
 * Inference: forward passes only, G + K - 1 cycles for G micro-batches.
 """
@@ -26,7 +27,8 @@ class Beat:
     """What happens between two synchronisations of all IPUs: passes, then copies.
 
     `forward` and `backward` map the active stages to their lag: in cycle c they work on micro-batch c - lag.
-    `sends_on` are the stages whose results are copied to the next one, `sends_back` those to the one before.
+    `sends_on` are the stages whose results are copied to the next stage, `sends_back` those that copy to the previous
+    one.
     """
 
     forward: Mapping[int, int]
@@ -37,9 +39,10 @@ class Beat:
 
 @dataclass(frozen=True)
 class Interval:
-    """`count` cycles from cycle `start` on in which the same happens: the beats, one after another.
+    """`count` identical cycles from cycle `start` on, each made of the same beats.
 
-    `is_full` tells that every stage does all its passes; `overlapped` that host transfers run beside the work.
+    If `is_full` is true, every stage does all its passes; if `overlapped` is true, host transfers overlap with the
+    work.
     """
 
     start: int
@@ -51,7 +54,7 @@ class Interval:
 
 @dataclass(frozen=True)
 class Round:
-    """`repeats` updates with their micro-batches, all alike; for inference the whole call."""
+    """`repeats` identical updates with their micro-batches; for inference, the whole call."""
 
     intervals: tuple[Interval, ...]
     repeats: int = 1
@@ -64,7 +67,7 @@ class Round:
 
 @dataclass(frozen=True)
 class Shape:
-    """What decides about the order of passes. G is `micro_batches`, of which `updates` follow one another."""
+    """The settings that determine the order of passes: `updates` updates of G = `micro_batches` micro-batches each."""
 
     stages: int
     micro_batches: int
@@ -75,7 +78,7 @@ class Shape:
 
 
 def rounds_of(shape: Shape) -> tuple[Round, ...]:
-    """Return the rounds of one call; their number does not depend on the counts of micro-batches and updates."""
+    """Return the rounds of one call; their number does not grow with the number of micro-batches or updates."""
     if shape.execution is Execution.SHARDED or shape.stages == 1:
         beats = _one_after_another(shape.stages, training=shape.training)
         return _overlapping(shape, Interval(0, shape.micro_batches, beats, is_full=True))
@@ -162,7 +165,7 @@ def _active(lags: Mapping[int, int], cycle: int, count: int) -> dict[int, int]:
 
 
 def shape_of(program: Program) -> Shape:
-    """Return what decides about a program's order of passes; inference has no updates that would end a pipeline."""
+    """Return the settings that determine a program's order of passes; in inference no update ends the pipeline."""
     batching = program.batching
     return Shape(
         stages=len(program.step.stages),

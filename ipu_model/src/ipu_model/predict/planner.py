@@ -1,7 +1,8 @@
-"""Convolutions and matrix products: what the fastest plan over the tiles costs.
+"""Convolutions and matrix products: find the fastest plan over the tiles, and its cost.
 
-`contraction` is what ops ask for. From there down: serial slices that keep temporary memory in bounds, the choice among
-candidates, what a candidate costs, the candidates of each method, and the ways to cut a dimension. The methods:
+Ops call `contraction`. The rest of the file follows in the order of calls: serial slices that keep temporary memory in
+bounds, the choice among candidates, the cost of a candidate, the candidates of each method, and the ways to cut a
+dimension. The methods:
 
 * pointwise: kernel 1 x 1; batch, rows and columns are one field that is cut freely
 * rows: the kernel is walked position by position; batch, rows and columns are cut apart
@@ -28,7 +29,7 @@ from ipu_model.predict.vertices import Array, Mask, MatrixUnit
 
 SERIAL_STEPS = (2, 4, 8, 16, 32, 64)
 
-# Candidates that leave most tiles idle are not looked at, where others use them.
+# Skip candidates that leave most tiles idle if other candidates use them.
 LEAST_SHARE_OF_TILES = 0.25
 
 # Fields for which the vector unit competes with the matrix unit, and fields for which every cut is tried.
@@ -54,7 +55,7 @@ class Pass(str, Enum):
 class Problem:
     """One contraction: a convolution of images, or a matrix product, in one of its three passes.
 
-    Sizes are always those of the layer's forward pass; channels are counted in one of `groups` groups. Images
+    Sizes are always those of the layer's forward pass; channel counts are those of one of the `groups` groups. Images
     are (rows, columns): a third dimension counts as more rows, a missing one as a single row. A matrix
     product `[m, k] x [k, n]` has m rows in its batch, k input and n output channels, and all else 1.
     """
@@ -116,7 +117,7 @@ def matrix_product(m: int, k: int, n: int, element_bytes: int, *, groups: int = 
 
 @dataclass(frozen=True)
 class Precision:
-    """What a program asks of a contraction: half partials, and a share of tile memory for temporaries."""
+    """The program's settings for a contraction: half partials, and the share of tile memory for temporary data."""
 
     half_partials: bool = False
     proportion: float = DEFAULT_PROPORTION
@@ -124,11 +125,11 @@ class Precision:
 
 @lru_cache(maxsize=8192)
 def contraction(problem: Problem, device: Device, precision: Precision = Precision()) -> Work:
-    """Return the work of the fastest plan whose temporary memory keeps within the proportion of a tile's.
+    """Return the work of the fastest plan whose temporary memory stays within the proportion of tile memory.
 
-    If the plan that is fastest of all does not, plans in serial slices compete with tighter ones. If none
-    does, the bound is doubled until it is twice the tile's memory, then dropped. A proportion of 0 asks for
-    the least memory.
+    If the fastest plan needs more, plans in serial slices compete with plans that need less memory. If no plan fits,
+    the bound is doubled until it is twice the tile's memory, then dropped. A proportion of 0 asks for the plan with the
+    least memory.
     """
     if problem.flops == 0:
         return Work("contraction")
@@ -146,7 +147,7 @@ def contraction(problem: Problem, device: Device, precision: Precision = Precisi
         fitting = [work for s in schemes if (work := s.fastest(device, bound)) is not None]
         if fitting:
             chosen = min(fitting, key=lambda work: device.total(work.cycles))
-            # Slicing can win a few cycles by rounding; the planner would then have sliced anyhow.
+            # Rounding can make a sliced plan a few cycles faster; the planner would then have sliced it in any case.
             faster = device.total(chosen.cycles) < device.total(unbound.cycles)
             return replace(chosen, cycles=unbound.cycles) if faster else chosen
         bound *= 2
@@ -177,7 +178,7 @@ class _Scheme:
 
 
 def _serial_schemes(problem: Problem, device: Device, half_partials: bool) -> Iterator[_Scheme]:
-    """Yield schemes that compute output channels (weight gradient: either, or samples) in slices."""
+    """Yield schemes that slice the output channels (for a weight gradient: either kind of channel, or samples)."""
     axes = {
         Pass.FORWARD: ("out",),
         Pass.DATA_GRADIENT: ("in",),
@@ -208,7 +209,7 @@ def _candidates(problem: Problem, device: Device, half_partials: bool) -> list[C
 
 
 def _matrix_units(element_bytes: int, device: Device, half_partials: bool) -> Iterator[MatrixUnit]:
-    """Yield the settings of the matrix unit: with half partials it can also run with half of its units."""
+    """Yield the settings of the matrix unit: with half partials it can also use only half of its units."""
     half = half_partials and element_bytes == 2
     units, group, _ = device.chip.matrix_unit(element_bytes, half_partials=half)
     partial_bytes, workers = 2 if half else 4, device.chip.workers
@@ -219,7 +220,7 @@ def _matrix_units(element_bytes: int, device: Device, half_partials: bool) -> It
 
 
 def _work(problem: Problem, device: Device, plan: Plan) -> Work:
-    """Return the work of a plan, with what the pass needs besides the contraction itself."""
+    """Return the work of a plan, including what the pass needs in addition to the contraction."""
     cycles = Cycles(plan.compute, plan.exchange, plan.phases)
     outputs = plan.outputs
     if problem.which is Pass.DATA_GRADIENT:
@@ -237,7 +238,7 @@ def _work(problem: Problem, device: Device, plan: Plan) -> Work:
 
 
 def _weight_transpose(device: Device, weight_bytes: float) -> Cycles:
-    """Return the cycles of transposing a weight tensor of so many bytes, spread over all tiles."""
+    """Return the cycles to transpose a weight tensor of this many bytes, spread over all tiles."""
     share = weight_bytes / device.chip.tiles
     return Cycles(compute=device.constants.weight_transpose_cycles_per_byte * share) + device.exchange(share)
 
@@ -279,7 +280,7 @@ def _repeated(problem: Problem, step: Work, axis: str, count: int, device: Devic
 
 @dataclass(frozen=True)
 class Plan:
-    """One chosen candidate: its cycles, temporary bytes, results on the busiest tile, and splits."""
+    """The chosen candidate: its cycles, temporary bytes, results on the busiest tile, and splits."""
 
     method: str
     compute: float
@@ -308,7 +309,7 @@ def fastest(candidates: Sequence[Candidates], device: Device, limit: float = mat
 
 
 def smallest(candidates: Sequence[Candidates], device: Device) -> Plan:
-    """Return the candidate with the least temporary memory; the fastest of several."""
+    """Return the candidate with the least temporary memory, and the fastest of them in a tie."""
     total = np.concatenate([c.total(device) for c in candidates])
     temporary = np.concatenate([c.temporary for c in candidates])
     return _pick(candidates, int(np.lexsort((total, temporary))[0]))
@@ -339,10 +340,10 @@ def _pick(candidates: Sequence[Candidates], index: int) -> Plan:
 class Split:
     """Candidate splits of one method: arrays of equal length, sizes in elements of the busiest tile.
 
-    `vertex` is in tile cycles; `inputs` and `weights` are what a tile needs, `results` what it computes;
-    `field`, `ins`, `outs` and `groups` are into how many parts field, input channels (the reduction), output
-    channels and conv groups are cut; `copies` are the elements that a tile rearranges beforehand, one array
-    for each operand. The vector unit (`vector_unit`) writes results in their final type, the matrix unit
+    `vertex` is in tile cycles; `inputs` and `weights` are the elements that a tile needs, `results` those that it
+    computes. `field`, `ins`, `outs` and `groups` are the numbers of parts into which field, input channels (the
+    reduction), output channels and conv groups are cut. `copies` are the elements that a tile rearranges beforehand,
+    one array for each operand. The vector unit (`vector_unit`) writes results in their final type, the matrix unit
     writes partials.
     """
 
@@ -408,9 +409,9 @@ def _copy_cycles(moved: Array, device: Device) -> Array:
 
 
 def _operand_bytes(split: Split, device: Device) -> Array:
-    """Return the bytes that a tile receives; neighbours that share inputs receive them at once.
+    """Return the bytes that a tile receives from other tiles.
 
-    A tile has its part of each operand already. Two neighbours that share an exchange bus and need the same
+    A tile already holds its own part of each operand. Two neighbours that share an exchange bus and need the same
     inputs (because output channels are split evenly over them) receive them together.
     """
     shared = device.chip.tiles_per_exchange_bus
@@ -422,7 +423,7 @@ def _operand_bytes(split: Split, device: Device) -> Array:
 
 @dataclass(frozen=True)
 class Reduction:
-    """Cycles and phases of adding up partials over tiles, and what the busiest tile holds afterwards."""
+    """Cycles and phases of summing partials over tiles, and the results on the busiest tile afterwards."""
 
     compute: Array
     exchange: Array
@@ -430,7 +431,7 @@ class Reduction:
     outputs: Array
 
     def total(self, device: Device) -> Array:
-        """Return all cycles, those that each exchange phase takes besides its bytes included."""
+        """Return all cycles, including the fixed overhead of each exchange phase."""
         fixed = device.sync_cycles + device.constants.exchange_fixed_cycles
         return self.compute + self.exchange + self.phases * fixed
 
@@ -445,11 +446,11 @@ class Reduction:
 
 
 def reduction(results: Array, depth: Array, unit: MatrixUnit, device: Device, *, converted: bool = True) -> Reduction:
-    """Add up `results` partials a tile over `depth` tiles, in as many stages as are fastest.
+    """Return the cost of summing `results` partials per tile over `depth` tiles, in the fastest number of stages.
 
     A stage adds at most `MOST_IN_ONE_STAGE` partials, two at most `MOST_IN_TWO_STAGES`, to bound the number
-    of messages. Without partials of other tiles, fp32 results of fp16 operands are only converted. Exchange
-    is without the fixed cycles of its phases.
+    of messages. If no other tile has partials, fp32 results of fp16 operands are only converted. Exchange cycles leave
+    out the fixed overhead of each phase.
     """
     alone = depth <= 1
     best = _alone(results, unit) if converted else _nothing(results)
@@ -470,7 +471,7 @@ def _nothing(results: Array) -> Reduction:
 
 
 def _alone(results: Array, unit: MatrixUnit) -> Reduction:
-    """Return the conversion of partials to results, if they differ in type."""
+    """Return the conversion of partials to results, which costs nothing if both have the same type."""
     if unit.partial_bytes <= unit.element_bytes:
         return _nothing(results)
     zero = np.zeros_like(results)
@@ -494,7 +495,7 @@ def _staged(results: Array, depth: Array, stages: int, unit: MatrixUnit, device:
 
 
 def splits_of(problem: Problem, unit: MatrixUnit, tiles: int) -> Iterator[Split]:
-    """Yield the candidate splits of every method that can compute `problem` on so many tiles."""
+    """Yield the candidate splits of every method that can compute `problem` on `tiles` tiles."""
     if problem.which is Pass.WEIGHT_GRADIENT:
         yield from _weight_gradient(problem, unit, tiles)
     else:
@@ -504,7 +505,7 @@ def splits_of(problem: Problem, unit: MatrixUnit, tiles: int) -> Iterator[Split]
 
 
 def _image_pass(problem: Problem, unit: MatrixUnit, tiles: int) -> Iterator[Split]:
-    """Forward, or data gradient: the same with input and output channels swapped."""
+    """Yield the splits of a forward pass, or of a data gradient, which swaps input and output channels."""
     ins, outs = problem.in_channels, problem.out_channels
     if problem.which is Pass.DATA_GRADIENT:
         ins, outs = outs, ins
@@ -530,7 +531,7 @@ def _image_pass(problem: Problem, unit: MatrixUnit, tiles: int) -> Iterator[Spli
 
 
 def _weight_gradient(problem: Problem, unit: MatrixUnit, tiles: int) -> Iterator[Split]:
-    """One matrix product over all samples, with either operand as the field."""
+    """Yield the splits of one matrix product over all samples, with either operand as the field."""
     rows, columns = problem.in_channels * problem.positions, problem.out_channels
     both = ("inputs", "weights")
     for method, field, outs in (("product", rows, columns), ("product, swapped", columns, rows)):
@@ -541,7 +542,7 @@ def _pointwise(
     method: str, field: int, ins: int, outs: int, groups: int, unit: MatrixUnit, tiles: int,
     copied: tuple[str, ...] = (),
 ) -> Split:  # fmt: skip
-    """Split field, input channels, output channels and groups; the field gets the tiles that are left."""
+    """Split field, input channels, output channels and groups; the field uses the remaining tiles."""
     in_groups = math.ceil(ins / unit.channel_group)
     out_groups = math.ceil(outs / unit.units)
     g, i, o = grid(distinct(groups, tiles), distinct(in_groups, tiles), distinct(out_groups, tiles))
@@ -562,9 +563,9 @@ def _pointwise(
 
 
 def _field_cuts(field: int, g: Array, i: Array, o: Array, tiles: int) -> tuple[Array, Array, Array, Array]:
-    """Return each combination with each useful size of a part of the field: it gets the tiles that are left.
+    """Return each combination with each useful cut of the field, which uses the remaining tiles.
 
-    Finer cuts cost less of everything but weights, so large fields are cut as finely as possible or not at
+    Finer cuts reduce every cost except that of the weights, so large fields are cut as finely as possible or not at
     all.
     """
     free = np.minimum(np.floor(tiles / (g * i * o)), field)
@@ -615,7 +616,7 @@ def _reads(problem: Problem, bt: Array, ht: Array, wt: Array) -> tuple[Array, Ar
 
 
 def _expanded_columns(problem: Problem, ins: int, outs: int, unit: MatrixUnit, tiles: int) -> Split:
-    """Columns of the kernel become input channels of a kernel one column wide."""
+    """Turn the columns of the kernel into input channels of a kernel one column wide."""
     columns = problem.kernel[1]
     plain = _rows("expanded columns", _one_column(problem), ins * columns, outs, (problem.kernel[0], 1), unit, tiles)
     return replace(plain, copies=(plain.inputs / plain.outs,))
@@ -631,7 +632,7 @@ def _one_column(problem: Problem) -> Problem:
 def _combinations(
     tiles: int, batch: int, rows: int, columns: int, ins: int, outs: int, groups: int
 ) -> tuple[Array, Array, Array, Array, Array, Array]:
-    """Return every way to cut six dimensions into parts whose product suits the tiles."""
+    """Return every way to cut six dimensions so that the number of parts suits the tiles."""
     b, h, w = grid(distinct(batch, tiles), distinct(rows, tiles), distinct(columns, tiles))
     i, o, g = grid(distinct(ins, tiles), distinct(outs, tiles), distinct(groups, tiles))
     area, channels = b * h * w, i * o * g
@@ -640,7 +641,7 @@ def _combinations(
 
 
 def _fits_windows(problem: Problem, unit: MatrixUnit) -> bool:
-    """Whether the SLIC vertex can do it: fp16, groups of one, two or four channels, stride 1 or 2."""
+    """Whether the SLIC vertex can compute it: fp16, groups of one, two or four channels, stride 1 or 2."""
     channels = (problem.in_channels, problem.out_channels)
     strides_fit = max(problem.stride) <= (2 if problem.which is Pass.FORWARD else 1)
     grouped = problem.groups > 1 and channels in ((1, 1), (2, 2), (4, 4))
@@ -665,7 +666,7 @@ def _windows(problem: Problem, unit: MatrixUnit, tiles: int) -> Split:
 
 
 def _channels(problem: Problem, unit: MatrixUnit, tiles: int) -> Split:
-    """Vector unit, channel by channel: split groups, the results of a group, and samples to add up."""
+    """Split for the vector unit, channel by channel: groups, the results of a group, and the samples to sum."""
     inner = problem.in_channels * problem.out_channels
     if problem.which is Pass.WEIGHT_GRADIENT:
         results, length, most_parts = inner * problem.positions, problem.samples, problem.samples
@@ -690,7 +691,7 @@ def _channels(problem: Problem, unit: MatrixUnit, tiles: int) -> Split:
 
 
 def _dots(field: int, ins: int, outs: int, groups: int, unit: MatrixUnit, tiles: int) -> Split:
-    """Vector unit, one dot product for each result: split groups, channels and field."""
+    """Split for the vector unit, one dot product for each result: groups, channels and field."""
     parts = distinct(ins, min(tiles, TINY_FIELD))
     g, i, o = grid(distinct(groups, tiles), parts, distinct(outs, tiles))
     keep = g * i * o <= tiles
@@ -709,10 +710,10 @@ def _dots(field: int, ins: int, outs: int, groups: int, unit: MatrixUnit, tiles:
 
 @lru_cache(maxsize=4096)
 def distinct(length: int, most: int) -> Array:
-    """Return the numbers of parts, at most `most`, that cut `length` into parts of different sizes.
+    """Return the useful numbers of parts, at most `most`, for a dimension of `length`.
 
-    For each size of the largest part, the smallest number of parts that reaches it, in ascending order: about
-    2 sqrt(length) numbers instead of `length`.
+    Of all numbers that give the same largest part, only the smallest is returned: about 2 sqrt(length) numbers instead
+    of `length`, in ascending order.
     """
     counts = np.arange(1, max(1, min(length, most)) + 1, dtype=np.float64)
     sizes = np.unique(np.ceil(length / counts))
@@ -727,7 +728,7 @@ def grid(*axes: Array) -> list[Array]:
 
 
 def within(product: Array, tiles: int, share: float) -> Mask:
-    """Select combinations of at most `tiles` tiles, and no less than a share of the most that one has."""
+    """Select combinations that use at most `tiles` tiles, and at least `share` of the most that any of them uses."""
     allowed = product <= tiles
     busiest = float(product[allowed].max())
     return allowed & (product >= busiest * share)

@@ -71,6 +71,9 @@ from poptorch.options import (
 
 __version__ = _version("ipu-model")
 
+# PopTorch has no module of this name: it can be imported, and is no attribute of the package.
+globals().pop("_backend")
+
 __all__ = [
     "CPU", "AsynchronousDataAccessor", "Attribute", "AutoStage", "BeginBlock", "Block", "BlockFunction",
     "CommGroupType", "ConfigFileError", "ConnectionType", "DataLoader", "DataLoaderMode", "Error",

@@ -7,7 +7,6 @@ import subprocess
 import sys
 from importlib import import_module
 from importlib.metadata import version
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -254,12 +253,7 @@ class TestPresence:
             return
         assert resolve(OWNERS[area.owner], entry.name) is not None
 
-    def test_environment_variables_that_work_are_read_by_the_package(self) -> None:
-        sources = "".join(path.read_text() for path in Path(poptorch.__file__).parent.rglob("*.py"))
-        names = [e.name for area, e in ENTRIES if area.owner == "environment" and e.status == "works"]
-        assert [name for name in names if f'"{name}"' not in sources] == []
-
-    def test_its_modules_are_those_of_poptorch_and_one_package_behind_them(self) -> None:
+    def test_it_has_no_modules_that_poptorch_does_not_have(self) -> None:
         """Of PopTorch 3.4: the headings of the reference of its names."""
         of_poptorch = {
             "_args_parser", "_dataloader", "_impl", "_logging", "_optimizer_attributes", "_options_config",
@@ -271,7 +265,7 @@ class TestPresence:
             "print(*(name for name, value in vars(poptorch).items() if isinstance(value, types.ModuleType)))"
         )
         shown = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout
-        assert set(shown.split()) - of_poptorch == {"_backend"}
+        assert set(shown.split()) <= of_poptorch
 
     def test_a_name_that_is_not_poptorchs_is_no_attribute(self) -> None:
         for module in (poptorch, poptorch.ops):

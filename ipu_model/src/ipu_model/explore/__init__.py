@@ -1,1 +1,1 @@
-"""A program as it is and as it could be: profiles, what-ifs, sweeps and advice, over one table of options."""
+"""Profiles, what-ifs, sweeps and advice, based on one table of options."""

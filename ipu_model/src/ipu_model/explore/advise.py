@@ -1,4 +1,4 @@
-"""The next changes worth trying, each with its modelled gain and cost: found by costing every one of them."""
+"""The next changes worth trying, each with its modelled gain and cost; every candidate is modelled."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from ipu_model.predict.program import Execution, Program, Recomputation
 from ipu_model.step import FLOAT16
 
 LEAST_GAIN = 1.02
-"""Changes that gain less than this factor in samples a second are not worth a line, unless they make it fit."""
+"""Changes that raise throughput by less than this factor are left out, unless they make the program fit."""
 MOST_ITEMS = 8
 
 
@@ -26,9 +26,9 @@ MOST_ITEMS = 8
 class Advice:
     """A change that was modelled.
 
-    `change` says what to change in a few words, `how` the line of code that does it. The change makes
-    end-to-end samples per second `samples_per_second_factor` times what they were, and the fullest tile
-    `max_tile_bytes_change` bytes fuller; `fits` is the verdict on memory after it. `explanation` tells why.
+    `change` describes the change in a few words, and `how` is the line of code for it. The change multiplies the
+    end-to-end throughput by `samples_per_second_factor` and adds `max_tile_bytes_change` bytes to the fullest tile;
+    `fits` is the new verdict on memory. `explanation` gives the reason.
     """
 
     change: str
@@ -42,9 +42,8 @@ class Advice:
 def advise(executor: Any, *, host: HostWork | None = None, profile: Profile | None = None) -> tuple[Advice, ...]:
     """Return the changes that make a program fit or faster, the most useful first.
 
-    `executor` is a compiled executor or a `Program`; `profile` is its own profile if there is one already. For a
-    program that fits, changes that no longer would are left out; for one that does not, those that save memory come
-    first.
+    `executor` is a compiled executor or a `Program`; `profile` is its profile, if you already have one. If the program
+    fits, changes that would no longer fit are left out; if it does not fit, changes that save memory come first.
 
     Raises:
         Error: not a compiled executor.
@@ -58,7 +57,7 @@ def advise(executor: Any, *, host: HostWork | None = None, profile: Profile | No
 
 
 def _modelled(program: Program, host: HostWork, before: Profile) -> Iterator[Advice]:
-    """Yield what each change that is worth trying does; those that the model refuses are left out."""
+    """Yield the modelled effect of each change worth trying, without changes that the model refuses."""
     for name, value in _worth_trying(program):
         option = option_named(name)
         try:
@@ -107,7 +106,7 @@ def _worth_trying(program: Program) -> Iterator[tuple[str, Any]]:
 
 
 def _splits(program: Program) -> Iterator[tuple[str, ...]]:
-    """Yield the most even split of a pipeline, and that over twice the IPUs."""
+    """Yield the most even split of a pipeline over the same IPUs, and over twice as many."""
     now = len(program.step.stages)
     for stages in (now, 2 * now):
         if stages > 1 and program.execution is not Execution.SHARDED:
@@ -117,7 +116,7 @@ def _splits(program: Program) -> Iterator[tuple[str, ...]]:
 
 
 def _loaders(program: Program, host: HostWork, before: Profile) -> Iterator[Advice]:
-    """Yield what other loaders would do: they are the host's, no options of the program."""
+    """Yield the effect of other loaders, which belong to the host and are not options of the program."""
     if host.seconds_per_sample <= 0:
         return
     if host.loading is Loading.SYNC:

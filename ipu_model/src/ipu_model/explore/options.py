@@ -1,4 +1,4 @@
-"""The options that can be set anew without capturing a program again: one table for what-ifs, sweeps and advice."""
+"""The options that can change without capturing the program again: one table for what-ifs, sweeps and advice."""
 
 from __future__ import annotations
 
@@ -21,11 +21,12 @@ Chosen = TypeVar("Chosen", bound=Enum)
 
 @dataclass(frozen=True)
 class Option:
-    """One option, and the words that go with it.
+    """One option, and the texts that describe it.
 
-    `set_to(program, value)` returns the program with the option at that value. `change(program, value)` says in a few
-    words what becomes different, and `line(program, value)` is what a PopTorch user writes for it. `explanation` tells
-    what to expect; `explanation_off` what to expect of switching the option off, where that is something else.
+    `set_to(program, value)` returns the program with the option at that value. `change(program, value)` describes the
+    change in a few words, and `line(program, value)` is the line that a PopTorch user writes for it. `explanation`
+    describes the effect to expect; `explanation_off` describes the effect of switching the option off, if it needs a
+    different text.
     """
 
     name: str
@@ -36,15 +37,15 @@ class Option:
     explanation_off: str = ""
 
     def explained(self, value: object) -> str:
-        """Return what to expect of this value."""
+        """Return the effect to expect of this value."""
         return self.explanation_off if self.explanation_off and value in (False, "none") else self.explanation
 
 
 def with_options(program: Program, **options: Any) -> Program:
-    """Return the program with options set anew, by their names in `OPTIONS`.
+    """Return the program with some options changed, by their names in `OPTIONS`.
 
     Raises:
-        Error: an unknown option, a value it cannot have, or a pipeline that is not kept busy.
+        Error: an unknown option, an invalid value, or a pipeline with too few micro-batches for its stages.
     """
     for name, value in options.items():
         program = option_named(name).set_to(program, value)
@@ -207,7 +208,7 @@ def _machine(program: Program, value: object) -> Program:
 
 
 def in_half_precision(step: Step) -> Step:
-    """Return the step with float16 wherever it has float32: what `model.half()` on float16 inputs gives."""
+    """Return the step with float16 in place of float32, as after `model.half()` with float16 inputs."""
 
     def halved(tensor: Tensor) -> Tensor:
         return replace(tensor, dtype=FLOAT16) if tensor.dtype == FLOAT32 else tensor
@@ -231,7 +232,7 @@ def has_variables_of(program: Program, dtype: DType, *, trainable: bool = False)
 
 
 def has_single_precision(program: Program) -> bool:
-    """Whether half precision would change something: float32 among the weights, or the buffers of inference."""
+    """Whether half precision would change anything: float32 weights, or float32 buffers in inference."""
     return has_variables_of(program, FLOAT32, trainable=program.training)
 
 
@@ -436,4 +437,4 @@ OPTIONS: Mapping[str, Option] = {
         ),
     )
 }
-"""What can be set, by name, in the order in which messages list it."""
+"""All options by name, in the order in which messages list them."""

@@ -1,4 +1,4 @@
-"""`profile` and `profile_module`: what the IPU Model says about a program, in one call."""
+"""`profile` and `profile_module`: model a program on IPUs with one call."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from ipu_model.predict.profile import Profile
 
 
 def profile(executor: Any, *, host: HostWork | None = None, machine: str | System | None = None) -> Profile:
-    """Return the profile of a compiled `poptorch` executor; one compiled for an offline target will do.
+    """Return the profile of a compiled `poptorch` executor, which may be compiled for an offline target.
 
-    `host` says what the program's own loader and loop cost (default: nothing). `machine` is a name such as
+    `host` gives the costs of the program's own loader and loop (default: none). `machine` is a name such as
     "POD16" or "Bow" (see `ipu_model.predict.hardware`), or a `System` (default: the program's own machine, chosen by
     `useOfflineIpuTarget`, `POPTORCH_IPU_MODEL_VERSION` and `IPU_MODEL_MACHINE`, else the smallest GC200 system
     with enough IPUs). The last few profiles of an executor are remembered until `destroy()`.
@@ -43,7 +43,7 @@ def profile_module(
     machine: str | System | None = None,
     micro_batch: bool = False,
 ) -> Profile:
-    """Return the profile of the program that wrapping `model` with `poptorch.Options` would make.
+    """Return the profile of the program that you would get by wrapping `model` with `options`.
 
     Nothing is wrapped, uploaded or computed: `model` and `options` stay as they are. `inputs` are a tensor, a
     tuple or list of forward's arguments, or a dict of keyword arguments, as one call takes them (device iterations
@@ -51,8 +51,8 @@ def profile_module(
     their shapes and types count: tensors on the `meta` device and expanded ones take no memory. `training` is taken
     to be true if there is an `optimizer`. `host` and `machine` are as in `profile`.
 
-    All replicas that the options ask for count, also more than the 64 IPUs of one process: they may be spread over
-    processes. One replica has to fit into a process.
+    All replicas in the options count, even beyond the 64 IPUs of one process: they may be spread over several
+    processes. One replica must fit into one process.
 
     Raises:
         Error: what PopTorch refuses when it wraps and compiles, options of another package, or a machine that is
@@ -67,10 +67,10 @@ def profile_module(
 
 
 def check_host(host: object) -> None:
-    """Refuse what is no description of the host's work.
+    """Refuse a `host` of the wrong type.
 
     Raises:
-        Error: neither `None` nor a `HostWork`.
+        Error: it is neither `None` nor a `HostWork`.
     """
     if host is not None and not isinstance(host, HostWork):
         raise Error(f"host takes an ipu_model.HostWork, not {kind_of(host)}: what the program's loader and loop cost.")

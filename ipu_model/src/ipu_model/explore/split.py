@@ -1,4 +1,4 @@
-"""Where to split a model over IPUs: units that stay together, and the most even way to share them out."""
+"""Where to split a model over IPUs: units that stay together, and the most even way to distribute them."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def units_of(program: Program) -> tuple[Unit, ...]:
 
 
 def _startable(groups: Sequence[tuple[str, ...]]) -> list[tuple[str, tuple[str, ...]]]:
-    """Name the groups, and join ops that a parent runs itself to those before them: no block can begin there."""
+    """Name the groups, and merge ops that a parent runs itself into the group before: no block can begin there."""
     found: list[tuple[str, tuple[str, ...]]] = []
     names = [_common(scopes) for scopes in groups]
     for name, scopes in zip(names, groups, strict=True):
@@ -96,7 +96,7 @@ def _common(scopes: Sequence[str]) -> str:
 def even_split(costs: Sequence[Sequence[float]]) -> tuple[int, ...]:
     """Return where each stage after the first begins, so that the slowest stage is as fast as possible.
 
-    `costs[stage][unit]` is what a unit takes on that stage. Stages are filled in order and none is empty.
+    `costs[stage][unit]` is the cost of a unit on that stage. Stages are filled in order and none is empty.
     Dynamic programming over (stage, first unit not yet placed).
     """
     stages, units = len(costs), len(costs[0])
@@ -120,7 +120,7 @@ def even_split(costs: Sequence[Sequence[float]]) -> tuple[int, ...]:
 
 
 def even_starts(program: Program, stages: int) -> tuple[str, ...] | None:
-    """Return the modules at which stages after the first begin where they take the most equal times.
+    """Return the modules at which to begin each stage after the first so that stage times are as equal as possible.
 
     Stages other than the last run their forward pass twice if the program recomputes. `None` if the model has
     fewer modules than stages.
@@ -137,11 +137,11 @@ def even_starts(program: Program, stages: int) -> tuple[str, ...] | None:
 
 
 def split_before(program: Program, names: Sequence[str]) -> Program:
-    """Return the program with a stage on an IPU of its own beginning at each of these modules, and one before them.
+    """Return the program split into stages that begin at these modules, each stage on an IPU of its own.
 
-    As with `poptorch.BeginBlock`, ops belong to the stage that began last. The ops of one module stay together: one
-    that runs on both sides of a cut belongs to the later stage, with its backward ops. A program that trains on one
-    IPU recomputes once it has several, as PopTorch's do.
+    As with `poptorch.BeginBlock`, ops belong to the stage that began last. The ops of one module stay together: a
+    module that runs on both sides of a cut belongs to the later stage, with its backward ops. A training program that
+    had one IPU starts to recompute when it gets several, as in PopTorch.
 
     Raises:
         Error: a module that the forward pass does not reach, or not after the ones named before it.

@@ -17,7 +17,7 @@ from ipu_model.predict.profile import Profile
 
 @dataclass(frozen=True)
 class SweepPoint:
-    """One setting of a sweep; `profile` is `None` where the setting is impossible, for the reason in `refused`."""
+    """One setting of a sweep; if the setting is impossible, `profile` is `None` and `refused` gives the reason."""
 
     value: Any
     profile: Profile | None
@@ -27,8 +27,8 @@ class SweepPoint:
 def what_if(executor: Any, *, host: HostWork | None = None, **options: Any) -> Profile:
     """Return the profile of a compiled program with other options, such as `gradient_accumulation=16`.
 
-    `executor` is what `poptorch.trainingModel` or `poptorch.inferenceModel` returned, compiled; `options` are
-    named as in `ipu_model.explore.options.OPTIONS`. Sizes of tensors cannot change: they need another compilation.
+    `executor` is a compiled `poptorch.trainingModel` or `poptorch.inferenceModel`; `options` are named as in
+    `ipu_model.explore.options.OPTIONS`. Sizes of tensors cannot change: they need another compilation.
 
     Raises:
         Error: unknown options, values they cannot have, or a program that is too large for its machine.
@@ -43,7 +43,7 @@ def sweep(
     """Return one profile for each value of an option, with the other `options` the same for all of them.
 
     Raises:
-        Error: an unknown option. Values that the program cannot have become points without a profile.
+        Error: an unknown option. An invalid value does not raise: it becomes a point without a profile.
     """
     check_host(host)
     swept = option_named(option)

@@ -34,7 +34,7 @@ class Machine:
 
 
 class ErrorBand(NamedTuple):
-    """By which factors the hardware's device time may differ from the modelled one: (0.9, 1.1) is +-10 %."""
+    """The factors by which the device time on hardware may differ from the modelled time: (0.9, 1.1) is +-10 %."""
 
     low: float
     high: float
@@ -42,7 +42,7 @@ class ErrorBand(NamedTuple):
 
 @dataclass(frozen=True)
 class PhaseCycles:
-    """Cycles of one IPU in one call, by what its tiles do, as PopVision's execution trace names it.
+    """Cycles of one IPU in one call, by activity; the names are those of PopVision's execution trace.
 
     `stream_copy_begin` waits until the host is ready, `_mid` transfers, `_end` waits for completion;
     `external_sync` waits for other IPUs; `global_exchange` moves data between IPUs. Their sum is the time of
@@ -80,8 +80,8 @@ class PhaseCycles:
 class Span:
     """One stretch of the timeline of a resource ("IPU 0", "host", ...), in seconds from the start of the call.
 
-    `kind` is one of `SPAN_KINDS`. `repeats` above 1 stands for that many equal stretches one after another,
-    shown once: `seconds` is the time of all of them. `stage` and `micro_batch` where they make sense.
+    `kind` is one of `SPAN_KINDS`. If `repeats` is above 1, the span stands for that many equal, consecutive stretches
+    and `seconds` is their total time. `stage` and `micro_batch` are set where they apply.
     """
 
     resource: str
@@ -107,7 +107,7 @@ SPAN_KINDS = (
 
 @dataclass(frozen=True)
 class TileRun:
-    """Neighbouring tiles that hold the same: how many, and the bytes on each."""
+    """Neighbouring tiles with equal contents: the number of tiles, and the bytes on each."""
 
     tiles: int
     bytes: float
@@ -115,10 +115,10 @@ class TileRun:
 
 @dataclass(frozen=True)
 class MemoryCategory:
-    """What one category of data takes on one IPU: bytes of its fullest tile, and of all tiles together.
+    """The memory of one category of data on one IPU: bytes on the fullest tile, and on all tiles together.
 
-    `always_live` is false for what shares its place with other data over time; its bytes are those at the
-    moment when the fullest tile is fullest. `runs` are the bytes of every tile then, from tile 0 on.
+    `always_live` is false for data that shares its memory with other data over time; its bytes are those at the moment
+    when the fullest tile is fullest. `runs` are the bytes on every tile at that moment, from tile 0 on.
     """
 
     name: str
@@ -145,7 +145,7 @@ class LivenessStep:
 
 @dataclass(frozen=True)
 class IpuMemory:
-    """Memory of one IPU: `tiles[t]` is what tile t holds when it is fullest, in bytes."""
+    """Memory of one IPU: `tiles[t]` is the most that tile t ever holds, in bytes."""
 
     ipu: int
     categories: tuple[MemoryCategory, ...]
@@ -169,7 +169,7 @@ class IpuMemory:
 
     @property
     def always_live_bytes(self) -> float:
-        """Bytes of the fullest tile that are live throughout."""
+        """Bytes on the fullest tile that are always live."""
         return sum(c.bytes_on_fullest_tile for c in self.categories if c.always_live)
 
     def bytes_on_tile(self, tile: int) -> Mapping[str, float]:
@@ -184,7 +184,7 @@ class IpuMemory:
 
 @dataclass(frozen=True)
 class Memory:
-    """Memory of every IPU of one replica, in order; and what lives in streaming memory beside them."""
+    """Memory of every IPU of one replica, in order, and of the data in streaming memory."""
 
     ipus: tuple[IpuMemory, ...]
     tile_bytes: int
@@ -206,16 +206,16 @@ class Memory:
 
     @property
     def fits(self) -> bool:
-        """Whether the fullest tile holds its data."""
+        """Whether the fullest tile has room for its data."""
         return self.max_tile_bytes <= self.tile_bytes
 
 
 @dataclass(frozen=True)
 class OpProfile:
-    """The cost of one part of one op, for one execution, and how often it runs in one call.
+    """The cost of one execution of one part of an op, and how often it runs in one call.
 
-    `node`, `target`, `part`, `scope`, `phase`, `stage` and `ipu` say which; `family` names the formulas;
-    `plan` tells how a contraction is split. `is_fallback` marks ops without a formula of their own.
+    `node`, `target`, `part`, `scope`, `phase`, `stage` and `ipu` identify it; `family` names the formulas; `plan`
+    describes how a contraction is split. `is_fallback` marks ops without a formula of their own.
     """
 
     node: str
@@ -245,12 +245,12 @@ class OpProfile:
 class Profile:
     """What the IPU Model says about one program.
 
-    `samples_per_second` counts the whole program, loader and calls included; `device_samples_per_second`
-    only the device. `limited_by` is one of "host loader", "host call", "stream", "stage <k>", "inter-IPU copy",
-    "pipeline fill and flush", "weight update". `fits` is the verdict on memory; `notes` say what to know
-    when reading the numbers (too close to call, outside the range of what was compared with hardware).
-    `shares` are parts of the device time by name ("main", "fill and flush", "update", "stream", ...), which
-    sum to 1. `options` repeats the settings that were modelled, for reports.
+    `samples_per_second` is the throughput of the whole program, including the loader and the overhead of calls;
+    `device_samples_per_second` is that of the device alone. `limited_by` is the bottleneck, one of "host loader", "host
+    call", "stream", "stage <k>", "inter-IPU copy", "pipeline fill and flush", "weight update". `fits` is the verdict on
+    memory; `notes` are caveats for reading the numbers (memory too close to call, a program unlike any that was
+    compared with hardware). `shares` are fractions of the device time by name ("main", "fill and flush", "update",
+    "stream", ...), which sum to 1. `options` lists the modelled settings, for reports.
     """
 
     name: str
@@ -276,12 +276,12 @@ class Profile:
 
     @property
     def samples_per_second(self) -> float:
-        """Samples a second of the whole program, end to end."""
+        """Samples per second of the whole program, end to end."""
         return self.samples_per_call / self.call_seconds
 
     @property
     def device_samples_per_second(self) -> float:
-        """Samples a second of the device alone, fed without delay."""
+        """Samples per second of the device alone, if it never waits for data."""
         return self.samples_per_call / self.device_seconds_per_call
 
     @property

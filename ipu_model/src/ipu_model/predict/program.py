@@ -1,4 +1,4 @@
-"""What is modelled: one micro-batch, and everything that a program's options say about running it."""
+"""The input of the performance model: one micro-batch, and all options for running it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ipu_model.step import Step
 
 
 class Execution(str, Enum):
-    """How IPUs share the work: a pipeline keeps all busy, sharding runs them one after another.
+    """How IPUs share the work: a pipeline keeps all of them busy, sharding uses one after another.
 
     `INTERLEAVED` is a what-if that PopTorch does not offer: neighbouring stages alternate forward and
     backward passes, which halves the stashes.
@@ -28,11 +28,11 @@ class Execution(str, Enum):
 
 
 class Recomputation(str, Enum):
-    """Which activations are computed again for the backward pass (PopART's `autoRecomputation`).
+    """Which activations are recomputed for the backward pass (PopART's `autoRecomputation`).
 
-    `PIPELINE` and `ALL` keep the inputs of a stage and what the program marked with
-    `recomputationCheckpoint`; `STANDARD` chooses checkpoints by liveness; `NORM_ONLY` recomputes norms and
-    the activation behind them; `NONE` keeps everything.
+    `PIPELINE` and `ALL` keep the inputs of a stage and the tensors that the program marked with
+    `recomputationCheckpoint`; `STANDARD` chooses checkpoints by liveness; `NORM_ONLY` recomputes norms and the
+    activations that follow them; `NONE` keeps everything.
     """
 
     NONE = "none"
@@ -46,8 +46,8 @@ class Recomputation(str, Enum):
 class Location:
     """Where one category of tensors lives (`poptorch.TensorLocationSettings`; defaults are PopART's).
 
-    Tensors below `least_off_chip` elements stay on chip and those below `least_sharded` are not split over
-    replicas, whatever the rest says.
+    Tensors with fewer than `least_off_chip` elements always stay on chip, and those with fewer than `least_sharded` are
+    never split over replicas.
     """
 
     on_chip: bool = True
@@ -60,7 +60,7 @@ class Location:
         return not self.on_chip and elements >= self.least_off_chip
 
     def is_sharded(self, elements: int) -> bool:
-        """Whether each replica holds a part only of a tensor of that many elements."""
+        """Whether each replica holds only a part of a tensor of that many elements."""
         return self.sharded and elements >= self.least_sharded
 
 
@@ -76,13 +76,13 @@ class Locations:
 
 @dataclass(frozen=True)
 class Program:
-    """A program to model; `system` may be larger than what it uses.
+    """A program to model; `system` may have more IPUs than it uses.
 
-    `io_tiles` are the tiles of each IPU set aside for host transfers; `overlaps_input` and
-    `overlaps_output` tell that these transfers run beside the computation; `prefetch_depth` is how many
-    micro-batches the host prepares ahead; `groups` maps variables to parameter groups of `optimiser`;
-    `reserved_ipus` counts those the program occupies, idle ones included (`autoRoundNumIPUs`);
-    `weight_sharding` and the like are part of `locations`. `processes` run replicas of their own each.
+    `io_tiles` is the number of tiles of each IPU reserved for host transfers; `overlaps_input` and `overlaps_output`
+    tell whether these transfers overlap with the computation; `prefetch_depth` is how many micro-batches the host
+    prepares ahead; `groups` maps variables to parameter groups of `optimiser`; `reserved_ipus` counts those the program
+    occupies, idle ones included (`autoRoundNumIPUs`); `locations` also says what is sharded over replicas. Each of the
+    `processes` runs its own replicas.
 
     Raises:
         Error: counts below 1, a negative prefetch depth, or I/O tiles that leave none to compute on.
@@ -133,17 +133,17 @@ class Program:
 
     @property
     def choices(self) -> tuple[object, ...]:
-        """Everything that it says besides its step: two programs of one step and equal choices have one profile."""
+        """All settings except the step: programs with the same step and equal choices have the same profile."""
         return tuple(getattr(self, each.name) for each in fields(self) if each.name != "step")
 
     @property
     def accumulates(self) -> bool:
-        """Whether gradients of several micro-batches are added up before an update."""
+        """Whether the gradients of several micro-batches are accumulated before an update."""
         return self.training and self.batching.accumulation > 1
 
     @property
     def ipus_per_replica(self) -> int:
-        """IPUs of one replica, those without any op below the highest one included."""
+        """The number of IPUs of one replica: the highest IPU with an op, plus one."""
         return self.step.ipus[-1] + 1
 
     @property

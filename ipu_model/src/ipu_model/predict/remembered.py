@@ -1,4 +1,4 @@
-"""Remembers what was found for a step: many programs that differ in their options only share one."""
+"""A cache of results for each step: programs that differ only in their options share a step."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ _all: list[Recent[Any]] = []
 
 
 class Recent(Generic[Value]):
-    """The last few values of each step, as long as the step lives.
+    """A cache of the last few values of each step, for as long as the step is alive.
 
-    The key of a value must hold everything else that the value depends on. It need not be hashable, but neither it nor
-    the value may refer to the step, which would live for ever then. Values are shared: leave them as they are.
+    The key of a value must contain everything else that the value depends on. It need not be hashable, but neither the
+    key nor the value may refer to the step, or the step would never be freed. Values are shared: do not change them.
     """
 
     def __init__(self) -> None:
@@ -31,23 +31,23 @@ class Recent(Generic[Value]):
         self._known.clear()
 
     def get(self, step: Step, key: object) -> Value | None:
-        """Return the value of `key`; `None` if it is not among the last few."""
+        """Return the value for `key`, or `None` if it is no longer in the cache."""
         return next((value for other, value in self._known.get(step, ()) if other == key), None)
 
     def keep(self, step: Step, key: object, value: Value) -> Value:
-        """Remember and return `value`; of two threads that find one value at once, each returns its own."""
+        """Store and return `value`; if two threads compute the same value at once, each gets its own."""
         self._known[step] = (*self._known.get(step, ())[1 - _KEPT_PER_STEP :], (key, value))
         return value
 
 
 def forget_everything() -> None:
-    """Forget every value: for changes of the model itself, which no key holds."""
+    """Clear all caches, after a change of the model itself, which no key covers."""
     for recent in _all:
         recent.forget()
 
 
 def remembered(find: Callable[Concatenate[Step, Key], Value]) -> Callable[Concatenate[Step, Key], Value]:
-    """Return a function that calls `find` for what it does not remember; its other arguments are the key."""
+    """Cache the results of `find` for each step; its other arguments are the key."""
     recent: Recent[Value] = Recent()
 
     @wraps(find)

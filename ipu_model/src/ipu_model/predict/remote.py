@@ -1,14 +1,14 @@
-"""What it takes that tensors live in streaming memory, or in parts on several replicas.
+"""The transfers for tensors that live in streaming memory or are sharded over replicas.
 
 Off chip, a tensor is read before the pass that uses it and written back after a pass that changes it:
 
 * weights: read for the forward and the backward pass of every micro-batch and for the update, which writes them;
 * accumulators: read and written in every backward pass, and by the update, which resets them;
 * optimiser state: read and written by the update (and in every backward pass where gradients are accumulated in it);
-* activations: what waits for the backward pass is written by the forward pass and read by the backward pass.
+* activations: those kept for the backward pass are written by the forward pass and read by the backward pass.
 
-Of a tensor in parts, each replica moves its own part. Weights in parts are gathered before each pass; accumulators in
-parts get each micro-batch's gradients by a reduce-scatter.
+Each replica moves its own part of a sharded tensor. Sharded weights are gathered before each pass; sharded accumulators
+get each micro-batch's gradients by a reduce-scatter.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ from ipu_model.step import Step
 class DeviceVariable:
     """One variable: where it is used, its elements, and the bytes of weight, accumulated gradient and state.
 
-    `state` leaves out the accumulator, unless the optimiser keeps velocity and accumulator in one tensor, which
-    `accumulates_in_state` tells.
+    `state` does not include the accumulator, unless the optimiser keeps velocity and accumulator in one tensor
+    (`accumulates_in_state`).
     """
 
     name: str
@@ -78,7 +78,7 @@ def part(program: Program, elements: int, location: Location) -> float:
 
 
 def is_sharded_update(program: Program, tensor: DeviceVariable) -> bool:
-    """Whether each replica updates its part of a tensor only, because it holds a part of something it needs."""
+    """Whether each replica updates only its part of a tensor, because weights, state or accumulators are sharded."""
     where = program.locations
     return any(
         part(program, tensor.elements, each) < 1 for each in (where.weights, where.optimiser, where.accumulators)
@@ -86,7 +86,7 @@ def is_sharded_update(program: Program, tensor: DeviceVariable) -> bool:
 
 
 def updated_elements(program: Program, tensors: tuple[DeviceVariable, ...]) -> Mapping[str, int]:
-    """Return how many elements one replica updates of the tensors of which it does not update all."""
+    """Return how many elements one replica updates, for each tensor that it updates only in part."""
     return {
         tensor.name: math.ceil(tensor.elements / program.replicas)
         for tensor in tensors
@@ -102,7 +102,7 @@ def _state(spec: OptimiserSpec, hyper: Hyper, accumulates: bool) -> tuple[float,
 
 
 def variable_stages(step: Step) -> dict[str, int]:
-    """Return the stage whose backward pass makes each variable's gradient, or the first that reads it if none does."""
+    """Return the stage that computes each variable's gradient, or else the first stage that reads the variable."""
     found: dict[str, int] = {}
     for variable in step.variables:
         gradient = step.gradients.get(variable.name)
@@ -114,7 +114,7 @@ def variable_stages(step: Step) -> dict[str, int]:
 
 @dataclass(frozen=True)
 class Moves:
-    """What one pass moves besides its work: bytes to and from streaming memory, seconds of collectives.
+    """The transfers of one pass: bytes to and from streaming memory, and seconds of collectives.
 
     `transfers` counts the tensors read from or written to streaming memory.
     """
@@ -148,7 +148,7 @@ class Mover:
         return self._sum([*map(self._use, own), *map(self._accumulate, own), *map(self._keep, held)])
 
     def update(self, tensors: Iterable[DeviceVariable]) -> Moves:
-        """Return what one weight update moves: gradients between replicas, and everything that is off chip."""
+        """Return what one weight update moves: gradients between replicas, and all tensors that are off chip."""
         return self._sum(self._update(tensor) for tensor in tensors if tensor.trainable)
 
     def cycles(self, moves: Moves) -> PhaseCycles:
@@ -220,7 +220,7 @@ class Mover:
         return seconds
 
     def _remote_rate(self) -> float:
-        """Return the bytes per second that one IPU gets of its machine's streaming memory."""
+        """Return one IPU's share of its machine's streaming-memory bandwidth, in bytes per second."""
         program, system = self.program, self.program.system
         if system.streaming_bytes_per_second <= 0:
             raise Error(
@@ -234,5 +234,5 @@ class Mover:
 
 
 def mover_of(program: Program) -> Mover:
-    """Return what moves the tensors of a program."""
+    """Return the mover of a program's tensors."""
     return Mover(program, ring_of(program))

@@ -21,7 +21,7 @@ def length(cycles: PhaseCycles) -> float:
 
 
 class Piece(NamedTuple):
-    """Something that one IPU does: `kind` is a kind of span; in cycle c it belongs to micro-batch c - `lag`."""
+    """One activity of one IPU: `kind` is a kind of span; in cycle c it works on micro-batch c - `lag`."""
 
     kind: str
     cycles: PhaseCycles
@@ -40,7 +40,7 @@ class Piece(NamedTuple):
 
 @dataclass(frozen=True)
 class Segment:
-    """`pieces[ipu]` follow one another on that IPU, which waits for the others when it is done.
+    """A stretch of time that starts and ends together on all IPUs; each runs `pieces[ipu]`, then waits for the others.
 
     `kind` is one of "work", "stream", "copy", "sync", "update", "start".
     """
@@ -56,16 +56,16 @@ class Segment:
 
     @property
     def longest(self) -> tuple[Piece, ...]:
-        """The pieces of an IPU that the others wait for."""
+        """The pieces of the slowest IPU, for which the others wait."""
         return max(self.pieces, key=_length_of_all, default=())
 
     def waits(self, ipu: int) -> float:
-        """Return the cycles in which an IPU is done and others are not."""
+        """Return the cycles for which an IPU waits for the others."""
         return max(0.0, self.cycles - _length_of_all(self.pieces[ipu]))
 
 
 class CyclesByKind:
-    """Adds up what one IPU does, its waiting as external sync."""
+    """Adds up the cycles of one IPU by kind; waiting counts as external sync."""
 
     def __init__(self) -> None:
         self._sums = [0.0] * len(_KINDS)

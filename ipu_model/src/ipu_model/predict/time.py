@@ -1,6 +1,6 @@
-"""The time of a call on the device: when everything happens, added up by IPU and by what it is spent on.
+"""The time of a call on the device, summed by IPU and by activity.
 
-What there is to do is in `work`, in which order in `order`, how long each part of a cycle takes in `timing`.
+`work` describes the work, `order` its order, and `timing` how long each part of a cycle takes.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from ipu_model.predict.work import Workload, workload_of
 
 @dataclass(frozen=True)
 class StageTime:
-    """Cycles of one stage for one micro-batch: what its IPU does, without waits, streams and copies."""
+    """Cycles of one stage's own work for one micro-batch, without waits, streams and copies."""
 
     stage: int
     ipu: int
@@ -43,7 +43,7 @@ class DeviceTime:
     """One call of a program on the device: D device iterations of G micro-batches and an update each.
 
     `cycles` has one entry for each IPU of a replica; their totals are all `device_cycles`, because waiting
-    counts as external sync. `shares` are the parts of that time by name and sum to 1. `main_cycle` and
+    counts as external sync. `shares` are fractions of that time by name and sum to 1. `main_cycle` and
     `update_cycles` are the times of one main cycle (zeros if there are too few micro-batches for any) and of
     one weight update; `pipeline_cycles` counts the cycles before each update.
     `limited_by` is one of "stage <k>", "stream", "pipeline fill and flush", "weight update", "inter-IPU copy".
@@ -66,8 +66,8 @@ def time_of(program: Program, costs: Costs, order: Order) -> DeviceTime:
     Sources of the formulas: hardware reference, sections D and E.
 
     Raises:
-        Error: tensors are off chip where there is no streaming memory, or transfers are to overlap without I/O tiles
-            or in a pipeline.
+        Error: tensors are placed off chip on a machine without streaming memory, or overlapped transfers are requested
+        without I/O tiles or in a pipeline.
     """
     workload = workload_of(program, costs, order)
     _check_overlap(program, order)
@@ -83,7 +83,7 @@ def _check_overlap(program: Program, order: Order) -> None:
 
 
 def conditions_of(program: Program) -> Conditions:
-    """Return what a program's machine and options say about the time of transfers."""
+    """Return the settings of a program's machine and options that affect the time of transfers."""
     system, batching = program.system, program.batching
     returns = program.returns
     every = returns.keep is Keep.ALL or (returns.keep is Keep.EVERY_N and returns.period == 1)
@@ -103,7 +103,7 @@ def conditions_of(program: Program) -> Conditions:
 
 
 def run(workload: Workload, rounds: Iterable[Round], conditions: Conditions, *, training: bool) -> DeviceTime:
-    """Return the time of one call; to find it takes no longer with more micro-batches and updates."""
+    """Return the time of one call; the cost of computing it does not grow with micro-batches or updates."""
     call = call_of(rounds, Timing(workload, conditions), training=training)
     account, times = Account(call), stage_times(workload)
     return DeviceTime(
@@ -127,7 +127,7 @@ def stage_times(workload: Workload) -> tuple[StageTime, ...]:
 
 
 def slowest_stage(times: tuple[StageTime, ...]) -> int:
-    """Return the stage with most work on the IPU with most work."""
+    """Return the busiest stage of the busiest IPU."""
     by_ipu: dict[int, float] = {}
     for time in times:
         by_ipu[time.ipu] = by_ipu.get(time.ipu, 0.0) + time.total
@@ -136,7 +136,7 @@ def slowest_stage(times: tuple[StageTime, ...]) -> int:
 
 
 SHARES = ("main", "fill and flush", "stream", "copy", "sync", "update", "collective", "offload", "run start")
-"""The parts of the device time; work counts as "main" in cycles in which every stage does all its passes."""
+"""The fractions of the device time; "main" is the work in cycles in which every stage does all its passes."""
 
 _SHARE_OF_SEGMENT = {"stream": "stream", "copy": "copy", "sync": "sync", "start": "run start"}
 _SHARE_OF_PIECE = {"collective": "collective", "offload": "offload", "update": "update"}
@@ -171,7 +171,7 @@ class Account:
         return {name: spent / whole if whole else float(name == "main") for name, spent in self._spent.items()}
 
     def limited_by(self, slowest_stage: int) -> str:
-        """Return what takes most of the time (see `DeviceTime.limited_by`)."""
+        """Return the bottleneck (see `DeviceTime.limited_by`)."""
         parts = {
             f"stage {slowest_stage}": self._spent["main"] + self._moved_in_passes,
             "pipeline fill and flush": self._spent["fill and flush"],
@@ -203,7 +203,7 @@ class Account:
 
 
 def _decisive(segment: Segment) -> list[Piece]:
-    """Return what the time of a segment is spent on: what the slowest IPU does, or all where IPUs take turns."""
+    """Return the pieces that determine a segment's time: the slowest IPU's, or all if IPUs take turns."""
     longest = segment.longest
     if any(piece.kind == "wait" for piece in longest):
         return [piece for own in segment.pieces for piece in own if piece.kind != "wait"]

@@ -1,7 +1,7 @@
-"""The timeline of one call: spans that fill each IPU's row without a gap, few whatever is repeated how often.
+"""The timeline of one call: a small number of spans, whatever is repeated, that fill each IPU's row without a gap.
 
-The first update is shown cycle by cycle, but of many cycles that are alike only the first two; the others, and all
-later updates, are drawn together: for each kind of work one span that stands for all its repetitions.
+The first update is shown cycle by cycle, but only the first two of many identical cycles are drawn. The other cycles
+and all later updates are drawn together: one span for each kind of work stands for all its repetitions.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from ipu_model.predict.segments import Piece, Segment
 from ipu_model.predict.timing import Call, TimedInterval
 
 SHOWN = 2
-"""How many cycles that are alike are drawn one by one; one more is if it is the only other one."""
+"""How many identical cycles are drawn one by one; if only one more is left, it is drawn too."""
 
 
 def timeline_of(call: Call, clock_hz: float, round_name: str) -> tuple[Span, ...]:
@@ -63,7 +63,7 @@ class _Writer:
             self.repeated(segments, interval.count - single, "micro-batch")
 
     def once(self, segments: Iterable[Segment], cycle: int | None = None) -> None:
-        """Write segments that happen once; `cycle` tells which micro-batches are worked on."""
+        """Write segments that happen once; `cycle` determines the micro-batches that they work on."""
         for segment in segments:
             for ipu, pieces in enumerate(_with_waits(segment)):
                 for piece in pieces:
@@ -84,14 +84,14 @@ class _Writer:
         seconds, start = piece.length / self.clock_hz, self._ends[ipu]
         own = self._spans[ipu]
         if repeats == 1 and own and piece.kind == own[-1].kind == "wait" and own[-1].repeats == 1:
-            begun = own.pop()  # waits that follow one another are one
+            begun = own.pop()  # merge consecutive waits
             start, seconds = begun.start, begun.seconds + seconds
         own.append(Span(f"IPU {ipu}", piece.kind, start, seconds, label, piece.stage, micro_batch, repeats))
         self._ends[ipu] = start + seconds
 
 
 def _with_waits(segment: Segment) -> list[tuple[Piece, ...]]:
-    """Return the pieces of every IPU, with the time until the slowest is done as waiting."""
+    """Return the pieces of every IPU, followed by its wait for the slowest."""
     found = []
     for own in segment.pieces:
         left = segment.cycles - sum(piece.length for piece in own)

@@ -2,8 +2,8 @@
 
 The parts follow one another, and all IPUs wait for the slowest in each (bulk-synchronous execution). Every cycle has,
 in this order (PopART, docs/notes/transforms/pipelining.md): inputs of the stages whose forward pass runs; the passes;
-results to the host; copies between IPUs, which run in every cycle, whatever is active. Before each of these that
-there is, all IPUs synchronise.
+results to the host; copies between IPUs, which run in every cycle, whatever is active. All IPUs synchronise before each
+part that occurs.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from ipu_model.predict.work import StageWork, Workload
 
 @dataclass(frozen=True)
 class Conditions:
-    """What the times of a workload depend on besides it.
+    """The machine and settings that, with the workload, determine its times.
 
-    `returns_all` tells that the results of every micro-batch go to the host, `returned` how many do in a call
-    otherwise. `sync_cycles` is the time in which all IPUs synchronise.
+    If `returns_all` is true, the results of every micro-batch go to the host; otherwise `returned` of them do in a
+    call. `sync_cycles` is the time in which all IPUs synchronise.
     """
 
     host: HostLink
@@ -61,7 +61,7 @@ class Timing:
         return tuple(found)
 
     def update(self) -> tuple[Segment, ...]:
-        """Return the segment of one weight update: IPUs at the same time, or in turn where replicas meet."""
+        """Return the segment of one weight update: IPUs run in parallel, or in turn if replicas exchange data."""
         workload = self.workload
         pieces: dict[int, list[Piece]] = {}
         passed = 0.0
@@ -77,7 +77,7 @@ class Timing:
         return (found,) if found.cycles else ()
 
     def returned(self) -> tuple[Segment, ...]:
-        """Return the segments in which results of one micro-batch go to the host now and then, one for each stage."""
+        """Return the segments that send the results of one micro-batch to the host, one for each stage."""
         if self.conditions.returns_all or not self.conditions.sends_outputs:
             return ()
         sent = (self._transfer({stage.ipu: stage.outputs}, to_device=False) for stage in self.workload.stages)
@@ -92,7 +92,7 @@ class Timing:
     # ------------------------------------------------------------------------------- parts of a cycle
 
     def _synchronised(self, *parts: Segment | None) -> list[Segment]:
-        """Return the parts that there are, all but the work of the IPUs with a synchronisation before."""
+        """Return the parts that occur, with a synchronisation before each one except the IPUs' own work."""
         found: list[Segment] = []
         for part in parts:
             if part is None or not part.cycles:
@@ -162,7 +162,7 @@ class Timing:
     def _begin_share(self, interval: Interval) -> float:
         """Return how long this interval's begin phases are, as a multiple of one replica's refill.
 
-        What overlapped inputs hide behind is left to `_exposed`: here only the overlapped transfers count for them.
+        `_exposed` handles the work that hides overlapped inputs; here only the overlapped transfers count.
         """
         conditions = self.conditions
         if not conditions.sends_inputs:
@@ -180,7 +180,7 @@ class Timing:
         return host.begin_share(refill, meanwhile, conditions.prefetch_depth)
 
     def _exposed(self, interval: Interval, begin_share: float) -> float:
-        """Return the part of overlapped transfers that is longer than everything beside them."""
+        """Return the fraction of overlapped transfers that the work does not hide."""
         beside, transfers = 0.0, 0.0
         for beat in interval.beats:
             beside += cycles_of(self._synchronised(self._work(beat), self._copies(beat)))
@@ -195,7 +195,7 @@ class Timing:
 
 
 def _pass(kind: str, stage: StageWork, lag: int) -> list[Piece]:
-    """Return one pass of a stage: what it gathers and fetches, then its work."""
+    """Return one pass of a stage: its collectives and fetches, then its work."""
     cycles: PhaseCycles = getattr(stage, kind)
     work = PhaseCycles(cycles.on_tile_execute, cycles.do_exchange, internal_sync=cycles.internal_sync)
     parts = (
@@ -226,7 +226,7 @@ class CycleTime:
 
 @dataclass(frozen=True)
 class TimedInterval:
-    """Cycles in which the same happens, and the segments of one of them."""
+    """A number of identical cycles, and the segments of one of them."""
 
     interval: Interval
     segments: tuple[Segment, ...]
@@ -273,7 +273,7 @@ class Call:
 
 
 def call_of(rounds: Iterable[Round], timing: Timing, *, training: bool) -> Call:
-    """Return the segments of a call; how many there are does not depend on the counts of micro-batches and updates."""
+    """Return the segments of a call; their number does not grow with the number of micro-batches or updates."""
     timed = tuple(
         TimedRound(tuple(TimedInterval(each, timing.interval(each)) for each in found.intervals), found.repeats)
         for found in rounds

@@ -58,7 +58,7 @@ SCALAR_CYCLES = 5
 
 @dataclass(frozen=True)
 class Overheads:
-    """Cycles of a vertex call besides its loop: of the supervisor once, of each worker once."""
+    """The overhead of a vertex call outside its loop: once for the supervisor, and once for each worker."""
 
     supervisor: float
     worker: float
@@ -83,12 +83,12 @@ ARG_REDUCE = Overheads(9, 30)
 
 
 def worker_share(device: Device, n: float) -> int:
-    """Return the elements of the worker that gets most of `n`."""
+    """Return the elements of the worker with the largest share of `n`."""
     return math.ceil(n / device.chip.workers)
 
 
 def vectors(device: Device, n: float, element: Element) -> int:
-    """Return the vectors of the worker that gets most of `n` elements."""
+    """Return the vectors of the worker with the largest share of `n` elements."""
     return math.ceil(worker_share(device, n) / device.width(element))
 
 
@@ -116,7 +116,7 @@ def elementwise(
     overheads: Overheads,
     extra_loads: int = 0,
 ) -> float:
-    """Return tile cycles of a chain of `VECTOR_OPS` on n elements; `extra_loads` operands besides."""
+    """Return tile cycles of a chain of `VECTOR_OPS` on n elements, with `extra_loads` further operands."""
     return call(device, overheads, vectors(device, n, element) * (loop_cycles(ops, element) + extra_loads))
 
 
@@ -173,9 +173,9 @@ def arg_reduce(device: Device, n: float) -> float:
 
 
 def pool(device: Device, outputs: float, window: int, element: Element, cycles_per_vector: float) -> float:
-    """Return tile cycles of pooling: so many thread cycles for each vector and position of the window.
+    """Return tile cycles of pooling: `cycles_per_vector` thread cycles for each vector and position of the window.
 
-    A tenth more goes to the starts of rows.
+    The starts of rows add a tenth.
     """
     per_output = 1.1 * cycles_per_vector * window
     return call(device, POOL, per_output * worker_share(device, outputs) / device.width(element))
@@ -183,9 +183,9 @@ def pool(device: Device, outputs: float, window: int, element: Element, cycles_p
 
 # ----------------------------------------------------------------- convolutions and matrix products
 #
-# The planner of the real stack takes the cheapest plan it finds, so a vertex that is slower for less work would never
-# be used as such: a worker of two elements counts as one of three, rows are dealt out whole or cut, whichever is
-# faster.
+# The planner of the real stack takes the cheapest plan it finds, so it never uses a vertex in a way that makes less
+# work slower: a worker with two elements counts as one with three, and rows are handed out whole or
+# cut, whichever is faster.
 
 
 @dataclass(frozen=True)
@@ -215,7 +215,7 @@ class MatrixUnit:
 
 
 def _conv_1x1_worker(elements: Array, unit: MatrixUnit) -> Array:
-    """Return thread cycles of one worker of the 1 x 1 vertex for so many field elements."""
+    """Return thread cycles of one worker of the 1 x 1 vertex for `elements` field elements."""
     if unit.is_half:
         return np.where(elements <= 0, 14.0, np.where(elements <= 1, 25.0, 30.0 + 4.0 * np.maximum(elements - 3, 0)))
     return np.where(elements <= 0, 24.0, 46.0 + 8.0 * np.maximum(elements - 3, 0))

@@ -49,7 +49,7 @@ class UpdateWork:
 class Workload:
     """All work of one replica: by stage for a micro-batch, by IPU for an update.
 
-    `updates_in_turn` tells that IPUs update one after another, as collectives of all replicas make them do.
+    If `updates_in_turn` is true, IPUs update one after another, because all replicas take part in collectives.
     """
 
     stages: tuple[StageWork, ...]
@@ -99,7 +99,7 @@ def _cycles(compute: float, exchange: float, sync: float) -> PhaseCycles:
 
 
 class _StageCosts:
-    """Adds up what the passes of each stage cost."""
+    """Adds up the costs of each stage's passes."""
 
     def __init__(
         self, program: Program, costs: Costs, order: Order, tensors: tuple[DeviceVariable, ...], mover: Mover
@@ -155,7 +155,7 @@ class _StageCosts:
             own.phases += cycles.phases
 
     def _accumulated(self) -> Mapping[str, int]:
-        """Return how many elements this replica accumulates of tensors whose accumulators are in parts."""
+        """Return how many elements this replica accumulates, for each tensor with a sharded accumulator."""
         program, where = self._program, self._program.locations.accumulators
         return {
             tensor.name: math.ceil(tensor.elements * part(program, tensor.elements, where))
@@ -181,7 +181,7 @@ class _StageCosts:
 
 
 def _updates(program: Program, tensors: tuple[DeviceVariable, ...], mover: Mover) -> dict[int, UpdateWork]:
-    """Return what each IPU does at an update; nothing in programs without an optimiser."""
+    """Return the work of each IPU at an update; it is empty for programs without an optimiser."""
     if not program.training or program.optimiser is None:
         return {}
     device, factor = program.settings.device, slowdown(program)

@@ -1,4 +1,4 @@
-"""The memory of a program: what every tile of one replica holds at most."""
+"""The memory of a program: the most that each tile of one replica ever holds."""
 
 from __future__ import annotations
 
@@ -19,8 +19,7 @@ from ipu_model.predict.program import Program
 def memory_of(program: Program, costs: Costs, order: Order) -> Memory:
     """Return the memory of every IPU of one replica, from IPU 0 to the last one used.
 
-    Bytes are modelled ones; no tile is assumed to be fuller than its tensors make it. Host buffers (`prefetch_depth`)
-    take no memory of tiles.
+    All bytes are modelled, without a safety margin. Host buffers (`prefetch_depth`) take no tile memory.
     """
     room = Room(program.settings.device, program.io_tiles)
     storages = Storages(program.step, costs, room)
@@ -43,7 +42,7 @@ def memory_of(program: Program, costs: Costs, order: Order) -> Memory:
 
 
 def _places(own: list[Resident], code: Mapping[str, float], room: Room) -> list[tuple[str, Spread]]:
-    """Return the categories and places of what an IPU always holds: its variables and their state, and its code."""
+    """Return the category and place of all always-live data of an IPU: variables, their state, and code."""
     data = [(each.category, each.place) for each in own if each.place is not None]
     return data + [(category, room.everywhere(on_tile)) for category, on_tile in code.items()]
 
@@ -75,7 +74,7 @@ def _host_tensors(own: list[Resident], over_time: Lifetimes) -> int:
 
 
 def _io_buffers(program: Program, over_time: Lifetimes, room: Room) -> list[tuple[str, Spread]]:
-    """Return the buffers that transfers beside the computation fill or empty, on the tiles reserved for them."""
+    """Return the buffers of overlapped transfers on the tiles reserved for them."""
     if not room.io_tiles:
         return []
     inputs = over_time.inputs if program.overlaps_input else []

@@ -27,4 +27,4 @@ CODE: Final = (
 )  # fmt: skip
 ALWAYS_LIVE: Final = (*PARAMETERS, CONSTANTS, *CODE, STREAM_BUFFERS)
 NOT_ALWAYS_LIVE: Final = (STASHES, ACTIVATIONS, GRADIENTS, TEMPORARIES, STREAMS)
-"""What shares its place with other data over time; stashes are free again while weights are updated."""
+"""Categories that share their memory with other data over time; stashes are free while weights are updated."""

@@ -1,4 +1,4 @@
-"""From when until when each tensor of a micro-batch is in memory, on every IPU."""
+"""The lifetimes of a micro-batch's tensors: when each enters and leaves memory on every IPU."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _PARTS_OF_RESULTS = ("data gradient", "weight gradient", "bias gradient")
 
 @dataclass(frozen=True)
 class Moment:
-    """One op, or part of one, while it runs: tensors that it reads and makes, and what it needs besides."""
+    """One op, or a part of one, while it runs: the tensors that it reads and makes, and its temporary data."""
 
     node: str
     phase: str
@@ -194,7 +194,7 @@ def _joined(temporary: Spread, fetched: Iterable[Spread]) -> Spread:
 
 
 class Borders:
-    """What crosses the borders of the IPUs of a program, and whether what waits meanwhile is off chip."""
+    """The tensors that move between the IPUs of a program, and whether stashes are kept off chip."""
 
     def __init__(self, program: Program, storages: Storages) -> None:
         self._program, self._storages = program, storages
@@ -218,7 +218,7 @@ class Borders:
 
 
 def _leaving(storages: Storages) -> dict[str, set[int]]:
-    """Map each tensor that other IPUs read than the one that made it to those IPUs."""
+    """Map each tensor that other IPUs read to those IPUs."""
     found: dict[str, set[int]] = {}
     for op in storages.step.ops:
         if op.name not in storages.parts:
@@ -249,10 +249,10 @@ class _Lifetime:
 class Lifetimes:
     """The lifetimes on one IPU.
 
-    In a pipeline, a stage but the last runs the backward pass of an older micro-batch than the forward pass
-    before it: what the backward pass reads comes out of a stash, and only the stash lasts from one to the
-    other. Tensors that go to another IPU wait for the copy at the end of the cycle, those that come from one
-    are there from the start of a cycle. `elsewhere` are variables that live on other IPUs.
+    In a pipeline, every stage except the last runs the backward pass of an older micro-batch than the forward pass
+    before it: the backward pass reads its tensors from a stash, and only the stash lives between the two. Tensors for
+    another IPU are kept until the copy at the end of the cycle; tensors from another IPU are present from the start of
+    a cycle. `elsewhere` are variables that live on other IPUs.
     """
 
     def __init__(
@@ -279,7 +279,7 @@ class Lifetimes:
         return [(moment.node, moment.phase) for moment in self._moments.all]
 
     def lives(self, always: Iterable[tuple[str, Spread]]) -> list[Live]:
-        """Return everything that an IPU holds: what is `always` there, tensors, stashes, temporary data."""
+        """Return everything that an IPU holds: `always`-live data, tensors, stashes and temporary data."""
         spread, last = self._storages.spread, max(0, len(self._moments.all) - 1)
         found = [Live(place, 0, last, category) for category, place in always]
         found += [
@@ -336,7 +336,7 @@ class Lifetimes:
             life.until(last)
 
     def _arrival(self, root: str, number: int) -> int:
-        """Return when a tensor that this IPU did not make gets there."""
+        """Return the moment at which a tensor from elsewhere arrives on this IPU."""
         comes_early = self._order.is_pipelined or self._is_input(root)
         return 0 if comes_early and number <= self._moments.cycle_end else number
 

@@ -1,4 +1,4 @@
-"""What usually helps a program that does not fit, chosen by what fills its fullest tile."""
+"""Remedies for a program that does not fit into memory, chosen by what fills its fullest tile."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from ipu_model.predict.profile import IpuMemory, Memory
 from ipu_model.predict.program import Execution, Program, Recomputation
 from ipu_model.step import FLOAT16, FLOAT32, DType
 
-# What a tile is full of: a hill of activations, the peak of one op, a floor of parameters, a floor of code.
+# The main contents of a full tile: activations, the temporary data of one op, parameters, or code.
 _GROUPS: Mapping[str, tuple[str, ...]] = {
     "activations": (categories.ACTIVATIONS, categories.STASHES, categories.GRADIENTS, categories.STREAMS),
     "temporaries": (categories.TEMPORARIES,),
@@ -17,16 +17,16 @@ _GROUPS: Mapping[str, tuple[str, ...]] = {
     "code": categories.CODE,
 }
 
-# An IPU has room for blocks of another one if its fullest tile is that much emptier (share of a tile).
+# An IPU has room for another IPU's blocks if its fullest tile is emptier by this share of a tile.
 _ROOM = 0.15
 
 
 def remedies(memory: Memory, program: Program) -> list[str]:
-    """Return what usually helps, most promising first; what the program does already is left out.
+    """Return the remedies, most promising first, without those that the program already uses.
 
-    The order follows what weighs most on the fullest tile: with many activations, recomputation and smaller
-    micro-batches; with a peak in one op, its share of memory and type of partials; with many parameters, their
-    types and places.
+    The order depends on what takes most of the fullest tile. For activations, recomputation and smaller micro-batches
+    come first; for the temporary data of one op, its memory proportion and partials type; for parameters, their types
+    and locations.
     """
     worst = max(memory, key=lambda m: m.max_tile_bytes)
     weights = {name: _weight(worst, members) for name, members in _GROUPS.items()}

@@ -1,4 +1,4 @@
-"""The tensors that take memory on the device: those of a micro-batch, and those that live for the whole run."""
+"""The tensors that occupy device memory: those of a micro-batch, and those that live for the whole run."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _DRAWN_AGAIN = ("bernoulli", "native_dropout")
 
 
 class Storages:
-    """The tensors of one step, each known by the name of the one that its storage was made for.
+    """The tensors of one step, each identified by the tensor that its storage was made for.
 
     `root` maps all tensors to those; `parts` lists what each op costs, in the order in which it runs.
     """
@@ -63,7 +63,7 @@ class Storages:
         return {tensor.name: stand_in[tensor.storage] for tensor in self.step.tensors.values()}
 
     def _stand_in(self, tensor: Tensor, known: dict[str, str]) -> str:
-        """Return the tensor that the device has in place of this one: mostly itself."""
+        """Return the tensor that the device keeps in place of this one: usually the tensor itself."""
         op = self.maker(tensor.name)
         if op is None:
             return tensor.name
@@ -71,7 +71,7 @@ class Storages:
             return next((each.name for each in self.step.results_of(op) if each.index == 0), tensor.name)
         operands = self.step.read_by(op)
         if op.name not in self.parts and operands and not op.makes_constant:
-            return known[operands[0].storage]  # nothing runs: the same tensor under another name or type
+            return known[operands[0].storage]  # no code runs: the same tensor under another name or type
         return tensor.name
 
     def _is_only_for_backward(self, name: str) -> bool:
@@ -123,7 +123,7 @@ class Storages:
         return self.room.place(tensor.elements, on_tile, element.bytes)
 
     def made_by(self, op: Op) -> list[str]:
-        """Return the tensors that an op makes anew, of those that something looks at."""
+        """Return the new tensors that an op makes and that something reads."""
         return [each.name for each in self.step.results_of(op) if self.root(each.name) == each.name]
 
     def read_by(self, op: Op) -> list[str]:
@@ -142,9 +142,8 @@ class Storages:
 class Resident:
     """One tensor that is always live: its category and its place on the tiles of an IPU.
 
-    `off_chip` are its bytes in streaming memory, and `fetched` what comes to the tiles of the IPU whenever it
-    is worked on, because it lives elsewhere or other replicas have parts of it. `variable` is the weight that
-    it belongs to.
+    `off_chip` is its size in streaming memory in bytes. `fetched` is the part that must be brought to the IPU's tiles
+    for each use, because it lives off chip or on other replicas. `variable` is the weight that it belongs to.
     """
 
     category: str
@@ -157,7 +156,7 @@ class Resident:
 
 @dataclass(frozen=True)
 class Fetched:
-    """Tensors that are brought to the tiles for a step and leave them after it."""
+    """Tensors that are brought to the tiles for a step and removed after it."""
 
     _weights: Mapping[str, Spread] = field(default_factory=dict)
     _states: Mapping[str, list[Spread]] = field(default_factory=dict)
@@ -191,7 +190,7 @@ def residents(program: Program, storages: Storages, ipus: Mapping[str, int]) -> 
 
 
 def fetched(found: Iterable[Resident], program: Program) -> Fetched:
-    """Return what is not always on the tiles of its IPU in full."""
+    """Return the tensors that are not always on the tiles of their IPU in full."""
     tensor_of = {variable.name: variable.tensor for variable in program.step.variables}
     weights: dict[str, Spread] = {}
     weight_of: dict[str, Spread] = {}

@@ -1,4 +1,4 @@
-"""From tensors to bytes: how each lies on tiles, and what every tile of an IPU holds at most, and when."""
+"""From tensors to bytes: the place of each tensor on the tiles, and the peak memory of every tile of an IPU."""
 
 from __future__ import annotations
 
@@ -247,7 +247,7 @@ def _runs(pieces: Pieces, chosen: Flags, tiles: int) -> tuple[TileRun, ...]:
     size = tiles + 1
     edges = _counted(pieces.starts[chosen], values, size) - _counted(pieces.ends[chosen], values, size)
     held = np.maximum(np.cumsum(edges)[:tiles], 0.0)
-    # Sums in another order differ in their last digits: what is that near is the same.
+    # Sums in a different order differ in their last digits, so values this close count as equal.
     begins = np.flatnonzero(np.r_[True, np.abs(np.diff(held)) > _SAME_BYTES])
     counts = np.diff(np.r_[begins, tiles])
     return tuple(TileRun(count, each) for count, each in zip(counts.tolist(), held[begins].tolist()))

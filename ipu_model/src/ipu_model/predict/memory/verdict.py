@@ -28,9 +28,9 @@ class Verdict(str, Enum):
 def verdict_on(memory: Memory, constants: MemoryConstants | None = None) -> Verdict:
     """Return whether the fullest tile holds its data, with the margins of `constants` (default: the calibrated ones).
 
-    Only what is larger by more than the margin does not fit: to refuse a program that would run on a device is
-    worse than to warn of one that would not. Code is what the model knows least, so that half of what it has more
-    of than the one published profile does not count against a program.
+    Only a program that exceeds the memory by more than the margin does not fit: refusing a program that would run on a
+    device is worse than only warning of one that would not. Code is the least certain part of the model, so half of the
+    code beyond that of the one published profile does not count.
     """
     constants = constants or calibrated().memory
     if any(_surely_wanted(ipu, constants) > memory.tile_bytes * (1.0 + constants.refusal_margin) for ipu in memory):
@@ -40,7 +40,7 @@ def verdict_on(memory: Memory, constants: MemoryConstants | None = None) -> Verd
 
 
 def _surely_wanted(ipu: IpuMemory, constants: MemoryConstants) -> float:
-    """Return the bytes of the fullest tile, less what is uncertain about a lot of code."""
+    """Return the bytes of the fullest tile, less the uncertain part of large code."""
     code = sum(each.bytes_on_fullest_tile for each in ipu.categories if each.name in CODE)
     return ipu.max_tile_bytes - constants.code_uncertainty * max(0.0, code - constants.published_code_bytes)
 
@@ -48,7 +48,7 @@ def _surely_wanted(ipu: IpuMemory, constants: MemoryConstants) -> float:
 def out_of_memory(memory: Memory, program: Program) -> Error | None:
     """Return the error of compiling a program that clearly does not fit; `None` for all others.
 
-    It names the fullest tile with the bytes wanted and there, what weighs most, and what usually helps.
+    It names the fullest tile, its bytes needed and available, the largest categories, and the remedies.
     """
     if verdict_on(memory, program.calibration.memory) is not Verdict.DOES_NOT_FIT:
         return None

@@ -1,4 +1,4 @@
-"""What ops cost, one file for each family: which kinds of ops belong to it, and the work that they take.
+"""The costs of ops, one file for each family: it lists the kinds of ops in the family and computes their work.
 
 To add an op, write its `Rule` in the file of its family, or `register` one of your own.
 """
@@ -32,7 +32,7 @@ _rules: dict[str, Rule] = {}
 
 
 def register(rule: Rule) -> None:
-    """Cost ops of the kinds that `rule` names by it, from now on; what was modelled without it is forgotten.
+    """Use `rule` for the kinds of ops that it names; this clears all results that were modelled without it.
 
     Raises:
         Error: one of them has a rule already.
@@ -45,7 +45,7 @@ def register(rule: Rule) -> None:
 
 
 def rule_of(kind: str) -> Rule | None:
-    """Return how ops of a kind are costed; `None` for those without a formula."""
+    """Return the rule for a kind of op, or `None` if there is no formula."""
     return _rules.get(kind)
 
 

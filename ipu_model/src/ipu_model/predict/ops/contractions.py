@@ -1,4 +1,4 @@
-"""Convolutions and matrix products, forward and backward: each is a problem that the planner solves."""
+"""Convolutions and matrix products, forward and backward: the planner solves each as a problem."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Connectionist temporal classification: recursions of log-adds over time and labels, their gradient, and decoding.
 
-Loss and decoding are ops of a captured graph of our own (`ipu_model.capture.ctc`, `ipu_model.capture.beam_search`).
+Loss and decoding are custom ops of the captured graph (`ipu_model.capture.device_ops.ctc`).
 Symbols: T time steps, N samples, S labels of a target, L = 2 S + 1 states (the labels with blanks around them), C
 classes. A recursion is T steps that depend on one another; each takes, for every state, two log-adds of neighbouring
 states and a sum with the state's log probability (Graves and others 2006, equations 6 and 10). The loss is one

@@ -1,10 +1,10 @@
 """Estimates of ops that the library has no vertex for: transforms, factorisations, distances, searches.
 
-They are programs of simpler steps: R rounds, each a chain of vector operations on n elements of the busiest tile, and
-what that tile has to hear of other tiles before it starts. The number of rounds and the chain are those of the textbook
-algorithm (named at each rule); that a device would run just that algorithm is not published. Confidence: estimated.
-Profiles show these ops as the family "estimated". Symbols: matrices are [..., m, n]; N is the length of a transform or
-of a sorted row.
+Each is modelled as a program of simpler steps: R rounds, each a chain of vector operations on n elements of the busiest
+tile, preceded by an exchange of the data that this tile needs from others. The number of rounds and the chain are those
+of the textbook algorithm (named at each rule); whether a device would run that algorithm is not published. Confidence:
+estimated. Profiles show these ops as the family "estimated". Symbols: matrices are [..., m, n]; N is the length of a
+transform or of a sorted row.
 """
 
 from __future__ import annotations

@@ -1,6 +1,8 @@
-"""An op that the host computes in the middle of a program (`poptorch.CPU`): operands go there, results come back.
+"""An op that the host computes in the middle of a program (`poptorch.CPU`): operands are sent there, and results come
+back.
 
-The IPU stops meanwhile. How long the host takes to compute is not modelled: it depends on the function and the host.
+The IPU waits in the meantime. The host's computing time is not modelled, because it depends on the function and the
+host.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ def host_call(device: Device, sent: float, received: float) -> Work:
 
 
 def cost_host_call(op: OpView) -> OpWork:
-    """Cost the way to the host and back."""
+    """Cost the transfers to the host and back."""
     sent = sum(operand.elements * operand.element.bytes for operand in op.operands())
     received = sum(each.elements * Element.of(each.dtype).bytes for each in op.outputs if each is not None)
     return op.takes(host_call(op.device, sent, received))

@@ -1,4 +1,4 @@
-"""Ops that only move data, make it, or look at it in another way."""
+"""Ops that only move data, create it or view it differently."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def copied(device: Device, n: float, element: Element, *, moved: float = 0.0) ->
 
 
 def view_layout(source: Operand, elements: int) -> Layout:
-    """Return where a view of `elements` elements lies: where its source lies, a part of it in proportion."""
+    """Return the layout of a view of `elements` elements: that of its source, scaled to the view's size."""
     stored = max(1, source.stored)
     share = min(1.0, elements / stored)
     return Layout(max(min(1.0, elements), math.ceil(source.on_tile * share)), source.layout.origin)
@@ -93,7 +93,7 @@ def cost_filled(op: OpView) -> OpWork:
 def cost_clone(op: OpView) -> OpWork:
     """Cost a copy: inside each tile if the order of elements stays, a rearrangement if it changes."""
     source = op.needed(0)
-    if op.hints.is_nop or op.hints.is_printed:  # what printing costs is the host's business
+    if op.hints.is_nop or op.hints.is_printed:  # the cost of printing is on the host
         return OpWork((), (source.layout,))
     if source.stored < source.elements:
         return cost_repeated(op)

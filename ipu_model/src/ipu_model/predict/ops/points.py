@@ -1,8 +1,8 @@
 """Sets of points: farthest point sampling, and nearest neighbours by comparing everything with everything.
 
-Each is one op of a captured graph (`ipu_model.capture.points`). Symbols: P points, F features of each, S samples, K
-picks of the sample with most of them; n rows, m rows to find the nearest in. A distance is a subtraction and a square
-of every feature, added up.
+Each is one custom op of the captured graph (`ipu_model.capture.device_ops.points`). Symbols: P points, F features of
+each, S samples, K picks of the sample with most of them; n rows, m rows to find the nearest in. A distance is a
+subtraction and a square of every feature, added up.
 """
 
 from __future__ import annotations

@@ -1,10 +1,11 @@
 """A layer of an LSTM: one product for the inputs of all steps, then a loop over the steps whose code exists once.
 
-Layers are ops of a captured graph of our own (`ipu_model.capture.recurrent`). Symbols: T steps, N sequences, I inputs,
-H states. Forward, the inputs' product is [T N, I] x [I, 4 H]; each step adds [N, H] x [H, 4 H], takes three sigmoids
-and a tanh of the gates and two more chains on the states. Backward, each step has the chains of the gates' gradients
-and [N, 4 H] x [4 H, H]; what is left are products over all steps at once: the gradients of the inputs and of both
-weights. (PopLibs lib/popnn has the same division; the loop's chains are counted as plain vector operations: estimated.)
+Layers are custom ops of the captured graph (`ipu_model.capture.device_ops.lstm`). Symbols: T steps, N sequences, I
+inputs, H states. Forward, the inputs' product is [T N, I] x [I, 4 H]; each step adds [N, H] x [H, 4 H], takes three
+sigmoids and a tanh of the gates and two more chains on the states. Backward, each step has the chains of the gates'
+gradients and [N, 4 H] x [4 H, H]; what is left are products over all steps at once: the gradients of the inputs and of
+both weights. (PopLibs lib/popnn has the same division; the loop's chains are counted as plain vector operations:
+estimated.)
 """
 
 from __future__ import annotations

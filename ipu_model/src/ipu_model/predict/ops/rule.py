@@ -1,4 +1,4 @@
-"""How an op is costed: what a rule sees of it, and what it answers."""
+"""The interface of the rules that cost ops: `OpView` is the input of a rule, `OpWork` its result."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from ipu_model.step import Hints, Op, Ref, Step, Tensor
 
 @dataclass(frozen=True)
 class Layout:
-    """How a tensor lies on the tiles: elements on the busiest one, and the tensor that decided on it.
+    """The layout of a tensor on the tiles: elements on the busiest tile, and the tensor that it was derived from.
 
-    Tensors of one origin lie in the same places, so that combining them needs no exchange.
+    Tensors of the same origin are distributed in the same way, so combining them needs no exchange.
     """
 
     on_tile: float
@@ -23,7 +23,7 @@ class Layout:
 
 @dataclass(frozen=True)
 class Operand:
-    """A tensor that an op reads, and how it lies on the tiles."""
+    """A tensor that an op reads, and its layout on the tiles."""
 
     tensor: Tensor
     layout: Layout
@@ -45,7 +45,7 @@ class Operand:
 
     @property
     def stored(self) -> int:
-        """Its elements in memory: those of an expanded dimension count once."""
+        """The number of its elements in memory; an expanded dimension counts once."""
         return self.tensor.stored
 
     @property
@@ -69,7 +69,7 @@ class Part:
 
 @dataclass(frozen=True)
 class OpWork:
-    """What a rule answers: the parts of the work, and how the results lie (`None` for one that is no tensor)."""
+    """The result of a rule: the parts of the work, and the layouts of the op's results (`None` if not a tensor)."""
 
     parts: tuple[Part, ...]
     layouts: tuple[Layout | None, ...]
@@ -77,7 +77,7 @@ class OpWork:
 
 @dataclass(frozen=True)
 class OpView:
-    """An op with its operands and settings, and how the tensors made so far lie on the tiles, by name."""
+    """An op with its operands and settings, and the layouts, by name, of all tensors made so far."""
 
     op: Op
     step: Step
@@ -96,12 +96,12 @@ class OpView:
 
     @property
     def hints(self) -> Hints:
-        """What the program said about the op; planning hints are those of its forward op."""
+        """The program's settings for the op; planning hints are those of its forward op."""
         return self.op.hints
 
     @property
     def device(self) -> Device:
-        """What is costed for."""
+        """The device that the op is costed for."""
         return self.settings.device
 
     @property
@@ -111,16 +111,16 @@ class OpView:
 
     @property
     def outputs(self) -> tuple[Tensor | None, ...]:
-        """The results of the op; `None` where one is no tensor."""
+        """The results of the op; `None` for a result that is not a tensor."""
         return self.op.results
 
     @property
     def is_empty(self) -> bool:
-        """Whether it makes no element at all, so that no tile has anything to do."""
+        """Whether its results have no elements, so that no tile has any work."""
         return not any(output is not None and output.elements for output in self.outputs)
 
     def output(self, index: int | None = None) -> Tensor:
-        """Return output `index`, or the first that there is: gradients may be left out."""
+        """Return output `index`, by default the first one present: gradients may be missing."""
         outputs = self.outputs
         found = next((each for each in outputs if each is not None), None) if index is None else outputs[index]
         assert found is not None, f"{self.op.name} has no output {index or 0}"
@@ -136,7 +136,7 @@ class OpView:
         return self.op.argument(position, name, default)
 
     def tensor(self, position: int, name: str = "") -> Operand | None:
-        """Return the tensor argument at `position`, or `None` if it is no tensor."""
+        """Return the tensor argument at `position`, or `None` if it is not a tensor."""
         value = self.argument(position, name)
         return self._operand(value) if isinstance(value, Ref) else None
 
@@ -162,12 +162,12 @@ class OpView:
         return even_layout(tensor, self.device).on_tile
 
     def own_layout(self, on_tile: float | None = None, index: int = 0) -> Layout:
-        """Return a layout that this op decides on: at least as full as an even one."""
+        """Return a new layout that this op chooses: its busiest tile holds at least as much as in an even layout."""
         even = even_layout(self.output(index), self.device)
         return Layout(max(even.on_tile, on_tile or 0.0), even.origin)
 
     def takes(self, work: Work, layout: Layout | None = None) -> OpWork:
-        """Return work of one part; without `layout`, the op decides where its first result lies."""
+        """Return work with a single part; without `layout`, the first result gets a layout of its own."""
         first = layout
         if first is None and self.outputs[0] is not None:
             first = self.own_layout(work.outputs_on_busiest_tile)
@@ -178,13 +178,13 @@ class OpView:
         return tuple(None if each is None else even_layout(each, self.device) for each in self.outputs)
 
     def nothing(self) -> OpWork:
-        """Return no work at all; results lie evenly."""
+        """Return no work, and an even layout for every result."""
         return OpWork((), self.own_layouts())
 
 
 @dataclass(frozen=True)
 class Rule:
-    """How ops of some kinds (`Op.kind`) are costed."""
+    """The function that costs the ops of some kinds (`Op.kind`)."""
 
     kinds: tuple[str, ...]
     cost: Callable[[OpView], OpWork]

@@ -1,4 +1,4 @@
-"""The captured graph: the one description of a program that numerics and the performance model both read.
+"""The captured graph: what a replay runs, and what `ipu_model.capture.describe` makes a `Step` of.
 
 A `Graph` holds an `fx.Graph` of aten ops. Every op node carries in `node.meta`:
 
@@ -146,9 +146,3 @@ class Graph:
     assigned: frozenset[str] = field(default_factory=frozenset)
     draws_random_numbers: bool = False
     activation_gradients: Mapping[str, str] = field(default_factory=dict)
-
-    @property
-    def ipus(self) -> tuple[int, ...]:
-        """The IPU indices that ops are placed on, in ascending order."""
-        placed = {node.meta["placement"].ipu for node in self.ops.nodes if "placement" in node.meta}
-        return tuple(sorted(placed | {entry.ipu for entry in self.block_entries})) or (0,)

@@ -14,6 +14,7 @@ from tracing_support import ops_of, traced
 
 from ipu_model import tracing
 from ipu_model.capture import torch_private as private
+from ipu_model.capture.describe import step_of
 from ipu_model.capture.known_values import known_values, places
 from ipu_model.errors import Error
 from ipu_model.graph import TensorSpec
@@ -98,7 +99,7 @@ def test_scopes_are_the_dotted_names_of_submodules(three_blocks) -> None:
 
 
 def test_the_graph_lists_ipus_and_block_entries(three_blocks) -> None:
-    assert three_blocks.ipus == (0, 1, 2)
+    assert step_of(three_blocks).ipus == (0, 1, 2)
     assert [entry.block for entry in three_blocks.block_entries] == ["B0", "B1", "B2"]
 
 

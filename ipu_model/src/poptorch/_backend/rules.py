@@ -168,7 +168,7 @@ def _data_flow(graph: Graph) -> Iterator[tuple[Placement, Placement]]:
 
 def ipus_of_replica(graph: Graph) -> int:
     """Return the IPUs of one replica, those without any op below the highest one included."""
-    return max(len(graph.ipus), graph.ipus[-1] + 1)
+    return step_of(graph).ipus[-1] + 1
 
 
 def reserved_ipus(used: int, options: Options) -> int:

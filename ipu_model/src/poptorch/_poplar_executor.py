@@ -56,9 +56,9 @@ def in_turn(
 ) -> Callable[Concatenate[PoplarExecutor, Arguments], Result]:
     """Let a method wait until no other thread is in a method of the same executor.
 
-    A call sees all of another thread's call, or nothing of it. A thread may hold an executor's turn while it waits for
-    its turn to trace only as long as that executor is not attached, and reading weights asks for a turn only of
-    executors that are: so no two threads can wait for each other.
+    Calls from different threads therefore never interleave. Deadlock is impossible: a thread that holds an executor's
+    turn waits for its turn to trace only while that executor is not attached, and reading weights takes turns only of
+    executors that are attached.
     """
 
     @wraps(method)
@@ -72,8 +72,9 @@ def in_turn(
 class PoplarExecutor:
     """A model compiled for the device: a call runs `deviceIterations x gradientAccumulation` micro-batches.
 
-    Made by `trainingModel` and `inferenceModel`, never directly. Unknown attributes resolve on the user's
-    module. Seconds and cycles that it tells are modelled: those of an IPU system, whatever the call took here.
+    Made by `trainingModel` and `inferenceModel`, never directly. Unknown attributes are looked up on the user's module.
+    All seconds and cycles that it reports are modelled for an IPU system and do not depend on the speed of this
+    machine.
     """
 
     def __init__(
@@ -122,7 +123,7 @@ class PoplarExecutor:
         return ParameterView(value, partial(self._group, name)) if isinstance(value, nn.Parameter) else value
 
     def _group(self, name: str, kind: object, shards: object, mode: object) -> None:
-        """Let groups of replicas train slices of a parameter (`ParameterView.replicaGrouping`)."""
+        """Let groups of replicas train slices of a parameter (see `ParameterView.replicaGrouping`)."""
         if self._compiled is not None:
             raise createPoptorchError(
                 f"replicaGrouping() of parameter '{name}': the model is compiled. Call it before the first call or "
@@ -168,7 +169,7 @@ class PoplarExecutor:
     @in_turn
     @torch.inference_mode(False)
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Compile and attach if needed, run one call, return what forward returned for its micro-batches.
+        """Compile and attach if needed, run one call, and return forward's outputs for its micro-batches.
 
         Raises:
             Error: arguments that differ from those compiled for, or anything that compilation refuses.
@@ -200,10 +201,10 @@ class PoplarExecutor:
 
     @postponed()
     def _compile(self, arguments: BoundArguments, saved: Saved | None = None) -> Compiled:
-        """Trace, check and build; a failure leaves all as if this had never been called.
+        """Trace, check and build; a failure undoes everything.
 
-        Of a training executor the module is unwrapped then, so that it can be wrapped again with other
-        options. The program of `saved` must be the same.
+        A failed training executor also unwraps its module, so that you can wrap it again with other options. The
+        program of `saved` must be the same.
         """
         if self._wrapping is not None:
             self._wrapping.apply(self._host.tensors())
@@ -227,7 +228,7 @@ class PoplarExecutor:
         return now
 
     def _bring_up_to_date(self, now: Compiled) -> None:
-        """Before a run: upload weights that a tied training executor has changed, and pending state."""
+        """Upload, before a run, weights that a tied training executor has changed, and pending state."""
         self._sources.refresh()
         if self._sources.have_newer:
             self._upload_weights(now)
@@ -244,7 +245,7 @@ class PoplarExecutor:
             self._optimisation.after_run()
 
     def _bind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> BoundArguments:
-        """Bind a call's arguments, warning once of tensors that are not sent as they are."""
+        """Bind a call's arguments; warn once about tensors that are detached or copied first."""
         arguments = self._signature.bind(args, kwargs)
         check_layouts(arguments.tensors)
         for tensor in arguments.tensors:
@@ -306,7 +307,7 @@ class PoplarExecutor:
 
     @in_turn
     def detachFromDevice(self) -> None:
-        """Bring weights, optimiser and random state back (inference: random state only), free the device.
+        """Copy weights, optimiser and random state back (inference: random state only) and release the device.
 
         Raises:
             Error: not compiled or not attached.
@@ -343,14 +344,14 @@ class PoplarExecutor:
         if self._with_newer_weights() is None:
             return False
         with self._turn.lock:
-            # Another thread may have done it, or destroyed the executable, meanwhile.
+            # Another thread may have copied them or destroyed the executable in the meantime.
             now = self._with_newer_weights()
             if now is not None:
                 self._download_weights(now)
             return now is not None
 
     def _with_newer_weights(self) -> Compiled | None:
-        """Return what is compiled if it has weights on a device that the host has not got."""
+        """Return the compiled program if its device has newer weights than the host."""
         now = self._compiled
         return now if now is not None and now.device.newer_weights and now.device.attached else None
 
@@ -385,7 +386,7 @@ class PoplarExecutor:
 
     @in_turn
     def load_state_dict(self, state_dict: dict[str, Any], strict: bool = True) -> Any:
-        """Load into the user's module, then upload if attached; return torch's report of keys that differ."""
+        """Load into the user's module, then upload if attached; return torch's report of mismatched keys."""
         result = self._user_model.load_state_dict(state_dict, strict=strict)
         if self.isAttachedToDevice():
             self.copyWeightsToDevice()
@@ -408,7 +409,7 @@ class PoplarExecutor:
 
     @in_turn
     def setOptimizer(self, optimizer: Any) -> None:
-        """Use the present settings of `optimizer` from the next call on.
+        """Use the current settings of `optimizer` from the next call on.
 
         Raises:
             Error: a change that needs a new compilation, or an inference model.
@@ -436,7 +437,7 @@ class PoplarExecutor:
     # --- tensors by name
 
     def getTensorNames(self) -> list[str]:
-        """Return the names that `Options.anchorTensor` understands, in the order in which tensors come about.
+        """Return the names that `Options.anchorTensor` accepts, in the order in which tensors are created.
 
         Raises:
             AssertionError: not compiled, or destroyed.
@@ -494,19 +495,19 @@ class PoplarExecutor:
         return perf_counters(program, profile_lately(program), anchors=anchors)
 
     def getLatency(self) -> Latency:
-        """Return least, greatest and average modelled seconds from an input's departure to its output's arrival."""
+        """Return minimum, maximum and average modelled seconds from sending an input to receiving its output."""
         return self._latency("input", "output_complete")
 
     def getHostIpuLatency(self) -> Latency:
-        """Return least, greatest and average modelled seconds that inputs take to the device."""
+        """Return minimum, maximum and average modelled seconds of the transfer of inputs to the device."""
         return self._latency("input", "input_complete")
 
     def getComputeLatency(self) -> Latency:
-        """Return least, greatest and average modelled seconds between inputs' arrival and outputs' departure."""
+        """Return minimum, maximum and average modelled seconds from an input's arrival to its output's departure."""
         return self._latency("input_complete", "output")
 
     def getIpuHostLatency(self) -> Latency:
-        """Return least, greatest and average modelled seconds that outputs take to the host."""
+        """Return minimum, maximum and average modelled seconds of the transfer of outputs to the host."""
         return self._latency("output", "output_complete")
 
     def _latency(self, start: str, end: str) -> Latency:
@@ -536,7 +537,7 @@ class PoplarExecutor:
         return self._options._backend.counts_cycles
 
     def compilationTime(self) -> timedelta:
-        """Return how long Graphcore's compiler would take, modelled; here compilation takes a second or less.
+        """Return the modelled time that Graphcore's compiler would take; here compilation takes a second or less.
 
         Zero if the program came from the executable cache or from a file: nothing was compiled then.
 
@@ -569,10 +570,10 @@ class PoplarExecutor:
         self.save(filename, export_model)
 
     def save(self, filename: str | os.PathLike[str], export_model: bool = True, save_rng_state: bool = True) -> None:
-        """Write what the model was compiled for, and with `export_model` the module with its weights and optimiser.
+        """Write a file of what the model was compiled for and, with `export_model`, its module, weights and optimiser.
 
-        Missing folders are made; in an existing folder the file is called `model.poptorch`. What was there before
-        stays until the new file is complete. Without `export_model` the file has no weights.
+        Missing folders are made; in an existing folder the file is called `model.poptorch`. An old file stays until the
+        new one is complete. Without `export_model` the file has no weights.
 
         Raises:
             Error: not compiled, arguments of a type that no file can hold, or a module that cannot be pickled.
@@ -606,10 +607,10 @@ class PoplarExecutor:
         _poptorch_data.write(path, executable)
 
     def loadExecutable(self, filename: str | os.PathLike[str]) -> None:
-        """Compile for what a file says; weights and optimiser are those of this process.
+        """Compile as the file specifies, with the weights and optimiser of this process.
 
-        Forward is traced, and must give the program that was saved. Nothing that the file contains is executed, and no
-        trust in where it comes from is needed: a module that was exported in it is not looked at.
+        Forward is traced and must give the program that was saved. Nothing in the file is executed, so you need not
+        trust its origin: an exported module in it is ignored.
 
         Raises:
             Error: compiled already, or "Invalid file": no such file format, truncated, corrupt, of another version, of
@@ -629,7 +630,7 @@ class PoplarExecutor:
     @in_turn
     @torch.inference_mode(False)
     def _use(self, executable: Executable, path: Path) -> None:
-        """Compile for what a file says, after checking that it is for this model."""
+        """Compile as the file specifies, after checking that it belongs to this model."""
         with _poptorch_data.damage_named(path):
             _poptorch_data.check_groupings(executable, path, self._host.groupings)
             _poptorch_data.check(executable, path, self._options, training=self._optimisation is not None)

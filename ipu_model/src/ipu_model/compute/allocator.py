@@ -1,7 +1,8 @@
-"""Keep freed memory in the process: large tensors then cost no page faults when they are made again.
+"""Keep freed memory in the process, so that new large tensors cause no page faults.
 
-glibc returns big blocks to the kernel at every free. A replay frees and makes the same blocks in each micro-batch;
-keeping them makes steps faster and steadier (`make bench` with and without), and holds on to the peak.
+glibc returns large blocks to the kernel at every free. A replay frees and allocates the same blocks in each
+micro-batch. Keeping them makes steps faster and their times steadier (`make bench` measures both), but the process
+keeps its peak memory.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ SWITCH = "IPU_MODEL_KEEP_MEMORY"
 
 @cache
 def keep_freed_memory() -> bool:
-    """Ask the C library once a process to keep freed blocks; return whether it agreed.
+    """Ask the C library, once per process, to keep freed blocks; return whether it agreed.
 
     Only glibc on Linux has the setting; the environment variable `IPU_MODEL_KEEP_MEMORY=0` turns it off.
     """

@@ -1,6 +1,7 @@
 """Which ops need no rounding: their results are float16 values whenever their float16 arguments are.
 
-Tables only; `containers.py` uses them, and every entry is tested on float16 values of every kind.
+This file holds only tables. `half_precision.py` uses them, and a test checks every entry on float16 values of every
+kind.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ EXACT: frozenset[object] = frozenset({
     )),
 })  # fmt: skip
 
-# Storage to be filled: what it holds means nothing yet.
+# They allocate storage whose contents do not matter yet.
 UNINITIALISED: frozenset[object] = frozenset(empties)
 
 # They choose between tensors and Python numbers: exact once the numbers are float16 values themselves.
@@ -74,7 +75,7 @@ PROMOTING: frozenset[object] = frozenset({
     aten.le.Tensor, aten.gt.Tensor, aten.ge.Tensor, aten.where.self,
 })  # fmt: skip
 
-# They convert: exact if what they convert from has no value outside the float16 grid.
+# They convert: exact if the source type has no values outside the float16 grid.
 CONVERTING: frozenset[object] = frozenset({aten._to_copy.default, aten.copy_.default, aten.copy.default})
 
 # Results of forward ops that only their backward op reads: they stay in fp32, as fp32 arithmetic made them.

@@ -19,18 +19,18 @@ from ipu_model.graph import TensorSpec
 Node = torch.fx.Node
 aten = torch.ops.aten
 
-# Comparisons that have no answer for NaN; equality has one.
+# Comparisons that are undefined for NaN; equality is defined.
 _ORDERING = frozenset({
     getattr(getattr(aten, name), overload)
     for name in ("lt", "le", "gt", "ge")
     for overload in ("Scalar", "Tensor")
 })  # fmt: skip
-# They only move what is there; an infinity that a program writes itself is no exception.
+# They only move values; an infinity that the program itself writes is not an exception.
 _QUIET = (EXACT | SELECTING | COMPARING) - _ORDERING
 
 
 class Found(NamedTuple):
-    """What some tensors hold besides finite numbers."""
+    """Whether some tensors hold NaN or infinities."""
 
     nan: bool = False
     infinity: bool = False
@@ -57,7 +57,7 @@ def _insert_check(graph: torch.fx.Graph, node: Node) -> None:
     read = source.all_input_nodes
     written = written_arguments(source)
     with graph.inserting_before(source):
-        # An op in place overwrites what it read: look before.
+        # An in-place op overwrites its input, so look at it before.
         before = graph.call_function(look, tuple(n for n in read if n in written))
     rounding = node.next if node.next.target is round_to_half_ and node.next.args[0] is node else node
     op = getattr(source.target, "__name__", str(source.target))
@@ -87,7 +87,7 @@ def require_valid(result: Tensor, op: str, where: str, before: Found, *inputs: A
     """Raise if `result` holds a NaN or an infinity that did not come from the operands.
 
     Raises:
-        Error: names the op and the module it belongs to, and what happened.
+        Error: names the op, its module and the exception.
     """
     if not result.is_floating_point():
         if before.nan or look(*inputs).nan:

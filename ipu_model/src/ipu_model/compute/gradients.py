@@ -1,4 +1,4 @@
-"""Gradients of many micro-batches and replicas become those of one update.
+"""Combine the gradients of many micro-batches and replicas into those of one update.
 
 Micro-batches are accumulated first, then replicas are summed: all of them, or the groups that share a weight.
 """
@@ -29,7 +29,7 @@ class Accumulator:
         self.totals: list[Tensor] = []
 
     def add(self, gradients: Sequence[Tensor]) -> None:
-        """Add the gradients of one micro-batch; those that are fresh may be kept as they are."""
+        """Add the gradients of one micro-batch; fresh ones may be kept without a copy."""
         if not self.totals:
             self.totals = [g if own else g.clone(memory_format=torch.contiguous_format)
                            for g, own in zip(gradients, self._fresh)]  # fmt: skip
@@ -88,8 +88,8 @@ def reduce_in_groups(
 ) -> list[Tensor]:
     """Sum the accumulators `totals[replica][weight]` over replicas; those of grouped weights over each group only.
 
-    A grouped weight's result has its groups as the leading dimension. For a `mean` over all replicas, which the
-    weight update takes, it is multiplied by their number over that of a group.
+    A grouped weight's result has its groups as the leading dimension. The weight update takes a `mean` over all
+    replicas, so with `mean` the result is multiplied by the number of replicas divided by the group size.
     """
     grouped = {index: groups[name] for index, name in enumerate(names) if name in groups}
     own = {index: _by_group([total[index] for total in totals], kind, mean) for index, kind in grouped.items()}

@@ -56,7 +56,7 @@ def is_half(value: Any) -> bool:
 
 
 def refuse_what_has_no_container(node: Node) -> None:
-    """Refuse ops that would compute something else on fp16 values held in fp32 tensors.
+    """Refuse ops that would compute a different result on fp16 values held in fp32 tensors.
 
     Raises:
         Error: names the op and its module.
@@ -139,7 +139,7 @@ def as_half(x: Tensor) -> Tensor:
 
 
 def keep_below_one(node: Node) -> None:
-    """Draw uniform fp16 numbers as such: fp32 ones would now and then be rounded up to the excluded end."""
+    """Draw uniform numbers in fp16 directly: rounding fp32 numbers would sometimes reach the excluded upper bound."""
     replacement = _UNIFORM.get(node.target)
     if replacement is not None and is_half(node):
         node.target = replacement
@@ -167,7 +167,7 @@ _UNIFORM: dict[object, Callable[..., Tensor]] = {
 }
 
 
-# Up to here a rounding takes longer to make its temporary tensor than to compute.
+# Up to this size, rounding spends more time on allocating its temporary tensor than on computing.
 _SMALL = 1 << 14
 
 # Integer operands of these are values, not indices or masks.
@@ -180,7 +180,7 @@ def to_containers(graph: torch.fx.Graph) -> None:
     """Rewrite `graph` in place: fp16 becomes fp32, with one rounding after every op that is not exact.
 
     Raises:
-        Error: an op that looks at the bits of fp16 values, or a product of fp16 and fp32 operands.
+        Error: an op that reads the bits of fp16 values, or a product of fp16 and fp32 operands.
     """
     roundings = _Roundings(graph)
     for node in list(graph.nodes):

@@ -1,4 +1,4 @@
-"""The arithmetic of ops that PyTorch does not bring: functions of the program, and LSTM layers in half precision."""
+"""The arithmetic of ops that PyTorch does not provide: Python functions of the program, and fp16 LSTM layers."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def call_python_functions(graph: torch.fx.Graph) -> None:
 
 
 def _caller(function: PythonFunction, specs: tuple[TensorSpec, ...]) -> Callable[[list[Tensor], str], list[Tensor]]:
-    """Return what computes the op: the function sees and returns dense copies, half precision as fp32."""
+    """Return a callable for the op: it passes dense copies to the function, with half precision as fp32."""
 
     def call_python(tensors: list[Tensor], results: str) -> list[Tensor]:
         operands = [tensor.clone(memory_format=torch.contiguous_format) for tensor in tensors]
@@ -34,10 +34,10 @@ def _caller(function: PythonFunction, specs: tuple[TensorSpec, ...]) -> Callable
 
 
 def checked(label: str, results: object, specs: tuple[TensorSpec, ...]) -> list[Tensor]:
-    """Return what a function returned as new tensors of the element types of `specs`, half precision as fp32.
+    """Return a function's results as new tensors of the element types in `specs`, with half precision as fp32.
 
     Raises:
-        Error: results that are no tensors, or of another number, shape or kind than `specs`.
+        Error: the results are not tensors, or differ from `specs` in number, shape or type.
     """
     listed = [results] if isinstance(results, Tensor) else results
     if not isinstance(listed, (list, tuple)) or not all(isinstance(result, Tensor) for result in listed):

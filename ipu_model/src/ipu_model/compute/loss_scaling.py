@@ -1,8 +1,8 @@
 """Automatic loss scaling: a factor on the loss scaling that follows the histogram of the half-precision gradients.
 
-After every weight update the elements whose magnitude reaches an edge are counted, as a share of all elements. More
-than a threshold of them: the gradients come near the end of the float16 range, the factor is halved. Otherwise it is
-doubled. Settings and their defaults are those of PopART's automaticLossScalingSettings.
+After each period of weight updates it computes the proportion of gradient elements whose magnitude reaches the bin
+edge. If the proportion exceeds the threshold, gradients are close to the end of the float16 range and the factor is
+halved. Otherwise the factor is doubled. Settings and their defaults are those of PopART's automaticLossScalingSettings.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from torch import Tensor
 FACTOR, FINAL = "lossScaleUpdateFactor", "finalLossScale"
 
 _LARGEST = torch.finfo(torch.float16).max
-# Gradients that stay NaN must not divide by zero in the end.
+# If gradients stay NaN, repeated halving must not lead to a division by zero.
 _LEAST = torch.finfo(torch.float32).tiny
 
 
@@ -31,10 +31,10 @@ class LossScalingSettings:
 
 
 class AutomaticLossScaling:
-    """Watches gradients, as they are multiplied by the loss scaling, and adapts `factor`, a power of two.
+    """Watches the scaled gradients and adapts `factor`, a power of two.
 
-    `half` tells which of the gradients are float16 on the device: the others are not counted. `loss_dtype` is the
-    element type of the loss: the final loss scale does not exceed the largest power of two it holds. `across` sums
+    `half` tells which gradients are float16 on the device; the others are not counted. `loss_dtype` is the element type
+    of the loss: the final loss scale stays at or below the largest power of two that this type can hold. `across` sums
     over other processes in place.
     """
 
@@ -60,7 +60,7 @@ class AutomaticLossScaling:
                 self._above += gradient.numel() - int(torch.count_nonzero(gradient.abs() < self._edge))
 
     def adapt(self, loss_scaling: float) -> None:
-        """Note a weight update and, once in a period, halve or double the factor.
+        """Count a weight update and, once per period, halve or double the factor.
 
         `loss_scaling` is the optimiser's, without the factor.
         """

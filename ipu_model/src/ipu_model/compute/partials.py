@@ -142,10 +142,9 @@ def convolution_backward(
 
 
 def _samples_of_a_chunk(field: Tensor, weight: Tensor) -> int:
-    """Return how many samples to sum a weight's gradient over before a partial is stored.
+    """Return how many samples of a weight gradient to sum before a partial is stored.
 
-    That many have at least the terms of a chunk in the forward pass,
-    `CHUNK` channels times the taps of the kernel;
+    The sum has at least as many terms as a chunk in the forward pass: `CHUNK` channels times the taps of the kernel.
     `field` has the positions at which every tap adds a term.
     """
     taps, positions = weight[0, 0].numel(), field[0, 0].numel()

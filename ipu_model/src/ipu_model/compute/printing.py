@@ -18,7 +18,7 @@ from torch import Tensor
 from ipu_model.graph import Printed
 
 _GAP = "..."
-# The smallest power of ten that numbers around it are still written out for.
+# The smallest power of ten that the automatic format still writes in fixed notation.
 _SMALLEST_FIXED = -4
 
 
@@ -28,7 +28,7 @@ class Layout:
 
     Tensors of more than `summarise_threshold` elements (0: never) show `edge_items` at each end of a dimension. Lines
     have at most `max_line_width` characters (0: no limit). `digits` are significant digits of the largest number; 0
-    writes every number as short as it goes, without aligning columns. `float_format` is `auto`, `fixed`, `scientific`
+    writes every number as short as possible, without aligning columns. `float_format` is `auto`, `fixed`, `scientific`
     or `none`.
     """
 
@@ -96,7 +96,7 @@ def _lines(items: Sequence[object], depth: int, cut: list[bool], writing: _Writi
 
 
 def _row(items: Sequence[object], depth: int, cut: bool, writing: _Writing, taken: int) -> list[str]:
-    """Return one row of elements, broken after separators where it gets too long."""
+    """Return one row of elements, broken after separators if it is too long."""
     layout = writing.layout
     words = [writing.write(item) for item in items]  # type: ignore[arg-type]  # the leaves of tolist() are numbers
     if cut:
@@ -161,6 +161,6 @@ def print_tensor(tensor: Tensor, title: str, *layout: Any) -> None:
 
     `layout` are the fields of `Layout`, in order.
     """
-    if sys.stderr is not None:  # there is none under pythonw
+    if sys.stderr is not None:  # it is None under pythonw
         sys.stderr.write(printed_text(title, tensor, Layout(*layout)) + "\n")
         sys.stderr.flush()

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor
 
-# Spreads replica streams over seeds; any odd 64-bit constant does (this is 2^64 divided by the golden ratio).
+# Spreads replica streams over seeds; any odd 64-bit constant works (this is 2^64 divided by the golden ratio).
 _STRIDE = 0x9E3779B97F4A7C15
 
 # torch's generator belongs to the process: programs that run in several threads take turns.
@@ -19,8 +19,8 @@ _one_at_a_time = threading.RLock()
 class RandomStreams:
     """Generator states of `replicas` replicas, all derived from one seed.
 
-    Where other processes run replicas too, `first` is the index in the whole run of the first one here: all replicas
-    then draw what they would draw in one process.
+    If other processes run replicas too, `first` is the global index of this process's first replica: all replicas then
+    draw the same numbers as in a single process.
     """
 
     def __init__(self, seed: int, replicas: int, first: int = 0) -> None:
@@ -35,19 +35,19 @@ class RandomStreams:
 
     @staticmethod
     def _initial(seed: int) -> Tensor:
-        # manual_seed takes 63-bit values; a wrapped one is as good a seed as any.
+        # manual_seed takes 63-bit values; a wrapped value is an equally good seed.
         return torch.Generator().manual_seed(seed & 0x7FFFFFFFFFFFFFFF).get_state()
 
     def keep(self, common: torch.Generator, *, reseeded: bool) -> None:
         """Make `common`, from which all replicas draw the same, part of the state.
 
-        With `reseeded` a new seed is one for it, too; several processes must agree on its seed instead.
+        With `reseeded`, a new seed also applies to it. Several processes must agree on its seed instead.
         """
         self._common, self._reseeds_common = common, reseeded
 
     @contextmanager
     def drawing(self, replica: int) -> Iterator[None]:
-        """Let torch draw from the stream of `replica` in the body; the host's stream is left untouched."""
+        """Let torch draw from the stream of `replica` in the body; the host's stream does not change."""
         with _one_at_a_time:
             host = torch.get_rng_state()
             torch.set_rng_state(self._states[replica])
@@ -63,10 +63,10 @@ class RandomStreams:
         return [self.seed, *(byte for state in states for byte in state.tolist())]
 
     def check(self, state: Sequence[object]) -> None:
-        """Refuse what `restore` cannot continue from.
+        """Refuse a state that `restore` cannot use.
 
         Raises:
-            ValueError: a list of another length, or of anything but a seed and bytes.
+            ValueError: the list has the wrong length, or holds anything but a seed and bytes.
         """
         expected = 1 + self._states[0].numel() * (len(self._states) + (self._common is not None))
         if len(state) not in (1, expected):

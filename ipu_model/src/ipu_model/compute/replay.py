@@ -81,7 +81,7 @@ def _results(ops: torch.fx.Graph) -> tuple[list[Node], list[Node]]:
 
 
 def _fresh_flags(results: list[Node], roots: dict[Node, Node]) -> list[bool]:
-    """Say for each result whether it alone owns dense storage made in this micro-batch."""
+    """Return for each result whether it is the only owner of dense storage made in this micro-batch."""
     owners = [roots[node] for node in results]
     return [
         owner.op == "call_function" and owners.count(owner) == 1 and _is_dense(node.meta["spec"])
@@ -96,7 +96,7 @@ def _is_dense(spec: TensorSpec) -> bool:
 
 
 def _protect_constants(graph: Graph, ops: torch.fx.Graph) -> None:
-    """Give every replay its own copy of a constant that it changes: constants keep their compile-time value."""
+    """Give every replay its own copy of each constant that it changes, so that constants keep their value."""
     for node in list(ops.nodes):
         if node.op == "get_attr" and node.name in graph.mutated:
             with ops.inserting_after(node):

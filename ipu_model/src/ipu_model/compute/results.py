@@ -1,6 +1,6 @@
-"""Which results of the micro-batches a call returns, and in which order and type.
+"""The results that a call returns: from which micro-batches, in which order, and of which type.
 
-An output that is known when compiling comes back once, whatever the output mode.
+An output that is constant at compile time is returned once, whatever the output mode.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ RETURNED_DTYPE = {torch.int64: torch.int32, torch.float64: torch.float32}
 class Collector:
     """Collects one output of every micro-batch in `[step, replica]` order.
 
-    `dtype` is the element type on the device; `fresh` says whether micro-batch results own their storage; of
-    an output that is the same in all of them only one is kept (`once`).
+    `dtype` is the element type on the device; `fresh` says whether micro-batch results own their storage; with `once`,
+    only one result is kept, because all are the same.
     """
 
     def __init__(
@@ -70,7 +70,7 @@ Node = torch.fx.Node
 
 
 def constant_outputs(graph: Graph) -> tuple[bool, ...]:
-    """Say for each computed output whether it depends on no variable, no input and no random number."""
+    """Return for each computed output whether it is independent of variables, inputs and random numbers."""
     roots = storage_roots(graph.ops)
     varying: set[Node] = set()
     for node in graph.ops.nodes:

@@ -23,7 +23,7 @@ CHUNK = 1 << 18
 def round_to_half_(x: Tensor, scratch: Tensor | None = None) -> Tensor:
     """Round `x` (float32, any shape) in place to the nearest float16 value; ties to even, overflow to inf.
 
-    `scratch` is a float16 tensor of the same shape to go through; without it one is made.
+    `scratch` is a float16 tensor of the same shape for the intermediate result; by default a new one is allocated.
     """
     return x.copy_(x.half() if scratch is None else scratch.copy_(x))
 
@@ -110,7 +110,7 @@ def _round_chunk_(x: Tensor, lanes: Tensor, workspace: _Workspace) -> None:
     if largest < LARGEST_HALF:
         torch.copysign(magnitude, x, out=x)
     else:
-        # Adding to the bits of a NaN may have made anything of it; 65536 and more must become infinity.
+        # Adding to the bits of a NaN can produce any value; 65536 and above must become infinity.
         magnitude.masked_fill_(x.isnan(), torch.nan)
         torch.copysign(magnitude, x, out=magnitude)
         x.copy_(magnitude.to(torch.float16))

@@ -1,4 +1,4 @@
-"""The device's side of a compiled program: its variables and random streams, the loop over micro-batches."""
+"""The device side of a compiled program: its variables and random streams, and the loop over micro-batches."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from ipu_model.interrupts import postponed
 
 
 class Update(Protocol):
-    """What the session needs of an optimiser's updater."""
+    """The interface of an optimiser's updater that the session uses."""
 
     def step(self, gradients: Mapping[str, Tensor], scale: float) -> None:
         """Apply one weight update from summed gradients."""
@@ -32,7 +32,7 @@ class Update(Protocol):
 
 @dataclass(frozen=True)
 class Reduction:
-    """How gradients become one update: `mean` over micro-batches and replicas, `running`, `half` as stored.
+    """How gradients are reduced to one update: `mean` instead of sum, as a `running` mean, stored in `half`.
 
     `across(gradients)` sums over other processes in place, `processes` is how many there are, `process` is this one.
     """
@@ -65,18 +65,18 @@ class Session:
         automatic_loss_scaling: LossScalingSettings | None = None,
         replica_groups: Mapping[str, ReplicaGroups] = _UNGROUPED,
     ) -> None:
-        """Compile `graph`; after the outputs a run returns the variables `watched_updates` as each update left them.
+        """Compile `graph`; a run returns its outputs, then the values of `watched_updates` after each update.
 
-        These may also be numbers of the update, and with `automatic_loss_scaling` `finalLossScale`, the number that
-        each update's gradients were multiplied by. Variables named in `replica_groups` have a value for each group,
-        stacked.
+        `watched_updates` names variables, numbers of the update or, with `automatic_loss_scaling`, `finalLossScale`:
+        the factor by which each update's gradients were multiplied. Variables named in `replica_groups` have a value
+        for each group, stacked.
         """
         self.graph, self._groups = graph, dict(replica_groups)
         self._watched = tuple(watched_updates)
         self.batching, self.returns, self.reduction = batching, returns, reduction
         self.randomness = RandomStreams(seed, batching.replicas, reduction.process * batching.replicas)
         self.update: Update | None = None
-        # Returns the numbers that the update reads, by name.
+        # This returns the numbers that the update reads, by name.
         self.numbers: Callable[[], Mapping[str, Tensor]] = dict
         self.loss_scaling = 1.0
         self.automatic = None if automatic_loss_scaling is None else self._automatic(automatic_loss_scaling)
@@ -91,7 +91,7 @@ class Session:
         ]
 
     def _is_per_replica(self, variable: Variable) -> bool:
-        """Buffers that the graph changes belong to each replica; all else is the same on all of them."""
+        """Whether each replica has its own values: true for buffers that the graph changes."""
         return variable.node in self.graph.mutated and not variable.trainable
 
     @property
@@ -112,7 +112,7 @@ class Session:
 
     def run(self, inputs: Sequence[Tensor]) -> list[Tensor]:
         """Run one call on whole host batches; return a tensor for each output that is computed, then the updates."""
-        # A program's own autocast must not reach into the replay: the graph already says every element type.
+        # A program's own autocast must not affect the replay: the graph already fixes every element type.
         with torch.no_grad(), torch.autocast("cpu", enabled=False):
             return self._run(inputs)
 
@@ -128,7 +128,7 @@ class Session:
                 for replica in range(self.batching.replicas)
             ]
             if self.update is not None and self.graph.gradients:
-                with postponed():  # Weights are those of whole updates, whenever a run is interrupted.
+                with postponed():  # An interrupted run must leave the weights of a complete update.
                     self._apply(totals)
                 self._watch(iteration, updates)
                 if self.automatic is not None:
@@ -137,7 +137,7 @@ class Session:
         return [collector.result() for collector in (*collectors, *updates)]
 
     def _watch(self, iteration: int, updates: list[Collector]) -> None:
-        """Take the variables that an update has changed: results of the last micro-batch before it."""
+        """Collect the watched values after an update; they count as results of the last micro-batch before it."""
         step = (iteration + 1) * self.batching.accumulation - 1
         numbers = {FINAL: torch.tensor(self._final_loss_scale)}
         if not self._weights.keys() >= set(self._watched) - {FINAL}:
@@ -148,7 +148,7 @@ class Session:
                 collector.take(step, replica, value)
 
     def _weight(self, name: str, replica: int) -> Tensor:
-        """Return what a replica has of a variable that is not its own."""
+        """Return a replica's value of a variable that replicas share."""
         groups = self._groups.get(name)
         return self._weights[name] if groups is None else self._weights[name][groups.of(replica)]
 
@@ -211,7 +211,7 @@ class Session:
             count *= self.batching.accumulation
         scale = 1.0 / count if self.reduction.mean else 1.0
         if self.automatic is not None:
-            # What is left after this is multiplied by the optimiser's own loss scaling only, which the update expects.
+            # The result is scaled only by the optimiser's own loss scaling, as the update expects.
             scale /= self.automatic.factor
         self.update.step(dict(zip(self.graph.gradients, gradients)), scale)
 
@@ -243,7 +243,7 @@ class Session:
         return list(tensor.split(tensor.shape[0] // self.batching.slices))
 
     def _write_back(self, parts: list[list[Tensor]], inputs: Sequence[Tensor]) -> None:
-        """Show the caller what forward changed in its inputs, where that happened on a converted copy."""
+        """Copy changes that forward made to a converted copy of an input back to the caller's tensor."""
         for node, part, tensor in zip(self.graph.input_nodes, parts, inputs):
             if node in self.graph.mutated and part[0].data_ptr() != tensor.data_ptr():
                 tensor.detach().copy_(torch.cat(part) if tensor.dim() else part[0])

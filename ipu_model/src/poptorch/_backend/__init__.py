@@ -1,1 +1,1 @@
-"""Stands where PopTorch's compiled half stood: from a module and options to a program on the IPU Model."""
+"""The replacement for PopTorch's compiled backend: turns a module and options into a program on the IPU Model."""

@@ -1,7 +1,7 @@
-"""The executable cache: what compilations found out beyond their traces, one file each, which processes may share.
+"""The executable cache: the results of compilations beyond the trace, one file each, which processes may share.
 
-A file is found by a digest of the traced program, of its options, and of the code that judges it. Forward is traced
-every time: a program that has changed in any way is another one.
+The name of a file is a digest of the traced program, its options, and the source code of the engine. Forward is traced
+every time, so a changed program never matches an old file.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ Warnings = tuple[str, ...]
 
 
 def cache_directory(options: Options) -> Path | None:
-    """Return where compiled programs are kept, making the directory if need be; `None` without a cache.
+    """Return the cache directory, creating it if necessary; `None` without a cache.
 
     Raises:
-        AssertionError: no directory, or not writable.
+        AssertionError: the path is not a directory, or is not writable.
     """
     folder = options._backend.cache_folder
     if folder is None:
@@ -50,14 +50,14 @@ def cache_directory(options: Options) -> Path | None:
 
 
 def key_of(graph: Graph, program: Program, options: Options, *more: object) -> str:
-    """Return the digest of a graph with everything that decides how it is compiled; `more` is plain data."""
+    """Return the digest of a graph and of everything that affects its compilation; `more` is plain data."""
     settings = {field.name: getattr(program, field.name) for field in fields(program) if field.name != "step"}
     text = _text((digest_of(graph), settings, options_text(options), versions(), _own_sources(), more))
     return hashlib.blake2b(text.encode(), digest_size=20).hexdigest()
 
 
 def _text(value: object) -> str:
-    """Return a text of plain data that is the same in every process: sets have another order in each."""
+    """Return plain data as text that is the same in every process; the order of sets is not."""
     if is_dataclass(value):
         return f"{type(value).__name__}({', '.join(_text(getattr(value, field.name)) for field in fields(value))})"
     if isinstance(value, Mapping):
@@ -70,10 +70,10 @@ def _text(value: object) -> str:
 
 
 def recalled(directory: Path, key: str, judge: Callable[[], Warnings]) -> tuple[Warnings, bool]:
-    """Return the warnings of a compilation, and whether they came from the cache; else `judge` and keep them.
+    """Return the warnings of a compilation, and whether they came from the cache; if not, call `judge` and store them.
 
-    While one process compiles, others wait for it. A file that cannot be used, for whatever reason, is replaced; a
-    cache that cannot be written costs nothing but a warning.
+    While one process compiles, the others wait. An unusable file is replaced; if the cache cannot be written, a warning
+    is logged.
     """
     path = directory / f"{key}.poptorch"
     known = _load(path, key)
@@ -116,7 +116,7 @@ def _keep(path: Path, key: str, warnings: Warnings) -> None:
 
 @contextlib.contextmanager
 def _one_at_a_time(directory: Path) -> Iterator[None]:
-    """Let one process at a time compile for this folder; where the file system has no locks, all at once."""
+    """Let only one process at a time compile for this folder, if the file system supports locks."""
     with contextlib.ExitStack() as stack:
         try:
             stack.enter_context(FileLock(directory / ".lock"))
@@ -127,7 +127,7 @@ def _one_at_a_time(directory: Path) -> Iterator[None]:
 
 @cache
 def _own_sources() -> str:
-    """Return a digest of the sources of the engine and of this package: any change may change a judgement."""
+    """Return a digest of the sources of the engine and of this package: any change may change the warnings."""
     digest = hashlib.blake2b(digest_size=16)
     for folder in (Path(str(ipu_model.__file__)).parent, Path(__file__).parent.parent):
         for file in sorted(folder.rglob("*.py")):

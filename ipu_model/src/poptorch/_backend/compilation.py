@@ -59,7 +59,7 @@ def returns_of(options: Options) -> Returns:
 
 
 def arithmetic_of(options: Options) -> Arithmetic:
-    """Return what `Options.Precision` asks of the numerics."""
+    """Return the arithmetic that `Options.Precision` asks for."""
     backend = options._backend
     return Arithmetic(
         half_partials=backend.half_matmuls or backend.half_convolutions,
@@ -68,7 +68,7 @@ def arithmetic_of(options: Options) -> Arithmetic:
 
 
 def check_options(options: Options) -> None:
-    """Refuse options that contradict one another or that the backend does not know.
+    """Refuse options that contradict each other or that the backend does not know.
 
     Raises:
         Error: names the option and what works instead.
@@ -82,9 +82,9 @@ def check_options(options: Options) -> None:
 def trace(
     module: nn.Module, options: Options, arguments: BoundArguments, *, training: bool, one_process: bool = True
 ) -> Graph:
-    """Capture one micro-batch of `module` and check it against the options; return it with what they anchor.
+    """Capture one micro-batch of `module`, check it against the options, and add the tensors that they anchor.
 
-    `one_process` tells that this process runs all the replicas that the options ask for.
+    `one_process` is true if this process runs all replicas in the options.
 
     Raises:
         AssertionError: rows that do not divide into micro-batches, unknown blocks.
@@ -147,7 +147,7 @@ def check_counts(batching: Batching) -> None:
 
 
 def micro_batch_specs(tensors: Sequence[Tensor], batching: Batching) -> list[TensorSpec]:
-    """Return what one micro-batch gets of each tensor of a call.
+    """Return the shape and type of one micro-batch of each tensor of a call.
 
     Raises:
         AssertionError: rows that do not divide into micro-batches.

@@ -1,4 +1,4 @@
-"""What the user sees of a compilation: a progress bar on stderr; of a very long error, the file that it is in."""
+"""What the user sees of a compilation: a progress bar, and a log file for very long errors."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ _MOST_LINE_ENDS = 80
 
 
 def move_long_message(error: BaseException) -> None:
-    """Replace a message of more than 80 line ends by a pointer to `poptorch_error.log`, which then holds it.
+    """Move a message with more than 80 line breaks to `poptorch_error.log` and refer to that file instead.
 
-    Where that file cannot be written, in the working directory, the error stays as it is.
+    If that file cannot be written to the working directory, the error does not change.
     """
     if not isinstance(error, Error) or error.message.count("\n") <= _MOST_LINE_ENDS:
         return

@@ -1,4 +1,4 @@
-"""What one compilation makes: the traced program, the session that runs it, the program that is modelled."""
+"""The result of a compilation: the traced program, the session that runs it, and the program to model."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 @dataclass
 class OnDevice:
-    """What has become of a compiled program: `newer_weights` are those that the host has not got yet."""
+    """The state of a compiled program; `newer_weights` is true if the host does not have the device's weights yet."""
 
     attached: bool = False
     newer_weights: bool = False
@@ -42,10 +42,10 @@ class OnDevice:
 
 @dataclass(frozen=True)
 class Compiled:
-    """Everything that belongs to one compilation; whoever drops it has destroyed the executable.
+    """Everything that belongs to one compilation; dropping it destroys the executable.
 
-    `arguments` are those compiled for, without their data; `numbers` names those of the optimiser; `warnings` were
-    said of the program's memory; `was_stored` tells that a cache or file had them.
+    `arguments` are the arguments compiled for, without their data; `numbers` names the optimiser's numbers; `warnings`
+    are those about the program's memory; `was_stored` is true if they came from a cache or file.
     """
 
     arguments: BoundArguments
@@ -151,7 +151,7 @@ def _modelled(
     optimisation: Optimisation | None,
     saved: Saved | None,
 ) -> tuple[Program, tuple[str, ...], bool]:
-    """Return what the performance model reads, its warnings, and whether they were stored; write reports asked for."""
+    """Return the program to model, its warnings, and whether they were stored; write the requested reports."""
     # Imported when a model is compiled, so that `import poptorch` stays quick.
     from ipu_model.predict import profile_lately
     from poptorch._backend import modelling, report

@@ -1,7 +1,7 @@
 """The exported module inside a file of `save`: pickled, and read without executing what the pickle asks for.
 
-`poptorch.load` makes modules of classes that the program has imported, options and optimisers of PopTorch and of
-PyTorch, and nothing else, unless the caller trusts the file.
+Unless the caller trusts the file, `poptorch.load` creates only modules of classes that the program has imported, and
+options and optimisers of PopTorch and PyTorch.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ _PLAIN: dict[str, Any] = {
     "builtins.dict": dict, "builtins.frozenset": frozenset, "builtins.set": set, "builtins.slice": slice,
     "functools.partial": functools.partial, "builtins.object": object,
     "collections.defaultdict": collections.defaultdict,
-    # It makes an empty object of a class, which must be allowed for itself: how wrapped modules are pickled.
+    # Pickles of wrapped modules use it. It makes an empty object of a class, which must itself be allowed.
     "copyreg._reconstructor": copyreg._reconstructor,  # type: ignore[attr-defined]  # not in typeshed
 }  # fmt: skip
-# Their classes are settings and hold no code of their own making.
+# Their classes are settings and carry no code.
 _SETTINGS = (
     "poptorch.options", "poptorch.enums", "poptorch.optim", "poptorch.ops.blocks", "torch.optim",
 )  # fmt: skip
-# So are those derived from these, in whatever package.
+# The same holds for classes derived from these, in any package.
 _DERIVED_SETTINGS = (Options, _DistributedOptions)
 # Modules of these packages run code that they carry with them.
 _CARRIERS = ("torch.fx", "torch.jit", "torch.package", "torch.export", "torch._dynamo", "torch._inductor")
@@ -61,7 +61,7 @@ def pickled(module: nn.Module, optimizer: Any, options: Options) -> Tensor:
 def unpickled(data: Tensor, path: Path, *, weights_only: bool) -> dict[str, Any]:
     """Return what `pickled` was given, by the names `model`, `optimizer` and `options`.
 
-    With `weights_only` nothing but classes of imported models, of PopTorch's settings and of optimisers is made.
+    With `weights_only`, only classes of imported models, PopTorch's settings and optimisers are created.
 
     Raises:
         Error: "Invalid file": not a result of `pickled`, or something in it is not allowed.
@@ -73,7 +73,7 @@ def unpickled(data: Tensor, path: Path, *, weights_only: bool) -> dict[str, Any]
             parts = torch.load(io.BytesIO(content), weights_only=weights_only)
     except Error:
         raise
-    except Exception as error:  # whatever a pickle that nobody has written in this way leads to
+    except Exception as error:  # a damaged or hostile pickle can raise anything
         raise invalid(path, f"its model cannot be read ({type(error).__name__}: {error})") from error
     if not _has_known_form(parts):
         raise invalid(path, "its model has no known form")
@@ -108,12 +108,12 @@ def _allowed(content: bytes, path: Path) -> list[Any]:
 
 
 def _safe_global(name: str) -> Any | None:
-    """Return what a full name stands for if making or calling it is harmless; imports nothing."""
+    """Return the object with this full name if creating or calling it is harmless; import nothing."""
     if name in _PLAIN:
         return _PLAIN[name]
     value, module = _already_imported(name)
     if isinstance(value, type):
-        # A class goes by its own name only, not by that of a module that has imported it.
+        # A class counts only under its own name, not under that of a module that imported it.
         if f"{value.__module__}.{value.__qualname__}" != name:
             return None
         carries = any(_is_in(base.__module__, _CARRIERS) for base in value.__mro__)

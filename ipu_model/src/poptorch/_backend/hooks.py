@@ -1,4 +1,4 @@
-"""Compile hooks: functions of the program that run around every trace, whatever model is compiled."""
+"""Compile hooks: functions of the program that run before and after every trace of any model."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def run_before() -> None:
 
 @contextmanager
 def around_trace() -> Iterator[None]:
-    """Call the post-compile hooks when the body ends, whichever way."""
+    """Call the post-compile hooks when the body ends, even if it raises."""
     try:
         yield
     finally:

@@ -1,4 +1,4 @@
-"""Training over several processes: what each instance compiled must be the same program, from the same weights."""
+"""Training over several processes: all instances must compile the same program."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from poptorch.options import Options
 
 
 def group_of(options: Options) -> Group:
-    """Return the group of the processes that the options speak of, joining it if that has not been done.
+    """Return the process group that the options describe; join it first if necessary.
 
     Raises:
         Error: the environment does not say where the others are, or they cannot be reached.
@@ -35,9 +35,9 @@ def agree(
     weights: Mapping[str, Tensor],
     seed: int,
 ) -> int:
-    """Check that all instances compiled the same program; return the seed of instance 0, for what all draw alike.
+    """Check that all instances compiled the same program; return instance 0's seed for the shared random numbers.
 
-    Weights that differ at the start are only warned of: PopTorch does not broadcast them either.
+    Different initial weights cause only a warning: PopTorch does not broadcast them either.
 
     Raises:
         Error: names what differs, with its values.
@@ -73,7 +73,7 @@ def check_programs(programs: Sequence[Mapping[str, str]]) -> None:
 
 
 def program_text(graph: Graph, options: Options, spec: OptimiserSpec) -> dict[str, str]:
-    """Return everything that instances must have in common, by name, as text that is the same where it is."""
+    """Return, by name, text for everything that must be equal in all instances."""
     training = options.Training
     variables = [(v.name, v.spec.shape, str(v.spec.dtype)) for v in graph.variables]
     operations = [op.target for op in step_of(graph).ops]
@@ -92,7 +92,7 @@ def program_text(graph: Graph, options: Options, spec: OptimiserSpec) -> dict[st
 
 
 def _optimiser_text(spec: OptimiserSpec) -> str:
-    """Return the optimiser's numbers; sets are sorted, whose order is another in every process."""
+    """Return the optimiser's numbers as text; sets are sorted because their order differs between processes."""
     shared = {name: value for name, value in vars(spec).items() if name not in ("default", "groups")}
     groups = [_hyper_text(hyper, spec.attributes) for hyper in (spec.default, *spec.groups)]
     return f"{shared.pop('family')} {_short(str(shared))} with {'; '.join(dict.fromkeys(groups))}"

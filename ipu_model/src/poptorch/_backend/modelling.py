@@ -1,4 +1,4 @@
-"""What the performance model reads of a captured graph and options, and whether that fits into memory."""
+"""From a captured graph and options to the program to model, and the check that it fits into memory."""
 
 from __future__ import annotations
 
@@ -53,12 +53,12 @@ def program_of(
     groups: Mapping[str, int | None] | None = None,
     machine: str | System | None = None,
 ) -> Program:
-    """Return what is modelled of a captured graph under (resolved) options.
+    """Return the program to model for a captured graph under (resolved) options.
 
     `groups` maps names of parameters to the parameter groups of `optimiser`.
 
     Raises:
-        Error: a machine that is too small or does not exist, or a share of memory that no tile has.
+        Error: the machine is too small or does not exist, or a memory proportion is not between 0 and 1.
     """
     backend = options._backend
     batching, processes = over_processes(batching_of(options), ipus_of_replica(graph))
@@ -89,7 +89,7 @@ def program_of(
 
 
 def over_processes(batching: Batching, ipus_per_replica: int) -> tuple[Batching, int]:
-    """Return the batching of one process and the number of processes: the fewest that can have all the replicas.
+    """Return the batching of one process and the smallest number of processes that can run all replicas.
 
     Raises:
         Error: replicas that share their input need more IPUs than one process can have.
@@ -119,7 +119,7 @@ def _execution(options: Options) -> Execution:
 
 
 def _recomputation(graph: Graph, options: Options) -> Recomputation:
-    """Return the mode that was set, else PopTorch's: `Pipeline` for pipelines of several IPUs."""
+    """Return the mode that was set, else PopTorch's default: `Pipeline` for pipelines of several IPUs."""
     chosen = options._backend.recomputation
     if chosen is not None:
         return _RECOMPUTATION[chosen]
@@ -169,17 +169,17 @@ def _location(options: Options, key: str) -> Location:
 _VARIABLE = "IPU_MODEL_MACHINE"
 _DEFAULT_CHIP = "GC200"
 
-# What POPTORCH_IPU_MODEL_VERSION says, as the numbers that useOfflineIpuTarget takes.
+# Values of POPTORCH_IPU_MODEL_VERSION and the corresponding arguments of useOfflineIpuTarget.
 _VERSIONS = {"ipu1": 1, "ipu2": 2, "ipu21": 21}
-# Chips that are no version of their own answer to this one: to PopTorch a Bow IPU is a Mk2 IPU.
+# Chips without a version number of their own use this one: to PopTorch, a Bow IPU is a Mk2 IPU.
 _MK2 = 2
 
 
 def machine_for(options: Options, ipus: int, wanted: str | System | None = None) -> System:
     """Return the machine for a program that occupies `ipus` IPUs.
 
-    `wanted` wins; then the chip that `useOfflineIpuTarget` or else `POPTORCH_IPU_MODEL_VERSION` names, and the
-    machine that the variable `IPU_MODEL_MACHINE` names, if it is of that chip; else the smallest system of that
+    `wanted` takes precedence. Otherwise `useOfflineIpuTarget`, or else `POPTORCH_IPU_MODEL_VERSION`, chooses the chip,
+    and `IPU_MODEL_MACHINE` names the machine if it has that chip. Otherwise the machine is the smallest system of that
     chip, or of GC200, with enough IPUs. A chip's name stands for its smallest system with enough IPUs.
 
     Raises:
@@ -216,7 +216,7 @@ _UNKNOWN = (
 
 
 def memory_warnings(program: Program, *, allowed: bool) -> tuple[str, ...]:
-    """Refuse a program that clearly does not fit, unless running out of memory is `allowed`; say if it is close.
+    """Refuse a program that clearly does not fit, unless that is `allowed`; return a warning if it is close.
 
     Raises:
         Error: names the fullest tile, what it holds and what usually helps; or hints that no device can follow.
@@ -225,7 +225,7 @@ def memory_warnings(program: Program, *, allowed: bool) -> tuple[str, ...]:
         memory = memory_of_program(program)
     except Error:
         raise
-    except Exception as problem:  # a fault of the performance model must not stop a program whose numbers are right
+    except Exception as problem:  # a bug in the model must not stop a program whose results are right
         return (_UNKNOWN.format(type(problem).__name__, problem),)
     error = out_of_memory(memory, program)
     if error is not None and not allowed:
@@ -248,8 +248,8 @@ def program_of_module(
 ) -> Program:
     """Return the program that wrapping `module` with these options and calling it with `inputs` would compile.
 
-    Module and options stay as they are. Replicas may be more than one process can have, and other processes need
-    not run.
+    Module and options do not change. There may be more replicas than one process can run; other processes need not
+    exist.
 
     Raises:
         Error: what PopTorch refuses when it wraps and compiles; an optimiser for inference.
@@ -299,6 +299,6 @@ def _arguments(module: nn.Module, inputs: Any, batching: Batching, *, micro_batc
 
 
 def _of_whole_call(tensor: Tensor, slices: int) -> Tensor:
-    """Return a tensor without data, of the shape that a call has whose micro-batches are like `tensor`."""
+    """Return a tensor without data, in the shape of a whole call whose micro-batches look like `tensor`."""
     shape = (tensor.shape[0] * slices, *tensor.shape[1:]) if tensor.dim() else ()
     return torch.empty(shape, dtype=tensor.dtype, device="meta")

@@ -1,4 +1,4 @@
-"""What makes executors of models: `trainingModel`, `inferenceModel` and `load`."""
+"""The functions that create executors: `trainingModel`, `inferenceModel` and `load`."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def trainingModel(
     `options` are frozen; `optimizer=None` means `poptorch.optim.SGD(model.parameters(), lr=0.01)`.
 
     Raises:
-        RuntimeError: the module is wrapped for training already.
+        RuntimeError: the module is already wrapped for training.
         Error: `model` or `options` of another type.
     """
     module = _user_module(model)
@@ -68,11 +68,11 @@ def load(
 
     As with `torch.load`, a file is read without executing what it contains: the classes of the model must have been
     imported before, and other functions and classes in it must be allowed by `torch.serialization.add_safe_globals`.
-    What the model then computes is up to whoever wrote the file, as far as its attributes decide it.
+    The author of the file still decides what the model computes, as far as its attributes determine it.
     **With `weights_only=False` anything in the file may run: use it for files that you trust only.**
 
     Raises:
-        AssertionError: written by another version, or without its model (`export_model=False`).
+        AssertionError: the file was written by another version, or without its model (`export_model=False`).
         Error: "Invalid file": truncated, corrupt, of other code, or with classes that are not allowed.
         OSError: the file cannot be read.
     """
@@ -99,7 +99,7 @@ def load(
 
 
 def _of_this_version(path: Path) -> _poptorch_data.Executable:
-    """Read a file; one of another version is PopTorch's AssertionError."""
+    """Read a file; raise PopTorch's AssertionError if another version wrote it."""
     try:
         return _poptorch_data.read(path)
     except Error as error:
@@ -109,7 +109,7 @@ def _of_this_version(path: Path) -> _poptorch_data.Executable:
 
 
 def _usable(options: Options) -> Options:
-    """Return stored options as they can be used here: not frozen, and not for an offline target."""
+    """Return stored options in a usable form: not frozen, and not for an offline target."""
     options._unfreeze()
     options.deleteIfExists("ipu_version")
     if options.connection_type == ConnectionType.Never:
@@ -128,7 +128,7 @@ def _user_module(model: nn.Module | PoplarExecutor) -> nn.Module:
 
 @program_of_module.register(Options)
 def _program_of_module(options: Options, model: Any, inputs: Any, **more: Any) -> Program:
-    # The performance model is imported when it is asked for, so that `import poptorch` stays quick.
+    # The performance model is imported only when needed, so that `import poptorch` stays fast.
     from poptorch._backend.modelling import program_of_module
 
     return program_of_module(options, _user_module(model), inputs, **more)

@@ -27,7 +27,7 @@ from poptorch.options.backend_settings import LOSS_SCALING
 
 
 class Optimisation:
-    """One training executor's optimiser: which object it is, and its numbers as the device has them.
+    """One training executor's optimiser object, with its numbers as the device uses them.
 
     `optimizer=None` means `poptorch.optim.SGD(module.parameters(), lr=0.01)`.
     """
@@ -71,7 +71,7 @@ class Optimisation:
 
     @property
     def clips_gradients(self) -> bool:
-        """Whether gradients are limited by a norm."""
+        """Whether gradients are clipped to a maximum norm."""
         return self.spec.max_grad_norm != math.inf
 
     @property
@@ -121,7 +121,7 @@ class Optimisation:
 
 
 class Updates:
-    """The weight updates of one compiled program, and the way of their state to and from the optimiser.
+    """The weight updates of one compiled program, and the transfer of their state to and from the optimiser.
 
     Raises:
         KeyError: a parameter group holds a tensor that is no parameter of the model.
@@ -192,7 +192,7 @@ class Updates:
         try:
             warnings = self._load_factor(state) + self._updater.load_state(_without_factor(state), parameters)
         except Error:
-            # What was loaded is still what the program asked for: the next attempt must not pass over it.
+            # The loaded state is still pending: the next attempt must use it.
             optimizer._pending = DeviceState(*pending)
             raise
         for warning in warnings:
@@ -235,7 +235,7 @@ def _without_factor(state: dict[str, Tensor] | None) -> dict[str, Tensor] | None
 
 
 def _use_running_mean(options: Options) -> None:
-    """Switch the executor's own options to a running mean, in which float16 accumulators stay in range."""
+    """Switch the executor's own options to a running mean, which keeps float16 accumulators in range."""
     frozen = options._is_frozen
     options._unfreeze()
     options.Training.setMeanAccumulationAndReplicationReductionStrategy(MeanReductionStrategy.Running)

@@ -1,4 +1,4 @@
-"""What an executor works on instead of the program's own objects: copies of the module and of the options."""
+"""Copies of the module and the options, so that an executor does not work on the program's own objects."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from poptorch.options.strategies import runs_stages_at_once
 def shallow_copy(module: nn.Module) -> nn.Module:
     """Copy the top-level object as an instance of its original class; registries and submodules stay shared.
 
-    Not `copy.copy`, which asks the class how it wants to be pickled.
+    `copy.copy` does not work here: it uses the class's own pickling methods.
     """
     kind = original_class(module)
     twin: nn.Module = object.__new__(kind)
@@ -60,10 +60,10 @@ def checked_options(options: Options | None) -> Options:
 
 
 def own_options(options: Options, training: bool) -> Options:
-    """Return a frozen copy of `options` with the output mode decided; `options` themselves are left as they are.
+    """Return a frozen copy of `options` with the output mode resolved; `options` itself does not change.
 
     Raises:
-        Error: accumulation asked of an inference model.
+        Error: gradient accumulation is set for an inference model.
     """
     own: Options = options.clone()
     own._resolve_output_mode(OutputMode.Final if training else OutputMode.All)

@@ -1,7 +1,7 @@
 """The report that profiling leaves behind, with advice.
 
-`enableProfiling(directory)` gives each model a folder in it. A directory that the environment names holds the report
-itself, and folders for further models of other names.
+`enableProfiling(directory)` creates a folder for each model in the directory. If an environment variable names the
+directory, the report goes directly into it, and further models with other names get folders there.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from poptorch._logging import logger
 from poptorch.options.backend_settings import EngineOptions
 
 _LONGEST_NAME = 200
-"""In bytes: file systems take 255, of which the temporary names of files need some."""
+"""In bytes: file systems allow 255, and temporary file names need some of them."""
 
 
 def write(program: Program, profile: Profile, engine: EngineOptions) -> Path:
@@ -56,7 +56,7 @@ def _folder(name: str, engine: EngineOptions) -> Path:
 
 
 def _folder_name(name: str) -> str:
-    """Return one folder's name for a model's name, which may hold separators or what no file system takes."""
+    """Return a valid folder name for a model's name, which may contain separators or other invalid characters."""
     plain = "".join(c if c.isprintable() and c not in "/\\" else "_" for c in name)
     while len(plain.encode()) > _LONGEST_NAME:
         plain = plain[:-1]

@@ -1,4 +1,4 @@
-"""What a call brings to the host: what forward returned, in its own structure, and the tensors that options anchor."""
+"""The results of a call: forward's return value in its own structure, and the anchored tensors."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Anchor:
 
 
 def anchors_of(graph: Graph, options: Options, numbers: Sequence[str] = ()) -> list[Anchor]:
-    """Find the tensors that the options anchor; `numbers` are the names of the optimiser's.
+    """Find the tensors that the options anchor; `numbers` are the names of the optimiser's numbers.
 
     Raises:
         Error: a name that the program does not have; names the nearest ones.
@@ -51,7 +51,7 @@ def anchors_of(graph: Graph, options: Options, numbers: Sequence[str] = ()) -> l
 
 
 def warn_about_modes(options: Options) -> None:
-    """Say which anchors have an output mode of their own that differs from the model's: PopTorch stores it only."""
+    """Warn about anchors whose output mode differs from the model's: PopTorch stores that mode but ignores it."""
     for short_name, (_, inherits, mode, period) in options.anchored_tensors.items():
         if not inherits and (mode, period) != (options.output_mode, options.output_return_period):
             logger.warning(
@@ -72,7 +72,7 @@ def names_of(graph: Graph, options: Options, numbers: Sequence[str] = ()) -> dic
 def with_anchors(graph: Graph, options: Options) -> Graph:
     """Return `graph` with the anchored tensors as outputs after those of forward; without any, `graph` itself.
 
-    Numbers of an optimiser are none of the graph's, whether there are such or not.
+    Numbers of the optimiser are not tensors of the graph and are skipped here.
 
     Raises:
         Error: a name that the program does not have.
@@ -85,7 +85,7 @@ def with_anchors(graph: Graph, options: Options) -> Graph:
 
 
 def updated_variables(anchors: Sequence[Anchor]) -> tuple[str, ...]:
-    """Return the anchored variables that are wanted as the weight update leaves them, in order."""
+    """Return the variables anchored with their values after the weight update, in order."""
     return tuple(anchor.source.updated for anchor in anchors if anchor.source.updated is not None)
 
 
@@ -123,18 +123,18 @@ def present(graph: Graph, results: Sequence[Tensor]) -> Any:
 
 
 def _copied(value: Any) -> Any:
-    """Give every call its own copy of a tensor that is known since compilation."""
+    """Give every call its own copy of a compile-time constant."""
     if not isinstance(value, Tensor):
         return value
     return value.detach().to(RETURNED_DTYPE.get(value.dtype, value.dtype), copy=True)
 
 
 def _no_state() -> None:
-    """Let outputs be pickled as plain tensors: files of them load without PopTorch."""
+    """Let outputs be pickled as plain tensors, so that files with them load without PopTorch."""
 
 
 def synthetic(inputs: Sequence[Tensor], seed: int) -> list[Tensor]:
-    """Return inputs as a device without host I/O makes them: normal numbers, zeros for integers."""
+    """Return synthetic inputs as the device makes them: normally distributed numbers, and zeros for integers."""
     generator = torch.Generator().manual_seed(seed)
     return [
         torch.randn(t.shape, generator=generator).to(t.dtype) if t.is_floating_point() else torch.zeros_like(t)

@@ -20,7 +20,7 @@ _VERSIONS = ("ipu1", "ipu2", "ipu21")
 
 
 def check_target(options: Options) -> None:
-    """Refuse what a simulator or an offline target cannot do, and warn of what has no effect on them.
+    """Refuse options that a simulator or an offline target cannot follow, and warn about those without effect.
 
     Raises:
         Error: names the option and what works instead.
@@ -47,7 +47,7 @@ def check_target(options: Options) -> None:
 
 
 def _simulator_asked_for(options: Options) -> bool:
-    """Return whether options or environment name the simulator, saying so in the log."""
+    """Return whether options or environment choose the simulator, and log the choice."""
     if options.exists("use_model"):
         native_logger.info("From the user configuration: Ipu model: %s", _enabled(options.use_model))
         return bool(options.use_model)
@@ -91,7 +91,7 @@ MAX_IPUS = 64
 
 
 def ipus_in_use(graph: Graph) -> frozenset[int]:
-    """Return the IPUs that ops of one replica run on; blocks without any op do not count."""
+    """Return the IPUs that run ops of one replica; blocks without any op do not count."""
     return frozenset(op.ipu for op in step_of(graph).ops)
 
 
@@ -101,7 +101,7 @@ def is_pipelined(graph: Graph, options: Options) -> bool:
 
 
 def check_pipeline(graph: Graph, options: Options, *, training: bool) -> None:
-    """Refuse a pipeline that is not kept busy, or whose stages do not follow the data.
+    """Refuse a pipeline with too few micro-batches, or whose stages do not follow the data flow.
 
     Raises:
         Error: names the option, the smallest value that works and what it is now.
@@ -128,7 +128,7 @@ def check_pipeline(graph: Graph, options: Options, *, training: bool) -> None:
 
 
 def _check_order(graph: Graph) -> None:
-    """Stage numbers must not go down along the data flow of the forward pass."""
+    """Check that stage numbers do not decrease along the data flow of the forward pass."""
     for earlier, place in _data_flow(graph):
         if earlier.stage > place.stage:
             raise createPoptorchError(
@@ -157,7 +157,7 @@ def check_phases(graph: Graph) -> None:
 
 
 def _data_flow(graph: Graph) -> Iterator[tuple[Placement, Placement]]:
-    """Yield the places of every two ops of forward of which the second reads a result of the first."""
+    """Yield the placements of every pair of forward ops in which the second reads a result of the first."""
     step = step_of(graph)
     for op in step.ops:
         for tensor in op.reads if not op.is_backward else ():
@@ -167,7 +167,7 @@ def _data_flow(graph: Graph) -> Iterator[tuple[Placement, Placement]]:
 
 
 def ipus_of_replica(graph: Graph) -> int:
-    """Return the IPUs of one replica, those without any op below the highest one included."""
+    """Return the number of IPUs of one replica: the highest IPU with an op, plus one."""
     return step_of(graph).ipus[-1] + 1
 
 
@@ -177,12 +177,12 @@ def reserved_ipus(used: int, options: Options) -> int:
 
 
 def check_ipus(graph: Graph, options: Options, *, one_process: bool = True) -> None:
-    """Refuse more IPUs than one process can have, and report numbers that hardware would round up.
+    """Refuse more IPUs than one process can have, and log counts that hardware would round up.
 
-    Without `one_process` replicas may be those of several processes, so that only one replica has to fit.
+    Without `one_process`, several processes may share the replicas, so only one replica must fit.
 
     Raises:
-        Error: names the number and how it comes about.
+        Error: names the number of IPUs and how it is computed.
     """
     per_replica = ipus_of_replica(graph)
     total = per_replica * options.replication_factor
@@ -210,7 +210,7 @@ def check_ipus(graph: Graph, options: Options, *, one_process: bool = True) -> N
 
 
 def check_buffers(graph: Graph, options: Options) -> None:
-    """Refuse buffers that a program changes in place where all replicas would have to share them.
+    """Refuse buffers that a program changes in place if all replicas would have to share them.
 
     Raises:
         Error: names the buffer, and the option that lets each replica keep its own.
@@ -264,7 +264,7 @@ def check_returns(graph: Graph, options: Options) -> None:
 
 
 def overlaps(graph: Graph, key: str) -> bool:
-    """Whether transfers of inputs (`key` is `INPUT`) or outputs (`OUTPUT`) run beside the computation."""
+    """Whether transfers of inputs (`key` is `INPUT`) or outputs (`OUTPUT`) overlap with the computation."""
     return any(OverlapMode(mark) is not OverlapMode.NoOverlap for mark in marks_of(graph, key))
 
 

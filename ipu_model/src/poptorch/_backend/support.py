@@ -1,4 +1,4 @@
-"""What of PopTorch works here: one table of its public names.
+"""The support status of every public PopTorch name.
 
 `data/support.json` holds the table; every name has one of four statuses:
 
@@ -27,7 +27,7 @@ STATUSES = ("works", "approximated", "no effect", "refused")
 class Entry:
     """One public name: its status, and the difference or the nearest thing that works.
 
-    `test` names the test that shows it (file::class::function), from `data/support_tests.json`.
+    `test` names the test that covers it (file::class::function), from `data/support_tests.json`.
     """
 
     name: str
@@ -38,9 +38,9 @@ class Entry:
 
 @dataclass(frozen=True)
 class Area:
-    """Names of one owner: a module or class (its dotted path), or `environment`.
+    """The names in one module or class (given by its dotted path), or in `environment`.
 
-    `prefix` is what programs write in front of the names.
+    `prefix` is the text that programs write before the names.
     """
 
     title: str

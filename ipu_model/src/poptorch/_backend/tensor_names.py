@@ -67,7 +67,7 @@ def tensor_names(graph: Graph, *, module_scopes: bool = True, numbers: Iterable[
 def op_names(graph: Graph, *, module_scopes: bool = True) -> dict[str, str]:
     """Map the results of forward's ops to their names, in order.
 
-    Weights that are only looked at in another way (`weight.t()`) have no name of their own.
+    Views of weights (`weight.t()`) have no name of their own.
     """
     taken: dict[str, int] = {}
     found: dict[str, str] = {}
@@ -80,7 +80,7 @@ def op_names(graph: Graph, *, module_scopes: bool = True) -> dict[str, str]:
 
 
 def _forward_results(graph: Graph) -> Iterator[tuple[Op, Tensor]]:
-    """Yield what ops of forward compute and other ops read; the copies that anchors take are none of forward's."""
+    """Yield the results of forward's ops that other ops read, without the copies made for anchors."""
     step = step_of(graph)
     for tensor in step.tensors.values():
         op = step.producer(tensor.name)
@@ -89,7 +89,7 @@ def _forward_results(graph: Graph) -> Iterator[tuple[Op, Tensor]]:
 
 
 def ops_of(graph: Graph, *, module_scopes: bool = True) -> Iterator[tuple[Op, str, str]]:
-    """Yield every op of forward and backward but views of weights, with its path and kind as a name, and its kind."""
+    """Yield every forward and backward op except views of weights, with its name (path and kind) and its kind."""
     step = step_of(graph)
     for op in step.ops:
         if not any(result is not None and _of_variable(step, result) for result in op.results):
@@ -103,7 +103,7 @@ def _of_variable(step: Step, tensor: Tensor) -> bool:
 
 
 def name_prints(graph: Graph, *, module_scopes: bool = True) -> None:
-    """Give the prints of `graph` that have no title the name of the tensor that the program printed."""
+    """Set the title of each untitled print in `graph` to the name of the tensor that it prints."""
     if not any(op.hints.is_printed for op in step_of(graph).ops):
         return
     names = {source.node: name for name, source in reversed(tensor_names(graph, module_scopes=module_scopes).items())}
@@ -153,7 +153,7 @@ def _types() -> dict[str, str]:
 
 
 def graph_text(graph: Graph, options: Options) -> str:
-    """Return the ops as JSON text in the form of PopART's: what tooling searches for names and kinds of ops.
+    """Return the ops as JSON text in PopART's format, so that tools can search it for names and kinds of ops.
 
     `maingraph` is a list of ops, each with `name`, `type` and `attributes`, those of `poptorch.Attribute`.
     """
@@ -181,7 +181,7 @@ def log_ops(graph: Graph, options: Options) -> None:
 
 
 def op_lines(graph: Graph, options: Options) -> Iterator[str]:
-    """Yield the lines that tell name, result and place of the ops of forward."""
+    """Yield one line with the name, result and placement of each forward op."""
     named = op_names(graph, module_scopes=options._module_namescope_enabled)
     for op, tensor in _forward_results(graph):
         kind = _ELEMENT_TYPES.get(tensor.dtype.name, f"torch.{tensor.dtype.name}")

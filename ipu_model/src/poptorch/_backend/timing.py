@@ -1,9 +1,9 @@
-"""When inputs and outputs of one call travel, in modelled seconds, in the form of PopTorch's performance counters.
+"""The modelled times of one call's input and output transfers, as PopTorch's performance counters in seconds.
 
 A call of S = D x A steps is a row of D pipelines of A (training) or one of D (inference) micro-batches. With K
-stages a pipeline of M micro-batches has M + K - 1 cycles (training: M + 2 (K - 1)). All cycles are taken as equally
-long, weight updates included, so that they fill the device's time from the first transfer on. Symbols as in the
-options reference: D device iterations, A gradient accumulation, R replicas.
+stages a pipeline of M micro-batches has M + K - 1 cycles (training: M + 2 (K - 1)). All cycles, including weight
+updates, are assumed to be equally long and fill the device time from the first transfer on. Symbols as in the options
+reference: D device iterations, A gradient accumulation, R replicas.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def empty_counters() -> PerfCounters:
 def perf_counters(program: Program, profile: Profile, *, anchors: int = 0) -> PerfCounters:
     """Return the counters of one call: for each event one list per tensor, of its times in seconds.
 
-    The last `anchors` outputs of the program are no results of forward and have no counters.
+    The last `anchors` outputs of the program are not results of forward and have no counters.
     Times are ordered by replica, then by step; all tensors of a micro-batch travel together. A list of inputs
     has D x A x R entries, a list of outputs one for each result that comes back; synthetic data has none.
     """
@@ -59,10 +59,10 @@ def perf_counters(program: Program, profile: Profile, *, anchors: int = 0) -> Pe
 
 
 def latency(counters: PerfCounters, start: str, end: str) -> Latency:
-    """Return least, greatest and average seconds from event `start` to event `end`; zeros without data.
+    """Return the minimum, maximum and average seconds from event `start` to event `end`; zeros without data.
 
-    Of several tensors the earliest start and the latest end count. Where there are more starts than ends
-    (results that stay on the device), each group of starts that leads to one end has its earliest one.
+    With several tensors, the earliest start and the latest end count. If there are more starts than ends because some
+    results stay on the device, the earliest start of each group that leads to one end counts.
     """
     starts = [min(ticks) for ticks in zip(*counters[start])]
     ends = [max(ticks) for ticks in zip(*counters[end])]
@@ -71,7 +71,7 @@ def latency(counters: PerfCounters, start: str, end: str) -> Latency:
     group = max(1, len(starts) // len(ends))
     firsts = [min(starts[index : index + group]) for index in range(0, len(starts), group)]
     spans = [max(0.0, last - first) for first, last in zip(firsts, ends)]
-    # Rounding must not push the average past the least or the greatest.
+    # Rounding must not push the average outside the range from minimum to maximum.
     average = min(max(sum(spans) / len(spans), min(spans)), max(spans))
     return min(spans), max(spans), average
 
@@ -95,7 +95,7 @@ class _Call:
 
     @classmethod
     def of(cls, program: Program, profile: Profile) -> _Call:
-        """Read the times of a call off its profile."""
+        """Read the times of a call from its profile."""
         batching = program.batching
         depth = len(program.step.stages) if program.execution is not Execution.SHARDED else 1
         shape = (batching.device_iterations, batching.accumulation) if program.training else (1, batching.steps)
@@ -109,12 +109,12 @@ class _Call:
         return cls(program, *shape, depth, origin, cycle, per_pipeline, arriving, leaving)
 
     def inputs(self) -> Iterator[Ticks]:
-        """Yield when the inputs of each micro-batch travel: as its first cycle starts."""
+        """Yield the times of each micro-batch's input transfer, at the start of its first cycle."""
         for begin in self._starts():
             yield Ticks(begin, begin + self.seconds_in)
 
     def outputs(self) -> Iterator[Ticks]:
-        """Yield when results travel: at the end of their micro-batch's last forward cycle.
+        """Yield the times of the result transfers, at the end of each micro-batch's last forward cycle.
 
         A single result of a call leaves with the last micro-batch.
         """
@@ -135,14 +135,14 @@ class _Call:
 
 
 def _first_work(profile: Profile) -> float:
-    """Return after how many seconds of a run its work starts: the device waits for the host first."""
+    """Return the seconds from the start of a run to its first work: the device first waits for the host."""
     device = [span for span in profile.timeline if span.kind not in ("load", "call")]
     work = [span.start for span in device if span.kind != "wait"]
     return min(work, default=0.0) - min((span.start for span in device), default=0.0)
 
 
 def _seconds(profile: Profile, kind: str) -> float:
-    """Return the seconds that the busiest resource spends on stretches of this kind."""
+    """Return the seconds that the busiest resource spends on spans of this kind."""
     by_resource: dict[str, float] = {}
     for span in profile.timeline:
         if span.kind == kind:

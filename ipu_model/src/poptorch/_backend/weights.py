@@ -23,7 +23,7 @@ from poptorch.options import Options
 class HostWeights:
     """The parameters and buffers of a module as they are registered at the moment of each transfer.
 
-    No method brings anything from a device: wrapped tensors are read as plain ones.
+    No method reads from a device: wrapped tensors are read as plain ones.
     """
 
     def __init__(self, module: nn.Module) -> None:
@@ -59,7 +59,7 @@ class HostWeights:
         return found
 
     def store(self, values: Mapping[str, Tensor]) -> None:
-        """Copy device values into the host's tensors, in place, so that every reference to them sees it."""
+        """Copy device values into the host's tensors in place, so that every reference sees the new values."""
         registered = self._registered()
         with torch.no_grad(), torch._C.DisableTorchFunctionSubclass():
             for name, value in values.items():
@@ -115,7 +115,7 @@ def groups_of(
 
 
 def check_grouped(groupings: Groupings, module: nn.Module, options: Options, spec: OptimiserSpec | None) -> None:
-    """Refuse grouped parameters where they are not carried out.
+    """Refuse combinations that grouped parameters do not support.
 
     Raises:
         Error: names what they cannot be combined with.
@@ -158,9 +158,9 @@ def one_slice_each(module: nn.Module, groupings: Groupings) -> Iterator[None]:
 
 
 class ParameterView:
-    """What `executor.weight` gives: reads and writes attributes of the parameter (`.data`, `.shape`, ...).
+    """The value of `executor.weight`: it reads and writes attributes of the parameter (`.data`, `.shape`, ...).
 
-    It is no tensor itself: pass `executor.model.<name>` to torch functions. `group` is called with the arguments of
+    It is not a tensor itself: pass `executor.model.<name>` to torch functions. `group` is called with the arguments of
     `replicaGrouping`.
     """
 
@@ -173,8 +173,8 @@ class ParameterView:
         """Let every group of replicas train its own slice: the leading dimension enumerates the groups.
 
         Forward sees the parameter without that dimension. `shards` is the number of replicas of a group, which `All`
-        and `NoGrouping` do not need. Either retrieval mode gives one value for each group: replicas of a group have the
-        same.
+        and `NoGrouping` do not need. Both retrieval modes return one value per group, because the replicas of a group
+        have equal values.
 
         Raises:
             AssertionError: arguments of another type.

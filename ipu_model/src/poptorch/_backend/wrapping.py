@@ -1,4 +1,4 @@
-"""How reading a trained module on the host brings its weights back from the device first.
+"""Copy newer weights from the device whenever the host reads a trained module.
 
 `trainingModel` changes the class of the user's module, its parameters and its buffers. The new classes do
 what the old ones did, after asking the training executors to copy newer device weights to the host. A tensor
@@ -24,10 +24,10 @@ _runs = itertools.count(1)
 
 
 class TrainingExecutor(Protocol):
-    """What a wrapped object asks of its executor."""
+    """The interface of an executor that wrapped objects use."""
 
     def copyWeightsToHostIfNeeded(self) -> bool:
-        """Copy the weights to the host if the device has newer ones; return whether that was so."""
+        """Copy the weights to the host if the device has newer ones; return whether it had."""
 
     def destroy(self) -> None:
         """Bring state back to the host, drop the executable and unwrap the module."""

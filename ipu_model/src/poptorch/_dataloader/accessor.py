@@ -21,17 +21,18 @@ class AsynchronousDataAccessor:
     """Iterates over `dataset` in another process, which keeps a ring of items in shared memory filled.
 
     Items are tensors, flat tuples, lists or dicts of tensors, or registered custom types; tuples come out as
-    lists. Returned tensors are views of the ring, valid until the next `next()`: clone what is to be kept.
+    lists. Returned tensors are views of the ring, valid until the next `next()`: clone the tensors that you want to
+    keep.
 
     Args:
         dataset: any iterable, torch data set or loader, or a `poptorch.DataLoader` in `Sync` mode.
         buffer_size: number of items the ring holds, the one in use included.
-        miss_sleep_time_in_ms: accepted, without effect: the process does not poll a full ring, it is woken.
+        miss_sleep_time_in_ms: has no effect here: the process is woken instead of polling a full ring.
         load_indefinitely: start the next pass over the data as soon as one ends, not when it is asked for.
         early_preload: fill the ring before the first iterator is asked for; otherwise only the first item is
             loaded.
         sharing_strategy: how the data set gets into the process.
-        rebatched_size: join and cut what comes from `dataset` along dimension 0 to items of this many rows.
+        rebatched_size: join and cut the items of `dataset` along dimension 0 into items of this many rows.
 
     Raises:
         Error: the data set cannot be sent, is empty, or raises before its first item; or `dataset` is a
@@ -148,7 +149,7 @@ class AsynchronousDataAccessor:
 
     @postponed()
     def _item_of_message(self) -> ItemStored | None:
-        """Take one message and note what it changes; a message without its note would be an item lost."""
+        """Take one message and record its effect in one step: a message without its record would lose an item."""
         message = self._worker.take_message()
         if isinstance(message, Failed):
             raise WorkerDied(message.reason)
@@ -159,7 +160,7 @@ class AsynchronousDataAccessor:
         if isinstance(message, PassEnded) and message.generation == self._generation:
             self._at_end = True
             raise StopIteration
-        return None  # It belongs to a generation that was given up.
+        return None  # It belongs to an abandoned generation.
 
     @postponed()
     def _begin(self, generation: int, pass_number: int) -> None:

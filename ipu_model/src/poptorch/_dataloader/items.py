@@ -1,4 +1,4 @@
-"""What an item of a loader is: what it looks like, and how it is made of batches or of rows."""
+"""The items of a loader: their structure, and how they are made from batches or rows."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Chunk = list[Tensor]
 
 
 class ItemLoader(torch.utils.data.DataLoader[Any]):
-    """A torch loader whose items may be several batches of a batch sampler, one below the other.
+    """A torch loader whose items may join several batches of a batch sampler along dimension 0.
 
     `poptorch.DataLoader` is one, and its process iterates over another. `combinedBatchSize` is the number of rows of a
     full item (`None` without batching), `keeps_remainder` says whether a shorter one may come last, `batches_per_item`
@@ -82,9 +82,9 @@ def _tensors(parts: tuple[Any, ...]) -> list[Tensor]:
 
 @dataclass(frozen=True, eq=False)
 class ItemStructure:
-    """What the first item looks like: a tensor, a flat sequence or dict of tensors, or a registered custom type.
+    """The structure of the first item: a tensor, a flat sequence or dict of tensors, or a registered custom type.
 
-    `keys` names the tensors within it; `pattern` is an item of a custom type, of which others are made.
+    `keys` names the tensors in it; `pattern` is an item of a custom type, from which further items are built.
     """
 
     kind: str
@@ -104,7 +104,7 @@ class ItemStructure:
 
         Raises:
             TypeError: it holds more than tensors.
-            ValueError: it does not look like the first one.
+            ValueError: its structure differs from that of the first one.
         """
         kind, values = _taken_apart(item)
         if kind != self.kind or values.keys() != set(self.keys):
@@ -165,9 +165,9 @@ def _described(kind: str, keys: tuple[Hashable, ...], item: Any) -> str:
 def glue(chunks: Iterable[Chunk], rows: int, keep_remainder: bool) -> Iterator[list[Chunk]]:
     """Cut and join `chunks` into items of exactly `rows` rows, in order and without copying.
 
-    Each item is a list of views on consecutive rows of the chunks. What is left at the end makes a last,
-    shorter item if `keep_remainder` is true and is dropped otherwise. Raises `ValueError` where the tensors
-    of a chunk disagree about the number of rows.
+    Each item is a list of views on consecutive rows of the chunks. The remaining rows form a last, shorter item if
+    `keep_remainder` is true and are dropped otherwise. Raises `ValueError` if the tensors of a chunk have different
+    numbers of rows.
     """
     held: list[Chunk] = []
     held_rows = 0

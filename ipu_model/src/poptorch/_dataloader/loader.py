@@ -43,7 +43,7 @@ class DataLoader(ItemLoader):
         **kwargs: passed on to torch's loader.
 
     Raises:
-        Error: `batch_sampler` together with what it replaces; a background process that fails to start.
+        Error: `batch_sampler` is combined with arguments that it replaces, or the background process fails to start.
         AssertionError: arguments that contradict each other.
         ZeroDivisionError: a data set too small for the number of processes.
     """
@@ -138,7 +138,7 @@ class DataLoader(ItemLoader):
         return PartitionView(dataset, share), ShuffledShare(samples, share, self.options.random_seed)
 
     def _load_ahead(self, mode: DataLoaderMode, async_options: dict[str, Any], worker_size: int | None) -> None:
-        """Start the process that iterates in place of this object."""
+        """Start the process that loads the items for this object."""
         assert "rebatched_size" not in async_options, (
             "rebatched_size is not for async_options: a DataLoader always re-batches to its combined batch "
             "size. Use rebatched_worker_size to set how many rows its workers collate at a time."
@@ -200,7 +200,7 @@ def micro_batches_per_item(options: Options) -> int:
 
 
 def check_batch_sampler(batch_size: int | None, shuffle: bool, distributed: bool) -> None:
-    """Raise `poptorch.Error` if a batch sampler was given together with what it replaces."""
+    """Raise `poptorch.Error` if a batch sampler is combined with arguments that it replaces."""
     if batch_size != 1 or shuffle:
         raise createPoptorchError(
             f"batch_sampler is mutually exclusive with batch_size, shuffle; got batch_size={batch_size} and "
@@ -245,7 +245,7 @@ def check_iterable(distributed: bool, num_workers: int, worker_init_fn: Callable
 
 
 def warn_about_samples(dataset: Any, rows_per_step: int, drop_last: bool) -> None:
-    """Log a warning if `dataset`, where its samples can be counted, leaves a short item or does not fill one."""
+    """Log a warning if `dataset` has a known length and leaves a short item or does not fill a single one."""
     try:
         samples = len(dataset)
     except TypeError:
@@ -266,14 +266,14 @@ def warn_about_samples(dataset: Any, rows_per_step: int, drop_last: bool) -> Non
 
 
 def rows_per_chunk(combined: int | None, rebatched: bool, drop_last: bool, worker_size: int | None) -> int | None:
-    """Return the rows of the chunks that items are glued from, or `None` where torch's batches are the items.
+    """Return the rows of the chunks that items are joined from, or `None` if torch's batches are the items.
 
     Raises `AssertionError` if there is nothing to re-batch to, or chunks would be larger than items.
     """
     assert combined is not None or not rebatched, (
         "DataLoaderMode.AsyncRebatched needs a batch_size to re-batch to; use DataLoaderMode.Async for batch_size=None."
     )
-    # A short last item does not fit the slots of a plain asynchronous loader, glued rows do.
+    # A short last item does not fit the slots of a plain asynchronous loader, but joined rows do.
     if combined is None or combined == 1 or (drop_last and not rebatched):
         return None
     per_chunk = combined if worker_size is None else worker_size

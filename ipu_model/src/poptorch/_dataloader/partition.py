@@ -12,9 +12,9 @@ from torch.utils.data import Dataset, Sampler
 
 @dataclass(frozen=True)
 class Share:
-    """What one process reads: `length` consecutive indices from `start`.
+    """The share of one process: `length` consecutive indices from `start`.
 
-    `leftover` is the number of indices that no process reads; every second shuffled pass moves on by `shift`.
+    `leftover` is the number of indices that no process reads; every second shuffled pass starts `shift` indices later.
     """
 
     start: int
@@ -68,8 +68,8 @@ class PartitionView(Dataset[Any]):
 class ShuffledShare(Sampler[GlobalIndex]):
     """Draws a permutation of the whole data set for every pass and reads one process's share of it.
 
-    All processes draw the same permutations because they use the same seed. Where samples are left over, odd
-    passes (the first included) start later, so that two passes together can reach every position.
+    All processes draw the same permutations because they use the same seed. If samples are left over, odd passes
+    (including the first) start later, so that two passes together can reach every position.
     """
 
     def __init__(self, samples: int, share: Share, seed: int) -> None:

@@ -1,4 +1,4 @@
-"""The program's hold on the loader's process: start it, talk to it, notice its death, end it."""
+"""The program's side of the loader's process: start it, exchange messages, detect its death, and end it."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ _LOOK_IN_S = 0.5
 
 
 class WorkerDied(Exception):
-    """The process ended without being told to; the text says what is known about the reason."""
+    """The process ended unexpectedly; the message gives the known reason."""
 
 
 class WorkerProcess:
@@ -99,7 +99,7 @@ class WorkerProcess:
                 self._ring_file.close()
 
     def first_item(self) -> tuple[ItemStructure, Ring]:
-        """Block until the first item is loaded; return what items look like and where they come.
+        """Block until the first item is loaded; return the structure of items and the ring that holds them.
 
         Raises `poptorch.Error` if loading it fails.
         """
@@ -116,14 +116,14 @@ class WorkerProcess:
         return pickle.loads(message.structure), ring
 
     def send(self, message: Begin | Release | Stop) -> None:
-        """Tell the process something; if it is gone, the next message says so."""
-        with suppress(OSError), postponed():  # Half a message would spoil all later ones.
+        """Send the process a message; if it has ended, waiting for the next message reports that."""
+        with suppress(OSError), postponed():  # A partial message would corrupt all later ones.
             self._connection.send(message)
 
     def wait_for_message(self) -> None:
         """Block until there is a message to take: the part of it that Ctrl-C may interrupt.
 
-        Raises `WorkerDied` if the process ends instead; if it was killed, whatever it said before does not count.
+        Raises `WorkerDied` if the process ends instead; if it was killed, its earlier messages are ignored.
         """
         if not self._process.is_alive() and (self._process.exitcode or 0) < 0:
             raise WorkerDied(self._how_it_ended())
@@ -135,7 +135,7 @@ class WorkerProcess:
 
     @postponed()
     def take_message(self) -> Ready | ItemStored | PassEnded | Failed:
-        """Return the message that was waited for; raise `WorkerDied` if it was the last sign of the process."""
+        """Return the message that has arrived; raise `WorkerDied` if the process died while sending it."""
         try:
             message: Ready | ItemStored | PassEnded | Failed = self._connection.recv()
         except (EOFError, OSError):
@@ -187,7 +187,7 @@ def _check(dataset: Any, strategy: SharingStrategy) -> None:
 
 def _preload_fork_server() -> None:
     """Let the fork server import this package once, instead of every process that it starts."""
-    # There is no public way to read the list, and a program's own entries must stay.
+    # There is no public way to read the list, and the program's own entries must remain.
     server = multiprocessing.forkserver._forkserver
     modules: list[str] = list(getattr(server, "_preload_modules", ["__main__"]))
     if __name__ not in modules:

@@ -19,9 +19,9 @@ _ALIGNMENT = 64
 
 
 class SharedFile:
-    """An open file without a name, so that nothing can be left behind; given to a starting process, it is open there.
+    """An open file without a name, so that no file is left behind; a starting process can inherit it.
 
-    The system frees it when the last process that has it open or mapped has ended, however it ended.
+    The system frees it when the last process that has it open or mapped ends, even by a crash.
     """
 
     def __init__(self, *, on_disk: bool = False) -> None:
@@ -40,7 +40,7 @@ class SharedFile:
     def map(self, size: int) -> mmap.mmap | bytearray:
         """Return the first `size` bytes as writable memory, shared with every other process that maps them.
 
-        Raises `MemoryError` if that is more than the machine has.
+        Raises `MemoryError` if the machine does not have that much.
         """
         if size > os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"):
             raise MemoryError(f"Sharing {size} bytes between two processes takes more memory than there is.")
@@ -48,7 +48,7 @@ class SharedFile:
         return mmap.mmap(self._descriptor, size) if size else bytearray()
 
     def close(self) -> None:
-        """Close the file; what is mapped stays so."""
+        """Close the file; existing mappings stay valid."""
         descriptor, self._descriptor = self._descriptor, -1
         if descriptor >= 0:
             os.close(descriptor)
@@ -93,10 +93,10 @@ class Ring:
         ]  # fmt: skip
 
     def write(self, slot: int, item: Sequence[Chunk], *, by_rows: bool) -> int | None:
-        """Copy the chunks of an item, one below the other, and return how many rows they fill, `None` for all.
+        """Copy the chunks of an item along dimension 0 and return how many rows they fill, or `None` for all.
 
-        Raises `ValueError` where shapes differ from the first item's; with `by_rows`, where they do so beyond
-        dimension 0 or do not fit.
+        Raises `ValueError` if shapes differ from the first item's; with `by_rows`, if they differ beyond dimension 0 or
+        do not fit.
         """
         slots = self._slots[slot]
         if len(item) == 1 and all(target.shape == source.shape for target, source in zip(slots, item[0], strict=True)):
@@ -123,7 +123,7 @@ class Ring:
         return end
 
     def read(self, slot: int, rows: int | None) -> list[Tensor]:
-        """Return views of the slot's tensors, of their first `rows` rows where given."""
+        """Return views of the slot's tensors, limited to their first `rows` rows if given."""
         return [tensor if rows is None else tensor[:rows] for tensor in self._slots[slot]]
 
 

@@ -1,4 +1,4 @@
-"""How the data set reaches the loader's process: a fork has it already, any other process maps a file."""
+"""How the data set reaches the loader's process: a fork already has it, any other process maps a file."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class CannotSend(Exception):
 
 
 class CannotReceive(Exception):
-    """Something in the value means nothing to the process that got it."""
+    """Something in the value cannot be rebuilt in the receiving process."""
 
 
 class Transfer:
@@ -28,7 +28,7 @@ class Transfer:
     def __init__(self, value: Any, file: SharedFile | None) -> None:
         self._value, self._file, self._saved = value, file, False
 
-    # Saving happens while the process is being started: only then do locks and queues allow it.
+    # The value is saved while the process is starting: only then can locks and queues be pickled.
     def __getstate__(self) -> dict[str, Any]:
         assert self._file is not None
         _save(self._value, self._file)
@@ -64,7 +64,7 @@ def _save(value: Any, file: SharedFile) -> None:
     except OSError:
         raise
     except Exception as error:
-        # What stopped the writing hides behind torch's complaint about a file that is too short.
+        # torch's error about a short file hides the actual reason why writing stopped.
         if isinstance(error.__context__, OSError):
             raise error.__context__ from None
         raise CannotSend(f"{type(error).__name__}: {error}") from error
@@ -82,7 +82,7 @@ class _Pickler(ForkingPickler):
     def reducer_override(self, obj: Any) -> Any:
         """Replace the reductions that multiprocessing has for these types."""
         if isinstance(obj, _BaseDataLoaderIter):
-            # A loader remembers its persistent workers in this way; its copy will start its own.
+            # This is how a loader keeps its persistent workers; the copy starts its own.
             return type(None), ()
         if isinstance(obj, torch.Tensor):
             return obj.__reduce_ex__(5)
@@ -93,7 +93,7 @@ class _Pickler(ForkingPickler):
 
 def _bytes_of(array: np.ndarray[Any, Any]) -> torch.Tensor:
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of an array that must not be written, which nobody does
+        warnings.simplefilter("ignore")  # about a read-only array, which nothing here writes to
         return torch.from_numpy(np.asarray(array).reshape(-1).view(np.uint8))
 
 

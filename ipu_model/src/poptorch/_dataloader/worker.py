@@ -1,4 +1,4 @@
-"""The loader's process: iterates over the data set and fills the ring as far ahead as it may.
+"""The loader's process: iterates over the data set and fills the ring as far ahead as allowed.
 
 A *generation* is a run through the data that starts at item 0 of a new iterator; within one, passes are numbered from
 0. Slots are numbers of places in the ring.
@@ -35,14 +35,14 @@ _GRACE_IN_S = 5.0
 
 
 class Ready(NamedTuple):
-    """To the program: the first item is loaded and looks like this; `structure` is pickled."""
+    """To the program: the first item is loaded and has this structure; `structure` is pickled."""
 
     structure: bytes
     layout: RingLayout
 
 
 class ItemStored(NamedTuple):
-    """To the program: the slot holds the next item, with this many rows if not a full slot's."""
+    """To the program: the slot holds the next item, with this many rows if it does not fill the slot."""
 
     generation: int
     slot: int
@@ -56,7 +56,7 @@ class PassEnded(NamedTuple):
 
 
 class Failed(NamedTuple):
-    """To the program, the last words: why the process ends."""
+    """To the program, as the last message: the reason why the process ends."""
 
     reason: str
 
@@ -64,7 +64,7 @@ class Failed(NamedTuple):
 class Begin(NamedTuple):
     """From the program: deliver this pass now.
 
-    A new generation throws away everything stored, except for the slot that the program still looks at.
+    A new generation discards all stored items except for the slot that the program still uses.
     """
 
     generation: int
@@ -84,7 +84,7 @@ class Stop(NamedTuple):
 
 @dataclass(frozen=True)
 class Policy:
-    """What to load ahead, and how items are made of what the data set delivers."""
+    """What to load ahead, and how to build items from what the data set delivers."""
 
     slots: int
     load_indefinitely: bool
@@ -117,7 +117,7 @@ class ProcessState:
 
 @dataclass(frozen=True, eq=False)
 class Job:
-    """All that the process gets at its start; `transfer` holds the data set and the registered parsers."""
+    """The arguments of the process; `transfer` holds the data set and the registered parsers."""
 
     transfer: Transfer
     ring_file: SharedFile
@@ -130,7 +130,7 @@ class Job:
 
 
 class _Stopped(Exception):
-    """The program said stop, or is gone."""
+    """The program asked the process to stop, or has ended."""
 
 
 class _Restarted(Exception):
@@ -138,14 +138,14 @@ class _Restarted(Exception):
 
 
 def run(job: Job) -> None:
-    """Be the loader's process until told to stop; an error is printed, reported and ends it with code 1."""
+    """Run the loader's process until it is told to stop; an error is printed and reported, and ends it with code 1."""
     try:
         _prepare(job)
         _Producer(job).run()
     except _Stopped:
         pass
     except KeyboardInterrupt:
-        # The program was interrupted by the same key stroke and has the word; a second one must not interrupt leaving.
+        # The same key stroke interrupted the program, which decides; a second one must not interrupt the exit.
         signal.signal(signal.SIGINT, signal.SIG_IGN)
     except Exception as error:
         traceback.print_exc()
@@ -171,13 +171,13 @@ def _prepare(job: Job) -> None:
 
 
 def _forget_fork_server() -> None:
-    """Let workers of a forked process start a fork server of their own: the one of its parent is no child of it."""
+    """Let workers of a forked process start a fork server of their own: they cannot use the parent's."""
     server: Any = forkserver._forkserver
     server._forkserver_address = server._forkserver_alive_fd = server._forkserver_pid = None
 
 
 def _leave_with_parent(parent_pid: int) -> None:
-    """Wait for the parent's end, however it comes, and end this process even if it is busy loading."""
+    """Wait until the parent ends for any reason, then end this process even if it is busy loading."""
     try:
         wait([os.pidfd_open(parent_pid)])
     except ProcessLookupError:
@@ -291,9 +291,9 @@ class _Producer:
             raise _Stopped from None
 
     def _wait_for(self, begun_pass: int, *, slot: bool = False) -> None:
-        """Obey the program until it has begun this pass, and a slot is free if one is needed, and it says no more.
+        """Handle the program's messages until it has begun this pass and, if `slot`, a slot is free.
 
-        Raises `_Stopped` or `_Restarted` as soon as the program says so.
+        Raises `_Stopped` or `_Restarted` as soon as the program asks for it.
         """
         while self._connection.poll() or self._begun_pass < begun_pass or (slot and not self._free):
             self._obey()

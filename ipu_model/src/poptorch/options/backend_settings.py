@@ -1,7 +1,7 @@
-"""What the raw settings of `Options._Popart` ask for: read here, and nowhere else, into types.
+"""A typed view of the raw settings of `Options._Popart`; no other module reads them.
 
-Settings that a program leaves out have the backend's defaults, which stand here. Their keys and the types of their
-values are checked when a model is compiled (`poptorch.options.handover`).
+Settings that a program leaves out have the backend's defaults, which this module defines. Their keys and the types of
+their values are checked when a model is compiled (`poptorch.options.handover`).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ LOSS_SCALING = "automaticLossScalingSettings"
 
 @dataclass(frozen=True)
 class BackendSettings:
-    """A typed view of the settings that have an effect here; `raw` is what was set, by the backend's names."""
+    """A typed view of the settings that have an effect here; `raw` holds the settings under the backend's names."""
 
     raw: Mapping[str, Any]
 
@@ -37,7 +37,7 @@ class BackendSettings:
 
     @property
     def cache_folder(self) -> str | None:
-        """Where compiled programs are kept, if they are."""
+        """The folder of the executable cache, or `None` without a cache."""
         folder = self.raw.get("cachePath")
         return folder if folder and self.raw.get("enableEngineCaching") else None
 
@@ -48,7 +48,7 @@ class BackendSettings:
 
     @property
     def stochastic_rounding(self) -> bool:
-        """Whether values are rounded to float16 at random."""
+        """Whether rounding to float16 is stochastic."""
         return bool(self.raw.get("enableStochasticRounding"))
 
     @property
@@ -84,7 +84,7 @@ class BackendSettings:
 
     @property
     def explicit_io(self) -> bool:
-        """Whether the program holds its transfers and loops, so that they can overlap."""
+        """Whether transfers and loops are explicit in the program, so that they can overlap."""
         return bool(self.raw.get("useHostCopyOps", True)) and bool(self.raw.get("enableExplicitMainLoops", True))
 
     @property
@@ -101,7 +101,7 @@ class BackendSettings:
 
     @property
     def loss_scaling(self) -> LossScalingSettings:
-        """How it adapts itself; the numbers are as they were set, and may be out of range."""
+        """The settings of automatic loss scaling as the program set them; they may be out of range."""
         default = LossScalingSettings()
         return LossScalingSettings(
             float(self.raw.get(f"{LOSS_SCALING}.binEdgeLocation", default.bin_edge)),
@@ -111,7 +111,7 @@ class BackendSettings:
 
     @property
     def loss_scaling_text(self) -> str:
-        """What was set of automatic loss scaling, as text that is the same where the settings are."""
+        """The settings of automatic loss scaling as text; equal settings give equal text."""
         chosen = {key: value for key, value in self.raw.items() if key.startswith(LOSS_SCALING)}
         return ", ".join(f"{key}={value}" for key, value in sorted(chosen.items())) or "off"
 
@@ -125,11 +125,11 @@ class BackendSettings:
 class EngineOptions:
     """The Poplar engine's options that have an effect here: reports, and what happens when memory runs out.
 
-    `report` whether a report is written, to `directory`; `execution` whether it holds the timeline.
+    If `report` is true, a report is written to `directory`; with `execution`, it includes the timeline.
 
-    `from_environment` tells that the environment named the directory: it is meant for the report itself then, and
-    otherwise for a folder for each model. `allow_out_of_memory` lets a program that does not fit be compiled all
-    the same.
+    If `from_environment` is true, an environment variable named the directory and the report goes directly into it;
+    otherwise each model gets a folder there. With `allow_out_of_memory`, a program that does not fit is compiled
+    anyway.
     """
 
     report: bool = False
@@ -143,10 +143,10 @@ def read_engine_options(from_api: Mapping[str, Any]) -> EngineOptions:
     """Return the options that apply: those of `POPLAR_ENGINE_OPTIONS`, then those that the program set.
 
     `autoReport.all` is the default of `autoReport.outputGraphProfile` and `autoReport.outputExecutionProfile`;
-    whoever profiles may run out of memory unless `debug.allowOutOfMemory` says otherwise.
+    with profiling, running out of memory is allowed unless `debug.allowOutOfMemory` says otherwise.
 
     Raises:
-        Error: the variable is not a JSON object, a switch is neither "true" nor "false", or the directory no text.
+        Error: the variable is not a JSON object, a switch is not "true" or "false", or the directory is not a string.
     """
     environment = engine_options_of_environment()
     found = {**from_api, **environment}
@@ -174,7 +174,7 @@ def engine_options_of_environment() -> dict[str, object]:
         return {}
     try:
         options = json.loads(text)
-    except (ValueError, RecursionError) as error:  # the syntax, a number of thousands of digits, or endless nesting
+    except (ValueError, RecursionError) as error:  # bad syntax, a number with thousands of digits, or too deep nesting
         raise createPoptorchError(f"{ENGINE_OPTIONS} is not valid JSON: {error}.") from error
     if not isinstance(options, dict):
         raise createPoptorchError(f'{ENGINE_OPTIONS} must be a JSON object, for example {{"autoReport.all":"true"}}.')

@@ -24,7 +24,7 @@ from poptorch.options import strategies
 from poptorch.options.container import Freezable
 from poptorch.options.sub_options import TensorLocationSettings
 
-# A file of a few lines; one of many megabytes was meant for something else.
+# An options file has a few lines; a file of many megabytes was passed by mistake.
 _MOST_CHARACTERS = 1_000_000
 _BUILTINS: dict[str, Callable[..., Any]] = {
     kind.__name__: kind for kind in (max, min, abs, round, sum, len, int, float, str, bool, tuple, list, dict, set)
@@ -39,7 +39,7 @@ _CLASSES = {
     **{name: getattr(strategies, name) for name in strategies.__all__},
     "TensorLocationSettings": TensorLocationSettings,
 }
-# What a statement finds behind `poptorch.`.
+# The names that a statement can use after `poptorch.`.
 _POPTORCH = MappingProxyType({
     **_ENUMS, **_CLASSES, "enums": MappingProxyType(_ENUMS), "options": MappingProxyType(_CLASSES),
 })  # fmt: skip
@@ -49,18 +49,18 @@ _Expression = Callable[[Freezable], Any]
 
 
 class ConfigFileError(Exception):
-    """A statement of an options file that is no setting, or a file that is none of text."""
+    """A statement of an options file is not a setting, or the file is not a text file."""
 
 
 class _NotASetting(Exception):
-    """Valid Python that is no setting; the text names it."""
+    """The statement is valid Python but not a setting; the message names the reason."""
 
 
 def run_statements(options: Freezable, path: str | os.PathLike[str]) -> None:
     """Run a file whose lines are written as they would be after `options.`; `#` starts a comment.
 
-    Every statement is read before the first is run. Raises `ConfigFileError` for a syntax error and for anything but
-    settings, counting statements only; errors of the setters themselves pass through.
+    Every statement is parsed before the first one runs. Raises `ConfigFileError` for a syntax error and for anything
+    but settings; its line numbers count statements only. Errors of the setters themselves pass through.
     """
     statements = list(enumerate(_statements(path), start=1))
     compiled: list[_Expression] = []
@@ -86,7 +86,7 @@ def _statements(path: str | os.PathLike[str]) -> list[str]:
 
 @contextmanager
 def _refused(path: str | os.PathLike[str], number: int, statement: str) -> Iterator[None]:
-    """Name the statement in errors about the text itself."""
+    """Add the statement to errors about the text itself."""
     file = os.path.basename(path)
     try:
         yield
@@ -110,7 +110,7 @@ def _parsed(statement: str) -> _Expression:
 
 
 def _compiled(node: ast.AST) -> _Expression:
-    """Return what computes an expression; raise `_NotASetting` if it has parts that no setting needs."""
+    """Return a callable that evaluates an expression; raise `_NotASetting` if settings do not allow some part of it."""
     match node:
         case ast.Constant(value=value):
             return lambda options: value
@@ -185,7 +185,7 @@ def run_json(options: Freezable, text: str) -> None:
     """Call each accessor of a JSON object `{"dotted.accessor": value}` in order; a list is several arguments.
 
     Raises `json.JSONDecodeError` for malformed JSON, `ValueError` if it is no object or nested too deeply,
-    `AttributeError` for an unknown or private accessor, `TypeError` for one that is no setter.
+    `AttributeError` for an unknown or private accessor, `TypeError` for an accessor that is not a setter.
     """
     try:
         entries = json.loads(text)

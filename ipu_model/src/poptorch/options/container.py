@@ -51,7 +51,7 @@ class OptionsContainer(Freezable):
         self._declare(_values=default_values, _is_frozen=False)
 
     def _declare(self, **private: Any) -> None:
-        """Create private attributes: these may be assigned later, all others are refused."""
+        """Declare private attributes: only these may be assigned later."""
         self.__dict__.update(private)
 
     def __getattr__(self, name: str) -> Any:
@@ -89,7 +89,7 @@ class OptionsContainer(Freezable):
         return f"{type(self).__name__}({stored}, {self._repr_of_the_rest()})"
 
     def _repr_of_the_rest(self) -> str:
-        """Return what is printed after the stored keys; never the frozen state, which is no setting."""
+        """Return the text printed after the stored keys, without the frozen state, which is not a setting."""
         return ""
 
     def set(self, **values: Any) -> Self:
@@ -128,7 +128,7 @@ class OptionsContainer(Freezable):
         return self.update({})
 
     def update(self, other: dict[str, Any]) -> dict[str, Any]:
-        """Add the stored keys to `other` and return it; raise `AssertionError` if it has one already."""
+        """Add the stored keys to `other` and return it; raise `AssertionError` if it already has one of them."""
         common = sorted(set(self._values) & set(other))
         assert not common, (
             f"{type(self).__name__} and the dict have keys in common: {', '.join(common)}. "

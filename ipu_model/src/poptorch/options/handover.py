@@ -1,4 +1,4 @@
-"""What the backend is handed when a model is compiled: the flattened options, and settings that follow from them.
+"""What the backend receives when a model is compiled: the flattened options, and settings derived from them.
 
 Flattened options are checked against the backend's key tables, as PopTorch does at compile time: the Python type of a
 value selects the table its key is looked up in; `data/popart_keys.json` has the tables.
@@ -174,7 +174,7 @@ def _what_works(key: str) -> str:
 
 @dataclass(frozen=True)
 class TracedProgram:
-    """What derived settings need to know of a traced model; `ipus` counts those one replica's ops use."""
+    """The facts about a traced model that derived settings need; `ipus` is the number that one replica's ops use."""
 
     ipus: int
     gradient_clipping: bool = False
@@ -184,7 +184,7 @@ class TracedProgram:
 def derived_settings(options: Options, program: TracedProgram) -> dict[str, Any]:
     """Return the derived settings as they take effect, logging each one.
 
-    A setting that the user forced keeps the user's value, with a warning where that contradicts ours.
+    A setting that the user forced keeps the user's value; a warning is logged if the derived value differs.
     """
     user = options._backend.raw
     settings = {name: _settle(name, value, user) for name, value in _derive(options, program).items()}

@@ -1,4 +1,4 @@
-"""`poptorch.Options`: everything a program can say about how its model is compiled and run."""
+"""`poptorch.Options`: all settings for compiling and running a model."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _NO_LIMIT = 2**64 - 1
 class Options(OptionsContainer):
     """Settings of a model; setters return the object they were called on, so that calls chain.
 
-    A new object starts from the defaults, then follows `POPTORCH_CACHE_DIR` and `POPTORCH_DEFAULT_OPTIONS`.
+    A new object starts from the defaults, then applies `POPTORCH_CACHE_DIR` and `POPTORCH_DEFAULT_OPTIONS`.
     """
 
     _training: _TrainingOptions
@@ -122,14 +122,14 @@ class Options(OptionsContainer):
 
     @property
     def _backend(self) -> BackendSettings:
-        """What those settings ask for."""
+        """A typed view of the settings in `_Popart`."""
         return BackendSettings(self._popart.options)
 
     def loadFromFile(self, filepath: str | os.PathLike[str]) -> Self:
         """Apply a file of statements, each written as it would be after `options.`.
 
-        No trust in the file is needed: it can call setters with numbers, text, containers and PopTorch's own settings,
-        and nothing else. (PopTorch runs any Python in it.) Setters may name folders that are written to later.
+        You need not trust the file: it can only call setters with numbers, text, containers and PopTorch's own
+        settings. (The original PopTorch runs any Python in it.) Setters may name folders that are written to later.
 
         Raises `ConfigFileError` for a syntax error and for anything but settings, and applies nothing then; other
         errors of a statement, or of opening the file, pass through.
@@ -148,7 +148,7 @@ class Options(OptionsContainer):
         return self
 
     def clone(self) -> Self:
-        """Return an independent copy that can be changed, also where this object is frozen."""
+        """Return an independent copy that can be changed even if this object is frozen."""
         return copy.deepcopy(self)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
@@ -164,9 +164,10 @@ class Options(OptionsContainer):
         return bool(self.output_mode == OutputMode.Default)
 
     def toDict(self) -> dict[str, Any]:
-        """Return everything the backend is told, as one flat dict.
+        """Return all settings for the backend as one flat dict.
 
-        Raises `AssertionError` while the output mode is `Default`, or if `_Popart` has a key of PopTorch's.
+        Raises `AssertionError` while the output mode is `Default`, or if `_Popart` sets a key that PopTorch sets
+        itself.
         """
         assert not self.defaultOutputMode(), (
             "An output mode must be picked before options are handed over: call outputMode() or wrap a model."
@@ -270,11 +271,11 @@ class Options(OptionsContainer):
         output_mode: OutputMode | None = None,
         output_return_period: int = 1,
     ) -> None:
-        """Ask for an internal tensor, to be read as `getAnchoredTensor(short_name)` after a run.
+        """Make an internal tensor readable with `getAnchoredTensor(short_name)` after a run.
 
         `long_name` is one of `getTensorNames()`, such as `Gradient___fc1.weight`; a name that the model does not have
-        is an error when it is compiled. Without a mode of its own the tensor follows the model's, and so it does with
-        one, in this release of PopTorch too. Raises like `outputMode`, also when frozen.
+        is an error when it is compiled. The tensor always follows the model's output mode: as in this release of
+        PopTorch, a mode of its own has no effect. Raises like `outputMode`, and also when frozen.
         """
         self.checkIsFrozen()
         assert isinstance(short_name, str), f"The short name of an anchor must be a string; got {short_name!r}."

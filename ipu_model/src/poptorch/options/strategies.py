@@ -81,7 +81,7 @@ class ExecutionStrategy:
         return self._place(user_id or self._draw_auto_id(), ipu_id)
 
     def note_blocks(self, entries: Iterable[Placement]) -> None:
-        """Take over where a program that is not traced again has its blocks."""
+        """Take over the placement of blocks from a program that is not traced again."""
 
     def stage(self, block_id: str) -> Stage:
         """Return the explicitly listed stage of a block; raise `AssertionError` if it is in none."""
@@ -178,7 +178,7 @@ class PipelinedExecution(ExecutionStrategy):
         if block not in self._stage_number:
             Stage(block)  # Applies the rule that ids are strings.
             if self._auto is AutoStage.AutoIncrement:
-                # 0 is left to the ops before the first block.
+                # Stage 0 is reserved for the ops before the first block.
                 self._stage_number[block] = 1 + len(self._stage_number)
             else:
                 assert ipu_id is not None, (
@@ -190,7 +190,7 @@ class PipelinedExecution(ExecutionStrategy):
 
 
 class ShardedExecution(PipelinedExecution):
-    """Stages run one after another: the arguments and placement of `PipelinedExecution`, no minima."""
+    """Stages run one after another; arguments are those of `PipelinedExecution`, without minimum counts."""
 
     _execution_mode = 1
 
@@ -344,7 +344,7 @@ class ParallelPhasedExecution(_PhasedExecution):
 
 
 def runs_stages_at_once(strategy: object) -> bool:
-    """Whether stages work at the same time on different micro-batches: not those of a `ShardedExecution`."""
+    """Whether stages run at the same time on different micro-batches; those of a `ShardedExecution` do not."""
     return isinstance(strategy, PipelinedExecution) and not isinstance(strategy, ShardedExecution)
 
 
@@ -354,7 +354,7 @@ def phase_number(strategy: ExecutionStrategy, phase: int) -> int:
 
 
 def total_phases(strategy: ExecutionStrategy) -> int:
-    """Return how many phases the backend runs: none but for the phased strategies."""
+    """Return how many phases the backend runs: 0 unless the strategy is phased."""
     return strategy.total_phases() if isinstance(strategy, _PhasedExecution) else 0
 
 

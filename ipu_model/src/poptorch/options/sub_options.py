@@ -112,7 +112,7 @@ class _PrecisionOptions(OptionsContainer):
         self._declare(_popart=popart_options)
 
     def enableStochasticRounding(self, enabled: bool) -> Self:
-        """Round to float16 at random, with the exact value as the mean; meant for training."""
+        """Round to float16 stochastically, so that the expected value is exact; meant for training."""
         self._popart.set("enableStochasticRounding", enabled)
         return self
 
@@ -244,7 +244,7 @@ class _DistributedOptions(OptionsContainer):
         self._find_process()
 
     def _find_process(self) -> None:
-        """Read Open MPI's variables; PopDist's options know of others."""
+        """Read Open MPI's variables; PopDist's options override this to read others."""
         self.setEnvVarNames("OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK")
 
     def disable(self) -> Self:

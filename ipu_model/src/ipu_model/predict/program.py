@@ -143,7 +143,7 @@ class Program:
 
     @property
     def ipus_per_replica(self) -> int:
-        """The number of IPUs of one replica: the highest IPU with an op, plus one."""
+        """The number of IPUs of one replica: the highest IPU with an op or block, plus one."""
         return self.step.ipus[-1] + 1
 
     @property

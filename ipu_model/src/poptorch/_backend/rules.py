@@ -167,7 +167,7 @@ def _data_flow(graph: Graph) -> Iterator[tuple[Placement, Placement]]:
 
 
 def ipus_of_replica(graph: Graph) -> int:
-    """Return the number of IPUs of one replica: the highest IPU with an op, plus one."""
+    """Return the number of IPUs of one replica: the highest IPU with an op or block, plus one."""
     return step_of(graph).ipus[-1] + 1
 
 

@@ -1,4 +1,4 @@
-"""Calibration constants: read once, labelled, and replaced by passing others."""
+"""Calibration constants are read once, carry unit and source, and can be replaced by passing others."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The model needs no PyTorch: a step written by hand, an op that one object adds, tensors without elements."""
+"""The model runs without PyTorch: steps written by hand, a rule registered for a new op, and empty tensors."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def tensor(name: str, *shape: int, producer: str | None = None, of_weight: bool 
 
 
 def op(kind: str, shape: tuple[int, ...], *reads: str, name: str = "", **more: object) -> Op:
-    """Return an op with one result, which is called like the op."""
+    """Return an op with one result that has the op's name."""
     name = name or kind
     return Op(name, kind, (tensor(name, *shape, producer=name),), tuple(map(Ref, reads)), target=kind, **more)  # type: ignore[arg-type]
 
@@ -55,7 +55,7 @@ def layer() -> Step:
 
 
 def profiled(step: Step) -> Profile:
-    """Return what the model says about training on one IPU."""
+    """Return the profile of training this step on one IPU."""
     return profile_program(Program(step=step, training=True, optimiser=OptimiserSpec("SGD1", Hyper(lr=0.1))))
 
 

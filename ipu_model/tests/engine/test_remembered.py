@@ -1,4 +1,4 @@
-"""Costs, memory and profiles are found once for all programs that share them, and forgotten with their step."""
+"""Costs, memory and profiles are computed once for all programs that share them, and freed with their step."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ class TestMemory:
         assert predict.memory_of_program(changed) != predict.memory_of_program(PROGRAM)
 
     def test_other_constants_show_at_once(self) -> None:
-        """Ten times as many bytes for a phase are ten times the exchange code on every IPU."""
+        """Ten times as many bytes per phase give ten times the exchange code on every IPU."""
         name = "memory.exchange_code_bytes_per_phase"
         plain = predict.memory_of_program(PROGRAM)
         calibration = PROGRAM.calibration

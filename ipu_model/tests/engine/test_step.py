@@ -1,4 +1,4 @@
-"""A step says the same as the captured graph that it describes, and can be written by hand."""
+"""A step describes its captured graph faithfully, and can also be written by hand."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ipu_model.step import FLOAT32, Op, Phase, Placement, Ref, Source, Step, Ten
 
 
 class Net(nn.Module):
-    """A normalised convolution on one IPU, pooling and a linear layer on another."""
+    """A convolution with a norm on one IPU, and pooling with a linear layer on another."""
 
     def __init__(self) -> None:
         super().__init__()

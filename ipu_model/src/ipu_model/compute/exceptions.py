@@ -98,7 +98,7 @@ def require_valid(result: Tensor, op: str, where: str, before: Found, *inputs: A
         return
     given = look(*inputs)
     if made.nan and not (before.nan or given.nan):
-        raise _exception(op, where, "has no real result: it made a NaN out of numbers that were none")
+        raise _exception(op, where, "has no real result: it made a NaN out of inputs without NaN")
     if made.infinity and not any((*before, *given)):
         raise _exception(op, where, "overflowed or divided by zero: it made an infinity out of finite numbers")
 

@@ -96,7 +96,7 @@ class RandomStreams:
             for each in states:
                 torch.Generator().set_state(each)
         except RuntimeError as error:
-            raise ValueError("rng_state is no state of a random generator.") from error
+            raise ValueError("rng_state is not a state of a random generator.") from error
         self.seed, self._states = state[0], states[:replicas]
         if self._common is not None:
             self._common.set_state(states[-1])

@@ -155,7 +155,7 @@ def system_with(chip_name: str, ipus: int) -> System:
     systems = [s for s in known_hardware().systems.values() if s.chip == wanted]
     fitting = [s for s in systems if s.ipus >= ipus]
     if ipus < 1:
-        raise Error(f"A program needs at least one IPU; {ipus} were asked for.")
+        raise Error(f"A program needs at least one IPU, but {ipus} were requested.")
     if not fitting:
         largest = max(systems, key=lambda s: s.ipus)
         raise Error(

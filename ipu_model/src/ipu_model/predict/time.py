@@ -77,9 +77,9 @@ def time_of(program: Program, costs: Costs, order: Order) -> DeviceTime:
 def _check_overlap(program: Program, order: Order) -> None:
     overlaps = program.overlaps_input or program.overlaps_output
     if overlaps and not program.io_tiles:
-        raise Error("Transfers beside the computation need tiles of their own: reserve I/O tiles, 32 to 192 of them.")
+        raise Error("Overlapped transfers need tiles of their own: reserve I/O tiles, 32 to 192 of them.")
     if overlaps and order.is_pipelined:
-        raise Error("Transfers cannot run beside the computation of a pipeline; they can with sharded execution.")
+        raise Error("Transfers cannot overlap with the computation of a pipeline; use sharded execution instead.")
 
 
 def conditions_of(program: Program) -> Conditions:

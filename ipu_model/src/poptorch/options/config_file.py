@@ -79,7 +79,7 @@ def _statements(path: str | os.PathLike[str]) -> list[str]:
     except UnicodeDecodeError as error:
         raise ConfigFileError(f"{os.fspath(path)} is not a text file in UTF-8.") from error
     if len(text) > _MOST_CHARACTERS:
-        raise ConfigFileError(f"{os.fspath(path)} is no file of options: it has more than {_MOST_CHARACTERS} letters.")
+        raise ConfigFileError(f"{os.fspath(path)} is not an options file: it has over {_MOST_CHARACTERS} characters.")
     lines = [line.strip() for line in text.split("\n")]
     return [f"options.{line}" for line in lines if line and not line.startswith("#")]
 
@@ -212,7 +212,7 @@ def _setter(options: Freezable, accessor: str) -> Callable[..., Any]:
         raise AttributeError(f"Options as JSON: {accessor} has {error}.") from None
     setter: Any = reduce(getattr, names, options)
     if not inspect.ismethod(setter) or not isinstance(setter.__self__, Freezable):
-        raise TypeError(f"Options as JSON: {accessor} is no setter of poptorch.Options.")
+        raise TypeError(f"Options as JSON: {accessor} is not a setter of poptorch.Options.")
     return setter
 
 

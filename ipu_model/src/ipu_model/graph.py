@@ -112,7 +112,7 @@ class Output:
 class Printed:
     """How a value is printed whenever it is computed; `gradient_of` names the node whose gradient it is.
 
-    `layout` are the fields of `ipu_model.compute.printing.Layout`, in order.
+    `layout` are the fields of `ipu_model.compute.printing.PrintLayout`, in order.
     """
 
     title: str

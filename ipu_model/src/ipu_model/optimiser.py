@@ -98,7 +98,7 @@ class OptimiserSpec:
 
 
 @dataclass(frozen=True)
-class Slot:
+class StateTensor:
     """One state tensor per weight, called `<prefix>___<weight>`; of the weight's shape unless `single`."""
 
     prefix: str
@@ -131,7 +131,7 @@ class WeightUpdate:
     """
 
     algorithm: Algorithm
-    slots: tuple[Slot, ...] = ()
+    slots: tuple[StateTensor, ...] = ()
     nesterov: bool = False
     decoupled: bool = False
     corrects_bias: bool = False
@@ -145,19 +145,19 @@ class WeightUpdate:
         return self.algorithm is Algorithm.SGD_COMBINED
 
     @property
-    def weight_sized_state(self) -> tuple[Slot, ...]:
+    def weight_sized_state(self) -> tuple[StateTensor, ...]:
         """The state tensors of the weight's size: all but counters."""
         return tuple(slot for slot in self.slots if not slot.single)
 
 
-STEP = Slot("Step", single=True)
+STEP = StateTensor("Step", single=True)
 
 
 def weight_update(spec: OptimiserSpec, hyper: Hyper, *, accumulates: bool) -> WeightUpdate:
     """Return the update of weights that use `hyper`; `accumulates` tells whether gradients are accumulated."""
     if spec.family in ("SGD1", "SGD2"):
         return _sgd(spec, hyper, accumulates)
-    moments = (Slot("Accl1", spec.first_dtype), Slot("Accl2", spec.second_dtype), STEP)
+    moments = (StateTensor("Accl1", spec.first_dtype), StateTensor("Accl2", spec.second_dtype), STEP)
     if spec.family in ("ADAM", "ADAMW", "ADAMW_NO_BIAS"):
         # ADAMW_NO_BIAS is only a different name: on the device, PopTorch 3.4 corrects the bias anyway.
         return WeightUpdate(Algorithm.ADAM, moments, decoupled=spec.family != "ADAM")
@@ -170,18 +170,18 @@ def _sgd(spec: OptimiserSpec, hyper: Hyper, accumulates: bool) -> WeightUpdate:
     if not accumulates and not hyper.may_have_momentum:
         return WeightUpdate(Algorithm.SGD)
     if spec.family == "SGD1":
-        return WeightUpdate(Algorithm.SGD_COMBINED, (Slot("Accl1", spec.accum_dtype),), nesterov=hyper.nesterov)
-    return WeightUpdate(Algorithm.SGD_SEPARATE, (Slot("Accl1", spec.velocity_dtype),), nesterov=hyper.nesterov)
+        return WeightUpdate(Algorithm.SGD_COMBINED, (StateTensor("Accl1", spec.accum_dtype),), nesterov=hyper.nesterov)
+    return WeightUpdate(Algorithm.SGD_SEPARATE, (StateTensor("Accl1", spec.velocity_dtype),), nesterov=hyper.nesterov)
 
 
 def _rmsprop(spec: OptimiserSpec, hyper: Hyper) -> WeightUpdate:
     """Return RMSprop's update: its state is the average square, plus average gradient and momentum if used."""
     centred, has_momentum = spec.family == "RMSPROP_CENTERED", hyper.may_have_momentum
-    slots = [Slot("Accl1", spec.first_dtype, initial=1.0 if spec.use_tf_variant else 0.0)]
+    slots = [StateTensor("Accl1", spec.first_dtype, initial=1.0 if spec.use_tf_variant else 0.0)]
     if centred:
-        slots.append(Slot("Accl2", spec.second_dtype))
+        slots.append(StateTensor("Accl2", spec.second_dtype))
     if has_momentum:
-        slots.append(Slot("Accl3", spec.second_dtype))
+        slots.append(StateTensor("Accl3", spec.second_dtype))
     return WeightUpdate(
         Algorithm.RMSPROP, tuple(slots), centred=centred, has_momentum=has_momentum, tensorflow=spec.use_tf_variant
     )

@@ -19,7 +19,7 @@ from torch.utils.checkpoint import checkpoint
 
 import poptorch
 from ipu_model.capture.describe import step_of
-from ipu_model.compute.printing import Layout, printed_text
+from ipu_model.compute.printing import PrintLayout, printed_text
 from ipu_model.predict.costs import costs_of
 from poptorch import ipu_print_tensor
 
@@ -78,7 +78,7 @@ class TestLayout:
 
     @given(st.integers(1, 40), st.integers(20, 100))
     def test_no_line_is_wider_than_asked(self, columns: int, width: int) -> None:
-        text = printed_text("t", torch.ones(2, columns), Layout(max_line_width=width))
+        text = printed_text("t", torch.ones(2, columns), PrintLayout(max_line_width=width))
         assert max(map(len, text.splitlines())) <= width
         assert numbers(text) == [1.0] * 2 * columns
 
@@ -128,7 +128,7 @@ class TestNumbers:
 
     @given(st.lists(st.floats(-(2.0**100), 2.0**100, width=32), min_size=1, max_size=20), st.integers(1, 9))
     def test_the_last_digit_of_the_largest_is_right(self, values: list[float], digits: int) -> None:
-        text = printed_text("t", torch.tensor(values), Layout(digits=digits))
+        text = printed_text("t", torch.tensor(values), PrintLayout(digits=digits))
         largest = max(map(abs, values))
         # Half a unit of the last digit, and numbers a hair above it that decimal places cannot tell from it.
         bound = 0.5000001 * 10.0 ** (math.floor(math.log10(largest)) + 1 - digits) if largest else 0.0

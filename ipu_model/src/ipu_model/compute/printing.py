@@ -23,7 +23,7 @@ _SMALLEST_FIXED = -4
 
 
 @dataclass(frozen=True)
-class Layout:
+class PrintLayout:
     """How a tensor is written; the defaults are those of `poptorch.ipu_print_tensor`.
 
     Tensors of more than `summarise_threshold` elements (0: never) show `edge_items` at each end of a dimension. Lines
@@ -42,7 +42,7 @@ class Layout:
     close_bracket: str = ")"
 
 
-def printed_text(title: str, tensor: Tensor, layout: Layout) -> str:
+def printed_text(title: str, tensor: Tensor, layout: PrintLayout) -> str:
     """Return the lines of `tensor` (any shape and type), the first one after `title`; no line feed at the end."""
     summarised = 0 < layout.summarise_threshold < tensor.numel()
     edge = layout.edge_items if summarised else None
@@ -69,7 +69,7 @@ def _shown(tensor: Tensor, edge: int | None) -> Tensor:
 
 @dataclass(frozen=True)
 class _Writing:
-    layout: Layout
+    layout: PrintLayout
     write: Callable[[float], str]
     edge: int
 
@@ -115,7 +115,7 @@ def _row(items: Sequence[object], depth: int, cut: bool, writing: _Writing, take
     return [*lines, line]
 
 
-def _writer(shown: Tensor, layout: Layout) -> Callable[[float], str]:
+def _writer(shown: Tensor, layout: PrintLayout) -> Callable[[float], str]:
     """Return how each element of `shown` is written."""
     write = _floats(shown, layout) if shown.is_floating_point() else _whole
     if layout.digits == 0 or not shown.numel():
@@ -128,7 +128,7 @@ def _whole(value: float) -> str:
     return str(int(value))
 
 
-def _floats(shown: Tensor, layout: Layout) -> Callable[[float], str]:
+def _floats(shown: Tensor, layout: PrintLayout) -> Callable[[float], str]:
     digits = layout.digits
     if layout.float_format == "none" or digits == 0:
         return lambda value: f"{value:.{digits or 6}g}"
@@ -159,8 +159,8 @@ def print_where_asked(graph: torch.fx.Graph) -> None:
 def print_tensor(tensor: Tensor, title: str, *layout: Any) -> None:
     """Write `tensor` to the `sys.stderr` of this moment, so that notebooks show it and programs can redirect it.
 
-    `layout` are the fields of `Layout`, in order.
+    `layout` are the fields of `PrintLayout`, in order.
     """
     if sys.stderr is not None:  # it is None under pythonw
-        sys.stderr.write(printed_text(title, tensor, Layout(*layout)) + "\n")
+        sys.stderr.write(printed_text(title, tensor, PrintLayout(*layout)) + "\n")
         sys.stderr.flush()

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from ipu_model.compute.loss_scaling import FACTOR, LossScalingSettings
-from ipu_model.compute.optimisers.rules import scalar_names
+from ipu_model.compute.optimisers.families import scalar_names
 from ipu_model.compute.optimisers.updater import Updater
 from ipu_model.compute.session import Session
 from ipu_model.errors import Error

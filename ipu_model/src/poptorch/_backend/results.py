@@ -13,7 +13,7 @@ from torch import Tensor
 
 from ipu_model.capture.annotations import with_results
 from ipu_model.compute.loss_scaling import FINAL
-from ipu_model.compute.optimisers.rules import is_scalar_name
+from ipu_model.compute.optimisers.families import is_scalar_name
 from ipu_model.compute.results import RETURNED_DTYPE
 from ipu_model.graph import Graph
 from poptorch._backend.tensor_names import Source, tensor_names

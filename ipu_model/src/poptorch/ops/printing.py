@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from ipu_model import tracing
-from ipu_model.compute.printing import Layout
+from ipu_model.compute.printing import PrintLayout
 from ipu_model.graph import Printed
 from poptorch._impl import createPoptorchError
 
@@ -47,7 +47,7 @@ def ipu_print_tensor(
         raise createPoptorchError(f"poptorch.ipu_print_tensor must take a torch.tensor argument, not {type(tensor)}.")
     if float_format not in _FLOAT_FORMATS:
         raise KeyError(f"float_format {float_format!r}: use one of {', '.join(_FLOAT_FORMATS)}")
-    layout = Layout(
+    layout = PrintLayout(
         summarise_threshold, edge_items, max_line_width, digits, float_format,
         separator[:1], open_bracket[:1], close_bracket[:1],
     )  # fmt: skip
@@ -61,7 +61,7 @@ def ipu_print_tensor(
     return _noted(tensor.clone(), printed)
 
 
-def _check_counts(layout: Layout) -> None:
+def _check_counts(layout: PrintLayout) -> None:
     for name in ("summarise_threshold", "edge_items", "max_line_width", "digits"):
         count: object = getattr(layout, name)
         if not isinstance(count, int) or count < 0:

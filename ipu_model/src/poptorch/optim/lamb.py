@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.optim.optimizer import ParamsT
 
 from ipu_model.compute.optimisers.adam import Lamb
-from ipu_model.compute.optimisers.rule import Context, Entry
+from ipu_model.compute.optimisers.update_rule import Context, Entry
 from ipu_model.compute.rounding import Rounding
 from ipu_model.optimiser import Algorithm, Hyper, WeightUpdate
 from poptorch.optim.optimizer import Optimizer, accumulator_dtypes, given, require_numbers

@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 
 from ipu_model.compute.optimisers import fused
-from ipu_model.compute.optimisers.rule import Context, Entry, Scalars, root, states
-from ipu_model.optimiser import STEP, Hyper, Slot, WeightUpdate
+from ipu_model.compute.optimisers.update_rule import Context, Entry, Scalars, root, states
+from ipu_model.optimiser import STEP, Hyper, StateTensor, WeightUpdate
 from ipu_model.step import FLOAT32
 
 
@@ -32,7 +32,7 @@ def adam_scalars(hyper: Hyper) -> dict[str, float]:
 
 
 def update_moments(
-    entries: Sequence[Entry], slots: tuple[Slot, ...], scalars: Scalars, context: Context, *, l2: float
+    entries: Sequence[Entry], slots: tuple[StateTensor, ...], scalars: Scalars, context: Context, *, l2: float
 ) -> None:
     """Update in place: `g <- g + l2*w`, `m <- b1*m + (1-b1)*g`, `s <- b2*s + (1-b2)*g*g`."""
     beta1, beta2 = scalars["beta1"], scalars["beta2"]

@@ -13,7 +13,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from ipu_model.compute.optimisers.rule import Context, Entry, Scalars, root
+from ipu_model.compute.optimisers.update_rule import Context, Entry, Scalars, root
 from ipu_model.optimiser import Hyper, WeightUpdate
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from ipu_model.compute.optimisers import fused
-from ipu_model.compute.optimisers.rule import Context, Entry, Scalars, states
+from ipu_model.compute.optimisers.update_rule import Context, Entry, Scalars, states
 from ipu_model.optimiser import Hyper, WeightUpdate
 from ipu_model.step import FLOAT32
 

@@ -9,13 +9,13 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from ipu_model.compute.optimisers.families import LOSS_SCALING, rule_for, scalar_name
 from ipu_model.compute.optimisers.replacement import check_replacement
-from ipu_model.compute.optimisers.rule import Context, Entry, Rule
-from ipu_model.compute.optimisers.rules import LOSS_SCALING, rule_for, scalar_name
+from ipu_model.compute.optimisers.update_rule import Context, Entry, UpdateRule
 from ipu_model.compute.rounding import Rounding
 from ipu_model.errors import Error
 from ipu_model.graph import torch_dtype
-from ipu_model.optimiser import OptimiserSpec, Slot, weight_update
+from ipu_model.optimiser import OptimiserSpec, StateTensor, weight_update
 from ipu_model.step import FLOAT16, DType
 
 
@@ -23,7 +23,7 @@ from ipu_model.step import FLOAT16, DType
 class _Batch:
     """Weights that one call of a rule updates together."""
 
-    rule: Rule
+    rule: UpdateRule
     scalars: Mapping[str, float]
     names: list[str]
 
@@ -180,7 +180,7 @@ class Updater:
         prefix, weight = name.split("___", 1)
         return next(slot.dtype for slot in self._rules[weight].compiled.slots if slot.prefix == prefix)
 
-    def _rules_of(self, spec: OptimiserSpec) -> dict[str, Rule]:
+    def _rules_of(self, spec: OptimiserSpec) -> dict[str, UpdateRule]:
         return {
             name: rule_for(weight_update(spec, spec.hyper(group), accumulates=self._accumulates))
             for name, group in self._group_of.items()
@@ -196,7 +196,7 @@ class Updater:
         self._batches = self._group()
 
     def _group(self) -> list[_Batch]:
-        batches: dict[tuple[Rule, tuple[tuple[str, float], ...]], _Batch] = {}
+        batches: dict[tuple[UpdateRule, tuple[tuple[str, float], ...]], _Batch] = {}
         for name, scalars in self._scalars.items():
             key = (self._rules[name], tuple(scalars.items()))
             batches.setdefault(key, _Batch(self._rules[name], dict(scalars), [])).names.append(name)
@@ -227,11 +227,11 @@ class Updater:
         return entries
 
 
-def _state_name(slot: Slot, weight: str) -> str:
+def _state_name(slot: StateTensor, weight: str) -> str:
     return f"{slot.prefix}___{weight}"
 
 
-def _initial(slot: Slot, weight: Tensor) -> Tensor:
+def _initial(slot: StateTensor, weight: Tensor) -> Tensor:
     if slot.single:
         return torch.full((), slot.initial, dtype=torch.float32)
     return torch.full_like(weight, slot.initial, dtype=torch.float32, requires_grad=False)

@@ -6,15 +6,15 @@ from collections.abc import Callable, Iterable, Mapping
 
 from ipu_model.compute.optimisers.adam import Adam, Lamb
 from ipu_model.compute.optimisers.rmsprop import RMSprop
-from ipu_model.compute.optimisers.rule import Rule
 from ipu_model.compute.optimisers.sgd import Combined, Separate, Simple
+from ipu_model.compute.optimisers.update_rule import UpdateRule
 from ipu_model.optimiser import Algorithm, OptimiserSpec, WeightUpdate, weight_update
 
 LOSS_SCALING = "lossScaling_FLOAT"
 _OF_WEIGHT = "___specific___"
 
 
-_RULES: Mapping[Algorithm, Callable[[WeightUpdate], Rule]] = {
+_RULES: Mapping[Algorithm, Callable[[WeightUpdate], UpdateRule]] = {
     Algorithm.SGD: Simple,
     Algorithm.SGD_COMBINED: Combined,
     Algorithm.SGD_SEPARATE: Separate,
@@ -24,7 +24,7 @@ _RULES: Mapping[Algorithm, Callable[[WeightUpdate], Rule]] = {
 }
 
 
-def rule_for(update: WeightUpdate) -> Rule:
+def rule_for(update: WeightUpdate) -> UpdateRule:
     """Return the arithmetic of an update."""
     return _RULES[update.algorithm](update)
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from ipu_model.compute.rounding import Rounding
-from ipu_model.optimiser import Hyper, Slot, WeightUpdate
+from ipu_model.optimiser import Hyper, StateTensor, WeightUpdate
 from ipu_model.step import FLOAT16
 
 Scalars = Mapping[str, float]
@@ -47,13 +47,13 @@ class Context:
         """Round the weights that lie on the float16 grid."""
         self.rounding([entry.weight for entry in entries if entry.half])
 
-    def round_state(self, entries: Sequence[Entry], slot: Slot) -> None:
+    def round_state(self, entries: Sequence[Entry], slot: StateTensor) -> None:
         """Round the state tensors of `slot` if it is kept in half precision."""
         if slot.dtype == FLOAT16:
             self.rounding([entry.state[slot.prefix] for entry in entries])
 
 
-class Rule(Protocol):
+class UpdateRule(Protocol):
     """The arithmetic of one `WeightUpdate`; frozen, and equal for equal updates."""
 
     # Whether `update` uses the gradient tensors as scratch space.
@@ -70,7 +70,7 @@ class Rule(Protocol):
         """Update the weights and states of `entries`, which share `scalars`, in place."""
 
 
-def states(entries: Sequence[Entry], slot: Slot) -> list[Tensor]:
+def states(entries: Sequence[Entry], slot: StateTensor) -> list[Tensor]:
     """Return the state tensors of one slot, in the order of `entries`."""
     return [entry.state[slot.prefix] for entry in entries]
 

@@ -1,4 +1,4 @@
-"""The IPU Model's engine: one captured graph, read by the numerics and by the performance model."""
+"""The IPU Model's engine: a replay computes the captured graph, and the performance model reads its `Step`."""
 
 from __future__ import annotations
 

@@ -13,8 +13,7 @@ import torch
 import torch.fx
 
 from ipu_model.capture.aliases import is_view, storage_roots, written_arguments
-from ipu_model.graph import Graph, TensorSpec
-from ipu_model.graph import dtype_of as dtype_of
+from ipu_model.graph import Graph, TensorSpec, dtype_of
 from ipu_model.step import (
     NO_HINTS,
     Argument,

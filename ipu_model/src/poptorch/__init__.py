@@ -7,13 +7,13 @@ from importlib.metadata import version as _version
 
 from ipu_model.errors import Error, RecoverableError, UnrecoverableError
 from poptorch import enums, ops, optim, options, poptorch_core, profiling, testing
-from poptorch._args_parser import ICustomArgParser, registerCustomArgParser
 from poptorch._backend.hooks import registerPostCompileHook, registerPreCompileHook
 from poptorch._backend.models import inferenceModel, load, trainingModel
 from poptorch._dataloader import AsynchronousDataAccessor, DataLoader
 from poptorch._impl import createPoptorchError
 from poptorch._logging import setLogLevel
 from poptorch._poplar_executor import PoplarExecutor
+from poptorch._utils import ICustomArgParser, registerCustomArgParser
 from poptorch.enums import (
     AutoStage,
     CommGroupType,

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import abc
-import copy
-import dataclasses
 import inspect
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,140 +12,7 @@ from torch import Tensor
 
 from poptorch._impl import createPoptorchError
 from poptorch._logging import logger
-
-
-class ICustomArgParser(abc.ABC):
-    """Takes the tensors out of one custom type and puts others back."""
-
-    @abc.abstractmethod
-    def yieldTensors(self, struct: Any) -> Iterable[Tensor]:
-        """Return every tensor inside `struct`, always in the same order."""
-
-    @abc.abstractmethod
-    def reconstruct(self, original_structure: Any, tensor_iterator: Iterator[Tensor]) -> Any:
-        """Return an object like `original_structure` holding the next tensors of `tensor_iterator`."""
-
-
-# PopTorch's registration is a module-level function, so the registry belongs to the process.
-_parsers: dict[type, ICustomArgParser] = {}
-
-
-def registerCustomArgParser(arg_type: type, arg_parser: ICustomArgParser | None) -> None:
-    """Use `arg_parser` for arguments, outputs and loader items of `arg_type`; `None` forgets the type.
-
-    Raises `poptorch.Error` if `arg_parser` is not an instance of `ICustomArgParser`.
-    """
-    if arg_parser is None:
-        _parsers.pop(arg_type, None)
-        return
-    if not isinstance(arg_parser, ICustomArgParser):
-        raise createPoptorchError(
-            f"arg_parser must inherit from ICustomArgParser; got {arg_parser!r} for {arg_type!r}. "
-            "Pass an instance of a class derived from it, or None to unregister the type."
-        )
-    _parsers[arg_type] = arg_parser
-
-
-def parser_for(value: object) -> ICustomArgParser | None:
-    """Return the parser of `value`'s exact type, else of the base class registered first, else `None`."""
-    if not _parsers:
-        return None
-    exact = _parsers.get(type(value))
-    if exact is not None:
-        return exact
-    return next((parser for arg_type, parser in _parsers.items() if isinstance(value, arg_type)), None)
-
-
-def registered_parsers() -> dict[type, ICustomArgParser]:
-    """Return a copy of the registrations in order, for a loader's process to repeat."""
-    return dict(_parsers)
-
-
-def register_all(parsers: Mapping[type, ICustomArgParser]) -> None:
-    """Repeat registrations made in another process."""
-    for arg_type, parser in parsers.items():
-        registerCustomArgParser(arg_type, parser)
-
-
-Rebuild = Callable[[list[Any]], Any]
-
-
-def flatten(value: Any) -> tuple[list[Any], Rebuild]:
-    """Return the leaves of `value` and a function that makes an equal structure from other leaves.
-
-    Containers are tuples, named tuples, lists, dicts (with subclasses), instances of data classes and registered
-    custom types; everything else is a leaf.
-    """
-    leaves: list[Any] = []
-    rebuild = _visit(value, leaves)
-    return leaves, lambda new: rebuild(iter(new))
-
-
-def tensor_leaves(value: Any) -> list[Tensor]:
-    """Return the tensors in `value`, in order."""
-    return [leaf for leaf in flatten(value)[0] if isinstance(leaf, Tensor)]
-
-
-def replace_tensors(value: Any, tensors: list[Tensor]) -> Any:
-    """Return a structure like `value` with its tensors replaced, in order, by `tensors`."""
-    leaves, rebuild = flatten(value)
-    new = iter(tensors)
-    return rebuild([next(new) if isinstance(leaf, Tensor) else leaf for leaf in leaves])
-
-
-def _visit(value: Any, leaves: list[Any]) -> Callable[[Iterator[Any]], Any]:
-    parser = parser_for(value)
-    if parser is not None:
-        tensors = list(parser.yieldTensors(value))
-        leaves.extend(tensors)
-        return lambda new: parser.reconstruct(value, iter([next(new) for _ in tensors]))
-    if isinstance(value, dict):
-        return _visit_dict(value, leaves)
-    if isinstance(value, (tuple, list)):
-        parts = [_visit(item, leaves) for item in value]
-        return lambda new: _same_sequence(value, [part(new) for part in parts])
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return _visit_data_class(value, leaves)
-    leaves.append(value)
-    return next
-
-
-def _visit_data_class(value: Any, leaves: list[Any]) -> Callable[[Iterator[Any]], Any]:
-    names = [field.name for field in dataclasses.fields(value) if hasattr(value, field.name)]
-    parts = {name: _visit(getattr(value, name), leaves) for name in names}
-
-    def rebuild(new: Iterator[Any]) -> Any:
-        made = copy.copy(value)
-        for name, part in parts.items():
-            object.__setattr__(made, name, part(new))  # also of a frozen one
-        return made
-
-    return rebuild
-
-
-def _visit_dict(value: dict[Any, Any], leaves: list[Any]) -> Callable[[Iterator[Any]], Any]:
-    parts = {key: _visit(item, leaves) for key, item in value.items()}
-
-    def rebuild(new: Iterator[Any]) -> Any:
-        items = {key: part(new) for key, part in parts.items()}
-        if type(value) is dict:
-            return items
-        try:
-            return type(value)(items)
-        except TypeError:
-            # A subclass with a constructor of its own (defaultdict, say): fill a copy of the original.
-            filled = value.copy()
-            filled.update(items)
-            return filled
-
-    return rebuild
-
-
-def _same_sequence(original: Any, items: list[Any]) -> Any:
-    if hasattr(original, "_fields"):
-        return type(original)(*items)
-    return type(original)(items)
-
+from poptorch._utils import flatten, flattenTensorStructure, reconstructTensorStructure
 
 _HINT = (
     "Call destroy() on the model first to compile it again for the new inputs, or give it the inputs it was "
@@ -167,11 +31,11 @@ class BoundArguments:
     @property
     def tensors(self) -> list[Tensor]:
         """The tensors of all arguments, in a fixed order."""
-        return tensor_leaves((self.positional, dict(self.keywords)))
+        return flattenTensorStructure((self.positional, dict(self.keywords)))
 
     def with_tensors(self, tensors: list[Tensor]) -> BoundArguments:
         """Return the same call with other tensors."""
-        positional, keywords = replace_tensors((self.positional, dict(self.keywords)), tensors)
+        positional, keywords = reconstructTensorStructure((self.positional, dict(self.keywords)), tensors)
         return BoundArguments(positional, self.names, keywords)
 
     def without_values(self) -> BoundArguments:
@@ -276,7 +140,7 @@ def _same(name: str, expected: Any, got: Any) -> Any:
         items = [_same(f"{name}[{i}]", a, b) for i, (a, b) in enumerate(zip(expected, got))]
         return type(got)(*items) if hasattr(got, "_fields") else type(got)(items)
     _same_tensors_of(name, expected, got)
-    if not tensor_leaves(expected) and not _equal(expected, got):
+    if not flattenTensorStructure(expected) and not _equal(expected, got):
         raise _mismatch(f"Value mismatch for {name}: expected {expected} but got {got}.")
     return got
 

@@ -15,7 +15,7 @@ from loading_processes import TIMEOUT_IN_S
 from torch import Tensor
 from torch.utils.data import Dataset, IterableDataset, get_worker_info
 
-from poptorch._args_parser import ICustomArgParser
+from poptorch._utils import ICustomArgParser
 
 
 class Numbers(Dataset[Tensor]):

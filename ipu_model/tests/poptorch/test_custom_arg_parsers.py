@@ -9,8 +9,8 @@ import torch
 
 import poptorch
 from ipu_model.errors import Error
-from poptorch._args_parser import ICustomArgParser, parser_for, registerCustomArgParser
 from poptorch._dataloader.items import ItemStructure
+from poptorch._utils import ICustomArgParser, getCustomParser, registerCustomArgParser
 from poptorch.profiling import Channel
 
 
@@ -47,17 +47,17 @@ def test_the_exact_type_comes_first_and_then_the_order_of_registration() -> None
     for_grandparent, for_parent = Parser(), Parser()
     registerCustomArgParser(Grandparent, for_grandparent)
     registerCustomArgParser(Parent, for_parent)
-    assert parser_for(Grandparent()) is for_grandparent
-    assert parser_for(Parent()) is for_parent
-    assert parser_for(Child()) is for_grandparent
-    assert parser_for(3) is None
+    assert getCustomParser(Grandparent()) is for_grandparent
+    assert getCustomParser(Parent()) is for_parent
+    assert getCustomParser(Child()) is for_grandparent
+    assert getCustomParser(3) is None
 
 
 def test_none_forgets_a_type() -> None:
     registerCustomArgParser(Parent, Parser())
     registerCustomArgParser(Parent, None)
     registerCustomArgParser(Parent, None)
-    assert parser_for(Child()) is None
+    assert getCustomParser(Child()) is None
 
 
 @pytest.mark.parametrize("wrong", [Parser, "parser", object()])

@@ -29,9 +29,9 @@ from loading_datasets import (
 from torch.utils.data import BatchSampler, SequentialSampler, get_worker_info
 
 from ipu_model.errors import Error
-from poptorch._args_parser import registerCustomArgParser
 from poptorch._dataloader import DataLoader
 from poptorch._dataloader.worker import _forget_fork_server
+from poptorch._utils import registerCustomArgParser
 from poptorch.enums import DataLoaderMode, SharingStrategy
 from poptorch.options import Options
 

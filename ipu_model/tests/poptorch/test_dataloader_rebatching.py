@@ -7,7 +7,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from poptorch._dataloader.items import glue, join_batches, rows_of
+from poptorch._dataloader.items import glue, rows_of
+from poptorch._utils import combined_batch_generator
 
 chunk_sizes = st.lists(st.integers(0, 9), max_size=12)
 
@@ -49,7 +50,7 @@ def test_tensors_without_common_rows_cannot_be_glued(chunk: list[torch.Tensor]) 
 @given(st.integers(0, 10), st.integers(1, 4), st.booleans())
 def test_groups_of_batches_are_concatenated_tensor_by_tensor(count: int, group: int, keep: bool) -> None:
     batches = [{"x": torch.full((2,), i), "y": torch.full((2, 1), -i)} for i in range(count)]
-    items = list(join_batches(batches, group, keep))
+    items = list(combined_batch_generator(batches, group, drop_last=not keep))
 
     assert len(items) == count // group + (keep and count % group > 0)
     for number, item in enumerate(items):

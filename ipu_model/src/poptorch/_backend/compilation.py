@@ -14,7 +14,7 @@ from ipu_model.capture.variables import DEVICE_DTYPE
 from ipu_model.compute.replay import Arithmetic
 from ipu_model.compute.results import RETURNED_DTYPE
 from ipu_model.graph import Graph, TensorSpec
-from poptorch._args_parser import BoundArguments, check_inputs, flatten
+from poptorch._args_parser import BoundArguments, check_inputs
 from poptorch._backend.hooks import around_trace, run_before
 from poptorch._backend.results import warn_about_modes, with_anchors
 from poptorch._backend.rules import (
@@ -32,6 +32,7 @@ from poptorch._backend.rules import (
 from poptorch._backend.tensor_names import log_ops, name_prints
 from poptorch._impl import createPoptorchError
 from poptorch._logging import logger
+from poptorch._utils import flatten
 from poptorch.enums import CommGroupType, OutputMode
 from poptorch.ops.overlap import INPUT, OUTPUT, check_marks
 from poptorch.options import Options

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from poptorch._args_parser import flatten, parser_for
+from poptorch._utils import combined_batch_generator, getCustomParser
 
 Chunk = list[Tensor]
 """The tensors of an item, or of some rows of it."""
@@ -46,38 +46,7 @@ class ItemLoader(torch.utils.data.DataLoader[Any]):
         if self.batches_per_item in (None, 1):
             return batches
         assert self.batches_per_item is not None
-        return join_batches(batches, self.batches_per_item, self.keeps_remainder)
-
-
-def join_batches(batches: Iterable[Any], batches_per_item: int, keep_incomplete: bool) -> Iterator[Any]:
-    """Concatenate every `batches_per_item` consecutive batches, tensor by tensor, along dimension 0.
-
-    An incomplete last group is delivered if `keep_incomplete` is true and dropped otherwise.
-    """
-    group: list[Any] = []
-    for batch in batches:
-        group.append(batch)
-        if len(group) == batches_per_item:
-            yield _concatenated(group)
-            group = []
-    if group and keep_incomplete:
-        yield _concatenated(group)
-
-
-def _concatenated(group: list[Any]) -> Any:
-    _, rebuild = flatten(group[0])
-    leaves = [flatten(batch)[0] for batch in group]
-    return rebuild([torch.cat(_tensors(parts)) for parts in zip(*leaves, strict=True)])
-
-
-def _tensors(parts: tuple[Any, ...]) -> list[Tensor]:
-    for part in parts:
-        if not isinstance(part, Tensor):
-            raise TypeError(
-                f"An item of several batches of a batch_sampler is not a torch tensor throughout: got a "
-                f"{type(part).__name__}, which cannot be concatenated. Return tensors from collate_fn."
-            )
-    return list(parts)
+        return combined_batch_generator(batches, self.batches_per_item, drop_last=not self.keeps_remainder)
 
 
 @dataclass(frozen=True, eq=False)
@@ -123,14 +92,14 @@ class ItemStructure:
             return list(tensors)
         if self.kind == "dict":
             return dict(zip(self.keys, tensors, strict=True))
-        parser, name = parser_for(self.pattern), type(self.pattern).__name__
+        parser, name = getCustomParser(self.pattern), type(self.pattern).__name__
         assert parser is not None, f"The parser of {name} was unregistered while a loader still uses it."
         return parser.reconstruct(self.pattern, iter(tensors))
 
 
 def _taken_apart(item: Any) -> tuple[str, dict[Hashable, Any]]:
     """Return the kind of an item and what it holds, by key."""
-    parser = parser_for(item)
+    parser = getCustomParser(item)
     if parser is not None:
         return "custom", dict(enumerate(parser.yieldTensors(item)))
     if isinstance(item, dict):

@@ -16,7 +16,6 @@ import torch
 
 from ipu_model.errors import Error, unsupported
 from ipu_model.interrupts import postponed
-from poptorch._args_parser import registered_parsers
 from poptorch._dataloader.items import ItemStructure
 from poptorch._dataloader.ring import Ring, SharedFile
 from poptorch._dataloader.transfer import CannotSend, Transfer
@@ -34,6 +33,7 @@ from poptorch._dataloader.worker import (
     run,
 )
 from poptorch._impl import createPoptorchError
+from poptorch._utils import custom_arg_parsers
 from poptorch.enums import SharingStrategy
 
 _START_METHODS = {
@@ -68,7 +68,7 @@ class WorkerProcess:
         on_disk = strategy is SharingStrategy.FileSystem
         file = None if strategy is SharingStrategy.Fork else SharedFile(on_disk=on_disk)
         job = Job(
-            transfer=Transfer((dataset, registered_parsers()), file),
+            transfer=Transfer((dataset, dict(custom_arg_parsers)), file),
             ring_file=self._ring_file,
             policy=policy,
             state=ProcessState(),

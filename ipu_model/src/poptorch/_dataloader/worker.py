@@ -26,10 +26,10 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from poptorch._args_parser import register_all
 from poptorch._dataloader.items import Chunk, ItemStructure, glue
 from poptorch._dataloader.ring import Ring, RingLayout, SharedFile
 from poptorch._dataloader.transfer import Transfer
+from poptorch._utils import custom_arg_parsers
 
 _GRACE_IN_S = 5.0
 
@@ -232,7 +232,7 @@ class _Producer:
 
     def __init__(self, job: Job) -> None:
         dataset, parsers = job.transfer.open()
-        register_all(parsers)
+        custom_arg_parsers.update(parsers)
         self._policy = job.policy
         self._ring_file = job.ring_file
         self._connection = job.connection

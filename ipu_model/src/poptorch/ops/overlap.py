@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 
 from ipu_model import tracing
-from poptorch._args_parser import replace_tensors, tensor_leaves
 from poptorch._impl import createPoptorchError
+from poptorch._utils import flattenTensorStructure, reconstructTensorStructure
 from poptorch.enums import OverlapMode
 from poptorch.options.strategies import runs_stages_at_once
 
@@ -42,7 +42,7 @@ def set_overlap_for_input(input_tensors: T, mode: OverlapMode) -> T:
     trace = _checked_mode("input", mode)
     if trace is None:
         return input_tensors
-    inputs = tensor_leaves(input_tensors)
+    inputs = flattenTensorStructure(input_tensors)
     for tensor in inputs:
         _check_input(trace, tensor)
     _check_strategy(trace, "poptorch.set_overlap_for_input", mode)
@@ -50,7 +50,7 @@ def set_overlap_for_input(input_tensors: T, mode: OverlapMode) -> T:
     marked = [torch.ops.aten.alias.default(tensor) for tensor in inputs]
     for tensor in marked:
         trace.hint(tensor, INPUT, mode.value)
-    return cast(T, replace_tensors(input_tensors, marked))
+    return cast(T, reconstructTensorStructure(input_tensors, marked))
 
 
 def set_overlap_for_output(output_tensors: T, mode: OverlapMode) -> T:
@@ -66,7 +66,7 @@ def set_overlap_for_output(output_tensors: T, mode: OverlapMode) -> T:
     """
     trace = _checked_mode("output", mode)
     if trace is not None:
-        for tensor in tensor_leaves(output_tensors):
+        for tensor in flattenTensorStructure(output_tensors):
             if trace.node_of(tensor) is None:
                 raise _no_output()
             trace.hint(tensor, OUTPUT, mode.value)
@@ -87,7 +87,7 @@ def check_marks(outputs: Any) -> None:
     marked = trace.hinted(OUTPUT)
     if not marked:
         return
-    returned = Counter(trace.node_of(tensor) for tensor in tensor_leaves(outputs))
+    returned = Counter(trace.node_of(tensor) for tensor in flattenTensorStructure(outputs))
     for node in marked:
         if not returned[node]:
             raise _no_output()
@@ -118,7 +118,7 @@ def _check_only_use(mark: torch.fx.Node, trace: Trace, outputs: Any) -> None:
     """Refuse an input of which forward uses the tensor itself beside the marked one."""
     (source,) = mark.all_input_nodes
     others = [node.name for node in source.users if node is not mark]
-    if any(trace.node_of(tensor) is source for tensor in tensor_leaves(outputs)):
+    if any(trace.node_of(tensor) is source for tensor in flattenTensorStructure(outputs)):
         others.append("the output of forward")
     if others:
         raise _other_use(others[0])

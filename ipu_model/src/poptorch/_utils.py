@@ -1,0 +1,268 @@
+"""Tensors inside nested values, and other small functions that public programs import from here."""
+
+from __future__ import annotations
+
+import abc
+import copy
+import ctypes
+import dataclasses
+import functools
+import inspect
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, TypeVar, cast
+
+import torch
+from torch import Tensor
+
+from ipu_model import tracing
+from poptorch._impl import createPoptorchError
+from poptorch._logging import logger
+
+ATTR_PREFIX = "attr:"
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+def deprecated(domain: str, since_version: str, reason: str) -> Callable[[Function], Function]:
+    """Decorate a function of `domain`, so that each call logs a warning that it is deprecated."""
+
+    def decorate(function: Function) -> Function:
+        @functools.wraps(function)
+        def warning(*args: Any, **kwargs: Any) -> Any:
+            logger.warning(
+                "%s.%s is deprecated since version %s and will be removed in future releases. Reason: %s.",
+                domain, function.__name__, since_version, reason,
+            )  # fmt: skip
+            return function(*args, **kwargs)
+
+        return cast(Function, warning)
+
+    return decorate
+
+
+def assert_signatures_match(poptorch_method: Callable[..., Any], reference_method: Callable[..., Any]) -> None:
+    """Raise `TypeError` unless the first function takes every parameter of the second, in the same order."""
+    taken, wanted = (list(inspect.signature(each).parameters) for each in (poptorch_method, reference_method))
+    missing = [name for name in wanted if name not in taken]
+    if missing:
+        raise TypeError(f"{poptorch_method.__qualname__} lacks arguments of its reference: {', '.join(missing)}.")
+    common = [name for name in taken if name in wanted]
+    if common != wanted:
+        raise TypeError(
+            f"{poptorch_method.__qualname__} has its arguments in another order than its reference: "
+            f"{', '.join(common)} instead of {', '.join(wanted)}."
+        )
+
+
+class ICustomArgParser(abc.ABC):
+    """Takes the tensors out of one custom type and puts others back."""
+
+    @abc.abstractmethod
+    def yieldTensors(self, struct: Any) -> Iterable[Tensor]:
+        """Return every tensor inside `struct`, always in the same order."""
+
+    @abc.abstractmethod
+    def reconstruct(self, original_structure: Any, tensor_iterator: Iterator[Tensor]) -> Any:
+        """Return an object like `original_structure` holding the next tensors of `tensor_iterator`."""
+
+
+# PopTorch's registration is a module-level function, so the registry belongs to the process.
+custom_arg_parsers: dict[type, ICustomArgParser] = {}
+
+
+def registerCustomArgParser(arg_data_type: type, arg_parser: ICustomArgParser | None) -> None:
+    """Use `arg_parser` for arguments, outputs and loader items of `arg_data_type`; `None` forgets the type.
+
+    Raises `poptorch.Error` if `arg_parser` is not an instance of `ICustomArgParser`.
+    """
+    if arg_parser is None:
+        custom_arg_parsers.pop(arg_data_type, None)
+        return
+    if not isinstance(arg_parser, ICustomArgParser):
+        raise createPoptorchError(
+            f"arg_parser must inherit from ICustomArgParser; got {arg_parser!r} for {arg_data_type!r}. "
+            "Pass an instance of a class derived from it, or None to unregister the type."
+        )
+    custom_arg_parsers[arg_data_type] = arg_parser
+
+
+def getCustomParser(custom_type_instance: object) -> ICustomArgParser | None:
+    """Return the parser of a value's exact type, else of the base class registered first, else `None`."""
+    if not custom_arg_parsers:
+        return None
+    exact = custom_arg_parsers.get(type(custom_type_instance))
+    if exact is not None:
+        return exact
+    found = (parser for kind, parser in custom_arg_parsers.items() if isinstance(custom_type_instance, kind))
+    return next(found, None)
+
+
+Rebuild = Callable[[list[Any]], Any]
+
+
+def flatten(value: Any) -> tuple[list[Any], Rebuild]:
+    """Return the leaves of `value` and a function that makes an equal structure from other leaves.
+
+    Containers are tuples, named tuples, lists, dicts (with subclasses), instances of data classes and registered
+    custom types; everything else is a leaf.
+    """
+    leaves: list[Any] = []
+    rebuild = _visit(value, leaves)
+    return leaves, lambda new: rebuild(iter(new))
+
+
+def flattenTensorStructure(tensors: Any, canonical_structure: Any = None) -> list[Tensor]:
+    """Return the tensors in a nested value, in order; the keys of dicts in the order of `canonical_structure`."""
+    value = tensors if canonical_structure is None else _in_order_of(canonical_structure, tensors)
+    return [leaf for leaf in flatten(value)[0] if isinstance(leaf, Tensor)]
+
+
+def reconstructTensorStructure(
+    structure: Any, values: Iterable[Any], filter_fn: Callable[[Tensor], bool] = lambda t: True
+) -> Any:
+    """Return a structure like `structure`: `values` replace, in order, the tensors that `filter_fn` accepts."""
+    leaves, rebuild = flatten(structure)
+    new = iter(values)
+    return rebuild([next(new) if isinstance(leaf, Tensor) and filter_fn(leaf) else leaf for leaf in leaves])
+
+
+def _in_order_of(pattern: Any, value: Any) -> Any:
+    """Return plain containers with what is in `value`, the keys of dicts in the order that they have in `pattern`."""
+    if isinstance(value, dict) and isinstance(pattern, dict):
+        return {key: _in_order_of(pattern[key], value[key]) for key in pattern}
+    if isinstance(value, (tuple, list)) and isinstance(pattern, (tuple, list)):
+        return [_in_order_of(a, b) for a, b in zip(pattern, value, strict=True)]
+    return value
+
+
+def _visit(value: Any, leaves: list[Any]) -> Callable[[Iterator[Any]], Any]:
+    parser = getCustomParser(value)
+    if parser is not None:
+        tensors = list(parser.yieldTensors(value))
+        leaves.extend(tensors)
+        return lambda new: parser.reconstruct(value, iter([next(new) for _ in tensors]))
+    if isinstance(value, dict):
+        return _visit_dict(value, leaves)
+    if isinstance(value, (tuple, list)):
+        parts = [_visit(item, leaves) for item in value]
+        return lambda new: _same_sequence(value, [part(new) for part in parts])
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return _visit_data_class(value, leaves)
+    leaves.append(value)
+    return next
+
+
+def _visit_data_class(value: Any, leaves: list[Any]) -> Callable[[Iterator[Any]], Any]:
+    names = [field.name for field in dataclasses.fields(value) if hasattr(value, field.name)]
+    parts = {name: _visit(getattr(value, name), leaves) for name in names}
+
+    def rebuild(new: Iterator[Any]) -> Any:
+        made = copy.copy(value)
+        for name, part in parts.items():
+            object.__setattr__(made, name, part(new))  # also of a frozen one
+        return made
+
+    return rebuild
+
+
+def _visit_dict(value: dict[Any, Any], leaves: list[Any]) -> Callable[[Iterator[Any]], Any]:
+    parts = {key: _visit(item, leaves) for key, item in value.items()}
+
+    def rebuild(new: Iterator[Any]) -> Any:
+        items = {key: part(new) for key, part in parts.items()}
+        if type(value) is dict:
+            return items
+        try:
+            return type(value)(items)
+        except TypeError:
+            # A subclass with a constructor of its own (defaultdict, say): fill a copy of the original.
+            filled = value.copy()
+            filled.update(items)
+            return filled
+
+    return rebuild
+
+
+def _same_sequence(original: Any, items: list[Any]) -> Any:
+    if hasattr(original, "_fields"):
+        return type(original)(*items)
+    return type(original)(items)
+
+
+def combine_batch_tensors_gen(tensors: Sequence[Any]) -> Iterator[Tensor]:
+    """Yield the tensors of several batches joined along dimension 0, position by position.
+
+    `tensors` has one entry for each batch: a tensor, or its tensors in order. Those without dimensions are stacked.
+    """
+    if all(isinstance(entry, Tensor) for entry in tensors):
+        yield _joined(tensors)
+        return
+    for parts in zip(*tensors, strict=True):
+        yield _joined(parts)
+
+
+def _joined(parts: Sequence[Any]) -> Tensor:
+    for part in parts:
+        if not isinstance(part, Tensor):
+            raise TypeError(
+                f"An item of several batches of a batch_sampler is not a torch tensor throughout: got a "
+                f"{type(part).__name__}, which cannot be concatenated. Return tensors from collate_fn."
+            )
+    return torch.cat(list(parts)) if parts[0].dim() else torch.stack(list(parts))
+
+
+def combined_batch_generator(
+    dataloader_iterator: Iterable[Any], num_batches_to_combine: int, drop_last: bool = True
+) -> Iterator[Any]:
+    """Join every `num_batches_to_combine` consecutive batches, tensor by tensor, along dimension 0.
+
+    An incomplete last group is dropped, or delivered if `drop_last` is false.
+    """
+    group: list[Any] = []
+    for batch in dataloader_iterator:
+        group.append(batch)
+        if len(group) == num_batches_to_combine:
+            yield _combined(group)
+            group = []
+    if group and not drop_last:
+        yield _combined(group)
+
+
+def _combined(group: list[Any]) -> Any:
+    _, rebuild = flatten(group[0])
+    return rebuild(list(combine_batch_tensors_gen([flatten(batch)[0] for batch in group])))
+
+
+def isOnIpu(x: Tensor) -> bool:
+    """Return whether a tensor is part of the program that is being traced for the device right now."""
+    trace = tracing.current()
+    return trace is not None and trace.node_of(x) is not None
+
+
+def getIpuTensorId(x: Tensor) -> int:
+    """Return a number that, in the program being traced, only this tensor has.
+
+    Raises:
+        Error: the tensor is not on the device.
+    """
+    trace = tracing.current()
+    node = trace.node_of(x) if trace is not None else None
+    if trace is None or node is None:
+        raise createPoptorchError("getIpuTensorId: the tensor is not on the IPU. Call it in a wrapped model's forward.")
+    return next(number for number, other in enumerate(trace.nodes.nodes) if other is node)
+
+
+def accessAttributes(attribute_id_str: str) -> Any:
+    """Return the attributes of a custom op that a text stands for: `attr:` and the `id` of the object, in hex.
+
+    The caller keeps the object alive.
+
+    Raises:
+        ValueError: no such text.
+    """
+    logger.debug("Accessing attributes with: %s", attribute_id_str)
+    if not isinstance(attribute_id_str, str):
+        raise ValueError(f"Wrong type for attribute_id_str: {type(attribute_id_str)}, expected str.")
+    if not attribute_id_str.startswith(ATTR_PREFIX):
+        raise ValueError(f"Invalid attribute_id_str {attribute_id_str!r}: it must begin with {ATTR_PREFIX!r}.")
+    return ctypes.cast(int(attribute_id_str.removeprefix(ATTR_PREFIX), 16), ctypes.py_object).value

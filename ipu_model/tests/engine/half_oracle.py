@@ -12,6 +12,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -20,7 +21,7 @@ import torch.fx
 from torch import Tensor
 from torch.utils._pytree import tree_map, tree_map_only
 
-from ipu_model.capture.device_ops import lstm as lstm_layer
+from ipu_model.capture.device_ops import recurrent_layers
 from ipu_model.compute.replay import Arithmetic, Replay, build
 from ipu_model.compute.rounding import round_to_half_
 from ipu_model.graph import Graph, TensorSpec
@@ -38,11 +39,15 @@ BATCH_NORM = aten.native_batch_norm.default
 EMPTY = (aten.empty.memory_format, aten.empty_like.default, aten.empty_strided.default,
          aten.new_empty.default,
          aten.new_empty_strided.default)  # fmt: skip
-# A loop over steps: what a step stores is rounded, by numpy from float64. That the formulas are an LSTM's is tested
-# against PyTorch's own.
+# Loops over steps: what a step stores is rounded, by numpy from float64. That the formulas are those of the layers is
+# tested against PyTorch's own.
 RECURRENT = {
-    torch.ops.ipu_model.lstm.default: lstm_layer.forward,
-    torch.ops.ipu_model.lstm_backward.default: lstm_layer.backward,
+    op: partial(compute, kind)
+    for name, kind in recurrent_layers.KINDS.items()
+    for op, compute in (
+        (recurrent_layers.LAYER_OPS[name].forward, recurrent_layers.forward),
+        (recurrent_layers.LAYER_OPS[name].backward, recurrent_layers.backward),
+    )
 }
 PROMOTING = frozenset({aten.add.Tensor, aten.sub.Tensor, aten.mul.Tensor, aten.div.Tensor})
 COMPARING = frozenset({

@@ -226,7 +226,11 @@ def _assign_slice(input: Tensor, index: Tensor) -> Tensor:
 
 
 def recurrent() -> list[Case]:
-    lstm, gru = nn.LSTM(10, 12), nn.GRU(10, 12)
+    modules = {
+        "lstm": nn.LSTM(10, 12), "gru": nn.GRU(10, 12), "gru without biases": nn.GRU(10, 12, bias=False),
+        "rnn": nn.RNN(10, 12), "rectified rnn": nn.RNN(10, 12, nonlinearity="relu"),
+        "projected lstm": nn.LSTM(10, 12, proj_size=7),
+    }  # fmt: skip
 
     def runs(module: nn.Module) -> Callable[..., Tensor]:
         def compute(x: Tensor, **weights: Tensor) -> Tensor:
@@ -239,10 +243,7 @@ def recurrent() -> list[Case]:
         short = ((n.replace("weight_", "w_").replace("bias_", "b_"), p.shape) for n, p in module.named_parameters())
         return {name: normal(*shape, scale=0.3) for name, shape in short}
 
-    return [
-        Case("lstm", runs(lstm), {"x": normal(5, 3, 10), **weights(lstm)}),
-        Case("gru", runs(gru), {"x": normal(5, 3, 10), **weights(gru)}),
-    ]
+    return [Case(name, runs(module), {"x": normal(5, 3, 10), **weights(module)}) for name, module in modules.items()]
 
 
 def table() -> list[Case]:

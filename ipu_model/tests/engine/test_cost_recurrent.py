@@ -1,4 +1,4 @@
-"""The layer of an LSTM: products over all steps, and a loop over the steps."""
+"""Recurrent layers: products over all steps, and a loop over the steps."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Output(nn.Module):
 class Unrolled(nn.Module):
     """The same layer as a loop over a cell."""
 
-    def __init__(self, cell: nn.LSTMCell) -> None:
+    def __init__(self, cell: nn.RNNCellBase) -> None:
         super().__init__()
         self.cell = cell
 
@@ -35,26 +35,43 @@ class Unrolled(nn.Module):
         state, outputs = None, []
         for step in x.unbind(0):
             state = self.cell(step, state)
-            outputs.append(state[0])
+            outputs.append(state[0] if isinstance(state, tuple) else state)
         return (torch.stack(outputs),)
 
 
 X = torch.zeros(STEPS, ROWS, INPUTS)
 
 
+GATES = {nn.LSTM: 4, nn.GRU: 3, nn.RNN: 1}
+CELLS = {nn.LSTM: nn.LSTMCell, nn.GRU: nn.GRUCell, nn.RNN: nn.RNNCell}
+
+
+@pytest.mark.parametrize("kind", GATES)
 @pytest.mark.parametrize("directions", [1, 2])
-def test_arithmetic_is_that_of_the_gates(directions: int) -> None:
-    """4 H x (I + H) multiply-adds for a sequence and step; a first state of zeros needs no gradient."""
-    found = costed(Output(nn.LSTM(INPUTS, STATES, bidirectional=directions == 2)), X)
-    forward = directions * STEPS * ROWS * 2 * 4 * STATES * (INPUTS + STATES)
-    first_step = directions * ROWS * 2 * 4 * STATES * STATES
+def test_arithmetic_is_that_of_the_gates(kind: type[nn.RNNBase], directions: int) -> None:
+    """G x (I + H) multiply-adds for a sequence and step; a first state of zeros needs no gradient."""
+    found = costed(Output(kind(INPUTS, STATES, bidirectional=directions == 2)), X)
+    gates = GATES[kind] * STATES
+    forward = directions * STEPS * ROWS * 2 * gates * (INPUTS + STATES)
+    first_step = directions * ROWS * 2 * gates * STATES
     assert sum(op.work.flops for op in found.of(phase=Phase.FORWARD)) == forward
     assert sum(op.work.flops for op in found.of(phase=Phase.BACKWARD)) == 2 * forward - first_step
 
 
-def test_it_does_the_arithmetic_of_the_cells_in_a_loop() -> None:
-    layer = costed(Output(nn.LSTM(INPUTS, STATES)), X)
-    cells = costed(Output(Unrolled(nn.LSTMCell(INPUTS, STATES))), X)
+def test_a_projection_adds_its_products_and_makes_those_of_the_states_smaller() -> None:
+    """4 H x (I + P) + H x P multiply-adds for a sequence and step."""
+    outputs = 5
+    found = costed(Output(nn.LSTM(INPUTS, STATES, proj_size=outputs)), X)
+    forward = STEPS * ROWS * 2 * (4 * STATES * (INPUTS + outputs) + STATES * outputs)
+    first_step = ROWS * 2 * 4 * STATES * outputs
+    assert sum(op.work.flops for op in found.of(phase=Phase.FORWARD)) == forward
+    assert sum(op.work.flops for op in found.of(phase=Phase.BACKWARD)) == 2 * forward - first_step
+
+
+@pytest.mark.parametrize("kind", CELLS)
+def test_it_does_the_arithmetic_of_the_cells_in_a_loop(kind: type[nn.RNNBase]) -> None:
+    layer = costed(Output(kind(INPUTS, STATES)), X)
+    cells = costed(Output(Unrolled(CELLS[kind](INPUTS, STATES))), X)
     # The cells' loop also multiplies the first state of zeros for the weight's gradient, and so does the layer.
     assert layer.flops == cells.flops
 

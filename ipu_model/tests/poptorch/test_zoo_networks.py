@@ -218,6 +218,9 @@ RECURRENT: dict[str, Any] = {
     "one step": lambda: (nn.LSTM(6, 8, bidirectional=True), SEQUENCE[:1]),
     "a learnt state": lambda: (LearntState(), SEQUENCE),
     "only the last state": lambda: (Only(nn.LSTM(6, 8, 2, bidirectional=True), lambda out: out[1][1]), SEQUENCE),
+    "a projection, two ways": lambda: (nn.LSTM(6, 8, 2, proj_size=5, bidirectional=True), SEQUENCE),
+    "a GRU without biases": lambda: (nn.GRU(6, 8, 2, bias=False), SEQUENCE),
+    "a GRU's initial state": lambda: (nn.GRU(6, 8), SEQUENCE, torch.ones(1, 3, 8)),
     "a rectifier": lambda: (nn.RNN(6, 8, nonlinearity="relu"), SEQUENCE),
     "language model": lambda: (RecurrentLanguageModel(), WORDS, (WORDS + 1) % 20),
 }  # fmt: skip
@@ -228,11 +231,23 @@ def test_recurrent_networks_train_as_in_pytorch(name: str) -> None:
     check_training(*RECURRENT[name]())
 
 
-def test_an_lstm_is_one_op_for_each_layer_and_direction_however_many_steps() -> None:
-    network = nn.LSTM(6, 8, 2, bidirectional=True)
+@pytest.mark.parametrize(("network", "op"), [
+    (nn.LSTM(6, 8, 2, bidirectional=True), "lstm"), (nn.LSTM(6, 8, 2, bidirectional=True, proj_size=5), "lstm"),
+    (nn.GRU(6, 8, 2, bidirectional=True), "gru"), (nn.RNN(6, 8, 2, bidirectional=True), "rnn_tanh"),
+    (nn.RNN(6, 8, 2, bidirectional=True, nonlinearity="relu"), "rnn_relu"),
+])  # fmt: skip
+def test_a_recurrent_layer_is_one_op_for_each_direction_however_many_steps(network: nn.Module, op: str) -> None:
     profile = ipu_model.profile_module(network, torch.zeros(50, 3, 6), quiet(), training=False)
-    assert [op.target for op in profile.ops if op.family == "recurrent"] == ["ipu_model.lstm.default"] * 4
+    assert [found.target for found in profile.ops if found.family == "recurrent"] == [f"ipu_model.{op}.default"] * 4
     assert any("recurrent layers" in note for note in profile.notes)
+
+
+@pytest.mark.parametrize("bias", [True, False])
+def test_an_lstm_in_float32_has_the_very_bits_of_pytorchs_fused_layer(bias: bool) -> None:
+    network = nn.LSTM(6, 8, 2, bidirectional=True, bias=bias)
+    (output, (hidden, cells)), expected = poptorch.inferenceModel(network, quiet())(SEQUENCE), network(SEQUENCE)
+    for found, wanted in zip((output, hidden, cells), (expected[0], *expected[1])):
+        assert torch.equal(found, wanted)
 
 
 def test_the_available_memory_of_an_lstm_is_that_of_its_products() -> None:

@@ -41,7 +41,10 @@ CONSTANTS = frozenset({
 })  # fmt: skip
 
 # Backward ops that follow the planning hints of their forward op.
-_PLANNED_GRADIENTS = ("mm", "addmm", "bmm", "baddbmm", "mv", "addmv", "dot", "convolution_backward", "lstm_backward")
+_PLANNED_GRADIENTS = (
+    "mm", "addmm", "bmm", "baddbmm", "mv", "addmv", "dot", "convolution_backward", "lstm_backward", "gru_backward",
+    "rnn_tanh_backward", "rnn_relu_backward",
+)  # fmt: skip
 
 
 _steps: WeakKeyDictionary[Graph, Step] = WeakKeyDictionary()

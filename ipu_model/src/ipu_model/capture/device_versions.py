@@ -14,7 +14,7 @@ from torch.utils._pytree import tree_map_only
 
 from ipu_model import tracing
 from ipu_model.capture.device_ops.ctc import ctc_loss
-from ipu_model.capture.device_ops.lstm import lstm
+from ipu_model.capture.device_ops.recurrent_layers import recurrent_network
 from ipu_model.capture.torch_private import AdaptiveSoftmaxOutput
 
 _Module = nn.AdaptiveLogSoftmaxWithLoss
@@ -113,7 +113,10 @@ def _single(tensor: Tensor) -> Tensor:
 
 
 DEVICE_VERSIONS: Mapping[Callable[..., Any], Callable[..., Any]] = {
-    F.ctc_loss: ctc_loss, torch.ctc_loss: ctc_loss, F.gaussian_nll_loss: gaussian_nll_loss, torch.lstm: lstm,
+    F.ctc_loss: ctc_loss, torch.ctc_loss: ctc_loss, F.gaussian_nll_loss: gaussian_nll_loss,
+    torch.lstm: recurrent_network("lstm", torch.lstm), torch.gru: recurrent_network("gru", torch.gru),
+    torch.rnn_tanh: recurrent_network("rnn_tanh", torch.rnn_tanh),
+    torch.rnn_relu: recurrent_network("rnn_relu", torch.rnn_relu),
     F.embedding: embedding, F.embedding_bag: embedding_bag,
     F.multi_margin_loss: _in_single(F.multi_margin_loss),
     F.multilabel_margin_loss: _in_single(F.multilabel_margin_loss),

@@ -1,15 +1,18 @@
-"""The arithmetic of ops that PyTorch does not provide: Python functions of the program, and fp16 LSTM layers."""
+"""The arithmetic of ops that PyTorch does not provide: Python functions of the program, and recurrent layers."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.fx
 from torch import Tensor
 
-from ipu_model.capture.device_ops import lstm as lstm_layer
+from ipu_model.capture.device_ops import recurrent_layers as layers
 from ipu_model.capture.device_ops.python_ops import PythonFunction
+from ipu_model.capture.device_ops.recurrent_layers import Kind
 from ipu_model.compute.rounding import round_to_half_
 from ipu_model.errors import Error
 from ipu_model.graph import TensorSpec
@@ -56,36 +59,93 @@ def checked(label: str, results: object, specs: tuple[TensorSpec, ...]) -> list[
     return [r.detach().to(dtype, copy=True, memory_format=dense) for r, dtype in zip(listed, containers)]
 
 
-def store_states_in_half(graph: torch.fx.Graph) -> None:
-    """Replace the fp16 recurrent layers of `graph` (before `to_containers`) by their versions in containers."""
+def choose_layer_kernels(graph: torch.fx.Graph) -> None:
+    """Give the recurrent layers of `graph` (before `to_containers`) the arithmetic of their element type.
+
+    In float16 what a step stores is rounded. In float32 an LSTM without a projection runs as PyTorch's fused layer,
+    where PyTorch itself would take that.
+    """
+    is_fused = torch.backends.mkldnn.is_available() and torch._C._get_mkldnn_enabled()
     for node in graph.nodes:
-        replacement = _REPLACEMENTS.get(node.target)
-        if replacement is not None and _is_half(node.meta["spec"][0]):
-            node.target = replacement
+        if node.target in _IN_HALF:
+            if _is_half(node.meta["spec"][0]):
+                node.target = _IN_HALF[node.target]
+            elif is_fused and node.target in _FUSED and node.args[_FUSED[node.target].projection] is None:
+                node.target = _FUSED[node.target].kernel
 
 
 def _is_half(spec: object) -> bool:
     return isinstance(spec, TensorSpec) and spec.dtype is torch.float16
 
 
-def lstm(
-    x: Tensor, hidden: Tensor, cell: Tensor, w_x: Tensor, w_h: Tensor, b_x: Tensor | None, b_h: Tensor | None,
-    reverse: bool,
-) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
-    """Run a layer of an LSTM; gates and states of each step are float16 values."""
-    return lstm_layer.forward(x, hidden, cell, w_x, w_h, b_x, b_h, reverse, round_to_half_)
+def _forward_in_half(kind: Kind) -> Callable[..., tuple[Tensor, ...]]:
+    """Return the kernel of a layer whose gates and states of each step are float16 values."""
+
+    def layer_in_half(*args: Any) -> tuple[Tensor, ...]:
+        operands = (kind, *args, round_to_half_)
+        return layers.forward(*operands)
+
+    return layer_in_half
 
 
-def lstm_backward(
-    d_hiddens: Tensor | None, d_cells: Tensor | None, x: Tensor, hidden: Tensor, cell: Tensor, w_x: Tensor,
-    w_h: Tensor, hiddens: Tensor, cells: Tensor, gates: Tensor, reverse: bool, wanted: Sequence[bool],
-) -> tuple[Tensor, ...]:  # fmt: skip
-    """Differentiate a layer of an LSTM; gradients of each step are float16 values, sums over steps are not."""
-    states = (hiddens, cells, gates)
-    return lstm_layer.backward(d_hiddens, d_cells, x, hidden, cell, w_x, w_h, *states, reverse, wanted, round_to_half_)
+def _backward_in_half(kind: Kind) -> Callable[..., tuple[Tensor, ...]]:
+    """Return the kernel whose gradients of each step are float16 values; sums over steps are not."""
+
+    def gradients_in_half(*args: Any) -> tuple[Tensor, ...]:
+        operands = (kind, *args, round_to_half_)
+        return layers.backward(*operands)
+
+    return gradients_in_half
 
 
-_REPLACEMENTS = {
-    lstm_layer.LSTM: lstm,
-    lstm_layer.LSTM_BACKWARD: lstm_backward,
+_IN_HALF = {
+    **{layers.LAYER_OPS[name].forward: _forward_in_half(kind) for name, kind in layers.KINDS.items()},
+    **{layers.LAYER_OPS[name].backward: _backward_in_half(kind) for name, kind in layers.KINDS.items()},
 }
+
+_MKLDNN_LSTM = 2  # the mode of mkldnn_rnn_layer
+
+
+def fused_lstm(
+    x: Tensor, hidden: Tensor, cell: Tensor, w_x: Tensor, w_h: Tensor, b_x: Tensor | None, b_h: Tensor | None,
+    w_p: None, reverse: bool,
+) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+    """Run a layer of an LSTM as PyTorch does on this CPU; what it keeps for backward is its own affair."""
+    has_biases = b_x is not None and b_h is not None
+    biases = (b_x, b_h) if b_x is not None and b_h is not None else (w_x.new_zeros(len(w_x)),) * 2
+    given = [t.contiguous() for t in (x, w_x, w_h, *biases, hidden, cell)]
+    with torch.enable_grad():  # without it the layer keeps nothing for backward
+        hiddens, _, last_cell, workspace = torch.ops.aten.mkldnn_rnn_layer(
+            *given, reverse, [], _MKLDNN_LSTM, w_h.shape[1], 1, has_biases, False, False, True
+        )
+    return hiddens, last_cell, workspace
+
+
+def fused_lstm_backward(
+    d_hiddens: Tensor | None, d_last_cell: Tensor | None, x: Tensor, hidden: Tensor, cell: Tensor, w_x: Tensor,
+    w_h: Tensor, w_p: None, hiddens: Tensor, last_cell: Tensor, workspace: Tensor, reverse: bool,
+    wanted: Sequence[bool],
+) -> tuple[Tensor, ...]:  # fmt: skip
+    """Differentiate a layer of an LSTM as PyTorch does on this CPU."""
+    bias, empty = w_x.new_zeros(len(w_x)), x.new_empty(0)
+    given = [t.contiguous() for t in (x, w_x, w_h, bias, bias, hidden, cell, hiddens)]
+    d_hiddens = torch.zeros_like(hiddens) if d_hiddens is None else d_hiddens.contiguous()
+    d_last_cell = torch.zeros_like(last_cell) if d_last_cell is None else d_last_cell.contiguous()
+    d_x, d_w_x, d_w_h, d_bias, _, d_hidden, d_cell = torch.ops.aten.mkldnn_rnn_layer_backward(
+        *given, hiddens[0 if reverse else -1], last_cell, d_hiddens, torch.zeros_like(last_cell), d_last_cell, reverse,
+        _MKLDNN_LSTM, w_h.shape[1], 1, True, True, False, [], False, workspace,
+    )  # fmt: skip
+    asked = [found if want else empty for found, want in zip((d_x, d_hidden, d_cell), wanted)]
+    return (*asked, d_w_x, d_w_h, d_bias, empty, empty)
+
+
+@dataclass(frozen=True)
+class _Fused:
+    """A kernel that takes the place of an op, and where the op has its projection among its arguments."""
+
+    kernel: Callable[..., tuple[Tensor, ...]]
+    projection: int
+
+
+_LSTM = layers.LAYER_OPS["lstm"]
+_FUSED = {_LSTM.forward: _Fused(fused_lstm, 7), _LSTM.backward: _Fused(fused_lstm_backward, 7)}

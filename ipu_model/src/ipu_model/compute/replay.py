@@ -12,7 +12,7 @@ from torch import nn
 from ipu_model.capture.aliases import storage_roots
 from ipu_model.compute.exceptions import check_every_result
 from ipu_model.compute.half_precision import to_containers
-from ipu_model.compute.kernels import call_python_functions, store_states_in_half
+from ipu_model.compute.kernels import call_python_functions, choose_layer_kernels
 from ipu_model.compute.partials import use_half_partials
 from ipu_model.compute.printing import print_where_asked
 from ipu_model.graph import Graph, TensorSpec
@@ -54,7 +54,7 @@ def build(graph: Graph, arithmetic: Arithmetic) -> Replay:
     _protect_constants(graph, ops)
     if arithmetic.half_partials:
         use_half_partials(ops)
-    store_states_in_half(ops)
+    choose_layer_kernels(ops)
     to_containers(ops)
     if arithmetic.floating_point_exceptions:
         check_every_result(ops)

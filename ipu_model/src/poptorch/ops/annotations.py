@@ -12,7 +12,7 @@ import torch.fx
 from torch import Tensor
 
 from ipu_model import tracing
-from ipu_model.capture.device_ops.lstm import LSTM
+from ipu_model.capture.device_ops.recurrent_layers import LAYER_OPS
 from poptorch._impl import createPoptorchError
 from poptorch.enums import MatMulSerializationMode
 from poptorch.ops._tracing import Body
@@ -27,7 +27,8 @@ _PLANNED = _PRODUCTS | {
     aten.convolution.default, aten.embedding.default, aten.index_select.default, aten.gather.default,
     aten.index.Tensor, aten.scatter.src, aten.scatter.value, aten.scatter_.src, aten.scatter_.value,
     aten.scatter_add.default, aten.scatter_add_.default, aten.index_put.default, aten.index_put_.default,
-    aten.index_add.default, aten.index_add_.default, LSTM,
+    aten.index_add.default, aten.index_add_.default,
+    *(ops.forward for ops in LAYER_OPS.values()),
 }  # fmt: skip
 
 # What torch puts between such an op and the tensor that the program sees: bias additions, reshapes, casts, choices
@@ -82,8 +83,8 @@ def nop(tensor: Tensor) -> Tensor:
 def set_available_memory(tensor: Tensor, available_memory_proportion: float) -> Tensor:
     """Limit the share of tile memory that the op computing `tensor` uses for temporary data; return `tensor`.
 
-    Meant for convolutions, matrix products, embeddings, gathers, scatters and LSTMs; behind a bias addition or a
-    reshape the op is found by itself.
+    Meant for convolutions, matrix products, embeddings, gathers, scatters and recurrent layers; behind a bias addition
+    or a reshape the op is found by itself.
 
     Raises:
         Error: not a tensor.

@@ -1,0 +1,416 @@
+"""Layers of LSTM, GRU and plain recurrent networks, each one op of the graph, as on the device.
+
+The device runs a layer as a loop over time steps whose code exists once. The ops are `ipu_model::lstm`, `gru`,
+`rnn_tanh` and `rnn_relu`, and the same names with `_backward`, each for one layer in one direction. Symbols: T steps, N
+sequences, I inputs, H states, P outputs of a step (P = H unless an LSTM projects its states) and G gates (4, 3 or 1 for
+each state). The gates lie as in PyTorch: input, forget, cell and output of an LSTM; reset, update and new of a GRU.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+# What is done to every value that the device stores: nothing in float32, a rounding in float16.
+Stored: TypeAlias = Callable[[Tensor], Tensor]
+
+
+@dataclass(frozen=True)
+class First:
+    """What the loop starts from: hidden states `[N, P]` and, in an LSTM, cells `[N, H]`."""
+
+    hidden: Tensor
+    cell: Tensor | None
+
+
+@dataclass(frozen=True)
+class Looped:
+    """What the loop leaves: hidden states `[T, N, P]`, last cells, and what its backward pass reads `[T, N, ...]`."""
+
+    hiddens: Tensor
+    last_cell: Tensor
+    saved: Tensor
+
+
+@dataclass(frozen=True)
+class LoopGradients:
+    """Gradients of the gates' shares from the inputs and from the hidden states `[T, N, G]`, and of the first states.
+
+    The two shares have the same gradient in every kind but a GRU. `projected` has the gradients of the projected
+    states `[T, N, P]`, and `unprojected` the states before the projection `[T, N, H]`.
+    """
+
+    from_inputs: Tensor
+    from_hiddens: Tensor
+    hidden: Tensor
+    cell: Tensor | None = None
+    projected: Tensor | None = None
+    unprojected: Tensor | None = None
+
+
+@dataclass(frozen=True)
+class Incoming:
+    """The gradients that arrive at a layer: of all hidden states and of the last cells, where there are any."""
+
+    hiddens: Tensor | None
+    last_cell: Tensor | None
+
+    def at(self, step: int, hidden: Tensor) -> Tensor:
+        """Return the gradient `hidden` that comes from the step after `step`, with what arrives at `step`."""
+        return hidden if self.hiddens is None else hidden + self.hiddens[step]
+
+
+@dataclass(frozen=True)
+class Weights:
+    """Weights of the hidden states `[G, P]`, their bias if it stays inside the loop, and the projection `[P, H]`."""
+
+    hidden: Tensor
+    bias: Tensor | None
+    projection: Tensor | None
+
+
+# (inputs' share of the gates [T, N, G], first states, weights, order of the steps, stored)
+LoopForward: TypeAlias = Callable[[Tensor, First, Weights, range, Stored], Looped]
+# (incoming gradients, first states, weights, what forward left, order of the steps, first states wanted?, stored)
+LoopBackward: TypeAlias = Callable[[Incoming, First, Weights, Looped, range, bool, Stored], LoopGradients]
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A kind of recurrent layer: gates for each state, values kept for backward for each state, and its two loops.
+
+    `bias_in_loop`: the bias of the hidden states' share cannot be added to the inputs' share before the loop.
+    """
+
+    name: str
+    gates: int
+    kept: int
+    forward: LoopForward
+    backward: LoopBackward
+    bias_in_loop: bool = False
+
+
+def _as_it_is(x: Tensor) -> Tensor:
+    return x
+
+
+def _lstm_forward(inputs: Tensor, first: First, weights: Weights, order: range, stored: Stored) -> Looped:
+    steps, rows, gates = inputs.shape
+    states = gates // 4
+    hidden, cell = first.hidden, first.cell
+    assert cell is not None
+    hiddens = inputs.new_empty(steps, rows, hidden.shape[1])
+    saved = inputs.new_empty(steps, rows, 5 * states)
+    transposed = weights.hidden.t()
+    for step in order:
+        before = stored(torch.addmm(inputs[step], hidden, transposed))
+        kept = saved[step]
+        torch.sigmoid(before, out=kept[:, :gates])
+        torch.tanh(before[:, 2 * states : 3 * states], out=kept[:, 2 * states : 3 * states])
+        kept[:, :gates] = stored(kept[:, :gates].contiguous())
+        i, f, g, o, _ = kept.chunk(5, 1)
+        cell = kept[:, gates:] = stored(f * cell + i * g)
+        hidden = stored(o * stored(cell.tanh()))
+        if weights.projection is not None:
+            hidden = stored(hidden @ weights.projection.t())
+        hiddens[step] = hidden
+    return Looped(hiddens, cell.clone(), saved)
+
+
+def _lstm_backward(
+    incoming: Incoming, first: First, weights: Weights, left: Looped, order: range, wanted: bool, stored: Stored
+) -> LoopGradients:
+    assert first.cell is not None
+    saved = left.saved
+    i, f, g, o, cells = saved.chunk(5, 2)
+    squashed = stored(cells.tanh())
+    past_cells = past(first.cell, cells, order)
+    unit = 1 - squashed**2
+    gates = torch.cat([i, f, g, o], 2)
+    slopes = gates * (1 - gates)
+    slopes[..., 2 * i.shape[2] : 3 * i.shape[2]] = 1 - g**2
+    d_gates = torch.empty_like(gates)
+    d_hidden, d_cell = torch.zeros_like(first.hidden), torch.zeros_like(first.cell)
+    if incoming.last_cell is not None:
+        d_cell = d_cell + incoming.last_cell
+    projection, d_projected = weights.projection, None
+    if projection is not None:
+        d_projected = torch.empty_like(left.hiddens)
+    for step in reversed(order):
+        d_hidden = stored(incoming.at(step, d_hidden))
+        if projection is not None and d_projected is not None:
+            d_projected[step] = d_hidden
+            d_hidden = stored(d_hidden @ projection)
+        d_cell = stored(d_cell + stored(d_hidden * o[step]) * unit[step])
+        parts = [d_cell * g[step], d_cell * past_cells[step], d_cell * i[step], d_hidden * squashed[step]]
+        d_gates[step] = stored(stored(torch.cat(parts, 1)) * slopes[step])
+        d_cell = d_cell * f[step]
+        if step != order[0] or wanted:
+            d_hidden = d_gates[step] @ weights.hidden
+    unprojected = None if projection is None else stored(o * squashed)
+    return LoopGradients(d_gates, d_gates, d_hidden, d_cell, d_projected, unprojected)
+
+
+def _gru_forward(inputs: Tensor, first: First, weights: Weights, order: range, stored: Stored) -> Looped:
+    steps, rows, gates = inputs.shape
+    states, hidden = gates // 3, first.hidden
+    hiddens = inputs.new_empty(steps, rows, states)
+    saved = inputs.new_empty(steps, rows, 4 * states)
+    transposed = weights.hidden.t()
+    for step in order:
+        share = hidden @ transposed if weights.bias is None else torch.addmm(weights.bias, hidden, transposed)
+        share = stored(share)
+        own, before = inputs[step], share[:, 2 * states :]
+        opened = stored(stored(own[:, : 2 * states] + share[:, : 2 * states]).sigmoid_())
+        reset, update = opened.chunk(2, 1)
+        new = stored(stored(torch.addcmul(own[:, 2 * states :], reset, before)).tanh_())
+        torch.cat([opened, new, before], 1, out=saved[step])
+        hidden = hiddens[step] = stored(torch.addcmul(new, update, hidden - new))
+    return Looped(hiddens, inputs.new_empty(0), saved)
+
+
+def _gru_backward(
+    incoming: Incoming, first: First, weights: Weights, left: Looped, order: range, wanted: bool, stored: Stored
+) -> LoopGradients:
+    reset, update, new, before = left.saved.chunk(4, 2)
+    past_hiddens = past(first.hidden, left.hiddens, order)
+    # All that does not depend on the incoming gradient, for all steps at once.
+    into_new = (1 - update) * (1 - new**2)
+    into_update = (past_hiddens - new) * update * (1 - update)
+    into_reset = before * reset * (1 - reset)
+    from_inputs, from_hiddens = (left.saved.new_empty(*new.shape[:2], 3 * new.shape[2]) for _ in range(2))
+    d_hidden = torch.zeros_like(first.hidden)
+    for step in reversed(order):
+        d_hidden = stored(incoming.at(step, d_hidden))
+        d_new, d_update = stored(d_hidden * into_new[step]), stored(d_hidden * into_update[step])
+        d_reset = stored(d_new * into_reset[step])
+        torch.cat([d_reset, d_update, d_new], 1, out=from_inputs[step])
+        torch.cat([d_reset, d_update, stored(d_new * reset[step])], 1, out=from_hiddens[step])
+        if step != order[0] or wanted:
+            d_hidden = torch.addmm(d_hidden * update[step], from_hiddens[step], weights.hidden)
+    return LoopGradients(from_inputs, from_hiddens, d_hidden)
+
+
+def _plain_forward(act: Callable[[Tensor], Tensor]) -> LoopForward:
+    def forward(inputs: Tensor, first: First, weights: Weights, order: range, stored: Stored) -> Looped:
+        hiddens, hidden, transposed = torch.empty_like(inputs), first.hidden, weights.hidden.t()
+        for step in order:
+            hidden = hiddens[step] = stored(act(stored(torch.addmm(inputs[step], hidden, transposed))))
+        return Looped(hiddens, inputs.new_empty(0), inputs.new_empty(0))
+
+    return forward
+
+
+def _plain_backward(slope: Callable[[Tensor], Tensor]) -> LoopBackward:
+    def backward(
+        incoming: Incoming, first: First, weights: Weights, left: Looped, order: range, wanted: bool, stored: Stored
+    ) -> LoopGradients:
+        slopes, d_gates = slope(left.hiddens), torch.empty_like(left.hiddens)
+        d_hidden = torch.zeros_like(first.hidden)
+        for step in reversed(order):
+            d_gates[step] = stored(stored(incoming.at(step, d_hidden)) * slopes[step])
+            if step != order[0] or wanted:
+                d_hidden = d_gates[step] @ weights.hidden
+        return LoopGradients(d_gates, d_gates, d_hidden)
+
+    return backward
+
+
+KINDS = {
+    kind.name: kind
+    for kind in (
+        Kind("lstm", 4, 5, _lstm_forward, _lstm_backward),
+        Kind("gru", 3, 4, _gru_forward, _gru_backward, bias_in_loop=True),
+        Kind("rnn_tanh", 1, 0, _plain_forward(torch.tanh), _plain_backward(lambda h: 1 - h**2)),
+        Kind("rnn_relu", 1, 0, _plain_forward(torch.relu), _plain_backward(lambda h: (h > 0).to(h.dtype))),
+    )
+}
+
+
+def forward(
+    kind: Kind, x: Tensor, hidden: Tensor, cell: Tensor | None, w_x: Tensor, w_h: Tensor, b_x: Tensor | None,
+    b_h: Tensor | None, w_p: Tensor | None, reverse: bool, stored: Stored = _as_it_is,
+) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+    """Return all hidden states `[T, N, P]`, the last cells `[N, H]` and what backward reads; empty where there is none.
+
+    The products of all inputs come first, then the loop.
+    """
+    inputs = F.linear(x, w_x, b_x)
+    if b_h is not None and not kind.bias_in_loop:
+        inputs = inputs.add_(b_h)
+    weights = Weights(w_h, b_h if kind.bias_in_loop else None, w_p)
+    found = kind.forward(stored(inputs), First(hidden, cell), weights, _order(len(x), reverse), stored)
+    return found.hiddens, found.last_cell, found.saved
+
+
+def backward(
+    kind: Kind, d_hiddens: Tensor | None, d_last_cell: Tensor | None, x: Tensor, hidden: Tensor, cell: Tensor | None,
+    w_x: Tensor, w_h: Tensor, w_p: Tensor | None, hiddens: Tensor, last_cell: Tensor, saved: Tensor, reverse: bool,
+    wanted: Sequence[bool], stored: Stored = _as_it_is,
+) -> tuple[Tensor, ...]:  # fmt: skip
+    """Return the gradients of x, hidden and cell (empty where not `wanted`), w_x, w_h, both biases and w_p.
+
+    The second bias has a gradient of its own where it is added inside the loop, the projection where there is one;
+    otherwise these are empty.
+    """
+    order, empty = _order(len(x), reverse), x.new_empty(0)
+    weights, left = Weights(w_h, None, w_p), Looped(hiddens, last_cell, saved)
+    first, incoming = First(hidden, cell), Incoming(d_hiddens, d_last_cell)
+    found = kind.backward(incoming, first, weights, left, order, wanted[1], stored)
+    own, theirs = found.from_inputs.flatten(0, 1), found.from_hiddens.flatten(0, 1)
+    d_projection = empty
+    if found.projected is not None and found.unprojected is not None:
+        d_projection = found.projected.flatten(0, 1).t() @ found.unprojected.flatten(0, 1)
+    return (
+        found.from_inputs @ w_x if wanted[0] else empty,
+        found.hidden if wanted[1] else x.new_empty(0),
+        found.cell if wanted[2] and found.cell is not None else x.new_empty(0),
+        own.t() @ x.flatten(0, 1),
+        theirs.t() @ past(hidden, hiddens, order).flatten(0, 1),
+        own.sum(0),
+        theirs.sum(0) if kind.bias_in_loop else x.new_empty(0),
+        d_projection if w_p is not None else x.new_empty(0),
+    )
+
+
+def _order(steps: int, reverse: bool) -> range:
+    return range(steps - 1, -1, -1) if reverse else range(steps)
+
+
+def past(first: Tensor, states: Tensor, order: range) -> Tensor:
+    """Return the states before each step: `first`, then all but the last in the loop's order."""
+    first = first.unsqueeze(0)
+    return torch.cat([first, states[:-1]] if order.step > 0 else [states[1:], first])
+
+
+@dataclass(frozen=True)
+class LayerOps:
+    """The two ops of the graph for one kind."""
+
+    forward: Any
+    backward: Any
+
+
+def _register(kind: Kind) -> LayerOps:
+    """Make the ops of one kind known to torch: arithmetic, shapes and gradients."""
+
+    def run(
+        x: Tensor, hidden: Tensor, cell: Tensor | None, w_x: Tensor, w_h: Tensor, b_x: Tensor | None,
+        b_h: Tensor | None, w_p: Tensor | None, reverse: bool,
+    ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+        return forward(kind, x, hidden, cell, w_x, w_h, b_x, b_h, w_p, reverse)
+
+    def differentiate(
+        d_hiddens: Tensor | None, d_last_cell: Tensor | None, x: Tensor, hidden: Tensor, cell: Tensor | None,
+        w_x: Tensor, w_h: Tensor, w_p: Tensor | None, hiddens: Tensor, last_cell: Tensor, saved: Tensor,
+        reverse: bool, wanted: list[bool],
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
+        states = (hiddens, last_cell, saved)
+        found = backward(kind, d_hiddens, d_last_cell, x, hidden, cell, w_x, w_h, w_p, *states, reverse, wanted)
+        return found[0], found[1], found[2], found[3], found[4], found[5], found[6], found[7]
+
+    library = torch.library
+    op = library.custom_op(f"ipu_model::{kind.name}", run, mutates_args=())
+    gradient = library.custom_op(f"ipu_model::{kind.name}_backward", differentiate, mutates_args=())
+    op.register_fake(lambda *args: _shapes(kind, *args))
+    gradient.register_fake(lambda *args: _gradient_shapes(kind, *args))
+    overload = getattr(torch.ops.ipu_model, f"{kind.name}_backward").default
+
+    def gradients(ctx: Any, d_hiddens: Tensor | None, d_last_cell: Tensor | None, _: Any) -> tuple[Any, ...]:
+        return _gradients(ctx, overload, d_hiddens, d_last_cell)
+
+    op.register_autograd(gradients, setup_context=_keep_arguments)
+    return LayerOps(getattr(torch.ops.ipu_model, kind.name).default, overload)
+
+
+def _shapes(kind: Kind, x: Tensor, hidden: Tensor, cell: Tensor | None, *rest: Any) -> tuple[Tensor, ...]:
+    steps, rows, _ = x.shape
+    states = rest[0].shape[0] // kind.gates
+    saved = (steps, rows, kind.kept * states) if kind.kept else (0,)
+    last_cell = (0,) if cell is None else cell.shape
+    return x.new_empty(steps, rows, hidden.shape[1]), x.new_empty(last_cell), x.new_empty(saved)
+
+
+def _gradient_shapes(kind: Kind, *args: Any) -> tuple[Tensor, ...]:
+    x, hidden, cell, w_x, w_h, w_p = args[2:8]
+    wanted = args[12]
+    asked = [x.new_empty(t.shape if want and t is not None else 0) for t, want in zip((x, hidden, cell), wanted)]
+    second_bias = w_x.shape[:1] if kind.bias_in_loop else (0,)
+    projection = (0,) if w_p is None else w_p.shape
+    shapes = (w_x.shape, w_h.shape, w_x.shape[:1], second_bias, projection)
+    return (*asked, *(w_x.new_empty(shape) for shape in shapes))
+
+
+def _keep_arguments(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor, Tensor]) -> None:
+    x, hidden, cell, w_x, w_h, b_x, _, w_p, reverse = inputs
+    ctx.save_for_backward(x, hidden, cell, w_x, w_h, w_p, *output)
+    ctx.reverse, ctx.has_biases = reverse, b_x is not None
+    ctx.mark_non_differentiable(output[2])
+    ctx.set_materialize_grads(False)
+
+
+def _gradients(ctx: Any, op: Any, d_hiddens: Tensor | None, d_last_cell: Tensor | None) -> tuple[Tensor | None, ...]:
+    if d_hiddens is None and d_last_cell is None:
+        return (None,) * 9
+    wanted = list(ctx.needs_input_grad[:3])
+    found = op(d_hiddens, d_last_cell, *ctx.saved_tensors, ctx.reverse, wanted)
+    states = [gradient if want else None for gradient, want in zip(found, wanted)]
+    biases = [found[5], found[6] if len(found[6]) else found[5]] if ctx.has_biases else [None, None]
+    projection = found[7] if ctx.saved_tensors[5] is not None else None
+    return (*states, found[3], found[4], *biases, projection, None)
+
+
+# The ops of the graph by kind, forward and backward.
+LAYER_OPS = {name: _register(kind) for name, kind in KINDS.items()}
+
+
+def recurrent_network(name: str, original: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function that computes what `original` (torch.lstm, gru, ...) does, one op for a layer and direction.
+
+    Packed sequences are left to `original`.
+    """
+
+    def network(*args: Any, **kwargs: Any) -> Any:
+        if kwargs or len(args) != 9 or not isinstance(args[2], (tuple, list)):
+            return original(*args, **kwargs)
+        found = _network(LAYER_OPS[name].forward, *args)
+        return original(*args) if found is None else found
+
+    return network
+
+
+def _network(
+    op: Any, x: Tensor, states: Any, weights: Sequence[Tensor], has_biases: bool, layers: int, dropout: float,
+    training: bool, bidirectional: bool, batch_first: bool,
+) -> Any:  # fmt: skip
+    """Run all layers; None where the weights are not those of so many layers."""
+    has_cells, directions = isinstance(states, (tuple, list)), 2 if bidirectional else 1
+    hiddens, cells = states if has_cells else (states, None)
+    plain = 4 if has_biases else 2
+    per_direction = len(weights) // (layers * directions)
+    if x.dim() != 3 or len(weights) != per_direction * layers * directions or per_direction - plain not in (0, 1):
+        return None
+    x = x.transpose(0, 1) if batch_first else x
+    last_hidden, last_cells = [], []
+    for layer in range(layers):
+        results = []
+        for direction in range(directions):
+            number = layer * directions + direction
+            own = weights[number * per_direction : (number + 1) * per_direction]
+            biases, projection = own[2:4] if has_biases else (None, None), own[plain] if own[plain:] else None
+            cell = None if cells is None else cells[number]
+            found, last_cell, _ = op(x, hiddens[number], cell, *own[:2], *biases, projection, bool(direction))
+            results.append(found)
+            last_hidden.append(found[0 if direction else -1])
+            last_cells.append(last_cell)
+        x = torch.cat(results, -1) if bidirectional else results[0]
+        if dropout and training and layer < layers - 1:
+            x = F.dropout(x, dropout)
+    output = x.transpose(0, 1) if batch_first else x
+    last = torch.stack(last_hidden)
+    return (output, last, torch.stack(last_cells)) if has_cells else (output, last)

@@ -73,8 +73,8 @@ coverage: setup ## measure which lines of the IPU Model and its PopTorch the tes
 	    wait $$engine && exit $$others
 	$(VENV_PYTHON) -m coverage combine --quiet
 	@# A package of its own each, so that one cannot hide behind another.
-	@failed=0; for package in ipu_model popdist poptorch; do \
-	    $(VENV_PYTHON) -m coverage report --include="ipu_model/src/$$package/*" --skip-covered || failed=1; \
+	@failed=0; for package in ipu_model popart popdist poptorch; do \
+	    $(VENV_PYTHON) -m coverage report --include="ipu_model/src/$$package/*,ipu_model/src/$$package.py" --skip-covered || failed=1; \
 	done; exit $$failed
 
 mutate: setup ## break one central rule at a time in a copy of the sources: do the tests notice?

@@ -16,16 +16,18 @@ from graphlib import CycleError, TopologicalSorter
 ROOT = Path(__file__).resolve().parents[1]
 FOLDERS = {name: ROOT / "ipu_model" / "src" / name for name in ("ipu_model", "poptorch", "popdist")}
 FOLDERS["ipu_course"] = ROOT / "src" / "ipu_course"
+FOLDERS["popart"] = ROOT / "ipu_model" / "src" / "popart.py"  # a module of its own
 MAY_IMPORT = {
     "ipu_model": {"ipu_model"},
     "poptorch": {"poptorch", "ipu_model"},
     "popdist": {"popdist", "poptorch", "ipu_model"},
+    "popart": {"popart", "poptorch"},
     "ipu_course": {"ipu_course", "popdist", "poptorch", "ipu_model"},
 }
 MODULES = {
     ".".join(file.relative_to(folder.parent).with_suffix("").parts).removesuffix(".__init__"): file
     for folder in FOLDERS.values()
-    for file in sorted(folder.rglob("*.py"))
+    for file in ([folder] if folder.is_file() else sorted(folder.rglob("*.py")))
 }
 
 

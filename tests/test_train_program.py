@@ -212,6 +212,7 @@ class TestTimes:
     def test_on_ipus_the_measured_time_is_theirs(
         self, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
     ) -> None:
+        monkeypatch.setattr(engine, "find_spec", lambda name: None)
         monkeypatch.setattr(program.poptorch, "ipuHardwareIsAvailable", lambda: True)
         assert "s (IPU)" in run(capsys)[-1]
 

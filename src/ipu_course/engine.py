@@ -35,6 +35,7 @@ __all__ = [
     "host_work",
     "is_available",
     "machine_ipus",
+    "measured_on",
     "memory_verdict",
     "modelled_module",
     "profile",
@@ -62,6 +63,16 @@ FIGURES = {
 def is_available() -> bool:
     """Whether the IPU Model is installed."""
     return find_spec("ipu_model") is not None
+
+
+def measured_on() -> str:
+    """What measured times are those of: "IPU" or "CPU".
+
+    The IPU Model computes on the CPU even if it is told to pass for hardware.
+    """
+    import poptorch
+
+    return "IPU" if poptorch.ipuHardwareIsAvailable() and not is_available() else "CPU"
 
 
 def host_work(

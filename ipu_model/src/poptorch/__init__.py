@@ -7,6 +7,7 @@ from importlib.metadata import version as _version
 
 from ipu_model.errors import Error, RecoverableError, UnrecoverableError
 from poptorch import enums, ops, optim, options, poptorch_core, profiling, testing
+from poptorch._backend.as_hardware import ipuHardwareIsAvailable, ipuHardwareVersion
 from poptorch._backend.hooks import registerPostCompileHook, registerPreCompileHook
 from poptorch._backend.models import inferenceModel, load, trainingModel
 from poptorch._dataloader import AsynchronousDataAccessor, DataLoader
@@ -45,8 +46,6 @@ from poptorch.ops import (
     fps,
     identity_loss,
     ipu_print_tensor,
-    ipuHardwareIsAvailable,
-    ipuHardwareVersion,
     isRunningOnIpu,
     nearest,
     nop,
@@ -69,7 +68,8 @@ from poptorch.options import (
     TensorLocationSettings,
 )
 
-__version__ = _version("ipu-model")
+# PopTorch's release whose behaviour this is; the local part says what it really is.
+__version__ = f"3.4.0+ipu.model.{_version('ipu-model')}"
 
 # PopTorch has no module of this name: it can be imported, and is no attribute of the package.
 globals().pop("_backend")

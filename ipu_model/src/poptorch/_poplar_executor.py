@@ -112,6 +112,11 @@ class PoplarExecutor:
         return self._user_model
 
     @property
+    def _executable(self) -> Compiled | None:
+        """What the model is compiled to, `None` before: programs ask for it in order to know whether it is."""
+        return self._compiled
+
+    @property
     def options(self) -> Options:
         """The executor's own frozen options."""
         return self._options

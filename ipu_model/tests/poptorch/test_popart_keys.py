@@ -40,7 +40,7 @@ CONTAINERS = """
 MAPS = "engineOptions convolutionOptions reportOptions matmulOptions lstmOptions gclOptions"
 # Values that are enums, each with PopART's last member.
 LAST_MEMBERS = {
-    "autoRecomputation": 4, "syntheticDataMode": 2, "virtualGraphMode": 3, "subgraphCopyingStrategy": 1,
+    "autoRecomputation": 4, "syntheticDataMode": 3, "virtualGraphMode": 3, "subgraphCopyingStrategy": 1,
     "accumulateOuterFragmentSettings.schedule": 3, "batchSerializationSettings.batchSchedule": 3,
     "batchSerializationSettings.method": 2, "batchSerializationSettings.transformContext": 1, "mergeVarUpdate": 3,
     "accumulationAndReplicationReductionType": 2, "automaticLossScalingSettings.gradientTensorTrackingMethod": 2,

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import torch
 
+import popart
 import popdist
 import popdist.poptorch
 import poptorch
@@ -139,6 +140,13 @@ REFERENCE: list[tuple[str, str, str]] = [
     ),
     ("popdist.poptorch", "data reference, section 5.3", "Options"),
     (
+        "popart",
+        "reference of names, section on popart",
+        """
+        RecomputationType AccumulateOuterFragmentSchedule SubgraphCopyingStrategy BatchSerializationBatchSchedule
+        SyntheticDataMode VirtualGraphMode TensorStorage ReplicatedTensorSharding TensorLocation versionString""",
+    ),
+    (
         "horovod.torch",
         "data reference, section 6",
         """
@@ -193,6 +201,7 @@ OWNERS: dict[str, Any] = {
     "poptorch.optim": poptorch.optim,
     "popdist": popdist,
     "popdist.poptorch": popdist.poptorch,
+    "popart": popart,
     "horovod.torch": import_module("horovod.torch"),
 }
 # Those whose every public member is PopTorch's: loaders have what torch's loader has besides.
@@ -245,7 +254,8 @@ class TestCompleteness:
 
 class TestPresence:
     def test_the_version_is_that_of_the_distribution(self) -> None:
-        assert poptorch.__version__ == version("ipu-model")
+        """After the +, which comparisons of versions ignore; before it is the PopTorch whose behaviour this is."""
+        assert poptorch.__version__ == f"3.4.0+ipu.model.{version('ipu-model')}"
 
     @pytest.mark.parametrize(("area", "entry"), ENTRIES, ids=IDS)
     def test_each_name_can_be_reached_refused_ones_included(self, area: support.Area, entry: support.Entry) -> None:

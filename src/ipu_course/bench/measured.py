@@ -69,7 +69,7 @@ def measure(settings: Settings) -> Measured:
         raise CourseError(f"--run: {problem}; a larger --run-batch-size or --image-size may help") from problem
     finally:
         model.destroy()
-    return Measured(settings, tuple(seconds), "IPU" if poptorch.ipuHardwareIsAvailable() else "CPU")
+    return Measured(settings, tuple(seconds), engine.measured_on())
 
 
 def _wrapped(module: Benchmark, settings: Settings, options: poptorch.Options) -> poptorch.PoplarExecutor:

@@ -137,8 +137,7 @@ def _profile(training_model: poptorch.PoplarExecutor, host: HostWork | None) -> 
 
 
 def _measured(seconds: float, first: bool) -> str:
-    machine = "IPU" if poptorch.ipuHardwareIsAvailable() else "CPU"
-    return f"measured here: {seconds_text(seconds)} ({machine}{', compilation included' if first else ''})"
+    return f"measured here: {seconds_text(seconds)} ({engine.measured_on()}{', compilation included' if first else ''})"
 
 
 def _modelled(profile: Profile | str | None, calls: int, first: bool) -> str:

@@ -187,21 +187,26 @@ def machine_for(options: Options, ipus: int, wanted: str | System | None = None)
     """
     if wanted is not None:
         return hardware.system_with_room(wanted, ipus, "the argument machine")
-    version = _version(options)
+    return modelled_system(ipus, int(options.ipu_version) if options.exists("ipu_version") else None)
+
+
+def modelled_system(ipus: int, version: int | None = None) -> System:
+    """Return the machine that the environment chooses for `ipus` IPUs, of the chip of offline version `version`.
+
+    Raises:
+        Error: no such machine, or it has fewer IPUs.
+    """
+    if version is None:
+        version = _VERSIONS.get(os.environ.get("POPTORCH_IPU_MODEL_VERSION", ""))
     named = os.environ.get(_VARIABLE)
-    if named and (version is None or _version_of(hardware.chip(named)) == version):
+    if named and (version is None or version_of(hardware.chip(named)) == version):
         return hardware.system_with_room(named, ipus, f"the environment variable {_VARIABLE}")
     chip = _DEFAULT_CHIP if version is None else hardware.chip_of_offline_target(version).name
     return hardware.system_with(chip, ipus)
 
 
-def _version(options: Options) -> int | None:
-    if options.exists("ipu_version"):
-        return int(options.ipu_version)
-    return _VERSIONS.get(os.environ.get("POPTORCH_IPU_MODEL_VERSION", ""))
-
-
-def _version_of(chip: Chip) -> int:
+def version_of(chip: Chip) -> int:
+    """Return PopTorch's version number of a chip: 1, 2 or 21."""
     by_name = {name: version for version, name in hardware.known_hardware().offline_versions.items()}
     return by_name.get(chip.name, _MK2)
 

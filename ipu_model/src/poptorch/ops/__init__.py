@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from poptorch._impl import ipuHardwareIsAvailable, ipuHardwareVersion, isRunningOnIpu
+from poptorch._impl import isRunningOnIpu
 from poptorch.ops.annotations import (
     Attribute,
     NameScope,
@@ -38,8 +38,6 @@ __all__ = [
     "for_loop",
     "fps",
     "identity_loss",
-    "ipuHardwareIsAvailable",
-    "ipuHardwareVersion",
     "ipu_print_tensor",
     "isRunningOnIpu",
     "nearest",

@@ -80,11 +80,15 @@ def _plain(value: object) -> str:
 
 @dataclass(frozen=True)
 class KeyTables:
-    """The keys of each table, the keys with a form of their own, and the member names of enum-valued keys."""
+    """The keys of each table, the keys with a form of their own, and the member names of enum-valued keys.
+
+    `enumerations` has PopART's enumerations by their own names, with their members from value 0 on.
+    """
 
     keys: Mapping[str, frozenset[str]]
     structured: frozenset[str]
     members: Mapping[str, tuple[str, ...]]
+    enumerations: Mapping[str, tuple[str, ...]]
 
     def table_of(self, key: str) -> str | None:
         """Return the table that holds `key`, if one does."""
@@ -95,10 +99,12 @@ class KeyTables:
 def key_tables() -> KeyTables:
     """Read the key tables that come with the package."""
     data = json.loads((resources.files("poptorch") / "data" / "popart_keys.json").read_text(encoding="utf-8"))
+    enumerations = {name: tuple(members) for name, members in data["enums"].items()}
     return KeyTables(
         keys={table: frozenset(data["popart"][table] + data["poptorch"][table]) for table in _TABLE_NAMES},
         structured=frozenset(data["structured"]["keys"]),
-        members={key: tuple(data["enums"][enum]) for key, enum in data["enum_of_key"].items()},
+        members={key: enumerations[enum] for key, enum in data["enum_of_key"].items()},
+        enumerations=enumerations,
     )
 
 

@@ -1,0 +1,195 @@
+"""Stands in for PopART where it is not installed: what PopTorch programs take from it to set options.
+
+These are enumerations, whose members are the ints that `poptorch.Options()._Popart.set` takes, and `TensorLocation`,
+which the setters of `poptorch.Options().TensorLocations` take. Every other name is refused when it is used.
+
+An installed PopART always comes first. As a package it precedes this module in the same folder; a search of its own
+finds it in a later one.
+"""
+
+from __future__ import annotations
+
+import difflib
+import sys
+from collections.abc import Callable, Sequence
+from enum import IntEnum
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec, PathFinder
+from importlib.util import module_from_spec
+from pathlib import Path
+from types import ModuleType
+from typing import Any, NoReturn
+
+import poptorch
+from poptorch.options.handover import key_tables
+
+__all__ = [
+    "AccumulateOuterFragmentSchedule", "BatchSerializationBatchSchedule", "BatchSerializationMethod",
+    "BatchSerializationTransformContext", "GradientTensorTrackingMethod", "Instrumentation", "MeanReductionStrategy",
+    "MergeVarUpdateType", "RecomputationType", "ReductionType", "ReplicatedTensorSharding", "SubgraphCopyingStrategy",
+    "SyntheticDataMode", "TensorLocation", "TensorStorage", "TileSet", "VirtualGraphMode", "versionString",
+]  # fmt: skip
+
+# Submodules are looked for, so that the finder below can refuse them by name.
+__path__: list[str] = []
+
+
+class _Enumeration(IntEnum):
+    """Prints its members as PopART does: by name, where an `IntEnum` shows its number."""
+
+    def __str__(self) -> str:
+        return f"{type(self).__name__}.{self.name}"
+
+
+def _enumeration(name: str, first: str | None = None) -> Any:
+    """Return an enumeration of PopART's; `first` is another name of its first member, before the one in C++.
+
+    That is for members called `None`, which Python cannot write.
+    """
+    members = key_tables().enumerations[name]
+    renamed = [] if first is None else [(first, 0)]
+    make: Callable[..., Any] = _Enumeration
+    return make(name, [*renamed, *((member, value) for value, member in enumerate(members))], module=__name__)
+
+
+AccumulateOuterFragmentSchedule = _enumeration("AccumulateOuterFragmentSchedule")
+BatchSerializationBatchSchedule = _enumeration("BatchSerializationBatchSchedule")
+BatchSerializationMethod = _enumeration("BatchSerializationMethod")
+BatchSerializationTransformContext = _enumeration("BatchSerializationTransformContext")
+GradientTensorTrackingMethod = _enumeration("GradientTensorTrackingMethod")
+Instrumentation = _enumeration("Instrumentation")
+MeanReductionStrategy = _enumeration("MeanReductionStrategy")
+MergeVarUpdateType = _enumeration("MergeVarUpdateType", first="Off")
+RecomputationType = _enumeration("RecomputationType", first="NoRecompute")
+ReductionType = _enumeration("ReductionType")
+SubgraphCopyingStrategy = _enumeration("SubgraphCopyingStrategy")
+SyntheticDataMode = _enumeration("SyntheticDataMode")
+VirtualGraphMode = _enumeration("VirtualGraphMode")
+
+
+class TensorStorage(_Enumeration):
+    """Where a tensor lives: in the tiles' memory or in streaming memory."""
+
+    OnChip = 0
+    OffChip = 1
+
+
+class ReplicatedTensorSharding(_Enumeration):
+    """Whether replicas hold a part of a tensor each."""
+
+    Off = 0
+    On = 1
+
+
+class TileSet(_Enumeration):
+    """The tiles that move a tensor."""
+
+    Compute = 0
+    IO = 1
+
+
+_SHORT = ("storage", "replicatedTensorSharding")
+_LONG = ("storage", "loadTileSet", "storageTileSet", "replicatedTensorSharding")
+
+
+class TensorLocation(poptorch.TensorLocationSettings):
+    """A place for tensors that the setters of `poptorch.Options().TensorLocations` take.
+
+    What is left out stays at the backend's default, as in `poptorch.TensorLocationSettings`.
+    """
+
+    def __init__(self, *values: int, **named: int) -> None:
+        """Take PopART's forms: (storage), (storage, sharding) or (storage, loading tiles, storing tiles, sharding).
+
+        Raises:
+            TypeError: another form.
+            ValueError: a value that its enumeration does not have.
+        """
+        super().__init__()
+        names = _SHORT if len(values) <= len(_SHORT) and "loadTileSet" not in named else _LONG
+        given = {**dict(zip(names, values)), **named}
+        if len(given) < len(values) + len(named) or not given.keys() <= set(names):
+            raise TypeError(
+                f"popart.TensorLocation takes ({', '.join(_SHORT)}) or ({', '.join(_LONG)}). PopTorch's options have "
+                "no domain of sharding."
+            )
+        if "storage" in given:
+            self.useOnChipStorage(TensorStorage(given["storage"]) is TensorStorage.OnChip)
+        if "replicatedTensorSharding" in given:
+            self.useReplicatedTensorSharding(bool(ReplicatedTensorSharding(given["replicatedTensorSharding"])))
+        if "loadTileSet" in given:
+            self.useIOTilesToLoad(TileSet(given["loadTileSet"]) is TileSet.IO)
+        if "storageTileSet" in given:
+            self.useIOTilesToStore(TileSet(given["storageTileSet"]) is TileSet.IO)
+
+    @property
+    def storage(self) -> TensorStorage:
+        """Where the tensors live."""
+        return TensorStorage.OffChip if self._values.get("onChip") == 0 else TensorStorage.OnChip
+
+    @property
+    def replicatedTensorSharding(self) -> ReplicatedTensorSharding:
+        """Whether replicas hold a part of them each."""
+        return ReplicatedTensorSharding(int(self._values.get("useReplicatedTensorSharding", False)))
+
+    @property
+    def loadTileSet(self) -> TileSet:
+        """The tiles that load them."""
+        return TileSet(int(self._values.get("useIOTilesToLoad", False)))
+
+    @property
+    def storageTileSet(self) -> TileSet:
+        """The tiles that store them."""
+        return TileSet(int(self._values.get("useIOTilesToStore", False)))
+
+
+def versionString() -> str:
+    """Return the version of PopTorch that this stands beside; what follows its + says that it is the IPU Model."""
+    return poptorch.__version__
+
+
+def _what_it_is(name: str) -> str:
+    near = difflib.get_close_matches(name, __all__, n=1)
+    instead = "To run a model, wrap a torch.nn.Module with poptorch.trainingModel or poptorch.inferenceModel."
+    return (
+        f"popart.{name} is not here: PopART is not installed. This module stands in for it, with the enumerations and "
+        "the TensorLocation that PopTorch programs pass to their options; it builds and runs no graphs. "
+        + (f"Did you mean popart.{near[0]}?" if near else instead)
+    )
+
+
+def __getattr__(name: str) -> NoReturn:
+    """Refuse a name of PopART's that options do not need."""
+    raise AttributeError(name if name.startswith("__") else _what_it_is(name))
+
+
+class _Refusal(MetaPathFinder):
+    """Explains why `from popart import Builder` and `import popart.ir` fail."""
+
+    def find_spec(self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None) -> None:
+        """Refuse everything below this module."""
+        package, _, name = fullname.partition(".")
+        if package == __name__ and not name.startswith("__"):
+            raise ModuleNotFoundError(_what_it_is(name))
+
+
+def _installed() -> ModuleSpec | None:
+    """Return where PopART is, if a folder after this one has it."""
+    here = Path(__file__).resolve().parent
+    found = PathFinder.find_spec(__name__, [entry for entry in sys.path if Path(entry).resolve() != here])
+    # A mere folder of that name has no file of its own.
+    return found if found is not None and found.origin is not None and found.loader is not None else None
+
+
+def _give_way_to(installed: ModuleSpec) -> None:
+    module = module_from_spec(installed)
+    sys.modules[__name__] = module
+    assert installed.loader is not None
+    installed.loader.exec_module(module)
+
+
+_other = _installed()
+if _other is not None:
+    _give_way_to(_other)
+else:
+    sys.meta_path.append(_Refusal())

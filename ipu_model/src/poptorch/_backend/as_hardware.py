@@ -1,0 +1,65 @@
+"""What a program hears when it asks for IPU hardware: there is none, unless the user lets the IPU Model pass for it."""
+
+from __future__ import annotations
+
+import os
+import sys
+from functools import cache
+
+from ipu_model.errors import Error
+from poptorch._backend.modelling import modelled_system, version_of
+
+VARIABLE = "IPU_MODEL_AS_HARDWARE"
+_SIMULATORS = ("POPTORCH_IPU_MODEL", "POPTORCH_SMALL_IPU_MODEL")
+
+
+def ipuHardwareIsAvailable(num_ipus: int = 1) -> bool:
+    """Return whether a physical device of `num_ipus` IPUs exists: no, as this is the IPU Model.
+
+    With `IPU_MODEL_AS_HARDWARE=1` in the environment, the answer is that of the system which programs are modelled on.
+
+    Raises:
+        Error: `IPU_MODEL_MACHINE` names a machine that does not exist.
+    """
+    if not _passes_for_hardware():
+        return False
+    modelled_system(1)
+    try:
+        modelled_system(num_ipus)
+    except Error:  # more IPUs than it has
+        return False
+    return True
+
+
+def ipuHardwareVersion() -> int:
+    """Return the version of the hardware: with `IPU_MODEL_AS_HARDWARE=1` that of the modelled system's chips.
+
+    Raises:
+        AssertionError: otherwise, as there is no hardware.
+    """
+    assert _passes_for_hardware(), (
+        "No IPU hardware available: this program runs on the IPU Model. Ask poptorch.ipuHardwareIsAvailable() first; "
+        f"{VARIABLE}=1 in the environment is for programs that insist on hardware."
+    )
+    return version_of(modelled_system(1).chip)
+
+
+def _passes_for_hardware() -> bool:
+    """Return whether the user asks for it; as in PopTorch, a simulator that is switched on hides the hardware."""
+    if not _is_on(VARIABLE) or any(map(_is_on, _SIMULATORS)):
+        return False
+    _say_what_this_is()
+    return True
+
+
+def _is_on(variable: str) -> bool:
+    return os.environ.get(variable, "").strip() not in ("", "0")
+
+
+@cache
+def _say_what_this_is() -> None:
+    """Tell the user, once in each process."""
+    print(
+        f"{VARIABLE} is set: this is the IPU Model, which answers as if there were IPU hardware; there is none.",
+        file=sys.stderr,
+    )

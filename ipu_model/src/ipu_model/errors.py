@@ -3,22 +3,33 @@
 from __future__ import annotations
 
 
+# Where PopTorch has them, and so what a traceback names. `poptorch` gives them the same home.
+_HOME = "poptorch.poptorch_core"
+
+
 class Error(Exception):
     """Misuse found by the library; `message`, `type` and `location` are plain strings.
 
     `location` says inside of what it happened, innermost first, one numbered line each; it is no part of `message`.
+    `str(error)`, which is `error.args[0]`, has all three.
     """
 
+    __module__ = _HOME
+
     def __init__(self, message: str, *, type: str = "poptorch_py_error", location: str = "") -> None:
-        super().__init__(message)
         self.message = message
         self.type = type
         self.location = location
+        super().__init__(self._text())
 
-    def __str__(self) -> str:
-        return f"'{self.type}': {self.message}{self._remedy()}" + (
-            f"\nError raised in:\n{self.location}" if self.location else ""
-        )
+    def replace_message(self, message: str) -> None:
+        """Say something else from now on."""
+        self.message = message
+        self.args = (self._text(),)
+
+    def _text(self) -> str:
+        context = f"\nError raised in:\n{self.location}" if self.location else ""
+        return f"'{self.type}': {self.message}{self._remedy()}{context}"
 
     def _remedy(self) -> str:
         return ""
@@ -30,6 +41,8 @@ class Error(Exception):
 class RecoverableError(Error):
     """A device fault that a reset cures; `recovery_action` names the reset."""
 
+    __module__ = _HOME
+
     def __init__(
         self,
         message: str,
@@ -38,8 +51,8 @@ class RecoverableError(Error):
         type: str = "poplar_recoverable_runtime_error",
         location: str = "",
     ) -> None:
-        super().__init__(message, type=type, location=location)
         self.recovery_action = recovery_action
+        super().__init__(message, type=type, location=location)
 
     def _remedy(self) -> str:
         return f". Recovery action required: {self.recovery_action}"
@@ -56,6 +69,8 @@ def _rebuild_recoverable(
 
 class UnrecoverableError(Error):
     """A hardware fault that no reset cures."""
+
+    __module__ = _HOME
 
 
 def _rebuild(cls: type[Error], message: str, type: str, location: str) -> Error:

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 
 import poptorch
 from ipu_model.errors import Error
 from popdist import environment
-
-if TYPE_CHECKING:
-    from typing_extensions import Self
 
 __all__ = ["Options"]
 
@@ -27,15 +24,15 @@ class _DistributedOptions(poptorch.options._DistributedOptions):
             num_distributed_processes=environment.getNumInstances(),
         )
 
-    def disable(self) -> Self:
+    def disable(self, *args: Any, **kwargs: Any) -> NoReturn:
         """Refused: `poprun` has started the processes."""
         _blocked("Distributed.disable")
 
-    def setEnvVarNames(self, var_num_processes: str, var_process_id: str) -> Self:
+    def setEnvVarNames(self, *args: Any, **kwargs: Any) -> NoReturn:
         """Refused: PopDist's own variables are read."""
         _blocked("Distributed.setEnvVarNames")
 
-    def configureProcessId(self, process_id: int, num_processes: int) -> Self:
+    def configureProcessId(self, *args: Any, **kwargs: Any) -> NoReturn:
         """Refused: `poprun` has numbered the processes."""
         _blocked("Distributed.configureProcessId")
 
@@ -63,10 +60,10 @@ class Options(poptorch.Options):
         """Return everything the backend is told, with the device that falls to this instance."""
         return {**super().toDict(), "ipu_id": environment.getDeviceId(self._ipus_per_replica)}
 
-    def replicationFactor(self, replication_factor: int) -> Self:
+    def replicationFactor(self, *args: Any, **kwargs: Any) -> NoReturn:
         """Refused: `poprun --num-replicas` says how many there are."""
         _blocked("replicationFactor")
 
-    def useIpuId(self, ipu_id: int) -> Self:
+    def useIpuId(self, *args: Any, **kwargs: Any) -> NoReturn:
         """Refused: the device follows from the instance."""
         _blocked("useIpuId")

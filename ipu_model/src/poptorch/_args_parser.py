@@ -120,7 +120,7 @@ def check_same(compiled: BoundArguments, given: BoundArguments) -> BoundArgument
     positional = tuple(
         _same(name, a, b) for name, a, b in zip(compiled.names, compiled.positional, given.positional)
     )  # fmt: skip
-    keywords = _same("keyword arguments", dict(compiled.keywords), dict(given.keywords))
+    keywords = _same_dict("", dict(compiled.keywords), dict(given.keywords))
     return BoundArguments(positional, compiled.names, keywords)
 
 
@@ -162,13 +162,14 @@ def _same_tensor(name: str, expected: Tensor, got: Tensor) -> Tensor:
 
 
 def _same_dict(name: str, expected: dict[Any, Any], got: dict[Any, Any]) -> dict[Any, Any]:
+    """Compare the values by their keys; without a name these are the keyword arguments of the call."""
     missing = [str(key) for key in expected if key not in got]
     unexpected = [str(key) for key in got if key not in expected]
     if missing or unexpected:
         parts = [f"Missing arguments: {', '.join(missing)}."] if missing else []
         parts += [f"Unexpected arguments: {', '.join(unexpected)}."] if unexpected else []
-        raise _mismatch(f"Keys mismatch for {name}. {' '.join(parts)}")
-    items = {key: _same(f"{name}[{key}]", expected[key], got[key]) for key in expected}
+        raise _mismatch(f"Keys mismatch for {name or 'keyword arguments'}. {' '.join(parts)}")
+    items = {key: _same(f"{name}[{key}]" if name else str(key), expected[key], got[key]) for key in expected}
     if type(got) is dict:
         return items
     ordered = got.copy()

@@ -170,8 +170,8 @@ def setLogLevel(level: str | int) -> None:
 
 
 def setPopartLogLevel(level: str) -> None:
-    """Set the level of the backend, the logger `ipu_model`; raise `ValueError` unless it is a name."""
-    if level not in _PUBLIC_NAMES:
+    """Set the level of the backend, the logger `ipu_model`; raise `ValueError` unless it is the name of a level."""
+    if level not in _LEVELS:
         raise ValueError(f"Level must be one of {', '.join(_PUBLIC_NAMES)}; got {level!r}.")
     _backend_logger.setLevel(_LEVELS[level])
 
@@ -184,7 +184,7 @@ def install_excepthook() -> None:
         if not issubclass(kind, Exception) or not logger.isEnabledFor(logging.CRITICAL):
             previous(kind, error, trace)
         else:
-            logger.critical("Uncaught exception", exc_info=(kind, error, trace))
+            logger.critical("%s", error, exc_info=(kind, error, trace))
 
     sys.excepthook = log_uncaught
 

@@ -146,15 +146,6 @@ class PoplarExecutor:
     def __repr__(self) -> str:
         return module_repr(self._traced_model)
 
-    def train(self, mode: bool = True) -> PoplarExecutor:
-        """Set the training flag of the user's module (training) or of the traced one (inference)."""
-        self._user_model.train(mode)
-        return self
-
-    def eval(self) -> PoplarExecutor:
-        """Set evaluation mode, like `train(False)`."""
-        return self.train(False)
-
     # --- compiling and running
 
     @in_turn

@@ -36,6 +36,7 @@ _OF_THE_HOST = frozenset({
     "cachePath", "enableEngineCaching", "log_dir", "max_repeat_logs", "connection_type", "ipu_version", "use_model",
     "ipu_id", "model_name", "random_seed", "sync_pattern", "engineOptions", "instrumentWithHardwareCycleCounter",
     "distributed_process_id", "ipuof_configs", "auto_round_num_ipus", "rearrangeAnchorsOnHost",
+    "compilation_progress_bar_fn",
 })  # fmt: skip
 
 

@@ -54,10 +54,10 @@ _KINDS = {
     TestErrorType.Popart: ("popart_exception", "This is a PopART error"),
     TestErrorType.PopartInternal: ("popart_internal_exception", "This is an internal PopART error"),
     TestErrorType.Poplibs: ("poplibs_exception", "This is a PopLibs error"),
-    TestErrorType.PoplarUnrecoverable: ("poplar_unrecoverable_runtime_error", "This error is not recoverable"),
-    TestErrorType.PoplarUnknown: ("poplar_unknown_runtime_error", "Nobody knows what happened"),
-    TestErrorType.PoplarRecoverableFullReset: ("poplar_recoverable_runtime_error", "Everything needs a reset"),
-    TestErrorType.PoplarLinkError: ("poplar_link_error", "This is a link error"),
+    TestErrorType.PoplarUnrecoverable: ("poplar_unrecoverable_runtime_error", "This is not recoverable"),
+    TestErrorType.PoplarUnknown: ("poplar_unknown_runtime_error", "Don't know what happened"),
+    TestErrorType.PoplarRecoverableFullReset: ("poplar_recoverable_runtime_error", "Reboot needed"),
+    TestErrorType.PoplarLinkError: ("poplar_link_error", "Link error: -lfoo not found"),
 }
 
 

@@ -36,6 +36,12 @@ NOT_RECORDED = frozenset({torch.ops.prim.device.default, torch.ops.aten.sym_size
 # values.
 _LIFTS = frozenset({torch.ops.aten.lift_fresh.default, torch.ops.aten.lift_fresh_copy.default})
 
+# PyTorch refuses some of them only when it computes, which it does not do with fake tensors.
+_SUBTRACTIONS = frozenset({
+    torch.ops.aten.sub.Tensor, torch.ops.aten.sub.Scalar, torch.ops.aten.sub_.Tensor, torch.ops.aten.sub_.Scalar,
+    torch.ops.aten.rsub.Tensor, torch.ops.aten.rsub.Scalar,
+})  # fmt: skip
+
 
 class Recorder(TorchDispatchMode):
     """A dispatch mode that appends what it sees to `trace.nodes`.
@@ -208,6 +214,8 @@ class Recorder(TorchDispatchMode):
     def _computed(self, func: Any, args: Any, kwargs: Any) -> Any:
         """Run an op on fake tensors; if it cannot, remember where: the scopes are left before anyone asks."""
         try:
+            if func in _SUBTRACTIONS:
+                _refuse_bools(func, args, kwargs)
             return func(*args, **kwargs)
         except Exception:
             self.trace.scope_of_error = self.trace.scopes[-1]
@@ -263,6 +271,13 @@ def _has_gradient(tensor: Tensor) -> bool:
         return tensor.grad_fn is not None
     except RuntimeError:  # a view made without gradients, in a Function's forward, of what has had one since
         return False
+
+
+def _refuse_bools(func: Any, args: Any, kwargs: Any) -> None:
+    """Let PyTorch raise its own error for the difference of bools."""
+    if any(isinstance(leaf, Tensor) and leaf.dtype is torch.bool for leaf in args):
+        with modes_disabled():
+            func(*tree_map_only(Tensor, lambda tensor: torch.empty(0, dtype=tensor.dtype), args), **kwargs)
 
 
 def _refuse_generators(func: Any, kwargs: Any) -> None:

@@ -6,10 +6,9 @@ import contextlib
 from collections.abc import Iterator
 from pathlib import Path
 
-from tqdm import tqdm
-
 from ipu_model.errors import Error
 from poptorch.options import Options
+from poptorch.options.progress_bar import ProgressBar
 
 _TICKS = 100
 
@@ -23,9 +22,13 @@ def compilation_progress(options: Options) -> Iterator[None]:
     if not options._show_compilation_progress_bar:
         yield
         return
-    with tqdm(total=_TICKS, desc="Graph compilation") as bar:
+    bar = ProgressBar()
+    bar(0, _TICKS)
+    try:
         yield
-        bar.update(_TICKS)
+        bar(_TICKS, _TICKS)
+    finally:
+        bar.close()
 
 
 _FILE = "poptorch_error.log"
@@ -42,5 +45,4 @@ def move_long_message(error: BaseException) -> None:
     with contextlib.suppress(OSError):
         Path(_FILE).write_text(f"{error}\n", encoding="utf-8")
         first = error.message.partition("\n")[0]
-        error.message = f"{first} (the whole message is in {_FILE})"
-        error.args = (error.message,)
+        error.replace_message(f"{first} (the whole message is in {_FILE})")

@@ -231,7 +231,9 @@ def _tensor_class(original: type, links: Links) -> type:
         "__getattribute__": read, "__torch_function__": classmethod(function), "__repr__": text,
         "__module__": original.__module__,
     }  # fmt: skip
-    return type(f"Poptorch{original.__name__}", (original,), members)
+    # A plain tensor of a module is a buffer.
+    name = "Buffer" if original is Tensor else original.__name__
+    return type(f"Poptorch{name}", (original,), members)
 
 
 def _copying(original: type, links: Links) -> dict[str, Any]:

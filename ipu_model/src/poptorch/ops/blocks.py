@@ -149,10 +149,8 @@ def module_repr(module: nn.Module) -> str:
 
 
 def print(*values: Any, **kwargs: Any) -> None:
-    """Print like the built-in, with the block annotations of each module shown before it."""
-    shown = [text for value in values for text in _texts(value)]
-    builtins.print(*shown, **kwargs)
-
-
-def _texts(value: Any) -> list[Any]:
-    return [module_repr(value), value] if isinstance(value, torch.nn.Module) else [value]
+    """Print like the built-in, after a line of its own for each module with its block annotations."""
+    for value in values:
+        if isinstance(value, torch.nn.Module):
+            builtins.print(module_repr(value), **kwargs)
+    builtins.print(*values, **kwargs)

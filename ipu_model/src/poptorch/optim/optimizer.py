@@ -35,7 +35,7 @@ Reader = Callable[[], tuple[Tensors, Tensors]]
 class VariableAttributes:
     """The variable (streamed) and constant (compiled in) attributes of one optimiser.
 
-    They are changed before compiling. Every method raises AssertionError for an unknown name.
+    They are changed before compiling. Marking an unknown name raises AssertionError.
     """
 
     def __init__(self, attributes: Iterable[str], variable: Iterable[str] = ()) -> None:
@@ -43,8 +43,8 @@ class VariableAttributes:
         self._variable = set(variable) & self._attributes
 
     def isConstant(self, attr: str) -> bool:
-        """Return whether the value of `attr` is compiled in."""
-        return self._known(attr) not in self._variable
+        """Return whether the value of `attr` is compiled in; what is not streamed is, even an unknown name."""
+        return attr not in self._variable
 
     def markAsConstant(self, attr: str) -> None:
         """Compile the value of `attr` in; changing it later is an error."""

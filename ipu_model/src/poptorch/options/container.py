@@ -89,8 +89,8 @@ class OptionsContainer(Freezable):
         return f"{type(self).__name__}({stored}, {self._repr_of_the_rest()})"
 
     def _repr_of_the_rest(self) -> str:
-        """Return the text printed after the stored keys, without the frozen state, which is not a setting."""
-        return ""
+        """Return the text printed after the stored keys."""
+        return ", ".join(f"{name}={value!r}" for name, value in self.__dict__.items() if name != "_values")
 
     def set(self, **values: Any) -> Self:
         """Change declared keys and return the object; if one of them is refused, none is changed.
@@ -117,11 +117,10 @@ class OptionsContainer(Freezable):
         """Return whether a key is stored."""
         return name in self._values
 
-    def deleteIfExists(self, name: str) -> Self:
-        """Remove a key if it is stored and return the object; raise `AttributeError` when frozen."""
+    def deleteIfExists(self, name: str) -> None:
+        """Remove a key if it is stored; raise `AttributeError` when frozen."""
         self.checkIsFrozen()
         self._values.pop(name, None)
-        return self
 
     def toDict(self) -> dict[str, Any]:
         """Return the stored keys as a new dict."""
@@ -131,8 +130,8 @@ class OptionsContainer(Freezable):
         """Add the stored keys to `other` and return it; raise `AssertionError` if it already has one of them."""
         common = sorted(set(self._values) & set(other))
         assert not common, (
-            f"{type(self).__name__} and the dict have keys in common: {', '.join(common)}. "
-            "PopTorch emits these itself: set them with the options' own methods."
+            f"Can't merge dictionaries, they have keys in common: {', '.join(common)}. "
+            f"{type(self).__name__} emits these itself: set them with the options' own methods."
         )
         other.update(self._values)
         return other
@@ -140,7 +139,7 @@ class OptionsContainer(Freezable):
     def _check_type(self, name: str, value: Any) -> None:
         expected = type(self._values[name])
         assert isinstance(value, expected), (
-            f"Unexpected type {type(value).__name__} for option {name}: expected {expected.__name__}."
+            f"Unexpected type {type(value)} for option {name}. Expected {expected}."
         )
 
     def _nearest(self, name: str, known: Iterable[str]) -> str:

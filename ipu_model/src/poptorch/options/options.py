@@ -14,6 +14,7 @@ from poptorch.enums import CommGroupType, ConnectionType, OutputMode, SyncPatter
 from poptorch.options import config_file
 from poptorch.options.backend_settings import BackendSettings, engine_options_of_environment
 from poptorch.options.container import Freezable, OptionsContainer
+from poptorch.options.progress_bar import ProgressBar
 from poptorch.options.strategies import ExecutionStrategy, PipelinedExecution
 from poptorch.options.sub_options import (
     _DistributedOptions,
@@ -185,7 +186,8 @@ class Options(OptionsContainer):
         emitted = self._execution_strategy.backendOptions()
         common = sorted(set(flat) & set(emitted))
         assert not common, f"The strategy and the options have keys in common: {', '.join(common)}."
-        return {**flat, **emitted}
+        shown = {"compilation_progress_bar_fn": ProgressBar()} if self._show_compilation_progress_bar else {}
+        return {**flat, **shown, **emitted}
 
     def _resolve_output_mode(self, default: OutputMode) -> None:
         """Settle the output mode of a wrapper's own copy and its anchors: `default` if none was chosen."""
@@ -275,9 +277,9 @@ class Options(OptionsContainer):
 
         `long_name` is one of `getTensorNames()`, such as `Gradient___fc1.weight`; a name that the model does not have
         is an error when it is compiled. The tensor always follows the model's output mode: as in this release of
-        PopTorch, a mode of its own has no effect. Raises like `outputMode`, and also when frozen.
+        PopTorch, a mode of its own has no effect. Raises like `outputMode`; frozen options take anchors, too, as in PopTorch,
+        though a model that exists has its own copy.
         """
-        self.checkIsFrozen()
         assert isinstance(short_name, str), f"The short name of an anchor must be a string; got {short_name!r}."
         assert isinstance(long_name, str), f"The name of the tensor to anchor must be a string; got {long_name!r}."
         mode = OutputMode.Default if output_mode is None else output_mode

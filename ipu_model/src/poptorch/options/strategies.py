@@ -41,7 +41,10 @@ class Stage:
         return self._blocks
 
     def ipu(self, ipu: int) -> Self:
-        """Fix the IPU (inside one replica) and return the stage; raise `AssertionError` if no int."""
+        """Fix the IPU (inside one replica) and return the stage; raise `AssertionError` if no int.
+
+        A negative index is refused where the stage is used.
+        """
         _check_ipu(ipu)
         self._ipu = ipu
         return self
@@ -53,7 +56,6 @@ class Stage:
 
 def _check_ipu(ipu: object) -> None:
     assert isinstance(ipu, int), f"An IPU index must be an int; got {ipu!r}."
-    assert ipu >= 0, f"IPU indices start at 0; got {ipu}."
 
 
 class ExecutionStrategy:
@@ -74,11 +76,17 @@ class ExecutionStrategy:
         """Return where the block being entered runs.
 
         A falsy `user_id` gets the next automatic id. The IPU is the stage's fixed one, else `ipu_id`, else
-        the stage number. Raises `AssertionError` for a block that the strategy does not know.
+        the stage number. Raises `AssertionError` for a block that the strategy does not know, `poptorch.Error` for
+        an IPU below 0.
         """
         if ipu_id is not None:
             _check_ipu(ipu_id)
-        return self._place(user_id or self._draw_auto_id(), ipu_id)
+        placement = self._place(user_id or self._draw_auto_id(), ipu_id)
+        if placement.ipu < 0:
+            raise createPoptorchError(
+                f"Block '{placement.block}' is placed on IPU {placement.ipu}: the indices of IPUs start at 0."
+            )
+        return placement
 
     def note_blocks(self, entries: Iterable[Placement]) -> None:
         """Take over the placement of blocks from a program that is not traced again."""

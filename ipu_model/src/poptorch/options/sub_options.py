@@ -80,8 +80,8 @@ class _TrainingOptions(OptionsContainer):
         self.checkIsFrozen()
         if not any(reduction_type is allowed for allowed in (ReductionType.Mean, ReductionType.Sum)):
             raise ValueError(
-                "accumulationAndReplicationReductionType takes poptorch.ReductionType.Mean or "
-                f"poptorch.ReductionType.Sum; got {reduction_type!r}."
+                "reduction_type must be set to poptorch.ReductionType.Mean or poptorch.ReductionType.Sum; "
+                f"got {reduction_type!r}."
             )
         return self.set(accumulation_and_replication_reduction_type=reduction_type)
 
@@ -171,7 +171,10 @@ class TensorLocationSettings(OptionsContainer):
         Raises `AssertionError` for other types.
         """
         assert use is None or isinstance(use, bool), f"useOnChipStorage takes a bool or None; got {use!r}."
-        return self.deleteIfExists("onChip") if use is None else self.createOrSet(onChip=int(use))
+        if use is None:
+            self.deleteIfExists("onChip")
+            return self
+        return self.createOrSet(onChip=int(use))
 
     def useReplicatedTensorSharding(self, use: bool = True) -> Self:
         """Split each tensor over the replicas; raise `AssertionError` for a non-bool."""
@@ -195,7 +198,7 @@ class TensorLocationSettings(OptionsContainer):
 
     def _set_bool(self, key: str, value: bool) -> Self:
         assert isinstance(value, bool), f"{key} takes a bool; got {value!r}."
-        return self.createOrSet(**{key: value})
+        return self.createOrSet(**{key: int(value)})
 
     def _set_int(self, key: str, value: int) -> Self:
         assert isinstance(value, int), f"{key} takes an int; got {value!r}."

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-
 # Where PopTorch has them, and so what a traceback names. `poptorch` gives them the same home.
 _HOME = "poptorch.poptorch_core"
 
@@ -21,11 +20,6 @@ class Error(Exception):
         self.type = type
         self.location = location
         super().__init__(self._text())
-
-    def replace_message(self, message: str) -> None:
-        """Say something else from now on."""
-        self.message = message
-        self.args = (self._text(),)
 
     def _text(self) -> str:
         context = f"\nError raised in:\n{self.location}" if self.location else ""
@@ -71,6 +65,12 @@ class UnrecoverableError(Error):
     """A hardware fault that no reset cures."""
 
     __module__ = _HOME
+
+
+def replace_message(error: Error, message: str) -> None:
+    """Let an error that was raised already say something else."""
+    error.message = message
+    error.args = (error._text(),)
 
 
 def _rebuild(cls: type[Error], message: str, type: str, location: str) -> Error:

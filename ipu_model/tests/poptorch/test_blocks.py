@@ -349,6 +349,6 @@ class TestText:
         layer = nn.ReLU()
         poptorch.BeginBlock(layer, "r", 0)
         poptorch.print(layer)
-        assert capsys.readouterr().out.split("\n")[0] == "BeginBlock(user_id=r, ipu_id=0) ReLU() ReLU()"
+        assert capsys.readouterr().out == "BeginBlock(user_id=r, ipu_id=0) ReLU()\nReLU()\n"
         poptorch.print("once", 2, sep="-")
         assert capsys.readouterr().out == "once-2\n"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import pickle
+import traceback
 
 import pytest
 
@@ -28,6 +29,22 @@ def thrown(kind: str) -> poptorch.Error:
     with pytest.raises(poptorch.Error) as caught:
         _throwTestError(TestErrorType[kind])
     return caught.value
+
+
+def test_they_are_at_home_where_poptorch_has_them() -> None:
+    """A traceback's last line names the class by its module."""
+    assert traceback.format_exception_only(poptorch.createPoptorchError("no")) == [
+        "poptorch.poptorch_core.Error: 'poptorch_py_error': no\n"
+    ]
+    for name in ("Error", "RecoverableError", "UnrecoverableError"):
+        assert getattr(poptorch, name) is getattr(poptorch.poptorch_core, name)
+        assert getattr(poptorch, name).__module__ == "poptorch.poptorch_core"
+
+
+def test_the_only_argument_is_the_whole_text() -> None:
+    error = poptorch.createPoptorchError("no")
+    assert error.args == (str(error),) == ("'poptorch_py_error': no",)
+    assert (error.message, error.type, error.location) == ("no", "poptorch_py_error", "")
 
 
 def test_the_kinds_are_those_of_the_backend() -> None:

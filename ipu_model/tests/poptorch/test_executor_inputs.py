@@ -279,6 +279,12 @@ class TestConsistency:
         with pytest.raises(poptorch.Error, match=r"Missing arguments: x\. Unexpected arguments: z\."):
             executor(ONE, z=ONE)
 
+    def test_a_keyword_argument_goes_by_its_own_name(self) -> None:
+        executor = inference(Anything())
+        executor(ONE, x=ONE)
+        with pytest.raises(poptorch.Error, match="Shape mismatch for x: expected"):
+            executor(ONE, x=torch.ones(3))
+
     def test_lists_are_compared_by_their_tensors_only(self) -> None:
         executor = inference(Anything())
         executor([ONE, [TWO]])

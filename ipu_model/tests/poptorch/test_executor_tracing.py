@@ -207,6 +207,17 @@ class TestMoves:
         assert run(move).tolist() == [1, 2]
 
 
+class TestArithmetic:
+    @pytest.mark.parametrize("difference", [lambda b: b - b, lambda b: 1 - b, lambda b: b - 1, lambda b: b.sub_(b)])
+    def test_a_difference_of_bools_is_refused_in_its_line_of_forward(
+        self, difference: Callable[[Tensor], Tensor]
+    ) -> None:
+        """As by PyTorch itself (GPT-2's old mask); fake tensors alone do not notice."""
+        with pytest.raises(RuntimeError, match=r"Subtraction, the `-` operator, with .* bool tensor") as refusal:
+            run(lambda x: difference(x > 1))
+        assert any(entry.frame.code.name == "forward" for entry in refusal.traceback)
+
+
 class TestAfterTracing:
     def test_what_forward_caches_is_no_fake(self) -> None:
         class Caches(nn.Module):

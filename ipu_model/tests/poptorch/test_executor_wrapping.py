@@ -76,10 +76,20 @@ class TestWrapping:
         assert model.first.weight is parameter
         assert isinstance(parameter, nn.Parameter)
         assert model is executor.model
+        assert type(parameter).__name__ == "PoptorchParameter"
         executor(X, Y)
         executor.destroy()
         assert type(model) is Net
         assert type(parameter) is nn.Parameter
+
+    def test_a_wrapped_buffer_is_called_one(self) -> None:
+        model = Net()
+        model.register_buffer("scale", torch.ones(1))
+        executor = training(model)
+        assert type(model.scale).__name__ == "PoptorchBuffer"
+        executor(X, Y)
+        executor.destroy()
+        assert type(model.scale) is Tensor
 
     def test_a_module_is_wrapped_for_training_once_until_it_is_destroyed(self) -> None:
         model = Net()
@@ -163,7 +173,8 @@ class TestShallowCopy:
                 return output, flag, poptorch.identity_loss(output, "sum")
 
         executor = training(WithLoss())
-        executor.eval()
+        # As every method that executors do not have: the module's, which returns the module.
+        assert executor.eval() is executor.model
         output, flag, _ = executor(torch.ones(1))
         assert (output.item(), flag.item()) == (2, 1)
 

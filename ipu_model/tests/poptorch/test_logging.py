@@ -112,6 +112,11 @@ def test_the_backend_level_goes_to_the_engine() -> None:
     assert logging.getLogger("ipu_model").level == logging.DEBUG
 
 
+def test_the_backend_knows_the_levels_for_insiders() -> None:
+    setPopartLogLevel("TRACE_ALL")
+    assert logging.getLogger("ipu_model").level == _logging.TRACE_ALL
+
+
 @pytest.mark.parametrize("level", [1, "LOUD", None])
 def test_the_backend_level_is_a_name(level: Any) -> None:
     with pytest.raises(ValueError, match="Level must be one of"):
@@ -220,5 +225,5 @@ def test_uncaught_exceptions_become_critical_lines(
     sys.excepthook(type(error), error, None)
     assert previous == ([] if hooked else [(type(error), error, None)])
     shown = capsys.readouterr().err
-    assert ("[poptorch::python] [critical] Uncaught exception" in shown) == hooked
+    assert ("[poptorch::python] [critical] divided\n" in shown) == hooked
     assert ("ZeroDivisionError: divided" in shown) == hooked

@@ -80,12 +80,16 @@ def test_marking_an_attribute() -> None:
     assert isinstance(sgd.variable_attrs, optim.VariableAttributes)
 
 
-@pytest.mark.parametrize("method", ["markAsConstant", "markAsVariable", "isConstant"])
+@pytest.mark.parametrize("method", ["markAsConstant", "markAsVariable"])
 @pytest.mark.parametrize("attribute", ["velocity_scaling", "alpha", "accum_type", "nonsense"])
 def test_unknown_attributes_are_refused(method: str, attribute: str) -> None:
     separate = optim.SGD([parameter()], lr=0.1)
     with pytest.raises(AssertionError, match="Unknown attribute"):
         getattr(separate.variable_attrs, method)(attribute)
+
+
+def test_an_unknown_attribute_is_constant() -> None:
+    assert optim.SGD([parameter()], lr=0.1).variable_attrs.isConstant("nonsense")
 
 
 def test_the_combined_variant_knows_velocity_scaling_and_lamb_the_weight_norm() -> None:

@@ -94,7 +94,7 @@ def test_create_or_set_fixes_the_type_with_the_first_value() -> None:
     assert options.createOrSet(my_key=1) is options
     assert options.exists("my_key")
     assert options.createOrSet(my_key=2).my_key == 2
-    with pytest.raises(AssertionError, match="Unexpected type str for option my_key"):
+    with pytest.raises(AssertionError, match="Unexpected type <class 'str'> for option my_key"):
         options.createOrSet(my_key="three")
 
 

@@ -42,7 +42,6 @@ EVERY_SETTER: dict[str, Setting] = {
     "replicationFactor": lambda o: o.replicationFactor(2),
     "inputReplicaGrouping": lambda o: o.inputReplicaGrouping(1, CommGroupType.Consecutive),
     "outputMode": lambda o: o.outputMode(OutputMode.All),
-    "anchorTensor": lambda o: o.anchorTensor("a", "b"),
     "setExecutionStrategy": lambda o: o.setExecutionStrategy(ShardedExecution()),
     "randomSeed": lambda o: o.randomSeed(1),
     "enableExecutableCaching": lambda o: o.enableExecutableCaching("cache"),
@@ -92,21 +91,23 @@ EVERY_SETTER: dict[str, Setting] = {
 
 # Settings that can be combined in any order, for the properties below.
 HARMLESS = [
-    EVERY_SETTER[name]
-    for name in (
-        "deviceIterations",
-        "outputMode",
-        "anchorTensor",
-        "enableSyntheticData",
-        "modelName",
-        "gradientAccumulation",
-        "enableStochasticRounding",
-        "setPartialsType",
-        "setOptimizerLocation",
-        "numIOTiles",
-        "_Popart.set",
-        "setAvailableMemoryProportion",
-    )
+    lambda o: o.anchorTensor("a", "b"),
+    *(
+        EVERY_SETTER[name]
+        for name in (
+            "deviceIterations",
+            "outputMode",
+            "enableSyntheticData",
+            "modelName",
+            "gradientAccumulation",
+            "enableStochasticRounding",
+            "setPartialsType",
+            "setOptimizerLocation",
+            "numIOTiles",
+            "_Popart.set",
+            "setAvailableMemoryProportion",
+        )
+    ),
 ]
 settings_lists = st.lists(st.sampled_from(HARMLESS), max_size=6)
 
@@ -164,7 +165,9 @@ def test_a_clone_of_frozen_options_can_be_changed_at_every_level(
     cloned = duplicate(original)
     for setting in EVERY_SETTER.values():
         setting(cloned)
-    assert repr(original) == repr(Options())
+    fresh = Options()
+    fresh._freeze()
+    assert repr(original) == repr(fresh)
     with pytest.raises(AttributeError, match="frozen"):
         original.deviceIterations(2)
 
@@ -261,10 +264,21 @@ def test_keys_set_later_are_printed_after_the_first_fourteen() -> None:
     assert "available_memory_proportion={}, model_name='mine', random_seed=3, Distributed=" in printed
 
 
-def test_freezing_does_not_show_in_the_printed_form() -> None:
+def test_sub_options_print_their_private_fields_after_the_settings() -> None:
+    options = Options()
+    assert repr(options.TensorLocations) == "_TensorLocationOptions(, _is_frozen=False)"
+    options._freeze()
+    assert repr(options.Distributed) == (
+        "_DistributedOptions(num_distributed_processes=1, distributed_process_id=0, ipuof_configs={}, _is_frozen=True)"
+    )
+    assert repr(options.Precision) == f"_PrecisionOptions(, _is_frozen=True, _popart={options._Popart!r})"
+
+
+def test_frozen_options_still_take_anchors() -> None:
     options = Options()
     options._freeze()
-    assert repr(options) == repr(Options())
+    options.anchorTensor("short", "long")
+    assert options.anchored_tensors["short"][0] == "long"
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import poptorch
 from ipu_model.errors import Error
 from ipu_model.step import Placement
 from poptorch.enums import AutoStage, Liveness
@@ -48,10 +49,17 @@ def test_block_ids_of_a_stage_are_strings(ids: Any) -> None:
         Stage(*ids)
 
 
-@pytest.mark.parametrize("ipu", ["0", 1.0, None, -1])
-def test_the_ipu_of_a_stage_is_an_index(ipu: Any) -> None:
+@pytest.mark.parametrize("ipu", ["0", 1.0, None])
+def test_the_ipu_of_a_stage_is_an_int(ipu: Any) -> None:
     with pytest.raises(AssertionError):
         Stage("A").ipu(ipu)
+
+
+def test_a_negative_ipu_is_refused_where_a_block_is_placed() -> None:
+    strategy = PipelinedExecution(Stage("A").ipu(-1))
+    for place in (lambda: strategy.place("A", None), lambda: PipelinedExecution().place("A", -1)):
+        with pytest.raises(poptorch.Error, match="Block 'A' is placed on IPU -1"):
+            place()
 
 
 # Construction
@@ -160,8 +168,8 @@ def test_ids_of_automatic_stages_are_strings_too() -> None:
         PipelinedExecution().place(5, 0)  # type: ignore[arg-type]  # the mistake under test
 
 
-@pytest.mark.parametrize("ipu_id", [-1, "1", 1.5])
-def test_the_ipu_of_a_block_is_an_index(ipu_id: Any) -> None:
+@pytest.mark.parametrize("ipu_id", ["1", 1.5])
+def test_the_ipu_of_a_block_is_an_int(ipu_id: Any) -> None:
     with pytest.raises(AssertionError):
         PipelinedExecution().place("A", ipu_id)
 

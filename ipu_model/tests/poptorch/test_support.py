@@ -65,7 +65,7 @@ REFERENCE: list[tuple[str, str, str]] = [
         copyWeightsToHost copyWeightsToDevice copyWeightsToHostIfNeeded copyNamedBuffersToDevice
         load_state_dict model options getPerfCounters getLatency getComputeLatency getHostIpuLatency
         getIpuHostLatency cycleCount compilationTime getTensorNames getAnchoredTensor rng_state
-        compileAndExport save loadExecutable train eval _debugGetPopartIR""",
+        compileAndExport save loadExecutable _debugGetPopartIR""",
     ),
     (
         "Options",

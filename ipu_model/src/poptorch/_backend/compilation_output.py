@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Iterator
 from pathlib import Path
 
-from ipu_model.errors import Error
+from ipu_model.errors import Error, replace_message
 from poptorch.options import Options
 from poptorch.options.progress_bar import ProgressBar
 
@@ -45,4 +45,4 @@ def move_long_message(error: BaseException) -> None:
     with contextlib.suppress(OSError):
         Path(_FILE).write_text(f"{error}\n", encoding="utf-8")
         first = error.message.partition("\n")[0]
-        error.replace_message(f"{first} (the whole message is in {_FILE})")
+        replace_message(error, f"{first} (the whole message is in {_FILE})")

@@ -138,9 +138,7 @@ class OptionsContainer(Freezable):
 
     def _check_type(self, name: str, value: Any) -> None:
         expected = type(self._values[name])
-        assert isinstance(value, expected), (
-            f"Unexpected type {type(value)} for option {name}. Expected {expected}."
-        )
+        assert isinstance(value, expected), f"Unexpected type {type(value)} for option {name}. Expected {expected}."
 
     def _nearest(self, name: str, known: Iterable[str]) -> str:
         if name.startswith("_"):

@@ -277,8 +277,8 @@ class Options(OptionsContainer):
 
         `long_name` is one of `getTensorNames()`, such as `Gradient___fc1.weight`; a name that the model does not have
         is an error when it is compiled. The tensor always follows the model's output mode: as in this release of
-        PopTorch, a mode of its own has no effect. Raises like `outputMode`; frozen options take anchors, too, as in PopTorch,
-        though a model that exists has its own copy.
+        PopTorch, a mode of its own has no effect. Raises like `outputMode`, but not when frozen: a model has its own
+        copy of the options.
         """
         assert isinstance(short_name, str), f"The short name of an anchor must be a string; got {short_name!r}."
         assert isinstance(long_name, str), f"The name of the tensor to anchor must be a string; got {long_name!r}."

@@ -5,16 +5,25 @@
 
 from importlib.metadata import version as _version
 
+import torch  # noqa: F401  # PopTorch programs write poptorch.torch
+
 from ipu_model.errors import Error, RecoverableError, UnrecoverableError
 from poptorch import enums, ops, optim, options, poptorch_core, profiling, testing
 from poptorch._backend.as_hardware import ipuHardwareIsAvailable, ipuHardwareVersion
-from poptorch._backend.hooks import registerPostCompileHook, registerPreCompileHook
+from poptorch._backend.geometric import registerGeometricCustomArgParsers
 from poptorch._backend.models import inferenceModel, load, trainingModel
+from poptorch._backend.torch_ops import register as _register_ops
 from poptorch._dataloader import AsynchronousDataAccessor, DataLoader
 from poptorch._impl import createPoptorchError
-from poptorch._logging import setLogLevel
-from poptorch._poplar_executor import PoplarExecutor
-from poptorch._utils import ICustomArgParser, registerCustomArgParser
+from poptorch._logging import logger, setLogLevel
+from poptorch._poplar_executor import PoplarExecutor, registerPostCompileHook, registerPreCompileHook
+from poptorch._utils import (
+    ICustomArgParser,
+    accessAttributes,
+    getIpuTensorId,
+    isOnIpu,
+    registerCustomArgParser,
+)
 from poptorch.enums import (
     AutoStage,
     CommGroupType,
@@ -55,7 +64,7 @@ from poptorch.ops import (
     set_overlap_for_input,
     set_overlap_for_output,
 )
-from poptorch.ops.blocks import BeginBlock, Block, BlockFunction, module_repr, print, removeBlocks
+from poptorch.ops.blocks import BeginBlock, Block, BlockFunction, LegacyBeginBlockFn, module_repr, print, removeBlocks
 from poptorch.options import (
     ConfigFileError,
     Options,
@@ -71,20 +80,24 @@ from poptorch.options import (
 # PopTorch's release whose behaviour this is; the local part says what it really is.
 __version__ = f"3.4.0+ipu.model.{_version('ipu-model')}"
 
+_register_ops()
+
 # PopTorch has no module of this name: it can be imported, and is no attribute of the package.
 globals().pop("_backend")
 
 __all__ = [
     "CPU", "AsynchronousDataAccessor", "Attribute", "AutoStage", "BeginBlock", "Block", "BlockFunction",
     "CommGroupType", "ConfigFileError", "ConnectionType", "DataLoader", "DataLoaderMode", "Error",
-    "HalfFloatCastingBehavior", "ICustomArgParser", "Liveness", "MatMulSerializationMode", "MeanReductionStrategy",
-    "MultiConv", "MultiConvPlanType", "NameScope", "Options", "OutputMode", "OverlapMode", "ParallelPhasedExecution",
-    "Phase", "PipelinedExecution", "PoplarExecutor", "RecoverableError", "ReductionType", "SerialPhasedExecution",
-    "ShardedExecution", "SharingStrategy", "Stage", "SyncPattern", "TensorLocationSettings", "UnrecoverableError",
-    "VariableRetrievalMode", "cond", "createPoptorchError", "ctc_beam_search_decoder", "custom_op", "dynamic_slice",
-    "dynamic_update", "enums", "for_loop", "fps", "identity_loss", "inferenceModel", "ipuHardwareIsAvailable",
-    "ipuHardwareVersion", "ipu_print_tensor", "isRunningOnIpu", "load", "module_repr", "nearest", "nop", "ops", "optim",
-    "options", "poptorch_core", "print", "profiling", "recomputationCheckpoint", "registerCustomArgParser",
-    "registerPostCompileHook", "registerPreCompileHook", "removeBlocks", "serializedMatMul", "setLogLevel",
-    "set_available_memory", "set_overlap_for_input", "set_overlap_for_output", "testing", "trainingModel",
+    "HalfFloatCastingBehavior", "ICustomArgParser", "LegacyBeginBlockFn", "Liveness", "MatMulSerializationMode",
+    "MeanReductionStrategy", "MultiConv", "MultiConvPlanType", "NameScope", "Options", "OutputMode", "OverlapMode",
+    "ParallelPhasedExecution", "Phase", "PipelinedExecution", "PoplarExecutor", "RecoverableError", "ReductionType",
+    "SerialPhasedExecution", "ShardedExecution", "SharingStrategy", "Stage", "SyncPattern", "TensorLocationSettings",
+    "UnrecoverableError", "VariableRetrievalMode", "accessAttributes", "cond", "createPoptorchError",
+    "ctc_beam_search_decoder", "custom_op", "dynamic_slice", "dynamic_update", "enums", "for_loop", "fps",
+    "getIpuTensorId", "identity_loss", "inferenceModel", "ipuHardwareIsAvailable", "ipuHardwareVersion",
+    "ipu_print_tensor", "isOnIpu", "isRunningOnIpu", "load", "logger", "module_repr", "nearest", "nop", "ops",
+    "optim", "options", "poptorch_core", "print", "profiling", "recomputationCheckpoint", "registerCustomArgParser",
+    "registerGeometricCustomArgParsers", "registerPostCompileHook", "registerPreCompileHook", "removeBlocks",
+    "serializedMatMul", "setLogLevel", "set_available_memory", "set_overlap_for_input", "set_overlap_for_output",
+    "testing", "trainingModel",
 ]  # fmt: skip

@@ -1,14 +1,39 @@
-"""PopTorch's own errors, and questions that a program asks about where it runs."""
+"""What PopTorch's Python part says and asks of itself: its errors, where it runs, names of scopes, wrapped objects.
+
+Public programs import these names from here.
+"""
 
 from __future__ import annotations
 
+import builtins
+import contextlib
+import functools
+import hashlib
 import os
+import weakref
+from collections.abc import Callable, Iterator, Mapping, MutableMapping
+from pathlib import Path
+from typing import Any, TypeVar, cast
+
+import torch
+from filelock import FileLock
+from torch import Tensor, nn
 
 from ipu_model import tracing
 from ipu_model.errors import Error
+from poptorch._logging import logger
 
 # Libraries that have registered memory with a network card must survive a fork, of loader processes say.
 os.environ.setdefault("RDMAV_FORK_SAFE", "1")
+
+# Buffers of these modules change while forward runs on the CPU, too.
+BUFFERS_CAN_CHANGE = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
+
+Method = TypeVar("Method", bound=Callable[..., Any])
+
+# What programs have set; a trace under way counts besides.
+_is_ipu_context = False
+_dispatch_tracing = False
 
 
 def createPoptorchError(msg: str) -> Error:
@@ -17,5 +42,247 @@ def createPoptorchError(msg: str) -> Error:
 
 
 def isRunningOnIpu() -> bool:
-    """Return whether a wrapped model's `forward` is being traced for the device right now."""
-    return tracing.is_tracing()
+    """Return whether a wrapped model's `forward` is being traced for the device, or `setIpuContext` says so."""
+    return _is_ipu_context or tracing.is_tracing()
+
+
+def setIpuContext(val: bool) -> None:
+    """Let `isRunningOnIpu` answer True outside a trace as well, or (False) no longer."""
+    global _is_ipu_context
+    _is_ipu_context = val
+
+
+def isDispatchTracing() -> bool:
+    """Return whether a wrapped model's `forward` is being traced, or `setDispatchTracing` says so."""
+    return _dispatch_tracing or tracing.is_tracing()
+
+
+def setDispatchTracing(val: bool) -> None:
+    """Let `isDispatchTracing` answer True outside a trace as well, or (False) no longer."""
+    global _dispatch_tracing
+    _dispatch_tracing = val
+
+
+class NameScopeHook:
+    """Puts the names of a module's submodules in front of those of the ops that they call, until `remove()`."""
+
+    def __init__(self, module: nn.Module) -> None:
+        self._handles = []
+        for name, child in module.named_modules():
+            if name:
+                enter = functools.partial(self._enter_fn, name=name.rpartition(".")[2])
+                self._handles += [child.register_forward_pre_hook(enter), child.register_forward_hook(self._exit_fn)]
+
+    def _enter_fn(self, module: nn.Module, input: Any, name: str) -> None:
+        torch.ops.poptorch.push_name_scope(name)
+
+    def _exit_fn(self, module: nn.Module, input: Any, output: Any) -> None:
+        torch.ops.poptorch.pop_name_scope()
+
+    def remove(self) -> None:
+        """Remove the hooks."""
+        for handle in self._handles:
+            handle.remove()
+        self._handles.clear()
+
+
+def internal_cast(tensor: Tensor, dtype: torch.dtype) -> Tensor:
+    """Return `tensor` as float32 or float16.
+
+    Raises:
+        ValueError: another type.
+    """
+    if dtype not in (torch.float32, torch.float16):
+        raise ValueError(f"Invalid poptorch.cast target type {dtype}. Expecting torch.float or torch.half.")
+    return tensor.to(dtype)
+
+
+def applyOptimizer(optimizer: torch.optim.Optimizer) -> None:
+    """Say which parameters are in which group of an optimiser; the executor reads that from the optimiser itself."""
+    for index, group in enumerate(optimizer.param_groups):
+        torch.ops.poptorch.optimizer_group(index, list(group["params"]))
+
+
+class OptimizerWrapper(nn.Module):
+    """A model together with its optimiser: calls the model, then says which parameters are in which group."""
+
+    def __init__(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+        super().__init__()
+        self.model = model
+        self.optimizer = optimizer
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """Return the model's outputs."""
+        outputs = self.model(*args, **kwargs)
+        applyOptimizer(self.optimizer)
+        return outputs
+
+
+@contextlib.contextmanager
+def distributedCacheLock(model: object, opts: Any) -> Iterator[bool]:
+    """Let one process of a distributed run after another into the body, so that only the first has to compile.
+
+    Yields whether there is a lock: with several processes that share an executable cache.
+
+    Raises:
+        AssertionError: the folder of the cache is not writable.
+    """
+    folder = opts._backend.cache_folder
+    if opts.Distributed.numProcesses <= 1 or folder is None:
+        if opts.Distributed.numProcesses > 1:
+            logger.warning(
+                "Use poptorch.Options.enableExecutableCaching() to avoid compiling the model once per process"
+            )
+        yield False
+        return
+    os.makedirs(folder, exist_ok=True)
+    assert os.access(folder, os.W_OK), f"Cache folder {folder} is not writable"
+    name = hashlib.md5(repr(model).encode(), usedforsecurity=False).hexdigest()
+    with FileLock(Path(folder) / f"{name}.lock"):
+        yield True
+
+
+class WeakPtr(weakref.ref[Any]):
+    """A weak reference that is equal to others of the same object only, whatever the object is equal to."""
+
+    _address: int
+
+    def __new__(cls, obj: Any, callback: Callable[[Any], Any] | None = None) -> WeakPtr:
+        """Refer to `obj`; `callback(reference)` is called when it is gone."""
+        made = super().__new__(cls, obj, callback)
+        made._address = id(obj)
+        return made
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, WeakPtr) and self._address == other._address
+
+    def __hash__(self) -> int:
+        return hash(self._address)
+
+
+class WeakKeyPtrDict(MutableMapping[Any, Any]):
+    """Values by object, not by what the object is equal to (tensors are no keys otherwise); it keeps no key alive."""
+
+    def __init__(self, dict: Any = None) -> None:
+        self._values: builtins.dict[WeakPtr, Any] = {}
+        self.update(dict)
+
+    def __getitem__(self, key: Any) -> Any:
+        return self._values[WeakPtr(key)]
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        self._values[WeakPtr(key, self._forget)] = value
+
+    def __delitem__(self, key: Any) -> None:
+        del self._values[WeakPtr(key)]
+
+    def __contains__(self, key: object) -> bool:
+        return WeakPtr(key) in self._values
+
+    def __iter__(self) -> Iterator[Any]:
+        alive = ((reference, reference()) for reference in list(self._values))
+        return (key for _, key in alive if key is not None)
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def _forget(self, reference: WeakPtr) -> None:
+        self._values.pop(reference, None)
+
+    def get(self, key: Any, default: Any = None) -> Any:
+        """Return the value of an object, else `default`."""
+        return self._values.get(WeakPtr(key), default)
+
+    def update(self, dict: Any = None) -> None:  # type: ignore[override]  # objects are no keyword arguments
+        """Take over the values of another mapping, or of pairs of object and value."""
+        super().update(() if dict is None else dict)
+
+
+# The classes that wrapped objects have lost for a while, and the classes whose objects are wrapped.
+_wrapper_registry = WeakKeyPtrDict()
+_wrapper_types: list[type] = []
+
+
+def registerWrapperType(wrapper_type: type) -> None:
+    """Let objects of this class count as wrapped: its first base is the class that they have without the wrapping."""
+    _wrapper_types.append(wrapper_type)
+
+
+def isWrapped(obj: object) -> bool:
+    """Return whether a training model has wrapped a module, parameter or buffer."""
+    return isinstance(obj, tuple(_wrapper_types))
+
+
+def unwrapIfWrapped(obj: Any) -> type | None:
+    """Give a wrapped object the class back that it has without the wrapping; return the class that it had, if any."""
+    if not isWrapped(obj):
+        return None
+    # Reading an attribute of a wrapped tensor brings newer values from the device first; type(obj) would not.
+    wrapper: type = obj.__class__
+    object.__setattr__(obj, "__class__", wrapper.__bases__[0])
+    return wrapper
+
+
+def _unwrapIfWrappedAndRegister(obj: Any) -> None:
+    wrapper = unwrapIfWrapped(obj)
+    if wrapper is not None:
+        _wrapper_registry[obj] = wrapper
+
+
+def _restoreWrapperIfNecessary(obj: Any) -> Any:
+    wrapper = _wrapper_registry.get(obj)
+    if wrapper is not None:
+        object.__setattr__(obj, "__class__", wrapper)
+        del _wrapper_registry[obj]
+    return obj
+
+
+def forEachParameterAndBuffer(model: nn.Module, fn: Callable[[Any], Any]) -> None:
+    """Call `fn` with the model, and with each parameter and buffer of it."""
+    fn(model)
+    for tensor in (*model.parameters(), *model.buffers()):
+        fn(tensor)
+
+
+def unwrapModelIfNecessary(model: nn.Module) -> None:
+    """Make a wrapped model and its tensors plain ones, until `rewrapModelIfNecessary`; bring newer weights first."""
+    forEachParameterAndBuffer(model, _unwrapIfWrappedAndRegister)
+
+
+def rewrapModelIfNecessary(model: nn.Module) -> None:
+    """Undo `unwrapModelIfNecessary`."""
+    forEachParameterAndBuffer(model, _restoreWrapperIfNecessary)
+
+
+def traceMethod(label: str) -> Callable[[Method], Method]:
+    """Decorate a method, so that calls are trace points of this name in the object's channel `_profiling`."""
+
+    def decorate(method: Method) -> Method:
+        @functools.wraps(method)
+        def traced(self: Any, *args: Any, **kwargs: Any) -> Any:
+            with self._profiling.tracepoint(label):
+                return method(self, *args, **kwargs)
+
+        return cast(Method, traced)
+
+    return decorate
+
+
+def getBufferAndParameterTensors(model: nn.Module) -> dict[str, Tensor]:
+    """Return the buffers and parameters of a model by name."""
+    return {**dict(model.named_buffers()), **dict(model.named_parameters())}
+
+
+def getBufferAndParameterAddresses(model: nn.Module) -> dict[str, int]:
+    """Return where the values of a model's buffers and parameters are in memory, by name."""
+    return {name: tensor.data_ptr() for name, tensor in getBufferAndParameterTensors(model).items()}
+
+
+def errorOnBufferOrParameterAddressChanges(old_addresses: Mapping[str, int], new_addresses: Mapping[str, int]) -> None:
+    """Raise `poptorch.Error` if a buffer or parameter of `old_addresses` is elsewhere, or missing, in the new ones."""
+    for name, address in old_addresses.items():
+        if new_addresses.get(name) != address:
+            raise createPoptorchError(
+                f"Buffer or parameter {name} is reassigned within the model while it runs on the IPU, which is not "
+                "supported. Change it in place instead: tensor.copy_(value)."
+            )

@@ -8,10 +8,11 @@ from collections.abc import Callable
 from datetime import timedelta
 from functools import partial, wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Concatenate, NoReturn, ParamSpec, TypeVar, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Concatenate, NoReturn, ParamSpec, TypeVar, cast
 
 import torch
 from torch import Tensor, nn
+from torch.utils.checkpoint import DefaultDeviceType
 
 from ipu_model.capture.digest import digest_of
 from ipu_model.entry_points import program_of
@@ -23,6 +24,7 @@ from poptorch._backend.compilation import check_options
 from poptorch._backend.compilation_output import compilation_progress, move_long_message
 from poptorch._backend.compiled import Compiled, Saved, compiled
 from poptorch._backend.exported import pickled
+from poptorch._backend.hooks import _registerHook, registerPostCompileHook, registerPreCompileHook
 from poptorch._backend.optimisation import Optimisation
 from poptorch._backend.own_copies import checked_options, own_options, shallow_copy
 from poptorch._backend.results import by_short_name, names_of, present, synthetic
@@ -40,6 +42,8 @@ from poptorch.options import Options
 if TYPE_CHECKING:
     from ipu_model.predict.program import Program
     from poptorch._backend.timing import Latency, PerfCounters
+
+__all__ = ["NO_EXECUTABLE_ERR", "PoplarExecutor", "_registerHook", "registerPostCompileHook", "registerPreCompileHook"]
 
 NO_EXECUTABLE_ERR = "Model has not been compiled or has been destroyed."
 
@@ -67,6 +71,44 @@ def in_turn(
             return method(self, *args, **kwargs)
 
     return cast("Callable[Concatenate[PoplarExecutor, Arguments], Result]", waiting)
+
+
+class _SetDefaultDeviceType:
+    """Lets PyTorch's checkpoints of activations look for tensors on the CPU, where they are while forward is traced."""
+
+    def __init__(self) -> None:
+        self._saved = DefaultDeviceType.get_device_type()
+
+    def replace(self) -> None:
+        """Replace PyTorch's choice."""
+        self._saved = DefaultDeviceType.get_device_type()
+        DefaultDeviceType.set_device_type("cpu")
+
+    def restore(self) -> None:
+        """Put PyTorch's choice back."""
+        DefaultDeviceType.set_device_type(self._saved)
+
+
+class _OverwriteContextManager:
+    """Lets the managers of all registered classes replace something while forward is traced, and restore it."""
+
+    _subsitution_manager_types: ClassVar[list[Any]] = [_SetDefaultDeviceType]
+
+    def __init__(self) -> None:
+        self._managers = [kind() for kind in self._subsitution_manager_types]
+
+    def __enter__(self) -> None:
+        for manager in self._managers:
+            manager.replace()
+
+    def __exit__(self, exc_type: object, value: object, traceback: object) -> None:
+        for manager in reversed(self._managers):
+            manager.restore()
+
+    @classmethod
+    def registerSubsitutionManager(cls, type: Any) -> None:
+        """Let an object of this class `replace()` things before each trace, and `restore()` them after it."""
+        cls._subsitution_manager_types.append(type)
 
 
 class PoplarExecutor:
@@ -208,7 +250,7 @@ class PoplarExecutor:
             check_options(self._options)
             self._sources.refresh()
             arguments.warn_about_dicts()
-            with compilation_progress(self._options):
+            with compilation_progress(self._options), _OverwriteContextManager():
                 now = compiled(
                     self._traced_model, self._options, arguments, self._host, self._optimisation,
                     seed=self._rng_state[0] if self._rng_state else None, saved=saved,

@@ -268,7 +268,7 @@ class TestPresence:
         of_poptorch = {
             "_args_parser", "_dataloader", "_impl", "_logging", "_optimizer_attributes", "_options_config",
             "_options_impl", "_poplar_executor", "_poptorch_data", "_printing", "_utils", "enums", "ops", "optim",
-            "options", "poptorch_core", "profiling", "testing",
+            "options", "poptorch_core", "profiling", "testing", "torch",
         }  # fmt: skip
         script = (
             "import types, poptorch\n"

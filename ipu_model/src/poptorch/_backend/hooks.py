@@ -19,7 +19,7 @@ def registerPreCompileHook(hook: Callable[[], Any]) -> RemovableHandle:
     Raises:
         RuntimeError: not callable.
     """
-    return _register(_before, hook)
+    return _registerHook(_before, hook)
 
 
 def registerPostCompileHook(hook: Callable[[], Any]) -> RemovableHandle:
@@ -28,7 +28,7 @@ def registerPostCompileHook(hook: Callable[[], Any]) -> RemovableHandle:
     Raises:
         RuntimeError: not callable.
     """
-    return _register(_after, hook)
+    return _registerHook(_after, hook)
 
 
 def run_before() -> None:
@@ -47,9 +47,9 @@ def around_trace() -> Iterator[None]:
             hook()
 
 
-def _register(hooks: OrderedDict[int, Callable[[], Any]], hook: Callable[[], Any]) -> RemovableHandle:
-    if not callable(hook):
-        raise RuntimeError(f"A compile hook must be callable, got {type(hook)}.")
+def _registerHook(hooks: OrderedDict[int, Callable[[], Any]], new_hook: Callable[[], Any]) -> RemovableHandle:
+    if not callable(new_hook):
+        raise RuntimeError(f"A compile hook must be callable, got {type(new_hook)}.")
     handle = RemovableHandle(hooks)
-    hooks[handle.id] = hook
+    hooks[handle.id] = new_hook
     return handle

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from ipu_model.interrupts import postponed
-from poptorch._impl import createPoptorchError
+from poptorch._impl import createPoptorchError, registerWrapperType
 
 _MODULE_TRIGGERS = frozenset({"_parameters", "_buffers", "forward"})
 _runs = itertools.count(1)
@@ -76,6 +76,18 @@ def links_of(obj: Any) -> Links:
     """Return the links of a wrapped module, parameter or buffer; reads nothing from the device."""
     links: Links = type(obj).__dict__.get("_poptorch_links", ())
     return links
+
+
+class _OfWrapped(type):
+    def __instancecheck__(cls, instance: object) -> bool:
+        return bool(links_of(instance))
+
+
+class Wrapped(metaclass=_OfWrapped):
+    """What every wrapped object is an instance of; its own class is made for the executors that wrap it."""
+
+
+registerWrapperType(Wrapped)
 
 
 def original_class(obj: Any) -> type:

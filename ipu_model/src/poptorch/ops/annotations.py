@@ -5,6 +5,7 @@ While a model is traced it is noted on the ops; on the CPU all of this does noth
 from __future__ import annotations
 
 import operator
+from contextvars import ContextVar
 from typing import Any
 
 import torch
@@ -193,6 +194,42 @@ class Attribute:
         body = _leave(self._bodies)
         if body is not None:
             body.trace.set_attributes(body.ops(), self._attributes)
+
+
+# Those that were entered by name rather than as objects, innermost last.
+_open_scopes: ContextVar[tuple[NameScope, ...]] = ContextVar("poptorch_name_scopes", default=())
+_open_attributes: ContextVar[tuple[tuple[str, str, Attribute], ...]] = ContextVar("poptorch_attributes", default=())
+
+
+def push_name_scope(name: str) -> None:
+    """Put `name/` in front of the names of the ops from here on, until `pop_name_scope`."""
+    scope = NameScope(name)
+    scope.__enter__()
+    _open_scopes.set((*_open_scopes.get(), scope))
+
+
+def pop_name_scope() -> None:
+    """End the innermost scope of `push_name_scope`; without one nothing happens."""
+    opened = _open_scopes.get()
+    if opened:
+        _open_scopes.set(opened[:-1])
+        opened[-1].__exit__()
+
+
+def set_attribute(attribute: str, key: str, value: str) -> None:
+    """Give the ops from here on an entry of a graph attribute, until `clear_attribute`."""
+    entry = Attribute(**{attribute: {key: value}})
+    entry.__enter__()
+    _open_attributes.set((*_open_attributes.get(), (attribute, key, entry)))
+
+
+def clear_attribute(attribute: str, key: str) -> None:
+    """End the latest `set_attribute` of an entry; without one nothing happens."""
+    opened = _open_attributes.get()
+    latest = next((index for index in reversed(range(len(opened))) if opened[index][:2] == (attribute, key)), None)
+    if latest is not None:
+        _open_attributes.set(opened[:latest] + opened[latest + 1 :])
+        opened[latest][2].__exit__()
 
 
 def _enter(bodies: list[Body | None]) -> None:

@@ -75,7 +75,9 @@ class BeginBlockHook:
 class LegacyBeginBlockFn(nn.Module):
     """A callable that starts a block whenever it is called."""
 
-    def __init__(self, layer_to_call: Callable[..., Any], user_id: str | None, ipu_id: int | None) -> None:
+    def __init__(
+        self, layer_to_call: Callable[..., Any], user_id: str | None = None, ipu_id: int | None = None
+    ) -> None:
         super().__init__()
         self._user_id = user_id
         self._ipu_id = ipu_id

@@ -1,0 +1,122 @@
+"""`torch.ops.poptorch`: the ops that programs call there, which are those of `poptorch`.
+
+PopTorch registers them with PyTorch from C++. They are plain Python functions here, so that each is recorded as the
+function of `poptorch` that does the same is.
+"""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Callable
+from typing import Any, NoReturn
+
+import torch
+from torch import Tensor
+
+from ipu_model import tracing
+from ipu_model.errors import unsupported
+from ipu_model.step import Placement
+from poptorch import _impl, ops
+from poptorch._utils import accessAttributes
+from poptorch.enums import OverlapMode
+from poptorch.ops.annotations import clear_attribute, pop_name_scope, push_name_scope, set_attribute
+
+_TYPES = {
+    "FLOAT": torch.float32, "FLOAT32": torch.float32, "FLOAT16": torch.float16, "HALF": torch.float16,
+}  # fmt: skip
+_REDUCTIONS = ("sum", "mean", "none")
+
+
+def begin_ipu_block(stage_id: int, phase_id: int, ipu_id: int) -> None:
+    """Place the ops from here on in this stage and phase, on this IPU."""
+    trace = tracing.current()
+    if trace is not None:
+        trace.placement = Placement(block="", stage=stage_id, ipu=ipu_id, phase=phase_id if phase_id >= 0 else None)
+
+
+def end_ipu_block() -> None:
+    """Leave the current block."""
+    trace = tracing.current()
+    if trace is not None:
+        trace.end_block()
+
+
+def internal_cast(self: Tensor, dtype: str) -> Tensor:
+    """Return the tensor as "FLOAT" or "FLOAT16"."""
+    if dtype not in _TYPES:
+        raise _impl.createPoptorchError(f"torch.ops.poptorch.internal_cast: {dtype!r} is none of {', '.join(_TYPES)}.")
+    return _impl.internal_cast(self, _TYPES[dtype])
+
+
+def identity_loss(x: Tensor, reduction: int) -> Tensor:
+    """Mark a loss; the reduction is 0 for the sum, 1 for the mean and 2 for none."""
+    return ops.identity_loss(x, _REDUCTIONS[reduction])
+
+
+def custom_operation(
+    inputs: list[Tensor], name: str, domain: str, domain_version: int, num_outputs: int, example_outputs: list[Tensor],
+    attributes_id_str: str,
+) -> list[Tensor]:  # fmt: skip
+    """Call a custom op; its attributes are given as the text that `accessAttributes` understands."""
+    attributes = accessAttributes(attributes_id_str)
+    return ops.custom_op(inputs, name, domain, domain_version, list(example_outputs)[:num_outputs], attributes)
+
+
+def set_overlap_for_input(tensor: Tensor, mode: str) -> Tensor:
+    """Overlap the transfer of an input with the computation."""
+    return ops.set_overlap_for_input(tensor, OverlapMode(mode))
+
+
+def set_overlap_for_output(tensor: Tensor, mode: str) -> Tensor:
+    """Overlap the transfer of an output with the computation."""
+    return ops.set_overlap_for_output(tensor, OverlapMode(mode))
+
+
+def optimizer_group(group: int, inputs: list[Tensor]) -> None:
+    """Do nothing: the executor reads the groups from the optimiser."""
+
+
+_OPS: dict[str, Callable[..., Any]] = {
+    each.__name__: each
+    for each in (
+        begin_ipu_block, end_ipu_block, internal_cast, identity_loss, custom_operation, set_overlap_for_input,
+        set_overlap_for_output, optimizer_group, push_name_scope, pop_name_scope, set_attribute, clear_attribute,
+        ops.ipu_print_tensor, ops.nop, ops.dynamic_slice, ops.dynamic_update, ops.ctc_beam_search_decoder,
+        ops.set_available_memory, ops.fps, ops.nearest,
+    )
+}  # fmt: skip
+_OPS["recomputation_checkpoint"] = ops.recomputationCheckpoint
+
+# PopTorch's, in pairs around a body of which they are told nothing; and what does the same.
+_REFUSED = {
+    "start_for_loop": "poptorch.for_loop", "end_for_loop": "poptorch.for_loop",
+    "start_if_true": "poptorch.cond", "start_if_false": "poptorch.cond", "end_if": "poptorch.cond",
+    "begin_multi_conv": "poptorch.MultiConv", "end_multi_conv": "poptorch.MultiConv",
+    "call_cpu_op": "poptorch.CPU", "end_cpu_op": "poptorch.CPU",
+    "set_matmul_serialization": "poptorch.serializedMatMul",
+}  # fmt: skip
+
+
+def _refusal(name: str, instead: str) -> Callable[..., NoReturn]:
+    def refuse(*args: object, **kwargs: object) -> NoReturn:
+        raise unsupported(f"torch.ops.poptorch.{name}", f"Use {instead}.")
+
+    refuse.__name__ = name
+    return refuse
+
+
+class _Operations(types.ModuleType):
+    """The namespace; it says which ops there are, as PyTorch's own namespaces do not."""
+
+    def __getattr__(self, name: str) -> NoReturn:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        known = ", ".join(sorted(_OPS))
+        raise AttributeError(f"'_OpNamespace' 'poptorch' object has no attribute '{name}'. There are: {known}.")
+
+
+def register() -> None:
+    """Make the ops those of `torch.ops.poptorch`."""
+    namespace = _Operations("torch.ops.poptorch")
+    vars(namespace).update(_OPS, **{name: _refusal(name, instead) for name, instead in _REFUSED.items()})
+    torch.ops.poptorch = namespace  # type: ignore[attr-defined]  # made by registrations otherwise

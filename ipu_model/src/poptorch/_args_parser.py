@@ -12,7 +12,17 @@ from torch import Tensor
 
 from poptorch._impl import createPoptorchError
 from poptorch._logging import logger
-from poptorch._utils import flatten, flattenTensorStructure, reconstructTensorStructure
+from poptorch._utils import (
+    data_fields,
+    flatten,
+    flattenTensorStructure,
+    getCustomParser,
+    in_order_of,
+    reconstructTensorStructure,
+    refilled,
+    same_sequence,
+    with_fields,
+)
 
 _HINT = (
     "Call destroy() on the model first to compile it again for the new inputs, or give it the inputs it was "
@@ -93,7 +103,7 @@ class Signature:
         keywords = {p.name: self._take(p, remaining) for p in self._keyword_only}
         for name in remaining:
             assert self._open_kwargs, f"{name} is not a valid parameter. Valid ones: {names}."
-        keywords.update(sorted(remaining.items()))
+        keywords.update(remaining)
         extra = [f"args[{i}]" for i in range(len(values) - len(names))]
         return BoundArguments(tuple(values), tuple(names + extra), keywords)
 
@@ -120,7 +130,9 @@ def check_same(compiled: BoundArguments, given: BoundArguments) -> BoundArgument
     positional = tuple(
         _same(name, a, b) for name, a, b in zip(compiled.names, compiled.positional, given.positional)
     )  # fmt: skip
-    keywords = _same_dict("", dict(compiled.keywords), dict(given.keywords))
+    expected, got = dict(compiled.keywords), dict(given.keywords)
+    _check_keys("keyword arguments", expected, got)
+    keywords = {name: _same(name, expected[name], got[name]) for name in expected}
     return BoundArguments(positional, compiled.names, keywords)
 
 
@@ -129,20 +141,20 @@ def _same(name: str, expected: Any, got: Any) -> Any:
         raise _mismatch(f"Type mismatch for {name}: expected {type(expected)} but got {type(got)}.")
     if isinstance(expected, Tensor):
         return _same_tensor(name, expected, got)
+    if getCustomParser(expected) is not None:
+        return _same_leaves(name, expected, got)
     if isinstance(expected, dict):
         return _same_dict(name, expected, got)
     if isinstance(expected, list):
-        _same_tensors_of(name, expected, got)
-        return got
+        return _same_leaves(name, expected, in_order_of(expected, got))
     if isinstance(expected, tuple):
         if len(expected) != len(got):
             raise _mismatch(f"Length mismatch for {name}: expected {len(expected)} but got {len(got)}.")
-        items = [_same(f"{name}[{i}]", a, b) for i, (a, b) in enumerate(zip(expected, got))]
-        return type(got)(*items) if hasattr(got, "_fields") else type(got)(items)
-    _same_tensors_of(name, expected, got)
-    if not flattenTensorStructure(expected) and not _equal(expected, got):
-        raise _mismatch(f"Value mismatch for {name}: expected {expected} but got {got}.")
-    return got
+        return same_sequence(got, [_same(f"{name}[{i}]", a, b) for i, (a, b) in enumerate(zip(expected, got))])
+    fields = data_fields(expected)
+    if fields and flattenTensorStructure(expected):
+        return _same_data_object(name, fields, got)
+    return _same_leaves(name, expected, got)
 
 
 def _equal(expected: Any, got: Any) -> bool:
@@ -162,32 +174,47 @@ def _same_tensor(name: str, expected: Tensor, got: Tensor) -> Tensor:
 
 
 def _same_dict(name: str, expected: dict[Any, Any], got: dict[Any, Any]) -> dict[Any, Any]:
-    """Compare the values by their keys; without a name these are the keyword arguments of the call."""
+    _check_keys(name, expected, got)
+    return refilled(got, {key: _same(f"{name}[{key}]", expected[key], got[key]) for key in expected})
+
+
+def _check_keys(name: str, expected: dict[Any, Any], got: dict[Any, Any]) -> None:
     missing = [str(key) for key in expected if key not in got]
     unexpected = [str(key) for key in got if key not in expected]
     if missing or unexpected:
         parts = [f"Missing arguments: {', '.join(missing)}."] if missing else []
         parts += [f"Unexpected arguments: {', '.join(unexpected)}."] if unexpected else []
-        raise _mismatch(f"Keys mismatch for {name or 'keyword arguments'}. {' '.join(parts)}")
-    items = {key: _same(f"{name}[{key}]" if name else str(key), expected[key], got[key]) for key in expected}
-    if type(got) is dict:
-        return items
-    ordered = got.copy()
-    ordered.clear()
-    ordered.update(items)
-    return ordered
+        raise _mismatch(f"Keys mismatch for {name}. {' '.join(parts)}")
 
 
-def _same_tensors_of(name: str, expected: Any, got: Any) -> None:
-    """Compare the tensors inside two lists or custom values in flattened order."""
+def _same_data_object(name: str, expected: dict[str, Any], got: Any) -> Any:
+    given = data_fields(got)
+    _check_keys(name, expected, given)
+    return with_fields(got, {key: _same(f"{name}.{key}", expected[key], given[key]) for key in expected})
+
+
+def _same_leaves(name: str, expected: Any, got: Any) -> Any:
+    """Compare two values by the leaves inside them in flattened order; without tensors, as a whole."""
     wanted, given = (flatten(value)[0] for value in (expected, got))
+    if not any(isinstance(leaf, Tensor) for leaf in (*wanted, *given)):
+        if not _equal(expected, got):
+            raise _mismatch(f"Value mismatch for {name}: expected {expected} but got {got}.")
+        return got
     if len(wanted) != len(given):
         raise _mismatch(f"Length mismatch for {name}: expected {len(wanted)} but got {len(given)}.")
     for index, (a, b) in enumerate(zip(wanted, given)):
-        if isinstance(a, Tensor) and isinstance(b, Tensor):
-            _same_tensor(f"{name}[{index}]", a, b)
-        elif isinstance(a, Tensor) or isinstance(b, Tensor):
-            raise _mismatch(f"Type mismatch for {name}[{index}]: expected {type(a)} but got {type(b)}.")
+        _same_leaf(f"{name}[{index}]", a, b)
+    return got
+
+
+def _same_leaf(name: str, expected: Any, got: Any) -> None:
+    if isinstance(expected, Tensor) and isinstance(got, Tensor):
+        _same_tensor(name, expected, got)
+    elif isinstance(expected, Tensor) or isinstance(got, Tensor):
+        raise _mismatch(f"Type mismatch for {name}: expected {type(expected)} but got {type(got)}.")
+    elif not _equal(expected, got):
+        # PopTorch would carry on with the value of the compilation without a word.
+        raise _mismatch(f"Value mismatch for {name}: expected {expected} but got {got}.")
 
 
 def _mismatch(what: str) -> Exception:

@@ -113,7 +113,7 @@ def flatten(value: Any) -> tuple[list[Any], Rebuild]:
 
 def flattenTensorStructure(tensors: Any, canonical_structure: Any = None) -> list[Tensor]:
     """Return the tensors in a nested value, in order; the keys of dicts in the order of `canonical_structure`."""
-    value = tensors if canonical_structure is None else _in_order_of(canonical_structure, tensors)
+    value = tensors if canonical_structure is None else in_order_of(canonical_structure, tensors)
     return [leaf for leaf in flatten(value)[0] if isinstance(leaf, Tensor)]
 
 
@@ -126,12 +126,14 @@ def reconstructTensorStructure(
     return rebuild([next(new) if isinstance(leaf, Tensor) and filter_fn(leaf) else leaf for leaf in leaves])
 
 
-def _in_order_of(pattern: Any, value: Any) -> Any:
-    """Return plain containers with what is in `value`, the keys of dicts in the order that they have in `pattern`."""
-    if isinstance(value, dict) and isinstance(pattern, dict):
-        return {key: _in_order_of(pattern[key], value[key]) for key in pattern}
-    if isinstance(value, (tuple, list)) and isinstance(pattern, (tuple, list)):
-        return [_in_order_of(a, b) for a, b in zip(pattern, value, strict=True)]
+def in_order_of(pattern: Any, value: Any) -> Any:
+    """Return `value` with the keys of its dicts in the order of those in `pattern`, where both have the same form."""
+    if type(pattern) is not type(value):
+        return value
+    if isinstance(pattern, dict) and pattern.keys() == value.keys():
+        return refilled(value, {key: in_order_of(pattern[key], value[key]) for key in pattern})
+    if isinstance(pattern, (list, tuple)) and len(pattern) == len(value):
+        return same_sequence(value, [in_order_of(a, b) for a, b in zip(pattern, value)])
     return value
 
 
@@ -145,24 +147,31 @@ def _visit(value: Any, leaves: list[Any]) -> Callable[[Iterator[Any]], Any]:
         return _visit_dict(value, leaves)
     if isinstance(value, (tuple, list)):
         parts = [_visit(item, leaves) for item in value]
-        return lambda new: _same_sequence(value, [part(new) for part in parts])
+        return lambda new: same_sequence(value, [part(new) for part in parts])
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return _visit_data_class(value, leaves)
+        return _visit_data_object(value, leaves)
     leaves.append(value)
     return next
 
 
-def _visit_data_class(value: Any, leaves: list[Any]) -> Callable[[Iterator[Any]], Any]:
-    names = [field.name for field in dataclasses.fields(value) if hasattr(value, field.name)]
-    parts = {name: _visit(getattr(value, name), leaves) for name in names}
+def _visit_data_object(value: Any, leaves: list[Any]) -> Callable[[Iterator[Any]], Any]:
+    parts = {name: _visit(item, leaves) for name, item in data_fields(value).items()}
+    return lambda new: with_fields(value, {name: part(new) for name, part in parts.items()})
 
-    def rebuild(new: Iterator[Any]) -> Any:
-        made = copy.copy(value)
-        for name, part in parts.items():
-            object.__setattr__(made, name, part(new))  # also of a frozen one
-        return made
 
-    return rebuild
+def data_fields(value: Any) -> dict[str, Any]:
+    """Return the fields of an instance of a data class by name; of anything else, none."""
+    if not dataclasses.is_dataclass(value) or isinstance(value, type):
+        return {}
+    return {field.name: getattr(value, field.name) for field in dataclasses.fields(value) if hasattr(value, field.name)}
+
+
+def with_fields(original: Any, fields: dict[str, Any]) -> Any:
+    """Return a copy of an instance of a data class, frozen or not, with other values of its fields."""
+    made = copy.copy(original)
+    for name, value in fields.items():
+        object.__setattr__(made, name, value)
+    return made
 
 
 def _visit_dict(value: dict[Any, Any], leaves: list[Any]) -> Callable[[Iterator[Any]], Any]:
@@ -183,7 +192,18 @@ def _visit_dict(value: dict[Any, Any], leaves: list[Any]) -> Callable[[Iterator[
     return rebuild
 
 
-def _same_sequence(original: Any, items: list[Any]) -> Any:
+def refilled(original: dict[Any, Any], items: dict[Any, Any]) -> dict[Any, Any]:
+    """Return a dict of `original`'s type that holds `items`, in their order."""
+    if type(original) is dict:
+        return items
+    ordered = original.copy()
+    ordered.clear()
+    ordered.update(items)
+    return ordered
+
+
+def same_sequence(original: Any, items: list[Any]) -> Any:
+    """Return a list, tuple or named tuple of `original`'s type that holds `items`."""
     if hasattr(original, "_fields"):
         return type(original)(*items)
     return type(original)(items)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict, namedtuple
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -48,6 +49,17 @@ class TestBinding:
         again = executor(ONE, TWO, a=ONE, b=TWO, last=ONE)
         assert [t.tolist() for t in given] == [t.tolist() for t in again]
         assert [t[0].item() for t in given] == [1, 2, 1, 1, 2]
+
+    def test_extra_keywords_keep_the_order_in_which_the_caller_wrote_them(self) -> None:
+        class Subtracts(nn.Module):
+            def forward(self, **kwargs: Tensor) -> Tensor:
+                first, second = kwargs.values()
+                return first - second
+
+        assert inference(Subtracts())(z=TWO, a=ONE).tolist() == [1, 1]
+        executor = inference(Subtracts())
+        assert executor(a=ONE, z=TWO).tolist() == [-1, -1]
+        assert executor(z=TWO, a=ONE).tolist() == [-1, -1], "the order of the compilation stays"
 
     def test_a_default_value_that_is_a_tensor_is_an_input(self) -> None:
         class WithDefault(nn.Module):
@@ -224,6 +236,12 @@ class TestAcceptedValues:
         assert len(more) == 1
 
 
+@dataclass
+class Scaled:
+    x: Tensor | None
+    scale: float
+
+
 class Anything(nn.Module):
     def forward(self, t: Any, u: Any = None, **more: Any) -> Tensor:
         return torch.ones(1) * 2
@@ -289,6 +307,35 @@ class TestConsistency:
         executor = inference(Anything())
         executor([ONE, [TWO]])
         executor([[ONE], TWO])
+
+    def test_the_order_of_keys_inside_a_list_means_nothing(self) -> None:
+        class Subtracts(nn.Module):
+            def forward(self, pairs: list[dict[str, Tensor]]) -> Tensor:
+                return pairs[0]["a"] - pairs[0]["b"]
+
+        executor = inference(Subtracts())
+        assert executor([{"a": TWO, "b": ONE}]).tolist() == [1, 1]
+        assert executor([{"b": ONE, "a": TWO}]).tolist() == [1, 1]
+
+    @pytest.mark.parametrize(
+        ("compiled", "given", "words"),
+        [
+            ([2.0], [3.0], r"Value mismatch for t: expected \[2.0\] but got \[3.0\]"),
+            ([2.0], [2.0, 3.0], "Value mismatch for t"),
+            ([], [2.0], "Value mismatch for t"),
+            ([ONE, 2.0], [ONE, 3.0], r"Value mismatch for t\[1\]: expected 2.0 but got 3.0"),
+            (({"scale": 2.0},), ({"scale": 3.0},), r"Value mismatch for t\[0\]\[scale\]"),
+            (Scaled(ONE, 2.0), Scaled(ONE, 3.0), "Value mismatch for t.scale: expected 2.0 but got 3.0"),
+            (Scaled(ONE, 2.0), Scaled(torch.ones(3), 2.0), "Shape mismatch for t.x"),
+            (Scaled(None, 2.0), Scaled(None, 3.0), "Value mismatch for t"),
+        ],
+    )
+    def test_a_changed_number_inside_a_structure_is_noticed(self, compiled: Any, given: Any, words: str) -> None:
+        """The graph has the number of the compilation; PopTorch raises where a structure holds no tensor at all."""
+        executor = inference(Anything())
+        executor(compiled)
+        with pytest.raises(poptorch.Error, match=words):
+            executor(given)
 
 
 class TestTypes:

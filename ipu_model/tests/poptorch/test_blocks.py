@@ -82,6 +82,21 @@ class TestBeginBlock:
         with pytest.raises(poptorch.Error, match=r"already been assigned to a block.*removeBlocks"):
             poptorch.BeginBlock(layer)
 
+    @pytest.mark.parametrize("wrap", [lambda layer: layer, lambda layer: layer.forward], ids=["module", "function"])
+    def test_an_automatic_id_is_kept_so_that_another_compilation_has_the_same_stages(self, wrap: Any) -> None:
+        first, second = nn.Linear(2, 2), nn.Linear(2, 2)
+        layers = [poptorch.BeginBlock(wrap(layer)) for layer in (first, second)]
+        model = Runs(lambda x: layers[1](layers[0](x)))
+        model.layers = nn.ModuleList([first, second])
+        options = quiet().setExecutionStrategy(poptorch.ShardedExecution(poptorch.AutoStage.AutoIncrement))
+        executor = inference(model, options)
+        for _ in range(2):
+            executor.compile(X)
+            assert executor._compiled is not None
+            found = [(entry.block, entry.stage) for entry in executor._compiled.graph.block_entries]
+            assert found == [("0", 1), ("1", 2)]
+            executor.destroy()
+
     def test_modules_may_share_an_id(self) -> None:
         model = Three()
         poptorch.BeginBlock(model.a, "same", 0)

@@ -14,6 +14,7 @@ import torch
 from torch import nn
 
 from ipu_model import tracing
+from ipu_model.tracing import Trace
 from poptorch._impl import createPoptorchError
 
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -64,16 +65,20 @@ class BeginBlockHook:
     def __call__(self, module: nn.Module, args: Any) -> None:
         trace = tracing.current()
         if trace is not None:
-            trace.begin_block(self._user_id, self._ipu_id)
-            if not self._user_id:
-                self._user_id = trace.block_entries[-1].block
+            self._user_id = _entered(trace, self._user_id, self._ipu_id)
 
     def __repr__(self) -> str:
         return f"BeginBlock(user_id={self._user_id}, ipu_id={self._ipu_id})"
 
 
+def _entered(trace: Trace, user_id: str | None, ipu_id: int | None) -> str:
+    """Start a block and return its id, for its owner to keep: another trace must put it in the same stage."""
+    trace.begin_block(user_id, ipu_id)
+    return trace.block_entries[-1].block
+
+
 class LegacyBeginBlockFn(nn.Module):
-    """A callable that starts a block whenever it is called."""
+    """A callable that starts a block whenever it is called; an automatic id is drawn once and kept."""
 
     def __init__(
         self, layer_to_call: Callable[..., Any], user_id: str | None = None, ipu_id: int | None = None
@@ -85,7 +90,9 @@ class LegacyBeginBlockFn(nn.Module):
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Start the block and call the function."""
-        Block.start(self._user_id, self._ipu_id)
+        trace = tracing.current()
+        if trace is not None:
+            self._user_id = _entered(trace, self._user_id, self._ipu_id)
         return self._layer_to_call(*args, **kwargs)
 
 

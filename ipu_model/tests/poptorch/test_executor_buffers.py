@@ -98,21 +98,6 @@ class TestFrozenBuffers:
         executor.copyWeightsToDevice()
         assert executor(torch.zeros(2)).tolist() == [0, 4]
 
-    def test_a_plain_attribute_gives_the_same_result_in_every_call(self) -> None:
-        class Plain(nn.Module):
-            def __init__(self) -> None:
-                super().__init__()
-                self.i = torch.zeros(1)
-
-            def forward(self, x: Tensor) -> Tensor:
-                self.i += 1
-                return x + self.i
-
-        model = Plain()
-        executor = inference(model)
-        assert [executor(ONE).item() for _ in range(3)] == [2, 2, 2]
-        assert model.i.item() == 0
-
 
 class TestBatchNorm:
     @staticmethod

@@ -20,8 +20,8 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 from ipu_model import tracing
 from ipu_model.capture.device_versions import DEVICE_VERSIONS
 from ipu_model.capture.losses import LOSS_FUNCTIONS
+from ipu_model.capture.origins import Origins
 from ipu_model.capture.torch_private import FakeTensor
-from ipu_model.capture.variables import Origins
 from ipu_model.errors import Error
 from ipu_model.tracing import Trace
 
@@ -158,6 +158,27 @@ def _activation(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[st
     return next((c for c in candidates if isinstance(c, Tensor)), None)
 
 
+_DENSE_VERSIONS: Mapping[Callable[..., Any], Callable[..., Any]] = {
+    torch.sparse.mm: torch.matmul, torch.smm: torch.matmul, torch.hspmm: torch.matmul, torch.sparse.addmm: torch.addmm,
+}  # fmt: skip
+
+
+def with_dense_constants(
+    func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], origins: Origins
+) -> tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]:
+    """Return a call of dense tensors if `func` takes a sparse constant together with tensors of the device."""
+    tensors = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
+    sparse = [tensor for tensor in tensors if tensor.layout is not torch.strided]
+    if not sparse or not any(isinstance(tensor, FakeTensor) for tensor in tensors):
+        return func, args, kwargs
+
+    def dense(tensor: Tensor) -> Tensor:
+        return tensor.to_dense() if tensor.layout is not torch.strided and origins.is_held(tensor) else tensor
+
+    args, kwargs = tree_map_only(Tensor, dense, (args, kwargs))
+    return _DENSE_VERSIONS.get(func, func), args, kwargs
+
+
 def refuse_autocast(scope: str) -> None:
     """Refuse `torch.autocast`, in `forward` or around the call that compiles.
 
@@ -197,6 +218,8 @@ class DeviceFunctions(TorchFunctionMode):
         if func in FOLLOW_ACTIVATION:
             args, kwargs = follow_activation(func, args, kwargs)
         args, kwargs = widen_index(func, args, kwargs)
+        if self.origins.holds_sparse:
+            func, args, kwargs = with_dense_constants(func, args, kwargs, self.origins)
         if func in _FACTORIES and kwargs.get("device") is None:
             self._warn_forced(func.__name__)
         if func in LOSS_FUNCTIONS:

@@ -20,6 +20,7 @@ from ipu_model.capture.device_ops.python_ops import on_host
 from ipu_model.capture.device_versions import static_adaptive_softmax
 from ipu_model.capture.functions import DeviceFunctions
 from ipu_model.capture.losses import final_loss
+from ipu_model.capture.origins import Origins
 from ipu_model.capture.recorder import Recorder
 from ipu_model.capture.torch_private import (
     DataDependentOutputException,
@@ -31,7 +32,7 @@ from ipu_model.capture.torch_private import (
     gradient_hooks,
     mkldnn_disabled,
 )
-from ipu_model.capture.variables import AttributeKeeper, Origins, RegisteredTensors, Slot, fake_like, slots_of
+from ipu_model.capture.variables import AttributeKeeper, RegisteredTensors, Slot, fake_like, slots_of
 from ipu_model.errors import Error
 from ipu_model.graph import Graph, TensorSpec
 from ipu_model.step import Phase
@@ -74,6 +75,7 @@ def capture(
         stack.enter_context(_one_at_a_time.lock)
         stack.enter_context(tracing.active(trace))
         stack.callback(keeper.restore)
+        stack.callback(recorder.release)
         before_forward()
         stack.enter_context(_tracing_backends())
         stack.enter_context(FakeTensorMode(allow_non_fake_inputs=True))
@@ -140,7 +142,8 @@ class _Step(nn.Module):
         ):
             outputs = self._call(self.model, tensors)
         before.check_unchanged()
-        result = Traced(*self._flatten(outputs))
+        leaves, rebuild = self._flatten(outputs)
+        result = Traced([recorder.on_device(leaf) for leaf in leaves], rebuild)
         _refuse_hidden_tensors(result.leaves)
         if self._training:
             self._differentiate(result, recorder)

@@ -12,6 +12,7 @@ from torch.utils._pytree import tree_flatten, tree_leaves, tree_map_only
 
 from ipu_model import interrupts
 from ipu_model.capture.known_values import is_data_dependent, is_mask, known_values, places
+from ipu_model.capture.origins import Origins, storage_key
 from ipu_model.capture.torch_private import (
     FakeTensor,
     TorchDispatchMode,
@@ -21,7 +22,6 @@ from ipu_model.capture.torch_private import (
     modes_disabled,
     sequence_number,
 )
-from ipu_model.capture.variables import Origins
 from ipu_model.errors import Error
 from ipu_model.graph import TensorSpec
 from ipu_model.step import Phase, Placement
@@ -59,7 +59,10 @@ class Recorder(TorchDispatchMode):
         self.draws_random_numbers = False
         self._node_of: dict[int, torch.fx.Node] = {}
         self._keep: list[Tensor] = []
-        self._stand_ins: dict[int, Tensor] = {}
+        # By identity: which version of the real tensor it stands for (a constant has one only), and the fake.
+        self._stand_ins: dict[int, tuple[int, Tensor]] = {}
+        # By memory: the real tensor that owns it, and the fake that the device writes to.
+        self._on_device: dict[int, tuple[Tensor, Tensor]] = {}
         self._changeable: set[str] = set()
         self._where: dict[int, Where] = {}
         trace.node_of = lambda tensor: self._node_of.get(id(tensor))
@@ -87,6 +90,17 @@ class Recorder(TorchDispatchMode):
             )
         return node
 
+    def on_device(self, value: Any) -> Any:
+        """Return the stand-in of a real tensor that the device writes to; anything else as it is."""
+        real = isinstance(value, Tensor) and not isinstance(value, FakeTensor)
+        return self._stand_in(value) if real and storage_key(value) in self._on_device else value
+
+    def release(self) -> None:
+        """Take the host tensors that the device wrote to out of the autograd graph of the trace."""
+        for tensor, _ in self._on_device.values():
+            if tensor.grad_fn is not None:
+                tensor.detach_()
+
     def differentiable(self) -> list[Tensor]:
         """Return the tensors computed so far that a gradient can be asked for, in order."""
         found = {id(tensor): tensor for tensor in self._keep if isinstance(tensor, FakeTensor)}
@@ -95,41 +109,91 @@ class Recorder(TorchDispatchMode):
     def _stand_in(self, tensor: Tensor) -> Tensor:
         """Return a fake for a real tensor that forward uses: a constant of the graph, with its present value.
 
-        The real one is never handed to an op: an op in place would change it.
+        The real one is never handed to an op of the device: an op in place would change it.
         """
         if isinstance(tensor, FakeTensor):
             return tensor
+        base = self._on_device.get(storage_key(tensor))
+        if base is not None:
+            return base[1] if base[0] is tensor else self._view_of(base[1], tensor)
         known = self._stand_ins.get(id(tensor))
-        if known is not None:
-            return known
+        if known is not None and (known[0] == _version(tensor) or self.origins.is_constant(tensor)):
+            return known[1]
         with modes_disabled():
-            value = tensor.detach().clone()
+            value = tensor.detach().to_dense().clone()
         fake = torch.empty_strided(value.shape, value.stride(), dtype=value.dtype)
         name = f"constant_{len(self.constants)}"
         self.constants[name] = value
         with self.graph.inserting_before(self.first_op()):
             node = self.graph.get_attr(name)
         self.bind(fake, node)
-        self._stand_ins[id(tensor)] = fake
+        self._stand_ins[id(tensor)] = _version(tensor), fake
         self._keep.append(tensor)
-        if self.origins.is_constant(tensor):
+        if self.origins.is_constant(tensor) or self.origins.is_held(tensor):
             self._changeable.add(name)
         return fake
+
+    def _view_of(self, base: Tensor, tensor: Tensor) -> Tensor:
+        """Return the part of `base`, the stand-in of a memory that the device writes to, that `tensor` is."""
+        where = (tuple(tensor.shape), tuple(tensor.stride()), tensor.storage_offset())
+        view: Tensor = self.__torch_dispatch__(torch.ops.aten.as_strided.default, (), (base, *where))
+        return view
+
+    def _move_written(self, func: Any, args: Any, kwargs: Any) -> None:
+        """Move the memory of each host tensor that an op of the device writes to: its views follow the writes."""
+        for position, argument in enumerate(func._schema.arguments):
+            if argument.alias_info is None or not argument.alias_info.is_write:
+                continue
+            value = args[position] if position < len(args) else kwargs.get(argument.name)
+            for tensor in value if isinstance(value, (list, tuple)) else [value]:
+                if not isinstance(tensor, Tensor) or isinstance(tensor, FakeTensor):
+                    continue
+                key = storage_key(tensor)
+                if key not in self._on_device and not self.origins.is_constant(tensor):
+                    whole = tensor if tensor._base is None else tensor._base
+                    self._keep.append(whole)
+                    self._on_device[key] = whole, self._stand_in(whole)
 
     def _stays_on_host(self, func: Any, tensors: list[Tensor]) -> bool:
         """Return whether an op concerns only tensors that never reached the device; it then runs at once.
 
+        Random numbers of the model's own tensors are drawn on the device: each call gets others.
+
         Raises:
-            Error: it mixes such tensors with those of the device.
+            Error: it mixes tensors that the model does not hold with those of the device.
         """
         if func in _LIFTS:
             # Only constructors that are torch functions make tensors of the device: torch.tensor, not
             # torch.LongTensor.
             return not self.trace.torch_functions_entered
-        foreign = [t for t in tensors if not isinstance(t, FakeTensor) and not self.origins.is_constant(t)]
-        if foreign and (len(foreign) < len(tensors) or self.origins.is_weight(foreign[0])):
-            raise self.origins.refuse(foreign[0], self.trace.scopes[-1])
-        return bool(foreign)
+        real = [tensor for tensor in tensors if not isinstance(tensor, FakeTensor)]
+        strangers = [t for t in real if self._is_stranger(t)]
+        anything_there = len(real) < len(tensors) or any(self._is_there(t) for t in real)
+        if strangers and (anything_there or self.origins.is_weight(strangers[0])):
+            raise self.origins.refuse(strangers[0], self.trace.scopes[-1])
+        if strangers:
+            return True
+        runs_there = torch.Tag.nondeterministic_seeded in func.tags or func.namespace != "aten"
+        return not anything_there and not runs_there
+
+    def _is_there(self, tensor: Tensor) -> bool:
+        return self.origins.is_constant(tensor) or storage_key(tensor) in self._on_device
+
+    def _is_stranger(self, tensor: Tensor) -> bool:
+        """Whether neither the device nor the model has `tensor`."""
+        if self.origins.is_weight(tensor):
+            return True
+        return not self.origins.is_constant(tensor) and not self.origins.is_held(tensor)
+
+    def _on_host(self, func: Any, args: Any, kwargs: Any, tensors: list[Tensor]) -> Any:
+        """Run an op of host tensors; its results belong to the model if all its operands do."""
+        with modes_disabled():
+            result = func(*args, **kwargs)
+        if tensors and not any(self._is_stranger(tensor) for tensor in tensors):
+            for made in tree_leaves(result):
+                if isinstance(made, Tensor):
+                    self.origins.hold(made)
+        return result
 
     def _known(self, tensors: list[Tensor]) -> list[Tensor] | None:
         """Return the values of tensors that are made of constants alone, or None."""
@@ -189,10 +253,10 @@ class Recorder(TorchDispatchMode):
         any_real = not all(isinstance(tensor, FakeTensor) for tensor in tensors)
         _refuse_generators(func, kwargs)
         if any_real and self._stays_on_host(func, tensors):
-            with modes_disabled():
-                return func(*args, **kwargs)
+            return self._on_host(func, args, kwargs, tensors)
         where = self._place(func)
         if any_real:
+            self._move_written(func, args, kwargs)
             args, kwargs = tree_map_only(Tensor, self._stand_in, (args, kwargs))
         settled = self._settled(func, args, kwargs)
         if settled is not None:
@@ -264,6 +328,11 @@ class Recorder(TorchDispatchMode):
     def _last_placement(self) -> Placement:
         entries = self.trace.block_entries
         return entries[-1] if entries else BEFORE_ANY_BLOCK
+
+
+def _version(tensor: Tensor) -> int:
+    """Return the number of writes to a tensor so far; of one made in inference mode, which counts none, 0."""
+    return 0 if tensor.is_inference() else tensor._version
 
 
 def _has_gradient(tensor: Tensor) -> bool:

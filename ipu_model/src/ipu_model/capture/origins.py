@@ -1,0 +1,98 @@
+"""Where the real tensors that forward meets come from, which decides what becomes of them.
+
+A plain tensor attribute of a module stays on the host, as in PopTorch: ops on such tensors alone run at once, in
+Python's order, and change them for good. Where one meets tensors of the device, the device gets its present value as
+a constant; from the first write of the device on, it lives there for the rest of the trace.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import torch
+from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves
+
+from ipu_model.capture.variables import Slot
+from ipu_model.errors import Error
+
+_TENSORS = ("_parameters", "_buffers")
+_REGISTRIES = (*_TENSORS, "_modules")
+_PLAIN = (Tensor, nn.Parameter)
+
+
+class Origins:
+    """Tells the variables, constants and host tensors of a module from tensors that it does not hold."""
+
+    def __init__(self, module: nn.Module, slots: Sequence[Slot]) -> None:
+        self._weights = {id(slot.tensor): slot.names[0] for slot in slots if not slot.is_constant}
+        # Tensors are told apart by identity or storage, so everything known here is kept alive.
+        self._kept = [slot.tensor for slot in slots if slot.is_constant]
+        self._constants = {id(tensor) for tensor in self._kept}
+        self._held: set[int] = set()
+        self.holds_sparse = False
+        for tensor in _attributes(module):
+            if id(tensor) not in self._weights:
+                self.hold(tensor)
+
+    def is_constant(self, tensor: Tensor) -> bool:
+        """Whether `tensor` is on the device, as an integer parameter or buffer or because forward moved it there."""
+        return id(tensor) in self._constants
+
+    def is_held(self, tensor: Tensor) -> bool:
+        """Whether `tensor` is a plain attribute of the module, or was computed of such on the host."""
+        return storage_key(tensor) in self._held
+
+    def is_weight(self, tensor: Tensor) -> bool:
+        """Whether `tensor` is a parameter or buffer whose stand-in should have been met instead."""
+        return id(tensor) in self._weights
+
+    def hold(self, tensor: Tensor) -> None:
+        """Note that `tensor` belongs to the module, on the host."""
+        self._kept.append(tensor)
+        self._held.add(storage_key(tensor))
+        self.holds_sparse |= tensor.layout is not torch.strided
+
+    def adopt(self, tensor: Tensor) -> None:
+        """Note that forward has moved `tensor` to the device."""
+        self._kept.append(tensor)
+        self._constants.add(id(tensor))
+
+    def refuse(self, tensor: Tensor, scope: str) -> Error:
+        """Return the error for a real tensor that meets tensors of the device in module `scope`."""
+        weight = self._weights.get(id(tensor))
+        if weight is not None:
+            return Error(
+                f"'{weight}' is used through a reference kept outside the module's registered parameters and "
+                "buffers, so the device would never see its updates. Use it as an attribute of its module."
+            )
+        return Error(
+            f"Expected an IPU tensor but got tensor(device=cpu, dtype={tensor.dtype}, "
+            f"shape={list(tensor.shape)}) in module '{scope or 'model'}'. It was made outside the model, or "
+            "in forward by a constructor such as torch.LongTensor or torch.from_numpy. Make it in forward "
+            "with torch.tensor(...), move it with .to(x.device), register it as a parameter or buffer, or "
+            "pass it as an input. (Layers kept in a plain Python list are not registered: use "
+            "torch.nn.ModuleList.)"
+        )
+
+
+def storage_key(tensor: Tensor) -> int:
+    """Return what a tensor has in common with its views: its memory; of a sparse tensor, its identity."""
+    if tensor.layout is not torch.strided:
+        return id(tensor)
+    return tensor.untyped_storage().data_ptr() or id(tensor)
+
+
+def _attributes(module: nn.Module) -> Iterable[Tensor]:
+    """Yield the tensors among the plain attributes of a module tree, also inside lists, tuples and dicts.
+
+    Sparse buffers and parameters are among them.
+    """
+    for child in module.modules():
+        for name, value in vars(child).items():
+            if isinstance(value, Tensor):
+                yield value
+            elif isinstance(value, (list, tuple, dict)) and name not in _REGISTRIES:
+                yield from (leaf for leaf in tree_leaves(value) if isinstance(leaf, Tensor))
+        for registry in _TENSORS:
+            yield from (t for t in vars(child)[registry].values() if type(t) in _PLAIN and t.layout != torch.strided)

@@ -56,7 +56,8 @@ class BoundArguments:
         """Log that dicts as arguments are supported in part, if there are any."""
         if any(_holds_dict(value) for value in (*self.positional, *self.keywords.values())):
             logger.warning(
-                "Dictionaries as inputs are partially supported: their keys are fixed when the model is compiled."
+                "Dicts as inputs only have partial support, they can be accessed using literal keys, but full Python "
+                "functionality is not enabled. Consider changing dict inputs to tuple."
             )
 
     def call(self, function: Callable[..., Any]) -> Any:

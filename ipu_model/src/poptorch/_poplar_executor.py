@@ -47,8 +47,11 @@ __all__ = ["NO_EXECUTABLE_ERR", "PoplarExecutor", "_registerHook", "registerPost
 
 NO_EXECUTABLE_ERR = "Model has not been compiled or has been destroyed."
 
-_DETACHED = "Input tensors with requires_grad=True are detached: no input gradients are produced."
-_COPIED = "An input tensor is not contiguous and is copied before every call."
+_DETACHED = (
+    "Input tensor has requires_grad=True set. This tensor will be detached because backward pass via inputs is not "
+    "supported."
+)
+_COPIED = "At least one input tensor is not contiguous: non-contiguous tensors will be converted."
 _FILE_IN_FOLDER = "model.poptorch"
 
 Arguments = ParamSpec("Arguments")
@@ -196,7 +199,7 @@ class PoplarExecutor:
         """Build the executable from sample arguments, upload weights and attach (unless offline)."""
         arguments = self._bind(args, kwargs)
         if self._compiled is not None:
-            logger.warning("Call to compile() ignored: the model is already compiled. Call destroy() first.")
+            logger.warning("Call to compile() ignored: model already compiled. Call destroy() first.")
             return
         self._compile(arguments)
 
@@ -563,10 +566,10 @@ class PoplarExecutor:
 
         if not self._counts_cycles:
             raise createPoptorchError(
-                "Cycle count logging is disabled. Switch it on with poptorch.Options().logCycleCount(True)."
+                "Cycle count logging is disabled. Please set option logCycleCount to True to enable."
             )
         if self._compiled is None or not self._compiled.device.has_run:
-            raise createPoptorchError("Please run the model at least once before asking for its cycle count.")
+            raise createPoptorchError("Please run the model at least once before obtaining cycle count.")
         profile = profile_lately(self._compiled.program)
         return max(1, round(profile.device_seconds_per_call * profile.machine.clock_hz))
 
@@ -585,7 +588,7 @@ class PoplarExecutor:
         from ipu_model.predict import profile_lately
 
         if self._compiled is None:
-            raise createPoptorchError("Please compile the model before asking how long that took.")
+            raise createPoptorchError("Please compile the model before obtaining the compilation time.")
         if not self._options._show_compilation_progress_bar:
             raise createPoptorchError(
                 "compilationTime needs the progress bar: poptorch.Options().showCompilationProgressBar(True)."

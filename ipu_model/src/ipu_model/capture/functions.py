@@ -63,9 +63,8 @@ def _is_ipu(device: object) -> bool:
 def _check_stays(tensor: Tensor, how: str) -> None:
     if isinstance(tensor, FakeTensor):
         raise Error(
-            f"Illegal move to CPU: forward sends a tensor of the device to the host with {how}. Return the "
-            "tensor from forward instead, it arrives on the CPU; poptorch.isRunningOnIpu() tells the two "
-            "cases apart."
+            f"Illegal move to CPU (via `{how}`) when using the dispatcher. Instead, return this output as an IPU "
+            "tensor: it arrives on the CPU. poptorch.isRunningOnIpu() tells the two cases apart."
         )
 
 

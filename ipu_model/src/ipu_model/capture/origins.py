@@ -67,12 +67,12 @@ class Origins:
                 "buffers, so the device would never see its updates. Use it as an attribute of its module."
             )
         return Error(
-            f"Expected an IPU tensor but got tensor(device=cpu, dtype={tensor.dtype}, "
-            f"shape={list(tensor.shape)}) in module '{scope or 'model'}'. It was made outside the model, or "
-            "in forward by a constructor such as torch.LongTensor or torch.from_numpy. Make it in forward "
-            "with torch.tensor(...), move it with .to(x.device), register it as a parameter or buffer, or "
-            "pass it as an input. (Layers kept in a plain Python list are not registered: use "
-            "torch.nn.ModuleList.)"
+            f"Expected an IPU tensor but got tensor(device=cpu, shape={list(tensor.shape)}, dtype={tensor.dtype}). "
+            'Constant tensors should be moved explicitly to the IPU, via cpu_tensor.to("ipu"). '
+            f"It is used in module '{scope or 'model'}' and was made outside the model, or in forward by a "
+            "constructor such as torch.LongTensor or torch.from_numpy: make it with torch.tensor(...), register it "
+            "as a parameter or buffer, or pass it as an input. (Layers kept in a plain Python list are not "
+            "registered: use torch.nn.ModuleList.)"
         )
 
 

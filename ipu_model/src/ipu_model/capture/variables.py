@@ -114,8 +114,8 @@ class RegisteredTensors:
 def _changed(kind: str, name: str, how: str) -> str:
     own_name = name.rsplit(".", 1)[-1]
     return (
-        f"{kind} {name} {how} the model when calling the forward method. Change it in place instead, e.g. "
-        f"self.{own_name}.add_(1) or self.{own_name}.copy_(new_value)."
+        f"{kind} {name} {how} the model when calling the forward method. This is not supported. Consider using "
+        f"self.{own_name}.copy_(src) to copy data from a source tensor, where src is the name of the source tensor."
     )
 
 

@@ -159,12 +159,13 @@ def micro_batch_specs(tensors: Sequence[Tensor], batching: Batching) -> list[Ten
 def _micro_batch(tensor: Tensor, batching: Batching) -> TensorSpec:
     rows = tensor.shape[0] if tensor.dim() else 1
     assert rows % batching.slices == 0, (
-        f"Invalid batch dimension: In the input {list(tensor.shape)}, the batch dimension ({rows}) must be a "
+        f"Invalid batch dimension: In the input {tensor.shape}, the batch dimension ({rows}) must be a "
         f"multiple of Options.deviceIterations({batching.device_iterations}) * "
         f"(Options.replicationFactor({batching.replicas}) / "
         f"Options.inputReplicaGrouping({batching.input_group})) * Options.Training.gradientAccumulation("
         f"{batching.accumulation}) = {batching.slices} because it is used to calculate the batch size which "
-        "will be executed on the device in any given iteration. Nearest multiples: "
+        "will be executed on the device in any given iteration. For a full explanation see the batching semantics "
+        "page of the documentation. Nearest multiples: "
         f"{_nearest(rows, batching.slices)}."
     )
     shape = (rows // batching.slices, *tensor.shape[1:]) if tensor.dim() else ()

@@ -55,7 +55,7 @@ def checked_options(options: Options | None) -> Options:
     if options is None:
         return Options()
     if not isinstance(options, Options):
-        raise createPoptorchError(f"Invalid type: 'options' is of type {type(options)}, expected poptorch.Options.")
+        raise createPoptorchError(f"Invalid type: 'options' is of type {type(options)} (expected poptorch.Options).")
     return options
 
 
@@ -76,8 +76,11 @@ def own_options(options: Options, training: bool) -> Options:
 def _no_accumulation(options: Options) -> str:
     text = (
         "You must set poptorch.Options().Training.gradientAccumulation to 1 or leave it as its default value "
-        f"(1) when running a poptorch.inferenceModel; it is {options.Training.gradient_accumulation}."
+        "(1) when running a poptorch.inferenceModel()."
     )
     if runs_stages_at_once(options._execution_strategy):
-        text += " Use poptorch.Options().deviceIterations to push more micro-batches through a pipeline."
+        text += (
+            " Use poptorch.Options().deviceIterations to process a sufficient number of batches each run for "
+            "pipelined execution instead."
+        )
     return text

@@ -144,6 +144,7 @@ def synthetic(inputs: Sequence[Tensor], seed: int) -> list[Tensor]:
 
 def _refuse_backward(*args: Any, **kwargs: Any) -> NoReturn:
     raise createPoptorchError(
-        "backward() cannot be called explicitly on outputs of a PopTorch model: poptorch.trainingModel runs "
-        "the backward pass and the weight update itself, in every call."
+        "backward() cannot be called explicitly on outputs of a PopTorch model. If you're using a trainingModel, the "
+        "backwards pass is performed automatically when invoking the model. If you're using an inferenceModel, you "
+        "should use a trainingModel instead."
     )

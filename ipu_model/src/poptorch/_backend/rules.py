@@ -220,9 +220,10 @@ def check_buffers(graph: Graph, options: Options) -> None:
     for variable in graph.variables:
         if variable.is_buffer and variable.node in graph.assigned:
             raise createPoptorchError(
-                f"PopTorch does not support broadcasting buffers: '{variable.name}' is changed in place and "
-                f"the model has {options.replication_factor} replicas. Set "
-                "poptorch.Options().broadcastBuffers(False) to let each replica keep its own."
+                "PopTorch does not support broadcasting buffers. If your model is able to tolerate buffers becoming "
+                "out of sync between replicas, you can disable buffer broadcasting using "
+                f"poptorch.Options.broadcastBuffers(False). (Buffer '{variable.name}' is changed in place, and the "
+                f"model has {options.replication_factor} replicas.)"
             )
 
 

@@ -228,7 +228,7 @@ class _TensorLocationOptions(OptionsContainer):
         """Set aside tiles of each IPU for I/O; raise `AssertionError` unless even and from 32 to 192."""
         self.checkIsFrozen()
         assert isinstance(num_tiles, int), f"numIOTiles takes an int; got {num_tiles!r}."
-        assert num_tiles in range(32, 193, 2), f"numIOTiles takes an even number between 32 and 192; got {num_tiles}."
+        assert num_tiles in range(32, 193, 2), f"numIOTiles must be an even number between 32 and 192. Got {num_tiles}."
         return self.createOrSet(numIOTiles=num_tiles)
 
     def _set_location(self, key: str, location: TensorLocationSettings) -> Self:

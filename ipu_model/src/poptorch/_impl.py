@@ -19,12 +19,14 @@ import torch
 from filelock import FileLock
 from torch import Tensor, nn
 
-from ipu_model import tracing
+from ipu_model import source_lines, tracing
 from ipu_model.errors import Error
 from poptorch._logging import logger
 
 # Libraries that have registered memory with a network card must survive a fork, of loader processes say.
 os.environ.setdefault("RDMAV_FORK_SAFE", "1")
+
+source_lines.skip_package(__name__.partition(".")[0])
 
 # Buffers of these modules change while forward runs on the CPU, too.
 BUFFERS_CAN_CHANGE = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)

@@ -82,7 +82,7 @@ class TestSlice:
     def test_a_slice_that_leaves_the_tensor_fails_when_it_runs(self) -> None:
         executor = on_device(slicing(1, 2, 1))
         executor.compile(X, start_at(0))
-        with pytest.raises((RuntimeError, IndexError), match="out of"):
+        with pytest.raises(poptorch.Error, match="out of"):
             executor(X, start_at(5))
 
     def test_training_refuses_it_by_name(self) -> None:
@@ -132,7 +132,7 @@ class TestUpdate:
         executor = on_device(updating(1, 4))
         src = torch.zeros(2, 4, 6)
         executor.compile(X, src, start_at(0))
-        with pytest.raises((RuntimeError, IndexError), match="out of"):
+        with pytest.raises(poptorch.Error, match="out of"):
             executor(X, src, start_at(3))
 
 

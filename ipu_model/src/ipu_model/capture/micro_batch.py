@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import Any
@@ -14,7 +12,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 from torch.utils._pytree import tree_leaves
 
-from ipu_model import errors, tracing
+from ipu_model import tracing
 from ipu_model.capture.assemble import Traced, assemble
 from ipu_model.capture.device_ops.python_ops import on_host
 from ipu_model.capture.device_versions import static_adaptive_softmax
@@ -35,15 +33,13 @@ from ipu_model.capture.torch_private import (
 from ipu_model.capture.variables import AttributeKeeper, RegisteredTensors, Slot, fake_like, slots_of
 from ipu_model.errors import Error
 from ipu_model.graph import Graph, TensorSpec
+from ipu_model.source_lines import line_that_raised
 from ipu_model.step import Phase
 from ipu_model.tracing import Placer, Trace
 from ipu_model.turns import Turn
 
 # Some settings of torch that a trace changes belong to the process: traces in several threads take turns.
 _one_at_a_time = Turn()
-
-# The folders of these packages; a user's own may have the same words in its path.
-_NOT_OF_THE_USER = tuple(os.path.dirname(str(file)) + os.sep for file in (torch.__file__, errors.__file__))
 
 Call = Callable[[nn.Module, list[Tensor]], Any]
 Flatten = Callable[[Any], tuple[list[Any], Callable[[list[Any]], Any]]]
@@ -132,6 +128,10 @@ class _Step(nn.Module):
         self.model = module
         self._call, self._flatten, self._trace = call, flatten, trace
         self._training, self._weights = training, [w for w in weights if w is not None]
+
+    def __call__(self, tensors: list[Tensor], recorder: Recorder) -> Traced:
+        """Trace without the hooks of a module call: a program's global ones are not for this one."""
+        return self.forward(tensors, recorder)
 
     def forward(self, tensors: list[Tensor], recorder: Recorder) -> Traced:
         """Trace `tensors` through the model, then its backward pass."""
@@ -298,7 +298,5 @@ def _static_alternative(op: str) -> str:
 
 def _place(trace: Trace, error: BaseException) -> str:
     """Name the module and the last line of user code that led to `error`."""
-    frames = [f for f in traceback.extract_tb(error.__traceback__) if not f.filename.startswith(_NOT_OF_THE_USER)]
-    where = f"line {frames[-1].lineno} of {frames[-1].name}: {frames[-1].line}" if frames else "unknown line"
     scope = trace.scope_of_error or trace.scopes[-1]
-    return f"module '{scope or 'model'}', {where}"
+    return f"module '{scope or 'model'}', {line_that_raised(error) or 'unknown line'}"

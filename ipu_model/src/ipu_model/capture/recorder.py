@@ -24,10 +24,11 @@ from ipu_model.capture.torch_private import (
 )
 from ipu_model.errors import Error
 from ipu_model.graph import TensorSpec
+from ipu_model.source_lines import SourceLine, line_running
 from ipu_model.step import Phase, Placement
 from ipu_model.tracing import BEFORE_ANY_BLOCK, Trace
 
-Where = tuple[Phase, Placement, str]
+Where = tuple[Phase, Placement, str, SourceLine | None]
 
 # Queries and profiler brackets: they compute nothing and must not reach the graph.
 NOT_RECORDED = frozenset({torch.ops.prim.device.default, torch.ops.aten.sym_size.int})
@@ -300,18 +301,18 @@ class Recorder(TorchDispatchMode):
                 self.bind(item, part)
 
     def _describe(self, node: torch.fx.Node, where: Where) -> None:
-        node.meta["phase"], node.meta["placement"], node.meta["scope"] = where
+        node.meta["phase"], node.meta["placement"], node.meta["scope"], node.meta["line"] = where
 
     def _place(self, func: Any) -> Where:
-        """Decide phase, placement and scope: a backward op belongs where its forward op was."""
+        """Decide phase, placement, scope and line: a backward op belongs where its forward op was."""
         if in_backward():
             running = autograd_node_in_progress()
             number = sequence_number(running) if running is not None else -1
-            _, placement, scope = self._where_recorded(number)
-            return Phase.BACKWARD, placement, scope
+            _, placement, scope, line = self._where_recorded(number)
+            return Phase.BACKWARD, placement, scope, line
         if self.trace.phase is Phase.BACKWARD:
-            return Phase.BACKWARD, self._last_placement(), ""
-        where = (Phase.FORWARD, self.trace.place_forward_op(func.name()), self.trace.scopes[-1])
+            return Phase.BACKWARD, self._last_placement(), "", None
+        where = (Phase.FORWARD, self.trace.place_forward_op(func.name()), self.trace.scopes[-1], line_running())
         self._where.setdefault(last_sequence_number(), where)
         return where
 
@@ -323,7 +324,7 @@ class Recorder(TorchDispatchMode):
         earlier = [known for known in self._where if known <= number]
         if earlier:
             return self._where[max(earlier)]
-        return Phase.FORWARD, self._last_placement(), ""
+        return Phase.FORWARD, self._last_placement(), "", None
 
     def _last_placement(self) -> Placement:
         entries = self.trace.block_entries

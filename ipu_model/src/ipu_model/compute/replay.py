@@ -7,10 +7,11 @@ from typing import Any
 
 import torch
 import torch.fx
-from torch import nn
+from torch import Tensor, nn
 
 from ipu_model.capture.aliases import storage_roots
 from ipu_model.compute.exceptions import check_every_result
+from ipu_model.compute.failures import told
 from ipu_model.compute.half_precision import to_containers
 from ipu_model.compute.kernels import call_python_functions, choose_layer_kernels
 from ipu_model.compute.partials import use_half_partials
@@ -39,6 +40,20 @@ class Replay:
     module: torch.fx.GraphModule
     fresh_outputs: tuple[bool, ...]
     fresh_gradients: tuple[bool, ...]
+
+    def micro_batch(self, *values: Tensor) -> Any:
+        """Compute one micro-batch; the program's global module hooks do not see it.
+
+        Raises:
+            Error: an op failed, as for an index out of range; names the op and the line of the program.
+        """
+        try:
+            return self.module.forward(*values)
+        except Exception as error:
+            failure = told(error, self.module.graph)
+            if failure is None:
+                raise
+            raise failure from error
 
 
 def container_dtype(dtype: torch.dtype) -> torch.dtype:

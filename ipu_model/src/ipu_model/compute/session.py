@@ -192,7 +192,7 @@ class Session:
         for step in range(iteration * steps, (iteration + 1) * steps):
             index = self.batching.slice_index(step, replica)
             with self.randomness.drawing(replica) if self.graph.draws_random_numbers else nullcontext():
-                outputs, gradients = self._replay.module(*variables, *(part[index] for part in parts), *seed)
+                outputs, gradients = self._replay.micro_batch(*variables, *(part[index] for part in parts), *seed)
             for collector, output in zip(collectors, outputs):
                 collector.take(step, replica, output)
             if self.automatic is not None:

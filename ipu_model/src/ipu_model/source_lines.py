@@ -1,0 +1,61 @@
+"""The line of the user's program that something comes from: the innermost one outside the libraries."""
+
+from __future__ import annotations
+
+import linecache
+import os
+import sys
+import textwrap
+from dataclasses import dataclass
+from types import CodeType, FrameType
+
+# Top-level packages whose lines say nothing to a user; the last two only wrap functions.
+_libraries = {"torch", "ipu_model", "contextlib", "functools"}
+_SHOWN = 100
+
+
+@dataclass(frozen=True)
+class SourceLine:
+    """A line of a function in a file."""
+
+    file: str
+    number: int
+    function: str
+
+    def __str__(self) -> str:
+        text = textwrap.shorten(linecache.getline(self.file, self.number), _SHOWN, placeholder=" ...")
+        place = f"line {self.number} of {self.function} in {os.path.basename(self.file)}"
+        return f"{place}: {text}" if text else place
+
+
+def skip_package(name: str) -> None:
+    """Take the lines of a top-level package for those of a library from now on."""
+    _libraries.add(name)
+
+
+def line_running() -> SourceLine | None:
+    """Return the user's line that is being executed in this thread."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        if _is_users(frame):
+            return _line(frame.f_code, frame.f_lineno)
+        frame = frame.f_back
+    return None
+
+
+def line_that_raised(error: BaseException) -> SourceLine | None:
+    """Return the user's line in which, or in what it called, an exception was raised."""
+    found, step = None, error.__traceback__
+    while step is not None:
+        if _is_users(step.tb_frame):
+            found = _line(step.tb_frame.f_code, step.tb_lineno)
+        step = step.tb_next
+    return found
+
+
+def _is_users(frame: FrameType) -> bool:
+    return str(frame.f_globals.get("__name__", "")).partition(".")[0] not in _libraries
+
+
+def _line(code: CodeType, number: int) -> SourceLine:
+    return SourceLine(code.co_filename, number, code.co_name)

@@ -15,6 +15,9 @@ from hypothesis import HealthCheck, settings
 os.environ.pop("MPLBACKEND", None)
 os.environ["JUPYTER_PREFER_ENV_PATH"] = "1"
 
+# Another number of threads gives other last bits, and tests compare results with plain PyTorch's. Kernels inherit it.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
 # No test, and no notebook that a test runs, may touch the answers of whoever starts the tests. The folder goes
 # when this process ends.
 _records = tempfile.TemporaryDirectory(prefix="ipu-course-tests-")

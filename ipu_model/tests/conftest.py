@@ -8,6 +8,9 @@ import os
 import pytest
 from hypothesis import HealthCheck, settings
 
+# Another number of threads gives other last bits, and tests compare results with plain PyTorch's.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
 # A deadline would make a result depend on how busy the machine is. In CI the examples are always the same.
 settings.register_profile(
     "ipu_model", deadline=None, derandomize="CI" in os.environ, suppress_health_check=[HealthCheck.too_slow]

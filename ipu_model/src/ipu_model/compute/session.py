@@ -19,6 +19,7 @@ from ipu_model.compute.loss_scaling import FINAL, AutomaticLossScaling, LossScal
 from ipu_model.compute.randomness import RandomStreams
 from ipu_model.compute.replay import Arithmetic, Replay, build, container_dtype
 from ipu_model.compute.results import Collector, constant_outputs
+from ipu_model.compute.threads import Threads
 from ipu_model.graph import Graph, Variable
 from ipu_model.interrupts import postponed
 
@@ -63,15 +64,17 @@ class Session:
         seed: int = 0,
         watched_updates: Sequence[str] = (),
         automatic_loss_scaling: LossScalingSettings | None = None,
+        threads: Threads | None = None,
         replica_groups: Mapping[str, ReplicaGroups] = _UNGROUPED,
     ) -> None:
         """Compile `graph`; a run returns its outputs, then the values of `watched_updates` after each update.
 
         `watched_updates` names variables, numbers of the update or, with `automatic_loss_scaling`, `finalLossScale`:
         the factor by which each update's gradients were multiplied. Variables named in `replica_groups` have a value
-        for each group, stacked.
+        for each group, stacked. Runs use `threads`, by default as many as PyTorch is set to.
         """
         self.graph, self._groups = graph, dict(replica_groups)
+        self._threads = Threads(torch.get_num_threads()) if threads is None else threads
         self._watched = tuple(watched_updates)
         self.batching, self.returns, self.reduction = batching, returns, reduction
         self.randomness = RandomStreams(seed, batching.replicas, reduction.process * batching.replicas)
@@ -113,7 +116,7 @@ class Session:
     def run(self, inputs: Sequence[Tensor]) -> list[Tensor]:
         """Run one call on whole host batches; return a tensor for each output that is computed, then the updates."""
         # A program's own autocast must not affect the replay: the graph already fixes every element type.
-        with torch.no_grad(), torch.autocast("cpu", enabled=False):
+        with torch.no_grad(), torch.autocast("cpu", enabled=False), self._threads.in_use():
             return self._run(inputs)
 
     def _run(self, inputs: Sequence[Tensor]) -> list[Tensor]:

@@ -12,7 +12,8 @@ from torch.utils._pytree import tree_leaves
 
 from ipu_model.capture.aliases import is_view, written_arguments
 from ipu_model.compute.exact import COMPARING, EXACT, SELECTING
-from ipu_model.compute.rounding import round_to_half_
+from ipu_model.compute.half_range import make_nan_
+from ipu_model.compute.rounding import clip_, round_to_half_
 from ipu_model.errors import Error
 from ipu_model.graph import TensorSpec
 
@@ -27,6 +28,9 @@ _ORDERING = frozenset({
 })  # fmt: skip
 # They only move values; an infinity that the program itself writes is not an exception.
 _QUIET = (EXACT | SELECTING | COMPARING) - _ORDERING
+
+# They are inserted after ops of half precision.
+_TIDYING = frozenset({round_to_half_, make_nan_, clip_})
 
 
 class Found(NamedTuple):
@@ -44,7 +48,7 @@ def check_every_result(graph: torch.fx.Graph) -> None:
 
 
 def _is_checked(node: Node) -> bool:
-    quiet = node.target in _QUIET or node.target is round_to_half_ or "phase" not in node.meta
+    quiet = node.target in _QUIET or node.target in _TIDYING or "phase" not in node.meta
     if node.op != "call_function" or quiet or is_view(node):
         return False
     spec = node.meta.get("spec")
@@ -54,17 +58,36 @@ def _is_checked(node: Node) -> bool:
 def _insert_check(graph: torch.fx.Graph, node: Node) -> None:
     source = _source(node)
     numbers = [n for n in tree_leaves((source.args, source.kwargs)) if isinstance(n, float)]
-    read = source.all_input_nodes
-    written = written_arguments(source)
-    with graph.inserting_before(source):
-        # An in-place op overwrites its input, so look at it before.
-        before = graph.call_function(look, tuple(n for n in read if n in written))
+    before, untouched = operands_before(graph, source)
     rounding = node.next if node.next.target is round_to_half_ and node.next.args[0] is node else node
-    op = getattr(source.target, "__name__", str(source.target))
-    where = f"{node.meta['scope'] or 'model'}, {node.meta['phase'].value} pass"
-    untouched = [n for n in read if n not in written]
     with graph.inserting_after(rounding):
-        graph.call_function(require_valid, (node, op, where, before, *untouched, *numbers))
+        graph.call_function(require_valid, (node, name_of(source), place_of(node), before, *untouched, *numbers))
+
+
+def operands_before(graph: torch.fx.Graph, op: Node) -> tuple[Node, list[Node]]:
+    """Insert before `op` a look at the operands that it overwrites; return that, and the other operands."""
+    read, written = op.all_input_nodes, written_arguments(op)
+    with graph.inserting_before(op):
+        before = graph.call_function(look, tuple(n for n in read if n in written))
+    return before, [n for n in read if n not in written]
+
+
+def name_of(op: Node) -> str:
+    """Return what messages call an op."""
+    return getattr(op.target, "__name__", str(op.target))
+
+
+def place_of(op: Node) -> str:
+    """Return an op's module and pass, and the line of the program where they are known."""
+    line = f", {op.meta['line']}" if op.meta.get("line") else ""
+    return f"{op.meta['scope'] or 'model'}, {op.meta['phase'].value} pass{line}"
+
+
+def tidied_up(node: Node) -> Node:
+    """Return the op after which `node` was inserted to round, clip or mark its results."""
+    while node.target in _TIDYING:
+        node = node.prev
+    return _source(node)
 
 
 def _source(node: Node) -> Node:

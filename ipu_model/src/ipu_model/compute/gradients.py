@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ipu_model.compute.rounding import round_to_half_
+from ipu_model.compute.rounding import Overflow, nearest
 
 
 class Accumulator:
@@ -21,9 +21,17 @@ class Accumulator:
     every product and sum is rounded.
     """
 
-    def __init__(self, fresh: Sequence[bool], *, half: bool = False, running: bool = False) -> None:
+    def __init__(
+        self,
+        fresh: Sequence[bool],
+        *,
+        half: bool = False,
+        running: bool = False,
+        overflow: Overflow = Overflow.CLIP,
+    ) -> None:
         self._fresh = fresh
         self._half = half
+        self._to_half_ = nearest(overflow)
         self._running = running
         self._count = 0
         self.totals: list[Tensor] = []
@@ -53,7 +61,7 @@ class Accumulator:
     def _store(self, totals: Sequence[Tensor]) -> None:
         if self._half:
             for total in totals:
-                round_to_half_(total)
+                self._to_half_(total)
 
 
 def reduce_replicas(totals: Sequence[Sequence[Tensor]]) -> list[Tensor]:

@@ -1,14 +1,16 @@
 """Half precision as a graph pass: fp16 values live in fp32 tensors (containers), on the fp16 grid.
 
 Every op computes in fp32 and its result is rounded once, as the device does with fp16 storage and fp32 arithmetic; this
-is many times faster on a CPU than arithmetic on fp16 tensors.
+is many times faster on a CPU than arithmetic on fp16 tensors. With the rounding, results beyond the range clip
+(`half_range.py`); most of the time this costs one more pass over values that are in the cache.
 """
 
 from __future__ import annotations
 
+import math
 import operator
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 import torch.fx
@@ -25,7 +27,8 @@ from ipu_model.compute.exact import (
     SELECTING,
     UNINITIALISED,
 )
-from ipu_model.compute.rounding import round_to_half_
+from ipu_model.compute.half_range import make_nan_, may_leave_range, poles_of
+from ipu_model.compute.rounding import Overflow, clip_, clip_to_half_, nearest, round_to_half_
 from ipu_model.errors import Error
 from ipu_model.graph import TensorSpec
 
@@ -75,7 +78,7 @@ def refuse_what_has_no_container(node: Node) -> None:
         )
 
 
-def put_numbers_on_grid(node: Node) -> None:
+def put_numbers_on_grid(node: Node, overflow: Overflow) -> None:
     """Round the Python numbers that `node` compares fp16 values with, or writes among them, to fp16."""
     chooses = node.target in SELECTING and is_half(node)
     compares = node.target in COMPARING and is_half(node.args[0])
@@ -87,55 +90,17 @@ def put_numbers_on_grid(node: Node) -> None:
         if "number" not in str(argument.type).lower():
             continue
         if argument.name in kwargs:
-            kwargs[argument.name] = _on_grid(kwargs[argument.name])
+            kwargs[argument.name] = _on_grid(kwargs[argument.name], overflow)
         elif position < len(args):
-            args[position] = _on_grid(args[position])
+            args[position] = _on_grid(args[position], overflow)
     node.args, node.kwargs = tuple(args), kwargs
 
 
-def _on_grid(number: Any) -> Any:
-    if isinstance(number, bool) or not isinstance(number, (int, float)):
-        return number
-    rounded = float(round_to_half_(torch.tensor(float(number), dtype=torch.float32)))
+def _on_grid(number: Any, overflow: Overflow) -> Any:
+    if isinstance(number, bool) or not isinstance(number, (int, float)) or math.isinf(number):
+        return number  # An infinity that the program writes is a bit pattern of float16.
+    rounded = float(nearest(overflow)(torch.tensor(float(number), dtype=torch.float32)))
     return number if rounded == number else rounded
-
-
-def cast_operands(graph: torch.fx.Graph, node: Node) -> None:
-    """Convert operands of another type to fp16 where type promotion says so: integers, 0-dim fp32."""
-    if node.target not in PROMOTING:
-        return
-    first = 1 if node.target is aten.where.self else 0
-    operands = node.args[first : first + 2]
-    if not all(isinstance(operand, Node) for operand in operands) or _promoted(operands) is not torch.float16:
-        return
-    converted = list(node.args)
-    for position, operand in enumerate(operands, start=first):
-        if dtype_of(operand) not in ON_GRID:
-            converted[position] = _converted(graph, node, operand)
-    node.args = tuple(converted)
-
-
-def _promoted(operands: Any) -> torch.dtype:
-    a, b = (_stand_in(operand.meta["spec"]) for operand in operands)
-    return torch.result_type(a, b)
-
-
-def _stand_in(spec: TensorSpec) -> Tensor:
-    return torch.empty([1] * len(spec.shape), dtype=spec.dtype, device="meta")
-
-
-def _converted(graph: torch.fx.Graph, user: Node, operand: Any) -> Node:
-    with graph.inserting_before(user):
-        node = graph.call_function(as_half, (operand,))
-    node.meta = {k: v for k, v in user.meta.items() if k != "hints"}
-    spec = operand.meta["spec"]
-    node.meta["spec"] = TensorSpec(spec.shape, torch.float16, spec.stride)
-    return node
-
-
-def as_half(x: Tensor) -> Tensor:
-    """Return `x` (any shape and type) as a container of the nearest fp16 values; overflow gives infinity."""
-    return round_to_half_(x.to(torch.float32, copy=True))
 
 
 def keep_below_one(node: Node) -> None:
@@ -176,19 +141,22 @@ _WITH_VALUES = frozenset({
 })  # fmt: skip
 
 
-def to_containers(graph: torch.fx.Graph) -> None:
+def to_containers(graph: torch.fx.Graph, overflow: Overflow, *, clips_apart: bool = False) -> None:
     """Rewrite `graph` in place: fp16 becomes fp32, with one rounding after every op that is not exact.
+
+    With `clips_apart`, results are clipped by an op of its own after the rounding, so that a check can be inserted
+    between the two.
 
     Raises:
         Error: an op that reads the bits of fp16 values, or a product of fp16 and fp32 operands.
     """
-    roundings = _Roundings(graph)
+    roundings = _Roundings(graph, overflow, clips_apart)
     for node in list(graph.nodes):
         if node.op != "call_function":
             continue
         refuse_what_has_no_container(node)
-        put_numbers_on_grid(node)
-        cast_operands(graph, node)
+        put_numbers_on_grid(node, overflow)
+        cast_operands(node, roundings)
         rounds = _needs_rounding(node)
         node.args, node.kwargs = _widened(node.args), _widened(node.kwargs)
         keep_below_one(node)
@@ -199,22 +167,35 @@ def to_containers(graph: torch.fx.Graph) -> None:
                 roundings.insert_after(node, argument)
 
 
+# A function to insert, and its arguments.
+_Inserted: TypeAlias = tuple[Callable[..., Tensor], tuple[Any, ...]]
+
+
 class _Roundings:
     """Inserts roundings; small results of one shape go through one scratch tensor of the replay."""
 
-    def __init__(self, graph: torch.fx.Graph) -> None:
-        self._graph = graph
+    def __init__(self, graph: torch.fx.Graph, overflow: Overflow, clips_apart: bool) -> None:
+        self._graph, self._clips, self._apart = graph, overflow is Overflow.CLIP, clips_apart
         self._first = next(node for node in graph.nodes if node.op not in ("placeholder", "get_attr"))
         self._scratches: dict[tuple[int, ...], Node] = {}
 
     def insert_after(self, node: Node, value: Node) -> None:
-        """Insert a rounding of `value` right after `node`."""
+        """Insert right after `node` the rounding of `value`, its result or an argument that it has written."""
         spec = value.meta["spec"]
         scratch = [self._scratch(spec.shape)] if spec.elements <= _SMALL else []
-        with self._graph.inserting_after(node):
-            rounding = self._graph.call_function(round_to_half_, (value, *scratch))
-        rounding.meta = {k: v for k, v in node.meta.items() if k != "hints"}
-        rounding.meta["spec"] = spec
+        clips = self._clips and (value is not node or may_leave_range(node))
+        poles = poles_of(self._graph, node) if self._clips and value is node else None
+        mark: list[_Inserted] = [] if poles is None else [(make_nan_, (value, poles))]
+        if self._apart:
+            clip: list[_Inserted] = [(clip_, (value,))] if clips else []
+            steps = [(round_to_half_, (value, *scratch)), *mark, *clip]
+        else:
+            steps = [*mark, (clip_to_half_ if clips else round_to_half_, (value, *scratch))]
+        meta = {k: v for k, v in node.meta.items() if k != "hints"}
+        for function, arguments in steps:
+            with self._graph.inserting_after(node):
+                node = self._graph.call_function(function, arguments)
+            node.meta = {**meta, "spec": spec}
 
     def _scratch(self, shape: tuple[int, ...]) -> Node:
         if shape not in self._scratches:
@@ -222,6 +203,45 @@ class _Roundings:
                 made = self._graph.call_function(torch.empty, (list(shape),), {"dtype": torch.float16})
             self._scratches[shape] = made
         return self._scratches[shape]
+
+
+def cast_operands(node: Node, roundings: _Roundings) -> None:
+    """Convert operands of another type to fp16 where type promotion says so: integers, 0-dim fp32."""
+    if node.target not in PROMOTING:
+        return
+    first = 1 if node.target is aten.where.self else 0
+    operands = node.args[first : first + 2]
+    if not all(isinstance(operand, Node) for operand in operands) or _promoted(operands) is not torch.float16:
+        return
+    converted = list(node.args)
+    for position, operand in enumerate(operands, start=first):
+        if dtype_of(operand) not in ON_GRID:
+            converted[position] = _converted(node, operand, roundings)
+    node.args = tuple(converted)
+
+
+def _promoted(operands: Any) -> torch.dtype:
+    a, b = (_stand_in(operand.meta["spec"]) for operand in operands)
+    return torch.result_type(a, b)
+
+
+def _stand_in(spec: TensorSpec) -> Tensor:
+    return torch.empty([1] * len(spec.shape), dtype=spec.dtype, device="meta")
+
+
+def _converted(user: Node, operand: Any, roundings: _Roundings) -> Node:
+    with user.graph.inserting_before(user):
+        node = user.graph.call_function(in_container, (operand,))
+    node.meta = {k: v for k, v in user.meta.items() if k != "hints"}
+    spec = operand.meta["spec"]
+    node.meta["spec"] = TensorSpec(spec.shape, torch.float16, spec.stride)
+    roundings.insert_after(node, node)
+    return node
+
+
+def in_container(x: Tensor) -> Tensor:
+    """Return `x` (any shape and type) as float32, not rounded yet."""
+    return x.to(torch.float32, copy=True)
 
 
 def _widened(arguments: Any) -> Any:

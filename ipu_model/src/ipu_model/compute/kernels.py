@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 import torch.fx
@@ -13,7 +13,7 @@ from torch import Tensor
 from ipu_model.capture.device_ops import recurrent_layers as layers
 from ipu_model.capture.device_ops.python_ops import PythonFunction
 from ipu_model.capture.device_ops.recurrent_layers import Kind
-from ipu_model.compute.rounding import round_to_half_
+from ipu_model.compute.rounding import Overflow, nearest
 from ipu_model.errors import Error
 from ipu_model.graph import TensorSpec
 
@@ -59,17 +59,18 @@ def checked(label: str, results: object, specs: tuple[TensorSpec, ...]) -> list[
     return [r.detach().to(dtype, copy=True, memory_format=dense) for r, dtype in zip(listed, containers)]
 
 
-def choose_layer_kernels(graph: torch.fx.Graph) -> None:
+def choose_layer_kernels(graph: torch.fx.Graph, overflow: Overflow) -> None:
     """Give the recurrent layers of `graph` (before `to_containers`) the arithmetic of their element type.
 
-    In float16 what a step stores is rounded. In float32 an LSTM without a projection runs as PyTorch's fused layer,
+    In float16 what a step stores is rounded, with this treatment of overflow. In float32 an LSTM without a projection runs as PyTorch's fused layer,
     where PyTorch itself would take that.
     """
     is_fused = torch.backends.mkldnn.is_available() and torch._C._get_mkldnn_enabled()
+    in_half = _IN_HALF[overflow]
     for node in graph.nodes:
-        if node.target in _IN_HALF:
+        if node.target in in_half:
             if _is_half(node.meta["spec"][0]):
-                node.target = _IN_HALF[node.target]
+                node.target = in_half[node.target]
             elif is_fused and node.target in _FUSED and node.args[_FUSED[node.target].projection] is None:
                 node.target = _FUSED[node.target].kernel
 
@@ -78,30 +79,38 @@ def _is_half(spec: object) -> bool:
     return isinstance(spec, TensorSpec) and spec.dtype is torch.float16
 
 
-def _forward_in_half(kind: Kind) -> Callable[..., tuple[Tensor, ...]]:
+def _forward_in_half(kind: Kind, overflow: Overflow) -> Callable[..., tuple[Tensor, ...]]:
     """Return the kernel of a layer whose gates and states of each step are float16 values."""
 
     def layer_in_half(*args: Any) -> tuple[Tensor, ...]:
-        operands = (kind, *args, round_to_half_)
+        operands = (kind, *args, nearest(overflow))
         return layers.forward(*operands)
 
     return layer_in_half
 
 
-def _backward_in_half(kind: Kind) -> Callable[..., tuple[Tensor, ...]]:
+def _backward_in_half(kind: Kind, overflow: Overflow) -> Callable[..., tuple[Tensor, ...]]:
     """Return the kernel whose gradients of each step are float16 values; sums over steps are not."""
 
     def gradients_in_half(*args: Any) -> tuple[Tensor, ...]:
-        operands = (kind, *args, round_to_half_)
+        operands = (kind, *args, nearest(overflow))
         return layers.backward(*operands)
 
     return gradients_in_half
 
 
-_IN_HALF = {
-    **{layers.LAYER_OPS[name].forward: _forward_in_half(kind) for name, kind in layers.KINDS.items()},
-    **{layers.LAYER_OPS[name].backward: _backward_in_half(kind) for name, kind in layers.KINDS.items()},
-}
+_Kernels: TypeAlias = dict[object, Callable[..., tuple[Tensor, ...]]]
+
+
+def _kernels_in_half(overflow: Overflow) -> _Kernels:
+    kinds = [(layers.LAYER_OPS[name], kind) for name, kind in layers.KINDS.items()]
+    return {
+        **{ops.forward: _forward_in_half(kind, overflow) for ops, kind in kinds},
+        **{ops.backward: _backward_in_half(kind, overflow) for ops, kind in kinds},
+    }
+
+
+_IN_HALF = {overflow: _kernels_in_half(overflow) for overflow in Overflow}
 
 _MKLDNN_LSTM = 2  # the mode of mkldnn_rnn_layer
 

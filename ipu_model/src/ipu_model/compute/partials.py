@@ -1,8 +1,8 @@
 """Half partials: long reductions of fp16 contractions lose accuracy because partial sums are stored as fp16.
 
 An approximation: the reduction is cut into chunks, each chunk is summed in fp32 and the running total is
-rounded to fp16 after every chunk. How the hardware's planner cuts a reduction depends on the mapping to tiles
-and is not published.
+rounded to fp16 after every chunk, and clipped unless `clips` is off. How the hardware's planner cuts a reduction
+depends on the mapping to tiles and is not published.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import torch
 import torch.fx
 from torch import Tensor
 
-from ipu_model.compute.rounding import round_to_half_
+from ipu_model.compute.rounding import Overflow, clip_to_half_, round_to_half_
 from ipu_model.graph import TensorSpec
 
 aten = torch.ops.aten
@@ -24,12 +24,13 @@ aten = torch.ops.aten
 CHUNK = 64
 
 
-def use_half_partials(graph: torch.fx.Graph) -> None:
+def use_half_partials(graph: torch.fx.Graph, overflow: Overflow) -> None:
     """Replace the fp16 contractions of `graph` (before `to_containers`) by their half-partials versions."""
     for node in graph.nodes:
         replacement = _REPLACEMENTS.get(node.target)
         if replacement is not None and _has_half_operand(node):
             node.target = replacement
+            node.kwargs = {**node.kwargs, "clips": overflow is Overflow.CLIP}
 
 
 def _has_half_operand(node: torch.fx.Node) -> bool:
@@ -37,10 +38,11 @@ def _has_half_operand(node: torch.fx.Node) -> bool:
     return any(isinstance(spec, TensorSpec) and spec.dtype is torch.float16 for spec in specs)
 
 
-def _accumulated(parts: Iterator[Tensor]) -> Tensor:
-    total = round_to_half_(next(parts))
+def _accumulated(parts: Iterator[Tensor], clips: bool) -> Tensor:
+    stored_ = clip_to_half_ if clips else round_to_half_
+    total = stored_(next(parts))
     for part in parts:
-        total = round_to_half_(total.add_(part))
+        total = stored_(total.add_(part))
     return total
 
 
@@ -48,46 +50,44 @@ def _chunks(length: int, size: int) -> Iterator[slice]:
     return (slice(start, start + size) for start in range(0, max(length, 1), size))
 
 
-def mm(a: Tensor, b: Tensor) -> Tensor:
+def mm(a: Tensor, b: Tensor, *, clips: bool = True) -> Tensor:
     """Multiply `[m, k]` by `[k, n]` with half partials along k."""
-    return _accumulated(torch.mm(a[:, c], b[c]) for c in _chunks(a.shape[1], CHUNK))
+    return _accumulated((torch.mm(a[:, c], b[c]) for c in _chunks(a.shape[1], CHUNK)), clips)
 
 
-def mv(a: Tensor, b: Tensor) -> Tensor:
+def mv(a: Tensor, b: Tensor, *, clips: bool = True) -> Tensor:
     """Multiply `[m, k]` by `[k]` with half partials along k."""
-    return mm(a, b.unsqueeze(1)).squeeze(1)
+    return mm(a, b.unsqueeze(1), clips=clips).squeeze(1)
 
 
-def dot(a: Tensor, b: Tensor) -> Tensor:
+def dot(a: Tensor, b: Tensor, *, clips: bool = True) -> Tensor:
     """Multiply `[k]` by `[k]` with half partials along k."""
-    return mm(a.unsqueeze(0), b.unsqueeze(1)).view(())
+    return mm(a.unsqueeze(0), b.unsqueeze(1), clips=clips).view(())
 
 
-def bmm(a: Tensor, b: Tensor) -> Tensor:
+def bmm(a: Tensor, b: Tensor, *, clips: bool = True) -> Tensor:
     """Multiply `[b, m, k]` by `[b, k, n]` with half partials along k."""
-    return _accumulated(torch.bmm(a[:, :, c], b[:, c]) for c in _chunks(a.shape[2], CHUNK))
+    return _accumulated((torch.bmm(a[:, :, c], b[:, c]) for c in _chunks(a.shape[2], CHUNK)), clips)
 
 
-def addmm(bias: Tensor, a: Tensor, b: Tensor, *, beta: float = 1, alpha: float = 1) -> Tensor:
+def addmm(bias: Tensor, a: Tensor, b: Tensor, *, beta: float = 1, alpha: float = 1, clips: bool = True) -> Tensor:
     """Compute `beta * bias + alpha * (a @ b)` with half partials in the product."""
-    return mm(a, b).mul_(alpha).add_(bias, alpha=beta)
+    return mm(a, b, clips=clips).mul_(alpha).add_(bias, alpha=beta)
 
 
-def baddbmm(bias: Tensor, a: Tensor, b: Tensor, *, beta: float = 1, alpha: float = 1) -> Tensor:
+def baddbmm(bias: Tensor, a: Tensor, b: Tensor, *, beta: float = 1, alpha: float = 1, clips: bool = True) -> Tensor:
     """Compute `beta * bias + alpha * (a @ b)` for batches of matrices, with half partials in the products."""
-    return bmm(a, b).mul_(alpha).add_(bias, alpha=beta)
+    return bmm(a, b, clips=clips).mul_(alpha).add_(bias, alpha=beta)
 
 
 def convolution(
     x: Tensor, weight: Tensor, bias: Tensor | None, stride: Any, padding: Any, dilation: Any,
-    transposed: bool,
-    output_padding: Any, groups: int,
+    transposed: bool, output_padding: Any, groups: int, *, clips: bool = True,
 ) -> Tensor:  # fmt: skip
     """Convolve with half partials along the input channels of each group."""
     settings = (stride, padding, dilation, transposed, output_padding, groups)
-    total = _accumulated(
-        aten.convolution(xs, ws, None, *settings) for xs, ws in _input_channels(x, weight, transposed, groups)
-    )
+    channels = _input_channels(x, weight, transposed, groups)
+    total = _accumulated((aten.convolution(xs, ws, None, *settings) for xs, ws in channels), clips)
     return total if bias is None else total.add_(bias.view(1, -1, *[1] * (x.dim() - 2)))
 
 
@@ -119,7 +119,8 @@ def _in_groups(x: Tensor, dim: int, groups: int, chunk: slice) -> Tensor:
 
 def convolution_backward(
     gradient: Tensor, x: Tensor, weight: Tensor, bias_sizes: Any, stride: Any, padding: Any, dilation: Any,
-    transposed: bool, output_padding: Any, groups: int, output_mask: list[bool],
+    transposed: bool, output_padding: Any, groups: int, output_mask: list[bool], *,
+    clips: bool = True,
 ) -> tuple[Tensor | None, ...]:  # fmt: skip
     """Differentiate a convolution: half partials along output channels, and samples for the weights."""
 
@@ -131,11 +132,11 @@ def convolution_backward(
     results: list[Tensor | None] = [None, None, None]
     if wanted_input:
         parts = _output_channels(gradient, weight, transposed, groups)
-        results[0] = _accumulated(backward(g, x, w, [True, False, False])[0] for g, w in parts)
+        results[0] = _accumulated((backward(g, x, w, [True, False, False])[0] for g, w in parts), clips)
     if wanted_weight:
         samples = _samples_of_a_chunk(x if transposed else gradient, weight)
         pieces = zip(gradient.split(samples), x.split(samples))
-        results[1] = _accumulated(backward(g, xs, weight, [False, True, False])[1] for g, xs in pieces)
+        results[1] = _accumulated((backward(g, xs, weight, [False, True, False])[1] for g, xs in pieces), clips)
     if wanted_bias:
         results[2] = gradient.sum(dim=[0, *range(2, gradient.dim())])
     return tuple(results)

@@ -10,12 +10,14 @@ import torch.fx
 from torch import Tensor, nn
 
 from ipu_model.capture.aliases import storage_roots
+from ipu_model.compute.clipping_report import report_first_clipping
 from ipu_model.compute.exceptions import check_every_result
 from ipu_model.compute.failures import told
 from ipu_model.compute.half_precision import to_containers
 from ipu_model.compute.kernels import call_python_functions, choose_layer_kernels
 from ipu_model.compute.partials import use_half_partials
 from ipu_model.compute.printing import print_where_asked
+from ipu_model.compute.rounding import Overflow
 from ipu_model.graph import Graph, TensorSpec
 
 Node = torch.fx.Node
@@ -23,10 +25,16 @@ Node = torch.fx.Node
 
 @dataclass(frozen=True)
 class Arithmetic:
-    """How a program computes: what `Options.Precision` decides besides element types."""
+    """How a program computes: what `Options.Precision` decides besides element types, and two switches of the model.
+
+    `overflow` is what becomes of half-precision results beyond the range; with `reports_clipping`, a warning names the
+    first op whose results were clipped.
+    """
 
     half_partials: bool = False
     floating_point_exceptions: bool = False
+    overflow: Overflow = Overflow.CLIP
+    reports_clipping: bool = False
 
 
 @dataclass(frozen=True)
@@ -68,9 +76,12 @@ def build(graph: Graph, arithmetic: Arithmetic) -> Replay:
     fresh = _fresh_flags([*outputs, *gradients], storage_roots(ops))
     _protect_constants(graph, ops)
     if arithmetic.half_partials:
-        use_half_partials(ops)
-    choose_layer_kernels(ops)
-    to_containers(ops)
+        use_half_partials(ops, arithmetic.overflow)
+    choose_layer_kernels(ops, arithmetic.overflow)
+    looks = arithmetic.floating_point_exceptions or arithmetic.reports_clipping
+    to_containers(ops, arithmetic.overflow, clips_apart=looks)
+    if arithmetic.reports_clipping:
+        report_first_clipping(ops)
     if arithmetic.floating_point_exceptions:
         check_every_result(ops)
     print_where_asked(ops)

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from ipu_model.batching import Batching, Keep, Returns
 from ipu_model.capture.aliases import storage_roots, written_arguments
-from ipu_model.compute.rounding import round_to_half_
+from ipu_model.compute.rounding import Overflow, nearest
 from ipu_model.graph import Graph
 
 # What the host gets for a device value (executor reference, section 5.4).
@@ -29,10 +29,18 @@ class Collector:
     """
 
     def __init__(
-        self, batching: Batching, returns: Returns, dtype: torch.dtype, fresh: bool, *, once: bool = False
+        self,
+        batching: Batching,
+        returns: Returns,
+        dtype: torch.dtype,
+        fresh: bool,
+        *,
+        once: bool = False,
+        overflow: Overflow = Overflow.CLIP,
     ) -> None:
         self._batching, self._returns = batching, returns
         self._dtype, self._fresh, self._once = dtype, fresh, once
+        self._to_half_ = nearest(overflow)
         self._kept: dict[tuple[int, int], Tensor] = {}
 
     def take(self, step: int, replica: int, value: Tensor) -> None:
@@ -51,7 +59,7 @@ class Collector:
             return
         total += value
         if self._dtype is torch.float16:
-            round_to_half_(total)
+            self._to_half_(total)
 
     def result(self) -> Tensor:
         """Return the collected results as one tensor of the type the host sees."""

@@ -1,12 +1,16 @@
 """Rounding float32 tensors onto the float16 grid, in place.
 
 A half-precision value is kept in a float32 "container" that only ever holds values of the float16 grid.
+
+What the device does with results beyond the range is derived, not documented (`half_range.py` says from what): they
+clip to +-65504. `Overflow` names this and the alternative, IEEE 754's infinity, which a GPU has.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from enum import Enum
 
 import numpy as np
 import torch
@@ -20,6 +24,13 @@ EXTRA_BITS = 0x1FFF
 CHUNK = 1 << 18
 
 
+class Overflow(Enum):
+    """What becomes of a half-precision result beyond +-65504."""
+
+    CLIP = "clip"
+    INFINITY = "infinity"
+
+
 def round_to_half_(x: Tensor, scratch: Tensor | None = None) -> Tensor:
     """Round `x` (float32, any shape) in place to the nearest float16 value; ties to even, overflow to inf.
 
@@ -28,18 +39,38 @@ def round_to_half_(x: Tensor, scratch: Tensor | None = None) -> Tensor:
     return x.copy_(x.half() if scratch is None else scratch.copy_(x))
 
 
-def stochastic_round_to_half_(x: Tensor, generator: torch.Generator | None) -> Tensor:
+def clip_(x: Tensor) -> Tensor:
+    """Clip `x` (float32, any shape) in place to +-65504, infinities too; NaN stays."""
+    return x.clamp_(-LARGEST_HALF, LARGEST_HALF)
+
+
+def clip_to_half_(x: Tensor, scratch: Tensor | None = None) -> Tensor:
+    """Round as `round_to_half_` does, but clip what lies beyond the range, infinities too, to +-65504; NaN stays."""
+    return round_to_half_(clip_(x), scratch)
+
+
+def nearest(overflow: Overflow) -> Callable[[Tensor], Tensor]:
+    """Return what rounds a container in place to the nearest value with this treatment of overflow."""
+    return clip_to_half_ if overflow is Overflow.CLIP else round_to_half_
+
+
+def stochastic_round_to_half_(
+    x: Tensor, generator: torch.Generator | None, overflow: Overflow = Overflow.CLIP
+) -> Tensor:
     """Round `x` (float32, any shape) in place to one of its two float16 neighbours, without bias.
 
     The neighbour further from zero is taken with probability (distance to the other one) / (their distance),
-    to a resolution of 2^-13 of that distance. Values on the grid, zeros, infinities and NaN stay as they are.
-    Above 65504 the further neighbour is infinity, at a distance of 32; from 65536 on it is always infinity.
+    to a resolution of 2^-13 of that distance. Values on the grid, zeros and NaN stay as they are. Everything beyond the
+    range clips to +-65504; with `Overflow.INFINITY`, the further neighbour above 65504 is infinity, at a distance of
+    32, and from 65536 on it is always infinity.
     """
-    stochastic_round_all_to_half_((x,), generator)
+    stochastic_round_all_to_half_((x,), generator, overflow)
     return x
 
 
-def stochastic_round_all_to_half_(tensors: Iterable[Tensor], generator: torch.Generator | None) -> None:
+def stochastic_round_all_to_half_(
+    tensors: Iterable[Tensor], generator: torch.Generator | None, overflow: Overflow = Overflow.CLIP
+) -> None:
     """Round every tensor as `stochastic_round_to_half_` does, from one seed drawn from `generator`."""
     containers = list(tensors)
     if not containers:
@@ -50,7 +81,7 @@ def stochastic_round_all_to_half_(tensors: Iterable[Tensor], generator: torch.Ge
     for x in containers:
         flat = x.view(-1) if x.is_contiguous() else x.reshape(-1)
         for chunk in torch.split(flat, CHUNK):
-            _round_chunk_(chunk, lanes.draw(chunk.numel()), workspace)
+            _round_chunk_(chunk, lanes.draw(chunk.numel()), workspace, overflow)
         if not x.is_contiguous():
             x.copy_(flat.view(x.shape))
 
@@ -61,14 +92,16 @@ class Rounding:
 
     stochastic: bool = False
     generator: torch.Generator | None = None
+    overflow: Overflow = Overflow.CLIP
 
     def __call__(self, tensors: Sequence[Tensor]) -> None:
         """Round every tensor (float32 containers) in place."""
         if self.stochastic:
-            stochastic_round_all_to_half_(tensors, self.generator)
+            stochastic_round_all_to_half_(tensors, self.generator, self.overflow)
         else:
+            to_half_ = nearest(self.overflow)
             for tensor in tensors:
-                round_to_half_(tensor)
+                to_half_(tensor)
 
 
 @dataclass(frozen=True)
@@ -93,7 +126,7 @@ class _Lanes:
         return torch.from_numpy(words.view(np.int16))[:count].bitwise_and_(EXTRA_BITS)
 
 
-def _round_chunk_(x: Tensor, lanes: Tensor, workspace: _Workspace) -> None:
+def _round_chunk_(x: Tensor, lanes: Tensor, workspace: _Workspace, overflow: Overflow) -> None:
     """Round the flat chunk `x` in place with the random 13-bit integers `lanes`."""
     magnitude, small = workspace.magnitude[: x.numel()], workspace.small[: x.numel()]
     torch.abs(x, out=magnitude)
@@ -110,7 +143,7 @@ def _round_chunk_(x: Tensor, lanes: Tensor, workspace: _Workspace) -> None:
     if largest < LARGEST_HALF:
         torch.copysign(magnitude, x, out=x)
     else:
-        # Adding to the bits of a NaN can produce any value; 65536 and above must become infinity.
+        # Adding to the bits of a NaN can produce any value; 65536 and above must be clipped or become infinity.
         magnitude.masked_fill_(x.isnan(), torch.nan)
         torch.copysign(magnitude, x, out=magnitude)
-        x.copy_(magnitude.to(torch.float16))
+        x.copy_(nearest(overflow)(magnitude))

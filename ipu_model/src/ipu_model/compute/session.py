@@ -19,6 +19,7 @@ from ipu_model.compute.loss_scaling import FINAL, AutomaticLossScaling, LossScal
 from ipu_model.compute.randomness import RandomStreams
 from ipu_model.compute.replay import Arithmetic, Replay, build, container_dtype
 from ipu_model.compute.results import Collector, constant_outputs
+from ipu_model.compute.rounding import nearest
 from ipu_model.compute.threads import Threads
 from ipu_model.graph import Graph, Variable
 from ipu_model.interrupts import postponed
@@ -76,7 +77,7 @@ class Session:
         self.graph, self._groups = graph, dict(replica_groups)
         self._threads = Threads(torch.get_num_threads()) if threads is None else threads
         self._watched = tuple(watched_updates)
-        self.batching, self.returns, self.reduction = batching, returns, reduction
+        self.batching, self.returns, self.reduction, self.arithmetic = batching, returns, reduction, arithmetic
         self.randomness = RandomStreams(seed, batching.replicas, reduction.process * batching.replicas)
         self.update: Update | None = None
         # This returns the numbers that the update reads, by name.
@@ -123,7 +124,11 @@ class Session:
         own = self._unshared(inputs)
         parts = [self._cut(tensor, spec.dtype) for tensor, spec in zip(own, self.graph.inputs)]
         collectors = self._collectors()
-        updates = [Collector(self.batching, self.returns, self._dtype(name), fresh=False) for name in self._watched]
+        overflow = self.arithmetic.overflow
+        updates = [
+            Collector(self.batching, self.returns, self._dtype(name), fresh=False, overflow=overflow)
+            for name in self._watched
+        ]
         for iteration in range(self.batching.device_iterations):
             seed = self._loss_seed()
             totals = [
@@ -171,7 +176,7 @@ class Session:
     def _collectors(self) -> list[Collector]:
         specs = [output.spec for output in self.graph.outputs if output.spec is not None]
         return [
-            Collector(self.batching, self.returns, spec.dtype, fresh, once=constant)
+            Collector(self.batching, self.returns, spec.dtype, fresh, once=constant, overflow=self.arithmetic.overflow)
             for spec, fresh, constant in zip(specs, self._replay.fresh_outputs, self._constant_outputs)
         ]
 
@@ -189,6 +194,7 @@ class Session:
             self._replay.fresh_gradients,
             half=self.reduction.half and steps > 1,
             running=self.reduction.running,
+            overflow=self.arithmetic.overflow,
         )
         own = self._replica_variables[replica]
         variables = [own[v.name] if v.name in own else self._weight(v.name, replica) for v in self.graph.variables]
@@ -222,8 +228,8 @@ class Session:
         spec = self.graph.loss_spec
         if spec is None:
             return []
-        seed = torch.full(spec.shape, self._final_loss_scale, dtype=spec.dtype)
-        return [seed.to(container_dtype(spec.dtype))]
+        seed = torch.full(spec.shape, self._final_loss_scale, dtype=container_dtype(spec.dtype))
+        return [nearest(self.arithmetic.overflow)(seed) if spec.dtype is torch.float16 else seed]
 
     def _unshared(self, inputs: Sequence[Tensor]) -> list[Tensor]:
         """Copy inputs that forward changes if others lie in the same memory: on the device each has its own."""

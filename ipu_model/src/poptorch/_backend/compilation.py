@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import warnings
 from collections.abc import Sequence
 from typing import Any
@@ -13,6 +14,7 @@ from ipu_model.capture import capture
 from ipu_model.capture.variables import DEVICE_DTYPE
 from ipu_model.compute.replay import Arithmetic
 from ipu_model.compute.results import RETURNED_DTYPE
+from ipu_model.compute.rounding import Overflow
 from ipu_model.graph import Graph, TensorSpec
 from poptorch._args_parser import BoundArguments, check_inputs
 from poptorch._backend.hooks import around_trace, run_before
@@ -38,6 +40,8 @@ from poptorch.ops.overlap import INPUT, OUTPUT, check_marks
 from poptorch.options import Options
 from poptorch.options.handover import TracedProgram, derived_settings, log_options, validate_options
 
+_HALF_OVERFLOW, _REPORTS_CLIPPING = "IPU_MODEL_HALF_OVERFLOW", "IPU_MODEL_REPORT_CLIPPING"
+
 
 def batching_of(options: Options) -> Batching:
     """Return the batch arithmetic that the options ask for."""
@@ -60,12 +64,30 @@ def returns_of(options: Options) -> Returns:
 
 
 def arithmetic_of(options: Options) -> Arithmetic:
-    """Return the arithmetic that `Options.Precision` asks for."""
+    """Return the arithmetic that `Options.Precision` and this package's own environment variables ask for.
+
+    Raises:
+        Error: a value that `IPU_MODEL_HALF_OVERFLOW` cannot have.
+    """
     backend = options._backend
     return Arithmetic(
         half_partials=backend.half_matmuls or backend.half_convolutions,
         floating_point_exceptions=backend.floating_point_exceptions,
+        overflow=_overflow(),
+        reports_clipping=os.environ.get(_REPORTS_CLIPPING, "0") not in ("", "0"),
     )
+
+
+def _overflow() -> Overflow:
+    """Return what half precision makes of results beyond its range: they clip unless the program compares with GPUs."""
+    wanted = os.environ.get(_HALF_OVERFLOW) or Overflow.CLIP.value
+    try:
+        return Overflow(wanted)
+    except ValueError:
+        raise createPoptorchError(
+            f"{_HALF_OVERFLOW} must be 'clip' (to +-65504, as IPUs most likely do) or 'infinity' (as GPUs do), "
+            f"not {wanted!r}."
+        ) from None
 
 
 def check_options(options: Options) -> None:

@@ -154,6 +154,7 @@ class Updates:
         updater = Updater(
             self._optimisation.spec, self._weights, self._dtypes, self._groups, accumulates=self._accumulates,
             stochastic_rounding=self._stochastic, generator=self._generator,
+            overflow=self._session.arithmetic.overflow,
         )  # fmt: skip
         self._session.update, self._session.numbers = updater, updater.parameters
         self._session.loss_scaling = updater.loss_scaling

@@ -12,7 +12,7 @@ from torch import Tensor
 from ipu_model.compute.optimisers.families import LOSS_SCALING, rule_for, scalar_name
 from ipu_model.compute.optimisers.replacement import check_replacement
 from ipu_model.compute.optimisers.update_rule import Context, Entry, UpdateRule
-from ipu_model.compute.rounding import Rounding
+from ipu_model.compute.rounding import Overflow, Rounding
 from ipu_model.errors import Error
 from ipu_model.graph import torch_dtype
 from ipu_model.optimiser import OptimiserSpec, StateTensor, weight_update
@@ -34,7 +34,8 @@ class Updater:
     `weights` are float32 tensors, never replaced as long as the updater lives; where `dtypes[name]` is
     float16 their values lie on the float16 grid. `group_of[name]` is the parameter group, or None for the
     default numbers. `accumulates` tells whether gradient accumulation is above 1. With `stochastic_rounding`
-    every half result of the update, weights and state alike, is rounded stochastically with `generator`.
+    every half result of the update, weights and state alike, is rounded stochastically with `generator`; `overflow`
+    says what becomes of those beyond the range.
     Raises `Error` for values that no device can run with.
     """
 
@@ -48,6 +49,7 @@ class Updater:
         accumulates: bool,
         stochastic_rounding: bool = False,
         generator: torch.Generator | None = None,
+        overflow: Overflow = Overflow.CLIP,
     ) -> None:
         spec.validate()
         self._spec = spec
@@ -56,7 +58,7 @@ class Updater:
         self._group_of = {name: group_of[name] for name in weights}
         self._accumulates = accumulates
         # A generator of our own: drawing from torch's global one would change what the user's program sees.
-        self._rounding = Rounding(stochastic_rounding, generator or torch.Generator())
+        self._rounding = Rounding(stochastic_rounding, generator or torch.Generator(), overflow)
         self._weight_storages = {w.untyped_storage().data_ptr() for w in self._weights.values()}
         self._rules = self._rules_of(spec)
         self._fresh = set(self._weights)
@@ -174,7 +176,9 @@ class Updater:
 
     def _round_loaded(self, names: set[str]) -> None:
         """Put half state back on its grid (nearest) after values came from outside the update."""
-        Rounding()([self.state[name] for name in names if self._state_dtype(name) == FLOAT16])
+        Rounding(overflow=self._rounding.overflow)(
+            [self.state[name] for name in names if self._state_dtype(name) == FLOAT16]
+        )
 
     def _state_dtype(self, name: str) -> DType:
         prefix, weight = name.split("___", 1)

@@ -1,0 +1,57 @@
+"""Name the first op whose half-precision results were clipped, once for each compiled program."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+import torch
+import torch.fx
+from torch import Tensor
+
+from ipu_model.compute.exceptions import Found, look, name_of, operands_before, place_of, tidied_up
+from ipu_model.compute.half_precision import is_half
+from ipu_model.compute.rounding import LARGEST_HALF, clip_
+
+Node = torch.fx.Node
+
+_logger = logging.getLogger(__name__)
+
+Note = Callable[..., None]
+
+
+def report_first_clipping(graph: torch.fx.Graph) -> None:
+    """Insert before every clipping of `graph` what counts the elements beyond the range; the first such op is logged.
+
+    Accumulators and the weight update, which are no ops of the graph, are not looked at.
+    """
+    note = _once()
+    for node in list(graph.nodes):
+        if node.target is not clip_:
+            continue
+        op = tidied_up(node)
+        before, untouched = operands_before(graph, op)
+        halves = [operand for operand in untouched if is_half(operand)]
+        with graph.inserting_before(node):
+            graph.call_function(note, (node.args[0], name_of(op), place_of(op), before, *halves))
+
+
+def _once() -> Note:
+    """Return a function that logs the first clipping that it sees."""
+    reported = False
+
+    def note_clipping(result: Tensor, op: str, where: str, before: Found, *operands: Tensor) -> None:
+        nonlocal reported
+        if reported:
+            return
+        beyond = int(result.isinf().sum())
+        # An infinity that the program wrote itself, such as a mask, is no overflow.
+        if not beyond or before.infinity or look(*operands).infinity:
+            return
+        reported = True
+        _logger.warning(
+            "Results of %s (%s) were clipped to +-%d: %d of %d values lie beyond the range of float16. A device goes "
+            "on without a word; later ops are not looked at.", op, where, LARGEST_HALF, beyond, result.numel(),
+        )  # fmt: skip
+
+    return note_clipping

@@ -1,7 +1,7 @@
 """The half-precision oracle: a graph computed op by op in float64, every float16 result rounded once.
 
 It shares no arithmetic with `ipu_model.compute`: ops run in float64,
-rounding is numpy's float64 -> float16 (torch's
+rounding is numpy's float64 -> float16, clipped (torch's
 `double.to(half)` rounds twice, through float32; capture-and-replay-notes.md, section 6),
 and ops that only compare
 run on real float16 tensors, where PyTorch converts Python numbers to float16 first.
@@ -22,8 +22,9 @@ from torch import Tensor
 from torch.utils._pytree import tree_map, tree_map_only
 
 from ipu_model.capture.device_ops import recurrent_layers
+from ipu_model.compute.half_range import make_nan_
 from ipu_model.compute.replay import Arithmetic, Replay, build
-from ipu_model.compute.rounding import round_to_half_
+from ipu_model.compute.rounding import clip_, clip_to_half_, round_to_half_
 from ipu_model.graph import Graph, TensorSpec
 
 aten = torch.ops.aten
@@ -49,6 +50,15 @@ RECURRENT = {
         (recurrent_layers.LAYER_OPS[name].backward, recurrent_layers.backward),
     )
 }
+# They move what their operands hold, an infinity that the program wrote too; everything else clips it.
+MOVING = frozenset({
+    aten.where.self, aten.where.ScalarSelf, aten.where.ScalarOther, aten.masked_fill.Scalar, aten.masked_fill.Tensor,
+    aten.full.default, aten.full_like.default, aten.scalar_tensor.default, aten.cat.default, aten.clone.default,
+})  # fmt: skip
+# In float64 their results are infinite only where they divide by zero, which gives NaN.
+DIVIDING = frozenset({
+    aten.div.Tensor, aten.div.Scalar, aten.reciprocal.default, aten.rsqrt.default, aten.log.default,
+})  # fmt: skip
 PROMOTING = frozenset({aten.add.Tensor, aten.sub.Tensor, aten.mul.Tensor, aten.div.Tensor})
 COMPARING = frozenset({
     getattr(getattr(aten, name), overload)
@@ -57,10 +67,15 @@ COMPARING = frozenset({
 })  # fmt: skip
 
 
+# What a replay inserts after ops of half precision.
+TIDYING = frozenset({round_to_half_, clip_to_half_, clip_, make_nan_})
+
+
 def rounded(x: Tensor) -> Tensor:
-    """Round float64 `x` to the float16 grid, once, ties to even; the result is float64."""
-    with np.errstate(over="ignore", invalid="ignore"):
-        return torch.from_numpy(np.asarray(x.detach().numpy().astype(np.float16), dtype=np.float64))
+    """Clip float64 `x` to +-65504 and round it to the float16 grid, once, ties to even; the result is float64."""
+    with np.errstate(invalid="ignore"):
+        clipped = np.clip(x.detach().numpy(), -65504.0, 65504.0)
+    return torch.from_numpy(np.asarray(clipped.astype(np.float16), dtype=np.float64))
 
 
 def on_grid(x: Tensor) -> bool:
@@ -168,7 +183,9 @@ def _run(node: Node, env: dict[Node, Any]) -> tuple[Any, int]:
     if node.target in RECURRENT and node.meta["spec"][0].dtype is torch.float16:
         return RECURRENT[node.target](*args, stored=rounded), 2
     result = node.target(*_in_float64(_promoted(node, args)), **_in_float64(kwargs))
-    changed = is_half(node) and not _is_unrounded(node) and _round_in_place(result)
+    if is_half(node) and node.target in DIVIDING:
+        result.masked_fill_(result.isinf(), torch.nan)
+    changed = is_half(node) and not _is_unrounded(node) and not _moves(node) and _round_in_place(result)
     if node.target is BATCH_NORM:
         for position in (3, 4):
             if is_half(node.args[position]):
@@ -179,6 +196,10 @@ def _run(node: Node, env: dict[Node, Any]) -> tuple[Any, int]:
 def is_half(value: Any) -> bool:
     spec = value.meta.get("spec") if isinstance(value, Node) else None
     return isinstance(spec, TensorSpec) and spec.dtype is torch.float16
+
+
+def _moves(node: Node) -> bool:
+    return node.target in MOVING or getattr(node.target, "is_view", False)
 
 
 def _is_unrounded(node: Node) -> bool:
@@ -252,12 +273,12 @@ class Watch(torch.fx.Interpreter):
         self.seen: dict[str, Tensor] = {}
 
     def run_node(self, n: Node) -> Any:
-        if n.target is not round_to_half_:
+        if n.target not in TIDYING:
             for operand in n.all_input_nodes:
                 assert self._may_be_read(operand), f"{operand} is off the float16 grid when {n} reads it"
         result = super().run_node(n)
         if isinstance(result, Tensor):
-            self.seen[n.args[0].name if n.target is round_to_half_ else n.name] = result.clone()
+            self.seen[n.args[0].name if n.target in TIDYING else n.name] = result.clone()
         return result
 
     def _may_be_read(self, operand: Node) -> bool:

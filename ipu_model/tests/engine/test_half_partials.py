@@ -127,13 +127,14 @@ def test_the_gradient_of_a_bias_is_one_sum() -> None:
     assert torch.equal(computed(case, half_partials=True)["bias"], expected)
 
 
-def test_a_partial_sum_that_overflows_stays_infinite() -> None:
-    """60000 + 60000 - 60000: within a chunk the sum is exact, between two stores it overflows."""
+def test_a_partial_sum_that_overflows_is_clipped_where_it_is_stored() -> None:
+    """60000 + 60000 - 60000: within a chunk the sum is exact; a store between clips it to 65504, or is infinite."""
     x, ones = torch.zeros(1, 130), torch.ones(130, 1)
     x[0, 0], x[0, 1], x[0, 2] = 60000.0, 60000.0, -60000.0
     assert partials.mm(x, ones).item() == 60000.0
     x[0, 2], x[0, 129] = 0.0, -60000.0
-    assert partials.mm(x, ones).item() == float("inf")
+    assert partials.mm(x, ones).item() == 65504.0 - 60000.0
+    assert partials.mm(x, ones, clips=False).item() == float("inf")
 
 
 @pytest.mark.parametrize("shapes", [((3, 0), (0, 2)), ((0, 70), (70, 2)), ((3, 70), (70, 0))])

@@ -13,7 +13,9 @@ from torch import Tensor
 
 from ipu_model.compute.rounding import (
     CHUNK,
+    Overflow,
     Rounding,
+    clip_to_half_,
     round_to_half_,
     stochastic_round_all_to_half_,
     stochastic_round_to_half_,
@@ -61,6 +63,16 @@ def test_nearest_rounding_equals_numpys(values: np.ndarray) -> None:
     np.testing.assert_array_equal(x.numpy(), expected)
 
 
+@given(FLOATS)
+def test_clipping_changes_what_numpy_makes_infinite_and_nothing_else(values: np.ndarray) -> None:
+    with np.errstate(over="ignore", invalid="ignore"):
+        expected = values.astype(np.float16).astype(np.float32)
+    expected = np.where(np.isinf(expected), np.copysign(np.float32(65504), expected), expected)
+    x = torch.from_numpy(values.copy())
+    assert clip_to_half_(x) is x
+    np.testing.assert_array_equal(x.numpy(), expected)
+
+
 @pytest.mark.parametrize(
     ("value", "rounded"),
     [
@@ -76,13 +88,15 @@ def test_nearest_rounding_at_the_edges_of_the_format(value: float, rounded: floa
     assert float(round_to_half_(torch.tensor(value))) == rounded
 
 
-@given(FLOATS, st.integers(0, 2**31))
+@given(FLOATS, st.integers(0, 2**31), st.sampled_from(Overflow))
 def test_stochastic_rounding_gives_a_neighbour_and_never_moves_a_value_of_the_grid(
-    values: np.ndarray, seed: int
+    values: np.ndarray, seed: int, overflow: Overflow
 ) -> None:
     inner, outer = neighbours(values)
+    if overflow is Overflow.CLIP:
+        inner, outer = (np.clip(neighbour, -65504, 65504) for neighbour in (inner, outer))
     x = torch.from_numpy(values.copy())
-    stochastic_round_to_half_(x, generator(seed))
+    stochastic_round_to_half_(x, generator(seed), overflow)
     result = x.numpy()
     nan = np.isnan(values)
     assert np.isnan(result[nan]).all()
@@ -108,7 +122,7 @@ def test_stochastic_rounding_has_no_bias(value: float) -> None:
     inner, outer = (float(n[0]) for n in neighbours(x[:1].numpy()))
     top = math.copysign(65536.0, outer) if math.isinf(outer) else outer
     probability = (float(x[0]) - inner) / (top - inner)
-    stochastic_round_to_half_(x, generator(1))
+    stochastic_round_to_half_(x, generator(1), Overflow.INFINITY)
     frequency = float((x == outer).double().mean())
     assert set(x.tolist()) <= {inner, outer}
     assert abs(frequency - probability) < 5 * math.sqrt(probability * (1 - probability) / count)
@@ -117,11 +131,14 @@ def test_stochastic_rounding_has_no_bias(value: float) -> None:
 def test_special_values_stay_what_they_are_among_ordinary_ones() -> None:
     bits = torch.tensor([0x7F800001, 0x7FFFFFFF, -1, 0x7FC00000], dtype=torch.int32)  # NaN of every kind
     x = torch.cat([bits.view(torch.float32), torch.tensor([math.inf, -math.inf, 0.0, -0.0, 1e38, -65536.0])])
-    stochastic_round_to_half_(x, generator())
+    clipped = stochastic_round_to_half_(x.clone(), generator())
+    stochastic_round_to_half_(x, generator(), Overflow.INFINITY)
     assert x[:4].isnan().all()
     assert x[4:].tolist() == [math.inf, -math.inf, 0.0, 0.0, math.inf, -math.inf]
     assert torch.signbit(x[7])
     assert not torch.signbit(x[6])
+    assert clipped[:4].isnan().all()
+    assert clipped[4:].tolist() == [65504.0, -65504.0, 0.0, 0.0, 65504.0, -65504.0]
 
 
 def test_a_seed_repeats_the_result_and_a_generator_moves_on() -> None:

@@ -15,6 +15,7 @@ from optimiser_support import assert_close, random_gradients, random_weights, ru
 from torch import Tensor
 
 from ipu_model.compute.optimisers import fused
+from ipu_model.compute.rounding import Overflow
 from ipu_model.optimiser import Hyper, OptimiserSpec
 
 # The formulas (poptorch-optim.md, section 4) against PyTorch's optimisers in float64.
@@ -524,7 +525,9 @@ class TestHalfPrecision:
         updater.load_state({"Accl1___w": torch.full((1,), 1 + 2.0**-20)}, None)
         assert updater.state["Accl1___w"].item() == 1.0
 
-    def test_overflow_shows_as_infinity(self) -> None:
+    @pytest.mark.parametrize(("overflow", "expected"), [(Overflow.CLIP, -65504.0), (Overflow.INFINITY, -math.inf)])
+    def test_overflow_clips_or_shows_as_infinity(self, overflow: Overflow, expected: float) -> None:
         weights = {"w": torch.zeros(1)}
-        updater_of(spec_of("SGD2", Hyper(lr=1.0)), weights, dtype=HALF).step({"w": torch.full((1,), 1e6)}, 1.0)
-        assert weights["w"].item() == -math.inf
+        updater = updater_of(spec_of("SGD2", Hyper(lr=1.0)), weights, dtype=HALF, overflow=overflow)
+        updater.step({"w": torch.full((1,), 1e6)}, 1.0)
+        assert weights["w"].item() == expected

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -200,11 +201,24 @@ class TestCasts:
         expected = layer((image.float() / 255 - 0.5) / 0.25)
         torch.testing.assert_close(out.float(), expected.detach(), rtol=2e-2, atol=2e-2)
 
-    def test_values_beyond_the_range_overflow_as_on_the_device(self) -> None:
+    def test_values_beyond_the_range_clip_as_on_the_device(self) -> None:
         model = Calls(lambda m, x: (x * 2, x.sum()), nn.Identity())
         doubled, total = inference(model)(torch.tensor([40000.0, 30000.0], dtype=HALF))
-        assert torch.isinf(doubled).tolist() == [True, False]
-        assert torch.isinf(total)
+        assert doubled.tolist() == [65504.0, 60000.0]
+        assert total.item() == 65504.0
+
+    def test_they_are_infinite_as_on_a_gpu_where_the_environment_says_so(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("IPU_MODEL_HALF_OVERFLOW", "infinity")
+        model = Calls(lambda m, x: (x * 2, x.sum(), x / 0), nn.Identity())
+        results = inference(model)(torch.tensor([40000.0, 30000.0], dtype=HALF))
+        assert [result.tolist() for result in results] == [[math.inf, 60000.0], math.inf, [math.inf, math.inf]]
+
+    def test_another_word_for_it_is_refused(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("IPU_MODEL_HALF_OVERFLOW", "nan")
+        with pytest.raises(
+            poptorch.Error, match=r"IPU_MODEL_HALF_OVERFLOW must be 'clip' .* or 'infinity' .* not 'nan'"
+        ):
+            inference(Calls(lambda m, x: x * 2, nn.Identity()))(torch.ones(1, dtype=HALF))
 
     def test_exceptions_can_be_asked_for(self) -> None:
         options = quiet()

@@ -71,14 +71,19 @@ def test_loss_scaling_keeps_small_gradients(loss_scaling: float) -> None:
     assert errors[-1] == pytest.approx(in_single[-1], rel=0.1), "as far as float32 gets without scaling"
 
 
-def test_gradients_above_the_range_become_infinite_and_so_do_the_weights() -> None:
-    """4 * 2^14 = 65536; nothing skips such a step on the device."""
+@pytest.mark.parametrize(("switch", "expected"), [(None, 1 - 0.125 * 65504 / 2**14), ("infinity", -math.inf)])
+def test_gradients_above_the_range_are_clipped_and_nothing_skips_the_step(
+    switch: str | None, expected: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """4 * 2^14 = 65536; a GPU's gradient, and so its weight, would be infinite."""
+    if switch is not None:
+        monkeypatch.setenv("IPU_MODEL_HALF_OVERFLOW", switch)
     model = Weighed(1.0, 1.0).half()
     optimizer = poptorch.optim.SGD(model.parameters(), lr=0.125, loss_scaling=2.0**14)
     training = poptorch.trainingModel(model, quiet(), optimizer)
     training(torch.tensor([[4.0, 2.0]], dtype=HALF))
     training.copyWeightsToHost()
-    assert model.weight.tolist() == [-math.inf, 0.75]
+    assert model.weight.tolist() == [torch.tensor(expected).half().item(), 0.75]
 
 
 COUNT, STEPS = 4096, 64
@@ -147,7 +152,7 @@ def test_half_accumulators_lose_small_addends(accum_type: torch.dtype, total: fl
 
 
 def test_a_running_mean_in_half_accumulators_does_not_overflow_where_a_sum_does() -> None:
-    """Four gradients of 30000: their sum is beyond 65504, the running mean that PopTorch then uses is not."""
+    """Four gradients of 30000: their sum is clipped to 65504, the running mean that PopTorch then uses is exact."""
     weights = {}
     for reduction in (poptorch.ReductionType.Sum, poptorch.ReductionType.Mean):
         model = Weighed(0.0)
@@ -159,7 +164,7 @@ def test_a_running_mean_in_half_accumulators_does_not_overflow_where_a_sum_does(
         training(torch.full((4, 1), 30000.0))
         training.copyWeightsToHost()
         weights[reduction] = model.weight.item()
-    assert weights[poptorch.ReductionType.Sum] == -math.inf
+    assert weights[poptorch.ReductionType.Sum] == -65504 / 1024
     assert weights[poptorch.ReductionType.Mean] == pytest.approx(-30000 / 1024, rel=2.0**-9)
 
 

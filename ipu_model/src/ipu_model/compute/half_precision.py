@@ -176,7 +176,6 @@ class _Roundings:
 
     def __init__(self, graph: torch.fx.Graph, overflow: Overflow, clips_apart: bool) -> None:
         self._graph, self._clips, self._apart = graph, overflow is Overflow.CLIP, clips_apart
-        self._first = next(node for node in graph.nodes if node.op not in ("placeholder", "get_attr"))
         self._scratches: dict[tuple[int, ...], Node] = {}
 
     def insert_after(self, node: Node, value: Node) -> None:
@@ -199,7 +198,8 @@ class _Roundings:
 
     def _scratch(self, shape: tuple[int, ...]) -> Node:
         if shape not in self._scratches:
-            with self._graph.inserting_before(self._first):
+            first = next(node for node in self._graph.nodes if node.op not in ("placeholder", "get_attr"))
+            with self._graph.inserting_before(first):
                 made = self._graph.call_function(torch.empty, (list(shape),), {"dtype": torch.float16})
             self._scratches[shape] = made
         return self._scratches[shape]

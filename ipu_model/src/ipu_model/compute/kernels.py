@@ -62,8 +62,8 @@ def checked(label: str, results: object, specs: tuple[TensorSpec, ...]) -> list[
 def choose_layer_kernels(graph: torch.fx.Graph, overflow: Overflow) -> None:
     """Give the recurrent layers of `graph` (before `to_containers`) the arithmetic of their element type.
 
-    In float16 what a step stores is rounded, with this treatment of overflow. In float32 an LSTM without a projection runs as PyTorch's fused layer,
-    where PyTorch itself would take that.
+    In float16 what a step stores is rounded, with this treatment of overflow. In float32 an LSTM without a projection
+    runs as PyTorch's fused layer, where PyTorch itself would take that.
     """
     is_fused = torch.backends.mkldnn.is_available() and torch._C._get_mkldnn_enabled()
     in_half = _IN_HALF[overflow]

@@ -108,13 +108,24 @@ class TestTheFinalLoss:
         with pytest.raises(poptorch.Error, match=r"Couldn't find a loss in graph.*identity_loss"):
             steps(lambda o: o.mean(), X)
 
-    def test_a_loss_of_which_nothing_returned_depends_does_not_count(self) -> None:
+    @pytest.mark.parametrize("returns", [lambda out: out, lambda out: None], ids=["another output", "nothing"])
+    @pytest.mark.parametrize("reduction", ["sum", "none"])
+    def test_a_loss_need_not_be_returned(self, returns: Any, reduction: str) -> None:
+        def keeps(out: Tensor, target: Tensor) -> Any:
+            poptorch.identity_loss((out - target) ** 2, reduction)
+            return returns(out)
+
+        moved, result = steps(keeps, X, REAL)
+        torch.testing.assert_close(moved, gradient(lambda o, t: (o - t) ** 2, X, REAL), atol=1e-6, rtol=1e-5)
+        assert (result is None) == (returns(0) is None)
+
+    def test_next_to_a_loss_that_is_returned_one_that_is_not_does_not_count(self) -> None:
         def forgets(out: Tensor, target: Tensor) -> Tensor:
             F.mse_loss(out, target)
-            return out
+            return F.l1_loss(out, target)
 
-        with pytest.raises(poptorch.Error, match="Couldn't find a loss in graph"):
-            steps(forgets, X, REAL)
+        moved, _ = steps(forgets, X, REAL)
+        torch.testing.assert_close(moved, gradient(F.l1_loss, X, REAL), atol=1e-6, rtol=1e-5)
 
     @pytest.mark.parametrize(
         "function",

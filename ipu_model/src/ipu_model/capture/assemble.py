@@ -45,7 +45,7 @@ def assemble(recorder: Recorder, slots: list[Slot], inputs: Sequence[TensorSpec]
     returned = [recorder.node_for(leaf) for leaf in result.leaves if isinstance(leaf, FakeTensor)]
     loss = recorder.node_for(result.loss) if result.loss is not None else None
     recorder.graph.output((tuple(returned), tuple(gradients.values())))
-    stand_ins = clean(recorder.graph)
+    stand_ins = clean(recorder.graph, loss)
     names = iter([stand_ins.get(node, node).name for node in returned])
     variables = tuple(_variables(recorder, slots))
     return Graph(
@@ -105,15 +105,16 @@ def _variables(recorder: Recorder, slots: list[Slot]) -> list[Variable]:
     ]
 
 
-def clean(graph: torch.fx.Graph) -> dict[Node, Node]:
+def clean(graph: torch.fx.Graph, loss: Node | None = None) -> dict[Node, Node]:
     """Simplify `graph` in place without changing what a replay returns or leaves in variables.
 
-    Returns the node that stands in for each one that was erased because it only repeated another.
+    `loss` stays even if nothing uses it. Returns the node that stands in for each one that was erased because it only repeated another.
     """
     stand_ins = _skip_identities(graph)
-    _drop_dead(graph)
+    kept = None if loss is None else stand_ins.get(loss, loss)
+    _drop_dead(graph, kept)
     _drop_dead_counters(graph)
-    _drop_dead(graph)
+    _drop_dead(graph, kept)
     graph.lint()
     return stand_ins
 
@@ -136,8 +137,11 @@ def _keep_hints(node: Node, source: Node) -> None:
         source.meta.setdefault("hints", {}).update(node.meta["hints"])
 
 
-def _drop_dead(graph: torch.fx.Graph) -> None:
-    graph.eliminate_dead_code(lambda node: node.op in ("placeholder", "output") or bool(written_arguments(node)))
+def _drop_dead(graph: torch.fx.Graph, kept: Node | None) -> None:
+    def stays(node: Node) -> bool:
+        return node is kept or node.op in ("placeholder", "output") or bool(written_arguments(node))
+
+    graph.eliminate_dead_code(stays)
 
 
 def _drop_dead_counters(graph: torch.fx.Graph) -> None:

@@ -21,22 +21,21 @@ LOSS_FUNCTIONS: frozenset[Callable[..., Any]] = frozenset({
 })  # fmt: skip
 
 _ADVICE = (
-    "Wrap the value to differentiate in poptorch.identity_loss(value, reduction='none'|'sum'|'mean') and return it, "
-    "or anything computed from it, from forward."
+    "Wrap the value to differentiate in poptorch.identity_loss(value, reduction='none'|'sum'|'mean') in forward."
 )
 
 
 def final_loss(trace: Trace, outputs: Sequence[Tensor]) -> Tensor:
     """Return the one marked loss that no other marked loss depends on.
 
-    Marks that no output of `forward` depends on do not count.
+    Marks that no output of `forward` depends on count only if there are no others: a loss need not be returned.
 
     Raises:
         Error: no such mark, or several independent ones.
     """
-    marked = {_node(trace, loss): loss for loss in trace.loss_marks}
+    every = {_node(trace, loss): loss for loss in trace.loss_marks}
     wanted = _ancestors([node for node in (trace.node_of(t) for t in outputs) if node is not None])
-    marked = {node: loss for node, loss in marked.items() if node in wanted}
+    marked = {node: loss for node, loss in every.items() if node in wanted} or every
     if not marked:
         raise Error(f"Couldn't find a loss in graph! {_ADVICE}")
     demoted = _ancestors([source for node in marked for source in node.all_input_nodes])

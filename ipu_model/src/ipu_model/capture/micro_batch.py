@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import Any
@@ -41,6 +42,8 @@ from ipu_model.turns import Turn
 # Some settings of torch that a trace changes belong to the process: traces in several threads take turns.
 _one_at_a_time = Turn()
 
+_FRAMES_OF_A_CALL = 5
+
 Call = Callable[[nn.Module, list[Tensor]], Any]
 Flatten = Callable[[Any], tuple[list[Any], Callable[[list[Any]], Any]]]
 
@@ -73,6 +76,7 @@ def capture(
         stack.callback(keeper.restore)
         stack.callback(recorder.release)
         before_forward()
+        stack.enter_context(_room_for_calls(module))
         stack.enter_context(_tracing_backends())
         stack.enter_context(FakeTensorMode(allow_non_fake_inputs=True))
         fakes = [None if slot.is_constant else _stand_in(slot) for slot in slots]
@@ -200,6 +204,18 @@ def _run_swapped(
     swapped = {f"model.{name}": fake for slot, fake in zip(slots, fakes) if fake is not None for name in slot.names}
     result: Traced = torch.func.functional_call(step, swapped, (inputs, recorder))
     return result
+
+
+@contextmanager
+def _room_for_calls(module: nn.Module) -> Iterator[None]:
+    """Let module calls nest as deeply as in plain PyTorch: with hooks, each takes more of Python's frames."""
+    depth = 1 + max(name.count(".") for name, _ in module.named_modules())
+    before = sys.getrecursionlimit()
+    sys.setrecursionlimit(before + _FRAMES_OF_A_CALL * depth)
+    try:
+        yield
+    finally:
+        sys.setrecursionlimit(before)
 
 
 @contextmanager

@@ -18,6 +18,7 @@ from ipu_model.compute.kernels import call_python_functions, choose_layer_kernel
 from ipu_model.compute.partials import use_half_partials
 from ipu_model.compute.printing import print_where_asked
 from ipu_model.compute.rounding import Overflow
+from ipu_model.errors import Error
 from ipu_model.graph import Graph, TensorSpec
 
 Node = torch.fx.Node
@@ -70,7 +71,11 @@ def container_dtype(dtype: torch.dtype) -> torch.dtype:
 
 
 def build(graph: Graph, arithmetic: Arithmetic) -> Replay:
-    """Compile `graph` into a `Replay`; the graph itself is left as it is."""
+    """Compile `graph` into a `Replay`; the graph itself is left as it is.
+
+    Raises:
+        Error: a constant without data.
+    """
     ops = _copied(graph.ops)
     outputs, gradients = _results(ops)
     fresh = _fresh_flags([*outputs, *gradients], storage_roots(ops))
@@ -89,6 +94,12 @@ def build(graph: Graph, arithmetic: Arithmetic) -> Replay:
     ops.lint()
     holder = nn.Module()
     for name, tensor in graph.constants.items():
+        if tensor.is_meta:
+            raise Error(
+                f"A constant of the program, a tensor of shape {list(tensor.shape)} that is a plain attribute or an "
+                "integer buffer of the model, is on the device 'meta' and has no data. Give it data on the CPU before "
+                "you call or compile the model."
+            )
         holder.register_buffer(name, tensor.to(container_dtype(tensor.dtype)))
     module = torch.fx.GraphModule(holder, ops)
     return Replay(module, tuple(fresh[: len(outputs)]), tuple(fresh[len(outputs) :]))

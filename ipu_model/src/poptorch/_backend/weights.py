@@ -20,6 +20,13 @@ from poptorch.enums import CommGroupType, VariableRetrievalMode
 from poptorch.options import Options
 
 
+def _without_data(what: str) -> str:
+    return (
+        f"{what} is on the device 'meta' and has no data. Give the model data before you call or compile it: "
+        "model.to_empty(device='cpu') and then load_state_dict(state), or load_state_dict(state, assign=True)."
+    )
+
+
 class HostWeights:
     """The parameters and buffers of a module as they are registered at the moment of each transfer.
 
@@ -40,7 +47,7 @@ class HostWeights:
         """Return the host's values of device variables, by the variables' names.
 
         Raises:
-            Error: a tensor has another shape than the program was compiled for.
+            Error: a tensor has no data, or another shape than the program was compiled for.
         """
         registered = self._registered()
         found: dict[str, Tensor] = {}
@@ -48,6 +55,8 @@ class HostWeights:
             tensor = registered.get(variable.name)
             if tensor is None:
                 continue
+            if tensor.is_meta:
+                raise createPoptorchError(_without_data(f"'{variable.name}'"))
             groups = self.groupings.get(variable.name)
             shape = variable.spec.shape if groups is None else (groups.count, *variable.spec.shape)
             if tuple(tensor.shape) != shape:

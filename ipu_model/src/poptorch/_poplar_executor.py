@@ -8,7 +8,7 @@ from collections.abc import Callable
 from datetime import timedelta
 from functools import partial, wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Concatenate, NoReturn, ParamSpec, TypeVar, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Concatenate, ParamSpec, TypeVar, cast
 
 import torch
 from torch import Tensor, nn
@@ -182,11 +182,19 @@ class PoplarExecutor:
         parameter = getattr(self._user_model, name)
         self._host.groupings[name] = groups_of(name, parameter, self._options, kind, shards, mode)
 
-    def __reduce_ex__(self, protocol: Any) -> NoReturn:
-        raise TypeError(
-            "cannot pickle or copy a 'PoplarExecutor' object: it stands for one program on one device. Copy or save "
-            "its model (executor.model) or state_dict(), and wrap what you get."
-        )
+    def __copy__(self) -> PoplarExecutor:
+        """Return another name for the same executor: both are compiled, run and destroyed together."""
+        twin: PoplarExecutor = object.__new__(type(self))
+        self.__dict__.setdefault("_first", self)  # A wrapped module lasts as long as the executor that wrapped it.
+        twin.__dict__ = self.__dict__
+        return twin
+
+    def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:
+        """Copy deeply, or pickle, as an executor that is not compiled, around a copy of the module as it is now."""
+        self.copyWeightsToHostIfNeeded()
+        optimisation = self._optimisation
+        optimizer = None if optimisation is None else optimisation.optimizer
+        return PoplarExecutor, (self._user_model, self._options, optimisation is not None, optimizer)
 
     def __repr__(self) -> str:
         return module_repr(self._traced_model)

@@ -108,7 +108,8 @@ def _variables(recorder: Recorder, slots: list[Slot]) -> list[Variable]:
 def clean(graph: torch.fx.Graph, loss: Node | None = None) -> dict[Node, Node]:
     """Simplify `graph` in place without changing what a replay returns or leaves in variables.
 
-    `loss` stays even if nothing uses it. Returns the node that stands in for each one that was erased because it only repeated another.
+    `loss` stays even if nothing uses it. Returns the node that stands in for each one that was erased because it only
+    repeated another.
     """
     stand_ins = _skip_identities(graph)
     kept = None if loss is None else stand_ins.get(loss, loss)

@@ -20,9 +20,7 @@ LOSS_FUNCTIONS: frozenset[Callable[..., Any]] = frozenset({
     F.triplet_margin_loss, F.ctc_loss, torch.ctc_loss,
 })  # fmt: skip
 
-_ADVICE = (
-    "Wrap the value to differentiate in poptorch.identity_loss(value, reduction='none'|'sum'|'mean') in forward."
-)
+_ADVICE = "Wrap the value to differentiate in poptorch.identity_loss(value, reduction='none'|'sum'|'mean') in forward."
 
 
 def final_loss(trace: Trace, outputs: Sequence[Tensor]) -> Tensor:

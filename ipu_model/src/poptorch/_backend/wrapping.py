@@ -7,6 +7,7 @@ that several training models share has one new class that asks all of them.
 
 from __future__ import annotations
 
+import copy
 import copyreg
 import itertools
 import weakref
@@ -44,6 +45,8 @@ class HostLink:
         self._executor = weakref.ref(executor)
         self.version = 0
         self.last_run = 0
+        # Shallow copies of the module, which are wrapped for as long as it is.
+        self.copies: list[weakref.ref[nn.Module]] = []
 
     @property
     def executor(self) -> TrainingExecutor | None:
@@ -181,6 +184,11 @@ class Wrapping:
         for obj in self._wrapped:
             self._set_links(obj, tuple(link for link in links_of(obj) if link is not self._link))
         self._wrapped.clear()
+        for reference in self._link.copies:
+            twin = reference()
+            if twin is not None:
+                self._set_links(twin, ())
+        self._link.copies.clear()
 
     def _set_links(self, obj: Any, links: Links) -> None:
         original = original_class(obj)
@@ -208,6 +216,13 @@ def _module_class(original: type, links: Links) -> type:
             refresh(links)
         return original.__getattribute__(self, name)  # type: ignore[call-arg, arg-type]  # a class, not an object
 
+    def copied(self: nn.Module) -> nn.Module:
+        refresh(links)
+        twin: nn.Module = _as_original(self, original, copy.copy)
+        object.__setattr__(twin, "__class__", type(self))
+        link.copies.append(weakref.ref(twin))
+        return twin
+
     def destroy(self: nn.Module) -> None:
         if link.executor is not None:
             link.executor.destroy()
@@ -217,7 +232,7 @@ def _module_class(original: type, links: Links) -> type:
 
     members = {
         **_copying(original, links), "_poptorch_links": links, "_poptorch_original": original,
-        "__getattribute__": read, "destroy": destroy, "copyWeightsToHostIfNeeded": copy_weights,
+        "__copy__": copied, "__getattribute__": read, "destroy": destroy, "copyWeightsToHostIfNeeded": copy_weights,
         "__module__": original.__module__, "__doc__": original.__doc__,
     }  # fmt: skip
     return type(f"Poptorch{original.__name__}", (original,), members)

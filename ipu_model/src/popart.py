@@ -178,7 +178,10 @@ def _installed() -> ModuleSpec | None:
     here = Path(__file__).resolve().parent
     found = PathFinder.find_spec(__name__, [entry for entry in sys.path if Path(entry).resolve() != here])
     # A mere folder of that name has no file of its own.
-    return found if found is not None and found.origin is not None and found.loader is not None else None
+    if found is None or found.origin is None or found.loader is None:
+        return None
+    # Nor is another copy of the IPU Model a PopART: the two would give way to each other for ever.
+    return None if (Path(found.origin).parent / "ipu_model").is_dir() else found
 
 
 def _give_way_to(installed: ModuleSpec) -> None:

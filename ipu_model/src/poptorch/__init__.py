@@ -17,6 +17,7 @@ from poptorch._dataloader import AsynchronousDataAccessor, DataLoader
 from poptorch._impl import createPoptorchError
 from poptorch._logging import logger, setLogLevel
 from poptorch._poplar_executor import PoplarExecutor, registerPostCompileHook, registerPreCompileHook
+from poptorch._printing import module_repr, print
 from poptorch._utils import (
     ICustomArgParser,
     accessAttributes,
@@ -64,7 +65,7 @@ from poptorch.ops import (
     set_overlap_for_input,
     set_overlap_for_output,
 )
-from poptorch.ops.blocks import BeginBlock, Block, BlockFunction, LegacyBeginBlockFn, module_repr, print, removeBlocks
+from poptorch.ops.blocks import BeginBlock, Block, BlockFunction, LegacyBeginBlockFn, removeBlocks
 from poptorch.options import (
     ConfigFileError,
     Options,
@@ -76,6 +77,7 @@ from poptorch.options import (
     Stage,
     TensorLocationSettings,
 )
+from poptorch.poptorch_core import importPoptorchMetadataFromFile, poptorchAtExit
 
 # PopTorch's release whose behaviour this is; the local part says what it really is.
 __version__ = f"3.4.0+ipu.model.{_version('ipu-model')}"
@@ -94,10 +96,10 @@ __all__ = [
     "SerialPhasedExecution", "ShardedExecution", "SharingStrategy", "Stage", "SyncPattern", "TensorLocationSettings",
     "UnrecoverableError", "VariableRetrievalMode", "accessAttributes", "cond", "createPoptorchError",
     "ctc_beam_search_decoder", "custom_op", "dynamic_slice", "dynamic_update", "enums", "for_loop", "fps",
-    "getIpuTensorId", "identity_loss", "inferenceModel", "ipuHardwareIsAvailable", "ipuHardwareVersion",
-    "ipu_print_tensor", "isOnIpu", "isRunningOnIpu", "load", "logger", "module_repr", "nearest", "nop", "ops",
-    "optim", "options", "poptorch_core", "print", "profiling", "recomputationCheckpoint", "registerCustomArgParser",
-    "registerGeometricCustomArgParsers", "registerPostCompileHook", "registerPreCompileHook", "removeBlocks",
-    "serializedMatMul", "setLogLevel", "set_available_memory", "set_overlap_for_input", "set_overlap_for_output",
-    "testing", "trainingModel",
+    "getIpuTensorId", "identity_loss", "importPoptorchMetadataFromFile", "inferenceModel", "ipuHardwareIsAvailable",
+    "ipuHardwareVersion", "ipu_print_tensor", "isOnIpu", "isRunningOnIpu", "load", "logger", "module_repr", "nearest",
+    "nop", "ops", "optim", "options", "poptorchAtExit", "poptorch_core", "print", "profiling",
+    "recomputationCheckpoint", "registerCustomArgParser", "registerGeometricCustomArgParsers",
+    "registerPostCompileHook", "registerPreCompileHook", "removeBlocks", "serializedMatMul", "setLogLevel",
+    "set_available_memory", "set_overlap_for_input", "set_overlap_for_output", "testing", "trainingModel",
 ]  # fmt: skip

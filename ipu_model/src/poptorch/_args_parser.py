@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from poptorch._impl import createPoptorchError
+from poptorch._impl import OptimizerWrapper, createPoptorchError
 from poptorch._logging import logger
 from poptorch._utils import (
     data_fields,
@@ -71,10 +71,11 @@ def _holds_dict(value: Any) -> bool:
     return isinstance(value, dict)
 
 
-class Signature:
-    """The parameters of a module's forward."""
+class ArgsParser:
+    """The parameters of a module's forward, and how calls bind them."""
 
-    def __init__(self, forward: Callable[..., Any]) -> None:
+    def __init__(self, model: nn.Module) -> None:
+        forward = model.model.forward if isinstance(model, OptimizerWrapper) else model.forward
         self._parameters = list(inspect.signature(forward).parameters.values())
         kinds = {parameter.kind for parameter in self._parameters}
         self._open_args = inspect.Parameter.VAR_POSITIONAL in kinds
@@ -84,8 +85,8 @@ class Signature:
         ]  # fmt: skip
         self._keyword_only = [p for p in self._parameters if p.kind is p.KEYWORD_ONLY]
 
-    def bind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> BoundArguments:
-        """Move keyword arguments to their positions and fill in defaults.
+    def __call__(self, args: tuple[Any, ...], kwargs: dict[str, Any], fast_path: bool = False) -> BoundArguments:
+        """Move keyword arguments to their positions and fill in defaults; there is no faster path than this one.
 
         Raises:
             Error: a mandatory parameter is missing.

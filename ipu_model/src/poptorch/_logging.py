@@ -8,24 +8,26 @@ import logging
 import os
 import sys
 from collections import Counter
-from types import TracebackType
-from typing import TextIO
+from typing import Any, ClassVar, TextIO
 
 TRACE_ALL, TRACE, DEBUG_IR = 3, 5, 8
 OFF = logging.CRITICAL + 10
 
-_LEVELS = {
-    "TRACE_ALL": TRACE_ALL,
-    "TRACE": TRACE,
-    "DEBUG_IR": DEBUG_IR,
-    "DEBUG": logging.DEBUG,
-    "INFO": logging.INFO,
-    "WARN": logging.WARNING,
-    "ERR": logging.ERROR,
-    "OFF": OFF,
+# The number of each level, and what it is for the Python logger; the other loggers tell the finer ones apart.
+_LOG_LEVEL_MAPPING = {
+    "TRACE": (0, logging.DEBUG),
+    "TRACE_ALL": (0, logging.DEBUG),
+    "DEBUG": (1, logging.DEBUG),
+    "DEBUG_IR": (1, logging.DEBUG),
+    "INFO": (2, logging.INFO),
+    "WARN": (3, logging.WARNING),
+    "ERR": (4, logging.ERROR),
+    "OFF": (6, OFF),
 }
-_PUBLIC_NAMES = ("DEBUG", "ERR", "INFO", "OFF", "TRACE", "WARN")
-_NUMBERED = {0: "TRACE", 1: "DEBUG", 2: "INFO", 3: "WARN", 4: "ERR", 6: "OFF"}
+_FINER = {"TRACE": TRACE, "TRACE_ALL": TRACE_ALL, "DEBUG_IR": DEBUG_IR}
+_INTERNAL_ONLY = ("TRACE_ALL", "DEBUG_IR")
+_PUBLIC_NAMES = sorted(set(_LOG_LEVEL_MAPPING) - set(_INTERNAL_ONLY))
+_NUMBERED = {number: name for name, (number, _) in _LOG_LEVEL_MAPPING.items() if name not in _INTERNAL_ONLY}
 _WORDS = {
     TRACE_ALL: "trace",
     TRACE: "trace",
@@ -36,14 +38,6 @@ _WORDS = {
     logging.ERROR: "error",
     logging.CRITICAL: "critical",
 }
-_COLOURS = {
-    "trace": "\033[37m",
-    "debug": "\033[36m",
-    "info": "\033[32m",
-    "warning": "\033[33m\033[1m",
-    "error": "\033[31m\033[1m",
-    "critical": "\033[1m\033[41m",
-}
 
 logger = logging.getLogger("poptorch::python")
 native_logger = logging.getLogger("poptorch:cpp")
@@ -51,17 +45,40 @@ native_logger = logging.getLogger("poptorch:cpp")
 _backend_logger = logging.getLogger("ipu_model")
 
 
-class _Formatter(logging.Formatter):
-    """Lays lines out as `[HH:MM:SS.mmm] [logger] [level] text`."""
+class _PoptorchFormatter(logging.Formatter):
+    """Lays lines out as `[HH:MM:SS.mmm] [logger] [level] text`, the level coloured unless they go to a file."""
+
+    RESET_COLOR = "\033[0m"
+    BOLD_COLOR_SEQ = "\033[1;%dm"
+    COLOR_SEQ = "\033[%dm"
+    WHITE, CYAN, GREEN, YELLOW, RED = 37, 36, 32, 33, 31
+    FORMATS: ClassVar[dict[int, str]] = {
+        TRACE_ALL: COLOR_SEQ % WHITE,
+        TRACE: COLOR_SEQ % WHITE,
+        DEBUG_IR: COLOR_SEQ % CYAN,
+        logging.DEBUG: COLOR_SEQ % CYAN,
+        logging.INFO: COLOR_SEQ % GREEN,
+        logging.WARNING: BOLD_COLOR_SEQ % YELLOW,
+        logging.ERROR: BOLD_COLOR_SEQ % RED,
+        logging.CRITICAL: BOLD_COLOR_SEQ % 41,  # white on red
+    }
 
     def __init__(self) -> None:
         super().__init__("[%(asctime)s.%(msecs)03d] [%(name)s] [%(levelword)s] %(message)s", "%H:%M:%S")
-        self.coloured = False
+        self._stream: TextIO | None = None
+
+    def write_to(self, stream: TextIO | None) -> None:
+        """Lay lines out for this stream from now on; `None` is a file."""
+        self._stream = stream
+
+    def outputToFile(self) -> bool:
+        """Return whether lines go to a file, or anything else that is no terminal."""
+        return self._stream is None or not self._stream.isatty()
 
     def formatMessage(self, record: logging.LogRecord) -> str:
-        """Put the lower-case level word into the line, coloured if asked for."""
-        word = _WORDS.get(record.levelno, record.levelname.lower())
-        record.levelword = f"{_COLOURS[word]}{word}\033[0m" if self.coloured and word in _COLOURS else word
+        """Put the lower-case level word into the line."""
+        word, colour = _WORDS.get(record.levelno, record.levelname.lower()), self.FORMATS.get(record.levelno)
+        record.levelword = word if colour is None or self.outputToFile() else f"{colour}{word}{self.RESET_COLOR}"
         return super().formatMessage(record)
 
 
@@ -71,14 +88,14 @@ class _StreamHandler(logging.Handler):
     def __init__(self, stream_name: str) -> None:
         super().__init__()
         self._stream_name = stream_name
-        self._formatter = _Formatter()
+        self._formatter = _PoptorchFormatter()
         self.setFormatter(self._formatter)
 
     def emit(self, record: logging.LogRecord) -> None:
         """Write one line."""
         try:
             stream: TextIO = getattr(sys, self._stream_name)
-            self._formatter.coloured = stream.isatty()
+            self._formatter.write_to(stream)
             stream.write(self.format(record) + "\n")
             stream.flush()
         except Exception:
@@ -100,7 +117,7 @@ class _NativeHandler(logging.Handler):
                 self._target = _StreamHandler(destination)
             else:
                 self._target = logging.FileHandler(destination, mode="w", encoding="utf-8")
-                self._target.setFormatter(_Formatter())
+                self._target.setFormatter(_PoptorchFormatter())
         self._target.emit(record)
 
     def close(self) -> None:
@@ -147,50 +164,57 @@ class LogOnce:
 repeat_filter = RepeatFilter()
 
 
-def _level_number(level: str | int) -> int:
+def _named(level: str | int) -> str:
     if isinstance(level, int):
         if level not in _NUMBERED:
             accepted = ", ".join(f"{number} ({name})" for number, name in _NUMBERED.items())
             raise ValueError(f"Invalid log level integer: {level}. Use one of {accepted}.")
-        return _LEVELS[_NUMBERED[level]]
-    if level not in _LEVELS:
+        return _NUMBERED[level]
+    if level not in _LOG_LEVEL_MAPPING:
         raise ValueError(f"Unknown log level: {level}. Valid values are: {', '.join(_PUBLIC_NAMES)}.")
-    return _LEVELS[level]
+    return level
 
 
-def setLogLevel(level: str | int) -> None:
-    """Set the level from which on PopTorch logs.
+def _fine_number(name: str) -> int:
+    return _FINER.get(name, _LOG_LEVEL_MAPPING[name][1])
+
+
+def setLogLevel(level: str | int, update_cpp: bool = True) -> None:
+    """Set the level from which on PopTorch logs; with `update_cpp` also that of what compilation says.
 
     `TRACE`, `DEBUG`, `INFO`, `WARN`, `ERR`, `OFF`, or 0, 1, 2, 3, 4, 6 in that order; also `TRACE_ALL`,
     `DEBUG_IR`. Raises `ValueError` for anything else.
     """
-    number = _level_number(level)
-    logger.setLevel(number)
-    native_logger.setLevel(number)
+    name = _named(level)
+    logger.setLevel(_LOG_LEVEL_MAPPING[name][1])
+    if update_cpp:
+        native_logger.setLevel(_fine_number(name))
 
 
 def setPopartLogLevel(level: str) -> None:
     """Set the level of the backend, the logger `ipu_model`; raise `ValueError` unless it is the name of a level."""
-    if level not in _LEVELS:
+    if level not in _LOG_LEVEL_MAPPING:
         raise ValueError(f"Level must be one of {', '.join(_PUBLIC_NAMES)}; got {level!r}.")
-    _backend_logger.setLevel(_LEVELS[level])
+    _backend_logger.setLevel(_fine_number(level))
 
 
-def install_excepthook() -> None:
-    """Make uncaught exceptions appear as critical lines of the Python logger; an interrupt stays as it is."""
-    previous = sys.excepthook
+_previous_excepthook = sys.excepthook
 
-    def log_uncaught(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-        if not issubclass(kind, Exception) or not logger.isEnabledFor(logging.CRITICAL):
-            previous(kind, error, trace)
-        else:
-            logger.critical("%s", error, exc_info=(kind, error, trace))
 
-    sys.excepthook = log_uncaught
+def _excepthook(*args: Any) -> None:
+    """Show an uncaught exception as a critical line of the Python logger; an interrupt stays as it is."""
+    kind, error, trace = args
+    if not issubclass(kind, Exception) or not logger.isEnabledFor(logging.CRITICAL):
+        _previous_excepthook(kind, error, trace)
+    else:
+        logger.critical("%s", error, exc_info=(kind, error, trace))
+
+
+_console = _StreamHandler("stderr")
 
 
 def _install() -> None:
-    for target, handler in ((logger, _StreamHandler("stderr")), (native_logger, _NativeHandler())):
+    for target, handler in ((logger, _console), (native_logger, _NativeHandler())):
         if not target.handlers:
             target.addHandler(handler)
     if not native_logger.filters:
@@ -199,7 +223,7 @@ def _install() -> None:
 
 
 _install()
-install_excepthook()
+sys.excepthook = _excepthook
 # Without a usable stderr (in some notebook kernels) crashes are reported by other means.
 with contextlib.suppress(AttributeError, ValueError, OSError):
     faulthandler.enable()

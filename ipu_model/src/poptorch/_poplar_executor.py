@@ -19,7 +19,7 @@ from ipu_model.entry_points import program_of
 from ipu_model.interrupts import postponed
 from ipu_model.turns import Turn
 from poptorch import _poptorch_data
-from poptorch._args_parser import BoundArguments, Signature, check_layouts, check_on_host, check_same
+from poptorch._args_parser import ArgsParser, BoundArguments, check_layouts, check_on_host, check_same
 from poptorch._backend.compilation import check_options
 from poptorch._backend.compilation_output import compilation_progress, move_long_message
 from poptorch._backend.compiled import Compiled, Saved, compiled
@@ -34,8 +34,8 @@ from poptorch._backend.wrapping import HostLink, Sources, Wrapping, links_into
 from poptorch._impl import createPoptorchError
 from poptorch._logging import LogOnce, logger, native_logger
 from poptorch._poptorch_data import Executable
+from poptorch._printing import module_repr
 from poptorch.enums import ConnectionType
-from poptorch.ops.blocks import module_repr
 from poptorch.optim import Optimizer
 from poptorch.options import Options
 
@@ -137,7 +137,7 @@ class PoplarExecutor:
         self._traced_model = shallow_copy(model)
         # An inference executor's module is the copy, so that its `model.eval()` reaches what is traced.
         self._user_model = model if training else self._traced_model
-        self._signature = Signature(self._traced_model.forward)
+        self._signature = ArgsParser(self._traced_model)
         self._compiled: Compiled | None = None
         self._log_once = LogOnce()
         self._rng_state: list[int] | None = [self._options.random_seed] if self._options.exists("random_seed") else None
@@ -295,7 +295,7 @@ class PoplarExecutor:
 
     def _bind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> BoundArguments:
         """Bind a call's arguments; warn once about tensors that are detached or copied first."""
-        arguments = self._signature.bind(args, kwargs)
+        arguments = self._signature(args, kwargs)
         check_layouts(arguments.tensors)
         for tensor in arguments.tensors:
             if tensor.requires_grad:

@@ -131,6 +131,11 @@ class SharingStrategy(IntEnum):
     Fork = 2
     ForkServer = 3
 
+    @classmethod
+    def _missing_(cls, value: object) -> SharingStrategy | None:
+        """Return the member that a string names."""
+        return cls.__members__.get(value) if isinstance(value, str) else None
+
 
 class Liveness(IntEnum):
     """When phased execution moves tensors from the chip to streaming memory.

@@ -1,17 +1,26 @@
-"""Names that programs reach through PopTorch's native module: error classes, errors on demand and two checks."""
+"""Names that programs reach through PopTorch's native module: error classes, errors on demand and a few queries.
+
+The rest of that module drives Graphcore's compiler; it is refused by name.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from enum import IntEnum
-from typing import NoReturn
+from typing import Any, NoReturn
 
-from ipu_model.errors import Error, RecoverableError, UnrecoverableError
+from ipu_model.errors import Error, RecoverableError, UnrecoverableError, unsupported
+from poptorch import _logging
+from poptorch._backend.as_hardware import ipuHardwareVersion
+from poptorch._backend.compiled import Compiled
+from poptorch._logging import setPopartLogLevel
+from poptorch._utils import getIpuTensorId
 from poptorch.options.handover import validate_options
 
 __all__ = [
     "Error", "RecoverableError", "TestErrorType", "UnrecoverableError", "_throwTestError", "_validateOptions",
-    "isCompilingWithDispatcher",
+    "getIpuTensorId", "getRandomSeed", "getRngState", "ipuHardwareVersion", "isAttachedToDevice",
+    "isCompilingWithDispatcher", "poptorchAtExit", "setLogLevel", "setPopartLogLevel",
 ]  # fmt: skip
 
 
@@ -73,3 +82,53 @@ def _throwTestError(kind: TestErrorType) -> NoReturn:
     if kind is TestErrorType.PoplarUnrecoverable:
         raise UnrecoverableError(message, type=name, location=_LOCATION)
     raise Error(message, type=name, location=_LOCATION)
+
+
+def isAttachedToDevice(executable: Compiled) -> bool:
+    """Return whether an executor's `_executable` holds the device."""
+    return executable.device.attached
+
+
+def getRandomSeed(executable: Compiled) -> int:
+    """Return the seed that an executor's `_executable` was started with."""
+    return executable.session.randomness.seed
+
+
+def getRngState(executable: Compiled) -> list[int]:
+    """Return the random state of an executor's `_executable`."""
+    return executable.session.randomness.state()
+
+
+def setLogLevel(level: int) -> None:
+    """Set the level of what compilation says, by its number; that of the Python part stays as it is."""
+    before = _logging.logger.level
+    _logging.setLogLevel(level)
+    _logging.logger.setLevel(before)
+
+
+def poptorchAtExit() -> None:
+    """Do nothing: there is no device to release when the program ends."""
+
+
+# What else PopTorch's own Python calls there: steps of Graphcore's compiler and of the transfer to hardware.
+_REFUSED = {
+    "CompilerOptions", "TracingMode", "_getPopartIR", "_getTensorNames", "appendPoptorchMetadataToFile",
+    "attachToDevice", "compileWithManualTracing", "copyNamedBuffersToDevice_impl", "copyWeightsToDevice_impl",
+    "copyWeightsToHost_impl", "createGraph", "cycleCount", "destroyDispatcher", "detachFromDevice", "endDispatch",
+    "endOutputsMove", "endParametersMove", "execute", "finalizeGraph", "getTimestamps",
+    "importPoptorchMetadataFromFile", "loadEngineAndConnectStreams", "mapParamsToNames",
+    "processDispatchAndImportExecutable", "readOptimizerState", "registerBuffersWithCallback", "registerCPUCallBack",
+    "saveExecutableToFile", "setCustomCodeletsPath", "setPerReplica", "setRngState", "startDispatch",
+    "startOutputsMove", "startParametersMove", "updateOptimizers", "writeOptimizerState",
+}  # fmt: skip
+
+
+def __getattr__(name: str) -> Callable[..., NoReturn]:
+    if name not in _REFUSED:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+    def refuse(*args: Any, **kwargs: Any) -> NoReturn:
+        raise unsupported(f"poptorch_core.{name}", "Use the methods of the executor and the functions of poptorch.")
+
+    refuse.__name__ = name
+    return refuse

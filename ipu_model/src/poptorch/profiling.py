@@ -1,17 +1,35 @@
 """PopTorch's tracing channels, for programs that use them.
 
-Trace points of the original reach Graphcore's tracing library only where that is installed and switched on.
-There is no such library here, so everything in this module does nothing, exactly like the original without
-it.
+Trace points of the original reach Graphcore's tracing library only where that is installed and switched on. There is no
+such library here, so everything in this module does nothing, exactly like the original without it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import TypeVar
+from typing import ClassVar, TypeVar
 
 T = TypeVar("T")
+
+
+class _DummyTracepoint:
+    """A trace point that nobody records."""
+
+    def __enter__(self) -> None:
+        """Begin it."""
+
+    def __exit__(self, type: object, value: object, traceback: object) -> None:
+        """End it."""
+
+
+class _Channels:
+    """The channels of the process; each name is one channel."""
+
+    _by_name: ClassVar[dict[str, Channel]] = {}
+
+    @staticmethod
+    def getOrCreate(name: str) -> Channel:
+        """Return the channel of this name."""
+        return _Channels._by_name.setdefault(name, Channel(name))
 
 
 class Channel:
@@ -20,11 +38,10 @@ class Channel:
     def __init__(self, name: str) -> None:
         self._name = name
 
-    @contextmanager
-    def tracepoint(self, label: str) -> Iterator[None]:
-        """Return a context manager around the traced part; does nothing."""
-        yield
-
-    def instrument(self, obj: T, *method_names: str) -> T:
+    def instrument(self, obj: T, *methods: str) -> T:
         """Return `obj` unchanged."""
         return obj
+
+    def tracepoint(self, name: str) -> _DummyTracepoint:
+        """Return a context manager around the traced part; does nothing."""
+        return _DummyTracepoint()

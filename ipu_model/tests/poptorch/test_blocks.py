@@ -365,5 +365,5 @@ class TestText:
         poptorch.BeginBlock(layer, "r", 0)
         poptorch.print(layer)
         assert capsys.readouterr().out == "BeginBlock(user_id=r, ipu_id=0) ReLU()\nReLU()\n"
-        poptorch.print("once", 2, sep="-")
-        assert capsys.readouterr().out == "once-2\n"
+        poptorch.print(m="once")
+        assert capsys.readouterr().out == "once\n"

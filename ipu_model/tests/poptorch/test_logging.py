@@ -47,6 +47,7 @@ def test_a_line_on_stderr(
     target: logging.Logger, name: str, level: int, word: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     setLogLevel("TRACE")
+    logger.setLevel(_logging.TRACE)
     target.log(level, "text %d", 3)
     captured = capsys.readouterr()
     assert captured.out == ""
@@ -87,7 +88,14 @@ LEVELS: list[tuple[str | int, int]] = [
 @pytest.mark.parametrize(("level", "number"), LEVELS)
 def test_levels_by_name_and_by_number(level: str | int, number: int) -> None:
     setLogLevel(level)
-    assert logger.level == native_logger.level == number
+    assert native_logger.level == number
+    assert logger.level == max(number, logging.DEBUG)
+
+
+def test_the_level_of_what_compilation_says_can_stay_as_it_is() -> None:
+    setLogLevel("ERR")
+    setLogLevel("INFO", update_cpp=False)
+    assert (logger.level, native_logger.level) == (logging.INFO, logging.ERROR)
 
 
 def test_the_levels_are_ordered_by_how_much_they_show() -> None:
@@ -219,10 +227,9 @@ def test_uncaught_exceptions_become_critical_lines(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     previous: list[object] = []
-    monkeypatch.setattr(sys, "excepthook", lambda *args: previous.append(args))
-    _logging.install_excepthook()
+    monkeypatch.setattr(_logging, "_previous_excepthook", lambda *args: previous.append(args))
     setLogLevel(level)
-    sys.excepthook(type(error), error, None)
+    _logging._excepthook(type(error), error, None)
     assert previous == ([] if hooked else [(type(error), error, None)])
     shown = capsys.readouterr().err
     assert ("[poptorch::python] [critical] divided\n" in shown) == hooked

@@ -66,8 +66,9 @@ def test_defaults_of_lamb() -> None:
     assert not hasattr(lamb, "max_grad_norm")
 
 
-def test_positional_order_is_pytorchs_followed_by_poptorchs() -> None:
-    sgd = optim.SGD([parameter()], 0.1, 0.9, 0.0, 0.2, True, 8.0, 4.0, True, HALF, FLOAT, 1.5)
+def test_poptorchs_arguments_come_after_pytorchs() -> None:
+    """By position, up to the loss scaling and what follows it, in the order of poptorch_names.md."""
+    sgd = optim.SGD([parameter()], 0.1, 0.9, 0.0, 0.2, True, False, False, False, 8.0, 4.0, True, HALF, FLOAT, 1.5)
     numbers = {"lr": 0.1, "momentum": 0.9, "dampening": 0.0, "weight_decay": 0.2, "nesterov": True}
     assert group_values(sgd, *numbers, "velocity_scaling") == {**numbers, "velocity_scaling": 4.0}
     assert (sgd.loss_scaling, sgd.use_combined_accum, sgd.accum_type, sgd.max_grad_norm) == (
@@ -76,10 +77,23 @@ def test_positional_order_is_pytorchs_followed_by_poptorchs() -> None:
         HALF,
         1.5,
     )
+    adam = optim.Adam([parameter()], 0.1, (0.5, 0.6), 0.2, 0.3, *[False] * 6, 2.0, HALF, FLOAT, HALF, 1.5)
+    adamw = optim.AdamW([parameter()], 0.1, (0.5, 0.6), 0.2, 0.3, *[False] * 6, 2.0, False, HALF, FLOAT, HALF, 1.5)
+    for optimizer in (adam, adamw):
+        assert (optimizer.loss_scaling, optimizer.max_grad_norm) == (2.0, 1.5)
+        assert [getattr(optimizer, name) for name in MOMENTS] == [HALF, FLOAT, HALF]
+    assert adamw.bias_correction is False
+    rmsprop = optim.RMSprop([parameter()], 0.1, 0.9, 0.2, 0.3, 0.4, True, *[False] * 3, 2.0, HALF, FLOAT, HALF, True)
+    assert (rmsprop.loss_scaling, rmsprop.use_tf_variant) == (2.0, True)
     lamb = optim.LAMB([parameter()], 0.1, (0.5, 0.6), 0.2, 0.3, False, 2.0, 7.0, HALF, FLOAT, HALF)
     assert group_values(lamb, "betas", "max_weight_norm") == {"betas": (0.5, 0.6), "max_weight_norm": 7.0}
     assert (lamb.bias_correction, lamb.loss_scaling) == (False, 2.0)
     assert [getattr(lamb, name) for name in MOMENTS] == [HALF, FLOAT, HALF]
+
+
+def test_a_positional_maximize_is_no_loss_scaling() -> None:
+    sgd = optim.SGD([parameter()], 0.1, 0.9, 0.0, 0.0, False, False)
+    assert (sgd.loss_scaling, sgd.param_groups[0]["maximize"]) == (1.0, False)
 
 
 @pytest.mark.parametrize("name", MAKERS)

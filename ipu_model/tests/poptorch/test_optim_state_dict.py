@@ -127,6 +127,21 @@ def test_after_the_next_run_loaded_entries_have_evolved_and_missing_ones_come_fr
     assert merged["ipu_param"]["learningRate___specific___w"].item() == 0.25
 
 
+def test_the_devices_part_can_be_taken_and_given_alone() -> None:
+    optimizer = new_optimizer()
+    assert not optimizer.has_state()
+    device = Device(optimizer)
+    assert optimizer.has_state()
+    device.run()
+    part = optimizer.get_state_dict()
+    assert part.keys() == {"ipu_state", "ipu_param"}
+    assert steps(part) == 1.0
+    device.run()
+    optimizer.set_state_dict(part)
+    device.run()
+    assert steps(optimizer.get_state_dict()) == 2.0
+
+
 def test_after_detaching_the_last_state_is_kept_and_uploaded_at_the_next_attach() -> None:
     optimizer = new_optimizer()
     device = Device(optimizer)

@@ -16,19 +16,19 @@ from ipu_model.errors import Error
 from ipu_model.step import Placement
 from poptorch.enums import AutoStage, Liveness
 from poptorch.options.strategies import (
-    ExecutionStrategy,
     ParallelPhasedExecution,
     Phase,
     PipelinedExecution,
     SerialPhasedExecution,
     ShardedExecution,
     Stage,
+    _IExecutionStrategy,
 )
 
 Entry = tuple[str | None, int | None]
 
 
-def _places(strategy: ExecutionStrategy, entries: list[Entry]) -> list[tuple[int, int]]:
+def _places(strategy: _IExecutionStrategy, entries: list[Entry]) -> list[tuple[int, int]]:
     placed = [strategy.place(user_id, ipu_id) for user_id, ipu_id in entries]
     return [(place.stage, place.ipu) for place in placed]
 
@@ -359,7 +359,7 @@ def test_a_separate_backward_phase_adds_one_when_tensors_stay_on_chip() -> None:
     ],
 )
 def test_copies_place_alike_and_independently(
-    build: Callable[[], ExecutionStrategy], duplicate: Callable[[ExecutionStrategy], ExecutionStrategy]
+    build: Callable[[], _IExecutionStrategy], duplicate: Callable[[_IExecutionStrategy], _IExecutionStrategy]
 ) -> None:
     original = build()
     original.place("A", 0)

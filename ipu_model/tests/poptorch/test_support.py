@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import torch
+from names_page import NAMES
 
 import popart
 import popdist
@@ -29,99 +30,6 @@ NAMES_ONLY = ("environment", "poprun")
 # (what programs write in front, the section that lists the names, the names)
 REFERENCE: list[tuple[str, str, str]] = [
     (
-        "poptorch",
-        "execution reference, sections 2 to 5",
-        """
-        BeginBlock Block Block.start Block.useAutoId BlockFunction removeBlocks module_repr print Stage
-        Stage.ipu Stage.blocks AutoStage PipelinedExecution PipelinedExecution.stage ShardedExecution Phase
-        SerialPhasedExecution ParallelPhasedExecution Liveness""",
-    ),
-    (
-        "poptorch",
-        "execution reference, sections 6 to 13",
-        """
-        identity_loss recomputationCheckpoint set_available_memory serializedMatMul set_overlap_for_input
-        set_overlap_for_output MultiConv for_loop cond custom_op CPU nop dynamic_slice dynamic_update
-        ctc_beam_search_decoder fps nearest ipu_print_tensor NameScope Attribute""",
-    ),
-    (
-        "poptorch",
-        "execution reference, sections 14 and 15",
-        """
-        setLogLevel _logging.setPopartLogLevel profiling profiling.Channel isRunningOnIpu
-        ipuHardwareIsAvailable ipuHardwareVersion registerPreCompileHook registerPostCompileHook
-        trainingModel inferenceModel PoplarExecutor load DataLoader AsynchronousDataAccessor Options optim
-        enums options ops poptorch_core testing testing.allclose ConfigFileError poptorch_core.Error
-        poptorch_core.RecoverableError poptorch_core.UnrecoverableError poptorch_core._validateOptions
-        poptorch_core.isCompilingWithDispatcher poptorch_core.TestErrorType poptorch_core._throwTestError
-        __version__ ICustomArgParser registerCustomArgParser
-        createPoptorchError Error RecoverableError UnrecoverableError""",
-    ),
-    (
-        "PoplarExecutor",
-        "executor reference, sections 1.1 and 2.4",
-        """
-        __call__ compile isCompiled destroy attachToDevice detachFromDevice isAttachedToDevice setOptimizer
-        copyWeightsToHost copyWeightsToDevice copyWeightsToHostIfNeeded copyNamedBuffersToDevice
-        load_state_dict model options getPerfCounters getLatency getComputeLatency getHostIpuLatency
-        getIpuHostLatency cycleCount compilationTime getTensorNames getAnchoredTensor rng_state
-        compileAndExport save loadExecutable _debugGetPopartIR""",
-    ),
-    (
-        "Options",
-        "options reference, sections 1 and 3",
-        """
-        set createOrSet exists deleteIfExists toDict update checkIsFrozen deviceIterations replicationFactor
-        outputMode setExecutionStrategy randomSeed enableExecutableCaching autoRoundNumIPUs
-        setAvailableMemoryProportion anchorTensor defaultOutputMode enableSyntheticData useIpuModel
-        useOfflineIpuTarget connectionType enableStableNorm showCompilationProgressBar
-        relaxOptimizerAttributesChecks modelName logCycleCount enableProfiling broadcastBuffers clone
-        loadFromFile from_json inputReplicaGrouping updatableNamedBuffers useIpuId syncPattern logDir
-        maxRepeatLogs sourceLocationExcludes appendToLocationExcludes disableModuleNamescope""",
-    ),
-    (
-        "Options.Training",
-        "options reference, section 4",
-        """
-        gradientAccumulation accumulationAndReplicationReductionType setAutomaticLossScaling
-        setMeanAccumulationAndReplicationReductionStrategy setConvolutionDithering""",
-    ),
-    (
-        "Options.Precision",
-        "options reference, section 5",
-        """
-        enableStochasticRounding setPartialsType enableFloatingPointExceptions halfFloatCasting
-        runningStatisticsAlwaysFloat""",
-    ),
-    (
-        "Options.TensorLocations",
-        "options reference, section 6",
-        """
-        setOptimizerLocation setActivationLocation setWeightLocation setAccumulatorLocation numIOTiles""",
-    ),
-    (
-        "TensorLocationSettings",
-        "options reference, section 6",
-        """
-        useOnChipStorage useReplicatedTensorSharding useIOTilesToLoad useIOTilesToStore
-        minElementsForOffChip minElementsForReplicatedTensorSharding""",
-    ),
-    (
-        "Options.Distributed",
-        "options reference, section 7",
-        "configureProcessId setEnvVarNames disable processId numProcesses",
-    ),
-    ("Options.Jit", "options reference, section 8", "traceModel"),
-    ("Options._Popart", "options reference, section 9", "set setPatterns setEngineOptions options"),
-    (
-        "poptorch",
-        "options reference, section 10",
-        """
-        OutputMode DataLoaderMode AutoStage ReductionType ConnectionType MeanReductionStrategy
-        MatMulSerializationMode OverlapMode SharingStrategy Liveness SyncPattern MultiConvPlanType
-        CommGroupType VariableRetrievalMode HalfFloatCastingBehavior""",
-    ),
-    (
         "",
         "options reference, section 11",
         """
@@ -139,13 +47,6 @@ REFERENCE: list[tuple[str, str, str]] = [
         execute_on_instances synchronize isBackendInitialized finalizeBackend initializeBackend""",
     ),
     ("popdist.poptorch", "data reference, section 5.3", "Options"),
-    (
-        "popart",
-        "reference of names, section on popart",
-        """
-        RecomputationType AccumulateOuterFragmentSchedule SubgraphCopyingStrategy BatchSerializationBatchSchedule
-        SyntheticDataMode VirtualGraphMode TensorStorage ReplicatedTensorSharding TensorLocation versionString""",
-    ),
     (
         "horovod.torch",
         "data reference, section 6",
@@ -172,15 +73,6 @@ REFERENCE: list[tuple[str, str, str]] = [
         OMPI_COMM_WORLD_LOCAL_SIZE OMPI_COMM_WORLD_LOCAL_RANK IPUOF_VIPU_API_HOST IPUOF_VIPU_API_PORT
         IPUOF_VIPU_API_PARTITION_ID IPUOF_VIPU_API_TIMEOUT IPUOF_VIPU_API_GCD_ID IPUOF_LOG_LEVEL
         POPLAR_TARGET_OPTIONS""",
-    ),
-    ("DataLoader", "data reference, section 2.2", "combinedBatchSize options terminate"),
-    ("AsynchronousDataAccessor", "data reference, section 3.5", "terminate"),
-    (
-        "poptorch.optim",
-        "optimiser reference, sections 1 and 6",
-        """
-        SGD Adam AdamW RMSprop LAMB Optimizer VariableAttributes VariableAttributes.isConstant
-        VariableAttributes.markAsConstant VariableAttributes.markAsVariable""",
     ),
 ]
 
@@ -219,6 +111,15 @@ class TestCompleteness:
     def test_every_name_of_the_reference_is_in_the_table(self, prefix: str, section: str, names: str) -> None:
         listed = [f"{prefix}.{name}" if prefix else name for name in names.split()]
         assert [name for name in listed if support.status_of(name) is None] == [], section
+
+    def test_every_public_name_of_poptorchs_modules_is_in_the_table(self) -> None:
+        """Members of classes are asked for below, and in test_support_tests.py."""
+        public = [n for n in NAMES if not n.owner and not n.name.startswith("_") and "._" not in n.module]
+        public = [n for n in public if n.name != "BlockId"]  # a type alias
+        in_sub_modules = ("poptorch.optim", "poptorch.profiling", "poptorch.testing")
+        listed = [f"{name.module if name.module in in_sub_modules else 'poptorch'}.{name.name}" for name in public]
+        assert len(listed) >= 70
+        assert [name for name in listed if support.status_of(name) is None] == []
 
     def test_every_name_that_the_package_exports_is_in_the_table(self) -> None:
         assert [name for name in poptorch.__all__ if support.status_of(f"poptorch.{name}") is None] == []
@@ -285,8 +186,8 @@ class TestPresence:
 
 
 class TestRefusals:
-    def test_no_name_of_poptorch_is_refused(self) -> None:
-        assert REFUSED == []
+    def test_of_poptorchs_names_only_those_of_its_own_files_are_refused(self) -> None:
+        assert REFUSED == ["importPoptorchMetadataFromFile"]
 
 
 class TestPage:

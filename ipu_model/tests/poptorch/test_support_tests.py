@@ -23,6 +23,8 @@ INTERNAL = {"backendOptions", "begin_trace", "note_blocks", "phase_number", "pla
 ELSEWHERE = {"DataLoader", "AsynchronousDataAccessor", "Options", "PoplarExecutor", "TensorLocationSettings"}
 # Shared by every optimiser, with PyTorch's meaning.
 PYTORCHS = {"load_state_dict", "state_dict", "copy"}
+# Shared by every optimiser, and in the table once, for their base.
+SHARED = {"get_state_dict", "set_state_dict", "has_state"}
 
 
 def public_classes() -> list[type]:
@@ -39,6 +41,7 @@ def own_members(kind: type) -> list[str]:
     """Return the public members of a class that it does not have from PyTorch or Python, as programs write them."""
     foreign = [base for base in kind.__mro__ if not base.__module__.startswith("poptorch")]
     inherited = {name for base in foreign for name in dir(base)} | INTERNAL | PYTORCHS
+    inherited |= set() if kind is poptorch.optim.Optimizer else SHARED
     if issubclass(kind, Enum):
         return []
     module = {"optim": "poptorch.optim", "profiling": "poptorch.profiling"}.get(

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from ipu_model.errors import Error, replace_message
+from poptorch._options_impl import ProgressBar
 from poptorch.options import Options
-from poptorch.options.progress_bar import ProgressBar
 
 _TICKS = 100
 

@@ -20,7 +20,7 @@ from ipu_model.predict.device import CostSettings, Device
 from ipu_model.predict.hardware import Chip, System
 from ipu_model.predict.memory.verdict import note_on_memory, out_of_memory
 from ipu_model.predict.program import Execution, Location, Locations, Program, Recomputation
-from poptorch._args_parser import BoundArguments, Signature, check_inputs
+from poptorch._args_parser import ArgsParser, BoundArguments, check_inputs
 from poptorch._backend.compilation import batching_of, check_counts, micro_batch_specs, returns_of, trace
 from poptorch._backend.optimisation import Optimisation
 from poptorch._backend.own_copies import own_options, shallow_copy
@@ -288,11 +288,11 @@ def _arguments(module: nn.Module, inputs: Any, batching: Batching, *, micro_batc
     Raises:
         AssertionError: rows that do not divide into micro-batches.
     """
-    signature = Signature(module.forward)
+    parser = ArgsParser(module)
     if isinstance(inputs, Mapping):
-        arguments = signature.bind((), dict(inputs))
+        arguments = parser((), dict(inputs))
     else:
-        arguments = signature.bind(tuple(inputs) if isinstance(inputs, (tuple, list)) else (inputs,), {})
+        arguments = parser(tuple(inputs) if isinstance(inputs, (tuple, list)) else (inputs,), {})
     check_inputs(arguments.tensors)
     if micro_batch:
         return arguments.with_tensors([_of_whole_call(tensor, batching.slices) for tensor in arguments.tensors])

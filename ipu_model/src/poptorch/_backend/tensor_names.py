@@ -27,7 +27,7 @@ from ipu_model.step import Op, Placement, Step, Tensor
 from ipu_model.step import Source as Origin
 from poptorch._logging import native_logger
 from poptorch.options import Options
-from poptorch.options.strategies import ExecutionStrategy, ShardedExecution, phase_number
+from poptorch.options.strategies import ShardedExecution, _IExecutionStrategy, phase_number
 
 GRADIENT, UPDATED = "Gradient___", "UpdatedVar___"
 
@@ -190,7 +190,7 @@ def op_lines(graph: Graph, options: Options) -> Iterator[str]:
         yield f"{op.target} was lowered to {named[tensor.name]} [{kind}({shape}), {where}]"
 
 
-def _where(place: Placement, strategy: ExecutionStrategy) -> str:
+def _where(place: Placement, strategy: _IExecutionStrategy) -> str:
     if place.phase is not None:
         return f"mode(Phased), ipu({place.ipu}), phase({phase_number(strategy, place.phase)})"
     mode = "Sharded" if isinstance(strategy, ShardedExecution) else "Pipelined"

@@ -35,10 +35,15 @@ class ItemLoader(torch.utils.data.DataLoader[Any]):
         batches_per_item: int | None = None,
         **torch_arguments: Any,
     ) -> None:
-        self.combinedBatchSize = combined_batch_size
+        self._combined_batch_size = combined_batch_size
         self.keeps_remainder = keeps_remainder
         self.batches_per_item = batches_per_item
         super().__init__(dataset, **torch_arguments)
+
+    @property
+    def combinedBatchSize(self) -> int | None:
+        """The number of rows of a full item; `None` without batching."""
+        return self._combined_batch_size
 
     def __iter__(self) -> Iterator[Any]:  # type: ignore[override]  # torch promises a class of its own
         """Return an iterator over items."""

@@ -70,7 +70,7 @@ class DataLoader(ItemLoader):
         options._freeze()
         self._accessor: AsynchronousDataAccessor | None = None
         if batch_size is not None:
-            self.options = options
+            self._options = options
         self._drop_last_item = drop_last
         self._torch_arguments = kwargs | {
             "num_workers": num_workers,
@@ -86,6 +86,11 @@ class DataLoader(ItemLoader):
             self._init_batches(dataset, batch_size, bool(shuffle), distributed)
         if mode != DataLoaderMode.Sync:
             self._load_ahead(DataLoaderMode(mode), dict(async_options or {}), rebatched_worker_size)
+
+    @property
+    def options(self) -> Options:
+        """The options of the model; a loader without batches has none."""
+        return self._options
 
     def _init_groups(self, dataset: Any, batch_sampler: Any) -> None:
         """Set up items made of a batch sampler's batches."""

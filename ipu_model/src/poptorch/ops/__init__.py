@@ -13,7 +13,7 @@ from poptorch.ops.annotations import (
     set_available_memory,
 )
 from poptorch.ops.beam_search import ctc_beam_search_decoder
-from poptorch.ops.blocks import BeginBlock, Block, BlockFunction, LegacyBeginBlockFn, removeBlocks
+from poptorch.ops.blocks import BeginBlock, Block, BlockFunction, LegacyBeginBlockFn, _BlockHook, removeBlocks
 from poptorch.ops.control_flow import cond, dynamic_slice, dynamic_update, for_loop
 from poptorch.ops.custom import custom_op
 from poptorch.ops.host import CPU
@@ -31,6 +31,7 @@ __all__ = [
     "LegacyBeginBlockFn",
     "MultiConv",
     "NameScope",
+    "_BlockHook",
     "cond",
     "ctc_beam_search_decoder",
     "custom_op",

@@ -169,7 +169,7 @@ class NameScope:
     def __enter__(self) -> None:
         _enter(self._bodies)
 
-    def __exit__(self, *exception: object) -> None:
+    def __exit__(self, type: object, value: object, traceback: object) -> None:
         body = _leave(self._bodies)
         if body is not None:
             body.trace.name_scope(body.ops(), self.name)
@@ -183,14 +183,14 @@ class Attribute:
     hooks.
     """
 
-    def __init__(self, **attributes: dict[str, str]) -> None:
-        self._attributes = {name: dict(pairs) for name, pairs in attributes.items()}
+    def __init__(self, **kwargs: dict[str, str]) -> None:
+        self._attributes = {name: dict(pairs) for name, pairs in kwargs.items()}
         self._bodies: list[Body | None] = []
 
     def __enter__(self) -> None:
         _enter(self._bodies)
 
-    def __exit__(self, *exception: object) -> None:
+    def __exit__(self, type: object, value: object, traceback: object) -> None:
         body = _leave(self._bodies)
         if body is not None:
             body.trace.set_attributes(body.ops(), self._attributes)
@@ -213,7 +213,7 @@ def pop_name_scope() -> None:
     opened = _open_scopes.get()
     if opened:
         _open_scopes.set(opened[:-1])
-        opened[-1].__exit__()
+        opened[-1].__exit__(None, None, None)
 
 
 def set_attribute(attribute: str, key: str, value: str) -> None:
@@ -229,7 +229,7 @@ def clear_attribute(attribute: str, key: str) -> None:
     latest = next((index for index in reversed(range(len(opened))) if opened[index][:2] == (attribute, key)), None)
     if latest is not None:
         _open_attributes.set(opened[:latest] + opened[latest + 1 :])
-        opened[latest][2].__exit__()
+        opened[latest][2].__exit__(None, None, None)
 
 
 def _enter(bodies: list[Body | None]) -> None:

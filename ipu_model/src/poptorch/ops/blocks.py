@@ -1,16 +1,14 @@
-"""Annotations that place parts of a model: `Block`, `BeginBlock`, `BlockFunction`, and how they print.
+"""Annotations that place parts of a model: `Block`, `BeginBlock`, `BlockFunction`.
 
 Outside a trace they do nothing, so an annotated model is an ordinary module on the CPU.
 """
 
 from __future__ import annotations
 
-import builtins
 import functools
 from collections.abc import Callable
 from typing import Any, TypeVar, cast
 
-import torch
 from torch import nn
 
 from ipu_model import tracing
@@ -35,7 +33,7 @@ class Block(nn.Module):
     def __enter__(self) -> None:
         Block.start(self._user_id, self._ipu_id)
 
-    def __exit__(self, *exception: object) -> None:
+    def __exit__(self, type: object, value: object, traceback: object) -> None:
         trace = tracing.current()
         if trace is not None:
             trace.end_block()
@@ -55,14 +53,14 @@ class Block(nn.Module):
             trace.begin_block(user_id, ipu_id)
 
 
-class BeginBlockHook:
+class _BlockHook:
     """The forward pre-hook that `BeginBlock` registers; an automatic id is drawn once and kept."""
 
     def __init__(self, user_id: str | None, ipu_id: int | None) -> None:
         self._user_id = user_id
         self._ipu_id = ipu_id
 
-    def __call__(self, module: nn.Module, args: Any) -> None:
+    def __call__(self, module: nn.Module, input: Any) -> None:
         trace = tracing.current()
         if trace is not None:
             self._user_id = _entered(trace, self._user_id, self._ipu_id)
@@ -88,12 +86,12 @@ class LegacyBeginBlockFn(nn.Module):
         self._ipu_id = ipu_id
         self._layer_to_call = layer_to_call
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, *input: Any, **kwargs: Any) -> Any:
         """Start the block and call the function."""
         trace = tracing.current()
         if trace is not None:
             self._user_id = _entered(trace, self._user_id, self._ipu_id)
-        return self._layer_to_call(*args, **kwargs)
+        return self._layer_to_call(*input, **kwargs)
 
 
 def BeginBlock(
@@ -105,12 +103,12 @@ def BeginBlock(
         Error: the module is annotated already, or it is neither a module nor a function.
     """
     if isinstance(layer_to_call, nn.Module):
-        if any(isinstance(hook, BeginBlockHook) for hook in layer_to_call._forward_pre_hooks.values()):
+        if any(isinstance(hook, _BlockHook) for hook in layer_to_call._forward_pre_hooks.values()):
             raise createPoptorchError(
                 "module has already been assigned to a block. Call poptorch.removeBlocks(module) first to "
                 "annotate it again."
             )
-        layer_to_call.register_forward_pre_hook(BeginBlockHook(user_id, ipu_id))
+        layer_to_call.register_forward_pre_hook(_BlockHook(user_id, ipu_id))
         return layer_to_call
     if callable(layer_to_call):
         return LegacyBeginBlockFn(layer_to_call, user_id, ipu_id)
@@ -138,28 +136,5 @@ def removeBlocks(module: nn.Module) -> None:
     assert isinstance(module, nn.Module), f"removeBlocks takes a torch.nn.Module, not {type(module)}."
     for child in module.modules():
         for handle, hook in list(child._forward_pre_hooks.items()):
-            if isinstance(hook, BeginBlockHook):
+            if isinstance(hook, _BlockHook):
                 del child._forward_pre_hooks[handle]
-
-
-def module_repr(module: nn.Module) -> str:
-    """Return the nested text of a module with its forward pre-hooks in front of each type name."""
-    lines = module.extra_repr().split("\n") if module.extra_repr() else []
-    children = [
-        f"({name}): " + module_repr(child).replace("\n", "\n  ")
-        for name, child in module._modules.items()
-        if child is not None
-    ]
-    hooks = "".join(f"{hook!r} " for hook in module._forward_pre_hooks.values())
-    head = f"{hooks}{module._get_name()}("
-    if len(lines) <= 1 and not children:
-        return head + "".join(lines) + ")"
-    return head + "\n  " + "\n  ".join(lines + children) + "\n)"
-
-
-def print(*values: Any, **kwargs: Any) -> None:
-    """Print like the built-in, after a line of its own for each module with its block annotations."""
-    for value in values:
-        if isinstance(value, torch.nn.Module):
-            builtins.print(module_repr(value), **kwargs)
-    builtins.print(*values, **kwargs)

@@ -40,7 +40,7 @@ class CPU:
         if isinstance(layer_to_call, nn.Module):
             layer_to_call.requires_grad_(False)
 
-    def __call__(self, *args: Tensor, **kwargs: Any) -> Any:
+    def __call__(self, *input: Tensor, **kwargs: Any) -> Any:
         """Call it on tensors; keyword arguments are ignored, as in PopTorch.
 
         Returns a tensor if the callable returned one, else a list; on the CPU whatever the callable returns.
@@ -57,9 +57,9 @@ class CPU:
             )
         trace = tracing.current()
         if trace is None:
-            return self._layer_to_call(*args)
+            return self._layer_to_call(*input)
         refuse_training("poptorch.CPU", "In a training model use torch functions, or poptorch.custom_op.")
-        return self._record(trace, args)
+        return self._record(trace, input)
 
     def _record(self, trace: Trace, args: tuple[Tensor, ...]) -> Tensor | list[Tensor]:
         for position, argument in enumerate(args):

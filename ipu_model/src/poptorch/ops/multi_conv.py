@@ -104,12 +104,12 @@ class MultiConv:
         self._body = body
         _open.set(body)
 
-    def __exit__(self, kind: type[BaseException] | None, *exception: object) -> None:
+    def __exit__(self, type: object, value: object, traceback: object) -> None:
         body, self._body = self._body, None
         if body is None:
             return
         _open.set(None)
-        if kind is None and body.is_current:
+        if type is None and body.is_current:
             self._note(body)
 
     def _note(self, body: Body) -> None:

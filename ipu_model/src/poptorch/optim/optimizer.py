@@ -38,30 +38,32 @@ class VariableAttributes:
     They are changed before compiling. Marking an unknown name raises AssertionError.
     """
 
-    def __init__(self, attributes: Iterable[str], variable: Iterable[str] = ()) -> None:
-        self._attributes = frozenset(attributes)
-        self._variable = set(variable) & self._attributes
+    def __init__(self, variable_attributes: Iterable[str], allowed_attributes: Iterable[str]) -> None:
+        self._allowed_attributes = list(allowed_attributes)
+        self._variable_attributes = [name for name in self._allowed_attributes if name in set(variable_attributes)]
 
     def isConstant(self, attr: str) -> bool:
         """Return whether the value of `attr` is compiled in; what is not streamed is, even an unknown name."""
-        return attr not in self._variable
+        return attr not in self._variable_attributes
 
     def markAsConstant(self, attr: str) -> None:
         """Compile the value of `attr` in; changing it later is an error."""
-        self._variable.discard(self._known(attr))
+        if not self.isConstant(self._known(attr)):
+            self._variable_attributes.remove(attr)
 
     def markAsVariable(self, attr: str) -> None:
         """Stream `attr`, so that a new value takes effect with the next `setOptimizer`."""
-        self._variable.add(self._known(attr))
+        if self.isConstant(self._known(attr)):
+            self._variable_attributes.append(attr)
 
     def copy(self) -> VariableAttributes:
         """Return an independent copy."""
-        return VariableAttributes(self._attributes, self._variable)
+        return VariableAttributes(self._variable_attributes, self._allowed_attributes)
 
     def _known(self, attr: str) -> str:
-        if attr not in self._attributes:
+        if attr not in self._allowed_attributes:
             raise AssertionError(
-                f"Unknown attribute {attr!r}: this optimizer has {', '.join(sorted(self._attributes))}."
+                f"Unknown attribute {attr!r}: this optimizer has {', '.join(sorted(self._allowed_attributes))}."
             )
         return attr
 
@@ -97,33 +99,48 @@ class Optimizer(_Base):
         for name, value in options.items():
             setattr(self, name, value)
         self._options = ("loss_scaling", *options)
-        self.variable_attrs = VariableAttributes([*self.defaults, "loss_scaling"], names)
+        self.variable_attrs = VariableAttributes(names, [*self.defaults, "loss_scaling"])
+
+    def __init__(self) -> None:
+        """Make the base alone, which is no optimiser: concrete classes call the constructor of PyTorch's class."""
 
     def state_dict(self) -> dict[str, Any]:
         """Return PyTorch's state dict with the device's state in `ipu_state` and its scalars in `ipu_param`.
 
         Both are None before the program is compiled. The device is read at most once between two runs.
         """
-        self._read_if_stale()
-        shown = {"ipu_state": _shallow(self._held.state), "ipu_param": _shallow(self._held.parameters)}
-        return {**shown, **super().state_dict()}
+        return {**self.get_state_dict(), **super().state_dict()}
 
-    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore the parameter groups now, and the device's state at the next run.
 
         Raises RuntimeError for a dictionary that is empty or not from a PopTorch optimiser.
         """
-        if not state_dict:
+        if not state:
             raise RuntimeError("Cannot load the optimizer state because it is empty. Pass the result of state_dict().")
-        if not {"ipu_state", "ipu_param"} <= state_dict.keys():
+        if not {"ipu_state", "ipu_param"} <= state.keys():
             raise RuntimeError(
                 "Only IPU optimizer states can be loaded onto the IPU: this dictionary has no 'ipu_state' or "
                 "'ipu_param'. Use the state_dict() of a poptorch.optim optimizer."
             )
-        super().load_state_dict(dict(state_dict))
-        self._held = DeviceState(_cloned(state_dict["ipu_state"]), _cloned(state_dict["ipu_param"]))
+        super().load_state_dict(dict(state))
+        self.set_state_dict(state)
+
+    def get_state_dict(self) -> dict[str, Any]:
+        """Return the part of `state_dict` that is the device's."""
+        self._read_if_stale()
+        return {"ipu_state": _shallow(self._held.state), "ipu_param": _shallow(self._held.parameters)}
+
+    def set_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Restore the device's part of a state dict at the next run."""
+        self._held = DeviceState(_cloned(state["ipu_state"]), _cloned(state["ipu_param"]))
         self._stale = False
         self._pending = None if self._held == DeviceState() else self._held
+
+    def has_state(self) -> bool:
+        """Return whether there is state of the device."""
+        self._read_if_stale()
+        return self._held.state is not None
 
     def __getstate__(self) -> dict[str, Any]:
         self._read_if_stale()

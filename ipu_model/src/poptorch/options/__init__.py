@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from poptorch.options.config_file import ConfigFileError
+from poptorch._options_config import ConfigFileError
+from poptorch.ops.annotations import Attribute
 from poptorch.options.handover import log_options, validate_options
 from poptorch.options.options import Options
 from poptorch.options.strategies import (
@@ -13,6 +14,8 @@ from poptorch.options.strategies import (
     SerialPhasedExecution,
     ShardedExecution,
     Stage,
+    _IExecutionStrategy,
+    _IPhasedExecution,
 )
 from poptorch.options.sub_options import (
     TensorLocationSettings,
@@ -24,8 +27,12 @@ from poptorch.options.sub_options import (
     _TrainingOptions,
 )
 
+BlockId = str
+
 __all__ = [
+    "Attribute",
     "AutoStage",
+    "BlockId",
     "ConfigFileError",
     "Options",
     "ParallelPhasedExecution",
@@ -36,6 +43,8 @@ __all__ = [
     "Stage",
     "TensorLocationSettings",
     "_DistributedOptions",
+    "_IExecutionStrategy",
+    "_IPhasedExecution",
     "_JitOptions",
     "_PopartOptions",
     "_PrecisionOptions",

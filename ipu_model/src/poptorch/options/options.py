@@ -10,12 +10,11 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from poptorch._logging import logger
+from poptorch._options_config import parseAndSetOptions, run_json
+from poptorch._options_impl import Freezable, OptionsDict, ProgressBar, default_source_location_excludes
 from poptorch.enums import CommGroupType, ConnectionType, OutputMode, SyncPattern
-from poptorch.options import config_file
 from poptorch.options.backend_settings import BackendSettings, engine_options_of_environment
-from poptorch.options.container import Freezable, OptionsContainer
-from poptorch.options.progress_bar import ProgressBar
-from poptorch.options.strategies import ExecutionStrategy, PipelinedExecution
+from poptorch.options.strategies import PipelinedExecution, _IExecutionStrategy
 from poptorch.options.sub_options import (
     _DistributedOptions,
     _JitOptions,
@@ -28,11 +27,10 @@ from poptorch.options.sub_options import (
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-_DEFAULT_LOCATION_EXCLUDES = ("install/poptorch", "site-packages/torch", "site-packages/poptorch")
 _NO_LIMIT = 2**64 - 1
 
 
-class Options(OptionsContainer):
+class Options(OptionsDict):
     """Settings of a model; setters return the object they were called on, so that calls chain.
 
     A new object starts from the defaults, then applies `POPTORCH_CACHE_DIR` and `POPTORCH_DEFAULT_OPTIONS`.
@@ -44,7 +42,7 @@ class Options(OptionsContainer):
     _distributed: _DistributedOptions
     _jit: _JitOptions
     _popart: _PopartOptions
-    _execution_strategy: ExecutionStrategy
+    _execution_strategy: _IExecutionStrategy
     _show_compilation_progress_bar: bool
     _source_location_excludes: list[str]
     _relax_optimizer_checks: bool
@@ -78,7 +76,7 @@ class Options(OptionsContainer):
             _jit=_JitOptions(),
             _execution_strategy=PipelinedExecution(),
             _show_compilation_progress_bar=True,
-            _source_location_excludes=list(_DEFAULT_LOCATION_EXCLUDES),
+            _source_location_excludes=list(default_source_location_excludes),
             _relax_optimizer_checks=False,
             _module_namescope_enabled=True,
         )
@@ -135,7 +133,7 @@ class Options(OptionsContainer):
         Raises `ConfigFileError` for a syntax error and for anything but settings, and applies nothing then; other
         errors of a statement, or of opening the file, pass through.
         """
-        config_file.run_statements(self, filepath)
+        parseAndSetOptions(self, filepath)
         return self
 
     def from_json(self, string: str) -> Self:
@@ -145,7 +143,7 @@ class Options(OptionsContainer):
 
         Raises `json.JSONDecodeError` for malformed JSON and `AttributeError` for an unknown accessor.
         """
-        config_file.run_json(self, string)
+        run_json(self, string)
         return self
 
     def clone(self) -> Self:
@@ -287,10 +285,10 @@ class Options(OptionsContainer):
         period = output_return_period if mode is OutputMode.EveryN else 1
         self.anchored_tensors[short_name] = [long_name, mode is OutputMode.Default, mode, period]
 
-    def setExecutionStrategy(self, strategy: ExecutionStrategy) -> Self:
+    def setExecutionStrategy(self, strategy: _IExecutionStrategy) -> Self:
         """Set how blocks are placed and scheduled; raise `AssertionError` unless it is a strategy object."""
         self.checkIsFrozen()
-        assert isinstance(strategy, ExecutionStrategy), (
+        assert isinstance(strategy, _IExecutionStrategy), (
             "setExecutionStrategy takes a PipelinedExecution, ShardedExecution, SerialPhasedExecution or "
             f"ParallelPhasedExecution object; got {strategy!r}."
         )

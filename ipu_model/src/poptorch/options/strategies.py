@@ -14,7 +14,6 @@ if TYPE_CHECKING:
 
 __all__ = [
     "AutoStage",
-    "ExecutionStrategy",
     "ParallelPhasedExecution",
     "Phase",
     "PipelinedExecution",
@@ -58,7 +57,7 @@ def _check_ipu(ipu: object) -> None:
     assert isinstance(ipu, int), f"An IPU index must be an int; got {ipu!r}."
 
 
-class ExecutionStrategy:
+class _IExecutionStrategy:
     """What all strategies share: the automatic block ids and the choice of the IPU."""
 
     def __init__(self) -> None:
@@ -132,7 +131,7 @@ def _check_listed_once(blocks: Iterable[str]) -> None:
         seen.add(block)
 
 
-class PipelinedExecution(ExecutionStrategy):
+class PipelinedExecution(_IExecutionStrategy):
     """Stages run at the same time on different micro-batches.
 
     Arguments: nothing (`AutoStage.SameAsIpu`), one `AutoStage`, or the stages in order, each a `Stage`, a
@@ -216,12 +215,12 @@ def _as_stage(arg: Any) -> Stage:
 class Phase:
     """Stages that run in parallel: either `Stage` objects, or block ids that form one stage."""
 
-    def __init__(self, *args: Stage | str) -> None:
+    def __init__(self, *arg: Stage | str) -> None:
         """Raise `AssertionError` for mixed or other arguments."""
-        stages = tuple(arg for arg in args if isinstance(arg, Stage))
-        blocks = tuple(arg for arg in args if isinstance(arg, str))
-        assert len(args) in (len(stages), len(blocks)), (
-            f"The arguments of a Phase must either be block IDs or be Stages, all of them; got {args}."
+        stages = tuple(each for each in arg if isinstance(each, Stage))
+        blocks = tuple(each for each in arg if isinstance(each, str))
+        assert len(arg) in (len(stages), len(blocks)), (
+            f"The arguments of a Phase must either be block IDs or be Stages, all of them; got {arg}."
         )
         self._stages = stages or (Stage(*blocks),)
 
@@ -230,9 +229,9 @@ class Phase:
         """The stages of this phase."""
         return self._stages
 
-    def stage(self, index: int) -> Stage:
+    def stage(self, idx: int) -> Stage:
         """Return the stage at a position of this phase."""
-        return self._stages[index]
+        return self._stages[idx]
 
     def ipus(self, *ipus: int) -> None:
         """Fix one IPU for each stage; raise `AssertionError` if the counts differ."""
@@ -243,7 +242,7 @@ class Phase:
             stage.ipu(ipu)
 
 
-class _PhasedExecution(ExecutionStrategy):
+class _IPhasedExecution(_IExecutionStrategy):
     """Phases run one after another, their tensors moving between chip and streaming memory."""
 
     _serial: bool
@@ -320,7 +319,7 @@ class _PhasedExecution(ExecutionStrategy):
         """Raise `poptorch.Error` where the strategy cannot run this phase on this IPU."""
 
 
-class SerialPhasedExecution(_PhasedExecution):
+class SerialPhasedExecution(_IPhasedExecution):
     """Phases run one after another on one group of IPUs."""
 
     _serial = True
@@ -332,7 +331,7 @@ class SerialPhasedExecution(_PhasedExecution):
         return self
 
 
-class ParallelPhasedExecution(_PhasedExecution):
+class ParallelPhasedExecution(_IPhasedExecution):
     """Phases alternate between two groups: even phases on even IPUs, odd phases on odd IPUs."""
 
     _serial = False
@@ -356,14 +355,14 @@ def runs_stages_at_once(strategy: object) -> bool:
     return isinstance(strategy, PipelinedExecution) and not isinstance(strategy, ShardedExecution)
 
 
-def phase_number(strategy: ExecutionStrategy, phase: int) -> int:
+def phase_number(strategy: _IExecutionStrategy, phase: int) -> int:
     """Return the backend's number of a phase, which spaces phases out as the liveness of tensors asks."""
-    return strategy.phase_number(phase) if isinstance(strategy, _PhasedExecution) else phase
+    return strategy.phase_number(phase) if isinstance(strategy, _IPhasedExecution) else phase
 
 
-def total_phases(strategy: ExecutionStrategy) -> int:
+def total_phases(strategy: _IExecutionStrategy) -> int:
     """Return how many phases the backend runs: 0 unless the strategy is phased."""
-    return strategy.total_phases() if isinstance(strategy, _PhasedExecution) else 0
+    return strategy.total_phases() if isinstance(strategy, _IPhasedExecution) else 0
 
 
 def _as_phase(arg: Any) -> Phase:

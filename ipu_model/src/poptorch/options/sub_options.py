@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from poptorch._logging import logger
+from poptorch._options_impl import Freezable, OptionsDict
 from poptorch.enums import MeanReductionStrategy, ReductionType
-from poptorch.options.container import Freezable, OptionsContainer
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -55,7 +55,7 @@ class _PopartOptions(Freezable):
         return f"{type(self).__name__}({', '.join(f'{key}={value!r}' for key, value in self.options.items())})"
 
 
-class _TrainingOptions(OptionsContainer):
+class _TrainingOptions(OptionsDict):
     """Options that only training uses."""
 
     _popart: _PopartOptions
@@ -102,7 +102,7 @@ class _TrainingOptions(OptionsContainer):
         return self
 
 
-class _PrecisionOptions(OptionsContainer):
+class _PrecisionOptions(OptionsDict):
     """Options that decide how numbers are rounded; they are stored among the backend settings."""
 
     _popart: _PopartOptions
@@ -158,7 +158,7 @@ class _PrecisionOptions(OptionsContainer):
         return self
 
 
-class TensorLocationSettings(OptionsContainer):
+class TensorLocationSettings(OptionsDict):
     """Where the tensors of one category live; a key that was never set leaves the choice to the backend.
 
     Backend defaults: on chip, not sharded over replicas, off chip only from 2 elements and sharded only from
@@ -205,7 +205,7 @@ class TensorLocationSettings(OptionsContainer):
         return self.createOrSet(**{key: value})
 
 
-class _TensorLocationOptions(OptionsContainer):
+class _TensorLocationOptions(OptionsDict):
     """Memory placement of four categories of tensors, and the tiles set aside for I/O."""
 
     def setActivationLocation(self, location: TensorLocationSettings) -> Self:
@@ -239,7 +239,7 @@ class _TensorLocationOptions(OptionsContainer):
         return self.createOrSet(**{key: location.toDict()})
 
 
-class _DistributedOptions(OptionsContainer):
+class _DistributedOptions(OptionsDict):
     """Process count and rank; Open MPI's variables are read at construction."""
 
     def __init__(self) -> None:
@@ -278,7 +278,7 @@ class _DistributedOptions(OptionsContainer):
         return int(self.num_distributed_processes)
 
 
-class _JitOptions(OptionsContainer):
+class _JitOptions(OptionsDict):
     """Deprecated options; none is stored."""
 
     def traceModel(self, trace_model: bool) -> Self:

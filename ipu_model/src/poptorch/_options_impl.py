@@ -1,4 +1,4 @@
-"""The container behind the option objects: declared keys, typed values, freezing, printing."""
+"""What is behind the option objects: declared keys, typed values, freezing, printing; and the progress bar."""
 
 from __future__ import annotations
 
@@ -6,8 +6,38 @@ import difflib
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
+from tqdm import tqdm
+
 if TYPE_CHECKING:
     from typing_extensions import Self
+
+# Fragments of the paths that are skipped when an op is traced back to user code, unless the options say otherwise.
+default_source_location_excludes = ["install/poptorch", "site-packages/torch", "site-packages/poptorch"]
+
+
+class ProgressBar:
+    """Shows `Graph compilation`, from the first call until progress has reached the total."""
+
+    def __init__(self) -> None:
+        self._bar: tqdm[Any] | None = None
+
+    def __call__(self, progress: int, total: int) -> None:
+        """Show that `progress` of `total` ticks are done."""
+        if self._bar is None:
+            self._bar = tqdm(
+                total=total,
+                desc="Graph compilation",
+                bar_format="{l_bar}{bar}| {n_fmt}/{total_fmt} [{elapsed}<{remaining}]",
+            )
+        self._bar.update(progress - self._bar.n)
+        if progress >= total:
+            self.close()
+
+    def close(self) -> None:
+        """Leave the bar as it stands; the next call starts another one."""
+        if self._bar is not None:
+            self._bar.close()
+            self._bar = None
 
 
 class Freezable:
@@ -15,8 +45,8 @@ class Freezable:
 
     _is_frozen: bool
 
-    def checkIsFrozen(self) -> None:
-        """Raise `AttributeError` if the options are frozen."""
+    def checkIsFrozen(self, option: str | None = None) -> None:
+        """Raise `AttributeError` if the options are frozen; which option is to be changed makes no difference."""
         if self._is_frozen:
             raise AttributeError(
                 "Can't modify frozen Options: a model or a DataLoader relies on them by now. "
@@ -28,18 +58,19 @@ class Freezable:
 
     def _freeze(self) -> None:
         """Refuse changes from now on, here and in the direct sub-options."""
-        self._is_frozen = True
-        for sub_option in self._sub_options():
-            sub_option._freeze()
+        self._changeFreezeState(True)
 
     def _unfreeze(self) -> None:
         """Allow changes again, here and in the direct sub-options."""
-        self._is_frozen = False
+        self._changeFreezeState(False)
+
+    def _changeFreezeState(self, new_state: bool) -> None:
+        self._is_frozen = new_state
         for sub_option in self._sub_options():
-            sub_option._unfreeze()
+            sub_option._changeFreezeState(new_state)
 
 
-class OptionsContainer(Freezable):
+class OptionsDict(Freezable):
     """Named values, each of the type of its current value.
 
     Keys read as attributes (`AttributeError` for an unknown one) and are assigned through `set`.
@@ -58,7 +89,7 @@ class OptionsContainer(Freezable):
         values = self.__dict__.get("_values", {})
         if name in values:
             return values[name]
-        raise AttributeError(f"Invalid attribute {name}.{self._nearest(name, OptionsContainer.__dir__(self))}")
+        raise AttributeError(f"Invalid attribute {name}.{self._nearest(name, OptionsDict.__dir__(self))}")
 
     def __setattr__(self, name: str, value: Any) -> None:
         on_class = getattr(type(self), name, None)
@@ -71,9 +102,13 @@ class OptionsContainer(Freezable):
         else:
             raise AttributeError(f"Invalid private attribute {name} of {type(self).__name__}.")
 
-    def __call__(self, name: str) -> Any:
+    def __call__(self, option: str) -> Any:
         """Return the value of a stored key; raise `AttributeError` for an unknown one."""
-        return OptionsContainer.__getattr__(self, name)
+        return OptionsDict.__getattr__(self, option)
+
+    def _hasattr(self, option: str) -> bool:
+        """Return whether there is an attribute of this name, a key or any other."""
+        return option in self._values or option in self.__dict__
 
     def __dir__(self) -> list[str]:
         return [*super().__dir__(), *self.__dict__.get("_values", {})]
@@ -92,35 +127,35 @@ class OptionsContainer(Freezable):
         """Return the text printed after the stored keys."""
         return ", ".join(f"{name}={value!r}" for name, value in self.__dict__.items() if name != "_values")
 
-    def set(self, **values: Any) -> Self:
+    def set(self, **kwargs: Any) -> Self:
         """Change declared keys and return the object; if one of them is refused, none is changed.
 
         Raises `AttributeError` when frozen, `AssertionError` for an unknown key or a value of another type.
         """
         self.checkIsFrozen()
-        for name, value in values.items():
+        for name, value in kwargs.items():
             assert name in self._values, f"Invalid option {name}.{self._nearest(name, self._values)}"
             self._check_type(name, value)
-        self._values.update(values)
+        self._values.update(kwargs)
         return self
 
-    def createOrSet(self, **values: Any) -> Self:
+    def createOrSet(self, **kwargs: Any) -> Self:
         """Change keys and return the object, creating missing ones; the first value fixes the type."""
         self.checkIsFrozen()
-        for name, value in values.items():
+        for name, value in kwargs.items():
             if name in self._values:
                 self._check_type(name, value)
-        self._values.update(values)
+        self._values.update(kwargs)
         return self
 
-    def exists(self, name: str) -> bool:
+    def exists(self, option: str) -> bool:
         """Return whether a key is stored."""
-        return name in self._values
+        return option in self._values
 
-    def deleteIfExists(self, name: str) -> None:
+    def deleteIfExists(self, option: str) -> None:
         """Remove a key if it is stored; raise `AttributeError` when frozen."""
         self.checkIsFrozen()
-        self._values.pop(name, None)
+        self._values.pop(option, None)
 
     def toDict(self) -> dict[str, Any]:
         """Return the stored keys as a new dict."""

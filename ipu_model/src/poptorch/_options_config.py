@@ -20,8 +20,8 @@ from types import MappingProxyType
 from typing import Any
 
 from poptorch import enums
+from poptorch._options_impl import Freezable
 from poptorch.options import strategies
-from poptorch.options.container import Freezable
 from poptorch.options.sub_options import TensorLocationSettings
 
 # An options file has a few lines; a file of many megabytes was passed by mistake.
@@ -44,7 +44,7 @@ _POPTORCH = MappingProxyType({
     **_ENUMS, **_CLASSES, "enums": MappingProxyType(_ENUMS), "options": MappingProxyType(_CLASSES),
 })  # fmt: skip
 # Objects whose attributes may be read and whose methods may be called.
-_SETTINGS = (Freezable, Enum, strategies.ExecutionStrategy, strategies.Stage, strategies.Phase)
+_SETTINGS = (Freezable, Enum, strategies._IExecutionStrategy, strategies.Stage, strategies.Phase)
 _Expression = Callable[[Freezable], Any]
 
 
@@ -56,19 +56,19 @@ class _NotASetting(Exception):
     """The statement is valid Python but not a setting; the message names the reason."""
 
 
-def run_statements(options: Freezable, path: str | os.PathLike[str]) -> None:
+def parseAndSetOptions(options: Freezable, filepath: str | os.PathLike[str]) -> None:
     """Run a file whose lines are written as they would be after `options.`; `#` starts a comment.
 
     Every statement is parsed before the first one runs. Raises `ConfigFileError` for a syntax error and for anything
     but settings; its line numbers count statements only. Errors of the setters themselves pass through.
     """
-    statements = list(enumerate(_statements(path), start=1))
+    statements = list(enumerate(_statements(filepath), start=1))
     compiled: list[_Expression] = []
     for number, statement in statements:
-        with _refused(path, number, statement):
+        with _refused(filepath, number, statement):
             compiled.append(_parsed(statement))
     for (number, statement), run in zip(statements, compiled, strict=True):
-        with _refused(path, number, statement):
+        with _refused(filepath, number, statement):
             run(options)
 
 

@@ -14,6 +14,8 @@ BENCH_ARGS ?=
 FUZZ_ARGS ?=
 RULE ?=
 SOAK_ARGS ?=
+TESTS ?=
+UPSTREAM_ARGS ?=
 LESSON ?=
 NBVAL_ARGS ?=
 
@@ -27,7 +29,7 @@ export PYTHON OFFLINE WHEELHOUSE
 export JUPYTER_PREFER_ENV_PATH := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup lab preflight test test-fast coverage mutate nbval-conditions notebooks try-answers check-notebooks docs lint format bench fuzz soak lock wheelhouse clean
+.PHONY: help setup lab preflight test test-fast coverage mutate nbval-conditions notebooks try-answers check-notebooks docs lint format bench fuzz soak upstream-tests lock wheelhouse clean
 
 help: ## list the targets and variables
 	@echo "make TARGET [VARIABLE=value ...]"
@@ -47,6 +49,8 @@ help: ## list the targets and variables
 	@echo "  LESSON='06 07'        only these lessons (notebooks, check-notebooks, try-answers, nbval-conditions)"
 	@echo "  BENCH_ARGS=...        more options for the benchmark (bench)"
 	@echo "  FUZZ_ARGS='--seconds 1200 --seed 7'   how long to try, and which programs (fuzz)"
+	@echo "  TESTS=poptorch/tests  the tests of a checkout of PopTorch (upstream-tests)"
+	@echo "  UPSTREAM_ARGS='--files options --update'   which of them, and whether to renew the list (upstream-tests)"
 	@echo "  SOAK_ARGS='--steps 10000 --programs 200'   how long the runs are (soak)"
 
 setup: ## make or update .venv (every target below does this first)
@@ -112,6 +116,10 @@ fuzz: setup ## try random PopTorch programs against plain PyTorch and count what
 
 soak: setup ## train for 10,000 steps and watch memory, files, threads and processes
 	PYTHONPATH=ipu_model/tests/long_runs $(VENV_PYTHON) -m soak $(SOAK_ARGS)
+
+upstream-tests: setup ## run PopTorch's own tests from a checkout and compare with the failures that are known
+	@[ -n "$(TESTS)" ] || { echo "make upstream-tests TESTS=CHECKOUT/tests"; exit 2; }
+	PYTHONPATH=tools $(VENV_PYTHON) -m upstream_tests "$(TESTS)" $(UPSTREAM_ARGS)
 
 lock: setup ## resolve the ranges in pyproject.toml anew and write requirements.txt
 	$(VENV_PYTHON) -m pip install --quiet --disable-pip-version-check uv

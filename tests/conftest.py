@@ -6,6 +6,9 @@ from pathlib import Path
 
 import pytest
 
+# Tests for the tool of `make upstream-tests` to run; test_upstream_tests.py does.
+collect_ignore = ["upstream_style"]
+
 
 @pytest.fixture(scope="session")
 def project() -> Path:

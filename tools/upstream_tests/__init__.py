@@ -1,0 +1,1 @@
+"""Run PopTorch's own tests, from a checkout of its sources, against the `poptorch` of this project."""

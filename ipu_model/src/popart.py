@@ -177,11 +177,9 @@ def _installed() -> ModuleSpec | None:
     """Return where PopART is, if a folder after this one has it."""
     here = Path(__file__).resolve().parent
     found = PathFinder.find_spec(__name__, [entry for entry in sys.path if Path(entry).resolve() != here])
-    # A mere folder of that name has no file of its own.
-    if found is None or found.origin is None or found.loader is None:
-        return None
-    # Nor is another copy of the IPU Model a PopART: the two would give way to each other for ever.
-    return None if (Path(found.origin).parent / "ipu_model").is_dir() else found
+    # A module is another copy of this one; a mere folder of that name has no file of its own.
+    is_package = found is not None and found.submodule_search_locations is not None and found.origin is not None
+    return found if is_package else None
 
 
 def _give_way_to(installed: ModuleSpec) -> None:

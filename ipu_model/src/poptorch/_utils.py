@@ -198,7 +198,9 @@ def refilled(original: dict[Any, Any], items: dict[Any, Any]) -> dict[Any, Any]:
         return items
     ordered = original.copy()
     ordered.clear()
-    ordered.update(items)
+    # Not update(), which the outputs of Hugging Face's models forbid.
+    for key, item in items.items():
+        ordered[key] = item
     return ordered
 
 

@@ -247,6 +247,25 @@ class Anything(nn.Module):
         return torch.ones(1) * 2
 
 
+class Closed(OrderedDict[str, Tensor]):
+    """A dict like the outputs of Hugging Face's models: items are set one by one, and nothing else changes it."""
+
+    def update(self, *args: Any, **kwargs: Any) -> None:
+        raise TypeError("You cannot use ``update`` on a Closed instance.")
+
+
+def test_a_dict_that_refuses_update_is_an_argument_like_any_other() -> None:
+    class Difference(nn.Module):
+        def forward(self, values: Closed) -> Tensor:
+            assert type(values) is Closed
+            return values["a"] - values["b"]
+
+    executor = inference(Difference())
+    for order in ("ab", "ba"):
+        values = Closed({key: torch.full((2,), float(ord(key))) for key in order})
+        torch.testing.assert_close(executor(values), torch.full((2,), -1.0))
+
+
 class TestConsistency:
     """The table of section 5.3."""
 

@@ -157,6 +157,11 @@ class TestAnInstalledPopart:
         done = self.run(self.PROGRAM, [self.install(tmp_path), *program_path])
         assert done == "the real one popart\n"
 
+    def test_a_second_copy_of_this_module_is_none(self, tmp_path: Path, program_path: list[str]) -> None:
+        (tmp_path / "popart.py").write_text(Path(str(popart.__file__)).read_text(encoding="utf-8"))
+        program = "import popart; print(popart.TileSet.IO)"
+        assert self.run(program, [*program_path, str(tmp_path)]) == "TileSet.IO\n"
+
     def test_a_mere_folder_of_that_name_is_none(self, tmp_path: Path, program_path: list[str]) -> None:
         (tmp_path / "popart").mkdir()
         assert self.run("import popart; print(popart.TileSet.IO)", [str(tmp_path), *program_path]) == "TileSet.IO\n"

@@ -9,7 +9,8 @@ import torch
 import torch.fx
 from torch import Tensor
 
-from ipu_model.compute.exceptions import Found, look, name_of, operands_before, place_of, tidied_up
+from ipu_model.compute.exceptions import Found, look, operands_before, tidied_up
+from ipu_model.compute.failures import place_of
 from ipu_model.compute.half_precision import is_half
 from ipu_model.compute.rounding import LARGEST_HALF, clip_
 
@@ -33,14 +34,14 @@ def report_first_clipping(graph: torch.fx.Graph) -> None:
         before, untouched = operands_before(graph, op)
         halves = [operand for operand in untouched if is_half(operand)]
         with graph.inserting_before(node):
-            graph.call_function(note, (node.args[0], name_of(op), place_of(op), before, *halves))
+            graph.call_function(note, (node.args[0], place_of(op), before, *halves))
 
 
 def _once() -> Note:
     """Return a function that logs the first clipping that it sees."""
     reported = False
 
-    def note_clipping(result: Tensor, op: str, where: str, before: Found, *operands: Tensor) -> None:
+    def note_clipping(result: Tensor, place: str, before: Found, *operands: Tensor) -> None:
         nonlocal reported
         if reported:
             return
@@ -50,8 +51,8 @@ def _once() -> Note:
             return
         reported = True
         _logger.warning(
-            "Results of %s (%s) were clipped to +-%d: %d of %d values lie beyond the range of float16. A device goes "
-            "on without a word; later ops are not looked at.", op, where, LARGEST_HALF, beyond, result.numel(),
+            "Half-precision results were clipped to +-%d: %d of %d values (%s). A device would go on without a word. "
+            "Later ops are not looked at.", LARGEST_HALF, beyond, result.numel(), place,
         )  # fmt: skip
 
     return note_clipping

@@ -12,6 +12,7 @@ from torch.utils._pytree import tree_leaves
 
 from ipu_model.capture.aliases import is_view, written_arguments
 from ipu_model.compute.exact import COMPARING, EXACT, SELECTING
+from ipu_model.compute.failures import place_of
 from ipu_model.compute.half_range import make_nan_
 from ipu_model.compute.rounding import clip_, round_to_half_
 from ipu_model.errors import Error
@@ -61,7 +62,7 @@ def _insert_check(graph: torch.fx.Graph, node: Node) -> None:
     before, untouched = operands_before(graph, source)
     rounding = node.next if node.next.target is round_to_half_ and node.next.args[0] is node else node
     with graph.inserting_after(rounding):
-        graph.call_function(require_valid, (node, name_of(source), place_of(node), before, *untouched, *numbers))
+        graph.call_function(require_valid, (node, place_of(source), before, *untouched, *numbers))
 
 
 def operands_before(graph: torch.fx.Graph, op: Node) -> tuple[Node, list[Node]]:
@@ -70,17 +71,6 @@ def operands_before(graph: torch.fx.Graph, op: Node) -> tuple[Node, list[Node]]:
     with graph.inserting_before(op):
         before = graph.call_function(look, tuple(n for n in read if n in written))
     return before, [n for n in read if n not in written]
-
-
-def name_of(op: Node) -> str:
-    """Return what messages call an op."""
-    return getattr(op.target, "__name__", str(op.target))
-
-
-def place_of(op: Node) -> str:
-    """Return an op's module and pass, and the line of the program where they are known."""
-    line = f", {op.meta['line']}" if op.meta.get("line") else ""
-    return f"{op.meta['scope'] or 'model'}, {op.meta['phase'].value} pass{line}"
 
 
 def tidied_up(node: Node) -> Node:
@@ -106,7 +96,7 @@ def look(*values: Any) -> Found:
     return Found(any(bool(t.isnan().any()) for t in floating), any(bool(t.isinf().any()) for t in floating))
 
 
-def require_valid(result: Tensor, op: str, where: str, before: Found, *inputs: Any) -> None:
+def require_valid(result: Tensor, place: str, before: Found, *inputs: Any) -> None:
     """Raise if `result` holds a NaN or an infinity that did not come from the operands.
 
     Raises:
@@ -114,17 +104,17 @@ def require_valid(result: Tensor, op: str, where: str, before: Found, *inputs: A
     """
     if not result.is_floating_point():
         if before.nan or look(*inputs).nan:
-            raise _exception(op, where, "compared numbers with NaN")
+            raise _exception(place, "compared numbers with NaN")
         return
     made = look(result)
     if not (made.nan or made.infinity):
         return
     given = look(*inputs)
     if made.nan and not (before.nan or given.nan):
-        raise _exception(op, where, "has no real result: it made a NaN out of inputs without NaN")
+        raise _exception(place, "has no real result: it made a NaN out of inputs without NaN")
     if made.infinity and not any((*before, *given)):
-        raise _exception(op, where, "overflowed or divided by zero: it made an infinity out of finite numbers")
+        raise _exception(place, "overflowed or divided by zero: it made an infinity out of finite numbers")
 
 
-def _exception(op: str, where: str, what: str) -> Error:
-    return Error(f"Floating point exception: {op} ({where}) {what}.", type="poplar_application_runtime_error")
+def _exception(place: str, what: str) -> Error:
+    return Error(f"Floating point exception: an op {what} ({place}).", type="poplar_application_runtime_error")

@@ -14,6 +14,7 @@ from pathlib import Path
 
 # Below this share of a core, what others take is the noise of counting in clock ticks.
 _NOISE = 0.15
+_MEMORY_SECONDS = 10.0
 
 
 @dataclass(frozen=True)
@@ -87,22 +88,34 @@ def _clocks() -> tuple[float, float]:
 
 
 class CoreWatch:
-    """Watches the machine from its making on, so that it can tell what other processes take."""
+    """Watches the machine, so that it can tell what other processes take.
+
+    It looks back ten seconds at most, and less if it was made or asked to `look` later.
+    """
 
     def __init__(
         self,
         root: Path = Path("/"),
-        affinity: frozenset[int] | None = None,
+        affinity: Callable[[], frozenset[int] | None] = _affinity,
         clocks: Callable[[], tuple[float, float]] = _clocks,
     ) -> None:
         """Start to watch the machine whose `proc` and `sys` are in `root`.
 
-        `affinity` are the numbers of the usable cores, by default this process's own. `clocks` returns the time and
-        this process's processor time.
+        `affinity` returns the numbers of the usable cores, if the system tells them; `clocks` the time and this
+        process's processor time.
         """
-        self._root, self._clocks = root, clocks
-        self._affinity = _affinity() if affinity is None else affinity
-        self._quota = _tightest_quota(root)
+        self._root, self._read_affinity, self._clocks = root, affinity, clocks
+        self._start_afresh()
+
+    def look(self) -> None:
+        """Forget what is too old to tell anything about the present; call this some time before `cores`."""
+        is_old = self._clocks()[0] - self._start.clock > _MEMORY_SECONDS
+        # A forked process has used no processor time yet.
+        if is_old or self._pid != os.getpid() or self._affinity != self._read_affinity():
+            self._start_afresh()
+
+    def _start_afresh(self) -> None:
+        self._pid, self._affinity, self._quota = os.getpid(), self._read_affinity(), _tightest_quota(self._root)
         self._start = self._now()
 
     def cores(self, at_least: float = 0.0) -> Cores:

@@ -32,7 +32,7 @@ class Machine:
 
     def watch(self, *cores: int) -> CoreWatch:
         """Watch it from a process that may use these cores."""
-        return CoreWatch(self.root, frozenset(cores), lambda: (self.now, self.own))
+        return CoreWatch(self.root, lambda: frozenset(cores), lambda: (self.now, self.own))
 
 
 @pytest.fixture
@@ -97,6 +97,28 @@ class TestBusyCores:
         monkeypatch.delattr(os, "sched_getaffinity", raising=False)  # as on macOS
         monkeypatch.setattr(os, "cpu_count", lambda: 10)
         assert CoreWatch(tmp_path).cores() == Cores(10)
+
+    def test_what_is_long_past_is_forgotten(self, machine: Machine) -> None:
+        watch = machine.watch(0, 1)
+        machine.now = 8.0
+        machine.at_work(8, 8)
+        watch.look()
+        assert watch.cores().busy == 2
+        machine.now = 100.0
+        watch.look()
+        machine.now = 101.0
+        assert watch.cores().busy == 0
+
+    def test_a_changed_affinity_starts_the_watch_afresh(self, machine: Machine) -> None:
+        usable = {0, 1, 2, 3}
+        watch = CoreWatch(machine.root, lambda: frozenset(usable), lambda: (machine.now, machine.own))
+        machine.now = 1.0
+        machine.at_work(1, 1, 1, 0)
+        usable.remove(0)
+        watch.look()
+        machine.now = 2.0
+        machine.at_work(2, 2, 1, 0)
+        assert watch.cores() == Cores(3, busy=1)
 
     def test_too_short_a_look_is_made_longer(self) -> None:
         watch = CoreWatch()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -33,6 +33,17 @@ def four_threads(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     torch.set_num_threads(4)
     yield
     torch.set_num_threads(before)
+
+
+class Convolution(nn.Module):
+    """A convolution of images of 10 x 10 pixels, and its loss."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(3, 8, 3, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.mse_loss(self.conv(x), torch.zeros(4, 8, 8, 8))
 
 
 class TestChoice:
@@ -71,15 +82,7 @@ class TestWork:
         assert work_of(step, 1.0) == Counter({Piece(2 * 8 * 16 * 32): 1})
 
     def test_a_convolution_counts_forward_and_backward(self) -> None:
-        class Model(nn.Module):
-            def __init__(self) -> None:
-                super().__init__()
-                self.conv = nn.Conv2d(3, 8, 3, bias=False)
-
-            def forward(self, x: Tensor) -> Tensor:
-                return F.mse_loss(self.conv(x), torch.zeros(4, 8, 8, 8))
-
-        step = step_of(traced(Model(), torch.zeros(4, 3, 10, 10), training=True))
+        step = step_of(traced(Convolution(), torch.zeros(4, 3, 10, 10), training=True))
         forward = 2 * (4 * 8 * 8 * 8) * (3 * 3 * 3)
         # Backward computes only the weights' gradient, which takes as many operations: the input needs none.
         assert work_of(step, 1.0)[Piece(forward)] == 2
@@ -114,10 +117,15 @@ class TestWork:
 
 class TestSetting:
     def test_a_run_has_its_number_and_gives_back_the_users(self) -> None:
+        class Update:
+            def step(self, gradients: Mapping[str, Tensor], scale: float) -> None:
+                seen.append(torch.get_num_threads())
+
         seen: list[int] = []
-        session = session_of(nn.Linear(2, 2), torch.zeros(1, 2), training=False, threads=Threads(2))
-        session._replay.module.register_forward_hook(lambda *_: seen.append(torch.get_num_threads()))
-        session.run([torch.zeros(1, 2)])
+        images = torch.zeros(4, 3, 10, 10)
+        session = session_of(Convolution(), images, threads=Threads(2))
+        session.update = Update()
+        session.run([images])
         assert seen == [2]
         assert torch.get_num_threads() == 4
 
@@ -177,17 +185,17 @@ class TestPrograms:
         return step_of(traced(nn.Linear(4, 4), torch.zeros(2, 4), training=False))
 
     def test_a_tiny_program_takes_one_thread(self, step: Step) -> None:
-        assert threads_for(step, CoreWatch()) == Threads(1)
+        assert threads_for(step) == Threads(1)
 
     def test_the_environment_fixes_the_number(self, step: Step, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv(SWITCH, "3")
-        assert threads_for(step, CoreWatch()) == Threads(3, fixed=True)
+        assert threads_for(step) == Threads(3, fixed=True)
 
     @pytest.mark.parametrize("text", ["0", "-1", "two", "1.5"])
     def test_anything_but_a_number_is_refused(self, step: Step, monkeypatch: pytest.MonkeyPatch, text: str) -> None:
         monkeypatch.setenv(SWITCH, text)
         with pytest.raises(Error, match=f"IPU_MODEL_THREADS is the number of threads .* got '{text}'"):
-            threads_for(step, CoreWatch())
+            threads_for(step)
 
     def test_a_large_program_takes_the_cores_that_a_container_may_use(self, tmp_path: Path) -> None:
         (tmp_path / "proc/self").mkdir(parents=True)
@@ -195,4 +203,4 @@ class TestPrograms:
         (tmp_path / "sys/fs/cgroup").mkdir(parents=True)
         (tmp_path / "sys/fs/cgroup/cpu.max").write_text("200000 100000")
         large = step_of(traced(nn.Linear(4096, 4096), torch.zeros(4096, 4096), training=False))
-        assert threads_for(large, CoreWatch(tmp_path, frozenset(range(64)))) == Threads(2)
+        assert threads_for(large, CoreWatch(tmp_path, lambda: frozenset(range(64)))) == Threads(2)

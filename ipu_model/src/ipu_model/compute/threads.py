@@ -91,13 +91,14 @@ class _Setting:
 
 
 _SETTING = _Setting()
+MACHINE = CoreWatch()
 
 
-def threads_for(step: Step, watch: CoreWatch) -> Threads:
+def threads_for(step: Step, watch: CoreWatch = MACHINE) -> Threads:
     """Choose the number of threads for replays of `step`, at most as many as PyTorch is set to use now.
 
-    `watch` should have watched the machine since the compilation began. If the environment variable
-    `IPU_MODEL_THREADS` is set, it is the number.
+    Let `watch` look at the machine when the compilation begins. If the environment variable `IPU_MODEL_THREADS` is
+    set, it is the number.
 
     Raises:
         Error: `IPU_MODEL_THREADS` is not a positive whole number.

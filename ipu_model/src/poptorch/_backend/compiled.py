@@ -14,8 +14,7 @@ from torch import Tensor, nn
 from ipu_model import interrupts
 from ipu_model.capture.describe import step_of
 from ipu_model.compute.session import Reduction, Session
-from ipu_model.compute.threads import threads_for
-from ipu_model.cores import CoreWatch
+from ipu_model.compute.threads import MACHINE, threads_for
 from ipu_model.graph import Graph
 from ipu_model.instances import Group
 from poptorch._args_parser import BoundArguments
@@ -90,7 +89,7 @@ def compiled(
         KeyError: a parameter group holds a tensor that is no parameter of the model.
         Error: everything else that PopTorch refuses when it compiles.
     """
-    watch = CoreWatch()
+    MACHINE.look()
     check_grouped(host.groupings, module, options, None if optimisation is None else optimisation.spec)
     with one_slice_each(module, host.groupings):
         graph = trace(module, options, arguments, training=optimisation is not None)
@@ -110,7 +109,7 @@ def compiled(
         seed=common_seed if seed is None else seed,
         watched_updates=updated_variables(anchors),
         replica_groups=host.groupings,
-        threads=threads_for(step_of(graph), watch),
+        threads=threads_for(step_of(graph)),
         automatic_loss_scaling=None if optimisation is None else loss_scaling_settings(graph, options),
     )
     updates = None if optimisation is None else Updates(optimisation, session, graph, module, options, common_seed)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -22,6 +23,8 @@ from ipu_model.errors import Error
 from poptorch._dataloader import AsynchronousDataAccessor, DataLoader
 from poptorch.enums import DataLoaderMode, SharingStrategy
 from poptorch.options import Options
+
+BAD_SAMPLE = r"(?s)^ValueError: sample 4 is bad.*An error occurred in the data fetcher"
 
 Make = Callable[..., AsynchronousDataAccessor]
 
@@ -73,6 +76,74 @@ def test_failing_before_the_first_item(
     assert words in printed
 
 
+def test_the_error_says_first_what_happened_and_in_which_line_of_the_program(access: Make) -> None:
+    with pytest.raises(Error) as caught:
+        access(Fails(3, bad=0))
+    assert re.fullmatch(
+        r"ValueError: sample 0 is bad \(line \d+ of __getitem__ in loading_datasets\.py: raise ValueError\(.*\)\)\n"
+        r"AsynchronousDataAccessor: the worker thread failed to start\.",
+        caught.value.message,
+    )
+    # The cause is printed above the error: the traceback from the other process.
+    assert "loading_datasets.py" in str(caught.value.__cause__)
+    assert "ValueError: sample 0 is bad" in str(caught.value.__cause__)
+
+
+class Unlikely(Exception):
+    """Cannot be pickled, nor built from its arguments, and has a message of two lines."""
+
+    def __init__(self, one: int, *, two: int) -> None:
+        super().__init__()
+        self.pipe = threading.Lock()
+        self.text = f"{one}\n{two}"
+
+    def __str__(self) -> str:
+        return self.text
+
+
+class Speechless(Exception):
+    """Cannot even be printed."""
+
+    def __str__(self) -> str:
+        raise RuntimeError("no words")
+
+
+def _raises(error: Exception) -> Iterator[torch.Tensor]:
+    yield torch.zeros(1)
+    raise error
+
+
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        (Unlikely(1, two=2), "Unlikely: 1\n2"),
+        (Speechless(), "Speechless: <exception str() failed>"),
+        (KeyError("label"), "KeyError: 'label'"),
+        (AssertionError(), "AssertionError"),
+    ],
+)
+def test_any_exception_is_told(access: Make, error: Exception, words: str) -> None:
+    accessor = access(_raises(error))
+    next(accessor)
+    with pytest.raises(AssertionError) as caught:
+        next(accessor)
+    assert str(caught.value).startswith(f"{words} (line ")
+
+
+class Nested(Numbers):
+    """Fails in a function that torch's worker process calls."""
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        raise Unlikely(1, two=2)
+
+
+def test_an_exception_of_a_torch_worker_is_told_without_its_wrapping(access: Make) -> None:
+    with pytest.raises(Error) as caught:
+        access(torch.utils.data.DataLoader(Nested(3), num_workers=1))
+    assert caught.value.message.startswith("Unlikely: 1\n2 (line ")
+    assert "of __getitem__ in test_accessor_failures.py: raise Unlikely(1, two=2))" in caught.value.message
+
+
 def test_fewer_rows_than_one_glued_item(access: Make) -> None:
     with pytest.raises(Error, match="The Dataset is empty: it has fewer than the 4 rows"):
         access([torch.zeros(3, 2)], rebatched_size=4)
@@ -100,7 +171,7 @@ def test_a_failed_loader_leaves_no_process_behind(access: Make) -> None:
 def test_items_before_a_bad_one_still_arrive(access: Make, capfd: pytest.CaptureFixture[str]) -> None:
     accessor = access(Fails(9, bad=4), buffer_size=2)
     got = []
-    with pytest.raises(AssertionError, match=r"An error occurred in the data fetcher.*sample 4 is bad"):
+    with pytest.raises(AssertionError, match=BAD_SAMPLE):
         got.extend(int(item[0]) for item in accessor)
     for _ in range(2):
         with pytest.raises(AssertionError, match="An error occurred in the data fetcher"):
@@ -121,7 +192,7 @@ def test_a_bad_item_is_reported_after_all_good_ones(access: Make) -> None:
 
 def test_a_bad_item_of_a_torch_worker_is_named(access: Make) -> None:
     loader = torch.utils.data.DataLoader(Fails(9, bad=4), num_workers=1)
-    with pytest.raises(AssertionError, match=r"An error occurred in the data fetcher.*sample 4 is bad"):
+    with pytest.raises(AssertionError, match=BAD_SAMPLE):
         list(access(loader))
 
 
@@ -178,7 +249,7 @@ def test_a_process_that_just_ends(access: Make) -> None:
 def test_items_unlike_the_first_end_the_process(access: Make, change: str) -> None:
     accessor = access(Changing(change))
     assert next(accessor)["x"].tolist() == [0, 0]
-    with pytest.raises(AssertionError, match=r"An error occurred in the data fetcher.*first"):
+    with pytest.raises(AssertionError, match=r"(?s)first.*An error occurred in the data fetcher"):
         next(accessor)
 
 

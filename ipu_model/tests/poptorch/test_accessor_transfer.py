@@ -150,7 +150,7 @@ def test_a_data_set_that_means_nothing_to_the_other_process(monkeypatch: pytest.
     module = types.ModuleType("only_here")
     exec("class Vanishes(list): pass", module.__dict__)
     monkeypatch.setitem(sys.modules, "only_here", module)
-    with pytest.raises(Error, match=r"failed to start.*cannot rebuild.*No module named 'only_here'"):
+    with pytest.raises(Error, match=r"(?s)cannot rebuild.*No module named 'only_here'.*failed to start"):
         AsynchronousDataAccessor(module.Vanishes([torch.zeros(1)]))
 
 

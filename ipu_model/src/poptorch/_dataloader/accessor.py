@@ -16,6 +16,9 @@ from poptorch.enums import SharingStrategy
 if TYPE_CHECKING:
     from typing_extensions import Self
 
+_FAILED = "An error occurred in the data fetcher"
+_ENDED = "Its process has ended; make a new loader to go on."
+
 
 class AsynchronousDataAccessor:
     """Iterates over `dataset` in another process, which keeps a ring of items in shared memory filled.
@@ -128,9 +131,7 @@ class AsynchronousDataAccessor:
         try:
             return self._next_item()
         except WorkerDied as death:
-            self._failure = (
-                f"An error occurred in the data fetcher: {death}. Its process has ended; make a new loader to go on."
-            )
+            self._failure = f"{_FAILED}: {death}. {_ENDED}"
             raise AssertionError(self._failure) from None
 
     def _next_item(self) -> Any:
@@ -152,7 +153,8 @@ class AsynchronousDataAccessor:
         """Take one message and record its effect in one step: a message without its record would lose an item."""
         message = self._worker.take_message()
         if isinstance(message, Failed):
-            raise WorkerDied(message.reason)
+            self._failure = message.failure.before(f"{_FAILED}. {_ENDED}")
+            raise AssertionError(self._failure) from message.failure.cause
         if isinstance(message, ItemStored) and message.generation == self._generation:
             self._held_slot = message.slot
             self._consumed += 1

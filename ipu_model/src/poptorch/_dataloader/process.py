@@ -42,6 +42,7 @@ _START_METHODS = {
     SharingStrategy.Fork: "fork",
     SharingStrategy.ForkServer: "forkserver",
 }
+_NOT_STARTED = "AsynchronousDataAccessor: the worker thread failed to start"
 _PATIENCE_IN_S = 10.0
 _LAST_PATIENCE_IN_S = 2.0
 _LOOK_IN_S = 0.5
@@ -109,7 +110,7 @@ class WorkerProcess:
         except WorkerDied as death:
             raise _start_failed(str(death)) from None
         if isinstance(message, Failed):
-            raise _start_failed(message.reason)
+            raise createPoptorchError(message.failure.before(f"{_NOT_STARTED}.")) from message.failure.cause
         assert isinstance(message, Ready)
         ring = Ring(self._ring_file, message.layout)
         self._ring_file.close()
@@ -195,7 +196,7 @@ def _preload_fork_server() -> None:
 
 
 def _start_failed(reason: str) -> Error:
-    return createPoptorchError(f"AsynchronousDataAccessor: the worker thread failed to start: {reason}.")
+    return createPoptorchError(f"{_NOT_STARTED}: {reason}.")
 
 
 def _no_room(error: OSError, strategy: SharingStrategy) -> Error:

@@ -26,6 +26,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
+from poptorch._dataloader.failure import Failure
 from poptorch._dataloader.items import Chunk, ItemStructure, glue
 from poptorch._dataloader.ring import Ring, RingLayout, SharedFile
 from poptorch._dataloader.transfer import Transfer
@@ -56,9 +57,9 @@ class PassEnded(NamedTuple):
 
 
 class Failed(NamedTuple):
-    """To the program, as the last message: the reason why the process ends."""
+    """To the program, as the last message: the exception that ends the process."""
 
-    reason: str
+    failure: Failure
 
 
 class Begin(NamedTuple):
@@ -150,7 +151,7 @@ def run(job: Job) -> None:
     except Exception as error:
         traceback.print_exc()
         with suppress(OSError):
-            job.connection.send(Failed(_summary(error)))
+            job.connection.send(Failed(Failure.of(error)))
         sys.exit(1)
 
 
@@ -192,11 +193,6 @@ def _leave_with_parent(parent_pid: int) -> None:
         signal.pthread_kill(main_thread, signal.SIGINT)
     time.sleep(_GRACE_IN_S)
     os._exit(1)
-
-
-def _summary(error: Exception) -> str:
-    lines = str(error).strip().splitlines()
-    return f"{type(error).__name__}: {lines[-1]}" if lines else type(error).__name__
 
 
 class _Source:

@@ -1,0 +1,54 @@
+"""An exception of the loader's process, told to the program that waits for its items."""
+
+from __future__ import annotations
+
+import re
+import traceback
+from dataclasses import dataclass
+from multiprocessing.pool import RemoteTraceback
+
+from ipu_model.source_lines import SourceLine, line_that_raised
+
+# A worker process of torch's loader puts the traceback of an exception into its message.
+_WITHIN_TORCH_WORKER = "Original Traceback (most recent call last):\n"
+_FRAME = re.compile(r'^  File "(.+)", line (\d+), in (.+)$', re.MULTILINE)
+
+
+@dataclass(frozen=True)
+class Failure:
+    """Type and message of an exception, the user's line that raised it ("" if there is none), and its traceback.
+
+    All of them are text, because not every exception can be sent to another process and rebuilt there.
+    """
+
+    what: str
+    line: str
+    trace: str
+
+    @classmethod
+    def of(cls, error: Exception) -> Failure:
+        """Describe an exception that is being handled."""
+        told = traceback.TracebackException.from_exception(error)
+        trace, what, line = "".join(told.format()), "".join(told.format_exception_only()), line_that_raised(error)
+        _, _, within = what.partition(_WITHIN_TORCH_WORKER)
+        if within:
+            frames = _FRAME.findall(within)
+            file, number, function = frames[-1]
+            line = SourceLine(file, int(number), function)
+            what = within[within.rindex("\n  ") + 1 :].partition("\n")[2]
+        return cls(_without_module(what.strip()), "" if line is None else str(line), trace)
+
+    def before(self, consequence: str) -> str:
+        """Return a message that says first what happened and then what that leads to."""
+        return f"{self.what}{f' ({self.line})' if self.line else ''}\n{consequence}"
+
+    @property
+    def cause(self) -> Exception:
+        """An exception that shows the traceback, as the cause of one that the program gets."""
+        return RemoteTraceback(f'\n"""\n{self.trace}"""')
+
+
+def _without_module(what: str) -> str:
+    """Shorten `package.module.Type: message` to `Type: message`."""
+    name, colon, message = what.partition(":")
+    return name.rpartition(".")[2] + colon + message

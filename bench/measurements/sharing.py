@@ -7,34 +7,22 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import partial
 
 import torch
-import torch.nn.functional as F
 import torchvision
 from torch import Tensor, nn
 
 import poptorch
 from ipu_model.compute.threads import SWITCH
 from ipu_model.cores import usable_cores
+from measurements.stepping import WithLoss
 from measurements.timing import Row
 
-_CHOSEN = "chosen"
 _SECONDS_EACH = 0.3
-
-
-class WithLoss(nn.Module):
-    """A classifier that returns its cross entropy."""
-
-    def __init__(self, body: nn.Module) -> None:
-        super().__init__()
-        self.body = body
-
-    def forward(self, x: Tensor, y: Tensor) -> Tensor:
-        """Return the mean loss of a micro-batch."""
-        return F.cross_entropy(self.body(x), y)
 
 
 def rows(rounds: int) -> list[Row]:
@@ -45,6 +33,7 @@ def rows(rounds: int) -> list[Row]:
         "medium program (ResNet-18)": (torchvision.models.resnet18, torch.randn(16, 3, 32, 32), 1),
         "large program (wide matrix products)": (_wide_network, torch.randn(512, 2048), 1),
     }
+    os.environ.pop(SWITCH, None)
     found = []
     for neighbours in (0, usable_cores()):
         where = f"beside {neighbours} busy processes" if neighbours else "alone"
@@ -55,12 +44,15 @@ def rows(rounds: int) -> list[Row]:
 
 
 def _compared(what: str, make: Callable[[], nn.Module], x: Tensor, iterations: int, rounds: int) -> list[Row]:
-    fixed = [str(number) for number in _numbers(torch.get_num_threads())]
-    took = _in_turns({number: _step(make(), x, iterations, number) for number in (_CHOSEN, *fixed)}, rounds)
-    best = min(fixed, key=lambda number: took[number])
+    chosen = _compiled(make(), x, iterations, None)
+    fixed = {number: _compiled(make(), x, iterations, number) for number in _numbers(torch.get_num_threads())}
+    took = _in_turns([chosen, *fixed.values()], rounds)
+    of_chosen, *of_fixed = took
+    best = min(of_fixed, key=statistics.median)
+    number = list(fixed)[of_fixed.index(best)]
     return [
-        Row.ratio(f"{what}: chosen number of threads / best ({best})", took[_CHOSEN] / took[best], at_most=1.2),
-        Row(f"{what}: all {fixed[-1]} threads / chosen", f"{took[fixed[-1]] / took[_CHOSEN]:.2f}x"),
+        Row.ratio(f"{what}: chosen ({chosen.threads}) / best ({number})", _ratio(of_chosen, best), at_most=1.2),
+        Row(f"{what}: all ({list(fixed)[-1]}) / chosen ({chosen.threads})", f"{_ratio(of_fixed[-1], of_chosen):.2f}x"),
     ]
 
 
@@ -69,34 +61,47 @@ def _numbers(most: int) -> list[int]:
     return sorted({*(2**power for power in range(most.bit_length())), most})
 
 
-def _step(body: nn.Module, x: Tensor, iterations: int, threads: str) -> Callable[[], object]:
-    """Compile a program, with this number of threads or the one it chooses; return a function that runs a step."""
+@dataclass(frozen=True)
+class _Program:
+    """A compiled program: the number of threads it has, and what runs a step."""
+
+    threads: int
+    step: Callable[[], object]
+
+
+def _compiled(body: nn.Module, x: Tensor, iterations: int, threads: int | None) -> _Program:
+    """Compile a program with this number of threads, or with the one it chooses."""
     model = WithLoss(body)
     options = poptorch.Options().deviceIterations(iterations).showCompilationProgressBar(False)
     training = poptorch.trainingModel(model, options, poptorch.optim.SGD(model.parameters(), lr=0.01))
     y = torch.randint(0, 10, (len(x),))
-    os.environ.pop(SWITCH, None)
-    if threads != _CHOSEN:
-        os.environ[SWITCH] = threads
+    if threads is not None:
+        os.environ[SWITCH] = str(threads)
     try:
         training.compile(x, y)
     finally:
         os.environ.pop(SWITCH, None)
-    return partial(training, x, y)
+    assert training._compiled is not None
+    return _Program(training._compiled.session.threads.number, partial(training, x, y))
 
 
-def _in_turns(steps: Mapping[str, Callable[[], object]], rounds: int) -> dict[str, float]:
-    """Return the median seconds of each step: in each round each runs for a while, as neighbours do."""
-    seconds: dict[str, list[float]] = {name: [] for name in steps}
+def _in_turns(programs: Sequence[_Program], rounds: int) -> list[list[float]]:
+    """Return the seconds of a step of each program in each round, in which it runs for a while, as neighbours do."""
+    seconds: list[list[float]] = [[] for _ in programs]
     for _ in range(rounds):
-        for name, step in steps.items():
-            step()
+        for program, own in zip(programs, seconds):
+            program.step()
             start, count = time.perf_counter(), 0
             while count == 0 or time.perf_counter() - start < _SECONDS_EACH:
-                step()
+                program.step()
                 count += 1
-            seconds[name].append((time.perf_counter() - start) / count)
-    return {name: statistics.median(values) for name, values in seconds.items()}
+            own.append((time.perf_counter() - start) / count)
+    return seconds
+
+
+def _ratio(above: Sequence[float], below: Sequence[float]) -> float:
+    """Return the median of the ratios in each round: rounds differ by what else the machine does."""
+    return statistics.median(a / b for a, b in zip(above, below))
 
 
 @contextmanager

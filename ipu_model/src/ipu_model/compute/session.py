@@ -75,7 +75,7 @@ class Session:
         for each group, stacked. Runs use `threads`, by default as many as PyTorch is set to.
         """
         self.graph, self._groups = graph, dict(replica_groups)
-        self._threads = Threads(torch.get_num_threads()) if threads is None else threads
+        self.threads = Threads(torch.get_num_threads()) if threads is None else threads
         self._watched = tuple(watched_updates)
         self.batching, self.returns, self.reduction, self.arithmetic = batching, returns, reduction, arithmetic
         self.randomness = RandomStreams(seed, batching.replicas, reduction.process * batching.replicas)
@@ -117,7 +117,7 @@ class Session:
     def run(self, inputs: Sequence[Tensor]) -> list[Tensor]:
         """Run one call on whole host batches; return a tensor for each output that is computed, then the updates."""
         # A program's own autocast must not affect the replay: the graph already fixes every element type.
-        with torch.no_grad(), torch.autocast("cpu", enabled=False), self._threads.in_use():
+        with torch.no_grad(), torch.autocast("cpu", enabled=False), self.threads.in_use():
             return self._run(inputs)
 
     def _run(self, inputs: Sequence[Tensor]) -> list[Tensor]:

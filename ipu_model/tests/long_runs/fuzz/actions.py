@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import gc
+import io
 import pickle
 import signal
 import types
@@ -133,6 +134,16 @@ def _interrupt(case: Case, wrapped: Any, inputs: Any) -> bool:
     return True
 
 
+def _copy(case: Case, wrapped: Any, inputs: Any) -> bool:
+    """Copy the wrapped module in every way that programs do; the program itself goes on undisturbed."""
+    copy.copy(wrapped.model)
+    copy.deepcopy(wrapped.model)
+    pickle.loads(pickle.dumps(wrapped.model))
+    with io.BytesIO() as file:
+        torch.save(wrapped, file)
+    return False
+
+
 def _collect(case: Case, wrapped: Any, inputs: Any) -> bool:
     gc.collect()
     return False
@@ -153,4 +164,5 @@ ACTIONS: dict[str, Callable[[Case, Any, Any], bool]] = {
     "new optimiser": _new_optimiser,
     "compile again": _compile_again,
     "interrupt": _interrupt,
+    "copy": _copy,
 }

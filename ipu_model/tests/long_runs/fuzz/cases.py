@@ -26,7 +26,7 @@ SWITCHES = (
 )  # fmt: skip
 ACTIONS = (
     "nothing", "other rows", "other type", "detach and attach", "copy weights", "state dict", "profile", "latency",
-    "evaluate beside", "collect", "missing argument", "new optimiser", "compile again", "interrupt",
+    "evaluate beside", "collect", "missing argument", "new optimiser", "compile again", "interrupt", "copy",
 )  # fmt: skip
 LAYOUTS = ("contiguous", "strided", "requires grad", "expanded")
 

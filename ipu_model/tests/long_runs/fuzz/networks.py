@@ -231,6 +231,75 @@ class Selecting(Network):
         return kept.cumsum(-1), top.sort(-1)[0], index, hidden.gather(-1, index), torch.stack((top, top * 2), 1)
 
 
+class Gated(Network):
+    def __init__(self) -> None:
+        super().__init__()
+        self.projected = nn.LSTM(3, 4, batch_first=True, bidirectional=True, proj_size=2)
+        self.plain = nn.RNN(4, 2, 2, nonlinearity="relu")
+
+    def front(self, x: Tensor) -> Any:
+        return self.projected(x)[0]
+
+    def back(self, hidden: Tensor, x: Tensor) -> Any:
+        found, last = self.plain(hidden.transpose(0, 1))
+        return found.transpose(0, 1), last.transpose(0, 1)
+
+
+class Attributes(Network):
+    """Plain tensors as attributes: one is read, one is written by the device and starts anew in each call."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a = nn.Linear(3, 3)
+        self.offsets, self.cache = torch.tensor([0.5, 1.0, -2.0]), torch.zeros(3)
+
+    def front(self, x: Tensor) -> Any:
+        self.cache = x.mean(0)
+        return self.a(x) + self.offsets
+
+    def back(self, hidden: Tensor, x: Tensor) -> Any:
+        return hidden * self.cache
+
+
+class Neighbours(Network):
+    """A constant sparse matrix, as graph networks keep their edges."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        edges = torch.tensor([[0, 1, 2, 2], [1, 2, 0, 1]])
+        self.edges = torch.sparse_coo_tensor(edges, torch.tensor([0.5, 2.0, -1.0, 1.5]), (3, 3)).coalesce()
+        self.a = nn.Linear(4, 2)
+
+    def front(self, x: Tensor) -> Any:
+        return self.a(x)
+
+    def back(self, hidden: Tensor, x: Tensor) -> Any:
+        return torch.sparse.mm(self.edges, hidden.mean(0)), self.edges.to_dense() @ hidden
+
+
+@dataclass
+class Pair:
+    """Two tensors, as programs hand them over and get them back."""
+
+    left: Tensor
+    right: Tensor
+
+
+torch.utils._pytree.register_dataclass(Pair)
+
+
+class Structured(Network):
+    def __init__(self) -> None:
+        super().__init__()
+        self.a = nn.Linear(3, 3)
+
+    def front(self, x: Pair) -> Any:
+        return self.a(x.left)
+
+    def back(self, hidden: Tensor, x: Pair) -> Any:
+        return {"pair": Pair(hidden, x.right), "both": (hidden + x.right, [x.left])}
+
+
 @dataclass(frozen=True)
 class Kind:
     """How to make a network and `rows` rows of inputs of one element type."""
@@ -255,6 +324,10 @@ def _masked(rows: int, dtype: torch.dtype) -> Inputs:
     return {"mask": torch.rand(rows, 4) > 0.5, "none": None, "values": torch.randn(rows, 4).to(dtype)}
 
 
+def _pairs(rows: int, dtype: torch.dtype) -> Inputs:
+    return Pair(torch.randn(rows, 3).to(dtype), torch.randn(rows, 3).to(dtype))
+
+
 KINDS: dict[str, Kind] = {
     "perceptron": Kind(Perceptron, _floats(3)),
     "convolutions": Kind(Convolutions, _floats(1, 6, 6)),
@@ -269,4 +342,8 @@ KINDS: dict[str, Kind] = {
     "constants": Kind(Constants, _floats(3)),
     "extremes": Kind(Extremes, _floats(3)),
     "selecting": Kind(Selecting, _floats(3)),
+    "gated": Kind(Gated, _floats(5, 3)),
+    "attributes": Kind(Attributes, _floats(3)),
+    "neighbours": Kind(Neighbours, _floats(3, 4)),
+    "structured": Kind(Structured, _pairs),
 }

@@ -12,7 +12,7 @@ from importlib.util import find_spec
 # none of these.
 _NATIVE = re.compile(
     r"ctypes\.cdll|\bcdll\b|\bCDLL\b|LoadLibrary|load_library|cppimport|cpp_extension|setCustomCodeletsPath"
-    r"|customCodelets|\blib\w*\.(so|\*)|\.gp\b"
+    r"|\blib\w*\.(so|\*)|\.gp\b"
 )
 _HARDWARE_MARKERS = frozenset({"ipuHardwareRequired", "hardwareRequired", "ipu_hardware"})
 # A test may have these; where they are not installed, it is not about PopTorch.

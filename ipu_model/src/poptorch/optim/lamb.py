@@ -97,9 +97,9 @@ class LAMB(Optimizer, torch.optim.Optimizer):
 
 def _check_range(values: dict[str, Any]) -> None:
     """Raise ValueError for the numbers that PyTorch's own optimisers refuse."""
-    for name in ("lr", "eps", "weight_decay"):
+    for name, shown in (("lr", "learning rate"), ("eps", "epsilon value"), ("weight_decay", "weight_decay value")):
         if not values[name] >= 0.0:
-            raise ValueError(f"Invalid {name} value: {values[name]}; it must not be negative.")
+            raise ValueError(f"Invalid {shown}: {values[name]}; it must not be negative.")
     for index, beta in enumerate(values["betas"]):
         if not 0.0 <= beta < 1.0:
             raise ValueError(f"Invalid beta parameter at index {index}: {beta}; it must be in [0, 1).")

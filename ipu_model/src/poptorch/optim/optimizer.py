@@ -117,7 +117,9 @@ class Optimizer(_Base):
         Raises RuntimeError for a dictionary that is empty or not from a PopTorch optimiser.
         """
         if not state:
-            raise RuntimeError("Cannot load the optimizer state because it is empty. Pass the result of state_dict().")
+            raise RuntimeError(
+                "Cannot load optimizer state dictionary because it is empty. Pass the result of state_dict()."
+            )
         if not {"ipu_state", "ipu_param"} <= state.keys():
             raise RuntimeError(
                 "Only IPU optimizer states can be loaded onto the IPU: this dictionary has no 'ipu_state' or "

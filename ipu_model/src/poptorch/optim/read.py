@@ -153,7 +153,7 @@ def family_of(optimizer: torch.optim.Optimizer) -> str:
 
 def _refuse_amsgrad(optimizer: torch.optim.Optimizer) -> None:
     if any(values.get("amsgrad", False) for values in (optimizer.defaults, *optimizer.param_groups)):
-        raise ValueError("Only non-amsgrad Adam and AdamW optimizers are supported. Use amsgrad=False.")
+        raise ValueError("Only non-amsgrad Adam/AdamW optimizers are supported. Use amsgrad=False.")
 
 
 def _is_decoupled(optimizer: torch.optim.Optimizer) -> bool:
@@ -167,10 +167,13 @@ def _is_decoupled(optimizer: torch.optim.Optimizer) -> bool:
 
 
 def _is_centred(optimizer: torch.optim.Optimizer) -> bool:
-    flags = {bool(values["centered"]) for values in optimizer.param_groups}
-    if len(flags) > 1:
-        raise AssertionError("All parameter groups must have the same value of centered.")
-    return flags == {True}
+    first, *others = (bool(group["centered"]) for group in optimizer.param_groups)
+    for index, flag in enumerate(others, start=1):
+        assert flag == first, (
+            "All parameter groups must have the same value for the 'centered' attribute "
+            f"(Group 0: {first} / Group {index}: {flag})."
+        )
+    return first
 
 
 def _hyper(optimizer: torch.optim.Optimizer, family: str, values: Mapping[str, Any]) -> Hyper:

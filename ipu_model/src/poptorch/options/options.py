@@ -448,6 +448,7 @@ def _check_output_mode(mode: OutputMode, period: int | None) -> None:
 
 def _ipu_of(key: str) -> int:
     assert str(key).startswith("IPU"), (
-        f"Invalid key: {key}. IPUs are written 'IPU' and their index, for example 'IPU0'."
+        'Available memory proportions are expected to be in a dictionary of {"IPU0": X} where the 0 in IPU is the '
+        f"index of the IPU. Invalid key: {key}."
     )
     return int(key[len("IPU") :])

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-# Where PopTorch has them, and so what a traceback names. `poptorch` gives them the same home.
-_HOME = "poptorch.poptorch_core"
-
 
 class Error(Exception):
     """Misuse found by the library; `message`, `type` and `location` are plain strings.
@@ -12,8 +9,6 @@ class Error(Exception):
     `location` says inside of what it happened, innermost first, one numbered line each; it is no part of `message`.
     `str(error)`, which is `error.args[0]`, has all three.
     """
-
-    __module__ = _HOME
 
     def __init__(self, message: str, *, type: str = "poptorch_py_error", location: str = "") -> None:
         self.message = message
@@ -34,8 +29,6 @@ class Error(Exception):
 
 class RecoverableError(Error):
     """A device fault that a reset cures; `recovery_action` names the reset."""
-
-    __module__ = _HOME
 
     def __init__(
         self,
@@ -63,8 +56,6 @@ def _rebuild_recoverable(
 
 class UnrecoverableError(Error):
     """A hardware fault that no reset cures."""
-
-    __module__ = _HOME
 
 
 def replace_message(error: Error, message: str) -> None:

@@ -5,7 +5,7 @@ The rest of that module drives Graphcore's compiler; it is refused by name.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from enum import IntEnum
 from typing import Any, NoReturn
 
@@ -22,6 +22,11 @@ __all__ = [
     "getIpuTensorId", "getRandomSeed", "getRngState", "ipuHardwareVersion", "isAttachedToDevice",
     "isCompilingWithDispatcher", "poptorchAtExit", "setLogLevel", "setPopartLogLevel",
 ]  # fmt: skip
+
+
+# Where PopTorch has them, and so what tracebacks name.
+for _error in (Error, RecoverableError, UnrecoverableError):
+    _error.__module__ = __name__
 
 
 def _validateOptions(options: Mapping[str, object]) -> None:
@@ -123,7 +128,7 @@ _REFUSED = {
 }  # fmt: skip
 
 
-def __getattr__(name: str) -> Callable[..., NoReturn]:
+def __getattr__(name: str) -> Any:
     if name not in _REFUSED:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 

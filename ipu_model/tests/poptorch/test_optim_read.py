@@ -120,7 +120,7 @@ def test_amsgrad_is_refused(make: Any) -> None:
 @pytest.mark.parametrize("make", [optim.RMSprop, torch.optim.RMSprop])
 def test_groups_must_agree_on_being_centred(make: Any) -> None:
     groups = [{"params": [parameter()], "centered": True}, {"params": [parameter()]}]
-    with pytest.raises(AssertionError, match="same value of centered"):
+    with pytest.raises(AssertionError, match="same value for the 'centered' attribute"):
         read_spec(make(groups))
 
 

@@ -177,31 +177,24 @@ def with_fields(original: Any, fields: dict[str, Any]) -> Any:
 def _visit_dict(value: dict[Any, Any], leaves: list[Any]) -> Callable[[Iterator[Any]], Any]:
     parts = {key: _visit(item, leaves) for key, item in value.items()}
 
-    def rebuild(new: Iterator[Any]) -> Any:
-        items = {key: part(new) for key, part in parts.items()}
-        if type(value) is dict:
-            return items
-        try:
-            return type(value)(items)
-        except TypeError:
-            # A subclass with a constructor of its own (defaultdict, say): fill a copy of the original.
-            filled = value.copy()
-            filled.update(items)
-            return filled
-
-    return rebuild
+    return lambda new: refilled(value, {key: part(new) for key, part in parts.items()})
 
 
 def refilled(original: dict[Any, Any], items: dict[Any, Any]) -> dict[Any, Any]:
     """Return a dict of `original`'s type that holds `items`, in their order."""
     if type(original) is dict:
         return items
-    ordered = original.copy()
-    ordered.clear()
-    # Not update(), which the outputs of Hugging Face's models forbid.
-    for key, item in items.items():
-        ordered[key] = item
-    return ordered
+    fields = data_fields(original)
+    try:
+        # A data class whose first field got a dict would take that for the field's value.
+        return type(original)(**{**fields, **items}) if fields else type(original)(items)
+    except TypeError:
+        # A subclass with a constructor of its own (defaultdict, say): fill a copy of the original.
+        filled = original.copy()
+        filled.clear()
+        for key, item in items.items():  # not update(), which the outputs of Hugging Face's models forbid
+            filled[key] = item
+        return filled
 
 
 def same_sequence(original: Any, items: list[Any]) -> Any:

@@ -282,7 +282,9 @@ class Recorder(TorchDispatchMode):
             if func in _SUBTRACTIONS:
                 _refuse_bools(func, args, kwargs)
             return func(*args, **kwargs)
-        except Exception:
+        except Exception as error:
+            if _any_empty(args, kwargs) and isinstance(error, (TypeError, ZeroDivisionError)):
+                return _like_real(func, args, kwargs)
             self.trace.scope_of_error = self.trace.scopes[-1]
             raise
 
@@ -341,6 +343,18 @@ def _has_gradient(tensor: Tensor) -> bool:
         return tensor.grad_fn is not None
     except RuntimeError:  # a view made without gradients, in a Function's forward, of what has had one since
         return False
+
+
+def _any_empty(args: Any, kwargs: Any) -> bool:
+    return any(isinstance(leaf, Tensor) and leaf.numel() == 0 for leaf in tree_leaves((args, kwargs)))
+
+
+def _like_real(func: Any, args: Any, kwargs: Any) -> Any:
+    """Return fakes like the results of the real op: some rules of torch for fake tensors fail on empty ones."""
+    with modes_disabled():
+        args, kwargs = tree_map_only(Tensor, lambda t: torch.zeros(t.shape, dtype=t.dtype), (args, kwargs))
+        result = func(*args, **kwargs)
+    return tree_map_only(Tensor, lambda t: torch.empty_strided(t.shape, t.stride(), dtype=t.dtype), result)
 
 
 def _refuse_bools(func: Any, args: Any, kwargs: Any) -> None:

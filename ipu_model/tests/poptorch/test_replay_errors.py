@@ -44,10 +44,8 @@ class TestDuringAReplay:
         with pytest.raises(poptorch.Error) as failure:
             executor(OUTSIDE)
         text = failure.value.message
-        assert text.startswith("embedding.default (words, forward pass, line ")
-        assert text.endswith(
-            "of forward in test_replay_errors.py: found = self.words(tokens)): index out of range in self."
-        )
+        assert text.startswith("index out of range in self (aten.embedding.default in module 'words', forward pass, ")
+        assert "of forward in test_replay_errors.py: found = self.words(tokens)" in text
         assert failure.value.type == "poplar_application_runtime_error"
         assert isinstance(failure.value.__cause__, IndexError)
 
@@ -68,7 +66,7 @@ class TestDuringAReplay:
         ids=["gather", "index", "a target", "scatter", "half", "in place"],
     )  # fmt: skip
     def test_other_ops(self, function: Any) -> None:
-        with pytest.raises(poptorch.Error, match=r" of <lambda> in test_replay_errors.py: .* out of bounds"):
+        with pytest.raises(poptorch.Error, match=r"out of bounds.*\(aten\..* of <lambda> in test_replay_errors.py"):
             inference(Runs(function))(X, OUTSIDE)
 
     def test_the_exception_of_a_cpu_op_is_the_programs_own(self) -> None:

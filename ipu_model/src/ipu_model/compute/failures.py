@@ -7,7 +7,6 @@ import traceback
 
 import torch.fx
 
-from ipu_model.compute.exceptions import name_of, place_of
 from ipu_model.errors import Error
 
 # A line of the code that torch.fx generates for a graph: the node's name, perhaps its type, and its call.
@@ -25,8 +24,17 @@ def told(error: Exception, ops: torch.fx.Graph) -> Error | None:
     if node is None or "function" in node.meta.get("hints", {}):
         return None
     what = str(error).strip().rstrip(".") or type(error).__name__
-    place = f" ({place_of(node)})" if "phase" in node.meta else ""
-    return Error(f"{name_of(node)}{place}: {what}.", type="poplar_application_runtime_error")
+    return Error(f"{what} ({place_of(node)}).", type="poplar_application_runtime_error")
+
+
+def place_of(node: torch.fx.Node) -> str:
+    """Name a node's op, its module, its pass and the line of the program that it comes from."""
+    words = [f"{node.target} in module '{node.meta.get('scope') or 'model'}'"]
+    if "phase" in node.meta:
+        words.append(f"{node.meta['phase'].value} pass")
+    if node.meta.get("line") is not None:
+        words.append(str(node.meta["line"]))
+    return ", ".join(words)
 
 
 def _failed(error: Exception, ops: torch.fx.Graph) -> torch.fx.Node | None:

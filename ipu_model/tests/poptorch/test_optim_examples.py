@@ -13,7 +13,7 @@ from optim_support import parameter
 
 from ipu_model.compute.optimisers.updater import Updater
 from poptorch import optim
-from poptorch.optim.read import group_of, read_spec
+from poptorch._optimizer_attributes import group_of, read_spec
 
 ROWS: list[tuple[str, Any, dict[str, Any], float]] = [
     ("SGD", lambda p: optim.SGD(p, lr=0.1), {}, 0.8),

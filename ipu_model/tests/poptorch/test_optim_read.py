@@ -11,8 +11,13 @@ import torch
 from optim_support import MAKERS, log_lines, parameter
 
 from ipu_model.step import FLOAT16, FLOAT32
-from poptorch import optim
-from poptorch.optim.read import AttributeNames, group_of, read_spec
+from poptorch import Options, optim
+from poptorch._optimizer_attributes import (
+    OptimizerAttrTracker,
+    convertOptimizerToDict,
+    group_of,
+    read_spec,
+)
 
 HALF = torch.float16
 
@@ -174,13 +179,17 @@ def test_a_foreign_tensor_is_a_key_error() -> None:
 # Warnings
 
 
-def read_twice(optimizer: torch.optim.Optimizer, change: Any, **options: Any) -> None:
+def new_tracker(*, relax: bool = False) -> OptimizerAttrTracker:
+    return OptimizerAttrTracker(Options().relaxOptimizerAttributesChecks(relax))
+
+
+def read_twice(optimizer: torch.optim.Optimizer, change: Any, *, relax: bool = False) -> None:
     """Hand over, change, hand over twice: a warning comes once."""
-    names = AttributeNames()
-    read_spec(optimizer, attribute_names=names, **options)
+    tracker = new_tracker(relax=relax)
+    read_spec(optimizer, tracker)
     change(optimizer)
-    read_spec(optimizer, attribute_names=names, **options)
-    read_spec(optimizer, attribute_names=names, **options)
+    read_spec(optimizer, tracker)
+    read_spec(optimizer, tracker)
 
 
 def add_scheduler(optimizer: torch.optim.Optimizer) -> None:
@@ -224,19 +233,19 @@ def test_the_three_places_are_named() -> None:
 
 
 def test_another_optimizer_of_the_same_family_brings_no_warning() -> None:
-    names = AttributeNames()
+    tracker = new_tracker()
     with log_lines() as lines:
-        read_spec(torch.optim.SGD([parameter()], lr=0.1), attribute_names=names)
-        read_spec(optim.SGD([parameter()], lr=0.1), attribute_names=names)
+        read_spec(torch.optim.SGD([parameter()], lr=0.1), tracker)
+        read_spec(optim.SGD([parameter()], lr=0.1), tracker)
     assert lines == []
 
 
 def test_a_group_added_later_is_measured_by_the_first() -> None:
-    sgd, names = optim.SGD([{"params": [parameter()], "tag": "a"}], lr=0.1), AttributeNames()
+    sgd, tracker = optim.SGD([{"params": [parameter()], "tag": "a"}], lr=0.1), new_tracker()
     with log_lines() as lines:
-        read_spec(sgd, attribute_names=names)
+        read_spec(sgd, tracker)
         sgd.add_param_group({"params": [parameter()], "tag": "b", "hue": 1})
-        read_spec(sgd, attribute_names=names)
+        read_spec(sgd, tracker)
     assert lines == ["Ignoring unexpected group 1 attribute in SGD2 optimizer: ['hue']"]
 
 
@@ -252,10 +261,10 @@ def test_subclasses_of_concrete_optimizers_are_warned_of() -> None:
         pass
 
     for kind, family in ((Mine, "ADAMW"), (MineToo, "LAMB")):
-        names = AttributeNames()
+        tracker = new_tracker()
         with log_lines() as lines:
             for _ in range(2):
-                assert read_spec(kind([parameter()]), attribute_names=names).family == family
+                assert read_spec(kind([parameter()]), tracker).family == family
         assert len(lines) == 1
         assert "Poptorch does not run Python optimizer code directly" in lines[0]
     with log_lines() as lines:
@@ -270,3 +279,18 @@ def test_maximising_is_said_to_be_ignored() -> None:
     with log_lines() as lines:
         read_spec(torch.optim.SGD([parameter()], lr=0.1, maximize=True))
     assert any("maximize=True is ignored" in line for line in lines)
+
+
+def test_an_optimizer_as_poptorchs_native_part_gets_it() -> None:
+    """Each number with whether it is constant: what was passed is not."""
+    sgd = optim.SGD([{"params": [parameter()], "lr": 0.5}], lr=0.1, momentum=0.9, accum_type=torch.float16)
+    found = convertOptimizerToDict(sgd, new_tracker(), Options(), False)
+    assert found["optimizer_type"].name == "SGD2"
+    assert found["defaults"] == {
+        "learningRate": (0.1, False), "momentum": (0.9, False), "dampening": (0.0, True), "weightDecay": (0.0, True),
+        "nesterov": (False, True),
+    }  # fmt: skip
+    assert found["groups"] == [{**found["defaults"], "learningRate": (0.5, False)}]
+    assert (found["lossScaling"], found["accumType"], found["velocityAccumType"]) == ((1.0, True), True, False)
+    adam = convertOptimizerToDict(optim.Adam([parameter()], betas=(0.5, 0.6)), new_tracker(), Options(), False)
+    assert (adam["defaults"]["beta1"], adam["defaults"]["beta2"]) == ((0.5, False), (0.6, False))

@@ -9,7 +9,7 @@ import torch
 from optim_support import MAKERS, parameter
 
 from poptorch import optim
-from poptorch.optim.read import read_spec
+from poptorch._optimizer_attributes import read_spec
 
 
 def variables(optimizer: torch.optim.Optimizer) -> set[str]:

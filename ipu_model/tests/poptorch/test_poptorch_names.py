@@ -30,8 +30,8 @@ LEFT_OUT = {
         "The loader's process exchanges messages over a pipe and waits, where PopTorch's polls shared flags.",
     r"poptorch\._impl: (destroyDispatcherOnExit|_pickleUnwrapObject)":
         "There is no dispatcher to destroy, and wrapped objects pickle themselves.",
-    r"poptorch\._optimizer_attributes: .*":
-        "The numbers of an optimiser are typed fields (poptorch.optim.read), not entries for the C++ part.",
+    r"poptorch\._optimizer_attributes: _(?!OptimizerType|toCamelCase).*":
+        "An optimiser is read into typed fields; there are no readers of single entries.",
     r"poptorch\._poplar_executor: PoplarExecutor\.(__init__|_(?!_|debugGetPopartIR).*)":
         "The executor's own steps, which are other ones; only PopTorch makes executors.",
     r"poptorch\._poptorch_data: .*":

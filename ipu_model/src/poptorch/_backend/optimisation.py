@@ -19,9 +19,9 @@ from ipu_model.step import FLOAT16
 from poptorch import optim
 from poptorch._impl import createPoptorchError
 from poptorch._logging import logger
+from poptorch._optimizer_attributes import OptimizerAttrTracker, group_of, read_spec
 from poptorch.enums import MeanReductionStrategy, ReductionType
 from poptorch.optim.optimizer import DeviceState
-from poptorch.optim.read import AttributeNames, group_of, read_spec
 from poptorch.options import Options
 from poptorch.options.backend_settings import LOSS_SCALING
 
@@ -35,8 +35,7 @@ class Optimisation:
     def __init__(self, optimizer: torch.optim.Optimizer | None, module: nn.Module, options: Options) -> None:
         if optimizer is None:
             optimizer = optim.SGD(module.parameters(), lr=0.01)
-        self._names = AttributeNames()
-        self._relax = options._relax_optimizer_checks
+        self._tracker = OptimizerAttrTracker(options)
         self._automatic = options._backend.adapts_loss_scaling
         self.optimizer = optimizer
         self.spec = self._read(optimizer)
@@ -44,7 +43,7 @@ class Optimisation:
             _use_running_mean(options)
 
     def _read(self, optimizer: torch.optim.Optimizer) -> OptimiserSpec:
-        spec = read_spec(optimizer, relax=self._relax, attribute_names=self._names)
+        spec = read_spec(optimizer, self._tracker)
         return replace(spec, loss_scaling_variable=True) if self._automatic else spec
 
     def groups(self, module: nn.Module) -> dict[str, int | None]:

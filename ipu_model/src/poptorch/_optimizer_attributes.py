@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from enum import IntEnum
 from typing import Any
 
 import torch
@@ -12,9 +13,10 @@ import torch
 import poptorch.optim as poptorch_optim
 from ipu_model.graph import dtype_of
 from ipu_model.optimiser import FAMILIES, Hyper, OptimiserSpec
-from ipu_model.step import DType
+from ipu_model.step import FLOAT16, DType
 from poptorch._logging import logger
 from poptorch.optim.optimizer import ACCUMULATOR_DTYPES, ACCUMULATOR_RULE, require_betas, require_number
+from poptorch.options import Options
 
 # A native PyTorch optimiser streams lr always, and these where they differ from the family's default.
 _NATIVE_DEFAULTS = {"momentum": 0.0, "dampening": 0.0, "weight_decay": 0.0, "eps": 1e-8}
@@ -39,30 +41,66 @@ _OBJECT = "optimizer attribute"
 _DEFAULTS = "default group variable"
 
 
-class AttributeNames:
-    """The attribute names that one executor has seen; keep one for each executor."""
+class _OptimizerType(IntEnum):
+    """The families of `ipu_model.optimiser`, by PopTorch's numbers."""
 
-    def __init__(self) -> None:
+    SGD1 = 0
+    SGD2 = 1
+    ADAM = 2
+    ADAMW = 3
+    ADAMW_NO_BIAS = 4
+    RMSPROP = 5
+    RMSPROP_CENTERED = 6
+    LAMB = 7
+    LAMB_NO_BIAS = 8
+
+
+class OptimizerAttrTracker:
+    """The attribute names that one executor has seen; keep one for each executor.
+
+    Once checks are enabled, each new name is logged: as a warning, or at debug level if the options relax the checks.
+    """
+
+    def __init__(self, opts: Options) -> None:
+        self._level = logging.DEBUG if opts._relax_optimizer_checks else logging.WARNING
         self._known: dict[str, set[str]] = {}
         self._said: set[str] = set()
+        self._checks = False
+        self._type = _OptimizerType.SGD2
 
-    def observe(self, optimizer: torch.optim.Optimizer, family: str, *, relax: bool) -> None:
-        """Remember the names at the first call; later, warn once (debug level if `relax`) of each new one."""
-        first = not self._known
-        level = logging.DEBUG if relax else logging.WARNING
-        for place, names in _names(optimizer).items():
-            # A group that came later is measured by the first one.
-            known = self._known.setdefault(place, set(self._known.get(_group(0), ())))
-            unexpected = sorted(names - known - _read_anyway(place, family))
-            known |= names
-            if unexpected and not first:
-                logger.log(level, "Ignoring unexpected %s in %s optimizer: %s", place, family, unexpected)
+    def setType(self, optimizer_type: _OptimizerType) -> None:
+        """Say which optimiser the attributes belong to."""
+        self._type = optimizer_type
+
+    def enableChecks(self) -> None:
+        """Log new names from now on."""
+        self._checks = True
+
+    def checkOptimizerAttributes(self, provided: Iterable[str]) -> None:
+        """Take note of the names of the object's attributes."""
+        self._check(_OBJECT, provided)
+
+    def checkDefaultAttributes(self, provided: Iterable[str]) -> None:
+        """Take note of the names of the defaults of groups."""
+        self._check(_DEFAULTS, provided)
+
+    def checkGroupAttributes(self, provided: Iterable[str], group: int) -> None:
+        """Take note of the names in one parameter group."""
+        self._check(_group(group), provided)
 
     def say_once(self, message: str) -> None:
         """Log `message` as a warning unless this executor has done so before."""
         if message not in self._said:
             self._said.add(message)
             logger.warning(message)
+
+    def _check(self, place: str, provided: Iterable[str]) -> None:
+        # A group that came later is measured by the first one.
+        known = self._known.setdefault(place, set(self._known.get(_group(0), ())))
+        unexpected = sorted(set(provided) - known - _read_anyway(place, self._type.name))
+        known.update(provided)
+        if unexpected and self._checks:
+            logger.log(self._level, "Ignoring unexpected %s in %s optimizer: %s", place, self._type.name, unexpected)
 
 
 def _group(index: int) -> str:
@@ -74,28 +112,30 @@ def _read_anyway(place: str, family: str) -> frozenset[str]:
     return _OPTIONS if place == _OBJECT else _TORCH_KEYS.union(FAMILIES[family])
 
 
-def _names(optimizer: torch.optim.Optimizer) -> Mapping[str, set[str]]:
-    """Return the names by the place where they stand, as messages call it; groups last."""
+def _observe(optimizer: torch.optim.Optimizer, family: str, tracker: OptimizerAttrTracker) -> None:
+    """Show the tracker all names of an optimiser; it checks those of later calls."""
+    tracker.setType(_OptimizerType[family])
     # Schedulers replace methods of the object; that is no attribute of the optimisation.
-    own = {name for name, value in vars(optimizer).items() if not name.startswith("_") and not callable(value)}
-    groups = {_group(i): set(group) for i, group in enumerate(optimizer.param_groups)}
-    return {_OBJECT: own, _DEFAULTS: set(optimizer.defaults), **groups}
+    own = [name for name, value in vars(optimizer).items() if not name.startswith("_") and not callable(value)]
+    tracker.checkOptimizerAttributes(own)
+    tracker.checkDefaultAttributes(list(optimizer.defaults))
+    for index, group in enumerate(optimizer.param_groups):
+        tracker.checkGroupAttributes(list(group), index)
+    tracker.enableChecks()
 
 
-def read_spec(
-    optimizer: torch.optim.Optimizer, *, relax: bool = False, attribute_names: AttributeNames | None = None
-) -> OptimiserSpec:
+def read_spec(optimizer: torch.optim.Optimizer, tracker: OptimizerAttrTracker | None = None) -> OptimiserSpec:
     """Return everything that the device needs to know of `optimizer`, as its attributes stand now.
 
-    `attribute_names` belongs to the executor and lets warnings come once; `relax` lowers those of unexpected
-    attributes to debug level. Raises AssertionError for a class that has no counterpart on the device, for
-    numbers that are none and for groups that differ in `centered`; ValueError for amsgrad and for a wrong
-    accumulator type.
+    `tracker` belongs to the executor and lets warnings come once. Raises AssertionError for a class that has no
+    counterpart on the device, for numbers that are none and for groups that differ in `centered`; ValueError for
+    amsgrad and for a wrong accumulator type.
     """
     family = family_of(optimizer)
-    names = attribute_names if attribute_names is not None else AttributeNames()
-    names.observe(optimizer, family, relax=relax)
-    _warn_of_ignored_code(optimizer, names)
+    if tracker is None:
+        tracker = OptimizerAttrTracker(Options())
+    _observe(optimizer, family, tracker)
+    _warn_of_ignored_code(optimizer, tracker)
     loss_scaling = getattr(optimizer, "loss_scaling", 1.0)
     max_grad_norm = getattr(optimizer, "max_grad_norm", math.inf)
     require_number("loss_scaling", loss_scaling)
@@ -206,22 +246,60 @@ def _dtypes(optimizer: torch.optim.Optimizer) -> dict[str, DType]:
     return {field: dtype_of(dtype) for field, dtype in dtypes.items()}
 
 
-def _warn_of_ignored_code(optimizer: torch.optim.Optimizer, names: AttributeNames) -> None:
+def _warn_of_ignored_code(optimizer: torch.optim.Optimizer, tracker: OptimizerAttrTracker) -> None:
     """Warn of what the built-in update does not do."""
     kind = type(optimizer)
     known = (torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW, torch.optim.RMSprop)
     concrete = {torch.optim.Optimizer, poptorch_optim.Optimizer}.intersection(kind.__bases__)
     if kind not in known and not concrete:
         base = next(cls for cls in kind.__mro__ if cls in known or concrete_base(cls))
-        names.say_once(
+        tracker.say_once(
             f"{kind.__name__} is a subclass of {base.__module__}.{base.__name__}. Poptorch does not run "
             f"Python optimizer code directly: {base.__name__}'s built-in update is used, and methods that "
             f"{kind.__name__} overrides have no effect."
         )
     if any(group.get("maximize", False) for group in optimizer.param_groups):
-        names.say_once("maximize=True is ignored: the device always minimises. Negate the loss instead.")
+        tracker.say_once("maximize=True is ignored: the device always minimises. Negate the loss instead.")
 
 
 def concrete_base(cls: type) -> bool:
     """Tell whether `cls` is one of PopTorch's own optimisers."""
     return poptorch_optim.Optimizer in cls.__bases__
+
+
+def convertOptimizerToDict(
+    optimizer: torch.optim.Optimizer, attr_tracker: OptimizerAttrTracker, options: Options, is_compiled: bool
+) -> dict[str, Any]:
+    """Return what the device needs to know of `optimizer` by PopTorch's names: numbers with whether they are constant.
+
+    Neither options nor whether the model is compiled change it. Raises as `read_spec` does.
+    """
+    spec = read_spec(optimizer, attr_tracker)
+    return {
+        "optimizer_type": _OptimizerType[spec.family],
+        "useTfVariant": spec.use_tf_variant,
+        "maxGradNorm": spec.max_grad_norm,
+        "accumType": spec.accum_dtype == FLOAT16,
+        "velocityAccumType": spec.velocity_dtype == FLOAT16,
+        "firstOrderMomentumAccumType": spec.first_dtype == FLOAT16,
+        "secondOrderMomentumAccumType": spec.second_dtype == FLOAT16,
+        "lossScaling": (spec.loss_scaling, not spec.loss_scaling_variable),
+        "defaults": _pairs(spec.default, spec.attributes),
+        "groups": [_pairs(group, spec.attributes) for group in spec.groups],
+    }
+
+
+def _pairs(numbers: Hyper, names: tuple[str, ...]) -> dict[str, tuple[float, bool]]:
+    found: dict[str, tuple[float, bool]] = {}
+    for name in names:
+        constant = name not in numbers.variable
+        if name == "betas":
+            found |= {f"beta{i}": (beta, constant) for i, beta in enumerate(numbers.betas, start=1)}
+        else:
+            found["learningRate" if name == "lr" else _toCamelCase(name)] = (getattr(numbers, name), constant)
+    return found
+
+
+def _toCamelCase(string: str) -> str:
+    first, *others = string.split("_")
+    return first + "".join(map(str.capitalize, others))

@@ -82,7 +82,7 @@ class OptionsDict(Freezable):
         self._declare(_values=default_values, _is_frozen=False)
 
     def _declare(self, **private: Any) -> None:
-        """Declare private attributes: only these may be assigned later."""
+        """Declare private attributes: only these, and what a subclass has set before, may be assigned later."""
         self.__dict__.update(private)
 
     def __getattr__(self, name: str) -> Any:
@@ -93,7 +93,8 @@ class OptionsDict(Freezable):
 
     def __setattr__(self, name: str, value: Any) -> None:
         on_class = getattr(type(self), name, None)
-        if name in self.__dict__ or isinstance(on_class, property):
+        set_up = "_values" in self.__dict__
+        if name in self.__dict__ or isinstance(on_class, property) or (name.startswith("_") and not set_up):
             object.__setattr__(self, name, value)
         elif not name.startswith("_"):
             self.set(**{name: value})

@@ -110,6 +110,18 @@ def test_undeclared_private_attributes_are_refused() -> None:
         Options()._foo = 1
 
 
+def test_a_subclass_may_have_private_attributes_if_it_sets_them_first() -> None:
+    class Own(Options):
+        def __init__(self) -> None:
+            self._machine = "pod"
+            super().__init__()
+
+    options = Own()
+    options._machine = "bow"
+    assert options.clone()._machine == "bow"
+    assert "_machine" not in repr(options), "it is no setting"
+
+
 def test_the_class_of_a_sub_option_object_may_be_replaced() -> None:
     class Locked(_DistributedOptions):
         def disable(self) -> Locked:

@@ -62,6 +62,8 @@ def option_lines(flat: dict[str, Any]) -> Iterable[str]:
         if key == "anchored_tensors":
             for long_name, _, mode, period in value.values():
                 yield f"anchor ( {long_name} {_ANCHOR_MODES[OutputMode(mode)]}/{period} )"
+        elif key == "compilation_progress_bar_fn":
+            continue
         elif isinstance(value, dict):
             for entry, item in value.items():
                 yield f"poptorch.Options set {key}[{entry}] to {_plain(item)}"

@@ -158,3 +158,10 @@ def test_each_pattern_leaves_something_out_that_is_not_there(pattern: str) -> No
     for name in left_out:
         with pytest.raises((AttributeError, AssertionError, ImportError)):
             test_each_name_is_as_in_poptorch(name)
+
+
+def test_the_native_module_has_every_name_that_poptorchs_python_uses() -> None:
+    section = PAGE.partition("## poptorch_core")[2].partition("\n## ")[0]
+    names = re.findall(r"`(\w+)`", section)
+    assert len(names) > 40
+    assert [name for name in names if not hasattr(poptorch.poptorch_core, name)] == []

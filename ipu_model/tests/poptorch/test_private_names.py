@@ -15,7 +15,8 @@ from torch import Tensor, nn
 
 import poptorch
 from ipu_model.custom_ops import register, unregister
-from poptorch import _impl, _poplar_executor, _utils
+from poptorch import _impl, _logging, _poplar_executor, _utils
+from poptorch._args_parser import ArgsParser
 
 ONE, TWO = torch.ones(2), torch.full((2,), 2.0)
 DEVICE_OPS = torch.ops.poptorch
@@ -315,6 +316,88 @@ class TestTorchOps:
 
 def test_the_logger_is_that_of_poptorchs_python_part() -> None:
     assert poptorch.logger is logging.getLogger("poptorch::python")
+
+
+class TestNativeModule:
+    def test_it_answers_about_what_a_model_is_compiled_to(self) -> None:
+        executor = poptorch.inferenceModel(Calls(torch.relu), quiet().randomSeed(7))
+        executor(ONE)
+        core, executable = poptorch.poptorch_core, executor._executable
+        assert core.isAttachedToDevice(executable)
+        assert core.getRandomSeed(executable) == 7
+        assert core.getRngState(executable) == executor.rng_state
+        executor.detachFromDevice()
+        assert not core.isAttachedToDevice(executable)
+
+    def test_its_log_level_is_not_that_of_the_python_part(self) -> None:
+        loggers = poptorch.logger, _logging.native_logger
+        before = [each.level for each in loggers]
+        try:
+            poptorch.poptorch_core.setLogLevel(1)
+            assert [each.level for each in loggers] == [before[0], logging.DEBUG]
+        finally:
+            for each, level in zip(loggers, before, strict=True):
+                each.setLevel(level)
+
+    def test_steps_of_the_compiler_are_refused_by_name(self) -> None:
+        with pytest.raises(poptorch.Error, match=r"poptorch_core\.startDispatch is not supported"):
+            poptorch.poptorch_core.startDispatch()
+        assert not hasattr(poptorch.poptorch_core, "noSuchStep")
+
+
+class TestArgsParser:
+    def test_arguments_are_bound_as_a_call_of_forward_binds_them(self) -> None:
+        class Model(nn.Module):
+            def forward(self, a: Tensor, b: Tensor, c: int = 3) -> Tensor:
+                return a + b + c
+
+        found = ArgsParser(Model())((ONE,), {"b": TWO})
+        assert found.names == ("a", "b", "c")
+        assert [id(value) for value in found.positional[:2]] == [id(ONE), id(TWO)]
+        assert found.positional[2] == 3
+
+    def test_of_a_model_with_its_optimiser_it_is_the_models_forward_that_counts(self) -> None:
+        model = Calls(torch.relu)
+        both = _impl.OptimizerWrapper(model, torch.optim.SGD(model.parameters(), lr=0.1))
+        assert torch.equal(both(ONE), model(ONE))
+        assert ArgsParser(both)((ONE,), {}).positional == (ONE,)
+
+
+class TestLoaders:
+    def test_a_loader_has_its_options_and_the_size_of_its_items(self) -> None:
+        options = quiet().deviceIterations(3)
+        loader = poptorch.DataLoader(options, [ONE] * 12, batch_size=2)
+        assert loader.options is options
+        assert loader._combined_batch_size == loader.combinedBatchSize == 6
+        with pytest.raises(AttributeError):
+            loader.combinedBatchSize = 3  # type: ignore[misc]  # on purpose
+
+    def test_a_sharing_strategy_can_be_given_by_its_name(self) -> None:
+        assert poptorch.SharingStrategy("SharedMemory") is poptorch.SharingStrategy.SharedMemory
+        with pytest.raises(ValueError, match="Carrier pigeon"):
+            poptorch.SharingStrategy("Carrier pigeon")
+
+
+class TestKeywordNames:
+    """PopTorch programs write these by name."""
+
+    def test_phases_channels_and_options(self) -> None:
+        assert poptorch.Phase("a", "b").stage(idx=0).blocks == ("a", "b")
+        with poptorch.profiling.Channel("c").tracepoint(name="t"):
+            pass
+        options = quiet()
+        assert options.exists(option="log_dir")
+        options.deleteIfExists(option="log_dir")
+        assert not options.exists("log_dir")
+
+    def test_state_of_optimisers_and_parsers_of_arguments(self) -> None:
+        sgd = poptorch.optim.SGD([nn.Parameter(ONE.clone())], lr=0.1)
+        sgd.load_state_dict(state=sgd.state_dict())
+        variables = poptorch.optim.VariableAttributes(variable_attributes=["lr"], allowed_attributes=["lr", "eps"])
+        assert variables._allowed_attributes == ["lr", "eps"]
+        assert not variables.isConstant("lr")
+        assert variables.isConstant("eps")
+        poptorch.registerCustomArgParser(arg_data_type=Substituted, arg_parser=None)
 
 
 @pytest.mark.skipif(importlib.util.find_spec("torch_geometric") is not None, reason="PyTorch Geometric is installed")

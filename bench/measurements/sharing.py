@@ -88,8 +88,10 @@ def _compiled(body: nn.Module, x: Tensor, iterations: int, threads: int | None) 
 def _in_turns(programs: Sequence[_Program], rounds: int) -> list[list[float]]:
     """Return the seconds of a step of each program in each round, in which it runs for a while, as neighbours do."""
     seconds: list[list[float]] = [[] for _ in programs]
+    order = list(zip(programs, seconds))
     for _ in range(rounds):
-        for program, own in zip(programs, seconds):
+        order.reverse()  # Whoever comes after a program with many threads suffers from the scheduler's fairness.
+        for program, own in order:
             program.step()
             start, count = time.perf_counter(), 0
             while count == 0 or time.perf_counter() - start < _SECONDS_EACH:

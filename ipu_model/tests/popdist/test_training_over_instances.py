@@ -11,6 +11,7 @@ import sys
 from functools import cache
 from pathlib import Path
 from typing import Any
+from unittest.mock import create_autospec
 
 import pytest
 import torch
@@ -19,6 +20,9 @@ from poprun_support import HERE, TIMEOUT_IN_S, poprun
 from torch import Tensor
 
 import poptorch
+from ipu_model.compute.threads import Threads
+from ipu_model.instances import Group
+from poptorch._backend.instances import fewest_threads
 
 TOLERANCE = {"rtol": 1e-5, "atol": 1e-6}
 # Half weights and states may round to neighbouring values where sums differ in their last bit.
@@ -207,6 +211,12 @@ class TestHorovod:
     def test_execute_on_instances_limits_collectives(self, calls: list[dict[str, Any]]) -> None:
         assert calls[0]["only 0"].tolist() == [0.0, 0.0]
         assert [result["only 0"] for result in calls[1:]] == [None] * 3
+
+
+def test_all_compute_with_the_number_of_threads_of_the_busiest() -> None:
+    group = create_autospec(Group, instance=True)
+    group.gathered_objects.return_value = [4, 2, 3]
+    assert fewest_threads(group, Threads(4)) == Threads(2)
 
 
 class TestTorchrun:

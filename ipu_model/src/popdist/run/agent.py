@@ -16,6 +16,7 @@ import time
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, BinaryIO
 
+from ipu_model.cores import CoreWatch
 from ipu_model.errors import Error
 from popdist import stand_ins
 from popdist.run.messages import Job, MeetingPort, Message, Trouble, Writer, parse
@@ -93,7 +94,7 @@ def _work(job: Job, poprun: _Poprun, writer: Writer) -> None:
     from popdist.run.elastic import launch, meeting_place, output_of
 
     os.environ.update(job.shared)
-    os.environ.setdefault("OMP_NUM_THREADS", str(max(1, _cores() // job.instances)))
+    os.environ.setdefault("OMP_NUM_THREADS", str(max(1, CoreWatch().cores().at_once // job.instances)))
     os.environ.update(stand_ins.offered_in(os.environ))
     store, port = None, job.port
     if job.host == 0:
@@ -126,10 +127,6 @@ def _check(job: Job) -> None:
             f"program {job.command[0]!r} was not found on host {job.name}: it is neither a command in PATH nor an "
             f"executable file. A script needs its interpreter in front: python {shlex.join(job.command)}"
         )
-
-
-def _cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 if __name__ == "__main__":

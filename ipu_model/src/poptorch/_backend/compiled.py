@@ -19,7 +19,7 @@ from ipu_model.graph import Graph
 from ipu_model.instances import Group
 from poptorch._args_parser import BoundArguments
 from poptorch._backend.compilation import arithmetic_of, batching_of, log_derived, returns_of, trace
-from poptorch._backend.instances import agree, group_of
+from poptorch._backend.instances import agree, fewest_threads, group_of
 from poptorch._backend.optimisation import Optimisation, Updates, loss_scaling_settings
 from poptorch._backend.results import Anchor, anchors_of, updated_variables
 from poptorch._backend.weights import HostWeights, check_grouped, one_slice_each
@@ -100,6 +100,7 @@ def compiled(
     interrupts.check()
     log_derived(graph, options, gradient_clipping=optimisation is not None and optimisation.clips_gradients)
     group, common_seed = _joined(graph, options, host, optimisation, secrets.randbits(31) if seed is None else seed)
+    threads = threads_for(step_of(graph))
     session = Session(
         graph,
         batching_of(options),
@@ -109,7 +110,7 @@ def compiled(
         seed=common_seed if seed is None else seed,
         watched_updates=updated_variables(anchors),
         replica_groups=host.groupings,
-        threads=threads_for(step_of(graph)),
+        threads=threads if group is None else fewest_threads(group, threads),
         automatic_loss_scaling=None if optimisation is None else loss_scaling_settings(graph, options),
     )
     updates = None if optimisation is None else Updates(optimisation, session, graph, module, options, common_seed)

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 
 from ipu_model.capture.describe import step_of
+from ipu_model.compute.threads import Threads
 from ipu_model.errors import Error
 from ipu_model.graph import Graph
 from ipu_model.instances import Group, world
@@ -50,6 +52,14 @@ def agree(
             "same torch.manual_seed in all, load the same checkpoint, or horovod.torch.broadcast_parameters."
         )
     return int(everyone[0][2])
+
+
+def fewest_threads(group: Group, threads: Threads) -> Threads:
+    """Return the smallest number of threads that an instance chose, for all of them.
+
+    With different numbers the instances would compute weights that differ in their last bits.
+    """
+    return replace(threads, number=min(group.gathered_objects(threads.number, "numbers of threads")))
 
 
 def check_programs(programs: Sequence[Mapping[str, str]]) -> None:

@@ -5,13 +5,16 @@ from __future__ import annotations
 import re
 import traceback
 from dataclasses import dataclass
-from multiprocessing.pool import RemoteTraceback
 
 from ipu_model.source_lines import SourceLine, line_that_raised
 
 # A worker process of torch's loader puts the traceback of an exception into its message.
 _WITHIN_TORCH_WORKER = "Original Traceback (most recent call last):\n"
 _FRAME = re.compile(r'^  File "(.+)", line (\d+), in (.+)$', re.MULTILINE)
+
+
+class LoadersTraceback(Exception):
+    """The traceback of an exception in the loader's process, shown as the cause of one in the program."""
 
 
 @dataclass(frozen=True)
@@ -43,9 +46,9 @@ class Failure:
         return f"{self.what}{f' ({self.line})' if self.line else ''}\n{consequence}"
 
     @property
-    def cause(self) -> Exception:
-        """An exception that shows the traceback, as the cause of one that the program gets."""
-        return RemoteTraceback(f'\n"""\n{self.trace}"""')
+    def cause(self) -> LoadersTraceback:
+        """An exception that shows the traceback when Python prints one that was raised from it."""
+        return LoadersTraceback(f'\n"""\n{self.trace}"""')
 
 
 def _without_module(what: str) -> str:

@@ -218,6 +218,20 @@ class TestArithmetic:
         assert any(entry.frame.code.name == "forward" for entry in refusal.traceback)
 
 
+class TestPrinting:
+    def test_a_tensor_of_the_device_prints_without_values(self, capsys: pytest.CaptureFixture[str]) -> None:
+        def shows(x: Tensor) -> Tensor:
+            print(x, f"{x.half()}", [x > 1])
+            return x
+
+        run(shows)
+        assert capsys.readouterr().out == (
+            "tensor(<unavailable>, size=(2,), device='ipu:0') "
+            "tensor(<unavailable>, size=(2,), device='ipu:0', dtype=torch.float16) "
+            "[tensor(<unavailable>, size=(2,), device='ipu:0')]\n"
+        )
+
+
 class TestAfterTracing:
     def test_what_forward_caches_is_no_fake(self) -> None:
         class Caches(nn.Module):

@@ -197,6 +197,8 @@ _FACTORIES: frozenset[Callable[..., Any]] = frozenset({
     torch.randint, torch.randperm, torch.linspace, torch.eye,
 })  # fmt: skip
 
+_PRINTERS = frozenset({Tensor.__repr__, Tensor.__format__})
+
 _logger = logging.getLogger("poptorch::python")
 
 
@@ -212,6 +214,8 @@ class DeviceFunctions(TorchFunctionMode):
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if tracing.current() is not self.trace:
             return func(*args, **(kwargs or {}))  # the host computes something while the trace waits
+        if func in _PRINTERS and isinstance(args[0], FakeTensor):
+            return _printed(args[0])
         refuse_autocast(self.trace.scopes[-1])
         args, kwargs = follow_moves(func, args, dict(kwargs or {}), self.origins)
         if func in FOLLOW_ACTIVATION:
@@ -237,6 +241,13 @@ class DeviceFunctions(TorchFunctionMode):
         if name not in self._warned:
             self._warned.add(name)
             _logger.warning("No device set in torch.%s(): forcing to IPU", name)
+
+
+def _printed(tensor: Tensor) -> str:
+    """Return the text of a tensor of the device, which has no values while forward is traced."""
+    usual = tensor.dtype in (torch.get_default_dtype(), torch.int64, torch.bool)
+    dtype = "" if usual else f", dtype={tensor.dtype}"
+    return f"tensor(<unavailable>, size={tuple(tensor.shape)}, device='ipu:0'{dtype})"
 
 
 def _refuse_class_weights(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:

@@ -29,7 +29,7 @@ export PYTHON OFFLINE WHEELHOUSE
 export JUPYTER_PREFER_ENV_PATH := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup lab preflight test test-fast coverage mutate nbval-conditions notebooks try-answers check-notebooks docs lint format bench fuzz soak upstream-tests lock wheelhouse clean
+.PHONY: help setup lab preflight test test-fast companions coverage mutate nbval-conditions notebooks try-answers check-notebooks docs lint format bench fuzz soak upstream-tests lock wheelhouse clean
 
 help: ## list the targets and variables
 	@echo "make TARGET [VARIABLE=value ...]"
@@ -42,7 +42,7 @@ help: ## list the targets and variables
 	@echo "  PYTHON_VERSION=3.12   for another Python than this one (wheelhouse)"
 	@echo "  PORT=8890             JupyterLab's port (lab)"
 	@echo "  LAB_ARGS=--no-browser more options for JupyterLab (lab)"
-	@echo "  TEST_ARGS='-k text'   more options for pytest (test, test-fast, coverage)"
+	@echo "  TEST_ARGS='-k text'   more options for pytest (test, test-fast, coverage, companions)"
 	@echo "  TEST_WORKERS=4        so many test processes at a time, 0 for pytest alone (test, test-fast)"
 	@echo "  RULE='half partials'  only changes to rules with these words (mutate)"
 	@echo "  NBVAL_ARGS=--record   write the notebooks' seconds to notebooks/measured.json (nbval-conditions)"
@@ -68,6 +68,9 @@ test: setup ## run every test, the notebooks among them
 
 test-fast: setup ## run the tests that need neither a whole lesson nor a browser
 	$(PYTEST) tests ipu_model/tests -m "not notebooks and not browser and not slow" $(TEST_ARGS)
+
+companions: setup ## run Lightning, optimum-graphcore and PyTorch Geometric on the IPU Model, in .venv-companions (Python 3.10, 3.11)
+	OMP_NUM_THREADS=$${OMP_NUM_THREADS:-1} $(VENV_PYTHON) tools/companions.py $(TEST_ARGS)
 
 coverage: setup ## measure which lines of the IPU Model and its PopTorch the tests in ipu_model/tests run
 	rm -f .coverage .coverage.*

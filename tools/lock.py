@@ -2,6 +2,8 @@
 
 `make lock` runs it after a range in a pyproject.toml changed. It needs uv, which resolves for all platforms
 at once; a package whose newest version does not know Python 3.10 gets a line for each version, with markers.
+
+requirements-companions.txt, for `make companions`, has what PopTorch's companion packages need beside these.
 """
 
 from __future__ import annotations
@@ -13,8 +15,10 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 TARGET = ROOT / "requirements.txt"
+COMPANIONS_TARGET = ROOT / "requirements-companions.txt"
 OLDEST_PYTHON = "3.10"
 EXTRAS = ("lab", "vision", "test", "lint")
+COMPANIONS = "companions"
 
 # What torch asks for on Linux only. torch pins these itself, and a learner whose pip is set up for a CPU-only
 # build of torch must not get several GB of CUDA libraries because of us.
@@ -28,28 +32,52 @@ HEADER = """\
 -e .
 
 """
+COMPANIONS_HEADER = """\
+# PopTorch's companion packages, and what they need beside requirements.txt, pinned. Made by `make lock`.
+# `make companions` installs it without dependencies: versions of requirements.txt stand even where a companion asks for
+# an older one.
+
+"""
 
 
-def resolve() -> list[str]:
+def resolve(*sources: str) -> list[str]:
     """Return one pinned requirement a line, as uv resolves them for all platforms."""
     command = [sys.executable, "-m", "uv", "pip", "compile", "--universal", "--python-version", OLDEST_PYTHON]
-    command += ["--quiet", "--no-header", "--no-annotate", *(f"--extra={extra}" for extra in EXTRAS)]
-    command += ["pyproject.toml", "ipu_model/pyproject.toml"]
+    command += ["--quiet", "--no-header", "--no-annotate", *sources]
     done = subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.PIPE, text=True)
-    return done.stdout.splitlines()
+    return [line for line in done.stdout.splitlines() if "==" in line and is_ours(line)]
+
+
+def name_of(requirement: str) -> str:
+    """Return the package that a pinned requirement names."""
+    return requirement.split("==")[0]
 
 
 def is_ours(requirement: str) -> bool:
     """Tell whether the lock should name a requirement, rather than leave it to torch."""
-    name = requirement.split("==")[0]
-    return not BROUGHT_BY_TORCH.fullmatch(name)
+    return not BROUGHT_BY_TORCH.fullmatch(name_of(requirement))
+
+
+def write(target: Path, header: str, requirements: list[str]) -> None:
+    """Write the pins below a header, and say how many there are."""
+    target.write_text(header + "\n".join(requirements) + "\n", encoding="utf-8")
+    print(f"{target.name}: {len(requirements)} pins")
 
 
 def main() -> int:
-    requirements = [line for line in resolve() if "==" in line and is_ours(line)]
-    TARGET.write_text(HEADER + "\n".join(requirements) + "\n", encoding="utf-8")
-    print(f"{TARGET.name}: {len(requirements)} pins")
+    extras = [f"--extra={extra}" for extra in EXTRAS]
+    requirements = resolve(*extras, "pyproject.toml", "ipu_model/pyproject.toml")
+    write(TARGET, HEADER, requirements)
+    write_companions()
     return 0
+
+
+def write_companions() -> None:
+    """Write the pins of the companion packages; those of requirements.txt stand."""
+    lines = TARGET.read_text(encoding="utf-8").splitlines()
+    pinned = {name_of(line) for line in lines if "==" in line}
+    companions = resolve(f"--override={TARGET.name}", f"--extra={COMPANIONS}", "pyproject.toml")
+    write(COMPANIONS_TARGET, COMPANIONS_HEADER, [line for line in companions if name_of(line) not in pinned])
 
 
 if __name__ == "__main__":

@@ -25,7 +25,7 @@ ENTRIES = [(area, entry) for area in support.table() for entry in area.entries]
 IDS = [f"{area.prefix}.{entry.name}" for area, entry in ENTRIES]
 REFUSED = [e.name for area, e in ENTRIES if e.status == "refused" and area.owner != "horovod.torch"]
 # Where no Python object bears the names.
-NAMES_ONLY = ("environment", "poprun")
+NAMES_ONLY = ("environment", "poprun", "companion packages")
 
 # (what programs write in front, the section that lists the names, the names)
 REFERENCE: list[tuple[str, str, str]] = [

@@ -1,0 +1,273 @@
+"""Hugging Face's optimum-graphcore, unmodified: pipelined transformers compute exactly what the plain ones do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from companion_packages import need
+from torch import Tensor, nn
+
+import poptorch
+
+need("transformers", "optimum")
+
+import transformers as hf  # noqa: E402
+from optimum.graphcore import (  # noqa: E402
+    IPUConfig,
+    IPUSeq2SeqTrainer,
+    IPUSeq2SeqTrainingArguments,
+    IPUTrainer,
+    IPUTrainingArguments,
+)
+from optimum.graphcore.modeling_utils import to_pipelined  # noqa: E402
+
+WORDS, LENGTH, SEQUENCES = 64, 12, 2
+ACCUMULATION = 8
+IGNORED = -100
+LABELS = ("labels", "next_sentence_label", "start_positions", "end_positions")
+
+torch.manual_seed(5)
+Inputs = dict[str, Tensor]
+
+
+def words() -> Tensor:
+    return torch.randint(3, WORDS, (SEQUENCES, LENGTH))
+
+
+def text(**labels: Tensor) -> Inputs:
+    return {"input_ids": words(), "attention_mask": torch.ones(SEQUENCES, LENGTH, dtype=torch.long), **labels}
+
+
+def masked_words() -> Tensor:
+    return torch.where(torch.arange(LENGTH) < 4, words(), IGNORED)
+
+
+def classes() -> Tensor:
+    return torch.tensor([0, 1])
+
+
+def small(kind: type[hf.PretrainedConfig], **more: Any) -> Any:
+    """Return a configuration of BERT's form, without dropout, so that training can be compared."""
+    return kind(
+        vocab_size=WORDS, hidden_size=32, num_hidden_layers=4, num_attention_heads=2, intermediate_size=48,
+        max_position_embeddings=32, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0, **more,
+    )  # fmt: skip
+
+
+BERT = small(hf.BertConfig)
+GPT2 = hf.GPT2Config(
+    vocab_size=WORDS, n_embd=32, n_layer=4, n_head=2, n_positions=32, resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0,
+    pad_token_id=0, bos_token_id=1, eos_token_id=1,
+)  # fmt: skip
+T5 = hf.T5Config(
+    vocab_size=WORDS, d_model=32, d_kv=16, d_ff=48, num_layers=2, num_decoder_layers=2, num_heads=2, dropout_rate=0.0,
+    decoder_start_token_id=0,
+)  # fmt: skip
+BART = hf.BartConfig(
+    vocab_size=WORDS, d_model=32, encoder_layers=2, decoder_layers=2, encoder_attention_heads=2,
+    decoder_attention_heads=2, encoder_ffn_dim=48, decoder_ffn_dim=48, max_position_embeddings=32, dropout=0.0,
+)  # fmt: skip
+WHISPER = hf.WhisperConfig(
+    vocab_size=WORDS, d_model=32, encoder_layers=2, decoder_layers=2, encoder_attention_heads=2,
+    decoder_attention_heads=2, encoder_ffn_dim=48, decoder_ffn_dim=48, max_source_positions=16, dropout=0.0,
+    max_target_positions=32, num_mel_bins=8, pad_token_id=0, bos_token_id=1, eos_token_id=2, decoder_start_token_id=1,
+)  # fmt: skip
+HUBERT = hf.HubertConfig(
+    vocab_size=WORDS, hidden_size=32, num_hidden_layers=2, num_attention_heads=2, intermediate_size=48, num_labels=2,
+    conv_dim=[16, 16], conv_stride=[5, 2], conv_kernel=[10, 3], num_feat_extract_layers=2, num_conv_pos_embeddings=8,
+    num_conv_pos_embedding_groups=2, hidden_dropout=0.0, attention_dropout=0.0, activation_dropout=0.0,
+    feat_proj_dropout=0.0, final_dropout=0.0, layerdrop=0.0, apply_spec_augment=False, classifier_proj_size=16,
+)  # fmt: skip
+VIT = hf.ViTConfig(
+    hidden_size=32, num_hidden_layers=4, num_attention_heads=2, intermediate_size=48, image_size=16, patch_size=4,
+    hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0,
+)  # fmt: skip
+CONVNEXT = hf.ConvNextConfig(hidden_sizes=[8, 16, 16, 16], depths=[1, 1, 1, 1], image_size=32, drop_path_rate=0.0)
+DISTILBERT = hf.DistilBertConfig(
+    vocab_size=WORDS, dim=32, n_layers=4, n_heads=2, hidden_dim=48, max_position_embeddings=32, dropout=0.0,
+    attention_dropout=0.0, seq_classif_dropout=0.0,
+)  # fmt: skip
+
+# A model, inputs with labels, and what differs from two IPUs with two layers each.
+Family = tuple[Callable[[], nn.Module], Callable[[], Inputs], dict[str, Any]]
+FAMILIES: dict[str, Family] = {
+    "BERT, sentences": (lambda: hf.BertForSequenceClassification(BERT), lambda: text(labels=classes()), {}),
+    "BERT, answers": (
+        lambda: hf.BertForQuestionAnswering(BERT),
+        lambda: text(start_positions=torch.tensor([1, 2]), end_positions=torch.tensor([3, 4])),
+        {},
+    ),
+    "BERT, pretraining on four IPUs": (
+        lambda: hf.BertForPreTraining(BERT),
+        lambda: text(labels=masked_words(), next_sentence_label=classes()),
+        {"layers_per_ipu": [0, 2, 2, 0], "ipus_per_replica": 4, "embedding_serialization_factor": 2},
+    ),
+    "RoBERTa, masked words": (
+        lambda: hf.RobertaForMaskedLM(small(hf.RobertaConfig)), lambda: text(labels=masked_words()), {}
+    ),
+    "DistilBERT, masked words": (
+        lambda: hf.DistilBertForMaskedLM(DISTILBERT), lambda: text(labels=masked_words()), {}
+    ),
+    "MPNet, masked words": (
+        lambda: hf.MPNetForMaskedLM(small(hf.MPNetConfig)), lambda: text(labels=masked_words()), {}
+    ),
+    "GPT-2, next words": (lambda: hf.GPT2LMHeadModel(GPT2), lambda: text(labels=words()), {}),
+    "T5": (lambda: hf.T5ForConditionalGeneration(T5), lambda: text(labels=words()), {}),
+    "BART": (lambda: hf.BartForConditionalGeneration(BART), lambda: text(labels=words()), {}),
+    "Whisper": (
+        lambda: hf.WhisperForConditionalGeneration(WHISPER),
+        lambda: {"input_features": torch.randn(SEQUENCES, 8, 32), "labels": words()},
+        {},
+    ),
+    "HuBERT, sounds": (
+        lambda: hf.HubertForSequenceClassification(HUBERT),
+        lambda: {"input_values": torch.randn(SEQUENCES, 400), "labels": classes()},
+        {"layers_per_ipu": [1, 1]},
+    ),
+    "ViT, pictures": (
+        lambda: hf.ViTForImageClassification(VIT),
+        lambda: {"pixel_values": torch.randn(SEQUENCES, 3, 16, 16), "labels": classes()},
+        {},
+    ),
+    "ConvNext, pictures": (
+        lambda: hf.ConvNextForImageClassification(CONVNEXT),
+        lambda: {"pixel_values": torch.randn(SEQUENCES, 3, 32, 32), "labels": classes()},
+        {},
+    ),
+}  # fmt: skip
+# They make the decoder's inputs from the labels.
+NEED_LABELS = ("T5", "BART", "Whisper")
+
+
+def ipu_config(**more: Any) -> IPUConfig:
+    layers = more.get("layers_per_ipu", [2, 2])
+    return IPUConfig(**{
+        "layers_per_ipu": layers, "ipus_per_replica": 2, "gradient_accumulation_steps": ACCUMULATION,
+        "inference_layers_per_ipu": layers, "inference_ipus_per_replica": more.get("ipus_per_replica", 2), **more,
+    })  # fmt: skip
+
+
+def seeded(make: Callable[[], nn.Module]) -> nn.Module:
+    torch.manual_seed(1)
+    return make()
+
+
+def tensors_of(outputs: Any) -> list[Tensor]:
+    values = outputs.values() if isinstance(outputs, dict) else [outputs] if isinstance(outputs, Tensor) else outputs
+    return [value for value in values if isinstance(value, Tensor)]
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_inference_equals_the_plain_model(name: str) -> None:
+    make, inputs_of, more = FAMILIES[name]
+    inputs = inputs_of()
+    if name not in NEED_LABELS:
+        inputs = {key: value for key, value in inputs.items() if key not in LABELS}
+    with torch.no_grad():
+        expected = tensors_of(seeded(make).eval()(**inputs))
+    config = ipu_config(**more).eval()
+    model = to_pipelined(seeded(make), config).parallelize().eval()
+    found = tensors_of(poptorch.inferenceModel(model, config.to_options(for_inference=True))(**inputs))
+    assert found
+    for result in found:
+        same_shape = [each for each in expected if each.shape == result.shape]
+        assert any(torch.equal(result, each) for each in same_shape)
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_training_starts_at_the_loss_of_the_plain_model_and_learns(name: str) -> None:
+    make, inputs_of, more = FAMILIES[name]
+    inputs = inputs_of()
+    with torch.no_grad():
+        expected = tensors_of(seeded(make).train()(**inputs))[0]
+    config = ipu_config(**more).train()
+    model = to_pipelined(seeded(make), config).parallelize().train()
+    optimiser = poptorch.optim.AdamW(model.parameters(), lr=1e-3)
+    training = poptorch.trainingModel(model, config.to_options(), optimiser)
+    repeated = {key: torch.cat([value] * ACCUMULATION) for key, value in inputs.items()}
+    losses = [float(tensors_of(training(**repeated))[0].mean()) for _ in range(3)]
+    assert losses[0] == pytest.approx(float(expected), rel=1e-5)
+    assert losses[2] < losses[1] < losses[0]
+
+
+class Copies(torch.utils.data.Dataset[Inputs]):
+    """Sentences whose first word gives the class away; for translation, sentences to copy."""
+
+    def __init__(self, translate: bool) -> None:
+        self._translate = translate
+
+    def __len__(self) -> int:
+        return 64
+
+    def __getitem__(self, index: int) -> Inputs:
+        generator = torch.Generator().manual_seed(index)
+        sentence = torch.randint(4, WORDS, (LENGTH,), generator=generator)
+        sentence[0] = index % 2
+        labels = sentence.clone() if self._translate else torch.tensor(index % 2)
+        return {"input_ids": sentence, "attention_mask": torch.ones_like(sentence), "labels": labels}
+
+
+def test_the_trainer_trains_evaluates_and_keeps_checkpoints(tmp_path: Path) -> None:
+    arguments = IPUTrainingArguments(
+        output_dir=str(tmp_path), num_train_epochs=6, per_device_train_batch_size=2, per_device_eval_batch_size=2,
+        learning_rate=3e-3, report_to=[], save_strategy="epoch", evaluation_strategy="epoch", disable_tqdm=True,
+    )  # fmt: skip
+    trainer = IPUTrainer(
+        model=seeded(lambda: hf.BertForSequenceClassification(BERT)),
+        ipu_config=ipu_config(gradient_accumulation_steps=4, inference_device_iterations=2),
+        args=arguments,
+        train_dataset=Copies(translate=False),
+        eval_dataset=Copies(translate=False),
+        compute_metrics=lambda found: {"right": float((found.predictions.argmax(-1) == found.label_ids).mean())},
+    )
+    trainer.train()
+    assert trainer.evaluate()["eval_right"] == 1.0
+    assert len(list(tmp_path.glob("checkpoint-*"))) == 6
+    assert trainer.predict(Copies(translate=False)).predictions.shape == (64, 2)
+
+
+def test_the_trainer_of_translations_generates(tmp_path: Path) -> None:
+    arguments = IPUSeq2SeqTrainingArguments(
+        output_dir=str(tmp_path), num_train_epochs=2, per_device_train_batch_size=1, per_device_eval_batch_size=2,
+        learning_rate=3e-3, report_to=[], save_strategy="no", predict_with_generate=True, disable_tqdm=True,
+        logging_steps=1,
+    )  # fmt: skip
+    trainer = IPUSeq2SeqTrainer(
+        model=seeded(lambda: hf.T5ForConditionalGeneration(hf.T5Config(**{**T5.to_dict(), "use_cache": False}))),
+        ipu_config=ipu_config(),
+        args=arguments,
+        train_dataset=Copies(translate=True),
+        eval_dataset=Copies(translate=True),
+        compute_metrics=lambda found: {"sentences": len(found.predictions)},
+    )
+    trainer.train()
+    losses = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
+    assert losses[-1] < losses[0]
+    assert trainer.evaluate()["eval_sentences"] == len(Copies(translate=True))
+
+
+GENERATION: dict[str, tuple[Callable[[], nn.Module], dict[str, Any]]] = {
+    "T5": (lambda: hf.T5ForConditionalGeneration(T5), {}),
+    "T5 with four beams": (lambda: hf.T5ForConditionalGeneration(T5), {"num_beams": 4}),
+    "T5 with cached keys and values": (lambda: hf.T5ForConditionalGeneration(T5), {"use_cache": True}),
+    "BART with cached keys and values": (lambda: hf.BartForConditionalGeneration(BART), {"use_cache": True}),
+    "GPT-2": (lambda: hf.GPT2LMHeadModel(GPT2), {}),
+}
+
+
+@pytest.mark.parametrize("name", GENERATION)
+def test_generated_words_are_those_of_the_plain_model(name: str) -> None:
+    make, chosen = GENERATION[name]
+    prompt = words()
+    length = 2 * LENGTH
+    how = {"max_length": length, "do_sample": False, "use_cache": False, **chosen}
+    expected = seeded(make).eval().generate(prompt, **how)
+    config = ipu_config().eval()
+    cached = {"use_cache": True, "batch_size": SEQUENCES, "max_length": length} if chosen.get("use_cache") else {}
+    model = to_pipelined(seeded(make), config).parallelize(for_generation=True, **cached).eval()
+    found = model.generate(prompt, **how)
+    assert torch.equal(found, expected)

@@ -168,7 +168,7 @@ class TestScripts:
         assert set(psutil.Process().children(recursive=True)) <= before
 
     def test_the_error_is_told_without_modules_and_codes(self) -> None:
-        assert last_error("Traceback\n  line\nipu_model.errors.Error: 'poptorch_py_error': no.\n") == "Error: no."
+        assert last_error("Traceback\n  line\npoptorch.poptorch_core.Error: 'poptorch_py_error': no.\n") == "Error: no."
         assert last_error("KeyError: 'x'\n\n") == "KeyError: 'x'"
         assert last_error("") == ""
 

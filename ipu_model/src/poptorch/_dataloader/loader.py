@@ -264,8 +264,8 @@ def warn_about_samples(dataset: Any, rows_per_step: int, drop_last: bool) -> Non
     elif not drop_last and samples % rows_per_step:
         logger.warning(
             "The number of elements in the dataset (%d) is not divisible by the number of elements processed "
-            "per step (%d) and drop_last=False. A model compiled for full items refuses the last one; switch "
-            "to drop_last=True.",
+            "per step (%d) and drop_last=False. Switch to drop_last=True: a model compiled for full items refuses the "
+            "last one.",
             samples, rows_per_step,
         )  # fmt: skip
 

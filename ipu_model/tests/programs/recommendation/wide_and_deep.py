@@ -1,0 +1,117 @@
+"""Wide and deep learning for incomes: crossed features in a linear part, embeddings in the deep part, F1 score."""
+
+import argparse
+import json
+import pathlib
+import tempfile
+
+import numpy as np
+import pandas as pd
+import torch
+import torch.nn as nn
+
+import poptorch
+
+CATEGORIES = {"education": 5, "occupation": 6, "relation": 4}
+NUMERIC = ["age", "hours"]
+
+
+def make_table(rows, seed):
+    generator = np.random.default_rng(seed)
+    frame = pd.DataFrame({name: generator.integers(0, size, rows) for name, size in CATEGORIES.items()})
+    frame["age"] = generator.normal(40, 10, rows)
+    frame["hours"] = generator.normal(38, 6, rows)
+    score = (
+        frame["education"]
+        - 2
+        + 0.05 * (frame["age"] - 40)
+        + 0.1 * (frame["hours"] - 38)
+        + 2 * ((frame["occupation"] == 3) & (frame["relation"] == 1))
+    )
+    frame["income"] = (score + generator.normal(0, 0.5, rows) > 0).astype("float32")
+    return frame
+
+
+class TableDataset(torch.utils.data.Dataset):
+    def __init__(self, frame):
+        self.categories = torch.from_numpy(frame[list(CATEGORIES)].to_numpy())
+        numeric = frame[NUMERIC]
+        self.numeric = torch.from_numpy(((numeric - numeric.mean()) / numeric.std()).to_numpy(dtype="float32"))
+        crossed = frame["occupation"] * CATEGORIES["relation"] + frame["relation"]
+        self.crossed = torch.from_numpy(crossed.to_numpy())
+        self.income = torch.from_numpy(frame["income"].to_numpy())
+
+    def __len__(self):
+        return len(self.income)
+
+    def __getitem__(self, index):
+        return {
+            "categories": self.categories[index],
+            "numeric": self.numeric[index],
+            "crossed": self.crossed[index],
+            "labels": self.income[index],
+        }
+
+
+class WideAndDeep(nn.Module):
+    def __init__(self, dim=4, hidden=16):
+        super().__init__()
+        self.wide = nn.Linear(CATEGORIES["occupation"] * CATEGORIES["relation"], 1)
+        self.embeddings = nn.ModuleDict({name: nn.Embedding(size, dim) for name, size in CATEGORIES.items()})
+        self.deep = nn.Sequential(
+            nn.Linear(dim * len(CATEGORIES) + len(NUMERIC), hidden), nn.ReLU(), nn.Dropout(0.1), nn.Linear(hidden, 1)
+        )
+        self.register_buffer("pos_weight", torch.tensor(1.2))
+
+    def forward(self, categories, numeric, crossed, labels=None):
+        one_hot = nn.functional.one_hot(crossed, self.wide.in_features).to(numeric.dtype)
+        embedded = [table(categories[:, i]) for i, table in enumerate(self.embeddings.values())]
+        logits = (self.wide(one_hot) + self.deep(torch.cat([*embedded, numeric], dim=1))).squeeze(1)
+        if labels is None:
+            return {"probabilities": logits.sigmoid()}
+        loss = nn.functional.binary_cross_entropy_with_logits(logits, labels, pos_weight=self.pos_weight)
+        return {"loss": loss, "probabilities": logits.sigmoid()}
+
+
+def f1_score(predicted, truth):
+    true_positive = (predicted & truth).sum().item()
+    return 2 * true_positive / (predicted.sum().item() + truth.sum().item())
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--epochs", type=int, default=8)
+    parser.add_argument("--config", type=pathlib.Path)
+    args = parser.parse_args()
+    torch.manual_seed(0)
+    with tempfile.TemporaryDirectory() as folder:
+        config = args.config or pathlib.Path(folder, "options.cfg")
+        if not args.config:
+            lines = ["deviceIterations(4)", "Training.gradientAccumulation(2)", "# one IPU", "replicationFactor(1)", ""]
+            config.write_text("\n".join(lines))
+        opts = poptorch.Options()
+        opts.loadFromFile(str(config))
+
+    loader = poptorch.DataLoader(opts, TableDataset(make_table(1024, seed=0)), batch_size=16, shuffle=True)
+    model = WideAndDeep()
+    optimizer = poptorch.optim.AdamW(model.parameters(), lr=0.01, betas=(0.9, 0.98))
+    trainer = poptorch.trainingModel(model.train(), opts, optimizer)
+    log = []
+    for epoch in range(args.epochs):
+        losses = [trainer(**batch)["loss"].item() for batch in loader]
+        log.append({"epoch": epoch, "loss": sum(losses) / len(losses)})
+        print(json.dumps(log[-1]))
+    trainer.detachFromDevice()
+
+    test = TableDataset(make_table(256, seed=1))
+    predictor = poptorch.inferenceModel(model.eval())
+    probabilities = predictor(test.categories, test.numeric, crossed=test.crossed)["probabilities"]
+    score = f1_score(probabilities > 0.5, test.income > 0.5)
+    print(f"F1 score {score:.3f}")
+    assert probabilities.shape == (256,)
+    assert log[-1]["loss"] < log[0]["loss"]
+    assert score > 0.75
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,87 @@
+"""Read lines of digits: a CRNN trained with CTC, and beam search decoding on the device."""
+
+import argparse
+
+import torch
+import torch.nn as nn
+
+import poptorch
+
+BLANK, SYMBOLS = 0, 4
+GLYPH_WIDTH, HEIGHT, GLYPHS = 6, 8, 3
+
+
+class LineDataset(torch.utils.data.Dataset):
+    def __init__(self, length, seed):
+        generator = torch.Generator().manual_seed(1234)
+        self.font = (torch.rand(SYMBOLS + 1, HEIGHT, GLYPH_WIDTH - 1, generator=generator) > 0.5).float()
+        self.length, self.seed = length, seed
+
+    def __len__(self):
+        return self.length
+
+    def __getitem__(self, index):
+        generator = torch.Generator().manual_seed(self.seed + index)
+        text = torch.randint(1, SYMBOLS + 1, (GLYPHS,), generator=generator)
+        image = torch.zeros(1, HEIGHT, GLYPHS * GLYPH_WIDTH)
+        for i, symbol in enumerate(text):
+            image[0, :, i * GLYPH_WIDTH : (i + 1) * GLYPH_WIDTH - 1] = self.font[symbol]
+        return image + 0.1 * torch.randn(image.shape, generator=generator), text.int(), torch.tensor(GLYPHS).int()
+
+
+class CRNN(nn.Module):
+    def __init__(self, hidden=24):
+        super().__init__()
+        self.features = nn.Sequential(nn.Conv2d(1, 16, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2))
+        self.rnn = nn.LSTM(16 * (HEIGHT // 2), hidden, batch_first=True)
+        self.output = nn.Linear(hidden, SYMBOLS + 1)
+        self.ctc = nn.CTCLoss(blank=BLANK, reduction="mean")
+
+    def forward(self, images, targets=None, target_lengths=None, lengths=None):
+        x = self.features(images)
+        x = x.permute(0, 3, 1, 2).flatten(2)
+        x, _ = self.rnn(x)
+        log_probs = torch.log_softmax(self.output(x), dim=-1).transpose(0, 1)
+        if targets is None:
+            return poptorch.ctc_beam_search_decoder(log_probs, lengths, blank=BLANK, beam_width=8, top_paths=2)
+        input_lengths = torch.full((images.shape[0],), log_probs.shape[0], dtype=torch.int32)
+        return log_probs, self.ctc(log_probs, targets, input_lengths, target_lengths)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--epochs", type=int, default=6)
+    parser.add_argument("--batch-size", type=int, default=16)
+    args = parser.parse_args()
+    torch.manual_seed(0)
+
+    model = CRNN().train()
+    opts = poptorch.Options()
+    opts.deviceIterations(2)
+    opts.outputMode(poptorch.OutputMode.EveryN, 2)
+    loader = poptorch.DataLoader(opts, LineDataset(256, seed=0), args.batch_size, True, num_workers=0)
+    training_model = poptorch.trainingModel(model, opts, poptorch.optim.Adam(model.parameters(), lr=0.02))
+    losses = []
+    for epoch in range(args.epochs):
+        for images, targets, lengths in loader:
+            _, loss = training_model(images, targets, lengths)
+        losses.append(loss.mean().item())
+        print(f"epoch {epoch}: loss {losses[-1]:.3f}")
+    training_model.detachFromDevice()
+
+    decoder = poptorch.inferenceModel(model.eval())
+    data = LineDataset(16, seed=5000)
+    images = torch.stack([data[i][0] for i in range(16)])
+    truth = torch.stack([data[i][1] for i in range(16)])
+    frames = GLYPHS * GLYPH_WIDTH // 2
+    probs, lengths, paths = decoder(images, None, None, torch.full((16,), frames, dtype=torch.int32))
+    assert probs.shape == lengths.shape == (16, 2)
+    assert paths.shape[:2] == (16, 2)
+    right = sum(paths[i, 0, : lengths[i, 0]].tolist() == truth[i].tolist() for i in range(16))
+    print(f"{right} of 16 lines read correctly")
+    assert losses[-1] < 0.3 * losses[0], losses
+    assert right >= 11
+
+
+if __name__ == "__main__":
+    main()

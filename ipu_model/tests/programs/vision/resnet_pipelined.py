@@ -1,0 +1,134 @@
+"""A torchvision ResNet split over four pipelined IPUs at named layers, trained from scratch and validated."""
+
+import argparse
+
+import popart
+import torch
+import torch.nn as nn
+import torchvision
+
+import poptorch
+
+SPLITS = ["layer2", "layer3/0", "layer4"]
+
+
+def replace_norms(module, groups=8):
+    """Swap batch norm for group norm, which does not depend on the (small) micro-batch."""
+    for name, child in module.named_children():
+        if isinstance(child, nn.BatchNorm2d):
+            setattr(module, name, nn.GroupNorm(min(groups, child.num_features), child.num_features))
+        else:
+            replace_norms(child, groups)
+
+
+def find_layer(model, path):
+    layer, parent, name = model, None, None
+    for part in path.split("/"):
+        parent, name = layer, part
+        layer = layer[int(part)] if part.isdigit() else getattr(layer, part)
+    return parent, name, layer
+
+
+def pipeline_model(model, splits):
+    for ipu, path in enumerate(splits, start=1):
+        parent, name, layer = find_layer(model, path)
+        block = poptorch.BeginBlock(ipu_id=ipu, layer_to_call=layer, user_id=f"stage{ipu}")
+        if name.isdigit():
+            parent[int(name)] = block
+        else:
+            setattr(parent, name, block)
+    return model
+
+
+class ModelWithLoss(nn.Module):
+    def __init__(self, model):
+        super().__init__()
+        self.model = model
+        self.loss = nn.CrossEntropyLoss(reduction="mean", label_smoothing=0.05)
+
+    def forward(self, args, loss_inputs=None):
+        output = self.model(args)
+        if loss_inputs is None:
+            return output
+        return output, self.loss(output, loss_inputs)
+
+
+class Gratings(torch.utils.data.Dataset):
+    """Stripes of three directions with noise."""
+
+    def __init__(self, length, size=32):
+        generator = torch.Generator().manual_seed(length)
+        grid = torch.arange(size, dtype=torch.float32)
+        rows, columns = torch.meshgrid(grid, grid, indexing="ij")
+        waves = [torch.sin(rows), torch.sin(columns), torch.sin((rows + columns) / 1.4)]
+        self.labels = torch.randint(3, (length,), generator=generator)
+        noise = 0.4 * torch.randn(length, 3, size, size, generator=generator)
+        self.images = torch.stack([waves[label] for label in self.labels.tolist()])[:, None] + noise
+
+    def __len__(self):
+        return len(self.labels)
+
+    def __getitem__(self, index):
+        return self.images[index], self.labels[index]
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--gradient-accumulation", type=int, default=8)
+    parser.add_argument("--steps", type=int, default=6)
+    parser.add_argument("--recompute-checkpoints", nargs="*", default=["layer1", "layer2"])
+    args = parser.parse_args()
+    torch.manual_seed(0)
+
+    model = torchvision.models.resnet18(weights=None, num_classes=3)
+    replace_norms(model)
+    model = pipeline_model(model, SPLITS)
+    for name, module in model.named_modules():
+        if name in args.recompute_checkpoints:
+            module.register_forward_hook(lambda _, __, output: poptorch.recomputationCheckpoint(output))
+    poptorch.print(model)
+
+    opts = poptorch.Options()
+    opts.Training.gradientAccumulation(args.gradient_accumulation)
+    opts.outputMode(poptorch.OutputMode.Sum)
+    opts.setExecutionStrategy(poptorch.PipelinedExecution(poptorch.AutoStage.AutoIncrement))
+    opts.setAvailableMemoryProportion({f"IPU{i}": 0.2 for i in range(4)})
+    opts._Popart.set("autoRecomputation", int(popart.RecomputationType.Pipeline))
+    opts._Popart.set("explicitRecomputation", False)
+    opts.Training.accumulationAndReplicationReductionType(poptorch.ReductionType.Mean)
+
+    with_loss = ModelWithLoss(model)
+    optimizer = poptorch.optim.SGD(with_loss.parameters(), lr=0.05, momentum=0.9, use_combined_accum=True)
+    training_model = poptorch.trainingModel(with_loss, opts, optimizer)
+    loader = poptorch.DataLoader(
+        opts,
+        Gratings(2 * args.gradient_accumulation * args.steps),
+        batch_size=2,
+        num_workers=2,
+        persistent_workers=True,
+    )
+    losses = []
+    for images, labels in loader:
+        _, loss = training_model(images, labels)
+        losses.append(loss.item() / args.gradient_accumulation)
+        print(f"step {len(losses)} loss {losses[-1]:.3f}")
+    loader.terminate()
+    training_model.copyWeightsToHost()
+
+    with_loss.eval()
+    inference_opts = poptorch.Options().deviceIterations(4)
+    inference_opts.setExecutionStrategy(poptorch.PipelinedExecution(poptorch.AutoStage.AutoIncrement))
+    inference = poptorch.inferenceModel(with_loss, inference_opts)
+    images = torch.stack([Gratings(8)[i][0] for i in range(8)])
+    on_ipu = inference(images)
+    training_model.detachFromDevice()
+    reference = torchvision.models.resnet18(weights=None, num_classes=3)
+    replace_norms(reference)
+    reference.load_state_dict(model.state_dict())
+    torch.testing.assert_close(on_ipu, reference.eval()(images), rtol=1e-3, atol=1e-3)
+    assert len(losses) == args.steps
+    assert min(losses[-2:]) < losses[0], losses
+
+
+if __name__ == "__main__":
+    main()

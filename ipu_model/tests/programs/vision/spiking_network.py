@@ -1,0 +1,95 @@
+"""Leaky integrate-and-fire neurons with a surrogate gradient; hidden states are plain attributes, as in snnTorch."""
+
+import torch
+import torch.nn as nn
+
+import poptorch
+
+STEPS, CLASSES, BATCH = 8, 3, 16
+
+
+class Leaky(nn.Module):
+    """The membrane potential lives in `self.mem` between time steps; `reset` makes it None."""
+
+    def __init__(self, beta=0.9, threshold=1.0, slope=5.0):
+        super().__init__()
+        self.beta = nn.Parameter(torch.tensor(beta))
+        self.threshold, self.slope = threshold, slope
+        self.mem = None
+
+    def reset(self):
+        self.mem = None
+
+    def forward(self, current):
+        if self.mem is None:
+            self.mem = torch.zeros_like(current)
+        reset = (self.mem.detach() > self.threshold).to(current.dtype)
+        self.mem = torch.clamp(self.beta, 0, 1) * self.mem + current - reset * self.threshold
+        distance = self.mem - self.threshold
+        hard = (distance > 0).to(current.dtype)
+        soft = distance / (1 + self.slope * torch.abs(distance))
+        return (hard - soft).detach() + soft
+
+
+class SpikingNet(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.fc1, self.lif1 = nn.Linear(25, 32), Leaky()
+        self.fc2, self.lif2 = nn.Linear(32, CLASSES), Leaky(beta=0.95)
+        self.spikes_seen = torch.zeros(1)
+
+    def forward(self, frames, labels=None):
+        for module in self.modules():
+            if isinstance(module, Leaky):
+                module.reset()
+        spikes = []
+        for t in range(STEPS):
+            hidden = self.lif1(self.fc1(frames[:, t].flatten(1)))
+            spikes.append(self.lif2(self.fc2(hidden)))
+        rate = torch.stack(spikes).sum(dim=0)
+        if labels is None:
+            return rate
+        return rate, nn.functional.cross_entropy(rate, labels)
+
+
+def event_data(count):
+    """A bright row moves down (0), up (1) or stays (2)."""
+    labels = torch.arange(count) % CLASSES
+    frames = 0.2 * torch.rand(count, STEPS, 5, 5)
+    for i, label in enumerate(labels.tolist()):
+        start = int(torch.randint(5, ()))
+        for t in range(STEPS):
+            row = (start + (t, -t, 0)[label]) % 5
+            frames[i, t, row] += 1 + (label == 2) * 0.5
+    return frames, labels
+
+
+def main():
+    torch.manual_seed(0)
+    model = SpikingNet()
+    opts = poptorch.Options().deviceIterations(3)
+    dataset = torch.utils.data.TensorDataset(*event_data(480))
+    loader = poptorch.DataLoader(opts, dataset, batch_size=BATCH, shuffle=True)
+    optimizer = poptorch.optim.Adam(model.parameters(), lr=0.01, betas=(0.9, 0.99))
+    training_model = poptorch.trainingModel(model, opts, optimizer)
+    losses = []
+    for epoch in range(8):
+        for frames, labels in loader:
+            rate, loss = training_model(frames, labels)
+        losses.append(loss.item())
+        print(f"epoch {epoch}: {losses[-1]:.3f}, mean rate {rate.mean().item():.2f}")
+    training_model.destroy()
+
+    frames, labels = event_data(60)
+    inference_model = poptorch.inferenceModel(model)
+    rate = inference_model(frames)
+    torch.testing.assert_close(rate, model(frames), rtol=1e-3, atol=1e-3)
+    assert torch.equal(rate, rate.round())
+    accuracy = (rate.argmax(1) == labels).float().mean().item()
+    print(f"accuracy {accuracy:.2%}, decay {model.lif1.beta.item():.3f}")
+    assert losses[-1] < losses[0]
+    assert accuracy > 0.5
+
+
+if __name__ == "__main__":
+    main()

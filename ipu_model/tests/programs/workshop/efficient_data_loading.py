@@ -1,0 +1,108 @@
+"""Measure ways of feeding the device: synchronous, asynchronous, rebatched, and synthetic data as the upper bound."""
+
+import argparse
+import time
+
+import numpy as np
+import torch
+import torch.nn as nn
+
+import poptorch
+
+
+class ClassificationModel(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.conv, self.fc, self.loss = nn.Conv2d(1, 4, 3, stride=2), nn.Linear(4 * 49, 10), nn.CrossEntropyLoss()
+
+    def forward(self, x, labels):
+        return self.loss(self.fc(torch.relu(self.conv(x)).flatten(1)), labels)
+
+
+class SlowDataset(torch.utils.data.Dataset):
+    def __init__(self, length, delay):
+        self.length, self.delay = length, delay
+
+    def __len__(self):
+        return self.length
+
+    def __getitem__(self, index):
+        time.sleep(self.delay)
+        generator = np.random.default_rng(index)
+        return generator.standard_normal((1, 16, 16), dtype=np.float32), index % 10
+
+
+class Throughput:
+    def __init__(self, name):
+        self.name, self.items = name, 0
+
+    def __enter__(self):
+        self.start = time.perf_counter()
+        return self
+
+    def __exit__(self, *_):
+        self.rate = self.items / (time.perf_counter() - self.start)
+        print(f"{self.name}: {self.rate:.0f} items/s ({self.items} items)")
+
+
+def run(name, args, synthetic=False, **loader_arguments):
+    opts = poptorch.Options()
+    opts.deviceIterations(args.device_iterations)
+    opts.replicationFactor(args.replicas)
+    opts.enableSyntheticData(synthetic)
+    torch.manual_seed(0)
+    model = ClassificationModel()
+    training_model = poptorch.trainingModel(model, opts, poptorch.optim.SGD(model.parameters(), lr=0.01))
+    dataset = SlowDataset(args.items, 0.0001)
+    loader = poptorch.DataLoader(opts, dataset, batch_size=args.batch_size, shuffle=True, **loader_arguments)
+    batch = args.batch_size * args.device_iterations * args.replicas
+    assert len(loader) == args.items // batch
+    training_model.compile(torch.zeros(batch, 1, 16, 16), torch.zeros(batch, dtype=torch.long))
+    with Throughput(name) as throughput:
+        for _ in range(args.epochs):
+            for data, labels in loader:
+                assert data.shape == (batch, 1, 16, 16)
+                training_model(data, labels)
+                throughput.items += len(labels)
+    if loader_arguments.get("mode"):
+        loader.terminate()
+    training_model.destroy()
+    return throughput
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--items", type=int, default=240)
+    parser.add_argument("--epochs", type=int, default=2)
+    parser.add_argument("--batch-size", type=int, default=5)
+    parser.add_argument("--device-iterations", type=int, default=4)
+    parser.add_argument("--replicas", type=int, default=2)
+    args = parser.parse_args()
+    results = [
+        run("synchronous", args),
+        run("two workers", args, num_workers=2, persistent_workers=True),
+        run(
+            "asynchronous",
+            args,
+            num_workers=1,
+            mode=poptorch.DataLoaderMode.Async,
+            async_options={"load_indefinitely": True, "early_preload": True, "buffer_size": 4},
+        ),
+        run("rebatched", args, num_workers=1, mode=poptorch.DataLoaderMode.AsyncRebatched, rebatched_worker_size=10),
+        run("synthetic", args, synthetic=True),
+    ]
+    assert all(result.items == args.epochs * args.items for result in results)
+
+    accessor = poptorch.AsynchronousDataAccessor(
+        poptorch.DataLoader(poptorch.Options(), SlowDataset(40, 0), batch_size=8),
+        buffer_size=2,
+        sharing_strategy=poptorch.SharingStrategy.Fork,
+    )
+    assert len(accessor) == 5
+    total = sum(int(labels.sum()) for _, labels in accessor)
+    accessor.terminate()
+    assert total == 4 * 45
+
+
+if __name__ == "__main__":
+    main()

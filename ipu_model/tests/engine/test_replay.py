@@ -105,6 +105,32 @@ def test_an_autocast_of_the_program_does_not_reach_into_the_replay() -> None:
         assert torch.equal(session.run([x])[0], expected)
 
 
+class Matched(nn.Module):
+    """A loss against values laid out channel after channel, and a view of what the loss is taken of."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.convolution = nn.Conv2d(2, 6, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        rows = self.convolution(x).permute(0, 2, 3, 1).reshape(-1, 6)  # a copy, whose gradient is a view
+        back = rows.view(len(x), 4, 4, 6).permute(0, 3, 1, 2)
+        return F.mse_loss(torch.zeros(back.shape), back)
+
+
+def test_a_gradient_that_is_laid_out_otherwise_than_pytorchs_meta_function_says() -> None:
+    # mse_loss_backward is dense when it is computed; on fake tensors it has the layout of its second operand.
+    torch.manual_seed(0)
+    model = Matched()
+    eager = copy.deepcopy(model)
+    x = torch.randn(3, 2, 6, 6)
+    session = session_of(model, x)
+    session.update = keeper = KeepGradients()
+    session.run([x])
+    eager(x).backward()
+    assert torch.equal(keeper.gradients["convolution.weight"], eager.convolution.weight.grad)
+
+
 LOGITS = torch.randn(9, 3, 6, generator=torch.Generator().manual_seed(0))
 TARGETS = torch.randint(1, 6, (3, 4), generator=torch.Generator().manual_seed(1))
 INPUT_LENGTHS, TARGET_LENGTHS = torch.tensor([9, 7, 8]), torch.tensor([4, 3, 4])

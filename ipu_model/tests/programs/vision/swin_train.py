@@ -126,7 +126,6 @@ def get_options(args):
     )
     opts._Popart.set("subgraphCopyingStrategy", int(popart.SubgraphCopyingStrategy.JustInTime))
     opts._Popart.set("virtualGraphMode", int(popart.VirtualGraphMode.Manual))
-    opts._Popart.set("weightTensorLocationSettings.location.storage", int(popart.TensorStorage.OnChip))
     opts._Popart.set("enableGradientAccumulation", True)
     opts._Popart.setPatterns({"InPlace": True})
     return opts

@@ -57,14 +57,14 @@ def mixture(count):
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--calls", type=int, default=60)
-    parser.add_argument("--langevin-steps", type=int, default=20)
+    parser.add_argument("--langevin-steps", type=int, default=30)
     parser.add_argument("--samples", type=int, default=128)
     args = parser.parse_args()
     torch.manual_seed(0)
     sigmas = torch.logspace(0.5, -0.7, 6).tolist()
     network = ScoreNetwork()
 
-    options = poptorch.Options()
+    options = poptorch.Options().randomSeed(0)
     options.deviceIterations(4)
     options.outputMode(poptorch.OutputMode.All)
     training = poptorch.trainingModel(
@@ -77,7 +77,9 @@ def main():
     print(f"loss {losses[0]:.3f} -> {losses[-1]:.3f}")
     training.destroy()
 
-    sampler = poptorch.inferenceModel(AnnealedLangevin(network, sigmas, args.langevin_steps, rate=0.02))
+    sampler = poptorch.inferenceModel(
+        AnnealedLangevin(network, sigmas, args.langevin_steps, rate=0.008), poptorch.Options().randomSeed(1)
+    )
     samples = sampler(4 * torch.randn(args.samples, 2))
     distance = torch.minimum(
         (samples - torch.tensor([-2.0, 0.0])).norm(dim=1), (samples - torch.tensor([2.0, 0.0])).norm(dim=1)

@@ -95,7 +95,7 @@ def generate(model, caption):
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--vae-steps", type=int, default=80)
-    parser.add_argument("--transformer-steps", type=int, default=60)
+    parser.add_argument("--transformer-steps", type=int, default=30)
     parser.add_argument("--batch-size", type=int, default=16)
     args = parser.parse_args()
     torch.manual_seed(0)
@@ -109,13 +109,13 @@ def main():
     tokenizer = poptorch.inferenceModel(vae.eval())
     transformer = TokenTransformer()
     opts = poptorch.Options()
-    opts.Training.gradientAccumulation(2)
+    opts.Training.gradientAccumulation(4)
     opts.setExecutionStrategy(poptorch.PipelinedExecution(poptorch.AutoStage.AutoIncrement))
     transformer.layers[1] = poptorch.BeginBlock(transformer.layers[1], ipu_id=1)
     trainer = poptorch.trainingModel(transformer, opts, poptorch.optim.AdamW(transformer.parameters(), lr=3e-3))
     token_losses = []
     for _ in range(args.transformer_steps):
-        caption, images = pictures(2 * args.batch_size)
+        caption, images = pictures(4 * args.batch_size)
         tokens, _ = tokenizer(images)
         token_losses.append(trainer(caption, tokens, tokens.clone())[1].item())
     print(f"transformer loss {token_losses[0]:.3f} -> {token_losses[-1]:.3f}")

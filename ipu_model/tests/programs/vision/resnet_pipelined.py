@@ -98,7 +98,7 @@ def main():
     opts.Training.accumulationAndReplicationReductionType(poptorch.ReductionType.Mean)
 
     with_loss = ModelWithLoss(model)
-    optimizer = poptorch.optim.SGD(with_loss.parameters(), lr=0.05, momentum=0.9, use_combined_accum=True)
+    optimizer = poptorch.optim.SGD(with_loss.parameters(), lr=0.0005, momentum=0.9, use_combined_accum=True)
     training_model = poptorch.trainingModel(with_loss, opts, optimizer)
     loader = poptorch.DataLoader(
         opts,

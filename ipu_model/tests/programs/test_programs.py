@@ -98,6 +98,8 @@ def _become(program: Program, folder: Path, log: Path) -> None:
     os.dup2(output, sys.stderr.fileno())
     os.environ.update(_environment(program))
     os.chdir(folder)
+    # The process has inherited the fork server's method of starting its own children: take the platform's again.
+    multiprocessing.set_start_method(multiprocessing.get_all_start_methods()[0], force=True)
     sys.argv = [str(program.path)]
     sys.path[:] = [str(program.path.parent), *(entry for entry in sys.path if entry != str(_HERE))]
     runpy.run_path(str(program.path), run_name="__main__")

@@ -56,7 +56,7 @@ def mixture(count):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--calls", type=int, default=60)
+    parser.add_argument("--calls", type=int, default=150)
     parser.add_argument("--langevin-steps", type=int, default=30)
     parser.add_argument("--samples", type=int, default=128)
     args = parser.parse_args()
@@ -85,9 +85,9 @@ def main():
         (samples - torch.tensor([-2.0, 0.0])).norm(dim=1), (samples - torch.tensor([2.0, 0.0])).norm(dim=1)
     )
     left = (samples[:, 0] < 0).float().mean().item()
-    print(f"mean distance to the nearer centre {distance.mean():.2f}; {left:.0%} on the left")
+    print(f"median distance to the nearer centre {distance.median():.2f}; {left:.0%} on the left")
     assert losses[-1] < 0.8 * losses[0]
-    assert distance.mean() < 1.0
+    assert distance.median() < 0.8
     assert 0.2 < left < 0.8
 
 

@@ -7,11 +7,11 @@ import tempfile
 import time
 
 import numpy as np
-import popart
 import torch
 import torch.nn as nn
 import torch.nn.functional as F
 
+import popart
 import poptorch
 
 

@@ -4,10 +4,10 @@ import argparse
 import os
 import tempfile
 
-import popart
 import torch
 import torch.nn as nn
 
+import popart
 import poptorch
 
 

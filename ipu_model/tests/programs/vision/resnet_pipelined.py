@@ -2,11 +2,11 @@
 
 import argparse
 
-import popart
 import torch
 import torch.nn as nn
 import torchvision
 
+import popart
 import poptorch
 
 SPLITS = ["layer2", "layer3/0", "layer4"]

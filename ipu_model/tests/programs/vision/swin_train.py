@@ -5,10 +5,10 @@ import contextlib
 import logging
 import math
 
-import popart
 import torch
 import torch.nn as nn
 
+import popart
 import poptorch
 from poptorch import _impl as poptorch_impl
 from poptorch._logging import logger as poptorch_logger

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ipu_model.capture.torch_private import FakeTensor
 from poptorch._impl import OptimizerWrapper, createPoptorchError
 from poptorch._logging import logger
 from poptorch._utils import (
@@ -244,9 +245,15 @@ def check_on_host(tensors: list[Tensor]) -> None:
     """Refuse tensors without data in the host's memory.
 
     Raises:
-        Error: names the device.
+        Error: names the device, or says that the tensor is left over from a trace.
     """
     for tensor in tensors:
+        if isinstance(tensor, FakeTensor):
+            raise createPoptorchError(
+                "An input is a tensor of the device that a hook or a global variable kept while another model was "
+                "traced: it has no data. Return it from that model's forward, or anchor it with "
+                "poptorch.Options().anchorTensor(short_name, long_name)."
+            )
         if tensor.device.type != "cpu":
             raise createPoptorchError(f"Inputs must be on the CPU, but a tensor is on {tensor.device}. Call cpu().")
 

@@ -205,29 +205,36 @@ print("some of", len(model.getTensorNames()), "names:", *model.getTensorNames()[
 # ## Find a numerical bug by bisection
 #
 # Now the hunt. The network is trained in fp32 on images of the first scanner; then it is to run in half
-# precision. Half of the test images are from the second scanner.
+# precision. Half of the test images are from the second scanner. When the network is less than 90 % sure, the
+# image goes to a person: in fp32, one in eight, of either scanner.
 #
-# **Predict:** how many per cent of the second scanner's images are right in fp16, to the nearest ten?
+# **Predict:** how many per cent of the second scanner's images go to a person in fp16, to the nearest ten?
 
 # %%
 import copy
+import os
 
-guess = lesson.predict("per cent right, second scanner, fp16", ...)
+guess = lesson.predict("per cent that go to a person, second scanner, fp16", ...)
 _, network = train(poptorch.ShardedExecution(*blocks), updates=80, accumulation=4)
 tests = test_digits.pixels.float().unsqueeze(1)
 tests[1::2] *= 4095 / 255  # every second image comes from the second scanner
 
-def right(dtype):  # per cent, one number for each scanner
+def per_scanner(what, dtype):  # per cent, one number for each scanner
     model = poptorch.inferenceModel(copy.deepcopy(network).eval().to(dtype), single)
-    hits = model(tests.to(dtype)).argmax(1) == test_digits.labels
-    return 100 * hits.float().view(-1, 2).mean(0)
+    return 100 * what(model(tests.to(dtype)).float()).float().view(-1, 2).mean(0)
 
-for dtype in (torch.float32, torch.half):
-    print(dtype, "at least 95 % right, first and second scanner:", (right(dtype) >= 95).tolist())
-guess.reveal(10 * round(right(torch.half)[1].item() / 10), "computed on the IPU")
+def right(logits):
+    return logits.argmax(1) == test_digits.labels
+
+def unsure(logits):
+    return logits.softmax(1).amax(1) < 0.9
+
+print("at least 95 % right, fp32 and fp16:", [all(per_scanner(right, to) >= 95) for to in (torch.float32, torch.half)])
+guess.reveal(10 * round(per_scanner(unsure, torch.half)[1].item() / 10), "computed on the IPU")
 
 # %% [markdown]
-# No better than chance, and only for some images. There is no NaN and no error. Which stage is at fault?
+# All is well? No: hardly an image goes to a person any more, and the network is sure of its mistakes too. There is
+# no NaN and no error. Which stage is at fault?
 #
 # **Exercise 1** (7 min). Write `first_difference(reference, device)`. Both are dictionaries of stage names to
 # tensors, in order; the device's are fp16. Return the **name of the first stage** whose largest difference is
@@ -279,7 +286,8 @@ guess.reveal(first_wrong(*compared["second scanner"]), "found by comparing (0 wo
 # middle one: if it is right, go on in the second half, else in the first. That is **bisection**: seven runs find
 # one layer in a hundred.
 #
-# Next round: the operations inside `scale`, where B2 begins, in fp32 and in fp16. fp16 ends at 65,504.
+# Next round: the operations inside `scale`, where B2 begins, in fp32 and in fp16. fp16 ends at 65,504. And what
+# would a GPU have done? The IPU Model can imitate it.
 
 # %%
 inside = [name for name in model.getTensorNames() if name.startswith("scale/")]
@@ -292,13 +300,24 @@ for dtype in (torch.float32, torch.half):
     model(tests[1:2].to(dtype))
     largest[dtype] = [model.getAnchoredTensor(name).abs().max().item() for name in inside]
 show.table([{"operation": name, "fp32, largest value": "above 65,504" if wide > 65504 else "in fp16's range",
-             "fp16, largest value": "inf" if narrow == float("inf") else "0" if narrow == 0 else "finite"}
+             "fp16, largest value": "65,504" if narrow == 65504 else "less"}
             for name, wide, narrow in zip(inside, *largest.values())], index="operation")
 
+os.environ["IPU_MODEL_HALF_OVERFLOW"] = "infinity"  # as on a GPU; read when a model is compiled
+print("GPU, per cent right and unsure:", [round(per_scanner(w, torch.half)[1].item()) for w in (right, unsure)])
+del os.environ["IPU_MODEL_HALF_OVERFLOW"]
+
 # %% [markdown]
-# The first multiplication, `x * x`, overflows. Its mean is infinite, one over its root is 0, and the whole image
-# becomes 0. So no infinity is left to be seen at the end. PopTorch can find this one for us: floating-point
-# exceptions stop the program where an infinity is made. (They would not have found a wrong formula.)
+# The first multiplication, `x * x`, overflows, and the IPU clips it to 65,504 (*derived*, lesson 01). So the power
+# is too small, and the image too bright. ReLU layers answer the same to a brighter image, only louder: the largest
+# logit still wins, by far too much.
+#
+# On the GPU, the power is infinite, one over its root is 0, and so is the whole image: 10 % right, and all images
+# go to a person. **Which is worse?** The GPU's fault is larger, and somebody calls on the first morning. The IPU's
+# may stay for years: accuracies are fine, and nobody sees the mistakes.
+#
+# So ask for the noise. Floating-point exceptions stop the program at the first overflow, on the device too. (They
+# would not have found a wrong formula.) `IPU_MODEL_REPORT_CLIPPING=1`, of the IPU Model, only warns.
 #
 # The cure: compute the power in fp32.
 
@@ -317,7 +336,7 @@ class SafeUnitScale(nn.Module):
         return (wide * torch.rsqrt(power + 0.001)).to(x.dtype)
 
 network.scale = poptorch.BeginBlock(SafeUnitScale(), "B2")
-print("fp16, at least 95 % right, first and second scanner:", (right(torch.half) >= 95).tolist())
+print("fp16, per cent that go to a person, at least 8 again:", (per_scanner(unsure, torch.half) >= 8).tolist())
 
 # %% [markdown]
 # ## Find a placement bug with the profile
@@ -386,7 +405,7 @@ guess.reveal(slow and slow.device_seconds_per_call / repaired.device_seconds_per
 # | an operation is outside every block | enter the last block again | `poptorch.Block` |
 # | wrong results, pipelined only | same seed, same accumulation, then compare | sharded against pipelined |
 # | wrong for some inputs | one such sample, stage by stage | `anchorTensor` |
-# | NaN or inf | stop where it first appears | `options.Precision.enableFloatingPointExceptions(True)` |
+# | NaN, or wrong in fp16 only | stop where it first appears | `options.Precision.enableFloatingPointExceptions(True)` |
 # | does not learn | gradients of first and last layer | `ipu_print_tensor`, `Gradient___...` |
 # | right, but slow | work and wait of each IPU | profile |
 # | out of memory | the fullest tile, by category | profile; not sharding |
@@ -397,6 +416,7 @@ guess.reveal(slow and slow.device_seconds_per_call / repaired.device_seconds_per
 # * Sharded execution computes the same as a pipeline, one IPU at a time, with any accumulation.
 # * Make the failing run small: one sample, sharded. Then compare with plain PyTorch, stage by stage.
 # * The first stage that differs has the fault. Bisect, and mind NaN.
+# * Overflow in fp16 is loud on a GPU, silent on an IPU.
 # * Wrong placement shows as an error if you are lucky, else only in the profile.
 #
 # **Takeaway:** make it small, make it sequential, find the first difference.
@@ -412,7 +432,8 @@ guess.reveal(slow and slow.device_seconds_per_call / repaired.device_seconds_per
 # ## What transfers
 #
 # Every accelerator has this hunt: eager mode or `jax.disable_jit()` instead of sharding, `torch.compile`'s
-# minifier for bisection, one rank instead of many. And fp16's limit of 65,504 is the same everywhere.
+# minifier for bisection, one rank instead of many. fp16's limit of 65,504 is the same everywhere, but not what
+# comes after it: check what your device does.
 #
 # ## References
 #

@@ -24,7 +24,10 @@ class SourceLine:
 
     def __str__(self) -> str:
         text = textwrap.shorten(linecache.getline(self.file, self.number), _SHOWN, placeholder=" ...")
-        place = f"line {self.number} of {self.function} in {os.path.basename(self.file)}"
+        # IPython names the file of a cell after the text of the cell.
+        folder, file = os.path.split(self.file)
+        where = "a cell" if os.path.basename(folder).startswith("ipykernel_") else file
+        place = f"line {self.number} of {self.function} in {where}"
         return f"{place}: {text}" if text else place
 
 

@@ -51,6 +51,8 @@ _Expression = Callable[[Freezable], Any]
 class ConfigFileError(Exception):
     """A statement of an options file is not a setting, or the file is not a text file."""
 
+    __module__ = "poptorch.options"  # where programs import it from, and so what a traceback names
+
 
 class _NotASetting(Exception):
     """The statement is valid Python but not a setting; the message names the reason."""

@@ -70,6 +70,7 @@ def test_a_syntax_error_applies_nothing_and_counts_statements_only(tmp_path: Pat
     assert second == "> options.replicationFactor(2"
     assert repr(options) == repr(Options())
     assert ConfigFileError.__bases__ == (Exception,)
+    assert ConfigFileError.__module__ == "poptorch.options"
 
 
 def test_a_statement_may_build_what_setters_take(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import logging
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, ClassVar
@@ -14,6 +15,7 @@ from executor_support import quiet
 from torch import Tensor, nn
 
 import poptorch
+from ipu_model import tracing
 from ipu_model.custom_ops import register, unregister
 from poptorch import _impl, _logging, _poplar_executor, _utils
 from poptorch._args_parser import ArgsParser
@@ -308,6 +310,40 @@ class TestTorchOps:
     def test_ops_around_a_body_are_refused_with_what_works(self) -> None:
         with pytest.raises(poptorch.Error, match=r"start_for_loop is not supported.*Use poptorch\.for_loop"):
             DEVICE_OPS.start_for_loop([ONE])
+
+    @pytest.mark.parametrize(
+        ("call", "error", "said"),
+        [
+            (lambda: DEVICE_OPS.begin_ipu_block("a", -1, 0), poptorch.Error, "stage_id is an int from 0 on, not 'a'"),
+            (lambda: DEVICE_OPS.begin_ipu_block(0, -1, -1), poptorch.Error, "ipu_id is an int from 0 on, not -1"),
+            (lambda: DEVICE_OPS.identity_loss(ONE, 3), poptorch.Error, "0 (sum), 1 (mean) or 2 (none), not 3"),
+            (lambda: DEVICE_OPS.internal_cast(ONE, "INT"), poptorch.Error, "'INT' is none of FLOAT"),
+            (lambda: DEVICE_OPS.set_attribute(1, "key", "value"), AssertionError, "must be strings; got 1"),
+            (lambda: DEVICE_OPS.push_name_scope(3), AssertionError, "must be a string; got 3"),
+        ],
+    )
+    def test_bad_arguments_are_named(self, call: Callable[[], Any], error: type[Exception], said: str) -> None:
+        with pytest.raises(error, match=re.escape(said)):
+            call()
+
+    def test_an_attribute_lasts_until_it_is_cleared(self) -> None:
+        seen: list[Any] = []
+
+        def attributed(x: Tensor) -> Tensor:
+            trace = tracing.current()
+            assert trace is not None
+            DEVICE_OPS.set_attribute("__outline", "layer", "first")
+            inside = x.relu()
+            DEVICE_OPS.clear_attribute("__outline", "layer")
+            outside = inside.sigmoid()
+            for tensor in (inside, outside):
+                node = trace.node_of(tensor)
+                assert node is not None
+                seen.append(node.meta.get("attributes"))
+            return outside
+
+        poptorch.inferenceModel(Calls(attributed), quiet())(ONE)
+        assert seen == [{"__outline": {"layer": "first"}}, None]
 
     def test_an_unknown_op_is_an_attribute_error(self) -> None:
         with pytest.raises(AttributeError, match="no attribute 'no_such_op'"):

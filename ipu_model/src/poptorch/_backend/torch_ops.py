@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from ipu_model import tracing
-from ipu_model.errors import unsupported
+from ipu_model.errors import Error, unsupported
 from ipu_model.step import Placement
 from poptorch import _impl, ops
 from poptorch._utils import accessAttributes
@@ -27,8 +27,18 @@ _TYPES = {
 _REDUCTIONS = ("sum", "mean", "none")
 
 
+def _wrong(op: str, what: str) -> Error:
+    return _impl.createPoptorchError(f"torch.ops.poptorch.{op}: {what}.")
+
+
 def begin_ipu_block(stage_id: int, phase_id: int, ipu_id: int) -> None:
-    """Place the ops from here on in this stage and phase, on this IPU."""
+    """Place the ops from here on in this stage and phase (-1: phases are not used), on this IPU."""
+    numbers: tuple[tuple[str, object, int], ...] = (
+        ("stage_id", stage_id, 0), ("phase_id", phase_id, -1), ("ipu_id", ipu_id, 0),
+    )  # fmt: skip
+    for name, number, least in numbers:
+        if not isinstance(number, int) or number < least:
+            raise _wrong("begin_ipu_block", f"{name} is an int from {least} on, not {number!r}")
     trace = tracing.current()
     if trace is not None:
         trace.placement = Placement(block="", stage=stage_id, ipu=ipu_id, phase=phase_id if phase_id >= 0 else None)
@@ -44,12 +54,14 @@ def end_ipu_block() -> None:
 def internal_cast(self: Tensor, dtype: str) -> Tensor:
     """Return the tensor as "FLOAT" or "FLOAT16"."""
     if dtype not in _TYPES:
-        raise _impl.createPoptorchError(f"torch.ops.poptorch.internal_cast: {dtype!r} is none of {', '.join(_TYPES)}.")
+        raise _wrong("internal_cast", f"{dtype!r} is none of {', '.join(_TYPES)}")
     return _impl.internal_cast(self, _TYPES[dtype])
 
 
 def identity_loss(x: Tensor, reduction: int) -> Tensor:
     """Mark a loss; the reduction is 0 for the sum, 1 for the mean and 2 for none."""
+    if reduction not in range(len(_REDUCTIONS)):
+        raise _wrong("identity_loss", f"the reduction is 0 (sum), 1 (mean) or 2 (none), not {reduction!r}")
     return ops.identity_loss(x, _REDUCTIONS[reduction])
 
 

@@ -218,6 +218,9 @@ def pop_name_scope() -> None:
 
 def set_attribute(attribute: str, key: str, value: str) -> None:
     """Give the ops from here on an entry of a graph attribute, until `clear_attribute`."""
+    assert all(isinstance(each, str) for each in (attribute, key, value)), (
+        f"An attribute, its key and its value must be strings; got {attribute!r}, {key!r} and {value!r}."
+    )
     entry = Attribute(**{attribute: {key: value}})
     entry.__enter__()
     _open_attributes.set((*_open_attributes.get(), (attribute, key, entry)))

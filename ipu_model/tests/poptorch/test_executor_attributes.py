@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -97,6 +99,21 @@ class TestWrites:
         assert [executor(x).tolist() for x in (X, 2 * X)] == [[2, 3], [3, 5]]
         assert model.last.tolist() == [0, 0]
 
+    def test_so_is_one_in_a_list_or_dict(self) -> None:
+        def forward(model: Any, x: Tensor) -> Tensor:
+            model.seen.append(x)
+            model.by_name["x"] = x
+            model.calls.append(1)
+            return x * len(model.seen)
+
+        model = Holds(forward, seen=[], by_name={}, calls=[])
+        executor = inference(model)
+        assert executor(X).tolist() == [1, 2]
+        assert (model.seen, model.by_name) == ([], {})
+        assert model.calls == [1], "Python's own side effects stay"
+        executor.destroy()
+        assert executor(X).tolist() == [1, 2]
+
     def test_gradients_flow_through_what_the_device_wrote_and_leave_no_trace(self) -> None:
         def forward(model: Any, x: Tensor) -> Tensor:
             model.state.copy_(model.layer(x))
@@ -110,12 +127,36 @@ class TestWrites:
         assert not model.state.requires_grad
 
 
+@dataclass
+class Scaled:
+    by: Tensor
+
+
 class TestReads:
     def test_python_may_read_its_value(self) -> None:
         def forward(model: Any, x: Tensor) -> Tensor:
             return x * model.scale.item() if bool(model.scale > 1) else x
 
         assert inference(Holds(forward, scale=torch.tensor(3.0)))(X).tolist() == [3, 6]
+
+    @pytest.mark.parametrize(
+        "prior",
+        [
+            torch.distributions.Normal(torch.zeros(2), 1.0), torch.distributions.Uniform(0.0, 3.0),
+            torch.distributions.MultivariateNormal(torch.zeros(2), torch.eye(2)), torch.distributions.Gamma(1.0, 2.0),
+        ],
+        ids=lambda prior: type(prior).__name__,
+    )  # fmt: skip
+    def test_a_distribution_may_hold_it(self, prior: Any) -> None:
+        executor = inference(Holds(lambda model, x: (model.prior.log_prob(x), model.prior.sample((3, 2))), prior=prior))
+        density, drawn = executor(X)
+        torch.testing.assert_close(density, prior.log_prob(X))
+        assert drawn.shape[:2] == (3, 2)
+        assert not torch.equal(drawn, executor(X)[1])
+
+    def test_so_may_a_namespace_a_data_class_and_nested_containers(self) -> None:
+        held = SimpleNamespace(pair=[Scaled(torch.tensor([2.0, 3.0]))])
+        assert inference(Holds(lambda model, x: x * model.held.pair[0].by, held=held))(X).tolist() == [2, 6]
 
     def test_random_numbers_of_its_values_differ_from_call_to_call(self) -> None:
         executor = inference(Holds(lambda model, x: x * 0 + torch.normal(model.mean, 1.0), mean=torch.zeros(2)))

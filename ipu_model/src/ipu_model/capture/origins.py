@@ -8,10 +8,12 @@ a constant; from the first write of the device on, it lives there for the rest o
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from types import SimpleNamespace
+from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import tree_leaves
+from torch.distributions import Distribution, Transform
 
 from ipu_model.capture.variables import Slot
 from ipu_model.errors import Error
@@ -19,6 +21,8 @@ from ipu_model.errors import Error
 _TENSORS = ("_parameters", "_buffers")
 _REGISTRIES = (*_TENSORS, "_modules")
 _PLAIN = (Tensor, nn.Parameter)
+_OBJECTS = (Distribution, Transform, SimpleNamespace)
+_DEEPEST = 6
 
 
 class Origins:
@@ -84,15 +88,32 @@ def storage_key(tensor: Tensor) -> int:
 
 
 def _attributes(module: nn.Module) -> Iterable[Tensor]:
-    """Yield the tensors among the plain attributes of a module tree, also inside lists, tuples and dicts.
+    """Yield the tensors among the plain attributes of a module tree, sparse buffers and parameters among them.
 
-    Sparse buffers and parameters are among them.
+    Also those inside lists, tuples, dicts, data classes, namespaces and distributions of torch.
     """
     for child in module.modules():
         for name, value in vars(child).items():
-            if isinstance(value, Tensor):
-                yield value
-            elif isinstance(value, (list, tuple, dict)) and name not in _REGISTRIES:
-                yield from (leaf for leaf in tree_leaves(value) if isinstance(leaf, Tensor))
+            if name not in _REGISTRIES:
+                yield from _tensors_in(value, _DEEPEST)
         for registry in _TENSORS:
             yield from (t for t in vars(child)[registry].values() if type(t) in _PLAIN and t.layout != torch.strided)
+
+
+def _tensors_in(value: Any, depth: int) -> Iterable[Tensor]:
+    """Yield the tensors in nested containers and objects, at most `depth` levels deep."""
+    if isinstance(value, Tensor):
+        yield value
+    elif depth:
+        for part in _parts(value):
+            yield from _tensors_in(part, depth - 1)
+
+
+def _parts(value: Any) -> Iterable[Any]:
+    if isinstance(value, dict):
+        return value.values()
+    if isinstance(value, (list, tuple)):
+        return value
+    if isinstance(value, _OBJECTS) or hasattr(type(value), "__dataclass_fields__"):
+        return list(getattr(value, "__dict__", {}).values())
+    return ()

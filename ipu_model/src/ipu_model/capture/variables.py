@@ -131,23 +131,52 @@ class AttributeKeeper:
     def restore(self) -> None:
         """Put back every attribute whose value now holds a fake tensor, and every registered tensor."""
         for child, before in self._before:
-            for registry in ("_parameters", "_buffers", "_modules"):
+            for registry in _REGISTRIES:
                 live = vars(child)[registry]
                 if any(live.get(k) is not v for k, v in before[registry].items()) or len(live) != len(before[registry]):
                     live.clear()
                     live.update(before[registry])
             for name, value in list(vars(child).items()):
-                if name in ("_parameters", "_buffers", "_modules") or not _holds_fake(value):
+                if name in _OF_EVERY_MODULE or not _holds_fake(value):
                     continue
-                if name in before:
-                    vars(child)[name] = before[name]
-                else:
+                if name not in before:
                     del vars(child)[name]
+                elif isinstance(value, (list, dict)) and value is before[name].value:
+                    _refill(value, before[name].contents)
+                else:
+                    vars(child)[name] = before[name].value
+
+
+@dataclass(frozen=True)
+class _Attribute:
+    """A plain attribute before forward ran; `contents` is a copy of what a list or dict held."""
+
+    value: Any
+    contents: list[Any]
+
+    @classmethod
+    def of(cls, value: Any) -> _Attribute:
+        if isinstance(value, dict):
+            return cls(value, list(value.items()))
+        return cls(value, list(value) if isinstance(value, list) else [])
+
+
+def _refill(container: list[Any] | dict[Any, Any], contents: list[Any]) -> None:
+    container.clear()
+    if isinstance(container, dict):
+        container.update(contents)
+    else:
+        container.extend(contents)
+
+
+_REGISTRIES = ("_parameters", "_buffers", "_modules")
+_OF_EVERY_MODULE = frozenset(vars(nn.Module()))
 
 
 def _snapshot(module: nn.Module) -> dict[str, Any]:
-    registries = ("_parameters", "_buffers", "_modules")
-    return {k: dict(v) if k in registries else v for k, v in vars(module).items()}
+    """Return copies of the registries, and the plain attributes, by their names."""
+    own = {name: _Attribute.of(value) for name, value in vars(module).items() if name not in _OF_EVERY_MODULE}
+    return {**own, **{name: dict(vars(module)[name]) for name in _REGISTRIES}}
 
 
 def _holds_fake(value: Any) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,7 @@ from upstream_tests.__main__ import main
 from upstream_tests.expected import Expected, compare, read, write
 from upstream_tests.outcomes import Kind, Outcome
 from upstream_tests.rules import rules_of
-from upstream_tests.run import Settings, files_below, run_file
+from upstream_tests.run import Settings, files_below, run, run_file
 
 STYLE = Path(__file__).parent / "upstream_style"
 NAME = "some_test.py"
@@ -84,6 +85,23 @@ class TestRuns:
         assert found["test_hangs"] == (Kind.FAILED, "did not end within 4 s")
         assert found["test_first"] == found["test_last"] == (Kind.PASSED, "")
         assert len(found) == 5
+
+    def test_an_interrupt_ends_the_processes(self, tmp_path: Path) -> None:
+        (tmp_path / NAME).write_text(
+            "import os, pathlib, time\n"
+            f"def test_waits():\n    pathlib.Path({str(tmp_path)!r}, 'id').write_text(str(os.getpid()))\n"
+            "    time.sleep(600)\n",
+            encoding="utf-8",
+        )
+        other = tmp_path / "a_test.py"
+        other.write_text("def test_first():\n    pass\n", encoding="utf-8")
+        runs = run(Settings(tmp_path, workers=2), [other, tmp_path / NAME])
+        assert [outcome.kind for outcome in next(runs)] == [Kind.PASSED]
+        while not (tmp_path / "id").exists() or not (tmp_path / "id").read_text():
+            time.sleep(0.05)
+        runs.close()  # what becomes of a generator whose loop was interrupted
+        with pytest.raises(ProcessLookupError):
+            os.kill(int((tmp_path / "id").read_text()), 0)
 
     def test_a_file_that_cannot_be_imported_is_one_failure(self, tmp_path: Path) -> None:
         assert outcomes_of(tmp_path, "import poptorch._no_such_part\n") == {

@@ -7,8 +7,9 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Generator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -41,18 +42,28 @@ def files_below(tests: Path) -> list[Path]:
     return sorted(found - hidden)
 
 
-def run(settings: Settings, files: Sequence[Path]) -> Iterable[list[Outcome]]:
-    """Run the files and yield what came of each, in their order."""
+def run(settings: Settings, files: Sequence[Path]) -> Generator[list[Outcome], None, None]:
+    """Run the files and yield what came of each, in their order; an interrupt ends the processes."""
+    stop = threading.Event()
     with ThreadPoolExecutor(settings.workers) as pool:
-        yield from pool.map(lambda file: run_file(settings, file), files)
+        try:
+            yield from pool.map(lambda file: run_file(settings, file, stop), files)
+        finally:
+            stop.set()
 
 
-def run_file(settings: Settings, file: Path) -> list[Outcome]:
-    """Run one file; after a test that ended the process or did not end, go on with the next one."""
+def run_file(settings: Settings, file: Path, stop: threading.Event | None = None) -> list[Outcome]:
+    """Run one file; after a test that ended the process or did not end, go on with the next one.
+
+    Once `stop` is set, the process is ended and what was not run is missing from the outcomes.
+    """
+    stop = stop or threading.Event()
     outcomes: list[Outcome] = []
     while True:
         with tempfile.TemporaryDirectory(prefix="upstream-tests-") as folder:
-            found, end = _one_process(settings, file, Path(folder), [outcome.test for outcome in outcomes])
+            found, end = _one_process(settings, file, Path(folder), [outcome.test for outcome in outcomes], stop)
+        if stop.is_set():
+            return outcomes
         finished = [outcome for outcome in found if outcome.kind is not Kind.STARTED]
         broken = {outcome.test for outcome in found} - {outcome.test for outcome in finished}
         outcomes += finished
@@ -65,7 +76,9 @@ def _name(settings: Settings, file: Path) -> str:
     return file.relative_to(settings.tests).as_posix()
 
 
-def _one_process(settings: Settings, file: Path, folder: Path, done: Sequence[str]) -> tuple[list[Outcome], str]:
+def _one_process(
+    settings: Settings, file: Path, folder: Path, done: Sequence[str], stop: threading.Event
+) -> tuple[list[Outcome], str]:
     """Return what one process recorded, and how it ended if that was no ordinary end."""
     record, known, output = folder / "record", folder / "done", folder / "output"
     known.write_text("\n".join(done), encoding="utf-8")
@@ -82,18 +95,20 @@ def _one_process(settings: Settings, file: Path, folder: Path, done: Sequence[st
     with output.open("wb") as log, subprocess.Popen(
         command, cwd=work, env=_environment(), stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
     ) as process:  # fmt: skip
-        ended = _wait(process, record, settings.patience)
+        ended = _wait(process, record, settings.patience, stop)
     return list(recorded(record)), _end(ended, output, settings.patience)
 
 
 def _environment() -> dict[str, str]:
     kept = {name: value for name, value in os.environ.items() if not name.startswith(_CLEANED)}
-    path = [str(Path(__file__).parents[1]), *filter(None, [kept.get("PYTHONPATH")])]
+    # The tests run in another working directory.
+    path = [os.path.abspath(entry) for entry in kept.get("PYTHONPATH", "").split(os.pathsep) if entry]
+    path.insert(0, str(Path(__file__).resolve().parents[1]))
     return {"OMP_NUM_THREADS": "1", **kept, "PYTHONPATH": os.pathsep.join(path), "PYTHONDONTWRITEBYTECODE": "1"}
 
 
-def _wait(process: subprocess.Popen[bytes], record: Path, patience: float) -> int | None:
-    """Return the exit code; None if nothing was recorded for too long and the process had to be stopped."""
+def _wait(process: subprocess.Popen[bytes], record: Path, patience: float, stop: threading.Event) -> int | None:
+    """Return the exit code; None if it was told to stop, or nothing was recorded for too long: the process is ended."""
     size, since = -1, time.monotonic()
     while True:
         try:
@@ -102,7 +117,7 @@ def _wait(process: subprocess.Popen[bytes], record: Path, patience: float) -> in
             now = record.stat().st_size if record.exists() else 0
             if now != size:
                 size, since = now, time.monotonic()
-            elif time.monotonic() - since > patience:
+            if stop.is_set() or time.monotonic() - since > patience:
                 # The process leads a session of its own: what it has started goes with it.
                 os.killpg(process.pid, signal.SIGKILL)
                 process.wait()

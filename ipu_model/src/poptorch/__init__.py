@@ -13,7 +13,7 @@ from poptorch._backend.as_hardware import ipuHardwareIsAvailable, ipuHardwareVer
 from poptorch._backend.geometric import registerGeometricCustomArgParsers
 from poptorch._backend.models import inferenceModel, load, trainingModel
 from poptorch._backend.torch_ops import register as _register_ops
-from poptorch._dataloader import AsynchronousDataAccessor, DataLoader
+from poptorch._dataloader import AsynchronousDataAccessor, DataLoader, _SubDataset  # noqa: F401  # a name of PopTorch's
 from poptorch._impl import createPoptorchError
 from poptorch._logging import logger, setLogLevel
 from poptorch._poplar_executor import PoplarExecutor, registerPostCompileHook, registerPreCompileHook

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from loading_datasets import Numbers, Stream
 
 from poptorch._dataloader import DataLoader
-from poptorch._dataloader.partition import PartitionView, ShuffledShare, share_of
+from poptorch._dataloader.partition import ShuffledPart, _SubDataset, share_of
 from poptorch.options import Options
 
 processes = st.integers(1, 6)
@@ -72,7 +72,8 @@ def test_the_worked_example_with_shuffling() -> None:
 def test_shuffled_shares_of_a_pass_never_overlap(n: int, per_item: int, count: int, drop: bool) -> None:
     if drop and n < per_item * count:
         return
-    samplers = [ShuffledShare(n, share_of(n, per_item, count, p, drop), seed=7) for p in range(count)]
+    parts = [_SubDataset(range(n), options(p, count, seed=7), per_item, drop) for p in range(count)]
+    samplers = [ShuffledPart(part) for part in parts]
     for _ in range(3):
         drawn = [int(index) for sampler in samplers for index in sampler]
         assert len(set(drawn)) == len(drawn) == sum(map(len, samplers))
@@ -88,12 +89,29 @@ def test_torch_workers_see_every_new_permutation() -> None:
     assert read(loader) == second[4:8]
 
 
-def test_a_view_is_a_sequence_of_its_own() -> None:
-    view = PartitionView(list(range(100, 110)), share_of(10, 2, 2, 1, drop_last=True))
+def test_a_part_is_a_sequence_of_its_own() -> None:
+    view = _SubDataset(list(range(100, 110)), options(1, 2), 2, drop_last=True)
     assert list(view) == [104, 105, 106, 107]
     assert view[-1] == 107
     with pytest.raises(IndexError, match="outside"):
         view[4]
+
+
+def test_a_shuffled_part_reads_its_range_of_the_permutation() -> None:
+    # 10 samples, 2 processes of 4: the range of process 1 is 4-7, or 6-9 once it is swapped.
+    part = _SubDataset(list(range(100, 110)), options(1, 2, seed=5), 2, drop_last=True)
+    part.shuffle_global_indices()
+    drawn = [100 + i for i in torch.randperm(10, generator=torch.Generator().manual_seed(5)).tolist()]
+    assert list(part) == drawn[4:8]
+    part.swap_range()
+    assert list(part) == drawn[6:10]
+    part.swap_range()
+    assert list(part) == drawn[4:8]
+
+
+def test_a_part_without_a_seed_is_not_shuffled() -> None:
+    with pytest.raises(AssertionError, match="randomSeed"):
+        _SubDataset(range(8), options(0, 2), 2, drop_last=True).shuffle_global_indices()
 
 
 def test_fifty_thousand_samples_on_four_processes() -> None:

@@ -20,8 +20,8 @@ from poptorch import _options_impl
 
 # What this package leaves out on purpose, as a pattern for `module: name` or `module: class.name`, and why.
 LEFT_OUT = {
-    r"poptorch: (_SubDataset.*|_batch_sampler_len)":
-        "A process's part of a data set is a PartitionView, which only the loader makes.",
+    r"poptorch: _batch_sampler_len":
+        "A step of the loader's, which is another one.",
     r"poptorch: _(real)?_?tensor_str":
         "Tensors of a trace are PyTorch's fake tensors, which print by themselves.",
     r"poptorch: setLogLevel":

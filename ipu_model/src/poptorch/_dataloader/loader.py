@@ -10,7 +10,7 @@ from torch.utils.data import IterableDataset
 from poptorch._backend.compilation import batching_of, check_counts
 from poptorch._dataloader.accessor import AsynchronousDataAccessor
 from poptorch._dataloader.items import ItemLoader
-from poptorch._dataloader.partition import PartitionView, ShuffledShare, share_of
+from poptorch._dataloader.partition import ShuffledPart, _SubDataset, check_common_seed
 from poptorch._impl import createPoptorchError
 from poptorch._logging import logger
 from poptorch.enums import DataLoaderMode
@@ -117,9 +117,11 @@ class DataLoader(ItemLoader):
                 "auto_distributed_partitioning needs a batch_size; pass auto_distributed_partitioning=False "
                 "to read single samples of the whole dataset."
             )
-            dataset, sampler = self._partition(dataset, combined, shuffle)
-            if sampler is not None and "sampler" not in own:
-                own, shuffle = own | {"sampler": sampler}, False
+            dataset = _SubDataset(dataset, self.options, combined, self._drop_last_item)
+            if shuffle:
+                check_common_seed(self.options)
+            if shuffle and "sampler" not in own:
+                own, shuffle = own | {"sampler": ShuffledPart(dataset)}, False
         super().__init__(
             dataset,
             combined_batch_size=combined,
@@ -129,18 +131,6 @@ class DataLoader(ItemLoader):
             drop_last=self._drop_last_item and combined is not None,
             **own,
         )
-
-    def _partition(self, dataset: Any, combined: int, shuffle: bool) -> tuple[PartitionView, ShuffledShare | None]:
-        """Return this process's view of `dataset` and, to shuffle, a sampler for it."""
-        where, samples = self.options.Distributed, len(dataset)
-        share = share_of(samples, combined, where.numProcesses, where.processId, self._drop_last_item)
-        if not shuffle:
-            return PartitionView(dataset, share), None
-        assert self.options.exists("random_seed"), (
-            "Shuffling a dataset divided between processes needs the same seed in all of them: call "
-            "options.randomSeed(seed) first."
-        )
-        return PartitionView(dataset, share), ShuffledShare(samples, share, self.options.random_seed)
 
     def _load_ahead(self, mode: DataLoaderMode, async_options: dict[str, Any], worker_size: int | None) -> None:
         """Start the process that loads the items for this object."""

@@ -9,6 +9,8 @@ from typing import Any
 import torch
 from torch.utils.data import Dataset, Sampler
 
+from poptorch.options import Options
+
 
 @dataclass(frozen=True)
 class Share:
@@ -44,12 +46,48 @@ class GlobalIndex(int):
     """An index into the whole data set rather than into one process's view of it."""
 
 
-class PartitionView(Dataset[Any]):
-    """One process's contiguous part of a map-style data set; indexed from 0, or anywhere by `GlobalIndex`."""
+_NO_COMMON_SEED = (
+    "Shuffling a dataset divided between processes needs the same seed in all of them: call options.randomSeed(seed) "
+    "first."
+)
 
-    def __init__(self, dataset: Any, share: Share) -> None:
+
+def check_common_seed(options: Options) -> None:
+    """Raise `AssertionError` if a shuffled data set would be in another order in each process."""
+    assert options.exists("random_seed"), _NO_COMMON_SEED
+
+
+class _SubDataset(Dataset[Any]):
+    """The part of a map-style data set that one process of a distributed run reads, `step` samples to an item.
+
+    Indexed from 0: consecutive samples, or those of the last permutation; anywhere by `GlobalIndex`. The name is
+    PopTorch's.
+
+    Raises `ZeroDivisionError` if `drop_last` leaves this process no item.
+    """
+
+    def __init__(self, dataset: Any, opts: Options, step: int, drop_last: bool) -> None:
+        where = opts.Distributed
+        self.share = share_of(len(dataset), step, where.numProcesses, where.processId, drop_last)
         self._dataset = dataset
-        self.share = share
+        self._start = self.share.start
+        self._permutation: torch.Tensor | None = None
+        self._generator: torch.Generator | None = None
+        if opts.exists("random_seed"):
+            self._generator = torch.Generator().manual_seed(opts.random_seed)
+
+    def shuffle_global_indices(self) -> None:
+        """Draw a permutation of the whole data set, the same in every process of the same seed.
+
+        Raises `AssertionError` without a seed.
+        """
+        assert self._generator is not None, _NO_COMMON_SEED
+        self._permutation = torch.randperm(len(self._dataset), generator=self._generator)
+
+    def swap_range(self) -> None:
+        """Start later by the samples that no process reads, or again where it began."""
+        begin = self.share.start
+        self._start = begin + self.share.shift if self._start == begin else begin
 
     def __len__(self) -> int:
         """Return the number of samples of this process."""
@@ -62,30 +100,32 @@ class PartitionView(Dataset[Any]):
         index = int(index)
         if not -len(self) <= index < len(self):
             raise IndexError(f"Index {index} is outside this process's {len(self)} samples.")
-        return self._dataset[self.share.start + index % len(self)]
+        at = self._start + index % len(self)
+        return self._dataset[at if self._permutation is None else int(self._permutation[at])]
+
+    def positions(self) -> list[GlobalIndex]:
+        """Return where this process's samples are in the whole data set, in order."""
+        if self._permutation is None:
+            return list(map(GlobalIndex, range(self._start, self._start + len(self))))
+        return list(map(GlobalIndex, self._permutation[self._start : self._start + len(self)].tolist()))
 
 
-class ShuffledShare(Sampler[GlobalIndex]):
-    """Draws a permutation of the whole data set for every pass and reads one process's share of it.
+class ShuffledPart(Sampler[GlobalIndex]):
+    """Draws a permutation of the whole data set for every pass and reads one process's part of it.
 
-    All processes draw the same permutations because they use the same seed. If samples are left over, odd passes
-    (including the first) start later, so that two passes together can reach every position.
+    If samples are left over, odd passes (including the first) start later, so that two passes together can reach every
+    position. The permutation goes to torch's workers with each index: they keep their own copies of the data set.
     """
 
-    def __init__(self, samples: int, share: Share, seed: int) -> None:
-        self._samples = samples
-        self._share = share
-        self._generator = torch.Generator()
-        self._generator.manual_seed(seed)
-        self._passes = 0
+    def __init__(self, part: _SubDataset) -> None:
+        self._part = part
 
     def __len__(self) -> int:
         """Return the number of samples of a pass."""
-        return self._share.length
+        return len(self._part)
 
     def __iter__(self) -> Iterator[GlobalIndex]:
         """Draw the next permutation and return this process's part of it."""
-        self._passes += 1
-        start = self._share.start + (self._share.shift if self._passes % 2 else 0)
-        permutation = torch.randperm(self._samples, generator=self._generator)
-        return map(GlobalIndex, permutation[start : start + self._share.length].tolist())
+        self._part.swap_range()
+        self._part.shuffle_global_indices()
+        return iter(self._part.positions())

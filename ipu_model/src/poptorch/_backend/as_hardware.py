@@ -7,7 +7,6 @@ import sys
 from functools import cache
 
 from ipu_model.errors import Error
-from poptorch._backend.modelling import modelled_system, version_of
 
 VARIABLE = "IPU_MODEL_AS_HARDWARE"
 _SIMULATORS = ("POPTORCH_IPU_MODEL", "POPTORCH_SMALL_IPU_MODEL")
@@ -23,6 +22,9 @@ def ipuHardwareIsAvailable(num_ipus: int = 1) -> bool:
     """
     if not _passes_for_hardware():
         return False
+    # Imported when it is needed, so that `import poptorch` stays quick.
+    from poptorch._backend.modelling import modelled_system
+
     modelled_system(1)
     try:
         modelled_system(num_ipus)
@@ -41,6 +43,8 @@ def ipuHardwareVersion() -> int:
         "No IPU hardware available: this program runs on the IPU Model. Ask poptorch.ipuHardwareIsAvailable() first; "
         f"{VARIABLE}=1 in the environment is for programs that insist on hardware."
     )
+    from poptorch._backend.modelling import modelled_system, version_of
+
     return version_of(modelled_system(1).chip)
 
 

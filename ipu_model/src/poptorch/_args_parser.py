@@ -40,6 +40,11 @@ class BoundArguments:
     keywords: Mapping[str, Any]
 
     @property
+    def args(self) -> list[Any]:
+        """All values: those by position, then those by name only."""
+        return [*self.positional, *self.keywords.values()]
+
+    @property
     def tensors(self) -> list[Tensor]:
         """The tensors of all arguments, in a fixed order."""
         return flattenTensorStructure((self.positional, dict(self.keywords)))

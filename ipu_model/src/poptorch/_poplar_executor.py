@@ -162,6 +162,11 @@ class PoplarExecutor:
         return self._compiled
 
     @property
+    def _executable_inputs(self) -> BoundArguments | None:
+        """The arguments that the model is compiled for, `None` before: programs compare the batch size of a call."""
+        return None if self._compiled is None else self._compiled.arguments
+
+    @property
     def options(self) -> Options:
         """The executor's own frozen options."""
         return self._options

@@ -382,6 +382,15 @@ class TestNativeModule:
 
 
 class TestArgsParser:
+    def test_an_executor_has_the_arguments_that_it_is_compiled_for(self) -> None:
+        executor = poptorch.inferenceModel(Calls(torch.relu), quiet())
+        assert executor._executable_inputs is None
+        executor(torch.ones(3, 2))
+        assert executor._executable_inputs is not None
+        assert [argument.shape for argument in executor._executable_inputs.args] == [(3, 2)]
+        executor.destroy()
+        assert executor._executable_inputs is None
+
     def test_arguments_are_bound_as_a_call_of_forward_binds_them(self) -> None:
         class Model(nn.Module):
             def forward(self, a: Tensor, b: Tensor, c: int = 3) -> Tensor:

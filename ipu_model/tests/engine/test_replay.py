@@ -131,6 +131,35 @@ def test_a_gradient_that_is_laid_out_otherwise_than_pytorchs_meta_function_says(
     assert torch.equal(keeper.gradients["convolution.weight"], eager.convolution.weight.grad)
 
 
+class Attended(nn.Module):
+    """What attention over pixels leaves: channels that lie last, as a batch of one picture in channels-first shape."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.mixed = nn.Linear(8, 8)
+        self.norm = nn.GroupNorm(4, 8)
+
+    def forward(self, x: Tensor) -> Tensor:
+        pixels = self.mixed(x.flatten(2).transpose(1, 2))
+        picture = pixels.transpose(1, 2).reshape(x.shape) + x
+        return F.mse_loss(self.norm(picture), x)
+
+
+@pytest.mark.parametrize("pictures", [1, 2])
+def test_group_norm_of_a_layout_that_fake_tensors_do_not_have(pictures: int) -> None:
+    # The stride of a batch of one is 8 when it is computed and 128 on fake tensors, which PyTorch takes for dense.
+    torch.manual_seed(0)
+    model = Attended()
+    eager = copy.deepcopy(model)
+    x = torch.randn(pictures, 8, 4, 4)
+    session = session_of(model, x)
+    session.update = keeper = KeepGradients()
+    session.run([x])
+    eager(x).backward()
+    for name, parameter in eager.named_parameters():
+        torch.testing.assert_close(keeper.gradients[name], parameter.grad)
+
+
 LOGITS = torch.randn(9, 3, 6, generator=torch.Generator().manual_seed(0))
 TARGETS = torch.randint(1, 6, (3, 4), generator=torch.Generator().manual_seed(1))
 INPUT_LENGTHS, TARGET_LENGTHS = torch.tensor([9, 7, 8]), torch.tensor([4, 3, 4])

@@ -15,6 +15,7 @@ from ipu_model.compute.exceptions import check_every_result
 from ipu_model.compute.failures import told
 from ipu_model.compute.half_precision import to_containers
 from ipu_model.compute.kernels import call_python_functions, choose_layer_kernels
+from ipu_model.compute.layouts import lay_out_group_norms
 from ipu_model.compute.partials import use_half_partials
 from ipu_model.compute.printing import print_where_asked
 from ipu_model.compute.rounding import Overflow
@@ -93,6 +94,7 @@ def build(graph: Graph, arithmetic: Arithmetic) -> Replay:
         check_every_result(ops)
     print_where_asked(ops)
     call_python_functions(ops)
+    lay_out_group_norms(ops)
     ops.lint()
     holder = nn.Module()
     for name, tensor in graph.constants.items():

@@ -1,0 +1,38 @@
+"""The layout of operands for kernels that take it for granted.
+
+PyTorch makes the operands of group normalisation dense before the kernel, which reads memory as it lies. Whether that
+needs a copy is decided while the program is traced, from the strides of fake tensors. When the program is replayed,
+strides of dimensions of size 1 can be others, and the kernel then refuses its input.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.fx
+from torch import Tensor
+from torch._prims_common import suggest_memory_format
+
+_FORWARD = torch.ops.aten.native_group_norm.default
+_BACKWARD = torch.ops.aten.native_group_norm_backward.default
+
+
+def lay_out_group_norms(graph: torch.fx.Graph) -> None:
+    """Make the operands of group normalisations dense where they are not; the last pass, as it adds nodes."""
+    for node in list(graph.nodes):
+        with graph.inserting_before(node):
+            if node.target is _FORWARD:
+                node.args = (graph.call_function(dense, node.args[:1]), *node.args[1:])
+            elif node.target is _BACKWARD:
+                gradient, x, *rest = node.args
+                laid_out = graph.call_function(dense, (x,))
+                node.args = (graph.call_function(dense_like, (gradient, laid_out)), laid_out, *rest)
+
+
+def dense(x: Tensor) -> Tensor:
+    """Return the values without gaps, in the order (channels last or first) that their strides suggest."""
+    return dense_like(x, x)
+
+
+def dense_like(gradient: Tensor, x: Tensor) -> Tensor:
+    """Return the values of `gradient` without gaps, in the order of `x`."""
+    return gradient.contiguous(memory_format=suggest_memory_format(x))

@@ -126,6 +126,19 @@ class TestWrites:
         torch.testing.assert_close(before - model.layer.weight.detach(), 3 * X.expand(2, 2))
         assert not model.state.requires_grad
 
+    def test_a_view_of_a_trained_weight_is_refused_by_name(self) -> None:
+        """The device would never see what training makes of the weight."""
+
+        def forward(model: Any, x: Tensor) -> Tensor:
+            return poptorch.identity_loss(x @ model.turned + model.layer(x), "sum")
+
+        layer = nn.Linear(2, 2)
+        model = Holds(forward, layer=layer, turned=layer.weight.t())
+        with pytest.raises(poptorch.Error, match=r"'layer.weight' is used through a reference"):
+            training(model)(X[None])
+        with torch.no_grad():
+            torch.testing.assert_close(inference(model)(X[None]), model(X[None]))
+
 
 @dataclass
 class Scaled:

@@ -68,7 +68,7 @@ def capture(
     """
     trace = Trace(placer, training)
     slots = slots_of(module)
-    recorder = Recorder(trace, Origins(module, slots))
+    recorder = Recorder(trace, Origins(module, slots, training=training))
     keeper = AttributeKeeper(module)
     with ExitStack() as stack:
         stack.enter_context(_one_at_a_time.lock)

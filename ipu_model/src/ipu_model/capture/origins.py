@@ -28,8 +28,11 @@ _DEEPEST = 6
 class Origins:
     """Tells the variables, constants and host tensors of a module from tensors that it does not hold."""
 
-    def __init__(self, module: nn.Module, slots: Sequence[Slot]) -> None:
+    def __init__(self, module: nn.Module, slots: Sequence[Slot], *, training: bool) -> None:
         self._weights = {id(slot.tensor): slot.names[0] for slot in slots if not slot.is_constant}
+        # What shares memory with a weight changes with it on the host, but would not on the device.
+        trained = [slot for slot in slots if training and slot.trainable]
+        self._trained = {storage_key(slot.tensor): slot.names[0] for slot in trained}
         # Tensors are told apart by identity or storage, so everything known here is kept alive.
         self._kept = [slot.tensor for slot in slots if slot.is_constant]
         self._constants = {id(tensor) for tensor in self._kept}
@@ -48,8 +51,11 @@ class Origins:
         return storage_key(tensor) in self._held
 
     def is_weight(self, tensor: Tensor) -> bool:
-        """Whether `tensor` is a parameter or buffer whose stand-in should have been met instead."""
-        return id(tensor) in self._weights
+        """Whether `tensor` is a parameter or buffer whose stand-in should have been met, or a view of a trained one."""
+        return self._weight(tensor) is not None
+
+    def _weight(self, tensor: Tensor) -> str | None:
+        return self._weights.get(id(tensor)) or self._trained.get(storage_key(tensor))
 
     def hold(self, tensor: Tensor) -> None:
         """Note that `tensor` belongs to the module, on the host."""
@@ -64,7 +70,7 @@ class Origins:
 
     def refuse(self, tensor: Tensor, scope: str) -> Error:
         """Return the error for a real tensor that meets tensors of the device in module `scope`."""
-        weight = self._weights.get(id(tensor))
+        weight = self._weight(tensor)
         if weight is not None:
             return Error(
                 f"'{weight}' is used through a reference kept outside the module's registered parameters and "

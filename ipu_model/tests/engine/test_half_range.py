@@ -69,6 +69,17 @@ def test_arithmetic_with_numbers_clips_where_it_must(function: Callable[[Tensor]
     torch.testing.assert_close(result.double(), function(x.double()).clamp(-65504, 65504), rtol=2**-11, atol=0)
 
 
+def test_dropout_masks_are_within_the_range_and_others_that_are_divided_are_clipped() -> None:
+    def masks(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        plain = torch.empty_like(x).bernoulli_(0.5)
+        changed = torch.empty_like(x).bernoulli_(0.5)
+        changed.mul_(60000)
+        return plain.div_(0.5), changed.div_(0.5), torch.bernoulli(x, 0.5) / 2.0**-20
+
+    for result, largest in zip(infer(masks, torch.zeros(1000).half()), (2.0, 65504.0, 65504.0)):
+        assert set(result.tolist()) == {0.0, largest}
+
+
 # Division by zero, in the sense of IEEE 754: an infinite result that is exact.
 
 

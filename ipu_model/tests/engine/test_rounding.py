@@ -13,6 +13,7 @@ from torch import Tensor
 
 from ipu_model.compute.rounding import (
     CHUNK,
+    PER_CACHE,
     Overflow,
     Rounding,
     clip_to_half_,
@@ -71,6 +72,15 @@ def test_clipping_changes_what_numpy_makes_infinite_and_nothing_else(values: np.
     x = torch.from_numpy(values.copy())
     assert clip_to_half_(x) is x
     np.testing.assert_array_equal(x.numpy(), expected)
+
+
+@pytest.mark.parametrize("elements", [2 * PER_CACHE, 2 * PER_CACHE + 1, 5 * PER_CACHE + 3])
+def test_large_tensors_are_clipped_and_rounded_like_small_ones(elements: int) -> None:
+    x = torch.randn(elements, generator=generator()) * 40000
+    expected = torch.cat([clip_to_half_(part) for part in x.clone().split(1000)])
+    assert torch.equal(clip_to_half_(x.clone()), expected)
+    square = x[: elements // 8 * 8].view(8, -1)
+    assert torch.equal(clip_to_half_(square.t().clone().t()), expected[: elements // 8 * 8].view(8, -1))
 
 
 @pytest.mark.parametrize(

@@ -48,6 +48,9 @@ _SUMS = frozenset({
     aten.sub.Scalar, aten.sub_.Scalar,
 })  # fmt: skip
 _LOST_AT_THE_END = 16.0
+# Their results are 0 or 1, and dropout divides them by a number below 1.
+_SMALLEST_SHARE = 2.0**-15
+_MASKS = frozenset({aten.bernoulli_.float, aten.bernoulli.p})
 
 
 def may_leave_range(node: Node) -> bool:
@@ -65,7 +68,8 @@ def _is_bounded_by_its_number(node: Node) -> bool:
     if node.target in _PRODUCTS:
         return size <= 1
     if node.target in _QUOTIENTS:
-        return size >= 1
+        # Nothing has changed the mask since: it was made just before.
+        return size >= 1 or (size > _SMALLEST_SHARE and node.prev is node.args[0] and node.prev.target in _MASKS)
     return node.target in _SUMS and size < _LOST_AT_THE_END
 
 

@@ -14,7 +14,8 @@ from torch import Tensor, nn
 from tracing_support import session_of, traced
 
 from ipu_model.capture.describe import step_of
-from ipu_model.compute.threads import SWITCH, Piece, Threads, choose, threads_for, work_of
+from ipu_model.compute.thread_setting import Threads
+from ipu_model.compute.threads import SWITCH, Piece, choose, threads_for, work_of
 from ipu_model.cores import Cores, CoreWatch
 from ipu_model.errors import Error
 from ipu_model.step import Step
@@ -53,6 +54,11 @@ class TestChoice:
     def test_beside_neighbours_only_large_ops_are_worth_waiting_for_each_other(self) -> None:
         busy = Cores(2, busy=2)
         assert [choose(work, busy, 2) for work in (TINY, SMALL, LARGE)] == [1, 1, 2]
+
+    def test_threads_that_wait_asleep_make_smaller_ops_worth_it(self) -> None:
+        medium = Counter({Piece(2 * MILLISECOND): 20})
+        assert choose(medium, Cores(2, busy=2), 2) == 1
+        assert choose(medium, Cores(2, busy=2), 2, asleep=True) == 2
 
     def test_small_ops_use_the_cores_that_are_left(self) -> None:
         assert choose(SMALL, Cores(4, busy=2), 4) == 2

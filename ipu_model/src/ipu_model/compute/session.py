@@ -20,7 +20,7 @@ from ipu_model.compute.randomness import RandomStreams
 from ipu_model.compute.replay import Arithmetic, Replay, build, container_dtype
 from ipu_model.compute.results import Collector, constant_outputs
 from ipu_model.compute.rounding import nearest
-from ipu_model.compute.threads import Threads
+from ipu_model.compute.thread_setting import Threads
 from ipu_model.graph import Graph, Variable
 from ipu_model.interrupts import postponed
 

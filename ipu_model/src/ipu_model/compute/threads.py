@@ -9,17 +9,17 @@ from __future__ import annotations
 
 import os
 import sys
-import threading
 import timeit
 from collections import Counter
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 
 import torch
 from torch.utils.flop_counter import flop_registry
 
+from ipu_model.compute.thread_setting import Threads
+from ipu_model.compute.waiting import GRAIN, wait_asleep
 from ipu_model.cores import Cores, CoreWatch
 from ipu_model.errors import Error
 from ipu_model.step import Op, Ref, Source, Step
@@ -29,14 +29,12 @@ SWITCH = "IPU_MODEL_THREADS"
 # Roughly: a choice is wrong only if these are wrong by several times.
 _ELEMENTS_PER_SECOND = 1e9
 _CALL_SECONDS = 5e-6
-# PyTorch's own threads take at least so many elements each (at::internal::GRAIN_SIZE).
-_GRAIN = 32768
 # Ops that loop over time steps, as `ipu_model.capture.device_ops` records them.
 _RECURRENT = frozenset({"lstm", "gru", "rnn_tanh", "rnn_relu"})
 # What it takes to hand an op to threads that are awake and to join them.
 _FORK_SECONDS, _FORK_SECONDS_PER_THREAD = 10e-6, 1e-6
-# How long an op waits for a thread whose core another process has: measured on Linux, 1 to 30 ms.
-_TURN_SECONDS = 5e-3
+# How long an op waits for a thread whose core another process has: measured on Linux, 1 to 30 ms if threads spin.
+_SPINNING_SECONDS, _SLEEPING_SECONDS = 5e-3, 1e-4
 # More threads than this one saves time by are not worth what they take from others.
 _WORTHWHILE = 1.05
 # Shorter than that, what others take cannot be told from the noise of counting in clock ticks.
@@ -51,46 +49,6 @@ class Piece:
     most: int = sys.maxsize
 
 
-@dataclass(frozen=True)
-class Threads:
-    """The number of threads of a replay; unless it is `fixed`, fewer where the user has since set fewer."""
-
-    number: int
-    fixed: bool = False
-
-    @contextmanager
-    def in_use(self) -> Iterator[None]:
-        """Let PyTorch compute with this number of threads; afterwards it has the number from before."""
-        _SETTING.change(self)
-        try:
-            yield
-        finally:
-            _SETTING.restore()
-
-
-class _Setting:
-    """PyTorch's number of threads, which replays in several Python threads may change at the same time."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._replays = 0
-        self._users_number = 1
-
-    def change(self, threads: Threads) -> None:
-        with self._lock:
-            if self._replays == 0:
-                # Later ones would read the number of a replay: a new Python thread takes over the last number set.
-                self._users_number = torch.get_num_threads()
-            self._replays += 1
-            torch.set_num_threads(threads.number if threads.fixed else min(threads.number, self._users_number))
-
-    def restore(self) -> None:
-        with self._lock:
-            self._replays -= 1
-            torch.set_num_threads(self._users_number)
-
-
-_SETTING = _Setting()
 MACHINE = CoreWatch()
 
 
@@ -107,6 +65,8 @@ def threads_for(step: Step, watch: CoreWatch = MACHINE) -> Threads:
     if fixed:
         if not (fixed.isascii() and fixed.isdigit() and int(fixed)):
             raise Error(f"{SWITCH} is the number of threads for a replay, 1 or more; got {fixed!r}.")
+        if int(fixed) > 1:
+            wait_asleep()
         return Threads(int(fixed), fixed=True)
     limit = torch.get_num_threads()
     if limit == 1:
@@ -116,27 +76,31 @@ def threads_for(step: Step, watch: CoreWatch = MACHINE) -> Threads:
     # Only a program that profits from threads at all is worth a longer look at the machine.
     if choose(work, Cores(cores.usable, quota=cores.quota), limit) == 1:
         return Threads(1)
-    return Threads(choose(work, watch.cores(_WATCH_SECONDS), limit))
+    return Threads(choose(work, watch.cores(_WATCH_SECONDS), limit, asleep=wait_asleep()))
 
 
-def choose(work: Mapping[Piece, int], cores: Cores, limit: int) -> int:
-    """Return the smallest number of threads, up to `limit`, with which `work` takes hardly longer than at best."""
+def choose(work: Mapping[Piece, int], cores: Cores, limit: int, *, asleep: bool = False) -> int:
+    """Return the smallest number of threads, up to `limit`, with which `work` takes hardly longer than at best.
+
+    `asleep` says that threads sleep instead of spinning while they wait for each other.
+    """
+    turn = _SLEEPING_SECONDS if asleep else _SPINNING_SECONDS
     candidates = range(1, min(limit, cores.at_once) + 1)
-    seconds = {threads: _seconds(work, cores, threads) for threads in candidates}
+    seconds = {threads: _seconds(work, cores, threads, turn) for threads in candidates}
     enough = _WORTHWHILE * min(seconds.values())
     return next(threads for threads in candidates if seconds[threads] <= enough)
 
 
-def _seconds(work: Mapping[Piece, int], cores: Cores, threads: int) -> float:
-    return sum(count * _piece_seconds(piece, cores, min(threads, piece.most)) for piece, count in work.items())
+def _seconds(work: Mapping[Piece, int], cores: Cores, threads: int, turn: float) -> float:
+    return sum(n * _piece_seconds(piece, cores, min(threads, piece.most), turn) for piece, n in work.items())
 
 
-def _piece_seconds(piece: Piece, cores: Cores, threads: int) -> float:
+def _piece_seconds(piece: Piece, cores: Cores, threads: int, turn: float) -> float:
     computing = piece.seconds / cores.share(threads) + _CALL_SECONDS
     if threads == 1:
         return computing
     sharing = min(1.0, max(0.0, threads - cores.free))
-    return computing + _FORK_SECONDS + _FORK_SECONDS_PER_THREAD * threads + _TURN_SECONDS * sharing
+    return computing + _FORK_SECONDS + _FORK_SECONDS_PER_THREAD * threads + turn * sharing
 
 
 def work_of(step: Step, flops_per_second: float) -> Counter[Piece]:
@@ -165,7 +129,7 @@ def _piece(op: Op, step: Step, flops_per_second: float) -> tuple[Piece, int]:
     if flops:
         return Piece(flops / flops_per_second), 1
     elements = max((tensor.stored for tensor in (*operands, *results)), default=0)
-    return Piece(elements / _ELEMENTS_PER_SECOND, most=max(1, elements // _GRAIN)), 1
+    return Piece(elements / _ELEMENTS_PER_SECOND, most=max(1, elements // GRAIN)), 1
 
 
 def _flops(op: Op, step: Step) -> float:

@@ -1,0 +1,52 @@
+"""PyTorch's number of threads while a replay computes, and the user's afterwards."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import torch
+
+
+@dataclass(frozen=True)
+class Threads:
+    """The number of threads of a replay; unless it is `fixed`, fewer where the user has since set fewer."""
+
+    number: int
+    fixed: bool = False
+
+    @contextmanager
+    def in_use(self) -> Iterator[None]:
+        """Let PyTorch compute with this number of threads; afterwards it has the number from before."""
+        _SETTING.change(self)
+        try:
+            yield
+        finally:
+            _SETTING.restore()
+
+
+class _Setting:
+    """PyTorch's number of threads, which replays in several Python threads may change at the same time."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._replays = 0
+        self._users_number = 1
+
+    def change(self, threads: Threads) -> None:
+        with self._lock:
+            if self._replays == 0:
+                # Later ones would read the number of a replay: a new Python thread takes over the last number set.
+                self._users_number = torch.get_num_threads()
+            self._replays += 1
+            torch.set_num_threads(threads.number if threads.fixed else min(threads.number, self._users_number))
+
+    def restore(self) -> None:
+        with self._lock:
+            self._replays -= 1
+            torch.set_num_threads(self._users_number)
+
+
+_SETTING = _Setting()

@@ -13,7 +13,7 @@ import timeit
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 
 import torch
 from torch.utils.flop_counter import flop_registry
@@ -134,11 +134,16 @@ def _piece(op: Op, step: Step, flops_per_second: float) -> tuple[Piece, int]:
 
 def _flops(op: Op, step: Step) -> float:
     """Return the multiplications and additions of a matrix product or convolution, 0 for other ops."""
-    count = flop_registry.get(getattr(torch.ops.aten, op.kind, None))
-    if count is None:
+    if getattr(torch.ops.aten, op.kind, None) not in flop_registry:
         return 0.0
-    arguments = [step.tensors[each].shape if isinstance(each, Ref) else each for each in op.arguments]
-    shapes = [() if each is None else each.shape for each in op.results]
+    arguments = tuple(step.tensors[each].shape if isinstance(each, Ref) else each for each in op.arguments)
+    return _counted(op.kind, arguments, tuple(() if each is None else each.shape for each in op.results))
+
+
+@lru_cache(maxsize=1024)
+def _counted(kind: str, arguments: tuple[object, ...], shapes: tuple[tuple[int, ...], ...]) -> float:
+    """Count the operations of an op; networks repeat theirs, and torch's function takes a while."""
+    count = flop_registry[getattr(torch.ops.aten, kind)]
     return float(count(*arguments, out_val=shapes[0] if len(shapes) == 1 else shapes))
 
 

@@ -239,6 +239,11 @@ def _restoreWrapperIfNecessary(obj: Any) -> Any:
     return obj
 
 
+def forget_wrapper(obj: Any) -> None:
+    """Leave an object that was unwrapped as it is: `rewrapModelIfNecessary` has nothing to restore."""
+    _wrapper_registry.pop(obj, None)
+
+
 def forEachParameterAndBuffer(model: nn.Module, fn: Callable[[Any], Any]) -> None:
     """Call `fn` with the model, and with each parameter and buffer of it."""
     fn(model)

@@ -115,6 +115,16 @@ class TestWrappedObjects:
         trainer(ONE)
         assert torch.equal(model.layer.bias, before - 2)
 
+    def test_a_destroyed_executor_leaves_nothing_to_wrap_again(self) -> None:
+        model = Calls(lambda x: (x, poptorch.identity_loss(x, "sum")))
+        trainer = poptorch.trainingModel(model, quiet(), poptorch.optim.SGD(model.parameters(), lr=1.0))
+        trainer(ONE)
+        _impl.unwrapModelIfNecessary(model)
+        trainer.destroy()
+        _impl.rewrapModelIfNecessary(model)
+        assert not any(map(_impl.isWrapped, (model, *model.parameters())))
+        poptorch.trainingModel(model, quiet())(ONE)
+
     def test_what_is_not_wrapped_stays_as_it_is(self) -> None:
         layer = nn.Linear(2, 2)
         _impl.unwrapModelIfNecessary(layer)

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from ipu_model.interrupts import postponed
-from poptorch._impl import createPoptorchError, registerWrapperType
+from poptorch._impl import createPoptorchError, forget_wrapper, registerWrapperType
 
 _MODULE_TRIGGERS = frozenset({"_parameters", "_buffers", "forward"})
 _runs = itertools.count(1)
@@ -182,6 +182,8 @@ class Wrapping:
     def undo(self) -> None:
         """Give every object the class back that it would have without this wrapping."""
         for obj in self._wrapped:
+            # A program may have unwrapped it for a while: it is not to be wrapped for this executor again.
+            forget_wrapper(obj)
             self._set_links(obj, tuple(link for link in links_of(obj) if link is not self._link))
         self._wrapped.clear()
         for reference in self._link.copies:

@@ -43,14 +43,14 @@ help: ## list the targets and variables
 	@echo "  PORT=8890             JupyterLab's port (lab)"
 	@echo "  LAB_ARGS=--no-browser more options for JupyterLab (lab)"
 	@echo "  TEST_ARGS='-k text'   more options for pytest (test, test-fast, coverage, companions)"
-	@echo "  TEST_WORKERS=4        so many test processes at a time, 0 for pytest alone (test, test-fast)"
+	@echo "  TEST_WORKERS=4        this many test processes at a time, 0 for pytest alone (test, test-fast)"
 	@echo "  RULE='half partials'  only changes to rules with these words (mutate)"
 	@echo "  NBVAL_ARGS=--record   write the notebooks' seconds to notebooks/measured.json (nbval-conditions)"
 	@echo "  LESSON='06 07'        only these lessons (notebooks, check-notebooks, try-answers, nbval-conditions)"
 	@echo "  BENCH_ARGS=...        more options for the benchmark (bench)"
 	@echo "  FUZZ_ARGS='--seconds 1200 --seed 7'   how long to try, and which programs (fuzz)"
-	@echo "  TESTS=poptorch/tests  the tests of a checkout of PopTorch (upstream-tests)"
-	@echo "  UPSTREAM_ARGS='--files options --update'   which of them, and whether to renew the list (upstream-tests)"
+	@echo "  TESTS=poptorch/tests  the folder with the tests of a checkout of PopTorch (upstream-tests)"
+	@echo "  UPSTREAM_ARGS='--files options --update'   which files to run, and whether to write the list of known failures again (upstream-tests)"
 	@echo "  SOAK_ARGS='--steps 10000 --programs 200'   how long the runs are (soak)"
 
 setup: ## make or update .venv (every target below does this first)
@@ -120,7 +120,7 @@ fuzz: setup ## try random PopTorch programs against plain PyTorch and count what
 soak: setup ## train for 10,000 steps and watch memory, files, threads and processes
 	PYTHONPATH=ipu_model/tests/long_runs $(VENV_PYTHON) -m soak $(SOAK_ARGS)
 
-upstream-tests: setup ## run PopTorch's own tests from a checkout and compare with the failures that are known
+upstream-tests: setup ## run PopTorch's own tests from a checkout and compare the failures with the known ones
 	@[ -n "$(TESTS)" ] || { echo "make upstream-tests TESTS=CHECKOUT/tests"; exit 2; }
 	PYTHONPATH=tools $(VENV_PYTHON) -m upstream_tests "$(TESTS)" $(UPSTREAM_ARGS)
 

@@ -36,8 +36,9 @@ def main() -> int:
         make_layer()
         STAMP.write_text(wanted_stamp, encoding="utf-8")
     # The companions are years older than torch here: what they are warned of is theirs.
-    tests = [str(PYTHON), "-m", "pytest", "--disable-warnings", "ipu_model/tests/companions", *sys.argv[1:]]
-    return subprocess.run(tests, cwd=ROOT, env={**os.environ, "IPU_MODEL_COMPANIONS": "1"}).returncode
+    tests = ["ipu_model/tests/companions", "ipu_model/tests/programs"]
+    command = [str(PYTHON), "-m", "pytest", "--disable-warnings", *tests, *sys.argv[1:]]
+    return subprocess.run(command, cwd=ROOT, env={**os.environ, "IPU_MODEL_COMPANIONS": "1"}).returncode
 
 
 def make_layer() -> None:

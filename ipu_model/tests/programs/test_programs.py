@@ -4,7 +4,7 @@ Every file in a folder beside this one is such a program. It was written before 
 what it computed and exits with 0 only if that is right. Comment lines at its top say what it needs:
 
 * ``# needs: transformers, optimum.graphcore``: packages that requirements.txt does not name; it is skipped without
-  them.
+  them. `make companions` has them, and runs these programs only.
 * ``# environment: NAME=value``: what its owner would export.
 * ``# run with: poprun --num-instances 2 ...``: how its owner would start it.
 
@@ -29,6 +29,7 @@ import pytest
 
 _HERE = Path(__file__).parent
 _PATIENCE_IN_S = 180.0
+_WITH_COMPANIONS = bool(os.environ.get("IPU_MODEL_COMPANIONS"))
 # A program that is known to fail, with the reason. It must fail: remove it from here when it passes.
 _EXPECTED_FAILURES: Mapping[str, str] = {}
 
@@ -77,8 +78,10 @@ def _cases() -> list[object]:
     cases = []
     for path in sorted(_HERE.glob("*/*.py")):
         program = _read(path)
+        if _WITH_COMPANIONS and not program.needs:
+            continue
         marks = []
-        if program.missing():
+        if program.missing() and not _WITH_COMPANIONS:
             marks.append(pytest.mark.skip(reason=f"needs {', '.join(program.missing())}"))
         if program.name in _EXPECTED_FAILURES:
             marks.append(pytest.mark.xfail(reason=_EXPECTED_FAILURES[program.name], strict=True))

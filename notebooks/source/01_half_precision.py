@@ -12,7 +12,7 @@
 # * run the matrix units faster,
 # * train in each precision,
 # * read the distribution of gradients, and scale the loss,
-# * scale it too far, as a GPU and as an IPU,
+# * scale it too far, and compare a GPU with an IPU,
 # * round stochastically,
 # * keep accumulators and moments small,
 # * keep sensitive parts in fp32.
@@ -184,7 +184,7 @@ show.table([{"precision": name, "loss, last epoch": "below 0.5" if trial.losses[
             for name, trial in trials.items()], index="precision")
 
 # %% [markdown]
-# What differs in the digits behind is chance: for this network, fp16 is enough as it is. When is it not?
+# The differences in the exact numbers are chance: for this network, fp16 works as it is. When does it not?
 #
 # ## Read the distribution of gradients
 #
@@ -255,9 +255,9 @@ for name, trial in small.items():
 #
 # ## Scale too far
 #
-# What is beyond 65,504? On a GPU infinity, and soon NaN. An IPU most likely **clips**: the result is 65,504, without
-# a word. (*Derived*, not documented: "NaN on overflow" is a switch, and PopTorch leaves it off [5].) The IPU Model
-# clips too; `IPU_MODEL_HALF_OVERFLOW=infinity` makes it compute as a GPU.
+# What happens beyond 65,504? On a GPU the result is infinity, and soon NaN. An IPU most likely **clips** it: the
+# result is 65,504, and nothing reports it. (This is *derived*, not documented: "NaN on overflow" is a switch, and
+# PopTorch leaves it off [5].) The IPU Model clips too. With `IPU_MODEL_HALF_OVERFLOW=infinity` it computes like a GPU.
 
 # %%
 import os
@@ -275,10 +275,11 @@ del os.environ["IPU_MODEL_HALF_OVERFLOW"]
 show.table(rows, index="loss scaling")
 
 # %% [markdown]
-# **Which is worse?** The GPU gives up at 2^18, where a few clipped gradients do no harm. But nobody overlooks NaN,
-# and `GradScaler` [4] relies on it: it skips the step and scales less. At 2^24 the IPU learns nothing, and all its
-# losses are numbers. So look for overflow yourself: `options.Precision.enableFloatingPointExceptions(True)` stops at
-# the first, on the device too; `IPU_MODEL_REPORT_CLIPPING=1`, of the IPU Model, warns and names your line.
+# **Which is worse?** Training on the GPU already fails at 2^18, where clipping a few gradients does no harm. But
+# nobody overlooks NaN, and `GradScaler` [4] relies on it: it skips the step and lowers the scaling. At 2^24 the
+# network on the IPU learns nothing, yet all losses are numbers. So look for overflow yourself.
+# `options.Precision.enableFloatingPointExceptions(True)` stops the program at the first overflow, on the device too.
+# `IPU_MODEL_REPORT_CLIPPING=1` makes the IPU Model warn, with the line of your program.
 #
 # ## Round stochastically
 #
@@ -329,7 +330,7 @@ show_tile_memory({name: program and program.with_state_types(*types).profile() f
 
 # %% [markdown]
 # Second moments are squares, times 0.001: a gradient of 0.005 gives 0.000000025, which fp16 rounds to zero.
-# AdamW then divides by nearly zero, and throws the weights to the ends of the range. The accumulator holds scaled
+# AdamW then divides by nearly zero, and the weights jump to the ends of the range. The accumulator holds scaled
 # gradients, so loss scaling protects it.
 #
 # ## Keep sensitive parts in fp32
@@ -341,10 +342,10 @@ show_tile_memory({name: program and program.with_state_types(*types).profile() f
 # | second moments | squares underflow | `second_order_momentum_accum_type` |
 # | a layer that misbehaves | its weights or inputs are out of range | `layer.float()`, with `layer(x.float()).half()` |
 #
-# **Exercise 2** (5 min). A bug hunt: of inputs around 1,000, this norm makes numbers that are a few times too large
-# in fp16, without an error.
-# `x / (x.pow(2).mean(-1, keepdim=True) + 1e-5).sqrt()`. Write it so that fp16 comes in, fp16 goes out, and
-# nothing overflows between.
+# **Exercise 2** (5 min). A bug hunt: for inputs around 1,000 in fp16, this norm returns numbers that are a few
+# times too large, and there is no error.
+# `x / (x.pow(2).mean(-1, keepdim=True) + 1e-5).sqrt()`. Write it so that it takes and returns fp16, and nothing
+# overflows in between.
 
 # %% tags=["exercise"]
 def normalised(x):
@@ -360,9 +361,9 @@ check_norm(normalised)
 # 1,000 squared is a million. Which operation is the first that cannot hold its result? Convert before it.
 
 # %% [markdown] tags=["solution"]
-# The square is clipped to 65,504, so its root is never above 256. (A GPU's is infinite, and *x* divided by that is
-# zero: at least it shows.) In fp32 there is room up to 10^38. The memory of the wide copy is needed for a moment
-# only; what the next layer gets is fp16 again.
+# The square is clipped to 65,504, so the root is never above 256. (On a GPU the square is infinite, and *x* divided
+# by that is zero, which at least you would notice.) In fp32 there is room up to 10^38. The fp32 copy takes memory for
+# a moment only; the next layer gets fp16 again.
 
 # %% [markdown]
 # ## Explore, and climb the first rung
@@ -382,7 +383,7 @@ lesson.show_ladder("half precision")
 # * 16.32 shrinks activations, 16.16 weights and optimiser state too: out of memory is cured.
 # * The matrix units run 2 or 4 times faster, the whole program less.
 # * Small gradients underflow: scale the loss. Small updates get lost: round stochastically.
-# * Overflow is silent: look for it.
+# * Overflow is silent on an IPU: look for it.
 # * Losses, norm statistics and second moments stay in fp32.
 #
 # Half precision is a range to fit into, not a switch.

@@ -204,22 +204,22 @@ print("some of", len(model.getTensorNames()), "names:", *model.getTensorNames()[
 #
 # ## Find a numerical bug by bisection
 #
-# Now the hunt. The network is trained in fp32 on images of the first scanner; then it is to run in half
-# precision. Half of the test images are from the second scanner. When the network is less than 90 % sure, the
-# image goes to a person: in fp32, one in eight, of either scanner.
+# Now the hunt. We train the network in fp32 on images of the first scanner, then run it in half precision. Half of
+# the test images are from the second scanner. When the network is less than 90 % sure, a person looks at the image.
+# In fp32 this happens to one image in eight, for either scanner.
 #
-# **Predict:** how many per cent of the second scanner's images go to a person in fp16, to the nearest ten?
+# **Predict:** in fp16, what percentage of the second scanner's images does a person look at, to the nearest ten?
 
 # %%
 import copy
 import os
 
-guess = lesson.predict("per cent that go to a person, second scanner, fp16", ...)
+guess = lesson.predict("percentage that a person looks at, second scanner, fp16", ...)
 _, network = train(poptorch.ShardedExecution(*blocks), updates=80, accumulation=4)
 tests = test_digits.pixels.float().unsqueeze(1)
 tests[1::2] *= 4095 / 255  # every second image comes from the second scanner
 
-def per_scanner(what, dtype):  # per cent, one number for each scanner
+def per_scanner(what, dtype):  # a percentage for each scanner
     model = poptorch.inferenceModel(copy.deepcopy(network).eval().to(dtype), single)
     return 100 * what(model(tests.to(dtype)).float()).float().view(-1, 2).mean(0)
 
@@ -233,8 +233,8 @@ print("at least 95 % right, fp32 and fp16:", [all(per_scanner(right, to) >= 95) 
 guess.reveal(10 * round(per_scanner(unsure, torch.half)[1].item() / 10), "computed on the IPU")
 
 # %% [markdown]
-# All is well? No: hardly an image goes to a person any more, and the network is sure of its mistakes too. There is
-# no NaN and no error. Which stage is at fault?
+# Is all well? No: hardly any image goes to a person now. The network is sure even when it is wrong, without NaN or
+# error. Which stage is at fault?
 #
 # **Exercise 1** (7 min). Write `first_difference(reference, device)`. Both are dictionaries of stage names to
 # tensors, in order; the device's are fp16. Return the **name of the first stage** whose largest difference is
@@ -286,8 +286,8 @@ guess.reveal(first_wrong(*compared["second scanner"]), "found by comparing (0 wo
 # middle one: if it is right, go on in the second half, else in the first. That is **bisection**: seven runs find
 # one layer in a hundred.
 #
-# Next round: the operations inside `scale`, where B2 begins, in fp32 and in fp16. fp16 ends at 65,504. And what
-# would a GPU have done? The IPU Model can imitate it.
+# Next come the operations inside `scale`, where B2 begins, in fp32 and in fp16. fp16 ends at 65,504. And what would
+# a GPU compute? The IPU Model can imitate one.
 
 # %%
 inside = [name for name in model.getTensorNames() if name.startswith("scale/")]
@@ -304,20 +304,20 @@ show.table([{"operation": name, "fp32, largest value": "above 65,504" if wide > 
             for name, wide, narrow in zip(inside, *largest.values())], index="operation")
 
 os.environ["IPU_MODEL_HALF_OVERFLOW"] = "infinity"  # as on a GPU; read when a model is compiled
-print("GPU, per cent right and unsure:", [round(per_scanner(w, torch.half)[1].item()) for w in (right, unsure)])
+print("GPU, percentage right and unsure:", [round(per_scanner(w, torch.half)[1].item()) for w in (right, unsure)])
 del os.environ["IPU_MODEL_HALF_OVERFLOW"]
 
 # %% [markdown]
-# The first multiplication, `x * x`, overflows, and the IPU clips it to 65,504 (*derived*, lesson 01). So the power
-# is too small, and the image too bright. ReLU layers answer the same to a brighter image, only louder: the largest
-# logit still wins, by far too much.
+# The first multiplication, `x * x`, overflows, and the IPU clips it to 65,504 (*derived*, see lesson 01). So the
+# power is too small and the image too bright. For a brighter image, ReLU layers give similar but larger outputs: the
+# same logit wins, but by far too much.
 #
-# On the GPU, the power is infinite, one over its root is 0, and so is the whole image: 10 % right, and all images
-# go to a person. **Which is worse?** The GPU's fault is larger, and somebody calls on the first morning. The IPU's
-# may stay for years: accuracies are fine, and nobody sees the mistakes.
+# On the GPU the power is infinite, one over its root is 0, and so the whole image is 0: 10 % are right, and all
+# images go to a person. **Which is worse?** The GPU's fault is larger, and somebody reports it on the first day. The
+# IPU's may last for years: the accuracy is fine, and nobody sees the mistakes.
 #
-# So ask for the noise. Floating-point exceptions stop the program at the first overflow, on the device too. (They
-# would not have found a wrong formula.) `IPU_MODEL_REPORT_CLIPPING=1`, of the IPU Model, only warns.
+# So make overflow visible. Floating-point exceptions stop the program at the first overflow, on the device too. (They
+# would not find a wrong formula.) `IPU_MODEL_REPORT_CLIPPING=1` makes the IPU Model warn instead.
 #
 # The cure: compute the power in fp32.
 
@@ -336,7 +336,7 @@ class SafeUnitScale(nn.Module):
         return (wide * torch.rsqrt(power + 0.001)).to(x.dtype)
 
 network.scale = poptorch.BeginBlock(SafeUnitScale(), "B2")
-print("fp16, per cent that go to a person, at least 8 again:", (per_scanner(unsure, torch.half) >= 8).tolist())
+print("fp16, at least 8 % go to a person, first and second scanner:", (per_scanner(unsure, torch.half) >= 8).tolist())
 
 # %% [markdown]
 # ## Find a placement bug with the profile
@@ -405,7 +405,7 @@ guess.reveal(slow and slow.device_seconds_per_call / repaired.device_seconds_per
 # | an operation is outside every block | enter the last block again | `poptorch.Block` |
 # | wrong results, pipelined only | same seed, same accumulation, then compare | sharded against pipelined |
 # | wrong for some inputs | one such sample, stage by stage | `anchorTensor` |
-# | NaN, or wrong in fp16 only | stop where it first appears | `options.Precision.enableFloatingPointExceptions(True)` |
+# | NaN, or wrong only in fp16 | stop at the first overflow | `options.Precision.enableFloatingPointExceptions(True)` |
 # | does not learn | gradients of first and last layer | `ipu_print_tensor`, `Gradient___...` |
 # | right, but slow | work and wait of each IPU | profile |
 # | out of memory | the fullest tile, by category | profile; not sharding |
@@ -416,7 +416,7 @@ guess.reveal(slow and slow.device_seconds_per_call / repaired.device_seconds_per
 # * Sharded execution computes the same as a pipeline, one IPU at a time, with any accumulation.
 # * Make the failing run small: one sample, sharded. Then compare with plain PyTorch, stage by stage.
 # * The first stage that differs has the fault. Bisect, and mind NaN.
-# * Overflow in fp16 is loud on a GPU, silent on an IPU.
+# * Overflow in fp16 is obvious on a GPU, silent on an IPU.
 # * Wrong placement shows as an error if you are lucky, else only in the profile.
 #
 # **Takeaway:** make it small, make it sequential, find the first difference.
@@ -432,8 +432,8 @@ guess.reveal(slow and slow.device_seconds_per_call / repaired.device_seconds_per
 # ## What transfers
 #
 # Every accelerator has this hunt: eager mode or `jax.disable_jit()` instead of sharding, `torch.compile`'s
-# minifier for bisection, one rank instead of many. fp16's limit of 65,504 is the same everywhere, but not what
-# comes after it: check what your device does.
+# minifier for bisection, one rank instead of many. fp16's limit of 65,504 is the same everywhere, but what
+# happens beyond it is not: check what your device does.
 #
 # ## References
 #

@@ -52,7 +52,7 @@ def _scaling_hint(loss_scaling: object, gradients: Mapping[str, Tensor]) -> str 
     if largest * loss_scaling > LARGEST_HALF:
         return (
             f"The largest gradient, one of the {kind}, is above 2^{math.floor(math.log2(largest))}: times "
-            f"{loss_scaling:g} it overflows, as 65,504 is the largest number. An IPU clips it without a word."
+            f"{loss_scaling:g} it overflows, as 65,504 is the largest number. An IPU clips it and reports nothing."
         )
     below = share_below(gradients[ACTIVATIONS] * loss_scaling, SMALLEST_NORMAL)
     if below >= MOST_BELOW:
@@ -131,10 +131,10 @@ def _value_hint(result: Tensor, images: Tensor, size: float) -> str | None:
             "the last dimension (plus 1e-5)."
         )
     if bool(result.isnan().any()):
-        return "Numbers around 1,000 give NaN: something was divided by 0. Convert x before its square."
+        return "Numbers around 1,000 give NaN: something was divided by 0. Convert x before you square it."
     if float(result.double().norm()) > 1.5 * float(wanted.norm()):
         return (
-            "Numbers around 1,000 come out too large: their squares or the mean of these are above 65,504, to which "
-            "float16 is clipped, and so the root is too small. Convert before the square, and back at the end."
+            "Numbers around 1,000 come out too large: their squares, or the mean of the squares, exceed 65,504 and are "
+            "clipped to it, so the root is too small. Convert before the square, and back at the end."
         )
     return "Numbers around 1,000 come out finite but wrong: do not cut or change x, compute its square in float32."

@@ -34,6 +34,8 @@ _WITH_COMPANIONS = bool(os.environ.get("IPU_MODEL_COMPANIONS"))
 _EXPECTED_FAILURES: Mapping[str, str] = {}
 
 # Programs are forked from a process that has imported torch: that import takes longer than most of the programs.
+# On macOS, whose libraries do not bear a fork, each is started anew.
+_FORK = sys.platform == "linux"
 _fork_server = multiprocessing.get_context("forkserver")
 _fork_server.set_forkserver_preload(["torch", "torch.utils.data", "poptorch"])
 
@@ -119,9 +121,11 @@ def _status_of_fork(program: Program, folder: Path, log: Path) -> int | None:
     return process.exitcode
 
 
-def _status_of_poprun(program: Program, folder: Path, log: Path) -> int | None:
-    start = "import sys; from popdist.run.command import main; sys.exit(main())"
-    command = [sys.executable, "-c", start, *(program.poprun or ()), sys.executable, str(program.path)]
+def _status_of_command(program: Program, folder: Path, log: Path) -> int | None:
+    command = [sys.executable, str(program.path)]
+    if program.poprun is not None:
+        start = "import sys; from popdist.run.command import main; sys.exit(main())"
+        command = [sys.executable, "-c", start, *program.poprun, *command]
     with log.open("wb") as output:
         try:
             return subprocess.run(
@@ -142,7 +146,7 @@ def test_the_program_exits_with_success(program: Program, tmp_path: Path) -> Non
     log = tmp_path / "output.txt"
     folder = tmp_path / "run"
     folder.mkdir()
-    run = _status_of_fork if program.poprun is None else _status_of_poprun
+    run = _status_of_fork if _FORK and program.poprun is None else _status_of_command
     status = run(program, folder, log)
     if status != 0:
         ended = f"did not end within {_PATIENCE_IN_S:.0f} s" if status is None else f"exited with {status}"

@@ -111,7 +111,7 @@ class TensorLocation(poptorch.TensorLocationSettings):
         if len(given) < len(values) + len(named) or not given.keys() <= set(names):
             raise TypeError(
                 f"popart.TensorLocation takes ({', '.join(_SHORT)}) or ({', '.join(_LONG)}). PopTorch's options have "
-                "no domain of sharding."
+                "no sharding domain."
             )
         if "storage" in given:
             self.useOnChipStorage(TensorStorage(given["storage"]) is TensorStorage.OnChip)
@@ -129,22 +129,22 @@ class TensorLocation(poptorch.TensorLocationSettings):
 
     @property
     def replicatedTensorSharding(self) -> ReplicatedTensorSharding:
-        """Whether replicas hold a part of them each."""
+        """Whether each replica holds only a part of the tensors."""
         return ReplicatedTensorSharding(int(self._values.get("useReplicatedTensorSharding", False)))
 
     @property
     def loadTileSet(self) -> TileSet:
-        """The tiles that load them."""
+        """The tiles that load the tensors."""
         return TileSet(int(self._values.get("useIOTilesToLoad", False)))
 
     @property
     def storageTileSet(self) -> TileSet:
-        """The tiles that store them."""
+        """The tiles that store the tensors."""
         return TileSet(int(self._values.get("useIOTilesToStore", False)))
 
 
 def versionString() -> str:
-    """Return the version of PopTorch that this stands beside; what follows its + says that it is the IPU Model."""
+    """Return PopTorch's version; the part after the + says that this is the IPU Model."""
     return poptorch.__version__
 
 
@@ -152,14 +152,14 @@ def _what_it_is(name: str) -> str:
     near = difflib.get_close_matches(name, __all__, n=1)
     instead = "To run a model, wrap a torch.nn.Module with poptorch.trainingModel or poptorch.inferenceModel."
     return (
-        f"popart.{name} is not here: PopART is not installed. This module stands in for it, with the enumerations and "
-        "the TensorLocation that PopTorch programs pass to their options; it builds and runs no graphs. "
+        f"popart.{name} is not available, because PopART is not installed. This substitute has only the enumerations "
+        "and the TensorLocation that PopTorch programs pass to their options; it cannot build or run graphs. "
         + (f"Did you mean popart.{near[0]}?" if near else instead)
     )
 
 
 def __getattr__(name: str) -> NoReturn:
-    """Refuse a name of PopART's that options do not need."""
+    """Refuse names of PopART that options do not need."""
     raise AttributeError(name if name.startswith("__") else _what_it_is(name))
 
 

@@ -255,8 +255,8 @@ def check_on_host(tensors: list[Tensor]) -> None:
     for tensor in tensors:
         if isinstance(tensor, FakeTensor):
             raise createPoptorchError(
-                "An input is a tensor of the device that a hook or a global variable kept while another model was "
-                "traced: it has no data. Return it from that model's forward, or anchor it with "
+                "An input is an IPU tensor that a hook or a global variable kept when another model was traced, so it "
+                "has no data. Return it from that model's forward, or anchor it with "
                 "poptorch.Options().anchorTensor(short_name, long_name)."
             )
         if tensor.device.type != "cpu":

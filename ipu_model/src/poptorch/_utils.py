@@ -220,7 +220,7 @@ def _joined(parts: Sequence[Any]) -> Tensor:
     for part in parts:
         if not isinstance(part, Tensor):
             raise TypeError(
-                f"An item of several batches of a batch_sampler is not a torch tensor throughout: got a "
+                "An item joins several batches of the batch_sampler, so each part must be a torch tensor; got a "
                 f"{type(part).__name__}, which cannot be concatenated. Return tensors from collate_fn."
             )
     return torch.cat(list(parts)) if parts[0].dim() else torch.stack(list(parts))

@@ -200,7 +200,7 @@ class TestPrograms:
     @pytest.mark.parametrize("text", ["0", "-1", "two", "1.5"])
     def test_anything_but_a_number_is_refused(self, step: Step, monkeypatch: pytest.MonkeyPatch, text: str) -> None:
         monkeypatch.setenv(SWITCH, text)
-        with pytest.raises(Error, match=f"IPU_MODEL_THREADS is the number of threads .* got '{text}'"):
+        with pytest.raises(Error, match=f"IPU_MODEL_THREADS must be the number of threads .* got '{text}'"):
             threads_for(step)
 
     def test_a_large_program_takes_the_cores_that_a_container_may_use(self, tmp_path: Path) -> None:

@@ -120,7 +120,7 @@ class TestOtherNames:
     @pytest.mark.parametrize("name", ["Builder", "InferenceSession", "TrainingSession", "DeviceManager", "PyStepIO"])
     def test_they_are_refused_when_they_are_used(self, name: str) -> None:
         assert not hasattr(popart, name)
-        with pytest.raises(AttributeError, match=rf"popart\.{name} is not here.*poptorch\.trainingModel"):
+        with pytest.raises(AttributeError, match=rf"popart\.{name} is not available.*poptorch\.trainingModel"):
             getattr(popart, name)
 
     def test_a_misspelt_one_is_told_the_nearest(self) -> None:
@@ -129,7 +129,7 @@ class TestOtherNames:
 
     @pytest.mark.parametrize("statement", ["from popart import Builder", "import popart.ir", "import popart.ir.ops"])
     def test_importing_one_fails_with_the_reason(self, statement: str) -> None:
-        with pytest.raises(ImportError, match=r"popart\.(Builder|ir) is not here: PopART is not installed"):
+        with pytest.raises(ImportError, match=r"popart\.(Builder|ir) .* PopART is not installed"):
             exec(statement)
 
 

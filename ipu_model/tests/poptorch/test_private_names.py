@@ -324,10 +324,10 @@ class TestTorchOps:
     @pytest.mark.parametrize(
         ("call", "error", "said"),
         [
-            (lambda: DEVICE_OPS.begin_ipu_block("a", -1, 0), poptorch.Error, "stage_id is an int from 0 on, not 'a'"),
-            (lambda: DEVICE_OPS.begin_ipu_block(0, -1, -1), poptorch.Error, "ipu_id is an int from 0 on, not -1"),
-            (lambda: DEVICE_OPS.identity_loss(ONE, 3), poptorch.Error, "0 (sum), 1 (mean) or 2 (none), not 3"),
-            (lambda: DEVICE_OPS.internal_cast(ONE, "INT"), poptorch.Error, "'INT' is none of FLOAT"),
+            (lambda: DEVICE_OPS.begin_ipu_block("a", -1, 0), poptorch.Error, "must be an int, 0 or more; got 'a'"),
+            (lambda: DEVICE_OPS.begin_ipu_block(0, -1, -1), poptorch.Error, "ipu_id must be an int, 0 or more; got -1"),
+            (lambda: DEVICE_OPS.identity_loss(ONE, 3), poptorch.Error, "0 (sum), 1 (mean) or 2 (none); got 3"),
+            (lambda: DEVICE_OPS.internal_cast(ONE, "INT"), poptorch.Error, "the type must be one of FLOAT"),
             (lambda: DEVICE_OPS.set_attribute(1, "key", "value"), AssertionError, "must be strings; got 1"),
             (lambda: DEVICE_OPS.push_name_scope(3), AssertionError, "must be a string; got 3"),
         ],

@@ -64,7 +64,7 @@ def _check_stays(tensor: Tensor, how: str) -> None:
     if isinstance(tensor, FakeTensor):
         raise Error(
             f"Illegal move to CPU (via `{how}`) when using the dispatcher. Instead, return this output as an IPU "
-            "tensor: it arrives on the CPU. poptorch.isRunningOnIpu() tells the two cases apart."
+            "tensor: the model returns it on the CPU. Use poptorch.isRunningOnIpu() to skip such code on the IPU."
         )
 
 

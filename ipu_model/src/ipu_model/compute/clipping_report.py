@@ -24,7 +24,7 @@ Note = Callable[..., None]
 def report_first_clipping(graph: torch.fx.Graph) -> None:
     """Insert before every clipping of `graph` what counts the elements beyond the range; the first such op is logged.
 
-    Accumulators and the weight update, which are no ops of the graph, are not looked at.
+    Accumulators and weight updates are not checked, because they are no ops of the graph.
     """
     note = _once()
     for node in list(graph.nodes):
@@ -51,8 +51,8 @@ def _once() -> Note:
             return
         reported = True
         _logger.warning(
-            "Half-precision results were clipped to +-%d: %d of %d values (%s). A device would go on without a word. "
-            "Later ops are not looked at.", LARGEST_HALF, beyond, result.numel(), place,
+            "Half-precision results were clipped to +-%d: %d of %d values (%s). A device would continue and "
+            "report nothing. Later ops are not checked.", LARGEST_HALF, beyond, result.numel(), place,
         )  # fmt: skip
 
     return note_clipping

@@ -64,7 +64,7 @@ def threads_for(step: Step, watch: CoreWatch = MACHINE) -> Threads:
     fixed = os.environ.get(SWITCH, "")
     if fixed:
         if not (fixed.isascii() and fixed.isdigit() and int(fixed)):
-            raise Error(f"{SWITCH} is the number of threads for a replay, 1 or more; got {fixed!r}.")
+            raise Error(f"{SWITCH} must be the number of threads for a replay, 1 or more; got {fixed!r}.")
         if int(fixed) > 1:
             wait_asleep()
         return Threads(int(fixed), fixed=True)

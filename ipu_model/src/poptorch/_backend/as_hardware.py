@@ -13,9 +13,9 @@ _SIMULATORS = ("POPTORCH_IPU_MODEL", "POPTORCH_SMALL_IPU_MODEL")
 
 
 def ipuHardwareIsAvailable(num_ipus: int = 1) -> bool:
-    """Return whether a physical device of `num_ipus` IPUs exists: no, as this is the IPU Model.
+    """Return whether a physical device of `num_ipus` IPUs exists: False, because this is the IPU Model.
 
-    With `IPU_MODEL_AS_HARDWARE=1` in the environment, the answer is that of the system which programs are modelled on.
+    With `IPU_MODEL_AS_HARDWARE=1` in the environment, return whether the modelled system has that many IPUs.
 
     Raises:
         Error: `IPU_MODEL_MACHINE` names a machine that does not exist.
@@ -34,14 +34,14 @@ def ipuHardwareIsAvailable(num_ipus: int = 1) -> bool:
 
 
 def ipuHardwareVersion() -> int:
-    """Return the version of the hardware: with `IPU_MODEL_AS_HARDWARE=1` that of the modelled system's chips.
+    """Return the hardware's version; with `IPU_MODEL_AS_HARDWARE=1`, that of the modelled system's chips.
 
     Raises:
-        AssertionError: otherwise, as there is no hardware.
+        AssertionError: the variable is not set, so there is no hardware.
     """
     assert _passes_for_hardware(), (
-        "No IPU hardware available: this program runs on the IPU Model. Ask poptorch.ipuHardwareIsAvailable() first; "
-        f"{VARIABLE}=1 in the environment is for programs that insist on hardware."
+        "No IPU hardware available: this program runs on the IPU Model. Call poptorch.ipuHardwareIsAvailable() first, "
+        f"or set {VARIABLE}=1 for programs that insist on hardware."
     )
     from poptorch._backend.modelling import modelled_system, version_of
 
@@ -49,7 +49,7 @@ def ipuHardwareVersion() -> int:
 
 
 def _passes_for_hardware() -> bool:
-    """Return whether the user asks for it; as in PopTorch, a simulator that is switched on hides the hardware."""
+    """Return whether the user asked for hardware; as in PopTorch, an enabled simulator hides it."""
     if not _is_on(VARIABLE) or any(map(_is_on, _SIMULATORS)):
         return False
     _say_what_this_is()
@@ -62,8 +62,8 @@ def _is_on(variable: str) -> bool:
 
 @cache
 def _say_what_this_is() -> None:
-    """Tell the user, once in each process."""
+    """Print the notice on stderr, once in each process."""
     print(
-        f"{VARIABLE} is set: this is the IPU Model, which answers as if there were IPU hardware; there is none.",
+        f"{VARIABLE} is set: this is the IPU Model, which says that there is IPU hardware although there is none.",
         file=sys.stderr,
     )

@@ -38,7 +38,7 @@ def begin_ipu_block(stage_id: int, phase_id: int, ipu_id: int) -> None:
     )  # fmt: skip
     for name, number, least in numbers:
         if not isinstance(number, int) or number < least:
-            raise _wrong("begin_ipu_block", f"{name} is an int from {least} on, not {number!r}")
+            raise _wrong("begin_ipu_block", f"{name} must be an int, {least} or more; got {number!r}")
     trace = tracing.current()
     if trace is not None:
         trace.placement = Placement(block="", stage=stage_id, ipu=ipu_id, phase=phase_id if phase_id >= 0 else None)
@@ -54,14 +54,14 @@ def end_ipu_block() -> None:
 def internal_cast(self: Tensor, dtype: str) -> Tensor:
     """Return the tensor as "FLOAT" or "FLOAT16"."""
     if dtype not in _TYPES:
-        raise _wrong("internal_cast", f"{dtype!r} is none of {', '.join(_TYPES)}")
+        raise _wrong("internal_cast", f"the type must be one of {', '.join(_TYPES)}; got {dtype!r}")
     return _impl.internal_cast(self, _TYPES[dtype])
 
 
 def identity_loss(x: Tensor, reduction: int) -> Tensor:
     """Mark a loss; the reduction is 0 for the sum, 1 for the mean and 2 for none."""
     if reduction not in range(len(_REDUCTIONS)):
-        raise _wrong("identity_loss", f"the reduction is 0 (sum), 1 (mean) or 2 (none), not {reduction!r}")
+        raise _wrong("identity_loss", f"the reduction must be 0 (sum), 1 (mean) or 2 (none); got {reduction!r}")
     return ops.identity_loss(x, _REDUCTIONS[reduction])
 
 
@@ -124,7 +124,7 @@ class _Operations(types.ModuleType):
         if name.startswith("__"):
             raise AttributeError(name)
         known = ", ".join(sorted(_OPS))
-        raise AttributeError(f"'_OpNamespace' 'poptorch' object has no attribute '{name}'. There are: {known}.")
+        raise AttributeError(f"'_OpNamespace' 'poptorch' object has no attribute '{name}'. Available: {known}.")
 
 
 def register() -> None:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 _FAILED = "An error occurred in the data fetcher"
-_ENDED = "Its process has ended; make a new loader to go on."
+_ENDED = "Its process has ended; create a new loader to continue."
 
 
 class AsynchronousDataAccessor:

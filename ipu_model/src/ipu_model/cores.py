@@ -1,6 +1,6 @@
-"""How much processor time this process can have: usable cores, a container's quota, and what other processes take.
+"""How much processor time this process can get: usable cores, a container's quota, and other processes' load.
 
-Everything is read from files that Linux has; where they are missing (macOS), the cores count as free.
+All figures come from files that Linux provides; without these (macOS), the cores count as free.
 """
 
 from __future__ import annotations
@@ -12,17 +12,17 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-# Below this share of a core, what others take is the noise of counting in clock ticks.
+# A load below this share of a core may be noise of counting clock ticks.
 _NOISE = 0.15
 _MEMORY_SECONDS = 10.0
 
 
 @dataclass(frozen=True)
 class Cores:
-    """The processor time that a process can have.
+    """The processor time that a process can get.
 
-    `usable` counts the cores that it may run on, of which other processes keep `busy` cores' worth at work. A `quota`
-    limits the time of a container, in cores' worth; other processes of the container take `quota_taken` of it.
+    `usable` counts the cores that it may run on; other processes use `busy` of these. A `quota` limits the time of a
+    container, in cores; other processes of the container use `quota_taken` of it.
     """
 
     usable: int
@@ -32,16 +32,16 @@ class Cores:
 
     @property
     def free(self) -> float:
-        """The cores' worth of time that nobody else takes."""
+        """The processor time that no other process uses, in cores."""
         return max(0.0, min(self.usable - self.busy, self.quota - self.quota_taken))
 
     @property
     def at_once(self) -> int:
-        """The number of threads that can ever compute at the same time, however busy the machine is."""
+        """The largest number of threads that can compute at the same time, however busy the machine is."""
         return max(1, math.floor(min(self.usable, self.quota)))
 
     def share(self, threads: int) -> float:
-        """Return the cores' worth of time that `threads` running threads get.
+        """Return the processor time that `threads` running threads get, in cores.
 
         Free cores come first. Where they are too few, the scheduler divides the time evenly among all threads.
         """
@@ -55,14 +55,14 @@ class Cores:
 
 @dataclass(frozen=True)
 class _Quota:
-    """A cgroup's limit in cores' worth, and where it counts what it has used, in units of `unit` seconds."""
+    """A cgroup's limit in cores, and the file that counts the time it has used, in units of `unit` seconds."""
 
     cores: float
     counter: Path
     unit: float
 
     def seconds(self) -> float:
-        """Return the processor time that the cgroup has used so far; 0 where that is not told."""
+        """Return the processor time that the cgroup has used so far; 0 if the system does not report it."""
         for line in _lines(self.counter):
             words = line.split()
             if words[0] == "usage_usec" or len(words) == 1:
@@ -77,7 +77,7 @@ def usable_cores() -> int:
 
 
 def _affinity() -> frozenset[int] | None:
-    """Return the cores that this process may run on; `None` where the system does not say (macOS)."""
+    """Return the cores that this process may run on; `None` if the system does not report them (macOS)."""
     affinity = getattr(os, "sched_getaffinity", None)
     return None if affinity is None else frozenset(affinity(0))
 
@@ -88,9 +88,9 @@ def _clocks() -> tuple[float, float]:
 
 
 class CoreWatch:
-    """Watches the machine, so that it can tell what other processes take.
+    """Watches the machine to find the load of other processes.
 
-    It looks back ten seconds at most, and less if it was made or asked to `look` later.
+    It covers at most the last ten seconds, and less if it was created or `look` was called later.
     """
 
     def __init__(
@@ -99,7 +99,7 @@ class CoreWatch:
         affinity: Callable[[], frozenset[int] | None] = _affinity,
         clocks: Callable[[], tuple[float, float]] = _clocks,
     ) -> None:
-        """Start to watch the machine whose `proc` and `sys` are in `root`.
+        """Start watching the machine whose `proc` and `sys` are in `root`.
 
         `affinity` returns the numbers of the usable cores, if the system tells them; `clocks` the time and this
         process's processor time.
@@ -108,7 +108,7 @@ class CoreWatch:
         self._start_afresh()
 
     def look(self) -> None:
-        """Forget what is too old to tell anything about the present; call this some time before `cores`."""
+        """Forget measurements that are too old to be useful; call this some time before `cores`."""
         is_old = self._clocks()[0] - self._start.clock > _MEMORY_SECONDS
         # A forked process has used no processor time yet.
         if is_old or self._pid != os.getpid() or self._affinity != self._read_affinity():
@@ -119,7 +119,7 @@ class CoreWatch:
         self._start = self._now()
 
     def cores(self, at_least: float = 0.0) -> Cores:
-        """Return what the process can have, from at least so many seconds of watching; sleep for those that lack."""
+        """Return what the process can get, measured over at least `at_least` seconds; sleep if fewer have passed."""
         start = self._start
         time.sleep(max(0.0, start.clock + at_least - self._clocks()[0]))
         now = self._now()
@@ -143,7 +143,7 @@ class CoreWatch:
         return _Reading(*self._clocks(), self._machine_seconds(), container)
 
     def _machine_seconds(self) -> float:
-        """Return the time in which the cores that we may run on were at work, whoever's work it was."""
+        """Return the time for which the usable cores have been busy, whichever process ran on them."""
         names = {f"cpu{number}" for number in self._affinity or ()}
         ticks = 0
         for line in _lines(self._root / "proc/stat"):

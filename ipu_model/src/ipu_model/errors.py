@@ -59,7 +59,7 @@ class UnrecoverableError(Error):
 
 
 def replace_message(error: Error, message: str) -> None:
-    """Let an error that was raised already say something else."""
+    """Replace the message of an error that has already been raised."""
     error.message = message
     error.args = (error._text(),)
 

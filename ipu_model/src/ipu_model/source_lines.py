@@ -1,4 +1,4 @@
-"""The line of the user's program that something comes from: the innermost one outside the libraries."""
+"""Find the line of the user's program that is running or raised an error: the innermost one outside the libraries."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import textwrap
 from dataclasses import dataclass
 from types import CodeType, FrameType
 
-# Top-level packages whose lines say nothing to a user; the last two only wrap functions.
+# Top-level packages whose lines do not help a user; the last two only wrap functions.
 _libraries = {"torch", "ipu_model", "contextlib", "functools"}
 _SHOWN = 100
 
@@ -32,7 +32,7 @@ class SourceLine:
 
 
 def skip_package(name: str) -> None:
-    """Take the lines of a top-level package for those of a library from now on."""
+    """From now on, treat the lines of a top-level package as a library's."""
     _libraries.add(name)
 
 
@@ -47,7 +47,7 @@ def line_running() -> SourceLine | None:
 
 
 def line_that_raised(error: BaseException) -> SourceLine | None:
-    """Return the user's line in which, or in what it called, an exception was raised."""
+    """Return the user's line that raised an exception, or that called the code that raised it."""
     found, step = None, error.__traceback__
     while step is not None:
         if _is_users(step.tb_frame):

@@ -15,15 +15,15 @@ from tracing_support import session_of, traced
 
 from ipu_model.capture.describe import step_of
 from ipu_model.compute.thread_setting import Threads
-from ipu_model.compute.threads import SWITCH, Piece, choose, threads_for, work_of
+from ipu_model.compute.threads import SWITCH, ParallelWork, choose, threads_for, work_of
 from ipu_model.cores import Cores, CoreWatch
 from ipu_model.errors import Error
 from ipu_model.step import Step
 
 MICROSECOND, MILLISECOND = 1e-6, 1e-3
-TINY = Counter({Piece(4 * MICROSECOND): 10})
-SMALL = Counter({Piece(400 * MICROSECOND): 20})
-LARGE = Counter({Piece(80 * MILLISECOND): 5})
+TINY = Counter({ParallelWork(4 * MICROSECOND): 10})
+SMALL = Counter({ParallelWork(400 * MICROSECOND): 20})
+LARGE = Counter({ParallelWork(80 * MILLISECOND): 5})
 
 
 @pytest.fixture(autouse=True)
@@ -56,7 +56,7 @@ class TestChoice:
         assert [choose(work, busy, 2) for work in (TINY, SMALL, LARGE)] == [1, 1, 2]
 
     def test_threads_that_wait_asleep_make_smaller_ops_worth_it(self) -> None:
-        medium = Counter({Piece(2 * MILLISECOND): 20})
+        medium = Counter({ParallelWork(2 * MILLISECOND): 20})
         assert choose(medium, Cores(2, busy=2), 2) == 1
         assert choose(medium, Cores(2, busy=2), 2, asleep=True) == 2
 
@@ -77,7 +77,7 @@ class TestChoice:
         assert chosen[-1] > 32
 
     def test_work_that_does_not_divide_needs_one_thread(self) -> None:
-        assert choose(Counter({Piece(80 * MILLISECOND, most=1): 5}), Cores(8), 8) == 1
+        assert choose(Counter({ParallelWork(80 * MILLISECOND, most=1): 5}), Cores(8), 8) == 1
 
 
 class TestWork:
@@ -85,16 +85,16 @@ class TestWork:
 
     def test_a_product_counts_its_multiplications_and_additions(self) -> None:
         step = step_of(traced(nn.Linear(16, 32, bias=False), torch.zeros(8, 16), training=False))
-        assert work_of(step, 1.0) == Counter({Piece(2 * 8 * 16 * 32): 1})
+        assert work_of(step, 1.0) == Counter({ParallelWork(2 * 8 * 16 * 32): 1})
 
     def test_a_convolution_counts_forward_and_backward(self) -> None:
         step = step_of(traced(Convolution(), torch.zeros(4, 3, 10, 10), training=True))
         forward = 2 * (4 * 8 * 8 * 8) * (3 * 3 * 3)
         # Backward computes only the weights' gradient, which takes as many operations: the input needs none.
-        assert work_of(step, 1.0)[Piece(forward)] == 2
+        assert work_of(step, 1.0)[ParallelWork(forward)] == 2
 
     def test_pytorch_divides_elements_only_in_large_parts(self) -> None:
-        def piece(elements: int) -> Piece:
+        def piece(elements: int) -> ParallelWork:
             step = step_of(traced(nn.Tanh(), torch.zeros(elements), training=False))
             (found,) = work_of(step, 1.0)
             return found
@@ -118,7 +118,7 @@ class TestWork:
 
         step = step_of(traced(Model(), torch.zeros(10, 4, 16), training=False))
         # In each of 10 steps 4 sequences meet the weights of 4 gates: 32 states by 16 inputs and 32 states.
-        assert work_of(step, 1.0)[Piece(2 * 4 * 4 * 32 * (16 + 32))] == 10
+        assert work_of(step, 1.0)[ParallelWork(2 * 4 * 4 * 32 * (16 + 32))] == 10
 
 
 class TestSetting:

@@ -134,7 +134,7 @@ class _Step(nn.Module):
         self._training, self._weights = training, [w for w in weights if w is not None]
 
     def __call__(self, tensors: list[Tensor], recorder: Recorder) -> Traced:
-        """Trace without the hooks of a module call: a program's global ones are not for this one."""
+        """Trace without the hooks of a module call, because a program's global hooks must not see this call."""
         return self.forward(tensors, recorder)
 
     def forward(self, tensors: list[Tensor], recorder: Recorder) -> Traced:
@@ -208,7 +208,7 @@ def _run_swapped(
 
 @contextmanager
 def _room_for_calls(module: nn.Module) -> Iterator[None]:
-    """Let module calls nest as deeply as in plain PyTorch: with hooks, each takes more of Python's frames."""
+    """Let module calls nest as deeply as in plain PyTorch, although with hooks each call needs more Python frames."""
     depth = 1 + max(name.count(".") for name, _ in module.named_modules())
     before = sys.getrecursionlimit()
     sys.setrecursionlimit(before + _FRAMES_OF_A_CALL * depth)

@@ -1,8 +1,9 @@
-"""Where the real tensors that forward meets come from, which decides what becomes of them.
+"""Decide what happens to each real tensor that forward uses, according to where it comes from.
 
-A plain tensor attribute of a module stays on the host, as in PopTorch: ops on such tensors alone run at once, in
-Python's order, and change them for good. Where one meets tensors of the device, the device gets its present value as
-a constant; from the first write of the device on, it lives there for the rest of the trace.
+As in PopTorch, a plain tensor attribute of a module stays on the host. Ops that use only such tensors run at once,
+in Python's order, and change them permanently. If an op also uses tensors of the device, the device gets the
+attribute's current value as a constant. After the device has written to it, it stays on the device for the rest of the
+trace.
 """
 
 from __future__ import annotations
@@ -26,14 +27,14 @@ _DEEPEST = 6
 
 
 class Origins:
-    """Tells the variables, constants and host tensors of a module from tensors that it does not hold."""
+    """Distinguishes a module's variables, constants and host tensors from tensors that it does not hold."""
 
     def __init__(self, module: nn.Module, slots: Sequence[Slot], *, training: bool) -> None:
         self._weights = {id(slot.tensor): slot.names[0] for slot in slots if not slot.is_constant}
-        # What shares memory with a weight changes with it on the host, but would not on the device.
+        # A tensor that shares memory with a weight changes with it on the host, but would not on the device.
         trained = [slot for slot in slots if training and slot.trainable]
         self._trained = {storage_key(slot.tensor): slot.names[0] for slot in trained}
-        # Tensors are told apart by identity or storage, so everything known here is kept alive.
+        # Tensors are identified by `id` or storage, so every known tensor must stay alive.
         self._kept = [slot.tensor for slot in slots if slot.is_constant]
         self._constants = {id(tensor) for tensor in self._kept}
         self._held: set[int] = set()
@@ -47,11 +48,11 @@ class Origins:
         return id(tensor) in self._constants
 
     def is_held(self, tensor: Tensor) -> bool:
-        """Whether `tensor` is a plain attribute of the module, or was computed of such on the host."""
+        """Whether `tensor` is a plain attribute of the module, or was computed from such attributes on the host."""
         return storage_key(tensor) in self._held
 
     def is_weight(self, tensor: Tensor) -> bool:
-        """Whether `tensor` is a parameter or buffer whose stand-in should have been met, or a view of a trained one."""
+        """Whether `tensor` is a parameter or buffer that should have a stand-in here, or a view of a trained one."""
         return self._weight(tensor) is not None
 
     def _weight(self, tensor: Tensor) -> str | None:
@@ -87,7 +88,7 @@ class Origins:
 
 
 def storage_key(tensor: Tensor) -> int:
-    """Return what a tensor has in common with its views: its memory; of a sparse tensor, its identity."""
+    """Return a key that a tensor shares with its views: its memory, or its identity if it is sparse."""
     if tensor.layout is not torch.strided:
         return id(tensor)
     return tensor.untyped_storage().data_ptr() or id(tensor)
@@ -96,7 +97,7 @@ def storage_key(tensor: Tensor) -> int:
 def _attributes(module: nn.Module) -> Iterable[Tensor]:
     """Yield the tensors among the plain attributes of a module tree, sparse buffers and parameters among them.
 
-    Also those inside lists, tuples, dicts, data classes, namespaces and distributions of torch.
+    This includes tensors inside lists, tuples, dicts, data classes, namespaces and distributions of torch.
     """
     for child in module.modules():
         for name, value in vars(child).items():

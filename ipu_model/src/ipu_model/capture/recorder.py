@@ -37,7 +37,7 @@ NOT_RECORDED = frozenset({torch.ops.prim.device.default, torch.ops.aten.sym_size
 # values.
 _LIFTS = frozenset({torch.ops.aten.lift_fresh.default, torch.ops.aten.lift_fresh_copy.default})
 
-# PyTorch refuses some of them only when it computes, which it does not do with fake tensors.
+# PyTorch refuses some of them only when it computes, so not with fake tensors.
 _SUBTRACTIONS = frozenset({
     torch.ops.aten.sub.Tensor, torch.ops.aten.sub.Scalar, torch.ops.aten.sub_.Tensor, torch.ops.aten.sub_.Scalar,
     torch.ops.aten.rsub.Tensor, torch.ops.aten.rsub.Scalar,
@@ -92,12 +92,12 @@ class Recorder(TorchDispatchMode):
         return node
 
     def on_device(self, value: Any) -> Any:
-        """Return the stand-in of a real tensor that the device writes to; anything else as it is."""
+        """Return the stand-in of a real tensor that the device writes to; return anything else unchanged."""
         real = isinstance(value, Tensor) and not isinstance(value, FakeTensor)
         return self._stand_in(value) if real and storage_key(value) in self._on_device else value
 
     def release(self) -> None:
-        """Take the host tensors that the device wrote to out of the autograd graph of the trace."""
+        """Detach the host tensors that the device wrote to from the autograd graph of the trace."""
         for tensor, _ in self._on_device.values():
             if tensor.grad_fn is not None:
                 tensor.detach_()
@@ -135,7 +135,7 @@ class Recorder(TorchDispatchMode):
         return fake
 
     def _view_of(self, base: Tensor, tensor: Tensor) -> Tensor:
-        """Return the part of `base`, the stand-in of a memory that the device writes to, that `tensor` is."""
+        """Return the view of `base` that corresponds to `tensor`; the device writes to the memory of `base`."""
         where = (tuple(tensor.shape), tuple(tensor.stride()), tensor.storage_offset())
         view: Tensor = self.__torch_dispatch__(torch.ops.aten.as_strided.default, (), (base, *where))
         return view
@@ -158,7 +158,7 @@ class Recorder(TorchDispatchMode):
     def _stays_on_host(self, func: Any, tensors: list[Tensor]) -> bool:
         """Return whether an op concerns only tensors that never reached the device; it then runs at once.
 
-        Random numbers of the model's own tensors are drawn on the device: each call gets others.
+        Random numbers that depend on the model's own tensors are drawn on the device, anew for each call.
 
         Raises:
             Error: it mixes tensors that the model does not hold with those of the device.
@@ -181,7 +181,7 @@ class Recorder(TorchDispatchMode):
         return self.origins.is_constant(tensor) or storage_key(tensor) in self._on_device
 
     def _is_stranger(self, tensor: Tensor) -> bool:
-        """Whether neither the device nor the model has `tensor`."""
+        """Whether `tensor` belongs neither to the device nor to the model."""
         if self.origins.is_weight(tensor):
             return True
         return not self.origins.is_constant(tensor) and not self.origins.is_held(tensor)
@@ -358,7 +358,7 @@ def _like_real(func: Any, args: Any, kwargs: Any) -> Any:
 
 
 def _refuse_bools(func: Any, args: Any, kwargs: Any) -> None:
-    """Let PyTorch raise its own error for the difference of bools."""
+    """Let PyTorch raise its own error for a difference of bools."""
     if any(isinstance(leaf, Tensor) and leaf.dtype is torch.bool for leaf in args):
         with modes_disabled():
             func(*tree_map_only(Tensor, lambda tensor: torch.empty(0, dtype=tensor.dtype), args), **kwargs)

@@ -22,7 +22,7 @@ Note = Callable[..., None]
 
 
 def report_first_clipping(graph: torch.fx.Graph) -> None:
-    """Insert before every clipping of `graph` what counts the elements beyond the range; the first such op is logged.
+    """Insert a count of the elements beyond the range before every clipping of `graph`; log the first op that has any.
 
     Accumulators and weight updates are not checked, because they are no ops of the graph.
     """
@@ -46,7 +46,7 @@ def _once() -> Note:
         if reported:
             return
         beyond = int(result.isinf().sum())
-        # An infinity that the program wrote itself, such as a mask, is no overflow.
+        # An infinity that the program wrote itself, such as a mask, is not an overflow.
         if not beyond or before.infinity or look(*operands).infinity:
             return
         reported = True

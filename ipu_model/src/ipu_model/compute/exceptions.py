@@ -66,7 +66,7 @@ def _insert_check(graph: torch.fx.Graph, node: Node) -> None:
 
 
 def operands_before(graph: torch.fx.Graph, op: Node) -> tuple[Node, list[Node]]:
-    """Insert before `op` a look at the operands that it overwrites; return that, and the other operands."""
+    """Insert before `op` a check of the operands that it overwrites; return that check and the other operands."""
     read, written = op.all_input_nodes, written_arguments(op)
     with graph.inserting_before(op):
         before = graph.call_function(look, tuple(n for n in read if n in written))

@@ -1,4 +1,4 @@
-"""Errors of torch while a replay computes an op, told with the op and the line of the user's program."""
+"""Add the op and the line of the user's program to errors that torch raises during a replay."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ _ASSIGNS = re.compile(r"(\w+)( : [^=]+)? = ")
 _GENERATED = "<eval_with_key>"
 
 
-def told(error: Exception, ops: torch.fx.Graph) -> Error | None:
-    """Return an error that says which op of `ops`, from which line of the program, raised `error`.
+def located(error: Exception, ops: torch.fx.Graph) -> Error | None:
+    """Return an error that says which op of `ops`, and which line of the program, raised `error`.
 
-    Returns `None` for errors that say all that is known: those of the package, and those of Python functions that the
-    program itself gave to an op.
+    Returns `None` if there is nothing to add: for the package's own errors, and for errors of Python functions that the
+    program itself passed to an op.
     """
     node = None if isinstance(error, Error) else _failed(error, ops)
     if node is None or "function" in node.meta.get("hints", {}):

@@ -2,11 +2,11 @@
 
 *Derived*: Graphcore documents that a switch of the floating-point unit, off by default, selects NaN instead of clipping
 when half precision overflows, and one of its tests expects 8/0 to be NaN in fp16 with all such switches off. So results
-beyond +-65504 clip, arithmetic makes no infinity, and what IEEE 754 calls a division by zero (a finite operand at a
-pole: 1/0, log(0), 0^-1) gives NaN. What a device does at the other poles, and with an infinite float32 that is cast,
-follows from the same two rules here; no source says it.
+beyond +-65504 are clipped, arithmetic never produces infinity, and what IEEE 754 calls a division by zero (a finite
+operand at a pole: 1/0, log(0), 0^-1) gives NaN. We apply the same two rules to the other poles and to an infinite
+float32 that is cast, which no source describes.
 
-An infinity that the program itself writes (a mask, an input) is a bit pattern: ops that only move or select keep it.
+An infinity that the program itself writes (a mask, an input) remains one: ops that only move or select values keep it.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ aten = torch.ops.aten
 # Types all of whose values are in the range of float16.
 _IN_RANGE = frozenset({torch.float16, torch.uint8, torch.int8, torch.bool})
 
-# Their results are in the range whenever their operands are: squashing functions, functions no larger than their
-# argument, means and interpolations, and the derivatives of some.
+# Ops whose results are in the range if their operands are: squashing functions, functions that never exceed their
+# argument, means, interpolations, and the derivatives of some of them.
 BOUNDED: frozenset[object] = frozenset({
     aten.sigmoid.default, aten.sigmoid_.default, aten.tanh.default, aten.tanh_.default, aten._softmax.default,
     aten._safe_softmax.default, aten.erf.default, aten.erfc.default, aten.sin.default, aten.cos.default,
@@ -40,7 +40,8 @@ BOUNDED: frozenset[object] = frozenset({
     aten.sigmoid_backward.default, aten.tanh_backward.default, aten._softmax_backward_data.default,
 })  # fmt: skip
 
-# Times a number of at most 1, by a number of at least 1, and plus a number that rounding takes away at 65504.
+# Products with a number of at most 1, quotients by a number of at least 1, and sums with a number so small that
+# rounding removes it at 65504.
 _PRODUCTS = frozenset({aten.mul.Tensor, aten.mul_.Tensor, aten.mul.Scalar, aten.mul_.Scalar})
 _QUOTIENTS = frozenset({aten.div.Tensor, aten.div_.Tensor, aten.div.Scalar, aten.div_.Scalar})
 _SUMS = frozenset({
@@ -48,7 +49,7 @@ _SUMS = frozenset({
     aten.sub.Scalar, aten.sub_.Scalar,
 })  # fmt: skip
 _LOST_AT_THE_END = 16.0
-# Their results are 0 or 1, and dropout divides them by a number below 1.
+# Ops whose results are 0 or 1; dropout divides these by a number below 1.
 _SMALLEST_SHARE = 2.0**-15
 _MASKS = frozenset({aten.bernoulli_.float, aten.bernoulli.p})
 
@@ -68,7 +69,7 @@ def _is_bounded_by_its_number(node: Node) -> bool:
     if node.target in _PRODUCTS:
         return size <= 1
     if node.target in _QUOTIENTS:
-        # Nothing has changed the mask since: it was made just before.
+        # The mask was created just before, so nothing can have changed it.
         return size >= 1 or (size > _SMALLEST_SHARE and node.prev is node.args[0] and node.prev.target in _MASKS)
     return node.target in _SUMS and size < _LOST_AT_THE_END
 
@@ -121,7 +122,7 @@ _POLES: dict[object, Callable[..., Any]] = {
 
 
 def poles_of(graph: torch.fx.Graph, node: Node) -> Node | None:
-    """Insert before an op what finds its divisions by zero and return it; `None` if it has none."""
+    """Insert before an op a node that finds its divisions by zero and return it; `None` if it has none."""
     function = _POLES.get(node.target)
     if function is None or _has_a_harmless_number(node, function):
         return None
@@ -139,6 +140,6 @@ def _has_a_harmless_number(node: Node, function: Callable[..., Any]) -> bool:
 
 
 def make_nan_(result: Tensor, where: Any) -> Tensor:
-    """Write NaN to `result` (any shape) where the mask (broadcast; or one truth value) says so."""
+    """Write NaN to `result` (any shape) where the mask (broadcast, or one truth value) is true."""
     mask = torch.as_tensor(where)
     return result.masked_fill_(mask, torch.nan) if bool(mask.any()) else result

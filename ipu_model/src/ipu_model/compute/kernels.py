@@ -119,7 +119,7 @@ def fused_lstm(
     x: Tensor, hidden: Tensor, cell: Tensor, w_x: Tensor, w_h: Tensor, b_x: Tensor | None, b_h: Tensor | None,
     w_p: None, reverse: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
-    """Run a layer of an LSTM as PyTorch does on this CPU; what it keeps for backward is its own affair."""
+    """Run a layer of an LSTM as PyTorch does on this CPU; what it keeps for backward is opaque."""
     has_biases = b_x is not None and b_h is not None
     biases = (b_x, b_h) if b_x is not None and b_h is not None else (w_x.new_zeros(len(w_x)),) * 2
     given = [t.contiguous() for t in (x, w_x, w_h, *biases, hidden, cell)]

@@ -1,8 +1,8 @@
-"""The layout of operands for kernels that take it for granted.
+"""Give operands the layout that some kernels expect.
 
-PyTorch makes the operands of group normalisation dense before the kernel, which reads memory as it lies. Whether that
-needs a copy is decided while the program is traced, from the strides of fake tensors. When the program is replayed,
-strides of dimensions of size 1 can be others, and the kernel then refuses its input.
+PyTorch makes the operands of group normalisation dense before the kernel, because the kernel ignores strides. Whether
+that needs a copy is decided while the program is traced, from the strides of fake tensors. When the program is
+replayed, strides of dimensions of size 1 can differ from these, and the kernel then rejects its input.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _BACKWARD = torch.ops.aten.native_group_norm_backward.default
 
 
 def lay_out_group_norms(graph: torch.fx.Graph) -> None:
-    """Make the operands of group normalisations dense where they are not; the last pass, as it adds nodes."""
+    """Make the operands of group normalisations dense; this must be the last pass, because it adds nodes."""
     for node in list(graph.nodes):
         with graph.inserting_before(node):
             if node.target is _FORWARD:

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from ipu_model.capture.aliases import storage_roots, written_roots
 from ipu_model.compute.clipping_report import report_first_clipping
 from ipu_model.compute.exceptions import check_every_result
-from ipu_model.compute.failures import told
+from ipu_model.compute.failures import located
 from ipu_model.compute.half_precision import to_containers
 from ipu_model.compute.kernels import call_python_functions, choose_layer_kernels
 from ipu_model.compute.layouts import lay_out_group_norms
@@ -30,7 +30,7 @@ _VIEWS = frozenset({torch.ops.aten.view.default, torch.ops.aten._unsafe_view.def
 class Arithmetic:
     """How a program computes: what `Options.Precision` decides besides element types, and two switches of the model.
 
-    `overflow` is what becomes of half-precision results beyond the range; with `reports_clipping`, a warning names the
+    `overflow` decides about half-precision results beyond the range; with `reports_clipping`, a warning names the
     first op whose results were clipped.
     """
 
@@ -56,12 +56,12 @@ class Replay:
         """Compute one micro-batch; the program's global module hooks do not see it.
 
         Raises:
-            Error: an op failed, as for an index out of range; names the op and the line of the program.
+            Error: an op failed, as for an index out of range; the message names the op and the line of the program.
         """
         try:
             return self.module.forward(*values)
         except Exception as error:
-            failure = told(error, self.module.graph)
+            failure = located(error, self.module.graph)
             if failure is None:
                 raise
             raise failure from error
@@ -137,7 +137,7 @@ def _is_dense(spec: TensorSpec) -> bool:
 
 
 def _let_views_copy(ops: torch.fx.Graph) -> None:
-    """Let a view copy where the layout of its operand is not the one that tracing was told.
+    """Let a view copy if its operand's layout differs from the one that was traced.
 
     The result of mse_loss_backward, for instance, has the strides of its second operand on fake tensors, but is always
     dense when it is computed. Views of storage that is written to must stay views.

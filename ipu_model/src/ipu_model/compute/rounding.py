@@ -28,7 +28,7 @@ PER_CACHE = 1 << 17
 
 
 class Overflow(Enum):
-    """What becomes of a half-precision result beyond +-65504."""
+    """What happens to a half-precision result beyond +-65504."""
 
     CLIP = "clip"
     INFINITY = "infinity"

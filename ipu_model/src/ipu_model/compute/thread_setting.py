@@ -1,4 +1,4 @@
-"""PyTorch's number of threads while a replay computes, and the user's afterwards."""
+"""Set PyTorch's number of threads during a replay, and restore the user's number afterwards."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ import torch
 
 @dataclass(frozen=True)
 class Threads:
-    """The number of threads of a replay; unless it is `fixed`, fewer where the user has since set fewer."""
+    """The number of threads of a replay; unless it is `fixed`, the user can lower it later with `set_num_threads`."""
 
     number: int
     fixed: bool = False
 
     @contextmanager
     def in_use(self) -> Iterator[None]:
-        """Let PyTorch compute with this number of threads; afterwards it has the number from before."""
+        """Let PyTorch compute with this number of threads; restore the previous number afterwards."""
         _SETTING.change(self)
         try:
             yield
@@ -38,7 +38,7 @@ class _Setting:
     def change(self, threads: Threads) -> None:
         with self._lock:
             if self._replays == 0:
-                # Later ones would read the number of a replay: a new Python thread takes over the last number set.
+                # Only the first replay may read it: a later one would see the number that another replay has set.
                 self._users_number = torch.get_num_threads()
             self._replays += 1
             torch.set_num_threads(threads.number if threads.fixed else min(threads.number, self._users_number))

@@ -1,7 +1,7 @@
 """The number of threads that a replay computes with, chosen once, when a program is compiled.
 
-All threads of an op wait for the slowest one. A thread that has to share its core with another process keeps the
-others waiting until the scheduler gives it its turn, some milliseconds for each op. On a busy machine a program of
+All threads of an op wait for the slowest one. If a thread shares its core with another process, the others
+wait until the scheduler runs it, which takes some milliseconds for each op. On a busy machine a program of
 small ops is therefore many times slower with all threads than with one, while a program of large ops is faster.
 """
 
@@ -26,24 +26,24 @@ from ipu_model.step import Op, Ref, Source, Step
 
 SWITCH = "IPU_MODEL_THREADS"
 
-# Roughly: a choice is wrong only if these are wrong by several times.
+# Rough estimates: the choice is wrong only if these are off by a factor of several.
 _ELEMENTS_PER_SECOND = 1e9
 _CALL_SECONDS = 5e-6
 # Ops that loop over time steps, as `ipu_model.capture.device_ops` records them.
 _RECURRENT = frozenset({"lstm", "gru", "rnn_tanh", "rnn_relu"})
-# What it takes to hand an op to threads that are awake and to join them.
+# The time to hand an op to threads that are awake and to join them.
 _FORK_SECONDS, _FORK_SECONDS_PER_THREAD = 10e-6, 1e-6
 # How long an op waits for a thread whose core another process has: measured on Linux, 1 to 30 ms if threads spin.
 _SPINNING_SECONDS, _SLEEPING_SECONDS = 5e-3, 1e-4
-# More threads than this one saves time by are not worth what they take from others.
+# Use more threads only if they save more than this factor, because they take cores from other processes.
 _WORTHWHILE = 1.05
-# Shorter than that, what others take cannot be told from the noise of counting in clock ticks.
+# In a shorter time, the load of other processes is lost in the noise of counting clock ticks.
 _WATCH_SECONDS = 0.2
 
 
 @dataclass(frozen=True)
-class Piece:
-    """Work that starts and ends together on all threads: seconds on one thread, for at most `most` threads."""
+class ParallelWork:
+    """Work that all threads begin and end together: its seconds on one thread, and the most threads that it can use."""
 
     seconds: float
     most: int = sys.maxsize
@@ -55,8 +55,7 @@ MACHINE = CoreWatch()
 def threads_for(step: Step, watch: CoreWatch = MACHINE) -> Threads:
     """Choose the number of threads for replays of `step`, at most as many as PyTorch is set to use now.
 
-    Let `watch` look at the machine when the compilation begins. If the environment variable `IPU_MODEL_THREADS` is
-    set, it is the number.
+    Call `watch.look()` when the compilation begins. The environment variable `IPU_MODEL_THREADS` fixes the number.
 
     Raises:
         Error: `IPU_MODEL_THREADS` is not a positive whole number.
@@ -73,50 +72,50 @@ def threads_for(step: Step, watch: CoreWatch = MACHINE) -> Threads:
         return Threads(1)
     work = work_of(step, _flops_per_second())
     cores = watch.cores()
-    # Only a program that profits from threads at all is worth a longer look at the machine.
+    # Watch the machine for longer only if the program benefits from threads at all.
     if choose(work, Cores(cores.usable, quota=cores.quota), limit) == 1:
         return Threads(1)
     return Threads(choose(work, watch.cores(_WATCH_SECONDS), limit, asleep=wait_asleep()))
 
 
-def choose(work: Mapping[Piece, int], cores: Cores, limit: int, *, asleep: bool = False) -> int:
-    """Return the smallest number of threads, up to `limit`, with which `work` takes hardly longer than at best.
+def choose(work: Mapping[ParallelWork, int], cores: Cores, limit: int, *, asleep: bool = False) -> int:
+    """Return the smallest number of threads, up to `limit`, with which `work` takes at most 5 % longer than at best.
 
     `asleep` says that threads sleep instead of spinning while they wait for each other.
     """
-    turn = _SLEEPING_SECONDS if asleep else _SPINNING_SECONDS
+    wait = _SLEEPING_SECONDS if asleep else _SPINNING_SECONDS
     candidates = range(1, min(limit, cores.at_once) + 1)
-    seconds = {threads: _seconds(work, cores, threads, turn) for threads in candidates}
+    seconds = {threads: _seconds(work, cores, threads, wait) for threads in candidates}
     enough = _WORTHWHILE * min(seconds.values())
     return next(threads for threads in candidates if seconds[threads] <= enough)
 
 
-def _seconds(work: Mapping[Piece, int], cores: Cores, threads: int, turn: float) -> float:
-    return sum(n * _piece_seconds(piece, cores, min(threads, piece.most), turn) for piece, n in work.items())
+def _seconds(work: Mapping[ParallelWork, int], cores: Cores, threads: int, wait: float) -> float:
+    return sum(n * _seconds_of(part, cores, min(threads, part.most), wait) for part, n in work.items())
 
 
-def _piece_seconds(piece: Piece, cores: Cores, threads: int, turn: float) -> float:
-    computing = piece.seconds / cores.share(threads) + _CALL_SECONDS
+def _seconds_of(part: ParallelWork, cores: Cores, threads: int, wait: float) -> float:
+    computing = part.seconds / cores.share(threads) + _CALL_SECONDS
     if threads == 1:
         return computing
     sharing = min(1.0, max(0.0, threads - cores.free))
-    return computing + _FORK_SECONDS + _FORK_SECONDS_PER_THREAD * threads + turn * sharing
+    return computing + _FORK_SECONDS + _FORK_SECONDS_PER_THREAD * threads + wait * sharing
 
 
-def work_of(step: Step, flops_per_second: float) -> Counter[Piece]:
-    """Return the pieces of work in one micro-batch of a step, each with how often it occurs.
+def work_of(step: Step, flops_per_second: float) -> Counter[ParallelWork]:
+    """Count the work in one micro-batch of a step.
 
-    `flops_per_second` is what one core computes of matrix products.
+    `flops_per_second` is the rate of one core in matrix products.
     """
-    work: Counter[Piece] = Counter()
+    work: Counter[ParallelWork] = Counter()
     for op in step.ops:
         if not op.is_view:
-            piece, count = _piece(op, step, flops_per_second)
-            work[piece] += count
+            part, count = _work_of_op(op, step, flops_per_second)
+            work[part] += count
     return work
 
 
-def _piece(op: Op, step: Step, flops_per_second: float) -> tuple[Piece, int]:
+def _work_of_op(op: Op, step: Step, flops_per_second: float) -> tuple[ParallelWork, int]:
     operands, results = step.read_by(op), step.results_of(op)
     if op.kind.removesuffix("_backward") in _RECURRENT and results:
         # A loop over time steps, in each of which all sequences are multiplied by all weights.
@@ -124,12 +123,12 @@ def _piece(op: Op, step: Step, flops_per_second: float) -> tuple[Piece, int]:
         weights = sum(
             each.elements for each in operands if len(each.shape) == 2 and step.source(each.name) is Source.VARIABLE
         )
-        return Piece(2 * sequences * weights / flops_per_second), steps
+        return ParallelWork(2 * sequences * weights / flops_per_second), steps
     flops = _flops(op, step)
     if flops:
-        return Piece(flops / flops_per_second), 1
+        return ParallelWork(flops / flops_per_second), 1
     elements = max((tensor.stored for tensor in (*operands, *results)), default=0)
-    return Piece(elements / _ELEMENTS_PER_SECOND, most=max(1, elements // GRAIN)), 1
+    return ParallelWork(elements / _ELEMENTS_PER_SECOND, most=max(1, elements // GRAIN)), 1
 
 
 def _flops(op: Op, step: Step) -> float:
@@ -142,14 +141,14 @@ def _flops(op: Op, step: Step) -> float:
 
 @lru_cache(maxsize=1024)
 def _counted(kind: str, arguments: tuple[object, ...], shapes: tuple[tuple[int, ...], ...]) -> float:
-    """Count the operations of an op; networks repeat theirs, and torch's function takes a while."""
+    """Count the operations of an op; cached, because networks repeat ops and torch's function is slow."""
     count = flop_registry[getattr(torch.ops.aten, kind)]
     return float(count(*arguments, out_val=shapes[0] if len(shapes) == 1 else shapes))
 
 
 @cache
 def _flops_per_second() -> float:
-    """Measure, once per process, what one core computes of matrix products; takes some milliseconds."""
+    """Measure, once per process, the rate of one core in matrix products; this takes some milliseconds."""
     size, device = 384, torch.device("cpu")
     matrix = torch.ones((size, size), dtype=torch.float32, device=device)
     with torch.no_grad(), torch.autocast("cpu", enabled=False), Threads(1).in_use():

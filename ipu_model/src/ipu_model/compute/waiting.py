@@ -1,9 +1,9 @@
-"""Let PyTorch's threads wait asleep: one that spins takes time from the very thread that it waits for.
+"""Let PyTorch's waiting threads sleep, because a spinning thread can take the core from the thread that it waits for.
 
 GNU's OpenMP, which PyTorch uses on Linux, lets waiting threads spin for milliseconds; on busy cores that makes ops many
 times slower. If a process has more OpenMP threads than there are cores, waiting threads spin for microseconds only and
-then sleep. `OMP_WAIT_POLICY` chooses this as well, but only before OpenMP is loaded, and `import torch` loads it. So we
-keep as many more threads as there are cores, which sleep all the time.
+then sleep. `OMP_WAIT_POLICY` chooses this as well, but only before OpenMP is loaded, and `import torch` loads it. We
+therefore start as many additional threads as there are cores; they sleep all the time.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ import torch
 from ipu_model.compute.thread_setting import Threads
 from ipu_model.cores import usable_cores
 
-# The number of elements from which on PyTorch gives an op another thread (at::internal::GRAIN_SIZE).
+# PyTorch gives an op another thread for every so many elements (at::internal::GRAIN_SIZE).
 GRAIN = 32768
-# On machines with more cores than that so many threads are no small matter, and free cores are easier to find.
+# On machines with more cores, so many additional threads are costly, and free cores are easier to find.
 _MOST_CORES = 16
 _PATIENCE_SECONDS = 10.0
 

@@ -1,9 +1,9 @@
-"""Layers of LSTM, GRU and plain recurrent networks, each one op of the graph, as on the device.
+"""Layers of LSTMs, GRUs and plain RNNs: as on the device, each layer is one op of the graph.
 
 The device runs a layer as a loop over time steps whose code exists once. The ops are `ipu_model::lstm`, `gru`,
 `rnn_tanh` and `rnn_relu`, and the same names with `_backward`, each for one layer in one direction. Symbols: T steps, N
 sequences, I inputs, H states, P outputs of a step (P = H unless an LSTM projects its states) and G gates (4, 3 or 1 for
-each state). The gates lie as in PyTorch: input, forget, cell and output of an LSTM; reset, update and new of a GRU.
+each state). The gates' order is PyTorch's: input, forget, cell and output of an LSTM; reset, update and new of a GRU.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-# What is done to every value that the device stores: nothing in float32, a rounding in float16.
+# Applied to every value that the device stores: no change in float32, rounding in float16.
 Stored: TypeAlias = Callable[[Tensor], Tensor]
 
 
 @dataclass(frozen=True)
 class First:
-    """What the loop starts from: hidden states `[N, P]` and, in an LSTM, cells `[N, H]`."""
+    """The initial states of the loop: hidden states `[N, P]` and, in an LSTM, cells `[N, H]`."""
 
     hidden: Tensor
     cell: Tensor | None
@@ -30,7 +30,7 @@ class First:
 
 @dataclass(frozen=True)
 class Looped:
-    """What the loop leaves: hidden states `[T, N, P]`, last cells, and what its backward pass reads `[T, N, ...]`."""
+    """The loop's results: hidden states `[T, N, P]`, last cells, and values for the backward pass `[T, N, ...]`."""
 
     hiddens: Tensor
     last_cell: Tensor
@@ -55,13 +55,13 @@ class LoopGradients:
 
 @dataclass(frozen=True)
 class Incoming:
-    """The gradients that arrive at a layer: of all hidden states and of the last cells, where there are any."""
+    """The gradients that arrive at a layer: of all hidden states and of the last cells, if there are any."""
 
     hiddens: Tensor | None
     last_cell: Tensor | None
 
     def at(self, step: int, hidden: Tensor) -> Tensor:
-        """Return the gradient `hidden` that comes from the step after `step`, with what arrives at `step`."""
+        """Return `hidden`, the gradient from the step after `step`, plus the gradient that arrives at `step`."""
         return hidden if self.hiddens is None else hidden + self.hiddens[step]
 
 
@@ -76,13 +76,13 @@ class Weights:
 
 # (inputs' share of the gates [T, N, G], first states, weights, order of the steps, stored)
 LoopForward: TypeAlias = Callable[[Tensor, First, Weights, range, Stored], Looped]
-# (incoming gradients, first states, weights, what forward left, order of the steps, first states wanted?, stored)
+# (incoming gradients, first states, weights, results of forward, order of the steps, first states wanted?, stored)
 LoopBackward: TypeAlias = Callable[[Incoming, First, Weights, Looped, range, bool, Stored], LoopGradients]
 
 
 @dataclass(frozen=True)
 class Kind:
-    """A kind of recurrent layer: gates for each state, values kept for backward for each state, and its two loops.
+    """A kind of recurrent layer: its numbers of gates and of saved values per state, and its two loops.
 
     `bias_in_loop`: the bias of the hidden states' share cannot be added to the inputs' share before the loop.
     """
@@ -179,7 +179,7 @@ def _gru_backward(
 ) -> LoopGradients:
     reset, update, new, before = left.saved.chunk(4, 2)
     past_hiddens = past(first.hidden, left.hiddens, order)
-    # All that does not depend on the incoming gradient, for all steps at once.
+    # Everything that does not depend on the incoming gradient is computed for all steps at once.
     into_new = (1 - update) * (1 - new**2)
     into_update = (past_hiddens - new) * update * (1 - update)
     into_reset = before * reset * (1 - reset)
@@ -236,7 +236,7 @@ def forward(
     kind: Kind, x: Tensor, hidden: Tensor, cell: Tensor | None, w_x: Tensor, w_h: Tensor, b_x: Tensor | None,
     b_h: Tensor | None, w_p: Tensor | None, reverse: bool, stored: Stored = _as_it_is,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
-    """Return all hidden states `[T, N, P]`, the last cells `[N, H]` and what backward reads; empty where there is none.
+    """Return all hidden states `[T, N, P]`, the last cells `[N, H]` and values for backward; empty if there are none.
 
     The products of all inputs come first, then the loop.
     """
@@ -255,8 +255,8 @@ def backward(
 ) -> tuple[Tensor, ...]:  # fmt: skip
     """Return the gradients of x, hidden and cell (empty where not `wanted`), w_x, w_h, both biases and w_p.
 
-    The second bias has a gradient of its own where it is added inside the loop, the projection where there is one;
-    otherwise these are empty.
+    The second bias has its own gradient if it is added inside the loop, and the projection if there is one; otherwise
+    these are empty.
     """
     order, empty = _order(len(x), reverse), x.new_empty(0)
     weights, left = Weights(w_h, None, w_p), Looped(hiddens, last_cell, saved)
@@ -297,7 +297,7 @@ class LayerOps:
 
 
 def _register(kind: Kind) -> LayerOps:
-    """Make the ops of one kind known to torch: arithmetic, shapes and gradients."""
+    """Register the ops of one kind with torch: arithmetic, shapes and gradients."""
 
     def run(
         x: Tensor, hidden: Tensor, cell: Tensor | None, w_x: Tensor, w_h: Tensor, b_x: Tensor | None,
@@ -388,7 +388,7 @@ def _network(
     op: Any, x: Tensor, states: Any, weights: Sequence[Tensor], has_biases: bool, layers: int, dropout: float,
     training: bool, bidirectional: bool, batch_first: bool,
 ) -> Any:  # fmt: skip
-    """Run all layers; None where the weights are not those of so many layers."""
+    """Run all layers; return None if the number of weights does not fit the number of layers."""
     has_cells, directions = isinstance(states, (tuple, list)), 2 if bidirectional else 1
     hiddens, cells = states if has_cells else (states, None)
     plain = 4 if has_biases else 2

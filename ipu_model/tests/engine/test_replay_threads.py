@@ -120,6 +120,21 @@ class TestWork:
         # In each of 10 steps 4 sequences meet the weights of 4 gates: 32 states by 16 inputs and 32 states.
         assert work_of(step, 1.0)[ParallelWork(2 * 4 * 4 * 32 * (16 + 32))] == 10
 
+    @pytest.mark.parametrize("layer", [nn.LSTM, nn.GRU, nn.RNN])
+    def test_backward_has_as_many_pieces_as_forward(self, layer: type[nn.Module]) -> None:
+        class Model(nn.Module):
+            def __init__(self) -> None:
+                super().__init__()
+                self.layer = layer(16, 32)
+
+            def forward(self, x: Tensor) -> Tensor:
+                return F.mse_loss(self.layer(x)[0], torch.zeros(10, 4, 32))
+
+        step = step_of(traced(Model(), torch.zeros(10, 4, 16)))
+        # Nobody asks for the gradient of the input, so the first result of the backward op is that of a weight.
+        gates = {nn.LSTM: 4, nn.GRU: 3, nn.RNN: 1}[layer]
+        assert work_of(step, 1.0)[ParallelWork(2 * 4 * gates * 32 * (16 + 32))] == 2 * 10
+
 
 class TestSetting:
     def test_a_run_has_its_number_and_gives_back_the_users(self) -> None:

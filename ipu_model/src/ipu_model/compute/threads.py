@@ -29,8 +29,11 @@ SWITCH = "IPU_MODEL_THREADS"
 # Rough estimates: the choice is wrong only if these are off by a factor of several.
 _ELEMENTS_PER_SECOND = 1e9
 _CALL_SECONDS = 5e-6
-# Ops that loop over time steps, as `ipu_model.capture.device_ops` records them.
-_RECURRENT = frozenset({"lstm", "gru", "rnn_tanh", "rnn_relu"})
+# Ops that loop over time steps, as `ipu_model.capture.device_ops` records them: where their inputs [T, N, I] are.
+_RECURRENT = {
+    **dict.fromkeys(("lstm", "gru", "rnn_tanh", "rnn_relu"), 0),
+    **dict.fromkeys(("lstm_backward", "gru_backward", "rnn_tanh_backward", "rnn_relu_backward"), 2),
+}
 # The time to hand an op to threads that are awake and to join them.
 _FORK_SECONDS, _FORK_SECONDS_PER_THREAD = 10e-6, 1e-6
 # How long an op waits for a thread whose core another process has: measured on Linux, 1 to 30 ms if threads spin.
@@ -117,9 +120,10 @@ def work_of(step: Step, flops_per_second: float) -> Counter[ParallelWork]:
 
 def _work_of_op(op: Op, step: Step, flops_per_second: float) -> tuple[ParallelWork, int]:
     operands, results = step.read_by(op), step.results_of(op)
-    if op.kind.removesuffix("_backward") in _RECURRENT and results:
+    inputs = op.arguments[_RECURRENT[op.kind]] if op.kind in _RECURRENT else None
+    if isinstance(inputs, Ref):
         # A loop over time steps, in each of which all sequences are multiplied by all weights.
-        steps, sequences, *_ = results[0].shape
+        steps, sequences, _ = step.tensors[inputs].shape
         weights = sum(
             each.elements for each in operands if len(each.shape) == 2 and step.source(each.name) is Source.VARIABLE
         )

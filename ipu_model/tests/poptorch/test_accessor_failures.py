@@ -144,6 +144,30 @@ def test_an_exception_of_a_torch_worker_is_told_without_its_wrapping(access: Mak
     assert "of __getitem__ in test_accessor_failures.py: raise Unlikely(1, two=2))" in caught.value.message
 
 
+class Indented(Numbers):
+    """Fails with a message whose second line is indented."""
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        raise ValueError("two things are wrong:\n  both")
+
+
+def test_all_of_an_indented_message_of_a_torch_worker_is_told(access: Make) -> None:
+    with pytest.raises(Error) as caught:
+        access(torch.utils.data.DataLoader(Indented(3), num_workers=1))
+    assert caught.value.message.startswith("ValueError: two things are wrong:\n  both (line ")
+
+
+def collate_unequal(samples: list[torch.Tensor]) -> torch.Tensor:
+    found: torch.Tensor = torch.utils.data.default_collate([torch.zeros(n) for n in range(len(samples))])
+    return found
+
+
+def test_an_error_within_torch_is_told_with_the_line_that_called_it(access: Make) -> None:
+    with pytest.raises(Error) as caught:
+        access(torch.utils.data.DataLoader(Numbers(4), 2, num_workers=1, collate_fn=collate_unequal))
+    assert "of collate_unequal in test_accessor_failures.py: " in caught.value.message
+
+
 def test_fewer_rows_than_one_glued_item(access: Make) -> None:
     with pytest.raises(Error, match="The Dataset is empty: it has fewer than the 4 rows"):
         access([torch.zeros(3, 2)], rebatched_size=4)

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import os
 import re
 import traceback
 from dataclasses import dataclass
+from itertools import dropwhile
+
+import torch
 
 from ipu_model.source_lines import SourceLine, line_that_raised
 
 # A worker process of torch's loader puts the traceback of an exception into its message.
 _WITHIN_TORCH_WORKER = "Original Traceback (most recent call last):\n"
+_TORCH = os.path.dirname(torch.__file__) + os.sep
 _FRAME = re.compile(r'^  File "(.+)", line (\d+), in (.+)$', re.MULTILINE)
 
 
@@ -34,11 +39,11 @@ class Failure:
         told = traceback.TracebackException.from_exception(error)
         trace, what, line = "".join(told.format()), "".join(told.format_exception_only()), line_that_raised(error)
         _, _, within = what.partition(_WITHIN_TORCH_WORKER)
-        if within:
-            frames = _FRAME.findall(within)
-            file, number, function = frames[-1]
-            line = SourceLine(file, int(number), function)
-            what = within[within.rindex("\n  ") + 1 :].partition("\n")[2]
+        frames = list(_FRAME.finditer(within))
+        if frames:
+            line = _users_line(frames)
+            # The last frame's source text is indented. The message follows; any line of it but the first may be, too.
+            what = "\n".join(dropwhile(_is_indented, within[frames[-1].end() + 1 :].split("\n")))
         return cls(_without_module(what.strip()), "" if line is None else str(line), trace)
 
     def before(self, consequence: str) -> str:
@@ -49,6 +54,17 @@ class Failure:
     def cause(self) -> LoadersTraceback:
         """An exception that shows the traceback when Python prints one that was raised from it."""
         return LoadersTraceback(f'\n"""\n{self.trace}"""')
+
+
+def _users_line(frames: list[re.Match[str]]) -> SourceLine:
+    """Return the innermost line outside torch; if there is none, the innermost one."""
+    users = [frame for frame in frames if not frame[1].startswith(_TORCH)] or frames
+    file, number, function = users[-1].groups()
+    return SourceLine(file, int(number), function)
+
+
+def _is_indented(line: str) -> bool:
+    return line.startswith("  ")
 
 
 def _without_module(what: str) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable
+from contextlib import ExitStack
 from datetime import timedelta
 from functools import partial, wraps
 from pathlib import Path
@@ -93,20 +94,28 @@ class _SetDefaultDeviceType:
 
 
 class _OverwriteContextManager:
-    """Lets the managers of all registered classes replace something while forward is traced, and restore it."""
+    """Lets the managers of all registered classes replace something while forward is traced, and restore it.
+
+    What they replace belongs to the process, so threads that compile different models take turns.
+    """
 
     _subsitution_manager_types: ClassVar[list[Any]] = [_SetDefaultDeviceType]
+    _one_at_a_time: ClassVar[Turn] = Turn()
 
     def __init__(self) -> None:
-        self._managers = [kind() for kind in self._subsitution_manager_types]
+        self._restorations = ExitStack()
 
     def __enter__(self) -> None:
-        for manager in self._managers:
-            manager.replace()
+        with ExitStack() as restorations:
+            restorations.enter_context(self._one_at_a_time.lock)
+            for kind in self._subsitution_manager_types:
+                manager = kind()
+                manager.replace()
+                restorations.callback(manager.restore)
+            self._restorations = restorations.pop_all()
 
     def __exit__(self, exc_type: object, value: object, traceback: object) -> None:
-        for manager in reversed(self._managers):
-            manager.restore()
+        self._restorations.close()
 
     @classmethod
     def registerSubsitutionManager(cls, type: Any) -> None:

@@ -245,7 +245,8 @@ def combined_batch_generator(
 
 def _combined(group: list[Any]) -> Any:
     _, rebuild = flatten(group[0])
-    return rebuild(list(combine_batch_tensors_gen([flatten(batch)[0] for batch in group])))
+    alike = [in_order_of(group[0], batch) for batch in group]
+    return rebuild(list(combine_batch_tensors_gen([flatten(batch)[0] for batch in alike])))
 
 
 def isOnIpu(x: Tensor) -> bool:

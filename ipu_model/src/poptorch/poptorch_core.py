@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from enum import IntEnum
 from typing import Any, NoReturn
 
+from ipu_model import tracing
 from ipu_model.errors import Error, RecoverableError, UnrecoverableError, unsupported
 from poptorch import _logging
 from poptorch._backend.as_hardware import ipuHardwareVersion
@@ -36,9 +37,6 @@ def _validateOptions(options: Mapping[str, object]) -> None:
 
 def isCompilingWithDispatcher() -> bool:
     """Return whether a model's `forward` is being traced for the device right now."""
-    # Importing the engine's tracing only here keeps this module free of the capture machinery.
-    from ipu_model import tracing
-
     return tracing.is_tracing()
 
 

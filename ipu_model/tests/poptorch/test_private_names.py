@@ -5,6 +5,8 @@ from __future__ import annotations
 import importlib.util
 import logging
 import re
+import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, ClassVar
@@ -202,6 +204,15 @@ class TestSubstitution:
             poptorch.inferenceModel(Calls(lambda x: 1 / 0), quiet())(ONE)
         assert Substituted.calls == ["replace", "restore"]
 
+    def test_compilations_in_several_threads_take_turns(self) -> None:
+        models = [poptorch.inferenceModel(Calls(lambda x: (time.sleep(0.05), x)[1]), quiet()) for _ in range(3)]
+        threads = [threading.Thread(target=model, args=(ONE,)) for model in models]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert Substituted.calls == ["replace", "restore"] * 3
+
     def test_checkpoints_of_activations_look_at_the_cpu(self) -> None:
         kind = torch.utils.checkpoint.DefaultDeviceType
         before, seen = kind.get_device_type(), []
@@ -233,6 +244,10 @@ class TestStructures:
     def test_groups_of_batches_become_one_batch_each(self) -> None:
         batches = ({"x": torch.tensor([i])} for i in range(5))
         assert [b["x"].tolist() for b in _utils.combined_batch_generator(batches, 2)] == [[0, 1], [2, 3]]
+
+    def test_the_keys_of_dicts_decide_what_is_joined_whatever_their_order(self) -> None:
+        (joined,) = _utils.combined_batch_generator([{"x": ONE, "y": TWO}, {"y": ONE, "x": TWO}], 2)
+        assert {key: value.tolist() for key, value in joined.items()} == {"x": [1, 1, 2, 2], "y": [2, 2, 1, 1]}
 
 
 class TestSmallFunctions:

@@ -16,7 +16,7 @@ from poptorch.options import Options
 class Share:
     """The share of one process: `length` consecutive indices from `start`.
 
-    `leftover` is the number of indices that no process reads; every second shuffled pass starts `shift` indices later.
+    Every second shuffled pass starts `shift` indices later, so that it reads some of the indices left over otherwise.
     """
 
     start: int

@@ -69,7 +69,7 @@ test: setup ## run every test, the notebooks among them
 test-fast: setup ## run the tests that need neither a whole lesson nor a browser
 	$(PYTEST) tests ipu_model/tests -m "not notebooks and not browser and not slow" $(TEST_ARGS)
 
-companions: setup ## run Lightning, optimum-graphcore and PyTorch Geometric on the IPU Model, in .venv-companions (Python 3.10, 3.11)
+companions: setup ## test Lightning, optimum-graphcore and PyTorch Geometric, and run the programs that need them, in .venv-companions (Python 3.10, 3.11)
 	OMP_NUM_THREADS=$${OMP_NUM_THREADS:-1} $(VENV_PYTHON) tools/companions.py $(TEST_ARGS)
 
 coverage: setup ## measure which lines of the IPU Model and its PopTorch the tests in ipu_model/tests run
@@ -124,7 +124,7 @@ upstream-tests: setup ## run PopTorch's own tests from a checkout and compare th
 	@[ -n "$(TESTS)" ] || { echo "make upstream-tests TESTS=CHECKOUT/tests"; exit 2; }
 	PYTHONPATH=tools $(VENV_PYTHON) -m upstream_tests "$(TESTS)" $(UPSTREAM_ARGS)
 
-lock: setup ## resolve the ranges in pyproject.toml anew and write requirements.txt
+lock: setup ## resolve the ranges in pyproject.toml anew and write requirements.txt and requirements-companions.txt
 	$(VENV_PYTHON) -m pip install --quiet --disable-pip-version-check uv
 	$(VENV_PYTHON) tools/lock.py
 

@@ -42,7 +42,7 @@ class OnDevice:
     anchored: dict[str, Tensor] = field(default_factory=dict)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)  # programs print an executor's `_executable`; these fields would fill pages
 class Compiled:
     """Everything that belongs to one compilation; dropping it destroys the executable.
 

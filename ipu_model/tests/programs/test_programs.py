@@ -37,7 +37,7 @@ _EXPECTED_FAILURES: Mapping[str, str] = {}
 # On macOS, whose libraries do not bear a fork, each is started anew.
 _FORK = sys.platform == "linux"
 _fork_server = multiprocessing.get_context("forkserver")
-_fork_server.set_forkserver_preload(["torch", "torch.utils.data", "poptorch"])
+_fork_server.set_forkserver_preload(["__main__", "torch", "torch.utils.data", "poptorch"])
 
 
 @dataclass(frozen=True)

@@ -187,7 +187,7 @@ class TestList:
 
 
 @pytest.mark.slow
-def test_a_maintainers_way_with_the_list(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_maintainer_writes_and_updates_the_list(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The first run writes it, the second asks for reasons, the third is content; then something changes."""
     tests, listed = tmp_path / "tests", tmp_path / "list.csv"
     tests.mkdir()

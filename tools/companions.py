@@ -35,7 +35,7 @@ def main() -> int:
     if not STAMP.exists() or STAMP.read_text(encoding="utf-8") != wanted_stamp:
         make_layer()
         STAMP.write_text(wanted_stamp, encoding="utf-8")
-    # The companions are years older than torch here: what they are warned of is theirs.
+    # The companions are years older than torch here, so their warnings do not concern this project.
     tests = ["ipu_model/tests/companions", "ipu_model/tests/programs"]
     command = [str(PYTHON), "-m", "pytest", "--disable-warnings", *tests, *sys.argv[1:]]
     return subprocess.run(command, cwd=ROOT, env={**os.environ, "IPU_MODEL_COMPANIONS": "1"}).returncode

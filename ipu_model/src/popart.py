@@ -1,4 +1,4 @@
-"""Stands in for PopART where it is not installed: what PopTorch programs take from it to set options.
+"""A substitute for PopART if it is not installed: the names that PopTorch programs use to set options.
 
 These are enumerations, whose members are the ints that `poptorch.Options()._Popart.set` takes, and `TensorLocation`,
 which the setters of `poptorch.Options().TensorLocations` take. Every other name is refused when it is used.
@@ -177,7 +177,7 @@ def _installed() -> ModuleSpec | None:
     """Return where PopART is, if a folder after this one has it."""
     here = Path(__file__).resolve().parent
     found = PathFinder.find_spec(__name__, [entry for entry in sys.path if Path(entry).resolve() != here])
-    # A module is another copy of this one; a mere folder of that name has no file of its own.
+    # A module may be another copy of this one; a plain folder of that name has no file of its own.
     is_package = found is not None and found.submodule_search_locations is not None and found.origin is not None
     return found if is_package else None
 

@@ -13,7 +13,7 @@ from upstream_tests.run import Settings, files_below, run
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run the tests, compare with the list of expected failures, and write it where there is none."""
+    """Run the tests and compare with the list of expected failures, or write the list if there is none."""
     options = _parser().parse_args(arguments)
     tests = options.tests.resolve()
     files = [file for file in files_below(tests) if options.files in file.name]

@@ -16,7 +16,7 @@ from upstream_tests.outcomes import Kind, Outcome
 
 @dataclass(frozen=True)
 class Expected:
-    """A test that fails, what it says, and why that is accepted."""
+    """A test that fails, its message, and why the failure is accepted."""
 
     test: str
     failure: str
@@ -49,7 +49,7 @@ def write(path: Path, entries: Iterable[Expected]) -> None:
 
 
 def renewed(outcomes: Iterable[Outcome], known: Mapping[str, Expected]) -> list[Expected]:
-    """Return the list after a run: what failed, with the reasons known so far, and what did not run this time."""
+    """Return the list after a run: failures with the reasons known so far, and tests that did not run this time."""
     outcomes = list(outcomes)
     ran = {outcome.test for outcome in outcomes if outcome.kind in (Kind.PASSED, Kind.FAILED)}
     failed = [
@@ -62,7 +62,7 @@ def renewed(outcomes: Iterable[Outcome], known: Mapping[str, Expected]) -> list[
 
 @dataclass(frozen=True)
 class Comparison:
-    """A run beside the list; nothing in the first three parts means that all is as expected."""
+    """A comparison of a run with the list; if the first three parts are empty, the run is as expected."""
 
     new: tuple[Outcome, ...]
     """They failed and are not on the list."""
@@ -70,11 +70,11 @@ class Comparison:
     """They are on the list and passed."""
     without_reason: tuple[Expected, ...]
     otherwise: tuple[tuple[Expected, Outcome], ...]
-    """They failed as expected, but say something else now."""
+    """They failed as expected, but with another message."""
 
     @property
     def as_expected(self) -> bool:
-        """Whether there is nothing to be done."""
+        """Whether the run is as expected."""
         return not (self.new or self.passing or self.without_reason)
 
 

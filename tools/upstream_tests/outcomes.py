@@ -1,4 +1,4 @@
-"""What came of one test, as the process that runs it tells the one that compares."""
+"""The outcome of a test, as the process that runs it reports to the process that compares."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from pathlib import Path
 
 
 class Kind(str, Enum):
-    """What can come of a test."""
+    """The possible outcomes of a test."""
 
     STARTED = "started"
     PASSED = "passed"
     FAILED = "failed"
     SKIPPED = "skipped"
-    """By itself: it asks for something that is not there."""
+    """The test skipped itself, because something it needs is missing."""
     LEFT_OUT = "left out"
-    """By a rule of this tool (`rules.py`)."""
+    """A rule of this tool skipped it (`rules.py`)."""
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came of a test; `line` is the first line of its failure, or why it was not run."""
+    """A test's outcome; `line` is the first line of its failure, or why it was not run."""
 
     test: str
     kind: Kind
@@ -31,7 +31,7 @@ class Outcome:
 
 
 def append(path: Path, outcome: Outcome) -> None:
-    """Add a line to a record; what is in it survives a crash of the process."""
+    """Append a line to a record, so that it survives a crash of the process."""
     with path.open("a", encoding="utf-8") as file:
         file.write(json.dumps([outcome.test, outcome.kind.value, outcome.line]) + "\n")
 

@@ -1,4 +1,4 @@
-"""The plugin inside the pytest that runs a test file: leaves tests out by the rules and records what comes of the rest.
+"""The plugin inside the pytest that runs a test file: skip tests by the rules and record the outcome of the others.
 
 It is loaded with `-p upstream_tests.plugin` and says nothing else on its own.
 """
@@ -24,7 +24,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Start recording if asked to; take the markers of any test suite."""
+    """Start recording if asked to; accept the markers of any test suite."""
     record: Path | None = config.getoption("--record")
     if record is not None:
         done: Path | None = config.getoption("--done")
@@ -45,7 +45,7 @@ class Recorder:
         append(self._record, Outcome(test, kind, line))
 
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
-        """Record a file that cannot be imported as one failure, unless an optional package is what it lacks."""
+        """Record a file that cannot be imported as one failure, unless an optional package is missing."""
         if not report.failed:
             return
         line = next(_error_lines(str(report.longrepr)), "it cannot be imported")
@@ -55,7 +55,7 @@ class Recorder:
 
     @pytest.hookimpl(trylast=True)
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
-        """Keep the tests that are still to be run and that can be."""
+        """Keep the tests that can run and have not run yet."""
         kept = []
         for item in items:
             if item.nodeid in self._done:
@@ -73,12 +73,12 @@ class Recorder:
         return self._rules[path]
 
     def pytest_runtest_logstart(self, nodeid: str) -> None:
-        """Record the start: a test that ends the process has no report."""
+        """Record the start, because a test that ends the process has no report."""
         self._failure = self._skipped = None
         self._write(nodeid, Kind.STARTED)
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Join the reports of a test's set-up, call and tear-down to one outcome."""
+        """Combine the reports of a test's set-up, call and tear-down into one outcome."""
         if report.failed and self._failure is None:
             self._failure = _first_line(report)
         elif report.skipped and not hasattr(report, "wasxfail"):

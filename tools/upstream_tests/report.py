@@ -1,4 +1,4 @@
-"""What the tool prints."""
+"""Format what the tool prints."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which tests cannot run here whatever the `poptorch` under test does, and why: native builds, hardware, PyG."""
+"""Find the tests that cannot run here for reasons outside `poptorch`: native builds, hardware, PyTorch Geometric."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _NATIVE = re.compile(
     r"|\blib\w*\.(so|\*)|\.gp\b"
 )
 _HARDWARE_MARKERS = frozenset({"ipuHardwareRequired", "hardwareRequired", "ipu_hardware"})
-# A test may have these; where they are not installed, it is not about PopTorch.
+# A test that imports one of these is skipped if it is not installed.
 OPTIONAL = frozenset({
     "poptorch_geometric", "torch_geometric", "torch_cluster", "torch_scatter", "torch_sparse", "torch_spline_conv",
     "torchvision", "torchaudio", "transformers", "pytorch_lightning", "lightning", "pva", "horovod", "mpi4py", "timm",
@@ -48,11 +48,11 @@ class FileRules:
 
 
 def rules_of(source: str) -> FileRules:
-    """Read what the tests of a file need off its source."""
+    """Find what the tests of a file need from its source."""
     try:
         tree = ast.parse(source)
     except SyntaxError:
-        return FileRules(None, {})  # pytest says what is wrong with it
+        return FileRules(None, {})  # pytest reports the error
     for name in _imports(tree):
         if missing_package(name) is not None and find_spec(name.partition(".")[0]) is None:
             return FileRules(missing_package(name), {})

@@ -1,4 +1,4 @@
-"""Runs the test files of a folder, each in processes of its own, so that a crash or a hang costs one test."""
+"""Run the test files of a folder, each in its own processes, so that a crash or a hang loses only one test."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from upstream_tests.outcomes import Kind, Outcome, recorded
 
 _POLL_IN_S = 0.1
 _ALL_RAN, _SOME_FAILED, _NONE_COLLECTED = 0, 1, 5
-"""Exit codes of pytest that say no more than the record does."""
+"""Exit codes of pytest that add nothing to the record."""
 _INTERRUPTED = 2
-"""Also what pytest says when a file cannot be imported; the record has that."""
+"""pytest also exits with this if a file cannot be imported, which the record says."""
 # Settings of the shell must not decide what a test finds.
 _CLEANED = ("POPTORCH_", "POPLAR_", "POPART_", "PVTI_", "IPU_MODEL", "OMPI_", "PYTEST_")
 
@@ -43,7 +43,7 @@ def files_below(tests: Path) -> list[Path]:
 
 
 def run(settings: Settings, files: Sequence[Path]) -> Generator[list[Outcome], None, None]:
-    """Run the files and yield what came of each, in their order; an interrupt ends the processes."""
+    """Run the files and yield the outcomes of each, in order; an interrupt ends the processes."""
     stop = threading.Event()
     with ThreadPoolExecutor(settings.workers) as pool:
         try:
@@ -53,7 +53,7 @@ def run(settings: Settings, files: Sequence[Path]) -> Generator[list[Outcome], N
 
 
 def run_file(settings: Settings, file: Path, stop: threading.Event | None = None) -> list[Outcome]:
-    """Run one file; after a test that ended the process or did not end, go on with the next one.
+    """Run one file; after a test that ended the process or hung, continue with the next one.
 
     Once `stop` is set, the process is ended and what was not run is missing from the outcomes.
     """
@@ -79,7 +79,7 @@ def _name(settings: Settings, file: Path) -> str:
 def _one_process(
     settings: Settings, file: Path, folder: Path, done: Sequence[str], stop: threading.Event
 ) -> tuple[list[Outcome], str]:
-    """Return what one process recorded, and how it ended if that was no ordinary end."""
+    """Return what one process recorded, and how it ended if it did not end normally."""
     record, known, output = folder / "record", folder / "done", folder / "output"
     known.write_text("\n".join(done), encoding="utf-8")
     # pytest must not find the settings of a project around the tests, nor leave anything in the checkout.
@@ -118,7 +118,7 @@ def _wait(process: subprocess.Popen[bytes], record: Path, patience: float, stop:
             if now != size:
                 size, since = now, time.monotonic()
             if stop.is_set() or time.monotonic() - since > patience:
-                # The process leads a session of its own: what it has started goes with it.
+                # The process leads its own session, so this also ends everything that it has started.
                 os.killpg(process.pid, signal.SIGKILL)
                 process.wait()
                 return None

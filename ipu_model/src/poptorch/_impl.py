@@ -1,4 +1,4 @@
-"""What PopTorch's Python part says and asks of itself: its errors, where it runs, names of scopes, wrapped objects.
+"""Private functions that PopTorch's Python modules share: errors, where code runs, scope names, wrapped objects.
 
 Public programs import these names from here.
 """
@@ -23,7 +23,7 @@ from ipu_model import source_lines, tracing
 from ipu_model.errors import Error
 from poptorch._logging import logger
 
-# Libraries that have registered memory with a network card must survive a fork, of loader processes say.
+# Libraries that have registered memory with a network card must survive a fork, for example of loader processes.
 os.environ.setdefault("RDMAV_FORK_SAFE", "1")
 
 source_lines.skip_package(__name__.partition(".")[0])
@@ -33,7 +33,7 @@ BUFFERS_CAN_CHANGE = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
 
 Method = TypeVar("Method", bound=Callable[..., Any])
 
-# What programs have set; a trace under way counts besides.
+# What programs have set; a running trace counts as well.
 _is_ipu_context = False
 _dispatch_tracing = False
 
@@ -49,7 +49,7 @@ def isRunningOnIpu() -> bool:
 
 
 def setIpuContext(val: bool) -> None:
-    """Let `isRunningOnIpu` answer True outside a trace as well, or (False) no longer."""
+    """Let `isRunningOnIpu` return True outside a trace as well; False ends this."""
     global _is_ipu_context
     _is_ipu_context = val
 
@@ -60,7 +60,7 @@ def isDispatchTracing() -> bool:
 
 
 def setDispatchTracing(val: bool) -> None:
-    """Let `isDispatchTracing` answer True outside a trace as well, or (False) no longer."""
+    """Let `isDispatchTracing` return True outside a trace as well; False ends this."""
     global _dispatch_tracing
     _dispatch_tracing = val
 
@@ -122,7 +122,7 @@ class OptimizerWrapper(nn.Module):
 
 @contextlib.contextmanager
 def distributedCacheLock(model: object, opts: Any) -> Iterator[bool]:
-    """Let one process of a distributed run after another into the body, so that only the first has to compile.
+    """Let the processes of a distributed run enter the body one after another, so that only the first has to compile.
 
     Yields whether there is a lock: with several processes that share an executable cache.
 
@@ -145,7 +145,7 @@ def distributedCacheLock(model: object, opts: Any) -> Iterator[bool]:
 
 
 class WeakPtr(weakref.ref[Any]):
-    """A weak reference that is equal to others of the same object only, whatever the object is equal to."""
+    """A weak reference that is equal only to other references to the same object; it never compares objects."""
 
     _address: int
 
@@ -163,7 +163,7 @@ class WeakPtr(weakref.ref[Any]):
 
 
 class WeakKeyPtrDict(MutableMapping[Any, Any]):
-    """Values by object, not by what the object is equal to (tensors are no keys otherwise); it keeps no key alive."""
+    """A mapping by identity, so that tensors can be keys; it keeps no key alive."""
 
     def __init__(self, dict: Any = None) -> None:
         self._values: builtins.dict[WeakPtr, Any] = {}
@@ -240,7 +240,7 @@ def _restoreWrapperIfNecessary(obj: Any) -> Any:
 
 
 def forget_wrapper(obj: Any) -> None:
-    """Leave an object that was unwrapped as it is: `rewrapModelIfNecessary` has nothing to restore."""
+    """Forget that an object was unwrapped, so that `rewrapModelIfNecessary` does not wrap it again."""
     _wrapper_registry.pop(obj, None)
 
 

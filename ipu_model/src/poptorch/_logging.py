@@ -1,4 +1,4 @@
-"""PopTorch's loggers: `poptorch::python` for its Python part, `poptorch:cpp` for what compilation says."""
+"""PopTorch's loggers: `poptorch::python` for its Python part, `poptorch:cpp` for compilation."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ _WORDS = {
 
 logger = logging.getLogger("poptorch::python")
 native_logger = logging.getLogger("poptorch:cpp")
-# The engine stands where PopART stood behind the original.
+# The engine takes PopART's place.
 _backend_logger = logging.getLogger("ipu_model")
 
 
@@ -135,7 +135,7 @@ class RepeatFilter(logging.Filter):
         self.start(max_repeats)
 
     def start(self, max_repeats: int) -> None:
-        """Count afresh, as every compilation does."""
+        """Reset the counts, as every compilation does."""
         self.max_repeats = max_repeats
         self._seen: Counter[tuple[int, str]] = Counter()
 
@@ -180,7 +180,7 @@ def _fine_number(name: str) -> int:
 
 
 def setLogLevel(level: str | int, update_cpp: bool = True) -> None:
-    """Set the level from which on PopTorch logs; with `update_cpp` also that of what compilation says.
+    """Set the lowest level that PopTorch logs; with `update_cpp`, that of compilation too.
 
     `TRACE`, `DEBUG`, `INFO`, `WARN`, `ERR`, `OFF`, or 0, 1, 2, 3, 4, 6 in that order; also `TRACE_ALL`,
     `DEBUG_IR`. Raises `ValueError` for anything else.
@@ -202,7 +202,7 @@ _previous_excepthook = sys.excepthook
 
 
 def _excepthook(*args: Any) -> None:
-    """Show an uncaught exception as a critical line of the Python logger; an interrupt stays as it is."""
+    """Log an uncaught exception as a critical line of the Python logger; leave interrupts alone."""
     kind, error, trace = args
     if not issubclass(kind, Exception) or not logger.isEnabledFor(logging.CRITICAL):
         _previous_excepthook(kind, error, trace)

@@ -27,7 +27,7 @@ _DTYPES = {
     "first_dtype": "first_order_momentum_accum_type",
     "second_dtype": "second_order_momentum_accum_type",
 }
-# Keys that PyTorch's own classes put into groups, whatever the device makes of them.
+# Keys that PyTorch's own classes put into groups, whether or not the device uses them.
 _TORCH_KEYS = frozenset({
     "params", "param_names", "foreach", "maximize", "capturable", "differentiable", "fused", "amsgrad",
     "centered", "decoupled_weight_decay",
@@ -95,7 +95,7 @@ class OptimizerAttrTracker:
             logger.warning(message)
 
     def _check(self, place: str, provided: Iterable[str]) -> None:
-        # A group that came later is measured by the first one.
+        # Later groups are compared with the first one.
         known = self._known.setdefault(place, set(self._known.get(_group(0), ())))
         unexpected = sorted(set(provided) - known - _read_anyway(place, self._type.name))
         known.update(provided)
@@ -108,14 +108,14 @@ def _group(index: int) -> str:
 
 
 def _read_anyway(place: str, family: str) -> frozenset[str]:
-    """Return the names that the device takes notice of, or that PyTorch sets by itself."""
+    """Return the names that the device uses, or that PyTorch sets itself."""
     return _OPTIONS if place == _OBJECT else _TORCH_KEYS.union(FAMILIES[family])
 
 
 def _observe(optimizer: torch.optim.Optimizer, family: str, tracker: OptimizerAttrTracker) -> None:
     """Show the tracker all names of an optimiser; it checks those of later calls."""
     tracker.setType(_OptimizerType[family])
-    # Schedulers replace methods of the object; that is no attribute of the optimisation.
+    # Schedulers replace methods of the object; these are not attributes of the optimiser.
     own = [name for name, value in vars(optimizer).items() if not name.startswith("_") and not callable(value)]
     tracker.checkOptimizerAttributes(own)
     tracker.checkDefaultAttributes(list(optimizer.defaults))
@@ -125,7 +125,7 @@ def _observe(optimizer: torch.optim.Optimizer, family: str, tracker: OptimizerAt
 
 
 def read_spec(optimizer: torch.optim.Optimizer, tracker: OptimizerAttrTracker | None = None) -> OptimiserSpec:
-    """Return everything that the device needs to know of `optimizer`, as its attributes stand now.
+    """Return everything that the device needs to know about `optimizer`, from its current attributes.
 
     `tracker` belongs to the executor and lets warnings come once. Raises AssertionError for a class that has no
     counterpart on the device, for numbers that are none and for groups that differ in `centered`; ValueError for
@@ -247,7 +247,7 @@ def _dtypes(optimizer: torch.optim.Optimizer) -> dict[str, DType]:
 
 
 def _warn_of_ignored_code(optimizer: torch.optim.Optimizer, tracker: OptimizerAttrTracker) -> None:
-    """Warn of what the built-in update does not do."""
+    """Warn about settings that the built-in update ignores."""
     kind = type(optimizer)
     known = (torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW, torch.optim.RMSprop)
     concrete = {torch.optim.Optimizer, poptorch_optim.Optimizer}.intersection(kind.__bases__)
@@ -270,7 +270,7 @@ def concrete_base(cls: type) -> bool:
 def convertOptimizerToDict(
     optimizer: torch.optim.Optimizer, attr_tracker: OptimizerAttrTracker, options: Options, is_compiled: bool
 ) -> dict[str, Any]:
-    """Return what the device needs to know of `optimizer` by PopTorch's names: numbers with whether they are constant.
+    """Return the numbers of `optimizer` by PopTorch's names, each with whether it is constant.
 
     Neither options nor whether the model is compiled change it. Raises as `read_spec` does.
     """

@@ -1,4 +1,4 @@
-"""Tensors inside nested values, and other small functions that public programs import from here."""
+"""Handle tensors inside nested values; other small functions that public programs import from here."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 def deprecated(domain: str, since_version: str, reason: str) -> Callable[[Function], Function]:
-    """Decorate a function of `domain`, so that each call logs a warning that it is deprecated."""
+    """Decorate a function of `domain`, so that each call warns that it is deprecated."""
 
     def decorate(function: Function) -> Function:
         @functools.wraps(function)
@@ -55,7 +55,7 @@ def assert_signatures_match(poptorch_method: Callable[..., Any], reference_metho
 
 
 class ICustomArgParser(abc.ABC):
-    """Takes the tensors out of one custom type and puts others back."""
+    """Extracts the tensors from a custom type and puts other tensors back."""
 
     @abc.abstractmethod
     def yieldTensors(self, struct: Any) -> Iterable[Tensor]:
@@ -186,7 +186,7 @@ def refilled(original: dict[Any, Any], items: dict[Any, Any]) -> dict[Any, Any]:
         return items
     fields = data_fields(original)
     try:
-        # A data class whose first field got a dict would take that for the field's value.
+        # A data class would take a dict for the value of its first field.
         return type(original)(**{**fields, **items}) if fields else type(original)(items)
     except TypeError:
         # A subclass with a constructor of its own (defaultdict, say): fill a copy of the original.
@@ -250,13 +250,13 @@ def _combined(group: list[Any]) -> Any:
 
 
 def isOnIpu(x: Tensor) -> bool:
-    """Return whether a tensor is part of the program that is being traced for the device right now."""
+    """Return whether a tensor belongs to the program that is currently being traced for the device."""
     trace = tracing.current()
     return trace is not None and trace.node_of(x) is not None
 
 
 def getIpuTensorId(x: Tensor) -> int:
-    """Return a number that, in the program being traced, only this tensor has.
+    """Return a number that identifies this tensor in the program that is being traced.
 
     Raises:
         Error: the tensor is not on the device.

@@ -1,4 +1,4 @@
-"""What a process can have of a machine, read from made-up `proc` and `sys` folders."""
+"""The processor time that a process can get, read from made-up `proc` and `sys` folders."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ class Machine:
         file.write_text(text)
 
     def at_work(self, *seconds: float) -> None:
-        """Say how long each core has been at work since the machine was started; it idles for 1,000 s."""
+        """Set how long each core has been busy since the machine started; each was idle for 1,000 s."""
         lines = [f"cpu{core} {round(each * TICKS)} 0 0 {1000 * TICKS} 0 0 0 0 0 0" for core, each in enumerate(seconds)]
         self.write("proc/stat", "\n".join(["cpu 1 2 3 4 5 6 7 8 9 10", *lines, "ctxt 1"]))
 
     def watch(self, *cores: int) -> CoreWatch:
-        """Watch it from a process that may use these cores."""
+        """Return a watch from a process that may use these cores."""
         return CoreWatch(self.root, lambda: frozenset(cores), lambda: (self.now, self.own))
 
 
@@ -64,7 +64,7 @@ class TestCores:
 
 
 class TestBusyCores:
-    def test_others_take_what_this_process_did_not_use_itself(self, machine: Machine) -> None:
+    def test_load_of_other_processes_is_total_load_minus_own(self, machine: Machine) -> None:
         watch = machine.watch(0, 1, 2, 3)
         machine.now, machine.own = 2.0, 2.0
         machine.at_work(2, 2, 1, 0)  # 5 s of work in 2 s, of which 2 s are our own
@@ -84,13 +84,13 @@ class TestBusyCores:
         machine.write("proc/stat", f"cpu0 {' '.join(str(each * TICKS // 100) for each in fields.values())} 10 10")
         assert watch.cores().busy == pytest.approx(0.7)
 
-    def test_a_little_is_the_noise_of_counting_in_ticks(self, machine: Machine) -> None:
+    def test_a_small_load_is_ignored_as_noise(self, machine: Machine) -> None:
         watch = machine.watch(0, 1, 2, 3)
         machine.now = 1.0
         machine.at_work(0.1, 0, 0, 0)
         assert watch.cores().busy == 0
 
-    def test_a_machine_that_tells_nothing_counts_as_free(self, tmp_path: Path) -> None:
+    def test_a_machine_without_load_figures_counts_as_free(self, tmp_path: Path) -> None:
         assert CoreWatch(tmp_path).cores() == Cores(usable_cores())
 
     def test_without_affinity_all_cores_are_usable(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -98,7 +98,7 @@ class TestBusyCores:
         monkeypatch.setattr(os, "cpu_count", lambda: 10)
         assert CoreWatch(tmp_path).cores() == Cores(10)
 
-    def test_what_is_long_past_is_forgotten(self, machine: Machine) -> None:
+    def test_old_measurements_are_forgotten(self, machine: Machine) -> None:
         watch = machine.watch(0, 1)
         machine.now = 8.0
         machine.at_work(8, 8)
@@ -109,7 +109,7 @@ class TestBusyCores:
         machine.now = 101.0
         assert watch.cores().busy == 0
 
-    def test_a_changed_affinity_starts_the_watch_afresh(self, machine: Machine) -> None:
+    def test_a_changed_affinity_restarts_the_watch(self, machine: Machine) -> None:
         usable = {0, 1, 2, 3}
         watch = CoreWatch(machine.root, lambda: frozenset(usable), lambda: (machine.now, machine.own))
         machine.now = 1.0
@@ -120,7 +120,7 @@ class TestBusyCores:
         machine.at_work(2, 2, 1, 0)
         assert watch.cores() == Cores(3, busy=1)
 
-    def test_too_short_a_look_is_made_longer(self) -> None:
+    def test_a_watch_that_is_too_short_is_extended(self) -> None:
         watch = CoreWatch()
         assert watch.cores(at_least=0.05).usable == usable_cores()
         assert watch._clocks()[0] - watch._start.clock >= 0.05
@@ -136,7 +136,7 @@ class TestQuotas:
         machine.write(f"{mount}/user.slice/mine/cpu.max", "150000 100000\n")
         assert machine.watch(0, 1).cores().quota == 1.5
 
-    def test_the_smallest_on_the_way_to_the_root_counts(self, machine: Machine) -> None:
+    def test_the_smallest_quota_up_to_the_root_counts(self, machine: Machine) -> None:
         machine.write("proc/self/cgroup", "0::/pod/container")
         machine.write("sys/fs/cgroup/pod/container/cpu.max", "max 100000\n")
         machine.write("sys/fs/cgroup/pod/cpu.max", "200000 100000\n")

@@ -241,7 +241,7 @@ def test_masks_divisions_by_zero_and_results_in_range_are_not_reported(
     assert reports(caplog) == []
 
 
-def test_the_report_changes_no_result_and_without_it_nothing_is_said(caplog: pytest.LogCaptureFixture) -> None:
+def test_the_report_changes_no_result_and_nothing_is_logged_without_it(caplog: pytest.LogCaptureFixture) -> None:
     x = half(65504.0, 300.0, 0.0)
     with caplog.at_level(logging.WARNING):
         plain = infer(lambda x: (x * x, 1 / x), x)

@@ -451,7 +451,7 @@ def test_a_sum_may_pass_the_range_inside_an_op_but_not_between_ops() -> None:
     assert between.item() == 65504.0 - 60000.0
 
 
-def test_softmax_of_scores_that_overflowed_takes_them_for_equal() -> None:
+def test_softmax_of_scores_that_overflowed_gives_equal_weights() -> None:
     """A GPU's are both infinite, and their softmax is NaN."""
     (large,) = infer(lambda x: x.softmax(0), half(65504.0, 60000.0))
     assert large.tolist() == [1.0, 0.0]

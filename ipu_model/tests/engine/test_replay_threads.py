@@ -48,14 +48,14 @@ class Convolution(nn.Module):
 
 
 class TestChoice:
-    def test_alone_only_what_is_too_small_for_threads_does_without(self) -> None:
+    def test_on_a_free_machine_only_tiny_work_uses_one_thread(self) -> None:
         assert [choose(work, Cores(2), 2) for work in (TINY, SMALL, LARGE)] == [1, 2, 2]
 
-    def test_beside_neighbours_only_large_ops_are_worth_waiting_for_each_other(self) -> None:
+    def test_on_a_busy_machine_only_large_ops_use_several_threads(self) -> None:
         busy = Cores(2, busy=2)
         assert [choose(work, busy, 2) for work in (TINY, SMALL, LARGE)] == [1, 1, 2]
 
-    def test_threads_that_wait_asleep_make_smaller_ops_worth_it(self) -> None:
+    def test_with_sleeping_threads_smaller_ops_use_several_threads(self) -> None:
         medium = Counter({ParallelWork(2 * MILLISECOND): 20})
         assert choose(medium, Cores(2, busy=2), 2) == 1
         assert choose(medium, Cores(2, busy=2), 2, asleep=True) == 2
@@ -71,7 +71,7 @@ class TestChoice:
         assert choose(LARGE, Cores(64, quota=2), 64) == 2
         assert choose(LARGE, Cores(64, quota=0.5), 64) == 1
 
-    def test_the_more_work_the_more_threads(self) -> None:
+    def test_more_work_uses_more_threads(self) -> None:
         chosen = [choose(work, Cores(64), 64) for work in (TINY, SMALL, LARGE)]
         assert chosen == sorted(chosen)
         assert chosen[-1] > 32
@@ -137,7 +137,7 @@ class TestWork:
 
 
 class TestSetting:
-    def test_a_run_has_its_number_and_gives_back_the_users(self) -> None:
+    def test_a_run_uses_its_number_and_restores_the_users(self) -> None:
         class Update:
             def step(self, gradients: Mapping[str, Tensor], scale: float) -> None:
                 seen.append(torch.get_num_threads())
@@ -150,12 +150,12 @@ class TestSetting:
         assert seen == [2]
         assert torch.get_num_threads() == 4
 
-    def test_it_gives_back_the_users_after_an_error_too(self) -> None:
+    def test_it_restores_the_users_number_after_an_error_too(self) -> None:
         with pytest.raises(ZeroDivisionError), Threads(2).in_use():
             raise ZeroDivisionError
         assert torch.get_num_threads() == 4
 
-    def test_fewer_threads_that_the_user_sets_later_hold(self) -> None:
+    def test_a_smaller_number_that_the_user_sets_later_applies(self) -> None:
         torch.set_num_threads(1)
         with Threads(2).in_use():
             assert torch.get_num_threads() == 1
@@ -166,7 +166,7 @@ class TestSetting:
             assert torch.get_num_threads() == 2
         assert torch.get_num_threads() == 1
 
-    def test_runs_that_overlap_in_two_python_threads_leave_the_users_number(self) -> None:
+    def test_overlapping_runs_in_two_python_threads_restore_the_users_number(self) -> None:
         """The second begins while the first has set its own number, and ends after it."""
         first_is_in, second_is_in, first_is_out = threading.Event(), threading.Event(), threading.Event()
         seen: list[int] = []

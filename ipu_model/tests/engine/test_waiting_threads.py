@@ -30,7 +30,7 @@ def answer(**environment: str) -> str:
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="PyTorch has GNU's OpenMP on Linux")
 @pytest.mark.skipif(not 1 < usable_cores() <= 16, reason="machines with more cores keep no idle threads")
-def test_idle_threads_are_kept_once_and_the_program_ends_nevertheless() -> None:
+def test_idle_threads_are_started_once_and_do_not_keep_the_program_alive() -> None:
     assert answer() == "True True 1"
 
 

@@ -122,7 +122,7 @@ def _raises(error: Exception) -> Iterator[torch.Tensor]:
         (AssertionError(), "AssertionError"),
     ],
 )
-def test_any_exception_is_told(access: Make, error: Exception, words: str) -> None:
+def test_any_exception_is_reported(access: Make, error: Exception, words: str) -> None:
     accessor = access(_raises(error))
     next(accessor)
     with pytest.raises(AssertionError) as caught:
@@ -137,7 +137,7 @@ class Nested(Numbers):
         raise Unlikely(1, two=2)
 
 
-def test_an_exception_of_a_torch_worker_is_told_without_its_wrapping(access: Make) -> None:
+def test_an_exception_of_a_torch_worker_is_reported_without_its_wrapping(access: Make) -> None:
     with pytest.raises(Error) as caught:
         access(torch.utils.data.DataLoader(Nested(3), num_workers=1))
     assert caught.value.message.startswith("Unlikely: 1\n2 (line ")

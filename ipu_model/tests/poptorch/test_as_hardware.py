@@ -1,4 +1,4 @@
-"""`IPU_MODEL_AS_HARDWARE=1`: queries answer as the modelled system would, and a line on stderr says what this is."""
+"""`IPU_MODEL_AS_HARDWARE=1`: queries describe the modelled system, and a line on stderr says that it is a model."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_a_simulator_hides_the_hardware(name: str, as_if: pytest.MonkeyPatch) ->
         poptorch.ipuHardwareVersion()
 
 
-def test_one_line_on_stderr_says_what_this_is(as_if: pytest.MonkeyPatch) -> None:
+def test_one_line_on_stderr_says_that_this_is_the_ipu_model(as_if: pytest.MonkeyPatch) -> None:
     program = "import poptorch; print(*[poptorch.ipuHardwareIsAvailable() for _ in range(3)])"
     done = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True)
     assert done.stdout == "True True True\n"

@@ -38,7 +38,7 @@ def test_it_names_op_and_line(caplog: pytest.LogCaptureFixture, monkeypatch: pyt
 
 
 @pytest.mark.parametrize("value", [None, "", "0"])
-def test_without_it_nothing_is_said(
+def test_without_it_nothing_is_logged(
     value: str | None, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert warnings(caplog, value, monkeypatch) == []

@@ -31,7 +31,7 @@ def thrown(kind: str) -> poptorch.Error:
     return caught.value
 
 
-def test_they_are_at_home_where_poptorch_has_them() -> None:
+def test_they_belong_to_the_same_module_as_in_poptorch() -> None:
     """A traceback's last line names the class by its module."""
     assert traceback.format_exception_only(poptorch.createPoptorchError("no")) == [
         "poptorch.poptorch_core.Error: 'poptorch_py_error': no\n"

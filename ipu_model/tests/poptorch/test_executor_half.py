@@ -213,7 +213,7 @@ class TestCasts:
         results = inference(model)(torch.tensor([40000.0, 30000.0], dtype=HALF))
         assert [result.tolist() for result in results] == [[math.inf, 60000.0], math.inf, [math.inf, math.inf]]
 
-    def test_another_word_for_it_is_refused(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_an_unknown_value_is_refused(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("IPU_MODEL_HALF_OVERFLOW", "nan")
         with pytest.raises(
             poptorch.Error, match=r"IPU_MODEL_HALF_OVERFLOW must be 'clip' .* or 'infinity' .* not 'nan'"

@@ -1,4 +1,4 @@
-"""Errors that depend on data: found during a replay, told as PopTorch's with the op and the user's line."""
+"""Errors that depend on data: a replay raises PopTorch's error class and names the op and the user's line."""
 
 from __future__ import annotations
 

@@ -1,14 +1,14 @@
-"""Whole programs as owners of PopTorch code write them run to their end, and judge their own results.
+"""Whole programs, as users of PopTorch write them, run to the end and check their own results.
 
-Every file in a folder beside this one is such a program. It was written before this package was tried on it, checks
-what it computed and exits with 0 only if that is right. Comment lines at its top say what it needs:
+Every file in a subfolder is such a program. It was written before anybody ran it on this package. It checks what it
+computed, and exits with 0 only if that is right. Comment lines at its top say what it needs:
 
-* ``# needs: transformers, optimum.graphcore``: packages that requirements.txt does not name; it is skipped without
-  them. `make companions` has them, and runs these programs only.
-* ``# environment: NAME=value``: what its owner would export.
-* ``# run with: poprun --num-instances 2 ...``: how its owner would start it.
+* ``# needs: transformers, optimum.graphcore``: packages that requirements.txt does not name; without them
+  the program is skipped. `make companions` has them, and runs these programs only.
+* ``# environment: NAME=value``: environment variables to set.
+* ``# run with: poprun --num-instances 2 ...``: how to start it.
 
-first_run.csv keeps what each did when it was first run, on the package as it was before it was mended for them.
+first_run.csv records the outcome of each program's first run, before the package was changed to make it pass.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ import pytest
 _HERE = Path(__file__).parent
 _PATIENCE_IN_S = 180.0
 _WITH_COMPANIONS = bool(os.environ.get("IPU_MODEL_COMPANIONS"))
-# A program that is known to fail, with the reason. It must fail: remove it from here when it passes.
+# Programs that are known to fail, with the reason. A listed program must fail; remove it when it passes.
 _EXPECTED_FAILURES: Mapping[str, str] = {}
 
 # Programs are forked from a process that has imported torch: that import takes longer than most of the programs.

@@ -18,7 +18,7 @@ from poptorch._utils import (
 
 
 class _Graphs(ICustomArgParser):
-    """Takes the tensors out of the stores of a `Data`, a `HeteroData` or a batch of these, by name."""
+    """Extracts the tensors, by name, from the stores of a `Data`, a `HeteroData` or a batch of these."""
 
     def yieldTensors(self, struct: Any) -> Iterable[Tensor]:
         """Return the tensors, store by store, those of each in the order of their names."""
@@ -37,7 +37,7 @@ def _by_name(store: Any) -> dict[str, Any]:
 
 
 def registerGeometricCustomArgParsers() -> None:
-    """Let models and loaders take PyTorch Geometric's graphs; without that package nothing happens."""
+    """Let models and loaders take PyTorch Geometric's graphs; without that package, do nothing."""
     if importlib.util.find_spec("torch_geometric") is None:
         return
     from torch_geometric.data import Data, HeteroData

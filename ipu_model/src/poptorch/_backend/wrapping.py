@@ -67,7 +67,7 @@ Links = tuple[HostLink, ...]
 
 
 def refresh(links: Links) -> None:
-    """Bring newer weights to the host; of a tensor on several devices the last one to run is what remains."""
+    """Bring newer weights to the host; if a tensor is on several devices, the last one to run wins."""
     if len(links) == 1:
         links[0].refresh()
         return
@@ -182,7 +182,7 @@ class Wrapping:
     def undo(self) -> None:
         """Give every object the class back that it would have without this wrapping."""
         for obj in self._wrapped:
-            # A program may have unwrapped it for a while: it is not to be wrapped for this executor again.
+            # A program may have unwrapped it for a while; do not wrap it for this executor again.
             forget_wrapper(obj)
             self._set_links(obj, tuple(link for link in links_of(obj) if link is not self._link))
         self._wrapped.clear()

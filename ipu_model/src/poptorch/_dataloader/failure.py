@@ -1,4 +1,4 @@
-"""An exception of the loader's process, told to the program that waits for its items."""
+"""Report an exception of the loader's process to the program that waits for its items."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Failure:
         return cls(_without_module(what.strip()), "" if line is None else str(line), trace)
 
     def before(self, consequence: str) -> str:
-        """Return a message that says first what happened and then what that leads to."""
+        """Return a message that first says what happened, then what follows from it."""
         return f"{self.what}{f' ({self.line})' if self.line else ''}\n{consequence}"
 
     @property

@@ -1,4 +1,4 @@
-"""A training step of ResNet-18 (16 images of 32x32) and of the MNIST network, against plain PyTorch."""
+"""A training step of ResNet-18 (16 images of 32x32), of recurrent and of the MNIST networks, against plain PyTorch."""
 
 from __future__ import annotations
 
@@ -48,7 +48,31 @@ def rows(rounds: int) -> list[Row]:
             "budget at least 40x", native / took["fp16"] >= 40),
         Row.ratio("MNIST network, 10 x 10 micro-batches of 40: replay / eager",
                   mnist["replay"] / mnist["eager"], at_most=1.05),
+        *_recurrent(rounds),
     ]  # fmt: skip
+
+
+class _Last(nn.Module):
+    """The output of the last step, of a network with two layers."""
+
+    def __init__(self, kind: type[nn.LSTM | nn.GRU | nn.RNN]) -> None:
+        super().__init__()
+        self.network = kind(128, 128, 2, batch_first=True)
+
+    def forward(self, x: Tensor) -> Tensor:
+        last: Tensor = self.network(x)[0][:, -1]
+        return last
+
+
+def _recurrent(rounds: int) -> list[Row]:
+    """Measure 16 sequences of 50 steps; PyTorch runs a layer of an LSTM as one fused kernel."""
+    found, x, y = [], torch.randn(16, 50, 128), torch.randint(0, 128, (16,))
+    for kind, name in ((nn.LSTM, "LSTM, PyTorch's fused kernel"), (nn.GRU, "GRU"), (nn.RNN, "RNN")):
+        body = _Last(kind)
+        took = medians({"eager": _eager(body, x, y), "replay": _replayed(body, x, y)}, rounds)
+        ratio = took["replay"] / took["eager"]
+        found.append(Row.ratio(f"{name}, 2 layers, fp32 step: replay / eager", ratio, at_most=1.5))
+    return found
 
 
 def _eager(body: nn.Module, x: Tensor, y: Tensor) -> Step:

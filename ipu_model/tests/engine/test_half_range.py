@@ -232,6 +232,17 @@ def test_the_first_op_that_clips_is_named_once(caplog: pytest.LogCaptureFixture)
     assert "test_half_range.py: self.first = Calls(lambda x: x * 2)" in message
 
 
+def test_a_statistic_that_clips_is_reported_with_the_op_that_writes_it(caplog: pytest.LogCaptureFixture) -> None:
+    # The running mean becomes -1 x 0 + 2 x 40000; the variance, which the same op writes, stays in the range.
+    norm = nn.BatchNorm1d(1, momentum=2.0).half()
+    x = half(40000.0, 40000.0).reshape(2, 1)
+    session = session_of(norm, x, training=False, arithmetic=Arithmetic(reports_clipping=True))
+    with caplog.at_level(logging.WARNING):
+        session.run([x])
+    (message,) = reports(caplog)
+    assert "1 of 1 values (aten.native_batch_norm.default in module " in message
+
+
 @pytest.mark.parametrize("function", [lambda x: x * 0.25, lambda x: x + half(0.0, -INF), lambda x: x / (x - x)])
 def test_masks_divisions_by_zero_and_results_in_range_are_not_reported(
     function: Callable[[Tensor], Tensor], caplog: pytest.LogCaptureFixture

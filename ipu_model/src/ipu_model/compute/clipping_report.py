@@ -27,10 +27,9 @@ def report_first_clipping(graph: torch.fx.Graph) -> None:
     Accumulators and weight updates are not checked, because they are no ops of the graph.
     """
     note = _once()
-    for node in list(graph.nodes):
-        if node.target is not clip_:
-            continue
-        op = tidied_up(node)
+    # Every op is found before anything is inserted between it and its clippings.
+    ops = {node: tidied_up(node) for node in graph.nodes if node.target is clip_}
+    for node, op in ops.items():
         before, untouched = operands_before(graph, op)
         halves = [operand for operand in untouched if is_half(operand)]
         with graph.inserting_before(node):

@@ -16,12 +16,9 @@ import torch
 from torch import Tensor, nn
 from torch.distributions import Distribution, Transform
 
-from ipu_model.capture.variables import Slot
+from ipu_model.capture.variables import REGISTRIES, TENSOR_REGISTRIES, Slot, is_sparse
 from ipu_model.errors import Error
 
-_TENSORS = ("_parameters", "_buffers")
-_REGISTRIES = (*_TENSORS, "_modules")
-_PLAIN = (Tensor, nn.Parameter)
 _OBJECTS = (Distribution, Transform, SimpleNamespace)
 _DEEPEST = 6
 
@@ -101,10 +98,10 @@ def _attributes(module: nn.Module) -> Iterable[Tensor]:
     """
     for child in module.modules():
         for name, value in vars(child).items():
-            if name not in _REGISTRIES:
+            if name not in REGISTRIES:
                 yield from _tensors_in(value, _DEEPEST)
-        for registry in _TENSORS:
-            yield from (t for t in vars(child)[registry].values() if type(t) in _PLAIN and t.layout != torch.strided)
+        for registry in TENSOR_REGISTRIES:
+            yield from filter(is_sparse, vars(child)[registry].values())
 
 
 def _tensors_in(value: Any, depth: int) -> Iterable[Tensor]:

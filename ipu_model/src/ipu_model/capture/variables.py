@@ -20,6 +20,9 @@ DEVICE_DTYPE = {torch.float64: torch.float32, torch.bfloat16: torch.float32}
 
 _BATCH_NORMS = (nn.modules.batchnorm._NormBase,)
 _PLAIN = (Tensor, nn.Parameter)
+# Where a module keeps what is registered with it.
+TENSOR_REGISTRIES = ("_parameters", "_buffers")
+REGISTRIES = (*TENSOR_REGISTRIES, "_modules")
 _WITHOUT_SHAPE = (UninitializedParameter, UninitializedBuffer)
 
 
@@ -61,10 +64,15 @@ def slots_of(module: nn.Module) -> list[Slot]:
         for name, tensor in named:
             if type(tensor) in _WITHOUT_SHAPE:  # not isinstance(): parameters of a wrapped model react to it
                 raise Error(f"'{name}' is not initialised: call forward of the lazy module once, in plain PyTorch.")
-            if type(tensor) in _PLAIN and tensor.layout is not torch.strided:  # a wrapped one is never sparse
+            if is_sparse(tensor):
                 continue
             found.setdefault(id(tensor), ([], tensor, is_buffer))[0].append(name)
     return [Slot(tuple(names), tensor, is_buffer) for names, tensor, is_buffer in found.values()]
+
+
+def is_sparse(tensor: Tensor | None) -> bool:
+    """Whether a registered tensor has another layout than an array; reads no attribute of a wrapped one."""
+    return type(tensor) in _PLAIN and tensor is not None and tensor.layout is not torch.strided
 
 
 def _parameters(module: nn.Module) -> Iterator[tuple[str, Tensor]]:
@@ -131,7 +139,7 @@ class AttributeKeeper:
     def restore(self) -> None:
         """Put back every attribute whose value now holds a fake tensor, and every registered tensor."""
         for child, before in self._before:
-            for registry in _REGISTRIES:
+            for registry in REGISTRIES:
                 live = vars(child)[registry]
                 if any(live.get(k) is not v for k, v in before[registry].items()) or len(live) != len(before[registry]):
                     live.clear()
@@ -169,14 +177,13 @@ def _refill(container: list[Any] | dict[Any, Any], contents: list[Any]) -> None:
         container.extend(contents)
 
 
-_REGISTRIES = ("_parameters", "_buffers", "_modules")
 _OF_EVERY_MODULE = frozenset(vars(nn.Module()))
 
 
 def _snapshot(module: nn.Module) -> dict[str, Any]:
     """Return copies of the registries, and the plain attributes, by their names."""
     own = {name: _Attribute.of(value) for name, value in vars(module).items() if name not in _OF_EVERY_MODULE}
-    return {**own, **{name: dict(vars(module)[name]) for name in _REGISTRIES}}
+    return {**own, **{name: dict(vars(module)[name]) for name in REGISTRIES}}
 
 
 def _holds_fake(value: Any) -> bool:

@@ -10,6 +10,9 @@ import torch
 
 aten = torch.ops.aten
 
+# Types all of whose values are float16 values.
+ON_GRID = frozenset({torch.float16, torch.uint8, torch.int8, torch.bool})
+
 # They select, move, negate or compare values, or make zeros, ones and storage to be filled.
 EXACT: frozenset[object] = frozenset({
     aten.relu.default, aten.relu_.default, aten.max_pool2d_with_indices.default,

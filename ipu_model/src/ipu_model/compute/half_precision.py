@@ -21,6 +21,7 @@ from ipu_model.compute.exact import (
     COMPARING,
     CONVERTING,
     EXACT,
+    ON_GRID,
     PROMOTING,
     READERS_OF_SAVED,
     SAVED,
@@ -34,9 +35,6 @@ from ipu_model.graph import TensorSpec
 
 Node = torch.fx.Node
 aten = torch.ops.aten
-
-# Types all of whose values are float16 values.
-ON_GRID = frozenset({torch.float16, torch.uint8, torch.int8, torch.bool})
 
 _BITWISE = frozenset({aten.view.dtype, aten.nextafter.default, aten.nextafter_.default})
 _CONTRACTIONS = frozenset({

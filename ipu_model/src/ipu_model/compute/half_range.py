@@ -18,13 +18,11 @@ import torch
 import torch.fx
 from torch import Tensor
 
+from ipu_model.compute.exact import ON_GRID
 from ipu_model.graph import TensorSpec
 
 Node = torch.fx.Node
 aten = torch.ops.aten
-
-# Types all of whose values are in the range of float16.
-_IN_RANGE = frozenset({torch.float16, torch.uint8, torch.int8, torch.bool})
 
 # Ops whose results are in the range if their operands are: squashing functions, functions that never exceed their
 # argument, means, interpolations, and the derivatives of some of them.
@@ -57,7 +55,7 @@ _MASKS = frozenset({aten.bernoulli_.float, aten.bernoulli.p})
 def may_leave_range(node: Node) -> bool:
     """Whether the float16 result of an op may lie beyond +-65504 for operands within."""
     specs = [operand.meta.get("spec") for operand in node.all_input_nodes]
-    if not all(isinstance(spec, TensorSpec) and spec.dtype in _IN_RANGE for spec in specs):
+    if not all(isinstance(spec, TensorSpec) and spec.dtype in ON_GRID for spec in specs):
         return True
     return node.target not in BOUNDED and not _is_bounded_by_its_number(node)
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-# Tests for the tool of `make upstream-tests` to run; test_upstream_tests.py does.
+# Only the tool behind `make upstream-tests` runs these tests; see test_upstream_tests.py.
 collect_ignore = ["upstream_style"]
 
 

@@ -1,7 +1,7 @@
 """Run the tests of PopTorch's companion packages, in a virtual environment that has them: `make companions`.
 
-The environment, .venv-companions, is a layer over .venv: it has what requirements-companions.txt pins, and everything
-else is .venv's, whatever versions the companions ask for.
+The environment, .venv-companions, is a layer over .venv. It contains the packages that requirements-companions.txt
+pins, and takes everything else from .venv, even if the companions ask for other versions.
 """
 
 from __future__ import annotations
@@ -42,10 +42,10 @@ def main() -> int:
 
 
 def make_layer() -> None:
-    """Make the environment anew.
+    """Create the environment, and delete an old one first.
 
     Raises:
-        CalledProcessError: a step failed; what it said stands above.
+        CalledProcessError: a step failed and has printed its error.
     """
     shutil.rmtree(LAYER, ignore_errors=True)
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(LAYER)], check=True)

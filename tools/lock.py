@@ -33,9 +33,9 @@ HEADER = """\
 
 """
 COMPANIONS_HEADER = """\
-# PopTorch's companion packages, and what they need beside requirements.txt, pinned. Made by `make lock`.
-# `make companions` installs it without dependencies: versions of requirements.txt stand even where a companion asks for
-# an older one.
+# Pins of PopTorch's companion packages and of their dependencies that requirements.txt lacks. Made by `make lock`.
+# `make companions` installs them without dependencies, so the versions in requirements.txt win even if a companion asks
+# for an older one.
 
 """
 
@@ -73,7 +73,7 @@ def main() -> int:
 
 
 def write_companions() -> None:
-    """Write the pins of the companion packages; those of requirements.txt stand."""
+    """Write the pins of the companion packages, except for packages that requirements.txt pins."""
     lines = TARGET.read_text(encoding="utf-8").splitlines()
     pinned = {name_of(line) for line in lines if "==" in line}
     companions = resolve(f"--override={TARGET.name}", f"--extra={COMPANIONS}", "pyproject.toml")

@@ -8,7 +8,7 @@ import os
 import pytest
 from hypothesis import HealthCheck, settings
 
-# Another number of threads gives other last bits, and tests compare results with plain PyTorch's.
+# The number of threads changes the last bits of results, and tests compare them with plain PyTorch's.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 # A deadline would make a result depend on how busy the machine is. In CI the examples are always the same.

@@ -1,4 +1,4 @@
-"""What is behind the option objects: declared keys, typed values, freezing, printing; and the progress bar."""
+"""The implementation of option objects: declared keys, typed values, freezing, printing; and the progress bar."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class ProgressBar:
             self.close()
 
     def close(self) -> None:
-        """Leave the bar as it stands; the next call starts another one."""
+        """Leave the bar as it is; the next call starts a new one."""
         if self._bar is not None:
             self._bar.close()
             self._bar = None
@@ -46,7 +46,7 @@ class Freezable:
     _is_frozen: bool
 
     def checkIsFrozen(self, option: str | None = None) -> None:
-        """Raise `AttributeError` if the options are frozen; which option is to be changed makes no difference."""
+        """Raise `AttributeError` if the options are frozen, whichever option would change."""
         if self._is_frozen:
             raise AttributeError(
                 "Can't modify frozen Options: a model or a DataLoader relies on them by now. "

@@ -25,7 +25,7 @@ __all__ = [
 ]  # fmt: skip
 
 
-# Where PopTorch has them, and so what tracebacks name.
+# PopTorch defines them here, and tracebacks name this module.
 for _error in (Error, RecoverableError, UnrecoverableError):
     _error.__module__ = __name__
 
@@ -103,7 +103,7 @@ def getRngState(executable: Compiled) -> list[int]:
 
 
 def setLogLevel(level: int) -> None:
-    """Set the level of what compilation says, by its number; that of the Python part stays as it is."""
+    """Set the log level of compilation, by its number; the level of the Python part does not change."""
     before = _logging.logger.level
     _logging.setLogLevel(level)
     _logging.logger.setLevel(before)
@@ -113,7 +113,7 @@ def poptorchAtExit() -> None:
     """Do nothing: there is no device to release when the program ends."""
 
 
-# What else PopTorch's own Python calls there: steps of Graphcore's compiler and of the transfer to hardware.
+# Other names that PopTorch's own Python uses here: steps of Graphcore's compiler and of the transfer to hardware.
 _REFUSED = {
     "CompilerOptions", "TracingMode", "_getPopartIR", "_getTensorNames", "appendPoptorchMetadataToFile",
     "attachToDevice", "compileWithManualTracing", "copyNamedBuffersToDevice_impl", "copyWeightsToDevice_impl",

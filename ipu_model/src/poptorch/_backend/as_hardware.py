@@ -1,4 +1,4 @@
-"""What a program hears when it asks for IPU hardware: there is none, unless the user lets the IPU Model pass for it."""
+"""Answer queries for IPU hardware: there is none, unless the user wants the IPU Model to be treated as hardware."""
 
 from __future__ import annotations
 

@@ -79,7 +79,7 @@ def arithmetic_of(options: Options) -> Arithmetic:
 
 
 def _overflow() -> Overflow:
-    """Return what half precision makes of results beyond its range: they clip unless the program compares with GPUs."""
+    """Return how to treat half-precision results beyond the range: clip them, unless the user asks for infinities."""
     wanted = os.environ.get(_HALF_OVERFLOW) or Overflow.CLIP.value
     try:
         return Overflow(wanted)

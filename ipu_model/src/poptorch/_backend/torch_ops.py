@@ -32,7 +32,7 @@ def _wrong(op: str, what: str) -> Error:
 
 
 def begin_ipu_block(stage_id: int, phase_id: int, ipu_id: int) -> None:
-    """Place the ops from here on in this stage and phase (-1: phases are not used), on this IPU."""
+    """Place the following ops in this stage and phase (-1 if phases are not used), on this IPU."""
     numbers: tuple[tuple[str, object, int], ...] = (
         ("stage_id", stage_id, 0), ("phase_id", phase_id, -1), ("ipu_id", ipu_id, 0),
     )  # fmt: skip
@@ -99,7 +99,7 @@ _OPS: dict[str, Callable[..., Any]] = {
 }  # fmt: skip
 _OPS["recomputation_checkpoint"] = ops.recomputationCheckpoint
 
-# PopTorch's, in pairs around a body of which they are told nothing; and what does the same.
+# Ops of PopTorch that come in pairs around a body, which they do not receive, with the function to use instead.
 _REFUSED = {
     "start_for_loop": "poptorch.for_loop", "end_for_loop": "poptorch.for_loop",
     "start_if_true": "poptorch.cond", "start_if_false": "poptorch.cond", "end_if": "poptorch.cond",
@@ -118,7 +118,7 @@ def _refusal(name: str, instead: str) -> Callable[..., NoReturn]:
 
 
 class _Operations(types.ModuleType):
-    """The namespace; it says which ops there are, as PyTorch's own namespaces do not."""
+    """The namespace; unlike PyTorch's own namespaces, its errors list the ops that exist."""
 
     def __getattr__(self, name: str) -> NoReturn:
         if name.startswith("__"):
@@ -128,7 +128,7 @@ class _Operations(types.ModuleType):
 
 
 def register() -> None:
-    """Make the ops those of `torch.ops.poptorch`."""
+    """Install the ops as `torch.ops.poptorch`."""
     namespace = _Operations("torch.ops.poptorch")
     vars(namespace).update(_OPS, **{name: _refusal(name, instead) for name, instead in _REFUSED.items()})
     torch.ops.poptorch = namespace  # type: ignore[attr-defined]  # made by registrations otherwise

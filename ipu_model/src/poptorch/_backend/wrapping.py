@@ -45,7 +45,7 @@ class HostLink:
         self._executor = weakref.ref(executor)
         self.version = 0
         self.last_run = 0
-        # Shallow copies of the module, which are wrapped for as long as it is.
+        # Shallow copies of the module; they stay wrapped as long as the module does.
         self.copies: list[weakref.ref[nn.Module]] = []
 
     @property
@@ -87,7 +87,7 @@ class _OfWrapped(type):
 
 
 class Wrapped(metaclass=_OfWrapped):
-    """What every wrapped object is an instance of; its own class is made for the executors that wrap it."""
+    """The base class of all wrapped objects; each executor that wraps an object creates a class for it."""
 
 
 registerWrapperType(Wrapped)

@@ -196,20 +196,20 @@ class Attribute:
             body.trace.set_attributes(body.ops(), self._attributes)
 
 
-# Those that were entered by name rather than as objects, innermost last.
+# Scopes that were entered by name and not as objects, innermost last.
 _open_scopes: ContextVar[tuple[NameScope, ...]] = ContextVar("poptorch_name_scopes", default=())
 _open_attributes: ContextVar[tuple[tuple[str, str, Attribute], ...]] = ContextVar("poptorch_attributes", default=())
 
 
 def push_name_scope(name: str) -> None:
-    """Put `name/` in front of the names of the ops from here on, until `pop_name_scope`."""
+    """Put `name/` in front of the names of the following ops, until `pop_name_scope`."""
     scope = NameScope(name)
     scope.__enter__()
     _open_scopes.set((*_open_scopes.get(), scope))
 
 
 def pop_name_scope() -> None:
-    """End the innermost scope of `push_name_scope`; without one nothing happens."""
+    """End the innermost scope of `push_name_scope`; do nothing if there is none."""
     opened = _open_scopes.get()
     if opened:
         _open_scopes.set(opened[:-1])
@@ -217,7 +217,7 @@ def pop_name_scope() -> None:
 
 
 def set_attribute(attribute: str, key: str, value: str) -> None:
-    """Give the ops from here on an entry of a graph attribute, until `clear_attribute`."""
+    """Give the following ops an entry of a graph attribute, until `clear_attribute`."""
     assert all(isinstance(each, str) for each in (attribute, key, value)), (
         f"An attribute, its key and its value must be strings; got {attribute!r}, {key!r} and {value!r}."
     )
@@ -227,7 +227,7 @@ def set_attribute(attribute: str, key: str, value: str) -> None:
 
 
 def clear_attribute(attribute: str, key: str) -> None:
-    """End the latest `set_attribute` of an entry; without one nothing happens."""
+    """End the latest `set_attribute` of an entry; do nothing if there is none."""
     opened = _open_attributes.get()
     latest = next((index for index in reversed(range(len(opened))) if opened[index][:2] == (attribute, key)), None)
     if latest is not None:

@@ -91,7 +91,7 @@ def steps_forward(device: Device, layer: Layer, precision: Precision) -> Work:
 
 
 def steps_backward(device: Device, layer: Layer, precision: Precision, products: int) -> Work:
-    """Return the work of the loop backward with so many `products`; that of the first step may be left out."""
+    """Return the work of the backward loop with `products` products; the first step's may be left out."""
     element = layer.element.bytes
     problem = Problem(Pass.DATA_GRADIENT, 1, layer.rows, layer.outputs, layer.gates, element_bytes=element)
     step = contraction(problem, device, precision)
@@ -138,7 +138,7 @@ def _product(layer: Layer, rows: int, ins: int, outs: int) -> Problem:
 
 
 def _joined(first: Work, second: Work) -> Work:
-    """Return one product after another as one piece of work; the larger temporary of the two is live."""
+    """Return the combined work of one product after another; only the larger of the two temporaries is live."""
     temporary = max(first.temporary_bytes, second.temporary_bytes)
     return replace(first.plus(second.cycles), flops=first.flops + second.flops, temporary_bytes=temporary)
 
@@ -172,7 +172,7 @@ def cost_layer(op: OpView) -> OpWork:
 
 
 def cost_layer_gradient(op: OpView) -> OpWork:
-    """Cost the gradients that are asked for: of inputs and first states, and always of weights and biases."""
+    """Cost the gradients of weights and biases, and those of inputs and first states if they are needed."""
     layer, precision = _layer(op, 2), precision_of(op, convolution=False)
     wants_input, wants_hidden, _ = op.argument(12)
     products = layer.steps if wants_hidden else layer.steps - 1

@@ -1,8 +1,9 @@
-"""Give operands the layout that some kernels expect.
+"""Ops whose operands lie otherwise in memory when a program is replayed than its trace was told.
 
-PyTorch makes the operands of group normalisation dense before the kernel, because the kernel ignores strides. Whether
-that needs a copy is decided while the program is traced, from the strides of fake tensors. When the program is
-replayed, strides of dimensions of size 1 can differ from these, and the kernel then rejects its input.
+Strides of fake tensors are not always those of the values. A view may then have to copy. PyTorch makes the operands of
+group normalisation dense before the kernel, because the kernel ignores strides; whether that needs a copy is decided
+while the program is traced. When the program is replayed, strides of dimensions of size 1 can differ from the traced
+ones, and the kernel then rejects its input.
 """
 
 from __future__ import annotations
@@ -12,8 +13,23 @@ import torch.fx
 from torch import Tensor
 from torch._prims_common import suggest_memory_format
 
+from ipu_model.capture.aliases import storage_roots, written_roots
+
+_VIEWS = frozenset({torch.ops.aten.view.default, torch.ops.aten._unsafe_view.default})
 _FORWARD = torch.ops.aten.native_group_norm.default
 _BACKWARD = torch.ops.aten.native_group_norm_backward.default
+
+
+def let_views_copy(graph: torch.fx.Graph) -> None:
+    """Let a view copy if its operand's layout differs from the one that was traced.
+
+    The result of mse_loss_backward, for instance, has the strides of its second operand on fake tensors, but is always
+    dense when it is computed. Views of storage that is written to must stay views.
+    """
+    roots, written = storage_roots(graph), written_roots(graph)
+    for node in graph.nodes:
+        if node.target in _VIEWS and roots[node] not in written:
+            node.target = torch.ops.aten.reshape.default
 
 
 def lay_out_group_norms(graph: torch.fx.Graph) -> None:

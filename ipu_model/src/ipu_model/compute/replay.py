@@ -9,13 +9,13 @@ import torch
 import torch.fx
 from torch import Tensor, nn
 
-from ipu_model.capture.aliases import storage_roots, written_roots
+from ipu_model.capture.aliases import storage_roots
 from ipu_model.compute.clipping_report import report_first_clipping
 from ipu_model.compute.exceptions import check_every_result
 from ipu_model.compute.failures import located
 from ipu_model.compute.half_precision import to_containers
 from ipu_model.compute.kernels import call_python_functions, choose_layer_kernels
-from ipu_model.compute.layouts import lay_out_group_norms
+from ipu_model.compute.layouts import lay_out_group_norms, let_views_copy
 from ipu_model.compute.partials import use_half_partials
 from ipu_model.compute.printing import print_where_asked
 from ipu_model.compute.rounding import Overflow
@@ -23,7 +23,6 @@ from ipu_model.errors import Error
 from ipu_model.graph import Graph, TensorSpec
 
 Node = torch.fx.Node
-_VIEWS = frozenset({torch.ops.aten.view.default, torch.ops.aten._unsafe_view.default})
 
 
 @dataclass(frozen=True)
@@ -82,7 +81,7 @@ def build(graph: Graph, arithmetic: Arithmetic) -> Replay:
     outputs, gradients = _results(ops)
     fresh = _fresh_flags([*outputs, *gradients], storage_roots(ops))
     _protect_constants(graph, ops)
-    _let_views_copy(ops)
+    let_views_copy(ops)
     if arithmetic.half_partials:
         use_half_partials(ops, arithmetic.overflow)
     choose_layer_kernels(ops, arithmetic.overflow)
@@ -134,18 +133,6 @@ def _is_dense(spec: TensorSpec) -> bool:
     """Whether elements lie in row-major order without gaps; the stride of a dimension of size 1 means nothing."""
     row_major = TensorSpec.contiguous(spec.shape, spec.dtype).stride
     return all(size == 1 or a == b for size, a, b in zip(spec.shape, spec.stride, row_major))
-
-
-def _let_views_copy(ops: torch.fx.Graph) -> None:
-    """Let a view copy if its operand's layout differs from the one that was traced.
-
-    The result of mse_loss_backward, for instance, has the strides of its second operand on fake tensors, but is always
-    dense when it is computed. Views of storage that is written to must stay views.
-    """
-    roots, written = storage_roots(ops), written_roots(ops)
-    for node in ops.nodes:
-        if node.target in _VIEWS and roots[node] not in written:
-            node.target = torch.ops.aten.reshape.default
 
 
 def _protect_constants(graph: Graph, ops: torch.fx.Graph) -> None:

@@ -103,6 +103,9 @@ def test_the_hosts_generator_does_not_reach_the_device() -> None:
         (lambda x: torch.rand_like(x), 0.5), (lambda x: torch.randn(x.shape), 0.0),
         (lambda x: x.uniform_(2, 4), 3.0),
         (lambda x: torch.bernoulli(torch.full_like(x, 0.3)), 0.3),
+        (lambda x: x.random_(3, 6) / 2, 2.0),  # 3, 4 or 5
+        (lambda x: x.random_(2**24 - 3, None) - 2**24, -1.5),  # up to 2**24, where float32 stops: -3 to 0
+        (lambda x: x.random_(11), 5.0),
         (lambda x: torch.distributions.Normal(torch.zeros(x.shape), 1.0).rsample(), 0.0),
     ],
 )  # fmt: skip

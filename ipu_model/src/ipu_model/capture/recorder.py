@@ -43,6 +43,9 @@ _SUBTRACTIONS = frozenset({
     torch.ops.aten.rsub.Tensor, torch.ops.aten.rsub.Scalar,
 })  # fmt: skip
 
+# tensor.random_(low, high). Its name is a word of Python, so no line of a graph's code can call it.
+_RANDOM_BETWEEN = getattr(torch.ops.aten.random_, "from")
+
 
 class Recorder(TorchDispatchMode):
     """A dispatch mode that appends what it sees to `trace.nodes`.
@@ -240,6 +243,13 @@ class Recorder(TorchDispatchMode):
         selected: Tensor = self.__torch_dispatch__(torch.ops.aten.index.Tensor, (), (tensor, indices))
         return selected
 
+    def _drawn_between(self, tensor: Tensor, low: int, high: int | None) -> Tensor:
+        """Fill a tensor with whole numbers from `low` up to, not including, `high` (the type's largest if None)."""
+        bound = _largest_whole_number(tensor.dtype) if high is None else high
+        drawn = self.__torch_dispatch__(torch.ops.aten.randint_like.low_dtype, (), (tensor, low, bound))
+        filled: Tensor = self.__torch_dispatch__(torch.ops.aten.copy_.default, (), (tensor, drawn))
+        return filled
+
     def first_op(self) -> torch.fx.Node:
         ops = (node for node in self.graph.nodes if node.op not in ("placeholder", "get_attr"))
         first: torch.fx.Node = next(ops, self.graph._root)
@@ -266,6 +276,8 @@ class Recorder(TorchDispatchMode):
             selected = self._selected(*args)
             if selected is not None:
                 return selected
+        if func is _RANDOM_BETWEEN:
+            return self._drawn_between(*args)
         args = self._without_masks(func, args)
         node_args, node_kwargs = tree_map_only(Tensor, self.node_for, (args, kwargs))
         result = self._computed(func, args, kwargs)
@@ -343,6 +355,11 @@ def _has_gradient(tensor: Tensor) -> bool:
         return tensor.grad_fn is not None
     except RuntimeError:  # a view made without gradients, in a Function's forward, of what has had one since
         return False
+
+
+def _largest_whole_number(dtype: torch.dtype) -> int:
+    """Return where `random_` without `to` ends: behind the last whole number that the type holds exactly."""
+    return int(2 / torch.finfo(dtype).eps) + 1 if dtype.is_floating_point else torch.iinfo(dtype).max
 
 
 def _any_empty(args: Any, kwargs: Any) -> bool:

@@ -21,7 +21,7 @@ Stored: TypeAlias = Callable[[Tensor], Tensor]
 
 
 @dataclass(frozen=True)
-class First:
+class InitialState:
     """The initial states of the loop: hidden states `[N, P]` and, in an LSTM, cells `[N, H]`."""
 
     hidden: Tensor
@@ -29,7 +29,7 @@ class First:
 
 
 @dataclass(frozen=True)
-class Looped:
+class LoopResult:
     """The loop's results: hidden states `[T, N, P]`, last cells, and values for the backward pass `[T, N, ...]`."""
 
     hiddens: Tensor
@@ -54,7 +54,7 @@ class LoopGradients:
 
 
 @dataclass(frozen=True)
-class Incoming:
+class IncomingGradients:
     """The gradients that arrive at a layer: of all hidden states and of the last cells, if there are any."""
 
     hiddens: Tensor | None
@@ -75,9 +75,11 @@ class Weights:
 
 
 # (inputs' share of the gates [T, N, G], first states, weights, order of the steps, stored)
-LoopForward: TypeAlias = Callable[[Tensor, First, Weights, range, Stored], Looped]
+LoopForward: TypeAlias = Callable[[Tensor, InitialState, Weights, range, Stored], LoopResult]
 # (incoming gradients, first states, weights, results of forward, order of the steps, first states wanted?, stored)
-LoopBackward: TypeAlias = Callable[[Incoming, First, Weights, Looped, range, bool, Stored], LoopGradients]
+LoopBackward: TypeAlias = Callable[
+    [IncomingGradients, InitialState, Weights, LoopResult, range, bool, Stored], LoopGradients
+]
 
 
 @dataclass(frozen=True)
@@ -99,7 +101,7 @@ def _as_it_is(x: Tensor) -> Tensor:
     return x
 
 
-def _lstm_forward(inputs: Tensor, first: First, weights: Weights, order: range, stored: Stored) -> Looped:
+def _lstm_forward(inputs: Tensor, first: InitialState, weights: Weights, order: range, stored: Stored) -> LoopResult:
     steps, rows, gates = inputs.shape
     states = gates // 4
     hidden, cell = first.hidden, first.cell
@@ -119,11 +121,17 @@ def _lstm_forward(inputs: Tensor, first: First, weights: Weights, order: range, 
         if weights.projection is not None:
             hidden = stored(hidden @ weights.projection.t())
         hiddens[step] = hidden
-    return Looped(hiddens, cell.clone(), saved)
+    return LoopResult(hiddens, cell.clone(), saved)
 
 
 def _lstm_backward(
-    incoming: Incoming, first: First, weights: Weights, left: Looped, order: range, wanted: bool, stored: Stored
+    incoming: IncomingGradients,
+    first: InitialState,
+    weights: Weights,
+    left: LoopResult,
+    order: range,
+    wanted: bool,
+    stored: Stored,
 ) -> LoopGradients:
     assert first.cell is not None
     saved = left.saved
@@ -156,7 +164,7 @@ def _lstm_backward(
     return LoopGradients(d_gates, d_gates, d_hidden, d_cell, d_projected, unprojected)
 
 
-def _gru_forward(inputs: Tensor, first: First, weights: Weights, order: range, stored: Stored) -> Looped:
+def _gru_forward(inputs: Tensor, first: InitialState, weights: Weights, order: range, stored: Stored) -> LoopResult:
     steps, rows, gates = inputs.shape
     states, hidden = gates // 3, first.hidden
     hiddens = inputs.new_empty(steps, rows, states)
@@ -171,11 +179,17 @@ def _gru_forward(inputs: Tensor, first: First, weights: Weights, order: range, s
         new = stored(stored(torch.addcmul(own[:, 2 * states :], reset, before)).tanh_())
         torch.cat([opened, new, before], 1, out=saved[step])
         hidden = hiddens[step] = stored(torch.addcmul(new, update, hidden - new))
-    return Looped(hiddens, inputs.new_empty(0), saved)
+    return LoopResult(hiddens, inputs.new_empty(0), saved)
 
 
 def _gru_backward(
-    incoming: Incoming, first: First, weights: Weights, left: Looped, order: range, wanted: bool, stored: Stored
+    incoming: IncomingGradients,
+    first: InitialState,
+    weights: Weights,
+    left: LoopResult,
+    order: range,
+    wanted: bool,
+    stored: Stored,
 ) -> LoopGradients:
     reset, update, new, before = left.saved.chunk(4, 2)
     past_hiddens = past(first.hidden, left.hiddens, order)
@@ -197,18 +211,24 @@ def _gru_backward(
 
 
 def _plain_forward(act: Callable[[Tensor], Tensor]) -> LoopForward:
-    def forward(inputs: Tensor, first: First, weights: Weights, order: range, stored: Stored) -> Looped:
+    def forward(inputs: Tensor, first: InitialState, weights: Weights, order: range, stored: Stored) -> LoopResult:
         hiddens, hidden, transposed = torch.empty_like(inputs), first.hidden, weights.hidden.t()
         for step in order:
             hidden = hiddens[step] = stored(act(stored(torch.addmm(inputs[step], hidden, transposed))))
-        return Looped(hiddens, inputs.new_empty(0), inputs.new_empty(0))
+        return LoopResult(hiddens, inputs.new_empty(0), inputs.new_empty(0))
 
     return forward
 
 
 def _plain_backward(slope: Callable[[Tensor], Tensor]) -> LoopBackward:
     def backward(
-        incoming: Incoming, first: First, weights: Weights, left: Looped, order: range, wanted: bool, stored: Stored
+        incoming: IncomingGradients,
+        first: InitialState,
+        weights: Weights,
+        left: LoopResult,
+        order: range,
+        wanted: bool,
+        stored: Stored,
     ) -> LoopGradients:
         slopes, d_gates = slope(left.hiddens), torch.empty_like(left.hiddens)
         d_hidden = torch.zeros_like(first.hidden)
@@ -244,7 +264,7 @@ def forward(
     if b_h is not None and not kind.bias_in_loop:
         inputs = inputs.add_(b_h)
     weights = Weights(w_h, b_h if kind.bias_in_loop else None, w_p)
-    found = kind.forward(stored(inputs), First(hidden, cell), weights, _order(len(x), reverse), stored)
+    found = kind.forward(stored(inputs), InitialState(hidden, cell), weights, _order(len(x), reverse), stored)
     return found.hiddens, found.last_cell, found.saved
 
 
@@ -259,8 +279,8 @@ def backward(
     these are empty.
     """
     order, empty = _order(len(x), reverse), x.new_empty(0)
-    weights, left = Weights(w_h, None, w_p), Looped(hiddens, last_cell, saved)
-    first, incoming = First(hidden, cell), Incoming(d_hiddens, d_last_cell)
+    weights, left = Weights(w_h, None, w_p), LoopResult(hiddens, last_cell, saved)
+    first, incoming = InitialState(hidden, cell), IncomingGradients(d_hiddens, d_last_cell)
     found = kind.backward(incoming, first, weights, left, order, wanted[1], stored)
     own, theirs = found.from_inputs.flatten(0, 1), found.from_hiddens.flatten(0, 1)
     d_projection = empty

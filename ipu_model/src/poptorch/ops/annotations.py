@@ -155,27 +155,48 @@ def _wanted_producer(node: torch.fx.Node, wanted: frozenset[Any], steps: int) ->
     return next((producer for producer in found if producer is not None), None)
 
 
-class NameScope:
+class _Entered:
+    """Something whose body is a part of `forward`; it can be entered several times, one within another."""
+
+    def __init__(self) -> None:
+        self._bodies: list[Body | None] = []
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the trace under way is in its body."""
+        return any(body is not None and body.is_current for body in self._bodies)
+
+    def __enter__(self) -> None:
+        # A trace that failed between two module hooks never left its bodies: they belong to no trace any more.
+        self._bodies = [body for body in self._bodies if body is None or body.is_current]
+        self._bodies.append(Body.begin())
+
+    def __exit__(self, type: object, value: object, traceback: object) -> None:
+        body = self._bodies.pop() if self._bodies else None
+        if body is not None and body.is_current:
+            self._note(body)
+
+    def _note(self, body: Body) -> None:
+        """Note on the ops of a body what the program says about them."""
+        raise NotImplementedError
+
+
+class NameScope(_Entered):
     """Put `name/` in front of the names of the ops in the body; scopes nest.
 
     Raises `AssertionError` if `name` is no string.
     """
 
     def __init__(self, name: str) -> None:
+        super().__init__()
         assert isinstance(name, str), f"A name scope must be a string; got {name!r}."
         self.name = name
-        self._bodies: list[Body | None] = []
 
-    def __enter__(self) -> None:
-        _enter(self._bodies)
-
-    def __exit__(self, type: object, value: object, traceback: object) -> None:
-        body = _leave(self._bodies)
-        if body is not None:
-            body.trace.name_scope(body.ops(), self.name)
+    def _note(self, body: Body) -> None:
+        body.trace.name_scope(body.ops(), self.name)
 
 
-class Attribute:
+class Attribute(_Entered):
     """Attach `{key: value}` strings to named graph attributes of the ops in the body.
 
     Practically `Attribute(__outline={"layer": "name"})`, which steers the outlining of repeated layers. An
@@ -184,19 +205,14 @@ class Attribute:
     """
 
     def __init__(self, **kwargs: dict[str, str]) -> None:
+        super().__init__()
         self._attributes = {name: dict(pairs) for name, pairs in kwargs.items()}
-        self._bodies: list[Body | None] = []
 
-    def __enter__(self) -> None:
-        _enter(self._bodies)
-
-    def __exit__(self, type: object, value: object, traceback: object) -> None:
-        body = _leave(self._bodies)
-        if body is not None:
-            body.trace.set_attributes(body.ops(), self._attributes)
+    def _note(self, body: Body) -> None:
+        body.trace.set_attributes(body.ops(), self._attributes)
 
 
-# Scopes that were entered by name and not as objects, innermost last.
+# Scopes that were entered by name and not as objects, innermost last. Those of a trace that failed never close.
 _open_scopes: ContextVar[tuple[NameScope, ...]] = ContextVar("poptorch_name_scopes", default=())
 _open_attributes: ContextVar[tuple[tuple[str, str, Attribute], ...]] = ContextVar("poptorch_attributes", default=())
 
@@ -205,12 +221,12 @@ def push_name_scope(name: str) -> None:
     """Put `name/` in front of the names of the following ops, until `pop_name_scope`."""
     scope = NameScope(name)
     scope.__enter__()
-    _open_scopes.set((*_open_scopes.get(), scope))
+    _open_scopes.set(tuple(each for each in (*_open_scopes.get(), scope) if each.is_open))
 
 
 def pop_name_scope() -> None:
     """End the innermost scope of `push_name_scope`; do nothing if there is none."""
-    opened = _open_scopes.get()
+    opened = tuple(each for each in _open_scopes.get() if each.is_open)
     if opened:
         _open_scopes.set(opened[:-1])
         opened[-1].__exit__(None, None, None)
@@ -223,27 +239,17 @@ def set_attribute(attribute: str, key: str, value: str) -> None:
     )
     entry = Attribute(**{attribute: {key: value}})
     entry.__enter__()
-    _open_attributes.set((*_open_attributes.get(), (attribute, key, entry)))
+    opened = (*_open_attributes.get(), (attribute, key, entry))
+    _open_attributes.set(tuple(each for each in opened if each[2].is_open))
 
 
 def clear_attribute(attribute: str, key: str) -> None:
     """End the latest `set_attribute` of an entry; do nothing if there is none."""
-    opened = _open_attributes.get()
+    opened = tuple(each for each in _open_attributes.get() if each[2].is_open)
     latest = next((index for index in reversed(range(len(opened))) if opened[index][:2] == (attribute, key)), None)
     if latest is not None:
         _open_attributes.set(opened[:latest] + opened[latest + 1 :])
         opened[latest][2].__exit__(None, None, None)
-
-
-def _enter(bodies: list[Body | None]) -> None:
-    # A trace that failed between two module hooks never left its bodies: they belong to no trace any more.
-    bodies[:] = [body for body in bodies if body is None or body.is_current]
-    bodies.append(Body.begin())
-
-
-def _leave(bodies: list[Body | None]) -> Body | None:
-    body = bodies.pop() if bodies else None
-    return body if body is not None and body.is_current else None
 
 
 def identity_loss(x: Tensor, reduction: str) -> Tensor:

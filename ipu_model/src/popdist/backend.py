@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, TypeVar
@@ -33,8 +34,13 @@ def init() -> None:
 
 
 def initializeBackend() -> None:
-    """Join the other instances, if there are any."""
-    whole_run()
+    """Join the other instances, if there are any; a process that an instance started, as loaders do, leaves that to it.
+
+    A spawned process imports the program again. If the program joins outside `if __name__ == "__main__"`, it would
+    otherwise join a second time in its instance's place, and the instances would wait for each other for ever.
+    """
+    if multiprocessing.parent_process() is None:
+        whole_run()
 
 
 def isBackendInitialized() -> bool:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import multiprocessing
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -67,6 +69,15 @@ class TestUnderPoprun:
         assert popdist.getLocalInstanceIndex() == 3
         assert popdist.getReplicaIndexOffset() == 6
         assert popdist.getNumIpusPerReplica() == 2
+
+    def test_a_process_that_an_instance_started_does_not_join_in_its_place(self) -> None:
+        # None of the other three instances runs: joining them would fail, or wait for ever.
+        loader = multiprocessing.get_context("spawn").Process(target=popdist.init)
+        loader.start()
+        loader.join(60)
+        ended_with = loader.exitcode
+        loader.kill()
+        assert ended_with == 0
 
     def test_the_device_is_the_first_ipu_that_instances_before_leave(self) -> None:
         assert popdist.getDeviceId() == 3 * 2 * 2

@@ -14,7 +14,7 @@ import poptorch.optim as poptorch_optim
 from ipu_model.graph import dtype_of
 from ipu_model.optimiser import FAMILIES, Hyper, OptimiserSpec
 from ipu_model.step import FLOAT16, DType
-from poptorch._logging import logger
+from poptorch._logging import LogOnce, logger
 from poptorch.optim.optimizer import ACCUMULATOR_DTYPES, ACCUMULATOR_RULE, require_betas, require_number
 from poptorch.options import Options
 
@@ -64,7 +64,7 @@ class OptimizerAttrTracker:
     def __init__(self, opts: Options) -> None:
         self._level = logging.DEBUG if opts._relax_optimizer_checks else logging.WARNING
         self._known: dict[str, set[str]] = {}
-        self._said: set[str] = set()
+        self.log_once = LogOnce()
         self._checks = False
         self._type = _OptimizerType.SGD2
 
@@ -87,12 +87,6 @@ class OptimizerAttrTracker:
     def checkGroupAttributes(self, provided: Iterable[str], group: int) -> None:
         """Take note of the names in one parameter group."""
         self._check(_group(group), provided)
-
-    def say_once(self, message: str) -> None:
-        """Log `message` as a warning unless this executor has done so before."""
-        if message not in self._said:
-            self._said.add(message)
-            logger.warning(message)
 
     def _check(self, place: str, provided: Iterable[str]) -> None:
         # Later groups are compared with the first one.
@@ -253,13 +247,16 @@ def _warn_of_ignored_code(optimizer: torch.optim.Optimizer, tracker: OptimizerAt
     concrete = {torch.optim.Optimizer, poptorch_optim.Optimizer}.intersection(kind.__bases__)
     if kind not in known and not concrete:
         base = next(cls for cls in kind.__mro__ if cls in known or concrete_base(cls))
-        tracker.say_once(
+        tracker.log_once(
+            logging.WARNING,
             f"{kind.__name__} is a subclass of {base.__module__}.{base.__name__}. Poptorch does not run "
             f"Python optimizer code directly: {base.__name__}'s built-in update is used, and methods that "
-            f"{kind.__name__} overrides have no effect."
+            f"{kind.__name__} overrides have no effect.",
         )
     if any(group.get("maximize", False) for group in optimizer.param_groups):
-        tracker.say_once("maximize=True is ignored: the device always minimises. Negate the loss instead.")
+        tracker.log_once(
+            logging.WARNING, "maximize=True is ignored: the device always minimises. Negate the loss instead."
+        )
 
 
 def concrete_base(cls: type) -> bool:

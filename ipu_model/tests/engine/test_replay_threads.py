@@ -137,6 +137,14 @@ class TestWork:
 
 
 class TestSetting:
+    def test_a_run_within_a_run_gives_back_the_number_of_the_outer_one(self) -> None:
+        # As when poptorch.CPU calls a function that runs another model.
+        with Threads(2).in_use():
+            with Threads(1).in_use():
+                assert torch.get_num_threads() == 1
+            assert torch.get_num_threads() == 2
+        assert torch.get_num_threads() == 4
+
     def test_a_run_uses_its_number_and_restores_the_users(self) -> None:
         class Update:
             def step(self, gradients: Mapping[str, Tensor], scale: float) -> None:

@@ -143,6 +143,15 @@ def test_empty_products_are_what_they_are_in_pytorch(shapes: tuple[tuple[int, in
     assert torch.equal(partials.mm(a, b), torch.mm(a, b))
 
 
+@pytest.mark.parametrize(
+    ("contract", "shape"), [(partials.addmm, (4, 4)), (partials.baddbmm, (2, 4, 4))], ids=["addmm", "baddbmm"]
+)
+def test_a_bias_with_the_factor_zero_does_not_count(contract: Callable[..., Tensor], shape: tuple[int, ...]) -> None:
+    # PyTorch's documentation: if beta is 0, the input is ignored, and nan and inf in it are not propagated.
+    a, b = torch.ones(shape), torch.ones(shape)
+    assert contract(torch.full(shape, float("nan")), a, b, beta=0, alpha=0.5).eq(2.0).all()
+
+
 def test_float32_contractions_are_left_alone() -> None:
     case = CASES["linear"]
     graph = traced(Op(case, torch.float32))

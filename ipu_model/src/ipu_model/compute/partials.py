@@ -72,12 +72,17 @@ def bmm(a: Tensor, b: Tensor, *, clips: bool = True) -> Tensor:
 
 def addmm(bias: Tensor, a: Tensor, b: Tensor, *, beta: float = 1, alpha: float = 1, clips: bool = True) -> Tensor:
     """Compute `beta * bias + alpha * (a @ b)` with half partials in the product."""
-    return mm(a, b, clips=clips).mul_(alpha).add_(bias, alpha=beta)
+    return _plus(mm(a, b, clips=clips).mul_(alpha), bias, beta)
 
 
 def baddbmm(bias: Tensor, a: Tensor, b: Tensor, *, beta: float = 1, alpha: float = 1, clips: bool = True) -> Tensor:
     """Compute `beta * bias + alpha * (a @ b)` for batches of matrices, with half partials in the products."""
-    return bmm(a, b, clips=clips).mul_(alpha).add_(bias, alpha=beta)
+    return _plus(bmm(a, b, clips=clips).mul_(alpha), bias, beta)
+
+
+def _plus(product: Tensor, bias: Tensor, beta: float) -> Tensor:
+    # As in PyTorch, a bias with the factor 0 does not count, even if it is NaN: programs pass `torch.empty`.
+    return product if beta == 0 else product.add_(bias, alpha=beta)
 
 
 def convolution(

@@ -170,6 +170,7 @@ class TestScripts:
     def test_the_error_is_told_without_modules_and_codes(self) -> None:
         assert last_error("Traceback\n  line\npoptorch.poptorch_core.Error: 'poptorch_py_error': no.\n") == "Error: no."
         assert last_error("KeyError: 'x'\n\n") == "KeyError: 'x'"
+        assert last_error("Traceback\n  line\nError: one is bad.\nThe loader failed.\n") == "Error: one is bad."
         assert last_error("") == ""
 
     def test_python_s_own_words_about_early_starts_become_a_sentence(self) -> None:

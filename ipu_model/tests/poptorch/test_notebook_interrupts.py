@@ -41,7 +41,7 @@ for _ in range(20):
 try:
     rows = sum(len(item) for item in loader)
 except AssertionError as error:
-    rows = "make a new loader" in str(error)
+    rows = "create a new loader" in str(error)
 print(last < first, rows in (True, 40), torch.isfinite(model.first.weight).all().item())
 """
 COMPILING = 'print("started", flush=True)\ninference(Endless())(X)'

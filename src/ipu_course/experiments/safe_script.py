@@ -9,6 +9,7 @@ import tempfile
 import time
 from contextlib import ExitStack
 from dataclasses import dataclass
+from itertools import takewhile
 from pathlib import Path
 from typing import Mapping
 
@@ -92,10 +93,11 @@ def _end_all(running: Mapping[str, subprocess.Popen[str]]) -> None:
 
 
 def last_error(text: str) -> str:
-    """The last line of a traceback, without the module and the code of the error."""
+    """The first line of the message that a traceback ends with, without the module and the code of the error."""
     lines = [line for line in text.splitlines() if line.strip()]
-    last = lines[-1].strip() if lines else ""
-    return re.sub(r"^[\w.]*?(\w+): (?:'\w+': )?", r"\1: ", last)
+    message = list(takewhile(lambda line: not line[0].isspace(), reversed(lines)))
+    first = message[-1].strip() if message else ""
+    return re.sub(r"^[\w.]*?(\w+): (?:'\w+': )?", r"\1: ", first)
 
 
 def start_error(text: str) -> str:

@@ -162,7 +162,7 @@ class _Entered:
         self._bodies: list[Body | None] = []
 
     @property
-    def is_open(self) -> bool:
+    def _is_open(self) -> bool:
         """Whether the trace under way is in its body."""
         return any(body is not None and body.is_current for body in self._bodies)
 
@@ -221,12 +221,12 @@ def push_name_scope(name: str) -> None:
     """Put `name/` in front of the names of the following ops, until `pop_name_scope`."""
     scope = NameScope(name)
     scope.__enter__()
-    _open_scopes.set(tuple(each for each in (*_open_scopes.get(), scope) if each.is_open))
+    _open_scopes.set(tuple(each for each in (*_open_scopes.get(), scope) if each._is_open))
 
 
 def pop_name_scope() -> None:
     """End the innermost scope of `push_name_scope`; do nothing if there is none."""
-    opened = tuple(each for each in _open_scopes.get() if each.is_open)
+    opened = tuple(each for each in _open_scopes.get() if each._is_open)
     if opened:
         _open_scopes.set(opened[:-1])
         opened[-1].__exit__(None, None, None)
@@ -240,12 +240,12 @@ def set_attribute(attribute: str, key: str, value: str) -> None:
     entry = Attribute(**{attribute: {key: value}})
     entry.__enter__()
     opened = (*_open_attributes.get(), (attribute, key, entry))
-    _open_attributes.set(tuple(each for each in opened if each[2].is_open))
+    _open_attributes.set(tuple(each for each in opened if each[2]._is_open))
 
 
 def clear_attribute(attribute: str, key: str) -> None:
     """End the latest `set_attribute` of an entry; do nothing if there is none."""
-    opened = tuple(each for each in _open_attributes.get() if each[2].is_open)
+    opened = tuple(each for each in _open_attributes.get() if each[2]._is_open)
     latest = next((index for index in reversed(range(len(opened))) if opened[index][:2] == (attribute, key)), None)
     if latest is not None:
         _open_attributes.set(opened[:latest] + opened[latest + 1 :])

@@ -220,7 +220,7 @@ class Phase:
         stages = tuple(each for each in arg if isinstance(each, Stage))
         blocks = tuple(each for each in arg if isinstance(each, str))
         assert len(arg) in (len(stages), len(blocks)), (
-            f"The arguments of a Phase must either all be block IDs or all be Stages; got {arg}."
+            f"The arguments of a Phase must either be block IDs or be Stages, without mixing them; got {arg}."
         )
         self._stages = stages or (Stage(*blocks),)
 

@@ -381,3 +381,21 @@ def test_compilation_shows_a_progress_bar_unless_switched_off(capsys: pytest.Cap
 def test_logging_at_info_level_does_not_disturb_a_compilation(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO):
         assert inference(Net())(X).shape == (4, 2)
+
+
+@pytest.mark.parametrize("enabled", [True, False])
+def test_a_compilation_leaves_pythons_garbage_collector_as_it_found_it(enabled: bool) -> None:
+    class Fails(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            raise ValueError("no")
+
+    before = gc.isenabled()
+    (gc.enable if enabled else gc.disable)()
+    try:
+        inference(Net())(X)
+        assert gc.isenabled() is enabled
+        with pytest.raises(ValueError, match="no"):
+            inference(Fails())(X)
+        assert gc.isenabled() is enabled
+    finally:
+        (gc.enable if before else gc.disable)()

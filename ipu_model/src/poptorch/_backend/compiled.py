@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import secrets
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -70,6 +72,20 @@ class Saved:
     path: Path
 
 
+@contextmanager
+def _without_garbage_collection() -> Iterator[None]:
+    """Pause Python's garbage collector: it would look through the growing graph many times and find no garbage."""
+    if not gc.isenabled():
+        yield
+        return
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
+
+
+@_without_garbage_collection()
 def compiled(
     module: nn.Module,
     options: Options,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import torch
@@ -71,32 +70,21 @@ def choose_layer_kernels(graph: torch.fx.Graph, overflow: Overflow) -> None:
         if node.target in in_half:
             if _is_half(node.meta["spec"][0]):
                 node.target = in_half[node.target]
-            elif is_fused and node.target in _FUSED and node.args[_FUSED[node.target].projection] is None:
-                node.target = _FUSED[node.target].kernel
+            elif is_fused and node.target in _FUSED and node.args[_PROJECTION] is None:
+                node.target = _FUSED[node.target]
 
 
 def _is_half(spec: object) -> bool:
     return isinstance(spec, TensorSpec) and spec.dtype is torch.float16
 
 
-def _forward_in_half(kind: Kind, overflow: Overflow) -> Callable[..., tuple[Tensor, ...]]:
-    """Return the kernel of a layer whose gates and states of each step are float16 values."""
+def _in_half(compute: Callable[..., tuple[Tensor, ...]], kind: Kind, overflow: Overflow) -> Callable[..., Any]:
+    """Return a kernel that rounds what each step stores to float16; sums over all steps are not rounded in it."""
 
     def layer_in_half(*args: Any) -> tuple[Tensor, ...]:
-        operands = (kind, *args, nearest(overflow))
-        return layers.forward(*operands)
+        return compute(kind, *args, stored=nearest(overflow))
 
     return layer_in_half
-
-
-def _backward_in_half(kind: Kind, overflow: Overflow) -> Callable[..., tuple[Tensor, ...]]:
-    """Return the kernel whose gradients of each step are float16 values; sums over steps are not."""
-
-    def gradients_in_half(*args: Any) -> tuple[Tensor, ...]:
-        operands = (kind, *args, nearest(overflow))
-        return layers.backward(*operands)
-
-    return gradients_in_half
 
 
 _Kernels: TypeAlias = dict[object, Callable[..., tuple[Tensor, ...]]]
@@ -105,8 +93,8 @@ _Kernels: TypeAlias = dict[object, Callable[..., tuple[Tensor, ...]]]
 def _kernels_in_half(overflow: Overflow) -> _Kernels:
     kinds = [(layers.LAYER_OPS[name], kind) for name, kind in layers.KINDS.items()]
     return {
-        **{ops.forward: _forward_in_half(kind, overflow) for ops, kind in kinds},
-        **{ops.backward: _backward_in_half(kind, overflow) for ops, kind in kinds},
+        **{ops.forward: _in_half(layers.forward, kind, overflow) for ops, kind in kinds},
+        **{ops.backward: _in_half(layers.backward, kind, overflow) for ops, kind in kinds},
     }
 
 
@@ -120,12 +108,12 @@ def fused_lstm(
     w_p: None, reverse: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     """Run a layer of an LSTM as PyTorch does on this CPU; what it keeps for backward is opaque."""
-    has_biases = b_x is not None and b_h is not None
-    biases = (b_x, b_h) if b_x is not None and b_h is not None else (w_x.new_zeros(len(w_x)),) * 2
+    zeros = w_x.new_zeros(len(w_x))
+    biases = [zeros if bias is None else bias for bias in (b_x, b_h)]
     given = [t.contiguous() for t in (x, w_x, w_h, *biases, hidden, cell)]
     with torch.enable_grad():  # without it the layer keeps nothing for backward
         hiddens, _, last_cell, workspace = torch.ops.aten.mkldnn_rnn_layer(
-            *given, reverse, [], _MKLDNN_LSTM, w_h.shape[1], 1, has_biases, False, False, True
+            *given, reverse, [], _MKLDNN_LSTM, w_h.shape[1], 1, True, False, False, True
         )
     return hiddens, last_cell, workspace
 
@@ -148,13 +136,7 @@ def fused_lstm_backward(
     return (*asked, d_w_x, d_w_h, d_bias, empty, empty)
 
 
-@dataclass(frozen=True)
-class _Fused:
-    """A kernel that takes the place of an op, and where the op has its projection among its arguments."""
-
-    kernel: Callable[..., tuple[Tensor, ...]]
-    projection: int
-
-
 _LSTM = layers.LAYER_OPS["lstm"]
-_FUSED = {_LSTM.forward: _Fused(fused_lstm, 7), _LSTM.backward: _Fused(fused_lstm_backward, 7)}
+_FUSED: _Kernels = {_LSTM.forward: fused_lstm, _LSTM.backward: fused_lstm_backward}
+# Where both ops have their projection among their arguments.
+_PROJECTION = 7

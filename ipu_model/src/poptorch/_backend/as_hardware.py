@@ -52,7 +52,7 @@ def _passes_for_hardware() -> bool:
     """Return whether the user asked for hardware; as in PopTorch, an enabled simulator hides it."""
     if not _is_on(VARIABLE) or any(map(_is_on, _SIMULATORS)):
         return False
-    _say_what_this_is()
+    _print_notice()
     return True
 
 
@@ -61,7 +61,7 @@ def _is_on(variable: str) -> bool:
 
 
 @cache
-def _say_what_this_is() -> None:
+def _print_notice() -> None:
     """Print the notice on stderr, once in each process."""
     print(
         f"{VARIABLE} is set: this is the IPU Model, which says that there is IPU hardware although there is none.",

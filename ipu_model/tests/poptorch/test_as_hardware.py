@@ -14,7 +14,7 @@ from poptorch._backend import as_hardware
 
 @pytest.fixture
 def as_if(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
-    as_hardware._say_what_this_is.cache_clear()
+    as_hardware._print_notice.cache_clear()
     monkeypatch.setenv("IPU_MODEL_AS_HARDWARE", "1")
     return monkeypatch
 

@@ -1,4 +1,4 @@
-"""Ops whose operands lie otherwise in memory when a program is replayed than its trace was told.
+"""Operations whose operands have another memory layout in a replay than they had in the trace.
 
 Strides of fake tensors are not always those of the values. A view may then have to copy. PyTorch makes the operands of
 group normalisation dense before the kernel, because the kernel ignores strides; whether that needs a copy is decided

@@ -263,9 +263,7 @@ def machine_ipus(name: str) -> int | None:
 
 def memory_verdict(of: Profile) -> str:
     """Whether a profile's program fits: "fits", "too close to call" or "does not fit"."""
-    from ipu_model.predict.memory.verdict import verdict_on
-
-    return verdict_on(of.memory).value
+    return of.verdict.value
 
 
 def start_seconds(of: Profile) -> float:

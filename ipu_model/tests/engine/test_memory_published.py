@@ -15,9 +15,9 @@ from ipu_model.graph import Graph
 from ipu_model.optimiser import Hyper, OptimiserSpec
 from ipu_model.predict.device import CostSettings
 from ipu_model.predict.memory.categories import CODE
-from ipu_model.predict.memory.verdict import Verdict, verdict_on
 from ipu_model.predict.profile import Memory
 from ipu_model.predict.program import Recomputation
+from ipu_model.predict.verdict import Verdict
 from ipu_model.step import FLOAT16
 from ipu_model.validate.programs import day03, mlperf_resnet50
 
@@ -35,7 +35,7 @@ class TestResNet101:
     def test_half_precision_fits(self) -> None:
         memory = ladder(HALF)
         assert memory.fits
-        assert verdict_on(memory) is Verdict.FITS
+        assert memory.verdict is Verdict.FITS
 
     @pytest.mark.parametrize("ipu", [0, 1])
     def test_most_tiles_in_half_precision(self, ipu: int) -> None:
@@ -48,7 +48,7 @@ class TestResNet101:
         assert ladder(HALF).max_tile_bytes / KIB == pytest.approx(560, rel=0.08)
 
     def test_single_precision_does_not_fit(self) -> None:
-        assert verdict_on(ladder(FLOAT)) is Verdict.DOES_NOT_FIT
+        assert ladder(FLOAT).verdict is Verdict.DOES_NOT_FIT
 
     @pytest.mark.parametrize("ipu", [0, 1])
     def test_nearly_every_tile_in_single_precision(self, ipu: int) -> None:
@@ -61,7 +61,7 @@ class TestResNet101:
         assert ladder(FLOAT).max_tile_bytes / KIB == pytest.approx(768, rel=0.08)
 
     def test_without_recomputation_even_half_precision_does_not_fit(self) -> None:
-        assert verdict_on(ladder(HALF, Recomputation.NONE)) is Verdict.DOES_NOT_FIT
+        assert ladder(HALF, Recomputation.NONE).verdict is Verdict.DOES_NOT_FIT
 
     def test_first_ipu_is_full_of_activations_and_the_last_of_parameters(self) -> None:
         first, last = ladder(HALF)
@@ -93,9 +93,9 @@ class TestMlperf:
 
     @pytest.mark.slow
     def test_fits_or_nearly_so_with_its_checkpoints(self) -> None:
-        assert verdict_on(self.memory(mlperf_resnet50())) is not Verdict.DOES_NOT_FIT
+        assert self.memory(mlperf_resnet50()).verdict is not Verdict.DOES_NOT_FIT
 
     @pytest.mark.slow
     def test_needs_them(self) -> None:
         """Without checkpoints, running everything again at once brings back every activation."""
-        assert verdict_on(self.memory(mlperf_resnet50(checkpoints=False))) is Verdict.DOES_NOT_FIT
+        assert self.memory(mlperf_resnet50(checkpoints=False)).verdict is Verdict.DOES_NOT_FIT

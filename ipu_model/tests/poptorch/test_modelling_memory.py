@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 import ipu_model
 import poptorch
-from ipu_model.predict.memory.verdict import Verdict, verdict_on
+from ipu_model.predict.verdict import Verdict
 
 VARIABLE = "POPLAR_ENGINE_OPTIONS"
 
@@ -109,8 +109,7 @@ class TestAllowed:
 
 def test_a_close_call_is_a_warning_only(caplog: pytest.LogCaptureFixture) -> None:
     def verdict(width: int) -> Verdict:
-        memory = ipu_model.profile_module(Wide(width), X, quiet()).memory
-        return verdict_on(memory)
+        return ipu_model.profile_module(Wide(width), X, quiet()).verdict
 
     widths = (int(2**26 * 1.05**step) for step in range(40))
     width = next(width for width in widths if verdict(width) is Verdict.CLOSE)

@@ -120,8 +120,6 @@ class MemoryConstants(Section):
     global_exchange_bytes_per_transfer: float
     uncertainty: float
     refusal_margin: float
-    code_uncertainty: float
-    published_code_bytes: float
 
 
 @dataclass(frozen=True)

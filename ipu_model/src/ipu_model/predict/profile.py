@@ -9,6 +9,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields
 from typing import NamedTuple
 
+from ipu_model.predict.verdict import Verdict, close_band
+
 FORMAT = 1
 """The version of the JSON form; readers refuse others."""
 
@@ -209,6 +211,11 @@ class Memory:
         """Whether the fullest tile has room for its data."""
         return self.max_tile_bytes <= self.tile_bytes
 
+    @property
+    def verdict(self) -> Verdict:
+        """Whether the program fits, does not fit, or is too close to call."""
+        return close_band().verdict(self.max_tile_bytes / self.tile_bytes)
+
 
 @dataclass(frozen=True)
 class OpProfile:
@@ -273,6 +280,11 @@ class Profile:
     flops_per_call: float = 0.0
     notes: tuple[str, ...] = ()
     format: int = FORMAT
+
+    @property
+    def verdict(self) -> Verdict:
+        """Whether the program fits into memory, does not fit, or is too close to call."""
+        return self.memory.verdict
 
     @property
     def samples_per_second(self) -> float:

@@ -1,15 +1,12 @@
-"""Whether a program fits into its tiles: yes, no, or too close to call."""
+"""What the compiler says of a program that does not fit into memory, or that is too close to call."""
 
 from __future__ import annotations
 
-from enum import Enum
-
 from ipu_model.errors import Error
-from ipu_model.predict.calibration import MemoryConstants, calibrated
-from ipu_model.predict.memory.categories import CODE
 from ipu_model.predict.memory.remedies import remedies
 from ipu_model.predict.profile import IpuMemory, Memory
 from ipu_model.predict.program import Program
+from ipu_model.predict.verdict import Verdict
 
 ERROR_TYPE = "poplar_graph_memory_allocation_error"
 """The class of Poplar's exception as PopTorch names it (guide 6.1: always at compile time)."""
@@ -17,40 +14,12 @@ ERROR_TYPE = "poplar_graph_memory_allocation_error"
 _CATEGORIES_NAMED = 5
 
 
-class Verdict(str, Enum):
-    """What the model says about fitting; `CLOSE` is all that the model cannot be sure of."""
-
-    FITS = "fits"
-    CLOSE = "too close to call"
-    DOES_NOT_FIT = "does not fit"
-
-
-def verdict_on(memory: Memory, constants: MemoryConstants | None = None) -> Verdict:
-    """Return whether the fullest tile holds its data, with the margins of `constants` (default: the calibrated ones).
-
-    Only a program that exceeds the memory by more than the margin does not fit: refusing a program that would run on a
-    device is worse than only warning of one that would not. Code is the least certain part of the model, so half of the
-    code beyond that of the one published profile does not count.
-    """
-    constants = constants or calibrated().memory
-    if any(_surely_wanted(ipu, constants) > memory.tile_bytes * (1.0 + constants.refusal_margin) for ipu in memory):
-        return Verdict.DOES_NOT_FIT
-    fits = memory.max_tile_bytes <= memory.tile_bytes * (1.0 - constants.uncertainty)
-    return Verdict.FITS if fits else Verdict.CLOSE
-
-
-def _surely_wanted(ipu: IpuMemory, constants: MemoryConstants) -> float:
-    """Return the bytes of the fullest tile, less the uncertain part of large code."""
-    code = sum(each.bytes_on_fullest_tile for each in ipu.categories if each.name in CODE)
-    return ipu.max_tile_bytes - constants.code_uncertainty * max(0.0, code - constants.published_code_bytes)
-
-
 def out_of_memory(memory: Memory, program: Program) -> Error | None:
     """Return the error of compiling a program that clearly does not fit; `None` for all others.
 
     It names the fullest tile, its bytes needed and available, the largest categories, and the remedies.
     """
-    if verdict_on(memory, program.calibration.memory) is not Verdict.DOES_NOT_FIT:
+    if memory.verdict is not Verdict.DOES_NOT_FIT:
         return None
     worst = _worst(memory)
     over = sum(tile > memory.tile_bytes for each in memory for tile in each.tiles)
@@ -64,7 +33,7 @@ def out_of_memory(memory: Memory, program: Program) -> Error | None:
 
 def note_on_memory(memory: Memory, program: Program) -> str | None:
     """Return a warning if the model cannot tell whether a program fits; `None` if it can."""
-    if verdict_on(memory, program.calibration.memory) is not Verdict.CLOSE:
+    if memory.verdict is not Verdict.CLOSE:
         return None
     worst = _worst(memory)
     return (

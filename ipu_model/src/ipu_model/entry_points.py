@@ -20,19 +20,29 @@ if TYPE_CHECKING:
 
 @singledispatch
 def program_of(source: Any) -> Program:
-    """Return the program behind a compiled executor, or a `Program` unchanged.
+    """Return the program behind a compiled executor or a `Profile`, or a `Program` unchanged.
+
+    An executor whose compilation failed because its program does not fit into memory has that program, too.
 
     Raises:
-        Error: `source` is neither of these, or is not compiled.
+        Error: `source` is none of these, is not compiled, or is a profile that was read from a file of its own.
     """
     # Imported here so that `import poptorch`, which only registers its types, does not load the performance model.
+    from ipu_model.predict.profile import Profile
     from ipu_model.predict.program import Program
 
     if isinstance(source, Program):
         return source
+    if isinstance(source, Profile):
+        if source.program is None:
+            raise Error(
+                "This profile was read from a file that holds only results, so there is no program to explore. Take the "
+                "folder of its report, or model the program again."
+            )
+        return source.program
     raise Error(
-        "The IPU Model takes what poptorch.trainingModel or poptorch.inferenceModel returned, compiled; got "
-        f"{kind_of(source)}. For a plain module there is ipu_model.profile_module(module, inputs, options)."
+        "The IPU Model takes what poptorch.trainingModel or poptorch.inferenceModel returned, compiled, or a profile of "
+        f"it; got {kind_of(source)}. For a plain module, give its inputs and options, too."
     )
 
 

@@ -27,6 +27,12 @@ class Error(Exception):
         return (_rebuild, (self.__class__, self.message, self.type, self.location))
 
 
+class OutOfMemory(Error):
+    """A program that clearly does not fit into memory; `program` is the `Program`, for exploring what would fit."""
+
+    program: object = None
+
+
 class RecoverableError(Error):
     """A device fault that a reset cures; `recovery_action` names the reset."""
 

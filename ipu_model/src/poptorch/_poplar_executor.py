@@ -17,6 +17,7 @@ from torch.utils.checkpoint import DefaultDeviceType
 
 from ipu_model.capture.digest import digest_of
 from ipu_model.entry_points import program_of
+from ipu_model.errors import OutOfMemory
 from ipu_model.interrupts import postponed
 from ipu_model.turns import Turn
 from poptorch import _poptorch_data
@@ -148,6 +149,7 @@ class PoplarExecutor:
         self._user_model = model if training else self._traced_model
         self._signature = ArgsParser(self._traced_model)
         self._compiled: Compiled | None = None
+        self._too_large: Program | None = None
         self._log_once = LogOnce()
         self._rng_state: list[int] | None = [self._options.random_seed] if self._options.exists("random_seed") else None
         self._link = HostLink(self)
@@ -282,8 +284,9 @@ class PoplarExecutor:
                 )  # fmt: skip
             if self._options.connection_type != ConnectionType.Never:
                 self._attach(now)
-            self._compiled = now
+            self._compiled, self._too_large = now, None
         except BaseException as error:
+            self._too_large = cast("Program", error.program) if isinstance(error, OutOfMemory) else None
             move_long_message(error)
             if self._wrapping is not None:
                 self._wrapping.undo()
@@ -705,6 +708,8 @@ class PoplarExecutor:
 
 @program_of.register(PoplarExecutor)
 def _program_of(executor: PoplarExecutor) -> Program:
+    if executor._compiled is None and executor._too_large is not None:
+        return executor._too_large
     if executor._compiled is None:
         raise createPoptorchError(
             f"{NO_EXECUTABLE_ERR[:-1]}, so there is no program to model. Call the model, "

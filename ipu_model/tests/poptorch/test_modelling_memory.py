@@ -75,10 +75,15 @@ class TestTooLarge:
         assert not executor.isCompiled()
         assert not executor.isAttachedToDevice()
         assert type(model) is Wide
-        with pytest.raises(poptorch.Error, match="not been compiled"):
-            ipu_model.profile(executor)
         model.width = 4
         assert poptorch.trainingModel(model, quiet())(X)[0].tolist() == [4.0]
+
+    def test_the_executor_remembers_the_program_so_that_it_can_be_explored(self) -> None:
+        executor = poptorch.inferenceModel(Wide(), quiet())
+        with pytest.raises(poptorch.Error, match=OUT_OF_MEMORY):
+            executor.compile(X)
+        assert not ipu_model.profile(executor).fits
+        assert ipu_model.profile(executor) == ipu_model.profile_module(Wide(), X, quiet())
 
 
 class TestAllowed:

@@ -43,7 +43,10 @@ def profile_lately(program: Program, host: HostWork | None = None) -> Profile:
     """
     key = program.choices, host or HostWork()
     known = _profiles.get(program.step, key)
-    return _profiles.keep(program.step, key, profile_program(program, host)) if known is None else known
+    if known is None:
+        # The cache lasts as long as the step, so that what is in it must not hold the step.
+        known = _profiles.keep(program.step, key, replace(profile_program(program, host), program=None))
+    return replace(known, program=program)
 
 
 def memory_of_program(program: Program) -> Memory:

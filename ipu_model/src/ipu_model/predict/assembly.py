@@ -54,6 +54,7 @@ def assembled(parts: Parts) -> Profile:
         options=_options(program, parts.host),
         flops_per_call=float(sum(op.flops * op.executions for op in ops)) * program.replicas,
         notes=_notes(program, memory, reason),
+        program=program,
     )
 
 

@@ -6,9 +6,10 @@ All times and bytes are modelled. Cycles are tile-clock cycles; bytes are of one
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from typing import NamedTuple
 
+from ipu_model.predict.program import Program
 from ipu_model.predict.verdict import Verdict, close_band
 
 FORMAT = 1
@@ -257,7 +258,8 @@ class Profile:
     call", "stream", "stage <k>", "inter-IPU copy", "pipeline fill and flush", "weight update". `fits` is the verdict on
     memory; `notes` are caveats for reading the numbers (memory too close to call, a program unlike any that was
     compared with hardware). `shares` are fractions of the device time by name ("main", "fill and flush", "update",
-    "stream", ...), which sum to 1. `options` lists the modelled settings, for reports.
+    "stream", ...), which sum to 1. `options` lists the modelled settings, for reports. `program` is the program itself,
+    which a file of the profile does not hold.
     """
 
     name: str
@@ -280,6 +282,7 @@ class Profile:
     flops_per_call: float = 0.0
     notes: tuple[str, ...] = ()
     format: int = FORMAT
+    program: Program | None = field(default=None, repr=False, compare=False)
 
     @property
     def verdict(self) -> Verdict:

@@ -9,7 +9,7 @@ import json
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import is_dataclass
+from dataclasses import fields, is_dataclass
 from functools import lru_cache
 from pathlib import Path
 from types import GenericAlias
@@ -153,8 +153,8 @@ def _form(kind: Any) -> Any:
 
 
 def _struct(record: Any, *, array_like: bool = False) -> Any:
-    fields = [(name, _form(part)) for name, part in _parts(record).items()]
-    return msgspec.defstruct(record.__name__, fields, forbid_unknown_fields=True, array_like=array_like)
+    parts = [(name, _form(part)) for name, part in _parts(record).items()]
+    return msgspec.defstruct(record.__name__, parts, forbid_unknown_fields=True, array_like=array_like)
 
 
 def _written(value: Any, kind: Any) -> Any:
@@ -201,9 +201,10 @@ def _record_of(kind: Any) -> Any:
 
 @lru_cache(maxsize=64)
 def _parts(kind: Any) -> Mapping[str, Any]:
-    """Return the types of a record's fields by name, in their order."""
+    """Return the types of a record's fields by name, in their order, without what no comparison looks at."""
     hints = get_type_hints(kind)
-    return {name: hints[name] for name in getattr(kind, "_fields", None) or kind.__dataclass_fields__}
+    names = getattr(kind, "_fields", None) or [field.name for field in fields(kind) if field.compare]
+    return {name: hints[name] for name in names}
 
 
 def _require_usable(profile: Profile) -> None:

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from ipu_model.batching import Batching
 from ipu_model.capture.describe import step_of
-from ipu_model.errors import Error
+from ipu_model.errors import Error, OutOfMemory
 from ipu_model.graph import Graph
 from ipu_model.optimiser import OptimiserSpec
 from ipu_model.predict import hardware, memory_of_program
@@ -224,7 +224,8 @@ def memory_warnings(program: Program, *, allowed: bool) -> tuple[str, ...]:
     """Refuse a program that clearly does not fit, unless that is `allowed`; return a warning if it is close.
 
     Raises:
-        Error: names the fullest tile, what it holds and what usually helps; or hints that no device can follow.
+        OutOfMemory: names the fullest tile, what it holds and what usually helps.
+        Error: hints that no device can follow.
     """
     try:
         memory = memory_of_program(program)
@@ -234,7 +235,9 @@ def memory_warnings(program: Program, *, allowed: bool) -> tuple[str, ...]:
         return (_UNKNOWN.format(type(problem).__name__, problem),)
     error = out_of_memory(memory, program)
     if error is not None and not allowed:
-        raise Error(f"{error.message} {_ALL_THE_SAME}", type=error.type)
+        refusal = OutOfMemory(f"{error.message} {_ALL_THE_SAME}", type=error.type)
+        refusal.program = program
+        raise refusal
     on = "debug.allowOutOfMemory is on, so compilation goes on; a device could not."
     note = note_on_memory(memory, program)
     return (*([] if error is None else [f"{error.message} {on}"]), *([] if note is None else [note]))

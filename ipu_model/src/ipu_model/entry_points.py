@@ -36,13 +36,13 @@ def program_of(source: Any) -> Program:
     if isinstance(source, Profile):
         if source.program is None:
             raise Error(
-                "This profile was read from a file that holds only results, so there is no program to explore. Take the "
-                "folder of its report, or model the program again."
+                "This profile was read from a file that holds only results, so there is no program to explore. Take "
+                "the folder of its report, or model the program again."
             )
         return source.program
     raise Error(
-        "The IPU Model takes what poptorch.trainingModel or poptorch.inferenceModel returned, compiled, or a profile of "
-        f"it; got {kind_of(source)}. For a plain module, give its inputs and options, too."
+        "The IPU Model takes what poptorch.trainingModel or poptorch.inferenceModel returned, compiled, or a profile "
+        f"of it; got {kind_of(source)}. For a plain module, give its inputs and options, too."
     )
 
 

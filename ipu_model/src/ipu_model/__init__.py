@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from ipu_model import scaling
     from ipu_model.explore.advise import advise
+    from ipu_model.explore.loader import time_loader
     from ipu_model.explore.profile import profile, profile_module
     from ipu_model.explore.what_if import sweep, what_if
     from ipu_model.predict.host import HostWork
     from ipu_model.predict.profile import Profile
 
-__all__ = ["HostWork", "Profile", "advise", "profile", "profile_module", "scaling", "sweep", "what_if"]
+__all__ = ["HostWork", "Profile", "advise", "profile", "profile_module", "scaling", "sweep", "time_loader", "what_if"]
 
 _HOMES = {
     "HostWork": "ipu_model.predict.host",
@@ -22,6 +23,7 @@ _HOMES = {
     "profile": "ipu_model.explore.profile",
     "profile_module": "ipu_model.explore.profile",
     "sweep": "ipu_model.explore.what_if",
+    "time_loader": "ipu_model.explore.loader",
     "what_if": "ipu_model.explore.what_if",
 }
 

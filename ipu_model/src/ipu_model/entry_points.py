@@ -1,6 +1,6 @@
-"""Let a front end such as `poptorch` register how its objects become programs; the engine imports no front end.
+"""Let a front end such as `poptorch` register what the engine needs to know of its objects; it imports no front end.
 
-Both functions dispatch on the type of their first argument. A front end registers its own types when it is imported::
+These functions dispatch on the type of their first argument. A front end registers its own types when it is imported::
 
     @program_of.register(PoplarExecutor)
     def _(executor): ...
@@ -8,12 +8,15 @@ Both functions dispatch on the type of their first argument. A front end registe
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import singledispatch
 from typing import TYPE_CHECKING, Any
 
 from ipu_model.errors import Error
 
 if TYPE_CHECKING:
+    from torch.utils.data import DataLoader
+
     from ipu_model.predict.hardware import System
     from ipu_model.predict.program import Program
 
@@ -64,6 +67,34 @@ def program_of_module(
         AssertionError: rows that do not divide into micro-batches, unknown blocks.
     """
     raise Error(f"ipu_model.profile_module takes poptorch.Options() as options, not {kind_of(options)}.")
+
+
+@dataclass(frozen=True)
+class LoaderFacts:
+    """How a data loader works: its worker processes, and whether another process loads ahead of the program.
+
+    `workers` is 0 if no processes share the loading. Up to `ready` batches may have been loaded before the program asks
+    for them.
+    """
+
+    loads_ahead: bool = False
+    workers: int = 0
+    ready: int = 1
+
+
+@singledispatch
+def facts_of_loader(loader: Any) -> LoaderFacts:
+    """Return how a loader works; an iterable of another package loads when it is asked to."""
+    from torch.utils.data import DataLoader
+
+    return facts_of_torchs_loader(loader) if isinstance(loader, DataLoader) else LoaderFacts()
+
+
+def facts_of_torchs_loader(loader: DataLoader[Any]) -> LoaderFacts:
+    """Return how torch's own loader works: each of its workers keeps `prefetch_factor` batches ready."""
+    if not loader.num_workers:
+        return LoaderFacts()
+    return LoaderFacts(workers=loader.num_workers, ready=loader.num_workers * (loader.prefetch_factor or 1))
 
 
 def kind_of(thing: object) -> str:

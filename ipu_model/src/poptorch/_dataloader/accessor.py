@@ -6,6 +6,7 @@ from collections.abc import Sized
 from multiprocessing.util import Finalize
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from ipu_model.entry_points import LoaderFacts, facts_of_loader
 from ipu_model.interrupts import postponed
 from poptorch._dataloader.items import ItemLoader
 from poptorch._dataloader.process import WorkerDied, WorkerProcess
@@ -56,6 +57,7 @@ class AsynchronousDataAccessor:
         _check(dataset, buffer_size, miss_sleep_time_in_ms, rebatched_size)
         self._dataset = dataset
         self._rebatched_size = rebatched_size
+        self._slots = buffer_size
         policy = Policy(
             slots=buffer_size,
             load_indefinitely=load_indefinitely,
@@ -173,6 +175,13 @@ class AsynchronousDataAccessor:
     def _check_usable(self) -> None:
         assert self._failure is None, self._failure
         assert not self._worker.ended, "The data accessor was terminated; make a new one to load more data."
+
+
+@facts_of_loader.register
+def _(accessor: AsynchronousDataAccessor) -> LoaderFacts:
+    """Return how an accessor loads: all slots of its ring may be full, beside what workers of its data set keep."""
+    of_data_set = facts_of_loader(accessor._dataset)
+    return LoaderFacts(loads_ahead=True, workers=of_data_set.workers, ready=accessor._slots + of_data_set.ready)
 
 
 def _check(dataset: Any, buffer_size: int, miss_sleep_time_in_ms: float, rebatched_size: int | None) -> None:

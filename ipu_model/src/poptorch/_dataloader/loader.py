@@ -7,6 +7,7 @@ from typing import Any
 
 from torch.utils.data import IterableDataset
 
+from ipu_model.entry_points import LoaderFacts, facts_of_loader, facts_of_torchs_loader
 from poptorch._backend.compilation import batching_of, check_counts
 from poptorch._dataloader.accessor import AsynchronousDataAccessor
 from poptorch._dataloader.items import ItemLoader
@@ -181,6 +182,12 @@ class DataLoader(ItemLoader):
         """End the background process, if there is one; an asynchronous loader cannot be used any more."""
         if self._accessor is not None:
             self._accessor.terminate()
+
+
+@facts_of_loader.register
+def _(loader: DataLoader) -> LoaderFacts:
+    """Return how a loader works: as its background process does, or else as torch's loader."""
+    return facts_of_torchs_loader(loader) if loader._accessor is None else facts_of_loader(loader._accessor)
 
 
 def micro_batches_per_item(options: Options) -> int:

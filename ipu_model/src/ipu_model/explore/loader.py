@@ -1,0 +1,171 @@
+"""`time_loader`: measure on this machine what a program's own data loader costs."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from ipu_model.cores import CoreWatch
+from ipu_model.entry_points import LoaderFacts, facts_of_loader, kind_of
+from ipu_model.errors import Error
+from ipu_model.predict.host import HostWork, Loading
+
+MEASURED_HERE = "measured here"
+"""How the source of such a `HostWork` begins."""
+
+
+def time_loader(
+    loader: Iterable[Any],
+    *,
+    batches: int = 10,
+    warm_up: int | None = None,
+    samples_per_batch: int | None = None,
+    most_seconds: float = 20.0,
+    clock: Callable[[], float] = time.perf_counter,
+) -> HostWork:
+    """Time a few batches of a loader on this machine and return the work that they are for the host.
+
+    `loader` is a `poptorch.DataLoader`, a loader of torch or any other iterable of batches. A batch has as many samples
+    as its first tensor has rows, unless you give `samples_per_batch`. The first `warm_up` batches do not count, so that
+    the result is the steady rate: by default these are all that worker processes may have loaded ahead. When a pass
+    ends, the next one begins, except for an iterator, which gives what is left of it. No new batch is asked for after
+    `most_seconds`.
+
+    Time a loader before or after you train with it, not within a pass: asynchronous loaders, and those with persistent
+    workers, then start a new pass. The random numbers of torch, numpy and Python stay as they are; a generator of the
+    loader's own moves on. Worker processes end with the measurement, except those that the loader already had.
+
+    The cores of this machine are part of the result. `seconds_per_sample` is the time that one of several workers takes
+    while it has a core of its own, so that the model can tell what other numbers of workers would achieve.
+
+    Raises:
+        Error: the loader is empty or cannot be iterated over, its samples cannot be counted, or counts are below 1.
+    """
+    _check(loader, batches, warm_up, samples_per_batch)
+    facts = facts_of_loader(loader)
+    # Workers deliver their batches about at the same time, so whole rounds of them are timed.
+    round_of = max(1, facts.workers)
+    counted = -(-batches // round_of) * round_of
+    skipped = facts.ready if warm_up is None else warm_up
+    with _random_numbers_kept(), _without_new_workers(loader):
+        arrivals = _arrivals(loader, skipped + counted, samples_per_batch, most_seconds, clock)
+    return _host_work(arrivals, skipped, facts)
+
+
+@dataclass(frozen=True)
+class _Arrival:
+    """When a batch was there, and how many samples it has."""
+
+    at: float
+    samples: int
+
+
+def _check(loader: object, batches: int, warm_up: int | None, samples_per_batch: int | None) -> None:
+    if not isinstance(loader, Iterable) and not hasattr(loader, "__getitem__"):
+        raise Error(f"time_loader takes a poptorch.DataLoader or another iterable of batches, not {kind_of(loader)}.")
+    for name, value, least in (
+        ("batches", batches, 1), ("warm_up", 0 if warm_up is None else warm_up, 0),
+        ("samples_per_batch", 1 if samples_per_batch is None else samples_per_batch, 1),
+    ):  # fmt: skip
+        if isinstance(value, bool) or not isinstance(value, int) or value < least:
+            raise Error(f"time_loader: {name} must be a whole number from {least} on, not {value!r}.")
+
+
+def _arrivals(
+    loader: Iterable[Any], wanted: int, samples: int | None, most_seconds: float, clock: Callable[[], float]
+) -> list[_Arrival]:
+    """Return the start of the measurement, without samples, and the arrivals of up to `wanted` batches."""
+    found = [_Arrival(clock(), 0)]
+    with contextlib.closing(_passes(loader)) as batches:
+        for batch in batches:
+            found.append(_Arrival(clock(), samples or _samples(batch)))
+            if len(found) > wanted or found[-1].at - found[0].at > most_seconds:
+                break
+    if len(found) == 1:
+        raise Error(
+            "The loader is empty, so there is nothing to time. A poptorch.DataLoader drops what does not fill one "
+            "call: batch_size x deviceIterations x gradientAccumulation x replicas samples. Time it with smaller "
+            "counts, or with more data."
+        )
+    return found
+
+
+def _passes(loader: Iterable[Any]) -> Iterator[Any]:
+    """Yield the batches of one pass after another; an iterator has only what is left of one."""
+    ended = False
+    while not ended:
+        ended = True
+        for batch in loader:
+            ended = False
+            yield batch
+
+
+def _samples(batch: object) -> int:
+    """Return the number of rows of the first tensor that has any, as `Program.samples_per_micro_batch` does."""
+    shapes = list(_shapes(batch))
+    if not shapes:
+        raise Error(
+            f"The loader yields {kind_of(batch)} without a tensor, so its samples cannot be counted. Say how many "
+            "samples a batch has: samples_per_batch=N."
+        )
+    return next((shape[0] for shape in shapes if shape), 1)
+
+
+def _shapes(batch: object) -> Iterator[tuple[int, ...]]:
+    if isinstance(batch, (torch.Tensor, np.ndarray)):
+        yield tuple(batch.shape)
+    elif isinstance(batch, (tuple, list, Mapping)):
+        for part in batch.values() if isinstance(batch, Mapping) else batch:
+            yield from _shapes(part)
+
+
+def _host_work(arrivals: list[_Arrival], skipped: int, facts: LoaderFacts) -> HostWork:
+    """Return the work of the batches after the first `skipped`, or of the last one if there are no more."""
+    first = min(skipped, len(arrivals) - 2)
+    counted = arrivals[first + 1 :]
+    samples = sum(each.samples for each in counted)
+    if not samples:
+        raise Error("The batches of the loader have no rows, so there is no time per sample.")
+    seconds = max(0.0, counted[-1].at - arrivals[first].at) / samples
+    cores = CoreWatch().cores().at_once
+    workers_at_once = min(max(1, facts.workers), cores)
+    of_batches = f"{len(counted)} batch{'es' * (len(counted) > 1)} of {counted[-1].samples} samples"
+    return HostWork(
+        seconds_per_sample=seconds * workers_at_once,
+        loading=Loading.ASYNC if facts.loads_ahead else Loading.SYNC,
+        workers=facts.workers,
+        source=f"{MEASURED_HERE}: {of_batches}, {cores} core{'s' * (cores > 1)}",
+        cores_per_host=cores,
+    )
+
+
+@contextlib.contextmanager
+def _random_numbers_kept() -> Iterator[None]:
+    """Put the random numbers of torch, numpy and Python back, so that training afterwards is not affected."""
+    of_python, of_numpy = random.getstate(), np.random.get_state()
+    with torch.random.fork_rng(devices=[]):
+        try:
+            yield
+        finally:
+            random.setstate(of_python)
+            np.random.set_state(of_numpy)
+
+
+@contextlib.contextmanager
+def _without_new_workers(loader: object) -> Iterator[None]:
+    """End persistent worker processes of torch's loader that the measurement has started."""
+    is_torchs = isinstance(loader, torch.utils.data.DataLoader)
+    had_workers = is_torchs and loader._iterator is not None
+    try:
+        yield
+    finally:
+        if is_torchs and not had_workers:
+            # There is no public way to end them. The loader starts new ones with its next pass.
+            loader._iterator = None

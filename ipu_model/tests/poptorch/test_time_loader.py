@@ -1,0 +1,302 @@
+"""`ipu_model.time_loader` measures what a program's own loader costs, with a clock that the data sets move."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from loading_datasets import Numbers, Pairs, Stream
+from loading_processes import loader_processes
+from torch import Tensor
+from torch.utils.data import Dataset, IterableDataset
+
+import ipu_model
+import poptorch
+from ipu_model import HostWork
+from ipu_model.cores import CoreWatch
+from ipu_model.entry_points import LoaderFacts, facts_of_loader
+from ipu_model.errors import Error
+from ipu_model.predict.host import Loading
+
+SECONDS = 2**-7
+"""That a sample of `Slow` takes on its clock: a power of two, so that sums are exact."""
+
+
+class Clock:
+    """A clock that stands still unless something moves it."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class Slow(Dataset[Tensor]):
+    """Each sample takes `SECONDS`, and the first one `start_up` seconds more."""
+
+    def __init__(self, clock: Clock, length: int, start_up: float = 0.0) -> None:
+        self.clock, self.length, self.start_up = clock, length, start_up
+
+    def __len__(self) -> int:
+        return self.length
+
+    def __getitem__(self, index: int) -> Tensor:
+        self.clock.now += SECONDS + self.start_up
+        self.start_up = 0.0
+        return torch.zeros(3, 4)
+
+
+def options(iterations: int = 1, accumulation: int = 1, replicas: int = 1) -> poptorch.Options:
+    made = poptorch.Options().deviceIterations(iterations).replicationFactor(replicas)
+    made.Training.gradientAccumulation(accumulation)
+    return made
+
+
+def timed(loader: Any, clock: Clock, **arguments: Any) -> HostWork:
+    return ipu_model.time_loader(loader, clock=clock, **arguments)
+
+
+class TestSecondsPerSample:
+    def test_a_combined_batch_counts_all_of_its_samples(self) -> None:
+        """One item of 2 x 3 x 4 micro-batches of 5 rows takes 120 times as long as a sample."""
+        clock = Clock()
+        loader = poptorch.DataLoader(options(2, 3, 4), Slow(clock, 1000), batch_size=5)
+        work = timed(loader, clock, batches=4)
+        assert work.seconds_per_sample == SECONDS
+        assert work.source.startswith("measured here: 4 batches of 120 samples")
+
+    def test_loading_of_the_model_takes_as_long_as_the_measurement(self) -> None:
+        """A call takes longer by the time of one item, which is loaded before the device begins."""
+        clock = Clock()
+        settings = options(2)
+        loader = poptorch.DataLoader(settings, Slow(clock, 100), batch_size=3)
+        work = timed(loader, clock)
+        program = torch.nn.Linear(4, 4), torch.zeros(6, 3, 4), settings
+        with_it, without = ipu_model.profile_module(*program, host=work), ipu_model.profile_module(*program)
+        assert with_it.call_seconds - without.call_seconds == pytest.approx(6 * SECONDS)
+
+    def test_what_only_the_first_batch_takes_is_warm_up(self) -> None:
+        clock = Clock()
+        loader = torch.utils.data.DataLoader(Slow(clock, 100, start_up=50.0), batch_size=2)
+        assert timed(loader, clock, most_seconds=1e3).seconds_per_sample == SECONDS
+
+    def test_without_warm_up_the_start_counts(self) -> None:
+        clock = Clock()
+        loader = torch.utils.data.DataLoader(Slow(clock, 100, start_up=1.0), batch_size=2)
+        assert timed(loader, clock, batches=2, warm_up=0).seconds_per_sample == SECONDS + 1.0 / 4
+
+    def test_a_short_data_set_is_read_again(self) -> None:
+        clock = Clock()
+        loader = torch.utils.data.DataLoader(Slow(clock, 3), batch_size=2)  # batches of two samples and of one
+        work = timed(loader, clock, batches=20)
+        assert work.seconds_per_sample == SECONDS
+        assert "20 batches" in work.source
+
+    def test_a_generator_gives_what_it_has(self) -> None:
+        clock = Clock()
+
+        def batches() -> Iterator[tuple[Tensor, Tensor]]:
+            for _ in range(3):
+                clock.now += 6.0
+                yield torch.zeros(()), torch.zeros(4, 2)
+
+        work = timed(batches(), clock)
+        assert work.seconds_per_sample == 1.5
+        assert "2 batches of 4 samples" in work.source  # the first one is warm-up
+
+    def test_a_single_batch_is_better_than_nothing(self) -> None:
+        clock = Clock()
+        loader = iter(torch.utils.data.DataLoader(Slow(clock, 2), batch_size=2))
+        assert timed(loader, clock, warm_up=5).seconds_per_sample == SECONDS
+
+    def test_a_slow_loader_is_not_waited_for_longer_than_allowed(self) -> None:
+        """Of batches of two samples, the first that ends after the time of twelve is the seventh; one is warm-up."""
+        clock = Clock()
+        loader = torch.utils.data.DataLoader(Slow(clock, 1000), batch_size=2)
+        work = timed(loader, clock, batches=100, most_seconds=12 * SECONDS)
+        assert "6 batches" in work.source
+        assert work.seconds_per_sample == SECONDS
+
+    @pytest.mark.parametrize(
+        ("batch", "samples"),
+        [
+            (torch.zeros(6, 2), 6), (np.zeros((5, 2)), 5), ([torch.zeros(()), torch.zeros(4)], 4),
+            ({"labels": torch.zeros(3), "x": torch.zeros(3, 9)}, 3), (((torch.zeros(2, 2),), "name"), 2),
+            (torch.zeros(()), 1),
+        ],
+    )  # fmt: skip
+    def test_samples_are_the_rows_of_the_first_tensor_with_any(self, batch: object, samples: int) -> None:
+        assert f"of {samples} samples" in ipu_model.time_loader([batch]).source
+
+    def test_other_items_have_as_many_as_the_caller_says(self) -> None:
+        clock = Clock()
+
+        def texts() -> Iterator[str]:
+            while True:
+                clock.now += 6.0
+                yield "eight words"
+
+        assert timed(texts(), clock, samples_per_batch=8).seconds_per_sample == 0.75
+
+
+class TestHowItLoads:
+    """Loading mode, workers and the batches that may be ready are the loader's own."""
+
+    def test_a_plain_iterable_loads_when_asked(self) -> None:
+        assert facts_of_loader([torch.zeros(1)]) == LoaderFacts(loads_ahead=False, workers=0, ready=1)
+
+    @pytest.mark.filterwarnings("ignore:This DataLoader will create")
+    def test_torchs_workers_keep_two_batches_ready_each(self) -> None:
+        """torch's documentation: prefetch_factor is 2 by default where there are workers."""
+        loader = torch.utils.data.DataLoader(Numbers(8), num_workers=3)
+        assert facts_of_loader(loader) == LoaderFacts(loads_ahead=False, workers=3, ready=6)
+        more = poptorch.DataLoader(options(), Numbers(8), num_workers=2, prefetch_factor=5)
+        assert facts_of_loader(more) == LoaderFacts(loads_ahead=False, workers=2, ready=10)
+
+    @pytest.mark.parametrize("mode", [poptorch.DataLoaderMode.Async, poptorch.DataLoaderMode.AsyncRebatched])
+    def test_an_asynchronous_loader_may_have_a_full_ring(self, mode: poptorch.DataLoaderMode) -> None:
+        loader = poptorch.DataLoader(options(), Pairs(64), batch_size=8, mode=mode, async_options={"buffer_size": 5})
+        try:
+            assert facts_of_loader(loader) == LoaderFacts(loads_ahead=True, workers=0, ready=6)
+            work = ipu_model.time_loader(loader, batches=3)
+            assert (work.loading, work.workers) == (Loading.ASYNC, 0)
+            assert "3 batches of 8 samples" in work.source
+        finally:
+            loader.terminate()
+
+    def test_an_accessor_counts_like_a_loader(self) -> None:
+        accessor = poptorch.AsynchronousDataAccessor(torch.utils.data.DataLoader(Pairs(8), batch_size=4))
+        try:
+            assert ipu_model.time_loader(accessor, batches=2).loading is Loading.ASYNC
+        finally:
+            accessor.terminate()
+
+    @pytest.mark.filterwarnings("ignore:This DataLoader will create")
+    @pytest.mark.parametrize("cores", [1, 2, 8])
+    def test_several_workers_are_turned_into_the_time_of_one(self, cores: int, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Four workers on few cores share them; the model divides by workers and multiplies by workers per core."""
+        monkeypatch.setattr(CoreWatch, "cores", lambda watch: SimpleCores(cores))
+        loader = torch.utils.data.DataLoader(Numbers(64), batch_size=2, num_workers=4, persistent_workers=True)
+        clock = Ticking()
+        work = timed(loader, clock, batches=4)
+        assert work.cores_per_host == cores
+        # The clock moves by a second for each batch of two samples: half a second per sample with four workers.
+        profile = ipu_model.profile_module(torch.nn.Linear(2, 2), torch.zeros(2, 2), options(), host=work)
+        assert profile.call_seconds == pytest.approx(1.0)
+
+    def test_a_persistent_loader_works_as_before(self) -> None:
+        loader = poptorch.DataLoader(options(), Numbers(8), batch_size=2, num_workers=1)
+        ipu_model.time_loader(loader, batches=2)
+        assert loader._iterator is None  # torch's workers end with their iterator
+        assert [int(batch[0, 0]) for batch in loader] == [0, 2, 4, 6]
+
+    def test_an_asynchronous_loader_begins_again_afterwards(self) -> None:
+        before = len(loader_processes())
+        loader = poptorch.DataLoader(options(), Numbers(8), batch_size=2, mode=poptorch.DataLoaderMode.Async)
+        ipu_model.time_loader(loader, batches=2)
+        assert [int(batch[0, 0]) for batch in loader] == [0, 2, 4, 6]
+        loader.terminate()
+        assert len(loader_processes()) == before
+
+    def test_an_iterable_data_set(self) -> None:
+        work = ipu_model.time_loader(poptorch.DataLoader(options(2), Stream(50), batch_size=4), batches=3)
+        assert "of 8 samples" in work.source
+
+
+class SimpleCores:
+    """So many cores, all of them free."""
+
+    def __init__(self, at_once: int) -> None:
+        self.at_once = at_once
+
+
+class Ticking:
+    """A clock that is a second later whenever somebody looks."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        self.now += 1.0
+        return self.now
+
+
+class Augmented(Dataset[Tensor]):
+    """Draws from every generator of random numbers that augmentations use."""
+
+    def __len__(self) -> int:
+        return 8
+
+    def __getitem__(self, index: int) -> Tensor:
+        return torch.rand(2) + random.random() + np.random.rand()
+
+
+def test_training_afterwards_sees_the_same_random_numbers() -> None:
+    def draw() -> tuple[float, float, float]:
+        return random.random(), float(np.random.rand()), float(torch.rand(1))
+
+    random.seed(1), np.random.seed(1), torch.manual_seed(1)
+    expected = draw()
+    random.seed(1), np.random.seed(1), torch.manual_seed(1)
+    ipu_model.time_loader(torch.utils.data.DataLoader(Augmented(), shuffle=True), batches=3)
+    assert draw() == expected
+
+
+class Broken(IterableDataset[Tensor]):
+    """Fails at its second sample."""
+
+    def __iter__(self) -> Iterator[Tensor]:
+        yield torch.zeros(2)
+        raise OSError("the disk is gone")
+
+
+class TestErrors:
+    @pytest.mark.parametrize("loader", [[], torch.utils.data.DataLoader(Numbers(3), batch_size=4, drop_last=True)])
+    def test_an_empty_loader(self, loader: Any) -> None:
+        with pytest.raises(Error, match=r"loader is empty.*batch_size x deviceIterations"):
+            ipu_model.time_loader(loader)
+
+    def test_no_loader_at_all(self) -> None:
+        with pytest.raises(Error, match=r"takes a poptorch\.DataLoader or another iterable of batches, not a int"):
+            ipu_model.time_loader(5)  # type: ignore[arg-type]
+
+    def test_samples_that_cannot_be_counted(self) -> None:
+        with pytest.raises(Error, match=r"a str without a tensor.*samples_per_batch=N"):
+            ipu_model.time_loader(["text"])
+
+    def test_batches_without_rows(self) -> None:
+        with pytest.raises(Error, match="no rows"):
+            ipu_model.time_loader([torch.zeros(0, 2)], batches=3)
+
+    @pytest.mark.parametrize(
+        ("arguments", "message"),
+        [
+            ({"batches": 0}, "batches must be a whole number from 1 on, not 0"),
+            ({"warm_up": -1}, "warm_up must be a whole number from 0 on, not -1"),
+            ({"samples_per_batch": 1.5}, "samples_per_batch must be a whole number from 1 on, not 1.5"),
+        ],
+    )
+    def test_counts(self, arguments: dict[str, Any], message: str) -> None:
+        with pytest.raises(Error, match=message):
+            ipu_model.time_loader([torch.zeros(1)], **arguments)
+
+    def test_an_error_of_the_data_set_is_the_programs_own(self) -> None:
+        with pytest.raises(OSError, match="the disk is gone"):
+            ipu_model.time_loader(torch.utils.data.DataLoader(Broken()))
+
+
+def test_the_clock_is_the_real_one_by_default() -> None:
+    """A sleep of 20 ms takes at least that long."""
+
+    class Sleeping(Numbers):
+        def __getitem__(self, index: int) -> Tensor:
+            time.sleep(0.02)
+            return super().__getitem__(index)
+
+    assert ipu_model.time_loader(torch.utils.data.DataLoader(Sleeping(4)), batches=2).seconds_per_sample >= 0.02

@@ -11,8 +11,8 @@ from tracing_support import traced
 from ipu_model import tracing
 from ipu_model.capture.describe import step_of
 from ipu_model.graph import Graph
-from ipu_model.predict.order import Kept, kept_for_backward
 from ipu_model.predict.program import Program, Recomputation
+from ipu_model.predict.recomputation import Kept, Pass, kept_for_backward, sequence_of
 from ipu_model.step import Phase
 from ipu_model.validate.programs import begin_block, day03, mlperf_resnet50
 
@@ -73,6 +73,14 @@ class TestModes:
         assert again
         assert not again & forward_ops(graph, stage=2)
 
+    def test_the_last_stage_recomputes_between_checkpoints_that_the_program_marked_in_it(self) -> None:
+        """Six layers on two IPUs: the output of layer 4, in the middle of the last stage, is a checkpoint."""
+        graph = chain(ipus=2, checkpoint=4)
+        found = kept(graph, Recomputation.PIPELINE)
+        last = forward_ops(graph, stage=1)
+        assert sum(name.startswith("addmm") for name in found.again & last) == 3
+        assert sum(name.startswith("pow") for name in found.stored & last) == 1
+
     def test_the_last_op_before_the_gradient_need_not_run_again(self) -> None:
         """The last square's result is used by the next stage only."""
         graph = chain(ipus=2)
@@ -121,3 +129,30 @@ class TestRules:
     def test_only_forward_ops_run_again(self) -> None:
         graph = day03()
         assert kept(graph, Recomputation.ALL).again <= forward_ops(graph)
+
+
+class TestSequence:
+    def passes(self, graph: Graph, stage: int, mode: Recomputation = Recomputation.PIPELINE) -> list[Pass]:
+        """Return the passes of one stage, each stretch of equal ones once."""
+        program = Program(step_of(graph), training=True, recomputation=mode)
+        during = [run.during for run in sequence_of(program) if run.stage == stage]
+        return [each for place, each in enumerate(during) if place == 0 or during[place - 1] is not each]
+
+    def test_recomputation_and_backward_pass_alternate_from_checkpoint_to_checkpoint(self) -> None:
+        """One checkpoint makes two segments; the last layer's square needs no second run of its own output."""
+        found = self.passes(chain(checkpoint=2), stage=0, mode=Recomputation.ALL)
+        assert found[0] is Pass.FORWARD
+        assert found[-4:] == [Pass.RECOMPUTE, Pass.BACKWARD, Pass.RECOMPUTE, Pass.BACKWARD]
+
+    def test_a_pipeline_recomputes_on_every_stage_but_the_last(self) -> None:
+        graph = chain(ipus=3)
+        assert self.passes(graph, stage=0) == [Pass.FORWARD, Pass.RECOMPUTE, Pass.BACKWARD]
+        assert self.passes(graph, stage=2) == [Pass.FORWARD, Pass.BACKWARD]
+
+    @pytest.mark.parametrize("mode", Recomputation)
+    def test_every_op_runs_once_and_those_that_run_again_twice(self, mode: Recomputation) -> None:
+        graph = chain(ipus=2, checkpoint=1)
+        program = Program(step_of(graph), training=True, recomputation=mode)
+        runs = [run.op for run in sequence_of(program)]
+        again = kept_for_backward(program).again
+        assert sorted(runs) == sorted([op.name for op in program.step.ops] + list(again))

@@ -25,8 +25,9 @@ from ipu_model.predict.costs import costs_of
 from ipu_model.predict.device import Element
 from ipu_model.predict.hardware import system_named
 from ipu_model.predict.links import ring_of
-from ipu_model.predict.order import held_tensors, kept_for_backward, order_of, traffic_of
+from ipu_model.predict.order import held_tensors, order_of, traffic_of
 from ipu_model.predict.program import Execution, Location, Locations, Program, Recomputation
+from ipu_model.predict.recomputation import kept_for_backward
 from ipu_model.step import FLOAT16, Phase
 from ipu_model.validate.programs import begin_block
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 
 from ipu_model.errors import Error
 from ipu_model.predict.costs import costs_of
-from ipu_model.predict.order import kept_for_backward
 from ipu_model.predict.program import Program, Recomputation
+from ipu_model.predict.recomputation import kept_for_backward
 from ipu_model.step import Op, Phase, Placement, Step, with_ops
 
 SMALLEST_SHARE = 0.05

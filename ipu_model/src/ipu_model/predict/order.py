@@ -1,36 +1,34 @@
 """The order of execution and the tensors kept meanwhile, decided once for both memory and time.
 
-This module decides which forward results are kept for the backward pass and which ops run again instead, how many
-micro-batches each stage stashes and what it holds of each, what goes from stage to stage, and in which cycles the
-passes of stages run (`ipu_model.predict.passes`).
+This module decides how many micro-batches each stage stashes and what it holds of each, and what goes from stage to
+stage. `ipu_model.predict.recomputation` decides what is kept for the backward pass, what runs again instead, and in
+which sequence; `ipu_model.predict.passes` in which cycles the passes of stages run.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 from ipu_model.predict.device import Element
 from ipu_model.predict.passes import Round, rounds_of, shape_of
-from ipu_model.predict.program import Execution, Program, Recomputation
+from ipu_model.predict.program import Execution, Program
+from ipu_model.predict.recomputation import Kept, OpRun, kept_for_backward, sequence_of
 from ipu_model.predict.remembered import remembered
-from ipu_model.step import Op, Phase, Source, Step, Tensor
-
-_NORMS = ("native_batch_norm", "native_layer_norm", "native_group_norm", "_native_batch_norm", "cudnn_batch_norm")
-_NON_LINEARITIES = ("relu", "gelu", "silu", "sigmoid", "tanh", "hardswish", "hardtanh", "leaky_relu", "elu", "clamp")
-_CONTRACTIONS = ("convolution", "mm", "addmm", "bmm", "baddbmm")
+from ipu_model.step import Source, Step, Tensor
 
 
 @dataclass(frozen=True)
 class Order:
     """The order of one call of a program.
 
-    `slots` is the number of micro-batches that each stage stashes between forward and backward pass, 0 for stages
-    without a stash. `micro_batches` is the number that one replica runs in a call, in the cycles of `rounds`.
+    `sequence` has every execution of an op for one micro-batch, in order. `slots` is the number of micro-batches that
+    each stage stashes between forward and backward pass, 0 for stages without a stash. `micro_batches` is the number
+    that one replica runs in a call, in the cycles of `rounds`.
     """
 
     kept: Kept
+    sequence: tuple[OpRun, ...]
     held: tuple[Held, ...]
     slots: tuple[int, ...]
     traffic: Traffic
@@ -42,6 +40,10 @@ class Order:
         """Return how often an op runs in a call: once for a micro-batch, twice where it is recomputed."""
         return self.micro_batches * (2 if op in self.kept.again else 1)
 
+    def sequence_of_stage(self, stage: int) -> tuple[OpRun, ...]:
+        """Return what one stage runs for a micro-batch, in order."""
+        return tuple(run for run in self.sequence if run.stage == stage)
+
 
 def order_of(program: Program) -> Order:
     """Return the order in which a program runs its passes, and what it keeps between them."""
@@ -49,6 +51,7 @@ def order_of(program: Program) -> Order:
     stages = len(step.stages)
     return Order(
         kept=kept,
+        sequence=sequence_of(program),
         held=held_tensors(program, kept),
         slots=tuple(stash_slots(program.execution, stages, s) if program.training else 0 for s in range(stages)),
         traffic=traffic_of(step),
@@ -56,148 +59,6 @@ def order_of(program: Program) -> Order:
         micro_batches=program.batching.steps,
         is_pipelined=program.execution is not Execution.SHARDED and stages > 1,
     )
-
-
-# ------------------------------------------------------------------------------- recomputation
-
-
-@dataclass(frozen=True)
-class Kept:
-    """The forward ops whose results are stored for the backward pass, and those that run again, by name.
-
-    For ops in `stored`, the forward pass keeps the results that the backward pass or recomputed ops read. Ops in
-    `again` run a second time, in their order, before the backward ops that need them. Views and in-place ops belong to
-    the op that made the storage.
-    """
-
-    stored: frozenset[str]
-    again: frozenset[str]
-
-
-def kept_for_backward(program: Program) -> Kept:
-    """Return what is stored and what is recomputed; values that enter a stage from outside are always stored."""
-    if not program.training:
-        return Kept(frozenset(), frozenset())
-    return _kept(program.step, program.recomputation)
-
-
-@remembered
-def _kept(step: Step, mode: Recomputation) -> Kept:
-    wanted = _wanted_by_backward(step)
-    recomputing = _recomputing_stages(step, mode)
-    checkpoints = _checkpoints(step, mode, wanted)
-    stored: set[str] = set()
-    again: set[str] = set()
-    pending = list(wanted)
-    seen: set[str] = set()
-    while pending:
-        name = pending.pop()
-        if name in seen:
-            continue
-        seen.add(name)
-        op = step.by_name[name]
-        if op.stage not in recomputing or name in checkpoints:
-            stored.add(name)
-            continue
-        again.add(name)
-        pending += _made_from(op, step)
-    # In-place ops and views repeat with the op whose storage they lie in.
-    return Kept(frozenset(stored), frozenset(again | {op.name for op in _forward(step) if _maker(op, step) in again}))
-
-
-def _forward(step: Step) -> list[Op]:
-    return [op for op in step.ops if op.phase is Phase.FORWARD]
-
-
-def _maker(op: Op, step: Step) -> str:
-    """Return the name of the op that made the storage of `op`'s results, or of the tensor that enters the step."""
-    for result in step.results_of(op):
-        maker = step.maker(result.name)
-        return result.storage if maker is None else maker.name
-    return op.name
-
-
-def _wanted_by_backward(step: Step) -> dict[str, None]:
-    """Return the ops of the forward pass whose results a backward op of the same stage reads."""
-    wanted: dict[str, None] = {}
-    for op in step.ops:
-        if not op.is_backward:
-            continue
-        for tensor in step.read_by(op):
-            maker = step.maker(tensor.name)
-            if maker is not None and not maker.is_backward and maker.stage == op.stage:
-                wanted[maker.name] = None
-    return wanted
-
-
-def _recomputing_stages(step: Step, mode: Recomputation) -> frozenset[int]:
-    """Return the stages that recompute; a pipeline's last stage does not: its backward pass follows at once."""
-    if mode is Recomputation.NONE:
-        return frozenset()
-    every = frozenset(stage.index for stage in step.stages)
-    return every - {step.last_stage} if mode is Recomputation.PIPELINE else every
-
-
-def _checkpoints(step: Step, mode: Recomputation, wanted: dict[str, None]) -> set[str]:
-    """Return the ops whose results are stored although their stage recomputes."""
-    chosen = {_maker(op, step) for op in step.ops if op.hints.recomputation_checkpoint}
-    if mode is Recomputation.NORM_ONLY:
-        ops = (step.by_name[name] for name in wanted)
-        return chosen | {op.name for op in ops if not _is(op, _NORMS) and not _follows_norm(op, step)}
-    if mode is Recomputation.STANDARD and not chosen:
-        # PopART chooses by liveness. Of the n places where the fewest tensors are live, taking every sqrt(n)-th
-        # balances memory against recomputation.
-        narrow = _narrow_places(step)
-        return set(narrow[:: max(1, math.isqrt(len(narrow)))])
-    return chosen
-
-
-def _narrow_places(step: Step) -> list[str]:
-    """Return the forward ops after which no other forward result is still needed by the forward pass.
-
-    If there is no such place (every result is used to the end), return all contractions.
-    """
-    forward = _forward(step)
-    ops = {op.name for op in forward}
-    last_use: dict[str, float] = {}
-    for position, op in enumerate(forward):
-        for tensor in step.read_by(op):
-            source = step.maker(tensor.name)
-            if source is not None and source.name in ops:
-                last_use[source.name] = position
-        if any(result.name != op.name for result in step.results_of(op)) and (maker := _maker(op, step)) in ops:
-            last_use[maker] = position + 0.5  # picking one of several results counts as using them
-    alive: set[str] = set()
-    found: dict[str, None] = {}
-    for position, op in enumerate(forward):
-        alive = {each for each in alive if last_use[each] > position}
-        maker = _maker(op, step)
-        if last_use.get(maker, -1) > position:
-            alive.add(maker)
-        if len(alive) == 1:
-            found.setdefault(next(iter(alive)))
-    return list(found) or [op.name for op in forward if _is(op, _CONTRACTIONS)]
-
-
-def _follows_norm(op: Op, step: Step) -> bool:
-    makers = (step.maker(tensor.name) for tensor in step.read_by(op))
-    return _is(op, _NON_LINEARITIES) and any(maker is not None and _is(maker, _NORMS) for maker in makers)
-
-
-def _made_from(op: Op, step: Step) -> list[str]:
-    """Return the ops of the same stage that made the inputs of `op`."""
-    found = []
-    for tensor in step.read_by(op):
-        maker = step.maker(tensor.name)
-        here = (each for each in (maker, step.producer(tensor.name)) if each is not None)
-        if maker is not None and any(not each.is_backward and each.stage == op.stage for each in here):
-            found.append(maker.name)
-    return found
-
-
-def _is(op: Op, kinds: tuple[str, ...]) -> bool:
-    """Whether an op is of one of these kinds; an in-place op never is, since its result belongs to another op."""
-    return op.kind in kinds and not op.is_in_place
 
 
 # ------------------------------------------------------------------------------- stashes

@@ -13,11 +13,12 @@ from ipu_model.predict.memory.tiles import NOTHING, Live, Spread
 from ipu_model.predict.ops.updates import VariableCost
 from ipu_model.predict.order import Order
 from ipu_model.predict.program import Program
-from ipu_model.step import Op, Phase, Source, Tensor
+from ipu_model.predict.recomputation import OpRun, Pass
+from ipu_model.step import Op, Source, Tensor
 
-FORWARD: Final = "forward"
-RECOMPUTE: Final = "recompute"
-BACKWARD: Final = "backward"
+FORWARD: Final = Pass.FORWARD.value
+RECOMPUTE: Final = Pass.RECOMPUTE.value
+BACKWARD: Final = Pass.BACKWARD.value
 UPDATE: Final = "update"
 
 # Results of a convolution's gradient, in the order in which lowering costs their parts.
@@ -67,11 +68,9 @@ class UpdateCosts:
 
 def moments_of(storages: Storages, order: Order, costs: UpdateCosts, fetched: Fetched) -> dict[int, Moments]:
     """Return the moments of every IPU that has any, in the order in which it runs the ops of one micro-batch."""
-    writer = _Writer(storages, order, costs, fetched)
-    for phase in (Phase.FORWARD, Phase.BACKWARD):
-        for op in storages.step.ops:
-            if op.phase is phase:
-                writer.run(op)
+    writer = _Writer(storages, costs, fetched)
+    for each in order.sequence:
+        writer.run(each)
     writer.update()
     return {ipu: Moments(tuple(moments)) for ipu, moments in writer.moments.items()}
 
@@ -79,24 +78,21 @@ def moments_of(storages: Storages, order: Order, costs: UpdateCosts, fetched: Fe
 class _Writer:
     """Writes down the moments of all IPUs."""
 
-    def __init__(self, storages: Storages, order: Order, costs: UpdateCosts, fetched: Fetched) -> None:
+    def __init__(self, storages: Storages, costs: UpdateCosts, fetched: Fetched) -> None:
         self.moments: dict[int, list[Moment]] = {}
-        self._storages, self._again = storages, order.kept.again
-        self._costs, self._fetched = costs, fetched
-        self._ran_again: set[str] = set()
+        self._storages, self._costs, self._fetched = storages, costs, fetched
         self._order = {op.name: place for place, op in enumerate(storages.step.ops)}
         self._members = self._ops_by_maker()
         self._gradients: dict[str | None, list[str]] = {}
         for variable, gradient in storages.step.gradients.items():
             self._gradients.setdefault(self._finished_by(gradient), []).append(variable)
 
-    def run(self, op: Op) -> None:
-        """Write the moments of an op, after those that it needs to run again."""
-        if op.is_backward:
-            for again in self._to_run_again(op):
-                self._write(again, RECOMPUTE)
-        self._write(op, BACKWARD if op.is_backward else FORWARD)
-        for variable in self._gradients.get(op.name, ()):
+    def run(self, run: OpRun) -> None:
+        """Write the moments of one execution of an op."""
+        self._write(self._storages.step.by_name[run.op], run.during.value)
+        if run.during is Pass.RECOMPUTE:
+            return
+        for variable in self._gradients.get(run.op, ()):
             if variable in self._costs.accumulation:
                 self._write_variable(variable, self._costs.accumulation[variable], BACKWARD)
 
@@ -142,8 +138,6 @@ class _Writer:
         reads = (root,) if phase != UPDATE or variable not in self._costs.accumulation else ()
         moments.append(Moment(gradient, phase, stage, reads, (), _joined(needs, away)))
 
-    # ------------------------------------------------------------------------------- recomputation
-
     def _ops_by_maker(self) -> dict[str, list[Op]]:
         """Map each op to those whose results live in what it made, itself included."""
         storages = self._storages
@@ -154,23 +148,6 @@ class _Writer:
             if maker is not None:
                 found.setdefault(maker.name, []).append(op)
         return found
-
-    def _to_run_again(self, op: Op) -> list[Op]:
-        """Return the forward ops that must run again before a backward op, and have not yet."""
-        pending = [op]
-        found: list[Op] = []
-        while pending:
-            for root in self._storages.read_by(pending.pop()):
-                maker = self._storages.maker(root)
-                if maker is None or maker.name not in self._again or maker.stage != op.stage:
-                    continue
-                if maker.name in self._ran_again:
-                    continue
-                self._ran_again.add(maker.name)
-                members = [member for member in self._members[maker.name] if not member.is_backward]
-                found += members
-                pending += members
-        return sorted(found, key=lambda each: self._order[each.name])
 
 
 def _made_in(tensor: Tensor, part: str, index: int) -> bool:

@@ -1,0 +1,223 @@
+"""Recomputation: which forward results are kept for the backward pass, which ops run again, and when they do."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+
+from ipu_model.predict.program import Program, Recomputation
+from ipu_model.predict.remembered import remembered
+from ipu_model.step import Op, Phase, Step
+
+_NORMS = ("native_batch_norm", "native_layer_norm", "native_group_norm", "_native_batch_norm", "cudnn_batch_norm")
+_NON_LINEARITIES = ("relu", "gelu", "silu", "sigmoid", "tanh", "hardswish", "hardtanh", "leaky_relu", "elu", "clamp")
+_CONTRACTIONS = ("convolution", "mm", "addmm", "bmm", "baddbmm")
+
+
+@dataclass(frozen=True)
+class Kept:
+    """The forward ops whose results are stored for the backward pass, and those that run again, by name.
+
+    For ops in `stored`, the forward pass keeps the results that the backward pass or recomputed ops read. Ops in
+    `again` run a second time, in their order, before the backward ops that need them. Views and in-place ops belong to
+    the op that made the storage.
+    """
+
+    stored: frozenset[str]
+    again: frozenset[str]
+
+
+def kept_for_backward(program: Program) -> Kept:
+    """Return what is stored and what is recomputed; values that enter a stage from outside are always stored."""
+    if not program.training:
+        return Kept(frozenset(), frozenset())
+    return _kept(program.step, program.recomputation)
+
+
+@remembered
+def _kept(step: Step, mode: Recomputation) -> Kept:
+    wanted = _wanted_by_backward(step)
+    recomputing = _recomputing_stages(step, mode)
+    checkpoints = _checkpoints(step, mode, wanted)
+    stored: set[str] = set()
+    again: set[str] = set()
+    pending = list(wanted)
+    seen: set[str] = set()
+    while pending:
+        name = pending.pop()
+        if name in seen:
+            continue
+        seen.add(name)
+        op = step.by_name[name]
+        if op.stage not in recomputing or name in checkpoints:
+            stored.add(name)
+            continue
+        again.add(name)
+        pending += _made_from(op, step)
+    # In-place ops and views repeat with the op whose storage they lie in.
+    return Kept(frozenset(stored), frozenset(again | {op.name for op in _forward(step) if _maker(op, step) in again}))
+
+
+def _forward(step: Step) -> list[Op]:
+    return [op for op in step.ops if op.phase is Phase.FORWARD]
+
+
+def _maker(op: Op, step: Step) -> str:
+    """Return the name of the op that made the storage of `op`'s results, or of the tensor that enters the step."""
+    for result in step.results_of(op):
+        maker = step.maker(result.name)
+        return result.storage if maker is None else maker.name
+    return op.name
+
+
+def _wanted_by_backward(step: Step) -> dict[str, None]:
+    """Return the ops of the forward pass whose results a backward op of the same stage reads."""
+    wanted: dict[str, None] = {}
+    for op in step.ops:
+        if not op.is_backward:
+            continue
+        for tensor in step.read_by(op):
+            maker = step.maker(tensor.name)
+            if maker is not None and not maker.is_backward and maker.stage == op.stage:
+                wanted[maker.name] = None
+    return wanted
+
+
+def _recomputing_stages(step: Step, mode: Recomputation) -> frozenset[int]:
+    """Return the stages that recompute.
+
+    A pipeline's last stage does so only between checkpoints that the program marked in it. Its backward pass follows
+    its forward pass at once, so that recomputing the whole stage would save nothing; in the published day-03 trace IPU
+    0 does not wait any longer for each further micro-batch, which it would if IPU 1 repeated its forward pass.
+    """
+    if mode is Recomputation.NONE:
+        return frozenset()
+    every = frozenset(stage.index for stage in step.stages)
+    marked = any(op.hints.recomputation_checkpoint and op.stage == step.last_stage for op in step.ops)
+    return every - {step.last_stage} if mode is Recomputation.PIPELINE and not marked else every
+
+
+def _checkpoints(step: Step, mode: Recomputation, wanted: dict[str, None]) -> set[str]:
+    """Return the ops whose results are stored although their stage recomputes."""
+    chosen = {_maker(op, step) for op in step.ops if op.hints.recomputation_checkpoint}
+    if mode is Recomputation.NORM_ONLY:
+        ops = (step.by_name[name] for name in wanted)
+        return chosen | {op.name for op in ops if not _is(op, _NORMS) and not _follows_norm(op, step)}
+    if mode is Recomputation.STANDARD and not chosen:
+        # PopART chooses by liveness. Of the n places where the fewest tensors are live, taking every sqrt(n)-th
+        # balances memory against recomputation.
+        narrow = _narrow_places(step)
+        return set(narrow[:: max(1, math.isqrt(len(narrow)))])
+    return chosen
+
+
+def _narrow_places(step: Step) -> list[str]:
+    """Return the forward ops after which no other forward result is still needed by the forward pass.
+
+    If there is no such place (every result is used to the end), return all contractions.
+    """
+    forward = _forward(step)
+    ops = {op.name for op in forward}
+    last_use: dict[str, float] = {}
+    for position, op in enumerate(forward):
+        for tensor in step.read_by(op):
+            source = step.maker(tensor.name)
+            if source is not None and source.name in ops:
+                last_use[source.name] = position
+        if any(result.name != op.name for result in step.results_of(op)) and (maker := _maker(op, step)) in ops:
+            last_use[maker] = position + 0.5  # picking one of several results counts as using them
+    alive: set[str] = set()
+    found: dict[str, None] = {}
+    for position, op in enumerate(forward):
+        alive = {each for each in alive if last_use[each] > position}
+        maker = _maker(op, step)
+        if last_use.get(maker, -1) > position:
+            alive.add(maker)
+        if len(alive) == 1:
+            found.setdefault(next(iter(alive)))
+    return list(found) or [op.name for op in forward if _is(op, _CONTRACTIONS)]
+
+
+def _follows_norm(op: Op, step: Step) -> bool:
+    makers = (step.maker(tensor.name) for tensor in step.read_by(op))
+    return _is(op, _NON_LINEARITIES) and any(maker is not None and _is(maker, _NORMS) for maker in makers)
+
+
+def _made_from(op: Op, step: Step) -> list[str]:
+    """Return the ops of the same stage that made the inputs of `op`."""
+    found = []
+    for tensor in step.read_by(op):
+        maker = step.maker(tensor.name)
+        here = (each for each in (maker, step.producer(tensor.name)) if each is not None)
+        if maker is not None and any(not each.is_backward and each.stage == op.stage for each in here):
+            found.append(maker.name)
+    return found
+
+
+def _is(op: Op, kinds: tuple[str, ...]) -> bool:
+    """Whether an op is of one of these kinds; an in-place op never is, since its result belongs to another op."""
+    return op.kind in kinds and not op.is_in_place
+
+
+# ------------------------------------------------------------------------------- the sequence of ops
+
+
+class Pass(str, Enum):
+    """The pass in which a stage runs an op."""
+
+    FORWARD = "forward"
+    RECOMPUTE = "recompute"
+    BACKWARD = "backward"
+
+
+@dataclass(frozen=True)
+class OpRun:
+    """One execution of an op for a micro-batch."""
+
+    op: str
+    stage: int
+    during: Pass
+
+
+def sequence_of(program: Program) -> tuple[OpRun, ...]:
+    """Return every execution of an op for one micro-batch, in the order in which its stage runs them.
+
+    Forward ops come first. Ops that run again do so just before the first backward op that needs them, so that
+    recomputation and backward pass alternate where the program has checkpoints.
+    """
+    return _sequence(program.step, kept_for_backward(program))
+
+
+@remembered
+def _sequence(step: Step, kept: Kept) -> tuple[OpRun, ...]:
+    members: dict[str, list[Op]] = {}
+    for op in _forward(step):
+        members.setdefault(_maker(op, step), []).append(op)
+    place = {op.name: number for number, op in enumerate(step.ops)}
+    ran_again: set[str] = set()
+    found = [OpRun(op.name, op.stage, Pass.FORWARD) for op in _forward(step)]
+    for op in step.ops:
+        if op.is_backward:
+            needed = _to_run_again(op, step, kept, members, ran_again)
+            found += [
+                OpRun(each.name, each.stage, Pass.RECOMPUTE)
+                for each in sorted(needed, key=lambda each: place[each.name])
+            ]
+            found.append(OpRun(op.name, op.stage, Pass.BACKWARD))
+    return tuple(found)
+
+
+def _to_run_again(op: Op, step: Step, kept: Kept, members: Mapping[str, list[Op]], ran_again: set[str]) -> list[Op]:
+    """Return the forward ops that a backward op needs and that have not run again, and note that they do."""
+    pending, found = [op], list[Op]()
+    while pending:
+        for tensor in step.read_by(pending.pop()):
+            maker = step.maker(tensor.name)
+            if maker is None or maker.name not in kept.again or maker.stage != op.stage or maker.name in ran_again:
+                continue
+            ran_again.add(maker.name)
+            found += members[maker.name]
+            pending += members[maker.name]
+    return found

@@ -10,7 +10,7 @@ import pytest
 
 from ipu_model.errors import Error
 from ipu_model.predict.calibration import calibrated, constant_facts, fitted
-from ipu_model.validate import comparison, programs
+from ipu_model.validate import comparison
 from ipu_model.validate.comparison import (
     Compared,
     Row,
@@ -22,6 +22,7 @@ from ipu_model.validate.comparison import (
 )
 from ipu_model.validate.leave_one_out import LeftOut, leave_one_out
 from ipu_model.validate.predictions import Predictions
+from ipu_model.validate.programs import resnet
 from ipu_model.validate.text import comparison_text, constants_text, left_out_text
 
 
@@ -150,6 +151,6 @@ class TestBadInput:
 
     def test_torchvision_is_needed(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setitem(sys.modules, "torchvision", None)  # importing it fails then
-        programs.mlperf_resnet50.cache_clear()
+        resnet.mlperf_resnet50.cache_clear()
         with pytest.raises(Error, match="The published programs use torchvision"):
             compare_rows(["mlperf"])

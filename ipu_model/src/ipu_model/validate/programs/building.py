@@ -1,0 +1,172 @@
+"""What the published programs share: blocks, checkpoints, losses, machines, networks of torchvision."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from ipu_model import tracing
+from ipu_model.capture import capture
+from ipu_model.errors import Error
+from ipu_model.graph import Graph, TensorSpec, dtype_of
+from ipu_model.optimiser import Hyper, OptimiserSpec
+from ipu_model.predict.device import CostSettings, Device
+from ipu_model.predict.hardware import System
+from ipu_model.step import FLOAT16, Placement
+
+HALF, FLOAT = torch.float16, torch.float32
+
+
+class Classifier(nn.Module):
+    """A network with what the published programs return: loss, logits and accuracy in per cent.
+
+    With `normalises`, images come as bytes and are cast and normalised on the device.
+    """
+
+    mean: Tensor
+    std: Tensor
+
+    def __init__(self, model: nn.Module, *, normalises: bool = False, dtype: torch.dtype = HALF) -> None:
+        super().__init__()
+        self.model = model
+        self.normalises = normalises
+        # ImageNet's, as the published program has them.
+        self.register_buffer("mean", torch.tensor([0.485, 0.456, 0.406], dtype=dtype).view(3, 1, 1))
+        self.register_buffer("std", torch.tensor([0.229, 0.224, 0.225], dtype=dtype).view(3, 1, 1))
+
+    def forward(self, images: Tensor, labels: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return loss [], logits [N, classes] and accuracy []."""
+        if self.normalises:
+            images = (images.to(self.mean.dtype) / 255 - self.mean) / self.std
+        logits = self.model(images)
+        loss = marked_loss(F.cross_entropy(logits, labels))
+        accuracy = (logits.argmax(1) == labels).float().mean() * 100
+        return loss, logits, accuracy
+
+
+def marked_loss(loss: Tensor) -> Tensor:
+    """Mark `loss` as the one to differentiate, as `poptorch.identity_loss(loss, "none")` does."""
+    loss = loss.clone()  # the copy is what identity_loss records
+    trace = tracing.current()
+    if trace is not None:
+        trace.mark_loss(loss)
+    return loss
+
+
+class AutoIncrement:
+    """Places blocks as PopTorch's pipelines do by default: a new stage begins whenever the IPU changes."""
+
+    def __init__(self) -> None:
+        self._last = Placement(block="", stage=0, ipu=0)
+
+    def place(self, user_id: str | None, ipu_id: int | None) -> Placement:
+        """Return the place of a block on `ipu_id`."""
+        ipu = ipu_id or 0
+        stage = self._last.stage + (ipu != self._last.ipu)
+        self._last = Placement(block=user_id or "", stage=stage, ipu=ipu)
+        return self._last
+
+    def use_auto_id(self) -> None:
+        """Do nothing: blocks have no automatic names here."""
+
+
+def begin_block(layer: nn.Module, ipu: int) -> None:
+    """Start a block on `ipu` whenever `layer` is called, as `poptorch.BeginBlock` does."""
+
+    def enter(module: nn.Module, args: Any) -> None:
+        trace = tracing.current()
+        if trace is not None:
+            trace.begin_block(None, ipu)
+
+    layer.register_forward_pre_hook(enter)
+
+
+def checkpoint(layer: nn.Module) -> None:
+    """Keep the output of `layer` when the rest is computed again, as `poptorch.recomputationCheckpoint` does."""
+
+    def keep(module: nn.Module, args: Any, output: Tensor) -> None:
+        hint(output, "recomputation_checkpoint", True)
+
+    layer.register_forward_hook(keep)
+
+
+def hint(tensor: Tensor, key: str, value: object) -> None:
+    """Attach a hint to the op that made `tensor`, while a trace is under way."""
+    trace = tracing.current()
+    if trace is not None:
+        trace.hint(tensor, key, value)
+
+
+def captured(module: nn.Module, *inputs: TensorSpec, training: bool = True) -> Graph:
+    """Return the graph of `module` for one micro-batch of such inputs."""
+    return capture(module, list(inputs), lambda m, t: m(*t), _flat, training=training, placer=AutoIncrement())
+
+
+def _flat(outputs: Any) -> tuple[list[Any], Callable[[list[Any]], Any]]:
+    if isinstance(outputs, (tuple, list)):
+        return list(outputs), tuple
+    return [outputs], lambda leaves: leaves[0]
+
+
+def images(batch: int, channels: int, size: int, dtype: torch.dtype) -> tuple[TensorSpec, TensorSpec]:
+    """Return descriptions of images [batch, channels, size, size] and of their labels [batch]."""
+    shape = (batch, channels, size, size)
+    return TensorSpec.contiguous(shape, dtype), integers(batch)
+
+
+def integers(*shape: int) -> TensorSpec:
+    """Return the description of an input of 32-bit integers: token ids, positions, labels."""
+    return TensorSpec.contiguous(shape, torch.int32)
+
+
+def networks() -> Any:
+    """Return `torchvision.models`. `Any`: its networks have layers as attributes, which programs mark by name.
+
+    Raises:
+        Error: torchvision is not installed.
+    """
+    try:
+        import torchvision
+    except ImportError as problem:
+        raise Error(
+            f"The published programs use torchvision's networks, and it cannot be imported: {problem}"
+        ) from problem
+    return torchvision.models
+
+
+def torchvision_model(name: str, **settings: object) -> Any:
+    """Return a torchvision network with fresh weights.
+
+    Raises:
+        Error: torchvision is not installed.
+    """
+    return networks().get_model(name, **settings)
+
+
+def settings_on(
+    system: System, *, half_partials: bool = True, proportions: dict[int, float] | None = None
+) -> CostSettings:
+    """Return the settings of a program on the chips of `system`; `proportions` are its available memory proportions."""
+    return CostSettings(
+        device=Device(system.chip), half_partials=half_partials, available_memory_proportion=proportions or {}
+    )
+
+
+def adamw(dtype: torch.dtype) -> OptimiserSpec:
+    """Return the workshop's AdamW: half accumulators and first moments for a half model."""
+    hyper = Hyper(lr=1e-3, weight_decay=0.01)
+    return OptimiserSpec("ADAMW", hyper, loss_scaling=1000.0, accum_dtype=dtype_of(dtype), first_dtype=dtype_of(dtype))
+
+
+def momentum_sgd() -> OptimiserSpec:
+    """Return SGD with momentum 0.9 and half accumulators, as the published ResNet-50 programs use it."""
+    return OptimiserSpec("SGD1", Hyper(lr=0.1, momentum=0.9, weight_decay=1e-4), accum_dtype=FLOAT16)
+
+
+def lamb() -> OptimiserSpec:
+    """Return the transformers' LAMB: half accumulators, moments in single precision."""
+    return OptimiserSpec("LAMB", Hyper(lr=1e-3, weight_decay=0.01), loss_scaling=1000.0, accum_dtype=FLOAT16)

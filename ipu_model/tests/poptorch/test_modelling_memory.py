@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import logging
+import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,6 +15,7 @@ from torch import Tensor, nn
 import ipu_model
 import poptorch
 from ipu_model.predict.verdict import Verdict
+from ipu_model.report import profile_json
 
 VARIABLE = "POPLAR_ENGINE_OPTIONS"
 
@@ -19,6 +23,7 @@ VARIABLE = "POPLAR_ENGINE_OPTIONS"
 @pytest.fixture(autouse=True)
 def _no_options_from_outside(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(VARIABLE, raising=False)
+    monkeypatch.delenv("IPU_MODEL_IGNORE_MEMORY", raising=False)
 
 
 class Wide(nn.Module):
@@ -86,30 +91,77 @@ class TestTooLarge:
         assert ipu_model.profile(executor) == ipu_model.profile_module(Wide(), X, quiet())
 
 
-class TestAllowed:
-    @pytest.fixture(params=["environment", "engine options", "profiling"])
-    def options(self, request: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> poptorch.Options:
-        options = quiet().useOfflineIpuTarget()
-        if request.param == "environment":
-            monkeypatch.setenv(VARIABLE, '{"debug.allowOutOfMemory": "true"}')
-        elif request.param == "engine options":
-            options._Popart.setEngineOptions({"debug.allowOutOfMemory": "true"})
-        else:
-            options.enableProfiling(str(tmp_path))
-        return options
+class TestReport:
+    """With profiling, a program that does not fit leaves its report and stops all the same (guide 6.1)."""
 
-    def test_compilation_warns_and_goes_on(self, options: poptorch.Options, caplog: pytest.LogCaptureFixture) -> None:
-        executor = poptorch.inferenceModel(Wide(), options)
+    @pytest.fixture(params=["environment", "profiling"])
+    def options(self, request: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> poptorch.Options:
+        if request.param == "environment":
+            engine = {"autoReport.all": "true", "autoReport.directory": str(tmp_path / "inference")}
+            monkeypatch.setenv(VARIABLE, json.dumps(engine))
+            return quiet()
+        return quiet().enableProfiling(str(tmp_path))
+
+    def test_the_error_names_its_folder_and_the_next_step(self, options: poptorch.Options, tmp_path: Path) -> None:
+        folder = tmp_path / "inference"
+        with pytest.raises(poptorch.Error, match=OUT_OF_MEMORY) as refusal:
+            poptorch.inferenceModel(Wide(), options)(X)
+        assert f"The report is in {folder}; python -m ipu_model fit {folder} searches" in refusal.value.message
+        assert not profile_json.read(folder).fits
+        assert {"profile.json", "report.html", "trace.json"} <= {file.name for file in folder.iterdir()}
+
+    def test_the_engine_option_alone_runs_nothing(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Poplar's debug.allowOutOfMemory only lets the compiler write a profile; the run still fails."""
+        monkeypatch.setenv(VARIABLE, '{"debug.allowOutOfMemory": "true"}')
+        with pytest.raises(poptorch.Error, match=OUT_OF_MEMORY):
+            poptorch.inferenceModel(Wide(), quiet())(X)
+
+    def test_with_the_engine_option_off_there_is_no_report(
+        self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    ) -> None:
+        monkeypatch.setenv(VARIABLE, '{"debug.allowOutOfMemory": "false"}')
+        with pytest.raises(poptorch.Error, match=rf"{OUT_OF_MEMORY}.*allowOutOfMemory is off"):
+            poptorch.inferenceModel(Wide(), quiet().enableProfiling(str(tmp_path))).compile(X)
+        assert list(tmp_path.iterdir()) == []
+
+    def test_a_report_that_cannot_be_written_does_not_hide_the_error(self, tmp_path: Path) -> None:
+        (tmp_path / "taken").write_text("")
+        with pytest.raises(poptorch.Error, match=rf"{OUT_OF_MEMORY}.*No profiling report: .*cannot be made"):
+            poptorch.inferenceModel(Wide(), quiet().enableProfiling(str(tmp_path / "taken"))).compile(X)
+
+    def test_nothing_is_uploaded_and_no_optimiser_state_made(
+        self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    ) -> None:
+        """The error comes before the session, which holds the device's copies of weights and state."""
+
+        def made(*arguments: object, **more: object) -> None:
+            raise AssertionError("a session was made for a program that does not fit")
+
+        monkeypatch.setattr(sys.modules["poptorch._backend.compiled"], "Session", made)
+        with pytest.raises(poptorch.Error, match=OUT_OF_MEMORY):
+            poptorch.trainingModel(Wide(), quiet().enableProfiling(str(tmp_path)))(X)
+
+
+class TestIgnored:
+    @pytest.fixture(autouse=True)
+    def _ignore_memory(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("IPU_MODEL_IGNORE_MEMORY", "1")
+
+    def test_compilation_warns_and_goes_on(self, caplog: pytest.LogCaptureFixture, tmp_path: Path) -> None:
+        executor = poptorch.inferenceModel(Wide(), quiet().useOfflineIpuTarget().enableProfiling(str(tmp_path)))
         with caplog.at_level(logging.WARNING, logger="poptorch::python"):
             executor.compile(X)
         assert executor.isCompiled()
         assert "638,976" in caplog.text
+        assert "IPU_MODEL_IGNORE_MEMORY is set" in caplog.text
         assert not ipu_model.profile(executor).fits
+        assert (tmp_path / "inference" / "profile.json").is_file()
 
-    def test_the_environment_wins(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
-        monkeypatch.setenv(VARIABLE, '{"debug.allowOutOfMemory": "false"}')
+    @pytest.mark.parametrize("value", ["0", ""])
+    def test_zero_switches_it_off(self, value: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("IPU_MODEL_IGNORE_MEMORY", value)
         with pytest.raises(poptorch.Error, match=OUT_OF_MEMORY):
-            poptorch.inferenceModel(Wide(), quiet().enableProfiling(str(tmp_path))).compile(X)
+            poptorch.inferenceModel(Wide(), quiet()).compile(X)
 
 
 def test_a_close_call_is_a_warning_only(caplog: pytest.LogCaptureFixture) -> None:

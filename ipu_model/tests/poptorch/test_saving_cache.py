@@ -222,13 +222,14 @@ class TestWarnings:
                 poptorch.inferenceModel(TooLarge(), options(tmp_path)).compile(torch.ones(1, 20_000))
         assert programs(tmp_path) == []
 
-    def test_unless_that_is_allowed(self, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-        own = options(tmp_path)
-        own._Popart.setEngineOptions({"debug.allowOutOfMemory": "true"})
+    def test_unless_memory_is_ignored(
+        self, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv("IPU_MODEL_IGNORE_MEMORY", "1")
         for _ in range(2):
             caplog.clear()
-            poptorch.inferenceModel(TooLarge(), own.clone()).compile(torch.ones(1, 20_000))
-            assert "debug.allowOutOfMemory is on" in caplog.text
+            poptorch.inferenceModel(TooLarge(), options(tmp_path)).compile(torch.ones(1, 20_000))
+            assert "IPU_MODEL_IGNORE_MEMORY is set" in caplog.text
         assert len(programs(tmp_path)) == 1
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import random
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -68,12 +68,13 @@ class _Arrival:
 
 
 def _check(loader: object, batches: int, warm_up: int | None, samples_per_batch: int | None) -> None:
-    if not isinstance(loader, Iterable) and not hasattr(loader, "__getitem__"):
+    if not isinstance(loader, Iterable):
         raise Error(f"time_loader takes a poptorch.DataLoader or another iterable of batches, not {kind_of(loader)}.")
-    for name, value, least in (
+    counts: tuple[tuple[str, object, int], ...] = (
         ("batches", batches, 1), ("warm_up", 0 if warm_up is None else warm_up, 0),
         ("samples_per_batch", 1 if samples_per_batch is None else samples_per_batch, 1),
-    ):  # fmt: skip
+    )  # fmt: skip
+    for name, value, least in counts:
         if isinstance(value, bool) or not isinstance(value, int) or value < least:
             raise Error(f"time_loader: {name} must be a whole number from {least} on, not {value!r}.")
 
@@ -97,13 +98,13 @@ def _arrivals(
     return found
 
 
-def _passes(loader: Iterable[Any]) -> Iterator[Any]:
+def _passes(loader: Iterable[Any]) -> Generator[Any, None, None]:
     """Yield the batches of one pass after another; an iterator has only what is left of one."""
-    ended = False
-    while not ended:
-        ended = True
+    nothing = object()
+    batch = None
+    while batch is not nothing:
+        batch = nothing
         for batch in loader:
-            ended = False
             yield batch
 
 
@@ -161,11 +162,11 @@ def _random_numbers_kept() -> Iterator[None]:
 @contextlib.contextmanager
 def _without_new_workers(loader: object) -> Iterator[None]:
     """End persistent worker processes of torch's loader that the measurement has started."""
-    is_torchs = isinstance(loader, torch.utils.data.DataLoader)
-    had_workers = is_torchs and loader._iterator is not None
+    if not isinstance(loader, torch.utils.data.DataLoader) or loader._iterator is not None:
+        yield
+        return
     try:
         yield
     finally:
-        if is_torchs and not had_workers:
-            # There is no public way to end them. The loader starts new ones with its next pass.
-            loader._iterator = None
+        # There is no public way to end them. The loader starts new ones with its next pass.
+        loader._iterator = None

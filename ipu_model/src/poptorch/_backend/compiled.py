@@ -17,6 +17,7 @@ from ipu_model import interrupts
 from ipu_model.capture.describe import step_of
 from ipu_model.compute.session import Reduction, Session
 from ipu_model.compute.threads import MACHINE, threads_for
+from ipu_model.errors import OutOfMemory, replace_message
 from ipu_model.graph import Graph
 from ipu_model.instances import Group
 from poptorch._args_parser import BoundArguments
@@ -115,6 +116,9 @@ def compiled(
     anchors = anchors_of(graph, options, numbers)
     interrupts.check()
     log_derived(graph, options, gradient_clipping=optimisation is not None and optimisation.clips_gradients)
+    # Before anything that takes memory or waits for other processes: a program that does not fit stops here.
+    program, warnings, was_stored = _modelled(graph, module, options, host, optimisation, saved)
+    interrupts.check()
     group, common_seed = _joined(graph, options, host, optimisation, secrets.randbits(31) if seed is None else seed)
     threads = threads_for(step_of(graph))
     session = Session(
@@ -130,8 +134,6 @@ def compiled(
         automatic_loss_scaling=None if optimisation is None else loss_scaling_settings(graph, options),
     )
     updates = None if optimisation is None else Updates(optimisation, session, graph, module, options, common_seed)
-    interrupts.check()
-    program, warnings, was_stored = _modelled(graph, module, options, host, optimisation, saved)
     return Compiled(
         arguments.without_values(), graph, anchors, numbers, session, updates, program, warnings, was_stored
     )
@@ -172,7 +174,11 @@ def _modelled(
     optimisation: Optimisation | None,
     saved: Saved | None,
 ) -> tuple[Program, tuple[str, ...], bool]:
-    """Return the program to model, its warnings, and whether they were stored; write the requested reports."""
+    """Return the program to model, its warnings, and whether they were stored; write the requested reports.
+
+    Raises:
+        OutOfMemory: the program does not fit. Its report is written first, and the message says what to do next.
+    """
     # Imported when a model is compiled, so that `import poptorch` stays quick.
     from ipu_model.predict import profile_lately
     from poptorch._backend import modelling, report
@@ -186,15 +192,20 @@ def _modelled(
         optimiser=None if optimisation is None else optimisation.spec,
         groups=None if optimisation is None else optimisation.groups(module),
     )
-    judge = partial(modelling.memory_warnings, program, allowed=engine.allow_out_of_memory)
+    ignored = modelling.ignores_memory()
+    judge = partial(modelling.memory_warnings, program, ignored=ignored)
     directory = cache_directory(options)
-    if saved is not None:
-        warnings, was_stored = saved.executable.warnings, True
-    elif directory is not None:
-        key = key_of(graph, program, options, engine.allow_out_of_memory, host.groupings)
-        warnings, was_stored = recalled(directory, key, judge)
-    else:
-        warnings, was_stored = judge(), False
+    try:
+        if saved is not None:
+            warnings, was_stored = saved.executable.warnings, True
+        elif directory is not None:
+            key = key_of(graph, program, options, ignored, host.groupings)
+            warnings, was_stored = recalled(directory, key, judge)
+        else:
+            warnings, was_stored = judge(), False
+    except OutOfMemory as refusal:
+        replace_message(refusal, f"{refusal.message} {report.next_steps(program, engine)}")
+        raise
     for line in warnings:
         logger.warning("%s", line)
     if engine.report:

@@ -211,17 +211,21 @@ def version_of(chip: Chip) -> int:
     return by_name.get(chip.name, _MK2)
 
 
-_ALL_THE_SAME = (
-    "poptorch.Options().enableProfiling(folder) compiles the program all the same and leaves a report of its memory."
-)
+_IGNORE_MEMORY = "IPU_MODEL_IGNORE_MEMORY"
+_IGNORED = f"{_IGNORE_MEMORY} is set, so this machine runs the program all the same; IPUs could not."
 _UNKNOWN = (
     "The IPU Model cannot say whether this program fits into memory: it met {} ({}), which is a fault of its own. The "
     "program's numbers are not affected; ipu_model.profile(model) shows where it happens."
 )
 
 
-def memory_warnings(program: Program, *, allowed: bool) -> tuple[str, ...]:
-    """Refuse a program that clearly does not fit, unless that is `allowed`; return a warning if it is close.
+def ignores_memory() -> bool:
+    """Return whether the environment asks to run programs that do not fit into memory."""
+    return os.environ.get(_IGNORE_MEMORY, "0") not in ("", "0")
+
+
+def memory_warnings(program: Program, *, ignored: bool) -> tuple[str, ...]:
+    """Refuse a program that clearly does not fit, unless that is `ignored`; return a warning if it is close.
 
     Raises:
         OutOfMemory: names the fullest tile, what it holds and what usually helps.
@@ -234,13 +238,12 @@ def memory_warnings(program: Program, *, allowed: bool) -> tuple[str, ...]:
     except Exception as problem:  # a bug in the model must not stop a program whose results are right
         return (_UNKNOWN.format(type(problem).__name__, problem),)
     error = out_of_memory(memory, program)
-    if error is not None and not allowed:
-        refusal = OutOfMemory(f"{error.message} {_ALL_THE_SAME}", type=error.type)
+    if error is not None and not ignored:
+        refusal = OutOfMemory(error.message, type=error.type)
         refusal.program = program
         raise refusal
-    on = "debug.allowOutOfMemory is on, so compilation goes on; a device could not."
     note = note_on_memory(memory, program)
-    return (*([] if error is None else [f"{error.message} {on}"]), *([] if note is None else [note]))
+    return (*([] if error is None else [f"{error.message} {_IGNORED}"]), *([] if note is None else [note]))
 
 
 @torch.inference_mode(False)

@@ -6,6 +6,7 @@ directory, the report goes directly into it, and further models with other names
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from poptorch._impl import createPoptorchError
 from poptorch._logging import logger
 from poptorch.options.backend_settings import EngineOptions
 
+_EXPLORE = "ipu_model.make_it_fit(model) searches for options that fit."
 _LONGEST_NAME = 200
 """In bytes: file systems allow 255, and temporary file names need some of them."""
 
@@ -41,6 +43,23 @@ def write(program: Program, profile: Profile, engine: EngineOptions) -> Path:
         ) from error
     logger.info("The profiling report of the model '%s' is in %s.", profile.name, folder)
     return folder
+
+
+def next_steps(program: Program, engine: EngineOptions) -> str:
+    """Write the report of a program that does not fit, if one is asked for; return what its owner can do next."""
+    from ipu_model.predict import profile_lately
+
+    ignore = "With IPU_MODEL_IGNORE_MEMORY=1 this machine runs the program all the same."
+    if not engine.report:
+        return f"{_EXPLORE} poptorch.Options().enableProfiling(folder) leaves a report of the memory. {ignore}"
+    if not engine.allow_out_of_memory:
+        return f"{_EXPLORE} debug.allowOutOfMemory is off, so that there is no report. {ignore}"
+    try:
+        folder = write(program, profile_lately(program), engine)
+    except Error as error:
+        return f"{error.message} {_EXPLORE} {ignore}"
+    name = shlex.quote(str(folder))
+    return f"The report is in {name}; python -m ipu_model fit {name} searches for options that fit. {ignore}"
 
 
 def _folder(name: str, engine: EngineOptions) -> Path:

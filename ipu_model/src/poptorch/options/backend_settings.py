@@ -128,22 +128,22 @@ class EngineOptions:
     If `report` is true, a report is written to `directory`; with `execution`, it includes the timeline.
 
     If `from_environment` is true, an environment variable named the directory and the report goes directly into it;
-    otherwise each model gets a folder there. With `allow_out_of_memory`, a program that does not fit is compiled
-    anyway.
+    otherwise each model gets a folder there. A program that does not fit stops with an error; with
+    `allow_out_of_memory`, it leaves its report first, as Poplar leaves a profile.
     """
 
     report: bool = False
     execution: bool = False
     directory: str = "."
     from_environment: bool = False
-    allow_out_of_memory: bool = False
+    allow_out_of_memory: bool = True
 
 
 def read_engine_options(from_api: Mapping[str, Any]) -> EngineOptions:
     """Return the options that apply: those of `POPLAR_ENGINE_OPTIONS`, then those that the program set.
 
     `autoReport.all` is the default of `autoReport.outputGraphProfile` and `autoReport.outputExecutionProfile`;
-    with profiling, running out of memory is allowed unless `debug.allowOutOfMemory` says otherwise.
+    `debug.allowOutOfMemory` is true unless it is switched off, as in Poplar since SDK 2.1.
 
     Raises:
         Error: the variable is not a JSON object, a switch is not "true" or "false", or the directory is not a string.
@@ -159,7 +159,7 @@ def read_engine_options(from_api: Mapping[str, Any]) -> EngineOptions:
         execution=execution,
         directory=_directory(found.get("autoReport.directory", ".")),
         from_environment="autoReport.directory" in environment,
-        allow_out_of_memory=_switch(found, "debug.allowOutOfMemory", report),
+        allow_out_of_memory=_switch(found, "debug.allowOutOfMemory", True),
     )
 
 

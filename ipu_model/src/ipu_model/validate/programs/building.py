@@ -163,8 +163,13 @@ def adamw(dtype: torch.dtype) -> OptimiserSpec:
 
 
 def momentum_sgd() -> OptimiserSpec:
-    """Return SGD with momentum 0.9 and half accumulators, as the published ResNet-50 programs use it."""
-    return OptimiserSpec("SGD1", Hyper(lr=0.1, momentum=0.9, weight_decay=1e-4), accum_dtype=FLOAT16)
+    """Return the SGD of the published ResNet-50 programs: momentum, and gradients accumulated apart from it.
+
+    TensorFlow accumulates in a tensor of its own, and the public PyTorch application asks for the same with
+    `use_combined_accum=False`. Both tensors are in half precision.
+    """
+    hyper = Hyper(lr=0.1, momentum=0.9, weight_decay=1e-4)
+    return OptimiserSpec("SGD2", hyper, accum_dtype=FLOAT16, velocity_dtype=FLOAT16)
 
 
 def lamb() -> OptimiserSpec:

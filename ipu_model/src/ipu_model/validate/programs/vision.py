@@ -141,7 +141,7 @@ def efficientnet_training() -> Graph:
     Blocks with groups of 16 widen their input four times instead of six ("Making EfficientNet More Efficient", Masters
     et al. 2021). Where the network is cut is not published; here it is in the middle of its time.
     """
-    network = torchvision_model("efficientnet_b4", inverted_residual_setting=_blocks_of_b4(), last_channel=1792)
+    network = networks().EfficientNet(_blocks_of_b4(), dropout=0.4, last_channel=1792)
     for layer in network.modules():
         if isinstance(layer, nn.Conv2d) and layer.groups > 1:
             _regroup(layer)

@@ -130,6 +130,7 @@ class Graph:
     `mutated` names the placeholders and constants that a micro-batch changes in place; `assigned` those that the
     program itself changes, as opposed to running statistics that batch normalisation keeps.
     `activation_gradients` maps forward nodes to the nodes that hold the gradients of the loss with respect to them.
+    `layers` maps the dotted names of modules to their classes.
     """
 
     ops: torch.fx.Graph
@@ -147,3 +148,4 @@ class Graph:
     assigned: frozenset[str] = field(default_factory=frozenset)
     draws_random_numbers: bool = False
     activation_gradients: Mapping[str, str] = field(default_factory=dict)
+    layers: Mapping[str, str] = field(default_factory=dict)

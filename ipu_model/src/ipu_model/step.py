@@ -172,7 +172,8 @@ class Op:
     `kind` is the name of the aten op without namespace, overload and the underscore of in-place ops; `target` the
     full name. `results` has one entry for each result, `None` if the result is not a tensor. A result that nothing
     reads is described here but is not among the tensors of the step. `writes` names the storages that the op changes in
-    place. `scope` is the dotted name of the module that runs it ("" for the model itself). `stage` is the number of its
+    place. `scope` is the dotted name of the module that runs it ("" for the model itself), `line` the line of the program
+    that it comes from ("" where that is not known). `stage` is the number of its
     stage in `Step.stages`, while `placement.stage` is the number that the program gave.
 
     `is_view` is true if the op only reinterprets its operand. `is_known` is true if its results depend on nothing that
@@ -198,6 +199,7 @@ class Op:
     makes_constant: bool = False
     name_scopes: tuple[tuple[int, str], ...] = ()
     attributes: tuple[tuple[str, tuple[tuple[str, str], ...]], ...] = ()
+    line: str = ""
 
     @property
     def ipu(self) -> int:
@@ -254,7 +256,8 @@ class Step:
 
     `tensors` and `storages` are in the order in which they are made. `inputs` describe what the host sends, in the
     order of forward's arguments. `outputs` names the tensors that a call returns. `gradients` maps variables to the
-    tensors that hold their gradients. `block_entries` are the placements of blocks in the order in which they begin.
+    tensors that hold their gradients. `layers` maps the dotted names of modules to their classes. `block_entries` are
+    the placements of blocks in the order in which they begin.
     Make one with `step_of_ops` (by hand) or `ipu_model.capture.describe.step_of` (from a captured graph).
     """
 
@@ -268,6 +271,7 @@ class Step:
     loss: str | None = None
     stages: tuple[Stage, ...] = (Stage(0, 0),)
     block_entries: tuple[Placement, ...] = ()
+    layers: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def last_stage(self) -> int:
@@ -336,6 +340,7 @@ def step_of_ops(
     loss: str | None = None,
     block_entries: tuple[Placement, ...] = (),
     unread: frozenset[str] = frozenset(),
+    layers: Mapping[str, str] | None = None,
 ) -> Step:
     """Build a step from ops and from the tensors that enter it from outside.
 
@@ -358,6 +363,7 @@ def step_of_ops(
     return Step(
         ops=placed, tensors=tensors, storages=storages, variables=variables, inputs=sent, outputs=outputs,
         gradients=dict(gradients or {}), loss=loss, stages=stages, block_entries=block_entries,
+        layers=dict(layers or {}),
     )  # fmt: skip
 
 

@@ -35,6 +35,7 @@ class Trace:
     """The mutable state of one recording; `poptorch`'s annotations reach it through `ipu_model.tracing`.
 
     `host_functions` are what CPU ops call, by their names; `on_host()` gives the module its own tensors for a body.
+    `layers` maps the dotted names of modules to their classes.
     """
 
     placer: Placer
@@ -43,6 +44,7 @@ class Trace:
     placement: Placement | None = BEFORE_ANY_BLOCK
     phase: Phase = Phase.FORWARD
     scopes: list[str] = field(default_factory=lambda: [""])
+    layers: dict[str, str] = field(default_factory=dict)
     block_entries: list[Placement] = field(default_factory=list)
     loss_marks: list[Tensor] = field(default_factory=list)
     scope_of_error: str = ""

@@ -64,6 +64,7 @@ def assemble(recorder: Recorder, slots: list[Slot], inputs: Sequence[TensorSpec]
         assigned=_names(written_roots(recorder.graph, statistics=False)),
         draws_random_numbers=recorder.draws_random_numbers,
         activation_gradients=_activation_gradients(recorder, result, stand_ins),
+        layers=recorder.trace.layers,
     )
 
 

@@ -14,6 +14,7 @@ import torch.fx
 
 from ipu_model.capture.aliases import is_view, storage_roots, written_arguments
 from ipu_model.graph import Graph, TensorSpec, dtype_of
+from ipu_model.source_lines import SourceLine
 from ipu_model.step import (
     NO_HINTS,
     Argument,
@@ -105,6 +106,7 @@ class _Describer:
             gradients=graph.gradients,
             loss=graph.loss,
             block_entries=graph.block_entries,
+            layers=graph.layers,
             unread=frozenset(name for _, unread in made for name in unread),
         )
         order = [node.name for node in self._nodes]  # constants enter where they are first needed
@@ -154,6 +156,7 @@ class _Describer:
             is_in_place=schema is not None and bool(schema.is_mutable), is_view=is_view(node),
             is_known=node in self._known, makes_constant=self._kinds[node] in CONSTANTS,
             name_scopes=tuple(node.meta.get("name_scopes", ())), attributes=_attributes(node),
+            line=_line(node.meta.get("line")),
         )  # fmt: skip
         return op, unread
 
@@ -259,6 +262,12 @@ def _argument(value: object) -> Argument:
     if isinstance(value, (tuple, list)):
         return tuple(_argument(item) for item in value)
     return str(value)
+
+
+@lru_cache(maxsize=4096)
+def _line(line: SourceLine | None) -> str:
+    """Return the text of a line, which must be read while the program is there: a cell of a notebook may change."""
+    return "" if line is None else str(line)
 
 
 def _attributes(node: Node) -> tuple[tuple[str, tuple[tuple[str, str], ...]], ...]:

@@ -247,6 +247,7 @@ def _scopes(module: nn.Module, trace: Trace) -> Iterator[None]:
     The hooks are torch's global ones: they also fire for modules that other threads run meanwhile.
     """
     names = {id(child): name for name, child in module.named_modules()}
+    trace.layers.update({name: type(child).__name__ for name, child in module.named_modules()})
 
     def enter(child: nn.Module, args: Any) -> None:
         if tracing.current() is trace:

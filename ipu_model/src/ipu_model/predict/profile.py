@@ -12,13 +12,16 @@ from typing import NamedTuple
 from ipu_model.predict.program import Program
 from ipu_model.predict.verdict import Verdict, close_band
 
-FORMAT = 1
+FORMAT = 2
 """The version of the JSON form; readers refuse others."""
 
 
 @dataclass(frozen=True)
 class Machine:
-    """The machine that a program is modelled on; the numbers of `hardware.System` that a profile needs."""
+    """The machine that a program is modelled on; the numbers of `hardware.System` that a profile needs.
+
+    `exchange_bytes_per_cycle` is what one tile receives in a cycle, `memory_bytes_per_cycle` what it loads.
+    """
 
     name: str
     title: str
@@ -27,6 +30,8 @@ class Machine:
     tiles: int
     tile_bytes: int
     clock_hz: float
+    exchange_bytes_per_cycle: float = 4.0
+    memory_bytes_per_cycle: float = 8.0
 
     def __str__(self) -> str:
         return f"{self.name} ({self.ipus} x {self.chip} at {self.clock_hz / 1e9:g} GHz)"
@@ -138,22 +143,57 @@ class MemoryCategory:
 
 @dataclass(frozen=True)
 class LivenessStep:
-    """Not-always-live bytes of the fullest tile while one op runs."""
+    """Not-always-live bytes of the fullest tile while one part of an op runs.
+
+    The steps of an IPU are in the order in which it runs one micro-batch and an update: the forward pass, then
+    recomputation and backward pass as they alternate, then the updates of the weights. `phase` is "forward",
+    "recompute", "backward" or "update". `node` and `part` identify the op in `Profile.work`, `name` is what users
+    know it by, and `stage` is the stage that it belongs to.
+    """
 
     node: str
     phase: str
     bytes_on_tile: float
     temporary_bytes: float
+    part: str = ""
+    name: str = ""
+    stage: int = 0
+
+
+class LiveTensor(NamedTuple):
+    """One tensor in the memory of an IPU at the moment when its fullest tile is fullest.
+
+    `name` is the user's name: that of the weight, or of the module and op that make it. `category` is one of the
+    categories of memory; `copies` counts equal ones, as in a stash. `first` and `last` are the places in
+    `IpuMemory.liveness` of the steps from which to which it is in memory, both included.
+    """
+
+    name: str
+    category: str
+    shape: tuple[int, ...]
+    dtype: str
+    bytes_on_fullest_tile: float
+    total_bytes: float
+    always_live: bool
+    first: int
+    last: int
+    copies: int = 1
 
 
 @dataclass(frozen=True)
 class IpuMemory:
-    """Memory of one IPU: `tiles[t]` is the most that tile t ever holds, in bytes."""
+    """Memory of one IPU: `tiles[t]` is the most that tile t ever holds, in bytes.
+
+    `peak` is the place in `liveness` of the step during which the fullest tile is fullest, and `live_at_peak` the
+    tensors that are in memory then, those that take most of the fullest tile first. Code is in none of them.
+    """
 
     ipu: int
     categories: tuple[MemoryCategory, ...]
     tiles: tuple[float, ...]
     liveness: tuple[LivenessStep, ...]
+    live_at_peak: tuple[LiveTensor, ...] = ()
+    peak: int = 0
 
     @property
     def max_tile_bytes(self) -> float:
@@ -223,7 +263,12 @@ class OpProfile:
     """The cost of one execution of one part of an op, and how often it runs in one call.
 
     `node`, `target`, `part`, `scope`, `phase`, `stage` and `ipu` identify it; `family` names the formulas; `plan`
-    describes how a contraction is split. `is_fallback` marks ops without a formula of their own.
+    describes how a contraction is split. `is_fallback` marks ops without a formula of their own. `name` is what users
+    know it by: the path of the module and what it does there ("layer3.8.conv2: weight gradient"). `operands` and
+    `results` are types and shapes ("float16[16, 64, 56, 56]"), `line` the line of the program that it comes from, where
+    that is known. `accessed_bytes` are the bytes of its operands and results, `peak_flops_per_cycle` is what all tiles
+    could do for operands of this type (0 for what is no contraction). Of the `executions`, `recomputations` repeat the
+    forward pass for the backward pass.
     """
 
     node: str
@@ -242,11 +287,34 @@ class OpProfile:
     executions: int
     plan: str = ""
     is_fallback: bool = False
+    name: str = ""
+    operands: tuple[str, ...] = ()
+    results: tuple[str, ...] = ()
+    line: str = ""
+    accessed_bytes: float = 0.0
+    peak_flops_per_cycle: float = 0.0
+    recomputations: int = 0
 
     @property
     def cycles(self) -> float:
         """Cycles of one execution."""
         return self.on_tile_execute + self.do_exchange + self.internal_sync
+
+    @property
+    def cycles_per_call(self) -> float:
+        """Cycles of all its executions in one call."""
+        return self.cycles * self.executions
+
+    @property
+    def utilisation(self) -> float:
+        """The part of the matrix units' peak for its type that one execution reaches; 0 for other work."""
+        possible = self.cycles * self.peak_flops_per_cycle
+        return self.flops / possible if possible else 0.0
+
+    @property
+    def intensity(self) -> float:
+        """FLOPs for each byte of its operands and results: its arithmetic intensity."""
+        return self.flops / self.accessed_bytes if self.accessed_bytes else 0.0
 
 
 @dataclass(frozen=True)
@@ -255,17 +323,19 @@ class Profile:
 
     `samples_per_second` is the throughput of the whole program, including the loader and the overhead of calls;
     `device_samples_per_second` is that of the device alone. `limited_by` is the bottleneck, one of "host loader", "host
-    call", "stream", "stage <k>", "inter-IPU copy", "pipeline fill and flush", "weight update". `fits` is the verdict on
-    memory; `notes` are caveats for reading the numbers (memory too close to call, a program unlike any that was
-    compared with hardware). `shares` are fractions of the device time by name ("main", "fill and flush", "update",
-    "stream", ...), which sum to 1. `options` lists the modelled settings, for reports. `program` is the program itself,
-    which a file of the profile does not hold.
+    call", "stream", "stage <k>", "inter-IPU copy", "pipeline fill and flush", "weight update". `notes` are
+    caveats for reading the numbers (memory too close to call, a program unlike any that was compared with hardware).
+    `shares` are fractions of the device time by name ("main", "fill and flush", "update",
+    "stream", ...), which sum to 1. `options` lists the modelled settings, for reports. `ops` are the ops of the passes,
+    `updates` what adds gradients up and updates weights. `layers` maps the paths of modules to their classes.
+
+    `program` is what was modelled, for what-ifs. It takes no part in comparisons and is no part of the JSON form; a
+    report has it in a file beside the profile.
     """
 
     name: str
     machine: Machine
     training: bool
-    fits: bool
     samples_per_call: int
     device_seconds_per_call: float
     call_seconds: float
@@ -281,6 +351,8 @@ class Profile:
     options: Mapping[str, str | int | float | bool]
     flops_per_call: float = 0.0
     notes: tuple[str, ...] = ()
+    updates: tuple[OpProfile, ...] = ()
+    layers: Mapping[str, str] = field(default_factory=dict)
     format: int = FORMAT
     program: Program | None = field(default=None, repr=False, compare=False)
 
@@ -288,6 +360,16 @@ class Profile:
     def verdict(self) -> Verdict:
         """Whether the program fits into memory, does not fit, or is too close to call."""
         return self.memory.verdict
+
+    @property
+    def fits(self) -> bool:
+        """Whether the fullest tile holds no more than its memory; `verdict` says how sure that is."""
+        return self.memory.fits
+
+    @property
+    def work(self) -> tuple[OpProfile, ...]:
+        """All ops: those of the passes, and those that add gradients up and update weights."""
+        return self.ops + self.updates
 
     @property
     def samples_per_second(self) -> float:

@@ -9,7 +9,7 @@ from ipu_model.predict.memory import categories
 from ipu_model.predict.memory.code import Crossings, code_bytes, distinct_steps
 from ipu_model.predict.memory.lifetimes import Borders, Lifetimes, Moments, UpdateCosts, moments_of
 from ipu_model.predict.memory.tensors import Resident, Storages, fetched, residents
-from ipu_model.predict.memory.tiles import Room, Spread, ipu_memory
+from ipu_model.predict.memory.tiles import Contents, Live, Room, Spread, ipu_memory
 from ipu_model.predict.ops.updates import VariableCost, accumulation_costs, update_costs, variable_ipus
 from ipu_model.predict.order import Order
 from ipu_model.predict.profile import Memory
@@ -36,15 +36,18 @@ def memory_of(program: Program, costs: Costs, order: Order) -> Memory:
         steps = distinct_steps(costs, ipu, _steps_of_variables(program, updates))
         code = code_bytes(steps, crossings, program.calibration.memory) if ipu in moments else {}
         places = [*_places(own, code, room), *_io_buffers(program, over_time, room)]
-        found.append(ipu_memory(ipu, over_time.labels, over_time.lives(places), room))
+        always_live = [Live(place, 0, over_time.last_moment, kind, what) for kind, place, what in places]
+        found.append(ipu_memory(ipu, over_time.labels, [*always_live, *over_time.lives()], room))
         off_chip += over_time.off_chip_bytes
     return Memory(tuple(found), room.device.chip.tile_bytes, off_chip)
 
 
-def _places(own: list[Resident], code: Mapping[str, float], room: Room) -> list[tuple[str, Spread]]:
-    """Return the category and place of all always-live data of an IPU: variables, their state, and code."""
-    data = [(each.category, each.place) for each in own if each.place is not None]
-    return data + [(category, room.everywhere(on_tile)) for category, on_tile in code.items()]
+def _places(
+    own: list[Resident], code: Mapping[str, float], room: Room
+) -> list[tuple[str, Spread, Contents | None]]:
+    """Return category, place and contents of all always-live data of an IPU: variables, their state, and code."""
+    data = [(each.category, each.place, each.contents) for each in own if each.place is not None]
+    return data + [(category, room.everywhere(on_tile), None) for category, on_tile in code.items()]
 
 
 def _update_costs(program: Program) -> UpdateCosts:
@@ -73,10 +76,14 @@ def _host_tensors(own: list[Resident], over_time: Lifetimes) -> int:
     return kept + len(over_time.inputs) + len(over_time.outputs)
 
 
-def _io_buffers(program: Program, over_time: Lifetimes, room: Room) -> list[tuple[str, Spread]]:
+def _io_buffers(
+    program: Program, over_time: Lifetimes, room: Room
+) -> list[tuple[str, Spread, Contents | None]]:
     """Return the buffers of overlapped transfers on the tiles reserved for them."""
     if not room.io_tiles:
         return []
     inputs = over_time.inputs if program.overlaps_input else []
     outputs = over_time.outputs if program.overlaps_output else []
-    return [(categories.STREAM_BUFFERS, room.on_io_tiles(each.total)) for each in (*inputs, *outputs)]
+    what = [Contents("buffer of an input")] * len(inputs) + [Contents("buffer of a result")] * len(outputs)
+    sizes = [each.total for each in (*inputs, *outputs)]
+    return [(categories.STREAM_BUFFERS, room.on_io_tiles(size), each) for size, each in zip(sizes, what)]

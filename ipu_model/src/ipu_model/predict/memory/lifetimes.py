@@ -9,8 +9,9 @@ from typing import Final
 
 from ipu_model.predict.memory import categories
 from ipu_model.predict.memory.tensors import Fetched, Storages
-from ipu_model.predict.memory.tiles import NOTHING, Live, Spread
-from ipu_model.predict.ops.updates import VariableCost
+from ipu_model.predict.memory.tiles import NOTHING, Contents, Label, Live, Spread
+from ipu_model.predict.naming import naming_of
+from ipu_model.predict.ops.updates import ACCUMULATION_PART, UPDATE_PART, VariableCost
 from ipu_model.predict.order import Order
 from ipu_model.predict.program import Program
 from ipu_model.predict.recomputation import OpRun, Pass
@@ -27,7 +28,10 @@ _PARTS_OF_RESULTS = ("data gradient", "weight gradient", "bias gradient")
 
 @dataclass(frozen=True)
 class Moment:
-    """One op, or a part of one, while it runs: the tensors that it reads and makes, and its temporary data."""
+    """One op, or a part of one, while it runs: the tensors that it reads and makes, and its temporary data.
+
+    `name` is what users know it by.
+    """
 
     node: str
     phase: str
@@ -35,6 +39,8 @@ class Moment:
     reads: tuple[str, ...]
     makes: tuple[str, ...]
     temporary: Spread
+    part: str = ""
+    name: str = ""
 
 
 @dataclass(frozen=True)
@@ -81,6 +87,7 @@ class _Writer:
     def __init__(self, storages: Storages, costs: UpdateCosts, fetched: Fetched) -> None:
         self.moments: dict[int, list[Moment]] = {}
         self._storages, self._costs, self._fetched = storages, costs, fetched
+        self._naming = naming_of(storages.step)
         self._order = {op.name: place for place, op in enumerate(storages.step.ops)}
         self._members = self._ops_by_maker()
         self._gradients: dict[str | None, list[str]] = {}
@@ -113,7 +120,9 @@ class _Writer:
         for index, part in enumerate(parts):
             made = tuple(root for root in makes if _made_in(storages.step.tensors[root], part.part, index))
             needs = storages.room.temporary(part.work.temporary_bytes, tiles)
-            moments.append(Moment(op.name, phase, op.stage, tuple(reads), made, _joined(needs, fetched)))
+            name = self._naming.part(op.name, part.part)
+            needed = _joined(needs, fetched)
+            moments.append(Moment(op.name, phase, op.stage, tuple(reads), made, needed, part.part, name))
 
     def _finished_by(self, gradient: str) -> str | None:
         """Return the op after which a gradient is complete: its name may stand for a view made later."""
@@ -136,7 +145,9 @@ class _Writer:
         away = self._fetched.by_update(variable) if phase == UPDATE else self._fetched.by_accumulation(variable)
         moments = self.moments.setdefault(cost.ipu, [])
         reads = (root,) if phase != UPDATE or variable not in self._costs.accumulation else ()
-        moments.append(Moment(gradient, phase, stage, reads, (), _joined(needs, away)))
+        part = UPDATE_PART if phase == UPDATE else ACCUMULATION_PART
+        needed = _joined(needs, away)
+        moments.append(Moment(gradient, phase, stage, reads, (), needed, part, f"{variable}: {part}"))
 
     def _ops_by_maker(self) -> dict[str, list[Op]]:
         """Map each op to those whose results live in what it made, itself included."""
@@ -251,27 +262,32 @@ class Lifetimes:
             self._hold(_Instance(storages.root(name), storages.is_backward(name)))
 
     @property
-    def labels(self) -> list[tuple[str, str]]:
-        """Op and phase of each moment."""
-        return [(moment.node, moment.phase) for moment in self._moments.all]
+    def labels(self) -> list[Label]:
+        """What each moment is called."""
+        return [Label(m.node, m.phase, m.part, m.name, m.stage) for m in self._moments.all]
 
-    def lives(self, always: Iterable[tuple[str, Spread]]) -> list[Live]:
-        """Return everything that an IPU holds: `always`-live data, tensors, stashes and temporary data."""
-        spread, last = self._storages.spread, max(0, len(self._moments.all) - 1)
-        found = [Live(place, 0, last, category) for category, place in always]
-        found += [
-            Live(spread(instance.root), life.first, life.last, self._category(instance))
-            for instance, life in self._found.items()
+    @property
+    def last_moment(self) -> int:
+        """The place of the last moment."""
+        return max(0, len(self._moments.all) - 1)
+
+    def lives(self) -> list[Live]:
+        """Return what an IPU holds besides what is always live: tensors, stashes and temporary data."""
+        spread, contents = self._storages.spread, self._storages.contents
+        found = [
+            Live(spread(i.root), life.first, life.last, self._category(i), contents(i.root))
+            for i, life in self._found.items()
         ]
         end = self._moments.cycle_end
         found += [
-            Live(spread(root).times(slots), 0, end, categories.STASHES)
+            Live(spread(root).times(slots), 0, end, categories.STASHES, contents(root)._replace(copies=slots))
             for root, slots in self.stashed.items()
             if not self._borders.is_off_chip(root)
         ]
         for number, moment in enumerate(self._moments.all):
             if moment.temporary.on_tile:
-                found.append(Live(moment.temporary, number, number, categories.TEMPORARIES))
+                needs = Contents(f"temporary data of {moment.name}")
+                found.append(Live(moment.temporary, number, number, categories.TEMPORARIES, needs))
         return found
 
     @property

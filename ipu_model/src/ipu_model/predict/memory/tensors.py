@@ -11,7 +11,8 @@ from ipu_model.optimiser import OptimiserSpec, weight_update
 from ipu_model.predict.costs import Costs, OpCost
 from ipu_model.predict.device import Element
 from ipu_model.predict.memory import categories
-from ipu_model.predict.memory.tiles import Room, Spread
+from ipu_model.predict.memory.tiles import Contents, Room, Spread
+from ipu_model.predict.naming import naming_of
 from ipu_model.predict.program import Location, Program
 from ipu_model.step import DType, Op, Source, Step, Tensor, Variable
 
@@ -35,6 +36,7 @@ class Storages:
         for op in costs.ops:
             self.parts.setdefault(op.node, []).append(op)
         self._spreads: dict[str, Spread] = {}
+        self._names = naming_of(step).tensors
         self._roots = self._device_roots()
 
     def root(self, name: str) -> str:
@@ -117,6 +119,11 @@ class Storages:
             self._spreads[root] = self._placed(self.step.tensors[root])
         return self._spreads[root]
 
+    def contents(self, root: str) -> Contents:
+        """Return what users know a tensor by."""
+        tensor = self.step.tensors[root]
+        return Contents(self._names[root], tensor.shape, tensor.dtype.name)
+
     def _placed(self, tensor: Tensor) -> Spread:
         layout, element = self._layouts.get(tensor.name), Element.of(tensor.dtype)
         on_tile = layout.on_tile if layout is not None else self.room.device.spread(tensor.elements, element)
@@ -143,7 +150,8 @@ class Resident:
     """One tensor that is always live: its category and its place on the tiles of an IPU.
 
     `off_chip` is its size in streaming memory in bytes. `fetched` is the part that must be brought to the IPU's tiles
-    for each use, because it lives off chip or on other replicas. `variable` is the weight that it belongs to.
+    for each use, because it lives off chip or on other replicas. `variable` is the weight that it belongs to,
+    `contents` what users know it by.
     """
 
     category: str
@@ -152,6 +160,7 @@ class Resident:
     place: Spread | None
     fetched: Spread | None = None
     off_chip: float = 0.0
+    contents: Contents | None = None
 
 
 @dataclass(frozen=True)
@@ -236,7 +245,7 @@ def _of_trainable(program: Program, variable: Variable, keeper: _Keeper) -> list
 
 def _constant(storages: Storages, name: str) -> Resident:
     ipu = next((reader.ipu for reader in storages.step.readers.get(name, ())), 0)
-    return Resident(categories.CONSTANTS, ipu, "", storages.spread(name))
+    return Resident(categories.CONSTANTS, ipu, "", storages.spread(name), contents=storages.contents(name))
 
 
 @dataclass(frozen=True)
@@ -264,7 +273,8 @@ class _Keeper:
             brought = whole if category == categories.VARIABLES else held
             return Resident(category, self.ipu, self.variable.name, None, brought, off_chip=held.total)
         brought_too = whole if sharded and category == categories.VARIABLES else None
-        return Resident(category, self.ipu, self.variable.name, held, brought_too)
+        contents = Contents(self.variable.name, self.tensor.shape, dtype.name)
+        return Resident(category, self.ipu, self.variable.name, held, brought_too, contents=contents)
 
     def _place(self, elements: int, dtype: DType) -> Spread:
         """Return the place of `elements` of this type, which lie where those of the weight do."""

@@ -5,14 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ipu_model.predict.device import Device
 from ipu_model.predict.memory.categories import ALWAYS_LIVE, NOT_ALWAYS_LIVE, TEMPORARIES
-from ipu_model.predict.profile import IpuMemory, LivenessStep, MemoryCategory, TileRun
+from ipu_model.predict.profile import IpuMemory, LiveTensor, LivenessStep, MemoryCategory, TileRun
 
 Floats: TypeAlias = NDArray[np.float64]
 Ints: TypeAlias = NDArray[np.int64]
@@ -132,14 +132,37 @@ def pieces_of(spreads: Sequence[Spread], room: Room) -> Pieces:
 # ------------------------------------------------------------------------------- over time
 
 
+class Label(NamedTuple):
+    """What a moment is called: the op and its part, the pass, the stage, and the name that users know it by."""
+
+    node: str
+    phase: str
+    part: str = ""
+    name: str = ""
+    stage: int = 0
+
+
+class Contents(NamedTuple):
+    """Which tensor something in memory is, as users know it; `copies` counts equal ones."""
+
+    name: str
+    shape: tuple[int, ...] = ()
+    dtype: str = ""
+    copies: int = 1
+
+
 @dataclass(frozen=True)
 class Live:
-    """Something of a category in memory from moment `first` to moment `last` of an IPU, both included."""
+    """Something of a category in memory from moment `first` to moment `last` of an IPU, both included.
+
+    `contents` says which tensor it is; `None` for code.
+    """
 
     place: Spread
     first: int
     last: int
     category: str
+    contents: Contents | None = None
 
 
 @dataclass(frozen=True)
@@ -151,8 +174,8 @@ class _Times:
     count: int
 
 
-def ipu_memory(ipu: int, moments: Sequence[tuple[str, str]], lives: Sequence[Live], room: Room) -> IpuMemory:
-    """Return the memory of one IPU with everything in `lives` over time; `moments` are op and phase of each."""
+def ipu_memory(ipu: int, moments: Sequence[Label], lives: Sequence[Live], room: Room) -> IpuMemory:
+    """Return the memory of one IPU with everything in `lives` over time; `moments` are the labels of its moments."""
     pieces = pieces_of([live.place for live in lives], room)
     first = np.array([live.first for live in lives], dtype=np.int64)
     last = np.array([live.last for live in lives], dtype=np.int64)
@@ -165,15 +188,31 @@ def ipu_memory(ipu: int, moments: Sequence[tuple[str, str]], lives: Sequence[Liv
     peak = int(np.argmax(changing))
     temporary = np.array([live.category == TEMPORARIES for live in lives], dtype=bool)
     needed = _over_time(np.where(temporary, on_fullest, 0.0), first, last, times.count)
+    is_live = (first <= peak) & (peak <= last)
     return IpuMemory(
         ipu=ipu,
-        categories=tuple(_categories(lives, on_fullest, (first <= peak) & (peak <= last), pieces, room.tiles)),
+        categories=tuple(_categories(lives, on_fullest, is_live, pieces, room.tiles)),
         tiles=tuple(tiles.tolist()),
         liveness=tuple(
-            LivenessStep(node, phase, total, own)
-            for (node, phase), total, own in zip(moments, changing.tolist(), needed.tolist())
+            LivenessStep(label.node, label.phase, total, own, label.part, label.name, label.stage)
+            for label, total, own in zip(moments, changing.tolist(), needed.tolist())
         ),
+        live_at_peak=_tensors(lives, on_fullest, is_live),
+        peak=peak,
     )
+
+
+def _tensors(lives: Sequence[Live], on_fullest: Floats, is_live: Flags) -> tuple[LiveTensor, ...]:
+    """Return the tensors that are there, those that take most of the fullest tile first."""
+    found = [
+        LiveTensor(
+            each.contents.name, each.category, each.contents.shape, each.contents.dtype, here, each.place.total,
+            each.category in ALWAYS_LIVE, each.first, each.last, each.contents.copies,
+        )
+        for each, here, now in zip(lives, on_fullest.tolist(), is_live.tolist())
+        if now and each.contents is not None
+    ]  # fmt: skip
+    return tuple(sorted(found, key=lambda each: (-each.bytes_on_fullest_tile, -each.total_bytes)))
 
 
 def _most_on_each_tile(pieces: Pieces, times: _Times, tiles: int) -> Floats:

@@ -19,6 +19,11 @@ from ipu_model.predict.vertices import Overheads
 from ipu_model.step import DType, Step, Variable
 
 
+ACCUMULATION_PART = "gradient accumulation"
+UPDATE_PART = "update"
+"""What the two kinds of work on a variable are called."""
+
+
 @dataclass(frozen=True)
 class VariableCost:
     """The cost of one trainable tensor on the IPU where it is first used, for one execution."""

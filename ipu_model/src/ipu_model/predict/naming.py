@@ -1,0 +1,138 @@
+"""The names that users know ops and tensors by: the path of the module, and what happens there.
+
+The engine's own names ("mm_default_100") number the ops of a graph; readers of a report know their modules instead:
+"encoder.layers.4.linear1: weight gradient", "bn1: batch norm, mean", "fc.weight".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from ipu_model.predict.remembered import remembered
+from ipu_model.step import Op, Source, Step, Tensor
+
+_CONTRACTIONS = ("mm", "addmm", "bmm", "baddbmm", "mv", "addmv", "dot")
+_WORDS = {
+    **dict.fromkeys(_CONTRACTIONS, "matrix product"),
+    "threshold": "relu",
+    "_to_copy": "cast",
+    "nll_loss_forward": "negative log-likelihood",
+    "nll_loss_backward": "negative log-likelihood backward",
+    "nll_loss2d_forward": "negative log-likelihood",
+    "nll_loss2d_backward": "negative log-likelihood backward",
+    "_softmax_backward_data": "softmax backward",
+    "_log_softmax_backward_data": "log softmax backward",
+    "native_batch_norm": "batch norm",
+    "native_layer_norm": "layer norm",
+    "native_group_norm": "group norm",
+    "threshold_backward": "relu backward",
+    "max_pool2d_with_indices": "max pool",
+    "max_pool2d_with_indices_backward": "max pool backward",
+}
+_MOMENTS = ("mean", "inverse standard deviation")
+_FURTHER_RESULTS = {
+    "native_batch_norm": _MOMENTS,
+    "native_layer_norm": _MOMENTS,
+    "native_group_norm": _MOMENTS,
+    "native_dropout": ("mask",),
+    "max_pool2d_with_indices": ("indices",),
+}
+_GRADIENTS = ("data gradient", "weight gradient", "bias gradient")
+
+@dataclass(frozen=True)
+class Naming:
+    """The names of a step's ops and tensors, by the engine's own names."""
+
+    ops: Mapping[str, str]
+    tensors: Mapping[str, str]
+
+    def part(self, node: str, part: str) -> str:
+        """Return the name of one part of an op ("data gradient", "bias"), of the op itself if `part` is empty."""
+        name = self.ops.get(node, node)
+        if not part:
+            return name
+        scope, colon, what = name.rpartition(": ")
+        return f"{scope}{colon}{part}" if part in _GRADIENTS else f"{scope}{colon}{what}, {part}"
+
+
+def type_of(tensor: Tensor) -> str:
+    """Return type and shape of a tensor: "float16[16, 64, 56, 56]"."""
+    return f"{tensor.dtype}{list(tensor.shape)}"
+
+
+@remembered
+def naming_of(step: Step) -> Naming:
+    """Return the names of a step's ops and tensors."""
+    gradient_of = _makers_of_gradients(step)
+    ops = {op.name: _in_module(op.scope, _what(op, step, gradient_of)) for op in step.ops}
+    tensors = {name: _tensor(tensor, step, ops) for name, tensor in step.tensors.items()}
+    return Naming(ops, {**tensors, **{variable.tensor: variable.name for variable in step.variables}})
+
+
+def _in_module(scope: str, what: str) -> str:
+    return f"{scope}: {what}" if scope else what
+
+
+def _what(op: Op, step: Step, gradient_of: Mapping[str, str]) -> str:
+    """Return what an op does, in words: "convolution", "softmax backward", "weight gradient"."""
+    words = _WORDS.get(op.kind) or _plain(op.kind)
+    if not op.is_backward or words.endswith(" backward"):
+        return words
+    if op.name in gradient_of:
+        return gradient_of[op.name]
+    if op.kind in _CONTRACTIONS and any(tensor.of_weight for tensor in step.read_by(op)):
+        return "data gradient"
+    return f"backward {words}"
+
+
+def _plain(kind: str) -> str:
+    """Return the name of a kind of op in words: `_embedding_bag_backward` is "embedding bag backward"."""
+    return kind.strip("_").removeprefix("native_").removesuffix("_default").replace("_", " ")
+
+
+def _makers_of_gradients(step: Step) -> dict[str, str]:
+    """Map the ops that make gradients of weights, or sums and casts of them, to what that is."""
+    dimensions = {variable.name: len(step.tensors[variable.tensor].shape) for variable in step.variables}
+    found: dict[str, str] = {}
+    for variable, gradient in step.gradients.items():
+        what = "bias gradient" if dimensions.get(variable) == 1 else "weight gradient"
+        for op in _makers(gradient, step):
+            if not op.is_view and not op.kind.endswith("_backward"):
+                found.setdefault(op.name, what)
+    return found
+
+
+def _makers(gradient: str, step: Step) -> Iterator[Op]:
+    """Yield the op that makes a gradient, through views, casts and sums, and what comes between."""
+    pending, seen = [gradient], set[str]()
+    while pending:
+        op = step.producer(pending.pop())
+        if op is None or not op.is_backward or op.name in seen:
+            continue
+        seen.add(op.name)
+        yield op
+        if op.is_view or op.kind in ("_to_copy", "clone") or (op.kind == "add" and len(op.reads) > 1):
+            pending += [tensor.name for tensor in step.read_by(op)]
+
+
+def _tensor(tensor: Tensor, step: Step, ops: Mapping[str, str]) -> str:
+    """Return the name of a tensor: that of the op that makes it, and which of its results it is."""
+    op = step.producer(tensor.name)
+    if op is None:
+        source = step.source(tensor.name)
+        return _NAMES_OF_ENTERING.get(source, "{}").format(tensor.name.replace("_", " "))
+    name = ops[op.name]
+    if op.kind.endswith("convolution_backward"):
+        scope, colon, _ = name.rpartition(": ")
+        return f"{scope}{colon}{_GRADIENTS[min(tensor.index, 2)]}"
+    if tensor.index == 0:
+        return name
+    further = _FURTHER_RESULTS.get(op.kind, ())
+    return f"{name}, {further[tensor.index - 1] if tensor.index <= len(further) else f'result {tensor.index + 1}'}"
+
+
+_NAMES_OF_ENTERING = {
+    Source.SEED: "gradient of the loss",
+    Source.CONSTANT: "constant {}",
+}

@@ -19,7 +19,6 @@ def profile(call_seconds: float = 0.5, tile_kib: float = 500, limited_by: str = 
         name="test",
         machine=machine,
         training=True,
-        fits=memory.fits,
         samples_per_call=192,
         device_seconds_per_call=call_seconds / 2,
         call_seconds=call_seconds,

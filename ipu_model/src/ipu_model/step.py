@@ -172,9 +172,9 @@ class Op:
     `kind` is the name of the aten op without namespace, overload and the underscore of in-place ops; `target` the
     full name. `results` has one entry for each result, `None` if the result is not a tensor. A result that nothing
     reads is described here but is not among the tensors of the step. `writes` names the storages that the op changes in
-    place. `scope` is the dotted name of the module that runs it ("" for the model itself), `line` the line of the program
-    that it comes from ("" where that is not known). `stage` is the number of its
-    stage in `Step.stages`, while `placement.stage` is the number that the program gave.
+    place. `scope` is the dotted name of the module that runs it ("" for the model itself), `line` the line of the
+    program that it comes from ("" where that is not known). `stage` is the number of its stage in `Step.stages`, while
+    `placement.stage` is the number that the program gave.
 
     `is_view` is true if the op only reinterprets its operand. `is_known` is true if its results depend on nothing that
     changes, so that the compiler can compute them. `makes_constant` is true if the op creates a constant without

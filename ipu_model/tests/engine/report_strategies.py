@@ -9,6 +9,7 @@ from ipu_model.predict.profile import (
     ErrorBand,
     IpuMemory,
     LivenessStep,
+    LiveTensor,
     Machine,
     Memory,
     MemoryCategory,
@@ -37,7 +38,11 @@ SPANS = st.builds(
 )  # fmt: skip
 RUNS = st.lists(st.builds(TileRun, st.integers(1, 1472), AMOUNTS), max_size=3).map(tuple)
 CATEGORIES = st.builds(MemoryCategory, WORDS, AMOUNTS, AMOUNTS, st.booleans(), RUNS)
-LIVENESS = st.builds(LivenessStep, WORDS, WORDS, AMOUNTS, AMOUNTS)
+LIVENESS = st.builds(LivenessStep, WORDS, WORDS, AMOUNTS, AMOUNTS, WORDS, WORDS, COUNTS)
+LIVE = st.builds(
+    LiveTensor, WORDS, WORDS, st.lists(COUNTS, max_size=4).map(tuple), WORDS, AMOUNTS, AMOUNTS, st.booleans(), COUNTS,
+    COUNTS, COUNTS,
+)  # fmt: skip
 
 
 def few(strategy, *, least=0, most=4):
@@ -47,23 +52,25 @@ def few(strategy, *, least=0, most=4):
 
 MEMORIES = st.builds(
     Memory,
-    few(st.builds(IpuMemory, COUNTS, few(CATEGORIES), few(AMOUNTS), few(LIVENESS)), least=1, most=6),
+    few(st.builds(IpuMemory, COUNTS, few(CATEGORIES), few(AMOUNTS), few(LIVENESS), few(LIVE), COUNTS), least=1, most=6),
     st.integers(1, 10**6),
     AMOUNTS,
 )
 OPS = st.builds(
     OpProfile, WORDS, WORDS, WORDS, st.lists(WORDS, max_size=3).map(".".join), WORDS, COUNTS, COUNTS, WORDS, AMOUNTS,
     AMOUNTS, AMOUNTS, AMOUNTS, flops=COUNTS, executions=COUNTS, plan=WORDS, is_fallback=st.booleans(),
+    name=WORDS, operands=st.lists(WORDS, max_size=2).map(tuple), line=WORDS, accessed_bytes=AMOUNTS,
+    peak_flops_per_cycle=AMOUNTS, recomputations=COUNTS,
 )  # fmt: skip
 OPTIONS = st.dictionaries(
     WORDS, WORDS | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.booleans()
 )
 PROFILES = st.builds(
-    Profile, name=WORDS, machine=MACHINES, training=st.booleans(), fits=st.booleans(),
+    Profile, name=WORDS, machine=MACHINES, training=st.booleans(),
     samples_per_call=st.integers(1, 10**9), device_seconds_per_call=POSITIVE, call_seconds=POSITIVE,
     host_seconds_per_call=st.floats(0.0, 1e9, allow_nan=False), limited_by=WORDS,
     error_band=st.builds(ErrorBand, FACTORS, FACTORS), cycles=few(PHASES, least=1, most=8), memory=MEMORIES,
     timeline=few(SPANS, most=6), ops=few(OPS), compilation_seconds=AMOUNTS,
     shares=st.dictionaries(WORDS, st.floats(0.0, 1.0), max_size=6), options=OPTIONS, flops_per_call=AMOUNTS,
-    notes=few(st.text(max_size=300), most=6),
+    notes=few(st.text(max_size=300), most=6), updates=few(OPS), layers=st.dictionaries(WORDS, WORDS, max_size=3),
 )  # fmt: skip

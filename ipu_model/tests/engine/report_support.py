@@ -128,7 +128,6 @@ def pipeline_profile(
         name="resnet101",
         machine=POD4,
         training=True,
-        fits=fits,
         samples_per_call=SAMPLES * accumulation,
         device_seconds_per_call=device,
         call_seconds=call,
@@ -255,7 +254,7 @@ def inference_profile() -> Profile:
     memory = IpuMemory(0, (MemoryCategory("weights", 1000.0, sum(tiles), True),), tiles, ())
     spans = (Span("IPU 0", "forward", 0.0, seconds, micro_batch=0), Span("host", "call", 0.0, seconds, "call"))
     return Profile(
-        name="tiny", machine=POD4, training=False, fits=True, samples_per_call=1, device_seconds_per_call=seconds,
+        name="tiny", machine=POD4, training=False, samples_per_call=1, device_seconds_per_call=seconds,
         call_seconds=seconds, host_seconds_per_call=0.0, limited_by="stage 0", error_band=ErrorBand(0.75, 1.35),
         cycles=(cycles,), memory=Memory((memory,), POD4.tile_bytes), timeline=spans,
         ops=(op("mm", "aten.mm", "", "forward", 0, "contraction", 1000.0, 1),), compilation_seconds=12.0,

@@ -13,7 +13,7 @@ from memory_support import FLOAT, HALF, adamw, memory_for, on_fullest, squares, 
 from ipu_model.predict.device import CostSettings, Device
 from ipu_model.predict.hardware import chip
 from ipu_model.predict.memory.categories import CODE
-from ipu_model.predict.memory.tiles import Live, Room, Spread, ipu_memory, pieces_of
+from ipu_model.predict.memory.tiles import Label, Live, Room, Spread, ipu_memory, pieces_of
 from ipu_model.predict.profile import IpuMemory
 from ipu_model.predict.program import Recomputation
 from ipu_model.validate.programs import day03
@@ -113,7 +113,7 @@ class TestSums:
     @settings(max_examples=10, deadline=None)
     def test_long_programs_are_summed_in_stretches(self, spans: list[tuple[int, int]]) -> None:
         """More steps than are looked at together: the most that is live at once, counted step by step."""
-        moments = [("op", "forward")] * 5_000
+        moments = [Label("op", "forward")] * 5_000
         lives = [Live(ROOM.everywhere(100.0), min(span), max(span), "activations") for span in spans]
         at_once = max(sum(min(s) <= step <= max(s) for s in spans) for step in {end for s in spans for end in s})
         assert ipu_memory(0, moments, lives, ROOM).tiles == (100.0 * at_once,) * TILES

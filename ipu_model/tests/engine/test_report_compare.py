@@ -76,7 +76,7 @@ class TestConclusion:
          ((False, False), "neither fits")],
     )  # fmt: skip
     def test_it_says_what_fits(self, fits: tuple[bool, bool], words: str) -> None:
-        before, after = (replace(inference_profile(), fits=each) for each in fits)
+        before, after = (pipeline_profile(fits=each) for each in fits)
         assert words in conclusion(before, after)
 
     def test_it_says_what_limits_now(self) -> None:

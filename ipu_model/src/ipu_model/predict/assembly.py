@@ -10,8 +10,9 @@ from ipu_model.predict.costs import Costs
 from ipu_model.predict.hardware import System
 from ipu_model.predict.host import CallTime, HostWork
 from ipu_model.predict.memory.verdict import note_on_memory
+from ipu_model.predict.op_profiles import ops_of, updates_of
 from ipu_model.predict.order import Order
-from ipu_model.predict.profile import Machine, Memory, OpProfile, Profile, Span
+from ipu_model.predict.profile import Machine, Memory, Profile, Span
 from ipu_model.predict.program import Program
 from ipu_model.predict.time import DeviceTime
 
@@ -32,13 +33,12 @@ class Parts:
 def assembled(parts: Parts) -> Profile:
     """Return the profile."""
     program, memory, time, call = parts.program, parts.memory, parts.time, parts.call
-    ops = _ops(program, parts.costs, parts.order)
+    ops = ops_of(program, parts.costs, parts.order)
     band, reason = error_band(program, ops)
     return Profile(
         name=program.name,
         machine=machine_of(program.system),
         training=program.training,
-        fits=memory.fits,
         samples_per_call=program.samples_per_call,
         device_seconds_per_call=call.device,
         call_seconds=call.total,
@@ -54,6 +54,8 @@ def assembled(parts: Parts) -> Profile:
         options=_options(program, parts.host),
         flops_per_call=float(sum(op.flops * op.executions for op in ops)) * program.replicas,
         notes=_notes(program, memory, reason),
+        updates=updates_of(program),
+        layers=program.step.layers,
         program=program,
     )
 
@@ -61,7 +63,10 @@ def assembled(parts: Parts) -> Profile:
 def machine_of(system: System) -> Machine:
     """Return what a profile says about a system."""
     chip = system.chip
-    return Machine(system.name, system.title, chip.name, system.ipus, chip.tiles, chip.tile_bytes, chip.clock_hz)
+    return Machine(
+        system.name, system.title, chip.name, system.ipus, chip.tiles, chip.tile_bytes, chip.clock_hz,
+        chip.exchange_bytes_per_cycle, float(chip.data_path_bytes),
+    )  # fmt: skip
 
 
 def limited_by(time: DeviceTime, call: CallTime) -> str:
@@ -73,21 +78,6 @@ def limited_by(time: DeviceTime, call: CallTime) -> str:
     if call.waits_for_host:
         return "host call"
     return time.limited_by
-
-
-def _ops(program: Program, costs: Costs, order: Order) -> tuple[OpProfile, ...]:
-    sync = program.settings.device.sync_cycles
-    return tuple(
-        OpProfile(
-            node=op.node, target=op.target, part=op.part, scope=op.scope, phase=op.phase.value,
-            stage=op.stage, ipu=op.ipu, family=op.family,
-            on_tile_execute=op.work.cycles.compute, do_exchange=op.work.cycles.exchange,
-            internal_sync=op.work.cycles.phases * sync, temporary_bytes=op.work.temporary_bytes,
-            flops=op.work.flops, executions=order.executions(op.node), plan=op.work.plan,
-            is_fallback=op.is_fallback,
-        )
-        for op in costs.ops
-    )  # fmt: skip
 
 
 def _timeline(time: DeviceTime, call: CallTime) -> tuple[Span, ...]:

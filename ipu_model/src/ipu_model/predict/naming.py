@@ -40,6 +40,7 @@ _FURTHER_RESULTS = {
 }
 _GRADIENTS = ("data gradient", "weight gradient", "bias gradient")
 
+
 @dataclass(frozen=True)
 class Naming:
     """The names of a step's ops and tensors, by the engine's own names."""

@@ -47,8 +47,8 @@ def from_json(text: str) -> Profile:
         raise Error("This is not a profile: it has no field 'format'. `to_json` writes profiles.")
     if data["format"] != FORMAT or isinstance(data["format"], bool):
         raise Error(
-            f"The profile has format {data['format']!r:.40}, and this version reads format {FORMAT}: "
-            "model the program again, or read it with the version that wrote it."
+            f"The profile has format {data['format']!r:.40}, and this version reads format {FORMAT} only. "
+            f"{_ANOTHER[_is_earlier(data['format'])]}"
         )
     profile = _checked(data)
     _require_usable(profile)
@@ -93,6 +93,16 @@ def file_of(path: str | Path) -> Path:
     if len(below) > 1:
         raise Error(f"{folder} holds several profiles, choose one: {', '.join(str(each.parent) for each in below)}.")
     return below[0] if below else folder / FILE_NAME
+
+
+_ANOTHER = {
+    True: "An earlier version of the IPU Model wrote it: run or model the program again.",
+    False: "Another version of the IPU Model wrote it: read it with that version, or model the program again.",
+}
+
+
+def _is_earlier(version: object) -> bool:
+    return isinstance(version, int) and not isinstance(version, bool) and 0 < version < FORMAT
 
 
 def _parsed(text: str) -> Any:

@@ -42,9 +42,7 @@ def memory_of(program: Program, costs: Costs, order: Order) -> Memory:
     return Memory(tuple(found), room.device.chip.tile_bytes, off_chip)
 
 
-def _places(
-    own: list[Resident], code: Mapping[str, float], room: Room
-) -> list[tuple[str, Spread, Contents | None]]:
+def _places(own: list[Resident], code: Mapping[str, float], room: Room) -> list[tuple[str, Spread, Contents | None]]:
     """Return category, place and contents of all always-live data of an IPU: variables, their state, and code."""
     data = [(each.category, each.place, each.contents) for each in own if each.place is not None]
     return data + [(category, room.everywhere(on_tile), None) for category, on_tile in code.items()]
@@ -76,9 +74,7 @@ def _host_tensors(own: list[Resident], over_time: Lifetimes) -> int:
     return kept + len(over_time.inputs) + len(over_time.outputs)
 
 
-def _io_buffers(
-    program: Program, over_time: Lifetimes, room: Room
-) -> list[tuple[str, Spread, Contents | None]]:
+def _io_buffers(program: Program, over_time: Lifetimes, room: Room) -> list[tuple[str, Spread, Contents | None]]:
     """Return the buffers of overlapped transfers on the tiles reserved for them."""
     if not room.io_tiles:
         return []

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from ipu_model.predict.device import Device
 from ipu_model.predict.memory.categories import ALWAYS_LIVE, NOT_ALWAYS_LIVE, TEMPORARIES
-from ipu_model.predict.profile import IpuMemory, LiveTensor, LivenessStep, MemoryCategory, TileRun
+from ipu_model.predict.profile import IpuMemory, LivenessStep, LiveTensor, MemoryCategory, TileRun
 
 Floats: TypeAlias = NDArray[np.float64]
 Ints: TypeAlias = NDArray[np.int64]

@@ -18,7 +18,6 @@ from ipu_model.predict.ops.reductions import reduced
 from ipu_model.predict.vertices import Overheads
 from ipu_model.step import DType, Step, Variable
 
-
 ACCUMULATION_PART = "gradient accumulation"
 UPDATE_PART = "update"
 """What the two kinds of work on a variable are called."""

@@ -175,9 +175,9 @@ def profiled(program: Program, host: HostWork | None = None) -> Profile:
 
 
 def numbers(value: Any, path: str = "profile") -> Iterator[tuple[str, float]]:
-    """Yield every number in a profile with its place."""
+    """Yield every number in a profile with its place, but not those of the program that it is of."""
     if is_dataclass(value):
-        for field in fields(value):
+        for field in filter(lambda each: each.compare, fields(value)):
             yield from numbers(getattr(value, field.name), f"{path}.{field.name}")
     elif isinstance(value, dict):
         for key, each in value.items():

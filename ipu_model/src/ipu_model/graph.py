@@ -7,6 +7,7 @@ A `Graph` holds an `fx.Graph` of aten ops. Every op node carries in `node.meta`:
 ``phase``      `ipu_model.step.Phase`: which pass of the training step the op belongs to
 ``placement``  `ipu_model.step.Placement`: block, stage and IPU
 ``scope``      dotted name of the submodule whose `forward` recorded it ("" for the model itself)
+``forward_op`` the number of the forward op, in order, that the op is or belongs to
 ``line``       `ipu_model.source_lines.SourceLine` that it comes from, or `None`
 ``hints``      dict of what the program said about this value: ``recomputation_checkpoint``, ``nop``,
                ``available_memory_proportion``, ``serialized``, ``multi_conv``, ``printed`` (a `Printed`),

@@ -174,7 +174,8 @@ class Op:
     reads is described here but is not among the tensors of the step. `writes` names the storages that the op changes in
     place. `scope` is the dotted name of the module that runs it ("" for the model itself), `line` the line of the
     program that it comes from ("" where that is not known). `stage` is the number of its stage in `Step.stages`, while
-    `placement.stage` is the number that the program gave.
+    `placement.stage` is the number that the program gave. `forward_op` counts the ops of the forward pass as
+    they were traced; an op of the backward pass has the number of the forward op that it belongs to (`None`: not known).
 
     `is_view` is true if the op only reinterprets its operand. `is_known` is true if its results depend on nothing that
     changes, so that the compiler can compute them. `makes_constant` is true if the op creates a constant without
@@ -191,6 +192,7 @@ class Op:
     placement: Placement = NOWHERE
     stage: int = 0
     scope: str = ""
+    forward_op: int | None = None
     hints: Hints = NO_HINTS
     writes: tuple[str, ...] = ()
     is_in_place: bool = False

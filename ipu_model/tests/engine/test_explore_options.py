@@ -81,11 +81,13 @@ class TestValues:
             "split": "model.layer3.6", "optimiser": OptimiserSpec("SGD2", Hyper(lr=0.1, momentum=0.9)),
             "half_partials": True, "half_precision": True,
             "eight_bit_inputs": True, "optimiser_off_chip": True, "optimiser_sharded": True, "prefetch_depth": 3,
-            "synthetic_data": True, "output_mode": "all", "machine": "POD16",
+            "synthetic_data": True, "output_mode": "all", "machine": "POD16", "half_optimiser_state": True,
+            "checkpoints": "model.layer3",
         }  # fmt: skip
         assert set(given) == set(OPTIONS)
+        program = replace(PROGRAM, optimiser=OptimiserSpec("ADAMW", Hyper(lr=0.1)))
         for name, value in given.items():
-            assert with_options(PROGRAM, **{name: value}) is not PROGRAM, name
+            assert with_options(program, **{name: value}) is not program, name
 
 
 class TestReservedIpus:

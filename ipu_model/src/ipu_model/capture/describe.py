@@ -151,7 +151,7 @@ class _Describer:
             arguments=tuple(_argument(value) for value in node.args),
             keywords=tuple((key, _argument(value)) for key, value in node.kwargs.items()),
             target=str(node.target), phase=node.meta["phase"], placement=node.meta["placement"],
-            scope=node.meta["scope"], hints=self._hints(node),
+            scope=node.meta["scope"], forward_op=node.meta.get("forward_op"), hints=self._hints(node),
             writes=tuple(dict.fromkeys(self._roots[written].name for written in written_arguments(node))),
             is_in_place=schema is not None and bool(schema.is_mutable), is_view=is_view(node),
             is_known=node in self._known, makes_constant=self._kinds[node] in CONSTANTS,

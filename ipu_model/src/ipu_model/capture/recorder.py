@@ -28,7 +28,8 @@ from ipu_model.source_lines import SourceLine, line_running
 from ipu_model.step import Phase, Placement
 from ipu_model.tracing import BEFORE_ANY_BLOCK, Trace
 
-Where = tuple[Phase, Placement, str, SourceLine | None]
+Where = tuple[Phase, Placement, str, SourceLine | None, int]
+"""Phase, placement, scope and line of an op, and the number of the forward op that it is or belongs to."""
 
 # Queries and profiler brackets: they compute nothing and must not reach the graph.
 NOT_RECORDED = frozenset({torch.ops.prim.device.default, torch.ops.aten.sym_size.int})
@@ -69,6 +70,7 @@ class Recorder(TorchDispatchMode):
         self._on_device: dict[int, tuple[Tensor, Tensor]] = {}
         self._changeable: set[str] = set()
         self._where: dict[int, Where] = {}
+        self._forward_ops = 0
         trace.node_of = lambda tensor: self._node_of.get(id(tensor))
 
     def bind(self, tensor: Tensor, node: torch.fx.Node) -> None:
@@ -315,18 +317,20 @@ class Recorder(TorchDispatchMode):
                 self.bind(item, part)
 
     def _describe(self, node: torch.fx.Node, where: Where) -> None:
-        node.meta["phase"], node.meta["placement"], node.meta["scope"], node.meta["line"] = where
+        names = ("phase", "placement", "scope", "line", "forward_op")
+        node.meta.update(zip(names, where, strict=True))
 
     def _place(self, func: Any) -> Where:
         """Decide phase, placement, scope and line: a backward op belongs where its forward op was."""
         if in_backward():
             running = autograd_node_in_progress()
             number = sequence_number(running) if running is not None else -1
-            _, placement, scope, line = self._where_recorded(number)
-            return Phase.BACKWARD, placement, scope, line
+            return (Phase.BACKWARD, *self._where_recorded(number)[1:])
         if self.trace.phase is Phase.BACKWARD:
-            return Phase.BACKWARD, self._last_placement(), "", None
-        where = (Phase.FORWARD, self.trace.place_forward_op(func.name()), self.trace.scopes[-1], line_running())
+            return Phase.BACKWARD, self._last_placement(), "", None, self._forward_ops
+        placement, line = self.trace.place_forward_op(func.name()), line_running()
+        where = (Phase.FORWARD, placement, self.trace.scopes[-1], line, self._forward_ops)
+        self._forward_ops += 1
         self._where.setdefault(last_sequence_number(), where)
         return where
 
@@ -338,7 +342,7 @@ class Recorder(TorchDispatchMode):
         earlier = [known for known in self._where if known <= number]
         if earlier:
             return self._where[max(earlier)]
-        return Phase.FORWARD, self._last_placement(), "", None
+        return Phase.FORWARD, self._last_placement(), "", None, self._forward_ops
 
     def _last_placement(self) -> Placement:
         entries = self.trace.block_entries

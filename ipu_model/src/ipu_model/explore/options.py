@@ -5,11 +5,12 @@ from __future__ import annotations
 import difflib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
-from enum import Enum
+from enum import Enum, IntEnum
 from typing import Any, TypeVar
 
 from ipu_model.batching import Keep
 from ipu_model.errors import Error
+from ipu_model.explore.blocks import with_checkpoints
 from ipu_model.explore.split import split_before
 from ipu_model.optimiser import OptimiserSpec
 from ipu_model.predict.hardware import System, system_named
@@ -19,6 +20,22 @@ from ipu_model.step import FLOAT16, FLOAT32, UINT8, DType, Step, Tensor, trainin
 Chosen = TypeVar("Chosen", bound=Enum)
 
 
+class Risk(IntEnum):
+    """What a change may do to the results of a program.
+
+    `NONE`: the same numbers in the same order. `SCHEDULE`: the same numbers, but work is shared out otherwise, so that
+    sums may be rounded in another order, and the program around the options may have to change. `NUMERICS`: other
+    numbers, so that the training may need another look (types, global batch).
+    """
+
+    NONE = 0
+    SCHEDULE = 1
+    NUMERICS = 2
+
+    def __str__(self) -> str:
+        return ("results stay the same", "work is shared out otherwise", "numerics change")[self]
+
+
 @dataclass(frozen=True)
 class Option:
     """One option, and the texts that describe it.
@@ -26,7 +43,7 @@ class Option:
     `set_to(program, value)` returns the program with the option at that value. `change(program, value)` describes the
     change in a few words, and `line(program, value)` is the line that a PopTorch user writes for it. `explanation`
     describes the effect to expect; `explanation_off` describes the effect of switching the option off, if it needs a
-    different text.
+    different text. `risk` is what the change may do to the results.
     """
 
     name: str
@@ -35,6 +52,7 @@ class Option:
     line: Callable[[Program, Any], str]
     explanation: str
     explanation_off: str = ""
+    risk: Risk = Risk.NONE
 
     def explained(self, value: object) -> str:
         """Return the effect to expect of this value."""
@@ -187,6 +205,67 @@ def _optimiser(program: Program, value: object) -> Program:
     return replace(program, optimiser=value, groups={})
 
 
+_OPTIMISER_CLASSES = {
+    "SGD1": "SGD", "SGD2": "SGD", "ADAM": "Adam", "ADAMW": "AdamW", "ADAMW_NO_BIAS": "AdamW", "RMSPROP": "RMSprop",
+    "RMSPROP_CENTERED": "RMSprop", "LAMB": "LAMB", "LAMB_NO_BIAS": "LAMB",
+}  # fmt: skip
+_WITH_FIRST_MOMENTS = frozenset({"Adam", "AdamW", "LAMB"})
+
+
+def has_half_state(program: Program) -> bool:
+    """Whether accumulators and first moments are in float16 already, or there is no optimiser."""
+    spec = program.optimiser
+    return spec is None or _with_state_type(spec, FLOAT16) == spec
+
+
+def _with_state_type(spec: OptimiserSpec, kind: DType) -> OptimiserSpec:
+    """Return the optimiser with accumulators, velocities and first moments of that type.
+
+    What RMSprop and Adam keep of squares stays as it is: the smallest of them would be zero in float16.
+    """
+    moments = _OPTIMISER_CLASSES[spec.family] in _WITH_FIRST_MOMENTS
+    return replace(
+        spec,
+        accum_dtype=kind,
+        velocity_dtype=kind if spec.family == "SGD2" else spec.velocity_dtype,
+        first_dtype=kind if moments else spec.first_dtype,
+    )
+
+
+def _half_state(program: Program, value: object) -> Program:
+    if program.optimiser is None:
+        raise Error("half_optimiser_state is for training with an optimiser: this program has none.")
+    return replace(program, optimiser=_with_state_type(program.optimiser, FLOAT16 if value else FLOAT32))
+
+
+def _half_state_line(program: Program, value: object) -> str:
+    spec = program.optimiser
+    return "" if spec is None else f"poptorch.optim.{optimiser_class(spec)}(..., {state_type_arguments(spec, value)})"
+
+
+def optimiser_class(spec: OptimiserSpec) -> str:
+    """Return the name of the class of `poptorch.optim`."""
+    return _OPTIMISER_CLASSES[spec.family]
+
+
+def state_type_arguments(spec: OptimiserSpec, half: object) -> str:
+    """Return the arguments of the optimiser for the types of accumulators, velocities and first moments."""
+    names = ["accum_type"]
+    if spec.family == "SGD2":
+        names.append("velocity_accum_type")
+    if _OPTIMISER_CLASSES[spec.family] in _WITH_FIRST_MOMENTS:
+        names.append("first_order_momentum_accum_type")
+    return ", ".join(f"{name}=torch.float{'16' if half else '32'}" for name in names)
+
+
+def _checkpoints(program: Program, value: Any) -> Program:
+    return replace(program, step=with_checkpoints(program.step, _names(value)))
+
+
+def _checkpoints_line(_: Program, value: Any) -> str:
+    return f"poptorch.recomputationCheckpoint of the outputs of {_quoted(value)}"
+
+
 def _optimiser_off_chip(program: Program, value: object) -> Program:
     location = replace(program.locations.optimiser, on_chip=not value)
     return replace(program, locations=replace(program.locations, optimiser=location))
@@ -262,6 +341,10 @@ def _proportion_line(program: Program, value: Any) -> str:
     return f"opts.setAvailableMemoryProportion({{{pairs}}})"
 
 
+def _shortened(names: list[str]) -> str:
+    return ", ".join(names) if len(names) <= 3 else f"{names[0]} to {names[-1]} ({len(names)} modules)"
+
+
 def _quoted(value: str | Iterable[str]) -> str:
     return ", ".join(repr(name) for name in _names(value))
 
@@ -283,8 +366,18 @@ def _output_mode_line(program: Program, value: Any) -> str:
     return f"opts.outputMode(poptorch.OutputMode.{mode[keep]})"
 
 
-def _optimiser_location(setting: str) -> str:
-    return f"opts.TensorLocations.setOptimizerLocation(poptorch.TensorLocationSettings().{setting})"
+def _optimiser_location(set_to: Callable[[Program, Any], Program]) -> Callable[[Program, Any], str]:
+    """Return the line for the location of optimiser state, which sets off-chip storage and sharding together."""
+
+    def line(program: Program, value: Any) -> str:
+        where = set_to(program, value).locations.optimiser
+        on_chip = f".useOnChipStorage({where.on_chip})"
+        sharding = f".useReplicatedTensorSharding({where.sharded})"
+        is_sharding_set = where.sharded or program.locations.optimiser.sharded
+        settings = f"poptorch.TensorLocationSettings(){on_chip}{sharding if is_sharding_set else ''}"
+        return f"opts.TensorLocations.setOptimizerLocation({settings})"
+
+    return line
 
 
 OPTIONS: Mapping[str, Option] = {
@@ -297,6 +390,7 @@ OPTIONS: Mapping[str, Option] = {
             lambda _, value: f"opts.Training.gradientAccumulation({value})",
             "More micro-batches per weight update: filling, draining and updating weigh less. The global batch grows "
             "with it, so the learning rate may have to change.",
+            risk=Risk.NUMERICS,
         ),
         Option(
             "device_iterations",
@@ -311,6 +405,7 @@ OPTIONS: Mapping[str, Option] = {
             _from_to("replicas", lambda program: program.batching.replicas),
             lambda _, value: f"opts.replicationFactor({value})",
             "Idle IPUs of the machine work on other samples of a larger global batch; the host has to load for all.",
+            risk=Risk.NUMERICS,
         ),
         Option(
             "processes",
@@ -320,6 +415,7 @@ OPTIONS: Mapping[str, Option] = {
                 f"poprun --num-replicas {program.batching.replicas * value} --num-instances {value} python program.py"
             ),
             "Each process runs replicas of its own and loads the samples for them.",
+            risk=Risk.NUMERICS,
         ),
         Option(
             "execution",
@@ -327,6 +423,7 @@ OPTIONS: Mapping[str, Option] = {
             _from_to("execution", lambda program: program.execution.value, lambda value: Execution(value).value),
             _execution_line,
             "A pipeline keeps all IPUs busy; sharded execution runs them one after another and stashes nothing.",
+            risk=Risk.SCHEDULE,
         ),
         Option(
             "recomputation",
@@ -351,6 +448,7 @@ OPTIONS: Mapping[str, Option] = {
             lambda _, value: f"poptorch.BeginBlock before {_quoted(value)} (ipu_id 1 to {len(_names(value))})",
             "A pipeline runs at the speed of its slowest stage; these are the modules where modelled stage times come "
             "out most even.",
+            risk=Risk.SCHEDULE,
         ),
         Option(
             "half_partials",
@@ -358,6 +456,7 @@ OPTIONS: Mapping[str, Option] = {
             _from_to("half partials", lambda program: program.settings.half_partials, _yes_no("float16", "float32")),
             lambda _, value: f"opts.Precision.setPartialsType(torch.{'half' if value else 'float'})",
             "Sums inside matrix products are kept in float16: twice the rate, less exchange, more rounding.",
+            risk=Risk.NUMERICS,
         ),
         Option(
             "half_precision",
@@ -368,6 +467,7 @@ OPTIONS: Mapping[str, Option] = {
             lambda *_: "model.half(), inputs in float16; an optimiser with accum_type=torch.float16 and a loss scaling",
             "Matrix units multiply float16 at twice the rate and every tensor takes half the memory; small gradients "
             "need a loss scaling. Optimiser state keeps its types here.",
+            risk=Risk.NUMERICS,
         ),
         Option(
             "eight_bit_inputs",
@@ -376,6 +476,7 @@ OPTIONS: Mapping[str, Option] = {
             lambda *_: "send uint8 images, cast and normalise them at the start of forward",
             "A half or a quarter of the bytes on the host link. What the host saves by not converting is not counted "
             "here: measure your loader both ways.",
+            risk=Risk.NUMERICS,
         ),
         Option(
             "optimiser",
@@ -383,6 +484,24 @@ OPTIONS: Mapping[str, Option] = {
             _from_to("optimiser", lambda program: program.optimiser, lambda spec: spec.family if spec else "none"),
             lambda _, value: f"poptorch.trainingModel(model, opts, optimizer=...): {value.family}",
             "State and the cycles of weight updates are those of the other optimiser.",
+            risk=Risk.NUMERICS,
+        ),
+        Option(
+            "half_optimiser_state",
+            _half_state,
+            _from_to("optimiser state types", has_half_state, _yes_no("float16", "float32")),
+            _half_state_line,
+            "Gradient accumulators and first moments take half the memory; sums of many small gradients are rounded "
+            "more.",
+            risk=Risk.NUMERICS,
+        ),
+        Option(
+            "checkpoints",
+            _checkpoints,
+            lambda _, value: f"recomputation checkpoints: outputs of {_shortened(_names(value))}",
+            _checkpoints_line,
+            "With recomputation, the outputs of these modules are kept and everything between two of them is computed "
+            "again: only one module's activations live at a time.",
         ),
         Option(
             "optimiser_off_chip",
@@ -392,7 +511,7 @@ OPTIONS: Mapping[str, Option] = {
                 lambda program: not program.locations.optimiser.on_chip,
                 _yes_no("off chip", "on chip"),
             ),
-            lambda _, value: _optimiser_location(f"useOnChipStorage({not value})"),
+            _optimiser_location(_optimiser_off_chip),
             "State in streaming memory leaves its place on the tiles to other data and is fetched for every weight "
             "update.",
         ),
@@ -404,8 +523,9 @@ OPTIONS: Mapping[str, Option] = {
                 lambda program: program.locations.optimiser.sharded,
                 _yes_no("a part", "all of it"),
             ),
-            lambda _, value: _optimiser_location(f"useReplicatedTensorSharding({bool(value)})"),
+            _optimiser_location(_optimiser_sharded),
             "Each replica keeps and updates a part of the state, and the replicas exchange the weights.",
+            risk=Risk.SCHEDULE,
         ),
         Option(
             "prefetch_depth",

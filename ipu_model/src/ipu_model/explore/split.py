@@ -1,15 +1,20 @@
-"""Where to split a model over IPUs: units that stay together, and the most even way to distribute them."""
+"""Where to split a model over IPUs: units that stay together, and the most even ways to distribute them."""
 
 from __future__ import annotations
 
 import difflib
+from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from enum import Enum
 
 from ipu_model.errors import Error
 from ipu_model.predict.costs import costs_of
+from ipu_model.predict.order import device_bytes, stash_slots
 from ipu_model.predict.program import Program, Recomputation
 from ipu_model.predict.recomputation import kept_for_backward
+from ipu_model.predict.remembered import remembered
+from ipu_model.predict.remote import variables_of
 from ipu_model.step import Op, Phase, Placement, Step, with_ops
 
 SMALLEST_SHARE = 0.05
@@ -18,7 +23,10 @@ SMALLEST_SHARE = 0.05
 
 @dataclass(frozen=True)
 class Unit:
-    """A module whose ops stay on one IPU: its name, the scopes in it, and its cycles by kind of pass."""
+    """A module whose ops stay on one IPU: its name, the scopes in it, and its cycles by kind of pass.
+
+    A block can begin at the module of every unit but the first.
+    """
 
     name: str
     scopes: tuple[str, ...]
@@ -34,21 +42,47 @@ def units_of(program: Program) -> tuple[Unit, ...]:
     least = SMALLEST_SHARE * (sum(forward.values()) + sum(backward.values()))
     groups = _divided(tuple(order), 0, {s: forward.get(s, 0.0) + backward.get(s, 0.0) for s in order}, least)
     return tuple(
-        Unit(name, scopes, _sum(forward, scopes), _sum(backward, scopes)) for name, scopes in _startable(groups)
+        Unit(name, scopes, _sum(forward, scopes), _sum(backward, scopes))
+        for name, scopes in _startable(groups, times_entered(program.step))
     )
 
 
-def _startable(groups: Sequence[tuple[str, ...]]) -> list[tuple[str, tuple[str, ...]]]:
-    """Name the groups, and merge ops that a parent runs itself into the group before: no block can begin there."""
+def _startable(groups: Sequence[tuple[str, ...]], entered: Mapping[str, int]) -> list[tuple[str, tuple[str, ...]]]:
+    """Name the groups, and merge those at which no block can begin into the group before.
+
+    No block can begin at ops that a parent runs itself, nor at a module that runs several times: a block begins
+    whenever its module is called.
+    """
     found: list[tuple[str, tuple[str, ...]]] = []
     names = [_common(scopes) for scopes in groups]
     for name, scopes in zip(names, groups, strict=True):
         is_parent = not name or any(other.startswith(f"{name}.") for other in names)
-        if is_parent and found:
+        if found and (is_parent or entered.get(name, 0) != 1):
             found[-1] = (found[-1][0], found[-1][1] + scopes)
         else:
             found.append((name, scopes))
     return found
+
+
+@remembered
+def times_entered(step: Step) -> dict[str, int]:
+    """Return how often the forward pass goes from outside of a module into it, by the name of the module."""
+    found: dict[str, int] = {}
+    inside: tuple[str, ...] = ()
+    for op in step.ops:
+        if op.phase is not Phase.FORWARD:
+            continue
+        modules = modules_of(op.scope)
+        for name in modules:
+            found[name] = found.get(name, 0) + (name not in inside)
+        inside = modules
+    return found
+
+
+def modules_of(scope: str) -> tuple[str, ...]:
+    """Return the names of a module and of all modules around it."""
+    parts = scope.split(".") if scope else []
+    return tuple(".".join(parts[:depth]) for depth in range(1, len(parts) + 1))
 
 
 def _sum(cycles: Mapping[str, float], scopes: Iterable[str]) -> float:
@@ -119,51 +153,119 @@ def even_split(costs: Sequence[Sequence[float]]) -> tuple[int, ...]:
     return tuple(reversed(cuts))
 
 
-def even_starts(program: Program, stages: int) -> tuple[str, ...] | None:
-    """Return the modules at which to begin each stage after the first so that stage times are as equal as possible.
+class Balance(str, Enum):
+    """What a split makes even: the time of the stages, or what they hold in memory."""
 
-    Stages other than the last run their forward pass twice if the program recomputes. `None` if the model has
-    fewer modules than stages.
+    TIME = "time"
+    MEMORY = "memory"
+
+
+def even_starts(program: Program, stages: int, by: Balance = Balance.TIME) -> tuple[str, ...] | None:
+    """Return the modules at which to begin each stage after the first so that stages are as equal as possible.
+
+    Stages other than the last run their forward pass twice if the program recomputes. A stage of an even split by
+    memory holds its weights with their state, and the activations of all micro-batches that it stashes. `None` if the
+    model has fewer modules than stages.
     """
     units = units_of(program)
     if len(units) < stages or stages < 1:
         return None
-    repeats = bool(kept_for_backward(program).again)
-    costs = [
+    costs = (_times if by is Balance.TIME else _bytes)(program, units, stages)
+    return tuple(units[cut].name for cut in even_split(costs))
+
+
+def _times(program: Program, units: Sequence[Unit], stages: int) -> list[list[float]]:
+    """Return the cycles of each unit on each stage."""
+    repeats = _recomputes(program, stages)
+    return [
         [unit.forward * (2 if repeats and stage < stages - 1 else 1) + unit.backward for unit in units]
         for stage in range(stages)
     ]
-    return tuple(units[cut].name for cut in even_split(costs))
+
+
+def _recomputes(program: Program, stages: int) -> bool:
+    """Whether stages recompute once there are so many: a program of one IPU begins to, as PopTorch's default is."""
+    begins = stages > 1 and len(program.step.stages) == 1 and program.training
+    return begins or bool(kept_for_backward(program).again)
+
+
+def _bytes(program: Program, units: Sequence[Unit], stages: int) -> list[list[float]]:
+    """Return the bytes that each unit adds to each stage: weights with their state, and activations kept."""
+    held, kept = _held_by_scope(program), _kept_by_scope(program.step)
+    recomputes = _recomputes(program, stages)
+    found = []
+    for stage in range(stages):
+        slots = max(1, stash_slots(program.execution, stages, stage)) if program.training else 1
+        times = 1 if recomputes else slots
+        found.append([_sum(held, unit.scopes) + times * _sum(kept, unit.scopes) for unit in units])
+    return found
+
+
+def _held_by_scope(program: Program) -> dict[str, float]:
+    """Return the bytes of variables with accumulators and state on the chip, by the scope that first reads them."""
+    step, locations = program.step, program.locations
+    tensor_of = {variable.name: variable.tensor for variable in step.variables}
+    found: dict[str, float] = {}
+    for variable in variables_of(program):
+        readers = step.readers.get(tensor_of[variable.name], ())
+        if readers:
+            size = variable.weight + variable.gradient * program.accumulates
+            size += variable.state * locations.optimiser.on_chip
+            found[readers[0].scope] = found.get(readers[0].scope, 0.0) + size
+    return found
+
+
+@remembered
+def _kept_by_scope(step: Step) -> dict[str, float]:
+    """Return the bytes of the forward results that the backward pass reads, by the scope that makes them."""
+    found: dict[str, float] = {}
+    kept: set[str] = set()
+    for op in step.ops:
+        if not op.is_backward:
+            continue
+        for tensor in step.read_by(op):
+            maker = step.maker(tensor.name)
+            root = step.root(tensor.name)
+            if maker is not None and not maker.is_backward and root.name not in kept:
+                kept.add(root.name)
+                found[maker.scope] = found.get(maker.scope, 0.0) + device_bytes(root)
+    return found
 
 
 def split_before(program: Program, names: Sequence[str]) -> Program:
     """Return the program split into stages that begin at these modules, each stage on an IPU of its own.
 
-    As with `poptorch.BeginBlock`, ops belong to the stage that began last. The ops of one module stay together: a
-    module that runs on both sides of a cut belongs to the later stage, with its backward ops. A training program that
-    had one IPU starts to recompute when it gets several, as in PopTorch.
+    As with `poptorch.BeginBlock`, forward ops belong to the stage that began last, and backward ops go with their
+    forward ops. Where a step does not say which those are, they go with the last forward op of their module. A
+    training program that had one IPU starts to recompute when it gets several, as in PopTorch.
 
     Raises:
         Error: a module that the forward pass does not reach, or not after the ones named before it.
     """
     waiting = list(names)
     place_of: dict[str, Placement] = {}
+    stage_of_scope: dict[str, int] = {}
+    begins: list[int] = []
     stage = 0
     for op in program.step.ops:
         if op.phase is Phase.FORWARD:
             if waiting and f"{op.scope}.".startswith(f"{waiting[0]}."):
                 waiting.pop(0)
                 stage += 1
-            place_of[op.scope] = Placement(str(stage), stage, stage)
-    scopes = dict.fromkeys(op.scope for op in program.step.ops)
+                begins.append(op.forward_op or 0)
+            place_of[op.name] = _place(stage)
+            stage_of_scope[op.scope] = stage
     if waiting:
-        near = difflib.get_close_matches(waiting[0], _modules(scopes), 3)
+        near = difflib.get_close_matches(waiting[0], _modules(stage_of_scope), 3)
         raise Error(
             f"split: the forward pass does not reach a module {waiting[0]!r}"
             f"{' after the ones before it' if stage else ''}. Nearest: {', '.join(near) or 'none'}."
         )
-    last = Placement(str(stage), stage, stage)
-    place_of |= {scope: last for scope in scopes if scope not in place_of}
+    for op in program.step.ops:
+        if op.phase is not Phase.FORWARD:
+            numbered = op.forward_op is not None
+            of_scope = stage_of_scope.get(op.scope, stage)
+            place_of[op.name] = _place(bisect_right(begins, op.forward_op or 0) if numbered else of_scope)
     several = stage > 0 and len(program.step.stages) == 1
     recomputes = several and program.training and program.recomputation is Recomputation.NONE
     return replace(
@@ -174,22 +276,26 @@ def split_before(program: Program, names: Sequence[str]) -> Program:
     )
 
 
+def _place(stage: int) -> Placement:
+    return Placement(str(stage), stage, stage)
+
+
 def placed(step: Step, place_of: Mapping[str, Placement]) -> Step:
-    """Return the step with the ops of each scope in `place_of` placed there; other ops stay where they are.
+    """Return the step with the ops in `place_of` placed there, by name; other ops stay where they are.
 
     The block entries follow the new places in the order of `place_of`.
     """
 
     def moved(op: Op) -> Op:
-        return replace(op, placement=place_of.get(op.scope, op.placement))
+        place = place_of.get(op.name, op.placement)
+        return op if place == op.placement else replace(op, placement=place)
 
     return with_ops(step, moved, tuple(dict.fromkeys(place_of.values())))
 
 
 def _modules(scopes: Iterable[str]) -> list[str]:
     """Return the names of all modules that hold ops, and of those that hold these."""
-    parts = [scope.split(".") for scope in scopes if scope]
-    return list(dict.fromkeys(".".join(part[:depth]) for part in parts for depth in range(1, len(part) + 1)))
+    return list(dict.fromkeys(name for scope in scopes for name in modules_of(scope)))
 
 
 def stage_starts(program: Program) -> Iterator[str]:

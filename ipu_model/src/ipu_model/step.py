@@ -175,7 +175,7 @@ class Op:
     place. `scope` is the dotted name of the module that runs it ("" for the model itself), `line` the line of the
     program that it comes from ("" where that is not known). `stage` is the number of its stage in `Step.stages`, while
     `placement.stage` is the number that the program gave. `forward_op` counts the ops of the forward pass as
-    they were traced; an op of the backward pass has the number of the forward op that it belongs to (`None`: not known).
+    they were traced; an op of the backward pass has the number of the forward op that it belongs to (`None`: unknown).
 
     `is_view` is true if the op only reinterprets its operand. `is_known` is true if its results depend on nothing that
     changes, so that the compiler can compute them. `makes_constant` is true if the op creates a constant without

@@ -11,6 +11,7 @@ from tracing_support import traced
 from ipu_model import tracing
 from ipu_model.capture.describe import step_of
 from ipu_model.graph import Graph
+from ipu_model.predict.order import held_tensors
 from ipu_model.predict.program import Program, Recomputation
 from ipu_model.predict.recomputation import Kept, Pass, kept_for_backward, sequence_of
 from ipu_model.step import Phase
@@ -110,6 +111,35 @@ class TestModes:
     def test_inference_keeps_nothing(self) -> None:
         graph = traced(nn.Linear(8, 8), X, training=False)
         assert kept(graph, Recomputation.ALL, training=False) == Kept(frozenset(), frozenset())
+
+
+class TestDropout:
+    """x + dropout(linear(x)): the gradient of the dropout needs its mask and not the linear layer's result."""
+
+    class Residual(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer, self.dropout = nn.Linear(8, 8), nn.Dropout(0.1)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return x + self.dropout(self.layer(x))
+
+    def graph(self) -> Graph:
+        return traced(Trained(self.Residual()), X)
+
+    @pytest.mark.parametrize("mode", [Recomputation.NONE, Recomputation.ALL])
+    def test_the_mask_is_drawn_again_and_never_stored(self, mode: Recomputation) -> None:
+        found = kept(self.graph(), mode)
+        assert any(name.startswith("bernoulli") for name in found.again)
+        assert not any(name.startswith(("bernoulli", "empty_like")) for name in found.stored)
+
+    def test_the_layer_before_it_does_not_run_again_for_the_shape_of_the_mask(self) -> None:
+        assert not any(name.startswith("addmm") for name in kept(self.graph(), Recomputation.ALL).again)
+
+    def test_nothing_of_the_mask_is_held_for_the_backward_pass(self) -> None:
+        program = Program(step_of(self.graph()), training=True)
+        held = held_tensors(program, kept_for_backward(program))
+        assert [each.tensor.name for each in held] == ["input_0"]
 
 
 class TestRules:

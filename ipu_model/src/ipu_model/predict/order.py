@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from ipu_model.predict.device import Element
 from ipu_model.predict.passes import Round, rounds_of, shape_of
 from ipu_model.predict.program import Execution, Program
-from ipu_model.predict.recomputation import Kept, OpRun, kept_for_backward, sequence_of
+from ipu_model.predict.recomputation import Kept, OpRun, kept_for_backward, sequence_of, values_read_by
 from ipu_model.predict.remembered import remembered
 from ipu_model.step import Source, Step, Tensor
 
@@ -104,7 +104,7 @@ def _read_late(step: Step, kept: Kept) -> Iterator[tuple[int, Tensor]]:
     """Yield each tensor that backward or recomputed ops read, with the reader's stage."""
     for op in step.ops:
         if op.is_backward or op.name in kept.again:
-            for tensor in step.read_by(op):
+            for tensor in values_read_by(op, step):
                 yield op.stage, step.root(tensor.name)
 
 

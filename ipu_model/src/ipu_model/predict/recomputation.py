@@ -9,11 +9,16 @@ from enum import Enum
 
 from ipu_model.predict.program import Program, Recomputation
 from ipu_model.predict.remembered import remembered
-from ipu_model.step import Op, Phase, Step
+from ipu_model.step import Op, Phase, Step, Tensor
 
 _NORMS = ("native_batch_norm", "native_layer_norm", "native_group_norm", "_native_batch_norm", "cudnn_batch_norm")
 _NON_LINEARITIES = ("relu", "gelu", "silu", "sigmoid", "tanh", "hardswish", "hardtanh", "leaky_relu", "elu", "clamp")
 _CONTRACTIONS = ("convolution", "mm", "addmm", "bmm", "baddbmm")
+# Ops that take only the shape of their operand.
+_SHAPE_ONLY = (
+    "empty_like", "zeros_like", "ones_like", "full_like", "rand_like", "randn_like", "randint_like",
+    "new_empty", "new_zeros", "new_ones", "new_full",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -22,7 +27,8 @@ class Kept:
 
     For ops in `stored`, the forward pass keeps the results that the backward pass or recomputed ops read. Ops in
     `again` run a second time, in their order, before the backward ops that need them. Views and in-place ops belong to
-    the op that made the storage.
+    the op that made the storage. The masks of dropouts are never stored: the backward pass draws them again from the
+    same seed (PopART's DropoutGradOp).
     """
 
     stored: frozenset[str]
@@ -41,6 +47,7 @@ def _kept(step: Step, mode: Recomputation) -> Kept:
     wanted = _wanted_by_backward(step)
     recomputing = _recomputing_stages(step, mode)
     checkpoints = _checkpoints(step, mode, wanted)
+    masks = {_maker(op, step) for op in step.ops if op.kind == "bernoulli"}
     stored: set[str] = set()
     again: set[str] = set()
     pending = list(wanted)
@@ -51,7 +58,7 @@ def _kept(step: Step, mode: Recomputation) -> Kept:
             continue
         seen.add(name)
         op = step.by_name[name]
-        if op.stage not in recomputing or name in checkpoints:
+        if name not in masks and (op.stage not in recomputing or name in checkpoints):
             stored.add(name)
             continue
         again.add(name)
@@ -78,7 +85,7 @@ def _wanted_by_backward(step: Step) -> dict[str, None]:
     for op in step.ops:
         if not op.is_backward:
             continue
-        for tensor in step.read_by(op):
+        for tensor in values_read_by(op, step):
             maker = step.maker(tensor.name)
             if maker is not None and not maker.is_backward and maker.stage == op.stage:
                 wanted[maker.name] = None
@@ -148,12 +155,17 @@ def _follows_norm(op: Op, step: Step) -> bool:
 def _made_from(op: Op, step: Step) -> list[str]:
     """Return the ops of the same stage that made the inputs of `op`."""
     found = []
-    for tensor in step.read_by(op):
+    for tensor in values_read_by(op, step):
         maker = step.maker(tensor.name)
         here = (each for each in (maker, step.producer(tensor.name)) if each is not None)
         if maker is not None and any(not each.is_backward and each.stage == op.stage for each in here):
             found.append(maker.name)
     return found
+
+
+def values_read_by(op: Op, step: Step) -> tuple[Tensor, ...]:
+    """Return the tensors whose values an op uses; ops that take only a shape use none."""
+    return () if op.kind in _SHAPE_ONLY else step.read_by(op)
 
 
 def _is(op: Op, kinds: tuple[str, ...]) -> bool:
@@ -213,7 +225,7 @@ def _to_run_again(op: Op, step: Step, kept: Kept, members: Mapping[str, list[Op]
     """Return the forward ops that a backward op needs and that have not run again, and note that they do."""
     pending, found = [op], list[Op]()
     while pending:
-        for tensor in step.read_by(pending.pop()):
+        for tensor in values_read_by(pending.pop(), step):
             maker = step.maker(tensor.name)
             if maker is None or maker.name not in kept.again or maker.stage != op.stage or maker.name in ran_again:
                 continue

@@ -17,7 +17,7 @@ from tracing_support import traced
 from ipu_model.batching import Batching, Keep, Returns
 from ipu_model.capture.describe import step_of
 from ipu_model.errors import Error
-from ipu_model.graph import Graph
+from ipu_model.graph import Graph, TensorSpec
 from ipu_model.optimiser import Hyper, OptimiserSpec
 from ipu_model.predict import vertices
 from ipu_model.predict.calibration import calibrated
@@ -28,8 +28,9 @@ from ipu_model.predict.links import ring_of
 from ipu_model.predict.order import held_tensors, order_of, traffic_of
 from ipu_model.predict.program import Execution, Location, Locations, Program, Recomputation
 from ipu_model.predict.recomputation import kept_for_backward
+from ipu_model.predict.remote import shared_seconds
 from ipu_model.step import FLOAT16, Phase
-from ipu_model.validate.programs import begin_block
+from ipu_model.validate.programs.building import begin_block, captured
 
 HALF, FLOAT = torch.float16, torch.float32
 ADAM = OptimiserSpec("ADAM", Hyper(lr=1e-3))
@@ -133,6 +134,49 @@ class TestTraffic:
 
     def test_one_stage_keeps_everything_to_itself(self) -> None:
         assert traffic_of(step_of(chain(1))).on == traffic_of(step_of(chain(1))).back == (0,)
+
+
+class Tied(nn.Module):
+    """Three layers in three stages; the last one uses the first one's weight, on the IPU that it is given."""
+
+    def __init__(self, last_ipu: int) -> None:
+        super().__init__()
+        self.first, self.middle, self.last = (nn.Linear(WIDTH, WIDTH, bias=False) for _ in range(3))
+        self.last.weight = self.first.weight
+        begin_block(self.middle, 1)
+        begin_block(self.last, last_ipu)
+
+    def forward(self, values: Tensor) -> Tensor:
+        last: Tensor = self.last(torch.relu(self.middle(torch.relu(self.first(values)))))
+        return last
+
+
+class TestTiedWeights:
+    """A weight that two stages use: its gradient is the sum of two parts, made in either stage."""
+
+    SIZE, WEIGHT = BATCH * WIDTH * 4, WIDTH * WIDTH * 4
+
+    def graph(self, last_ipu: int) -> Graph:
+        return captured(Trained(Tied(last_ipu)), TensorSpec.contiguous((BATCH, WIDTH), FLOAT))
+
+    def test_on_one_ipu_neither_weight_nor_gradient_is_copied(self) -> None:
+        """Only activations go on, and their gradients back."""
+        found = traffic_of(step_of(self.graph(0)))
+        assert [stage.ipu for stage in step_of(self.graph(0)).stages] == [0, 1, 0]
+        assert found.on == (self.SIZE, self.SIZE, 0)
+        assert found.back == (0, self.SIZE, self.SIZE)
+
+    def test_another_ipu_gets_the_weight_and_sends_its_part_of_the_gradient(self) -> None:
+        """Both pass through the stage between, with every micro-batch."""
+        found = traffic_of(step_of(self.graph(2)))
+        assert found.on == (self.SIZE + self.WEIGHT, self.SIZE + self.WEIGHT, 0)
+        assert found.back == (0, self.SIZE + self.WEIGHT, self.SIZE + self.WEIGHT)
+
+    def test_a_program_that_comes_back_to_an_ipu_has_a_stage_more_than_ipus(self) -> None:
+        """G + 2 (K - 1) cycles and 2 (K - 1 - s) + 1 slots for K stages: three here, on two IPUs."""
+        chosen = program(self.graph(0), accumulation=10)
+        assert profiled(chosen).pipeline_cycles == 10 + 2 * 2
+        assert order_of(chosen).slots == (5, 3, 0)
 
 
 class TestHeld:
@@ -312,19 +356,36 @@ class TestOffChip:
         expected = 5 * 2 * 2 * BATCH * WIDTH * 4 / (20e9 / 2)
         assert self.extra(activations=Location(on_chip=False)) == pytest.approx(expected)
 
+    def test_an_ipu_that_goes_on_alone_has_the_whole_rate(self) -> None:
+        """IPU 1 has twice the parameters. Both get half of the rate until IPU 0 ends, then IPU 1 gets all of it."""
+        model = nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, WIDTH)))
+        begin_block(model[1], 1)
+        graph = traced(Trained(model), torch.zeros(BATCH, WIDTH))
+        moved = self.PARAMETERS * 2 * 4 * 2
+        state = Location(on_chip=False)
+        assert self.extra(0, graph=graph, optimiser=state) == pytest.approx(2 * moved / 20e9)
+        assert self.extra(1, graph=graph, optimiser=state) == pytest.approx(2 * moved / 20e9 + moved / 20e9)
+
+    def test_ipus_that_update_in_turn_do_not_share_the_rate(self) -> None:
+        """Two replicas of two IPUs: one IPU of each streams at a time, and each replica has half of the machine."""
+        moved = self.PARAMETERS * 2 * 4 * 2
+        assert self.extra(replicas=2, optimiser=Location(on_chip=False)) == pytest.approx(moved / (20e9 / 2))
+
     def test_ipus_that_work_one_after_another_do_not_share_the_rate(self) -> None:
+        """Weights, in sharded execution: each pass has the whole rate; both IPUs update at once and share it."""
         locations = self.locations(weights=Location(on_chip=False))
         plain, moved = (
             profiled(program(locations=where, execution=Execution.SHARDED)).cycles[0].stream_copy_mid
             for where in (Locations(), locations)
         )
-        assert (moved - plain) / 1.33e9 == pytest.approx((5 * 2 + 2) * self.PARAMETERS * 4 / 20e9)
+        passes, update = 5 * 2 * self.PARAMETERS * 4 / 20e9, 2 * self.PARAMETERS * 4 / (20e9 / 2)
+        assert (moved - plain) / 1.33e9 == pytest.approx(passes + update)
 
     def test_with_sharding_each_replica_moves_its_part(self) -> None:
-        """Four replicas of two IPUs: two on each machine, all four of its IPUs share the rate."""
+        """Four replicas of two IPUs: two on each machine. IPUs update in turn, so one of each replica streams."""
         whole = self.extra(replicas=4, optimiser=Location(on_chip=False, least_off_chip=1000))
         part = self.extra(replicas=4, optimiser=Location(on_chip=False, sharded=True, least_off_chip=1000))
-        assert whole == pytest.approx(WIDTH * WIDTH * 2 * 4 * 2 / (20e9 / 4))
+        assert whole == pytest.approx(WIDTH * WIDTH * 2 * 4 * 2 / (20e9 / 2))
         assert part == pytest.approx(whole / 4)
 
     def test_the_device_synchronises_before_each_transfer(self) -> None:
@@ -350,6 +411,14 @@ class TestOffChip:
         chosen = program(locations=self.locations(optimiser=Location(on_chip=False)), system=system_named("C600"))
         with pytest.raises(Error, match="C600-server has no streaming memory"):
             profiled(chosen)
+
+
+@given(st.dictionaries(st.integers(0, 9), st.floats(0, 1e9), min_size=1, max_size=6))
+def test_shared_transfers_end_when_their_machine_has_moved_everything(sizes: dict[int, float]) -> None:
+    """The rate is never idle: the last one ends after all bytes; none ends before its own bytes could have moved."""
+    ends = shared_seconds(sizes, 1e6)
+    assert max(ends.values()) == pytest.approx(sum(sizes.values()) / 1e6)
+    assert all(ends[key] >= size / 1e6 * (1 - 1e-9) for key, size in sizes.items())
 
 
 class Joined(nn.Module):
@@ -394,6 +463,16 @@ class TestReplicas:
         assert parts.cycles[0].on_tile_execute < whole.cycles[0].on_tile_execute
         more_calls = 2e-6 * 1.33e9  # reduce-scatter and all-gather are two calls, an all-reduce is one
         assert parts.cycles[0].global_exchange == pytest.approx(whole.cycles[0].global_exchange + more_calls, rel=1e-3)
+
+    def test_the_norms_of_lamb_are_added_up_over_replicas_that_update_parts(self) -> None:
+        """Two numbers for each weight that is split, those of the weight and of its update; none otherwise."""
+        lamb = OptimiserSpec("LAMB", Hyper(lr=1e-3))
+        locations = replace(Locations(), optimiser=Location(sharded=True))
+        chosen = program(chain(1), replicas=4, optimiser=lamb, locations=locations)
+        ring, weight, bias = ring_of(chosen), WIDTH * WIDTH * 4, WIDTH * 4
+        split = ring.reduce_scatter(weight) + ring.all_gather(weight) + 2 * ring.all_reduce(4)
+        expected = split + ring.all_reduce(bias)
+        assert profiled(chosen).cycles[0].global_exchange == pytest.approx(expected * 1.33e9)
 
     def test_accumulators_in_parts_take_each_micro_batchs_gradients(self) -> None:
         """A reduce-scatter of each weight (the bias is not split) in every backward pass instead of the update."""

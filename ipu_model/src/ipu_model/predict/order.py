@@ -167,16 +167,29 @@ def device_bytes(tensor: Tensor) -> int:
 
 
 def _crossings(step: Step, entering: dict[str, int]) -> Iterator[tuple[Tensor, int, int]]:
-    """Yield each tensor that other stages read, with its own stage and the farthest reader on either side."""
+    """Yield each tensor that other IPUs read, with its own stage and the farthest of their stages on either side.
+
+    Only IPUs exchange copies (PopART's IpuCopy): what a stage of the same IPU reads stays where it is. So the gradients
+    of a weight that the first and the last stage share meet on IPU 0 without any copy, if both stages are there. A
+    weight that another IPU uses goes there with every micro-batch, and that IPU's part of the gradient comes back.
+    """
     if len(step.stages) == 1:
         return
+    sources = {**entering, **_homes(step)}
     for tensor in step.tensors.values():
         maker = step.producer(tensor.name)
-        own = entering.get(tensor.name) if maker is None else maker.stage
+        own = sources.get(tensor.name) if maker is None else maker.stage
         if own is None:
             continue
-        reading = {reader.stage for reader in step.readers.get(tensor.name, ())}
+        ipu = step.stages[own].ipu
+        reading = {reader.stage for reader in step.readers.get(tensor.name, ()) if reader.ipu != ipu}
         if reading and max(reading) > own:
             yield tensor, own, max(reading)
         if reading and min(reading) < own:
             yield tensor, own, min(reading)
+
+
+def _homes(step: Step) -> dict[str, int]:
+    """Return the stage that first reads each trainable weight, on whose IPU the weight lives, by tensor name."""
+    weights = (variable.tensor for variable in step.variables if variable.trainable)
+    return {name: readers[0].stage for name in weights if (readers := step.readers.get(name))}

@@ -8,13 +8,17 @@ Off chip, a tensor is read before the pass that uses it and written back after a
 * activations: those kept for the backward pass are written by the forward pass and read by the backward pass.
 
 Each replica moves its own part of a sharded tensor. Sharded weights are gathered before each pass; sharded accumulators
-get each micro-batch's gradients by a reduce-scatter.
+get each micro-batch's gradients by a reduce-scatter. LAMB divides two norms of each tensor; where each replica updates
+a part of it, the sums of squares are added up over all replicas, one number each (PopART, LambSquare).
+
+The IPUs of a machine share its streaming memory. Those that stream at the same time get equal parts of the rate, and
+one that goes on alone gets all of it. IPUs that update one after another never share it with their own replica.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -25,7 +29,7 @@ from ipu_model.predict.links import Ring, replicas_per_machine, ring_of
 from ipu_model.predict.ops.updates import variable_ipus
 from ipu_model.predict.order import Held, device_bytes
 from ipu_model.predict.profile import PhaseCycles
-from ipu_model.predict.program import Execution, Location, Program
+from ipu_model.predict.program import Location, Program
 from ipu_model.step import Step
 
 
@@ -151,18 +155,24 @@ class Mover:
         """Return what one weight update moves: gradients between replicas, and all tensors that are off chip."""
         return self._sum(self._update(tensor) for tensor in tensors if tensor.trainable)
 
-    def cycles(self, moves: Moves) -> PhaseCycles:
-        """Return the cycles of moves; before each transfer to or from streaming memory the device synchronises.
+    def cycles(self, moves: Sequence[Moves], ipus: Sequence[int], *, in_turn: bool = False) -> tuple[PhaseCycles, ...]:
+        """Return the cycles of the moves of several IPUs; before each transfer off chip the device synchronises.
+
+        `ipus[i]` is the IPU of `moves[i]`. All start together, or one IPU after another if `in_turn` is true.
 
         Raises:
             Error: something is off chip on a machine without streaming memory.
         """
         chip = self.program.system.chip
-        seconds = moves.remote_bytes / self._remote_rate() if moves.remote_bytes else 0.0
-        return PhaseCycles(
-            stream_copy_begin=float(moves.transfers * chip.global_sync_cycles),
-            stream_copy_mid=seconds * chip.clock_hz,
-            global_exchange=moves.collective_seconds * chip.clock_hz,
+        streamed = [each.remote_bytes for each in moves]
+        seconds = self._streaming_seconds(streamed, ipus, in_turn=in_turn) if any(streamed) else [0.0] * len(streamed)
+        return tuple(
+            PhaseCycles(
+                stream_copy_begin=float(each.transfers * chip.global_sync_cycles),
+                stream_copy_mid=spent * chip.clock_hz,
+                global_exchange=each.collective_seconds * chip.clock_hz,
+            )
+            for each, spent in zip(moves, seconds, strict=True)
         )
 
     def _sum(self, moves: Iterable[Moves]) -> Moves:
@@ -217,20 +227,50 @@ class Mover:
             seconds += self.ring.reduce_scatter(tensor.gradient)
         if not part(program, tensor.elements, locations.weights) < 1:
             seconds += self.ring.all_gather(tensor.weight)
+        if program.optimiser is not None and program.optimiser.family.startswith("LAMB"):
+            seconds += 2 * self.ring.all_reduce(Element.FLOAT.bytes)
         return seconds
 
-    def _remote_rate(self) -> float:
-        """Return one IPU's share of its machine's streaming-memory bandwidth, in bytes per second."""
-        program, system = self.program, self.program.system
+    def _streaming_seconds(self, moved: Sequence[float], ipus: Sequence[int], *, in_turn: bool) -> list[float]:
+        """Return the seconds that each of the IPUs streams `moved` bytes, whose order is that of `ipus`.
+
+        Every replica gets an equal part of its machine's rate, and does the same at the same time.
+        """
+        rate = self._rate_of_machine() / replicas_per_machine(self.program)
+        if in_turn:
+            return [size / rate for size in moved]
+        per_machine = self.program.system.ipus_per_machine
+        by_machine: dict[int, dict[int, float]] = {}
+        for size, ipu in zip(moved, ipus, strict=True):
+            own = by_machine.setdefault(ipu // per_machine, {})
+            own[ipu] = own.get(ipu, 0.0) + size
+        ends = {ipu: end for own in by_machine.values() for ipu, end in shared_seconds(own, rate).items()}
+        whole = {ipu: size for own in by_machine.values() for ipu, size in own.items()}
+        return [ends[ipu] * size / whole[ipu] if size else 0.0 for size, ipu in zip(moved, ipus, strict=True)]
+
+    def _rate_of_machine(self) -> float:
+        """Return a machine's streaming-memory bandwidth in bytes per second."""
+        system = self.program.system
         if system.streaming_bytes_per_second <= 0:
             raise Error(
                 f"Tensors are placed off chip, but {system.name} has no streaming memory. Keep them on chip "
                 "(useOnChipStorage(True)), or use a machine that has some, such as an M2000."
             )
-        # IPUs of a pipeline stream at the same time; of a sharded program, one at a time.
-        own = 1 if program.execution is Execution.SHARDED else len(program.step.ipus)
-        sharing = min(system.ipus_per_machine, replicas_per_machine(program) * own)
-        return system.streaming_bytes_per_second / sharing
+        return system.streaming_bytes_per_second
+
+
+def shared_seconds(sizes: Mapping[int, float], rate: float) -> dict[int, float]:
+    """Return when each of several transfers ends that begin together and share `rate` bytes per second equally.
+
+    Those that go on share what the others leave: with n transfers of b bytes at least, the first ends after n b / rate.
+    """
+    found: dict[int, float] = {}
+    now = done = 0.0
+    for left, (key, size) in zip(range(len(sizes), 0, -1), sorted(sizes.items(), key=lambda item: item[1])):
+        now += left * (size - done) / rate
+        done = size
+        found[key] = now
+    return found
 
 
 def mover_of(program: Program) -> Mover:

@@ -12,7 +12,7 @@ from ipu_model.predict.device import Device, Element
 from ipu_model.predict.ops.updates import accumulation_costs, update_costs
 from ipu_model.predict.order import Held, Order
 from ipu_model.predict.profile import PhaseCycles
-from ipu_model.predict.program import Program
+from ipu_model.predict.program import Execution, Program
 from ipu_model.predict.remote import DeviceVariable, Mover, mover_of, part, updated_elements, variables_of
 from ipu_model.predict.segments import NOTHING
 from ipu_model.step import Phase, Tensor
@@ -68,11 +68,15 @@ def workload_of(program: Program, costs: Costs, order: Order) -> Workload:
     mover = mover_of(program)
     work = _StageCosts(program, costs, order, tensors, mover)
     return Workload(
-        tuple(work.stage(stage.index, stage.ipu) for stage in program.step.stages),
+        work.stages(),
         _updates(program, tensors, mover),
         program.ipus_per_replica,
-        updates_in_turn=program.replicas > 1,
+        updates_in_turn=_updates_in_turn(program),
     )
+
+
+def _updates_in_turn(program: Program) -> bool:
+    return program.replicas > 1
 
 
 def slowdown(program: Program) -> float:
@@ -113,21 +117,28 @@ class _StageCosts:
         self._add_ops()
         self._add_accumulation()
 
-    def stage(self, index: int, ipu: int) -> StageWork:
-        """Return the work of one stage."""
-        tensors = [tensor for tensor in self._tensors if tensor.stage == index]
-        held = [each for each in self._order.held if each.stage == index]
+    def stages(self) -> tuple[StageWork, ...]:
+        """Return the work of every stage."""
+        program, mover, stages = self._program, self._mover, self._program.step.stages
+        ipus = [stage.ipu for stage in stages]
+        tensors = [[tensor for tensor in self._tensors if tensor.stage == stage.index] for stage in stages]
+        held = [[each for each in self._order.held if each.stage == stage.index] for stage in stages]
+        in_turn = program.execution is Execution.SHARDED
+        into = mover.cycles([mover.forward(t, h) for t, h in zip(tensors, held)], ipus, in_turn=in_turn)
+        out = (NOTHING,) * len(stages)
+        if program.training:
+            out = mover.cycles([mover.backward(t, h) for t, h in zip(tensors, held)], ipus, in_turn=in_turn)
+        return tuple(self._stage(s.index, s.ipu, held[s.index], into[s.index], out[s.index]) for s in stages)
+
+    def _stage(self, index: int, ipu: int, held: list[Held], into: PhaseCycles, out: PhaseCycles) -> StageWork:
         copies = PhaseCycles(on_tile_execute=self._stash_copy(index, held) * self._factor)
         forward, again, backward = (
             sums[index].cycles(self._device, self._factor, self._fixed)
             for sums in (self._forward, self._again, self._backward)
         )
-        moves, traffic = self._mover, self._order.traffic
-        forward = forward + copies + moves.cycles(moves.forward(tensors, held))
-        if self._program.training:
-            backward = backward + copies + moves.cycles(moves.backward(tensors, held))
+        traffic = self._order.traffic
         return StageWork(
-            index, ipu, forward, again, backward,
+            index, ipu, forward + copies + into, again, backward + copies + out,
             traffic.inputs[index], traffic.outputs[index], traffic.on[index], traffic.back[index],
         )  # fmt: skip
 
@@ -189,10 +200,11 @@ def _updates(program: Program, tensors: tuple[DeviceVariable, ...], mover: Mover
         program.step, program.settings, program.optimiser, accumulates=program.accumulates,
         group_of=program.groups, held=updated_elements(program, tensors),
     )  # fmt: skip
+    ipus = sorted({cost.ipu for cost in costs})
+    moves = [mover.update(tensor for tensor in tensors if tensor.ipu == ipu) for ipu in ipus]
     found = {}
-    for ipu in sorted({cost.ipu for cost in costs}):
+    for ipu, moved in zip(ipus, mover.cycles(moves, ipus, in_turn=_updates_in_turn(program)), strict=True):
         cycles = total_of(cost for cost in costs if cost.ipu == ipu)
-        moved = mover.cycles(mover.update(tensor for tensor in tensors if tensor.ipu == ipu))
         found[ipu] = UpdateWork(
             PhaseCycles(global_exchange=moved.global_exchange),
             PhaseCycles(stream_copy_begin=moved.stream_copy_begin, stream_copy_mid=moved.stream_copy_mid),

@@ -32,6 +32,10 @@ class OutOfMemory(Error):
 
     program: object = None
 
+    def __reduce__(self) -> tuple[object, ...]:
+        """Leave the process as a plain `Error`, without the program."""
+        return (_rebuild, (Error, self.message, self.type, self.location))
+
 
 class RecoverableError(Error):
     """A device fault that a reset cures; `recovery_action` names the reset."""

@@ -10,7 +10,7 @@ from enum import IntEnum
 from typing import Any, NoReturn
 
 from ipu_model import tracing
-from ipu_model.errors import Error, RecoverableError, UnrecoverableError, unsupported
+from ipu_model.errors import Error, OutOfMemory, RecoverableError, UnrecoverableError, unsupported
 from poptorch import _logging
 from poptorch._backend.as_hardware import ipuHardwareVersion
 from poptorch._backend.compiled import Compiled
@@ -28,6 +28,8 @@ __all__ = [
 # PopTorch defines them here, and tracebacks name this module.
 for _error in (Error, RecoverableError, UnrecoverableError):
     _error.__module__ = __name__
+# The original has no class of its own for programs that do not fit.
+OutOfMemory.__module__, OutOfMemory.__qualname__ = __name__, Error.__qualname__
 
 
 def _validateOptions(options: Mapping[str, object]) -> None:

@@ -10,9 +10,8 @@ from types import SimpleNamespace
 import pytest
 from report_support import inference_profile, pipeline_profile
 
-from ipu_model import command_line
+from ipu_model import command_line, command_options
 from ipu_model.predict.hardware import known_hardware
-from ipu_model.report import command as report_command
 from ipu_model.report import profile_json
 from ipu_model.report.files import write_report
 
@@ -69,7 +68,7 @@ class TestReport:
 
     def test_a_browser_opens_only_when_asked(self, run, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         opened: list[str] = []
-        monkeypatch.setattr(report_command, "webbrowser", SimpleNamespace(open=opened.append))
+        monkeypatch.setattr(command_options, "webbrowser", SimpleNamespace(open=opened.append))
         run("report", folder)
         run("report", folder, "--open", "no")
         assert opened == []

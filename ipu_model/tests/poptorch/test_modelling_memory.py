@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import logging
+import pickle
 import sys
+import traceback
 from pathlib import Path
 from typing import Any
 
@@ -59,6 +61,13 @@ class TestTooLarge:
         with pytest.raises(poptorch.Error, match=r"What usually helps: .*enableProfiling\(folder\)") as refusal:
             poptorch.inferenceModel(Wide(), quiet()).compile(X)
         assert refusal.value.type == "poplar_graph_memory_allocation_error"
+
+    def test_it_is_called_as_in_poptorch_and_can_be_sent_to_another_process(self) -> None:
+        with pytest.raises(poptorch.Error) as refusal:
+            poptorch.inferenceModel(Wide(), quiet()).compile(X)
+        assert "".join(traceback.format_exception_only(refusal.value)).startswith("poptorch.poptorch_core.Error: ")
+        copied = pickle.loads(pickle.dumps(refusal.value))
+        assert (type(copied), str(copied)) == (poptorch.Error, str(refusal.value))
 
     def test_so_does_the_first_call(self) -> None:
         with pytest.raises(poptorch.Error, match=OUT_OF_MEMORY):

@@ -1,73 +1,66 @@
-"""`python -m ipu_model report` and `compare`: profiles in files, for the terminal or as a page."""
+"""`python -m ipu_model report` and `compare`: profiles for the terminal or as a page."""
 
 from __future__ import annotations
 
 import argparse
-import webbrowser
-from collections.abc import Callable
-from pathlib import Path
 
-from ipu_model.errors import Error
-from ipu_model.report.text_files import write_text
+from ipu_model.command_options import (
+    SOURCE_HELP,
+    add_modelling,
+    add_page,
+    description_of,
+    finish_page,
+    host_of,
+)
+
+_REPORT_EXAMPLE = "example: python -m ipu_model report ./report --open yes"
+_COMPARE_EXAMPLE = "example: python -m ipu_model compare ./before program.py:training --html compared.html"
 
 
 def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add the parsers of both commands."""
     report = subparsers.add_parser(
-        "report", help="print what was modelled for one program", description="Prints the report of a profile."
-    )
-    report.add_argument("profile", type=Path, metavar="DIR_OR_FILE", help="profile.json, or the folder that holds it")
-    _add_page(report)
-    report.set_defaults(run=run_report)
+        "report", help="print what was modelled for one program", epilog=_REPORT_EXAMPLE,
+        description=description_of("Prints the report of a program."),
+    )  # fmt: skip
+    report.add_argument("source", metavar="SOURCE", help=SOURCE_HELP)
     comparison = subparsers.add_parser(
-        "compare", help="print what differs between two profiles", description="Compares two profiles."
-    )
-    comparison.add_argument("before", type=Path, metavar="BEFORE", help="profile.json, or the folder that holds it")
-    comparison.add_argument("after", type=Path, metavar="AFTER", help="the profile to compare with it")
-    _add_page(comparison)
-    comparison.set_defaults(run=run_compare)
+        "compare", help="print what differs between two programs", epilog=_COMPARE_EXAMPLE,
+        description=description_of("Compares two programs, each of which is a SOURCE."),
+    )  # fmt: skip
+    comparison.add_argument("before", metavar="BEFORE", help=SOURCE_HELP)
+    comparison.add_argument("after", metavar="AFTER", help="the program to compare with it")
+    for parser, run in ((report, run_report), (comparison, run_compare)):
+        add_page(parser)
+        add_modelling(parser)
+        parser.set_defaults(run=run)
 
 
 def run_report(arguments: argparse.Namespace) -> None:
-    """Print the report of one profile, and write or name its page."""
-    from ipu_model.report import profile_json
+    """Print the report of one program, and write or name its page."""
     from ipu_model.report.files import HTML_NAME
     from ipu_model.report.page import html_report
     from ipu_model.report.text import text_report
+    from ipu_model.sources import folder_of_source, profile_of_source
 
-    profile = profile_json.read(arguments.profile)
+    host, machine = host_of(arguments), arguments.machine
+    profile = profile_of_source(arguments.source, host=host, machine=machine)
     print(text_report(profile))
-    folder = profile_json.file_of(arguments.profile).parent
-    _finish(arguments, folder / HTML_NAME, lambda: html_report(profile))
+    folder = folder_of_source(arguments.source)
+    # The page in the folder shows the program as it was modelled then.
+    same = folder is not None and host is None and machine is None
+    finish_page(arguments, folder / HTML_NAME if folder is not None and same else None, lambda: html_report(profile))
 
 
 def run_compare(arguments: argparse.Namespace) -> None:
-    """Print the comparison of two profiles, and write its page if one is asked for."""
-    from ipu_model.report import profile_json
+    """Print the comparison of two programs, and write its page if one is asked for."""
     from ipu_model.report.compare import compare, compare_html
+    from ipu_model.sources import profile_of_source
 
-    before, after = profile_json.read(arguments.before), profile_json.read(arguments.after)
+    host = host_of(arguments)
+    before, after = (
+        profile_of_source(source, host=host, machine=arguments.machine)
+        for source in (arguments.before, arguments.after)
+    )
     print(compare(before, after))
-    _finish(arguments, None, lambda: compare_html(before, after))
-
-
-def _add_page(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--html", type=Path, metavar="OUT", help="write the page to this file")
-    parser.add_argument("--open", choices=("yes", "no"), default="no", help="show the page in a browser (default: no)")
-
-
-def _finish(arguments: argparse.Namespace, known: Path | None, make_page: Callable[[], str]) -> None:
-    """Write the page if one is asked for, say where it is, and open it if that is asked for."""
-    page: Path | None = arguments.html
-    if page is not None:
-        write_text(page, make_page())
-    elif known is not None and known.exists():
-        page = known
-    if page is not None:
-        print(f"page: {page}")
-    elif known is not None:
-        print(f"page: none at {known}; --html OUT writes one")
-    if arguments.open == "yes":
-        if page is None:
-            raise Error("There is no page to open: --html OUT writes one.")
-        webbrowser.open(page.resolve().as_uri())
+    finish_page(arguments, None, lambda: compare_html(before, after))

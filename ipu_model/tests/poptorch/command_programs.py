@@ -1,0 +1,82 @@
+"""A program as a user writes it, whose functions the tests of the commands name."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from modelling_support import Chain, trainable
+from torch import Tensor, nn
+
+import poptorch
+
+
+def training() -> tuple[Any, ...]:
+    """Return what profile_module takes, with an optimiser."""
+    model = Chain(2)
+    return model, (torch.zeros(6, 8), torch.zeros(6, 8)), trainable(2), poptorch.optim.SGD(model.parameters(), lr=0.1)
+
+
+def inference() -> dict[str, Any]:
+    """Return the arguments of profile_module by name, with the inputs of one micro-batch."""
+    options = poptorch.Options().deviceIterations(100)
+    return {"model": Chain(1), "inputs": torch.zeros(2, 8), "options": options, "micro_batch": True}
+
+
+def executor() -> Any:
+    """Return a compiled model."""
+    made = poptorch.inferenceModel(Chain(1), poptorch.Options().showCompilationProgressBar(False))
+    made.compile(torch.zeros(2, 8))
+    return made
+
+
+def loader() -> Any:
+    """Return a loader of eight samples."""
+    return poptorch.DataLoader(poptorch.Options(), torch.utils.data.TensorDataset(torch.zeros(8, 8)), batch_size=2)
+
+
+class Branching(nn.Module):
+    """Reads a value in Python."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return x, or its negative if its sum is positive."""
+        return -x if x.sum() > 0 else x
+
+
+def branching() -> tuple[Any, ...]:
+    """Return a model that cannot be traced."""
+    return Branching(), torch.zeros(2, 8), poptorch.Options()
+
+
+def rows_left_over() -> tuple[Any, ...]:
+    """Return inputs that do not divide into micro-batches."""
+    return Chain(1), torch.zeros(3, 8), poptorch.Options().deviceIterations(2)
+
+
+def two_values() -> tuple[Any, ...]:
+    """Forget the options."""
+    return Chain(1), torch.zeros(2, 8)
+
+
+def misspelt() -> dict[str, Any]:
+    """Misspell a name."""
+    return {"model": Chain(1), "input": torch.zeros(2, 8), "options": poptorch.Options()}
+
+
+def nothing() -> None:
+    """Forget to return anything."""
+
+
+def other_options() -> tuple[Any, ...]:
+    """Return options of nobody's."""
+    return Chain(1), torch.zeros(2, 8), {"deviceIterations": 3}
+
+
+def failing() -> None:
+    """Fail with an exception of the user's."""
+    raise KeyError("weights.pt")
+
+
+def with_arguments(size: int) -> int:
+    """Need an argument."""
+    return size

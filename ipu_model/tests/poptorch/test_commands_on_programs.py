@@ -1,0 +1,127 @@
+"""`python -m ipu_model` models functions of programs, and explains what it cannot model."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from ipu_model import command_line
+
+PROGRAM = Path(__file__).with_name("command_programs.py")
+
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str]):
+    """Run a command and return its exit code, output and error output."""
+
+    def run_command(*arguments: object) -> tuple[int, str, str]:
+        code = command_line.main([str(argument) for argument in arguments])
+        captured = capsys.readouterr()
+        return code, captured.out, captured.err
+
+    return run_command
+
+
+class TestFunctions:
+    def test_a_training_program(self, run) -> None:
+        code, out, err = run("report", f"{PROGRAM}:training")
+        assert (code, err) == (0, "")
+        assert out.startswith("training: training, modelled with 2 IPUs a replica")
+
+    def test_arguments_by_name_and_one_micro_batch(self, run) -> None:
+        """100 device iterations of two samples."""
+        code, out, _ = run("report", f"{PROGRAM}:inference")
+        assert code == 0
+        assert "200 samples" in out
+
+    def test_a_compiled_model(self, run) -> None:
+        code, out, _ = run("report", f"{PROGRAM}:executor")
+        assert code == 0
+        assert out.startswith("inference: inference")
+
+    def test_a_module_by_its_name(self) -> None:
+        """As `python -m` finds it: from the folder that the command runs in."""
+        command = [sys.executable, "-m", "ipu_model", "report", "command_programs:inference"]
+        done = subprocess.run(command, cwd=PROGRAM.parent, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+        assert "200 samples" in done.stdout
+
+    def test_another_machine(self, run) -> None:
+        assert "Bow" in run("report", f"{PROGRAM}:training", "--machine", "Bow")[1]
+
+    def test_the_time_of_loading(self, run) -> None:
+        """Two samples in each of 100 iterations, a second each, are the bottleneck."""
+        _, out, _ = run("report", f"{PROGRAM}:inference", "--seconds-per-sample", "1", "--loading", "async")
+        assert "host loader" in out
+
+    def test_the_loader_itself(self, run) -> None:
+        code, out, _ = run("report", f"{PROGRAM}:inference", "--loader", f"{PROGRAM}:loader")
+        assert code == 0
+        assert "measured here: 10 batches of 2 samples" in out
+
+    def test_two_programs_are_compared(self, run) -> None:
+        code, out, _ = run("compare", f"{PROGRAM}:inference", f"{PROGRAM}:executor")
+        assert code == 0
+        assert "Modelled" in out
+
+    def test_a_page(self, run, tmp_path: Path) -> None:
+        page = tmp_path / "page.html"
+        assert run("report", f"{PROGRAM}:inference", "--html", page)[0] == 0
+        assert page.read_text(encoding="utf-8").startswith("<!DOCTYPE html>")
+
+
+class TestErrors:
+    """One line that says what was asked for, what is wrong with it and what would work; exit code 2."""
+
+    @pytest.mark.parametrize(
+        ("source", "message"),
+        [
+            ("missing.py:build", "missing.py cannot be read: there is no such file"),
+            ("no_such_module:build", "no_such_module cannot be imported: ModuleNotFoundError"),
+            (PROGRAM, "Name the function in it that returns what to model"),
+            (f"{PROGRAM}:trainng", "has no function 'trainng'. It has training, inference"),
+            (f"{PROGRAM}:with_arguments", "needs arguments (size)"),
+            (f"{PROGRAM}:failing", "failed: KeyError: 'weights.pt' (line"),
+            (f"{PROGRAM}:nothing", "returned None. It takes no arguments and returns (module, inputs, options)"),
+            (f"{PROGRAM}:two_values", "returned 2 values. It takes no arguments"),
+            (f"{PROGRAM}:misspelt", "lacks inputs. Its names are model, inputs, options"),
+            (f"{PROGRAM}:other_options", "takes poptorch.Options() as options, not a dict"),
+            (f"{PROGRAM}:branching", "The model branches on data"),
+            (f"{PROGRAM}:rows_left_over", "say micro_batch=True"),
+        ],
+    )
+    def test_functions_that_return_no_program(self, run, source: object, message: str) -> None:
+        code, out, err = run("report", source)
+        assert (code, out) == (2, "")
+        assert message in err
+        assert err.startswith("python -m ipu_model report: error: ")
+        assert err.count("\n") == 1
+
+    def test_a_script_without_a_guard(self, run, tmp_path: Path) -> None:
+        script = tmp_path / "script.py"
+        script.write_text("import sys\nsys.exit(3)\n")
+        code, _, err = run("report", f"{script}:build")
+        assert code == 2
+        assert "it ended the process; put what a script does under `if __name__ == '__main__':`" in err
+
+    @pytest.mark.parametrize("text", ["def build(:\n", "import nowhere_at_all\n", "1 / 0\n"])
+    def test_a_file_that_python_refuses(self, run, tmp_path: Path, text: str) -> None:
+        script = tmp_path / "script.py"
+        script.write_text(text)
+        code, _, err = run("report", f"{script}:build")
+        assert code == 2
+        assert f"{script} cannot be imported: " in err
+        assert err.count("\n") == 1
+
+    def test_loading_without_a_time(self, run) -> None:
+        code, _, err = run("report", f"{PROGRAM}:inference", "--workers", "4")
+        assert code == 2
+        assert "--loading and --workers need --seconds-per-sample" in err
+
+    def test_a_machine_that_is_too_small(self, run) -> None:
+        code, _, err = run("report", f"{PROGRAM}:training", "--machine", "M3000")
+        assert code == 2
+        assert "M3000" in err

@@ -240,6 +240,7 @@ def op(
     return OpProfile(
         node, target, part, scope, phase, stage, stage, family, split.on_tile_execute, split.do_exchange,
         split.internal_sync, 24_000.0, int(cycles * 40_000) if plan else 0, executions, plan, is_fallback,
+        name=f"{scope}: {part or target.removeprefix('aten.')}", peak_flops_per_cycle=188_416.0 if plan else 0.0,
     )  # fmt: skip
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from operator import attrgetter
 
 from ipu_model.predict.profile import OpProfile, PhaseCycles, Profile, Span
+from ipu_model.report.module_tree import main_parts, module_tree
 
 PHASE_NAMES = {
     "on_tile_execute": "OnTileExecute",
@@ -115,32 +116,24 @@ def cycles_per_call(op: OpProfile) -> float:
 
 
 def ops_by_cost(profile: Profile) -> tuple[OpProfile, ...]:
-    """Return the ops, those that take most cycles of a call first."""
-    return tuple(sorted(profile.ops, key=lambda op: -cycles_per_call(op)))
+    """Return the ops and updates, those that take most cycles of a call first."""
+    return tuple(sorted(profile.work, key=lambda op: -cycles_per_call(op)))
 
 
 def by_family(profile: Profile) -> tuple[Group, ...]:
     """Return the ops by the family of formulas that costed them, the most expensive first."""
-    return _grouped(profile.ops, attrgetter("family"))
+    return _grouped(profile.work, attrgetter("family"))
 
 
 def by_scope(profile: Profile, least: int = _LEAST_GROUPS) -> tuple[Group, ...]:
-    """Return the ops by submodule, the most expensive first.
-
-    Names are cut at the depth at which there are at least `least` different ones ("model.layer3").
-    """
-    deepest = max((op.scope.count(".") + 1 for op in profile.ops), default=1)
-    found: tuple[Group, ...] = ()
-    for depth in range(1, deepest + 1):
-        found = _grouped(profile.ops, lambda op, depth=depth: _cut(op.scope, depth))  # type: ignore[misc]
-        if len(found) >= least:
-            break
-    return found
+    """Return the main parts of the model, the most expensive first, with equal layers folded into one."""
+    parts = main_parts(module_tree(profile), least)
+    return tuple(Group(part.name, part.cycles, part.share, part.ops) for part in parts)
 
 
 def fallback_share(profile: Profile) -> float:
     """Return the share of all ops' cycles that was costed without a formula of its own."""
-    every = sum(map(cycles_per_call, profile.ops))
+    every = sum(map(cycles_per_call, profile.work))
     return sum(map(cycles_per_call, profile.fallbacks)) / every if every else 0.0
 
 
@@ -194,10 +187,6 @@ def host_rows(timeline: Iterable[Span]) -> tuple[Row, ...]:
         return own
     begin, end = min(span.start for span in device), max(span.end for span in device)
     return (*own, Row("device", (Span("device", DEVICE_WORKS, begin, end - begin),)))
-
-
-def _cut(scope: str, depth: int) -> str:
-    return ".".join(scope.split(".")[:depth]) or "(the model itself)"
 
 
 def _grouped(ops: Iterable[OpProfile], key: Callable[[OpProfile], str]) -> tuple[Group, ...]:

@@ -153,10 +153,10 @@ class WeightUpdate:
 STEP = StateTensor("Step", single=True)
 
 
-def weight_update(spec: OptimiserSpec, hyper: Hyper, *, accumulates: bool) -> WeightUpdate:
-    """Return the update of weights that use `hyper`; `accumulates` tells whether gradients are accumulated."""
+def weight_update(spec: OptimiserSpec, hyper: Hyper) -> WeightUpdate:
+    """Return the update of weights that use `hyper`."""
     if spec.family in ("SGD1", "SGD2"):
-        return _sgd(spec, hyper, accumulates)
+        return _sgd(spec, hyper)
     moments = (StateTensor("Accl1", spec.first_dtype), StateTensor("Accl2", spec.second_dtype), STEP)
     if spec.family in ("ADAM", "ADAMW", "ADAMW_NO_BIAS"):
         # ADAMW_NO_BIAS is only a different name: on the device, PopTorch 3.4 corrects the bias anyway.
@@ -166,8 +166,12 @@ def weight_update(spec: OptimiserSpec, hyper: Hyper, *, accumulates: bool) -> We
     return _rmsprop(spec, hyper)
 
 
-def _sgd(spec: OptimiserSpec, hyper: Hyper, accumulates: bool) -> WeightUpdate:
-    if not accumulates and not hyper.may_have_momentum:
+def _sgd(spec: OptimiserSpec, hyper: Hyper) -> WeightUpdate:
+    """Return SGD's update; without momentum no velocity exists, whether gradients are accumulated or not.
+
+    PopART's sgd.cpp returns the simple op (SGD0ComboOp) before it creates any velocity.
+    """
+    if not hyper.may_have_momentum:
         return WeightUpdate(Algorithm.SGD)
     if spec.family == "SGD1":
         return WeightUpdate(Algorithm.SGD_COMBINED, (StateTensor("Accl1", spec.accum_dtype),), nesterov=hyper.nesterov)

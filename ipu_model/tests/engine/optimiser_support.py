@@ -27,12 +27,11 @@ def updater_of(
     *,
     dtype: torch.dtype = torch.float32,
     group_of: Mapping[str, int | None] | None = None,
-    accumulates: bool = False,
     **settings: Any,
 ) -> Updater:
     """Return an updater of `weights` (all of one dtype; all in group 0 unless told otherwise)."""
     groups = dict.fromkeys(weights, 0) if group_of is None else group_of
-    return Updater(spec, weights, dict.fromkeys(weights, dtype), groups, accumulates=accumulates, **settings)
+    return Updater(spec, weights, dict.fromkeys(weights, dtype), groups, **settings)
 
 
 def random_weights(seed: int) -> dict[str, Tensor]:
@@ -51,11 +50,10 @@ def run(
     seed: int = 0,
     scale: float = 1.0,
     factor: float = 1.0,
-    accumulates: bool = False,
 ) -> dict[str, Tensor]:
     """Return the weights after all `gradients`, each multiplied by `factor`, with `scale` left to apply."""
     weights = random_weights(seed)
-    updater = updater_of(spec, weights, accumulates=accumulates)
+    updater = updater_of(spec, weights)
     for step in gradients:
         updater.step({name: gradient * factor for name, gradient in step.items()}, scale)
     return weights

@@ -39,6 +39,7 @@ def parameter_bytes(weight: torch.dtype, optimiser: OptimiserSpec, accumulation:
 # type of a combined tensor is the weight's there, that of all others fp32.
 TABLE: list[tuple[str, Hyper, torch.dtype, torch.dtype, float]] = [
     ("SGD1", PLAIN, FLOAT, FLOAT, 8), ("SGD1", PLAIN, HALF, FLOAT, 6), ("SGD1", PLAIN, HALF, HALF, 4),
+    ("SGD2", PLAIN, FLOAT, FLOAT, 8), ("SGD2", PLAIN, HALF, FLOAT, 6), ("SGD2", PLAIN, HALF, HALF, 4),
     ("SGD1", MOMENTUM, FLOAT, FLOAT, 8), ("SGD1", MOMENTUM, HALF, HALF, 4),
     ("SGD2", MOMENTUM, FLOAT, FLOAT, 12), ("SGD2", MOMENTUM, HALF, FLOAT, 10), ("SGD2", MOMENTUM, HALF, HALF, 6),
     ("ADAM", PLAIN, FLOAT, FLOAT, 16), ("ADAM", PLAIN, HALF, FLOAT, 14), ("ADAM", PLAIN, HALF, HALF, 10),

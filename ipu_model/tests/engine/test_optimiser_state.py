@@ -30,25 +30,24 @@ class TestState:
     """State and streamed scalars by name, and loading them."""
 
     @pytest.mark.parametrize(
-        ("spec", "accumulates", "prefixes"),
+        ("spec", "prefixes"),
         [
-            (spec_of("SGD2", Hyper(lr=0.1)), False, set()),
-            (spec_of("SGD1", Hyper(lr=0.1)), False, set()),
-            (spec_of("SGD2", Hyper(lr=0.1)), True, {"Accl1"}),
-            (spec_of("SGD2", MOMENTUM), False, {"Accl1"}),
-            (spec_of("SGD1", MOMENTUM), False, {"Accl1"}),
-            (spec_of("SGD2", ZERO_BUT_VARIABLE), False, {"Accl1"}),
-            (spec_of("ADAM", Hyper()), False, {"Accl1", "Accl2", "Step"}),
-            (spec_of("ADAMW_NO_BIAS", Hyper()), False, {"Accl1", "Accl2", "Step"}),
-            (spec_of("LAMB", Hyper()), True, {"Accl1", "Accl2", "Step"}),
-            (spec_of("RMSPROP", Hyper()), True, {"Accl1"}),
-            (spec_of("RMSPROP", MOMENTUM), False, {"Accl1", "Accl3"}),
-            (spec_of("RMSPROP_CENTERED", MOMENTUM), False, {"Accl1", "Accl2", "Accl3"}),
+            (spec_of("SGD2", Hyper(lr=0.1)), set()),
+            (spec_of("SGD1", Hyper(lr=0.1)), set()),
+            (spec_of("SGD2", MOMENTUM), {"Accl1"}),
+            (spec_of("SGD1", MOMENTUM), {"Accl1"}),
+            (spec_of("SGD2", ZERO_BUT_VARIABLE), {"Accl1"}),
+            (spec_of("ADAM", Hyper()), {"Accl1", "Accl2", "Step"}),
+            (spec_of("ADAMW_NO_BIAS", Hyper()), {"Accl1", "Accl2", "Step"}),
+            (spec_of("LAMB", Hyper()), {"Accl1", "Accl2", "Step"}),
+            (spec_of("RMSPROP", Hyper()), {"Accl1"}),
+            (spec_of("RMSPROP", MOMENTUM), {"Accl1", "Accl3"}),
+            (spec_of("RMSPROP_CENTERED", MOMENTUM), {"Accl1", "Accl2", "Accl3"}),
         ],
     )
-    def test_each_family_keeps_its_state(self, spec: OptimiserSpec, accumulates: bool, prefixes: set[str]) -> None:
+    def test_each_family_keeps_its_state(self, spec: OptimiserSpec, prefixes: set[str]) -> None:
         weights = {"layer.weight": torch.ones(2, 3)}
-        state = updater_of(spec, weights, accumulates=accumulates).state
+        state = updater_of(spec, weights).state
         assert set(state) == {f"{prefix}___layer.weight" for prefix in prefixes}
         for name, tensor in state.items():
             assert tensor.shape == (() if name.startswith("Step") else (2, 3))

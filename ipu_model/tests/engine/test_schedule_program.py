@@ -339,6 +339,17 @@ class TestOffChip:
         expected = self.PARAMETERS * 2 * 4 * 2 / (20e9 / 2)
         assert self.extra(optimiser=Location(on_chip=False)) == pytest.approx(expected)
 
+    @pytest.mark.parametrize("family", ["SGD1", "SGD2"])
+    def test_sgd_without_momentum_has_no_state_to_move(self, family: str) -> None:
+        """PopART makes the simple op, with an accumulator and no velocity; with momentum the state is a velocity."""
+        locations = self.locations(optimiser=Location(on_chip=False))
+        plain, heavy = (
+            profiled(program(optimiser=OptimiserSpec(family, hyper), locations=locations)).shares["offload"]
+            for hyper in (Hyper(lr=0.1), Hyper(lr=0.1, momentum=0.9))
+        )
+        assert plain == 0
+        assert heavy > 0
+
     def test_small_tensors_stay_on_chip(self) -> None:
         weights_only = WIDTH * WIDTH * 2 * 4 * 2 / (20e9 / 2)
         assert self.extra(optimiser=Location(on_chip=False, least_off_chip=1000)) == pytest.approx(weights_only)

@@ -34,27 +34,25 @@ FEW = settings(max_examples=40, deadline=None)
 
 def hand_over(family: str, hyper: Hyper, loss_scaling: float, scale: float, **options: Any) -> dict[str, Tensor]:
     """Run the updater on the gradients of seed 1 as it gets them: a sum, multiplied by the loss scaling."""
-    accumulates = options.pop("accumulates", False)
     spec = spec_of(family, hyper, loss_scaling=loss_scaling, **options)
     gradients = random_gradients(1, STEPS)
-    return run(spec, gradients, scale=scale, factor=loss_scaling / scale, accumulates=accumulates)
+    return run(spec, gradients, scale=scale, factor=loss_scaling / scale)
 
 
 @FEW
-@given(RATE, MOMENTUM, DECAY, st.booleans(), st.booleans(), st.booleans(), LOSS_SCALING, SCALE)
+@given(RATE, MOMENTUM, DECAY, st.booleans(), st.booleans(), LOSS_SCALING, SCALE)
 def test_sgd_without_dampening_equals_pytorchs(
     lr: float,
     mm: float,
     wd: float,
     nesterov: bool,
     combined: bool,
-    accumulates: bool,
     ls: float,
     scale: float,
 ) -> None:
     nesterov = nesterov and mm > 0
     hyper = Hyper(lr=lr, momentum=mm, weight_decay=wd, nesterov=nesterov, velocity_scaling=ls if combined else 1.0)
-    actual = hand_over("SGD1" if combined else "SGD2", hyper, ls, scale, accumulates=accumulates)
+    actual = hand_over("SGD1" if combined else "SGD2", hyper, ls, scale)
     expected = run_torch(lambda p: torch.optim.SGD(p, lr, mm, 0.0, wd, nesterov), random_gradients(1, STEPS))
     assert_close(actual, expected)
 
@@ -72,12 +70,12 @@ def dampened_sgd(lr: float, mm: float, dm: float, wd: float) -> dict[str, Tensor
 
 
 @FEW
-@given(RATE, MOMENTUM, st.sampled_from([0.0, 0.3, 1.0]), DECAY, st.booleans(), st.booleans(), LOSS_SCALING)
+@given(RATE, MOMENTUM, st.sampled_from([0.0, 0.3, 1.0]), DECAY, st.booleans(), LOSS_SCALING)
 def test_dampening_applies_from_the_first_step_and_without_momentum_too(
-    lr: float, mm: float, dm: float, wd: float, combined: bool, accumulates: bool, ls: float
+    lr: float, mm: float, dm: float, wd: float, combined: bool, ls: float
 ) -> None:
     hyper = Hyper(lr=lr, momentum=mm, dampening=dm, weight_decay=wd, velocity_scaling=4.0 if combined else 1.0)
-    actual = hand_over("SGD1" if combined else "SGD2", hyper, ls, 1.0, accumulates=accumulates)
+    actual = hand_over("SGD1" if combined else "SGD2", hyper, ls, 1.0)
     assert_close(actual, dampened_sgd(lr, mm, dm, wd))
 
 

@@ -44,9 +44,7 @@ def after_one_call(make: Any, A: int = 1, R: int = 1, D: int = 1, mean: bool = T
     weight = parameter(1.0)
     optimizer = make([weight])
     spec, container = read_spec(optimizer), torch.ones(())
-    updater = Updater(
-        spec, {"w": container}, {"w": torch.float32}, group_of(optimizer, {"w": weight}), accumulates=A > 1
-    )
+    updater = Updater(spec, {"w": container}, {"w": torch.float32}, group_of(optimizer, {"w": weight}))
     for _ in range(D):
         total = torch.tensor(2.0 * A * R * spec.loss_scaling)
         updater.step({"w": total}, 1.0 / (A * R) if mean else 1.0)

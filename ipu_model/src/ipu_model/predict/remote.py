@@ -64,7 +64,7 @@ def variables_of(program: Program) -> tuple[DeviceVariable, ...]:
         gradient = float(weight)
         state, combined = 0.0, False
         if trained and spec is not None:
-            state, combined = _state(spec, spec.hyper(program.groups.get(variable.name)), program.accumulates)
+            state, combined = _state(spec, spec.hyper(program.groups.get(variable.name)))
             gradient = float(spec.accum_dtype.bytes) if program.accumulates else gradient
         found.append(
             DeviceVariable(
@@ -99,9 +99,9 @@ def updated_elements(program: Program, tensors: tuple[DeviceVariable, ...]) -> M
 
 
 @lru_cache(maxsize=256)
-def _state(spec: OptimiserSpec, hyper: Hyper, accumulates: bool) -> tuple[float, bool]:
+def _state(spec: OptimiserSpec, hyper: Hyper) -> tuple[float, bool]:
     """Return the bytes of state for each element, and whether gradients are accumulated in it."""
-    update = weight_update(spec, hyper, accumulates=accumulates)
+    update = weight_update(spec, hyper)
     return float(sum(slot.dtype.bytes for slot in update.weight_sized_state)), update.accumulates_in_state
 
 

@@ -112,7 +112,7 @@ def compiled(
         graph = trace(module, options, arguments, training=optimisation is not None)
     if saved is not None:
         check_program(saved.executable, saved.path, graph)
-    numbers = [] if optimisation is None else optimisation.number_names(graph, module, options)
+    numbers = [] if optimisation is None else optimisation.number_names(graph, module)
     anchors = anchors_of(graph, options, numbers)
     interrupts.check()
     log_derived(graph, options, gradient_clipping=optimisation is not None and optimisation.clips_gradients)

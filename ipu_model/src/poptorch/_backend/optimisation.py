@@ -54,14 +54,13 @@ class Optimisation:
         """
         return group_of(self.optimizer, dict(module.named_parameters()))
 
-    def number_names(self, graph: Graph, module: nn.Module, options: Options) -> list[str]:
+    def number_names(self, graph: Graph, module: nn.Module) -> list[str]:
         """Return the names of the numbers that updates of the program of `module` read.
 
         Raises:
             KeyError: as `groups`.
         """
-        accumulates = options.Training.gradient_accumulation > 1
-        return scalar_names(self.spec, graph.gradients, self.groups(module), accumulates=accumulates)
+        return scalar_names(self.spec, graph.gradients, self.groups(module))
 
     @property
     def half_accumulators(self) -> bool:
@@ -141,7 +140,6 @@ class Updates:
         self._weights = {name: session.weights[name] for name in graph.gradients}
         self._dtypes = {name: dtypes[name] for name in self._weights}
         self._groups = {name: groups[name] for name in self._weights}
-        self._accumulates = options.Training.gradient_accumulation > 1
         self._stochastic = options._backend.stochastic_rounding
         self._generator = torch.Generator().manual_seed(seed)
         if self._stochastic:
@@ -151,7 +149,7 @@ class Updates:
     def _started(self) -> Updater:
         """Make the updater with fresh state, and let the session use it."""
         updater = Updater(
-            self._optimisation.spec, self._weights, self._dtypes, self._groups, accumulates=self._accumulates,
+            self._optimisation.spec, self._weights, self._dtypes, self._groups,
             stochastic_rounding=self._stochastic, generator=self._generator,
             overflow=self._session.arithmetic.overflow,
         )  # fmt: skip

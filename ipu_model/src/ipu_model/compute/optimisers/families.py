@@ -39,9 +39,7 @@ def is_scalar_name(name: str) -> bool:
     return name == LOSS_SCALING or _OF_WEIGHT in name
 
 
-def scalar_names(
-    spec: OptimiserSpec, weights: Iterable[str], group_of: Mapping[str, int | None], *, accumulates: bool
-) -> list[str]:
+def scalar_names(spec: OptimiserSpec, weights: Iterable[str], group_of: Mapping[str, int | None]) -> list[str]:
     """Return the names of the numbers that the update of `weights` reads; the loss scaling, common to all, is last.
 
     Raises `Error` for values that no device can run with.
@@ -50,7 +48,7 @@ def scalar_names(
     names = []
     for weight in weights:
         hyper = spec.hyper(group_of[weight])
-        rule = rule_for(weight_update(spec, hyper, accumulates=accumulates))
+        rule = rule_for(weight_update(spec, hyper))
         scalars = rule.scalars(hyper, spec.loss_scaling)
         names += [scalar_name(scalar, weight) for scalar in scalars]
     return [*names, LOSS_SCALING]

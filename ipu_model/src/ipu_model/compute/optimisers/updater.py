@@ -33,7 +33,7 @@ class Updater:
 
     `weights` are float32 tensors, never replaced as long as the updater lives; where `dtypes[name]` is
     float16 their values lie on the float16 grid. `group_of[name]` is the parameter group, or None for the
-    default numbers. `accumulates` tells whether gradient accumulation is above 1. With `stochastic_rounding`
+    default numbers. With `stochastic_rounding`
     every half result of the update, weights and state alike, is rounded stochastically with `generator`; `overflow`
     says what becomes of those beyond the range.
     Raises `Error` for values that no device can run with.
@@ -46,7 +46,6 @@ class Updater:
         dtypes: Mapping[str, torch.dtype],
         group_of: Mapping[str, int | None],
         *,
-        accumulates: bool,
         stochastic_rounding: bool = False,
         generator: torch.Generator | None = None,
         overflow: Overflow = Overflow.CLIP,
@@ -56,7 +55,6 @@ class Updater:
         self._weights = dict(weights)
         self._half = {name: dtypes[name] == torch.float16 for name in weights}
         self._group_of = {name: group_of[name] for name in weights}
-        self._accumulates = accumulates
         # A generator of our own: drawing from torch's global one would change what the user's program sees.
         self._rounding = Rounding(stochastic_rounding, generator or torch.Generator(), overflow)
         self._weight_storages = {w.untyped_storage().data_ptr() for w in self._weights.values()}
@@ -185,10 +183,7 @@ class Updater:
         return next(slot.dtype for slot in self._rules[weight].compiled.slots if slot.prefix == prefix)
 
     def _rules_of(self, spec: OptimiserSpec) -> dict[str, UpdateRule]:
-        return {
-            name: rule_for(weight_update(spec, spec.hyper(group), accumulates=self._accumulates))
-            for name, group in self._group_of.items()
-        }
+        return {name: rule_for(weight_update(spec, spec.hyper(group))) for name, group in self._group_of.items()}
 
     def _stream(self, spec: OptimiserSpec) -> None:
         """Send the scalars of `spec` to the (modelled) device."""

@@ -225,7 +225,7 @@ def optimiser_tensors(
     """
     if spec is None:
         return {}, weight if accumulates else None
-    update = weight_update(spec, spec.hyper(group), accumulates=accumulates)
+    update = weight_update(spec, spec.hyper(group))
     state = {slot.prefix: slot.dtype for slot in update.weight_sized_state}
     apart = accumulates and not update.accumulates_in_state
     return state, spec.accum_dtype if apart else None

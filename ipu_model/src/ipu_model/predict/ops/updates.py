@@ -103,7 +103,7 @@ def _updated(step: Step, accumulator: DType | None, held: Mapping[str, int]) -> 
 
 def _update(device: Device, tensor: Updated, spec: OptimiserSpec, hyper: Hyper, *, accumulates: bool) -> Work:
     """Return the work of the family's update, with the gradient's norm where gradients are clipped."""
-    compiled = weight_update(spec, hyper, accumulates=accumulates)
+    compiled = weight_update(spec, hyper)
     if compiled.algorithm is Algorithm.SGD:
         work = sgd(device, tensor)
     elif compiled.algorithm in (Algorithm.SGD_COMBINED, Algorithm.SGD_SEPARATE):
@@ -150,9 +150,9 @@ def accumulate(device: Device, tensor: Updated) -> Work:
 
 
 def sgd(device: Device, tensor: Updated) -> Work:
-    """Return the work of plain gradient descent: weights decay and take a step."""
+    """Return the work of plain gradient descent: weights decay and take a step; the accumulator starts again at 0."""
     n = device.spread(tensor.elements, tensor.weight)
-    compute = _step(device, n, tensor, tensor.accumulator)
+    compute = _step(device, n, tensor, tensor.accumulator) + _reset(device, n, tensor)
     if tensor.weight_decay:
         compute += vertices.elementwise(device, n, tensor.weight, ("scale",), vertices.BROADCAST_SCALAR)
     return _whole(device, tensor, compute)

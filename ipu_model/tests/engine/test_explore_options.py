@@ -36,6 +36,14 @@ class TestValues:
     def test_execution_by_name(self) -> None:
         assert with_options(PROGRAM, execution="sharded").execution is Execution.SHARDED
 
+    def test_only_pipelines_recompute_by_default(self) -> None:
+        """PopTorch sets autoRecomputation to Pipeline for pipelines of several IPUs; what is chosen besides stays."""
+        sharded = with_options(PROGRAM, execution="sharded")
+        assert sharded.recomputation is Recomputation.NONE
+        assert with_options(sharded, execution="pipelined").recomputation is Recomputation.PIPELINE
+        chosen = with_options(PROGRAM, execution="sharded", recomputation="standard")
+        assert chosen.recomputation is Recomputation.STANDARD
+
     def test_recomputation_by_name(self) -> None:
         assert with_options(PROGRAM, recomputation="none").recomputation is Recomputation.NONE
 

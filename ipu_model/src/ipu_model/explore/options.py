@@ -136,7 +136,14 @@ def _count(name: str, value: object) -> int:
 
 
 def _execution(program: Program, value: object) -> Program:
-    return replace(program, execution=_choice("execution", Execution, value))
+    """Change the execution, and with it PopTorch's default for recomputation: only pipelines of several IPUs do it."""
+    execution, recomputation = _choice("execution", Execution, value), program.recomputation
+    if execution is Execution.SHARDED and recomputation is Recomputation.PIPELINE:
+        recomputation = Recomputation.NONE
+    elif program.execution is Execution.SHARDED is not execution and recomputation is Recomputation.NONE:
+        several = program.training and len(program.step.stages) > 1
+        recomputation = Recomputation.PIPELINE if several else recomputation
+    return replace(program, execution=execution, recomputation=recomputation)
 
 
 def _recomputation(program: Program, value: object) -> Program:

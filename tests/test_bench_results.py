@@ -105,7 +105,7 @@ class TestMemory:
     def test_what_does_not_fit_says_what_helps_and_what_it_would_do(self) -> None:
         found = result(settings_of_model("resnet18", image_size=64, batch_size=512))
         assert found.verdict == "does not fit"
-        assert not found.fits
+        assert not found.is_sure_to_fit
         assert found.tile_kib > found.tile_limit_kib == 624
         assert found.remedies
         (row,) = rows([found])
@@ -113,7 +113,7 @@ class TestMemory:
         assert str(row["images/s"]) == f"({found.images_per_second:,.0f})"
 
     def test_what_fits_needs_no_advice(self) -> None:
-        assert result(TRAINING).fits
+        assert result(TRAINING).is_sure_to_fit
         assert result(TRAINING).remedies == ()
 
 

@@ -93,12 +93,30 @@ class TestTable:
         assert rung(call_seconds=1.1 / 4.945).error == pytest.approx(0.1)
 
     def test_without_memory_there_is_no_time(self) -> None:
-        too_large = rung(tile_kib=700)
+        too_large = rung(tile_kib=900)
         assert too_large.epoch_seconds is None
         assert too_large.error is None
-        (line,) = [line for line in table([too_large], published_ladder()).splitlines() if "700" in line]
+        (line,) = [line for line in table([too_large], published_ladder()).splitlines() if "900" in line]
         # Modelled: nothing but the memory; published: 52.6 s, 4.94 it/s, it fits.
-        assert line.split()[2:] == ["-", "52.6", "-", "-", "4.95", "700", "no", "yes", "memory"]
+        assert line.split()[2:] == ["-", "52.6", "-", "-", "4.95", "900", "no", "yes", "memory"]
+
+    def test_a_close_call_has_a_time(self) -> None:
+        """What the model cannot be sure of compiles and runs, with a warning."""
+        close = rung(tile_kib=625, call_seconds=0.25)
+        (line,) = [line for line in table([close], published_ladder()).splitlines() if "625" in line]
+        assert line.split()[2:] == [
+            "65.0",
+            "52.6",
+            "+23.6",
+            "%",
+            "4.00",
+            "4.95",
+            "625",
+            "close",
+            "yes",
+            "host",
+            "loader",
+        ]
 
     def test_a_line_holds_both_and_what_limits(self) -> None:
         lines = table([rung(call_seconds=0.25)], published_ladder()).splitlines()
@@ -107,7 +125,7 @@ class TestTable:
         assert line.split()[2:] == ["65.0", "52.6", "+23.6", "%", "4.00", "4.95", "500", "yes", "yes", "host", "loader"]
 
     def test_columns_are_aligned(self) -> None:
-        lines = table([rung(), rung(step=2), rung(tile_kib=700, step=0)], published_ladder()).splitlines()
+        lines = table([rung(), rung(step=2), rung(tile_kib=900, step=0)], published_ladder()).splitlines()
         where = {line.index("modelled", 20) for line in lines if line.strip().startswith("modelled  published")}
         assert len(where) == 1
         ends = {re.search(r"(yes|no)  ", line).end() for line in lines if re.search(r"(yes|no)  ", line)}  # type: ignore[union-attr]

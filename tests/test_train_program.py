@@ -187,8 +187,16 @@ class TestTimes:
     def test_a_program_that_does_not_fit_says_so(
         self, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(engine, "profile", lambda model, host: profile(tile_kib=750))
-        assert "modelled on IPU: does not fit (750 KiB on the fullest tile, limit 624 KiB)" in run(capsys)[-1]
+        monkeypatch.setattr(engine, "profile", lambda model, host: profile(tile_kib=900))
+        assert "modelled on IPU: does not fit (900 KiB on the fullest tile, limit 624 KiB)" in run(capsys)[-1]
+
+    def test_a_close_call_says_so_beside_its_time(
+        self, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(engine, "profile", lambda model, host: profile(tile_kib=625))
+        last = run(capsys)[-1]
+        assert "(memory is too close to call: 625 KiB on the fullest tile, limit 624 KiB)" in last
+        assert "does not fit" not in last
 
     def test_what_cannot_be_modelled_is_trained_all_the_same(
         self, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch

@@ -25,7 +25,8 @@ class Block(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         rows, length, _ = x.shape
         parts = self.qkv(self.norm_attention(x)).view(rows, length, 3, HEADS, WIDTH // HEADS)
-        mixed = F.scaled_dot_product_attention(*parts.permute(2, 0, 3, 1, 4).unbind(0), is_causal=True)
+        query, key, value = parts.permute(2, 0, 3, 1, 4).unbind(0)
+        mixed = F.scaled_dot_product_attention(query, key, value, is_causal=True)
         x = x + self.mix(mixed.transpose(1, 2).reshape(rows, length, WIDTH))
         return x + self.shrink(F.gelu(self.grow(self.norm(x))))  # type: ignore[no-any-return]
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from ipu_course import engine
 from ipu_course.train.host import hands_on_host
 from ipu_course.train.model import ClassifierWithLoss, NormaliseOnDevice
 from ipu_course.train.published import PublishedStep, published_ladder
@@ -34,7 +35,7 @@ def epoch_seconds(profile: Profile | None) -> float | None:
 
     ``None`` without a profile, and where the program does not fit.
     """
-    if profile is None or not profile.fits:
+    if profile is None or not engine.may_run(profile):
         return None
     calls = published_ladder().training_images // profile.samples_per_call
     return calls * profile.call_seconds

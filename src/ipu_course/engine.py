@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "FIGURES",
+    "FITS_CELLS",
     "NONE_HERE",
     "NOT_HERE",
     "HostWork",
@@ -32,9 +33,11 @@ __all__ = [
     "ScalingPoint",
     "UpdateTime",
     "figure",
+    "fits_in_a_word",
     "host_work",
     "is_available",
     "machine_ipus",
+    "may_run",
     "measured_on",
     "memory_verdict",
     "modelled_module",
@@ -49,6 +52,9 @@ NOT_HERE = (
     "Modelled figures need the course's IPU Model, which is not installed here. With the Poplar SDK, "
     "options.enableProfiling() and PopVision show the same of your IPUs."
 )
+DOES_NOT_FIT = "does not fit"
+# The engine's verdicts on memory as cells of a column called "fits".
+FITS_CELLS = {"fits": "yes", "too close to call": "too close to call", DOES_NOT_FIT: "no"}
 # What `figure` can draw: its name, and the engine's name for it.
 FIGURES = {
     "memory": "memory-categories",
@@ -264,6 +270,16 @@ def machine_ipus(name: str) -> int | None:
 def memory_verdict(of: Profile) -> str:
     """Whether a profile's program fits: "fits", "too close to call" or "does not fit"."""
     return of.verdict.value
+
+
+def fits_in_a_word(of: Profile) -> str:
+    """The verdict on memory as the cell of a column called "fits": yes, no or too close to call."""
+    return FITS_CELLS[memory_verdict(of)]
+
+
+def may_run(of: Profile) -> bool:
+    """Whether the program compiles: PopTorch here refuses only what clearly does not fit."""
+    return memory_verdict(of) != DOES_NOT_FIT
 
 
 def start_seconds(of: Profile) -> float:

@@ -56,7 +56,7 @@ def memory(profiles: Profiles) -> None:
     figure(drawn, f"KiB of the fullest tile by category, modelled: {words}. A tile has {limit:.0f} KiB.")
     rows: list[dict[str, object]] = []
     for name, ipu in fullest.items():
-        fits = "yes" if named[name].fits else "no"
+        fits = engine.fits_in_a_word(named[name])
         total = ipu.max_tile_bytes / KIB
         rows.append({"program": name, "fullest tile": f"{total:.0f} KiB", "of": f"{limit:.0f} KiB", "fits": fits})
     table(rows, index="program")

@@ -38,7 +38,7 @@ def description(results: Sequence[Result]) -> str:
     """The figure in words."""
     points = [
         f"{result.settings.batch_size}: {result.images_per_second:,.0f} images/s, {result.tile_kib:.0f} KiB"
-        f"{'' if result.fits else f' ({result.verdict})'}"
+        f"{'' if result.is_sure_to_fit else f' ({result.verdict})'}"
         for result in results
     ]
     return f"Modelled rate and fullest tile by batch size: {'; '.join(points)}."
@@ -55,8 +55,8 @@ def _panel(axes: Axes, results: Sequence[Result], value: Callable[[Result], floa
     sizes = [result.settings.batch_size for result in results]
     axes.plot(sizes, [value(result) for result in results], color=BLUE, linewidth=2)
     for result in results:
-        face, edge = (BLUE, BLUE) if result.fits else ("white", ORANGE)
-        marker = "o" if result.fits else "s"
+        face, edge = (BLUE, BLUE) if result.is_sure_to_fit else ("white", ORANGE)
+        marker = "o" if result.is_sure_to_fit else "s"
         axes.plot([result.settings.batch_size], [value(result)], marker, markersize=6, markerfacecolor=face,
                   markeredgecolor=edge, markeredgewidth=1.5)  # fmt: skip
     axes.set_xscale("log", base=2)

@@ -112,7 +112,7 @@ def _problems(results: Sequence[Result]) -> Iterable[str]:
     """What is not sure to fit, and what helps: results that the same helps stand together."""
     by_remedy: dict[str, list[str]] = {}
     for result in results:
-        if not result.fits:
+        if not result.is_sure_to_fit:
             which = f"{result.name}, batch {result.settings.batch_size}, {result.verdict}"
             by_remedy.setdefault(report.remedies(result), []).append(which)
     for remedy, them in by_remedy.items():

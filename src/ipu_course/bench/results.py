@@ -57,8 +57,8 @@ class Result:
         return 1 / seconds.high, 1 / seconds.low
 
     @property
-    def fits(self) -> bool:
-        """Whether it is sure to fit."""
+    def is_sure_to_fit(self) -> bool:
+        """Whether it fits and is not too close to call."""
         return self.verdict == "fits"
 
     @property

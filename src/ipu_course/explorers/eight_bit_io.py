@@ -68,7 +68,7 @@ def _view(reference: CallParts, profile: Profile) -> View:
         "compute": f"{1000 * parts.compute:,.1f} ms",
         "images a second": f"{profile.samples_per_second:,.0f}",
         "an epoch": "does not fit" if epoch is None else f"{epoch:.1f} s",
-        "limited by": profile.limited_by if profile.fits else "memory",
+        "limited by": profile.limited_by if engine.may_run(profile) else "memory",
     }
     words = (
         f"A call with your settings: loading {row['load']}, the call on the host {row['call']}, stream "

@@ -13,7 +13,7 @@ from ipu_course.explorers.explorer import View, explore
 from ipu_course.views.precision import memory_cells, memory_figure, memory_words
 
 if TYPE_CHECKING:
-    from ipu_course.engine import ModelledModule
+    from ipu_course.engine import ModelledModule, Profile
 
 TYPES = {"fp32": torch.float32, "fp16": torch.float16}
 HALF_PARTIALS = {"fp32": False, "fp16": True}
@@ -65,10 +65,10 @@ def precision_view(
         "images a second, IPUs alone": f"{profile.device_samples_per_second:,.0f}",
         "epoch, with the host": "-" if epoch is None else f"{epoch:.1f} s",
     }
-    text = FP16_MOMENTS if second is torch.float16 else f"Modelled. {_limit(profile.fits, profile.limited_by)}"
+    text = FP16_MOMENTS if second is torch.float16 else f"Modelled. {_limit(profile)}"
     shown = {precision: profile}
     return View(memory_figure(shown), memory_words(shown), [row], text)
 
 
-def _limit(fits: bool, limited_by: str) -> str:
-    return f"What limits this program: {limited_by if fits else 'memory'}."
+def _limit(profile: Profile) -> str:
+    return f"What limits this program: {profile.limited_by if engine.may_run(profile) else 'memory'}."

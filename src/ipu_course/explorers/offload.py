@@ -81,7 +81,7 @@ def _row(profile: Profile, on_chip: Profile) -> dict[str, object]:
         "longer than on chip by": f"{longer:.0%}",
         "copies of state": f"{profile.shares['offload']:.0%}",
         "fullest tile of all": f"{memory.max_tile_bytes / KIB:.0f} of {memory.tile_bytes / KIB:.0f} KiB",
-        "fits": "yes" if profile.fits else "no",
+        "fits": engine.fits_in_a_word(profile),
     }
 
 

@@ -6,6 +6,7 @@ import textwrap
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Sequence
 
+from ipu_course import engine
 from ipu_course.train.host import hands_on_host
 from ipu_course.train.profiles import KIB, captured, epoch_seconds
 from ipu_course.train.published import PublishedLadder, PublishedStep, published_ladder
@@ -27,6 +28,8 @@ HEADINGS = (
     ("limited by", "modelled"),
 )
 NOTHING = "-"
+# Short enough for a narrow column.
+CELLS = {"fits": "yes", "too close to call": "close", "does not fit": "no"}
 NOTE_WIDTH = 110
 
 
@@ -40,8 +43,8 @@ class Rung:
 
     @property
     def epoch_seconds(self) -> float | None:
-        """Modelled seconds of an epoch, where the program fits."""
-        return epoch_seconds(self.profile, self.calls_per_epoch) if self.profile.fits else None
+        """Modelled seconds of an epoch, unless the program does not fit."""
+        return epoch_seconds(self.profile, self.calls_per_epoch) if engine.may_run(self.profile) else None
 
     @property
     def error(self) -> float | None:
@@ -91,21 +94,17 @@ def _cells(rung: Rung) -> tuple[str, ...]:
         _number(rung.epoch_seconds, ".1f"),
         _number(step.epoch_seconds, ".1f"),
         NOTHING if rung.error is None else f"{100 * rung.error:+.1f} %",
-        _number(1 / profile.call_seconds if profile.fits else None, ".2f"),
+        _number(1 / profile.call_seconds if engine.may_run(profile) else None, ".2f"),
         _number(1 / step.seconds_per_call if step.seconds_per_call else None, ".2f"),
         f"{profile.memory.max_tile_bytes / KIB:.0f}",
-        _yes(profile.fits),
-        _yes(step.fits),
-        profile.limited_by if profile.fits else "memory",
+        CELLS[engine.memory_verdict(profile)],
+        "yes" if step.fits else "no",
+        profile.limited_by if engine.may_run(profile) else "memory",
     )
 
 
 def _number(value: float | None, form: str) -> str:
     return NOTHING if value is None else format(value, form)
-
-
-def _yes(value: bool) -> str:
-    return "yes" if value else "no"
 
 
 def _aligned(row: Sequence[str], widths: Sequence[int]) -> str:

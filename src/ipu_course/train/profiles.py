@@ -58,15 +58,17 @@ def memory_text(profile: Profile) -> str:
 
 def epoch_text(profile: Profile, calls: int) -> str:
     """The modelled time of an epoch in words, or that there is none."""
-    if not profile.fits:
-        return f"modelled on IPU: does not fit ({memory_text(profile)})"
-    return f"modelled on IPU: {seconds_text(epoch_seconds(profile, calls))}"
+    verdict = engine.memory_verdict(profile)
+    if not engine.may_run(profile):
+        return f"modelled on IPU: {verdict} ({memory_text(profile)})"
+    doubt = "" if verdict == "fits" else f" (memory is {verdict}: {memory_text(profile)})"
+    return f"modelled on IPU: {seconds_text(epoch_seconds(profile, calls))}{doubt}"
 
 
 def compilation_text(profile: Profile) -> str:
     """The modelled time of the graph compilation, in words that follow those of an epoch."""
     minutes, seconds = divmod(round(profile.compilation_seconds), 60)
-    return f", and {minutes} min {seconds} s for the compilation" if profile.fits else ""
+    return f", and {minutes} min {seconds} s for the compilation" if engine.may_run(profile) else ""
 
 
 def seconds_text(seconds: float) -> str:

@@ -99,7 +99,7 @@ def _cut_row(name: str, profile: Profile, milliseconds: Sequence[float]) -> dict
         "slower stage": f"IPU {milliseconds.index(max(milliseconds))}",
         "weight update every": f"{1e3 * profile.device_seconds_per_call:.1f} ms",
         "fullest tile": f"{profile.memory.max_tile_bytes / KIB:.0f} KiB",
-        "fits": "yes" if profile.fits else "no",
+        "fits": engine.fits_in_a_word(profile),
     }
 
 

@@ -23,7 +23,6 @@ __all__ = [
 
 # Mk2: a tile's matrix unit makes 64 products and 64 sums of 16-bit numbers in each cycle, with half partials.
 FLOPS_PER_TILE_AND_CYCLE = 128
-FITS = {"fits": "yes", "too close to call": "too close to call", "does not fit": "no"}
 
 
 def peak_flops(result: Result) -> float:
@@ -156,7 +155,11 @@ def show_fit(results: Sequence[Result]) -> None:
     )
     show.table(
         [
-            {"benchmark": label, "of a tile": f"{result.tile_kib / limit:.0%}", "fits": FITS[result.verdict]}
+            {
+                "benchmark": label,
+                "of a tile": f"{result.tile_kib / limit:.0%}",
+                "fits": engine.FITS_CELLS[result.verdict],
+            }
             for label, result in zip(labels, results)
         ],
         index="benchmark",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Sequence
 
-from ipu_course import figures, show
+from ipu_course import engine, figures, show
 from ipu_course.train.published import published_ladder
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ def _row(rung: Rung) -> dict[str, object]:
         "modelled": _seconds(rung.epoch_seconds),
         "published": _seconds(rung.published.epoch_seconds),
         "difference": "-" if rung.error is None else f"{rung.error:+.1%}",
-        "limited by (modelled)": rung.profile.limited_by if rung.profile.fits else "memory",
+        "limited by (modelled)": rung.profile.limited_by if engine.may_run(rung.profile) else "memory",
     }
 
 

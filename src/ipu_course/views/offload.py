@@ -60,7 +60,7 @@ def _place_row(name: str, profile: Profile) -> dict[str, object]:
     row: dict[str, object] = {"state": name}
     for ipu in profile.memory:
         row[f"IPU {ipu.ipu}, fullest tile"] = f"{ipu.max_tile_bytes / KIB:.0f} KiB"
-    row["fits"] = "yes" if profile.fits else "no"
+    row["fits"] = engine.fits_in_a_word(profile)
     row["off chip"] = f"{profile.memory.off_chip_bytes / MEGA:,.0f} MB"
     row["weight update every"] = f"{1e3 * profile.device_seconds_per_call:.1f} ms"
     row["copies"] = f"{profile.shares['offload']:.0%}"

@@ -29,7 +29,6 @@ PARTS: Mapping[str, str] = {
 REST = "code and exchange"
 PARTS_IN_ORDER = (*dict.fromkeys(PARTS.values()), REST)
 MEMORY_TITLE = "What fills the fullest tile of each IPU (modelled)"
-FITS, DOES_NOT_FIT, TOO_CLOSE = "yes", "no", "too close to call"
 
 Named = Mapping[str, "Profile | None"]
 
@@ -93,15 +92,8 @@ def memory_cells(profile: Profile) -> dict[str, object]:
     return {
         "fullest tile": f"{memory.max_tile_bytes / KIB:.0f} KiB",
         "limit": f"{memory.tile_bytes / KIB:.0f} KiB",
-        "fits": verdict(profile),
+        "fits": engine.fits_in_a_word(profile),
     }
-
-
-def verdict(profile: Profile) -> str:
-    """Whether the program fits; the model cannot be sure near the limit, and its notes say when."""
-    if any("too close to call" in note for note in profile.notes):
-        return f"{TOO_CLOSE} ({FITS if profile.fits else DOES_NOT_FIT}, as it stands)"
-    return FITS if profile.fits else DOES_NOT_FIT
 
 
 def tile_parts(memory: IpuMemory) -> dict[str, float]:

@@ -67,7 +67,7 @@ def _row(name: str, profile: Profile) -> dict[str, object]:
     return {
         "schedule": name,
         "fullest tile": f"{profile.memory.max_tile_bytes / KIB:.0f} KiB",
-        "fits": "yes" if profile.fits else "no",
+        "fits": engine.fits_in_a_word(profile),
         "weight update every": f"{1e3 * profile.device_seconds_per_call:.1f} ms",
     }
 

@@ -35,7 +35,7 @@ def files(folder: Path) -> set[str]:
 
 
 def reports(name: str) -> set[str]:
-    return {f"{name}/{file}" for file in ("profile.json", "report.html", "trace.json")}
+    return {f"{name}/{file}" for file in ("profile.json", "program.ipu", "report.html", "trace.json")}
 
 
 def test_nothing_is_written_unless_it_is_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -86,7 +86,7 @@ def test_the_environment_asks_for_it_and_its_folder_wins(tmp_path: Path, monkeyp
     there = tmp_path / "there"
     monkeypatch.setenv(VARIABLE, json.dumps({"autoReport.all": "true", "autoReport.directory": str(there)}))
     compiled(quiet().enableProfiling(str(tmp_path / "here")))
-    assert {"profile.json", "report.html", "trace.json"} == files(there)
+    assert {"profile.json", "program.ipu", "report.html", "trace.json"} == files(there)
     assert not (tmp_path / "here").exists()
 
 
@@ -98,7 +98,7 @@ def test_further_models_get_folders_in_the_environments_directory(
         compiled(quiet().modelName("first"))
         compiled(quiet().modelName("second"))
     assert json.loads((tmp_path / "profile.json").read_text())["name"] == "first"
-    assert files(tmp_path) == {"profile.json", "report.html", "trace.json"} | reports("second")
+    assert files(tmp_path) == {"profile.json", "program.ipu", "report.html", "trace.json"} | reports("second")
 
 
 def test_the_environment_switches_it_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""Reads and writes text files whole: a reader never sees half a file, and errors are one clear line."""
+"""Reads and writes files whole: a reader never sees half a file, and errors are one clear line."""
 
 from __future__ import annotations
 
@@ -13,7 +13,16 @@ _MOST_CHARACTERS = 1 << 29
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write `text` to `path` as UTF-8 in one go: under another name in the same folder first, then renamed.
+    """Write `text` to `path` as UTF-8, as `write_bytes`; line ends stay as they are.
+
+    Raises:
+        Error: the file cannot be written; what was there before is untouched.
+    """
+    write_bytes(path, text.encode("utf-8", errors="backslashreplace"))
+
+
+def write_bytes(path: Path, data: bytes) -> None:
+    """Write `data` to `path` in one go: under another name in the same folder first, then renamed.
 
     Raises:
         Error: the file cannot be written; what was there before is untouched.
@@ -21,9 +30,7 @@ def write_text(path: Path, text: str) -> None:
     temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
         try:
-            # Line ends stay as they are: the same profile gives the same bytes everywhere.
-            with temporary.open("w", encoding="utf-8", errors="backslashreplace", newline="") as file:
-                file.write(text)
+            temporary.write_bytes(data)
             os.replace(temporary, path)
         finally:
             with contextlib.suppress(OSError):
@@ -60,3 +67,15 @@ def make_folder(path: Path) -> None:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as problem:
         raise Error(f"The folder {path} cannot be made: {problem.strerror or problem}.") from problem
+
+
+def remove(path: Path) -> None:
+    """Remove a file, if it is there.
+
+    Raises:
+        Error: it cannot be removed.
+    """
+    try:
+        path.unlink(missing_ok=True)
+    except OSError as problem:
+        raise Error(f"{path} cannot be removed: {problem.strerror or problem}.") from problem

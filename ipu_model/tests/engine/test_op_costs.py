@@ -95,6 +95,38 @@ class TestLayouts:
         assert cycles(kept) < cycles(measured)
 
 
+class TestProductsOfActivations:
+    """The matrix unit takes operands whose reduced dimension lies innermost; others are turned first, in one phase."""
+
+    class Attention(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            heads = x.view(2, 64, 4, 32).permute(0, 2, 1, 3)
+            return (heads @ heads.transpose(-1, -2)) @ heads
+
+    def test_scores_find_both_operands_as_they_need_them_and_what_is_attended_to_is_turned(self) -> None:
+        # Queries and keys lie with their features innermost, which the scores reduce; the second product reduces
+        # tokens, and values lie with their features innermost too.
+        found = costs_of(stepped(self.Attention(), torch.zeros(2, 64, 128), training=False))
+        scores, context = (op for op in found.ops if "bmm" in op.target)
+        assert context.work.cycles.phases == scores.work.cycles.phases + 1
+
+    def test_a_product_without_a_weight_in_the_backward_pass_is_no_weight_gradient(self) -> None:
+        class Product(nn.Module):
+            def __init__(self) -> None:
+                super().__init__()
+                self.layer = nn.Linear(64, 64, bias=False)
+
+            def forward(self, x: Tensor) -> Tensor:
+                y = self.layer(x)
+                return y @ y.t()
+
+        found = costed(Product(), torch.zeros(64, 64))
+        plans = [op.work.plan for op in found.of(phase=Phase.BACKWARD) if "mm" in op.target]
+        # d(y y^T) = g^T y and g y, with a gradient g that is the same everywhere; the weight gradient comes last
+        # and is the only one that turns both operands.
+        assert [plan.startswith("product") for plan in plans] == [False, False, True]
+
+
 class TestParts:
     def test_gradients_of_a_convolution_are_separate(self) -> None:
         found = costed(nn.Sequential(nn.Conv2d(3, 8, 3), nn.Conv2d(8, 8, 3)), torch.zeros(2, 3, 12, 12))

@@ -40,8 +40,13 @@ class CostConstants(Section):
     exchange_fixed_cycles: float
     layout_copy_cycles_per_byte: float
     layout_copy_fixed_cycles: float
+    two_byte_copy_cycles_per_byte: float
+    four_byte_copy_cycles_per_byte: float
+    element_copy_fixed_cycles: float
     weight_transpose_cycles_per_byte: float
     least_bytes_per_tile: float
+    pool_row_factor: float
+    norm_channel_ops: float
     optimiser_fixed_cycles: float
 
 

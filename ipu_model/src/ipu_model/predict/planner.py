@@ -9,7 +9,7 @@ dimension. The methods:
 * expanded: kernel positions become input channels (im2col), then pointwise; the input is copied
 * expanded columns: kernel columns become input channels, then rows
 * product: weight gradient as one matrix product that reduces over batch and positions; both operands are
-  copied
+  transposed, because the reduced dimension must lie innermost
 * windows (SLIC), channels (VMAC), dots (HMAC): for few channels in a group, and for very small fields
 """
 
@@ -43,6 +43,9 @@ MOST_IN_ONE_STAGE, MOST_IN_TWO_STAGES = 16, 125
 # -------------------------------------------------------------------------------------- what is asked
 
 
+INPUTS, WEIGHTS = "inputs", "weights"
+
+
 class Pass(str, Enum):
     """Which of the three contractions of a layer it is."""
 
@@ -57,7 +60,9 @@ class Problem:
 
     Sizes are always those of the layer's forward pass; channel counts are those of one of the `groups` groups. Images
     are (rows, columns): a third dimension counts as more rows, a missing one as a single row. A matrix
-    product `[m, k] x [k, n]` has m rows in its batch, k input and n output channels, and all else 1.
+    product `[m, k] x [k, n]` has m rows in its batch, k input and n output channels, and all else 1. The matrix unit
+    takes its operands with the reduced dimension innermost: `transposed` names those of a matrix product, `INPUTS` or
+    `WEIGHTS`, that lie the other way round. (Those of a weight gradient always do.)
     """
 
     which: Pass
@@ -71,6 +76,7 @@ class Problem:
     stride: tuple[int, int] = (1, 1)
     dilation: tuple[int, int] = (1, 1)
     element_bytes: int = 2
+    transposed: tuple[str, ...] = ()
 
     @property
     def positions(self) -> int:
@@ -107,9 +113,11 @@ class Problem:
         return self.weight_elements
 
 
-def matrix_product(m: int, k: int, n: int, element_bytes: int, *, groups: int = 1) -> Problem:
+def matrix_product(
+    m: int, k: int, n: int, element_bytes: int, *, groups: int = 1, transposed: tuple[str, ...] = ()
+) -> Problem:
     """Return the product of `groups` pairs of matrices `[m, k]` and `[k, n]`."""
-    return Problem(Pass.FORWARD, groups, m, k, n, element_bytes=element_bytes)
+    return Problem(Pass.FORWARD, groups, m, k, n, element_bytes=element_bytes, transposed=transposed)
 
 
 # --------------------------------------------------------------------------------------- the answer
@@ -343,8 +351,8 @@ class Split:
     `vertex` is in tile cycles; `inputs` and `weights` are the elements that a tile needs, `results` those that it
     computes. `field`, `ins`, `outs` and `groups` are the numbers of parts into which field, input channels (the
     reduction), output channels and conv groups are cut. `copies` are the elements that a tile rearranges beforehand,
-    one array for each operand. The vector unit (`vector_unit`) writes results in their final type, the matrix unit
-    writes partials.
+    one array for each operand; `in_blocks` tells whether they move in blocks or one by one. The vector unit
+    (`vector_unit`) writes results in their final type, the matrix unit writes partials.
     """
 
     method: str
@@ -358,6 +366,7 @@ class Split:
     outs: Array
     groups: Array
     copies: tuple[Array, ...] = ()
+    in_blocks: bool = True
     vector_unit: bool = False
 
 
@@ -386,7 +395,7 @@ def evaluate(split: Split, device: Device) -> Candidates:
     temporary = operands * unit.element_bytes + split.results * unit.partial_bytes
     for copied in split.copies:
         moved = copied * unit.element_bytes
-        compute = compute + _copy_cycles(moved, device)
+        compute = compute + vertices.layout_copy(device, moved, unit.element_bytes, in_blocks=split.in_blocks)
         exchange = exchange + moved / rate
         phases = phases + 1
         temporary = np.maximum(temporary, 2 * moved)
@@ -401,11 +410,6 @@ def evaluate(split: Split, device: Device) -> Candidates:
         temporary=temporary,
         outputs=reduced.outputs,
     )
-
-
-def _copy_cycles(moved: Array, device: Device) -> Array:
-    constants = device.constants
-    return constants.layout_copy_cycles_per_byte * moved + constants.layout_copy_fixed_cycles
 
 
 def _operand_bytes(split: Split, device: Device) -> Array:
@@ -485,7 +489,7 @@ def _staged(results: Array, depth: Array, stages: int, unit: MatrixUnit, device:
         # Rounded before it is rounded up: the cube root of 8 is a little more than 2 in floating point.
         ways = np.ceil(np.round(left ** (1 / remaining), 9))
         after = np.ceil(held / ways)
-        compute = compute + vertices.reduce_stage(after, ways, unit.workers)
+        compute = compute + vertices.reduce_stage(after, ways, unit)
         exchange = exchange + held * unit.partial_bytes / device.chip.exchange_bytes_per_cycle
         left, held = np.ceil(left / ways), after
     return Reduction(compute, exchange, np.full_like(results, float(stages)), np.ceil(results / depth))
@@ -512,16 +516,21 @@ def _image_pass(problem: Problem, unit: MatrixUnit, tiles: int) -> Iterator[Spli
     if problem.positions == 1:
         # Strided or not, only the sampled points take part.
         field = problem.samples
-        yield _pointwise("pointwise", field, ins, outs, problem.groups, unit, tiles)
+        copied = problem.transposed
+        in_blocks = not copied or _in_blocks(unit, field, ins, outs)
+        plain = _pointwise("pointwise", field, ins, outs, problem.groups, unit, tiles, copied)
+        yield replace(plain, in_blocks=in_blocks)
         if problem.image == problem.result == (1, 1):
-            yield _pointwise("pointwise, swapped", outs, ins, field, problem.groups, unit, tiles)
+            turned = tuple(WEIGHTS if operand == INPUTS else INPUTS for operand in copied)
+            swapped = _pointwise("pointwise, swapped", outs, ins, field, problem.groups, unit, tiles, turned)
+            yield replace(swapped, in_blocks=in_blocks)
     else:
         yield _rows("rows", problem, ins, outs, problem.kernel, unit, tiles)
         strided = problem.which is Pass.DATA_GRADIENT and problem.stride != (1, 1)
         if not strided:
             pixels = problem.samples if problem.which is Pass.FORWARD else problem.pixels
             length = ins * problem.positions
-            yield _pointwise("expanded", pixels, length, outs, problem.groups, unit, tiles, copied=("inputs",))
+            yield _pointwise("expanded", pixels, length, outs, problem.groups, unit, tiles, copied=(INPUTS,))
             if problem.kernel[1] > 1 and problem.kernel[0] > 1:
                 yield _expanded_columns(problem, ins, outs, unit, tiles)
         if _fits_windows(problem, unit):
@@ -533,9 +542,18 @@ def _image_pass(problem: Problem, unit: MatrixUnit, tiles: int) -> Iterator[Spli
 def _weight_gradient(problem: Problem, unit: MatrixUnit, tiles: int) -> Iterator[Split]:
     """Yield the splits of one matrix product over all samples, with either operand as the field."""
     rows, columns = problem.in_channels * problem.positions, problem.out_channels
-    both = ("inputs", "weights")
+    in_blocks = _in_blocks(unit, problem.samples)
     for method, field, outs in (("product", rows, columns), ("product, swapped", columns, rows)):
-        yield _pointwise(method, field, problem.samples, outs, problem.groups, unit, tiles, copied=both)
+        split = _pointwise(method, field, problem.samples, outs, problem.groups, unit, tiles, (INPUTS, WEIGHTS))
+        yield replace(split, in_blocks=in_blocks)
+
+
+def _in_blocks(unit: MatrixUnit, *lengths: int) -> bool:
+    """Whether the transpose vertex can turn operands of these lengths: it moves square blocks of a vector's width.
+
+    The channels of an image always can, since they lie in groups that are filled up.
+    """
+    return all(length % unit.vector_width == 0 for length in lengths)
 
 
 def _pointwise(
@@ -553,7 +571,7 @@ def _pointwise(
     weights = gi * unit.channel_group * go * unit.units * gt
     parts = np.ceil(field / cut)
     # Every tile copies its share of the operand as it is laid out for the plan.
-    shares = {"inputs": inputs / o, "weights": weights / parts}
+    shares = {INPUTS: inputs / o, WEIGHTS: weights / parts}
     return Split(
         method=method, unit=unit,
         vertex=vertices.conv_1x1(cut, gi, go, gt, unit),

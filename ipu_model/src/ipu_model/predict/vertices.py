@@ -14,7 +14,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TypeAlias
+from typing import TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from ipu_model.predict.device import Device, Element
 
 Array: TypeAlias = NDArray[np.float64]
+Bytes = TypeVar("Bytes", float, Array)
 Mask: TypeAlias = NDArray[np.bool_]
 
 # Vector operations of popops: (cycles for a pair of fp32, cycles for four fp16), loads and stores included.
@@ -141,6 +142,15 @@ def copy(device: Device, n: float, element: Element) -> float:
     return call(device, FILL, 2 * math.ceil(worker_share(device, n) / width))
 
 
+def layout_copy(device: Device, moved: Bytes, element_bytes: int, *, in_blocks: bool = True) -> Bytes:
+    """Return tile cycles of rearranging `moved` bytes of a tile, in blocks or element by element."""
+    constants = device.constants
+    if in_blocks:
+        return constants.layout_copy_cycles_per_byte * moved + constants.layout_copy_fixed_cycles
+    single = constants.two_byte_copy_cycles_per_byte if element_bytes == 2 else constants.four_byte_copy_cycles_per_byte
+    return single * moved + constants.element_copy_fixed_cycles
+
+
 def scaled_add(device: Device, n: float, element: Element, other: Element | None = None) -> float:
     """Return tile cycles of `a += s * b`; mixed fp16 and fp32 take four or five cycles, not two."""
     mixed = other is not None and other is not element
@@ -173,11 +183,8 @@ def arg_reduce(device: Device, n: float) -> float:
 
 
 def pool(device: Device, outputs: float, window: int, element: Element, cycles_per_vector: float) -> float:
-    """Return tile cycles of pooling: `cycles_per_vector` thread cycles for each vector and position of the window.
-
-    The starts of rows add a tenth.
-    """
-    per_output = 1.1 * cycles_per_vector * window
+    """Return tile cycles of pooling: `cycles_per_vector` thread cycles for each vector and position of the window."""
+    per_output = device.constants.pool_row_factor * cycles_per_vector * window
     return call(device, POOL, per_output * worker_share(device, outputs) / device.width(element))
 
 
@@ -324,13 +331,13 @@ def conv_vmac(outputs: Array, length: Array, unit: MatrixUnit) -> Array:
     return cycles
 
 
-def reduce_stage(outputs: Array, depth: Array, workers: int) -> Array:
-    """Return tile cycles of adding `depth` partials for each of `outputs` results on a tile, four at a time.
+def reduce_stage(outputs: Array, depth: Array, unit: MatrixUnit) -> Array:
+    """Return tile cycles of adding `depth` partials for each of `outputs` results on a tile.
 
-    PopLibs' estimate has eight at a time for fp16 partials; four are nearer to the published 4096 x 4096 x
-    1024 product with half partials, whose partials are widened to fp32 to be added.
+    Sixteen bytes of partials are added at a time: four fp32 or eight fp16 ones.
     """
-    cycles: Array = 33 + workers * (20 + (2 * depth + 9) * np.ceil(np.ceil(outputs / 4) / workers))
+    at_once = 16 / unit.partial_bytes
+    cycles: Array = 33 + unit.workers * (20 + (2 * depth + 9) * np.ceil(np.ceil(outputs / at_once) / unit.workers))
     return cycles
 
 

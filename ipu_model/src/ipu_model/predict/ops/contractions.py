@@ -10,8 +10,17 @@ from ipu_model.predict.device import Work, check_proportion
 from ipu_model.predict.ops.pointwise import Pointwise, pointwise
 from ipu_model.predict.ops.reductions import reduced
 from ipu_model.predict.ops.rule import Layout, Operand, OpView, OpWork, Part, Rule
-from ipu_model.predict.planner import Pass, Precision, Problem, contraction, in_slices, matrix_product
-from ipu_model.step import Argument, Tensor
+from ipu_model.predict.planner import (
+    INPUTS,
+    WEIGHTS,
+    Pass,
+    Precision,
+    Problem,
+    contraction,
+    in_slices,
+    matrix_product,
+)
+from ipu_model.step import Argument, Ref, Step, Tensor
 
 
 def precision_of(op: OpView, *, convolution: bool) -> Precision:
@@ -107,6 +116,9 @@ def _bias(op: OpView, n: float) -> Work:
 
 # --------------------------------------------------------------------------------- matrix products
 
+# Copies in PyTorch's graph that exist to make the operands of a batched product contiguous.
+COPIES_FOR_PRODUCTS = ("clone", "contiguous")
+
 
 def cost_product(op: OpView) -> OpWork:
     """Cost a matrix product; `addmm` and `baddbmm` add their first operand afterwards."""
@@ -127,14 +139,53 @@ def _product(op: OpView, left: Operand, right: Operand) -> Problem:
     m, k = (1, a[0]) if len(a) == 1 else a[-2:]
     n = b[-1] if len(b) > 1 else 1
     element_bytes = max(_bytes(left), _bytes(right))
-    if not op.is_backward or len(a) == 3:
-        return matrix_product(m, k, n, element_bytes, groups=groups)
-    if left.tensor.of_weight or right.tensor.of_weight:
+    has_weight = left.tensor.of_weight or right.tensor.of_weight
+    if op.is_backward and len(a) < 3 and has_weight:
         return Problem(Pass.DATA_GRADIENT, 1, m, n, k, element_bytes=element_bytes)
-    # Activations come from the forward pass: their columns are the layer's input channels.
-    maker = op.step.maker(left.tensor.name)
-    ins, outs = (n, m) if maker is not None and maker.is_backward else (m, n)
-    return Problem(Pass.WEIGHT_GRADIENT, 1, k, ins, outs, element_bytes=element_bytes)
+    transposed = () if has_weight else _transposed(op, left, right)
+    if op.is_backward and len(a) < 3 and len(transposed) == 2:
+        # Activations come from the forward pass: their columns are the layer's input channels.
+        maker = op.step.maker(left.tensor.name)
+        ins, outs = (n, m) if maker is not None and maker.is_backward else (m, n)
+        return Problem(Pass.WEIGHT_GRADIENT, 1, k, ins, outs, element_bytes=element_bytes)
+    return matrix_product(m, k, n, element_bytes, groups=groups, transposed=transposed)
+
+
+def _transposed(op: OpView, left: Operand, right: Operand) -> tuple[str, ...]:
+    """Return which operands of a product of activations lie with the reduced dimension outside, and must be turned."""
+    turned = []
+    if len(left.shape) > 1 and not _is_innermost(op, left.tensor, -1):
+        turned.append(INPUTS)
+    if len(right.shape) > 1 and not _is_innermost(op, right.tensor, -2):
+        turned.append(WEIGHTS)
+    return tuple(turned)
+
+
+def _is_innermost(op: OpView, tensor: Tensor, dim: int) -> bool:
+    """Whether neighbours along `dim`, one of the last two, are neighbours in memory.
+
+    PyTorch copies the operands of a batched product to make them contiguous; the device has no such copy, and takes
+    them as they lay before it.
+    """
+    stride = tensor.stride[dim]
+    if tensor.shape[dim] == 1 or stride == 0:
+        return True
+    before, last = _before_copies(op.step, tensor), -1 if stride == 1 else -2
+    if before is not None and len(before.shape) > 1 and before.shape[last] == tensor.shape[dim]:
+        return before.stride[last] == 1
+    return stride == 1
+
+
+def _before_copies(step: Step, tensor: Tensor) -> Tensor | None:
+    """Return the tensor that a copy for products, or a reshape of it, was made from; `None` if it is no such copy."""
+    maker = step.maker(tensor.name)
+    while maker is not None and maker.kind in (*COPIES_FOR_PRODUCTS, "_unsafe_view"):
+        source = maker.arguments[0]
+        assert isinstance(source, Ref)
+        if maker.kind in COPIES_FOR_PRODUCTS:
+            return step.tensors[source]
+        maker = step.maker(source)
+    return None
 
 
 def _sliced(op: OpView, problem: Problem) -> Work:

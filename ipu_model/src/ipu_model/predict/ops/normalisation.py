@@ -24,8 +24,8 @@ FORWARD_PASSES, FORWARD_REDUCTIONS = 4, 2
 BACKWARD_PASSES, BACKWARD_REDUCTIONS = 10, 4
 INFERENCE_PASSES = 2
 
-# Ops on one value for each channel: inverse deviation, two running statistics, combined factors.
-CHANNEL_OPS = 4
+# Of the ops on one value for each channel (`norm_channel_ops`), those on running statistics.
+RUNNING_OPS = 2
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ def forward(device: Device, norm: Normalised, *, running: bool = True) -> Work:
     passes, reductions, stages = FORWARD_PASSES, FORWARD_REDUCTIONS, 1
     if norm.stable:
         passes, stages = passes + 1, 2
-    channel_ops = CHANNEL_OPS if running else CHANNEL_OPS - 2
+    channel_ops = device.constants.norm_channel_ops - (0 if running else RUNNING_OPS)
     return _norm(device, norm, passes, reductions, stages, channel_ops)
 
 
@@ -59,12 +59,12 @@ def inference(device: Device, norm: Normalised) -> Work:
 
 def backward(device: Device, norm: Normalised) -> Work:
     """Return the work of the gradients of input, scale and shift; the input is whitened again."""
-    work = _norm(device, norm, BACKWARD_PASSES, BACKWARD_REDUCTIONS, 2, CHANNEL_OPS)
+    work = _norm(device, norm, BACKWARD_PASSES, BACKWARD_REDUCTIONS, 2, device.constants.norm_channel_ops)
     moved = norm.n * norm.element.bytes
     return replace(work.plus(device.exchange(moved)), temporary_bytes=2 * moved)
 
 
-def _norm(device: Device, norm: Normalised, passes: int, reductions: int, stages: int, channel_ops: int) -> Work:
+def _norm(device: Device, norm: Normalised, passes: int, reductions: int, stages: int, channel_ops: float) -> Work:
     """Return passes and reductions over the tensor; the reductions share `stages` rounds over the tiles."""
     compute = passes * vertices.broadcast_vector(device, norm.n, norm.element)
     compute += reductions * vertices.reduce_rows(device, norm.n, norm.element)

@@ -7,7 +7,9 @@ import importlib.util
 import inspect
 import os
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -51,7 +53,45 @@ def program_of_source(source: str) -> Program:
     Raises:
         Error: nothing there can be read, it is no program, or the report holds only results.
     """
-    return _program_of_function(source) if is_function(source) else program_of(_read(source))
+    given = given_by(source)
+    if not given.arguments:
+        return program_of(given.thing)
+    arguments = dict(given.arguments)
+    with refusals_named(source):
+        return program_of_module(arguments.pop("options"), given.thing, arguments.pop("inputs"), **arguments)
+
+
+@dataclass(frozen=True)
+class Given:
+    """What a source stands for: something that has a program, or a module with the `arguments` that make it one.
+
+    `ipu_model.advise` and `ipu_model.make_it_fit` take it as `(thing, **arguments)`.
+    """
+
+    thing: Any
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+
+
+def given_by(source: str) -> Given:
+    """Return the profile of a report, or what a function returns.
+
+    Raises:
+        Error: nothing there can be read, or a function returns no program.
+    """
+    return _given(made_by(source), source) if is_function(source) else Given(_read(source))
+
+
+@contextmanager
+def refusals_named(source: str) -> Iterator[None]:
+    """Turn an assertion of PopTorch's, such as rows that do not divide into micro-batches, into an error in one line.
+
+    Raises:
+        Error: names the source.
+    """
+    try:
+        yield
+    except AssertionError as refusal:
+        raise Error(f"{source}: {refusal}") from refusal
 
 
 def folder_of_source(source: str) -> Path | None:
@@ -89,14 +129,6 @@ def made_by(source: str) -> Any:
         return function()
     except (Exception, SystemExit) as problem:
         raise Error(f"{source} failed: {_described(problem)}.") from problem
-
-
-def _program_of_function(source: str) -> Program:
-    made = made_by(source)
-    try:
-        return _program(made, source)
-    except AssertionError as refusal:  # rows that do not divide into micro-batches, unknown blocks
-        raise Error(f"{source}: {refusal}") from refusal
 
 
 def _module(place: str) -> ModuleType:
@@ -149,27 +181,25 @@ def _described(problem: BaseException) -> str:
     return " ".join(text.split()).rstrip(".") + (f" ({line})" if line is not None else "")
 
 
-def _program(made: Any, source: str) -> Program:
-    arguments = _arguments(made, source)
-    if arguments is None:
-        try:
-            return program_of(made)
-        except Error as refusal:
-            raise Error(f"{source} returned {kind_of(made)}. {RETURNS}") from refusal
-    return program_of_module(arguments.pop("options"), arguments.pop("model"), arguments.pop("inputs"), **arguments)
+def _given(made: Any, source: str) -> Given:
+    """Return what a function has returned, sorted: a module with its arguments, or something that has a program.
 
-
-def _arguments(made: Any, source: str) -> dict[str, Any] | None:
-    """Return the arguments of `profile_module` that a function returned; `None` if it returned something else."""
+    Raises:
+        Error: it is neither.
+    """
     if isinstance(made, tuple):
         if not len(_NEEDED) <= len(made) <= len(_POSITIONS):
             raise Error(f"{source} returned {len(made)} values. {RETURNS}")
-        return dict(zip(_POSITIONS, made))
+        made = dict(zip(_POSITIONS, made))
     if not isinstance(made, Mapping):
-        return None
+        try:
+            program_of(made)
+        except Error as refusal:
+            raise Error(f"{source} returned {kind_of(made)}. {RETURNS}") from refusal
+        return Given(made)
     unknown = [str(name) for name in made if name not in _BY_NAME]
     missing = [name for name in _NEEDED if name not in made]
     if unknown or missing:
         wrong = f"lacks {', '.join(missing)}" if missing else f"has {', '.join(unknown)}, which it does not take"
         raise Error(f"The dict that {source} returned {wrong}. Its names are {', '.join(_BY_NAME)}.")
-    return dict(made)
+    return Given(made["model"], {name: value for name, value in made.items() if name != "model"})

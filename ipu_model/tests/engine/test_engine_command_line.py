@@ -174,8 +174,16 @@ class TestStart:
         process = in_a_process("-c", code)
         out, err = process.communicate()
         assert process.returncode == 0, err
-        for command in ("report", "compare", "machines", "validate"):
+        for command in ("report", "compare", "advise", "machines", "validate"):
             assert command in out
+
+    @pytest.mark.parametrize("command", ["report", "compare", "advise"])
+    def test_every_command_about_programs_has_the_same_options_and_an_example(self, run, command: str) -> None:
+        code, out, _ = run(command, "--help")
+        assert code == 0
+        for option in ("--machine", "--loader", "--seconds-per-sample", "--loading", "--workers", "--html", "--open"):
+            assert option in out
+        assert f"example: python -m ipu_model {command} " in out
 
     def test_a_report_needs_no_torch(self, folder: Path) -> None:
         code = (

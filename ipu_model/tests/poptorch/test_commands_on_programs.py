@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -71,6 +72,23 @@ class TestFunctions:
         page = tmp_path / "page.html"
         assert run("report", f"{PROGRAM}:inference", "--html", page)[0] == 0
         assert page.read_text(encoding="utf-8").startswith("<!DOCTYPE html>")
+
+
+class TestAdvise:
+    def test_changes_are_ranked_with_their_lines(self, run) -> None:
+        """Two samples a call keep the host busy: its loader and the number of calls are what helps."""
+        code, out, err = run("advise", f"{PROGRAM}:inference", "--seconds-per-sample", "1e-4")
+        assert (code, err) == (0, "")
+        assert out.startswith("inference: inference, modelled with 1 IPU")
+        assert "\n1. loader workers" in out
+        assert "num_workers=4" in out
+        factors = [float(each) for each in re.findall(r"x ([0-9.]+) samples/s", out)]
+        assert factors == sorted(factors, reverse=True)
+
+    def test_a_page_shows_them_too(self, run, tmp_path: Path) -> None:
+        page = tmp_path / "page.html"
+        assert run("advise", f"{PROGRAM}:inference", "--html", page)[0] == 0
+        assert "device iterations" in page.read_text(encoding="utf-8")
 
 
 class TestErrors:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from ipu_model.predict import vertices
 from ipu_model.predict.costs import Costs, total_of
-from ipu_model.predict.device import Device, Element
+from ipu_model.predict.device import Cycles, Device, Element
 from ipu_model.predict.ops.updates import accumulation_costs, update_costs
 from ipu_model.predict.order import Held, Order
 from ipu_model.predict.profile import PhaseCycles
@@ -92,14 +92,17 @@ class _Sum:
         self.compute = self.exchange = 0.0
         self.phases = 0
 
-    def cycles(self, device: Device, factor: float, fixed: float) -> PhaseCycles:
-        if not (self.compute or self.exchange or self.phases):
-            return NOTHING
-        return _cycles(self.compute * factor + fixed, self.exchange * factor, self.phases * device.sync_cycles)
+    def add(self, cycles: Cycles) -> None:
+        """Add the cycles of an op."""
+        self.compute += cycles.compute
+        self.exchange += cycles.exchange
+        self.phases += cycles.phases
 
-
-def _cycles(compute: float, exchange: float, sync: float) -> PhaseCycles:
-    return PhaseCycles(on_tile_execute=compute, do_exchange=exchange, internal_sync=sync)
+    def cycles(self, device: Device, factor: float) -> PhaseCycles:
+        """Return the sum, with computing and exchanging slowed down by `factor`."""
+        return PhaseCycles(
+            self.compute * factor, self.exchange * factor, internal_sync=self.phases * device.sync_cycles
+        )
 
 
 class _StageCosts:
@@ -111,7 +114,6 @@ class _StageCosts:
         self._program, self._costs, self._order = program, costs, order
         self._tensors, self._mover = tensors, mover
         self._device, self._factor = program.settings.device, slowdown(program)
-        self._fixed = program.calibration.pipeline.stage_pass_cycles
         count = len(program.step.stages)
         self._forward, self._again, self._backward = ([_Sum() for _ in range(count)] for _ in range(3))
         self._add_ops()
@@ -131,27 +133,37 @@ class _StageCosts:
         return tuple(self._stage(s.index, s.ipu, held[s.index], into[s.index], out[s.index]) for s in stages)
 
     def _stage(self, index: int, ipu: int, held: list[Held], into: PhaseCycles, out: PhaseCycles) -> StageWork:
-        copies = PhaseCycles(on_tile_execute=self._stash_copy(index, held) * self._factor)
+        for sums in (self._forward, self._backward):
+            for each in held:
+                sums[index].add(self._stash_copy(index, each.tensor))
         forward, again, backward = (
-            sums[index].cycles(self._device, self._factor, self._fixed)
-            for sums in (self._forward, self._again, self._backward)
+            sums[index].cycles(self._device, self._factor) for sums in (self._forward, self._again, self._backward)
         )
+        entered, returned = self._entering(index)
         traffic = self._order.traffic
         return StageWork(
-            index, ipu, forward + copies + into, again, backward + copies + out,
+            index, ipu, forward + entered + into, again, backward + returned + out,
             traffic.inputs[index], traffic.outputs[index], traffic.on[index], traffic.back[index],
         )  # fmt: skip
 
+    def _entering(self, stage: int) -> tuple[PhaseCycles, PhaseCycles]:
+        """Return the control code around a stage's forward pass, and around its recomputation and backward pass.
+
+        Of K stages, PopART makes 2K - 1 programs: a stage recomputes in its backward program, and the last stage has
+        only one, which goes on from the forward to the backward pass.
+        """
+        if not self._order.is_pipelined:
+            return NOTHING, NOTHING
+        control = PhaseCycles(on_tile_execute=self._program.calibration.pipeline.stage_pass_cycles)
+        returns = self._program.training and stage != self._program.step.last_stage
+        return control, control if returns else NOTHING
+
     def _add_ops(self) -> None:
         for op in self._costs.ops:
-            stage, cycles = op.stage, op.work.cycles
-            sums = [self._forward if op.phase is Phase.FORWARD else self._backward]
-            if op.phase is Phase.FORWARD and op.node in self._order.kept.again:
-                sums.append(self._again)
-            for each in sums:
-                each[stage].compute += cycles.compute
-                each[stage].exchange += cycles.exchange
-                each[stage].phases += cycles.phases
+            is_forward = op.phase is Phase.FORWARD
+            (self._forward if is_forward else self._backward)[op.stage].add(op.work.cycles)
+            if is_forward and op.node in self._order.kept.again:
+                self._again[op.stage].add(op.work.cycles)
 
     def _add_accumulation(self) -> None:
         program = self._program
@@ -160,10 +172,7 @@ class _StageCosts:
         stage_of = {tensor.name: tensor.stage for tensor in self._tensors}
         dtype = program.optimiser.accum_dtype if program.optimiser is not None else None
         for cost in accumulation_costs(program.step, program.settings, dtype, held=self._accumulated()):
-            own, cycles = self._backward[stage_of[cost.variable]], cost.work.cycles
-            own.compute += cycles.compute
-            own.exchange += cycles.exchange
-            own.phases += cycles.phases
+            self._backward[stage_of[cost.variable]].add(cost.work.cycles)
 
     def _accumulated(self) -> Mapping[str, int]:
         """Return how many elements this replica accumulates, for each tensor with a sharded accumulator."""
@@ -174,16 +183,22 @@ class _StageCosts:
             if tensor.trainable and part(program, tensor.elements, where) < 1
         }
 
-    def _stash_copy(self, stage: int, held: list[Held]) -> float:
-        """Return tile cycles of copying what a stage holds into its stash, or out of it (dynamic slices)."""
+    def _stash_copy(self, stage: int, tensor: Tensor) -> Cycles:
+        """Return the cycles of copying one tensor into its stash, or out of it.
+
+        A dynamic slice, whose index goes to all tiles first; afterwards the stash's own index is incremented and
+        reduced to the number of slots, on one tile (PopART, StashOpx and RestoreOpx). A stash off chip needs the index
+        as well, and no slice.
+        """
         if not self._order.slots[stage]:
-            return 0.0
-        off_chip = self._program.locations.activations.is_off_chip
-        return sum(
-            vertices.dynamic_slice(self._device, 1, self._on_tile(each.tensor), Element.of(each.tensor.dtype))
-            for each in held
-            if not off_chip(each.tensor.elements)
-        )
+            return Cycles()
+        device = self._device
+        step = vertices.elementwise(device, 1, Element.INT, ("add",), vertices.BROADCAST_SCALAR)
+        index = Cycles(compute=2 * step) + device.exchange(Element.INT.bytes)
+        if self._program.locations.activations.is_off_chip(tensor.elements):
+            return index
+        on_tile, element = self._on_tile(tensor), Element.of(tensor.dtype)
+        return index + Cycles(compute=vertices.dynamic_slice(device, 1, on_tile, element))
 
     def _on_tile(self, tensor: Tensor) -> float:
         layout = self._costs.layouts.get(tensor.name)

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 from ipu_course.figures import style as course_style
+from ipu_model.report import looks
 from ipu_model.report.figures import style
 
-SHARED = ("BLUE", "YELLOW", "ORANGE", "GREEN", "INK", "GREY", "HATCH", "LINE_STYLES", "WIDTH_INCHES", "DOTS_PER_INCH")
+COLOURS = ("BLUE", "YELLOW", "ORANGE", "GREEN", "INK", "GREY", "HATCH")
+SIZES = ("LINE_STYLES", "WIDTH_INCHES", "DOTS_PER_INCH")
 
 
 def test_both_have_the_same_colours_lines_and_sizes() -> None:
-    assert {name: getattr(style, name) for name in SHARED} == {name: getattr(course_style, name) for name in SHARED}
+    for names, engine_s in ((COLOURS, looks), (SIZES, style)):
+        assert {name: getattr(engine_s, name) for name in names} == {
+            name: getattr(course_style, name) for name in names
+        }
 
 
 def test_both_set_the_same_of_matplotlib() -> None:
@@ -18,6 +23,6 @@ def test_both_set_the_same_of_matplotlib() -> None:
 
 def test_forward_and_backward_passes_look_the_same_in_both() -> None:
     backward = course_style.BACKWARD_LOOK
-    assert style.SPAN_LOOKS["forward"].face == course_style.BLUE
-    assert style.SPAN_LOOKS["backward"][:3] == (backward["facecolor"], backward["hatch"], backward["edgecolor"])
-    assert style.SPAN_LOOKS["wait"].face == course_style.GREY
+    assert looks.SPAN_LOOKS["forward"].face == course_style.BLUE
+    assert looks.SPAN_LOOKS["backward"][:3] == (backward["facecolor"], backward["hatch"], backward["edgecolor"])
+    assert looks.SPAN_LOOKS["wait"].face == course_style.GREY

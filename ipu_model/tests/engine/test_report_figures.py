@@ -19,7 +19,7 @@ import ipu_model
 from ipu_model.errors import Error
 from ipu_model.predict import profile_program
 from ipu_model.predict.profile import SPAN_KINDS, Profile, Span
-from ipu_model.report import figures
+from ipu_model.report import figures, looks
 from ipu_model.report.breakdown import PHASE_NAMES
 from ipu_model.report.figures import style
 from ipu_model.report.quantities import KIB
@@ -72,7 +72,6 @@ class TestEveryFigure:
     def test_a_name_begins_no_formula_and_need_not_be_latin(self, draw) -> None:
         profile = replace(pipeline_profile(), name="$\\frac{ 模型 <b>")
         assert "$\\frac{ ?? <b>" in draw(profile).axes[0].get_title(loc="left")
-        assert "$\\frac{ ?? &lt;b&gt;" in figures.inline_svg(draw(profile), "x", "words")
 
     def test_drawing_leaves_the_caller_s_own_style_alone(self) -> None:
         before = dict(matplotlib.rcParams)
@@ -130,12 +129,6 @@ class TestTimeline:
         assert axes.get_xlim() == pytest.approx((5, 10))
         assert "a part of one call (5 ms, modelled)" in axes.get_title(loc="left")
         assert "B8" not in texts(axes)
-
-    def test_thousands_of_spans_become_a_picture_inside_the_vector_graphics(self) -> None:
-        spans = [Span("IPU 0", ("forward", "wait")[n % 2], n * 1e-3, 1e-3) for n in range(3000)]
-        svg = figures.inline_svg(figures.timeline_figure(with_spans(*spans)), "x", "words")
-        assert "data:image/png;base64," in svg
-        assert len(svg) < 300_000
 
     def test_no_timeline_is_said_in_words(self) -> None:
         assert "nothing was scheduled" in texts(axes_of(figures.timeline_figure(with_spans())))
@@ -282,36 +275,23 @@ class TestThroughput:
 
 class TestStyle:
     def test_every_kind_and_every_phase_has_a_look(self) -> None:
-        assert set(SPAN_KINDS) <= set(style.SPAN_LOOKS)
-        assert set(style.PHASE_LOOKS) == set(PHASE_NAMES.values())
+        assert set(SPAN_KINDS) <= set(looks.SPAN_LOOKS)
+        assert set(looks.PHASE_LOOKS) == set(PHASE_NAMES.values())
 
-    @pytest.mark.parametrize("looks", [style.SPAN_LOOKS, style.PHASE_LOOKS], ids=["spans", "phases"])
-    def test_looks_differ_on_grey_paper_by_lightness_or_hatching(self, looks) -> None:
-        together = {name: look for name, look in looks.items() if name not in ("load", "call", "works")}
+    @pytest.mark.parametrize(
+        "table", [looks.SPAN_LOOKS, looks.PHASE_LOOKS, looks.FAMILY_LOOKS], ids=["spans", "phases", "families"]
+    )
+    def test_looks_differ_on_grey_paper_by_lightness_or_hatching(self, table) -> None:
+        together = {name: look for name, look in table.items() if name not in ("load", "call", "works")}
         for name, look in together.items():
             for other, another in together.items():
                 if name < other:
                     lighter = abs(luminance(look.face) - luminance(another.face)) > 0.05
                     assert lighter or look.hatch != another.hatch, (name, other)
 
-    @pytest.mark.parametrize("name", style.SPAN_LOOKS)
+    @pytest.mark.parametrize("name", looks.SPAN_LOOKS)
     def test_text_on_a_bar_can_be_read(self, name: str) -> None:
-        look = style.SPAN_LOOKS[name]
+        look = looks.SPAN_LOOKS[name]
         lighter, darker = sorted((luminance(look.face), luminance(look.text)), reverse=True)
         # 3 to 1: WCAG's bound for large text and for parts of graphics; "update" in white on ORANGE has 3.9.
         assert (lighter + 0.05) / (darker + 0.05) > 3
-
-
-class TestVectorGraphics:
-    def test_it_is_one_element_with_a_description_that_follows_the_page_s_colours(self) -> None:
-        svg = figures.inline_svg(figures.cycles_figure(inference_profile()), "cycles", 'A "short" description')
-        assert svg.startswith("<svg ")
-        assert svg.endswith("</svg>")
-        assert 'aria-label="A &quot;short&quot; description"' in svg
-        assert "var(--ink)" in svg
-        assert "#333333" not in svg
-
-    def test_words_keep_their_decimals(self) -> None:
-        profile = with_spans(Span("host", "call", 0.0, 1.2345e-3))
-        svg = figures.inline_svg(figures.host_device_figure(profile), "x", "words")
-        assert ">1.234 ms<" in svg or ">1.235 ms<" in svg

@@ -71,7 +71,6 @@ def test_a_models_name_is_the_name_of_one_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, folder: str
 ) -> None:
     """Separators, what no file system takes and names that are too long for one never lead to another place."""
-    monkeypatch.setattr("ipu_model.report.page.pictures", lambda profile: None)  # they take long, and have no name
     compiled(quiet().enableProfiling(str(tmp_path / "here")).modelName(name))
     assert {file.parent for file in tmp_path.rglob("profile.json")} == {tmp_path / "here" / folder}
 

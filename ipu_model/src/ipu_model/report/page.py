@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
+from dataclasses import asdict
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
@@ -11,20 +13,24 @@ from markupsafe import Markup
 
 from ipu_model.predict.profile import Profile
 from ipu_model.report import findings, quantities, tables
-from ipu_model.report.breakdown import fallback_share
-from ipu_model.report.pictures import DESCRIBED, pictures
+from ipu_model.report.breakdown import MEMORY_GROUPS, fallback_share, fullest_ipu, memory_group
+from ipu_model.report.efficiency import cycles_spent, roofline
+from ipu_model.report.page_data import data_script, page_data
+from ipu_model.report.page_looks import LOOKS, PATTERNS, PageLook
+from ipu_model.report.pictures import DESCRIBED
 
 if TYPE_CHECKING:
     from ipu_model.explore.advise import Advice
 
 
 def html_report(profile: Profile, advice: Sequence[Advice] = ()) -> str:
-    """Return the report of a profile as one page; without matplotlib it has tables only, and says so."""
+    """Return the report of a profile as one page."""
     return rendered(
         "report.html",
         profile=profile,
         advice=advice,
-        drawn=pictures(profile),
+        data=data_script(page_data(profile)),
+        looks_json=Markup(json.dumps(asdict(LOOKS), separators=(",", ":"))),
         described=DESCRIBED,
         tables=tables,
         setting=findings.setting(profile),
@@ -33,12 +39,23 @@ def html_report(profile: Profile, advice: Sequence[Advice] = ()) -> str:
         device=findings.device_range(profile),
         explained_limit=findings.explained_limit(profile.limited_by),
         fallback_share=fallback_share(profile),
+        fullest_parts=fullest_parts(profile),
+        roofline=roofline(profile),
+        spent=cycles_spent(profile),
     )
+
+
+def fullest_parts(profile: Profile) -> list[tuple[str, float, PageLook]]:
+    """Return what the fullest tile of all holds by group of categories: name, bytes and look."""
+    held = dict.fromkeys(MEMORY_GROUPS, 0.0)
+    for each in profile.memory[fullest_ipu(profile)].categories:
+        held[memory_group(each.name)] += each.bytes_on_fullest_tile
+    return [(name, count, LOOKS.memory[name]) for name, count in held.items() if count]
 
 
 def rendered(template: str, **values: Any) -> str:
     """Return the page that one of `templates/` makes of these values."""
-    return _templates().get_template(template).render(values)
+    return _templates().get_template(template).render(values, patterns=PATTERNS, looks=LOOKS)
 
 
 @lru_cache(maxsize=1)

@@ -1,10 +1,8 @@
-"""The figures of a page: what each one shows in words, and, where matplotlib is installed, as SVG."""
+"""What each figure of a profile shows, in words. Needs no matplotlib."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-
-from markupsafe import Markup
 
 from ipu_model.predict.profile import Profile
 from ipu_model.report.breakdown import (
@@ -119,22 +117,4 @@ DESCRIBED: Mapping[str, Callable[[Profile], str]] = {
     "memory-categories": describe_memory_categories,
     "liveness": describe_liveness,
 }
-"""What gives each figure's alternative text and caption. Needs no matplotlib."""
-
-
-def pictures(profile: Profile) -> Mapping[str, Markup] | None:
-    """Return the `<svg>` elements of the figures in `DESCRIBED`; `None` without matplotlib.
-
-    The one of a single device iteration is there only for programs that run several.
-    """
-    try:
-        from ipu_model.report import figures
-    except ModuleNotFoundError as problem:
-        if problem.name is None or problem.name.split(".")[0] != "matplotlib":
-            raise
-        return None
-    drawn = {name: draw(profile) for name, draw in figures.DRAWN.items()}
-    iteration = first_iteration(profile)
-    if iteration is not None:
-        drawn["iteration"] = figures.timeline_figure(profile, iteration)
-    return {name: Markup(figures.inline_svg(each, name, DESCRIBED[name](profile))) for name, each in drawn.items()}
+"""What gives each figure's alternative text and caption."""

@@ -1,29 +1,19 @@
-"""The tables of a page: times and cycles, memory, ops."""
+"""The tables of a page that no script draws: times and cycles, memory, options."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ipu_model.predict.profile import SPAN_KINDS, OpProfile, Profile
+from ipu_model.predict.profile import SPAN_KINDS, Profile
 from ipu_model.report.breakdown import (
-    Group,
-    by_family,
-    by_scope,
     categories,
     compute_share,
-    cycles_per_call,
     device_rows,
     host_rows,
-    ops_by_cost,
     phases,
 )
-from ipu_model.report.quantities import counted, duration, percent, size, whole
-
-_MOST_PEAKS = 5
-_MOST_SHOWN = 20
-_MOST_FOLDED = 800
-_MOST_GROUPS = 15
+from ipu_model.report.quantities import duration, percent, size, whole
 
 
 @dataclass(frozen=True)
@@ -44,20 +34,10 @@ class Table:
     caption: str
     head: tuple[str, ...]
     rows: Sequence[Sequence[Cell]]
-    sortable: bool = False
 
     def has_numbers(self, column: int) -> bool:
         """Whether any cell of a column is a number."""
         return any(isinstance(row[column], Number) for row in self.rows)
-
-
-@dataclass(frozen=True)
-class OpTables:
-    """The most expensive ops, and all of them (or the most expensive hundreds) if those are more."""
-
-    shown: Table
-    every: Table | None
-    summary: str
 
 
 def host(profile: Profile) -> Table:
@@ -138,40 +118,6 @@ def memory_categories(profile: Profile) -> Table:
     return Table("Bytes of the fullest tile by category, modelled", head, rows)
 
 
-def peaks(profile: Profile) -> Table:
-    """Return the ops during which the fullest tile is fullest."""
-    rows: list[list[Cell]] = []
-    for memory in profile.memory:
-        steps = sorted(memory.liveness, key=lambda step: -step.bytes_on_tile)[:_MOST_PEAKS]
-        rows += [
-            [f"IPU {memory.ipu}", step.node, step.phase, _whole(step.bytes_on_tile), _whole(step.temporary_bytes)]
-            for step in steps
-        ]
-    head = ("IPU", "op", "phase", "live besides what always is", "of it temporary")
-    return Table("The ops that need most memory, in bytes of the fullest tile, modelled", head, rows)
-
-
-def op_groups(profile: Profile) -> tuple[Table, Table]:
-    """Return the cycles of ops by part of the model, and by kind."""
-    return (
-        _groups("part of the model", by_scope(profile), "Cycles of all IPUs by part of the model, modelled"),
-        _groups("kind of op", by_family(profile), "Cycles of all IPUs by kind of op, modelled"),
-    )
-
-
-def ops(profile: Profile) -> OpTables:
-    """Return the most expensive ops, and all of them to unfold."""
-    sorted_ops = ops_by_cost(profile)
-    count, every = len(sorted_ops), sum(map(cycles_per_call, sorted_ops))
-    caption = f"The {min(_MOST_SHOWN, count)} most expensive of {count:,} ops, modelled"
-    shown = _ops(sorted_ops[:_MOST_SHOWN], every, caption)
-    if count <= _MOST_SHOWN:
-        return OpTables(shown, None, "")
-    kept = sorted_ops[:_MOST_FOLDED]
-    what = "All ops" if len(kept) == count else f"The {len(kept):,} most expensive ops (profile.json has all)"
-    return OpTables(shown, _ops(kept, every, f"{what}, modelled"), f"{what}: {counted(len(kept), 'row')}")
-
-
 def options(profile: Profile) -> Sequence[Table]:
     """Return the settings that were modelled, if any are known, and the machine."""
     machine = profile.machine
@@ -185,36 +131,6 @@ def options(profile: Profile) -> Sequence[Table]:
         settings = [(name, str(value)) for name, value in profile.options.items()]
         found.insert(0, Table("What was modelled", ("option", "value"), settings))
     return found
-
-
-def _groups(name: str, groups: Sequence[Group], caption: str) -> Table:
-    shown = list(groups[:_MOST_GROUPS])
-    rest = groups[_MOST_GROUPS:]
-    if rest:
-        sums = sum(g.cycles for g in rest), sum(g.share for g in rest), sum(g.ops for g in rest)
-        shown.append(Group(f"{len(rest)} more", *sums))
-    rows: list[list[Cell]] = [
-        [group.name, _whole(group.cycles), _share(group.share), _whole(group.ops)] for group in shown
-    ]
-    return Table(caption, (name, "cycles a call", "share", "ops"), rows, sortable=True)
-
-
-def _ops(ops: Iterable[OpProfile], every: float, caption: str) -> Table:
-    head = (
-        "op", "part of the model", "phase", "IPU", "kind", "cycles a call", "share", "runs", "cycles once",
-        "OnTileExecute", "DoExchange", "InternalSync", "temporary bytes", "plan",
-    )  # fmt: skip
-    return Table(caption, head, [_op(op, every) for op in ops], sortable=True)
-
-
-def _op(op: OpProfile, every: float) -> list[Cell]:
-    cycles = cycles_per_call(op)
-    numbers = (op.executions, op.cycles, op.on_tile_execute, op.do_exchange, op.internal_sync, op.temporary_bytes)
-    return [
-        f"{op.node}: {op.part}" if op.part else op.node, op.scope, op.phase, Number(str(op.ipu), op.ipu),
-        f"{op.family} (no formula)" if op.is_fallback else op.family,
-        _whole(cycles), _share(cycles / every if every else 0.0), *map(_whole, numbers), op.plan,
-    ]  # fmt: skip
 
 
 def _seconds(seconds: float) -> Number:

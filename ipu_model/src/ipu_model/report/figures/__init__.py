@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 
 from matplotlib.figure import Figure
 
-from ipu_model.report.figures.canvas import inline_svg, png
+from ipu_model.report.figures.canvas import png
 from ipu_model.report.figures.memory import liveness_figure, memory_category_figure, memory_per_tile_figure
 from ipu_model.report.figures.throughput import ThroughputPoint, throughput_figure
 from ipu_model.report.figures.timeline import cycles_figure, host_device_figure, timeline_figure
@@ -30,7 +30,6 @@ __all__ = [
     "ThroughputPoint",
     "cycles_figure",
     "host_device_figure",
-    "inline_svg",
     "liveness_figure",
     "memory_category_figure",
     "memory_per_tile_figure",

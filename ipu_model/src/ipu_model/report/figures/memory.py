@@ -27,7 +27,7 @@ from ipu_model.report.figures.canvas import (
     without_marks,
     words,
 )
-from ipu_model.report.figures.style import (
+from ipu_model.report.looks import (
     BLUE,
     DARK,
     HATCH,

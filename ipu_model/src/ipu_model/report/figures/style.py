@@ -1,19 +1,11 @@
-"""The one style of all figures: colours that stay apart without colour vision and on grey paper.
-
-Colours are from Okabe and Ito's palette. What is next to each other differs in lightness too, and hatching or
-line style says the same once more: only hatching of straight lines, as dots make a vector picture ten times as
-large.
-"""
+"""What every matplotlib figure shares: the font, the sizes, the lines. `report.looks` has how areas are filled."""
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
-BLUE, YELLOW, ORANGE, GREEN = "#0072B2", "#F5D27A", "#D55E00", "#009E73"
-SKY, PURPLE, WHITE = "#56B4E9", "#CC79A7", "#FFFFFF"
-INK, GREY, HATCH = "#333333", "#EBEBEB", "#D9A920"
-DARK = "#111111"
-"""For text on light colours, which stay light where the page is dark."""
+from ipu_model.report.looks import BLUE, GREEN, INK, ORANGE
+
 LINE_STYLES = ((BLUE, "-", "o"), (ORANGE, "--", "s"), (GREEN, ":", "^"))
 # Any: matplotlib types the settings as one Literal of all their names, and older versions as plain strings.
 STYLE: Any = {
@@ -31,53 +23,3 @@ STYLE: Any = {
 }
 WIDTH_INCHES = 9.5
 DOTS_PER_INCH = 160
-
-
-class Look(NamedTuple):
-    """How an area is filled: its colour, its hatching and the colour of that, and the colour of text on it."""
-
-    face: str
-    hatch: str = ""
-    edge: str = WHITE
-    text: str = DARK
-
-
-SPAN_LOOKS = {
-    "forward": Look(BLUE, text=WHITE),
-    "recompute": Look(SKY, "\\\\\\\\", BLUE),
-    "backward": Look(YELLOW, "////", HATCH),
-    "update": Look(ORANGE, text=WHITE),
-    "stream in": Look(GREEN, "----", WHITE),
-    "stream out": Look(GREEN, "++++", WHITE),
-    "copy": Look(PURPLE, "||||", WHITE),
-    "collective": Look(PURPLE, "xxxx", WHITE),
-    "offload": Look(WHITE, "////", GREEN),
-    "wait": Look(GREY, text=INK),
-    "load": Look(GREEN, "----", WHITE),
-    "call": Look(SKY, "\\\\\\\\", BLUE),
-    "works": Look(BLUE, text=WHITE),
-}
-"""One for each of `predict.profile.SPAN_KINDS`, and for the device as a whole."""
-OTHER_LOOK = Look(WHITE, "++++", INK)
-"""For kinds and phases that are not known."""
-
-PHASE_LOOKS = {
-    "OnTileExecute": Look(BLUE, text=WHITE),
-    "DoExchange": Look(YELLOW, "////", HATCH),
-    "GlobalExchange": Look(PURPLE, "||||", WHITE),
-    "StreamCopyBegin": Look(WHITE, "----", GREEN),
-    "StreamCopyMid": Look(GREEN, text=WHITE),
-    "StreamCopyEnd": Look(WHITE, "////", GREEN),
-    "InternalSync": Look(SKY, "\\\\\\\\", BLUE),
-    "ExternalSync": Look(GREY, text=INK),
-}
-MEMORY_LOOKS = {
-    "parameters": Look(BLUE, text=WHITE),
-    "code": Look(GREY, text=INK),
-    "activations": Look(YELLOW, "////", HATCH),
-    "temporary data": Look(ORANGE, text=WHITE),
-    "other": Look(GREEN, text=WHITE),
-}
-"""For groups of categories on top of each other: dark and light in turn."""
-IPU_LOOKS = (Look(BLUE), Look(YELLOW), Look(GREEN), Look(ORANGE))
-"""For bars of up to four IPUs side by side."""

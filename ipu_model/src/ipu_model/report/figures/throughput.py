@@ -12,7 +12,8 @@ from matplotlib.ticker import NullLocator, StrMethodFormatter
 from ipu_model.errors import Error
 from ipu_model.predict.profile import Profile
 from ipu_model.report.figures.canvas import in_style, new_figure, only_grid, words
-from ipu_model.report.figures.style import INK, LINE_STYLES
+from ipu_model.report.figures.style import LINE_STYLES
+from ipu_model.report.looks import INK
 from ipu_model.report.quantities import short
 
 _WIDE_RANGE = 8

@@ -28,7 +28,7 @@ from ipu_model.report.figures.canvas import (
     without_marks,
     words,
 )
-from ipu_model.report.figures.style import INK, OTHER_LOOK, PHASE_LOOKS, SPAN_LOOKS
+from ipu_model.report.looks import INK, OTHER_LOOK, PHASE_LOOKS, SPAN_LOOKS
 from ipu_model.report.quantities import duration, percent, time_unit
 
 _REPEATS = "×n: n of them, drawn as one"

@@ -1,0 +1,193 @@
+"""The numbers of a profile as the page's scripts read them: columns of numbers, and every text once.
+
+A column of texts holds places in `PageData.texts`. Times are seconds from the start of the call.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, field
+from itertools import groupby
+
+from markupsafe import Markup
+
+from ipu_model.predict.profile import IpuMemory, LivenessStep, OpProfile, Profile
+from ipu_model.report.breakdown import MEMORY_GROUPS, Row, all_rows, memory_group
+
+_DIGITS = 7
+_NANOSECONDS = 9
+Columns = dict[str, list[float | int | None]]
+
+
+@dataclass(frozen=True)
+class PageMemory:
+    """Memory of one IPU: `tiles` and the groups of categories are runs, as number of tiles and bytes in turn."""
+
+    ipu: int
+    tiles: list[float]
+    groups: dict[str, list[float]]
+    always_live: float
+    peak: int
+    steps: Columns
+    tensors: Columns
+
+
+@dataclass(frozen=True)
+class PageData:
+    """Everything that the scripts of a page draw."""
+
+    call_seconds: float
+    clock_hz: float
+    tiles: int
+    tile_bytes: int
+    exchange_bytes_per_cycle: float
+    memory_bytes_per_cycle: float
+    layers: dict[str, str]
+    ops: Columns
+    rows: list[tuple[str, Columns]]
+    memory: list[PageMemory]
+    texts: list[str]
+
+
+@dataclass
+class _Texts:
+    """Numbers texts in the order in which they are met."""
+
+    places: dict[str, int] = field(default_factory=dict)
+
+    def __call__(self, text: str) -> int:
+        return self.places.setdefault(text, len(self.places))
+
+    def joined(self, parts: Sequence[str]) -> int:
+        """Return the place of several texts as one."""
+        return self(", ".join(parts))
+
+
+def page_data(profile: Profile) -> PageData:
+    """Return what a page draws of a profile."""
+    texts = _Texts()
+    ops = profile.work
+    places = {(op.node, op.part, op.phase): place for place, op in enumerate(ops)}
+    machine = profile.machine
+    return PageData(
+        call_seconds=_time(profile.call_seconds),
+        clock_hz=machine.clock_hz,
+        tiles=machine.tiles,
+        tile_bytes=profile.memory.tile_bytes,
+        exchange_bytes_per_cycle=machine.exchange_bytes_per_cycle,
+        memory_bytes_per_cycle=machine.memory_bytes_per_cycle,
+        layers=dict(profile.layers),
+        ops=_ops(ops, texts),
+        rows=[(row.name, _spans(row, texts)) for row in all_rows(profile.timeline)],
+        memory=[_memory(each, places, texts) for each in profile.memory],
+        texts=list(texts.places),
+    )
+
+
+def data_script(data: PageData) -> Markup:
+    """Return the data as a `<script>` element that no browser runs: no text in it can end the element."""
+    text = json.dumps(asdict(data), separators=(",", ":"), allow_nan=False)
+    return Markup(f'<script type="application/json" id="data">{text.replace("<", chr(92) + "u003c")}</script>')
+
+
+def _ops(ops: Sequence[OpProfile], texts: _Texts) -> Columns:
+    return {
+        "name": [texts(op.name or op.node) for op in ops],
+        "part": [texts(op.part) for op in ops],
+        "target": [texts(op.target) for op in ops],
+        "scope": [texts(op.scope) for op in ops],
+        "phase": [texts(op.phase) for op in ops],
+        "family": [texts(op.family) for op in ops],
+        "plan": [texts(op.plan) for op in ops],
+        "line": [texts(op.line) for op in ops],
+        "operands": [texts.joined(op.operands) for op in ops],
+        "results": [texts.joined(op.results) for op in ops],
+        "stage": [op.stage for op in ops],
+        "ipu": [op.ipu for op in ops],
+        "runs": [op.executions for op in ops],
+        "again": [op.recomputations for op in ops],
+        "fallback": [int(op.is_fallback) for op in ops],
+        "compute": [_short(op.on_tile_execute) for op in ops],
+        "exchange": [_short(op.do_exchange) for op in ops],
+        "sync": [_short(op.internal_sync) for op in ops],
+        "temporary": [_short(op.temporary_bytes) for op in ops],
+        "flops": [_short(op.flops) for op in ops],
+        "bytes": [_short(op.accessed_bytes) for op in ops],
+        "peak": [_short(op.peak_flops_per_cycle) for op in ops],
+    }
+
+
+def _spans(row: Row, texts: _Texts) -> Columns:
+    return {
+        "kind": [texts(span.kind) for span in row.spans],
+        "label": [texts(span.label) for span in row.spans],
+        "start": [_time(span.start) for span in row.spans],
+        "seconds": [_time(span.seconds) for span in row.spans],
+        "stage": [span.stage for span in row.spans],
+        "microBatch": [span.micro_batch for span in row.spans],
+        "repeats": [span.repeats for span in row.spans],
+    }
+
+
+def _memory(memory: IpuMemory, places: dict[tuple[str, str, str], int], texts: _Texts) -> PageMemory:
+    tensors = memory.live_at_peak
+    return PageMemory(
+        ipu=memory.ipu,
+        tiles=_runs(memory.tiles),
+        groups=_groups(memory),
+        always_live=_short(memory.always_live_bytes),
+        peak=memory.peak,
+        steps={
+            "op": [places.get((step.node, step.part, _phase_of_op(step)), -1) for step in memory.liveness],
+            "name": [texts(step.name or step.node) for step in memory.liveness],
+            "phase": [texts(step.phase) for step in memory.liveness],
+            "stage": [step.stage for step in memory.liveness],
+            "bytes": [_short(step.bytes_on_tile) for step in memory.liveness],
+            "temporary": [_short(step.temporary_bytes) for step in memory.liveness],
+        },
+        tensors={
+            "name": [texts(each.name) for each in tensors],
+            "category": [texts(each.category) for each in tensors],
+            "type": [texts(f"{each.dtype}[{', '.join(map(str, each.shape))}]") for each in tensors],
+            "bytes": [_short(each.bytes_on_fullest_tile) for each in tensors],
+            "total": [_short(each.total_bytes) for each in tensors],
+            "always": [int(each.always_live) for each in tensors],
+            "first": [each.first for each in tensors],
+            "last": [each.last for each in tensors],
+            "copies": [each.copies for each in tensors],
+        },
+    )
+
+
+def _phase_of_op(step: LivenessStep) -> str:
+    """Return the phase of the op behind a step: recomputation runs ops of the forward pass once more."""
+    return "forward" if step.phase == "recompute" else step.phase
+
+
+def _groups(memory: IpuMemory) -> dict[str, list[float]]:
+    """Return the bytes of each tile by group of categories; nothing where tiles are not known by category."""
+    tiles = len(memory.tiles)
+    if any(sum(run.tiles for run in each.runs) != tiles for each in memory.categories):
+        return {}
+    held: dict[str, list[float]] = {}
+    for each in memory.categories:
+        group = held.setdefault(memory_group(each.name), [0.0] * tiles)
+        for tile, count in enumerate(each.tiles):
+            group[tile] += count
+    return {name: _runs(held[name]) for name in MEMORY_GROUPS if name in held}
+
+
+def _runs(values: Iterable[float]) -> list[float]:
+    """Return runs of equal values as one list: how many, which, how many, which, ..."""
+    return [number for value, run in groupby(map(_short, values)) for number in (sum(1 for _ in run), value)]
+
+
+def _short(value: float) -> float:
+    """Return a number with the digits that anyone can see on a page; whole numbers stay whole."""
+    rounded = float(f"{value:.{_DIGITS}g}")
+    return int(rounded) if rounded == int(rounded) else rounded
+
+
+def _time(seconds: float) -> float:
+    return round(seconds, _NANOSECONDS)

@@ -74,6 +74,7 @@ def programs() -> dict[str, Program]:
     constants = replace(calibrated(), memory=replace(calibrated().memory, uncertainty=0.25))
     return {
         "plain": plain,
+        "a name that is no text": replace(plain, name="half\ud800 \N{SNOWMAN}"),
         "inference": replace(plain, training=False),
         "another machine": replace(plain, system=system_named("Bow-POD64")),
         "an optimiser": replace(plain, optimiser=OptimiserSpec("Adam", Hyper(lr=0.1), groups=(Hyper(lr=0.2),))),

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from typing import NamedTuple
 
+from ipu_model.predict.card import Brief, card_of, line_of
 from ipu_model.predict.program import Program
 from ipu_model.predict.verdict import Verdict, close_band
 
@@ -355,6 +356,28 @@ class Profile:
     layers: Mapping[str, str] = field(default_factory=dict)
     format: int = FORMAT
     program: Program | None = field(default=None, repr=False, compare=False)
+
+    def __repr__(self) -> str:
+        return line_of(self._brief())
+
+    def _repr_html_(self) -> str:
+        return card_of(self._brief())
+
+    def _brief(self) -> Brief:
+        work, ipus = "training" if self.training else "inference", len(self.cycles)
+        device = self.device_samples_per_second
+        return Brief(
+            name=self.name,
+            setting=f"{work} on {ipus} IPU{'s' * (ipus != 1)} a replica of {self.machine}",
+            verdict=self.verdict,
+            memory_share=self.memory.max_tile_bytes / self.memory.tile_bytes,
+            end_to_end=self.samples_per_second,
+            device=device,
+            low=device / self.error_band.high,
+            high=device / self.error_band.low,
+            limited_by=self.limited_by,
+            notes=self.notes,
+        )
 
     @property
     def verdict(self) -> Verdict:

@@ -9,13 +9,12 @@ from __future__ import annotations
 
 import hashlib
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
 from enum import Enum
 from functools import lru_cache
 from pathlib import Path
-from types import UnionType
-from typing import Any, Union, get_args, get_origin, get_type_hints
+from typing import Any, get_args, get_origin, get_type_hints
 
 import msgspec
 
@@ -30,7 +29,7 @@ _NAME = b"program of the IPU Model, format 1\n"
 _DIGEST = hashlib.sha256
 _MOST_BYTES = 1 << 31
 
-_TUPLE, _MAP, _SET, _REF, _COMPLEX, _MEMBER, _RECORD, _CALIBRATED = range(8)
+_TUPLE, _MAP, _SET, _REF, _COMPLEX, _MEMBER, _RECORD, _CALIBRATED, _TEXT = range(9)
 """What the first number of a list stands for; everything else is a plain value."""
 
 
@@ -125,9 +124,11 @@ class _Writer:
     def written(self, value: Any) -> Any:
         """Return a value as plain data."""
         if isinstance(value, Ref):
-            return [_REF, str(value)]
+            return [_REF, self.written(str(value))]
         if isinstance(value, Enum):
             return [_MEMBER, type(value).__name__, value.name]
+        if isinstance(value, str) and not value.isascii():
+            return [_TEXT, value.encode("utf-8", "surrogatepass")]  # names may hold what UTF-8 has no place for
         if value is None or isinstance(value, (bool, int, float, str)):
             return value
         if isinstance(value, complex):
@@ -177,9 +178,11 @@ class _Reader:
         if tag == _SET:
             return frozenset(map(self.read, parts))
         if tag == _REF:
-            return Ref(*parts)
+            return Ref(self.read(parts[0]))
         if tag == _COMPLEX:
             return complex(*parts)
+        if tag == _TEXT:
+            return parts[0].decode("utf-8", "surrogatepass")
         if tag == _MEMBER:
             return _enums()[parts[0]][parts[1]]
         if tag == _RECORD:
@@ -209,27 +212,25 @@ def _enums() -> Mapping[str, Any]:
 
 
 @lru_cache(maxsize=1)
-def _types() -> tuple[type, ...]:
+def _types() -> tuple[Any, ...]:
     """Return the records and enumerations that a program can hold, in the order in which its fields name them."""
     found: dict[Any, None] = {}
     pending: list[Any] = [Program]
     while pending:
         kind = pending.pop()
-        if isinstance(kind, type) and (is_dataclass(kind) or hasattr(kind, "_fields") or issubclass(kind, Enum)):
-            if kind not in found:
-                found[kind] = None
-                pending += [] if issubclass(kind, Enum) else [get_type_hints(kind)[name] for name in _fields(kind)]
-        else:
-            pending += _arguments(kind)
+        if not _is_own(kind):
+            pending += get_args(kind)  # a union or a generic type
+        elif kind not in found:
+            found[kind] = None
+            pending += [] if issubclass(kind, Enum) else [get_type_hints(kind)[name] for name in _fields(kind)]
     return tuple(found)
 
 
-def _arguments(kind: Any) -> Iterator[Any]:
-    """Yield the types that a generic type or a union is made of."""
-    if get_origin(kind) in (Union, UnionType) or get_origin(kind) is not None:
-        yield from get_args(kind)
+def _is_own(kind: Any) -> bool:
+    if not isinstance(kind, type) or get_origin(kind) is not None:
+        return False
+    return is_dataclass(kind) or hasattr(kind, "_fields") or issubclass(kind, Enum)
 
 
-@lru_cache(maxsize=256)
-def _fields(record: type) -> tuple[str, ...]:
+def _fields(record: Any) -> tuple[str, ...]:
     return tuple(getattr(record, "_fields", None) or (each.name for each in fields(record) if each.init))

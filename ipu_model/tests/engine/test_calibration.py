@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ipu_model.errors import Error
-from ipu_model.predict.calibration import calibrated, constant_facts, fitted
+from ipu_model.predict.calibration import calibrated, constant_facts
 
 
 def test_every_entry_of_the_file_has_a_field_with_its_value() -> None:
@@ -44,10 +44,3 @@ def test_unknown_constants_are_refused_by_name() -> None:
 def test_numbers_that_no_machine_has_are_refused(value: float) -> None:
     with pytest.raises(Error, match="sync_cycles cannot be"):
         calibrated().with_values({"cost.sync_cycles": value})
-
-
-def test_fitted_constants_name_the_row_they_were_fitted_to() -> None:
-    assert fitted()
-    for name in fitted():
-        section, _, constant = name.partition(".")
-        assert "Calibrated on" in constant_facts()[section][constant].source, name

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
-import torch
 from cost_support import Trained
-from torch import Tensor, nn, zeros
+from torch import nn, zeros
 from tracing_support import traced
 
 from ipu_model.batching import Batching
@@ -18,32 +16,11 @@ from ipu_model.explore.options import with_options
 from ipu_model.predict import profile_program
 from ipu_model.predict.hardware import system_named
 from ipu_model.predict.host import HostWork, Loading
-from ipu_model.predict.profile import ErrorBand
 from ipu_model.predict.program import Program
-from ipu_model.validate.programs import day03_program, digits_program, small_resnet50_program
+from ipu_model.validate.programs import day03_program
 
 DAY03 = day03_program(accumulation=8)
 SMALL = Program(step_of(traced(Trained(nn.Linear(16, 16)), zeros(8, 16))), True, Batching(2, 5))
-
-
-class LastStep(nn.LSTM):
-    """An LSTM that returns the sequence alone."""
-
-    def __init__(self) -> None:
-        super().__init__(2048, 2048)
-
-    def forward(self, x: Tensor) -> Tensor:  # type: ignore[override]
-        return super().forward(x)[0]
-
-
-class Spectrum(nn.Linear):
-    """A linear layer whose results are transformed: no published row has such an op."""
-
-    def __init__(self) -> None:
-        super().__init__(2048, 2048)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return torch.fft.rfft(super().forward(x)).real
 
 
 class TestNumbers:
@@ -108,58 +85,6 @@ class TestLimits:
 
     def test_state_off_chip_leaves_the_update(self) -> None:
         assert profile_program(with_options(DAY03, optimiser_off_chip=True)).limited_by == "weight update"
-
-
-class TestBand:
-    def test_large_work_that_was_compared_has_the_narrow_one(self) -> None:
-        assert profile_program(DAY03).error_band == ErrorBand(0.92, 1.08)
-
-    @pytest.mark.parametrize("program", [digits_program, small_resnet50_program])
-    def test_small_work_has_the_wide_one_and_says_so(self, program: Callable[[], Program]) -> None:
-        """The rows "small" and "mnist.update" of the validation are more than 8 % off, and within this band."""
-        found = profile_program(program())
-        assert found.error_band == ErrorBand(0.75, 1.35)
-        assert any("work this small" in note for note in found.notes)
-
-    @pytest.mark.parametrize(
-        ("change", "said"),
-        [
-            ({"execution": "interleaved"}, "interleaved pipelines"),
-            ({"optimiser_off_chip": True}, "streaming memory"),
-            ({"optimiser_sharded": True, "replicas": 2}, "replicated tensor sharding"),
-            ({"machine": "C600"}, "the chip C600"),
-            ({"machine": "POD256", "replicas": 64}, "replicas in several racks"),
-        ],
-    )  # fmt: skip
-    def test_ways_of_running_without_a_published_row_have_the_wide_one(self, change, said: str) -> None:
-        found = profile_program(with_options(DAY03, **change))
-        assert found.error_band == ErrorBand(0.75, 1.35)
-        assert any(said in note for note in found.notes)
-
-    def test_networks_and_directions_without_a_published_row(self) -> None:
-        """Every published step is one of training, of a network whose convolutions have one group."""
-        network = nn.Sequential(nn.Conv2d(4, 8, 1), nn.Conv2d(8, 8, 3, groups=4), nn.Flatten(), nn.Linear(8 * 6 * 6, 4))
-        graph = traced(network, zeros(2, 4, 8, 8), training=False)
-        notes = " ".join(profile_program(Program(step_of(graph), training=False)).notes)
-        assert "inference, grouped convolutions" in notes
-        plain = traced(network[0], zeros(2, 4, 8, 8), training=False)
-        assert "grouped" not in " ".join(profile_program(Program(step_of(plain), training=False)).notes)
-
-    @pytest.mark.parametrize(
-        ("network", "said"),
-        [
-            (nn.Linear(2048, 2048), ""),
-            (LastStep(), "recurrent layers"),
-            (Spectrum(), "ops whose cost is an estimate"),
-        ],
-    )  # fmt: skip
-    def test_each_family_of_ops_that_no_published_row_holds_is_named(self, network: nn.Module, said: str) -> None:
-        training = Program(step_of(traced(Trained(network), zeros(64, 2048))), True)
-        found = profile_program(training)
-        uncovered = [note for note in found.notes if "No published row covers" in note]
-        assert [said in note for note in uncovered] == ([True] if said else [])
-        if said:
-            assert found.error_band == ErrorBand(0.75, 1.35)
 
 
 class TestSize:

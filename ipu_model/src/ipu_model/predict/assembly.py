@@ -34,7 +34,7 @@ def assembled(parts: Parts) -> Profile:
     """Return the profile."""
     program, memory, time, call = parts.program, parts.memory, parts.time, parts.call
     ops = ops_of(program, parts.costs, parts.order)
-    band, reason = error_band(program, ops)
+    band, reason = error_band(program, ops, time.shares)
     return Profile(
         name=program.name,
         machine=machine_of(program.system),

@@ -1,8 +1,18 @@
-"""How far a modelled device time may be off, and why."""
+"""How far a modelled device time may be off, and why: the errors of comparable programs that ran on hardware.
+
+`data/error_bands.json` holds the band of each family of programs. `python -m ipu_model validate --record` derives it
+from the errors of the published rows of that family (`ipu_model.validate.record`).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import math
+from collections.abc import Iterable, Mapping
+from enum import Enum
+from functools import lru_cache
+from importlib.resources import files
+
+import msgspec
 
 from ipu_model.predict.calibration import BandConstants
 from ipu_model.predict.links import ring_of
@@ -10,64 +20,138 @@ from ipu_model.predict.profile import ErrorBand, OpProfile
 from ipu_model.predict.program import Execution, Program
 from ipu_model.step import Step
 
+BANDS = "error_bands.json"
 # The index of `groups` among the arguments of aten.convolution.
 _GROUPS = 8
 # Families of formulas whose ops appear in no published row.
 _UNCOVERED_FAMILIES = {"recurrent": "recurrent layers", "estimated": "ops whose cost is an estimate"}
+_CONVOLUTIONS = ("convolution", "_convolution", "convolution_backward")
+_BATCHED_PRODUCTS = ("bmm", "baddbmm")
+_MANY_REPLICAS = 16
 
 
-def error_band(program: Program, ops: Iterable[OpProfile]) -> tuple[ErrorBand, str]:
-    """Return the error band of the device time, and a sentence that explains a wide band ("" for the narrow one).
+class Family(str, Enum):
+    """Programs of one kind: what is known of the model's error on one of them says something about the others."""
 
-    A program gets the narrow band if published rows cover the way it runs and if its ops do a lot of work per exchange
-    phase.
+    CONVOLUTIONS = "training of convolutional networks"
+    TRANSFORMERS = "training of transformers"
+    INFERENCE = "inference"
+    PRODUCTS = "matrix products"
+    GROUPED = "grouped convolutions"
+    SMALL = "little work at a time"
+    MANY_REPLICAS = "more than 16 replicas"
+
+    def __str__(self) -> str:
+        return self.value
+
+
+class FamilyBand(msgspec.Struct, frozen=True):
+    """The band of one family: factors on modelled device time, the rows behind it, and the largest of their errors."""
+
+    low: float
+    high: float
+    rows: int
+    largest_error: float
+
+
+@lru_cache(maxsize=1)
+def family_bands() -> Mapping[Family, FamilyBand]:
+    """Return the bands of the families that have published rows."""
+    content = (files("ipu_model") / "data" / BANDS).read_bytes()
+    return msgspec.json.decode(content, type=dict[Family, FamilyBand])
+
+
+def error_band(
+    program: Program,
+    ops: Iterable[OpProfile],
+    shares: Mapping[str, float],
+    bands: Mapping[Family, FamilyBand] | None = None,
+) -> tuple[ErrorBand, str]:
+    """Return the error band of the device time, and a sentence that explains a wide band ("" for a narrow one).
+
+    A program has the widest of the bands of its families. Where it does something that no published row does, the band
+    is at least the one for programs without rows. `shares` are the fractions of the device time by name.
     """
-    constants = program.calibration.band
-    reason = _reason(program, ops, constants)
-    if not reason:
-        return ErrorBand(1 - constants.large_work, 1 + constants.large_work), ""
-    return ErrorBand(constants.small_work_low, constants.small_work_high), reason
-
-
-def _reason(program: Program, ops: Iterable[OpProfile], constants: BandConstants) -> str:
-    ops = tuple(ops)
-    uncovered = [*_uncovered(program), *_uncovered_families(ops)]
+    constants, ops = program.calibration.band, tuple(ops)
+    known = family_bands() if bands is None else bands
+    families = _families(program, ops, constants)
+    uncovered = [*_uncovered(program, shares), *_uncovered_families(ops)]
+    uncovered += [str(family) for family in families if family not in known]
+    found = [known[family] for family in families if family in known]
+    low, high = min((each.low for each in found), default=1.0), max((each.high for each in found), default=1.0)
     if uncovered:
-        return f"No published row covers {', '.join(uncovered)}: the error band is the wide one."
+        low, high = min(low, constants.without_rows_low), max(high, constants.without_rows_high)
+    reasons = [f"No published row covers {', '.join(uncovered)}: the error band is the wide one."] if uncovered else []
+    wide = (family for family in families if family in known and known[family].high > 1 + constants.narrow)
+    reasons += [_reason(family, known[family]) for family in wide]
+    if Family.SMALL in families:
+        reasons.append(_small_work(program, ops))
+    return ErrorBand(low, high), " ".join(reasons)
+
+
+def _reason(family: Family, band: FamilyBand) -> str:
+    rows = "one published row" if band.rows == 1 else f"{band.rows} published rows"
+    return (
+        f"The error band rests on {rows} of {family}: on today's errors of up to {band.largest_error:.0%}, and on "
+        "those of the day when each was first compared."
+    )
+
+
+def _small_work(program: Program, ops: Iterable[OpProfile]) -> str:
+    return (
+        f"Each exchange phase has {_cycles_per_phase(program, ops):,.0f} cycles of work on average. For work this "
+        "small the fixed costs of a step decide, which the model knows least."
+    )
+
+
+def _families(program: Program, ops: tuple[OpProfile, ...], constants: BandConstants) -> list[Family]:
+    """Return the families that a program belongs to."""
+    kinds = {op.kind for op in program.step.ops}
+    found = []
+    if not program.training:
+        found.append(Family.INFERENCE)
+    elif kinds.intersection(_BATCHED_PRODUCTS) and "_softmax" in kinds:
+        found.append(Family.TRANSFORMERS)
+    else:
+        found.append(Family.CONVOLUTIONS if kinds.intersection(_CONVOLUTIONS) else Family.PRODUCTS)
+    if has_grouped_convolutions(program.step):
+        found.append(Family.GROUPED)
+    if program.replicas > _MANY_REPLICAS:
+        found.append(Family.MANY_REPLICAS)
+    if _cycles_per_phase(program, ops) < constants.large_work_cycles_per_phase:
+        found.append(Family.SMALL)
+    return found
+
+
+def _cycles_per_phase(program: Program, ops: Iterable[OpProfile]) -> float:
+    """Return the cycles of all ops for each exchange phase; infinite if there is none."""
     sync_cycles = program.settings.device.sync_cycles
     work = phases = 0.0
     for op in ops:
         work += op.executions * op.cycles
         phases += op.executions * op.internal_sync / sync_cycles if sync_cycles else 0.0
-    if work < constants.large_work_cycles_per_phase * phases:
-        return (
-            f"Each exchange phase has {work / phases:,.0f} cycles of work on average. For work this small the fixed "
-            "costs of a step decide, which the model knows least: the error band is the wide one."
-        )
-    return ""
+    return work / phases if phases else math.inf
 
 
-def _uncovered(program: Program) -> list[str]:
+def _uncovered(program: Program, shares: Mapping[str, float]) -> list[str]:
     """Return the features of a program that no published measurement covers."""
     locations = program.locations
-    every = (locations.activations, locations.weights, locations.optimiser, locations.accumulators)
     found = []
-    if not program.training:
-        found.append("inference")
-    if has_grouped_convolutions(program.step):
-        found.append("grouped convolutions")
-    if program.execution is Execution.INTERLEAVED:
-        found.append("interleaved pipelines")
-    if any(not each.on_chip for each in every):
-        found.append("tensors in streaming memory")
-    if any(each.sharded for each in every) and program.replicas > 1:
-        found.append("replicated tensor sharding")
+    if not program.training and has_grouped_convolutions(program.step):
+        found.append("inference with grouped convolutions")
+    if program.execution is not Execution.PIPELINED and len(program.step.ipus) > 1:
+        found.append(f"{program.execution.value} execution over several IPUs")
+    if shares.get("offload", 0.0) > program.calibration.band.small_share:
+        found.append("a large share of the time for tensors in streaming memory")
+    others = (locations.activations, locations.weights, locations.accumulators)
+    if any(each.sharded for each in others) and program.replicas > 1:
+        found.append("sharding of more than the optimiser's state over replicas")
     if program.overlaps_input or program.overlaps_output:
         found.append("overlapped host transfers")
     if ring_of(program).groups > 1:
         found.append("replicas in several racks")
-    if program.system.chip.name not in ("GC200", "Bow"):
-        found.append(f"the chip {program.system.chip.name}")
+    if program.system.chip.name not in ("GC200", "Bow") and (program.training or program.system.chip.name != "C600"):
+        found.append(f"{'training' if program.training else 'inference'} on the chip {program.system.chip.name}")
     return found
 
 

@@ -68,12 +68,13 @@ class CompilationConstants(Section):
 
 @dataclass(frozen=True)
 class BandConstants(Section):
-    """How wide the error band of modelled times is."""
+    """The error band of programs that no published row resembles, and the limits that sort programs into families."""
 
-    large_work: float
-    small_work_low: float
-    small_work_high: float
+    without_rows_low: float
+    without_rows_high: float
     large_work_cycles_per_phase: float
+    small_share: float
+    narrow: float
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,8 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
+from ipu_model.errors import Error
+
 
 def register(subparsers: Any) -> None:
     """Add the sub-command's parser. `Any`: argparse does not name the type of its sub-parsers in public."""
@@ -26,16 +28,19 @@ def register(subparsers: Any) -> None:
 
 def run(arguments: argparse.Namespace) -> None:
     """Print the comparison and whatever else was asked for."""
-    from ipu_model.validate import comparison, text
+    from ipu_model.predict.band import BANDS
+    from ipu_model.validate import record, text
+    from ipu_model.validate.comparison import compare_rows
     from ipu_model.validate.leave_one_out import leave_one_out
 
-    compared = comparison.compare_rows(arguments.rows)
+    if arguments.record and arguments.rows:
+        raise Error("--record writes all rows: call it without names of rows.")
+    compared = compare_rows(arguments.rows)
     print(text.comparison_text(compared))
     if arguments.leave_one_out:
-        print("\n" + text.left_out_text(leave_one_out()))
+        print("\n" + text.left_out_text(*leave_one_out()))
     if arguments.constants:
         print("\n" + text.constants_text())
     if arguments.record:
-        path = Path(str(files("ipu_model"))) / "data" / comparison.RECORD
-        comparison.write_record(compared, path)
-        print(f"\nrecorded in {path.name}")
+        record.write_record(record.record_of(compared), Path(str(files("ipu_model"))) / "data")
+        print(f"\nrecorded in {record.RECORD} and {BANDS}")

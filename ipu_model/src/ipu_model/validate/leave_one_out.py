@@ -1,4 +1,9 @@
-"""What each fitted row's error would be, had the constants been fitted without it."""
+"""What each fitted row's error would be, had the constants been fitted without it.
+
+That says something only where a constant has independent rows: the phases of one execution trace are sums and
+differences of each other, so a row stands out only against other *measurements*. All rows of a measurement are left
+out together, and where the rest does not determine a constant there is nothing to test.
+"""
 
 from __future__ import annotations
 
@@ -8,46 +13,70 @@ from dataclasses import dataclass
 import numpy as np
 
 from ipu_model.predict.calibration import Calibration, calibrated, constant_facts, fitted
-from ipu_model.validate.comparison import Compared, Row, published_rows
+from ipu_model.validate.comparison import Compared
 from ipu_model.validate.predictions import Predictions
+from ipu_model.validate.rows import Kind, Row, published_rows
 
 STEP = 0.02
 """By how much, relative to its value, a constant is moved to see what it does."""
-SENSITIVE = 0.05
-"""A row depends on a constant if it moves by at least this share of the constant's relative change."""
 
 
 @dataclass(frozen=True)
 class LeftOut:
-    """One row: its error with all rows fitted, and with the constants refitted to the other rows.
-
-    `without` is `None` where no other row settles a constant of this one.
-    """
+    """One row: its error with all rows fitted, and with the constants refitted to the other measurements."""
 
     row: Row
     with_all: float
-    without: float | None
+    without: float
 
 
-def leave_one_out() -> tuple[LeftOut, ...]:
-    """Refit the fitted constants without each fitted row in turn.
+@dataclass(frozen=True)
+class Untested:
+    """A fitted row that cannot be left out: no other measurement determines these constants."""
+
+    row: Row
+    constants: tuple[str, ...]
+
+
+def leave_one_out() -> tuple[tuple[LeftOut, ...], tuple[Untested, ...]]:
+    """Refit the fitted constants without each measurement in turn.
 
     Rows depend almost linearly on the constants, so that one least-squares step on relative errors does: with
     J the rows' relative change for each constant's relative change and e their errors, the step d of the
     constants solves min |J d + e|.
     """
-    rows = [row for row in published_rows() if set(row.settles) & set(fitted())]
-    names = sorted({name for row in rows for name in row.settles if name in fitted()})
-    errors = _errors(rows, calibrated())
-    slopes = np.stack([_slope(rows, errors, name) for name in names], axis=1)
+    rows = [row for row in published_rows() if row.kind is Kind.FITTED]
+    testable, untested = _sorted_out(rows)
+    names = sorted({name for row in testable for name in row.settles})
+    if not testable:
+        return (), untested
+    errors = _errors(testable, calibrated())
+    slopes = np.stack([_slope(testable, errors, name) for name in names], axis=1)
     found = []
-    for index, row in enumerate(rows):
-        others = [i for i in range(len(rows)) if i != index]
+    for index, row in enumerate(testable):
+        others = [i for i, each in enumerate(testable) if each.measurement != row.measurement]
         step = np.linalg.lstsq(slopes[others], -errors[others], rcond=1e-6)[0]
-        moved = slopes[index] @ step
-        settled = _is_settled(slopes[others], slopes[index])
-        found.append(LeftOut(row, float(errors[index]), float(errors[index] + moved) if settled else None))
-    return tuple(found)
+        found.append(LeftOut(row, float(errors[index]), float(errors[index] + slopes[index] @ step)))
+    return tuple(found), untested
+
+
+def _sorted_out(rows: Sequence[Row]) -> tuple[list[Row], tuple[Untested, ...]]:
+    """Return the rows whose constants the other measurements determine, and the others."""
+    testable, untested = [], []
+    for row in rows:
+        lacking = tuple(name for name in row.settles if not _is_determined_without(row, name, rows))
+        if lacking:
+            untested.append(Untested(row, lacking))
+        else:
+            testable.append(row)
+    return testable, tuple(untested)
+
+
+def _is_determined_without(row: Row, name: str, rows: Sequence[Row]) -> bool:
+    """Whether enough other measurements depend on a constant: one for each constant that they share with it."""
+    related = [each for each in rows if name in each.settles and each.measurement != row.measurement]
+    unknown = {constant for each in related for constant in each.settles if constant in fitted()}
+    return bool(related) and len({each.measurement for each in related}) >= len(unknown)
 
 
 def _slope(rows: Sequence[Row], errors: np.ndarray, name: str) -> np.ndarray:
@@ -59,10 +88,4 @@ def _slope(rows: Sequence[Row], errors: np.ndarray, name: str) -> np.ndarray:
 
 def _errors(rows: Sequence[Row], calibration: Calibration) -> np.ndarray:
     predictions = Predictions(calibration)
-    return np.array([Compared(row, predictions[row.id]).error for row in rows])
-
-
-def _is_settled(others: np.ndarray, row: np.ndarray) -> bool:
-    """Whether the other rows say something about every constant that this row depends on."""
-    strong = np.abs(others).max(axis=0) > SENSITIVE
-    return bool((strong | (np.abs(row) <= SENSITIVE)).all())
+    return np.array([Compared(row, predictions.value(row.id)).error for row in rows])

@@ -1,77 +1,134 @@
-"""The comparison as a table for a terminal."""
+"""The comparison as tables: for a terminal, and as a page."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
 from ipu_model.predict.calibration import constant_facts, fitted
-from ipu_model.validate.comparison import Compared
-from ipu_model.validate.leave_one_out import LeftOut
+from ipu_model.validate.comparison import Compared, ComparedVerdict, Comparison
+from ipu_model.validate.leave_one_out import LeftOut, Untested
+from ipu_model.validate.record import bands_of, record_of, recorded
+from ipu_model.validate.rows import Kind, published_rows
+from ipu_model.validate.summary import of_kind, trust
 
-_WIDTH = 74
+_WIDTH = 96
+_TITLE = "Published on hardware against the IPU Model"
 
-
-def comparison_text(compared: Sequence[Compared]) -> str:
-    """Return one line for each row: published, modelled, signed error, and whether it was fitted."""
-    lines = [
-        "Published on hardware against the IPU Model",
-        "",
-        f"{'row':{_WIDTH}} {'published':>13} {'modelled':>13} {'error':>8} {'wanted':>7}",
-    ]
-    for each in compared:
-        row = each.row
-        mark = "fitted" if row.is_fitted else ("" if each.as_wanted else "outside")
-        what = f"{row.what} [{row.unit}]"
-        lines.append(
-            f"{what:{_WIDTH}} {_number(row.value):>13} {_number(each.modelled):>13} {each.error:>+8.1%} "
-            f"{row.wanted:>7.0%} {mark}".rstrip()
-        )
-    return "\n".join([*lines, "", *_summary(compared)])
-
-
-def _summary(compared: Sequence[Compared]) -> list[str]:
-    free = [each for each in compared if not each.row.is_fitted]
-    inside = sum(each.as_wanted for each in free)
-    sources = sorted({each.row.source for each in compared})
-    lines = [f"{len(compared) - len(free)} rows settled a constant (fitted); the other {len(free)} are predictions."]
-    if free:
-        worst = max(free, key=lambda each: abs(each.error))
-        lines.append(
-            f"Of the predictions, {inside} are as near as wanted; largest error {worst.error:+.1%} ({worst.row.what})."
-        )
-    return [*lines, f"Fitted constants: {', '.join(fitted())}.", "Sources:", *(f"  {source}" for source in sources)]
+# Kind -> heading and sentence of its table, in the order of the tables.
+_TABLES = {
+    Kind.SCORED_BLIND: (
+        "Scored blind",
+        "The model had never seen these figures on the day of the first error. Today's error is of a model that was "
+        "improved with them in view; no constant was fitted to them.",
+    ),
+    Kind.PREDICTION: ("Predictions", "No constant was chosen with these figures in view."),
+    Kind.FITTED: (
+        "Fitted",
+        "A constant was chosen so that these figures are met, or a published figure influenced it: they show how well "
+        "few constants meet many rows, and prove nothing else.",
+    ),
+    Kind.ARITHMETIC: ("Arithmetic", "Sums, ratios, differences and repeats of other rows, left out of all counts."),
+}
 
 
-def comparison_markdown(compared: Sequence[Compared]) -> str:
+def comparison_text(comparison: Comparison) -> str:
+    """Return the summary and one line for each row."""
+    lines = [_TITLE, "", *_trust(comparison)]
+    for kind, (heading, _) in _TABLES.items():
+        rows = of_kind(comparison.numbers, kind)
+        if rows:
+            blind = f" {'that day':>9}" if kind is Kind.SCORED_BLIND else ""
+            lines += ["", f"{heading:{_WIDTH}} {'published':>13} {'modelled':>13}{blind} {'error':>8} {'wanted':>7}"]
+            lines += [_line(each) for each in rows]
+    if comparison.verdicts:
+        lines += ["", f"{'Memory':{_WIDTH}} {'published':>13} {'modelled':>13} {'that day':>9} {'share':>8}"]
+        lines += [_verdict_line(each) for each in comparison.verdicts]
+    return "\n".join([*lines, "", "Sources:", *(f"  {source}" for source in _sources(comparison))])
+
+
+def _trust(comparison: Comparison) -> tuple[str, ...]:
+    errors = {**recorded().errors, **record_of(comparison).errors}
+    known = {row.id for row in published_rows()} <= set(errors)
+    return trust(comparison, bands_of(errors) if known else {})
+
+
+def _line(each: Compared) -> str:
+    row = each.row
+    what = f"{row.what} [{row.unit}]"
+    blind = f" {row.blind_error:>+9.1%}" if row.blind_error is not None else ""
+    outside = "" if each.as_wanted else " outside"
+    return (
+        f"{what:{_WIDTH}} {_number(row.value):>13} {_number(each.modelled):>13}{blind} {each.error:>+8.1%} "
+        f"{row.wanted:>7.0%}{outside}"
+    )
+
+
+def _verdict_line(each: ComparedVerdict) -> str:
+    blind = "" if each.row.blind is None else f"{each.row.blind:.0%}"
+    return (
+        f"{each.row.what:{_WIDTH}} {each.row.outcome:>13} {each.verdict.value:>17} {blind:>5} {each.share:>8.0%} "
+        f"{each.outcome} ({each.row.kind})"
+    )
+
+
+def comparison_markdown(comparison: Comparison) -> str:
     """Return the comparison as a page of its own."""
     lines = [
-        "# Published on hardware against the IPU Model",
-        "",
-        "Written by `make docs` from `python -m ipu_model validate`; a test fails when an error grows. Rows marked "
-        "*fitted* settled a constant of the model and are no predictions; the others are. How to read them: "
+        f"# {_TITLE}", "",
+        "Written by `make docs` from `python -m ipu_model validate`; a test fails when an error grows. How to read it: "
         "[model.md](model.md).",
-        "",
-        "| row | unit | published | modelled | error | wanted | |",
-        "|---|---|---:|---:|---:|---:|---|",
+        "", "## How far to trust the model", "", *(f"* {line}" for line in _trust(comparison)),
+    ]  # fmt: skip
+    for kind, (heading, sentence) in _TABLES.items():
+        rows = of_kind(comparison.numbers, kind)
+        if rows:
+            lines += ["", f"## {heading}", "", sentence, "", *_table(kind, rows)]
+    lines += ["", "## Memory: what ran and what did not", "", _MEMORY, "", *_verdict_table(comparison.verdicts)]
+    lines += [
+        "", f"{len(fitted())} constants are fitted: {', '.join(f'`{name}`' for name in fitted())}. "
+        "`python -m ipu_model validate --constants` lists all constants with their sources, `--leave-one-out` refits "
+        "them without each measurement.",
+        "", "Sources:", "", *(f"* {source}" for source in _sources(comparison)), "",
+    ]  # fmt: skip
+    return "\n".join(lines)
+
+
+_MEMORY = (
+    "The share is what the fullest tile holds, relative to its memory. *That day* is the share when the row was scored "
+    "blind."
+)
+
+
+def _table(kind: Kind, rows: Sequence[Compared]) -> list[str]:
+    blind = kind is Kind.SCORED_BLIND
+    lines = [
+        f"| row | unit | published | modelled |{' error that day |' if blind else ''} error | wanted |",
+        f"|---|---|---:|---:|{'---:|' if blind else ''}---:|---:|",
     ]
-    for each in compared:
+    for each in rows:
         row = each.row
+        that_day = f" {row.blind_error:+.1%} |" if row.blind_error is not None else ""
         lines.append(
-            f"| {row.what} | {row.unit} | {_number(row.value)} | {_number(each.modelled)} | {each.error:+.1%} | "
-            f"{row.wanted:.0%} | {'fitted' if row.is_fitted else ''} |"
+            f"| {row.what} | {row.unit} | {_number(row.value)} | {_number(each.modelled)} |{that_day} "
+            f"{each.error:+.1%} | {row.wanted:.0%} |"
         )
-    free = [each for each in compared if not each.row.is_fitted]
-    sources = sorted({each.row.source for each in compared})
-    return "\n".join(
-        [
-            *lines, "",
-            f"{len(compared) - len(free)} rows settled constants, {len(free)} are predictions, "
-            f"{sum(each.as_wanted for each in free)} of them as near as wanted. {len(fitted())} constants are fitted: "
-            f"{', '.join(f'`{name}`' for name in fitted())}. `python -m ipu_model validate --constants` lists all "
-            "constants with their sources, `--leave-one-out` refits them without each row.",
-            "", "Sources:", "", *(f"* {source}" for source in sources), "",
-        ]
-    )  # fmt: skip
+    return lines
+
+
+def _verdict_table(rows: Iterable[ComparedVerdict]) -> list[str]:
+    lines = ["| program | published | modelled | share | that day | | |", "|---|---|---|---:|---:|---|---|"]
+    for each in rows:
+        that_day = "" if each.row.blind is None else f"{each.row.blind:.0%}"
+        lines.append(
+            f"| {each.row.what} | {each.row.outcome} | {each.verdict} | {each.share:.0%} | {that_day} | "
+            f"{each.outcome} | {each.row.kind} |"
+        )
+    return lines
+
+
+def _sources(comparison: Comparison) -> list[str]:
+    numbers, verdicts = comparison.numbers, comparison.verdicts
+    return sorted({each.row.source for each in numbers} | {each.row.source for each in verdicts})
 
 
 def constants_text() -> str:
@@ -83,17 +140,16 @@ def constants_text() -> str:
     return "\n".join(lines)
 
 
-def left_out_text(found: Iterable[LeftOut]) -> str:
-    """Return one line for each fitted row: its error with all rows, and with the constants refitted without it."""
+def left_out_text(tested: Iterable[LeftOut], untested: Iterable[Untested]) -> str:
+    """Return one line for each fitted row: its error with all rows and with its measurement left out, or why not."""
     lines = [
-        "Leave one out: constants refitted to the other fitted rows",
+        "Leave one out: constants refitted to the other measurements",
         "",
         f"{'row':{_WIDTH}} {'error':>8} {'left out':>9}",
     ]
-    for each in found:
-        without = "no other row" if each.without is None else f"{each.without:+.1%}"
-        lines.append(f"{each.row.what:{_WIDTH}} {each.with_all:>+8.1%} {without:>9}")
-    return "\n".join(lines)
+    lines += [f"{each.row.what:{_WIDTH}} {each.with_all:>+8.1%} {each.without:>+9.1%}" for each in tested]
+    lines += ["", "Rows that cannot be left out, because no other measurement determines their constants:"]
+    return "\n".join([*lines, *(f"  {each.row.what} ({', '.join(each.constants)})" for each in untested)])
 
 
 def _number(value: float) -> str:

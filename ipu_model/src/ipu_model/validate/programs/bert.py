@@ -177,18 +177,20 @@ def bert_base_program() -> Program:
     return _pretraining(bert_pretraining(BASE, 32), 512, dict.fromkeys(range(4), 0.25), "bert-base")
 
 
-def bert_large_program() -> Program:
+def bert_large_program(*, replicas: int = 4) -> Program:
     """Return BERT-Large's pretraining with packed sequences on a Bow Pod16."""
     proportions = {0: 0.15, 1: 0.25, 2: 0.25, 3: 0.25}
-    return _pretraining(bert_pretraining(LARGE, 8, slices=2, packed=True), 1752, proportions, "bert-large")
+    return _pretraining(bert_pretraining(LARGE, 8, slices=2, packed=True), 1752, proportions, "bert-large", replicas)
 
 
-def _pretraining(graph: Graph, accumulation: int, proportions: dict[int, float], name: str) -> Program:
+def _pretraining(
+    graph: Graph, accumulation: int, proportions: dict[int, float], name: str, replicas: int = 4
+) -> Program:
     machine = system_named("Bow-POD16")
     return Program(
-        step=step_of(graph), training=True, batching=Batching(1, accumulation, 4), optimiser=lamb(), system=machine,
-        recomputation=Recomputation.PIPELINE, settings=settings_on(machine, proportions=proportions), name=name,
-        locations=Locations(optimiser=Location(on_chip=False, sharded=True)),
+        step=step_of(graph), training=True, batching=Batching(1, accumulation, replicas), optimiser=lamb(),
+        system=machine, settings=settings_on(machine, proportions=proportions), name=name,
+        recomputation=Recomputation.PIPELINE, locations=Locations(optimiser=Location(on_chip=False, sharded=True)),
     )  # fmt: skip
 
 

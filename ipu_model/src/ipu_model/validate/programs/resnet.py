@@ -51,11 +51,12 @@ def mlperf_resnet50(batch: int = 20, *, checkpoints: bool = True) -> Graph:
     return captured(Classifier(network, normalises=True).half(), *images(batch, 3, 224, torch.uint8))
 
 
-@lru_cache(maxsize=1)
-def small_resnet50() -> Graph:
-    """Return ResNet-50 on eight 64 x 64 images in fp32, its last group of blocks on IPU 1."""
+@lru_cache(maxsize=2)
+def small_resnet50(ipus: int = 2) -> Graph:
+    """Return ResNet-50 on eight 64 x 64 images in fp32, with two IPUs its last group of blocks on IPU 1."""
     network = torchvision_model("resnet50")
-    begin_block(network.layer4, 1)
+    if ipus == 2:
+        begin_block(network.layer4, 1)
     return captured(Classifier(network, dtype=FLOAT), *images(8, 3, 64, FLOAT))
 
 
@@ -69,11 +70,11 @@ def day03_program(
     )  # fmt: skip
 
 
-def small_resnet50_program() -> Program:
-    """Return day 02's program: two replicas of two IPUs, accumulation 3."""
+def small_resnet50_program(*, ipus: int = 2, replicas: int = 2) -> Program:
+    """Return day 02's program: two replicas of two IPUs (or one), accumulation 3."""
     momentum = OptimiserSpec("SGD1", Hyper(lr=0.1, momentum=0.9), accum_dtype=FLOAT32)
     return Program(
-        step=step_of(small_resnet50()), training=True, batching=Batching(1, 3, 2), optimiser=momentum,
+        step=step_of(small_resnet50(ipus)), training=True, batching=Batching(1, 3, replicas), optimiser=momentum,
         recomputation=Recomputation.PIPELINE, name="day02-resnet50",
     )  # fmt: skip
 

@@ -1,0 +1,97 @@
+"""What the model said about the published rows when that was last written down, and the error bands that follow."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from functools import lru_cache
+from importlib.resources import files
+from pathlib import Path
+
+import msgspec
+
+from ipu_model.predict.band import BANDS, Family, FamilyBand
+from ipu_model.validate.comparison import Compared, ComparedVerdict, Comparison, Outcome
+from ipu_model.validate.rows import Kind, Row, published_rows
+
+RECORD = "validation_record.json"
+TOLERANCE = 0.002
+"""How much larger than recorded an error may be: what rounding and order of summation could do, and no more."""
+DEVIATIONS = 2.0
+"""A band reaches as many times the root mean square of its rows' errors to each side: about 95 % of normal errors."""
+_LEAST_VERDICT_CHANGE = (Outcome.RIGHT, Outcome.CLOSE, Outcome.WRONG)
+
+
+class Record(msgspec.Struct, frozen=True):
+    """The signed error of each number, and the share of a tile and outcome of each verdict, by the row's id."""
+
+    errors: Mapping[str, float]
+    shares: Mapping[str, float]
+    outcomes: Mapping[str, Outcome]
+
+
+@lru_cache(maxsize=1)
+def recorded() -> Record:
+    """Return the record that `python -m ipu_model validate --record` wrote."""
+    return msgspec.json.decode((files("ipu_model") / "data" / RECORD).read_bytes(), type=Record)
+
+
+def record_of(comparison: Comparison) -> Record:
+    """Return the record of a comparison."""
+    return Record(
+        {each.row.id: round(each.error, 4) for each in comparison.numbers},
+        {each.row.id: round(each.share, 4) for each in comparison.verdicts},
+        {each.row.id: each.outcome for each in comparison.verdicts},
+    )
+
+
+def write_record(record: Record, folder: Path) -> None:
+    """Write the record and the error bands that follow from it into `folder`."""
+    for name, content in ((RECORD, record), (BANDS, bands_of(record.errors))):
+        text = msgspec.json.format(msgspec.json.encode(content), indent=1)
+        (folder / name).write_bytes(text + b"\n")
+
+
+def grown(compared: Iterable[Compared], errors: Mapping[str, float]) -> tuple[Compared, ...]:
+    """Return the rows whose error is larger than recorded, or that the record does not know."""
+    return tuple(
+        each for each in compared if each.row.id not in errors or abs(each.error) > abs(errors[each.row.id]) + TOLERANCE
+    )
+
+
+def worsened(compared: Iterable[ComparedVerdict], outcomes: Mapping[str, Outcome]) -> tuple[ComparedVerdict, ...]:
+    """Return the verdicts that are further from right than recorded, or that the record does not know."""
+    rank = _LEAST_VERDICT_CHANGE.index
+    return tuple(
+        each for each in compared if each.row.id not in outcomes or rank(each.outcome) > rank(outcomes[each.row.id])
+    )
+
+
+def bands_of(errors: Mapping[str, float]) -> dict[Family, FamilyBand]:
+    """Return the error band of each family that has rows: twice the root mean square of their errors to each side.
+
+    A row that was scored blind counts twice, with the error of that day and with today's: what was mended with the row
+    in view is no proof that the next program comes out as well. Fitted rows and arithmetic do not count. Errors are
+    logarithms of modelled time over published time, so that a band has the factors 1/f and f.
+    """
+    found = {}
+    for family in Family:
+        rows = [row for row in published_rows() if family in row.families and _is_evidence(row)]
+        logs = [each for row in rows for each in _logarithms(row, errors)]
+        if logs:
+            width = DEVIATIONS * math.sqrt(sum(each * each for each in logs) / len(logs))
+            largest = max(abs(errors[row.id]) for row in rows)
+            found[family] = FamilyBand(
+                round(math.exp(-width), 3), round(math.exp(width), 3), len(rows), round(largest, 3)
+            )
+    return found
+
+
+def _is_evidence(row: Row) -> bool:
+    return row.kind in (Kind.PREDICTION, Kind.SCORED_BLIND)
+
+
+def _logarithms(row: Row, errors: Mapping[str, float]) -> Iterable[float]:
+    for error in (row.blind_error, errors[row.id]):
+        if error is not None:
+            yield math.log1p(error)

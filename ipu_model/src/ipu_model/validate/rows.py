@@ -1,0 +1,125 @@
+"""The rows of `data/published.toml`: what was published, and what each row is worth as evidence."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from enum import Enum
+from functools import lru_cache
+from typing import Any, TypeVar
+
+import msgspec
+
+from ipu_model.data_files import read_data
+from ipu_model.errors import Error
+from ipu_model.predict.band import Family
+
+_FILE = "published.toml"
+
+
+class Kind(str, Enum):
+    """What a row says about the model.
+
+    `FITTED`: a published figure influenced a constant that the row depends on. `PREDICTION`: none did. `SCORED_BLIND`:
+    the model had never seen the row when it was scored. `ARITHMETIC`: a sum, ratio, difference or repeat of other rows,
+    which no count includes.
+    """
+
+    FITTED = "fitted"
+    PREDICTION = "prediction"
+    SCORED_BLIND = "scored blind"
+    ARITHMETIC = "arithmetic"
+
+    def __str__(self) -> str:
+        return self.value
+
+
+class Row(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One published number: `value` in `unit`; `wanted` is the relative error the model is meant to keep within.
+
+    `measurement` names the run on hardware that it was read from. `settles` names the constants that were fitted on it
+    ("section.name"). `blind` is the modelled value of the day when the row was scored blind. The error bands of
+    `families` rest on it.
+
+    Raises:
+        ValueError: a kind that the other fields contradict.
+    """
+
+    id: str
+    what: str
+    kind: Kind
+    value: float
+    unit: str
+    source: str
+    measurement: str
+    wanted: float
+    settles: tuple[str, ...] = ()
+    blind: float | None = None
+    families: tuple[Family, ...] = ()
+
+    def __post_init__(self) -> None:
+        if (self.kind is Kind.FITTED) != bool(self.settles):
+            raise ValueError(f"a {self.kind} row cannot settle {list(self.settles)}")
+        if (self.kind is Kind.SCORED_BLIND) != (self.blind is not None):
+            raise ValueError(f"a {self.kind} row cannot have the blind value {self.blind}")
+
+    @property
+    def blind_error(self) -> float | None:
+        """The signed relative error of the day when the row was scored blind."""
+        return None if self.blind is None else self.blind / self.value - 1.0
+
+
+class VerdictRow(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One published outcome: whether a program ran, or was out of memory.
+
+    `blind` is the share of a tile that the fullest tile was modelled to hold on the day when the row was scored.
+
+    Raises:
+        ValueError: a kind that the other fields contradict.
+    """
+
+    id: str
+    what: str
+    kind: Kind
+    ran: bool
+    source: str
+    blind: float | None = None
+
+    def __post_init__(self) -> None:
+        if (self.kind is Kind.SCORED_BLIND) != (self.blind is not None):
+            raise ValueError(f"a {self.kind} row cannot have the blind share {self.blind}")
+
+    @property
+    def outcome(self) -> str:
+        """What happened on hardware, in words."""
+        return "ran" if self.ran else "out of memory"
+
+
+_Entry = TypeVar("_Entry", Row, VerdictRow)
+
+
+@lru_cache(maxsize=1)
+def published_rows() -> tuple[Row, ...]:
+    """Return the numbers of `data/published.toml`.
+
+    Raises:
+        Error: a row that lacks something, or contradicts itself.
+    """
+    return tuple(_read(read_data(_FILE)["row"], Row))
+
+
+@lru_cache(maxsize=1)
+def published_verdicts() -> tuple[VerdictRow, ...]:
+    """Return the outcomes of `data/published.toml`.
+
+    Raises:
+        Error: as `published_rows`.
+    """
+    return tuple(_read(read_data(_FILE)["verdict"], VerdictRow))
+
+
+def _read(entries: Iterable[dict[str, Any]], of: type[_Entry]) -> Iterable[_Entry]:
+    for entry in entries:
+        try:
+            yield msgspec.convert(entry, of)
+        except msgspec.ValidationError as problem:
+            raise Error(f"{_FILE}: row {entry.get('id', '?')!r}: {problem}.") from problem

@@ -41,7 +41,9 @@ def profile_of_source(source: str, *, host: HostWork | None = None, machine: str
         Error: nothing there can be read, or it is no program.
     """
     if not is_function(source) and host is None and machine is None:
-        return _read(source)
+        from ipu_model.report import profile_json
+
+        return profile_json.read(_report(source))
     from ipu_model.explore.profile import profile
 
     return profile(program_of_source(source), host=host, machine=machine)
@@ -78,7 +80,17 @@ def given_by(source: str) -> Given:
     Raises:
         Error: nothing there can be read, or a function returns no program.
     """
-    return _given(made_by(source), source) if is_function(source) else Given(_read(source))
+    if is_function(source):
+        return _given(made_by(source), source)
+    from ipu_model.report.files import read_report
+
+    profile = read_report(_report(source))
+    if profile.program is None:
+        raise Error(
+            f"{source} holds only results, without the program that they are of. Take the folder that profiling wrote, "
+            "run the program again, or name a function that returns it: program.py:function."
+        )
+    return Given(profile)
 
 
 @contextmanager
@@ -109,12 +121,11 @@ def is_function(source: str) -> bool:
     return bool(colon and place and name.isidentifier()) and not Path(source).exists()
 
 
-def _read(source: str) -> Profile:
+def _report(source: str) -> str:
+    """Return the path of a report, if it is none of a program's text."""
     if source.endswith(".py"):
         raise Error(f"{source} is a program. Name the function in it that returns what to model: {source}:FUNCTION.")
-    from ipu_model.report import profile_json
-
-    return profile_json.read(source)
+    return source
 
 
 def made_by(source: str) -> Any:

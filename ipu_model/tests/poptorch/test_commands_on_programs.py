@@ -8,7 +8,10 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
+from modelling_support import Chain, quiet
 
+import poptorch
 from ipu_model import command_line
 
 PROGRAM = Path(__file__).with_name("command_programs.py")
@@ -89,6 +92,54 @@ class TestAdvise:
         page = tmp_path / "page.html"
         assert run("advise", f"{PROGRAM}:inference", "--html", page)[0] == 0
         assert "device iterations" in page.read_text(encoding="utf-8")
+
+
+class TestReports:
+    """The folder that profiling has left holds the program, so that the commands can model it again."""
+
+    @pytest.fixture
+    def folder(self, tmp_path: Path) -> Path:
+        options = quiet().enableProfiling(str(tmp_path)).deviceIterations(4).modelName("net")
+        poptorch.inferenceModel(Chain(1), options).compile(torch.zeros(8, 8))
+        return tmp_path / "net"
+
+    def test_on_another_machine(self, run, folder: Path) -> None:
+        assert "GC200" in run("report", folder)[1]
+        assert "Bow" in run("report", folder, "--machine", "Bow")[1]
+
+    def test_with_a_loader(self, run, folder: Path) -> None:
+        assert "host loader" in run("report", folder, "--seconds-per-sample", "1", "--loading", "async")[1]
+
+    def test_advice(self, run, folder: Path) -> None:
+        code, out, _ = run("advise", folder)
+        assert code == 0
+        assert "device iterations: 4 -> " in out
+
+    def test_results_alone_can_be_read_but_not_changed(self, run, folder: Path) -> None:
+        alone = folder / "profile.json"
+        (folder / "program.ipu").unlink()
+        assert run("report", alone)[0] == 0
+        for command in (("advise", alone), ("report", alone, "--machine", "Bow")):
+            code, _, err = run(*command)
+            assert code == 2
+            assert "holds only results" in err
+            assert "program.py:function" in err
+
+    @pytest.mark.parametrize("keep", [0, 10, 200])
+    def test_a_damaged_program_stops_only_what_needs_it(self, run, folder: Path, keep: int) -> None:
+        file = folder / "program.ipu"
+        file.write_bytes(file.read_bytes()[:keep])
+        assert run("report", folder)[0] == 0
+        code, _, err = run("advise", folder)
+        assert code == 2
+        assert err.count("\n") == 1
+        assert f"{file}: " in err
+        assert "again" in err
+
+    def test_a_folder_without_a_report(self, run, tmp_path: Path) -> None:
+        code, _, err = run("advise", tmp_path)
+        assert code == 2
+        assert f"{tmp_path / 'profile.json'} cannot be read" in err
 
 
 class TestErrors:

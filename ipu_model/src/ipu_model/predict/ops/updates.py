@@ -102,7 +102,11 @@ def _updated(step: Step, accumulator: DType | None, held: Mapping[str, int]) -> 
 
 
 def _update(device: Device, tensor: Updated, spec: OptimiserSpec, hyper: Hyper, *, accumulates: bool) -> Work:
-    """Return the work of the family's update, with the gradient's norm where gradients are clipped."""
+    """Return the work of the family's update.
+
+    Where gradients are clipped, each of them adds its sum of squares to the global norm and is scaled by the result
+    (PopART, clipweightgradientsbynorm.cpp).
+    """
     compiled = weight_update(spec, hyper)
     if compiled.algorithm is Algorithm.SGD:
         work = sgd(device, tensor)
@@ -117,6 +121,8 @@ def _update(device: Device, tensor: Updated, spec: OptimiserSpec, hyper: Hyper, 
     if spec.max_grad_norm != float("inf"):
         n = device.spread(tensor.elements, tensor.accumulator)
         work = work.plus(reduced(device, tensor.elements, n, 1, tensor.accumulator).cycles)
+        scaled = vertices.elementwise(device, n, tensor.accumulator, ("scale",), vertices.BROADCAST_SCALAR)
+        work = work.plus(Cycles(compute=scaled) + device.exchange(tensor.accumulator.bytes))
     return work
 
 

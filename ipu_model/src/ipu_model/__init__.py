@@ -8,18 +8,31 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from ipu_model import scaling
     from ipu_model.explore.advise import advise
+    from ipu_model.explore.fit import make_it_fit
     from ipu_model.explore.loader import time_loader
     from ipu_model.explore.profile import profile, profile_module
     from ipu_model.explore.what_if import sweep, what_if
     from ipu_model.predict.host import HostWork
     from ipu_model.predict.profile import Profile
 
-__all__ = ["HostWork", "Profile", "advise", "profile", "profile_module", "scaling", "sweep", "time_loader", "what_if"]
+__all__ = [
+    "HostWork",
+    "Profile",
+    "advise",
+    "make_it_fit",
+    "profile",
+    "profile_module",
+    "scaling",
+    "sweep",
+    "time_loader",
+    "what_if",
+]
 
 _HOMES = {
     "HostWork": "ipu_model.predict.host",
     "Profile": "ipu_model.predict.profile",
     "advise": "ipu_model.explore.advise",
+    "make_it_fit": "ipu_model.explore.fit",
     "profile": "ipu_model.explore.profile",
     "profile_module": "ipu_model.explore.profile",
     "sweep": "ipu_model.explore.what_if",

@@ -8,6 +8,7 @@ These functions dispatch on the type of their first argument. A front end regist
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import singledispatch
 from typing import TYPE_CHECKING, Any
@@ -17,6 +18,7 @@ from ipu_model.errors import Error
 if TYPE_CHECKING:
     from torch.utils.data import DataLoader
 
+    from ipu_model.batching import Batching
     from ipu_model.predict.hardware import System
     from ipu_model.predict.program import Program
 
@@ -49,6 +51,31 @@ def program_of(source: Any) -> Program:
     )
 
 
+@dataclass(frozen=True)
+class ModuleChanges:
+    """What to change of a module before it is captured; the module itself stays as it is.
+
+    `micro_batch` is the number of rows of a micro-batch (`None`: as the inputs have), `batching` how many of them a
+    call has (`None`: as the options say). With `half`, the module and its floating-point inputs are in float16.
+    `begins` maps names of modules at which blocks begin to IPUs, in place of all `BeginBlock` annotations (`None`: as
+    they are). With `sharded`, the IPUs work one after another. The outputs of the modules `checkpoints` are
+    recomputation checkpoints.
+    """
+
+    micro_batch: int | None = None
+    batching: Batching | None = None
+    half: bool = False
+    begins: Mapping[str, int] | None = None
+    sharded: bool = False
+    checkpoints: tuple[str, ...] = ()
+
+
+@singledispatch
+def captures_of(source: Any) -> Callable[[ModuleChanges], Program] | None:
+    """Return what captures the module behind an executor again with changes; `None` for things without a module."""
+    return None
+
+
 @singledispatch
 def program_of_module(
     options: Any,
@@ -59,8 +86,11 @@ def program_of_module(
     training: bool | None = None,
     machine: str | System | None = None,
     micro_batch: bool = False,
+    changes: ModuleChanges | None = None,
 ) -> Program:
     """Return the program that wrapping `model` with `options` would compile; `ipu_model.profile_module` says more.
+
+    `changes` are made to a copy of the module first.
 
     Raises:
         Error: what the front end refuses when it wraps and compiles, or options of no front end.

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import DefaultDeviceType
 
 from ipu_model.capture.digest import digest_of
-from ipu_model.entry_points import program_of
+from ipu_model.entry_points import ModuleChanges, captures_of, program_of
 from ipu_model.errors import OutOfMemory
 from ipu_model.interrupts import postponed
 from ipu_model.turns import Turn
@@ -149,7 +149,7 @@ class PoplarExecutor:
         self._user_model = model if training else self._traced_model
         self._signature = ArgsParser(self._traced_model)
         self._compiled: Compiled | None = None
-        self._too_large: Program | None = None
+        self._too_large: tuple[Program, BoundArguments] | None = None
         self._log_once = LogOnce()
         self._rng_state: list[int] | None = [self._options.random_seed] if self._options.exists("random_seed") else None
         self._link = HostLink(self)
@@ -286,7 +286,9 @@ class PoplarExecutor:
                 self._attach(now)
             self._compiled, self._too_large = now, None
         except BaseException as error:
-            self._too_large = cast("Program", error.program) if isinstance(error, OutOfMemory) else None
+            self._too_large = None
+            if isinstance(error, OutOfMemory):
+                self._too_large = cast("Program", error.program), arguments.without_values()
             move_long_message(error)
             if self._wrapping is not None:
                 self._wrapping.undo()
@@ -709,10 +711,30 @@ class PoplarExecutor:
 @program_of.register(PoplarExecutor)
 def _program_of(executor: PoplarExecutor) -> Program:
     if executor._compiled is None and executor._too_large is not None:
-        return executor._too_large
+        return executor._too_large[0]
     if executor._compiled is None:
         raise createPoptorchError(
             f"{NO_EXECUTABLE_ERR[:-1]}, so there is no program to model. Call the model, "
             "or compile() it, first; ipu_model.profile_module(module, inputs, options) needs neither."
         )
     return executor._compiled.program
+
+
+@captures_of.register(PoplarExecutor)
+def _captures_of(executor: PoplarExecutor) -> Callable[[ModuleChanges], Program] | None:
+    now = executor._compiled
+    arguments = now.arguments if now is not None else executor._too_large[1] if executor._too_large else None
+    if arguments is None:
+        return None
+    compiled_for = arguments
+
+    def again(changes: ModuleChanges) -> Program:
+        # The performance model is imported only when needed, so that `import poptorch` stays fast.
+        from poptorch._backend.modelling import captured_again
+
+        training = executor._optimisation is not None
+        return captured_again(
+            executor._traced_model, executor._options, compiled_for, training=training, changes=changes
+        )
+
+    return again

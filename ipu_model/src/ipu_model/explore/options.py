@@ -107,29 +107,34 @@ def _check_pipeline(program: Program) -> None:
 
 
 def _accumulation(program: Program, value: object) -> Program:
-    count = _count("accumulation", value)
+    count = checked_count("accumulation", value)
     return replace(program, batching=replace(program.batching, accumulation=count))
 
 
 def _device_iterations(program: Program, value: object) -> Program:
-    count = _count("device_iterations", value)
+    count = checked_count("device_iterations", value)
     return replace(program, batching=replace(program.batching, device_iterations=count))
 
 
 def _replicas(program: Program, value: object) -> Program:
-    count = _count("replicas", value)
+    count = checked_count("replicas", value)
     return replace(program, batching=replace(program.batching, replicas=count), reserved_ipus=None)
 
 
 def _processes(program: Program, value: object) -> Program:
-    return replace(program, processes=_count("processes", value), reserved_ipus=None)
+    return replace(program, processes=checked_count("processes", value), reserved_ipus=None)
 
 
 def _prefetch_depth(program: Program, value: object) -> Program:
-    return replace(program, prefetch_depth=_count("prefetch_depth", value))
+    return replace(program, prefetch_depth=checked_count("prefetch_depth", value))
 
 
-def _count(name: str, value: object) -> int:
+def checked_count(name: str, value: object) -> int:
+    """Return a value that is a whole number from 1 on.
+
+    Raises:
+        Error: it is anything else.
+    """
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
         raise Error(f"{name} must be a whole number from 1 on, not {value!r}.")
     return value
@@ -356,6 +361,19 @@ def _quoted(value: str | Iterable[str]) -> str:
     return ", ".join(repr(name) for name in _names(value))
 
 
+def _split_change(_: Program, value: Any) -> str:
+    names = _names(value)
+    return f"split over {len(names) + 1} IPUs at {_quoted(names)}" if names else "no split: all blocks on one IPU"
+
+
+def _split_line(_: Program, value: Any) -> str:
+    names = _names(value)
+    if not names:
+        return "poptorch.removeBlocks(model)"
+    ids = "ipu_id=1" if len(names) == 1 else f"ipu_id=1 to {len(names)}"
+    return f"poptorch.BeginBlock(layer, {ids}) for {_quoted(names)}"
+
+
 def _execution_line(program: Program, value: Any) -> str:
     if (execution := Execution(value)) is Execution.INTERLEAVED:
         return "no PopTorch program can do this: it is a what-if"
@@ -451,8 +469,8 @@ OPTIONS: Mapping[str, Option] = {
         Option(
             "split",
             _split,
-            lambda _, value: f"split over {len(_names(value)) + 1} IPUs at {_quoted(value)}",
-            lambda _, value: f"poptorch.BeginBlock before {_quoted(value)} (ipu_id 1 to {len(_names(value))})",
+            _split_change,
+            _split_line,
             "A pipeline runs at the speed of its slowest stage; these are the modules where modelled stage times come "
             "out most even.",
             risk=Risk.SCHEDULE,

@@ -12,7 +12,6 @@ from ipu_model.errors import Error
 from ipu_model.predict.costs import costs_of
 from ipu_model.predict.order import device_bytes, stash_slots
 from ipu_model.predict.program import Program, Recomputation
-from ipu_model.predict.recomputation import kept_for_backward
 from ipu_model.predict.remembered import remembered
 from ipu_model.predict.remote import variables_of
 from ipu_model.step import Op, Phase, Placement, Step, with_ops
@@ -186,7 +185,7 @@ def _times(program: Program, units: Sequence[Unit], stages: int) -> list[list[fl
 def _recomputes(program: Program, stages: int) -> bool:
     """Whether stages recompute once there are so many: a program of one IPU begins to, as PopTorch's default is."""
     begins = stages > 1 and len(program.step.stages) == 1 and program.training
-    return begins or bool(kept_for_backward(program).again)
+    return begins or program.recomputation is not Recomputation.NONE
 
 
 def _bytes(program: Program, units: Sequence[Unit], stages: int) -> list[list[float]]:
@@ -305,3 +304,20 @@ def stage_starts(program: Program) -> Iterator[str]:
         if op.phase is Phase.FORWARD and op.stage > seen:
             seen = op.stage
             yield op.scope
+
+
+def stage_modules(program: Program) -> Iterator[str]:
+    """Yield the module at which each stage after the first begins: the outermost one that the stage before lacks.
+
+    A scope of the forward pass that a module around it already ran on the stage before begins inside of that module.
+    """
+    before: set[str] = set()
+    seen = 0
+    for op in program.step.ops:
+        if op.phase is not Phase.FORWARD:
+            continue
+        modules = modules_of(op.scope)
+        if op.stage > seen:
+            seen = op.stage
+            yield next((name for name in modules if name not in before), op.scope)
+        before.update(modules)

@@ -49,6 +49,18 @@ def profile_lately(program: Program, host: HostWork | None = None) -> Profile:
     return replace(known, program=program)
 
 
+def samples_per_second(program: Program, host: HostWork | None = None) -> float:
+    """Return the throughput of a program from end to end, without its memory and the rest of its profile.
+
+    Raises:
+        Error: as `profile_program`.
+    """
+    check_machine(program)
+    time = time_of(program, costs_of(program.step, program.settings), order_of(program))
+    device_seconds = program.system.chip.seconds(time.device_cycles)
+    return program.samples_per_call / call_time(program, host or HostWork(), device_seconds=device_seconds).total
+
+
 def memory_of_program(program: Program) -> Memory:
     """Return the memory of a program, without the rest of its profile.
 

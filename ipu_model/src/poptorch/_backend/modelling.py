@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from ipu_model.batching import Batching
 from ipu_model.capture.describe import step_of
+from ipu_model.entry_points import ModuleChanges
 from ipu_model.errors import Error, OutOfMemory
 from ipu_model.graph import Graph
 from ipu_model.optimiser import OptimiserSpec
@@ -22,6 +23,7 @@ from ipu_model.predict.memory.verdict import note_on_memory, out_of_memory
 from ipu_model.predict.program import Execution, Location, Locations, Program, Recomputation
 from poptorch._args_parser import ArgsParser, BoundArguments, check_inputs
 from poptorch._backend.compilation import batching_of, check_counts, micro_batch_specs, returns_of, trace
+from poptorch._backend.module_changes import changed_arguments, changed_module, changed_options
 from poptorch._backend.optimisation import Optimisation
 from poptorch._backend.own_copies import own_options, shallow_copy
 from poptorch._backend.rules import MAX_IPUS, ipus_of_replica, is_pipelined, overlaps, reserved_ipus
@@ -256,11 +258,12 @@ def program_of_module(
     training: bool | None = None,
     machine: str | System | None = None,
     micro_batch: bool = False,
+    changes: ModuleChanges | None = None,
 ) -> Program:
     """Return the program that wrapping `module` with these options and calling it with `inputs` would compile.
 
-    Module and options do not change. There may be more replicas than one process can run; other processes need not
-    exist.
+    Module and options do not change; `changes` are made to copies. There may be more replicas than one process can run;
+    other processes need not exist.
 
     Raises:
         Error: what PopTorch refuses when it wraps and compiles; an optimiser for inference.
@@ -277,6 +280,8 @@ def program_of_module(
     optimisation = Optimisation(optimizer, module, own) if trains else None
     twin = shallow_copy(module)
     arguments = _arguments(twin, inputs, batching_of(own), micro_batch=micro_batch)
+    if changes is not None:
+        return captured_again(twin, own, arguments, training=trains, changes=changes)
     graph = trace(twin, own, arguments, training=trains, one_process=False)
     return program_of(
         graph,
@@ -286,6 +291,24 @@ def program_of_module(
         groups=optimisation.groups(twin) if optimisation is not None else None,
         machine=machine,
     )
+
+
+@torch.inference_mode(False)
+def captured_again(
+    module: nn.Module, options: Options, arguments: BoundArguments, *, training: bool, changes: ModuleChanges
+) -> Program:
+    """Return the program of a copy of `module` with changes, without optimiser; `arguments` are those of one call.
+
+    Raises:
+        Error: a module that cannot be copied, or what PopTorch refuses of the changed one.
+    """
+    own = own_options(changed_options(options, changes), training)
+    check_counts(batching_of(own))
+    slices, new_slices = batching_of(options).slices, batching_of(own).slices
+    rows = next((tensor.shape[0] // slices for tensor in arguments.tensors if tensor.dim()), 1)
+    changed = changed_arguments(arguments, slices, new_slices, rows, changes)
+    graph = trace(changed_module(module, changes), own, changed, training=training, one_process=False)
+    return program_of(graph, own, training=training)
 
 
 def _arguments(module: nn.Module, inputs: Any, batching: Batching, *, micro_batch: bool) -> BoundArguments:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from matplotlib.figure import Figure
 
 from ipu_model.report.figures.canvas import png
+from ipu_model.report.figures.frontier import FrontierPoint, frontier_figure
 from ipu_model.report.figures.memory import liveness_figure, memory_category_figure, memory_per_tile_figure
 from ipu_model.report.figures.throughput import ThroughputPoint, throughput_figure
 from ipu_model.report.figures.timeline import cycles_figure, host_device_figure, timeline_figure
@@ -27,8 +28,10 @@ DRAWN: Mapping[str, Callable[..., Figure]] = {
 
 __all__ = [
     "DRAWN",
+    "FrontierPoint",
     "ThroughputPoint",
     "cycles_figure",
+    "frontier_figure",
     "host_device_figure",
     "liveness_figure",
     "memory_category_figure",

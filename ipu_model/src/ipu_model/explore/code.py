@@ -1,0 +1,161 @@
+"""The lines of PopTorch code that turn one program into another."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from ipu_model.explore.options import optimiser_class, option_named, state_type_arguments
+from ipu_model.optimiser import Hyper, OptimiserSpec
+from ipu_model.predict.program import Execution, Program, Recomputation
+from ipu_model.step import FLOAT16
+
+_OPTION_LINES = (
+    "device_iterations", "gradient_accumulation", "replicas", "execution", "recomputation",
+    "available_memory_proportion", "half_partials", "optimiser_off_chip", "optimiser_sharded",
+)  # fmt: skip
+
+
+def code_of(base: Program, program: Program, changed: Mapping[str, Any], micro_batch: int | None) -> str:
+    """Return the changed lines of a program, in the order in which they run.
+
+    `changed` are options of `explore.options.OPTIONS` that turn `base` into `program`. The lines call the model
+    `model`, its options `opts`, its optimiser `optimizer` and its dataset `dataset`; a new `micro_batch` gets a line
+    for the loader.
+    """
+    parts = [
+        _precision(changed),
+        _blocks(base, changed),
+        _checkpoints(changed),
+        _options(program, changed),
+        _optimiser(program, changed),
+        _loader(micro_batch),
+        _machine(program, changed),
+    ]
+    return "\n\n".join("\n".join(part) for part in parts if part)
+
+
+def _precision(changed: Mapping[str, Any]) -> list[str]:
+    if "half_precision" not in changed:
+        return []
+    return [
+        "model.half()  # and the floating-point inputs in float16; small gradients need loss_scaling in the optimizer"
+    ]
+
+
+def _blocks(base: Program, changed: Mapping[str, Any]) -> list[str]:
+    if "split" not in changed:
+        return []
+    begins = [f"poptorch.BeginBlock({_module(name)}, ipu_id={ipu})" for ipu, name in enumerate(changed["split"], 1)]
+    return [*(["poptorch.removeBlocks(model)"] if base.step.block_entries else []), *begins]
+
+
+def _checkpoints(changed: Mapping[str, Any]) -> list[str]:
+    names = changed.get("checkpoints", ())
+    if not names:
+        return []
+    return [
+        "def keep(module, inputs, output):",
+        "    return poptorch.recomputationCheckpoint(output)",
+        "",
+        f"for block in [{_together(names)}]:",
+        "    block.register_forward_hook(keep)",
+    ]
+
+
+def _together(names: Sequence[str]) -> str:
+    """Return the modules as items of a list; all of one list, or a row of it, as a slice."""
+    rows: dict[str, list[int]] = {}
+    for name in names:
+        parent, _, number = name.rpartition(".")
+        rows.setdefault(parent, []).append(int(number))
+    return ", ".join(
+        f"*{_module(parent)}[{numbers[0]}:{numbers[-1] + 1}]"
+        if numbers == list(range(numbers[0], numbers[-1] + 1))
+        else ", ".join(_module(f"{parent}.{number}" if parent else str(number)) for number in numbers)
+        for parent, numbers in rows.items()
+    )
+
+
+def _module(name: str) -> str:
+    """Return the expression for a submodule: `layers.3.norm` is model.layers[3].norm."""
+    text = "model"
+    for part in name.split(".") if name else []:
+        if part.isdecimal():
+            text += f"[{part}]"
+        else:
+            text += f".{part}" if part.isidentifier() else f"[{part!r}]"
+    return text
+
+
+def _options(program: Program, changed: Mapping[str, Any]) -> list[str]:
+    values = dict(changed)
+    if program.training and program.recomputation is not _default_recomputation(program):
+        values["recomputation"] = program.recomputation.value
+    lines = [option_named(name).line(program, values[name]) for name in _OPTION_LINES if name in values]
+    return list(dict.fromkeys(lines))
+
+
+def _default_recomputation(program: Program) -> Recomputation:
+    """Return what PopTorch does unless it is told otherwise."""
+    pipelined = program.execution is Execution.PIPELINED and program.ipus_per_replica > 1
+    return Recomputation.PIPELINE if pipelined else Recomputation.NONE
+
+
+def _optimiser(program: Program, changed: Mapping[str, Any]) -> list[str]:
+    if "half_optimiser_state" not in changed or program.optimiser is None:
+        return []
+    return [optimiser_line(program.optimiser)]
+
+
+def optimiser_line(spec: OptimiserSpec) -> str:
+    """Return the line that makes an optimiser; several parameter groups stay those that there are."""
+    several = len(spec.groups) > 1
+    parameters = "optimizer.param_groups" if several else "model.parameters()"
+    hyper = spec.groups[0] if spec.groups and not several else spec.default
+    arguments = [parameters, *_numbers(spec, hyper), *_settings(spec)]
+    if FLOAT16 in (spec.accum_dtype, spec.first_dtype):
+        arguments.append(state_type_arguments(spec, True))
+    return f"optimizer = poptorch.optim.{optimiser_class(spec)}({', '.join(arguments)})"
+
+
+def _numbers(spec: OptimiserSpec, hyper: Hyper) -> Iterator[str]:
+    """Yield the numbers of the optimiser that differ from what its class has without them."""
+    usual = Hyper(weight_decay=0.01) if spec.family.startswith("ADAMW") else Hyper()
+    given = {
+        "lr": (hyper.lr, None),
+        "momentum": (hyper.momentum, usual.momentum),
+        "dampening": (hyper.dampening, usual.dampening),
+        "nesterov": (hyper.nesterov, usual.nesterov),
+        "betas": (hyper.betas, usual.betas),
+        "alpha": (hyper.alpha, 0.99),
+        "eps": (hyper.eps, usual.eps),
+        "weight_decay": (hyper.weight_decay, usual.weight_decay),
+        "max_weight_norm": (hyper.max_weight_norm, usual.max_weight_norm),
+        "velocity_scaling": (hyper.velocity_scaling, usual.velocity_scaling),
+    }
+    return (
+        f"{name}={given[name][0]!r}" for name in given if name in spec.attributes and given[name][0] != given[name][1]
+    )
+
+
+def _settings(spec: OptimiserSpec) -> Iterable[str]:
+    """Return the other arguments of the class."""
+    found = [
+        ("use_combined_accum=True", spec.family == "SGD1"),
+        ("centered=True", spec.family == "RMSPROP_CENTERED"),
+        ("use_tf_variant=True", spec.use_tf_variant),
+        ("bias_correction=False", spec.family in ("LAMB_NO_BIAS", "ADAMW_NO_BIAS")),
+        (f"loss_scaling={spec.loss_scaling!r}", spec.loss_scaling != 1.0),
+        (f"max_grad_norm={spec.max_grad_norm!r}", math.isfinite(spec.max_grad_norm)),
+    ]
+    return [text for text, is_given in found if is_given]
+
+
+def _loader(micro_batch: int | None) -> list[str]:
+    return [] if micro_batch is None else [f"loader = poptorch.DataLoader(opts, dataset, batch_size={micro_batch})"]
+
+
+def _machine(program: Program, changed: Mapping[str, Any]) -> list[str]:
+    return [f"# on this machine: IPU_MODEL_MACHINE={program.system.name} python program.py"] * ("machine" in changed)

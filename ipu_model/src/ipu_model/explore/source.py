@@ -1,0 +1,42 @@
+"""Where the programs of a search come from: one captured program, and its module captured again with changes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from ipu_model.entry_points import ModuleChanges, captures_of, program_of, program_of_module
+from ipu_model.errors import Error
+from ipu_model.predict.program import Program
+
+
+@dataclass(frozen=True)
+class Source:
+    """A program to explore, and what captures its module again with changes (`None`: there is no module)."""
+
+    program: Program
+    again: Callable[[ModuleChanges], Program] | None = None
+
+
+def source_of(thing: Any, inputs: Any = None, options: Any = None, **more: Any) -> Source:
+    """Return the source of programs for whatever a function of `ipu_model.explore` was given.
+
+    `thing` is a compiled executor, also one that ran out of memory, a `Profile`, a `Program`, or a plain module with
+    the `inputs`, `options` and further arguments of `ipu_model.profile_module`.
+
+    Raises:
+        Error: none of these, or inputs and options for something that has its own.
+    """
+    if inputs is None and options is None:
+        unused = [name for name, value in more.items() if value not in (None, False)]
+        if unused:
+            raise Error(f"{', '.join(unused)}: only for a plain module, together with its inputs and options.")
+        return Source(program_of(thing), captures_of(thing))
+    if inputs is None or options is None:
+        raise Error("A plain module needs both: the inputs of one call, and poptorch.Options().")
+
+    def again(changes: ModuleChanges) -> Program:
+        return program_of_module(options, thing, inputs, changes=changes, **more)
+
+    return Source(program_of_module(options, thing, inputs, **more), again)

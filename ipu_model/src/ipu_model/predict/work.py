@@ -152,9 +152,7 @@ class _StageCosts:
         Of K stages, PopART makes 2K - 1 programs: a stage recomputes in its backward program, and the last stage has
         only one, which goes on from the forward to the backward pass.
         """
-        if not self._order.is_pipelined:
-            return NOTHING, NOTHING
-        control = PhaseCycles(on_tile_execute=self._program.calibration.pipeline.stage_pass_cycles)
+        control = PhaseCycles(on_tile_execute=self._program.calibration.pipeline.stage_pass_cycles * self._factor)
         returns = self._program.training and stage != self._program.step.last_stage
         return control, control if returns else NOTHING
 

@@ -1,8 +1,11 @@
-"""The trace: events as chrome://tracing and Perfetto read them."""
+"""The trace: events as chrome://tracing and Perfetto read them, with ops, passes, streams, host and memory."""
 
 from __future__ import annotations
 
 import json
+from collections import Counter
+from dataclasses import replace
+from functools import lru_cache
 from itertools import pairwise
 
 import pytest
@@ -10,45 +13,75 @@ from hypothesis import given, settings
 from report_strategies import PROFILES
 from report_support import inference_profile, pipeline_profile
 
-from ipu_model.predict.profile import Profile
+from ipu_model.predict import profile_program
+from ipu_model.predict.profile import Profile, Span
+from ipu_model.predict.program import Recomputation
+from ipu_model.report.op_times import OpTimes, passes
 from ipu_model.report.trace import trace_json
+from ipu_model.validate.programs.resnet import day03_program
+
+
+@lru_cache(maxsize=2)
+def resnet(accumulation: int = 8) -> Profile:
+    """Return ResNet-101 over two IPUs, which recomputes on the first."""
+    program = replace(day03_program(), recomputation=Recomputation.PIPELINE)
+    return profile_program(replace(program, batching=replace(program.batching, accumulation=accumulation)))
+
+
+def read(profile: Profile) -> dict:
+    """Return a trace as a strict reader takes it: no repeated names, no numbers that JSON does not have."""
+
+    def unique(pairs: list[tuple[str, object]]) -> dict:
+        assert len(dict(pairs)) == len(pairs)
+        return dict(pairs)
+
+    def refuse(name: str) -> None:
+        raise AssertionError(f"{name} is no JSON")
+
+    return json.loads(trace_json(profile), object_pairs_hook=unique, parse_constant=refuse)
 
 
 def events(profile: Profile, phase: str) -> list[dict]:
-    return [event for event in json.loads(trace_json(profile))["traceEvents"] if event["ph"] == phase]
+    return [event for event in read(profile)["traceEvents"] if event["ph"] == phase]
 
 
 def thread_names(profile: Profile) -> dict[int, str]:
     return {e["tid"]: e["args"]["name"] for e in events(profile, "M") if e["name"] == "thread_name"}
 
 
+def on_thread(profile: Profile, name: str) -> list[dict]:
+    (thread,) = [tid for tid, known in thread_names(profile).items() if known == name]
+    return [event for event in events(profile, "X") if event["tid"] == thread]
+
+
+def require_sound(profile: Profile) -> None:
+    """Require what viewers rely on: all fields, order of time, and no overlap on a thread to the nanosecond."""
+    trace = read(profile)
+    assert set(trace) == {"traceEvents", "displayTimeUnit", "otherData"}
+    timed = [event for event in trace["traceEvents"] if event["ph"] != "M"]
+    assert all(a["ts"] <= b["ts"] for a, b in pairwise(timed))
+    ends: dict[int, int] = {}
+    for event in trace["traceEvents"]:
+        assert event["ph"] in ("M", "X", "C")
+        assert (type(event["name"]), type(event["pid"]), type(event["tid"])) == (str, int, int)
+        assert isinstance(event["args"], dict)
+        if event["ph"] == "C":
+            assert all(isinstance(value, (int, float)) for value in event["args"].values())
+        if event["ph"] == "X":
+            begin = round(1000 * event["ts"])
+            assert begin >= ends.get(event["tid"], 0)
+            assert event["dur"] >= 0
+            ends[event["tid"]] = begin + round(1000 * event["dur"])
+
+
 class TestSchema:
     @settings(max_examples=40)
     @given(PROFILES)
-    def test_every_event_has_what_a_viewer_needs(self, profile: Profile) -> None:
-        trace = json.loads(trace_json(profile))
-        assert set(trace) == {"traceEvents", "displayTimeUnit", "otherData"}
-        for event in trace["traceEvents"]:
-            assert event["ph"] in ("M", "X")
-            assert isinstance(event["name"], str)
-            assert isinstance(event["pid"], int)
-            assert isinstance(event["tid"], int)
-            assert isinstance(event["args"], dict)
-            if event["ph"] == "X":
-                assert event["ts"] >= 0
-                assert event["dur"] >= 0
-                assert event["cat"] in [span.kind for span in profile.timeline]
+    def test_any_profile_gives_a_sound_trace(self, profile: Profile) -> None:
+        require_sound(profile)
 
-    @settings(max_examples=40)
-    @given(PROFILES)
-    def test_events_are_in_the_order_of_time_and_never_overlap_on_a_thread(self, profile: Profile) -> None:
-        spans = events(profile, "X")
-        assert len(spans) == len(profile.timeline)
-        assert all(a["ts"] <= b["ts"] for a, b in pairwise(spans))
-        for thread in {event["tid"] for event in spans}:
-            own = [event for event in spans if event["tid"] == thread]
-            # Whole nanoseconds: microseconds times 1000.
-            assert all(round(1000 * (a["ts"] + a["dur"])) <= round(1000 * b["ts"]) for a, b in pairwise(own))
+    def test_a_profile_with_ops_gives_a_sound_trace(self) -> None:
+        require_sound(resnet())
 
     @settings(max_examples=40)
     @given(PROFILES)
@@ -73,11 +106,81 @@ class TestContents:
     def test_what_stands_for_several_says_so(self) -> None:
         spans = events(pipeline_profile(collapsed=True), "X")
         repeated = [event for event in spans if event["args"].get("repeats") == 6]
-        assert {"forward x 6", "recompute x 6", "backward x 6"} <= {event["name"] for event in repeated}
+        assert {"forward x 6", "recompute + backward x 6", "backward x 6"} <= {event["name"] for event in repeated}
 
     def test_the_spans_add_up_to_the_device_s_time(self) -> None:
         profile = pipeline_profile()
         for name in ("IPU 0", "IPU 1"):
-            (thread,) = [tid for tid, known in thread_names(profile).items() if known == name]
-            total = sum(event["dur"] for event in events(profile, "X") if event["tid"] == thread)
+            total = sum(event["dur"] for event in on_thread(profile, name))
             assert total == pytest.approx(1e6 * profile.device_seconds_per_call, abs=0.1)
+
+
+class TestOps:
+    def test_each_ipu_has_a_thread_of_ops_in_the_order_of_execution(self) -> None:
+        profile = resnet()
+        for memory in profile.memory:
+            shown = [
+                event["name"] for event in on_thread(profile, f"IPU {memory.ipu} ops") if event["cat"] == "forward"
+            ]
+            order = [step.name for step in memory.liveness if step.phase == "forward"]
+            assert shown[: len(order)] == order
+
+    def test_recomputation_and_backward_pass_alternate_as_they_run(self) -> None:
+        profile = resnet()
+        run = [event for event in on_thread(profile, "IPU 0 ops") if event["cat"] in ("recompute", "backward")]
+        steps = [(s.name, s.phase) for s in profile.memory[0].liveness if s.phase in ("recompute", "backward")]
+        assert [(event["name"], event["cat"]) for event in run[: len(steps)]] == steps
+
+    def test_ops_lie_within_their_passes(self) -> None:
+        profile = resnet()
+        for ipu in (0, 1):
+            spans = [(e["ts"], e["ts"] + e["dur"]) for e in on_thread(profile, f"IPU {ipu}") if e["cat"] != "wait"]
+            for op in on_thread(profile, f"IPU {ipu} ops"):
+                assert any(begin <= op["ts"] + 2e-3 and op["ts"] + op["dur"] <= end + 2e-3 for begin, end in spans)
+
+    def test_every_pass_that_is_drawn_alone_has_all_its_ops(self) -> None:
+        profile = resnet()
+        steps = Counter(step.phase for step in profile.memory[1].liveness)
+        alone = Counter(s.kind for s in profile.timeline if s.resource == "IPU 1" and s.repeats == 1)
+        drawn = Counter(event["cat"] for event in on_thread(profile, "IPU 1 ops"))
+        assert drawn["forward"] == alone["forward"] * steps["forward"]
+
+    def test_the_first_drawing_of_an_op_says_what_it_works_on(self) -> None:
+        first = next(e for e in on_thread(resnet(), "IPU 0 ops") if e["name"].endswith("conv1: convolution"))
+        assert "float16[64, 3, 64, 64]" in first["args"]["operands"]
+        assert first["args"]["FLOPs"] > 0
+        assert 0 < first["args"]["share of the matrix units' peak"] < 1
+
+    def test_memory_is_a_counter_that_reaches_the_peak(self) -> None:
+        profile = resnet()
+        for memory in profile.memory:
+            name = f"IPU {memory.ipu}: memory of the fullest tile"
+            held = [event["args"]["KiB"] for event in events(profile, "C") if event["name"] == name]
+            assert max(held) == pytest.approx(memory.max_tile_bytes / 1024, abs=1)
+
+    def test_the_size_does_not_grow_with_the_number_of_micro_batches(self) -> None:
+        few, many = trace_json(resnet(8)), trace_json(resnet(1752))
+        assert len(many) == pytest.approx(len(few), rel=0.2)
+        assert len(many) < 20e6
+
+
+class TestOpTimes:
+    def test_the_ops_of_a_pass_take_its_time_but_for_copies_and_control(self) -> None:
+        profile = resnet()
+        times = OpTimes(profile)
+        rows = [tuple(s for s in profile.timeline if s.resource == name) for name in ("IPU 0", "IPU 1")]
+        drawn = [span for row in rows for span in passes(row) if span.kind in ("forward", "backward", "update")]
+        for span in drawn:
+            if span.repeats == 1 and (ops := times.within(span)):
+                taken = sum(each.seconds for each in ops)
+                assert 0.9 * span.seconds < taken <= span.seconds * (1 + 1e-9)
+                assert ops[0].start >= span.start - 1e-12
+                assert ops[-1].start + ops[-1].seconds <= span.end + 1e-12
+
+    def test_a_recomputation_is_one_pass_with_what_follows_it_at_once(self) -> None:
+        one = Span("IPU 0", "recompute", 1.0, 2.0, stage=0, micro_batch=3)
+        two = Span("IPU 0", "backward", 3.0, 4.0, stage=0, micro_batch=3)
+        (both,) = passes((one, two))
+        assert (both.kind, both.start, both.end) == ("backward", 1.0, 7.0)
+        assert list(passes((one, replace(two, micro_batch=4)))) == [one, replace(two, micro_batch=4)]
+        assert list(passes((one,))) == [one]

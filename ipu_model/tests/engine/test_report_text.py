@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from report_strategies import PROFILES
 from report_support import SPLIT, UPDATE, WORK, inference_profile, pipeline_profile, wide_profile
 
-from ipu_model.predict.profile import Profile
+from ipu_model.predict.profile import LiveTensor, Profile
 from ipu_model.report.text import MOST_LINES, WIDTH, text_report
 
 
@@ -31,9 +31,17 @@ class TestFacts:
         )
 
     def test_a_program_that_does_not_fit_is_said_to_be_hypothetical(self) -> None:
-        report = text_report(pipeline_profile(fits=False))
-        assert fact(report, "memory").startswith("does not fit: fullest tile 713,570 of 638,976 bytes (111.7 %)")
+        base = pipeline_profile(fits=False)
+        report = text_report(replace(base, memory=replace(base.memory, tile_bytes=500_000)))
+        assert fact(report, "memory").startswith("does not fit: fullest tile 713,570 of 500,000 bytes (142.7 %)")
         assert fact(report, "end to end").endswith("if it fitted")
+
+    def test_a_program_near_the_limit_is_too_close_to_call(self) -> None:
+        base = pipeline_profile()
+        near = replace(base.memory, tile_bytes=int(base.memory.max_tile_bytes * 1.001))
+        report = text_report(replace(base, memory=near))
+        assert fact(report, "memory").startswith("too close to call: fullest tile")
+        assert "if it fitted" not in report
 
     def test_throughput_comes_with_the_band_of_the_error(self) -> None:
         # 512 samples in 42.41 ms; a time of 0.9 to 1.1 x the modelled one is a rate of 1 / 1.1 to 1 / 0.9.
@@ -87,6 +95,20 @@ class TestTables:
         report = text_report(wide_profile(16))
         assert len(row(report, "OnTileExecute")) == 5
         assert "(of 16 IPUs the 5 that compute most; report.html shows all)" in report
+
+    def test_the_largest_tensors_at_the_peak_have_the_names_of_users(self) -> None:
+        tensors = tuple(
+            LiveTensor(f"layers.{n}.norm: layer norm", "stashes", (8, 64), "float16", 900.0 - n, 9e5, False, 0, 9, 3)
+            for n in range(4)
+        )
+        weight = LiveTensor("fc.weight", "variables", (10, 64), "float32", 1000.0, 9e5, True, 0, 9)
+        memory = replace(inference_profile().memory[0], live_at_peak=(weight, *tensors))
+        report = text_report(replace(inference_profile(), memory=replace(inference_profile().memory, ipus=(memory,))))
+        # Four layers' stashes of three micro-batches each: 900 + 899 + 898 + 897 bytes, which is more than the weight.
+        lines = report[report.index("largest tensors") :].splitlines()
+        assert lines[1].split("  ")[1:2] == ["layers.*.norm: layer norm x 12"]
+        assert lines[1].endswith("3,594")
+        assert lines[2].split() == ["fc.weight", "float32[10,", "64]", "variables", "1,000"]
 
     def test_ops_are_grouped_by_part_of_the_model_and_by_kind(self) -> None:
         report = text_report(pipeline_profile())

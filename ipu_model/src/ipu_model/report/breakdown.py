@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from operator import attrgetter
 
-from ipu_model.predict.profile import OpProfile, PhaseCycles, Profile, Span
+from ipu_model.predict.profile import IpuMemory, LiveTensor, OpProfile, PhaseCycles, Profile, Span
 from ipu_model.report.module_tree import main_parts, module_tree
 
 PHASE_NAMES = {
@@ -32,6 +32,7 @@ HOST_KINDS = ("load", "call")
 DEVICE_WORKS = "works"
 """The kind of the span that stands for the device as a whole."""
 _CLOSE_SECONDS = 0.5e-9
+_LAYER = re.compile(r"\.\d+\b")
 
 
 @dataclass(frozen=True)
@@ -135,6 +136,43 @@ def fallback_share(profile: Profile) -> float:
     """Return the share of all ops' cycles that was costed without a formula of its own."""
     every = sum(map(cycles_per_call, profile.work))
     return sum(map(cycles_per_call, profile.fallbacks)) / every if every else 0.0
+
+
+@dataclass(frozen=True)
+class TensorGroup:
+    """Tensors in memory that differ only in the number of their layer; `name` has a star where the numbers differ."""
+
+    name: str
+    category: str
+    type: str
+    count: int
+    bytes_on_fullest_tile: float
+    total_bytes: float
+
+    @property
+    def title(self) -> str:
+        """The name, and how many there are."""
+        return f"{self.name} x {self.count}" if self.count > 1 else self.name
+
+
+def tensor_groups(memory: IpuMemory) -> tuple[TensorGroup, ...]:
+    """Return the tensors alive at the peak of an IPU, the largest first, those of equal layers together."""
+    found: dict[tuple[object, ...], list[LiveTensor]] = {}
+    for each in memory.live_at_peak:
+        found.setdefault((_LAYER.sub(".*", each.name), each.category, each.shape, each.dtype), []).append(each)
+    groups = [
+        TensorGroup(
+            str(name) if len(alike) > 1 else alike[0].name, alike[0].category, _type(alike[0]),
+            sum(each.copies for each in alike), sum(each.bytes_on_fullest_tile for each in alike),
+            sum(each.total_bytes for each in alike),
+        )
+        for (name, *_), alike in found.items()
+    ]  # fmt: skip
+    return tuple(sorted(groups, key=lambda group: -group.bytes_on_fullest_tile))
+
+
+def _type(tensor: LiveTensor) -> str:
+    return f"{tensor.dtype}{list(tensor.shape)}" if tensor.dtype else ""
 
 
 def busiest_ipus(profile: Profile, most: int) -> tuple[int, ...]:

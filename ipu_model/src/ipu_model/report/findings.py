@@ -36,7 +36,7 @@ def verdict(profile: Profile) -> str:
     ipu = memory[fullest_ipu(profile)]
     share = memory.max_tile_bytes / memory.tile_bytes
     return (
-        f"{'fits' if profile.fits else 'does not fit'}: fullest tile {whole(memory.max_tile_bytes)} of "
+        f"{profile.verdict}: fullest tile {whole(memory.max_tile_bytes)} of "
         f"{whole(memory.tile_bytes)} bytes ({percent(share)}), tile {ipu.fullest_tile} of IPU {ipu.ipu}"
     )
 

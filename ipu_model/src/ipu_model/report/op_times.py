@@ -65,7 +65,8 @@ class OpTimes:
 
     def within(self, span: Span) -> tuple[OpTime, ...]:
         """Return the ops of a pass, one after another within its span; none if the span is no pass."""
-        timed = self._passes.get(_key_of(span), ())
+        key = _key_of(span)
+        timed = self._passes.get(key, []) if key is not None else []
         total = sum(each.seconds for each in timed)
         if not total or span.seconds <= 0:
             return ()

@@ -1,4 +1,4 @@
-"""The report for a terminal: at most 45 lines of plain text."""
+"""The report for a terminal: at most 50 lines of plain text."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import textwrap
 from collections import Counter
 
 from ipu_model.predict.profile import Profile
+from ipu_model.predict.verdict import Verdict
 from ipu_model.report.breakdown import (
     busiest_ipus,
     by_family,
@@ -13,24 +14,30 @@ from ipu_model.report.breakdown import (
     categories,
     compute_share,
     fallback_share,
+    fullest_ipu,
     fullest_ipus,
     phases,
+    tensor_groups,
 )
 from ipu_model.report.findings import Range, device_range, end_to_end_range, heading, verdict
 from ipu_model.report.quantities import aligned, counted, duration, percent, plain, rate, short, whole
 
-MOST_LINES = 45
+MOST_LINES = 50
 WIDTH = 100
 _MOST_IPUS = 5
 _MOST_CATEGORIES = 6
 _MOST_GROUPS = 5
 _MOST_SHARES = 4
+_MOST_TENSORS = 4
 _LONGEST_NAME = 30
+_LONGEST_PATH = 46
+_LONGEST_TENSOR = 40
+_LONGEST_TYPE = 22
 
 
 def text_report(profile: Profile) -> str:
-    """Return the summary of a profile: at most 45 lines of ASCII, each number modelled."""
-    lines = [*_facts(profile), "", *_cycles(profile), "", *_memory(profile), *_ops(profile)]
+    """Return the summary of a profile: at most 50 lines of ASCII, each number modelled."""
+    lines = [*_facts(profile), "", *_cycles(profile), "", *_memory(profile), *_peak(profile), *_ops(profile)]
     lines += _notes(profile, MOST_LINES - len(lines))
     return "\n".join(_cut(plain_line, WIDTH) for plain_line in lines) + "\n"
 
@@ -43,8 +50,12 @@ def _facts(profile: Profile) -> list[str]:
     )
     rows = [
         ("memory", verdict(profile)),
-        ("end to end", _rates(end_to_end_range(profile)) + ("" if profile.fits else ", if it fitted")),
-        ("device", f"{_rates(device_range(profile))}; hardware time {band.low:g} to {band.high:g} x modelled"),
+        (
+            "end to end",
+            _rates(end_to_end_range(profile))
+            + ("" if profile.verdict is not Verdict.DOES_NOT_FIT else ", if it fitted"),
+        ),
+        ("device", f"{_rates(device_range(profile))}; hardware time {band.low:.3g} to {band.high:.3g} x modelled"),
         ("one call", times),
         ("limited by", profile.limited_by),
         ("device time", _shares(profile)),
@@ -103,6 +114,25 @@ def _left_out(every: int, shown: int, which: str) -> list[str]:
     return [f"  (of {every} IPUs the {shown} that {which}; report.html shows all)"] if shown < every else []
 
 
+def _peak(profile: Profile) -> list[str]:
+    """Return the tensors that take most of the fullest tile when it is fullest, equal ones of other layers as one."""
+    memory = profile.memory[fullest_ipu(profile)]
+    tensors = tensor_groups(memory)[:_MOST_TENSORS]
+    if not tensors:
+        return []
+    during = f", during {memory.liveness[memory.peak].name}" if memory.peak < len(memory.liveness) else ""
+    rows = [
+        (
+            _cut(plain(each.title.removeprefix("temporary data of ")), _LONGEST_TENSOR),
+            _cut(plain(each.type), _LONGEST_TYPE),
+            plain(each.category),
+            whole(each.bytes_on_fullest_tile),
+        )
+        for each in tensors
+    ]
+    return [plain(f"largest tensors there at its peak (IPU {memory.ipu}{during})"), *aligned(rows, left=3)]
+
+
 def _ops(profile: Profile) -> list[str]:
     if not profile.ops:
         return []
@@ -111,7 +141,7 @@ def _ops(profile: Profile) -> list[str]:
     height = max(len(left), len(right))
     blank = ("", "")
     rows = [
-        (_cut(a[0], _LONGEST_NAME), a[1].rjust(7), " ", _cut(b[0], _LONGEST_NAME), b[1].rjust(7))
+        (_cut(a[0], _LONGEST_PATH), a[1].rjust(7), " ", _cut(b[0], _LONGEST_NAME), b[1].rjust(7))
         for a, b in zip(left + [blank] * (height - len(left)), right + [blank] * (height - len(right)))
     ]
     lines = ["", "modelled cycles of all ops, by part of the model and by kind of op", *aligned(rows, left=5)]

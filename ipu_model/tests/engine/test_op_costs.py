@@ -127,6 +127,22 @@ class TestProductsOfActivations:
         assert [plan.startswith("product") for plan in plans] == [False, False, True]
 
 
+class TestDropout:
+    def test_a_mask_is_drawn_and_scaled_in_one_pass(self) -> None:
+        # PopLibs has two passes for a dropout: random numbers and a multiplication.
+        found = costed(nn.Sequential(nn.Linear(64, 64), nn.Dropout(0.1)), torch.zeros(64, 64))
+        dropout = [op.target for op in found.of(phase=Phase.FORWARD) if op.scope == "module.1"]
+        assert dropout == ["aten.bernoulli_.float", "aten.mul.Tensor"]
+
+    def test_a_division_of_anything_else_costs_a_pass(self) -> None:
+        class Scaled(nn.Module):
+            def forward(self, x: Tensor) -> Tensor:
+                return x.exp().div_(3.0)
+
+        found = costs_of(stepped(Scaled(), torch.zeros(64, 64), training=False))
+        assert [op.target for op in found.ops] == ["aten.exp.default", "aten.div_.Tensor"]
+
+
 class TestParts:
     def test_gradients_of_a_convolution_are_separate(self) -> None:
         found = costed(nn.Sequential(nn.Conv2d(3, 8, 3), nn.Conv2d(8, 8, 3)), torch.zeros(2, 3, 12, 12))

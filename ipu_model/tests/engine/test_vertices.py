@@ -121,6 +121,16 @@ class TestVectorUnit:
         assert vertices.layout_copy(GC200, 1000.0, 2, in_blocks=False) == pytest.approx(587 + 5.15 * 1000)
         assert vertices.layout_copy(GC200, 1000.0, 4, in_blocks=False) == pytest.approx(587 + 3.13 * 1000)
 
+    def test_broadcast_by_rows_by_hand(self) -> None:
+        # 12 rows of 128 fp16 elements: two for each worker, 7 + 2 x 32; shared they would take 12 (7 + 2 x 6).
+        assert vertices.broadcast_rows(GC200, 12 * 128, 128, HALF) == 11 + 6 * (15 + 2 * (7 + 2 * 32))
+        # One row is shared: 6 vectors for each worker.
+        assert vertices.broadcast_rows(GC200, 128, 128, HALF) == 11 + 6 * (15 + 7 + 2 * 6)
+
+    def test_rows_that_are_no_whole_vectors_start_late(self) -> None:
+        # 12 rows of 197: 50 vectors each, and 25 cycles instead of 7 to start.
+        assert vertices.broadcast_rows(GC200, 12 * 197, 197, HALF) == 11 + 6 * (15 + 2 * (25 + 2 * 50))
+
     def test_cast_by_hand(self) -> None:
         assert vertices.cast(GC200, 600) == 12 + 6 * (37 + 2 * 25)
 

@@ -38,6 +38,7 @@ class CostConstants(Section):
 
     sync_cycles: float
     exchange_fixed_cycles: float
+    exchange_piece_cycles: float
     layout_copy_cycles_per_byte: float
     layout_copy_fixed_cycles: float
     two_byte_copy_cycles_per_byte: float

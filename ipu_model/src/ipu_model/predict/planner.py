@@ -396,7 +396,8 @@ def evaluate(split: Split, device: Device) -> Candidates:
     for copied in split.copies:
         moved = copied * unit.element_bytes
         compute = compute + vertices.layout_copy(device, moved, unit.element_bytes, in_blocks=split.in_blocks)
-        exchange = exchange + moved / rate
+        pieces = 0.0 if split.in_blocks else copied * device.constants.exchange_piece_cycles
+        exchange = exchange + np.maximum(moved / rate, pieces)
         phases = phases + 1
         temporary = np.maximum(temporary, 2 * moved)
     reduced = reduction(split.results, split.ins, unit, device, converted=not split.vector_unit)

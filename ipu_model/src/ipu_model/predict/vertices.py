@@ -71,6 +71,7 @@ BINARY = Overheads(11, 29)
 BINARY_IN_PLACE = Overheads(11, 58)
 BROADCAST_SCALAR = Overheads(11, 20)
 BROADCAST_VECTOR = Overheads(13, 37)
+BROADCAST_ROWS = Overheads(11, 15)
 RELU = Overheads(9, 20)
 NONLINEARITY_GRADIENT = Overheads(9, 29)
 CAST = Overheads(12, 37)
@@ -81,6 +82,9 @@ DYNAMIC_SLICE = Overheads(25, 39)
 MULTI_SLICE = Overheads(0, 30)
 POOL = Overheads(7, 60)
 ARG_REDUCE = Overheads(9, 30)
+
+# Thread cycles to start a row of a broadcast, by whether its length is a multiple of a vector.
+ALIGNED_ROW, MISALIGNED_ROW = 7, 25
 
 
 def worker_share(device: Device, n: float) -> int:
@@ -124,6 +128,20 @@ def elementwise(
 def broadcast_vector(device: Device, n: float, element: Element) -> float:
     """Return tile cycles of adding or multiplying n elements by one value for each channel."""
     return call(device, BROADCAST_VECTOR, 2 * vectors(device, n, element))
+
+
+def broadcast_rows(device: Device, n: float, columns: int, element: Element) -> float:
+    """Return tile cycles of adding or multiplying n elements, in rows of `columns`, by one value for each row.
+
+    All workers share each row, or each takes rows of its own, whichever is faster. A row whose length is no multiple
+    of a vector starts late.
+    """
+    columns, width, workers = min(columns, max(1, math.ceil(n))), device.width(element), device.chip.workers
+    rows = math.ceil(n / columns)
+    start = ALIGNED_ROW if columns % width == 0 else MISALIGNED_ROW
+    shared = rows * (start + 2 * math.ceil(columns / workers / width))
+    apart = math.ceil(rows / workers) * (start + 2 * math.ceil(columns / width))
+    return call(device, BROADCAST_ROWS, min(shared, apart))
 
 
 def cast(device: Device, n: float) -> float:

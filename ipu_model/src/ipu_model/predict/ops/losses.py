@@ -36,10 +36,10 @@ _ELEMENTWISE_GRADIENTS: Mapping[str, tuple[str, ...]] = {
 def softmax(device: Device, elements: int, n: float, rows: int, element: Element, *, logarithm: bool) -> Work:
     """Return the work of a (log-)softmax along rows, n elements on the busiest tile.
 
-    Maxima, exponentials and sums, and two passes that use them; sums are taken in fp32.
+    Maxima, exponentials and sums, and two passes that use them, with one value for each row; sums are taken in fp32.
     """
-    passes = (("add",), ("exp",), ("add",))
-    compute = sum(vertices.elementwise(device, n, element, ops, vertices.UNARY) for ops in passes)
+    compute = 2 * vertices.broadcast_rows(device, n, elements // rows, element)
+    compute += vertices.elementwise(device, n, element, ("exp",), vertices.UNARY)
     once = ("log",) if logarithm else ("reciprocal",)
     held = device.spread(rows, Element.FLOAT)
     compute += vertices.elementwise(device, held, Element.FLOAT, once, vertices.UNARY) + vertices.cast(device, held)
@@ -47,8 +47,9 @@ def softmax(device: Device, elements: int, n: float, rows: int, element: Element
 
 
 def softmax_gradient(device: Device, elements: int, n: float, rows: int, element: Element) -> Work:
-    """Return the work of the gradient: three passes and the sum of each row."""
-    compute = 3 * vertices.elementwise(device, n, element, ("add",), vertices.BINARY)
+    """Return the work of the gradient: three passes, one of them with the sum of each row."""
+    compute = 2 * vertices.elementwise(device, n, element, ("add",), vertices.BINARY)
+    compute += vertices.broadcast_rows(device, n, elements // rows, element)
     return _along_rows(device, elements, n, rows, element, compute, reductions=1)
 
 

@@ -144,6 +144,8 @@ def nonlinearity_gradient(device: Device, n: float, element: Element, *, moved: 
 
 def cost_pointwise(op: OpView) -> OpWork:
     """Cost an element-wise op by its chain in `CHAINS`."""
+    if _scales_a_mask(op):
+        return OpWork((), (op.needed(0).layout,))
     return op.takes(*chained(op, _simplified(op, CHAINS[op.kind])))
 
 
@@ -171,6 +173,14 @@ def cost_nonlinearity_gradient(op: OpView) -> OpWork:
     moved = int(gradient.layout.origin != activation.layout.origin)
     work = nonlinearity_gradient(op.device, activation.on_tile, op.element, moved=moved)
     return op.takes(work, activation.layout)
+
+
+def _scales_a_mask(op: OpView) -> bool:
+    """Whether it divides the mask of a dropout, in place: poprand's vertex draws a mask that is scaled already."""
+    source = op.needed(0)
+    maker = op.step.maker(source.tensor.name)
+    by_number = op.tensor(1) is None
+    return op.kind == "div" and op.in_place and by_number and maker is not None and maker.kind == "bernoulli"
 
 
 def _simplified(op: OpView, chain: tuple[str, ...]) -> tuple[str, ...]:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
+import torch.nn.functional as F
 from cost_support import Trained
 from torch import Tensor, nn, zeros
 from tracing_support import traced
@@ -59,6 +60,17 @@ class Spectrum(nn.Linear):
         return torch.fft.rfft(super().forward(x)).real
 
 
+class Attention(nn.Linear):
+    """A linear layer whose results attend to themselves."""
+
+    def __init__(self) -> None:
+        super().__init__(64, 64)
+
+    def forward(self, x: Tensor) -> Tensor:
+        projected = super().forward(x)
+        return F.scaled_dot_product_attention(projected, projected, projected)
+
+
 class TestFamilies:
     def test_large_convolutions_that_were_compared_have_a_narrow_band_and_no_note(self) -> None:
         assert band_of(DAY03) == (ErrorBand(0.92, 1.08), "")
@@ -68,6 +80,11 @@ class TestFamilies:
         assert band == ErrorBand(0.70, 1.30)
         assert "4 published rows of training of transformers" in note
         assert "20%" in note
+
+    def test_fused_attention_makes_a_transformer_too(self) -> None:
+        """`scaled_dot_product_attention` has a softmax of its own kind."""
+        graph = traced(Trained(Attention()), zeros(2, 4, 512, 64))
+        assert "training of transformers" in band_of(Program(step_of(graph), True))[1]
 
     def test_inference_of_transformers_is_inference(self) -> None:
         assert band_of(programs.vit_inference_program(8)) == (ErrorBand(0.93, 1.09), "")

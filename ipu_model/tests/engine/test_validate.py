@@ -203,10 +203,13 @@ class TestText:
     def test_five_lines_come_first_and_begin_with_the_blind_scores(self, comparison: Comparison) -> None:
         lines = trust(comparison, bands_of(recorded().errors))
         assert len(lines) == 5
-        assert lines[0].startswith("15 rows were scored blind")
-        assert "median error was 6.9% and the largest 34.3%" in lines[0]
+        assert lines[0].startswith("Scored blind")
+        assert "5.1% at the median, on 26 published rows" in lines[0]
+        assert "11.0% at the median, 45% at worst, on 12 training programs of transformers" in lines[0]
+        assert "15 rows were released since then" in lines[1]
+        assert "median error was 6.9% that day, the largest 34.3%" in lines[1]
         text = comparison_text(comparison)
-        assert text.index(lines[0]) < text.index("Scored blind") < text.index("Fitted")
+        assert text.index(lines[0]) < text.index("\nScored blind ") < text.index("\nFitted ")
 
     def test_every_row_has_a_line_with_its_error(self, comparison: Comparison) -> None:
         lines = comparison_text(comparison).splitlines()

@@ -26,7 +26,7 @@ _GROUPS = 8
 # Families of formulas whose ops appear in no published row.
 _UNCOVERED_FAMILIES = {"recurrent": "recurrent layers", "estimated": "ops whose cost is an estimate"}
 _CONVOLUTIONS = ("convolution", "_convolution", "convolution_backward")
-_BATCHED_PRODUCTS = ("bmm", "baddbmm")
+_BATCHED_PRODUCTS, _SOFTMAXES = ("bmm", "baddbmm"), ("_softmax", "_safe_softmax")
 _MANY_REPLICAS = 16
 
 
@@ -110,7 +110,7 @@ def _families(program: Program, ops: tuple[OpProfile, ...], constants: BandConst
     found = []
     if not program.training:
         found.append(Family.INFERENCE)
-    elif kinds.intersection(_BATCHED_PRODUCTS) and "_softmax" in kinds:
+    elif kinds.intersection(_BATCHED_PRODUCTS) and kinds.intersection(_SOFTMAXES):
         found.append(Family.TRANSFORMERS)
     else:
         found.append(Family.CONVOLUTIONS if kinds.intersection(_CONVOLUTIONS) else Family.PRODUCTS)

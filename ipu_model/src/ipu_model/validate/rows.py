@@ -94,7 +94,20 @@ class VerdictRow(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return "ran" if self.ran else "out of memory"
 
 
-_Entry = TypeVar("_Entry", Row, VerdictRow)
+class BlindComparison(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How far off the model was on rows it had never seen; most of them are not in this project.
+
+    `median` and `largest` are relative errors, without their signs.
+    """
+
+    what: str
+    rows: int
+    median: float
+    source: str
+    largest: float | None = None
+
+
+_Entry = TypeVar("_Entry", Row, VerdictRow, BlindComparison)
 
 
 @lru_cache(maxsize=1)
@@ -115,6 +128,16 @@ def published_verdicts() -> tuple[VerdictRow, ...]:
         Error: as `published_rows`.
     """
     return tuple(_read(read_data(_FILE)["verdict"], VerdictRow))
+
+
+@lru_cache(maxsize=1)
+def blind_comparisons() -> tuple[BlindComparison, ...]:
+    """Return the blind comparisons of `data/published.toml`.
+
+    Raises:
+        Error: as `published_rows`.
+    """
+    return tuple(_read(read_data(_FILE)["blind"], BlindComparison))
 
 
 def _read(entries: Iterable[dict[str, Any]], of: type[_Entry]) -> Iterable[_Entry]:

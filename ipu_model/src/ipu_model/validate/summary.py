@@ -1,26 +1,35 @@
-"""How far to trust the model, in five lines that follow from the comparison."""
+"""How far to trust the model, in five statements that follow from comparisons."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from statistics import median
 
 from ipu_model.predict.band import Family, FamilyBand
-from ipu_model.predict.calibration import constant_facts, fitted
+from ipu_model.predict.calibration import fitted
 from ipu_model.validate.comparison import Compared, ComparedVerdict, Comparison, Outcome
-from ipu_model.validate.rows import Kind
+from ipu_model.validate.rows import BlindComparison, Kind, blind_comparisons
 
 
-def trust(comparison: Comparison, bands: dict[Family, FamilyBand]) -> tuple[str, ...]:
-    """Return five sentences, the blind scores first."""
+def trust(comparison: Comparison, bands: Mapping[Family, FamilyBand]) -> tuple[str, ...]:
+    """Return five statements, the blind scores first."""
     return (
-        _blind(comparison.numbers),
+        _never_seen(blind_comparisons()),
+        _released(comparison.numbers),
         _predictions(comparison.numbers),
         _verdicts(comparison.verdicts),
-        _fitted(comparison.numbers),
         _families(bands),
     )
+
+
+def _never_seen(comparisons: Iterable[BlindComparison]) -> str:
+    def score(each: BlindComparison) -> str:
+        largest = "" if each.largest is None else f", {each.largest:.0%} at worst"
+        return f"{each.median:.1%} at the median{largest}, on {each.rows} {each.what}"
+
+    scores = "; and by ".join(map(score, comparisons))
+    return f"Scored blind, on rows that it had never seen, the model was off by {scores}."
 
 
 def of_kind(compared: Iterable[Compared], kind: Kind) -> tuple[Compared, ...]:
@@ -28,16 +37,16 @@ def of_kind(compared: Iterable[Compared], kind: Kind) -> tuple[Compared, ...]:
     return tuple(each for each in compared if each.row.kind is kind)
 
 
-def _blind(compared: Sequence[Compared]) -> str:
+def _released(compared: Sequence[Compared]) -> str:
     rows = of_kind(compared, Kind.SCORED_BLIND)
     if not rows:
         return "None of these rows was scored blind."
     then = [abs(each.row.blind_error or 0.0) for each in rows]
     now = [abs(each.error) for each in rows]
     return (
-        f"{_count(rows)} scored blind, before the model had seen them: the median error was {median(then):.1%} and the "
-        f"largest {max(then):.1%}. Today they are {median(now):.1%} and {max(now):.1%}, but today's model was improved "
-        "with these rows in view."
+        f"{_count(rows)} released since then: the median error was {median(then):.1%} that day, the largest "
+        f"{max(then):.1%}. Today they are {median(now):.1%} and {max(now):.1%}, but today's model was improved with these "
+        "rows in view."
     )
 
 
@@ -49,7 +58,9 @@ def _predictions(compared: Sequence[Compared]) -> str:
     worst = max(rows, key=lambda each: abs(each.error))
     return (
         f"{_count(rows)} predicted, without a constant chosen for them: the median error is {median(errors):.1%}, the "
-        f"largest {worst.error:+.1%} ({worst.row.what}); {sum(each.as_wanted for each in rows)} are as near as wanted."
+        f"largest {worst.error:+.1%} ({worst.row.what}); {sum(each.as_wanted for each in rows)} are as near as wanted. "
+        f"{len(of_kind(compared, Kind.FITTED))} rows prove nothing, because they depend on one of {len(fitted())} "
+        "fitted constants."
     )
 
 
@@ -64,15 +75,7 @@ def _verdicts(compared: Sequence[ComparedVerdict]) -> str:
     )
 
 
-def _fitted(compared: Sequence[Compared]) -> str:
-    constants = sum(len(facts) for facts in constant_facts().values())
-    return (
-        f"{len(fitted())} of the model's {constants} constants are fitted, and {len(of_kind(compared, Kind.FITTED))} "
-        "rows prove nothing because they depend on them; arithmetic on other rows is shown, but not counted."
-    )
-
-
-def _families(bands: dict[Family, FamilyBand]) -> str:
+def _families(bands: Mapping[Family, FamilyBand]) -> str:
     found = "; ".join(f"{family} {band.low:.2f} to {band.high:.2f}" for family, band in bands.items())
     return (
         f"Error bands, as factors on modelled device time, by the published rows of each family: {found or 'none'}. "

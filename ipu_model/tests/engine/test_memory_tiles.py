@@ -12,7 +12,7 @@ from memory_support import FLOAT, HALF, adamw, memory_for, on_fullest, squares, 
 
 from ipu_model.predict.device import CostSettings, Device
 from ipu_model.predict.hardware import chip
-from ipu_model.predict.memory.categories import CODE
+from ipu_model.predict.memory.categories import CODE, RESERVED
 from ipu_model.predict.memory.tiles import Label, Live, Room, Spread, ipu_memory, pieces_of
 from ipu_model.predict.profile import IpuMemory
 from ipu_model.predict.program import Recomputation
@@ -70,7 +70,7 @@ class TestTilesForIo:
         graph = squares(2, width=1024, batch=64)
         memory = memory_for(graph, io_tiles=64, overlaps_input=True)[0]
         assert total(memory, "I/O tile buffers") == 1024 * 64 * 4
-        assert memory.tiles[-64:] == pytest.approx([on_fullest(memory, *CODE) + 1024 * 64 * 4 / 64] * 64)
+        assert memory.tiles[-64:] == pytest.approx([on_fullest(memory, *CODE, RESERVED) + 1024 * 64 * 4 / 64] * 64)
 
     def test_fewer_tiles_hold_more_each(self) -> None:
         graph = squares(2, width=1024, batch=1024)

@@ -125,8 +125,13 @@ class MemoryConstants(Section):
     vertex_code_bytes_per_kind: float
     host_exchange_bytes_per_tensor: float
     global_exchange_bytes_per_transfer: float
-    uncertainty: float
-    refusal_margin: float
+    global_exchange_bytes_per_replica: float
+    collective_exchange_bytes: float
+    collective_control_bytes: float
+    reserved_bytes: float
+    least_weight_bytes_per_tile: float
+    close_low: float
+    close_high: float
 
 
 @dataclass(frozen=True)

@@ -280,7 +280,10 @@ def _repeated(problem: Problem, step: Work, axis: str, count: int, device: Devic
         outputs *= count
     cycles = (step.cycles + Cycles(compute=around)).times(count)
     plan = f"{step.plan}; {count} serial slices of {axis}"
-    return replace(step, cycles=cycles, flops=problem.flops, outputs_on_busiest_tile=outputs, plan=plan)
+    return replace(
+        step, cycles=cycles, flops=problem.flops, outputs_on_busiest_tile=outputs, plan=plan,
+        repeats=step.repeats * count,
+    )  # fmt: skip
 
 
 # --------------------------------------------------------------------------------------- the choice

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from enum import Enum
 from typing import NamedTuple
 
@@ -35,4 +36,18 @@ class CloseBand(NamedTuple):
 def close_band() -> CloseBand:
     """Return the band that the published rows leave open."""
     constants = calibrated().memory
-    return CloseBand(1.0 - constants.uncertainty, 1.0 + constants.refusal_margin)
+    return CloseBand(constants.close_low, constants.close_high)
+
+
+_MARGIN = 0.01
+
+
+def close_band_of(ran: Iterable[float], failed: Iterable[float]) -> CloseBand:
+    """Return the band that published outcomes leave open.
+
+    `ran` and `failed` are the shares of a tile that the model gives to programs that ran on hardware, and to those that
+    were out of memory. The band begins 1 % of a tile below the least share that failed, and ends 1 % above the largest
+    that ran; a full tile always lies in it. So it has no published program on the wrong side, and grows where the model
+    gets worse.
+    """
+    return CloseBand(min(1.0, *failed) - _MARGIN, max(1.0, *ran) + _MARGIN)

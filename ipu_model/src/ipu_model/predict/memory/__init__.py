@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from ipu_model.predict.costs import Costs
+from ipu_model.predict.links import ring_of
 from ipu_model.predict.memory import categories
 from ipu_model.predict.memory.code import Crossings, code_bytes, distinct_steps
 from ipu_model.predict.memory.lifetimes import Borders, Lifetimes, Moments, UpdateCosts, moments_of
@@ -32,8 +33,8 @@ def memory_of(program: Program, costs: Costs, order: Order) -> Memory:
         elsewhere = frozenset(v.tensor for v in program.step.variables if ipus[v.name] != ipu)
         over_time = Lifetimes(ipu, moments.get(ipu, Moments(())), storages, order, borders, elsewhere)
         own = [each for each in always if each.ipu == ipu]
-        crossings = Crossings(_host_tensors(own, over_time), borders.transfers(ipu), program.replicas)
-        steps = distinct_steps(costs, ipu, _steps_of_variables(program, updates))
+        crossings = Crossings(_host_tensors(own, over_time), borders.transfers(ipu), _ring(program))
+        steps = distinct_steps(program.step, costs, ipu, _steps_of_variables(program, updates))
         code = code_bytes(steps, crossings, program.calibration.memory) if ipu in moments else {}
         places = [*_places(own, code, room), *_io_buffers(program, over_time, room)]
         always_live = [Live(place, 0, over_time.last_moment, kind, what) for kind, place, what in places]
@@ -66,6 +67,14 @@ def _steps_of_variables(program: Program, costs: UpdateCosts) -> list[tuple[str,
     shape_of = {variable.name: program.step.tensors[variable.tensor].shape for variable in program.step.variables}
     kinds = (("accumulation", costs.accumulation), ("update", costs.update))
     return [(kind, shape_of[name], cost) for kind, found in kinds for name, cost in found.items()]
+
+
+def _ring(program: Program) -> int:
+    """Return the members of the ring that sums gradients over replicas, and over racks; 0 without one."""
+    if not program.training or program.replicas == 1:
+        return 0
+    ring = ring_of(program)
+    return ring.near + (ring.groups if ring.groups > 1 else 0)
 
 
 def _host_tensors(own: list[Resident], over_time: Lifetimes) -> int:

@@ -14,6 +14,7 @@ VERTEX_STATE: Final = "vertex state"
 EXCHANGE_CODE: Final = "internal exchange code"
 HOST_EXCHANGE_CODE: Final = "host exchange code"
 GLOBAL_EXCHANGE_CODE: Final = "global exchange code"
+RESERVED: Final = "stacks, gaps and other"
 STREAM_BUFFERS: Final = "I/O tile buffers"
 STASHES: Final = "stashes"
 ACTIVATIONS: Final = "activations"
@@ -25,6 +26,6 @@ PARAMETERS: Final = (VARIABLES, OPTIMISER_STATE, ACCUMULATORS)
 CODE: Final = (
     CONTROL_CODE, VERTEX_CODE, VERTEX_STATE, EXCHANGE_CODE, HOST_EXCHANGE_CODE, GLOBAL_EXCHANGE_CODE,
 )  # fmt: skip
-ALWAYS_LIVE: Final = (*PARAMETERS, CONSTANTS, *CODE, STREAM_BUFFERS)
+ALWAYS_LIVE: Final = (*PARAMETERS, CONSTANTS, *CODE, RESERVED, STREAM_BUFFERS)
 NOT_ALWAYS_LIVE: Final = (STASHES, ACTIVATIONS, GRADIENTS, TEMPORARIES, STREAMS)
 """Categories that share their memory with other data over time; stashes are free while weights are updated."""

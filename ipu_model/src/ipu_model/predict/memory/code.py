@@ -8,7 +8,7 @@ no difference.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from ipu_model.predict.calibration import MemoryConstants
@@ -16,6 +16,8 @@ from ipu_model.predict.costs import Costs
 from ipu_model.predict.device import Work
 from ipu_model.predict.memory import categories
 from ipu_model.predict.ops.updates import VariableCost
+from ipu_model.predict.remembered import remembered
+from ipu_model.step import Argument, Op, Ref, Step
 
 
 @dataclass(frozen=True)
@@ -35,51 +37,88 @@ class DistinctSteps:
 class Crossings:
     """What crosses the borders of an IPU: tensors read or written by the host, and copies to or from other IPUs.
 
-    `replicas` exchange the gradients of all weights in one collective.
+    `ring` is how many replicas take part in the collective over the gradients of all weights: those that links join,
+    and the groups of them that are joined in turn; 0 without one.
     """
 
     host_tensors: int
     transfers: int
-    replicas: int = 1
+    ring: int = 0
 
 
 def distinct_steps(
-    costs: Costs, ipu: int, updates: Iterable[tuple[str, tuple[int, ...], VariableCost]] = ()
+    step: Step, costs: Costs, ipu: int, updates: Iterable[tuple[str, tuple[int, ...], VariableCost]] = ()
 ) -> DistinctSteps:
     """Return the distinct steps of an IPU.
 
-    Ops are equal if they are the same part of the same target with the same work, which shapes, types and
-    plan decide on. `updates` are the kind, the shape and the cost of each step for a variable.
+    PopART outlines ops that are equal in kind, shapes, types and attributes, wherever their tensors lie: a call copies
+    them to where the code expects them. `updates` are the kind, the shape and the cost of each step for a variable.
     """
-    works: dict[object, Work] = {}
+    alike = _alike(step)
+    phases: dict[object, int] = {}
     kinds: set[object] = set()
     for op in costs.of(ipu=ipu):
-        works[op.target, op.part, op.work] = op.work
+        _count(phases, (alike[op.node], op.part), op.work)
         kinds.add((op.target, op.part))
     for kind, shape, cost in updates:
         if cost.ipu == ipu:
-            works[kind, shape, cost.work] = cost.work
+            _count(phases, (kind, shape, cost.work), cost.work)
             kinds.add(kind)
-    phases = [math.ceil(work.cycles.phases / work.repeats) for work in works.values()]
-    return DistinctSteps(sum(phases), sum(max(1, count) for count in phases), len(kinds))
+    return DistinctSteps(sum(phases.values()), sum(max(1, count) for count in phases.values()), len(kinds))
+
+
+def _count(phases: dict[object, int], key: object, work: Work) -> None:
+    """Note the exchange phases of some work; the rounds of a loop share theirs."""
+    phases[key] = max(phases.get(key, 0), math.ceil(work.cycles.phases / work.repeats))
+
+
+@remembered
+def _alike(step: Step) -> Mapping[str, int]:
+    """Return a number for each op that only equal ops share."""
+    numbers: dict[object, int] = {}
+    return {op.name: numbers.setdefault(_signature(op, step), len(numbers)) for op in step.ops}
+
+
+def _signature(op: Op, step: Step) -> tuple[object, ...]:
+    arguments = _without_names((*op.arguments, *(value for _, value in op.keywords)), step)
+    results = tuple(None if each is None else (each.shape, each.dtype) for each in op.results)
+    return op.target, arguments, results, op.hints
+
+
+def _without_names(value: Argument, step: Step) -> object:
+    """Return an argument with the shape and type of each tensor in place of its name."""
+    if isinstance(value, Ref):
+        tensor = step.tensors.get(value)
+        return None if tensor is None else (tensor.shape, tensor.dtype)
+    if isinstance(value, tuple):
+        return tuple(_without_names(each, step) for each in value)
+    return value
 
 
 def code_bytes(steps: DistinctSteps, crossings: Crossings, constants: MemoryConstants) -> dict[str, float]:
     """Return bytes of code on each tile by category.
 
     Symbols of `calibration.toml`: exchange code = a x phases, control code = b x compute sets, vertex state
-    = c x compute sets, vertex code = d x kinds, host exchange = e x tensors, global exchange = f x copies x
-    replicas. Replicas make global exchange code grow about linearly ("Memory and Performance Optimisation on
-    the IPU", table 4.1).
+    = c x compute sets, vertex code = d x kinds, host exchange = e x tensors, global exchange = f x copies + g x ring.
+    A collective adds a fixed amount to exchange and control code, and to global exchange code one step of its ring for
+    each member: links join 64 IPUs at most, so the ring does not grow with the replicas beyond them ("Memory and
+    Performance Optimisation on the IPU", 4.3.1 and table 4.1; GCL's collectives between racks are hierarchical).
     """
-    transfers = crossings.transfers + (1 if crossings.replicas > 1 else 0)
+    collective = crossings.ring > 1
     return {
-        categories.EXCHANGE_CODE: constants.exchange_code_bytes_per_phase * steps.phases,
-        categories.CONTROL_CODE: constants.control_code_bytes_per_compute_set * steps.compute_sets,
+        categories.EXCHANGE_CODE: (
+            constants.exchange_code_bytes_per_phase * steps.phases + constants.collective_exchange_bytes * collective
+        ),
+        categories.CONTROL_CODE: (
+            constants.control_code_bytes_per_compute_set * steps.compute_sets
+            + constants.collective_control_bytes * collective
+        ),
         categories.VERTEX_STATE: constants.vertex_state_bytes_per_compute_set * steps.compute_sets,
         categories.VERTEX_CODE: constants.vertex_code_bytes_per_kind * steps.kinds,
         categories.HOST_EXCHANGE_CODE: constants.host_exchange_bytes_per_tensor * crossings.host_tensors,
         categories.GLOBAL_EXCHANGE_CODE: (
-            constants.global_exchange_bytes_per_transfer * transfers * max(1, crossings.replicas)
+            constants.global_exchange_bytes_per_transfer * crossings.transfers
+            + constants.global_exchange_bytes_per_replica * crossings.ring * collective
         ),
+        categories.RESERVED: constants.reserved_bytes,
     }

@@ -219,10 +219,14 @@ def _leaving(storages: Storages) -> dict[str, set[int]]:
 
 @dataclass(frozen=True)
 class _Instance:
-    """A tensor of the forward pass (`again` false), or what the backward pass has of it."""
+    """A tensor of the forward pass (`again` false), or what the backward pass has of it.
+
+    `drawn` is the moment that draws it again from its seed; such a tensor lives for that moment only.
+    """
 
     root: str
     again: bool
+    drawn: int | None = None
 
 
 @dataclass
@@ -312,6 +316,8 @@ class Lifetimes:
         is_backward = self._storages.is_backward(root)
         if moment.phase == FORWARD or is_backward or root in self._elsewhere:
             self._extend(_Instance(root, is_backward), self._arrival(root, number), number)
+        elif root in self._storages.drawn_again and moment.phase == BACKWARD:
+            self._extend(_Instance(root, True, drawn=number), number, number)
         elif self._runs_again(root, moment.stage) or root in self._storages.drawn_again:
             self._extend(_Instance(root, True), number, number)
         elif slots := self._order.slots[moment.stage]:
@@ -329,8 +335,8 @@ class Lifetimes:
             life.until(last)
 
     def _arrival(self, root: str, number: int) -> int:
-        """Return the moment at which a tensor from elsewhere arrives on this IPU."""
-        comes_early = self._order.is_pipelined or self._is_input(root)
+        """Return the moment at which a tensor arrives on this IPU; what is made here appears when it is first used."""
+        comes_early = self._is_input(root) or (self._order.is_pipelined and self._storages.ipu(root) != self._ipu)
         return 0 if comes_early and number <= self._moments.cycle_end else number
 
     def _keep_for_stash(self, root: str) -> None:

@@ -19,6 +19,8 @@ from ipu_model.step import DType, Op, Source, Step, Tensor, Variable
 # Second results that the device does not make: the gradient of a maximum compares inputs and outputs again.
 _POOLS = ("max_pool1d_with_indices", "max_pool2d_with_indices", "max_pool3d_with_indices", "adaptive_max_pool2d")
 
+_CONTRACTIONS = ("convolution", "mm", "addmm", "bmm", "baddbmm")
+
 # A dropout's mask is drawn again from the same seed in the backward pass (PopART's DropoutGradOp).
 _DRAWN_AGAIN = ("bernoulli", "native_dropout")
 
@@ -127,7 +129,18 @@ class Storages:
     def _placed(self, tensor: Tensor) -> Spread:
         layout, element = self._layouts.get(tensor.name), Element.of(tensor.dtype)
         on_tile = layout.on_tile if layout is not None else self.room.device.spread(tensor.elements, element)
+        if tensor.name in self._multiplied:
+            least = self.room.device.calibration.memory.least_weight_bytes_per_tile
+            on_tile = max(on_tile, least / element.bytes)
         return self.room.place(tensor.elements, on_tile, element.bytes)
+
+    @cached_property
+    def _multiplied(self) -> frozenset[str]:
+        """The weights of convolutions and matrix products, which PopLibs cuts less finely than other tensors."""
+        weights = {v.tensor for v in self.step.variables if len(self.step.tensors[v.tensor].shape) > 1}
+        return frozenset(
+            root for op in self.step.ops if op.kind in _CONTRACTIONS for root in self.read_by(op) if root in weights
+        )
 
     def made_by(self, op: Op) -> list[str]:
         """Return the new tensors that an op makes and that something reads."""

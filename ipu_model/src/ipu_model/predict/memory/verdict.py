@@ -6,7 +6,7 @@ from ipu_model.errors import Error
 from ipu_model.predict.memory.remedies import remedies
 from ipu_model.predict.profile import IpuMemory, Memory
 from ipu_model.predict.program import Program
-from ipu_model.predict.verdict import Verdict
+from ipu_model.predict.verdict import Verdict, close_band
 
 ERROR_TYPE = "poplar_graph_memory_allocation_error"
 """The class of Poplar's exception as PopTorch names it (guide 6.1: always at compile time)."""
@@ -24,9 +24,9 @@ def out_of_memory(memory: Memory, program: Program) -> Error | None:
     worst = _worst(memory)
     over = sum(tile > memory.tile_bytes for each in memory for tile in each.tiles)
     text = (
-        f"Memory allocation error: out of memory on tile {worst.fullest_tile} of IPU {worst.ipu}: "
-        f"{worst.max_tile_bytes:,.0f} bytes used but tiles only have {memory.tile_bytes:,} bytes of memory "
-        f"(modelled, {_band(program)}; {_tiles(over)} over). {_largest(worst)} {_advice(memory, program)}"
+        "Memory allocation error: the program does not fit, "
+        f"out of memory on tile {worst.fullest_tile} of IPU {worst.ipu}: {worst.max_tile_bytes:,.0f} bytes used but tiles only have {memory.tile_bytes:,} bytes of memory "
+        f"(modelled; {_tiles(over)} over). {_largest(worst)} {_advice(memory, program)}"
     )
     return Error(text, type=ERROR_TYPE)
 
@@ -38,8 +38,8 @@ def note_on_memory(memory: Memory, program: Program) -> str | None:
     worst = _worst(memory)
     return (
         f"Memory is too close to call: tile {worst.fullest_tile} of IPU {worst.ipu} holds "
-        f"{worst.max_tile_bytes:,.0f} of {memory.tile_bytes:,} bytes (modelled, {_band(program)}), so a device may run "
-        f"out of memory. {_largest(worst)} {_advice(memory, program)}"
+        f"{worst.max_tile_bytes:,.0f} of {memory.tile_bytes:,} bytes, {_share(memory)} (modelled; {_band()}), so a "
+        f"device may run out of memory. {_largest(worst)} {_advice(memory, program)}"
     )
 
 
@@ -47,8 +47,13 @@ def _worst(memory: Memory) -> IpuMemory:
     return max(memory, key=lambda each: each.max_tile_bytes)
 
 
-def _band(program: Program) -> str:
-    return f"±{program.calibration.memory.uncertainty:.0%}"
+def _share(memory: Memory) -> str:
+    return f"{memory.max_tile_bytes / memory.tile_bytes:.1%}"
+
+
+def _band() -> str:
+    low, high = close_band()
+    return f"the model cannot tell between {low:.1%} and {high:.1%} of a tile"
 
 
 def _tiles(count: int) -> str:

@@ -25,8 +25,8 @@ def out_of_memory(memory: Memory, program: Program) -> Error | None:
     over = sum(tile > memory.tile_bytes for each in memory for tile in each.tiles)
     text = (
         f"Memory allocation error: the program does not fit, out of memory on tile {worst.fullest_tile} of IPU "
-        f"{worst.ipu}: {worst.max_tile_bytes:,.0f} bytes used but tiles only have {memory.tile_bytes:,} bytes of memory "
-        f"(modelled; {_tiles(over)} over). {_largest(worst)} {_advice(memory, program)}"
+        f"{worst.ipu}: {worst.max_tile_bytes:,.0f} bytes used but tiles only have {memory.tile_bytes:,} bytes of "
+        f"memory (modelled; {_tiles(over)} over). {_largest(worst)} {_advice(memory, program)}"
     )
     return Error(text, type=ERROR_TYPE)
 

@@ -151,7 +151,7 @@ class ModelledModule:
         """The optimiser it was captured with: a value of the option ``optimiser`` of other modules."""
         return self._program.optimiser
 
-    def profile(self, host: HostWork | None = None, **options: object) -> Profile:
+    def profile(self, host: HostWork | None = None, **options: Any) -> Profile:
         """The modelled profile with ``options`` set anew, such as ``gradient_accumulation=8``.
 
         Raises ``poptorch.Error`` for options it does not know and settings that the program cannot have.
@@ -161,7 +161,7 @@ class ModelledModule:
         return ipu_model.what_if(self._program, host=host, **options)
 
     def sweep(
-        self, option: str, values: Iterable[object], host: HostWork | None = None, **options: object
+        self, option: str, values: Iterable[object], host: HostWork | None = None, **options: Any
     ) -> tuple[SweepPoint, ...]:
         """One point (``.value``, ``.profile`` or ``None``, ``.refused``) for each value of an option.
 

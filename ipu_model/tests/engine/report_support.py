@@ -23,6 +23,7 @@ from ipu_model.predict.profile import (
     Profile,
     Span,
 )
+from ipu_model.predict.verdict import Verdict
 
 POD4 = Machine("POD4", "IPU-POD4", "GC200", ipus=4, tiles=1472, tile_bytes=638_976, clock_hz=1.33e9)
 STAGES = 2
@@ -285,10 +286,10 @@ PROFILE_KINDS = {
     "sixteen IPUs": wide_profile,
 }
 ADVICE = (
-    Advice("asynchronous data loading", "poptorch.DataLoader(..., mode=poptorch.DataLoaderMode.Async)", 1.71, 0.0, True,
-           "The next batch is loaded while the device works: the slower of the two decides."),
-    Advice("recomputation: pipeline -> none", 'opts._Popart.set("autoRecomputation", 0)', 1.22, 298_000.0, False,
-           "Activations are kept instead of being computed again: faster, if they fit."),
+    Advice("asynchronous data loading", "poptorch.DataLoader(..., mode=poptorch.DataLoaderMode.Async)", 1.71, 0.0,
+           Verdict.FITS, "The next batch is loaded while the device works: the slower of the two decides."),
+    Advice("recomputation: pipeline -> none", 'opts._Popart.set("autoRecomputation", 0)', 1.22, 298_000.0,
+           Verdict.DOES_NOT_FIT, "Activations are kept instead of being computed again: faster, if they fit."),
     Advice("optimiser state: on chip -> off chip", "opts.TensorLocations.setOptimizerLocation(...)", 0.93, -137_400.0,
-           True, "State in streaming memory leaves its place on the tiles to other data."),
+           Verdict.FITS, "State in streaming memory leaves its place on the tiles to other data."),
 )  # fmt: skip

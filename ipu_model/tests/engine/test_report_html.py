@@ -130,7 +130,7 @@ class TestContents:
     def test_advice_says_what_it_gains_and_costs(self, report: str) -> None:
         words = " ".join(Page(report).texts)
         assert "x 1.71 samples/s" in words
-        assert "+298,000 bytes on the fullest tile: does not fit" in words
+        assert "+291 KiB on the fullest tile: does not fit" in words
         assert all(item.how in words and item.explanation in words for item in ADVICE)
 
     def test_without_advice_there_is_no_section_for_it(self) -> None:

@@ -2,24 +2,44 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, overload
 
-from ipu_model.entry_points import program_of
+from ipu_model.entry_points import ModuleChanges
 from ipu_model.errors import Error
-from ipu_model.explore.options import has_single_precision, has_variables_of, option_named, with_options
+from ipu_model.explore.blocks import repeated_blocks
+from ipu_model.explore.options import (
+    Risk,
+    has_half_state,
+    has_single_precision,
+    has_variables_of,
+    option_named,
+    with_options,
+)
 from ipu_model.explore.profile import check_host
-from ipu_model.explore.split import even_starts, stage_starts
+from ipu_model.explore.source import Source, source_of
+from ipu_model.explore.split import Balance, even_starts, stage_modules
 from ipu_model.predict import profile_program
 from ipu_model.predict.host import HostWork, Loading
 from ipu_model.predict.profile import Profile
 from ipu_model.predict.program import Execution, Program, Recomputation
+from ipu_model.predict.verdict import Verdict
 from ipu_model.step import FLOAT16
 
 LEAST_GAIN = 1.02
-"""Changes that raise throughput by less than this factor are left out, unless they make the program fit."""
+"""Changes that raise throughput by less than this factor are left out, unless memory is what is missing."""
+LEAST_SAVING = 0.05
+"""Changes that empty the fullest tile by less than this share are left out if memory is what is missing."""
 MOST_ITEMS = 8
+RISK_WEIGHT = {Risk.NONE: 1.0, Risk.SCHEDULE: 2.0, Risk.NUMERICS: 4.0}
+"""By how much the gain of a change (the logarithm of its factor) is divided before changes are ranked."""
+_VERDICTS = (Verdict.FITS, Verdict.CLOSE, Verdict.DOES_NOT_FIT)
+_NO_SINGLE_CHANGE = (
+    "No single change makes this program fit for certain. ipu_model.make_it_fit searches combinations of changes; so "
+    "does python -m ipu_model fit."
+)
 
 
 @dataclass(frozen=True)
@@ -28,91 +48,233 @@ class Advice:
 
     `change` describes the change in a few words, and `how` is the line of code for it. The change multiplies the
     end-to-end throughput by `samples_per_second_factor` and adds `max_tile_bytes_change` bytes to the fullest tile;
-    `fits` is the new verdict on memory. `explanation` gives the reason.
+    `verdict` is the new one on memory, and `risk` what the change may do to results. `explanation` gives the reason,
+    `evidence` the modelled figures before and after, `cost` what the change costs in speed, memory, numerics or on the
+    host ("" for nothing).
     """
 
     change: str
     how: str
     samples_per_second_factor: float
     max_tile_bytes_change: float
-    fits: bool
+    verdict: Verdict
     explanation: str
+    risk: Risk = Risk.NONE
+    evidence: str = ""
+    cost: str = ""
+
+    @property
+    def fits(self) -> bool:
+        """Whether the changed program fits for certain."""
+        return self.verdict is Verdict.FITS
+
+    @property
+    def effect(self) -> str:
+        """What the change is good for, in a few words: of speed only if the program fits then."""
+        if self.fits:
+            return f"x {self.samples_per_second_factor:.2f} samples/s, {self.verdict}"
+        return f"{self.max_tile_bytes_change / 1024:+,.0f} KiB on the fullest tile: {self.verdict}"
 
 
-def advise(executor: Any, *, host: HostWork | None = None, profile: Profile | None = None) -> tuple[Advice, ...]:
+@dataclass(frozen=True)
+class AdviceList(Sequence[Advice]):
+    """The changes worth trying, the most useful first; `note` says so if none of them is enough on its own."""
+
+    items: tuple[Advice, ...]
+    note: str = ""
+
+    @overload
+    def __getitem__(self, index: int) -> Advice: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> tuple[Advice, ...]: ...
+
+    def __getitem__(self, index: int | slice) -> Advice | tuple[Advice, ...]:
+        return self.items[index]
+
+    def __len__(self) -> int:
+        return len(self.items)
+
+    def __str__(self) -> str:
+        texts = [
+            f"{number}. {item.change}: {item.effect}\n   {item.evidence}\n   {item.explanation}"
+            + (f"\n   Cost: {item.cost}" if item.cost else "")
+            + f"\n       {item.how}"
+            for number, item in enumerate(self.items, 1)
+        ]
+        return "\n".join([*texts, *([self.note] if self.note else [])])
+
+
+def advise(
+    thing: Any,
+    inputs: Any = None,
+    options: Any = None,
+    *,
+    host: HostWork | None = None,
+    profile: Profile | None = None,
+    **module: Any,
+) -> AdviceList:
     """Return the changes that make a program fit or faster, the most useful first.
 
-    `executor` is a compiled executor or a `Program`; `profile` is its profile, if you already have one. If the program
-    fits, changes that would no longer fit are left out; if it does not fit, changes that save memory come first.
+    `thing` is a compiled executor (also one whose program did not fit), a `Profile`, a `Program`, or a plain module
+    with the `inputs`, `options` and further arguments of `ipu_model.profile_module`. `profile` is its profile, if you
+    already have it.
+
+    If the program fits, changes that would not fit for certain are left out, and the others are ranked by speed for
+    each unit of risk: the logarithm of the gain, divided by 1 if the results stay the same, by 2 if work is only shared
+    out otherwise, and by 4 if the numerics change. If it does not fit for certain, they are ranked by memory.
 
     Raises:
-        Error: not a compiled executor.
+        Error: nothing of that kind.
     """
     check_host(host)
-    program, host = program_of(executor), host or HostWork()
-    before = profile or profile_program(program, host)
-    found = [item for item in _modelled(program, host, before) if _is_useful(item, before)]
-    found.sort(key=lambda item: (not item.fits, -item.samples_per_second_factor))
-    return tuple(_best_of_each_kind(found)[:MOST_ITEMS])
+    source, host = source_of(thing, inputs, options, **module), HostWork() if host is None else host
+    before = profile or profile_program(source.program, host)
+    found = [item for item in _modelled(source, host, before) if _is_useful(item, before)]
+    if before.verdict is Verdict.FITS:
+        found.sort(key=lambda item: -math.log(item.samples_per_second_factor) / RISK_WEIGHT[item.risk])
+    else:
+        found.sort(key=lambda item: (_VERDICTS.index(item.verdict), item.max_tile_bytes_change))
+    kept = tuple(_best_of_each_kind(found)[:MOST_ITEMS])
+    is_enough = before.verdict is Verdict.FITS or any(item.fits for item in kept)
+    return AdviceList(kept, "" if is_enough else _NO_SINGLE_CHANGE)
 
 
-def _modelled(program: Program, host: HostWork, before: Profile) -> Iterator[Advice]:
+def _modelled(source: Source, host: HostWork, before: Profile) -> Iterator[Advice]:
     """Yield the modelled effect of each change worth trying, without changes that the model refuses."""
-    for name, value in _worth_trying(program):
-        option = option_named(name)
+    program = source.program
+    for changed in _worth_trying(program):
         try:
-            after = profile_program(with_options(program, **{name: value}), host)
+            after = profile_program(with_options(program, **changed), host)
         except Error:
             continue
+        named = [(option_named(name), value) for name, value in changed.items()]
         yield _advice(
-            option.change(program, value), option.line(program, value), option.explained(value), before, after
+            ", ".join(option.change(program, value) for option, value in named),
+            "\n".join(option.line(program, value) for option, value in named),
+            " ".join(option.explained(value) for option, value in named),
+            max(option.risk for option, _ in named),
+            before,
+            after,
         )
+    yield from _micro_batches(source, host, before)
     yield from _loaders(program, host, before)
 
 
-def _advice(change: str, how: str, explanation: str, before: Profile, after: Profile) -> Advice:
+def _advice(change: str, how: str, explanation: str, risk: Risk, before: Profile, after: Profile) -> Advice:
+    factor = after.samples_per_second / before.samples_per_second
+    bytes_change = after.memory.max_tile_bytes - before.memory.max_tile_bytes
     return Advice(
         change=change,
         how=how,
-        samples_per_second_factor=after.samples_per_second / before.samples_per_second,
-        max_tile_bytes_change=after.memory.max_tile_bytes - before.memory.max_tile_bytes,
-        fits=after.fits,
+        samples_per_second_factor=factor,
+        max_tile_bytes_change=bytes_change,
+        verdict=after.verdict,
+        risk=risk,
         explanation=explanation,
+        evidence=_evidence(before, after),
+        cost=_cost(factor, bytes_change / after.memory.tile_bytes, risk),
     )
 
 
-def _worth_trying(program: Program) -> Iterator[tuple[str, Any]]:
+def _evidence(before: Profile, after: Profile) -> str:
+    shares = [each.memory.max_tile_bytes / each.memory.tile_bytes for each in (before, after)]
+    limits = dict.fromkeys((before.limited_by, after.limited_by))
+    return (
+        f"{before.samples_per_second:,.4g} -> {after.samples_per_second:,.4g} samples/s, the fullest tile "
+        f"{shares[0]:.0%} -> {shares[1]:.0%} of its memory, limited by {' -> '.join(limits)} (modelled)."
+    )
+
+
+def _cost(factor: float, share: float, risk: Risk) -> str:
+    """Return what a change costs, each in a few words."""
+    found = []
+    if factor < 1 / LEAST_GAIN:
+        found.append(f"{1 - factor:.0%} fewer samples a second")
+    if share > 0.01:
+        found.append(f"{share:.0%} of a tile more memory")
+    if risk is not Risk.NONE:
+        found.append(str(risk))
+    return "; ".join(found)
+
+
+def _worth_trying(program: Program) -> Iterator[dict[str, Any]]:
     """Yield options and values that may help a program, in the order in which the course introduces them."""
     batching, settings = program.batching, program.settings
     if has_single_precision(program):
-        yield "half_precision", True
+        yield {"half_precision": True}
     if not settings.half_partials and has_variables_of(program, FLOAT16):
-        yield "half_partials", True
+        yield {"half_partials": True}
     if program.training:
-        yield from (("gradient_accumulation", batching.accumulation * factor) for factor in (2, 4))
-    yield from (("device_iterations", batching.device_iterations * factor) for factor in (4, 16))
+        yield from ({"gradient_accumulation": batching.accumulation * factor} for factor in (2, 4))
+    yield from ({"device_iterations": batching.device_iterations * factor} for factor in (4, 16))
     if not program.synthetic_data and any(tensor.dtype.is_floating for tensor in program.step.inputs):
-        yield "eight_bit_inputs", True
-    yield from (("split", names) for names in _splits(program))
+        yield {"eight_bit_inputs": True}
+    yield from ({"split": names} for names in _splits(program))
     if program.training:
-        yield "recomputation", "standard" if program.recomputation is Recomputation.NONE else "none"
-    if program.training and program.system.streaming_bytes_per_second > 0:
-        yield "optimiser_off_chip", program.locations.optimiser.on_chip
+        yield from _of_training(program)
     for proportion in (0.1, 0.2, 0.4, 0.9):
         if any(settings.proportion(ipu) != proportion for ipu in program.step.ipus):
-            yield "available_memory_proportion", proportion
+            yield {"available_memory_proportion": proportion}
     if program.processes == 1 and (program.reserved_ipus or 0) * 2 <= program.system.ipus:
-        yield "replicas", batching.replicas * 2
+        yield {"replicas": batching.replicas * 2}
+
+
+def _of_training(program: Program) -> Iterator[dict[str, Any]]:
+    """Yield what only training has: ways to recompute, and types and places of the optimiser's state."""
+    if program.recomputation is Recomputation.NONE:
+        pipelined = program.execution is Execution.PIPELINED and len(program.step.stages) > 1
+        yield {"recomputation": "pipeline" if pipelined else "standard"}
+    else:
+        yield {"recomputation": "none"}
+    blocks = repeated_blocks(program.step)
+    if blocks and not any(op.hints.recomputation_checkpoint for op in program.step.ops):
+        yield {"recomputation": "all", "checkpoints": blocks}
+    if not has_half_state(program):
+        yield {"half_optimiser_state": True}
+    if program.optimiser is not None and program.system.streaming_bytes_per_second > 0:
+        yield {"optimiser_off_chip": program.locations.optimiser.on_chip}
+        if program.replicas > 1:
+            yield {"optimiser_sharded": not program.locations.optimiser.sharded}
 
 
 def _splits(program: Program) -> Iterator[tuple[str, ...]]:
-    """Yield the most even split of a pipeline over the same IPUs, and over twice as many."""
+    """Yield the most even splits of a pipeline over the same IPUs, and over twice as many."""
     now = len(program.step.stages)
+    known = {tuple(stage_modules(program))}
     for stages in (now, 2 * now):
-        if stages > 1 and program.execution is not Execution.SHARDED:
-            names = even_starts(program, stages)
-            if names is not None and names != tuple(stage_starts(program)):
-                yield names
+        for balance in Balance:
+            if stages > 1 and program.execution is not Execution.SHARDED:
+                names = even_starts(program, stages, balance)
+                if names is not None and names not in known:
+                    known.add(names)
+                    yield names
+
+
+def _micro_batches(source: Source, host: HostWork, before: Profile) -> Iterator[Advice]:
+    """Yield the effect of half and of twice the micro-batch at the same global batch, if the module is there."""
+    program, batching = source.program, source.program.batching
+    rows = program.samples_per_micro_batch
+    counts = {rows // 2: 2 * batching.accumulation} if rows % 2 == 0 else {}
+    counts |= {rows * 2: batching.accumulation // 2} if batching.accumulation % 2 == 0 else {}
+    if source.again is None or not program.training:
+        return
+    for wanted, accumulation in counts.items():
+        try:
+            step = source.again(ModuleChanges(micro_batch=wanted)).step
+            after = profile_program(with_options(replace(program, step=step), gradient_accumulation=accumulation), host)
+        except (Error, AssertionError):
+            continue
+        yield _advice(
+            f"micro-batch: {rows} -> {wanted}, gradient accumulation: {batching.accumulation} -> {accumulation}",
+            f"opts.Training.gradientAccumulation({accumulation})\n"
+            f"loader = poptorch.DataLoader(opts, dataset, batch_size={wanted})",
+            "Activations grow with the micro-batch; the global batch stays the same. Norms over the batch see other "
+            "samples.",
+            Risk.SCHEDULE,
+            before,
+            after,
+        )
 
 
 def _loaders(program: Program, host: HostWork, before: Profile) -> Iterator[Advice]:
@@ -124,6 +286,7 @@ def _loaders(program: Program, host: HostWork, before: Profile) -> Iterator[Advi
             "asynchronous data loading",
             "poptorch.DataLoader(..., mode=poptorch.DataLoaderMode.Async)",
             "The next batch is loaded while the device works: the slower of the two decides.",
+            Risk.NONE,
             before,
             profile_program(program, replace(host, loading=Loading.ASYNC)),
         )
@@ -132,15 +295,16 @@ def _loaders(program: Program, host: HostWork, before: Profile) -> Iterator[Advi
         f"loader workers: {host.workers} -> {more}",
         f"poptorch.DataLoader(..., mode=poptorch.DataLoaderMode.Async, num_workers={more})",
         f"Loading is shared by {more} processes; the host needs as many free cores.",
+        Risk.NONE,
         before,
         profile_program(program, replace(host, workers=more, loading=Loading.ASYNC)),
     )
 
 
 def _is_useful(item: Advice, before: Profile) -> bool:
-    if before.fits:
+    if before.verdict is Verdict.FITS:
         return item.fits and item.samples_per_second_factor >= LEAST_GAIN
-    return item.fits or item.max_tile_bytes_change < -0.05 * before.memory.max_tile_bytes
+    return item.fits or item.max_tile_bytes_change < -LEAST_SAVING * before.memory.max_tile_bytes
 
 
 def _best_of_each_kind(items: list[Advice]) -> list[Advice]:

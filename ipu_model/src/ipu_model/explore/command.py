@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from ipu_model.command_options import (
@@ -17,7 +17,7 @@ from ipu_model.command_options import (
 )
 
 if TYPE_CHECKING:
-    from ipu_model.explore.advise import Advice
+    from ipu_model.explore.advise import AdviceList
     from ipu_model.predict.profile import Profile
 
 _ADVISE_EXAMPLE = "example: python -m ipu_model advise program.py:training --loader program.py:loader"
@@ -50,7 +50,7 @@ def run_advise(arguments: argparse.Namespace) -> None:
     finish_page(arguments, None, lambda: html_report(now, advice))
 
 
-def _advice(profile: Profile, advice: Sequence[Advice]) -> Iterator[str]:
+def _advice(profile: Profile, advice: AdviceList) -> Iterator[str]:
     from ipu_model.report.findings import heading, verdict
 
     yield f"{heading(profile)}: {verdict(profile)}."
@@ -60,15 +60,11 @@ def _advice(profile: Profile, advice: Sequence[Advice]) -> Iterator[str]:
         yield "No single change that was tried makes it better. python -m ipu_model fit tries combinations."
     for number, item in enumerate(advice, 1):
         yield ""
-        yield f"{number}. {item.change}"
-        yield f"   {_effect(item)}"
-        yield from textwrap.wrap(item.explanation, _WIDTH, initial_indent="   ", subsequent_indent="   ")
+        yield f"{number}. {item.change}: {item.effect}"
+        texts = [item.evidence, item.explanation, *([f"Cost: {item.cost}."] if item.cost else [])]
+        for text in texts:
+            yield from textwrap.wrap(text, _WIDTH, initial_indent="   ", subsequent_indent="   ")
         yield from (f"       {line}" for line in item.how.splitlines())
-
-
-def _effect(item: Advice) -> str:
-    from ipu_model.report.quantities import signed
-
-    memory = f"{signed(item.max_tile_bytes_change)} bytes on the fullest tile"
-    fits = "fits" if item.fits else "still does not fit for certain"
-    return f"x {item.samples_per_second_factor:.2f} samples/s, {memory}: {fits}"
+    if advice.note:
+        yield ""
+        yield from textwrap.wrap(advice.note, _WIDTH)

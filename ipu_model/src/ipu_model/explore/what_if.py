@@ -1,4 +1,4 @@
-"""`what_if` and `sweep`: a compiled program with other options, without compiling it again."""
+"""`what_if` and `sweep`: a program with other options, without compiling it again."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from ipu_model.entry_points import program_of
 from ipu_model.errors import Error
 from ipu_model.explore.options import option_named, with_options
 from ipu_model.explore.profile import check_host
+from ipu_model.explore.source import source_of
 from ipu_model.predict import profile_program
 from ipu_model.predict.host import HostWork
 from ipu_model.predict.profile import Profile
@@ -24,30 +24,56 @@ class SweepPoint:
     refused: str = ""
 
 
-def what_if(executor: Any, *, host: HostWork | None = None, **options: Any) -> Profile:
-    """Return the profile of a compiled program with other options, such as `gradient_accumulation=16`.
+def what_if(
+    thing: Any,
+    inputs: Any = None,
+    options: Any = None,
+    *,
+    optimizer: Any = None,
+    training: bool | None = None,
+    micro_batch: bool = False,
+    host: HostWork | None = None,
+    **changes: Any,
+) -> Profile:
+    """Return the profile of a program with other options, such as `gradient_accumulation=16`.
 
-    `executor` is a compiled `poptorch.trainingModel` or `poptorch.inferenceModel`; `options` are named as in
-    `ipu_model.explore.options.OPTIONS`. Sizes of tensors cannot change: they need another compilation.
+    `thing` is a compiled `poptorch.trainingModel` or `poptorch.inferenceModel`, also one whose program did not fit, a
+    `Profile`, or a plain module with the `inputs`, `options`, `optimizer`, `training` and `micro_batch` of
+    `ipu_model.profile_module`. `changes` are named as in `ipu_model.explore.options.OPTIONS`. Sizes of tensors cannot
+    change: they need another compilation.
 
     Raises:
         Error: unknown options, values they cannot have, or a program that is too large for its machine.
     """
     check_host(host)
-    return profile_program(with_options(program_of(executor), **options), host)
+    source = source_of(thing, inputs, options, optimizer=optimizer, training=training, micro_batch=micro_batch)
+    return profile_program(with_options(source.program, **changes), host)
 
 
 def sweep(
-    executor: Any, option: str, values: Iterable[Any], *, host: HostWork | None = None, **options: Any
+    thing: Any,
+    option: str,
+    values: Iterable[Any],
+    *,
+    inputs: Any = None,
+    options: Any = None,
+    optimizer: Any = None,
+    training: bool | None = None,
+    micro_batch: bool = False,
+    host: HostWork | None = None,
+    **changes: Any,
 ) -> tuple[SweepPoint, ...]:
-    """Return one profile for each value of an option, with the other `options` the same for all of them.
+    """Return one profile for each value of an option, with the other `changes` the same for all of them.
+
+    The arguments are those of `what_if`.
 
     Raises:
         Error: an unknown option. An invalid value does not raise: it becomes a point without a profile.
     """
     check_host(host)
     swept = option_named(option)
-    program = with_options(program_of(executor), **options)
+    source = source_of(thing, inputs, options, optimizer=optimizer, training=training, micro_batch=micro_batch)
+    program = with_options(source.program, **changes)
     points = []
     for value in values:
         try:

@@ -11,7 +11,7 @@ from matplotlib.ticker import PercentFormatter, StrMethodFormatter
 
 from ipu_model.errors import Error
 from ipu_model.report.figures.canvas import in_style, new_figure, note_point, only_grid, words
-from ipu_model.report.figures.style import BLUE, GREEN, INK, ORANGE
+from ipu_model.report.looks import BLUE, GREEN, INK, ORANGE
 
 _WIDEST = 3.0
 """Settings that need more tiles' worth of memory than this on one tile are drawn at the edge."""

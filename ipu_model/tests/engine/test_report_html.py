@@ -101,7 +101,7 @@ class TestPage:
         """Scripts draw four pictures into their places, and give them the label of the place."""
         elements = Page(report).elements
         places = {attributes["id"]: attributes for _, attributes in elements if attributes.get("class") == "drawn"}
-        assert list(places) == ["timeline-picture", "tiles", "liveness"]
+        assert list(places) == ["roofline-picture", "timeline-picture", "tiles", "liveness"]
         assert all(len(attributes["data-label"] or "") > 40 for attributes in places.values())
         assert Page(report).count("figcaption") == len(places)
         for tag, attributes in elements:

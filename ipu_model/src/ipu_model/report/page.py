@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
-from dataclasses import asdict
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +14,7 @@ from ipu_model.report import findings, quantities, tables
 from ipu_model.report.breakdown import MEMORY_GROUPS, fallback_share, fullest_ipu, memory_group
 from ipu_model.report.efficiency import cycles_spent, roofline
 from ipu_model.report.page_data import data_script, page_data
-from ipu_model.report.page_looks import LOOKS, PATTERNS, PageLook
+from ipu_model.report.page_looks import LOOKS, LOOKS_JSON, PATTERNS, SPENT_LOOKS, PageLook
 from ipu_model.report.pictures import DESCRIBED
 
 if TYPE_CHECKING:
@@ -30,7 +28,7 @@ def html_report(profile: Profile, advice: Sequence[Advice] = ()) -> str:
         profile=profile,
         advice=advice,
         data=data_script(page_data(profile)),
-        looks_json=Markup(json.dumps(asdict(LOOKS), separators=(",", ":"))),
+        looks_json=LOOKS_JSON,
         described=DESCRIBED,
         tables=tables,
         setting=findings.setting(profile),
@@ -42,6 +40,7 @@ def html_report(profile: Profile, advice: Sequence[Advice] = ()) -> str:
         fullest_parts=fullest_parts(profile),
         roofline=roofline(profile),
         spent=cycles_spent(profile),
+        spent_looks=SPENT_LOOKS,
     )
 
 

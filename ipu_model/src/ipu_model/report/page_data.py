@@ -6,14 +6,19 @@ A column of texts holds places in `PageData.texts`. Times are seconds from the s
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from itertools import groupby
+from typing import TYPE_CHECKING
 
 from markupsafe import Markup
 
 from ipu_model.predict.profile import IpuMemory, LivenessStep, OpProfile, Profile
 from ipu_model.report.breakdown import MEMORY_GROUPS, Row, all_rows, memory_group
+from ipu_model.report.module_tree import Module, module_tree
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
 
 _DIGITS = 7
 _NANOSECONDS = 9
@@ -34,6 +39,18 @@ class PageMemory:
 
 
 @dataclass(frozen=True)
+class PageModule:
+    """A module or several alike: `ops` has the place of the first op, how many, cycles by pass, and FLOPs of each."""
+
+    name: str
+    layer: str
+    count: int
+    ipus: tuple[int, ...]
+    ops: list[tuple[float, ...]]
+    children: list[PageModule]
+
+
+@dataclass(frozen=True)
 class PageData:
     """Everything that the scripts of a page draw."""
 
@@ -43,8 +60,8 @@ class PageData:
     tile_bytes: int
     exchange_bytes_per_cycle: float
     memory_bytes_per_cycle: float
-    layers: dict[str, str]
     ops: Columns
+    modules: PageModule
     rows: list[tuple[str, Columns]]
     memory: list[PageMemory]
     texts: list[str]
@@ -77,15 +94,15 @@ def page_data(profile: Profile) -> PageData:
         tile_bytes=profile.memory.tile_bytes,
         exchange_bytes_per_cycle=machine.exchange_bytes_per_cycle,
         memory_bytes_per_cycle=machine.memory_bytes_per_cycle,
-        layers=dict(profile.layers),
         ops=_ops(ops, texts),
+        modules=_module(module_tree(profile), {id(op): place for place, op in enumerate(ops)}),
         rows=[(row.name, _spans(row, texts)) for row in all_rows(profile.timeline)],
         memory=[_memory(each, places, texts) for each in profile.memory],
         texts=list(texts.places),
     )
 
 
-def data_script(data: PageData) -> Markup:
+def data_script(data: DataclassInstance) -> Markup:
     """Return the data as a `<script>` element that no browser runs: no text in it can end the element."""
     text = json.dumps(asdict(data), separators=(",", ":"), allow_nan=False)
     return Markup(f'<script type="application/json" id="data">{text.replace("<", chr(92) + "u003c")}</script>')
@@ -116,6 +133,18 @@ def _ops(ops: Sequence[OpProfile], texts: _Texts) -> Columns:
         "bytes": [_short(op.accessed_bytes) for op in ops],
         "peak": [_short(op.peak_flops_per_cycle) for op in ops],
     }
+
+
+def _module(module: Module, places: Mapping[int, int]) -> PageModule:
+    """Return a module; `places` are those of ops by identity, since equal ops may belong to different modules."""
+    return PageModule(
+        module.name,
+        module.layer,
+        module.count,
+        module.ipus,
+        [(places[id(op.op)], op.count, *map(_short, op.passes), _short(op.flops)) for op in module.ops],
+        [_module(child, places) for child in module.children],
+    )
 
 
 def _spans(row: Row, texts: _Texts) -> Columns:
@@ -149,7 +178,7 @@ def _memory(memory: IpuMemory, places: dict[tuple[str, str, str], int], texts: _
         tensors={
             "name": [texts(each.name) for each in tensors],
             "category": [texts(each.category) for each in tensors],
-            "type": [texts(f"{each.dtype}[{', '.join(map(str, each.shape))}]") for each in tensors],
+            "type": [texts(f"{each.dtype}{list(each.shape)}" if each.dtype else "") for each in tensors],
             "bytes": [_short(each.bytes_on_fullest_tile) for each in tensors],
             "total": [_short(each.total_bytes) for each in tensors],
             "always": [int(each.always_live) for each in tensors],

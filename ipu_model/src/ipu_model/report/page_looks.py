@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+
+from markupsafe import Markup
 
 from ipu_model.report.looks import (
     FAMILY_LOOKS,
@@ -72,6 +75,19 @@ def _all_on_page(looks: Mapping[str, Look]) -> Mapping[str, PageLook]:
 LOOKS = PageLooks(
     _all_on_page(SPAN_LOOKS), _all_on_page(FAMILY_LOOKS), _all_on_page(MEMORY_LOOKS), _on_page(OTHER_LOOK)
 )
+SPENT_LOOKS = {
+    "at the matrix units' peak": LOOKS.spans["forward"],
+    "contractions below the peak": LOOKS.spans["recompute"],
+    "other computation": LOOKS.spans["update"],
+    "exchange between tiles": LOOKS.spans["backward"],
+    "synchronisation of tiles": LOOKS.other,
+    "copies between IPUs": LOOKS.spans["copy"],
+    "host and streaming memory": LOOKS.spans["stream in"],
+    "waiting for other IPUs": LOOKS.spans["wait"],
+}
+"""For the parts of `efficiency.cycles_spent`."""
+LOOKS_JSON = Markup(json.dumps(asdict(LOOKS), separators=(",", ":")))
+"""The looks as the page's scripts read them."""
 _HATCHED = {
     _name(look): Pattern(_name(look), _themed(look.face), _themed(look.edge), _LINES[look.hatch[0]])
     for look in (*SPAN_LOOKS.values(), *FAMILY_LOOKS.values(), *MEMORY_LOOKS.values(), OTHER_LOOK)

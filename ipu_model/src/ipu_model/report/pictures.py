@@ -59,7 +59,7 @@ def describe_memory_per_tile(profile: Profile) -> str:
         memory = profile.memory[place]
         mean = memory.total_bytes / max(1, len(memory.tiles))
         parts.append(f"IPU {memory.ipu} up to {whole(memory.max_tile_bytes)} bytes, {whole(mean)} on average")
-    return _sentences(f"Memory of each tile: {_listed(parts, len(profile.memory))}", f"The program {verdict(profile)}")
+    return _sentences(f"Memory of each tile: {_listed(parts, len(profile.memory))}", f"Verdict: {verdict(profile)}")
 
 
 def describe_memory_categories(profile: Profile) -> str:

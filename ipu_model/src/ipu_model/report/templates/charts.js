@@ -62,7 +62,7 @@ class Stack {
     });
     const rows = ticks(0, this.top / 1024, 5).found.map((value) => svg("g", {},
       svg("line", { x1: 62, x2: this.width - 4, y1: this.y(value * 1024), y2: this.y(value * 1024), class: "grid" }),
-      svg("text", { x: 56, y: this.y(value * 1024) + 4, class: "tick end" }, whole(value))));
+      svg("text", { x: 58, y: this.y(value * 1024) + 4, class: "tick end" }, `${whole(value)} KiB`)));
     const below = this.placesNamed().map(([at, name]) => svg("text", { x: this.x(at), y: 242, class: "tick" }, whole(name)));
     const middle = this.x(this.place + 0.5);
     const marked = this.marks.filter((each) => each.at < this.range.high && (each.to ?? each.at) > this.range.low);
@@ -81,8 +81,7 @@ class Stack {
       svg("text", { x: this.width - 6, y: this.y(this.limit) - 4, class: "tick end halo" }, this.limitName),
       middle >= 62 && middle <= this.width ? svg("path", { d: `M${middle} 0V226`, class: "cursor" }) : svg("g"),
       svg("line", { x1: 62, x2: this.width - 4, y1: 226, y2: 226, class: "axis" }), ...below,
-      svg("text", { x: this.width - 4, y: 258, class: "tick end" }, this.xTitle),
-      svg("text", { x: 2, y: 258, class: "tick start" }, "KiB of a tile"));
+      svg("text", { x: this.width - 4, y: 258, class: "tick end" }, this.xTitle));
   }
 
   // Places with a tick, and what it says: places count from the start of the part that they are in, as an IPU's tiles do.
@@ -129,15 +128,15 @@ class Roofline {
     const exponent = (value) => Math.log10(value);
     const left = Math.floor(exponent(Math.min(...points.map((each) => each.x)))), right = Math.ceil(exponent(Math.max(...points.map((each) => each.x), 100)));
     const low = Math.floor(exponent(Math.min(...points.map((each) => each.y)))), high = exponent(this.peaks[0] ?? points[0].y) + 0.25;
-    const x = (value) => 62 + (exponent(value) - left) / (right - left) * (width - 74);
+    const x = (value) => 76 + (exponent(value) - left) / (right - left) * (width - 88);
     const y = (value) => 262 - (exponent(value) - low) / (high - low) * 244;
     const grid = [];
     for (let n = left; n <= right; n += 1) grid.push(svg("line", { x1: x(10 ** n), x2: x(10 ** n), y1: 14, y2: 262, class: "grid" }),
       svg("text", { x: x(10 ** n), y: 278, class: n === right ? "tick end" : "tick" }, whole(10 ** n) === "0" ? String(10 ** n) : whole(10 ** n)));
-    for (let n = low; n <= high; n += 1) grid.push(svg("line", { x1: 62, x2: width - 12, y1: y(10 ** n), y2: y(10 ** n), class: "grid" }),
-      svg("text", { x: 56, y: y(10 ** n) + 4, class: "tick end" }, metric(10 ** n, "").replace(/\.0+(?= )/, "")));
+    for (let n = low; n <= high; n += 1) grid.push(svg("line", { x1: 76, x2: width - 12, y1: y(10 ** n), y2: y(10 ** n), class: "grid" }),
+      svg("text", { x: 72, y: y(10 ** n) + 4, class: "tick end" }, metric(10 ** n, "FLOP/s").replace(/\.0+(?= )/, "")));
     const lines = [];
-    for (const peak of this.peaks) lines.push(svg("path", { d: `M62 ${y(peak)}H${width - 12}`, class: "limit" }),
+    for (const peak of this.peaks) lines.push(svg("path", { d: `M76 ${y(peak)}H${width - 12}`, class: "limit" }),
       svg("text", { x: width - 14, y: y(peak) - 4, class: "tick end halo" }, `matrix units: ${metric(peak, "FLOP/s")}`));
     this.slopes.forEach(([name, rate], n) => {
       const top = this.peaks[0] ?? points[0].y, from = Math.max(10 ** left, 10 ** low / rate), to = Math.min(10 ** right, top / rate);
@@ -154,7 +153,6 @@ class Roofline {
     });
     this.picture.setAttribute("viewBox", `0 0 ${width} 300`);
     this.picture.replaceChildren(...grid, ...lines, ...dots,
-      svg("text", { x: width - 12, y: 296, class: "tick end" }, "FLOPs for each byte read or written"),
-      svg("text", { x: 2, y: 296, class: "tick start" }, "FLOP/s"));
+      svg("text", { x: width - 12, y: 296, class: "tick end" }, "FLOPs for each byte read or written"));
   }
 }

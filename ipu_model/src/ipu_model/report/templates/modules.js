@@ -1,4 +1,4 @@
-// The ops by number, and the tree of modules that they belong to.
+// The ops by number, and the rows of the table of modules and ops.
 class Ops {
   constructor(data) {
     this.data = data;
@@ -15,7 +15,6 @@ class Ops {
   bytes(op) { return this.columns.bytes[op]; }
   peak(op) { return this.columns.peak[op]; }
   perRun(op) { return this.columns.compute[op] + this.columns.exchange[op] + this.columns.sync[op]; }
-  once(op) { return this.perRun(op); }
   perCall(op) { return this.perRun(op) * this.columns.runs[op]; }
   facts(op) {
     const column = (name) => this.columns[name][op];
@@ -34,27 +33,21 @@ class Ops {
 
 const PHASES = ["forward", "recompute", "backward", "update"];
 
-// A row of the tree for one op, or for ops of alike modules that stand in the same place.
-const opRow = (ops, all) => {
-  const cycles = [0, 0, 0, 0];
-  let flops = 0, possible = 0;
-  for (const op of all) {
-    const [runs, again, once] = [ops.columns.runs[op], ops.columns.again[op], ops.perRun(op)];
-    const phase = Math.max(0, PHASES.indexOf(ops.phase(op)));
-    cycles[phase] += once * (runs - again);
-    cycles[1] += once * again;
-    flops += ops.flops(op) * runs;
-    possible += once * runs * ops.peak(op);
-  }
-  const first = all[0];
-  const unlike = (key) => new Set(all.map((op) => ops.columns[key][op])).size;
-  const plan = unlike("plan") > 1 ? `${unlike("plan")} plans` : TEXT(ops.columns.plan[first]);
-  const shapes = [TEXT(ops.columns.operands[first]), TEXT(ops.columns.results[first])].filter(Boolean).join(" → ");
-  const name = ops.name(first).split(": ").at(-1) || ops.name(first);
-  return { name, all, cycles, flops, possible, shapes, plan, phase: ops.phase(first), ops: all.length,
-    family: ops.family(first) + (ops.columns.fallback[first] ? " (no formula)" : ""),
-    temporary: Math.max(...all.map((op) => ops.columns.temporary[op])), ipus: new Set(all.map((op) => ops.columns.ipu[op])),
-    text: `${all.length > 4 ? ops.scope(first) : all.map((op) => ops.scope(op)).join(" ")} ${ops.name(first)} ${TEXT(ops.columns.target[first])} ${ops.family(first)} ${ops.phase(first)} ${shapes} ${plan}`.toLowerCase() };
+// A row for `count` ops alike, of which `op` is the first: cycles of a call by pass, and FLOPs, are those of all of them.
+const opRow = (ops, op, count, cycles, flops) => {
+  const told = (key) => TEXT(ops.columns[key][op]);
+  const shapes = [told("operands"), told("results")].filter(Boolean).join(" → ");
+  const sum = cycles.reduce((total, each) => total + each, 0);
+  return { name: ops.name(op).split(": ").at(-1) || ops.name(op), cycles, flops, possible: sum * ops.peak(op), shapes, ops: count,
+    plan: told("plan"), phase: told("phase"), family: told("family") + (ops.columns.fallback[op] ? " (no formula)" : ""),
+    temporary: ops.columns.temporary[op], ipus: [ops.columns.ipu[op]],
+    text: [ops.name(op), told("scope"), told("target"), told("family"), told("phase"), shapes, told("plan")].join(" ").toLowerCase() };
+};
+const onlyOp = (ops, op) => {
+  const [runs, again, once] = [ops.columns.runs[op], ops.columns.again[op], ops.perRun(op)];
+  const cycles = PHASES.map((phase) => (phase === ops.phase(op) ? once * (runs - again) : 0));
+  cycles[1] += once * again;
+  return { ...opRow(ops, op, 1, cycles, ops.flops(op) * runs), name: ops.name(op) };
 };
 
 // A row that opens: its numbers are the sums of those of the rows in it.
@@ -62,50 +55,17 @@ const summed = (about, children) => {
   const sum = (key) => children.reduce((total, each) => total + each[key], 0);
   return { ...about, children, isModule: true, flops: sum("flops"), possible: sum("possible"), ops: sum("ops"),
     cycles: PHASES.map((_, n) => children.reduce((total, each) => total + each.cycles[n], 0)),
-    temporary: Math.max(0, ...children.map((each) => each.temporary)), ipus: new Set(children.flatMap((each) => [...each.ipus])) };
+    temporary: Math.max(0, ...children.map((each) => each.temporary)) };
 };
-
-// Modules with equal contents beside each other (the layers of a transformer) become one row.
-const moduleTree = (ops, layers) => {
-  const root = { name: "", path: "", modules: new Map(), ops: [] };
-  for (const op of ops.all) {
-    let node = root;
-    for (const part of ops.scope(op).split(".").filter(Boolean)) {
-      const path = node.path ? `${node.path}.${part}` : part;
-      if (!node.modules.has(part)) node.modules.set(part, { name: part, path, modules: new Map(), ops: [] });
-      node = node.modules.get(part);
-    }
-    node.ops.push([op]);
-  }
-  const signature = (node) => node.signature ??= JSON.stringify([layers[node.path] ?? "",
-    node.ops.map(([op]) => [ops.columns.target[op], ops.columns.part[op], ops.columns.phase[op], ops.columns.results[op]]),
-    [...node.modules].map(([name, each]) => [name, signature(each)])]);
-  const together = (nodes) => {
-    const found = new Map();
-    for (const node of nodes) {
-      const key = /\d/.test(node.name) ? signature(node) : node.path;
-      if (!found.has(key)) found.set(key, []);
-      found.get(key).push(node);
-    }
-    return [...found.values()];
-  };
-  const merged = (nodes) => ({ nodes, ops: nodes[0].ops.map((_, n) => nodes.flatMap((node) => node.ops[n])),
-    modules: together(nodes[0].modules.values()).map((alike) => merged(nodes.flatMap((node) => alike.map((each) => node.modules.get(each.name))))) });
-  const row = (node) => {
-    const { nodes } = node;
-    const names = nodes.map((each) => each.name);
-    const first = nodes[0];
-    const own = node.ops.map((all) => opRow(ops, all));
-    const modules = node.modules.map(row);
-    // The ops that a module runs itself are a row of their own beside its submodules.
-    const apart = modules.length && own.length > 2 ? [summed({ name: `ops of ${first.path || "the model"} itself`, kind: "", times: 1, text: "" }, own)] : own;
-    const inARow = names.every((each, n) => !n || Number(each) === Number(names[n - 1]) + 1);
-    const several = inARow ? `${names[0]} … ${names.at(-1)}` : `${names.slice(0, 3).join(", ")}, …`;
-    return summed({ name: (names.length > 2 ? several : names.join(", ")) || "the model",
-      kind: layers[first.path] ?? "", times: names.length, text: nodes.map((each) => each.path).join(" ").toLowerCase() },
-    [...modules, ...apart]);
-  };
-  return row(merged([root]));
+const moduleRow = (ops, module, path = "") => {
+  const children = module.children.map((child) => moduleRow(ops, child, path ? `${path}.${child.name}` : child.name));
+  const own = module.ops.map(([op, count, forward, recompute, backward, update, flops]) =>
+    opRow(ops, op, count, [forward, recompute, backward, update], flops));
+  const { ipus } = module;
+  // The ops that a module runs itself are a row of their own beside its submodules.
+  const apart = children.length && own.length > 2
+    ? [summed({ name: `ops of ${path || "the model"} itself`, kind: "", times: 1, text: "", ipus }, own)] : own;
+  return summed({ name: module.name, kind: module.layer, times: module.count, text: path.toLowerCase(), ipus }, [...children, ...apart]);
 };
 
 const all = (row) => row.cycles.reduce((sum, each) => sum + each, 0);
@@ -126,6 +86,6 @@ const opColumns = (total, clock) => [
   { title: "temporary, a tile", number: true, cell: (row) => (row.temporary ? size(row.temporary) : ""), value: (row) => row.temporary },
   { title: "phase", cell: (row) => row.phase ?? "" },
   { title: "kind", cell: (row) => row.family ?? "" },
-  { title: "IPU", cell: (row) => { const ipus = [...row.ipus].sort((a, b) => a - b); return ipus.length > 2 ? `${ipus[0]} to ${ipus.at(-1)}` : ipus.join(", "); } },
+  { title: "IPU", cell: (row) => (row.ipus.length > 2 ? `${row.ipus[0]} to ${row.ipus.at(-1)}` : row.ipus.join(", ")) },
   { title: "ops", number: true, cell: (row) => whole(row.ops), value: (row) => row.ops },
 ];

@@ -86,7 +86,7 @@ const showMemory = () => {
 };
 
 const showModules = (ops) => {
-  const tree = moduleTree(ops, DATA.layers), total = ops.total || 1, columns = opColumns(total, DATA.clock_hz);
+  const tree = moduleRow(ops, DATA.modules), total = ops.total || 1, columns = opColumns(total, DATA.clock_hz);
   const sorted = { n: 1, sign: -1 };
   const asTree = () => {
     const table = new DataTable(place("modules"), { caption: "Modules and their ops: cycles of one call on all IPUs, modelled", columns, rows: tree.children, filter: "Find modules and ops", sorted });
@@ -95,7 +95,7 @@ const showModules = (ops) => {
     table.draw();
   };
   const asList = () => {
-    const rows = ops.all.map((op) => ({ ...opRow(ops, [op]), name: ops.name(op) }));
+    const rows = ops.all.map((op) => onlyOp(ops, op));
     new DataTable(place("modules"), { caption: "All ops: cycles of one call, modelled", columns, rows, filter: "Find ops", sorted });
   };
   place("modules-choice").append(choice("Show", ["modules that open and close", "all ops in one list"], (n) => [asTree, asList][n]()));

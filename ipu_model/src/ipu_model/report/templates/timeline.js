@@ -16,7 +16,7 @@ const sequences = (memory, ops) => {
       const pass = phase === "recompute" ? "backward" : phase;
       const list = `${each.ipu} ${pass} ${phase === "update" ? "" : each.steps.stage[index]}`;
       if (!found.has(list)) found.set(list, []);
-      found.get(list).push({ op, phase, cycles: ops.once(op) });
+      found.get(list).push({ op, phase, cycles: ops.perRun(op) });
     });
   }
   return found;

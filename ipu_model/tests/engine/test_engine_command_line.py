@@ -174,10 +174,10 @@ class TestStart:
         process = in_a_process("-c", code)
         out, err = process.communicate()
         assert process.returncode == 0, err
-        for command in ("report", "compare", "advise", "machines", "validate"):
+        for command in ("report", "compare", "fit", "advise", "machines", "validate"):
             assert command in out
 
-    @pytest.mark.parametrize("command", ["report", "compare", "advise"])
+    @pytest.mark.parametrize("command", ["report", "compare", "fit", "advise"])
     def test_every_command_about_programs_has_the_same_options_and_an_example(self, run, command: str) -> None:
         code, out, _ = run(command, "--help")
         assert code == 0

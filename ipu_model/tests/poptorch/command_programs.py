@@ -80,3 +80,27 @@ def failing() -> None:
 def with_arguments(size: int) -> int:
     """Need an argument."""
     return size
+
+
+class Wide(nn.Module):
+    """Four linear layers whose weights, gradients and moments take twice the memory of an IPU."""
+
+    def __init__(self, width: int = 5120) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(width, width, bias=False) for _ in range(4))
+
+    def forward(self, x: Tensor, y: Tensor) -> Tensor:
+        """Return the loss."""
+        for layer in self.layers:
+            x = layer(x)
+        return nn.functional.mse_loss(x.float(), y.float())
+
+
+def wide() -> dict[str, Any]:
+    """Return a program that is too large for one IPU."""
+    options = poptorch.Options().showCompilationProgressBar(False)
+    options.Training.gradientAccumulation(16)
+    with torch.device("meta"):
+        model, x = Wide(), torch.zeros(4, 5120)
+    optimizer = poptorch.optim.AdamW(model.parameters(), lr=1e-3)
+    return {"model": model, "inputs": (x, x), "options": options, "optimizer": optimizer, "micro_batch": True}

@@ -1,0 +1,128 @@
+"""`python -m ipu_model fit`: from a program that does not fit to one that does, by one command."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+import torch
+from command_programs import wide
+from modelling_support import quiet
+
+import ipu_model
+import poptorch
+from ipu_model import command_line
+from ipu_model.explore.command import _KEEP
+from ipu_model.explore.fit import KEEP
+from ipu_model.predict.verdict import Verdict
+
+PROGRAM = Path(__file__).with_name("command_programs.py")
+
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str]):
+    """Run a command and return its exit code, output and error output."""
+
+    def run_command(*arguments: object) -> tuple[int, str, str]:
+        code = command_line.main([str(argument) for argument in arguments])
+        captured = capsys.readouterr()
+        return code, captured.out, captured.err
+
+    return run_command
+
+
+def test_the_printed_lines_make_the_program_fit(run) -> None:
+    """The lines change a fresh module and its options into a program with the profile that was printed."""
+    code, out, err = run("fit", f"{PROGRAM}:wide")
+    assert (code, err) == (0, "")
+    assert out.startswith("training as it is: does not fit")
+    promised = re.search(r"The fastest.*that fits: ([0-9,.]+) samples/s on (\d+) IPU", out)
+    assert promised is not None
+    block = out[promised.end() :].split("\n\nThe cheapest")[0]
+    lines = [line[4:] for line in block.splitlines() if line.startswith("    ") or not line.strip()]
+    given = wide()
+    names = {"model": given["model"], "opts": given["options"], "poptorch": poptorch, "torch": torch}
+    exec("\n".join(line for line in lines if not line.startswith("loader = ")), names)
+    rows = re.search(r"batch_size=(\d+)", block)
+    dtype = next(given["model"].parameters()).dtype
+    shape = (int(rows[1]) if rows else len(given["inputs"][0]), given["inputs"][0].shape[1])
+    inputs = tuple(torch.empty(shape, dtype=dtype, device="meta") for _ in given["inputs"])
+    profile = ipu_model.profile_module(
+        given["model"], inputs, given["options"], optimizer=names.get("optimizer", given["optimizer"]), micro_batch=True
+    )
+    assert profile.verdict is Verdict.FITS
+    assert f"{profile.samples_per_second:,.1f}" == promised[1]
+
+
+def test_a_page_shows_the_frontier_and_the_code(run, tmp_path: Path) -> None:
+    page = tmp_path / "fit.html"
+    code, out, _ = run("fit", f"{PROGRAM}:wide", "--html", page)
+    assert code == 0
+    assert out.splitlines()[-1] == f"page: {page}"
+    text = page.read_text(encoding="utf-8")
+    assert "The fastest" in text
+    assert "<title>fits: " in text
+    assert "<title>does not fit: " in text
+    assert "model.half()" in text
+
+
+def test_the_folder_of_a_failed_compilation_is_enough(run, tmp_path: Path) -> None:
+    """From the error's own words to the search: `python -m ipu_model fit FOLDER`."""
+    given = wide()
+    model = poptorch.trainingModel(given["model"], given["options"].enableProfiling(str(tmp_path)), given["optimizer"])
+    rows = given["options"].Training.gradient_accumulation * len(given["inputs"][0])
+    with pytest.raises(poptorch.Error, match="python -m ipu_model fit") as refusal:
+        model.compile(*(torch.zeros(rows, given["inputs"][0].shape[1]) for _ in given["inputs"]))
+    command = re.search(r"python -m ipu_model (fit \S+)", refusal.value.message)
+    assert command is not None
+    code, out, _ = run(*command[1].split())
+    assert code == 0
+    assert "does not fit" in out.splitlines()[0]
+    assert "programs modelled" in out
+
+
+def test_an_impossible_request_names_the_nearest(run) -> None:
+    """One IPU in float32 has no room for twice its memory in weights alone."""
+    code, out, _ = run("fit", f"{PROGRAM}:wide", "--ipus", "1", "--keep", "precision", "--keep", "optimiser")
+    assert code == 0
+    assert "Nothing fits for certain within what was asked for (at most 1 IPU, optimiser stays, precision stays)" in out
+    assert "The nearest: " in out
+
+
+def test_what_fits_already_is_said_so(run) -> None:
+    code, out, _ = run("fit", f"{PROGRAM}:inference")
+    assert code == 0
+    assert out.startswith("inference as it is: fits")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--ipus", "0"), "ipus must be a whole number from 1 on"),
+        (("--machine", "M3000"), "M3000"),
+    ],
+)
+def test_bad_limits_are_one_line(run, arguments: tuple[str, ...], message: str) -> None:
+    code, out, err = run("fit", f"{PROGRAM}:inference", *arguments)
+    assert (code, out) == (2, "")
+    assert message in err
+    assert err.count("\n") == 1
+
+
+def test_what_can_be_kept_is_what_the_search_knows() -> None:
+    assert tuple(_KEEP) == tuple(KEEP)
+
+
+def test_a_model_that_cannot_be_traced(run) -> None:
+    code, _, err = run("fit", f"{PROGRAM}:branching")
+    assert code == 2
+    assert "The model branches on data" in err
+
+
+def test_an_executor_that_ran_out_of_memory_can_be_made_to_fit() -> None:
+    given = wide()
+    model = poptorch.trainingModel(given["model"], quiet(), given["optimizer"])
+    with pytest.raises(poptorch.Error, match="out of memory"):
+        model.compile(*given["inputs"])
+    assert ipu_model.make_it_fit(model, progress=False).found

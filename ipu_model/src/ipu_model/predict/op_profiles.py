@@ -103,33 +103,50 @@ def updates_of(program: Program) -> tuple[OpProfile, ...]:
     if not program.training:
         return ()
     step, settings, spec, batching = program.step, program.settings, program.optimiser, program.batching
-    tensors = {variable.name: step.tensors[variable.tensor] for variable in step.variables}
+    sync, facts = settings.device.sync_cycles, _facts_of_variables(step)
     found: list[OpProfile] = []
     if program.accumulates:
         each = accumulation_costs(step, settings, spec.accum_dtype if spec is not None else None)
-        found += [
-            _of_variable(cost, tensors[cost.variable], ACCUMULATION_PART, batching.steps, program) for cost in each
-        ]
+        found += [_update(cost, facts[cost.variable], ACCUMULATION_PART, batching.steps, sync) for cost in each]
     if spec is not None:
         each = update_costs(step, settings, spec, accumulates=program.accumulates, group_of=program.groups)
-        found += [
-            _of_variable(cost, tensors[cost.variable], UPDATE_PART, batching.device_iterations, program)
-            for cost in each
-        ]
+        found += [_update(cost, facts[cost.variable], UPDATE_PART, batching.device_iterations, sync) for cost in each]
     return tuple(found)
 
 
-def _of_variable(cost: VariableCost, tensor: Tensor, part: str, executions: int, program: Program) -> OpProfile:
-    step, work = program.step, cost.work
-    gradient = step.gradients[cost.variable]
-    made_by = step.producer(gradient)
-    scope = cost.variable.rpartition(".")[0]
+@dataclass(frozen=True)
+class _Updated:
+    """What a profile says of a variable: its gradient, and the stage that makes it."""
+
+    gradient: str
+    stage: int
+    scope: str
+    operands: tuple[str, ...]
+    results: tuple[str, ...]
+    accessed_bytes: float
+
+
+@remembered
+def _facts_of_variables(step: Step) -> dict[str, _Updated]:
+    tensors = {variable.name: step.tensors[variable.tensor] for variable in step.variables}
+    found = {}
+    for name, gradient in step.gradients.items():
+        if name in tensors:
+            made_by, read, changed = step.producer(gradient), step.tensors[gradient], tensors[name]
+            found[name] = _Updated(
+                gradient, 0 if made_by is None else made_by.stage, name.rpartition(".")[0], (type_of(read),),
+                (type_of(changed),), float(_bytes(read) + 2 * _bytes(changed)),
+            )  # fmt: skip
+    return found
+
+
+def _update(cost: VariableCost, facts: _Updated, part: str, executions: int, sync: float) -> OpProfile:
+    work = cost.work
     return OpProfile(
-        node=gradient, target=part, part=part, scope=scope, phase="update" if part == UPDATE_PART else "backward",
-        stage=0 if made_by is None else made_by.stage, ipu=cost.ipu, family=work.family,
+        node=facts.gradient, target=part, part=part, scope=facts.scope,
+        phase="update" if part == UPDATE_PART else "backward", stage=facts.stage, ipu=cost.ipu, family=work.family,
         on_tile_execute=work.cycles.compute, do_exchange=work.cycles.exchange,
-        internal_sync=work.cycles.phases * program.settings.device.sync_cycles, temporary_bytes=work.temporary_bytes,
-        flops=0, executions=executions, plan=work.plan, name=f"{cost.variable}: {part}",
-        operands=(type_of(step.tensors[gradient]),), results=(type_of(tensor),),
-        accessed_bytes=float(_bytes(step.tensors[gradient]) + 2 * _bytes(tensor)),
+        internal_sync=work.cycles.phases * sync, temporary_bytes=work.temporary_bytes, flops=0, executions=executions,
+        plan=work.plan, name=f"{cost.variable}: {part}", operands=facts.operands, results=facts.results,
+        accessed_bytes=facts.accessed_bytes,
     )  # fmt: skip

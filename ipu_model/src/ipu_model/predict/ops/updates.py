@@ -15,6 +15,7 @@ from ipu_model.optimiser import Algorithm, Hyper, OptimiserSpec, weight_update
 from ipu_model.predict import vertices
 from ipu_model.predict.device import CostSettings, Cycles, Device, Element, Work
 from ipu_model.predict.ops.reductions import reduced
+from ipu_model.predict.remembered import remembered
 from ipu_model.predict.vertices import Overheads
 from ipu_model.step import DType, Step, Variable
 
@@ -39,6 +40,7 @@ def variable_ipus(step: Step) -> dict[str, int]:
     return {name: ops[0].ipu if ops else 0 for name, ops in users.items()}
 
 
+@remembered
 def accumulation_costs(
     step: Step,
     settings: CostSettings,
@@ -59,6 +61,7 @@ def accumulation_costs(
     )
 
 
+@remembered
 def update_costs(
     step: Step,
     settings: CostSettings,

@@ -9,7 +9,7 @@ from typing import Final
 
 from ipu_model.predict.memory import categories
 from ipu_model.predict.memory.tensors import Fetched, Storages
-from ipu_model.predict.memory.tiles import NOTHING, Contents, Label, Live, Spread
+from ipu_model.predict.memory.tiles import NOTHING, Label, Live, Spread
 from ipu_model.predict.naming import naming_of
 from ipu_model.predict.ops.updates import ACCUMULATION_PART, UPDATE_PART, VariableCost
 from ipu_model.predict.order import Order
@@ -27,20 +27,12 @@ _PARTS_OF_RESULTS = ("data gradient", "weight gradient", "bias gradient")
 
 
 @dataclass(frozen=True)
-class Moment:
-    """One op, or a part of one, while it runs: the tensors that it reads and makes, and its temporary data.
+class Moment(Label):
+    """One op, or a part of one, while it runs: the tensors that it reads and makes, and its temporary data."""
 
-    `name` is what users know it by.
-    """
-
-    node: str
-    phase: str
-    stage: int
-    reads: tuple[str, ...]
-    makes: tuple[str, ...]
-    temporary: Spread
-    part: str = ""
-    name: str = ""
+    reads: tuple[str, ...] = ()
+    makes: tuple[str, ...] = ()
+    temporary: Spread = NOTHING
 
 
 @dataclass(frozen=True)
@@ -122,7 +114,7 @@ class _Writer:
             needs = storages.room.temporary(part.work.temporary_bytes, tiles)
             name = self._naming.part(op.name, part.part)
             needed = _joined(needs, fetched)
-            moments.append(Moment(op.name, phase, op.stage, tuple(reads), made, needed, part.part, name))
+            moments.append(Moment(op.name, phase, part.part, name, op.stage, tuple(reads), made, needed))
 
     def _finished_by(self, gradient: str) -> str | None:
         """Return the op after which a gradient is complete: its name may stand for a view made later."""
@@ -147,7 +139,7 @@ class _Writer:
         reads = (root,) if phase != UPDATE or variable not in self._costs.accumulation else ()
         part = UPDATE_PART if phase == UPDATE else ACCUMULATION_PART
         needed = _joined(needs, away)
-        moments.append(Moment(gradient, phase, stage, reads, (), needed, part, f"{variable}: {part}"))
+        moments.append(Moment(gradient, phase, part, f"{variable}: {part}", stage, reads, (), needed))
 
     def _ops_by_maker(self) -> dict[str, list[Op]]:
         """Map each op to those whose results live in what it made, itself included."""
@@ -266,9 +258,9 @@ class Lifetimes:
             self._hold(_Instance(storages.root(name), storages.is_backward(name)))
 
     @property
-    def labels(self) -> list[Label]:
+    def labels(self) -> tuple[Label, ...]:
         """What each moment is called."""
-        return [Label(m.node, m.phase, m.part, m.name, m.stage) for m in self._moments.all]
+        return self._moments.all
 
     @property
     def last_moment(self) -> int:
@@ -290,8 +282,7 @@ class Lifetimes:
         ]
         for number, moment in enumerate(self._moments.all):
             if moment.temporary.on_tile:
-                needs = Contents(f"temporary data of {moment.name}")
-                found.append(Live(moment.temporary, number, number, categories.TEMPORARIES, needs))
+                found.append(Live(moment.temporary, number, number, categories.TEMPORARIES))
         return found
 
     @property

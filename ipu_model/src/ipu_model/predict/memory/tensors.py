@@ -14,6 +14,7 @@ from ipu_model.predict.memory import categories
 from ipu_model.predict.memory.tiles import Contents, Room, Spread
 from ipu_model.predict.naming import naming_of
 from ipu_model.predict.program import Location, Program
+from ipu_model.predict.remembered import remembered
 from ipu_model.step import DType, Op, Source, Step, Tensor, Variable
 
 # Second results that the device does not make: the gradient of a maximum compares inputs and outputs again.
@@ -23,6 +24,13 @@ _CONTRACTIONS = ("convolution", "mm", "addmm", "bmm", "baddbmm")
 
 # A dropout's mask is drawn again from the same seed in the backward pass (PopART's DropoutGradOp).
 _DRAWN_AGAIN = ("bernoulli", "native_dropout")
+
+
+@remembered
+def _contents_of(step: Step) -> dict[str, Contents]:
+    """Return what users know each tensor of a step by."""
+    names = naming_of(step).tensors
+    return {name: Contents(names[name], tensor.shape, tensor.dtype.name) for name, tensor in step.tensors.items()}
 
 
 class Storages:
@@ -38,7 +46,7 @@ class Storages:
         for op in costs.ops:
             self.parts.setdefault(op.node, []).append(op)
         self._spreads: dict[str, Spread] = {}
-        self._names = naming_of(step).tensors
+        self._contents = _contents_of(step)
         self._roots = self._device_roots()
 
     def root(self, name: str) -> str:
@@ -123,8 +131,7 @@ class Storages:
 
     def contents(self, root: str) -> Contents:
         """Return what users know a tensor by."""
-        tensor = self.step.tensors[root]
-        return Contents(self._names[root], tensor.shape, tensor.dtype.name)
+        return self._contents[root]
 
     def _placed(self, tensor: Tensor) -> Spread:
         layout, element = self._layouts.get(tensor.name), Element.of(tensor.dtype)

@@ -132,7 +132,8 @@ def pieces_of(spreads: Sequence[Spread], room: Room) -> Pieces:
 # ------------------------------------------------------------------------------- over time
 
 
-class Label(NamedTuple):
+@dataclass(frozen=True)
+class Label:
     """What a moment is called: the op and its part, the pass, the stage, and the name that users know it by."""
 
     node: str
@@ -155,7 +156,7 @@ class Contents(NamedTuple):
 class Live:
     """Something of a category in memory from moment `first` to moment `last` of an IPU, both included.
 
-    `contents` says which tensor it is; `None` for code.
+    `contents` says which tensor it is; `None` for code, and for the temporary data of a moment.
     """
 
     place: Spread
@@ -197,21 +198,27 @@ def ipu_memory(ipu: int, moments: Sequence[Label], lives: Sequence[Live], room: 
             LivenessStep(label.node, label.phase, total, own, label.part, label.name, label.stage)
             for label, total, own in zip(moments, changing.tolist(), needed.tolist())
         ),
-        live_at_peak=_tensors(lives, on_fullest, is_live),
+        live_at_peak=_tensors(lives, on_fullest, is_live, moments),
         peak=peak,
     )
 
 
-def _tensors(lives: Sequence[Live], on_fullest: Floats, is_live: Flags) -> tuple[LiveTensor, ...]:
+def _tensors(
+    lives: Sequence[Live], on_fullest: Floats, is_live: Flags, moments: Sequence[Label]
+) -> tuple[LiveTensor, ...]:
     """Return the tensors that are there, those that take most of the fullest tile first."""
-    found = [
-        LiveTensor(
-            each.contents.name, each.category, each.contents.shape, each.contents.dtype, here, each.place.total,
-            each.category in ALWAYS_LIVE, each.first, each.last, each.contents.copies,
-        )
-        for each, here, now in zip(lives, on_fullest.tolist(), is_live.tolist())
-        if now and each.contents is not None
-    ]  # fmt: skip
+    found = []
+    for place in is_live.nonzero()[0].tolist():
+        each, contents = lives[place], lives[place].contents
+        if contents is None and each.category == TEMPORARIES:
+            contents = Contents(f"temporary data of {moments[each.first].name}")
+        if contents is not None:
+            name, shape, dtype, copies = contents
+            always = each.category in ALWAYS_LIVE
+            here, every = float(on_fullest[place]), each.place.total
+            found.append(
+                LiveTensor(name, each.category, shape, dtype, here, every, always, each.first, each.last, copies)
+            )
     return tuple(sorted(found, key=lambda each: (-each.bytes_on_fullest_tile, -each.total_bytes)))
 
 

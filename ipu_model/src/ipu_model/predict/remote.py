@@ -30,6 +30,7 @@ from ipu_model.predict.ops.updates import variable_ipus
 from ipu_model.predict.order import Held, device_bytes
 from ipu_model.predict.profile import PhaseCycles
 from ipu_model.predict.program import Location, Program
+from ipu_model.predict.remembered import remembered
 from ipu_model.step import Step
 
 
@@ -54,18 +55,24 @@ class DeviceVariable:
 
 def variables_of(program: Program) -> tuple[DeviceVariable, ...]:
     """Return the variables of a program in graph order; buffers and frozen weights have no gradient."""
-    step, spec = program.step, program.optimiser
-    ipus, stage_of = variable_ipus(program.step), variable_stages(step)
+    return _variables(program.step, program.optimiser, program.groups, program.training, program.accumulates)
+
+
+@remembered
+def _variables(
+    step: Step, spec: OptimiserSpec | None, groups: Mapping[str, int | None], training: bool, accumulates: bool
+) -> tuple[DeviceVariable, ...]:
+    ipus, stage_of = variable_ipus(step), variable_stages(step)
     found = []
     for variable in step.variables:
         tensor = step.tensors[variable.tensor]
         elements, weight = tensor.elements, Element.of(tensor.dtype).bytes
-        trained = program.training and variable.name in step.gradients
+        trained = training and variable.name in step.gradients
         gradient = float(weight)
         state, combined = 0.0, False
         if trained and spec is not None:
-            state, combined = _state(spec, spec.hyper(program.groups.get(variable.name)))
-            gradient = float(spec.accum_dtype.bytes) if program.accumulates else gradient
+            state, combined = _state(spec, spec.hyper(groups.get(variable.name)))
+            gradient = float(spec.accum_dtype.bytes) if accumulates else gradient
         found.append(
             DeviceVariable(
                 variable.name, stage_of[variable.name], ipus[variable.name], elements, trained,

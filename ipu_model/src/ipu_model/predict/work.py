@@ -13,9 +13,11 @@ from ipu_model.predict.ops.updates import accumulation_costs, update_costs
 from ipu_model.predict.order import Held, Order
 from ipu_model.predict.profile import PhaseCycles
 from ipu_model.predict.program import Execution, Program
+from ipu_model.predict.recomputation import Kept, Pass
+from ipu_model.predict.remembered import remembered
 from ipu_model.predict.remote import DeviceVariable, Mover, mover_of, part, updated_elements, variables_of
 from ipu_model.predict.segments import NOTHING
-from ipu_model.step import Phase, Tensor
+from ipu_model.step import Phase, Step, Tensor
 
 
 @dataclass(frozen=True)
@@ -85,12 +87,14 @@ def slowdown(program: Program) -> float:
     return tiles / (tiles - program.io_tiles)
 
 
+_NONE = Cycles()
+
+
 class _Sum:
     """Cycles that add up; a mutable one, because there are thousands of ops."""
 
-    def __init__(self) -> None:
-        self.compute = self.exchange = 0.0
-        self.phases = 0
+    def __init__(self, start: Cycles = _NONE) -> None:
+        self.compute, self.exchange, self.phases = start.compute, start.exchange, start.phases
 
     def add(self, cycles: Cycles) -> None:
         """Add the cycles of an op."""
@@ -98,11 +102,30 @@ class _Sum:
         self.exchange += cycles.exchange
         self.phases += cycles.phases
 
+    @property
+    def total(self) -> Cycles:
+        """The sum as it is."""
+        return Cycles(self.compute, self.exchange, self.phases)
+
     def cycles(self, device: Device, factor: float) -> PhaseCycles:
         """Return the sum, with computing and exchanging slowed down by `factor`."""
         return PhaseCycles(
             self.compute * factor, self.exchange * factor, internal_sync=self.phases * device.sync_cycles
         )
+
+
+@remembered
+def _cycles_of_passes(step: Step, costs: Costs, kept: Kept) -> Mapping[Pass, tuple[Cycles, ...]]:
+    """Return the cycles of every stage's ops in each pass of a micro-batch."""
+    sums = {during: [_Sum() for _ in step.stages] for during in Pass}
+    for op in costs.ops:
+        is_forward = op.phase is Phase.FORWARD
+        sums[Pass.FORWARD if is_forward else Pass.BACKWARD][op.stage].add(op.work.cycles)
+        if is_forward and op.node in kept.again:
+            sums[Pass.RECOMPUTE][op.stage].add(op.work.cycles)
+    return {
+        during: tuple(Cycles(each.compute, each.exchange, each.phases) for each in own) for during, own in sums.items()
+    }
 
 
 class _StageCosts:
@@ -114,9 +137,8 @@ class _StageCosts:
         self._program, self._costs, self._order = program, costs, order
         self._tensors, self._mover = tensors, mover
         self._device, self._factor = program.settings.device, slowdown(program)
-        count = len(program.step.stages)
-        self._forward, self._again, self._backward = ([_Sum() for _ in range(count)] for _ in range(3))
-        self._add_ops()
+        by_pass = _cycles_of_passes(program.step, costs, order.kept)
+        self._forward, self._again, self._backward = ([_Sum(each) for each in by_pass[during]] for during in Pass)
         self._add_accumulation()
 
     def stages(self) -> tuple[StageWork, ...]:
@@ -155,13 +177,6 @@ class _StageCosts:
         control = PhaseCycles(on_tile_execute=self._program.calibration.pipeline.stage_pass_cycles * self._factor)
         returns = self._program.training and stage != self._program.step.last_stage
         return control, control if returns else NOTHING
-
-    def _add_ops(self) -> None:
-        for op in self._costs.ops:
-            is_forward = op.phase is Phase.FORWARD
-            (self._forward if is_forward else self._backward)[op.stage].add(op.work.cycles)
-            if is_forward and op.node in self._order.kept.again:
-                self._again[op.stage].add(op.work.cycles)
 
     def _add_accumulation(self) -> None:
         program = self._program

@@ -34,6 +34,7 @@ class VariableCost:
     work: Work
 
 
+@remembered
 def variable_ipus(step: Step) -> dict[str, int]:
     """Return the IPU that first uses each variable, by the variable's name; 0 for unused ones."""
     users = {variable.name: step.readers.get(variable.tensor, ()) for variable in step.variables}

@@ -9,12 +9,15 @@ import pytest
 import torch
 from command_programs import wide
 from modelling_support import quiet
+from torch import Tensor, nn
 
 import ipu_model
 import poptorch
 from ipu_model import command_line
+from ipu_model.entry_points import program_of_module
 from ipu_model.explore.command import _KEEP
 from ipu_model.explore.fit import KEEP
+from ipu_model.explore.split import even_starts, split_before, stage_modules
 from ipu_model.predict.verdict import Verdict
 
 PROGRAM = Path(__file__).with_name("command_programs.py")
@@ -126,3 +129,27 @@ def test_an_executor_that_ran_out_of_memory_can_be_made_to_fit() -> None:
     with pytest.raises(poptorch.Error, match="out of memory"):
         model.compile(*given["inputs"])
     assert ipu_model.make_it_fit(model, progress=False).found
+
+
+class Listed(nn.Module):
+    """A linear layer and three more in a list, which is no module that is ever called."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Linear(256, 256)
+        self.blocks = nn.ModuleList(nn.Sequential(nn.Linear(256, 256), nn.ReLU()) for _ in range(3))
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.first(x)
+        for block in self.blocks:
+            x = block(x)
+        return x
+
+
+def test_no_block_begins_at_a_list_of_modules() -> None:
+    """Nobody calls an `nn.ModuleList`, so that BeginBlock would have no effect there."""
+    program = program_of_module(quiet(), Listed(), torch.empty(4, 256, device="meta"))
+    starts = even_starts(program, 4)
+    assert starts == ("blocks.0.0", "blocks.1.0", "blocks.2.0")
+    assert tuple(stage_modules(split_before(program, starts))) == starts
+    assert tuple(stage_modules(split_before(program, ["blocks"]))) == ("blocks.0.0",)

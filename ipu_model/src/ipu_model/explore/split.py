@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 
@@ -41,9 +41,18 @@ def units_of(program: Program) -> tuple[Unit, ...]:
     least = SMALLEST_SHARE * (sum(forward.values()) + sum(backward.values()))
     groups = _divided(tuple(order), 0, {s: forward.get(s, 0.0) + backward.get(s, 0.0) for s in order}, least)
     return tuple(
-        Unit(name, scopes, _sum(forward, scopes), _sum(backward, scopes))
+        Unit(_called(name, scopes[0], order), scopes, _sum(forward, scopes), _sum(backward, scopes))
         for name, scopes in _startable(groups, times_entered(program.step))
     )
+
+
+def _called(name: str, scope: str, scopes: Container[str]) -> str:
+    """Return the outermost module from `name` down to `scope` that has ops of its own.
+
+    Such a module is certain to be called. An `nn.ModuleList` never is, so that no block can begin there. Nothing runs
+    between the call of a module without ops of its own and that of the first module in it.
+    """
+    return next((each for each in modules_of(scope) if len(each) >= len(name) and each in scopes), scope)
 
 
 def _startable(groups: Sequence[tuple[str, ...]], entered: Mapping[str, int]) -> list[tuple[str, tuple[str, ...]]]:
@@ -312,6 +321,7 @@ def stage_modules(program: Program) -> Iterator[str]:
     A scope of the forward pass that a module around it already ran on the stage before begins inside of that module.
     """
     before: set[str] = set()
+    scopes = {op.scope for op in program.step.ops if op.phase is Phase.FORWARD}
     seen = 0
     for op in program.step.ops:
         if op.phase is not Phase.FORWARD:
@@ -319,5 +329,5 @@ def stage_modules(program: Program) -> Iterator[str]:
         modules = modules_of(op.scope)
         if op.stage > seen:
             seen = op.stage
-            yield next((name for name in modules if name not in before), op.scope)
+            yield _called(next((name for name in modules if name not in before), op.scope), op.scope, scopes)
         before.update(modules)

@@ -80,4 +80,4 @@ def test_mlperf_micro_batch() -> None:
     settings = CostSettings(half_partials=True, available_memory_proportion={0: 0.15})
     found = costs_of(step_of(mlperf_resnet50()), settings)
     forward, backward = found.cycles(phase=Phase.FORWARD), found.cycles(phase=Phase.BACKWARD)
-    assert settings.device.total(forward.times(2) + backward) == pytest.approx(13.78e6 * 0.93, rel=0.08)
+    assert settings.device.total(forward.times(2) + backward) == pytest.approx(13.78e6 * 0.93, rel=0.1)

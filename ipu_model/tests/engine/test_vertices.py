@@ -112,7 +112,10 @@ class TestVectorUnit:
         assert vertices.loop_cycles(("exp", "add"), HALF) == 4 + 3 - 2
 
     def test_broadcast_by_hand(self) -> None:
-        assert vertices.broadcast_vector(GC200, 600, HALF) == 13 + 6 * (37 + 2 * 25)
+        # 100 elements for each worker: 13 rows of eight channels. fp16: 19 + 3 + 15 + 2 x 13, all eight at once; fp32:
+        # 17 + 8 (8 + 2 x 13), one channel after another.
+        assert vertices.broadcast_vector(GC200, 600, HALF) == 13 + 6 * (22 + 15 + 2 * 13)
+        assert vertices.broadcast_vector(GC200, 600, FLOAT) == 13 + 6 * (17 + 8 * (8 + 2 * 13))
 
     def test_a_copy_in_blocks_and_one_element_by_element(self) -> None:
         # 98 thread cycles for 16 x 16 fp16 elements are 0.19 a byte; single elements take what PopLibs' regression

@@ -70,7 +70,7 @@ UNARY_IN_PLACE = Overheads(20, 55)
 BINARY = Overheads(11, 29)
 BINARY_IN_PLACE = Overheads(11, 58)
 BROADCAST_SCALAR = Overheads(11, 20)
-BROADCAST_VECTOR = Overheads(13, 37)
+BROADCAST_VECTOR = Overheads(13, 17)
 BROADCAST_ROWS = Overheads(11, 15)
 RELU = Overheads(9, 20)
 NONLINEARITY_GRADIENT = Overheads(9, 29)
@@ -82,6 +82,9 @@ DYNAMIC_SLICE = Overheads(25, 39)
 MULTI_SLICE = Overheads(0, 30)
 POOL = Overheads(7, 60)
 ARG_REDUCE = Overheads(9, 30)
+
+# Channels that lie together on a tile: the layout that contractions leave.
+CHANNELS_TOGETHER = 8
 
 # Thread cycles to start a row of a broadcast, by whether its length is a multiple of a vector.
 ALIGNED_ROW, MISALIGNED_ROW = 7, 25
@@ -126,8 +129,15 @@ def elementwise(
 
 
 def broadcast_vector(device: Device, n: float, element: Element) -> float:
-    """Return tile cycles of adding or multiplying n elements by one value for each channel."""
-    return call(device, BROADCAST_VECTOR, 2 * vectors(device, n, element))
+    """Return tile cycles of adding or multiplying n elements by one value for each channel, eight of them together.
+
+    fp16 values of a group are taken at once and stay in registers while the worker goes through its rows; fp32 values
+    are taken one by one.
+    """
+    rows = math.ceil(worker_share(device, n) / CHANNELS_TOGETHER)
+    if element is Element.HALF:
+        return call(device, BROADCAST_VECTOR, 5 + 15 + 2 * rows)
+    return call(device, BROADCAST_VECTOR, CHANNELS_TOGETHER * (8 + 2 * rows))
 
 
 def broadcast_rows(device: Device, n: float, columns: int, element: Element) -> float:

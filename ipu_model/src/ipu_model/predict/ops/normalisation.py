@@ -24,6 +24,10 @@ FORWARD_PASSES, FORWARD_REDUCTIONS = 4, 2
 BACKWARD_PASSES, BACKWARD_REDUCTIONS = 10, 4
 INFERENCE_PASSES = 2
 
+# Of these passes, those that use a mean or deviation; the others use a scale or shift, of which each channel has one.
+# Where samples have statistics of their own (layer and group norms), these are values for rows, not for channels.
+FORWARD_WITH_STATISTICS, BACKWARD_WITH_STATISTICS = 2, 6
+
 # Of the ops on one value for each channel (`norm_channel_ops`), those on running statistics.
 RUNNING_OPS = 2
 
@@ -33,7 +37,8 @@ class Normalised:
     """A tensor that is normalised: its elements, `n` of them on the busiest tile, and its statistics.
 
     `statistics` is the number of means: channels for a batch norm, samples x groups for a group norm, rows
-    for a layer norm. `stable` asks for the variance in a second reduction, after the mean.
+    for a layer norm. `stable` asks for the variance in a second reduction, after the mean. `by_row` tells whether
+    samples have statistics of their own.
     """
 
     elements: int
@@ -41,6 +46,7 @@ class Normalised:
     statistics: int
     element: Element
     stable: bool = False
+    by_row: bool = False
 
 
 def forward(device: Device, norm: Normalised, *, running: bool = True) -> Work:
@@ -49,24 +55,30 @@ def forward(device: Device, norm: Normalised, *, running: bool = True) -> Work:
     if norm.stable:
         passes, stages = passes + 1, 2
     channel_ops = device.constants.norm_channel_ops - (0 if running else RUNNING_OPS)
-    return _norm(device, norm, passes, reductions, stages, channel_ops)
+    with_statistics = FORWARD_WITH_STATISTICS if norm.by_row else 0
+    return _norm(device, norm, (passes, with_statistics), reductions, stages, channel_ops)
 
 
 def inference(device: Device, norm: Normalised) -> Work:
     """Return the work of normalising with kept statistics: one multiplication and one addition."""
-    return _norm(device, norm, INFERENCE_PASSES, 0, 0, 2)
+    return _norm(device, norm, (INFERENCE_PASSES, 0), 0, 0, 2)
 
 
 def backward(device: Device, norm: Normalised) -> Work:
     """Return the work of the gradients of input, scale and shift; the input is whitened again."""
-    work = _norm(device, norm, BACKWARD_PASSES, BACKWARD_REDUCTIONS, 2, device.constants.norm_channel_ops)
+    passes = BACKWARD_PASSES, BACKWARD_WITH_STATISTICS if norm.by_row else 0
+    work = _norm(device, norm, passes, BACKWARD_REDUCTIONS, 2, device.constants.norm_channel_ops)
     moved = norm.n * norm.element.bytes
     return replace(work.plus(device.exchange(moved)), temporary_bytes=2 * moved)
 
 
-def _norm(device: Device, norm: Normalised, passes: int, reductions: int, stages: int, channel_ops: float) -> Work:
-    """Return passes and reductions over the tensor; the reductions share `stages` rounds over the tiles."""
-    compute = passes * vertices.broadcast_vector(device, norm.n, norm.element)
+def _norm(
+    device: Device, norm: Normalised, passes: tuple[int, int], reductions: int, stages: int, channel_ops: float
+) -> Work:
+    """Return passes (all, and those with values for rows) and reductions, in `stages` rounds over the tiles."""
+    every, by_row = passes
+    compute = (every - by_row) * vertices.broadcast_vector(device, norm.n, norm.element)
+    compute += by_row * vertices.broadcast_rows(device, norm.n, vertices.CHANNELS_TOGETHER, norm.element)
     compute += reductions * vertices.reduce_rows(device, norm.n, norm.element)
     compute += channel_ops * vertices.broadcast_vector(device, _held(device, norm), norm.element)
     cycles = Cycles(compute=compute)
@@ -131,7 +143,7 @@ def _normalised(op: OpView, source: Operand) -> Normalised:
             statistics //= size
     return Normalised(
         elements=source.elements, n=source.on_tile, statistics=statistics, element=source.element,
-        stable=op.settings.stable_norm,
+        stable=op.settings.stable_norm, by_row="batch_norm" not in op.kind,
     )  # fmt: skip
 
 

@@ -28,10 +28,6 @@ _ORDERED = (
     "sort", "topk", "argsort", "kthvalue", "median", "mode", "cumsum", "cumprod", "cummax", "cummin", "logcumsumexp",
 )  # fmt: skip
 
-# Channels that lie together on a tile: the layout that contractions leave, and the least that a reduction
-# keeps.
-GROUP = 8
-
 
 def reduced(device: Device, elements: int, n: float, outputs: int, element: Element) -> Work:
     """Return the work of reducing `elements`, `n` of them on the busiest tile, to `outputs` results."""
@@ -52,7 +48,7 @@ def arg_reduced(device: Device, n: float, outputs: int) -> Work:
 
 def results_on_tile(elements: int, n: float, outputs: int) -> float:
     """Return how many of the results the busiest tile has partial sums of."""
-    return float(min(outputs, max(GROUP, math.ceil(n * outputs / max(1, elements)))))
+    return float(min(outputs, max(vertices.CHANNELS_TOGETHER, math.ceil(n * outputs / max(1, elements)))))
 
 
 def depth_of(device: Device, local: float, n: float, elements: int, outputs: int) -> float:

@@ -55,12 +55,8 @@ def program_of_source(source: str) -> Program:
     Raises:
         Error: nothing there can be read, it is no program, or the report holds only results.
     """
-    given = given_by(source)
-    if not given.arguments:
-        return program_of(given.thing)
-    arguments = dict(given.arguments)
     with refusals_named(source):
-        return program_of_module(arguments.pop("options"), given.thing, arguments.pop("inputs"), **arguments)
+        return given_by(source).program()
 
 
 @dataclass(frozen=True)
@@ -72,6 +68,18 @@ class Given:
 
     thing: Any
     arguments: Mapping[str, Any] = field(default_factory=dict)
+
+    def program(self) -> Program:
+        """Return its program.
+
+        Raises:
+            Error: what PopTorch refuses when it compiles.
+            AssertionError: rows that do not divide into micro-batches, unknown blocks.
+        """
+        if not self.arguments:
+            return program_of(self.thing)
+        arguments = dict(self.arguments)
+        return program_of_module(arguments.pop("options"), self.thing, arguments.pop("inputs"), **arguments)
 
 
 def given_by(source: str) -> Given:

@@ -75,11 +75,15 @@ def run_advise(arguments: argparse.Namespace) -> None:
     from ipu_model.explore.advise import advise
     from ipu_model.explore.profile import profile
     from ipu_model.report.page import html_report
-    from ipu_model.sources import program_of_source
+    from ipu_model.sources import given_by, refusals_named
 
-    host = host_of(arguments)
-    now = profile(program_of_source(arguments.source), host=host, machine=arguments.machine)
-    advice = advise(now, host=host, profile=now)
+    host, given = host_of(arguments), given_by(arguments.source)
+    with refusals_named(arguments.source):
+        now = profile(given.program(), host=host, machine=arguments.machine)
+        if arguments.machine is None:
+            advice = advise(given.thing, **given.arguments, host=host, profile=now)
+        else:  # a module would be captured for its own machine
+            advice = advise(now, host=host, profile=now)
     print("\n".join(_advice(now, advice)))
     finish_page(arguments, None, lambda: html_report(now, advice))
 

@@ -17,6 +17,11 @@ _WORDS = {
     **dict.fromkeys(_CONTRACTIONS, "matrix product"),
     "threshold": "relu",
     "_to_copy": "cast",
+    "clone": "rearrangement",
+    "bernoulli": "random mask",
+    "constant_pad_nd": "padding",
+    "cat": "concatenation",
+    "embedding_dense_backward": "embedding backward",
     "nll_loss_forward": "negative log-likelihood",
     "nll_loss_backward": "negative log-likelihood backward",
     "nll_loss2d_forward": "negative log-likelihood",
@@ -62,11 +67,21 @@ def type_of(tensor: Tensor) -> str:
     return f"{tensor.dtype}{list(tensor.shape)}"
 
 
+def path_of(op: Op) -> str:
+    """Return the path of an op: its module, with the program's own name scopes where they were entered."""
+    if not op.name_scopes:
+        return op.scope
+    parts = [part for part in op.scope.split(".") if part]
+    for shift, (depth, name) in enumerate(op.name_scopes):
+        parts.insert(depth + shift, name)
+    return ".".join(parts)
+
+
 @remembered
 def naming_of(step: Step) -> Naming:
     """Return the names of a step's ops and tensors."""
     gradient_of = _makers_of_gradients(step)
-    ops = {op.name: _in_module(op.scope, _what(op, step, gradient_of)) for op in step.ops}
+    ops = {op.name: _in_module(path_of(op), _what(op, step, gradient_of)) for op in step.ops}
     tensors = {name: _tensor(tensor, step, ops) for name, tensor in step.tensors.items()}
     return Naming(ops, {**tensors, **{variable.tensor: variable.name for variable in step.variables}})
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from ipu_model.predict.costs import Costs
 from ipu_model.predict.device import CostSettings, Element
-from ipu_model.predict.naming import naming_of, type_of
+from ipu_model.predict.naming import naming_of, path_of, type_of
 from ipu_model.predict.ops.updates import (
     ACCUMULATION_PART,
     UPDATE_PART,
@@ -28,6 +28,7 @@ class _Facts:
     """What a profile says of one part of an op besides its cost."""
 
     name: str
+    scope: str
     operands: tuple[str, ...]
     results: tuple[str, ...]
     line: str
@@ -42,7 +43,7 @@ def ops_of(program: Program, costs: Costs, order: Order) -> tuple[OpProfile, ...
     facts = _facts(program.step, tuple((op.node, op.part) for op in costs.ops))
     return tuple(
         OpProfile(
-            node=op.node, target=op.target, part=op.part, scope=op.scope, phase=op.phase.value,
+            node=op.node, target=op.target, part=op.part, scope=known.scope, phase=op.phase.value,
             stage=op.stage, ipu=op.ipu, family=op.family,
             on_tile_execute=op.work.cycles.compute, do_exchange=op.work.cycles.exchange,
             internal_sync=op.work.cycles.phases * sync, temporary_bytes=op.work.temporary_bytes,
@@ -74,8 +75,8 @@ def _facts(step: Step, parts: tuple[tuple[str, str], ...]) -> tuple[_Facts, ...]
         element = Element.of(operands[0].dtype) if operands else Element.FLOAT
         found.append(
             _Facts(
-                naming.part(node, part), tuple(map(type_of, operands)), tuple(map(type_of, results)), op.line,
-                float(sum(map(_bytes, (*operands, *results)))), element.bytes,
+                naming.part(node, part), path_of(op), tuple(map(type_of, operands)), tuple(map(type_of, results)),
+                op.line, float(sum(map(_bytes, (*operands, *results)))), element.bytes,
             )
         )  # fmt: skip
     return tuple(found)

@@ -186,7 +186,8 @@ class IpuMemory:
     """Memory of one IPU: `tiles[t]` is the most that tile t ever holds, in bytes.
 
     `peak` is the place in `liveness` of the step during which the fullest tile is fullest, and `live_at_peak` the
-    tensors that are in memory then, those that take most of the fullest tile first. Code is in none of them.
+    tensors that are in memory then, those that take most of the fullest tile first; code and the runtime's own memory
+    are no tensors.
     """
 
     ipu: int

@@ -75,7 +75,8 @@ def read(path: str | Path) -> Profile:
     try:
         return from_json(text)
     except Error as problem:
-        raise Error(f"{file}: {problem.message}") from problem
+        what_to_do = "" if "again" in problem.message else " Run or model the program again to write it anew."
+        raise Error(f"{file}: {problem.message}{what_to_do}") from problem
 
 
 def file_of(path: str | Path) -> Path:

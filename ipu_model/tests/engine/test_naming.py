@@ -1,0 +1,221 @@
+"""Ops and tensors have the names of the user's modules, and a profile says what each op works on."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from functools import lru_cache
+from itertools import pairwise
+
+import pytest
+
+from ipu_model.optimiser import Hyper, OptimiserSpec
+from ipu_model.predict import profile_program
+from ipu_model.predict.memory.categories import CODE, RESERVED
+from ipu_model.predict.naming import naming_of
+from ipu_model.predict.profile import OpProfile, Profile
+from ipu_model.predict.program import Program, Recomputation
+from ipu_model.step import (
+    FLOAT16,
+    FLOAT32,
+    Op,
+    Phase,
+    Ref,
+    Source,
+    Step,
+    Tensor,
+    Variable,
+    step_of_ops,
+    with_ops,
+)
+from ipu_model.validate.programs.resnet import day03_program
+
+NO_TENSORS = (*CODE, RESERVED)
+
+
+@lru_cache(maxsize=1)
+def resnet() -> Profile:
+    """Return ResNet-101 over two IPUs with recomputation on the first."""
+    return profile_program(replace(day03_program(), recomputation=Recomputation.PIPELINE))
+
+
+def one(profile: Profile, name: str, phase: str = "forward") -> OpProfile:
+    (found,) = [op for op in profile.work if op.name == name and op.phase == phase]
+    return found
+
+
+def tensor(name: str, *shape: int, producer: str | None = None, dtype=FLOAT16, of_weight: bool = False) -> Tensor:
+    stride = tuple(math.prod(shape[axis + 1 :]) for axis in range(len(shape)))
+    return Tensor(name, shape, dtype, stride, name, producer, of_weight=of_weight)
+
+
+def op(name: str, kind: str, shape: tuple[int, ...], *reads: str, scope: str = "fc", backward: bool = False) -> Op:
+    return Op(
+        name, kind, (tensor(name, *shape, producer=name),), tuple(map(Ref, reads)), target=f"aten.{kind}", scope=scope,
+        phase=Phase.BACKWARD if backward else Phase.FORWARD,
+    )  # fmt: skip
+
+
+def linear() -> Step:
+    """Return a linear layer with its loss, and its backward pass: gradients of data, weight and bias."""
+    ops = [
+        op("out", "addmm", (64, 32), "bias", "x", "w"),
+        op("loss", "sum", (), "out", scope=""),
+        op("g_out", "expand", (64, 32), "loss", scope="", backward=True),
+        op("g_x", "mm", (64, 128), "g_out", "w", backward=True),
+        op("g_w", "mm", (128, 32), "x", "g_out", backward=True),
+        op("g_b", "sum", (32,), "g_out", backward=True),
+        op("g_r", "threshold_backward", (64, 128), "g_x", "x", scope="act", backward=True),
+    ]
+    entering = [
+        (tensor("x", 64, 128), Source.INPUT),
+        (tensor("w", 128, 32, of_weight=True), Source.VARIABLE),
+        (tensor("bias", 32, of_weight=True), Source.VARIABLE),
+    ]
+    variables = (Variable("fc.weight", ("fc.weight",), "w", True), Variable("fc.bias", ("fc.bias",), "bias", True))
+    return step_of_ops(
+        ops, entering, variables=variables, gradients={"fc.weight": "g_w", "fc.bias": "g_b"}, loss="loss",
+        layers={"fc": "Linear", "act": "ReLU"},
+    )  # fmt: skip
+
+
+class TestNames:
+    @pytest.mark.parametrize(
+        ("node", "name"),
+        [
+            ("out", "fc: matrix product"),
+            ("loss", "sum"),
+            ("g_x", "fc: data gradient"),
+            ("g_w", "fc: weight gradient"),
+            ("g_b", "fc: bias gradient"),
+            ("g_r", "act: relu backward"),
+        ],
+    )
+    def test_an_op_is_known_by_its_module_and_what_it_does_there(self, node: str, name: str) -> None:
+        assert naming_of(linear()).ops[node] == name
+
+    def test_weights_have_their_own_names_and_results_that_of_their_op(self) -> None:
+        tensors = naming_of(linear()).tensors
+        assert (tensors["w"], tensors["out"], tensors["x"]) == ("fc.weight", "fc: matrix product", "x")
+
+    def test_name_scopes_of_the_program_are_part_of_the_path(self) -> None:
+        step = with_ops(linear(), lambda each: replace(each, name_scopes=((0, "head"),)) if each.scope else each)
+        assert naming_of(step).ops["out"] == "head.fc: matrix product"
+        (found,) = [each for each in profile_program(Program(step, training=True)).ops if each.node == "out"]
+        assert found.scope == "head.fc"
+
+    def test_the_gradients_of_a_convolution_are_told_apart(self) -> None:
+        names = {op.name for op in resnet().ops if op.scope == "model.layer3.8.conv2"}
+        assert {
+            f"model.layer3.8.conv2: {what}" for what in ("convolution", "data gradient", "weight gradient")
+        } <= names
+
+    def test_no_op_of_a_captured_network_keeps_a_number_of_the_graph(self) -> None:
+        assert [op.name for op in resnet().work if "_default" in op.name] == []
+
+    def test_updates_are_known_by_their_weights(self) -> None:
+        program = Program(linear(), training=True, optimiser=OptimiserSpec("SGD1", Hyper(lr=0.1)))
+        names = [op.name for op in profile_program(program).updates]
+        assert names == ["fc.weight: update", "fc.bias: update"]
+
+
+class TestOps:
+    def test_a_convolution_says_what_it_works_on(self) -> None:
+        found = one(resnet(), "model.conv1: convolution")
+        assert found.operands == ("float16[64, 3, 64, 64]", "float16[64, 3, 7, 7]")
+        assert found.results == ("float16[64, 64, 32, 32]",)
+        # 2 bytes for each element of image, kernel and result.
+        assert found.accessed_bytes == 2 * (64 * 3 * 64**2 + 64 * 3 * 7**2 + 64 * 64 * 32**2)
+        assert found.intensity == found.flops / found.accessed_bytes
+
+    def test_its_weight_gradient_reads_image_and_gradient(self) -> None:
+        found = one(resnet(), "model.layer3.8.conv2: weight gradient", "backward")
+        assert found.results == ("float16[256, 256, 3, 3]",)
+        assert found.operands == ("float16[64, 256, 4, 4]",) * 2
+
+    def test_it_has_the_line_of_the_program_that_it_comes_from(self) -> None:
+        forward = one(resnet(), "model.conv1: convolution")
+        backward = one(resnet(), "model.conv1: weight gradient", "backward")
+        assert "resnet.py" in forward.line
+        assert "self.conv1(x)" in forward.line
+        assert backward.line == forward.line
+
+    def test_no_contraction_is_faster_than_the_matrix_units(self) -> None:
+        shares = [op.utilisation for op in resnet().work if op.flops]
+        assert all(0 < share <= 1 for share in shares)
+        assert [op.utilisation for op in resnet().work if not op.flops and op.utilisation] == []
+
+    def test_the_peak_of_half_precision_is_the_chips(self) -> None:
+        profile = resnet()
+        # A GC200 does 62.5 TFLOP/s on fp16 with fp32 partials at 1.33 GHz: 1,472 tiles x 64 x 2 / 4 FLOPs a cycle x 2.
+        peak = one(profile, "model.conv1: convolution").peak_flops_per_cycle
+        assert peak * profile.machine.clock_hz == pytest.approx(day03_program().system.chip.peak_flops(2), rel=1e-9)
+
+    def test_only_the_first_stage_recomputes_and_the_executions_count_it(self) -> None:
+        for each in resnet().ops:
+            once = each.executions - each.recomputations
+            assert once == 8
+            assert each.recomputations in ((0, 8) if each.stage == 0 and each.phase == "forward" else (0,))
+
+    def test_classes_of_modules_are_known(self) -> None:
+        assert resnet().layers["model.layer3.8.conv2"] == "Conv2d"
+
+
+class TestAliveAtThePeak:
+    def test_tensors_and_code_make_up_the_fullest_tile(self) -> None:
+        for memory in resnet().memory:
+            code = sum(each.bytes_on_fullest_tile for each in memory.categories if each.name in NO_TENSORS)
+            alive = sum(each.bytes_on_fullest_tile for each in memory.live_at_peak)
+            assert alive + code == pytest.approx(memory.max_tile_bytes)
+
+    def test_they_add_up_to_their_categories(self) -> None:
+        for memory in resnet().memory:
+            for category in memory.categories:
+                if category.name not in NO_TENSORS:
+                    own = [each for each in memory.live_at_peak if each.category == category.name]
+                    assert sum(each.bytes_on_fullest_tile for each in own) == pytest.approx(
+                        category.bytes_on_fullest_tile
+                    )
+                    assert sum(each.total_bytes for each in own) == pytest.approx(category.total_bytes)
+
+    def test_each_is_in_memory_at_the_peak(self) -> None:
+        for memory in resnet().memory:
+            assert all(each.first <= memory.peak <= each.last for each in memory.live_at_peak)
+            most = max(step.bytes_on_tile for step in memory.liveness)
+            assert memory.liveness[memory.peak].bytes_on_tile == most
+
+    def test_the_largest_come_first_with_the_names_of_users(self) -> None:
+        for memory in resnet().memory:
+            sizes = [each.bytes_on_fullest_tile for each in memory.live_at_peak]
+            assert sizes == sorted(sizes, reverse=True)
+        weights = {each.name for each in resnet().memory[1].live_at_peak if each.category == "variables"}
+        assert "model.layer4.0.conv1.weight" in weights
+
+    def test_weights_are_always_live_from_the_first_step_to_the_last(self) -> None:
+        memory = resnet().memory[0]
+        weight = next(
+            each for each in memory.live_at_peak if each.name == "model.conv1.weight" and each.category == "variables"
+        )
+        assert (weight.always_live, weight.first, weight.last) == (True, 0, len(memory.liveness) - 1)
+        assert (weight.shape, weight.dtype) == ((64, 3, 7, 7), "float16")
+
+    def test_states_have_their_own_types(self) -> None:
+        spec = OptimiserSpec("ADAM", Hyper(lr=0.1), first_dtype=FLOAT16, second_dtype=FLOAT32)
+        memory = profile_program(Program(linear(), training=True, optimiser=spec)).memory[0]
+        kinds = {each.dtype for each in memory.live_at_peak if each.category == "optimiser state"}
+        assert kinds == {"float16", "float32"}
+
+
+class TestOrder:
+    def test_the_steps_of_an_ipu_name_ops_of_the_profile(self) -> None:
+        known = {(op.node, op.part): op for op in resnet().work}
+        for memory in resnet().memory:
+            for step in memory.liveness:
+                found = known[step.node, step.part]
+                assert (found.name, found.stage) == (step.name, step.stage)
+
+    def test_recomputation_and_backward_pass_alternate(self) -> None:
+        phases = [step.phase for step in resnet().memory[0].liveness if step.phase in ("recompute", "backward")]
+        turns = sum(before != after for before, after in pairwise(phases))
+        assert turns >= 1
+        assert phases[0] == "recompute"

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
+from functools import lru_cache
 from typing import Any
 
 import pytest
 import torch
-from fit_models import Case, decoder, unet
+import torchvision
+from fit_models import Case, decoder, image_network, unet
+from modelling_support import Chain, quiet
+from torch import nn
 
 import ipu_model
 import poptorch
-from ipu_model.explore.fit_result import Fit
+from ipu_model.explore.fit_result import Fit, FitResult
 from ipu_model.predict.profile import Profile
 from ipu_model.predict.verdict import Verdict
 
@@ -32,15 +37,154 @@ def built(case: Case, code: str) -> Profile:
     )  # fmt: skip
 
 
-CASES = {"a small decoder": lambda: decoder(4, 256), "a small U-Net": lambda: unet(64, 16)}
+def resnet101() -> Case:
+    """ResNet-101 in single precision on one IPU, with micro-batches of 16."""
+    with torch.device("meta"):
+        network = torchvision.models.resnet101()
+    return image_network(network, 16)
 
 
-@pytest.mark.parametrize("name", CASES)
-def test_the_printed_lines_build_the_programs_that_were_found(name: str) -> None:
-    make = CASES[name]
-    case = make()
-    found = ipu_model.make_it_fit(case.module, **case.arguments)
-    for fit in (found.fastest, found.cheapest):
-        assert isinstance(fit, Fit)
-        assert fit.profile.verdict is Verdict.FITS
-        assert built(make(), fit.code) == fit.profile
+CASES: dict[str, Callable[[], Case]] = {
+    "a small decoder": lambda: decoder(4, 256),
+    "a small U-Net": lambda: unet(64, 16),
+    "a GPT of 24 layers": decoder,
+    "ResNet-101": resnet101,
+}
+LARGE = ("a GPT of 24 layers", "ResNet-101")
+
+
+@lru_cache(maxsize=4)
+def found_for(name: str) -> FitResult:
+    case = CASES[name]()
+    return ipu_model.make_it_fit(case.module, **case.arguments)
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.slow] if name in LARGE else []) for name in CASES]
+)
+class TestFound:
+    def test_the_printed_lines_build_the_programs_that_were_found(self, name: str) -> None:
+        for fit in (found_for(name).fastest, found_for(name).cheapest):
+            assert isinstance(fit, Fit)
+            assert fit.profile.verdict is Verdict.FITS
+            assert built(CASES[name](), fit.code) == fit.profile
+
+    def test_the_cheapest_takes_no_more_ipus_and_the_fastest_no_more_time(self, name: str) -> None:
+        result = found_for(name)
+        assert result.fastest is not None
+        assert result.cheapest is not None
+        assert result.cheapest.candidate.ipus <= result.fastest.candidate.ipus
+        assert result.cheapest.profile.samples_per_second <= result.fastest.profile.samples_per_second
+
+    def test_all_have_the_same_global_batch(self, name: str) -> None:
+        result, case = found_for(name), CASES[name]()
+        start = ipu_model.profile_module(case.module, **case.arguments)
+        for fit in (result.fastest, result.cheapest):
+            assert fit is not None
+            assert fit.profile.samples_per_call == start.samples_per_call
+
+    def test_nothing_on_the_frontier_is_beaten(self, name: str) -> None:
+        result = found_for(name)
+        for each in result.frontier:
+            assert not any(
+                other.share < each.share and other.speed >= each.speed for other in result.tried if not other.refused
+            )
+
+    def test_the_text_has_the_code_and_the_figure_every_setting(self, name: str) -> None:
+        result = found_for(name)
+        for line in result.code.splitlines():
+            assert line in str(result)
+        assert result.fastest is not None
+        assert f"{result.fastest.profile.samples_per_second:,.1f} samples/s" in str(result)
+        drawn = sum(len(each.get_offsets()) for each in result.figure().axes[0].collections)
+        assert drawn == len([each for each in result.tried if not each.refused])
+
+
+@pytest.fixture(scope="module")
+def large() -> Case:
+    """A decoder whose weights alone fill more than one IPU in single precision: 16 layers of 12 x 1,024^2 weights."""
+    return decoder(16, 1024, half=False, accumulation=32)
+
+
+@pytest.fixture(scope="module")
+def one_ipu(large: Case) -> FitResult:
+    return ipu_model.make_it_fit(large.module, **large.arguments, ipus=1, keep="precision")
+
+
+class TestImpossible:
+    def test_it_is_said_with_what_was_asked_for(self, one_ipu: FitResult) -> None:
+        assert not one_ipu.found
+        assert "Nothing fits for certain within what was asked for (at most 1 IPU, precision stays)" in str(one_ipu)
+
+    def test_what_binds_is_named(self, one_ipu: FitResult) -> None:
+        assert "What binds: the fullest tile of IPU 0" in one_ipu.binds
+        assert "is always live" in one_ipu.binds
+
+    def test_the_nearest_that_works_is_given_with_its_code(self, one_ipu: FitResult) -> None:
+        assert one_ipu.instead is not None
+        assert one_ipu.instead.profile.verdict is Verdict.FITS
+        assert one_ipu.instead.code.splitlines()[0] in str(one_ipu)
+
+
+class TestAsked:
+    def test_what_stays_stays(self) -> None:
+        case = decoder(4, 256)
+        kept = ipu_model.make_it_fit(
+            case.module, **case.arguments, keep=("precision", "optimiser", "micro-batch", "replicas")
+        )
+        start = kept.start.setting
+        for each in kept.tried:
+            now = each.setting
+            assert (now.half, now.half_partials, now.half_state) == (start.half, start.half_partials, start.half_state)
+            assert (now.micro_batch, now.replicas) == (start.micro_batch, start.replicas)
+
+    def test_no_more_ipus_than_asked_for(self) -> None:
+        case = decoder(4, 256)
+        assert all(each.ipus <= 1 for each in ipu_model.make_it_fit(case.module, **case.arguments, ipus=1).tried[1:])
+
+    @pytest.mark.parametrize(
+        ("asked", "answer"),
+        [
+            ({"keep": "precission"}, "keep cannot name 'precission'. Did you mean 'precision'"),
+            ({"keep": ("split", "speed")}, "keep cannot name 'speed'"),
+            ({"ipus": 0}, "ipus must be a whole number from 1 on, not 0"),
+            ({"machine": "POD3"}, "no machine 'POD3'"),
+        ],
+    )
+    def test_bad_requests_get_a_clear_answer(self, asked: dict[str, Any], answer: str) -> None:
+        case = decoder(1, 64)
+        with pytest.raises(poptorch.Error, match=re.escape(answer)):
+            ipu_model.make_it_fit(case.module, **case.arguments, **asked)
+
+
+class TestThings:
+    """An executor, also one that ran out of memory, and a profile are as good as a module."""
+
+    def test_an_executor_that_ran_out_of_memory(self) -> None:
+        wide = nn.Sequential(*(nn.Linear(4096, 4096) for _ in range(24)))
+        executor = poptorch.inferenceModel(wide, quiet())
+        with pytest.raises(poptorch.Error, match="out of memory"):
+            executor.compile(torch.zeros(8, 4096))
+        found = ipu_model.make_it_fit(executor)
+        assert found.start.verdict is Verdict.DOES_NOT_FIT
+        assert found.fastest is not None
+        assert found.fastest.is_confirmed
+
+    def test_a_profile_has_no_module_so_that_micro_batches_stay(self) -> None:
+        options = quiet()
+        options.Training.gradientAccumulation(8)
+        profile = ipu_model.profile_module(Chain(2), (torch.ones(64, 8), torch.ones(64, 8)), options, training=True)
+        found = ipu_model.make_it_fit(profile)
+        assert {each.setting.micro_batch for each in found.tried} == {8}
+        assert "Other micro-batches were not tried" in str(found)
+
+    def test_the_module_stays_as_it_is(self) -> None:
+        module = Chain(2)
+        before = {name: value.clone() for name, value in module.state_dict().items()}
+        options = quiet()
+        options.Training.gradientAccumulation(8)
+        ipu_model.make_it_fit(module, (torch.ones(8, 8), torch.ones(8, 8)), options, training=True, micro_batch=True)
+        for name, value in module.state_dict().items():
+            assert value.dtype == before[name].dtype
+            assert torch.equal(value, before[name])
+        assert not module._forward_hooks

@@ -25,7 +25,8 @@ class Limits:
 
 @dataclass(frozen=True)
 class Candidate:
-    """One setting that was tried: its verdict, the share of a tile that its fullest tile holds, and its speed.
+    """One setting that was tried: its verdict, the share of a tile that its fullest tile holds, and its speed
+    in samples a second.
 
     If the setting is impossible, `refused` says why.
     """
@@ -33,7 +34,7 @@ class Candidate:
     setting: Setting
     verdict: Verdict = Verdict.DOES_NOT_FIT
     share: float = float("inf")
-    samples_per_second: float = 0.0
+    speed: float = 0.0
     refused: str = ""
 
     @property
@@ -78,8 +79,9 @@ class FitResult:
 
     `fastest` has the most samples a second, `cheapest` the fewest IPUs and then the fewest risky changes; both are
     `None` if nothing fits, and `nearest` is then what comes nearest. `start` is the program as it is, `tried`
-    everything that was modelled, impossible settings included. `not_tried` says what was left out and why, `binds` what
-    keeps a program from fitting, and `instead` is what fits without the limits of the search.
+    everything that was modelled, impossible settings included. `notes` say what was left out, `binds` says what keeps a
+    program from fitting, `instead` is what fits without the limits of the search, and `elsewhere` the fastest program
+    on a machine of a faster chip.
     """
 
     name: str
@@ -88,9 +90,10 @@ class FitResult:
     cheapest: Fit | None
     nearest: Fit | None
     tried: tuple[Candidate, ...]
-    not_tried: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
     binds: str = ""
     instead: Fit | None = None
+    elsewhere: Candidate | None = None
     limits: Limits = field(default_factory=Limits)
 
     @property
@@ -112,8 +115,8 @@ class FitResult:
     def frontier(self) -> tuple[Candidate, ...]:
         """What no other candidate beats in both memory and speed, the leanest first."""
         found: list[Candidate] = []
-        for each in sorted(self.modelled, key=lambda one: (one.share, -one.samples_per_second)):
-            if not found or each.samples_per_second > found[-1].samples_per_second:
+        for each in sorted(self.modelled, key=lambda one: (one.share, -one.speed)):
+            if not found or each.speed > found[-1].speed:
                 found.append(each)
         return tuple(found)
 
@@ -144,7 +147,7 @@ class FitResult:
         chosen = {fit.candidate: name for name, fit in self._named() if fit is not None}
         front = set(self.frontier)
         return frontier_figure([
-            FrontierPoint(each.share, each.samples_per_second, each.fits, each in front, chosen.get(each, ""))
+            FrontierPoint(each.share, each.speed, each.fits, each in front, chosen.get(each, ""))
             for each in self.modelled
         ])  # fmt: skip
 
@@ -155,7 +158,7 @@ class FitResult:
 
     def _start(self) -> str:
         start = self.start
-        how = f"{start.share:.0%} of a tile on {_count(start.ipus, 'IPU')}, {start.samples_per_second:,.1f} samples/s"
+        how = f"{start.share:.0%} of a tile on {_count(start.ipus, 'IPU')}, {start.speed:,.1f} samples/s"
         return f"{self.name} as it is: {start.verdict} ({how})."
 
     def _found(self) -> list[str]:
@@ -185,7 +188,10 @@ class FitResult:
 
     def _about(self) -> list[str]:
         fit = self.best
-        notes = list(self.not_tried)
+        notes = list(self.notes)
+        if self.elsewhere is not None:
+            machine = f"On {self.elsewhere.setting.machine} IPUs"
+            notes.insert(0, f"{machine} the fastest makes {self.elsewhere.speed:,.1f} samples/s.")
         if fit is not None and fit.changes:
             how = "captured again with these changes" if fit.is_confirmed else "derived from the captured program"
             notes.append(f"All figures are modelled; the program was {how}. The global batch is the same everywhere.")

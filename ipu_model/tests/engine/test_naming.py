@@ -101,7 +101,7 @@ class TestNames:
     def test_name_scopes_of_the_program_are_part_of_the_path(self) -> None:
         step = with_ops(linear(), lambda each: replace(each, name_scopes=((0, "head"),)) if each.scope else each)
         assert naming_of(step).ops["out"] == "head.fc: matrix product"
-        (found,) = [each for each in profile_program(Program(step, training=True)).ops if each.node == "out"]
+        found, *_ = (each for each in profile_program(Program(step, training=True)).ops if each.node == "out")
         assert found.scope == "head.fc"
 
     def test_the_gradients_of_a_convolution_are_told_apart(self) -> None:

@@ -207,6 +207,7 @@ class TestText:
         assert "11.0% at the median, 45% at worst, on 12 training programs of transformers" in lines[0]
         assert "15 rows were released since then" in lines[1]
         assert "median error was 6.9% that day, the largest 34.3%" in lines[1]
+        assert "16 programs that ran or were out of memory: 9 right, 7 too close to call, 0 wrong" in lines[3]
         text = comparison_text(comparison)
         assert text.index(lines[0]) < text.index("\nScored blind ") < text.index("\nFitted ")
 

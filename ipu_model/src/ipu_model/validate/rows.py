@@ -107,7 +107,17 @@ class BlindComparison(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     largest: float | None = None
 
 
-_Entry = TypeVar("_Entry", Row, VerdictRow, BlindComparison)
+class BlindVerdicts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How often the model was right about the memory of programs it had never seen."""
+
+    what: str
+    right: int
+    close: int
+    wrong: int
+    source: str
+
+
+_Entry = TypeVar("_Entry", Row, VerdictRow, BlindComparison, BlindVerdicts)
 
 
 @lru_cache(maxsize=1)
@@ -138,6 +148,16 @@ def blind_comparisons() -> tuple[BlindComparison, ...]:
         Error: as `published_rows`.
     """
     return tuple(_read(read_data(_FILE)["blind"], BlindComparison))
+
+
+@lru_cache(maxsize=1)
+def blind_verdicts() -> tuple[BlindVerdicts, ...]:
+    """Return the blind comparisons of memory of `data/published.toml`.
+
+    Raises:
+        Error: as `published_rows`.
+    """
+    return tuple(_read(read_data(_FILE)["blind_verdicts"], BlindVerdicts))
 
 
 def _read(entries: Iterable[dict[str, Any]], of: type[_Entry]) -> Iterable[_Entry]:

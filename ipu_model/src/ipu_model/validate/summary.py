@@ -9,7 +9,7 @@ from statistics import median
 from ipu_model.predict.band import Family, FamilyBand
 from ipu_model.predict.calibration import fitted
 from ipu_model.validate.comparison import Compared, ComparedVerdict, Comparison, Outcome
-from ipu_model.validate.rows import BlindComparison, Kind, blind_comparisons
+from ipu_model.validate.rows import BlindComparison, BlindVerdicts, Kind, blind_comparisons, blind_verdicts
 
 
 def trust(comparison: Comparison, bands: Mapping[Family, FamilyBand]) -> tuple[str, ...]:
@@ -18,7 +18,7 @@ def trust(comparison: Comparison, bands: Mapping[Family, FamilyBand]) -> tuple[s
         _never_seen(blind_comparisons()),
         _released(comparison.numbers),
         _predictions(comparison.numbers),
-        _verdicts(comparison.verdicts),
+        _verdicts(comparison.verdicts, blind_verdicts()),
         _families(bands),
     )
 
@@ -64,14 +64,19 @@ def _predictions(compared: Sequence[Compared]) -> str:
     )
 
 
-def _verdicts(compared: Sequence[ComparedVerdict]) -> str:
+def _verdicts(compared: Sequence[ComparedVerdict], blind: Iterable[BlindVerdicts]) -> str:
+    def score(each: BlindVerdicts) -> str:
+        programs = each.right + each.close + each.wrong
+        return f"of {programs} {each.what}: {each.right} right, {each.close} too close to call, {each.wrong} wrong"
+
+    that_day = f"Verdicts on memory, scored blind, {'; '.join(map(score, blind))}."
     free = [each for each in compared if each.row.kind is not Kind.FITTED]
     if not free:
-        return "None of these rows says whether a program ran."
+        return that_day
     found = Counter(each.outcome for each in free)
     return (
-        f"Of {len(free)} programs that are known to have run or to have been out of memory, the model is right about "
-        f"{found[Outcome.RIGHT]}, wrong about {found[Outcome.WRONG]}, and cannot tell about {found[Outcome.CLOSE]}."
+        f"{that_day} Today, of the {len(free)} whose outcome is known here: {found[Outcome.RIGHT]} right, "
+        f"{found[Outcome.CLOSE]} too close to call, {found[Outcome.WRONG]} wrong."
     )
 
 

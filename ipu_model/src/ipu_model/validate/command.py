@@ -42,5 +42,8 @@ def run(arguments: argparse.Namespace) -> None:
     if arguments.constants:
         print("\n" + text.constants_text())
     if arguments.record:
-        record.write_record(record.record_of(compared), Path(str(files("ipu_model"))) / "data")
+        recorded = record.record_of(compared)
+        record.write_record(recorded, Path(str(files("ipu_model"))) / "data")
+        low, high = record.close_band_of_record(recorded.shares)
         print(f"\nrecorded in {record.RECORD} and {BANDS}")
+        print(f"memory.close_low and memory.close_high follow from the verdicts: {low:.3f} and {high:.3f}")

@@ -113,7 +113,10 @@ class Predictions:
         found |= self._calls()
         found |= self._day02()
         found |= self._blind()
-        found |= {f"guide.code.{end}": partial(self._growth, category) for end, category in _CODE.items()}
+        for end, category in _CODE.items():
+            found[f"guide.code.{end}"] = partial(self._growth, category)
+            found[f"guide.code.one.{end}"] = partial(self._bert_large_code, category)
+            found[f"small.memory.{end}"] = partial(self._small_code, category)
         found |= {f"amp.{n}": partial(on_tile_product, n) for n in (16, 64, 256, 1024)}
         return found | {
             "day03.ipu1": self._ipu_1_against_ipu_0,
@@ -177,10 +180,7 @@ class Predictions:
 
     def _day02(self) -> dict[str, Value]:
         """Return the rows of day 02's ResNet-50: times of its stages, all-reduces, compilation and memory."""
-        found: dict[str, Value] = {
-            f"small.memory.{end}": partial(self._mean_tile_kibibytes, category) for end, category in _CODE.items()
-        }
-        return found | {
+        return {
             "small.forward": lambda: self._small_stage(0).forward,
             "small.backward": lambda: self._small_stage(0).backward + self._small_stage(0).recompute,
             "small.last": lambda: self._small_stage(1).total,
@@ -232,7 +232,7 @@ class Predictions:
         return profile.memory.max_tile_bytes / KIBIBYTE
 
     def _small(self, ipus: int = 2) -> Profile:
-        return self._profile(programs.small_resnet50_program, ipus=ipus, replicas=1)
+        return self._profile(programs.small_resnet50_program, ipus=ipus)
 
     def _small_stage(self, index: int) -> StageTime:
         """Return what a stage of day 02's ResNet-50 takes for one micro-batch."""
@@ -248,20 +248,23 @@ class Predictions:
         )
         return sum(ring.all_reduce(each.elements * each.dtype.bytes) for each in weights) * program.system.chip.clock_hz
 
-    def _mean_tile_kibibytes(self, category: str) -> float:
-        memory = self._small().memory
-        tiles = sum(len(each.tiles) for each in memory)
-        return total_bytes(memory, category) / tiles / KIBIBYTE
+    def _small_code(self, category: str) -> float:
+        return mean_kibibytes(self._small().memory, category)
 
     def _small_data(self) -> float:
         """Return the MiB of data that is always live on both IPUs, without code and constants."""
         data = (*categories.PARAMETERS, categories.STREAM_BUFFERS)
         return sum(total_bytes(self._small().memory, each) for each in data) / MEBIBYTE
 
+    def _bert_large(self, replicas: int) -> Memory:
+        return self._profile(programs.bert_large_program, replicas=replicas).memory
+
+    def _bert_large_code(self, category: str) -> float:
+        return mean_kibibytes(self._bert_large(1), category)
+
     def _growth(self, category: str) -> float:
-        """Return the bytes of four replicas of BERT-Large, each, against those of one."""
-        one = self._profile(programs.bert_large_program, replicas=1).memory
-        return total_bytes(self._profile(programs.bert_large_program).memory, category) / total_bytes(one, category)
+        """Return the bytes of each of four replicas of BERT-Large against those of one alone."""
+        return total_bytes(self._bert_large(4), category) / total_bytes(self._bert_large(1), category)
 
     def _large_product(self, columns: int, element_bytes: int) -> float:
         """Return TFLOP/s of 4096 x 4096 x `columns` on a whole Bow chip, with half partials in fp16."""
@@ -288,6 +291,11 @@ def on_tile_product(rows: int) -> float:
     """Return cycles of [rows, 16] x [16, 16] on one tile, fp16 with half partials."""
     one, unit = np.array([1.0]), MatrixUnit(element_bytes=2, partial_bytes=2, units=16, channel_group=16, workers=6)
     return float(conv_1x1(np.array([float(rows)]), one, one, one, unit)[0])
+
+
+def mean_kibibytes(memory: Memory, category: str) -> float:
+    """Return the KiB of one category on the average tile of one replica."""
+    return total_bytes(memory, category) / sum(len(each.tiles) for each in memory) / KIBIBYTE
 
 
 def total_bytes(memory: Memory, category: str) -> float:

@@ -71,7 +71,8 @@ class Row(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class VerdictRow(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One published outcome: whether a program ran, or was out of memory.
 
-    `blind` is the share of a tile that the fullest tile was modelled to hold on the day when the row was scored.
+    `blind` is the share of a tile that the fullest tile was modelled to hold on the day when the row was scored. The
+    description of a `doubtful` program leaves a choice open that its memory depends on.
 
     Raises:
         ValueError: a kind that the other fields contradict.
@@ -83,6 +84,7 @@ class VerdictRow(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ran: bool
     source: str
     blind: float | None = None
+    doubtful: bool = False
 
     def __post_init__(self) -> None:
         if (self.kind is Kind.SCORED_BLIND) != (self.blind is not None):

@@ -15,6 +15,8 @@ from ipu_model.predict.hardware import known_hardware
 from ipu_model.report import profile_json
 from ipu_model.report.files import write_report
 
+EARLIER = Path(__file__).with_name("profile_format_1.json")
+
 
 @pytest.fixture
 def run(capsys: pytest.CaptureFixture[str]):
@@ -135,6 +137,36 @@ class TestErrors:
         assert err.startswith("python -m ipu_model report: error: ")
         assert err.count("\n") == 1
         assert message in err
+
+    @pytest.mark.parametrize("command", ["report", "advise", "fit"])
+    @pytest.mark.parametrize(
+        ("damage", "message"),
+        [
+            (lambda text: text[: len(text) // 2], "is not JSON"),
+            (lambda text: "", "is not JSON"),
+            (lambda text: EARLIER.read_text(encoding="utf-8"), "earlier version of the IPU Model"),
+            (lambda text: text.replace('"samples_per_call":', '"samples_of_a_call":'), "samples_of_a_call"),
+            (lambda text: "[]", "is not a profile"),
+        ],
+        ids=["truncated", "empty", "earlier version", "renamed field", "other JSON"],
+    )
+    def test_a_damaged_report_is_one_line(self, run, folder: Path, command: str, damage, message: str) -> None:
+        """What is wrong, in which file, and that modelling again helps."""
+        file = folder / "profile.json"
+        file.write_text(damage(file.read_text(encoding="utf-8")), encoding="utf-8")
+        code, out, err = run(command, folder)
+        assert (code, out) == (2, "")
+        assert err.startswith(f"python -m ipu_model {command}: error: {file}: ")
+        assert err.count("\n") == 1
+        assert message in err
+
+    def test_several_reports_in_one_folder_are_named(self, run, tmp_path: Path) -> None:
+        for name in ("training", "inference"):
+            write_report(inference_profile(), tmp_path / name)
+        code, _, err = run("report", tmp_path)
+        assert code == 2
+        assert str(tmp_path / "training") in err
+        assert str(tmp_path / "inference") in err
 
     def test_a_page_that_cannot_be_written_is_one_line(self, run, folder: Path) -> None:
         code, _, err = run("report", folder, "--html", folder / "missing" / "page.html")

@@ -71,7 +71,7 @@ def step() -> Step:
 def programs() -> dict[str, Program]:
     """Return programs that differ in every kind of setting."""
     plain = Program(step(), training=True)
-    constants = replace(calibrated(), memory=replace(calibrated().memory, uncertainty=0.25))
+    constants = replace(calibrated(), cost=replace(calibrated().cost, sync_cycles=1.0))
     return {
         "plain": plain,
         "a name that is no text": replace(plain, name="half\ud800 \N{SNOWMAN}"),

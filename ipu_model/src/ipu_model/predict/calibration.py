@@ -120,7 +120,7 @@ class MemoryConstants(Section):
     """The memory that code takes on a tile, and the uncertainty of modelled memory."""
 
     exchange_code_bytes_per_phase: float
-    control_code_bytes_per_compute_set: float
+    control_code_bytes_per_call: float
     vertex_state_bytes_per_compute_set: float
     vertex_code_bytes_per_kind: float
     host_exchange_bytes_per_tensor: float
@@ -130,8 +130,7 @@ class MemoryConstants(Section):
     collective_control_bytes: float
     reserved_bytes: float
     least_weight_bytes_per_tile: float
-    close_low: float
-    close_high: float
+    close_share: float
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from enum import Enum
 from typing import NamedTuple
@@ -35,19 +36,17 @@ class CloseBand(NamedTuple):
 
 def close_band() -> CloseBand:
     """Return the band that the published rows leave open."""
-    constants = calibrated().memory
-    return CloseBand(constants.close_low, constants.close_high)
+    share = calibrated().memory.close_share
+    return CloseBand(1.0 - share, 1.0 + share)
 
 
-_MARGIN = 0.01
-
-
-def close_band_of(ran: Iterable[float], failed: Iterable[float]) -> CloseBand:
-    """Return the band that published outcomes leave open.
+def close_share_of(ran: Iterable[float], failed: Iterable[float]) -> float:
+    """Return how far from a full tile a verdict stays open, on either side, as a share of a tile.
 
     `ran` and `failed` are the shares of a tile that the model gives to programs that ran on hardware, and to those that
-    were out of memory. The band begins 1 % of a tile below the least share that failed, and ends 1 % above the largest
-    that ran; a full tile always lies in it. So it has no published program on the wrong side, and grows where the model
+    were out of memory. The result is the largest distance by which one of them lies on the wrong side of a full tile,
+    rounded up to a whole per cent. So no published program gets the wrong verdict, and the band grows where the model
     gets worse.
     """
-    return CloseBand(min(1.0, *failed) - _MARGIN, max(1.0, *ran) + _MARGIN)
+    wrong = max(0.0, max(ran, default=0.0) - 1.0, 1.0 - min(failed, default=2.0))
+    return math.floor(wrong * 100 + 1) / 100

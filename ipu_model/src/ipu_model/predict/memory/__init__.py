@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from ipu_model.predict.costs import Costs
 from ipu_model.predict.links import ring_of
 from ipu_model.predict.memory import categories
-from ipu_model.predict.memory.code import Crossings, code_bytes, distinct_steps
+from ipu_model.predict.memory.code import Crossings, code_bytes, steps_of
 from ipu_model.predict.memory.lifetimes import Borders, Lifetimes, Moments, UpdateCosts, moments_of
 from ipu_model.predict.memory.tensors import Resident, Storages, fetched, residents
 from ipu_model.predict.memory.tiles import Contents, Live, Room, Spread, ipu_memory
@@ -34,7 +34,8 @@ def memory_of(program: Program, costs: Costs, order: Order) -> Memory:
         over_time = Lifetimes(ipu, moments.get(ipu, Moments(())), storages, order, borders, elsewhere)
         own = [each for each in always if each.ipu == ipu]
         crossings = Crossings(_host_tensors(own, over_time), borders.transfers(ipu), _ring(program))
-        steps = distinct_steps(program.step, costs, ipu, _steps_of_variables(program, updates))
+        calls = len(over_time.labels)
+        steps = steps_of(program.step, costs, ipu, calls, _steps_of_variables(program, updates))
         code = code_bytes(steps, crossings, program.calibration.memory) if ipu in moments else {}
         places = [*_places(own, code, room), *_io_buffers(program, over_time, room)]
         always_live = [Live(place, 0, over_time.last_moment, kind, what) for kind, place, what in places]

@@ -1,8 +1,8 @@
 """How much code and exchange code a tile holds.
 
-Equal steps are outlined: their code exists once, however often they run. So code follows the number of
-distinct steps of an IPU, not its depth; which micro-batch a step works on, and whether it runs again, makes
-no difference.
+Equal steps are outlined: their code exists once, however often they run. So most code follows the number of
+distinct steps of an IPU, not its depth; which micro-batch a step works on, and whether it runs again, makes no
+difference. Control code is the exception: it is the program itself, with a call for every step in it.
 """
 
 from __future__ import annotations
@@ -21,16 +21,18 @@ from ipu_model.step import Argument, Op, Ref, Step
 
 
 @dataclass(frozen=True)
-class DistinctSteps:
-    """The distinct steps of one IPU.
+class Steps:
+    """The steps of one IPU.
 
-    `phases` counts exchange phases; `compute_sets` what runs on the tiles between them, at least once for
-    each step; `kinds` of vertices are ops (or parts) with their element type.
+    Of distinct ones, `phases` counts exchange phases; `compute_sets` what runs on the tiles between them, at least once
+    for each step; `kinds` of vertices are ops (or parts) with their element type. `calls` counts all steps of a
+    micro-batch and an update, those that run again twice.
     """
 
     phases: int
     compute_sets: int
     kinds: int
+    calls: int
 
 
 @dataclass(frozen=True)
@@ -46,10 +48,10 @@ class Crossings:
     ring: int = 0
 
 
-def distinct_steps(
-    step: Step, costs: Costs, ipu: int, updates: Iterable[tuple[str, tuple[int, ...], VariableCost]] = ()
-) -> DistinctSteps:
-    """Return the distinct steps of an IPU.
+def steps_of(
+    step: Step, costs: Costs, ipu: int, calls: int, updates: Iterable[tuple[str, tuple[int, ...], VariableCost]] = ()
+) -> Steps:
+    """Return the steps of an IPU that makes so many calls.
 
     PopART outlines ops that are equal in kind, shapes, types and attributes, wherever their tensors lie: a call copies
     them to where the code expects them. `updates` are the kind, the shape and the cost of each step for a variable.
@@ -64,7 +66,8 @@ def distinct_steps(
         if cost.ipu == ipu:
             _count(phases, (kind, shape, cost.work), cost.work)
             kinds.add(kind)
-    return DistinctSteps(sum(phases.values()), sum(max(1, count) for count in phases.values()), len(kinds))
+    compute_sets = sum(max(1, count) for count in phases.values())
+    return Steps(sum(phases.values()), compute_sets, len(kinds), calls)
 
 
 def _count(phases: dict[object, int], key: object, work: Work) -> None:
@@ -95,10 +98,10 @@ def _without_names(value: Argument, step: Step) -> object:
     return value
 
 
-def code_bytes(steps: DistinctSteps, crossings: Crossings, constants: MemoryConstants) -> dict[str, float]:
+def code_bytes(steps: Steps, crossings: Crossings, constants: MemoryConstants) -> dict[str, float]:
     """Return bytes of code on each tile by category.
 
-    Symbols of `calibration.toml`: exchange code = a x phases, control code = b x compute sets, vertex state
+    Symbols of `calibration.toml`: exchange code = a x phases, control code = b x calls, vertex state
     = c x compute sets, vertex code = d x kinds, host exchange = e x tensors, global exchange = f x copies + g x ring.
     A collective adds a fixed amount to exchange and control code, and to global exchange code one step of its ring for
     each member: links join 64 IPUs at most, so the ring does not grow with the replicas beyond them ("Memory and
@@ -110,8 +113,7 @@ def code_bytes(steps: DistinctSteps, crossings: Crossings, constants: MemoryCons
             constants.exchange_code_bytes_per_phase * steps.phases + constants.collective_exchange_bytes * collective
         ),
         categories.CONTROL_CODE: (
-            constants.control_code_bytes_per_compute_set * steps.compute_sets
-            + constants.collective_control_bytes * collective
+            constants.control_code_bytes_per_call * steps.calls + constants.collective_control_bytes * collective
         ),
         categories.VERTEX_STATE: constants.vertex_state_bytes_per_compute_set * steps.compute_sets,
         categories.VERTEX_CODE: constants.vertex_code_bytes_per_kind * steps.kinds,

@@ -121,6 +121,8 @@ class TestVectorUnit:
         # 98 thread cycles for 16 x 16 fp16 elements are 0.19 a byte; single elements take what PopLibs' regression
         # has for pieces of two and of four bytes: 587 + 5.15 and 587 + 3.13 a byte.
         assert vertices.layout_copy(GC200, 1000.0, 2) == pytest.approx(150 + 0.19 * 1000)
+        # By the same formula fp32 elements, which move in pairs, take 258 for 1,024 bytes.
+        assert vertices.layout_copy(GC200, 1000.0, 4) == pytest.approx(150 + 0.19 * 1000 * (258 / 1024) / (98 / 512))
         assert vertices.layout_copy(GC200, 1000.0, 2, in_blocks=False) == pytest.approx(587 + 5.15 * 1000)
         assert vertices.layout_copy(GC200, 1000.0, 4, in_blocks=False) == pytest.approx(587 + 3.13 * 1000)
 

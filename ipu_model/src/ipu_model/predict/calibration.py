@@ -44,7 +44,7 @@ class CostConstants(Section):
     two_byte_copy_cycles_per_byte: float
     four_byte_copy_cycles_per_byte: float
     element_copy_fixed_cycles: float
-    weight_transpose_cycles_per_byte: float
+    weight_transpose_cycles_per_element: float
     least_bytes_per_tile: float
     pool_row_factor: float
     norm_channel_ops: float

@@ -232,7 +232,7 @@ def _work(problem: Problem, device: Device, plan: Plan) -> Work:
     cycles = Cycles(plan.compute, plan.exchange, plan.phases)
     outputs = plan.outputs
     if problem.which is Pass.DATA_GRADIENT:
-        cycles = cycles + _weight_transpose(device, problem.weight_elements * problem.element_bytes)
+        cycles = cycles + _weight_transpose(device, problem)
         if problem.positions == 1 and problem.pixels > problem.samples:
             # One position in stride x stride has a gradient, the others are filled with zeros.
             outputs *= problem.pixels / problem.samples
@@ -245,10 +245,11 @@ def _work(problem: Problem, device: Device, plan: Plan) -> Work:
     )  # fmt: skip
 
 
-def _weight_transpose(device: Device, weight_bytes: float) -> Cycles:
-    """Return the cycles to transpose a weight tensor of this many bytes, spread over all tiles."""
-    share = weight_bytes / device.chip.tiles
-    return Cycles(compute=device.constants.weight_transpose_cycles_per_byte * share) + device.exchange(share)
+def _weight_transpose(device: Device, problem: Problem) -> Cycles:
+    """Return the cycles to transpose the weight tensor, which is spread over all tiles."""
+    share = problem.weight_elements / device.chip.tiles
+    compute = device.constants.weight_transpose_cycles_per_element * share
+    return Cycles(compute=compute) + device.exchange(share * problem.element_bytes)
 
 
 def _element(problem: Problem) -> Element:

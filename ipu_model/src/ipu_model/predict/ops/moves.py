@@ -20,9 +20,8 @@ VIEWS = frozenset({
 
 def rearranged(device: Device, n: float, element: Element) -> Work:
     """Return the work of a transposed copy: n elements on the busiest tile change places."""
-    constants, moved = device.constants, n * element.bytes
-    compute = constants.layout_copy_cycles_per_byte * moved + constants.layout_copy_fixed_cycles
-    cycles = Cycles(compute=compute) + device.exchange(moved)
+    moved = n * element.bytes
+    cycles = Cycles(compute=vertices.layout_copy(device, moved, element.bytes)) + device.exchange(moved)
     return Work("copy", cycles, temporary_bytes=moved, outputs_on_busiest_tile=n)
 
 

@@ -7,10 +7,11 @@ from typing import Any
 
 import pytest
 import torch
-from cost_support import SETTINGS, Trained, cycles
-from torch import nn
+from cost_support import SETTINGS, cycles
+from torch import Tensor, nn
 from tracing_support import traced
 
+from ipu_model import tracing
 from ipu_model.batching import Batching, Keep
 from ipu_model.capture.describe import step_of
 from ipu_model.errors import Error
@@ -157,9 +158,24 @@ class TestBadInput:
             with_options(PROGRAM, machine="POD3")
 
 
+class Summed(nn.Module):
+    """A module with the sum of its output as loss, in the type of the output."""
+
+    def __init__(self, module: nn.Module) -> None:
+        super().__init__()
+        self.module = module
+
+    def forward(self, x: Tensor) -> Tensor:
+        loss: Tensor = self.module(x).sum()
+        trace = tracing.current()
+        if trace is not None:
+            trace.mark_loss(loss)
+        return loss
+
+
 def small(dtype: torch.dtype) -> Step:
     module = nn.Sequential(nn.Conv2d(3, 16, 3), nn.BatchNorm2d(16), nn.ReLU(), nn.Flatten(), nn.Linear(16 * 36, 10))
-    return step_of(traced(Trained(module).to(dtype), torch.zeros(4, 3, 8, 8, dtype=dtype)))
+    return step_of(traced(Summed(module).to(dtype), torch.zeros(4, 3, 8, 8, dtype=dtype)))
 
 
 class TestHalfPrecision:

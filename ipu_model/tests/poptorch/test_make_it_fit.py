@@ -87,7 +87,9 @@ class TestFound:
         result = found_for(name)
         for each in result.frontier:
             assert not any(
-                other.share < each.share and other.speed >= each.speed for other in result.tried if not other.refused
+                other.share < each.share and other.samples_per_second >= each.samples_per_second
+                for other in result.tried
+                if not other.refused
             )
 
     def test_the_text_has_the_code_and_the_figure_every_setting(self, name: str) -> None:

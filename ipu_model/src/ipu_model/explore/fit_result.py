@@ -25,8 +25,7 @@ class Limits:
 
 @dataclass(frozen=True)
 class Candidate:
-    """One setting that was tried: its verdict, the share of a tile that its fullest tile holds, and its speed
-    in samples a second.
+    """One setting that was tried: its verdict, the share of a tile that its fullest tile holds, and its speed.
 
     If the setting is impossible, `refused` says why.
     """
@@ -34,7 +33,7 @@ class Candidate:
     setting: Setting
     verdict: Verdict = Verdict.DOES_NOT_FIT
     share: float = float("inf")
-    speed: float = 0.0
+    samples_per_second: float = 0.0
     refused: str = ""
 
     @property
@@ -115,8 +114,8 @@ class FitResult:
     def frontier(self) -> tuple[Candidate, ...]:
         """What no other candidate beats in both memory and speed, the leanest first."""
         found: list[Candidate] = []
-        for each in sorted(self.modelled, key=lambda one: (one.share, -one.speed)):
-            if not found or each.speed > found[-1].speed:
+        for each in sorted(self.modelled, key=lambda one: (one.share, -one.samples_per_second)):
+            if not found or each.samples_per_second > found[-1].samples_per_second:
                 found.append(each)
         return tuple(found)
 
@@ -147,7 +146,7 @@ class FitResult:
         chosen = {fit.candidate: name for name, fit in self._named() if fit is not None}
         front = set(self.frontier)
         return frontier_figure([
-            FrontierPoint(each.share, each.speed, each.fits, each in front, chosen.get(each, ""))
+            FrontierPoint(each.share, each.samples_per_second, each.fits, each in front, chosen.get(each, ""))
             for each in self.modelled
         ])  # fmt: skip
 
@@ -158,7 +157,7 @@ class FitResult:
 
     def _start(self) -> str:
         start = self.start
-        how = f"{start.share:.0%} of a tile on {_count(start.ipus, 'IPU')}, {start.speed:,.1f} samples/s"
+        how = f"{start.share:.0%} of a tile on {_count(start.ipus, 'IPU')}, {start.samples_per_second:,.1f} samples/s"
         return f"{self.name} as it is: {start.verdict} ({how})."
 
     def _found(self) -> list[str]:
@@ -191,7 +190,7 @@ class FitResult:
         notes = list(self.notes)
         if self.elsewhere is not None:
             machine = f"On {self.elsewhere.setting.machine} IPUs"
-            notes.insert(0, f"{machine} the fastest makes {self.elsewhere.speed:,.1f} samples/s.")
+            notes.insert(0, f"{machine} the fastest makes {self.elsewhere.samples_per_second:,.1f} samples/s.")
         if fit is not None and fit.changes:
             how = "captured again with these changes" if fit.is_confirmed else "derived from the captured program"
             notes.append(f"All figures are modelled; the program was {how}. The global batch is the same everywhere.")

@@ -61,7 +61,7 @@ class Search:
 
     def result(self) -> FitResult:
         """Return what was found."""
-        fitting = sorted(self._fitting(), key=lambda each: -each.speed)
+        fitting = sorted(self._fitting(), key=lambda each: -each.samples_per_second)
         fastest = self._confirmed(self._simplified(each) for each in fitting)
         nearest = None if fastest is not None else self._nearest()
         return FitResult(
@@ -101,7 +101,7 @@ class Search:
     def _price(self, candidate: Candidate) -> tuple[float, ...]:
         """Return what the cheapest has least of: risk and number of changes, then time."""
         changes = self.programs.changes(candidate.setting)
-        return sum(change.risk for change in changes), len(changes), -candidate.speed
+        return sum(change.risk for change in changes), len(changes), -candidate.samples_per_second
 
     def _instead(self) -> Fit | None:
         """Return the cheapest that fits without the limits, if there are any."""
@@ -121,7 +121,7 @@ class Search:
 
     def _simplified(self, fastest: Candidate) -> Candidate:
         """Return the fastest that fits without the changes that bring it next to nothing."""
-        start, least = self.programs.start, fastest.speed * (1 - NEGLIGIBLE_GAIN)
+        start, least = self.programs.start, fastest.samples_per_second * (1 - NEGLIGIBLE_GAIN)
         ways: tuple[Callable[[Setting], Setting], ...] = (
             lambda now: replace(now, half=start.half),
             lambda now: replace(now, half_state=start.half_state),
@@ -135,6 +135,17 @@ class Search:
         for simpler in ways:
             setting = simpler(now.setting)
             if setting != now.setting and self.speed(setting) >= least:
+                found = self.candidate(setting)
+                now = found if found.fits else now
+        return self._with_own_proportions(now)
+
+    def _with_own_proportions(self, now: Candidate) -> Candidate:
+        """Return a setting in which IPUs with room get back the program's own share of memory for temporary data."""
+        if now.setting.proportion is None:
+            return now
+        for ipu in range(now.setting.ipus):
+            setting = replace(now.setting, own_proportion=now.setting.own_proportion | {ipu})
+            if self.speed(setting) > now.samples_per_second:
                 found = self.candidate(setting)
                 now = found if found.fits else now
         return now
@@ -372,7 +383,7 @@ class Search:
     def _fastest(self, fitting: Mapping[int, Candidate], most: int) -> None:
         """Model groups of settings by their best speed, until no group can be faster than what fits."""
         groups = sorted((each for count in fitting for each in self._groups(count, most)), key=self.speed, reverse=True)
-        best = max((each.speed for each in self._fitting()), default=0.0)
+        best = max((each.samples_per_second for each in self._fitting()), default=0.0)
         for group in groups:
             if self.speed(group) <= best:
                 break

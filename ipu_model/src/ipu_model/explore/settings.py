@@ -30,7 +30,8 @@ class Setting:
     """The settings that a search changes.
 
     `ipus` are those of one replica; `balance` says by what the stages are even (`None`: split as the program is).
-    `proportion` is the available memory proportion of every IPU (`None`: as the program has it), `checkpoints` whether
+    `proportion` is the available memory proportion of every IPU (`None`: as the program has it) but those in
+    `own_proportion`, `checkpoints` whether
     the outputs of repeated blocks are kept, `machine` the name of another machine (`None`: one of the same chip with
     room).
     """
@@ -47,6 +48,7 @@ class Setting:
     recomputation: Recomputation = Recomputation.NONE
     checkpoints: bool = False
     proportion: float | None = None
+    own_proportion: frozenset[int] = frozenset()
     machine: str | None = None
 
     @property
@@ -132,7 +134,12 @@ class Programs:
         """Return what a setting changes of the source's program, with the lines of code."""
         program = self.of(setting)
         found = [
-            Change(name, option.change(self.base, value), option.line(program, value), option.risk)
+            Change(
+                name,
+                option.change(_described(self.base, program, name), value),
+                option.line(program, value),
+                option.risk,
+            )
             for name, value in self.changed_options(setting).items()
             for option in (option_named(name),)
         ]
@@ -173,7 +180,7 @@ class Programs:
         if setting.checkpoints:
             found["checkpoints"] = repeated_blocks(program.step)
         if setting.proportion is not None:
-            found["available_memory_proportion"] = setting.proportion
+            found["available_memory_proportion"] = _shares(setting, program)
         return found
 
     def confirmed(self, setting: Setting) -> Program | None:
@@ -274,7 +281,7 @@ class Programs:
         if self.base.optimiser is not None and setting.half_state != self.start.half_state:
             found["half_optimiser_state"] = setting.half_state
         if setting.proportion is not None:
-            found["available_memory_proportion"] = dict.fromkeys(placed.step.ipus, setting.proportion)
+            found["available_memory_proportion"] = _shares(setting, placed)
         return found
 
     def _system(self, setting: Setting) -> System:
@@ -291,3 +298,13 @@ class Programs:
 def _split(program: Program, starts: tuple[str, ...]) -> Program:
     whole = option_named("split").set_to(program, ())
     return option_named("split").set_to(whole, starts) if starts else whole
+
+
+def _shares(setting: Setting, program: Program) -> dict[int, float | None]:
+    """Return the available memory proportions that a setting changes, by IPU."""
+    return dict.fromkeys((ipu for ipu in program.step.ipus if ipu not in setting.own_proportion), setting.proportion)
+
+
+def _described(base: Program, program: Program, name: str) -> Program:
+    """Return the program that a change is described against: shares of memory name the IPUs that there are then."""
+    return program if name == "available_memory_proportion" else base

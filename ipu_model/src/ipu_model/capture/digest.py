@@ -16,14 +16,16 @@ def digest_of(graph: Graph) -> str:
     """Return hexadecimal digits that are the same, in every process, for programs that compute and cost the same.
 
     Ops, placements and constants count; the values of weights do not, and neither does what a Python function computes
-    that the host or a custom op calls. Stages count by their order: the ids of blocks, and with them numbers of
-    stages, are drawn anew by every trace of a model that does not name its blocks.
+    that the host or a custom op calls. Lines of the program and names of classes only serve reports. Stages count by
+    their order: the ids of blocks, and with them numbers of stages, are drawn anew by every trace of a model that does
+    not name its blocks.
     """
     described = step_of(graph)
     step = replace(
         described,
-        ops=tuple(replace(op, placement=_unnamed(op.placement, op.stage)) for op in described.ops),
+        ops=tuple(replace(op, placement=_unnamed(op.placement, op.stage), line="") for op in described.ops),
         block_entries=tuple(_unnamed(entry, 0) for entry in described.block_entries),
+        layers={},
     )
     digest = hashlib.blake2b(digest_size=20)
     for field in fields(step):

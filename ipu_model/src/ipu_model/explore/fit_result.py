@@ -137,7 +137,19 @@ class FitResult:
         return f"<FitResult of {self.name!r}: {what}; {len(self.tried)} programs modelled>"
 
     def _repr_html_(self) -> str:
-        return f"<pre>{html.escape(self.text())}</pre>"
+        named = [(name, fit) for name, fit in self._named() if fit is not None]
+        start = self.start
+        head = "".join(f"<th>{title}</th>" for title in ("", "samples/s", "IPUs", "of a tile", "memory", "changes"))
+        now = ("as it is", f"{start.samples_per_second:,.1f}", start.ipus, f"{start.share:.0%}", start.verdict, "")
+        rows = [now, *(_html_row(name, fit) for name, fit in named)]
+        body = "".join(f"<tr>{''.join(f'<td>{cell}</td>' for cell in row)}</tr>" for row in rows)
+        codes = "".join(
+            f"<details{' open' * (fit is self.best)}><summary>Lines of the {name}</summary>"
+            f"<pre>{html.escape(fit.code)}</pre></details>"
+            for name, fit in named
+        )
+        notes = html.escape(" ".join(each for each in (self.binds, self._about()[0]) if each))
+        return f"<table><tr>{head}</tr>{body}</table>{codes}<p>{notes}</p>"
 
     def figure(self) -> Figure:
         """Return memory against throughput of everything that was tried, as a matplotlib figure."""
@@ -196,6 +208,18 @@ class FitResult:
             notes.append(f"All figures are modelled; the program was {how}. The global batch is the same everywhere.")
         notes.append(f"{_count(len(self.tried), 'program')} modelled.")
         return [" ".join(notes)]
+
+
+def _html_row(name: str, fit: Fit) -> tuple[object, ...]:
+    memory = fit.profile.memory
+    return (
+        name,
+        f"{fit.profile.samples_per_second:,.1f}",
+        fit.candidate.ipus,
+        f"{memory.max_tile_bytes / memory.tile_bytes:.0%}",
+        fit.profile.verdict,
+        "<br>".join(html.escape(change.text) for change in fit.changes),
+    )
 
 
 def _count(number: int, what: str) -> str:

@@ -8,13 +8,12 @@ from math import ceil
 import pytest
 import torch
 import torch.nn.functional as F
-from cost_support import GC200, costed
+from cost_support import GC200, costed, distinct_phases
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from ipu_model.predict.device import Element
-from ipu_model.predict.memory.code import distinct_steps
 from ipu_model.predict.ops.ctc import Alignment, loss, loss_gradient
 from ipu_model.step import Phase
 
@@ -99,7 +98,6 @@ class TestOps:
     def test_the_code_of_a_step_exists_once_however_many_there_are(self) -> None:
         """2,000 labels are shared by tiles, which exchange in every step; nothing else of this model exchanges more."""
         phases = [
-            distinct_steps(costed(Recogniser(), torch.zeros(steps, 2, 8), torch.ones(2, 2000).int()), 0).phases
-            for steps in (12, 120)
+            distinct_phases(Recogniser(), torch.zeros(steps, 2, 8), torch.ones(2, 2000).int()) for steps in (12, 120)
         ]
         assert phases[1] - phases[0] < 12

@@ -7,8 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 import ipu_model
+import poptorch
 from ipu_model.predict.verdict import Verdict
 from ipu_model.sources import made_by
 
@@ -48,6 +50,37 @@ def test_it_does_not_fit_and_every_op_has_a_formula(folder: Path, name: str) -> 
     profile = ipu_model.profile_module(**program(folder, name))
     assert profile.verdict is Verdict.DOES_NOT_FIT
     assert {op.target for op in profile.fallbacks} == set()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", PARAMETERS)
+def test_the_lines_that_are_found_build_the_program_that_was_promised(folder: Path, name: str) -> None:
+    """The code runs on a fresh module and fresh options, and its profile is the one that was found."""
+    given = program(folder, name)
+    result = ipu_model.make_it_fit(given.pop("model"), **given, progress=False)
+    assert result.fastest is not None
+    assert result.cheapest is not None
+    for fit in {result.fastest.code: result.fastest, result.cheapest.code: result.cheapest}.values():
+        fresh = program(folder, name)
+        changed = {**fresh, "opts": fresh["options"], "poptorch": poptorch, "torch": torch}
+        # The loader stands for the data, of which there is none here.
+        exec("\n".join(line for line in fit.code.splitlines() if not line.startswith("loader = ")), changed)
+        rows, half = fit.candidate.setting.micro_batch, fit.candidate.setting.half
+        inputs = tuple(
+            torch.empty(
+                (rows, *tensor.shape[1:]),
+                dtype=torch.half if half and tensor.is_floating_point() else tensor.dtype,
+                device="meta",
+            )
+            for tensor in fresh["inputs"]
+        )
+        profile = ipu_model.profile_module(
+            changed["model"], inputs, fresh["options"], optimizer=changed["optimizer"], micro_batch=True,
+            machine=fit.profile.machine.name,
+        )  # fmt: skip
+        assert profile.verdict is Verdict.FITS
+        assert profile.memory.max_tile_bytes == pytest.approx(fit.profile.memory.max_tile_bytes)
+        assert profile.samples_per_second == pytest.approx(fit.profile.samples_per_second)
 
 
 def test_the_page_names_every_program(folder: Path) -> None:

@@ -28,8 +28,8 @@ def test_every_constant_has_a_unit_a_source_and_one_of_four_labels() -> None:
 
 def test_other_values_leave_the_calibration_itself_and_all_other_constants_as_they_are() -> None:
     before = calibrated()
-    changed = before.with_values({"cost.sync_cycles": 500, "memory.close_share": 0.5})
-    assert (changed.cost.sync_cycles, changed.memory.close_share) == (500, 0.5)
+    changed = before.with_values({"cost.sync_cycles": 500, "memory.close_low": 0.5})
+    assert (changed.cost.sync_cycles, changed.memory.close_low) == (500, 0.5)
     assert changed.cost.exchange_fixed_cycles == before.cost.exchange_fixed_cycles
     assert calibrated() == before
     assert changed != before

@@ -13,7 +13,7 @@ from ipu_model.errors import Error
 from ipu_model.predict.memory.verdict import note_on_memory, out_of_memory
 from ipu_model.predict.profile import IpuMemory, LivenessStep, Memory, MemoryCategory
 from ipu_model.predict.program import Program, Recomputation
-from ipu_model.predict.verdict import CloseBand, Verdict, close_band, close_share_of
+from ipu_model.predict.verdict import CloseBand, Verdict, close_band, close_band_of
 
 LIMIT = 638_976
 ALWAYS = ("variables", "optimiser state", "gradient accumulators", "internal exchange code")
@@ -46,19 +46,22 @@ class TestVerdict:
         memory = memory_with({"variables": 1000.0}, {"variables": 800_000.0})
         assert memory.verdict is Verdict.DOES_NOT_FIT
 
-    def test_a_full_tile_is_always_too_close_to_call(self) -> None:
-        """So `profile.fits`, which asks for no more than a full tile, never contradicts a verdict that is sure."""
-        assert close_band().verdict(1.0) is Verdict.CLOSE
-        assert close_share_of(ran=[0.5], failed=[1.5]) == 0.01
+    def test_a_sure_verdict_never_contradicts_whether_the_fullest_tile_has_room(self) -> None:
+        """`profile.fits` asks for no more than a full tile."""
+        low, high = close_band()
+        assert low <= 1.0 <= high
+        assert close_band_of(ran=[0.5], failed=[1.5]) == (1.0, 1.0)
+
+    def test_the_band_reaches_as_far_as_published_programs_are_on_the_wrong_side(self) -> None:
+        assert close_band_of(ran=[0.9, 1.0156], failed=[0.978, 1.3]) == (0.97, 1.02)
 
     @given(st.lists(st.floats(0.1, 1.5), min_size=1), st.lists(st.floats(0.5, 2.0), min_size=1))
     def test_the_band_leaves_no_published_program_on_the_wrong_side(
         self, ran: list[float], failed: list[float]
     ) -> None:
-        share = close_share_of(ran, failed)
-        band = CloseBand(1 - share, 1 + share)
+        band = close_band_of(ran, failed)
         assert all(band.verdict(each) is not Verdict.DOES_NOT_FIT for each in ran)
-        assert all(band.verdict(each) is not Verdict.FITS for each in failed)
+        assert all(band.verdict(each) is not Verdict.FITS for each in failed if each > band.low)
 
     def test_has_three_values_in_words(self) -> None:
         assert [str(verdict) for verdict in Verdict] == ["fits", "too close to call", "does not fit"]
@@ -94,11 +97,11 @@ class TestMessage:
         assert "does not fit" in error.message
 
     def test_a_close_call_names_the_share_and_the_band(self) -> None:
-        note = note_on_memory(memory_with({"activations": float(LIMIT)}), program())
+        note = note_on_memory(memory_with({"activations": 1.01 * LIMIT}), program())
         assert note is not None
         low, high = close_band()
         assert "too close to call" in note
-        assert f"100.0% (modelled; the model cannot tell between {low:.1%} and {high:.1%} of a tile)" in note
+        assert f"101.0% (modelled; the model cannot tell between {low:.1%} and {high:.1%} of a tile)" in note
 
     def test_lists_categories_by_weight(self, error: Error) -> None:
         assert error.message.index("activations 776,476") < error.message.index("variables 100,000")

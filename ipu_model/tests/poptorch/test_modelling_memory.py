@@ -177,7 +177,7 @@ def test_a_close_call_is_a_warning_only(caplog: pytest.LogCaptureFixture) -> Non
     def verdict(width: int) -> Verdict:
         return ipu_model.profile_module(Wide(width), X, quiet()).verdict
 
-    widths = (int(2**26 * 1.02**step) for step in range(100))
+    widths = (int(2**26 * 1.01**step) for step in range(200))
     width = next(width for width in widths if verdict(width) is Verdict.CLOSE)
     executor = poptorch.inferenceModel(Wide(width), quiet().useOfflineIpuTarget())
     executor.compile(X)

@@ -130,7 +130,8 @@ class MemoryConstants(Section):
     collective_control_bytes: float
     reserved_bytes: float
     least_weight_bytes_per_tile: float
-    close_share: float
+    close_low: float
+    close_high: float
 
 
 @dataclass(frozen=True)

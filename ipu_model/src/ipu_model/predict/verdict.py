@@ -36,17 +36,17 @@ class CloseBand(NamedTuple):
 
 def close_band() -> CloseBand:
     """Return the band that the published rows leave open."""
-    share = calibrated().memory.close_share
-    return CloseBand(1.0 - share, 1.0 + share)
+    constants = calibrated().memory
+    return CloseBand(constants.close_low, constants.close_high)
 
 
-def close_share_of(ran: Iterable[float], failed: Iterable[float]) -> float:
-    """Return how far from a full tile a verdict stays open, on either side, as a share of a tile.
+def close_band_of(ran: Iterable[float], failed: Iterable[float]) -> CloseBand:
+    """Return the band that published outcomes leave open.
 
     `ran` and `failed` are the shares of a tile that the model gives to programs that ran on hardware, and to those that
-    were out of memory. The result is the largest distance by which one of them lies on the wrong side of a full tile,
-    rounded up to a whole per cent. So no published program gets the wrong verdict, and the band grows where the model
-    gets worse.
+    were out of memory. Below a full tile the band reaches down to the least of those that failed, above it up to the
+    largest of those that ran, both rounded outwards to whole per cent; where none lies on the wrong side of a full
+    tile, it ends there. So no published program gets the wrong verdict, and the band grows where the model gets worse.
     """
-    wrong = max(0.0, max(ran, default=0.0) - 1.0, 1.0 - min(failed, default=2.0))
-    return math.floor(wrong * 100 + 1) / 100
+    least, most = min(failed, default=1.0), max(ran, default=1.0)
+    return CloseBand(min(1.0, math.floor(least * 100) / 100), max(1.0, math.ceil(most * 100) / 100))

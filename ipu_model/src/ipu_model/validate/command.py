@@ -44,6 +44,6 @@ def run(arguments: argparse.Namespace) -> None:
     if arguments.record:
         recorded = record.record_of(compared)
         record.write_record(recorded, Path(str(files("ipu_model"))) / "data")
-        share = record.close_share_of_record(recorded.shares)
+        low, high = record.close_band_of_record(recorded.shares)
         print(f"\nrecorded in {record.RECORD} and {BANDS}")
-        print(f"memory.close_share follows from the verdicts: {share:.2f}")
+        print(f"memory.close_low and memory.close_high follow from the verdicts: {low:.2f} and {high:.2f}")

@@ -11,7 +11,7 @@ from pathlib import Path
 import msgspec
 
 from ipu_model.predict.band import BANDS, Family, FamilyBand
-from ipu_model.predict.verdict import close_share_of
+from ipu_model.predict.verdict import CloseBand, close_band_of
 from ipu_model.validate.comparison import Compared, ComparedVerdict, Comparison, Outcome
 from ipu_model.validate.rows import Kind, Row, published_rows, published_verdicts
 
@@ -88,11 +88,11 @@ def bands_of(errors: Mapping[str, float]) -> dict[Family, FamilyBand]:
     return found
 
 
-def close_share_of_record(shares: Mapping[str, float]) -> float:
-    """Return how far from a full tile the published outcomes leave a verdict open, as a share of a tile."""
+def close_band_of_record(shares: Mapping[str, float]) -> CloseBand:
+    """Return the shares of a tile between which the model cannot tell, as the published outcomes leave it open."""
     rows = [row for row in published_verdicts() if not row.doubtful]
     ran, failed = ([shares[row.id] for row in rows if row.ran is outcome] for outcome in (True, False))
-    return close_share_of(ran, failed)
+    return close_band_of(ran, failed)
 
 
 def _is_evidence(row: Row) -> bool:

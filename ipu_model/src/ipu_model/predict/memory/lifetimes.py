@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Final
+from typing import Final, NamedTuple
 
 from ipu_model.predict.memory import categories
 from ipu_model.predict.memory.tensors import Fetched, Storages
@@ -209,8 +209,7 @@ def _leaving(storages: Storages) -> dict[str, set[int]]:
     return found
 
 
-@dataclass(frozen=True)
-class _Instance:
+class _Instance(NamedTuple):
     """A tensor of the forward pass (`again` false), or what the backward pass has of it.
 
     `drawn` is the moment that draws it again from its seed; such a tensor lives for that moment only.

@@ -13,20 +13,25 @@ from ipu_model.predict.profile import Profile
 from ipu_model.report import findings, quantities, tables
 from ipu_model.report.breakdown import MEMORY_GROUPS, fallback_share, fullest_ipu, memory_group
 from ipu_model.report.efficiency import cycles_spent, roofline
+from ipu_model.report.fit_section import frontier, named_fits
 from ipu_model.report.page_data import data_script, page_data
 from ipu_model.report.page_looks import LOOKS, LOOKS_JSON, PATTERNS, SPENT_LOOKS, PageLook
 from ipu_model.report.pictures import DESCRIBED
 
 if TYPE_CHECKING:
     from ipu_model.explore.advise import Advice
+    from ipu_model.explore.fit_result import FitResult
 
 
-def html_report(profile: Profile, advice: Sequence[Advice] = ()) -> str:
-    """Return the report of a profile as one page."""
+def html_report(profile: Profile, advice: Sequence[Advice] = (), fit: FitResult | None = None) -> str:
+    """Return the report of a profile as one page, with what `advise` and `make_it_fit` found where that is given."""
     return rendered(
         "report.html",
         profile=profile,
         advice=advice,
+        fit=fit,
+        frontier=frontier(fit) if fit else None,
+        named_fits=named_fits(fit) if fit else (),
         data=data_script(page_data(profile)),
         looks_json=LOOKS_JSON,
         described=DESCRIBED,

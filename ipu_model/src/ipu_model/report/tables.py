@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from ipu_model.predict.band import family_bands
 from ipu_model.predict.profile import SPAN_KINDS, Profile
 from ipu_model.report.breakdown import (
     categories,
@@ -116,6 +117,21 @@ def memory_categories(profile: Profile) -> Table:
     rows.append(["fullest tile", "", *fullest, _size(sum(memory.total_bytes for memory in profile.memory))])
     head = ("category", "live", *(f"IPU {memory.ipu}" for memory in profile.memory), "all tiles")
     return Table("Bytes of the fullest tile by category, modelled", head, rows)
+
+
+def families() -> Table:
+    """Return how far the model was off on published programs, by family of programs."""
+    rows: list[list[Cell]] = [
+        [
+            str(family),
+            _whole(band.rows),
+            _share(band.largest_error),
+            Number(f"{band.low:g} to {band.high:g}", band.high),
+        ]
+        for family, band in family_bands().items()
+    ]
+    head = ("programs", "published rows", "largest error", "hardware takes, times the modelled time")
+    return Table("What published measurements leave open, by family", head, rows)
 
 
 def options(profile: Profile) -> Sequence[Table]:

@@ -109,3 +109,5 @@ const start = () => {
   if (ops.all.length) { new Roofline(place("roofline-picture"), DATA, ops); showModules(ops); }
 };
 start();
+// Paper cannot be unfolded.
+addEventListener("beforeprint", () => document.querySelectorAll("details").forEach((each) => { each.open = true; }));

@@ -45,7 +45,7 @@ class TestTable:
     def test_memory_is_compared_by_category(self) -> None:
         before, after = pipeline_profile(), pipeline_profile(fits=False)
         assert cells(before, after, "activations") == ("149,000", "193,700", "+30.0 %")
-        assert cells(before, after, "verdict") == (str(before.verdict), str(after.verdict), "")
+        assert cells(before, after, "verdict") == ("fits", "does not fit", "")  # 112 % of a tile
         assert cells(before, inference_profile(), "activations") == ("149,000", "0", "gone")
 
     def test_only_options_that_differ_are_listed(self) -> None:

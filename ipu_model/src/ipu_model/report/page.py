@@ -13,7 +13,7 @@ from ipu_model.predict.profile import Profile
 from ipu_model.report import findings, quantities, tables
 from ipu_model.report.breakdown import MEMORY_GROUPS, fallback_share, fullest_ipu, memory_group
 from ipu_model.report.efficiency import cycles_spent, roofline
-from ipu_model.report.fit_section import frontier, named_fits
+from ipu_model.report.fit_parts import described_picture, found_programs, frontier_picture
 from ipu_model.report.page_data import data_script, page_data
 from ipu_model.report.page_looks import LOOKS, LOOKS_JSON, PATTERNS, SPENT_LOOKS, PageLook
 from ipu_model.report.pictures import DESCRIBED
@@ -30,8 +30,9 @@ def html_report(profile: Profile, advice: Sequence[Advice] = (), fit: FitResult 
         profile=profile,
         advice=advice,
         fit=fit,
-        frontier=frontier(fit) if fit else None,
-        named_fits=named_fits(fit) if fit else (),
+        found=found_programs(fit) if fit else (),
+        picture=frontier_picture(fit) if fit else None,
+        fit_described=described_picture(fit) if fit else "",
         data=data_script(page_data(profile)),
         looks_json=LOOKS_JSON,
         described=DESCRIBED,

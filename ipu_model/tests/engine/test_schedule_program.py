@@ -266,7 +266,7 @@ class TestPasses:
         plain, reserved = (profiled(program(chain(1), io_tiles=tiles)).cycles[0] for tiles in (0, 192))
         extra = 1472 / (1472 - 192)
         assert reserved.do_exchange == pytest.approx(plain.do_exchange * extra)
-        assert reserved.on_tile_execute == pytest.approx(plain.on_tile_execute * extra)
+        assert plain.on_tile_execute < reserved.on_tile_execute < plain.on_tile_execute * extra  # not control code
 
     def test_io_tiles_leave_some(self) -> None:
         with pytest.raises(Error, match="1472 I/O tiles leave none of the 1472 tiles"):

@@ -123,9 +123,7 @@ def _cycles_of_passes(step: Step, costs: Costs, kept: Kept) -> Mapping[Pass, tup
         sums[Pass.FORWARD if is_forward else Pass.BACKWARD][op.stage].add(op.work.cycles)
         if is_forward and op.node in kept.again:
             sums[Pass.RECOMPUTE][op.stage].add(op.work.cycles)
-    return {
-        during: tuple(Cycles(each.compute, each.exchange, each.phases) for each in own) for during, own in sums.items()
-    }
+    return {during: tuple(each.total for each in own) for during, own in sums.items()}
 
 
 class _StageCosts:
@@ -174,7 +172,7 @@ class _StageCosts:
         Of K stages, PopART makes 2K - 1 programs: a stage recomputes in its backward program, and the last stage has
         only one, which goes on from the forward to the backward pass.
         """
-        control = PhaseCycles(on_tile_execute=self._program.calibration.pipeline.stage_pass_cycles * self._factor)
+        control = PhaseCycles(on_tile_execute=self._program.calibration.pipeline.stage_pass_cycles)
         returns = self._program.training and stage != self._program.step.last_stage
         return control, control if returns else NOTHING
 

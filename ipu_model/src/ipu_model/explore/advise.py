@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, overload
@@ -97,11 +98,13 @@ class AdviceList(Sequence[Advice]):
 
     def __str__(self) -> str:
         texts = [
-            f"{number}. {item.change}: {item.effect}\n   {item.evidence}\n   {item.explanation}"
-            + (f"\n   Cost: {item.cost}" if item.cost else "")
-            + f"\n       {item.how}"
+            "\n   ".join((
+                f"{number}. {item.change}: {item.effect}",
+                *(text for text in (item.evidence, item.explanation, item.cost and f"Cost: {item.cost}.") if text),
+                *(f"    {line}" for line in item.how.splitlines()),
+            ))
             for number, item in enumerate(self.items, 1)
-        ]
+        ]  # fmt: skip
         return "\n".join([*texts, *([self.note] if self.note else [])])
 
 
@@ -311,5 +314,5 @@ def _best_of_each_kind(items: list[Advice]) -> list[Advice]:
     """Keep the first of the items that change the same thing ("device iterations: ..." by two factors, say)."""
     kept: dict[str, Advice] = {}
     for item in items:
-        kept.setdefault(item.change.split(":")[0], item)
+        kept.setdefault(re.split(": | at ", item.change)[0], item)
     return list(kept.values())

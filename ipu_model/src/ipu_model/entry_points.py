@@ -47,7 +47,8 @@ def program_of(source: Any) -> Program:
         return source.program
     raise Error(
         "The IPU Model takes what poptorch.trainingModel or poptorch.inferenceModel returned, compiled, or a profile "
-        f"of it; got {kind_of(source)}. For a plain module, give its inputs and options, too."
+        f"of it; got {kind_of(source)}. For a plain module, give its inputs and options, too, as "
+        "ipu_model.profile_module takes them."
     )
 
 

@@ -11,20 +11,37 @@ from ipu_model.explore.split import modules_of, times_entered
 from ipu_model.predict.remembered import remembered
 from ipu_model.step import Op, Phase, Step, with_ops
 
+_FEWEST_OPS = 6
+"""Modules with fewer forward ops are no blocks: a checkpoint after each of them would keep everything."""
+
 
 @remembered
 def repeated_blocks(step: Step) -> tuple[str, ...]:
     """Return the modules that stand in a row, such as the layers of a transformer, in the order of the forward pass.
 
-    They are the outermost modules whose name is a number, of lists and sequences with at least two of them; the
-    forward pass runs each of them once.
+    They are the outermost modules whose name is a number, of lists and sequences in which at least two of them run the
+    same ops, and more than a few; the forward pass runs each of them once.
     """
     entered = times_entered(step)
-    blocks = dict.fromkeys(block for op in _forward(step) if (block := _outermost_number(op.scope)))
-    rows: dict[str, list[str]] = {}
-    for block in blocks:
-        rows.setdefault(block.rpartition(".")[0], []).append(block)
-    return tuple(block for block in blocks if len(rows[block.rpartition(".")[0]]) > 1 and entered[block] == 1)
+    kinds: dict[str, list[str]] = {}
+    for op in _forward(step):
+        if block := _outermost_number(op.scope):
+            kinds.setdefault(block, []).append(op.kind)
+    rows: dict[str, list[tuple[str, ...]]] = {}
+    for block, found in kinds.items():
+        rows.setdefault(_row(block), []).append(tuple(found))
+    repeating = {row for row, blocks in rows.items() if _repeat(blocks)}
+    return tuple(block for block in kinds if _row(block) in repeating and entered[block] == 1)
+
+
+def _row(block: str) -> str:
+    return block.rpartition(".")[0]
+
+
+def _repeat(blocks: list[tuple[str, ...]]) -> bool:
+    """Whether two blocks of a row run the same ops, and enough of them to keep something between them."""
+    large = [kinds for kinds in blocks if len(kinds) >= _FEWEST_OPS]
+    return len(set(large)) < len(large)
 
 
 def _outermost_number(scope: str) -> str:

@@ -80,10 +80,14 @@ def _is_determined_without(row: Row, name: str, rows: Sequence[Row]) -> bool:
 
 
 def _slope(rows: Sequence[Row], errors: np.ndarray, name: str) -> np.ndarray:
+    """Return how much the error of each row changes with a constant; only rows that settle it can."""
     section, constant = name.split(".")
     value = constant_facts()[section][constant].value
-    moved = _errors(rows, calibrated().with_values({name: value * (1 + STEP)}))
-    return np.asarray((moved - errors) / STEP)
+    depend = [index for index, row in enumerate(rows) if name in row.settles]
+    moved = _errors([rows[index] for index in depend], calibrated().with_values({name: value * (1 + STEP)}))
+    slope = np.zeros(len(rows))
+    slope[depend] = (moved - errors[depend]) / STEP
+    return slope
 
 
 def _errors(rows: Sequence[Row], calibration: Calibration) -> np.ndarray:

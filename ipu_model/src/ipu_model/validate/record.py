@@ -69,22 +69,24 @@ def worsened(compared: Iterable[ComparedVerdict], outcomes: Mapping[str, Outcome
 
 
 def bands_of(errors: Mapping[str, float]) -> dict[Family, FamilyBand]:
-    """Return the error band of each family that has rows: twice the root mean square of their errors to each side.
+    """Return the error band of each family that has rows.
 
-    A row that was scored blind counts twice, with the error of that day and with today's: what was mended with the row
-    in view is no proof that the next program comes out as well. Fitted rows and arithmetic do not count. Errors are
-    logarithms of modelled time over published time, so that a band has the factors 1/f and f.
+    To each side it is twice the root mean square of their errors, times sqrt(1 + 1 / m) for m measurements, as for a
+    prediction from m of them: rows of one measurement are not independent. A row that the model was improved with in
+    view counts twice, with its error before and with today's, because what was mended for one row is no proof that the
+    next program comes out as well. Fitted rows and arithmetic do not count. Errors are logarithms of modelled time over
+    published time, so that a band has the factors 1/f and f.
     """
     found = {}
     for family in Family:
         rows = [row for row in published_rows() if family in row.families and _is_evidence(row)]
         logs = [each for row in rows for each in _logarithms(row, errors)]
         if logs:
-            width = DEVIATIONS * math.sqrt(sum(each * each for each in logs) / len(logs))
+            measurements = len({row.measurement for row in rows})
+            spread = math.sqrt(sum(each * each for each in logs) / len(logs))
+            factor = math.exp(DEVIATIONS * spread * math.sqrt(1 + 1 / measurements))
             largest = max(abs(errors[row.id]) for row in rows)
-            found[family] = FamilyBand(
-                round(math.exp(-width), 3), round(math.exp(width), 3), len(rows), round(largest, 3)
-            )
+            found[family] = FamilyBand(round(1 / factor, 3), round(factor, 3), len(rows), round(largest, 3))
     return found
 
 
@@ -100,6 +102,6 @@ def _is_evidence(row: Row) -> bool:
 
 
 def _logarithms(row: Row, errors: Mapping[str, float]) -> Iterable[float]:
-    for error in (row.blind_error, errors[row.id]):
+    for error in (row.earlier_error, errors[row.id]):
         if error is not None:
             yield math.log1p(error)

@@ -37,8 +37,8 @@ class Row(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One published number: `value` in `unit`; `wanted` is the relative error the model is meant to keep within.
 
     `measurement` names the run on hardware that it was read from. `settles` names the constants that were fitted on it
-    ("section.name"). `blind` is the modelled value of the day when the row was scored blind. The error bands of
-    `families` rest on it.
+    ("section.name"). `blind` is the modelled value of the day when the row was scored blind, `before` that of a
+    prediction before the model was improved with the row in view. The error bands of `families` rest on the row.
 
     Raises:
         ValueError: a kind that the other fields contradict.
@@ -54,6 +54,7 @@ class Row(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     wanted: float
     settles: tuple[str, ...] = ()
     blind: float | None = None
+    before: float | None = None
     families: tuple[Family, ...] = ()
 
     def __post_init__(self) -> None:
@@ -61,11 +62,14 @@ class Row(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             raise ValueError(f"a {self.kind} row cannot settle {list(self.settles)}")
         if (self.kind is Kind.SCORED_BLIND) != (self.blind is not None):
             raise ValueError(f"a {self.kind} row cannot have the blind value {self.blind}")
+        if self.before is not None and self.kind is not Kind.PREDICTION:
+            raise ValueError(f"a {self.kind} row cannot have an earlier value: only predictions have")
 
     @property
-    def blind_error(self) -> float | None:
-        """The signed relative error of the day when the row was scored blind."""
-        return None if self.blind is None else self.blind / self.value - 1.0
+    def earlier_error(self) -> float | None:
+        """The signed relative error before the model was improved with the row in view; `None` if that is unknown."""
+        earlier = self.before if self.blind is None else self.blind
+        return None if earlier is None else earlier / self.value - 1.0
 
 
 class VerdictRow(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

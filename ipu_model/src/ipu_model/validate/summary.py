@@ -41,7 +41,7 @@ def _released(compared: Sequence[Compared]) -> str:
     rows = of_kind(compared, Kind.SCORED_BLIND)
     if not rows:
         return "None of these rows was scored blind."
-    then = [abs(each.row.blind_error or 0.0) for each in rows]
+    then = [abs(each.row.earlier_error or 0.0) for each in rows]
     now = [abs(each.error) for each in rows]
     return (
         f"{_count(rows)} released since then: the median error was {median(then):.1%} that day, the largest "

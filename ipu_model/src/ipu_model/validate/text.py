@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from textwrap import fill
 
 from ipu_model.predict.calibration import constant_facts, fitted
 from ipu_model.validate.comparison import Compared, ComparedVerdict, Comparison
@@ -11,7 +12,7 @@ from ipu_model.validate.record import bands_of, record_of, recorded
 from ipu_model.validate.rows import Kind, published_rows
 from ipu_model.validate.summary import of_kind, trust
 
-_WIDTH = 96
+_PAGE, _WIDTH = 120, 96
 _TITLE = "Published on hardware against the IPU Model"
 
 # Kind -> heading and sentence of its table, in the order of the tables.
@@ -21,7 +22,11 @@ _TABLES = {
         "The model had never seen these figures on the day of the first error. Today's error is of a model that was "
         "improved with them in view; no constant was fitted to them.",
     ),
-    Kind.PREDICTION: ("Predictions", "No constant was chosen with these figures in view."),
+    Kind.PREDICTION: (
+        "Predictions",
+        "No constant was chosen for these figures. *Before* is the error before the formulas were improved with the "
+        "row in view, where they were.",
+    ),
     Kind.FITTED: (
         "Fitted",
         "A constant was chosen so that these figures are met, or a published figure influenced it: they show how well "
@@ -31,14 +36,18 @@ _TABLES = {
 }
 
 
+# How the tables call the error before the model was improved with the row in view.
+_EARLIER = {Kind.SCORED_BLIND: "that day", Kind.PREDICTION: "before"}
+
+
 def comparison_text(comparison: Comparison) -> str:
     """Return the summary and one line for each row."""
-    lines = [_TITLE, "", *_trust(comparison)]
+    lines = [_TITLE, "", *(fill(each, _PAGE, subsequent_indent="  ") for each in _trust(comparison))]
     for kind, (heading, _) in _TABLES.items():
         rows = of_kind(comparison.numbers, kind)
         if rows:
-            blind = f" {'that day':>9}" if kind is Kind.SCORED_BLIND else ""
-            lines += ["", f"{heading:{_WIDTH}} {'published':>13} {'modelled':>13}{blind} {'error':>8} {'wanted':>7}"]
+            earlier = f" {_EARLIER[kind]:>9}" if kind in _EARLIER else ""
+            lines += ["", f"{heading:{_WIDTH}} {'published':>13} {'modelled':>13}{earlier} {'error':>8} {'wanted':>7}"]
             lines += [_line(each) for each in rows]
     if comparison.verdicts:
         lines += ["", f"{'Memory':{_WIDTH}} {'published':>13} {'modelled':>13} {'that day':>9} {'share':>8}"]
@@ -55,10 +64,10 @@ def _trust(comparison: Comparison) -> tuple[str, ...]:
 def _line(each: Compared) -> str:
     row = each.row
     what = f"{row.what} [{row.unit}]"
-    blind = f" {row.blind_error:>+9.1%}" if row.blind_error is not None else ""
+    earlier = f" {_signed(row.earlier_error):>9}" if row.kind in _EARLIER else ""
     outside = "" if each.as_wanted else " outside"
     return (
-        f"{what:{_WIDTH}} {_number(row.value):>13} {_number(each.modelled):>13}{blind} {each.error:>+8.1%} "
+        f"{what:{_WIDTH}} {_number(row.value):>13} {_number(each.modelled):>13}{earlier} {each.error:>+8.1%} "
         f"{row.wanted:>7.0%}{outside}"
     )
 
@@ -100,16 +109,16 @@ _MEMORY = (
 
 
 def _table(kind: Kind, rows: Sequence[Compared]) -> list[str]:
-    blind = kind is Kind.SCORED_BLIND
+    has_earlier = kind in _EARLIER
     lines = [
-        f"| row | unit | published | modelled |{' error that day |' if blind else ''} error | wanted |",
-        f"|---|---|---:|---:|{'---:|' if blind else ''}---:|---:|",
+        f"| row | unit | published | modelled |{f' error {_EARLIER[kind]} |' if has_earlier else ''} error | wanted |",
+        f"|---|---|---:|---:|{'---:|' if has_earlier else ''}---:|---:|",
     ]
     for each in rows:
         row = each.row
-        that_day = f" {row.blind_error:+.1%} |" if row.blind_error is not None else ""
+        earlier = f" {_signed(row.earlier_error)} |" if has_earlier else ""
         lines.append(
-            f"| {row.what} | {row.unit} | {_number(row.value)} | {_number(each.modelled)} |{that_day} "
+            f"| {row.what} | {row.unit} | {_number(row.value)} | {_number(each.modelled)} |{earlier} "
             f"{each.error:+.1%} | {row.wanted:.0%} |"
         )
     return lines
@@ -150,6 +159,10 @@ def left_out_text(tested: Iterable[LeftOut], untested: Iterable[Untested]) -> st
     lines += [f"{each.row.what:{_WIDTH}} {each.with_all:>+8.1%} {each.without:>+9.1%}" for each in tested]
     lines += ["", "Rows that cannot be left out, because no other measurement determines their constants:"]
     return "\n".join([*lines, *(f"  {each.row.what} ({', '.join(each.constants)})" for each in untested)])
+
+
+def _signed(error: float | None) -> str:
+    return "" if error is None else f"{error:+.1%}"
 
 
 def _number(value: float) -> str:

@@ -6,13 +6,18 @@ import itertools
 from dataclasses import replace
 
 import pytest
+import torch
+from cost_support import Trained
 from hypothesis import given
 from hypothesis import strategies as st
+from torch import nn
+from tracing_support import traced
 
+from ipu_model.batching import Batching
 from ipu_model.capture.describe import step_of
 from ipu_model.errors import Error
-from ipu_model.explore.split import even_split, even_starts, placed, split_before, stage_starts, units_of
-from ipu_model.predict import profile_program
+from ipu_model.explore.split import Balance, even_split, even_starts, placed, split_before, stage_starts, units_of
+from ipu_model.predict import memory_of_program, profile_program
 from ipu_model.predict.costs import costs_of
 from ipu_model.predict.program import Program, Recomputation
 from ipu_model.step import Placement
@@ -68,7 +73,43 @@ class TestEvenStarts:
         assert even_starts(PROGRAM, 1000) is None
 
 
+class TestBalance:
+    def test_an_even_split_by_memory_holds_less_where_weights_are_uneven(self) -> None:
+        """A wide layer of 4 x 1,024^2 weights before four narrow ones that take as much time and hold few weights."""
+        narrow = [nn.Sequential(nn.Linear(1024, 1024), *(nn.GELU() for _ in range(12))) for _ in range(4)]
+        wide = [nn.Linear(1024, 4096), nn.Linear(4096, 1024)]
+        graph = traced(Trained(nn.Sequential(*wide, *narrow)), torch.zeros(256, 1024))
+        program = Program(step_of(graph), True, Batching(accumulation=4))
+        fullest = {}
+        for balance in Balance:
+            names = even_starts(program, 2, balance)
+            assert names is not None
+            fullest[balance] = memory_of_program(split_before(program, names)).max_tile_bytes
+        assert fullest[Balance.MEMORY] <= fullest[Balance.TIME]
+
+    def test_a_module_that_runs_twice_begins_no_block(self) -> None:
+        shared = nn.Linear(64, 64)
+        graph = traced(Trained(nn.Sequential(nn.Linear(64, 64), shared, nn.Linear(64, 64), shared)), torch.zeros(8, 64))
+        names = [unit.name for unit in units_of(Program(step_of(graph), True))]
+        assert not any(name.endswith(".1") for name in names)
+
+
 class TestSplitBefore:
+    def test_ops_of_the_model_itself_stay_on_either_side_of_a_cut(self) -> None:
+        """What the model runs before its second layer is on the first IPU, what it runs after on the second."""
+
+        class Around(nn.Module):
+            def __init__(self) -> None:
+                super().__init__()
+                self.first, self.second = nn.Linear(8, 8), nn.Linear(8, 8)
+
+            def forward(self, x: torch.Tensor) -> torch.Tensor:
+                return self.second(self.first(x.exp()).sin()).cos()
+
+        program = Program(step_of(traced(Trained(Around()), torch.zeros(4, 8))), True)
+        found = {op.kind: op.stage for op in split_before(program, ["module.second"]).step.ops if not op.is_backward}
+        assert (found["exp"], found["sin"], found["cos"]) == (0, 0, 1)
+
     def test_it_is_what_a_block_at_that_module_gives(self) -> None:
         """Against the capture of the published program, whose second block begins at layer3[8]."""
         elsewhere = split_before(PROGRAM, ["model.layer2.0"])

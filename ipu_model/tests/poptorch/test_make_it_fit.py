@@ -73,6 +73,14 @@ class TestFound:
             assert fit.profile.verdict is Verdict.FITS
             assert built(CASES[name](), fit.code) == fit.profile
 
+    def test_what_the_search_modelled_is_what_the_changed_module_gives(self, name: str) -> None:
+        """Splits and checkpoints are derived from one capture; a capture of the changed module must agree."""
+        for fit in (found_for(name).fastest, found_for(name).cheapest):
+            assert fit is not None
+            assert fit.is_confirmed == bool(fit.changes)
+            assert fit.candidate.samples_per_second == pytest.approx(fit.profile.samples_per_second, rel=1e-9)
+            assert fit.candidate.share * fit.profile.memory.tile_bytes == fit.profile.memory.max_tile_bytes
+
     def test_the_cheapest_takes_no_more_ipus_and_the_fastest_no_more_time(self, name: str) -> None:
         result = found_for(name)
         assert result.fastest is not None
@@ -143,6 +151,13 @@ class TestAsked:
             now = each.setting
             assert (now.half, now.half_partials, now.half_state) == (start.half, start.half_partials, start.half_state)
             assert (now.micro_batch, now.replicas) == (start.micro_batch, start.replicas)
+
+    def test_a_chip_may_have_any_number_of_ipus_but_stays(self) -> None:
+        case = decoder(4, 256)
+        found = ipu_model.make_it_fit(case.module, **case.arguments, machine="Bow")
+        assert found.fastest is not None
+        assert found.fastest.profile.machine.chip == "Bow"
+        assert found.elsewhere is None
 
     def test_no_more_ipus_than_asked_for(self) -> None:
         case = decoder(4, 256)

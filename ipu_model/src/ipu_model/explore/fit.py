@@ -16,7 +16,7 @@ from ipu_model.explore.profile import check_host
 from ipu_model.explore.search import Search
 from ipu_model.explore.settings import Programs
 from ipu_model.explore.source import Source, source_of
-from ipu_model.predict.hardware import System, system_with_room
+from ipu_model.predict.hardware import System, is_chip, system_with_room
 from ipu_model.predict.host import HostWork
 
 KEEP: Mapping[str, str] = {
@@ -60,7 +60,8 @@ def make_it_fit(
     source = source_of(thing, inputs, options, optimizer=optimizer, training=training, micro_batch=micro_batch)
     if machine is not None:
         source = _on_machine(source, machine)
-    limits = Limits(most, kept, is_machine_given=machine is not None)
+    names_chip = isinstance(machine, str) and is_chip(machine)
+    limits = Limits(most, kept, machine is not None, machine is not None and not names_chip)
     return search(source, HostWork() if host is None else host, limits, progress=progress)
 
 

@@ -16,10 +16,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Limits:
-    """What a search must not go beyond: the most IPUs, and what stays as it is."""
+    """What a search must not go beyond: the most IPUs, and what stays as it is.
+
+    `is_chip_given` is true if a machine or its chip was asked for, `is_machine_given` if it was a machine.
+    """
 
     ipus: int | None = None
     keep: frozenset[str] = frozenset()
+    is_chip_given: bool = False
     is_machine_given: bool = False
 
 

@@ -113,7 +113,8 @@ class Search:
 
     def _elsewhere(self, fastest: Fit) -> Candidate | None:
         """Return the fastest program on a machine of the faster chip, unless the machine was chosen."""
-        if self._is_machine_fixed() or self.programs.base.system.chip.name == _BOW:
+        limits = self.limits
+        if limits.is_chip_given or "machine" in limits.keep or self.programs.base.system.chip.name == _BOW:
             return None
         found = self.candidate(replace(fastest.candidate.setting, machine=_BOW))
         del self.tried[found.setting]

@@ -165,6 +165,11 @@ def system_with(chip_name: str, ipus: int) -> System:
     return min(fitting, key=lambda s: s.ipus)
 
 
+def is_chip(name: str) -> bool:
+    """Whether a name is that of a chip, and not of a system."""
+    return _plain(name) in map(_plain, known_hardware().chips)
+
+
 def system_with_room(wanted: str | System, ipus: int, said_by: str) -> System:
     """Return the machine `wanted`; a chip's name stands for its smallest system with at least `ipus` IPUs.
 
@@ -176,7 +181,7 @@ def system_with_room(wanted: str | System, ipus: int, said_by: str) -> System:
             "A machine is named by a text such as 'POD16' or 'Bow', or it is an ipu_model.predict.hardware.System; got "
             f"{wanted!r}."
         )
-    if isinstance(wanted, str) and _plain(wanted) in map(_plain, known_hardware().chips):
+    if isinstance(wanted, str) and is_chip(wanted):
         return system_with(wanted, ipus)
     system = wanted if isinstance(wanted, System) else system_named(wanted)
     if system.ipus < ipus:

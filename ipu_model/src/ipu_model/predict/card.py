@@ -8,11 +8,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
+from textwrap import shorten
 
 from ipu_model.predict.verdict import Verdict
 
 # Readable with white letters on them, and on light and dark pages.
 _COLOURS = {Verdict.FITS: "#23784a", Verdict.CLOSE: "#9a6200", Verdict.DOES_NOT_FIT: "#b3372a"}
+_MOST_CHARACTERS = 180
 _MOST_DRAWN = 1.5
 """The share of a tile at which the bar of memory ends; a full tile is at two thirds of it."""
 
@@ -54,14 +56,15 @@ def card_of(brief: Brief) -> str:
         ("limited by", brief.limited_by),
     ]
     lines = "".join(
-        f'<tr><td style="{_CELL};opacity:.75">{escape(name)}</td><td style="{_CELL}">{escape(value)}</td></tr>'
-        for name, value in rows
+        f'<span style="opacity:.75">{escape(name)}</span><span>{escape(value)}</span>' for name, value in rows
     )
-    notes = "".join(f'<div style="margin-top:.4em;opacity:.85">{escape(note)}</div>' for note in brief.notes)
+    notes = "".join(
+        f'<div style="margin-top:.4em;opacity:.85">{escape(_shortened(note))}</div>' for note in brief.notes
+    )
     return (
         f'<div style="{_CARD}"><div><b>{escape(brief.name)}</b> '
         f'<span style="opacity:.75">{escape(brief.setting)}</span></div>{_memory(brief)}'
-        f'<table style="border-collapse:collapse;margin:0;background:none;border:0"><tbody>{lines}</tbody></table>'
+        f'<div style="display:grid;grid-template-columns:max-content auto;column-gap:.9em">{lines}</div>'
         f'{notes}<div style="margin-top:.4em;opacity:.65;font-size:.85em">All numbers are modelled, none is measured.'
         "</div></div>"
     )
@@ -71,7 +74,6 @@ _CARD = (
     "display:inline-block;max-width:44em;padding:.7em 1em;border:1px solid rgba(128,128,128,.5);border-radius:.5em;"
     "font-family:system-ui,sans-serif;font-size:.95em;line-height:1.45;color:inherit;text-align:left"
 )
-_CELL = "padding:.1em .9em .1em 0;border:0;text-align:left;background:none"
 
 
 def _memory(brief: Brief) -> str:
@@ -88,6 +90,11 @@ def _memory(brief: Brief) -> str:
         f'<span style="position:absolute;left:{full:.2f}%;top:0;bottom:0;border-left:2px solid currentColor"></span>'
         f"</span><span>{escape(share)}</span></div>"
     )
+
+
+def _shortened(note: str) -> str:
+    """Return the beginning of a note; reports have all of it."""
+    return shorten(note, _MOST_CHARACTERS, placeholder=" ...")
 
 
 def _rate(value: float) -> str:

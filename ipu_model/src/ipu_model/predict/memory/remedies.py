@@ -65,7 +65,7 @@ def _for_activations(program: Program, worst: IpuMemory) -> list[str]:
 
 def _for_temporaries(program: Program, worst: IpuMemory) -> list[str]:
     peak = max(worst.liveness, key=lambda step: step.bytes_on_tile, default=None)
-    op = f" (the fullest moment is {peak.node})" if peak is not None else ""
+    op = f" (it is fullest during {peak.name or peak.node})" if peak is not None else ""
     found = [f"lower the available memory proportion of IPU {worst.ipu}{op}"]
     if not program.settings.half_partials and _has(program, FLOAT16):
         found.append("use half partials (Options.Precision.setPartialsType)")

@@ -382,14 +382,25 @@ class Search:
     # --- the fastest
 
     def _fastest(self, fitting: Mapping[int, Candidate], most: int) -> None:
-        """Model groups of settings by their best speed, until no group can be faster than what fits."""
-        groups = sorted((each for count in fitting for each in self._groups(count, most)), key=self.speed, reverse=True)
+        """Model groups of settings by their best speed, until no group can be faster than what fits.
+
+        Groups that differ in their micro-batch only wait in one row, the largest first: smaller ones are as a rule
+        slower, and to know how fast they are, the module has to be captured.
+        """
+        rows: dict[Setting, list[Setting]] = {}
+        for count in fitting:
+            for group in self._groups(count, most):
+                rows.setdefault(replace(group, micro_batch=0), []).append(group)
+        waiting = list(rows.values())
         best = max((each.samples_per_second for each in self._fitting()), default=0.0)
-        for group in groups:
-            if self.speed(group) <= best:
-                break
+        while waiting:
+            row = max(waiting, key=lambda groups: self.speed(groups[-1]))
+            if self.speed(row[-1]) <= best:
+                return
+            group = row.pop()
             if not self._is_hopeless(group):
                 best = max(best, self._fastest_of(group, best))
+            waiting = [groups for groups in waiting if groups]
 
     def _is_hopeless(self, group: Setting) -> bool:
         """Whether what was modelled shows that a group cannot fit.

@@ -69,7 +69,7 @@ class TestCard:
     def test_it_has_the_verdict_the_rates_with_their_band_and_the_bottleneck(self) -> None:
         profile = pipeline_profile(fits=False)
         text = Strict(profile._repr_html_()).text
-        for part in (str(profile.verdict), "111.7% of the fullest tile", "(10,974 to 13,413)", "host loader"):
+        for part in (str(profile.verdict), "fullest tile at 111.7%", "(10,974 to 13,413)", "host loader"):
             assert part in text
 
     def test_names_and_notes_are_texts_not_tags(self) -> None:

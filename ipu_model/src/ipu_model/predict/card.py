@@ -42,7 +42,7 @@ class Brief:
 def line_of(brief: Brief) -> str:
     """Return one line: what was modelled, whether it fits, how fast it is and why no faster."""
     line = (
-        f"Profile({brief.name}: {brief.setting}; {brief.verdict} ({brief.memory_share:.1%} of the fullest tile); "
+        f"Profile({brief.name}: {brief.setting}; {brief.verdict} (fullest tile at {brief.memory_share:.1%}); "
         f"{_rate(brief.end_to_end)} samples/s modelled, limited by {brief.limited_by})"
     )
     return "".join(c if c.isprintable() else "?" for c in line)
@@ -78,7 +78,7 @@ _CARD = (
 
 def _memory(brief: Brief) -> str:
     """Return the verdict, and a bar of what the fullest tile needs with a mark where the tile is full."""
-    colour, share = _COLOURS[brief.verdict], f"{brief.memory_share:.1%} of the fullest tile"
+    colour, share = _COLOURS[brief.verdict], f"fullest tile at {brief.memory_share:.1%}"
     filled, full = (100 * min(part, _MOST_DRAWN) / _MOST_DRAWN for part in (brief.memory_share, 1.0))
     return (
         '<div style="display:flex;align-items:center;gap:.7em;margin:.5em 0;flex-wrap:wrap">'

@@ -79,7 +79,7 @@ def describe_liveness(profile: Profile) -> str:
             peak = max(memory.liveness, key=lambda step: step.bytes_on_tile)
             room = profile.memory.tile_bytes - memory.always_live_bytes
             parts.append(
-                f"IPU {memory.ipu} at most {size(peak.bytes_on_tile)} at {peak.node} ({peak.phase}), "
+                f"IPU {memory.ipu} at most {size(peak.bytes_on_tile)} at {peak.name or peak.node} ({peak.phase}), "
                 f"with {f'room for {size(room)}' if room > 0 else 'no room at all'}"
             )
     return _sentences(

@@ -29,7 +29,7 @@ export PYTHON OFFLINE WHEELHOUSE
 export JUPYTER_PREFER_ENV_PATH := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup lab preflight test test-fast companions coverage mutate nbval-conditions notebooks try-answers check-notebooks docs lint format bench fuzz soak upstream-tests lock wheelhouse clean
+.PHONY: help setup lab preflight test test-fast test-large companions coverage mutate nbval-conditions notebooks try-answers check-notebooks docs lint format bench fuzz soak upstream-tests lock wheelhouse clean
 
 help: ## list the targets and variables
 	@echo "make TARGET [VARIABLE=value ...]"
@@ -63,8 +63,11 @@ lab: setup ## open the course in JupyterLab
 preflight: setup ## check this machine for a workshop and run a lesson in a fresh kernel
 	$(VENV_PYTHON) -m ipu_course doctor --preflight $(LESSON)
 
-test: setup ## run every test, the notebooks among them
-	$(PYTEST) --nbval tests notebooks/ ipu_model/tests $(TEST_ARGS)
+test: setup ## run the tests, the notebooks among them
+	$(PYTEST) --nbval tests notebooks/ ipu_model/tests -m "not large" $(TEST_ARGS)
+
+test-large: setup ## search what makes BERT-Large, ViT-L/16 and ResNet-152 fit, and build what the printed lines say
+	$(PYTEST) tests -m large $(TEST_ARGS)
 
 test-fast: setup ## run the tests that need neither a whole lesson nor a browser
 	$(PYTEST) tests ipu_model/tests -m "not notebooks and not browser and not slow" $(TEST_ARGS)

@@ -1,4 +1,4 @@
-"""Models of the sizes that people ask about, for the tests of `make_it_fit`; the weights of all have no data."""
+"""A decoder and a U-Net of any size, for the tests of `make_it_fit`; their weights have no data."""
 
 from __future__ import annotations
 
@@ -53,32 +53,6 @@ class Decoder(nn.Module):
         return poptorch.identity_loss(loss, "none")
 
 
-class Encoder(nn.Module):
-    """BERT with the loss of its masked language model; the head shares the weights of the token embedding."""
-
-    def __init__(self, layers: int = 24, width: int = 1024, time: int = 128, tokens: int = 30528) -> None:
-        super().__init__()
-        self.tokens, self.places = nn.Embedding(tokens, width), nn.Embedding(time, width)
-        self.register_buffer("numbers", torch.arange(time, device="cpu"))
-        self.norm = nn.LayerNorm(width)
-        self.layers = nn.ModuleList(
-            nn.TransformerEncoderLayer(width, width // 64, 4 * width, 0.1, "gelu", batch_first=True)
-            for _ in range(layers)
-        )
-        self.last = nn.Sequential(nn.Linear(width, width), nn.GELU(), nn.LayerNorm(width))
-        self.head = nn.Linear(width, tokens, bias=False)
-        self.head.weight = self.tokens.weight
-
-    def forward(self, ids: Tensor, labels: Tensor) -> Tensor:
-        """Return the loss of [N, T] token ids; labels are -100 where a token is not masked."""
-        x = self.norm(self.tokens(ids) + self.places(self.numbers))
-        for layer in self.layers:
-            x = layer(x)
-        logits = self.head(self.last(x))
-        loss: Tensor = F.cross_entropy(logits.flatten(0, 1).float(), labels.flatten(), ignore_index=-100)
-        return poptorch.identity_loss(loss, "none")
-
-
 class Halves(nn.Module):
     """A level of a U-Net: two convolutions."""
 
@@ -116,19 +90,6 @@ class UNet(nn.Module):
         return poptorch.identity_loss(loss, "none")
 
 
-class Classified(nn.Module):
-    """A network with a loss behind it."""
-
-    def __init__(self, network: nn.Module) -> None:
-        super().__init__()
-        self.network = network
-
-    def forward(self, x: Tensor, labels: Tensor) -> Tensor:
-        """Return the loss of [N, ...] with labels [N]."""
-        loss: Tensor = F.cross_entropy(self.network(x), labels)
-        return poptorch.identity_loss(loss, "none")
-
-
 @dataclass(frozen=True)
 class Case:
     """A module with the inputs of one micro-batch, options and an optimiser, as `make_it_fit` takes them."""
@@ -163,23 +124,9 @@ def decoder(layers: int = 24, width: int = 1024, *, half: bool = True, accumulat
     return case(module, ids, ids, accumulation=accumulation, half=half)
 
 
-def bert_large(rows: int = 4, accumulation: int = 128) -> Case:
-    """Return BERT-Large in single precision on one IPU."""
-    with torch.device("meta"):
-        module = Encoder()
-    ids = torch.zeros(rows, 128, dtype=torch.long)
-    return case(module, ids, ids, accumulation=accumulation)
-
-
 def unet(pixels: int = 128, width: int = 32, rows: int = 4) -> Case:
     """Return a U-Net in single precision on one IPU."""
     with torch.device("meta"):
         module = UNet(width)
     images, labels = torch.zeros(rows, 3, pixels, pixels), torch.zeros(rows, pixels, pixels, dtype=torch.long)
     return case(module, images, labels, accumulation=8)
-
-
-def image_network(network: nn.Module, rows: int, *, pixels: int = 224, accumulation: int = 16) -> Case:
-    """Return a classifier of images in single precision on one IPU."""
-    images, labels = torch.zeros(rows, 3, pixels, pixels), torch.zeros(rows, dtype=torch.long)
-    return case(Classified(network), images, labels, accumulation=accumulation)

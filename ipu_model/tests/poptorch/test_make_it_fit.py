@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-import torchvision
-from fit_models import Case, bert_large, decoder, image_network, unet
+from fit_models import Case, decoder, unet
 from modelling_support import Chain, quiet
 from torch import nn
 
@@ -37,24 +36,10 @@ def built(case: Case, code: str) -> Profile:
     )  # fmt: skip
 
 
-def vision(name: str, rows: int) -> Case:
-    """Return a network of torchvision in single precision on one IPU."""
-    with torch.device("meta"):
-        network = torchvision.models.get_model(name)
-    return image_network(network, rows)
-
-
 CASES: dict[str, Callable[[], Case]] = {
     "a small decoder": lambda: decoder(4, 256),
     "a small U-Net": lambda: unet(64, 16),
-    "a GPT of 24 layers": decoder,
-    "ResNet-101": lambda: vision("resnet101", 16),
-    "ResNet-152": lambda: vision("resnet152", 8),
-    "ViT-L": lambda: vision("vit_l_16", 4),
-    "BERT-Large": bert_large,
-    "a U-Net at 512 pixels": lambda: unet(512, 64, 1),
 }
-SMALL = ("a small decoder", "a small U-Net")
 
 
 @lru_cache(maxsize=4)
@@ -63,9 +48,7 @@ def found_for(name: str) -> FitResult:
     return ipu_model.make_it_fit(case.module, **case.arguments)
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=[] if name in SMALL else [pytest.mark.slow]) for name in CASES]
-)
+@pytest.mark.parametrize("name", CASES)
 class TestFound:
     def test_the_printed_lines_build_the_programs_that_were_found(self, name: str) -> None:
         for fit in (found_for(name).fastest, found_for(name).cheapest):

@@ -225,7 +225,7 @@ profile = tutorial and tutorial.profile()
 show_stages(profile, ["B1 on IPU 0", "B2 on IPU 1", "B3 on IPU 2", "B4 on IPU 3"])
 if profile:
     low, high = profile.error_band
-    print(f"limited by: {profile.limited_by}; so small a model may take {low:g} to {high:g} times as long")
+    print(f"limited by: {profile.limited_by}; so small a model may take {low:.2f} to {high:.2f} times as long")
 
 # %% [markdown]
 # A surprise: the uneven stages are not what limits this program. So small a network spends more on its

@@ -73,7 +73,8 @@ show.table([{"optimiser": name, "tensors for each weight": tensors, "bytes of st
 guess.reveal(found["AdamW"][1], "returned by state_dict()")
 
 # %% [markdown]
-# A surprise in the first line: as soon as it accumulates, PopTorch's SGD has a tensor for momentum, used or not.
+# Plain SGD keeps nothing: its update needs the gradients alone. Momentum takes a tensor, Adam two, and a moment in 16
+# bits half the bytes.
 #
 # **Exercise 1** (5 min). The hands-on [1] of lessons 01 to 05 has 16-bit weights and accumulators, and AdamW with
 # a 16-bit first and a 32-bit second moment. How many bytes of a parameter leave the chip if the state does? And
@@ -149,7 +150,7 @@ guess.reveal(copies_share(off_chip), "modelled", "none for this model; more than
 show_places({"on chip": on_chip, "off chip": off_chip})
 if off_chip:
     low, high = off_chip.error_band
-    print(f"the time off chip may be {low:g} to {high:g} times the modelled one")
+    print(f"the time off chip may be {low:.2f} to {high:.2f} times the modelled one")
     print(off_chip.notes[0])
 
 # %% [markdown]

@@ -119,7 +119,7 @@ check_counts(global_batch, rows_per_item, calls)
 # yet.
 #
 # **Predict:** images a second with 16 replicas, after a look at those of one replica alone. **Efficiency** is the rate
-# divided by theory: 16 times one replica's. (Memory: on hardware it fitted; the model is not exact enough to tell.)
+# divided by theory: 16 times one replica's. (Memory: on hardware it fitted; in the model it only just does.)
 
 # %%
 program = published_resnet50()
@@ -136,15 +136,16 @@ guess.reveal(round(points[4].samples_per_second) if points else None, "modelled"
 show_scaling(points, (PUBLISHED_REPLICAS, PUBLISHED_RATE))
 
 # %% [markdown]
-# Nearly perfect, and it hardly gets worse. Why? The all-reduce runs in a ring: each of R replicas sends and receives
+# Nearly perfect, and from 4 to 32 replicas it hardly gets worse. Why? The all-reduce runs in a ring: each of R replicas sends and receives
 # 2 (R - 1) / R times the gradient's bytes, so never more than twice the gradient.
-# Up to 4 replicas, the IPUs of one machine (an IPU-M2000) come to share its host link: see "streams".
+# Up to 4 replicas, the IPUs of one machine (an IPU-M2000) come to share its host link: see "streams". They grow again
+# with 64, as a single process copies the images for one replica after another: no longer unnoticed.
 # And code for exchange between IPUs grows with the replicas: published, from 1.0 to 4.7 MB for BERT-Large, 1 to 4
-# replicas [1].
+# replicas [1]. From 32 replicas on, it takes the last bytes of a tile that was nearly full: too close to call.
 #
 # ## Feed the replicas
 #
-# 16 replicas need nearly 30,000 images a second, and so far they cost nothing. Assume that a core decodes and
+# 16 replicas need about 30,000 images a second, and so far they cost nothing. Assume that a core decodes and
 # crops one photograph in 2 ms, while the IPUs work. (Measure yours, as in lesson 05.) One process with 8 workers
 # then loads up to 4,000 images a second, whatever the number of replicas.
 #
@@ -167,7 +168,7 @@ show_hosts(hosts, points)
 # %% [markdown]
 # Ask at each step what limits:
 #
-# * The line of one process is flat from 4 replicas on. More **workers** help as long as the process can hand on what
+# * The line of one process is flat from 2 replicas on: they use up what 8 workers load. More **workers** help as long as the process can hand on what
 #   they load.
 # * With an **instance** for every two replicas, as in the MLPerf run, loaders grow with the replicas.
 # * A host has 64 **cores** here: 8 instances of 8 workers. More only take turns. More **hosts** help.
@@ -242,7 +243,7 @@ show_constant_batch(program, REPLICAS, 64, fit)
 # %% [markdown]
 # With 64 replicas each update has one micro-batch, and nearly a third of the time goes into *u*. One replica's profile
 # does not show this: alone, it has no all-reduce. (The law's curve lies above the model's, as its *m* includes the
-# shared host link from the start.)
+# shared host link from the start, and with 64 replicas the copies of one process, which grow.)
 #
 # **Exercise 2** (5 min). Another program takes 52 ms an update with accumulation 4, and 132 ms with 12. How
 # many milliseconds with 1? And which is the smallest accumulation with which *u* is at most a tenth of the time?

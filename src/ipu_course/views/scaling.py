@@ -76,9 +76,8 @@ def _headroom(drawn: Figure) -> None:
 def _described(points: Sequence[ScalingPoint], published: tuple[int, float]) -> str:
     words = ", ".join(f"{p.replicas}: {p.samples_per_second / p.replicas:,.0f}" for p in points if p.profile)
     return (
-        "Images a second and replica against replicas; theory is a flat line, the modelled line falls a little below "
-        f"it up to 4 replicas and then hardly any more. Modelled, {words}. Published at {published[0]}: "
-        f"{published[1] / published[0]:,.0f}."
+        "Images a second and replica against replicas; theory is a flat line, the modelled line begins there and "
+        f"falls below it. Modelled, {words}. Published at {published[0]}: {published[1] / published[0]:,.0f}."
     )
 
 
@@ -100,6 +99,7 @@ def _scaling_row(point: ScalingPoint) -> dict[str, object]:
         "all-reduce": f"{profile.shares['collective']:.1%}",
         "streams": f"{profile.shares['stream']:.1%}",
         "code for exchange between IPUs": f"{code:.0f} KiB a tile",
+        "fits": engine.fits_in_a_word(profile),
     }
 
 
@@ -118,11 +118,15 @@ def show_hosts(hosts: Mapping[str, Sequence[ScalingPoint]], fast: Sequence[Scali
     for name, points in hosts.items():
         most = [point for point, free in zip(points, fast) if _feeds(point, free)]
         rows.append({
-            "host": name, "feeds up to": f"{most[-1].replicas} replicas" if most else "not even 1",
+            "host": name, "feeds up to": _replicas(most[-1].replicas) if most else "not even 1",
             **{f"{p.replicas}: limited by": "refused" if p.profile is None else limiter(p.profile)
                for p in points if p.replicas in (1, 16, 64)},
         })  # fmt: skip
     show.table(rows, index="host")
+
+
+def _replicas(count: int) -> str:
+    return "1 replica" if count == 1 else f"{count} replicas"
 
 
 def _feeds(point: ScalingPoint, free: ScalingPoint) -> bool:

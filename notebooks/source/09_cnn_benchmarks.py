@@ -103,7 +103,8 @@ guess = lesson.predict("times the throughput of batch 1 that batch 90 has", ...)
 
 curve = sweep(resnet50)  # the page's batch sizes
 guess.reveal(curve[-1].images_per_second / curve[0].images_per_second if curve else None, "modelled")
-print("batch 1:", *(curve[0].profile.notes if curve else ()))
+if curve:
+    print("batch 1:", *curve[0].profile.notes)
 show_batches(curve)
 
 # %% [markdown]
@@ -114,8 +115,9 @@ show_batches(curve)
 # **How far to trust this?** The error band follows from how well the model meets published rates of the same kind of
 # work. For inference of ResNet-50 there are some, with 1 to 64 images on a chip of the same kind with a faster clock
 # [4]: the model came within 7 % before it had seen them. (`docs/validation.md` has today's errors.) Batch 1 is so little
-# work that its band is wide, as the note says. For inference of ResNeXt and EfficientNet, with their grouped convolutions, no rate is published, and the band
-# goes from half the time to twice. Believe their shape more than their numbers.
+# work that its band is wide, as the note says. For inference of ResNeXt and EfficientNet, with their grouped
+# convolutions, no rate is published, and the band goes from half the time to twice. Believe their shape more than
+# their numbers.
 #
 # ## Choose a batch for two milliseconds
 #
@@ -158,20 +160,19 @@ check_budget(batch, rate)
 # and 32. Which of the three lists ends at a limit? Guess before you run the cell.
 
 # %%
-larger = at_the_end = sweep(resnet50, [90, 96, 100, 112], name="ResNet-50")
-at_the_end += sweep(configuration("resnext101-infer-synthetic"), [16], name="ResNeXt-101")
+larger = sweep(resnet50, [90, 96, 100, 112], name="ResNet-50")
+at_the_end = larger + sweep(configuration("resnext101-infer-synthetic"), [16], name="ResNeXt-101")
 at_the_end += sweep(configuration("efficientnet-b0-infer-synthetic"), [32], name="EfficientNet-B0")
 show_fit(at_the_end)
-print("ResNet-50, images a second:", ", ".join(
-    f"batch {each.settings.batch_size}: {each.images_per_second:,.0f}" for each in larger))
+for each in larger:
+    print(f"ResNet-50, batch {each.settings.batch_size}: {each.images_per_second:,.0f} images a second")
 
 # %% [markdown]
 # Up to a full tile, the model says that a program fits; up to 2 % more is too close to call. So 96 still fits, but is
-# slower than 90, as its tiles exchange more for each image. On hardware it was the same: 90 ran, and 96 did, but
-# slower, and not if some tiles were reserved for I/O (published; `docs/validation.md` has both rows). So 90, no
-# round number, looks like the fastest that somebody found. With images sent, the page stops at 80, and does not say
-# why. The other two lists end with much room left in the model. The end of a list may be a limit, or only the end of
-# a list.
+# slower than 90: its tiles exchange more for each image. On a C600 card it was the same: 90 ran, and 96, too, but
+# slower, and not with tiles reserved for I/O (published; `docs/validation.md` has both rows). So 90, no round number,
+# looks like the fastest that somebody found. With images sent, the page stops at 80, and does not say why. The other
+# two lists end with much room left in the model. The end of a list may be a limit, or only the end of a list.
 #
 # ## Tell what was sent
 #
@@ -240,8 +241,8 @@ show_machines(machines)
 # same time whether an update has 1,024 micro-batches or 64. With the accumulation of the M2000, a POD64 would be at
 # nearly 16 times; but few networks learn well with a global batch of 262,144 images.
 #
-# MLPerf's rate agrees well, and its program fits, as it did on hardware. And with other options, the same network on the same machine is one and a half times as fast: "ResNet-50 on a POD16" is no
-# specification.
+# MLPerf's rate agrees well, and its program fits, as it did on hardware. And with other options, the same network on
+# the same machine is one and a half times as fast: "ResNet-50 on a POD16" is no specification.
 #
 # ## Find what a page does not say
 #

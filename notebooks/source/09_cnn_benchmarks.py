@@ -112,12 +112,10 @@ show_batches(curve)
 # the batch (exchanging weights, synchronisation), and a larger batch spreads them over more images. "Of peak"
 # compares with the 250 TFLOP/s of the **matrix units**, the part of each tile that multiplies.
 #
-# **How far to trust this?** The error band follows from how well the model meets published rates of the same kind of
-# work. For inference of ResNet-50 there are some, with 1 to 64 images on a chip of the same kind with a faster clock
-# [4]: the model came within 7 % before it had seen them. (`docs/validation.md` has today's errors.) Batch 1 is so little
-# work that its band is wide, as the note says. For inference of ResNeXt and EfficientNet, with their grouped
-# convolutions, no rate is published, and the band goes from half the time to twice. Believe their shape more than
-# their numbers.
+# **How far to trust this?** The error band follows from published rates of the same kind of work. For ResNet-50's
+# inference there are some, of a similar chip [4]: unseen, the model came within 7 % of them. Batch 1 is so little work
+# that its band is wide. For inference with grouped convolutions (ResNeXt, EfficientNet) there are none, and the band
+# goes from half the time to twice: believe the shape more than the numbers.
 #
 # ## Choose a batch for two milliseconds
 #
@@ -168,11 +166,10 @@ for each in larger:
     print(f"ResNet-50, batch {each.settings.batch_size}: {each.images_per_second:,.0f} images a second")
 
 # %% [markdown]
-# Up to a full tile, the model says that a program fits; up to 2 % more is too close to call. So 96 still fits, but is
-# slower than 90: its tiles exchange more for each image. On a C600 card it was the same: 90 ran, and 96, too, but
-# slower, and not with tiles reserved for I/O (published; `docs/validation.md` has both rows). So 90, no round number,
-# looks like the fastest that somebody found. With images sent, the page stops at 80, and does not say why. The other
-# two lists end with much room left in the model. The end of a list may be a limit, or only the end of a list.
+# Up to a full tile a program fits; up to 2 % more is too close to call. So 96 fits, but is slower than 90: its tiles
+# exchange more for each image. It was so on a C600 card, too (published; `docs/validation.md`). So 90 looks like the
+# fastest that somebody found. With images sent, the page stops at 80. The other two lists end with room left. The end
+# of a list may be a limit, or only the end of a list.
 #
 # ## Tell what was sent
 #
@@ -200,7 +197,7 @@ show_sent(sent)
 # is most of the time. And the host would still have to load that many images: no row says that it can.
 #
 # In the explorer, look for the largest batch of ResNet-50 within 2 ms when 8-bit images are sent to four IPUs, then
-# for a setting that the stream limits. (A new network or batch takes a second or two.)
+# for a setting that the stream limits.
 
 # %%
 explore_benchmark()
@@ -241,8 +238,8 @@ show_machines(machines)
 # same time whether an update has 1,024 micro-batches or 64. With the accumulation of the M2000, a POD64 would be at
 # nearly 16 times; but few networks learn well with a global batch of 262,144 images.
 #
-# MLPerf's rate agrees well, and its program fits, as it did on hardware. And with other options, the same network on
-# the same machine is one and a half times as fast: "ResNet-50 on a POD16" is no specification.
+# MLPerf's rate agrees well, and its program fits, as it did. And with other options, the same network on the same
+# machine is one and a half times as fast: "ResNet-50 on a POD16" is no specification.
 #
 # ## Find what a page does not say
 #

@@ -115,11 +115,10 @@ check_counts(global_batch, rows_per_item, calls)
 # ## Read a scaling curve
 #
 # Now full size: ResNet-50 on photographs of 224 x 224, one IPU per replica, as a submission to MLPerf trained it on a
-# POD16 [2]: micro-batch 20, accumulation 10, half precision, images as bytes, recomputation. The host costs no time
-# yet.
+# POD16 [2]: micro-batch 20, accumulation 10, half precision, images as bytes, recomputation.
 #
 # **Predict:** images a second with 16 replicas, after a look at those of one replica alone. **Efficiency** is the rate
-# divided by theory: 16 times one replica's. (Memory: on hardware it fitted; in the model it only just does.)
+# divided by theory: 16 times one replica's. (Memory: it only just fits.)
 
 # %%
 program = published_resnet50()
@@ -136,12 +135,12 @@ guess.reveal(round(points[4].samples_per_second) if points else None, "modelled"
 show_scaling(points, (PUBLISHED_REPLICAS, PUBLISHED_RATE))
 
 # %% [markdown]
-# Nearly perfect, and from 4 to 32 replicas it hardly gets worse. Why? The all-reduce runs in a ring: each of R replicas sends and receives
-# 2 (R - 1) / R times the gradient's bytes, so never more than twice the gradient.
-# Up to 4 replicas, the IPUs of one machine (an IPU-M2000) come to share its host link: see "streams". They grow again
-# with 64, as a single process copies the images for one replica after another: no longer unnoticed.
-# And code for exchange between IPUs grows with the replicas: published, from 1.0 to 4.7 MB for BERT-Large, 1 to 4
-# replicas [1]. From 32 replicas on, it takes the last bytes of a tile that was nearly full: too close to call.
+# Nearly perfect, and from 4 to 32 replicas it hardly gets worse. Why? The all-reduce runs in a ring: each of R replicas
+# sends and receives 2 (R - 1) / R times the gradient's bytes, so less than twice.
+# Up to 4 replicas, the IPUs of an IPU-M2000 come to share its host link: see "streams". With 64, one
+# process has too many images to copy.
+# And code for exchange between IPUs grows with the replicas, up to a full tile; published, from 1.0 to 4.7 MB for
+# BERT-Large, 1 to 4 replicas [1].
 #
 # ## Feed the replicas
 #
@@ -168,7 +167,7 @@ show_hosts(hosts, points)
 # %% [markdown]
 # Ask at each step what limits:
 #
-# * The line of one process is flat from 2 replicas on: they use up what 8 workers load. More **workers** help as long as the process can hand on what
+# * The line of one process is flat from 2 replicas on. More **workers** help as long as the process can hand on what
 #   they load.
 # * With an **instance** for every two replicas, as in the MLPerf run, loaders grow with the replicas.
 # * A host has 64 **cores** here: 8 instances of 8 workers. More only take turns. More **hosts** help.
@@ -243,7 +242,7 @@ show_constant_batch(program, REPLICAS, 64, fit)
 # %% [markdown]
 # With 64 replicas each update has one micro-batch, and nearly a third of the time goes into *u*. One replica's profile
 # does not show this: alone, it has no all-reduce. (The law's curve lies above the model's, as its *m* includes the
-# shared host link from the start, and with 64 replicas the copies of one process, which grow.)
+# shared host link from the start.)
 #
 # **Exercise 2** (5 min). Another program takes 52 ms an update with accumulation 4, and 132 ms with 12. How
 # many milliseconds with 1? And which is the smallest accumulation with which *u* is at most a tenth of the time?

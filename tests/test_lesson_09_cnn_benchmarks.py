@@ -189,9 +189,7 @@ class TestWhatTheTextSays:
         exchange = {batch: resnet50[batch].profile.cycles[0].do_exchange / batch for batch in (90, 96)}
         assert exchange[96] > 1.05 * exchange[90]
 
-    def test_of_larger_batches_one_is_too_close_to_call_and_one_does_not_fit(
-        self, resnet50: dict[int, Result]
-    ) -> None:
+    def test_of_larger_batches_one_is_too_close_to_call_and_one_does_not_fit(self, resnet50: dict[int, Result]) -> None:
         assert (resnet50[100].verdict, resnet50[112].verdict) == ("too close to call", "does not fit")
 
     def test_only_batch_1_has_a_note_on_its_band(self, resnet50: dict[int, Result]) -> None:

@@ -155,9 +155,15 @@ explore_accumulation(resnet)
 # %% [markdown]
 # ## Keep the memory as it is
 #
-# There are two ways to 512 images an update: 64 x 8, or 128 x 4.
-#
-# **Predict:** with accumulation 3, the fullest tile holds about 530 of its 624 KiB. How many with 8?
+# There are two ways to 512 images an update: 64 x 8, or 128 x 4. A tile has 624 KiB. How much of it does the
+# program need with accumulation 3?
+
+# %%
+if profiles:
+    print(f"fullest tile with accumulation 3: {profiles[3].memory.max_tile_bytes / 1024:.0f} KiB (modelled)")
+
+# %% [markdown]
+# **Predict:** how many KiB does the fullest tile hold with accumulation 8?
 
 # %%
 guess = lesson.predict("KiB on the fullest tile with accumulation 8", ...)
@@ -170,7 +176,7 @@ programs = {"64 x 3": profiles.get(3), "64 x 8": profiles.get(8),
 show.table([{"micro-batch x accumulation": name,
              "fullest tile": f"{program.memory.max_tile_bytes / 1024:.0f} KiB",
              "of it on IPU 0, activations": f"{program.memory[0].bytes_by_category['activations'] / 1024:.0f} KiB",
-             "fits into 624 KiB": "yes" if program.fits else "no"}
+             "fits into 624 KiB": engine.fits_in_a_word(program)}
             for name, program in programs.items() if program], index="micro-batch x accumulation")
 
 # %% [markdown]
@@ -292,7 +298,7 @@ lesson.show_ladder("gradient accumulation 8")
 show_epoch_parts({f"accumulation {m}": profile for m, profile in with_loader.items()})
 
 # %% [markdown]
-# The surprise: the IPUs' gain is the **smallest** part of it. A single Python process loads and prepares the
+# The surprise: the IPUs' gain is only a **small** part of it. A single Python process loads and prepares the
 # images, and needs the same seconds as before. Most of what was saved is the work of the calls: one call now
 # takes more images, so there are fewer. Which is the next lesson's knob.
 #

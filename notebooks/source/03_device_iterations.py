@@ -164,13 +164,17 @@ rates = {name: [program.profile(output_mode=each).samples_per_second for each in
          for name, program in programs.items() if program}
 factors = {name: final / everything for name, (final, everything) in rates.items()}
 guess.reveal(factors.get("pixel network"), "modelled", '"has an impact on the speed of training" (no figure) [3]')
+for name, program in programs.items():
+    if program:
+        low, high = program.profile().error_band
+        print(f"{name}, on hardware: {low:.2f} to {high:.2f} times the modelled time")
 show.table([{"network": name, "Final, images a second": f"{final:,.0f}", "All": f"{everything:,.0f}"}
             for name, (final, everything) in rates.items()], index="network")
 
 # %% [markdown]
 # The cost follows the bytes. A classifier's answers are small beside its images: `All` costs it next to nothing on
-# the IPUs. An answer for every pixel is larger than the image, and then all wait for the transfer. (Modelled
-# times of such small networks are rough: on hardware 0.75 to 1.35 times as long.)
+# the IPUs. An answer for every pixel is larger than the image, and then all wait for the transfer. (The lines
+# about hardware are the model's error bands: the modelled times of such small networks are rough.)
 #
 # ## See when more iterations do not help
 #
@@ -214,8 +218,8 @@ explore_device_iterations({"small network, inference": small, "ResNet-101, train
 
 # %% [markdown]
 # Most of the small program's time was the round trip: it is paid once a call, for 16 images or for 1,024. The
-# curve flattens when it is shared by enough of them. Now give the host 100 µs of work for each image: the curve
-# is flat from the start.
+# curve flattens when enough of them share it. Now give the host 800 µs of work for each image: the curve is nearly
+# flat from the start.
 #
 # **Exercise 2** (4 min). The other side: a user waits. All answers of a call come back together, at its end.
 # How many device iterations can `small` have at most, if `call_seconds` must not exceed 4 ms?
@@ -233,8 +237,8 @@ check_in_time(iterations, small)
 # Try some values: `small.profile(device_iterations=n).call_seconds`.
 
 # %% [markdown] tags=["solution"]
-# A fixed part of under one millisecond, and the same again for every iteration: solve for their number, or
-# search.
+# A call has a fixed part of under one millisecond, and every iteration adds the same time: solve for their number,
+# or search.
 
 # %% [markdown]
 # ## See when they hurt

@@ -223,9 +223,9 @@ if program:
     show.table(rows, index="workers (what if)")
 
 # %% [markdown]
-# With two workers the bottleneck moves from the host to the IPUs, and stays there: more workers change
-# nothing. From now on, only a faster call helps: more IPUs, or less work on them. Then the host
-# may limit again.
+# With two workers the bottleneck moves from the host to the IPUs, if only just: compare the two columns of times. It
+# stays there, and more workers change nothing. From now on, only a faster call helps: more IPUs, or less work on
+# them. Then the host may limit again.
 #
 # ## Choose a buffer
 #

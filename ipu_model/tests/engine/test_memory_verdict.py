@@ -142,6 +142,11 @@ class TestRemedies:
         assert error is not None
         assert "move blocks from IPU 0 to IPU 1" in error.message
 
+    def test_an_ipu_that_is_too_full_itself_has_no_room(self) -> None:
+        error = out_of_memory(memory_with({"activations": 1.4 * LIMIT}, {"activations": 1.1 * LIMIT}), program(2))
+        assert error is not None
+        assert "move blocks" not in error.message
+
     def test_replicas_can_share_state_out(self) -> None:
         several = replace(program(optimiser=adamw(FLOAT)), processes=4)
         assert "useReplicatedTensorSharding" in advice({"optimiser state": 800e3}, several)

@@ -58,10 +58,21 @@ def show_rates(profiles: Mapping[int, Profile | None], highest: float, published
     words = (
         f"Share of the highest rate against accumulation {first} to {last}. Modelled, from {modelled[0]:.1%} to "
         f"{modelled[-1]:.1%}; the formula for time is close, the one that counts steps is lower at first, "
-        f"{counted[0]:.1%}. Published points, at {' and '.join(map(str, published))}, lie on the modelled line."
+        f"{counted[0]:.1%}.{_published_words(published, dict(zip(known, modelled)))}"
     )
     show.figure(drawn, words)
     show.table([_row(each, known[each], highest) for each in known if each in SHOWN_IN_TABLE], index="accumulation")
+
+
+def _published_words(published: Mapping[int, float], modelled: Mapping[int, float]) -> str:
+    """How far the published shares are from the modelled ones."""
+    apart = {each: abs(share - modelled[each]) for each, share in published.items() if each in modelled}
+    if not apart:
+        return ""
+    return (
+        f" Published points, at {' and '.join(map(str, apart))}, are at most {100 * max(apart.values()):.1f} "
+        "percentage points from the modelled line."
+    )
 
 
 def _row(accumulation: int, profile: Profile, highest: float) -> dict[str, object]:

@@ -17,7 +17,7 @@ _GROUPS: Mapping[str, tuple[str, ...]] = {
     "code": categories.CODE,
 }
 
-# An IPU has room for another IPU's blocks if its fullest tile is emptier by this share of a tile.
+# Moving blocks to another IPU pays if its fullest tile is emptier by this share of a tile, and not full itself.
 _ROOM = 0.15
 
 
@@ -43,7 +43,8 @@ def _weight(memory: IpuMemory, members: tuple[str, ...]) -> float:
 def _better_split(memory: Memory, worst: IpuMemory) -> list[str]:
     """Return the advice to move blocks if another IPU has room for some."""
     emptiest = min(memory, key=lambda m: m.max_tile_bytes)
-    if emptiest.max_tile_bytes > worst.max_tile_bytes - _ROOM * memory.tile_bytes:
+    emptier = emptiest.max_tile_bytes <= worst.max_tile_bytes - _ROOM * memory.tile_bytes
+    if not emptier or emptiest.max_tile_bytes >= memory.tile_bytes:
         return []
     return [f"move blocks from IPU {worst.ipu} to IPU {emptiest.ipu}, which has room (poptorch.BeginBlock)"]
 

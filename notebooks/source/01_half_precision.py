@@ -49,7 +49,7 @@ torch.set_num_threads(1)
 #
 # The program is that of the hands-on [1]: ResNet-101, cut by `BeginBlock` so that everything from `layer3[8]` on
 # runs on a second IPU, 64 images of 64x64 in a micro-batch, three micro-batches to a weight update (gradient
-# accumulation, lesson 02). In 16.16 its AdamW optimiser gets more settings: `recipe`. The lesson explains each.
+# accumulation, lesson 02). In 16.16 its AdamW optimiser gets more settings: `recipe`.
 
 # %%
 half, single = torch.float16, torch.float32
@@ -91,12 +91,9 @@ show_tile_memory(profiles)
 
 # %% [markdown]
 # With fp16 data, activations shrink, and so do temporaries (working copies of single operations). But 16.32 keeps
-# its weights and optimiser state in fp32. On the second IPU they take as much as in 32.32, and the program still
-# does not fit. 16.16 halves the weights too, and with `recipe` it shrinks what belongs to them. Code, with the plan
-# of every exchange between tiles, stays about the same. Published for 16.16: it fits, most tiles at 480 to 560 KiB [1].
-#
-# The model gives one of three verdicts. A program fits if its fullest tile holds no more than its 624 KiB. A little
-# above that, the program is *too close to call*, because the model's own error decides. Beyond, it does not fit.
+# weights and optimiser state in fp32, and still does not fit. 16.16 halves the weights too, and with `recipe` what
+# belongs to them. Code, with the plan of every exchange between tiles, stays. Published for 16.16: it fits, most
+# tiles at 480 to 560 KiB [1].
 #
 # Is one tile too full, or all? And what does PopTorch say? It compiles the whole program before it runs, so
 # the error comes then; on a real IPU, after minutes.
@@ -162,10 +159,8 @@ if fast:
 show_rates({**profiles, "16.16, half partials": program and program.profile(half_partials=True)})
 
 # %% [markdown]
-# The gain is less than the units promise, above all with half partials: norms, exchange between tiles and waiting
-# take their share. And 16.32 is nearly as fast as 16.16, because it computes in fp16 too. (There is no published
-# rate of 32.32 to compare with, as the program does not fit. The line about hardware is the model's error band for
-# programs of this kind.)
+# Less than the units promise, above all with half partials: norms, exchange between tiles and waiting take their
+# share. And 16.32 is nearly as fast as 16.16, because it computes in fp16 too. ("On hardware" is the model's error band.)
 #
 # ## Train in each precision
 #
@@ -340,8 +335,7 @@ show_tile_memory({name: program and program.with_state_types(*types).profile() f
 # AdamW then divides by nearly zero, and the weights jump to the ends of the range. The accumulator holds scaled
 # gradients, so loss scaling protects it.
 #
-# The last table shows what the choice means for ResNet-101. With all three in fp32, half precision alone is not enough
-# for a clear verdict; `recipe` brings the fullest tile well below its limit.
+# ResNet-101 with all in fp32 is *too close to call*: over the limit by less than the model's error.
 #
 # ## Keep sensitive parts in fp32
 #

@@ -150,20 +150,17 @@ endless = resnet.profile(gradient_accumulation=4096).device_samples_per_second i
 show_rates(profiles, endless, published=share_of_highest_rate(cycles))
 
 # %%
+if profiles:
+    print(f"fullest tile with accumulation 3: {profiles[3].memory.max_tile_bytes / 1024:.0f} KiB (modelled)")
 explore_accumulation(resnet)
 
 # %% [markdown]
 # ## Keep the memory as it is
 #
-# There are two ways to 512 images an update: 64 x 8, or 128 x 4. A tile has 624 KiB. How much of it does the
-# program need with accumulation 3?
-
-# %%
-if profiles:
-    print(f"fullest tile with accumulation 3: {profiles[3].memory.max_tile_bytes / 1024:.0f} KiB (modelled)")
-
-# %% [markdown]
-# **Predict:** how many KiB does the fullest tile hold with accumulation 8?
+# There are two ways to 512 images an update: 64 x 8, or 128 x 4.
+#
+# **Predict:** the last output begins with what the fullest tile holds of its 624 KiB with accumulation 3. How many KiB
+# does it hold with 8?
 
 # %%
 guess = lesson.predict("KiB on the fullest tile with accumulation 8", ...)

@@ -164,17 +164,15 @@ rates = {name: [program.profile(output_mode=each).samples_per_second for each in
          for name, program in programs.items() if program}
 factors = {name: final / everything for name, (final, everything) in rates.items()}
 guess.reveal(factors.get("pixel network"), "modelled", '"has an impact on the speed of training" (no figure) [3]')
-for name, program in programs.items():
-    if program:
-        low, high = program.profile().error_band
-        print(f"{name}, on hardware: {low:.2f} to {high:.2f} times the modelled time")
-show.table([{"network": name, "Final, images a second": f"{final:,.0f}", "All": f"{everything:,.0f}"}
+bands = {name: program.profile().error_band for name, program in programs.items() if program}
+show.table([{"network": name, "Final, images a second": f"{final:,.0f}", "All": f"{everything:,.0f}",
+             "time on hardware": f"{bands[name].low:.2f} to {bands[name].high:.2f} times the modelled one"}
             for name, (final, everything) in rates.items()], index="network")
 
 # %% [markdown]
 # The cost follows the bytes. A classifier's answers are small beside its images: `All` costs it next to nothing on
-# the IPUs. An answer for every pixel is larger than the image, and then all wait for the transfer. (The lines
-# about hardware are the model's error bands: the modelled times of such small networks are rough.)
+# the IPUs. An answer for every pixel is larger than the image, and then all wait for the transfer. (The last
+# column is the model's error band: the modelled times of such small networks are rough.)
 #
 # ## See when more iterations do not help
 #

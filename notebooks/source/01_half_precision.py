@@ -111,7 +111,7 @@ except poptorch.Error as error:
 
 # %% [markdown]
 # Nearly every tile of both IPUs is over, so moving layers to the other IPU does not help: everything must
-# shrink. The cure that we take is half precision.
+# shrink. Our cure is half precision.
 #
 # ## Run the matrix units faster
 #
@@ -160,7 +160,7 @@ show_rates({**profiles, "16.16, half partials": program and program.profile(half
 
 # %% [markdown]
 # Less than the units promise, above all with half partials: norms, exchange between tiles and waiting take their
-# share. And 16.32 is nearly as fast as 16.16, because it computes in fp16 too. ("On hardware" is the model's error band.)
+# share. And 16.32 is nearly as fast as 16.16, because it computes in fp16 too. ("On hardware": the error band.)
 #
 # ## Train in each precision
 #

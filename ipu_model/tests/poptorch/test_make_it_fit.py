@@ -161,6 +161,18 @@ class TestAsked:
             ipu_model.make_it_fit(case.module, **case.arguments, **asked)
 
 
+class TestLimits:
+    def test_no_answer_has_more_ipus_than_were_asked_for(self) -> None:
+        """The program itself fits, on four."""
+        options = quiet()
+        options.replicationFactor(4)
+        found = ipu_model.make_it_fit(nn.Linear(64, 64), (torch.zeros(8, 64),), options, micro_batch=True, ipus=1)
+        assert found.start.ipus == 4
+        assert found.fastest is not None
+        assert found.cheapest is not None
+        assert (found.fastest.candidate.ipus, found.cheapest.candidate.ipus) == (1, 1)
+
+
 class TestThings:
     """An executor, also one that ran out of memory, and a profile are as good as a module."""
 

@@ -79,7 +79,8 @@ class Search:
         )
 
     def _fitting(self) -> list[Candidate]:
-        return [each for each in self.tried.values() if each.fits]
+        most = self._most_ipus_asked_for()
+        return [each for each in self.tried.values() if each.fits and (most is None or each.ipus <= most)]
 
     def _nearest(self) -> Fit | None:
         possible = [each for each in self.tried.values() if not each.refused]
@@ -213,14 +214,17 @@ class Search:
 
     def _limits_to_try(self) -> Iterator[int]:
         """Yield the most IPUs to use: those asked for, or those of the machine, and more as long as nothing fits."""
-        processes = self.programs.base.processes
-        if self.limits.ipus is not None:
-            yield max(1, self.limits.ipus // processes)
+        if (asked := self._most_ipus_asked_for()) is not None:
+            yield asked
             return
-        most = max(self.programs.base.system.ipus // processes, self.programs.start.all_ipus)
+        most = max(self.programs.base.system.ipus // self.programs.base.processes, self.programs.start.all_ipus)
         yield most
         while not self._is_machine_fixed() and (most := most * 2) <= MOST_IPUS:
             yield most
+
+    def _most_ipus_asked_for(self) -> int | None:
+        """Return the most IPUs that one process may use if the search was given a limit."""
+        return None if self.limits.ipus is None else max(1, self.limits.ipus // self.programs.base.processes)
 
     def _is_machine_fixed(self) -> bool:
         return self.limits.is_machine_given or "machine" in self.limits.keep

@@ -30,10 +30,9 @@ class Setting:
     """The settings that a search changes.
 
     `ipus` are those of one replica; `balance` says by what the stages are even (`None`: split as the program is).
-    `proportion` is the available memory proportion of every IPU (`None`: as the program has it) but those in
-    `own_proportion`, `checkpoints` whether
-    the outputs of repeated blocks are kept, `machine` the name of another machine (`None`: one of the same chip with
-    room).
+    `proportion` is the available memory proportion of every IPU except those in `own_proportion` (`None`: as the
+    program has it). `checkpoints` says whether the outputs of repeated blocks are kept, and `machine` names another
+    machine (`None`: one of the same chip with room).
     """
 
     ipus: int
@@ -78,8 +77,8 @@ class Programs:
         self.rows = self.base.samples_per_micro_batch * batching.replicas * (
             batching.accumulation if self.base.training else batching.steps
         )  # fmt: skip
-        self._starts: dict[tuple[object, ...], tuple[str, ...] | None] = {}
         """The rows of a global batch, or of a call of inference, in one process."""
+        self._starts: dict[tuple[object, ...], tuple[str, ...] | None] = {}
         self.start = Setting(
             ipus=self.base.ipus_per_replica,
             replicas=batching.replicas,

@@ -48,5 +48,11 @@ def close_band_of(ran: Iterable[float], failed: Iterable[float]) -> CloseBand:
     largest of those that ran, both rounded outwards to whole per cent; where none lies on the wrong side of a full
     tile, it ends there. So no published program gets the wrong verdict, and the band grows where the model gets worse.
     """
-    least, most = min(failed, default=1.0), max(ran, default=1.0)
-    return CloseBand(min(1.0, math.floor(least * 100) / 100), max(1.0, math.ceil(most * 100) / 100))
+    least, most = min(failed, default=math.inf), max(ran, default=1.0)
+    if least > 1.0:
+        low = 1.0
+    else:
+        low = math.floor(least * 100) / 100
+        if low >= least:  # the lower end itself still fits, and a program that failed must not
+            low = round(low - 0.01, 2)
+    return CloseBand(low, max(1.0, math.ceil(most * 100) / 100))

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from ipu_model.predict.profile import Profile
 from ipu_model.predict.verdict import Verdict
-from ipu_model.report.breakdown import PHASE_NAMES, categories, fullest_ipu
+from ipu_model.report.breakdown import PHASE_NAMES, fullest_ipu
 from ipu_model.report.difference import (
     Moved,
     moved_categories,
@@ -209,7 +209,8 @@ def _phases(before: Profile, after: Profile) -> Iterator[Row]:
 
 
 def _memory(before: Profile, after: Profile) -> Iterator[Row]:
-    held = [{each.name: max(each.bytes_on_fullest_tile) for each in categories(profile)} for profile in (before, after)]
+    fullest = [profile.memory[fullest_ipu(profile)] for profile in (before, after)]
+    held = [ipu.bytes_by_category for ipu in fullest]
     for name in dict.fromkeys((*held[0], *held[1])):
         values = held[0].get(name, 0.0), held[1].get(name, 0.0)
         yield (name, whole(values[0]), whole(values[1]), change(*values))

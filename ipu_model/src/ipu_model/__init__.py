@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from ipu_model.explore.advise import advise
     from ipu_model.explore.fit import make_it_fit
     from ipu_model.explore.loader import time_loader
-    from ipu_model.explore.profile import profile, profile_module
+    from ipu_model.explore.profiling import profile, profile_module
     from ipu_model.explore.what_if import sweep, what_if
     from ipu_model.predict.host import HostWork
     from ipu_model.predict.profile import Profile
@@ -33,8 +33,8 @@ _HOMES = {
     "Profile": "ipu_model.predict.profile",
     "advise": "ipu_model.explore.advise",
     "make_it_fit": "ipu_model.explore.fit",
-    "profile": "ipu_model.explore.profile",
-    "profile_module": "ipu_model.explore.profile",
+    "profile": "ipu_model.explore.profiling",
+    "profile_module": "ipu_model.explore.profiling",
     "sweep": "ipu_model.explore.what_if",
     "time_loader": "ipu_model.explore.loader",
     "what_if": "ipu_model.explore.what_if",

@@ -44,7 +44,7 @@ def profile_of_source(source: str, *, host: HostWork | None = None, machine: str
         from ipu_model.report import profile_json
 
         return profile_json.read(_report(source))
-    from ipu_model.explore.profile import profile
+    from ipu_model.explore.profiling import profile
 
     return profile(program_of_source(source), host=host, machine=machine)
 

@@ -15,8 +15,8 @@ import ipu_model
 import poptorch
 from ipu_model import command_line
 from ipu_model.entry_points import program_of_module
-from ipu_model.explore.command import _KEEP
 from ipu_model.explore.fit import KEEP
+from ipu_model.explore.fit_and_advise_commands import _KEEP
 from ipu_model.explore.split import even_starts, split_before, stage_modules
 from ipu_model.predict.verdict import Verdict
 

@@ -19,8 +19,8 @@ from ipu_model.explore.options import (
     option_named,
     with_options,
 )
-from ipu_model.explore.profile import check_host
-from ipu_model.explore.source import Source, source_of
+from ipu_model.explore.profiling import check_host
+from ipu_model.explore.program_source import Source, source_of
 from ipu_model.explore.split import Balance, even_starts, stage_modules
 from ipu_model.predict import profile_program
 from ipu_model.predict.host import HostWork, Loading

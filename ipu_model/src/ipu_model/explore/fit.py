@@ -12,10 +12,10 @@ from typing import Any
 from ipu_model.errors import Error
 from ipu_model.explore.fit_result import FitResult, Limits
 from ipu_model.explore.options import checked_count
-from ipu_model.explore.profile import check_host
+from ipu_model.explore.profiling import check_host
+from ipu_model.explore.program_source import Source, source_of
 from ipu_model.explore.search import Search
 from ipu_model.explore.settings import Programs
-from ipu_model.explore.source import Source, source_of
 from ipu_model.predict.hardware import System, is_chip, system_with_room
 from ipu_model.predict.host import HostWork
 

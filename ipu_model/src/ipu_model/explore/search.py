@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from ipu_model.errors import Error
 from ipu_model.explore.binding import binding_text
-from ipu_model.explore.code import code_of
+from ipu_model.explore.changed_lines import code_of
 from ipu_model.explore.fit_result import Candidate, Fit, FitResult, Limits
 from ipu_model.explore.settings import Programs, Setting
 from ipu_model.explore.split import Balance

@@ -16,7 +16,7 @@ from ipu_model.explore.options import (
     option_named,
     with_options,
 )
-from ipu_model.explore.source import Source
+from ipu_model.explore.program_source import Source
 from ipu_model.explore.split import Balance, even_starts, stage_modules
 from ipu_model.predict.hardware import System, system_with
 from ipu_model.predict.program import Execution, Program, Recomputation

@@ -8,8 +8,8 @@ from typing import Any
 
 from ipu_model.errors import Error
 from ipu_model.explore.options import option_named, with_options
-from ipu_model.explore.profile import check_host
-from ipu_model.explore.source import source_of
+from ipu_model.explore.profiling import check_host
+from ipu_model.explore.program_source import source_of
 from ipu_model.predict import profile_program
 from ipu_model.predict.host import HostWork
 from ipu_model.predict.profile import Profile

@@ -73,7 +73,7 @@ def run_fit(arguments: argparse.Namespace) -> None:
 def run_advise(arguments: argparse.Namespace) -> None:
     """Print the advice for one program, and write its page if one is asked for."""
     from ipu_model.explore.advise import advise
-    from ipu_model.explore.profile import profile
+    from ipu_model.explore.profiling import profile
     from ipu_model.report.page import html_report
     from ipu_model.sources import given_by, refusals_named
 

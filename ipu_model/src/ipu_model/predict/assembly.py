@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from ipu_model.optimiser import OptimiserSpec, weight_update
 from ipu_model.predict.band import error_band
 from ipu_model.predict.compilation import compilation_seconds
 from ipu_model.predict.costs import Costs
@@ -104,6 +105,7 @@ def _options(program: Program, host: HostWork) -> dict[str, str | int | float | 
         "output mode": program.returns.keep.value,
         "half partials": settings.half_partials,
         "inputs": ", ".join(f"{list(tensor.shape)} {tensor.dtype}" for tensor in program.step.inputs),
+        "weights": _types_of_weights(program),
         "synthetic data": program.synthetic_data,
         "loading": host.loading.value,
         "loader workers": host.workers,
@@ -116,6 +118,9 @@ def _options(program: Program, host: HostWork) -> dict[str, str | int | float | 
         chosen["cores of a host"] = host.cores_per_host
     if program.optimiser is not None:
         chosen["optimiser"] = program.optimiser.family
+        chosen["optimiser state"] = _types_of_state(program.optimiser)
+        if program.accumulates:
+            chosen["gradient accumulators"] = str(program.optimiser.accum_dtype)
     for ipu, proportion in sorted(settings.available_memory_proportion.items()):
         chosen[f"available memory proportion of IPU{ipu}"] = proportion
     locations = program.locations
@@ -126,6 +131,19 @@ def _options(program: Program, host: HostWork) -> dict[str, str | int | float | 
     if program.io_tiles:
         chosen["I/O tiles"] = program.io_tiles
     return chosen
+
+
+def _types_of_weights(program: Program) -> str:
+    """Return the types of the weights, without those of buffers."""
+    tensors, weights = program.step.tensors, [each for each in program.step.variables if not each.is_buffer]
+    return ", ".join(dict.fromkeys(str(tensors[each.tensor].dtype) for each in weights)) or "none"
+
+
+def _types_of_state(spec: OptimiserSpec) -> str:
+    """Return the types of the state that an optimiser keeps for each element of a weight, in the optimiser's order."""
+    updates = [weight_update(spec, hyper) for hyper in spec.groups or (spec.default,)]
+    longest = max((update.weight_sized_state for update in updates), key=len)
+    return " and ".join(str(slot.dtype) for slot in longest) or "none"
 
 
 def _notes(program: Program, memory: Memory, reason: str) -> tuple[str, ...]:

@@ -5,14 +5,28 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from cost_support import Trained, stepped
 from hypothesis import given, settings
 from report_strategies import PROFILES
 from report_support import inference_profile, pipeline_profile
+from torch import nn, zeros
 
+from ipu_model.batching import Batching
+from ipu_model.explore.options import in_half_precision
+from ipu_model.optimiser import Hyper, OptimiserSpec
+from ipu_model.predict import profile_program
 from ipu_model.predict.profile import LiveTensor, Memory, OpProfile, Profile
+from ipu_model.predict.program import Program
 from ipu_model.predict.verdict import close_band
 from ipu_model.report.compare import compare, compare_html, conclusion, parts
 from ipu_model.report.difference import moved_categories, moved_modules, moved_ops, moved_parts, moved_tensors
+from ipu_model.step import FLOAT16
+
+OPTIONS = "options that differ"
+FEW_IPUS, MORE_IPUS = (
+    replace(profile, options={"IPUs per replica": len(profile.cycles)})
+    for profile in (inference_profile(), pipeline_profile())
+)
 
 
 def cells(before: Profile, after: Profile, name: str) -> tuple[str, str, str]:
@@ -61,12 +75,40 @@ class TestTable:
     def test_only_options_that_differ_are_listed(self) -> None:
         before = replace(inference_profile(), options={"accumulation": 4, "replicas": 1, "half": True})
         after = replace(before, options={"accumulation": 8, "replicas": 1, "scale": 2.0})
-        (options,) = [part for part in parts(before, after) if part.title == "options that differ"]
+        (options,) = [part for part in parts(before, after) if part.title == OPTIONS]
         assert options.rows == (("accumulation", "4", "8", ""), ("half", "True", "-", ""), ("scale", "-", "2.0", ""))
+
+    def test_types_and_state_are_named_and_no_fact_stands_twice(self) -> None:
+        """As the model describes them: from plain SGD in single precision to AdamW with a first moment in half."""
+        spec = OptimiserSpec("ADAMW", Hyper(lr=0.1), accum_dtype=FLOAT16, first_dtype=FLOAT16)
+        module = Trained(nn.Linear(16, 16))
+        before = Program(stepped(module, zeros(8, 16)), True, Batching(1, 4), optimiser=OptimiserSpec("SGD2", Hyper()))
+        after = replace(before, step=in_half_precision(before.step), optimiser=spec)
+        (options,) = [part for part in parts(profile_program(before), profile_program(after)) if part.title == OPTIONS]
+        rows = {name: (first, second) for name, first, second, _ in options.rows}
+        assert rows == {
+            "inputs": ("[8, 16] float32", "[8, 16] float16"),
+            "weights": ("float32", "float16"),
+            "optimiser": ("SGD2", "ADAMW"),
+            "optimiser state": ("none", "float16 and float32"),
+            "gradient accumulators": ("float32", "float16"),
+        }
+
+    def test_the_number_of_ipus_stands_once(self) -> None:
+        rows = [row[0] for part in parts(FEW_IPUS, MORE_IPUS) for row in part.rows]
+        assert [name for name in rows if "IPUs" in name] == ["IPUs per replica"]
+
+    def test_what_neither_has_is_left_out(self) -> None:
+        before = replace(inference_profile(), shares={"main": 1.0, "offload": 0.0})
+        names = [row[0] for part in parts(before, before) for row in part.rows]
+        assert "share of main" in names
+        assert "share of offload" not in names
+        for part in parts(pipeline_profile(), inference_profile()):
+            assert not [row for row in part.rows if {row[1], row[2]} <= {"0", "0.0 %", "0 s"}]
 
     def test_equal_profiles_have_no_part_about_options(self) -> None:
         titles = [part.title for part in parts(inference_profile(), inference_profile())]
-        assert "options that differ" not in titles
+        assert OPTIONS not in titles
 
 
 class TestConclusion:
@@ -97,6 +139,11 @@ class TestConclusion:
         profile = inference_profile()
         before, after = (replace(profile, memory=replace(profile.memory, tile_bytes=each)) for each in room)
         assert words in conclusion(before, after)
+
+    def test_it_says_what_the_speed_of_a_program_without_room_means(self) -> None:
+        words = " The speed of a program that does not fit is what larger tiles would allow."
+        assert conclusion(inference_profile(), pipeline_profile(fits=False)).endswith(words)
+        assert words not in conclusion(inference_profile(), inference_profile())
 
     def test_it_says_what_limits_now(self) -> None:
         after = replace(inference_profile(), limited_by="weight update")

@@ -42,8 +42,11 @@ def test_a_rate_has_its_prefix() -> None:
 
 @pytest.mark.parametrize(
     ("before", "after", "text"),
-    [(100, 152.6, "+52.6 %"), (100, 50, "-50.0 %"), (3, 3, "same"), (0, 3, "new"), (3, 0, "gone"), (0, 0, "same")],
-)
+    [
+        (100, 152.6, "+52.6 %"), (100, 50, "-50.0 %"), (3, 3, "same"), (0, 3, "new"), (3, 0, "gone"), (0, 0, "same"),
+        (1, 9.5, "+850.0 %"), (2, 9_322, "x 4,661"), (9_322, 2, "x 1/4,661"),
+    ],
+)  # fmt: skip
 def test_a_change_has_a_sign(before: float, after: float, text: str) -> None:
     assert quantities.change(before, after) == text
 

@@ -36,6 +36,7 @@ _OF_ONE = {
     Verdict.CLOSE: "is too close to call",
     Verdict.DOES_NOT_FIT: "does not fit",
 }
+_WITHOUT_ROOM = " The speed of a program that does not fit is what larger tiles would allow."
 Row = tuple[str, str, str, str]
 MovedRow = tuple[str, str, str, float, float]
 Bar = tuple[str, str, list[tuple[str, float, PageLook]]]
@@ -93,7 +94,7 @@ def parts(before: Profile, after: Profile) -> tuple[Part, ...]:
 
 
 def conclusion(before: Profile, after: Profile, names: Sequence[str] = NAMES) -> str:
-    """Return one sentence: how much faster, whether both fit, and what limits."""
+    """Return how much faster it is, whether both fit and what limits, and what a speed without room means."""
     factor = after.samples_per_second / before.samples_per_second
     if abs(factor - 1) < _CLOSE:
         speed = f"{names[1]} is as fast as {names[0]}"
@@ -105,7 +106,8 @@ def conclusion(before: Profile, after: Profile, names: Sequence[str] = NAMES) ->
     limits = (
         f"still limited by: {after.limited_by}" if same else f"limited by: {before.limited_by}, then {after.limited_by}"
     )
-    return f"Modelled end to end, {speed}; {_verdicts(before, after, names)}; {limits}."
+    lacks_room = Verdict.DOES_NOT_FIT in (before.verdict, after.verdict)
+    return f"Modelled end to end, {speed}; {_verdicts(before, after, names)}; {limits}." + _WITHOUT_ROOM * lacks_room
 
 
 def _verdicts(before: Profile, after: Profile, names: Sequence[str]) -> str:
@@ -191,12 +193,10 @@ def _throughput(before: Profile, after: Profile) -> Iterator[Row]:
         yield (name, duration(values[0]), duration(values[1]), change(*values))
     for share in dict.fromkeys((*before.shares, *after.shares)):
         values = before.shares.get(share, 0.0), after.shares.get(share, 0.0)
-        yield (
-            f"share of {share}",
-            percent(values[0]),
-            percent(values[1]),
-            f"{100 * (values[1] - values[0]):+.1f} points",
-        )
+        texts = percent(values[0]), percent(values[1])
+        if set(texts) != {percent(0.0)}:
+            points = "same" if texts[0] == texts[1] else f"{100 * (values[1] - values[0]):+.1f} points"
+            yield (f"share of {share}", *texts, points)
     yield _plain("limited by", before.limited_by, after.limited_by)
 
 
@@ -213,7 +213,8 @@ def _memory(before: Profile, after: Profile) -> Iterator[Row]:
     held = [ipu.bytes_by_category for ipu in fullest]
     for name in dict.fromkeys((*held[0], *held[1])):
         values = held[0].get(name, 0.0), held[1].get(name, 0.0)
-        yield (name, whole(values[0]), whole(values[1]), change(*values))
+        if any(values):
+            yield (name, whole(values[0]), whole(values[1]), change(*values))
     full = before.memory.max_tile_bytes, after.memory.max_tile_bytes
     yield ("fullest tile", whole(full[0]), whole(full[1]), change(*full))
     yield _plain("verdict", *(str(profile.verdict) for profile in (before, after)))
@@ -229,7 +230,6 @@ def _most_moved(before: Profile, after: Profile) -> Iterator[Row]:
 
 def _options(before: Profile, after: Profile) -> Iterator[Row]:
     yield from _differing("machine", str(before.machine), str(after.machine))
-    yield from _differing("IPUs a replica", str(len(before.cycles)), str(len(after.cycles)))
     for name in dict.fromkeys((*before.options, *after.options)):
         yield from _differing(name, str(before.options.get(name, "-")), str(after.options.get(name, "-")))
 

@@ -33,15 +33,27 @@ def percent(share: float) -> str:
     return f"{100 * share:,.1f} %"
 
 
+_MANY_TIMES = 10.0
+"""From this factor on, times are easier to read than per cent."""
+
+
 def change(before: float, after: float) -> str:
-    """Return by how many per cent a number changed, with its sign; "new" and "gone" where one of both is 0."""
+    """Return by how many per cent a number changed, with its sign, or how many times as large it is.
+
+    "new" and "gone" stand where one of both is 0. From ten times on, and from a tenth down, factors are clearer.
+    """
     if before == after:
         return "same"
     if before == 0:
         return "new"
     if after == 0:
         return "gone"
-    return f"{100 * (after / before - 1):+,.1f} %"
+    factor = after / before
+    if factor >= _MANY_TIMES:
+        return f"x {short(factor)}"
+    if 0 < factor <= 1 / _MANY_TIMES:
+        return f"x 1/{short(before / after)}"
+    return f"{100 * (factor - 1):+,.1f} %"
 
 
 def duration(seconds: float) -> str:

@@ -292,10 +292,9 @@ def start_seconds(of: Profile) -> float:
 
     sent = {categories.VARIABLES, categories.OPTIMISER_STATE, categories.CONSTANTS, *categories.CODE}
     replica = sum(each.total_bytes for ipu in of.memory for each in ipu.categories if each.name in sent)
-    replicas = int(of.options["replicas"]) * int(of.options["processes"])
     system = system_named(of.machine.name)
-    machines = -(-replicas * len(of.memory) // system.ipus_per_machine)
-    return replicas * replica / machines / system.host_to_device_bytes_per_second
+    machines = -(-of.replicas * len(of.memory) // system.ipus_per_machine)
+    return of.replicas * replica / machines / system.host_to_device_bytes_per_second
 
 
 def figure(kind: str, of: Profile, **arguments: Any) -> tuple[Figure, str]:

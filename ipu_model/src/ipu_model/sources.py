@@ -46,17 +46,9 @@ def profile_of_source(source: str, *, host: HostWork | None = None, machine: str
         return profile_json.read(_report(source))
     from ipu_model.explore.profiling import profile
 
-    return profile(program_of_source(source), host=host, machine=machine)
-
-
-def program_of_source(source: str) -> Program:
-    """Return the program of a report's folder, of a `profile.json` beside its program, or of a function.
-
-    Raises:
-        Error: nothing there can be read, it is no program, or the report holds only results.
-    """
     with refusals_named(source):
-        return given_by(source).program()
+        given = given_by(source)
+        return profile(given.program() if given.arguments else given.thing, host=host, machine=machine)
 
 
 @dataclass(frozen=True)

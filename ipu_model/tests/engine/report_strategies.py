@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from hypothesis import strategies as st
 
+from ipu_model.predict.host import HostWork, Loading
 from ipu_model.predict.profile import (
     SPAN_KINDS,
     ErrorBand,
@@ -35,6 +36,7 @@ RESOURCES = st.sampled_from(["IPU 0", "IPU 1", "IPU 10", "host", "loader", "link
 SPANS = st.builds(
     Span, RESOURCES, st.sampled_from(SPAN_KINDS) | WORDS, start=st.floats(0.0, 100.0), seconds=st.floats(0.0, 100.0),
     label=WORDS, stage=st.none() | COUNTS, micro_batch=st.none() | COUNTS, repeats=st.integers(1, 10**4),
+    ipu=st.none() | COUNTS, recomputes=st.booleans(),
 )  # fmt: skip
 RUNS = st.lists(st.builds(TileRun, st.integers(1, 1472), AMOUNTS), max_size=3).map(tuple)
 CATEGORIES = st.builds(MemoryCategory, WORDS, AMOUNTS, AMOUNTS, st.booleans(), RUNS)
@@ -65,6 +67,10 @@ OPS = st.builds(
 OPTIONS = st.dictionaries(
     WORDS, WORDS | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.booleans()
 )
+HOSTS = st.builds(
+    HostWork, st.floats(0.0, 10.0), st.floats(0.0, 10.0), st.sampled_from(Loading), workers=COUNTS, source=WORDS,
+    hosts=st.integers(1, 64), cores_per_host=COUNTS,
+)  # fmt: skip
 PROFILES = st.builds(
     Profile, name=WORDS, machine=MACHINES, training=st.booleans(),
     samples_per_call=st.integers(1, 10**9), device_seconds_per_call=POSITIVE, call_seconds=POSITIVE,
@@ -73,4 +79,5 @@ PROFILES = st.builds(
     timeline=few(SPANS, most=6), ops=few(OPS), compilation_seconds=AMOUNTS,
     shares=st.dictionaries(WORDS, st.floats(0.0, 1.0), max_size=6), options=OPTIONS, flops_per_call=AMOUNTS,
     notes=few(st.text(max_size=300), most=6), updates=few(OPS), layers=st.dictionaries(WORDS, WORDS, max_size=3),
+    host=HOSTS, replicas=COUNTS, device_iterations=COUNTS, io_tiles=COUNTS,
 )  # fmt: skip

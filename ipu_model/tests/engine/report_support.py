@@ -53,7 +53,7 @@ class Trace:
         total = spent.times(repeats)
         if total.total:
             begin, length = POD4.seconds(start), POD4.seconds(total.total)
-            self.spans.append(Span(f"IPU {ipu}", kind, begin, length, repeats=repeats, stage=ipu, **about))
+            self.spans.append(Span(f"IPU {ipu}", kind, begin, length, repeats=repeats, stage=ipu, ipu=ipu, **about))
             self.cycles[ipu] += total
         return start + total.total
 
@@ -254,7 +254,7 @@ def inference_profile() -> Profile:
     seconds = POD4.seconds(cycles.total)
     tiles = (1000.0,) + (500.0,) * (POD4.tiles - 1)
     memory = IpuMemory(0, (MemoryCategory("weights", 1000.0, sum(tiles), True),), tiles, ())
-    spans = (Span("IPU 0", "forward", 0.0, seconds, micro_batch=0), Span("host", "call", 0.0, seconds, "call"))
+    spans = (Span("IPU 0", "forward", 0.0, seconds, micro_batch=0, ipu=0), Span("host", "call", 0.0, seconds, "call"))
     return Profile(
         name="tiny", machine=POD4, training=False, samples_per_call=1, device_seconds_per_call=seconds,
         call_seconds=seconds, host_seconds_per_call=0.0, limited_by="stage 0", error_band=ErrorBand(0.75, 1.35),
@@ -270,10 +270,10 @@ def wide_profile(ipus: int = 16) -> Profile:
     cycles = tuple(base.cycles[ipu % 2] for ipu in range(ipus))
     memory = tuple(replace(base.memory[ipu % 2], ipu=ipu) for ipu in range(ipus))
     timeline = tuple(
-        replace(span, resource=f"IPU {2 * pair + int(span.resource[-1])}")
+        replace(span, resource=f"IPU {2 * pair + span.ipu}", ipu=2 * pair + span.ipu)
         for pair in range(ipus // 2)
         for span in base.timeline
-        if span.resource.startswith("IPU")
+        if span.ipu is not None
     )
     return replace(base, cycles=cycles, memory=Memory(memory, POD4.tile_bytes), timeline=timeline)
 

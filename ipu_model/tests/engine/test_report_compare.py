@@ -206,7 +206,7 @@ class TestWhatMoved:
     def test_time_is_that_of_one_ipu_for_one_sample(self) -> None:
         """Twice the replicas do twice the samples in the same cycles: every sample costs what it did."""
         before = inference_profile()
-        after = replace(before, options={"replicas": 2}, samples_per_call=2 * before.samples_per_call)
+        after = replace(before, replicas=2, samples_per_call=2 * before.samples_per_call)
         assert [each.change for each in moved_modules(before, after)] == pytest.approx([0.0])
         assert sum(each.change for each in moved_parts(before, after)) == pytest.approx(0.0)
 

@@ -65,5 +65,5 @@ class TestWords:
     def test_one_iteration_is_a_part_only_if_there_are_several(self) -> None:
         profile = pipeline_profile()
         assert first_iteration(profile) is None
-        several = replace(profile, options={"device iterations": 4})
+        several = replace(profile, device_iterations=4)
         assert first_iteration(several) == (0.0, profile.device_seconds_per_call / 4)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,6 +18,8 @@ from ipu_model.explore.options import OPTIONS, with_options
 from ipu_model.predict import profile_program
 from ipu_model.predict.program import Program
 from ipu_model.report import profile_json
+from ipu_model.report.files import read_report, write_report
+from ipu_model.sources import profile_of_source
 
 X = torch.ones(8, 8)
 
@@ -124,6 +127,38 @@ class TestAdvice:
         gains = [math.log(item.samples_per_second_factor) / 2 ** int(item.risk) for item in found]
         assert gains == sorted(gains, reverse=True)
         assert min(item.samples_per_second_factor for item in found) >= 1.02
+
+
+class TestHostOfAProfile:
+    """A profile keeps the host's work that it was modelled with, and what explores it models that work, too."""
+
+    HOST = HostWork(seconds_per_sample=1e-3)
+
+    def test_advice_on_a_profile_is_that_on_its_program_with_the_same_host(
+        self, executor: poptorch.PoplarExecutor
+    ) -> None:
+        profile = ipu_model.profile(executor, host=self.HOST)
+        assert list(ipu_model.advise(profile)) == list(ipu_model.advise(profile.program, host=self.HOST))
+        assert ipu_model.advise(executor, profile=profile)[0].change.startswith("loader workers")
+
+    def test_a_profile_with_another_host_is_not_what_changes_are_compared_with(
+        self, executor: poptorch.PoplarExecutor
+    ) -> None:
+        without = ipu_model.profile(executor)
+        found = ipu_model.advise(executor, profile=without, host=self.HOST)
+        assert list(found) == list(ipu_model.advise(executor, host=self.HOST))
+
+    def test_no_change_is_the_same_profile(self, executor: poptorch.PoplarExecutor) -> None:
+        profile = ipu_model.profile(executor, host=self.HOST)
+        assert ipu_model.what_if(profile) == profile
+        assert ipu_model.profile(profile) == profile
+        assert ipu_model.sweep(profile, "replicas", [1])[0].profile == profile
+
+    def test_it_comes_back_from_a_report(self, executor: poptorch.PoplarExecutor, tmp_path: Path) -> None:
+        profile = ipu_model.profile(executor, host=self.HOST)
+        write_report(profile, tmp_path)
+        assert read_report(tmp_path).host == self.HOST
+        assert profile_of_source(str(tmp_path), machine="Bow").host == self.HOST
 
 
 class TestPlainModules:

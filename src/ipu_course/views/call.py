@@ -50,5 +50,5 @@ def call_parts(profile: Profile) -> CallParts:
         call=profile.host_seconds_per_call - load,
         stream=stream,
         compute=profile.device_seconds_per_call - stream,
-        overlaps=profile.options["loading"] == "async" or int(profile.options["loader workers"]) > 0,
+        overlaps=profile.host.loads_ahead,
     )

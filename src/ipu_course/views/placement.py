@@ -21,13 +21,12 @@ def work_by_ipu(profile: Profile) -> tuple[float, ...]:
 
     From the first pass of each kind and stage on a profile's timeline.
     """
-    found: dict[tuple[str, int, str], float] = {}
+    found: dict[tuple[int | None, int, str], float] = {}
     for span in profile.timeline:
         if span.stage is not None and span.kind in PASSES:
-            found.setdefault((span.resource, span.stage, span.kind), span.seconds / span.repeats)
+            found.setdefault((span.ipu, span.stage, span.kind), span.seconds / span.repeats)
     return tuple(
-        sum(seconds for (resource, _, _), seconds in found.items() if resource == f"IPU {ipu}")
-        for ipu in range(len(profile.memory))
+        sum(seconds for (number, _, _), seconds in found.items() if number == ipu) for ipu in range(len(profile.memory))
     )
 
 

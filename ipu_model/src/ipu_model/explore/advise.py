@@ -20,7 +20,7 @@ from ipu_model.explore.options import (
     with_options,
 )
 from ipu_model.explore.profiling import check_host
-from ipu_model.explore.program_source import Source, source_of
+from ipu_model.explore.program_source import Source, host_work_of, source_of
 from ipu_model.explore.split import Balance, even_starts, stage_modules
 from ipu_model.predict import profile_program
 from ipu_model.predict.host import HostWork, Loading
@@ -121,7 +121,7 @@ def advise(
 
     `thing` is a compiled executor (also one whose program did not fit), a `Profile`, a `Program`, or a plain module
     with the `inputs`, `options` and further arguments of `ipu_model.profile_module`. `profile` is its profile, if you
-    already have it.
+    already have it. `host` is by default the work that the profile was modelled with.
 
     If the program fits, changes that would not fit for certain are left out, and the others are ranked by speed for
     each unit of risk: the logarithm of the gain, divided by 1 if the results stay the same, by 2 if work is only shared
@@ -131,8 +131,10 @@ def advise(
         Error: nothing of that kind.
     """
     check_host(host)
-    source, host = source_of(thing, inputs, options, **module), HostWork() if host is None else host
-    before = profile or profile_program(source.program, host)
+    source = source_of(thing, inputs, options, **module)
+    host = host_work_of(thing if profile is None else profile, host)
+    is_known = profile is not None and profile.host == host
+    before = profile if profile is not None and is_known else profile_program(source.program, host)
     found = [item for item in _modelled(source, host, before) if _is_useful(item, before)]
     if before.verdict is Verdict.FITS:
         found.sort(key=lambda item: -math.log(item.samples_per_second_factor) / RISK_WEIGHT[item.risk])

@@ -13,7 +13,7 @@ from ipu_model.errors import Error
 from ipu_model.explore.fit_result import FitResult, Limits
 from ipu_model.explore.options import checked_count
 from ipu_model.explore.profiling import check_host
-from ipu_model.explore.program_source import Source, source_of
+from ipu_model.explore.program_source import Source, host_work_of, source_of
 from ipu_model.explore.search import Search
 from ipu_model.explore.settings import Programs
 from ipu_model.predict.hardware import System, is_chip, system_with_room
@@ -62,7 +62,7 @@ def make_it_fit(
         source = _on_machine(source, machine)
     names_chip = isinstance(machine, str) and is_chip(machine)
     limits = Limits(most, kept, machine is not None, machine is not None and not names_chip)
-    return search(source, HostWork() if host is None else host, limits, progress=progress)
+    return search(source, host_work_of(thing, host), limits, progress=progress)
 
 
 def _kept(keep: str | Iterable[str]) -> frozenset[str]:

@@ -79,11 +79,11 @@ def run_advise(arguments: argparse.Namespace) -> None:
 
     host, given = host_of(arguments), given_by(arguments.source)
     with refusals_named(arguments.source):
-        now = profile(given.program(), host=host, machine=arguments.machine)
+        now = profile(given.program() if given.arguments else given.thing, host=host, machine=arguments.machine)
         if arguments.machine is None:
-            advice = advise(given.thing, **given.arguments, host=host, profile=now)
+            advice = advise(given.thing, **given.arguments, profile=now)
         else:  # a module would be captured for its own machine
-            advice = advise(now, host=host, profile=now)
+            advice = advise(now, profile=now)
     print("\n".join(_advice(now, advice)))
     finish_page(arguments, None, lambda: html_report(now, advice))
 

@@ -7,6 +7,7 @@ from typing import Any
 from ipu_model.entry_points import kind_of, program_of, program_of_module
 from ipu_model.errors import Error
 from ipu_model.explore.options import with_options
+from ipu_model.explore.program_source import host_work_of
 from ipu_model.predict import profile_lately, profile_program
 from ipu_model.predict.hardware import System, system_with_room
 from ipu_model.predict.host import HostWork
@@ -16,10 +17,10 @@ from ipu_model.predict.profile import Profile
 def profile(executor: Any, *, host: HostWork | None = None, machine: str | System | None = None) -> Profile:
     """Return the profile of a compiled `poptorch` executor, which may be compiled for an offline target.
 
-    `host` gives the costs of the program's own loader and loop (default: none). `machine` is a name such as
-    "POD16" or "Bow" (see `ipu_model.predict.hardware`), or a `System` (default: the program's own machine, chosen by
-    `useOfflineIpuTarget`, `POPTORCH_IPU_MODEL_VERSION` and `IPU_MODEL_MACHINE`, else the smallest GC200 system
-    with enough IPUs). The last few profiles of an executor are remembered until `destroy()`.
+    `host` gives the costs of the program's own loader and loop (default: none, or those of a `Profile`). `machine` is
+    a name such as "POD16" or "Bow" (see `ipu_model.predict.hardware`), or a `System` (default: the program's own
+    machine, chosen by `useOfflineIpuTarget`, `POPTORCH_IPU_MODEL_VERSION` and `IPU_MODEL_MACHINE`, else the smallest
+    GC200 system with enough IPUs). The last few profiles of an executor are remembered until `destroy()`.
 
     Raises:
         Error: not an executor, not compiled, or a machine that is too small or does not exist.
@@ -29,7 +30,7 @@ def profile(executor: Any, *, host: HostWork | None = None, machine: str | Syste
     if machine is not None:
         occupied = program.reserved_ipus or program.ipus_per_replica * program.replicas
         program = with_options(program, machine=system_with_room(machine, occupied, "the argument machine"))
-    return profile_lately(program, host)
+    return profile_lately(program, host_work_of(executor, host))
 
 
 def profile_module(

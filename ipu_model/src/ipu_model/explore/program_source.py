@@ -8,6 +8,8 @@ from typing import Any
 
 from ipu_model.entry_points import ModuleChanges, captures_of, program_of, program_of_module
 from ipu_model.errors import Error
+from ipu_model.predict.host import HostWork
+from ipu_model.predict.profile import Profile
 from ipu_model.predict.program import Program
 
 
@@ -40,3 +42,10 @@ def source_of(thing: Any, inputs: Any = None, options: Any = None, **more: Any) 
         return program_of_module(options, thing, inputs, changes=changes, **more)
 
     return Source(program_of_module(options, thing, inputs, **more), again)
+
+
+def host_work_of(thing: Any, host: HostWork | None) -> HostWork:
+    """Return the host's work to model a thing with: `host` if it was given, else that of a profile, else none."""
+    if host is not None:
+        return host
+    return thing.host if isinstance(thing, Profile) else HostWork()

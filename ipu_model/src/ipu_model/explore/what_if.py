@@ -9,7 +9,7 @@ from typing import Any
 from ipu_model.errors import Error
 from ipu_model.explore.options import option_named, with_options
 from ipu_model.explore.profiling import check_host
-from ipu_model.explore.program_source import source_of
+from ipu_model.explore.program_source import host_work_of, source_of
 from ipu_model.predict import profile_program
 from ipu_model.predict.host import HostWork
 from ipu_model.predict.profile import Profile
@@ -39,15 +39,15 @@ def what_if(
 
     `thing` is a compiled `poptorch.trainingModel` or `poptorch.inferenceModel`, also one whose program did not fit, a
     `Profile`, or a plain module with the `inputs`, `options`, `optimizer`, `training` and `micro_batch` of
-    `ipu_model.profile_module`. `changes` are named as in `ipu_model.explore.options.OPTIONS`. Sizes of tensors cannot
-    change: they need another compilation.
+    `ipu_model.profile_module`. `host` is by default the work that a `Profile` was modelled with. `changes` are named as
+    in `ipu_model.explore.options.OPTIONS`. Sizes of tensors cannot change: they need another compilation.
 
     Raises:
         Error: unknown options, values they cannot have, or a program that is too large for its machine.
     """
     check_host(host)
     source = source_of(thing, inputs, options, optimizer=optimizer, training=training, micro_batch=micro_batch)
-    return profile_program(with_options(source.program, **changes), host)
+    return profile_program(with_options(source.program, **changes), host_work_of(thing, host))
 
 
 def sweep(
@@ -73,7 +73,7 @@ def sweep(
     check_host(host)
     swept = option_named(option)
     source = source_of(thing, inputs, options, optimizer=optimizer, training=training, micro_batch=micro_batch)
-    program = with_options(source.program, **changes)
+    program, host = with_options(source.program, **changes), host_work_of(thing, host)
     points = []
     for value in values:
         try:

@@ -57,6 +57,10 @@ def assembled(parts: Parts) -> Profile:
         notes=_notes(program, memory, reason),
         updates=updates_of(program),
         layers=program.step.layers,
+        host=parts.host,
+        replicas=program.replicas,
+        device_iterations=program.batching.device_iterations,
+        io_tiles=program.io_tiles,
         program=program,
     )
 

@@ -49,6 +49,11 @@ class HostWork:
                 raise Error(f"HostWork.{name} cannot be {value!r}: it must be a finite number, not below {least}.")
         object.__setattr__(self, "loading", Loading(self.loading))
 
+    @property
+    def loads_ahead(self) -> bool:
+        """Whether loading overlaps with the device: an asynchronous loader, or one with worker processes."""
+        return self.loading is Loading.ASYNC or self.workers > 0
+
 
 @dataclass(frozen=True)
 class CallTime:
@@ -89,7 +94,7 @@ def call_time(program: Program, host: HostWork, device_seconds: float) -> CallTi
     samples = program.samples_per_micro_batch * program.batching.slices
     loader = samples * host.seconds_per_sample / max(1, host.workers) * turns_on_cores(program, host)
     per_call = program.calibration.host.call_seconds + host.seconds_per_call
-    return CallTime(loader, per_call, device_seconds, host.loading is Loading.ASYNC or host.workers > 0)
+    return CallTime(loader, per_call, device_seconds, host.loads_ahead)
 
 
 def turns_on_cores(program: Program, host: HostWork) -> float:

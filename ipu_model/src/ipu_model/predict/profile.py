@@ -10,10 +10,11 @@ from dataclasses import dataclass, field, fields
 from typing import NamedTuple
 
 from ipu_model.predict.card import Brief, card_of, line_of
+from ipu_model.predict.host import HostWork
 from ipu_model.predict.program import Program
 from ipu_model.predict.verdict import Verdict, close_band
 
-FORMAT = 2
+FORMAT = 3
 """The version of the JSON form; readers refuse others."""
 
 
@@ -90,7 +91,8 @@ class Span:
     """One stretch of the timeline of a resource ("IPU 0", "host", ...), in seconds from the start of the call.
 
     `kind` is one of `SPAN_KINDS`. If `repeats` is above 1, the span stands for that many equal, consecutive stretches
-    and `seconds` is their total time. `stage` and `micro_batch` are set where they apply.
+    and `seconds` is their total time. `stage`, `micro_batch` and `ipu` are set where they apply. A backward pass
+    that `recomputes` alternates with the recomputation of its forward pass.
     """
 
     resource: str
@@ -101,6 +103,8 @@ class Span:
     stage: int | None = None
     micro_batch: int | None = None
     repeats: int = 1
+    ipu: int | None = None
+    recomputes: bool = False
 
     @property
     def end(self) -> float:
@@ -329,7 +333,9 @@ class Profile:
     caveats for reading the numbers (memory too close to call, a program unlike any that was compared with hardware).
     `shares` are fractions of the device time by name ("main", "fill and flush", "update",
     "stream", ...), which sum to 1. `options` lists the modelled settings, for reports. `ops` are the ops of the passes,
-    `updates` what adds gradients up and updates weights. `layers` maps the paths of modules to their classes.
+    `updates` what adds gradients up and updates weights. `layers` maps the paths of modules to their classes. `host` is
+    the program's own work on the host that was modelled with it, `replicas` counts those of all processes, and
+    `io_tiles` are the tiles of each IPU that do not compute.
 
     `program` is what was modelled, for what-ifs. It takes no part in comparisons and is no part of the JSON form; a
     report has it in a file beside the profile.
@@ -355,6 +361,10 @@ class Profile:
     notes: tuple[str, ...] = ()
     updates: tuple[OpProfile, ...] = ()
     layers: Mapping[str, str] = field(default_factory=dict)
+    host: HostWork = field(default_factory=HostWork)
+    replicas: int = 1
+    device_iterations: int = 1
+    io_tiles: int = 0
     format: int = FORMAT
     program: Program | None = field(default=None, repr=False, compare=False)
 

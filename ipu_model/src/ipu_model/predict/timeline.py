@@ -86,7 +86,7 @@ class _Writer:
         if repeats == 1 and own and piece.kind == own[-1].kind == "wait" and own[-1].repeats == 1:
             begun = own.pop()  # merge consecutive waits
             start, seconds = begun.start, begun.seconds + seconds
-        own.append(Span(f"IPU {ipu}", piece.kind, start, seconds, label, piece.stage, micro_batch, repeats))
+        own.append(Span(f"IPU {ipu}", piece.kind, start, seconds, label, piece.stage, micro_batch, repeats, ipu))
         self._ends[ipu] = start + seconds
 
 

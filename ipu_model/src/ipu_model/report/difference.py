@@ -84,8 +84,7 @@ def without_numbers(path: str) -> str:
 
 def _seconds_a_sample(profile: Profile) -> float:
     """Return what one cycle of one IPU of a replica, in every call, adds to the IPU time of a sample."""
-    replicas = int(profile.options.get("replicas", 1)) * int(profile.options.get("processes", 1))
-    return replicas / (profile.machine.clock_hz * profile.samples_per_call)
+    return profile.replicas / (profile.machine.clock_hz * profile.samples_per_call)
 
 
 def _by_module(profile: Profile) -> Mapping[str, float]:

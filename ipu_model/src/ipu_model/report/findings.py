@@ -72,10 +72,9 @@ def _call_seconds(profile: Profile, factor: float) -> float:
 
 def first_iteration(profile: Profile) -> tuple[float, float] | None:
     """Return the part of the device's time that one device iteration takes; `None` if there is only one."""
-    iterations = profile.options.get("device iterations")
-    if not isinstance(iterations, int) or iterations < 2:
+    if profile.device_iterations < 2:
         return None
-    return 0.0, profile.device_seconds_per_call / iterations
+    return 0.0, profile.device_seconds_per_call / profile.device_iterations
 
 
 def explained_limit(limited_by: str) -> str:

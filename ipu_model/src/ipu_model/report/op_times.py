@@ -47,8 +47,7 @@ class OpTimes:
 
     def __init__(self, profile: Profile) -> None:
         self.ops: dict[tuple[str, str], OpProfile] = {(op.node, op.part): op for op in profile.work}
-        io_tiles = profile.options.get("I/O tiles", 0)
-        computing = profile.machine.tiles - (io_tiles if isinstance(io_tiles, int) else 0)
+        computing = profile.machine.tiles - profile.io_tiles
         slower = profile.machine.tiles / computing if computing > 0 else 1.0
         self._passes: dict[_Key, list[_Timed]] = {}
         for memory in profile.memory:
@@ -87,7 +86,8 @@ def passes(spans: Sequence[Span]) -> Iterable[Span]:
     waiting: Span | None = None
     for span in spans:
         if waiting is not None and _follows(span, waiting):
-            yield replace(span, start=waiting.start, seconds=span.end - waiting.start, label=_label(span))
+            seconds = span.end - waiting.start
+            yield replace(span, start=waiting.start, seconds=seconds, label=_label(span), recomputes=True)
             waiting = None
             continue
         if waiting is not None:
@@ -109,7 +109,6 @@ def _label(span: Span) -> str:
 
 
 def _key_of(span: Span) -> _Key | None:
-    word, _, number = span.resource.partition(" ")
-    if word != "IPU" or not number.isdecimal() or span.kind not in (FORWARD, BACKWARD, UPDATE):
+    if span.ipu is None or span.kind not in (FORWARD, BACKWARD, UPDATE):
         return None
-    return _Key(int(number), span.kind, None if span.kind == UPDATE else span.stage)
+    return _Key(span.ipu, span.kind, None if span.kind == UPDATE else span.stage)

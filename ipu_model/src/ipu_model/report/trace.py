@@ -83,7 +83,7 @@ class _Clock:
 
 
 def _name(span: Span) -> str:
-    parts = ["recompute + backward" if span.label.startswith("recomputation and") else span.kind]
+    parts = ["recompute + backward" if span.recomputes else span.kind]
     if span.micro_batch is not None:
         parts.append(str(span.micro_batch + 1))
     if span.repeats > 1:

@@ -10,12 +10,12 @@ from collections.abc import Sequence
 from ipu_model import machines_command
 from ipu_model.errors import Error
 from ipu_model.explore import fit_and_advise_commands
-from ipu_model.report import command as report_command
+from ipu_model.report import report_and_compare_commands
 from ipu_model.validate import command as validate_command
 
 # Each module offers register(subparsers): it adds its parsers and sets the default `run`, a function of the
 # parsed arguments. What `run` needs is imported inside it, so that --help waits for nothing.
-COMMANDS = (report_command, fit_and_advise_commands, machines_command, validate_command)
+COMMANDS = (report_and_compare_commands, fit_and_advise_commands, machines_command, validate_command)
 
 
 def make_parser() -> argparse.ArgumentParser:

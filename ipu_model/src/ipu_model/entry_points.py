@@ -2,7 +2,7 @@
 
 These functions dispatch on the type of their first argument. A front end registers its own types when it is imported::
 
-    @program_of.register(PoplarExecutor)
+    @program_behind.register(PoplarExecutor)
     def _(executor): ...
 """
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 @singledispatch
-def program_of(source: Any) -> Program:
+def program_behind(source: Any) -> Program:
     """Return the program behind a compiled executor or a `Profile`, or a `Program` unchanged.
 
     An executor whose compilation failed because its program does not fit into memory has that program, too.

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from ipu_model.entry_points import program_of
+from ipu_model.entry_points import program_behind
 from ipu_model.errors import Error
 from ipu_model.explore.options import with_options
 from ipu_model.predict import profile_program
@@ -161,7 +161,7 @@ def scaling(
     Raises:
         Error: unknown options, or one replica that is impossible.
     """
-    one = with_options(program_of(executor), **{**options, "replicas": 1, "processes": 1})
+    one = with_options(program_behind(executor), **{**options, "replicas": 1, "processes": 1})
     alone = profile_program(_on_machine(one), host).samples_per_second
     return tuple(
         _point(one, count, alone * count, host, replicas_per_instance, constant_global_batch) for count in replicas

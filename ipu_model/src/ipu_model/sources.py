@@ -14,7 +14,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from ipu_model.entry_points import kind_of, program_of, program_of_module
+from ipu_model.entry_points import kind_of, program_behind, program_of_module
 from ipu_model.errors import Error
 from ipu_model.source_lines import line_that_raised
 
@@ -69,7 +69,7 @@ class Given:
             AssertionError: rows that do not divide into micro-batches, unknown blocks.
         """
         if not self.arguments:
-            return program_of(self.thing)
+            return program_behind(self.thing)
         arguments = dict(self.arguments)
         return program_of_module(arguments.pop("options"), self.thing, arguments.pop("inputs"), **arguments)
 
@@ -204,7 +204,7 @@ def _given(made: Any, source: str) -> Given:
         made = dict(zip(_POSITIONS, made))
     if not isinstance(made, Mapping):
         try:
-            program_of(made)
+            program_behind(made)
         except Error as refusal:
             raise Error(f"{source} returned {kind_of(made)}. {RETURNS}") from refusal
         return Given(made)

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import DefaultDeviceType
 
 from ipu_model.capture.digest import digest_of
-from ipu_model.entry_points import ModuleChanges, captures_of, program_of
+from ipu_model.entry_points import ModuleChanges, captures_of, program_behind
 from ipu_model.errors import OutOfMemory
 from ipu_model.interrupts import postponed
 from ipu_model.turns import Turn
@@ -708,7 +708,7 @@ class PoplarExecutor:
             self._compile(executable.arguments, Saved(executable, path))
 
 
-@program_of.register(PoplarExecutor)
+@program_behind.register(PoplarExecutor)
 def _program_of(executor: PoplarExecutor) -> Program:
     if executor._compiled is None and executor._too_large is not None:
         return executor._too_large[0]

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from modelling_support import Chain, inferred, quiet
 
 import poptorch
-from ipu_model.entry_points import program_of
+from ipu_model.entry_points import program_behind
 from ipu_model.predict.hardware import known_hardware, system_named
 from ipu_model.predict.program import Program
 from poptorch._backend.modelling import machine_for
@@ -102,7 +102,7 @@ class TestEnvironment:
         assert type(model) is Chain
         monkeypatch.setenv(MACHINE, "POD16")
         executor.compile(x, x)
-        assert program_of(executor).system.name == "POD16"
+        assert program_behind(executor).system.name == "POD16"
 
     def test_one_that_does_not_exist(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv(MACHINE, "POD7")

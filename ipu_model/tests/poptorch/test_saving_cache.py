@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 import ipu_model
 import poptorch
-from ipu_model.entry_points import program_of
+from ipu_model.entry_points import program_behind
 from poptorch import _poptorch_data
 from poptorch._backend.cache import recalled
 
@@ -81,7 +81,7 @@ class TestResults:
         for executor in made:
             executor.compile(X)
         assert len(programs(tmp_path)) == 1
-        assert [program_of(executor).step.ipus for executor in made] == [(0, 1), (0, 1)]
+        assert [program_behind(executor).step.ipus for executor in made] == [(0, 1), (0, 1)]
 
     def test_compile_hooks_run_every_time(self, tmp_path: Path) -> None:
         calls: list[str] = []

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ipu_model.entry_points import kind_of, program_of, program_of_module
+from ipu_model.entry_points import kind_of, program_behind, program_of_module
 from ipu_model.errors import Error
 from ipu_model.explore.options import with_options
 from ipu_model.explore.program_source import host_work_of
@@ -26,7 +26,7 @@ def profile(executor: Any, *, host: HostWork | None = None, machine: str | Syste
         Error: not an executor, not compiled, or a machine that is too small or does not exist.
     """
     check_host(host)
-    program = program_of(executor)
+    program = program_behind(executor)
     if machine is not None:
         occupied = program.reserved_ipus or program.ipus_per_replica * program.replicas
         program = with_options(program, machine=system_with_room(machine, occupied, "the argument machine"))

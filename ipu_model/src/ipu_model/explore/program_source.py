@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from ipu_model.entry_points import ModuleChanges, captures_of, program_of, program_of_module
+from ipu_model.entry_points import ModuleChanges, captures_of, program_behind, program_of_module
 from ipu_model.errors import Error
 from ipu_model.predict.host import HostWork
 from ipu_model.predict.profile import Profile
@@ -34,7 +34,7 @@ def source_of(thing: Any, inputs: Any = None, options: Any = None, **more: Any) 
         unused = [name for name, value in more.items() if value not in (None, False)]
         if unused:
             raise Error(f"{', '.join(unused)}: only for a plain module, together with its inputs and options.")
-        return Source(program_of(thing), captures_of(thing))
+        return Source(program_behind(thing), captures_of(thing))
     if inputs is None or options is None:
         raise Error("A plain module needs both: the inputs of one call, and poptorch.Options().")
 

@@ -417,6 +417,14 @@ def forward_stages(entries: Iterable[Placement]) -> int:
     return stages
 
 
-def training_stages(forward: int) -> int:
-    """Return the pipeline stages of a training step: 2 N - 1, since forward and backward share the last stage."""
-    return 2 * forward - 1
+def ipus_in_use(step: Step) -> frozenset[int]:
+    """Return the IPUs that run ops of one replica; blocks without any op do not count."""
+    return frozenset(op.ipu for op in step.ops)
+
+
+def fewest_micro_batches(stages: int, *, training: bool) -> int:
+    """Return how many micro-batches a pipeline of so many forward stages needs: one for each stage that it runs.
+
+    In training these are 2 N - 1, since forward and backward pass share the last stage.
+    """
+    return 2 * stages - 1 if training else stages

@@ -12,8 +12,8 @@ from ipu_model import tracing
 from ipu_model.capture.describe import step_of
 from ipu_model.graph import Graph
 from ipu_model.predict.order import held_tensors
-from ipu_model.predict.program import Program, Recomputation
-from ipu_model.predict.recomputation import Kept, Pass, kept_for_backward, sequence_of
+from ipu_model.predict.program import Execution, Program, Recomputation
+from ipu_model.predict.recomputation import Kept, Pass, kept_for_backward, recomputation_over, sequence_of
 from ipu_model.step import Phase
 from ipu_model.validate.programs import begin_block, day03, mlperf_resnet50
 
@@ -186,3 +186,27 @@ class TestSequence:
         runs = [run.op for run in sequence_of(program)]
         again = kept_for_backward(program).again
         assert sorted(runs) == sorted([op.name for op in program.step.ops] + list(again))
+
+
+class TestDefault:
+    """PopTorch recomputes pipelines of several IPUs in training, unless the program says otherwise."""
+
+    @pytest.mark.parametrize(
+        "ipus, now, execution, on, expected",
+        [
+            (1, Recomputation.NONE, Execution.PIPELINED, 2, Recomputation.PIPELINE),
+            (2, Recomputation.PIPELINE, Execution.PIPELINED, 1, Recomputation.NONE),
+            (2, Recomputation.PIPELINE, Execution.SHARDED, 2, Recomputation.NONE),
+            (2, Recomputation.NONE, Execution.PIPELINED, 3, Recomputation.NONE),  # asked for: it stays
+            (1, Recomputation.ALL, Execution.PIPELINED, 2, Recomputation.ALL),
+        ],
+    )
+    def test_a_program_follows_it_until_it_asks_for_something_else(
+        self, ipus: int, now: Recomputation, execution: Execution, on: int, expected: Recomputation
+    ) -> None:
+        program = Program(step_of(chain(ipus)), True, recomputation=now)
+        assert recomputation_over(program, execution, on) is expected
+
+    def test_inference_never_recomputes(self) -> None:
+        program = Program(step_of(chain()), False)
+        assert recomputation_over(program, Execution.PIPELINED, 2) is Recomputation.NONE

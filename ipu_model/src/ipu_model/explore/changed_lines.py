@@ -8,8 +8,9 @@ from typing import Any
 
 from ipu_model.explore.options import optimiser_class, option_named, state_type_arguments
 from ipu_model.optimiser import Hyper, OptimiserSpec
-from ipu_model.predict.program import Execution, Program, Recomputation
-from ipu_model.step import FLOAT16
+from ipu_model.predict.program import Program
+from ipu_model.predict.recomputation import default_recomputation
+from ipu_model.step import FLOAT16, ipus_in_use
 
 _OPTION_LINES = (
     "device_iterations", "gradient_accumulation", "replicas", "execution", "recomputation",
@@ -91,16 +92,12 @@ def _module(name: str) -> str:
 
 def _options(program: Program, changed: Mapping[str, Any]) -> list[str]:
     values = dict(changed)
-    if program.training and program.recomputation is not _default_recomputation(program):
+    ipus = len(ipus_in_use(program.step))
+    default = default_recomputation(program.execution, ipus, training=program.training)
+    if program.training and program.recomputation is not default:
         values["recomputation"] = program.recomputation.value
     lines = [option_named(name).line(program, values[name]) for name in _OPTION_LINES if name in values]
     return list(dict.fromkeys(lines))
-
-
-def _default_recomputation(program: Program) -> Recomputation:
-    """Return what PopTorch does unless it is told otherwise."""
-    pipelined = program.execution is Execution.PIPELINED and program.ipus_per_replica > 1
-    return Recomputation.PIPELINE if pipelined else Recomputation.NONE
 
 
 def _optimiser(program: Program, changed: Mapping[str, Any]) -> list[str]:

@@ -15,7 +15,8 @@ from ipu_model.explore.split import split_before
 from ipu_model.optimiser import OptimiserSpec
 from ipu_model.predict.hardware import System, system_named
 from ipu_model.predict.program import Execution, Program, Recomputation
-from ipu_model.step import FLOAT16, FLOAT32, UINT8, DType, Step, Tensor, training_stages, with_tensors
+from ipu_model.predict.recomputation import recomputation_over
+from ipu_model.step import FLOAT16, FLOAT32, UINT8, DType, Step, Tensor, fewest_micro_batches, ipus_in_use, with_tensors
 
 Chosen = TypeVar("Chosen", bound=Enum)
 
@@ -91,14 +92,15 @@ def _check_pipeline(program: Program) -> None:
     stages = len(program.step.stages)
     if stages == 1 or program.execution is Execution.SHARDED:
         return
-    if program.training and program.batching.accumulation < training_stages(stages):
+    needed = fewest_micro_batches(stages, training=program.training)
+    if program.training and program.batching.accumulation < needed:
         raise Error(
-            f"gradient_accumulation must be at least 2 x {stages} - 1 = {training_stages(stages)} for a pipeline of "
+            f"gradient_accumulation must be at least 2 x {stages} - 1 = {needed} for a pipeline of "
             f"{stages} stages; it is {program.batching.accumulation}. execution='sharded' has no such minimum."
         )
-    if not program.training and program.batching.device_iterations < stages:
+    if not program.training and program.batching.device_iterations < needed:
         raise Error(
-            f"device_iterations must be at least {stages}, the number of stages of the pipeline; it is "
+            f"device_iterations must be at least {needed}, the number of stages of the pipeline; it is "
             f"{program.batching.device_iterations}. execution='sharded' has no such minimum."
         )
 
@@ -141,13 +143,9 @@ def checked_count(name: str, value: object) -> int:
 
 
 def _execution(program: Program, value: object) -> Program:
-    """Change the execution, and with it PopTorch's default for recomputation: only pipelines of several IPUs do it."""
-    execution, recomputation = _choice("execution", Execution, value), program.recomputation
-    if execution is Execution.SHARDED and recomputation is Recomputation.PIPELINE:
-        recomputation = Recomputation.NONE
-    elif program.execution is Execution.SHARDED is not execution and recomputation is Recomputation.NONE:
-        several = program.training and len(program.step.stages) > 1
-        recomputation = Recomputation.PIPELINE if several else recomputation
+    """Change the execution, and with it PopTorch's default for recomputation."""
+    execution = _choice("execution", Execution, value)
+    recomputation = recomputation_over(program, execution, len(ipus_in_use(program.step)))
     return replace(program, execution=execution, recomputation=recomputation)
 
 

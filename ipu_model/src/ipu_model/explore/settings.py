@@ -20,7 +20,7 @@ from ipu_model.explore.program_source import Source
 from ipu_model.explore.split import Balance, even_starts, stage_modules
 from ipu_model.predict.hardware import System, system_with
 from ipu_model.predict.program import Execution, Program, Recomputation
-from ipu_model.step import training_stages
+from ipu_model.step import fewest_micro_batches
 
 _NORMS_OVER_BATCH = ("native_batch_norm", "_native_batch_norm", "cudnn_batch_norm")
 
@@ -122,7 +122,7 @@ class Programs:
         """Return how IPUs share the work: one after another where there are too few micro-batches for a pipeline."""
         if self.base.execution is not Execution.PIPELINED or setting.ipus == 1:
             return self.base.execution
-        needed = training_stages(setting.ipus) if self.base.training else setting.ipus
+        needed = fewest_micro_batches(setting.ipus, training=self.base.training)
         return Execution.PIPELINED if self.micro_batches(setting) >= needed else Execution.SHARDED
 
     def has_blocks(self) -> bool:

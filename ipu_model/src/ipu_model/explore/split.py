@@ -12,6 +12,7 @@ from ipu_model.errors import Error
 from ipu_model.predict.costs import costs_of
 from ipu_model.predict.order import device_bytes, stash_slots
 from ipu_model.predict.program import Program, Recomputation
+from ipu_model.predict.recomputation import recomputation_over
 from ipu_model.predict.remembered import remembered
 from ipu_model.predict.remote import variables_of
 from ipu_model.step import Op, Phase, Placement, Step, with_ops
@@ -192,9 +193,8 @@ def _times(program: Program, units: Sequence[Unit], stages: int) -> list[list[fl
 
 
 def _recomputes(program: Program, stages: int) -> bool:
-    """Whether stages recompute once there are so many: a program of one IPU begins to, as PopTorch's default is."""
-    begins = stages > 1 and len(program.step.stages) == 1 and program.training
-    return begins or program.recomputation is not Recomputation.NONE
+    """Whether stages recompute once there are so many, each on an IPU of its own."""
+    return recomputation_over(program, program.execution, stages) is not Recomputation.NONE
 
 
 def _bytes(program: Program, units: Sequence[Unit], stages: int) -> list[list[float]]:
@@ -245,7 +245,7 @@ def split_before(program: Program, names: Sequence[str]) -> Program:
 
     As with `poptorch.BeginBlock`, forward ops belong to the stage that began last, and backward ops go with their
     forward ops. Where a step does not say which those are, they go with the last forward op of their module. A
-    training program that had one IPU starts to recompute when it gets several, as in PopTorch.
+    program that recomputes what PopTorch does by default follows that default on the new number of IPUs.
 
     Raises:
         Error: a module that the forward pass does not reach, or not after the ones named before it.
@@ -274,12 +274,10 @@ def split_before(program: Program, names: Sequence[str]) -> Program:
             numbered = op.forward_op is not None
             of_scope = stage_of_scope.get(op.scope, stage)
             place_of[op.name] = _place(bisect_right(begins, op.forward_op or 0) if numbered else of_scope)
-    several = stage > 0 and len(program.step.stages) == 1
-    recomputes = several and program.training and program.recomputation is Recomputation.NONE
     return replace(
         program,
         step=placed(program.step, place_of),
-        recomputation=Recomputation.PIPELINE if recomputes else program.recomputation,
+        recomputation=recomputation_over(program, program.execution, stage + 1),
         reserved_ipus=None,
     )
 

@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
 
-from ipu_model.predict.program import Program, Recomputation
+from ipu_model.predict.program import Execution, Program, Recomputation
 from ipu_model.predict.remembered import remembered
-from ipu_model.step import Op, Phase, Step, Tensor
+from ipu_model.step import Op, Phase, Step, Tensor, ipus_in_use
 
 _NORMS = ("native_batch_norm", "native_layer_norm", "native_group_norm", "_native_batch_norm", "cudnn_batch_norm")
 _NON_LINEARITIES = ("relu", "gelu", "silu", "sigmoid", "tanh", "hardswish", "hardtanh", "leaky_relu", "elu", "clamp")
@@ -19,6 +19,23 @@ _SHAPE_ONLY = (
     "empty_like", "zeros_like", "ones_like", "full_like", "rand_like", "randn_like", "randint_like",
     "new_empty", "new_zeros", "new_ones", "new_full",
 )  # fmt: skip
+
+
+def default_recomputation(execution: Execution, ipus: int, *, training: bool) -> Recomputation:
+    """Return what PopTorch recomputes unless it is told: everything but checkpoints, in pipelines of several IPUs.
+
+    `ipus` counts those that run ops of one replica.
+    """
+    pipelined = training and execution is not Execution.SHARDED and ipus > 1
+    return Recomputation.PIPELINE if pipelined else Recomputation.NONE
+
+
+def recomputation_over(program: Program, execution: Execution, ipus: int) -> Recomputation:
+    """Return what a program recomputes once it runs so, on so many IPUs: the default if that is what it has now."""
+    now = default_recomputation(program.execution, len(ipus_in_use(program.step)), training=program.training)
+    if program.recomputation is not now:
+        return program.recomputation
+    return default_recomputation(execution, ipus, training=program.training)
 
 
 @dataclass(frozen=True)

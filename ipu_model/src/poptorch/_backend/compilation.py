@@ -11,11 +11,13 @@ from torch import Tensor, nn
 
 from ipu_model.batching import Batching, Keep, Returns
 from ipu_model.capture import capture
+from ipu_model.capture.describe import step_of
 from ipu_model.capture.variables import DEVICE_DTYPE
 from ipu_model.compute.replay import Arithmetic
 from ipu_model.compute.results import RETURNED_DTYPE
 from ipu_model.compute.rounding import Overflow
 from ipu_model.graph import Graph, TensorSpec
+from ipu_model.step import ipus_in_use
 from poptorch._args_parser import BoundArguments, check_inputs
 from poptorch._backend.hooks import around_trace, run_before
 from poptorch._backend.results import warn_about_modes, with_anchors
@@ -28,7 +30,6 @@ from poptorch._backend.rules import (
     check_pipeline,
     check_returns,
     check_target,
-    ipus_in_use,
     overlaps,
 )
 from poptorch._backend.tensor_names import log_ops, name_prints
@@ -149,7 +150,7 @@ def _captured(module: nn.Module, options: Options, arguments: BoundArguments, *,
 def log_derived(graph: Graph, options: Options, *, gradient_clipping: bool) -> None:
     """Write to the log which settings follow from the options and the traced program, and where its ops run."""
     overlapped = overlaps(graph, INPUT) or overlaps(graph, OUTPUT)
-    program = TracedProgram(max(1, len(ipus_in_use(graph))), gradient_clipping, overlapped)
+    program = TracedProgram(max(1, len(ipus_in_use(step_of(graph)))), gradient_clipping, overlapped)
     derived_settings(options, program)
     log_ops(graph, options)
 

@@ -21,12 +21,14 @@ from ipu_model.predict.device import CostSettings, Device
 from ipu_model.predict.hardware import Chip, System
 from ipu_model.predict.memory.verdict import note_on_memory, out_of_memory
 from ipu_model.predict.program import Execution, Location, Locations, Program, Recomputation
+from ipu_model.predict.recomputation import default_recomputation
+from ipu_model.step import ipus_in_use
 from poptorch._args_parser import ArgsParser, BoundArguments, check_inputs
 from poptorch._backend.compilation import batching_of, check_counts, micro_batch_specs, returns_of, trace
 from poptorch._backend.module_changes import changed_arguments, changed_module, changed_options
 from poptorch._backend.optimisation import Optimisation
 from poptorch._backend.own_copies import own_options, shallow_copy
-from poptorch._backend.rules import MAX_IPUS, ipus_of_replica, is_pipelined, overlaps, reserved_ipus
+from poptorch._backend.rules import MAX_IPUS, ipus_of_replica, overlaps, reserved_ipus
 from poptorch._impl import createPoptorchError
 from poptorch.ops.overlap import INPUT, OUTPUT
 from poptorch.options import Options
@@ -121,11 +123,11 @@ def _execution(options: Options) -> Execution:
 
 
 def _recomputation(graph: Graph, options: Options) -> Recomputation:
-    """Return the mode that was set, else PopTorch's default: `Pipeline` for pipelines of several IPUs."""
+    """Return the mode that was set, else PopTorch's default."""
     chosen = options._backend.recomputation
     if chosen is not None:
         return _RECOMPUTATION[chosen]
-    return Recomputation.PIPELINE if is_pipelined(graph, options) else Recomputation.NONE
+    return default_recomputation(_execution(options), len(ipus_in_use(step_of(graph))), training=True)
 
 
 def _settings(options: Options, system: System) -> CostSettings:

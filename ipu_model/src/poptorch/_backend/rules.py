@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from ipu_model.capture.annotations import marks_of
 from ipu_model.capture.describe import step_of
 from ipu_model.graph import Graph
-from ipu_model.step import Placement, forward_stages, training_stages
+from ipu_model.step import Placement, fewest_micro_batches, forward_stages, ipus_in_use
 from poptorch._impl import createPoptorchError
 from poptorch._logging import logger, native_logger
 from poptorch.enums import ConnectionType, OutputMode, OverlapMode
@@ -90,14 +90,9 @@ def _warn_of_processes(options: Options) -> None:
 MAX_IPUS = 64
 
 
-def ipus_in_use(graph: Graph) -> frozenset[int]:
-    """Return the IPUs that run ops of one replica; blocks without any op do not count."""
-    return frozenset(op.ipu for op in step_of(graph).ops)
-
-
 def is_pipelined(graph: Graph, options: Options) -> bool:
     """Whether the program runs as a pipeline: the strategy asks for it, and there is more than one IPU."""
-    return runs_stages_at_once(options._execution_strategy) and len(ipus_in_use(graph)) > 1
+    return runs_stages_at_once(options._execution_strategy) and len(ipus_in_use(step_of(graph))) > 1
 
 
 def check_pipeline(graph: Graph, options: Options, *, training: bool) -> None:
@@ -115,7 +110,7 @@ def check_pipeline(graph: Graph, options: Options, *, training: bool) -> None:
             f"stages ({stages}) when using poptorch.PipelinedExecution. It is {options.device_iterations}; "
             "poptorch.ShardedExecution has no such minimum."
         )
-    needed = training_stages(stages)
+    needed = fewest_micro_batches(stages, training=True)
     accumulation = options.Training.gradient_accumulation
     if training and accumulation < needed:
         raise createPoptorchError(

@@ -83,6 +83,19 @@ def test_the_folder_of_a_failed_compilation_is_enough(run, tmp_path: Path) -> No
     assert code == 0
     assert "does not fit" in out.splitlines()[0]
     assert "programs modelled" in out
+    (line,) = [line for line in out.splitlines() if line.startswith("Other micro-batches were not tried")]
+    assert line.endswith("name the function that returns the module: python -m ipu_model fit program.py:function")
+
+
+def test_advice_is_in_the_words_of_who_asked(run) -> None:
+    """Options in a shell, arguments in Python."""
+    given = wide()
+    in_python = str(ipu_model.make_it_fit(given.pop("model"), **given))
+    in_shell = run("fit", f"{PROGRAM}:wide")[1]
+    for option, argument in (("--ipus N sets", "ipus=N sets"), ("--keep precision leaves", 'keep="precision" leaves')):
+        assert option in in_shell
+        assert argument not in in_shell
+        assert argument in in_python
 
 
 def test_an_impossible_request_names_the_nearest(run) -> None:

@@ -65,7 +65,7 @@ def run_fit(arguments: argparse.Namespace) -> None:
             given.thing, **given.arguments,
             host=host, machine=arguments.machine, ipus=arguments.ipus, keep=arguments.keep,
             progress=sys.stderr.isatty(),
-        )  # fmt: skip
+        ).for_shell()  # fmt: skip
     print(result.text())
     finish_page(arguments, None, lambda: fit_html(result))
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import html
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
+from ipu_model.explore.notes import Note
 from ipu_model.explore.settings import Change, Setting
 from ipu_model.predict.profile import Profile
 from ipu_model.predict.verdict import Verdict
@@ -93,7 +94,7 @@ class FitResult:
     cheapest: Fit | None
     nearest: Fit | None
     tried: tuple[Candidate, ...]
-    notes: tuple[str, ...] = ()
+    notes: tuple[Note, ...] = ()
     binds: str = ""
     instead: Fit | None = None
     elsewhere: Candidate | None = None
@@ -130,8 +131,12 @@ class FitResult:
 
     def text(self) -> str:
         """Return the result in plain text, with the code."""
-        parts = [self._start(), *self._found(), *self._impossible(), *self._about()]
+        parts = [self._start(), *self._found(), *self._impossible(), "\n".join(self._about())]
         return "\n\n".join(parts)
+
+    def for_shell(self) -> FitResult:
+        """Return the result with advice on the options of `python -m ipu_model fit`, in place of arguments."""
+        return replace(self, notes=tuple(note.to_shell() for note in self.notes))
 
     def __str__(self) -> str:
         return self.text()
@@ -152,7 +157,7 @@ class FitResult:
             f"<pre>{html.escape(fit.code)}</pre></details>"
             for name, fit in named
         )
-        notes = html.escape(" ".join(each for each in (self.binds, self._about()[0]) if each))
+        notes = html.escape(" ".join(each for each in (self.binds, *self._about()) if each))
         return f"<table><tr>{head}</tr>{body}</table>{codes}<p>{notes}</p>"
 
     def figure(self) -> Figure:
@@ -202,16 +207,14 @@ class FitResult:
         return ", ".join([*most, *(f"{name} stays" for name in sorted(self.limits.keep))])
 
     def _about(self) -> list[str]:
+        """Return what to know about the figures, and what the search left out, in sentences."""
         fit = self.best
-        notes = list(self.notes)
-        if self.elsewhere is not None:
-            machine = f"On {self.elsewhere.setting.machine} IPUs"
-            notes.insert(0, f"{machine} the fastest makes {self.elsewhere.samples_per_second:,.1f} samples/s.")
+        found = [str(note) for note in self.notes]
         if fit is not None and fit.changes:
             how = "captured again with these changes" if fit.is_confirmed else "derived from the captured program"
-            notes.append(f"All figures are modelled; the program was {how}. The global batch is the same everywhere.")
-        notes.append(f"{_count(len(self.tried), 'program')} modelled.")
-        return [" ".join(notes)]
+            found.append(f"All figures are modelled; the program was {how}. The global batch is the same everywhere.")
+        found.append(f"{_count(len(self.tried), 'program')} modelled.")
+        return found
 
 
 def _html_row(name: str, fit: Fit) -> tuple[object, ...]:

@@ -25,7 +25,7 @@ def source_of(thing: Any, inputs: Any = None, options: Any = None, **more: Any) 
     """Return the source of programs for whatever a function of `ipu_model.explore` was given.
 
     `thing` is a compiled executor, also one that ran out of memory, a `Profile`, a `Program`, or a plain module with
-    the `inputs`, `options` and further arguments of `ipu_model.profile_module`.
+    the `inputs`, `options` and further arguments of `ipu_model.profile_module`. A source stays as it is.
 
     Raises:
         Error: none of these, or inputs and options for something that has its own.
@@ -34,7 +34,7 @@ def source_of(thing: Any, inputs: Any = None, options: Any = None, **more: Any) 
         unused = [name for name, value in more.items() if value not in (None, False)]
         if unused:
             raise Error(f"{', '.join(unused)}: only for a plain module, together with its inputs and options.")
-        return Source(program_behind(thing), captures_of(thing))
+        return thing if isinstance(thing, Source) else Source(program_behind(thing), captures_of(thing))
     if inputs is None or options is None:
         raise Error("A plain module needs both: the inputs of one call, and poptorch.Options().")
 

@@ -9,6 +9,7 @@ from ipu_model.errors import Error
 from ipu_model.explore.binding import binding_text
 from ipu_model.explore.changed_lines import code_of
 from ipu_model.explore.fit_result import Candidate, Fit, FitResult, Limits
+from ipu_model.explore.notes import Note, other_limits, other_machine, other_micro_batches, other_types
 from ipu_model.explore.settings import Programs, Setting
 from ipu_model.explore.split import Balance
 from ipu_model.predict import memory_of_program, profile_program, samples_per_second
@@ -64,6 +65,7 @@ class Search:
         fitting = sorted(self._fitting(), key=lambda each: -each.samples_per_second)
         fastest = self._confirmed(self._simplified(each) for each in fitting)
         nearest = None if fastest is not None else self._nearest()
+        elsewhere = None if fastest is None else self._elsewhere(fastest)
         return FitResult(
             name=self.programs.base.name,
             start=self.start,
@@ -71,10 +73,10 @@ class Search:
             cheapest=None if fastest is None else self._cheapest_fit() or fastest,
             nearest=nearest,
             tried=tuple(self.tried.values()),
-            notes=self._notes(),
+            notes=self._notes(elsewhere),
             binds="" if nearest is None else binding_text(nearest.profile, self.programs.of(nearest.candidate.setting)),
             instead=self._instead() if fastest is None else None,
-            elsewhere=None if fastest is None else self._elsewhere(fastest),
+            elsewhere=elsewhere,
             limits=self.limits,
         )
 
@@ -170,15 +172,15 @@ class Search:
             is_confirmed=confirmed is not None,
         )
 
-    def _notes(self) -> tuple[str, ...]:
-        """Return what was left out."""
-        found = []
-        if self.programs.source.again is None:
-            found.append("Other micro-batches were not tried: they need the module, to capture it again.")
+    def _notes(self, elsewhere: Candidate | None) -> tuple[Note, ...]:
+        """Return what another machine would make of the fastest, and what was left out."""
+        found = [] if elsewhere is None else [other_machine(_BOW, elsewhere.samples_per_second)]
+        if self.programs.source.again is None and "micro-batch" not in self.limits.keep:
+            found.append(other_micro_batches())
         if self.limits.ipus is None:
-            found.append(f"At most {self.most} IPUs were tried; ipus=... sets another limit.")
+            found.append(other_limits(self.most))
         if "precision" not in self.limits.keep and not self.programs.start.half:
-            found.append('keep="precision" leaves the types as they are.')
+            found.append(other_types())
         return tuple(found)
 
     # --- modelling

@@ -1,0 +1,62 @@
+"""What a search says about itself, with advice in the words of who asked: Python's arguments or a shell's options."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+
+@dataclass(frozen=True)
+class Note:
+    """A sentence on a search, and how to ask for something else: `in_python` or, `for_shell`, `in_shell`.
+
+    `str(note)` is all of it.
+    """
+
+    text: str
+    in_python: str = ""
+    in_shell: str = ""
+    for_shell: bool = False
+
+    def __str__(self) -> str:
+        advice = self.in_shell if self.for_shell else self.in_python
+        return f"{self.text} {advice}".rstrip()
+
+    def to_shell(self) -> Note:
+        """Return the note for a reader at a shell."""
+        return replace(self, for_shell=True)
+
+
+def other_micro_batches() -> Note:
+    """Return the note on a search without a module."""
+    return Note(
+        "Other micro-batches were not tried: a saved program has no module that could be captured with them.",
+        "make_it_fit(module, inputs, options, ...) tries them.",
+        "To try them, name the function that returns the module: python -m ipu_model fit program.py:function",
+    )
+
+
+def other_limits(most: int) -> Note:
+    """Return the note on a search for which nobody set a number of IPUs; `most` is what it took."""
+    return Note(
+        f"At most {'1 IPU was' if most == 1 else f'{most} IPUs were'} tried.",
+        "ipus=N sets another limit.",
+        "--ipus N sets another limit.",
+    )
+
+
+def other_types() -> Note:
+    """Return the note on a search that could change the types of a program."""
+    return Note(
+        "The types of weights and sums could change.",
+        'keep="precision" leaves them as they are.',
+        "--keep precision leaves them as they are.",
+    )
+
+
+def other_machine(name: str, samples_per_second: float) -> Note:
+    """Return the note on the speed of the fastest on a machine of a faster chip."""
+    return Note(
+        f"On {name} IPUs the fastest makes {samples_per_second:,.1f} samples/s.",
+        f'machine="{name}" searches there.',
+        f"--machine {name} searches there.",
+    )

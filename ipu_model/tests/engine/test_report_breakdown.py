@@ -32,8 +32,9 @@ class TestRows:
                 assert before.end <= after.start + 1e-9
 
     def test_the_loader_comes_first_then_the_host_and_ipus_by_number(self) -> None:
-        kinds = {"IPU 10": "forward", "IPU 9": "wait", "host": "call", "a loader": "load", "link": "copy"}
-        spans = [Span(name, kind, 0.0, 1.0) for name, kind in kinds.items()]
+        ipus = [Span(f"IPU {ipu}", "forward", 0.0, 1.0, ipu=ipu) for ipu in (10, 9)]
+        kinds = {"link": "copy", "host": "call", "a loader": "load"}
+        spans = [*ipus, *(Span(name, kind, 0.0, 1.0) for name, kind in kinds.items())]
         assert names(all_rows(spans)) == ["a loader", "host", "IPU 9", "IPU 10", "link"]
 
     def test_what_overlaps_goes_to_a_row_of_its_own(self) -> None:

@@ -101,7 +101,7 @@ class TestContents:
         # 1,000 cycles at 1.33 GHz, in whole nanoseconds.
         assert forward["dur"] == pytest.approx(1000 / 1330, abs=0.0005)
         assert forward["name"] == "forward 1"
-        assert forward["args"] == {"micro-batch": 0}
+        assert forward["args"] == {"micro-batch": 1}
 
     def test_what_stands_for_several_says_so(self) -> None:
         spans = events(pipeline_profile(collapsed=True), "X")
@@ -141,9 +141,17 @@ class TestOps:
     def test_every_pass_that_is_drawn_alone_has_all_its_ops(self) -> None:
         profile = resnet()
         steps = Counter(step.phase for step in profile.memory[1].liveness)
-        alone = Counter(s.kind for s in profile.timeline if s.resource == "IPU 1" and s.repeats == 1)
+        alone = Counter(s.kind for s in profile.timeline if s.ipu == 1 and s.repeats == 1)
         drawn = Counter(event["cat"] for event in on_thread(profile, "IPU 1 ops"))
         assert drawn["forward"] == alone["forward"] * steps["forward"]
+
+    def test_all_but_one_of_the_equal_micro_batches_are_blocks(self) -> None:
+        """Two stages: two cycles fill the pipeline and two drain it, and of those between only the first is drawn."""
+        count = 100
+        drawn = [event["name"] for event in on_thread(resnet(count), "IPU 0") if event["cat"] == "forward"]
+        assert drawn == ["forward 1", "forward 2", "forward 3", f"forward x {count - 3}"]
+        ops = [event for event in on_thread(resnet(count), "IPU 0 ops") if event["cat"] != "update"]
+        assert {event["args"]["micro-batch"] for event in ops} == {1, 2, 3, count - 1, count}
 
     def test_the_first_drawing_of_an_op_says_what_it_works_on(self) -> None:
         first = next(e for e in on_thread(resnet(), "IPU 0 ops") if e["name"].endswith("conv1: convolution"))
@@ -168,7 +176,7 @@ class TestOpTimes:
     def test_the_ops_of_a_pass_take_its_time_but_for_copies_and_control(self) -> None:
         profile = resnet()
         times = OpTimes(profile)
-        rows = [tuple(s for s in profile.timeline if s.resource == name) for name in ("IPU 0", "IPU 1")]
+        rows = [tuple(s for s in profile.timeline if s.ipu == ipu) for ipu in (0, 1)]
         drawn = [span for row in rows for span in passes(row) if span.kind in ("forward", "backward", "update")]
         for span in drawn:
             if span.repeats == 1 and (ops := times.within(span)):

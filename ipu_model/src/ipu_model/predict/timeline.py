@@ -1,7 +1,7 @@
 """The timeline of one call: a small number of spans, whatever is repeated, that fill each IPU's row without a gap.
 
-The first update is shown cycle by cycle, but only the first two of many identical cycles are drawn. The other cycles
-and all later updates are drawn together: one span for each kind of work stands for all its repetitions.
+The first update is shown cycle by cycle, but only the first of many identical cycles is drawn. The other cycles and
+all later updates are drawn together: one span for each kind of work stands for all its repetitions.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from ipu_model.predict.profile import PhaseCycles, Span
 from ipu_model.predict.segments import Piece, Segment
 from ipu_model.predict.timing import Call, TimedInterval
 
-SHOWN = 2
-"""How many identical cycles are drawn one by one; if only one more is left, it is drawn too."""
+_FEW = 2
+"""So many identical cycles are drawn one by one; of more, only the first is."""
 
 
 def timeline_of(call: Call, clock_hz: float, round_name: str) -> tuple[Span, ...]:
@@ -56,7 +56,7 @@ class _Writer:
     def interval(self, timed: TimedInterval) -> None:
         """Write the cycles of an interval."""
         interval, segments = timed.interval, timed.segments
-        single = interval.count if interval.count <= SHOWN + 1 else SHOWN
+        single = interval.count if interval.count <= _FEW else 1
         for cycle in range(interval.start, interval.start + single):
             self.once(segments, cycle)
         if single < interval.count:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
@@ -193,14 +194,17 @@ def fullest_ipu(profile: Profile) -> int:
 
 
 def all_rows(timeline: Iterable[Span]) -> tuple[Row, ...]:
-    """Return every resource's rows: the loader's and the host's first, then the others in their natural order.
+    """Return every resource's rows: the loader's and the host's first, then IPUs by number and what else there is.
 
     Spans of one resource that overlap go to rows of their own, named "host", "host (2)", ...
     """
     spans = list(timeline)
     hosts = _host_resources(spans)
+    ipus = {span.resource: span.ipu for span in spans if span.ipu is not None}
     rows: list[Row] = []
-    for resource in sorted({span.resource for span in spans}, key=lambda name: (hosts.get(name, 9), *_natural(name))):
+    for resource in sorted({span.resource for span in spans}, key=lambda name: (
+        hosts.get(name, len(HOST_KINDS)), ipus.get(name, math.inf), name
+    )):  # fmt: skip
         lanes = _lanes([span for span in spans if span.resource == resource])
         rows += [Row(resource if not n else f"{resource} ({n + 1})", lane) for n, lane in enumerate(lanes)]
     return tuple(rows)
@@ -244,14 +248,9 @@ def _host_resources(spans: Iterable[Span]) -> dict[str, int]:
     found: dict[str, int] = {}
     for span in spans:
         if span.kind in HOST_KINDS:
-            found[span.resource] = min(found.get(span.resource, 9), HOST_KINDS.index(span.kind))
+            rank = HOST_KINDS.index(span.kind)
+            found[span.resource] = min(found.get(span.resource, rank), rank)
     return found
-
-
-def _natural(name: str) -> tuple[tuple[str, int], ...]:
-    """Return a key that sorts "IPU 10" behind "IPU 9": pairs of words and the number behind them."""
-    parts = re.findall(r"([^0-9]*)([0-9]{0,15})", name)
-    return tuple((words, int(number or "-1")) for words, number in parts)
 
 
 def _lanes(spans: Iterable[Span]) -> list[tuple[Span, ...]]:

@@ -3,7 +3,7 @@
 The format is the "Trace Event Format" of Chromium's trace viewer: one process for the program, one thread for each row
 of the timeline and one for the ops of each IPU, "X" events with start and length in microseconds, "C" events with the
 bytes of the fullest tile, "M" events that name them. What the timeline draws as one block for many repetitions is one
-event here, too.
+event here, too: of equal micro-batches one is drawn op by op, and so are all that fill and drain a pipeline.
 """
 
 from __future__ import annotations
@@ -93,11 +93,11 @@ def _name(span: Span) -> str:
 
 def _arguments(span: Span) -> dict[str, str | int]:
     found: dict[str, str | int] = {}
-    if span.label:
+    if span.stage is not None:
+        found["stage"] = span.stage
+    found |= _micro_batch(span)
+    if span.label and span.micro_batch is None:
         found["label"] = span.label
-    for name, value in (("stage", span.stage), ("micro-batch", span.micro_batch)):
-        if value is not None:
-            found[name] = value
     if span.repeats > 1:
         found["repeats"] = span.repeats
     return found
@@ -160,14 +160,17 @@ class _Ops:
     def __post_init__(self) -> None:
         clock, described, before = _Clock(), set[int](), -1
         for span in self.row.spans:
+            memory = None if span.ipu is None else self.shown.memory.get(span.ipu)
+            if memory is None:
+                continue
             for each in self.shown.within(span):
                 times = clock.times(each)
                 op, is_new = self.shown.times.op_of(each.step), each.place not in described
                 described.add(each.place)
-                about = _facts(op, each.step, span) if op is not None and is_new else {"micro-batch": span.micro_batch}
+                about = _facts(op, each.step, span) if op is not None and is_new else _micro_batch(span)
                 name = each.step.name or each.step.node
                 self.events.append({"ph": "X", "name": name, "cat": each.step.phase, **times, "args": about})
-                held = _kib(self.shown.memory[int(self.row.name.split()[1])], each.step)
+                held = _kib(memory, each.step)
                 if held != before:
                     before = held
                     args = {"KiB": held}
@@ -178,6 +181,11 @@ class _Ops:
         return f"{self.row.name}: memory of the fullest tile"
 
 
+def _micro_batch(span: Span) -> dict[str, int]:
+    """Return the number of a micro-batch as viewers show it: counted from 1, as in the names of passes."""
+    return {} if span.micro_batch is None else {"micro-batch": span.micro_batch + 1}
+
+
 def _kib(memory: IpuMemory, step: LivenessStep) -> int:
     return round((memory.always_live_bytes + step.bytes_on_tile) / _KIB)
 
@@ -185,7 +193,7 @@ def _kib(memory: IpuMemory, step: LivenessStep) -> int:
 def _facts(op: OpProfile, step: LivenessStep, span: Span) -> dict[str, str | int | float | None]:
     """Return what a viewer shows of an op: once for each, as its repetitions are the same."""
     found: dict[str, str | int | float | None] = {
-        "op": op.node, "kind": op.family, "pass": step.phase, "stage": op.stage, "micro-batch": span.micro_batch,
+        "op": op.node, "kind": op.family, "pass": step.phase, "stage": op.stage, **_micro_batch(span),
         "operands": ", ".join(op.operands), "results": ", ".join(op.results), "cycles": round(op.cycles),
         "temporary bytes of a tile": round(op.temporary_bytes),
     }  # fmt: skip

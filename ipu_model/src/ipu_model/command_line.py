@@ -14,7 +14,8 @@ from ipu_model.report import report_and_compare_commands
 from ipu_model.validate import command as validate_command
 
 # Each module offers register(subparsers): it adds its parsers and sets the default `run`, a function of the
-# parsed arguments. What `run` needs is imported inside it, so that --help waits for nothing.
+# parsed arguments that returns the exit code, `None` for 0. What `run` needs is imported inside it, so that --help
+# waits for nothing.
 COMMANDS = (report_and_compare_commands, fit_and_advise_commands, machines_command, validate_command)
 
 
@@ -34,11 +35,12 @@ def make_parser() -> argparse.ArgumentParser:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command that `arguments` (default: the command line) name and return its exit code.
 
-    Codes: 0 done, 1 nobody reads the output any more, 2 an error in one line, 130 stopped with Ctrl-C.
+    Codes: 0 done, 1 nothing that fits was found or nobody reads the output any more, 2 an error in one line, 130
+    stopped with Ctrl-C.
     """
     parsed = make_parser().parse_args(arguments)
     try:
-        parsed.run(parsed)
+        code: int = parsed.run(parsed) or 0
         sys.stdout.flush()
     except Error as problem:
         print(f"python -m ipu_model {parsed.command}: error: {problem.message}", file=sys.stderr)
@@ -50,4 +52,4 @@ def main(arguments: Sequence[str] | None = None) -> int:
         # Whoever read the output has gone (`| head`). Python would complain once more when it empties it.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
-    return 0
+    return code

@@ -1,77 +1,76 @@
-"""What the commands model: the folder of a report, a `profile.json`, or a function that returns a program."""
+"""What the commands model: the folder of a report, one of its files, or a function that returns a program."""
 
 from __future__ import annotations
 
-import importlib
-import importlib.util
-import inspect
-import os
-import sys
-from collections.abc import Callable, Iterator, Mapping
+import difflib
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from ipu_model.entry_points import kind_of, program_behind, program_of_module
+from ipu_model.entry_points import kind_of, program_behind
 from ipu_model.errors import Error
-from ipu_model.source_lines import line_that_raised
+from ipu_model.slow_work import said_if_slow
 
 if TYPE_CHECKING:
+    from ipu_model.explore.program_source import Source
     from ipu_model.predict.host import HostWork
     from ipu_model.predict.profile import Profile
-    from ipu_model.predict.program import Program
 
 RETURNS = (
     "It takes no arguments and returns (module, inputs, options), for training with the optimizer as the fourth, or "
     "a dict of the arguments of ipu_model.profile_module by name."
 )
+WRITES_REPORT = """POPLAR_ENGINE_OPTIONS='{"autoReport.all":"true","autoReport.directory":"./report"}'"""
+"""The setting with which PopTorch writes a report of any script."""
 _POSITIONS = ("model", "inputs", "options", "optimizer")
 _NEEDED = _POSITIONS[:3]
 _BY_NAME = (*_POSITIONS, "training", "micro_batch")
 
 
 def profile_of_source(source: str, *, host: HostWork | None = None, machine: str | None = None) -> Profile:
-    """Return the profile of a report's folder, of a `profile.json`, or of a function as "FILE.py:FUNCTION".
+    """Return the profile of a report's folder or file, or of a function as "FILE.py:FUNCTION".
 
     With a `host` or a `machine` the program is modelled again, for which a report must hold it.
 
     Raises:
         Error: nothing there can be read, or it is no program.
     """
-    if not is_function(source) and host is None and machine is None:
+    from ipu_model.named_functions import is_function
+
+    if not is_function(source) and host is None and machine is None and not _is_program_file(source):
         from ipu_model.report import profile_json
 
         return profile_json.read(_report(source))
     from ipu_model.explore.profiling import profile
+    from ipu_model.explore.program_source import host_work_of
 
-    with refusals_named(source):
-        given = given_by(source)
-        return profile(given.program() if given.arguments else given.thing, host=host, machine=machine)
+    given = given_by(source)
+    program = given.source().program
+    with said_if_slow(f"modelling {source}"):
+        return profile(program, host=host_work_of(given.thing, host), machine=machine)
 
 
 @dataclass(frozen=True)
 class Given:
-    """What a source stands for: something that has a program, or a module with the `arguments` that make it one.
+    """What a source called `name` stands for: something that has a program, or a module with its `arguments`."""
 
-    `ipu_model.advise` and `ipu_model.make_it_fit` take it as `(thing, **arguments)`.
-    """
-
+    name: str
     thing: Any
     arguments: Mapping[str, Any] = field(default_factory=dict)
 
-    def program(self) -> Program:
-        """Return its program.
+    def source(self) -> Source:
+        """Return its program, with its module if there is one, as `advise` and `make_it_fit` take it.
 
         Raises:
-            Error: what PopTorch refuses when it compiles.
-            AssertionError: rows that do not divide into micro-batches, unknown blocks.
+            Error: what PopTorch refuses when it compiles, such as rows that do not divide into micro-batches.
         """
-        if not self.arguments:
-            return program_behind(self.thing)
+        from ipu_model.explore.program_source import source_of
+
         arguments = dict(self.arguments)
-        return program_of_module(arguments.pop("options"), self.thing, arguments.pop("inputs"), **arguments)
+        with _refusals_named(self.name), said_if_slow(f"capturing {self.name}"):
+            return source_of(self.thing, arguments.pop("inputs", None), arguments.pop("options", None), **arguments)
 
 
 def given_by(source: str) -> Given:
@@ -80,8 +79,14 @@ def given_by(source: str) -> Given:
     Raises:
         Error: nothing there can be read, or a function returns no program.
     """
+    from ipu_model.named_functions import is_function, made_by
+
     if is_function(source):
         return _given(made_by(source), source)
+    if _is_program_file(source):
+        from ipu_model.report import program_file
+
+        return Given(source, program_file.read(source))
     from ipu_model.report.files import read_report
 
     profile = read_report(_report(source))
@@ -90,11 +95,11 @@ def given_by(source: str) -> Given:
             f"{source} holds only results, without the program that they are of. Take the folder that profiling wrote, "
             "run the program again, or name a function that returns it: program.py:function."
         )
-    return Given(profile)
+    return Given(source, profile)
 
 
 @contextmanager
-def refusals_named(source: str) -> Iterator[None]:
+def _refusals_named(source: str) -> Iterator[None]:
     """Turn an assertion of PopTorch's, such as rows that do not divide into micro-batches, into an error in one line.
 
     Raises:
@@ -107,89 +112,81 @@ def refusals_named(source: str) -> Iterator[None]:
 
 
 def folder_of_source(source: str) -> Path | None:
-    """Return the folder of a report; a function has none."""
+    """Return the folder of a report; a function has none.
+
+    Raises:
+        Error: there is no report.
+    """
+    from ipu_model.named_functions import is_function
+
     if is_function(source):
         return None
+    if _is_program_file(source):
+        return Path(source).parent
     from ipu_model.report.profile_json import file_of
 
-    return file_of(source).parent
+    return file_of(_report(source)).parent
 
 
-def is_function(source: str) -> bool:
-    """Return whether a source is written as "FILE.py:FUNCTION" or "MODULE:FUNCTION"; paths that exist are none."""
-    place, colon, name = source.rpartition(":")
-    return bool(colon and place and name.isidentifier()) and not Path(source).exists()
+def _is_program_file(source: str) -> bool:
+    return source.endswith(".ipu") and not Path(source).is_dir()
 
 
 def _report(source: str) -> str:
-    """Return the path of a report, if it is none of a program's text."""
-    if source.endswith(".py"):
-        raise Error(f"{source} is a program. Name the function in it that returns what to model: {source}:FUNCTION.")
+    """Return the path of a report, if there is one.
+
+    Raises:
+        Error: there is none; says what is there, and what comes nearest.
+    """
+    path = Path(source)
+    place = source.rpartition(".py:")[0]
+    if source.endswith(".py") or place:
+        raise _no_function(Path(f"{place}.py") if place else path)
+    if path.is_dir():
+        from ipu_model.report.profile_json import file_of
+
+        if not file_of(path).exists():
+            raise _no_report(path)
+    elif not path.exists():
+        near = difflib.get_close_matches(path.name, _names_in(path.parent), 1)
+        hint = f" Did you mean {path.with_name(near[0])}?" if near else ""
+        raise Error(
+            f"{source} cannot be read: No such file or directory.{hint} A SOURCE is the folder of a report, or a "
+            "function as program.py:function."
+        )
     return source
 
 
-def made_by(source: str) -> Any:
-    """Import the file or module of "FILE.py:FUNCTION", call the function and return what it returns.
+def _no_function(file: Path) -> Error:
+    """Return the error of a program without the name of a function; says which functions it has."""
+    if not file.is_file():
+        return Error(f"{file} cannot be read: there is no such file.")
+    from ipu_model.named_functions import functions_in
 
-    Raises:
-        Error: there is no such function, it needs arguments, or it fails; names the line.
-    """
-    place, _, name = source.rpartition(":")
-    function = _function(_module(place), place, name)
+    found = functions_in(file)
+    nearest = f"{file}:{found[0] if found else 'FUNCTION'}"
+    there = f" Functions without arguments there: {', '.join(found)}." if found else ""
+    return Error(
+        f"{file} is a program. Name the function in it that returns what to model: {nearest}.{there} Or run it with "
+        f"{WRITES_REPORT}, which writes a report: python -m ipu_model report ./report."
+    )
+
+
+def _no_report(folder: Path) -> Error:
+    """Return the error of a folder without a report; names reports that lie deeper."""
+    deeper = sorted(str(each.parent) for each in folder.glob("*/*/profile.json"))
+    there = f" There is one in {', '.join(deeper)}." if deeper else ""
+    return Error(
+        f"{folder} holds no report: there is no profile.json in it.{there} Take the folder that profiling wrote (run "
+        f"the program with {WRITES_REPORT}), or name a function that returns a program: program.py:function."
+    )
+
+
+def _names_in(folder: Path) -> list[str]:
     try:
-        return function()
-    except (Exception, SystemExit) as problem:
-        raise Error(f"{source} failed: {_described(problem)}.") from problem
-
-
-def _module(place: str) -> ModuleType:
-    """Import a file or a module by its name, with its folder where Python looks for modules."""
-    file = Path(place)
-    sys.path.insert(0, str(file.resolve().parent) if place.endswith(".py") else os.getcwd())
-    try:
-        if not place.endswith(".py"):
-            return importlib.import_module(place)
-        if not file.is_file():
-            raise Error(f"{place} cannot be read: there is no such file.")
-        name = f"{file.stem}_of_the_user" if file.stem in sys.modules else file.stem
-        spec = importlib.util.spec_from_file_location(name, file)
-        assert spec is not None
-        assert spec.loader is not None
-        module = importlib.util.module_from_spec(spec)
-        sys.modules[name] = module  # as an import would: data classes and pickles look for it there
-        spec.loader.exec_module(module)
-    except Error:
-        raise
-    except (Exception, SystemExit) as problem:
-        raise Error(f"{place} cannot be imported: {_described(problem)}.") from problem
-    return module
-
-
-def _function(module: ModuleType, place: str, name: str) -> Callable[[], Any]:
-    found = getattr(module, name, None)
-    if not callable(found):
-        own = [each for each, value in vars(module).items() if inspect.isfunction(value) and _is_of(module, value)]
-        there = f" It has {', '.join(own)}." if own else " It has no functions."
-        raise Error(f"{place} has no function {name!r}.{there}")
-    parameters = inspect.signature(found).parameters.values()
-    fixed = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
-    needed = [each.name for each in parameters if each.default is each.empty and each.kind not in fixed]
-    if needed:
-        raise Error(f"{place}:{name} needs arguments ({', '.join(needed)}), but is called without any.")
-    return found  # type: ignore[no-any-return]  # of a module that is known only now
-
-
-def _is_of(module: ModuleType, value: object) -> bool:
-    return getattr(value, "__module__", None) == module.__name__ and not value.__name__.startswith("_")  # type: ignore[attr-defined]
-
-
-def _described(problem: BaseException) -> str:
-    """Return the type, message and line of a user's exception, in one line."""
-    if isinstance(problem, SystemExit):
-        return "it ended the process; put what a script does under `if __name__ == '__main__':`"
-    text = problem.message if isinstance(problem, Error) else f"{type(problem).__name__}: {problem}"
-    line = line_that_raised(problem)
-    return " ".join(text.split()).rstrip(".") + (f" ({line})" if line is not None else "")
+        return [each.name for each in folder.iterdir()]
+    except OSError:
+        return []
 
 
 def _given(made: Any, source: str) -> Given:
@@ -207,10 +204,10 @@ def _given(made: Any, source: str) -> Given:
             program_behind(made)
         except Error as refusal:
             raise Error(f"{source} returned {kind_of(made)}. {RETURNS}") from refusal
-        return Given(made)
+        return Given(source, made)
     unknown = [str(name) for name in made if name not in _BY_NAME]
     missing = [name for name in _NEEDED if name not in made]
     if unknown or missing:
         wrong = f"lacks {', '.join(missing)}" if missing else f"has {', '.join(unknown)}, which it does not take"
         raise Error(f"The dict that {source} returned {wrong}. Its names are {', '.join(_BY_NAME)}.")
-    return Given(made["model"], {name: value for name, value in made.items() if name != "model"})
+    return Given(source, made["model"], {name: value for name, value in made.items() if name != "model"})

@@ -104,3 +104,11 @@ def wide() -> dict[str, Any]:
         model, x = Wide(), torch.zeros(4, 5120)
     optimizer = poptorch.optim.AdamW(model.parameters(), lr=1e-3)
     return {"model": model, "inputs": (x, x), "options": options, "optimizer": optimizer, "micro_batch": True}
+
+
+def compiled_wide() -> Any:
+    """Compile it, which fails for want of memory."""
+    given = wide()
+    model = poptorch.trainingModel(given["model"], given["options"], given["optimizer"])
+    model.compile(*(torch.zeros(64, 5120) for _ in given["inputs"]))
+    return model

@@ -13,26 +13,14 @@ from torch import Tensor, nn
 
 import ipu_model
 import poptorch
-from ipu_model import command_line
 from ipu_model.entry_points import program_of_module
-from ipu_model.explore.fit import KEEP
-from ipu_model.explore.fit_and_advise_commands import _KEEP
+from ipu_model.explore.fit_and_advise_commands import NOTHING_FITS
+from ipu_model.explore.kept import KEEP
 from ipu_model.explore.split import even_starts, split_before, stage_modules
 from ipu_model.predict.verdict import Verdict
+from ipu_model.report.page import html_report
 
 PROGRAM = Path(__file__).with_name("command_programs.py")
-
-
-@pytest.fixture
-def run(capsys: pytest.CaptureFixture[str]):
-    """Run a command and return its exit code, output and error output."""
-
-    def run_command(*arguments: object) -> tuple[int, str, str]:
-        code = command_line.main([str(argument) for argument in arguments])
-        captured = capsys.readouterr()
-        return code, captured.out, captured.err
-
-    return run_command
 
 
 def test_the_printed_lines_make_the_program_fit(run) -> None:
@@ -58,16 +46,18 @@ def test_the_printed_lines_make_the_program_fit(run) -> None:
     assert f"{profile.samples_per_second:,.1f}" == promised[1]
 
 
-def test_a_page_shows_the_frontier_and_the_code(run, tmp_path: Path) -> None:
+def test_the_page_is_the_one_that_python_makes(run, tmp_path: Path) -> None:
     page = tmp_path / "fit.html"
     code, out, _ = run("fit", f"{PROGRAM}:wide", "--html", page)
     assert code == 0
     assert out.splitlines()[-1] == f"page: {page}"
+    given = wide()
+    model = given.pop("model")
+    found = ipu_model.make_it_fit(model, **given).for_shell()
     text = page.read_text(encoding="utf-8")
-    assert "The fastest" in text
-    assert "<title>fits: " in text
-    assert "<title>does not fit: " in text
-    assert "model.half()" in text
+    assert text == html_report(ipu_model.profile_module(model, **given), fit=found)
+    for words in ("The fastest", "<title>fits: ", "<title>does not fit: ", "model.half()", "that were modelled"):
+        assert words in text
 
 
 def test_the_folder_of_a_failed_compilation_is_enough(run, tmp_path: Path) -> None:
@@ -101,7 +91,7 @@ def test_advice_is_in_the_words_of_who_asked(run) -> None:
 def test_an_impossible_request_names_the_nearest(run) -> None:
     """One IPU in float32 has no room for twice its memory in weights alone."""
     code, out, _ = run("fit", f"{PROGRAM}:wide", "--ipus", "1", "--keep", "precision", "--keep", "optimiser")
-    assert code == 0
+    assert code == NOTHING_FITS == 1
     assert "Nothing fits for certain within what was asked for (at most 1 IPU, optimiser stays, precision stays)" in out
     assert "The nearest: " in out
 
@@ -115,7 +105,6 @@ def test_what_fits_already_is_said_so(run) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("--ipus", "0"), "ipus must be a whole number from 1 on"),
         (("--machine", "M3000"), "M3000"),
     ],
 )
@@ -126,14 +115,41 @@ def test_bad_limits_are_one_line(run, arguments: tuple[str, ...], message: str) 
     assert err.count("\n") == 1
 
 
-def test_what_can_be_kept_is_what_the_search_knows() -> None:
-    assert tuple(_KEEP) == tuple(KEEP)
+CHANGES_OF = {
+    "precision": ("model.half()", "half partials"),
+    "optimiser": ("optimiser state types",),
+    "micro-batch": ("micro-batch: ",),
+    "replicas": ("replicas: ",),
+    "split": ("split over",),
+    "machine": ("machine: ",),
+}
+
+
+@pytest.mark.parametrize("name", KEEP)
+def test_what_is_kept_does_not_change(run, name: str) -> None:
+    _, out, _ = run("fit", f"{PROGRAM}:wide", "--keep", name)
+    within = out.split("Without these limits")[0]
+    assert "  - " in within
+    assert not [change for change in CHANGES_OF[name] if change in within]
+
+
+def test_without_anything_kept_types_and_split_change(run) -> None:
+    """So that the test of what is kept can fail."""
+    _, out, _ = run("fit", f"{PROGRAM}:wide")
+    assert "model.half()" in out or "split over" in out
 
 
 def test_a_model_that_cannot_be_traced(run) -> None:
     code, _, err = run("fit", f"{PROGRAM}:branching")
     assert code == 2
     assert "The model branches on data" in err
+
+
+@pytest.mark.parametrize("command", ["fit", "advise", "report"])
+def test_a_function_whose_compilation_runs_out_of_memory_gives_its_program(run, command: str) -> None:
+    code, out, _ = run(command, f"{PROGRAM}:compiled_wide")
+    assert code == 0
+    assert "does not fit" in out
 
 
 def test_an_executor_that_ran_out_of_memory_can_be_made_to_fit() -> None:

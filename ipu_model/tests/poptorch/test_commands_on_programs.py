@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -12,21 +13,8 @@ import torch
 from modelling_support import Chain, quiet
 
 import poptorch
-from ipu_model import command_line
 
 PROGRAM = Path(__file__).with_name("command_programs.py")
-
-
-@pytest.fixture
-def run(capsys: pytest.CaptureFixture[str]):
-    """Run a command and return its exit code, output and error output."""
-
-    def run_command(*arguments: object) -> tuple[int, str, str]:
-        code = command_line.main([str(argument) for argument in arguments])
-        captured = capsys.readouterr()
-        return code, captured.out, captured.err
-
-    return run_command
 
 
 class TestFunctions:
@@ -66,6 +54,32 @@ class TestFunctions:
         assert code == 0
         assert "measured here: 10 batches of 2 samples" in out
 
+    def test_a_loader_with_other_workers(self, run) -> None:
+        """The measured time of a sample stays; who loads it is as asked."""
+        loaded = ("report", f"{PROGRAM}:inference", "--loader", f"{PROGRAM}:loader")
+        assert " a sample and worker, sync, workers: 0 (measured here" in run(*loaded)[1]
+        asked = run(*loaded, "--workers", "3", "--loading", "async")[1]
+        assert " a sample and worker, async, workers: 3 (measured here" in asked
+
+    def test_a_file_runs_once(self, run, tmp_path: Path) -> None:
+        """For the program and its loader, and for two programs of it."""
+        script, runs = tmp_path / "script.py", tmp_path / "runs"
+        script.write_text(
+            f"with open({str(runs)!r}, 'a') as file:\n    file.write('once ')\n"
+            f"import sys\nsys.path.append({str(PROGRAM.parent)!r})\n"
+            "from command_programs import executor, inference, loader\n"
+        )
+        assert run("report", f"{script}:inference", "--loader", f"{script}:loader")[0] == 0
+        assert run("compare", f"{script}:inference", f"{script}:executor")[0] == 0
+        assert runs.read_text() == "once "
+
+    def test_a_changed_file_runs_again(self, run, tmp_path: Path) -> None:
+        script = tmp_path / "again.py"
+        for returned, words in (("None", "returned None"), ("7", "returned a int")):
+            script.write_text(f"def program():\n    return {returned}\n")
+            os.utime(script, ns=(len(words), len(words)))
+            assert words in run("report", f"{script}:program")[2]
+
     def test_two_programs_are_compared(self, run) -> None:
         code, out, _ = run("compare", f"{PROGRAM}:inference", f"{PROGRAM}:executor")
         assert code == 0
@@ -99,9 +113,10 @@ class TestReports:
 
     @pytest.fixture
     def folder(self, tmp_path: Path) -> Path:
-        options = quiet().enableProfiling(str(tmp_path)).deviceIterations(4).modelName("net")
+        above = tmp_path / "reports"
+        options = quiet().enableProfiling(str(above)).deviceIterations(4).modelName("net")
         poptorch.inferenceModel(Chain(1), options).compile(torch.zeros(8, 8))
-        return tmp_path / "net"
+        return above / "net"
 
     def test_on_another_machine(self, run, folder: Path) -> None:
         assert "GC200" in run("report", folder)[1]
@@ -136,10 +151,27 @@ class TestReports:
         assert f"{file}: " in err
         assert "again" in err
 
-    def test_a_folder_without_a_report(self, run, tmp_path: Path) -> None:
-        code, _, err = run("advise", tmp_path)
+    @pytest.mark.parametrize("command", ["report", "advise"])
+    def test_the_program_file_alone(self, run, folder: Path, command: str) -> None:
+        (folder / "profile.json").unlink()
+        code, out, _ = run(command, folder / "program.ipu")
+        assert code == 0
+        assert out.startswith("net: inference, modelled with 1 IPU a replica")
+
+    @pytest.mark.parametrize("command", ["report", "advise", "fit"])
+    def test_a_folder_without_a_report(self, run, folder: Path, command: str) -> None:
+        """It names the report that lies deeper, and what writes one."""
+        above = folder.parent.parent
+        code, _, err = run(command, above)
         assert code == 2
-        assert f"{tmp_path / 'profile.json'} cannot be read" in err
+        assert f"{above} holds no report: there is no profile.json in it." in err
+        assert f"There is one in {folder}." in err
+        assert "POPLAR_ENGINE_OPTIONS=" in err
+
+    def test_a_misspelt_folder(self, run, folder: Path) -> None:
+        code, _, err = run("report", folder.with_name("nte"))
+        assert code == 2
+        assert f"Did you mean {folder}?" in err
 
 
 class TestErrors:
@@ -150,7 +182,9 @@ class TestErrors:
         [
             ("missing.py:build", "missing.py cannot be read: there is no such file"),
             ("no_such_module:build", "no_such_module cannot be imported: ModuleNotFoundError"),
-            (PROGRAM, "Name the function in it that returns what to model"),
+            (PROGRAM, f"Name the function in it that returns what to model: {PROGRAM}:training."),
+            (f"{PROGRAM}:", f"Name the function in it that returns what to model: {PROGRAM}:training."),
+            (f"{PROGRAM}:Wide.forward", "Functions without arguments there: training, inference, executor"),
             (f"{PROGRAM}:trainng", "has no function 'trainng'. It has training, inference"),
             (f"{PROGRAM}:with_arguments", "needs arguments (size)"),
             (f"{PROGRAM}:failing", "failed: KeyError: 'weights.pt' (line"),
@@ -188,7 +222,40 @@ class TestErrors:
     def test_loading_without_a_time(self, run) -> None:
         code, _, err = run("report", f"{PROGRAM}:inference", "--workers", "4")
         assert code == 2
-        assert "--loading and --workers need --seconds-per-sample" in err
+        assert "--loading and --workers need to know how long a sample takes" in err
+
+    @pytest.mark.parametrize(
+        ("options", "message"),
+        [
+            (("--workers", "two"), "--workers: it takes a whole number from 0 on, such as 4, not 'two'"),
+            (("--workers", "-3"), "--workers: it takes a whole number from 0 on, such as 0, not '-3'"),
+            (("--seconds-per-sample", "1ms"), "it takes a number of seconds from 0 on, such as 0.001 for a"),
+            (("--seconds-per-sample", "nan"), "it takes a number of seconds from 0 on, such as 0.001 for a"),
+            (("--seconds-per-sample", "-1"), "it takes a number of seconds from 0 on, such as 0, not '-1'"),
+            (("--loading", "asnyc"), "it takes one of sync, async, not 'asnyc'. Did you mean async?"),
+            (("--ipus", "2.4"), "--ipus: it takes a whole number from 1 on, such as 2, not '2.4'"),
+            (("--ipus", "0"), "--ipus: it takes a whole number from 1 on, such as 1, not '0'"),
+            (("--keep", "precison"), "machine, not 'precison'. Did you mean precision?"),
+        ],
+    )
+    def test_values_of_options_name_their_rule_and_what_works(
+        self, run, options: tuple[str, ...], message: str
+    ) -> None:
+        code, _, err = run("fit", "nowhere", *options)
+        assert code == 2
+        assert message in err
+
+    @pytest.mark.parametrize("command", ["report", "advise", "fit", "compare"])
+    @pytest.mark.parametrize("page", ["", "missing/page.html", None])
+    def test_a_page_is_refused_before_the_program_runs(
+        self, run, tmp_path: Path, command: str, page: str | None
+    ) -> None:
+        script = tmp_path / "script.py"
+        script.write_text("raise AssertionError('it ran')\n")
+        sources = [f"{script}:program"] * (2 if command == "compare" else 1)
+        code, out, err = run(command, *sources, *(["--open"] if page is None else ["--html", tmp_path / page]))
+        assert (code, out) == (2, "")
+        assert {"": "is a folder", "missing/page.html": "there is no folder", None: "no page to open"}[page] in err
 
     def test_a_machine_that_is_too_small(self, run) -> None:
         code, _, err = run("report", f"{PROGRAM}:training", "--machine", "M3000")

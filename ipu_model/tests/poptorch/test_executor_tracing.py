@@ -60,6 +60,7 @@ class TestPythonRunsOnce:
         with pytest.raises(poptorch.Error, match=words) as refusal:
             run(branch)
         assert "test_executor_tracing" in str(refusal.traceback) or "<lambda>" in refusal.value.message
+        assert refusal.value.__suppress_context__  # so that Python prints no second traceback, from inside of torch
         assert not poptorch.isRunningOnIpu()
 
     def test_two_code_paths(self) -> None:

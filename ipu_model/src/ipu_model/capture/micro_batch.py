@@ -276,23 +276,23 @@ def _static_only(trace: Trace, module: nn.Module) -> Iterator[None]:
             raise Error(
                 f"BatchNorm(momentum=None) is not supported in training (module '{scope}'): its cumulative average "
                 "reads num_batches_tracked in Python. Give the layer a momentum, such as momentum=0.1."
-            ) from error
+            ) from None
         raise Error(
             f"The model branches on data: it reads the value of a tensor in Python ({_place(trace, error)}). "
             "The graph is static, forward runs once for each compilation. Use torch.where, masks or a "
             "registered buffer instead of `if tensor:`, `.item()`, `.tolist()` or `float(tensor)`."
-        ) from error
+        ) from None
     except DynamicOutputShapeException as error:
         raise Error(
             f"The shape of a result depends on data ({error}; {_place(trace, error)}). Every shape must be "
             f"known when the model is compiled. {_static_alternative(str(error))}"
-        ) from error
+        ) from None
     except RuntimeError as error:
         if ".numpy() is not supported" not in str(error):
             raise
         raise Error(
             f"Illegal move to CPU: forward converts a device tensor to NumPy ({_place(trace, error)})."
-        ) from error
+        ) from None
 
 
 def _static_alternative(op: str) -> str:

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import difflib
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
-from ipu_model.errors import Error
 from ipu_model.explore.fit_result import FitResult, Limits
+from ipu_model.explore.kept import kept
 from ipu_model.explore.options import checked_count
 from ipu_model.explore.profiling import check_host
 from ipu_model.explore.program_source import Source, host_work_of, source_of
@@ -18,16 +17,6 @@ from ipu_model.explore.search import Search
 from ipu_model.explore.settings import Programs
 from ipu_model.predict.hardware import System, is_chip, system_with_room
 from ipu_model.predict.host import HostWork
-
-KEEP: Mapping[str, str] = {
-    "precision": "the types of weights, activations and partial sums",
-    "optimiser": "the types of gradient accumulators and optimiser state",
-    "micro-batch": "the rows of a micro-batch",
-    "replicas": "the number of replicas",
-    "split": "the blocks and the number of IPUs of a replica",
-    "machine": "the machine",
-}
-"""What a search can be asked to leave as it is. The global batch always stays."""
 
 
 def make_it_fit(
@@ -49,30 +38,20 @@ def make_it_fit(
     `thing` is a compiled executor (also one whose program did not fit), a `Profile`, a `Program`, or a plain module
     with the arguments of `ipu_model.profile_module`. All programs have the same global batch. `ipus` is the most IPUs
     to use (default: those of the machine, or as many as the first program that fits needs). `keep` names what must stay
-    as it is (see `KEEP`). `progress` shows a bar (default: in a terminal and in a notebook).
+    as it is (see `explore.kept.KEEP`). `progress` shows a bar (default: in a terminal and in a notebook).
 
     Raises:
         Error: an unknown machine or name in `keep`, fewer than 1 IPU, or a thing that is no program.
     """
     check_host(host)
-    kept = _kept(keep)
+    stays = kept(keep)
     most = None if ipus is None else checked_count("ipus", ipus)
     source = source_of(thing, inputs, options, optimizer=optimizer, training=training, micro_batch=micro_batch)
     if machine is not None:
         source = _on_machine(source, machine)
     names_chip = isinstance(machine, str) and is_chip(machine)
-    limits = Limits(most, kept, machine is not None, machine is not None and not names_chip)
+    limits = Limits(most, stays, machine is not None, machine is not None and not names_chip)
     return search(source, host_work_of(thing, host), limits, progress=progress)
-
-
-def _kept(keep: str | Iterable[str]) -> frozenset[str]:
-    names = [keep] if isinstance(keep, str) else list(keep)
-    for name in names:
-        if name not in KEEP:
-            near = difflib.get_close_matches(str(name), KEEP, 1)
-            hint = f" Did you mean {near[0]!r}?" if near else ""
-            raise Error(f"keep cannot name {name!r}.{hint} It takes {', '.join(KEEP)}.")
-    return frozenset(names)
 
 
 def _on_machine(source: Source, machine: str | System) -> Source:

@@ -114,7 +114,8 @@ def _samples(batch: object) -> int:
     if not shapes:
         raise Error(
             f"The loader yields {kind_of(batch)} without a tensor, so its samples cannot be counted. Say how many "
-            "samples a batch has: samples_per_batch=N."
+            "samples a batch has: time_loader(loader, samples_per_batch=N). Commands take its seconds_per_sample as "
+            "--seconds-per-sample."
         )
     return next((shape[0] for shape in shapes if shape), 1)
 

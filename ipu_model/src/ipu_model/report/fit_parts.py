@@ -87,7 +87,7 @@ def _shown(title: str, fit: Fit) -> Found:
     return Found(title, fit, VERDICT_CLASSES[profile.verdict], rate(profile.samples_per_second, "samples/s"), details)
 
 
-def numbers_of(each: Candidate) -> str:
+def _numbers_of(each: Candidate) -> str:
     """Return the memory and the speed of a candidate in words."""
     return (
         f"{percent(each.share)} of a tile, {rate(each.samples_per_second, 'samples/s')} on {counted(each.ipus, 'IPU')}"
@@ -116,7 +116,7 @@ def frontier_picture(result: FitResult) -> Frontier:
             x(each.share),
             y(each.samples_per_second),
             VERDICT_CLASSES[each.verdict],
-            numbers_of(each),
+            _numbers_of(each),
             names.get(each, ""),
         )
         for each in modelled

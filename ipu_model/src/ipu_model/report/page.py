@@ -13,7 +13,7 @@ from ipu_model.predict.profile import Profile
 from ipu_model.report import findings, quantities, tables
 from ipu_model.report.breakdown import MEMORY_GROUPS, fallback_share, fullest_ipu, memory_group
 from ipu_model.report.efficiency import cycles_spent, roofline
-from ipu_model.report.fit_parts import described_picture, found_programs, frontier_picture
+from ipu_model.report.fit_parts import described_picture, found_programs, frontier_picture, tried_table
 from ipu_model.report.page_data import data_script, page_data
 from ipu_model.report.page_looks import LOOKS, LOOKS_JSON, PATTERNS, SPENT_LOOKS, PageLook
 from ipu_model.report.pictures import DESCRIBED
@@ -33,6 +33,7 @@ def html_report(profile: Profile, advice: Sequence[Advice] = (), fit: FitResult 
         found=found_programs(fit) if fit else (),
         picture=frontier_picture(fit) if fit else None,
         fit_described=described_picture(fit) if fit else "",
+        tried=tried_table(fit) if fit else None,
         data=data_script(page_data(profile)),
         looks_json=LOOKS_JSON,
         described=DESCRIBED,

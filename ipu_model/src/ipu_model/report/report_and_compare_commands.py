@@ -8,12 +8,13 @@ from ipu_model.command_options import (
     SOURCE_HELP,
     add_modelling,
     add_page,
+    check_page,
     description_of,
     finish_page,
     host_of,
 )
 
-_REPORT_EXAMPLE = "example: python -m ipu_model report ./report --open yes"
+_REPORT_EXAMPLE = "example: python -m ipu_model report ./report --html report.html"
 _COMPARE_EXAMPLE = "example: python -m ipu_model compare ./before program.py:training --html compared.html"
 
 
@@ -43,17 +44,23 @@ def run_report(arguments: argparse.Namespace) -> None:
     from ipu_model.report.text import text_report
     from ipu_model.sources import folder_of_source, profile_of_source
 
-    host, machine = host_of(arguments), arguments.machine
-    profile = profile_of_source(arguments.source, host=host, machine=machine)
-    print(text_report(profile))
+    machine, is_again = arguments.machine, _is_modelled_again(arguments)
     folder = folder_of_source(arguments.source)
     # The page in the folder shows the program as it was modelled then.
-    same = folder is not None and host is None and machine is None
-    finish_page(arguments, folder / HTML_NAME if folder is not None and same else None, lambda: html_report(profile))
+    known = folder / HTML_NAME if folder is not None and not is_again else None
+    check_page(arguments, known)
+    profile = profile_of_source(arguments.source, host=host_of(arguments), machine=machine)
+    print(text_report(profile))
+    finish_page(arguments, known, lambda: html_report(profile))
+
+
+def _is_modelled_again(arguments: argparse.Namespace) -> bool:
+    return any(value is not None for value in (arguments.machine, arguments.loader, arguments.seconds_per_sample))
 
 
 def run_compare(arguments: argparse.Namespace) -> None:
     """Print the comparison of two programs, and write its page if one is asked for."""
+    check_page(arguments)
     from ipu_model.report.compare import compare, compare_html
     from ipu_model.sources import profile_of_source
 

@@ -27,7 +27,7 @@ def write_bytes(path: Path, data: bytes) -> None:
     Raises:
         Error: the file cannot be written; what was there before is untouched.
     """
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
+    temporary = _beside(path)
     try:
         try:
             temporary.write_bytes(data)
@@ -37,6 +37,29 @@ def write_bytes(path: Path, data: bytes) -> None:
                 temporary.unlink()
     except OSError as problem:
         raise Error(f"{path} cannot be written: {problem.strerror or problem}.") from problem
+
+
+def check_writable(path: Path) -> None:
+    """Refuse a path that `write_text` could not write, without writing it.
+
+    Raises:
+        Error: it is a folder, its folder is missing, or nothing can be written there; says what would work.
+    """
+    if path.is_dir():
+        raise Error(f"{path} is a folder: name a file in it, such as {path / 'page.html'}.")
+    if not path.parent.is_dir():
+        raise Error(f"{path} cannot be written: there is no folder {path.parent}. Make it, or name another.")
+    temporary = _beside(path)
+    try:
+        temporary.touch()
+        temporary.unlink()
+    except OSError as problem:
+        raise Error(f"{path} cannot be written: {problem.strerror or problem}.") from problem
+
+
+def _beside(path: Path) -> Path:
+    """Return the name under which this process writes a file before it gets its own."""
+    return path.with_name(f".{path.name}.{os.getpid()}.part")
 
 
 def read_text(path: Path) -> str:

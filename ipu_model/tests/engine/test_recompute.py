@@ -192,7 +192,7 @@ class TestDefault:
     """PopTorch recomputes pipelines of several IPUs in training, unless the program says otherwise."""
 
     @pytest.mark.parametrize(
-        "ipus, now, execution, on, expected",
+        ("ipus", "now", "execution", "on", "expected"),
         [
             (1, Recomputation.NONE, Execution.PIPELINED, 2, Recomputation.PIPELINE),
             (2, Recomputation.PIPELINE, Execution.PIPELINED, 1, Recomputation.NONE),

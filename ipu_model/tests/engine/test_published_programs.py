@@ -50,3 +50,11 @@ def test_bert_ends_on_the_ipu_where_it_begins() -> None:
     """The decoder shares its weights with the word embedding, so both are on IPU 0, in different stages."""
     stages = programs.bert_base_program().step.stages
     assert [stage.ipu for stage in stages][:5] == [0, 1, 2, 3, 0]
+
+
+@pytest.mark.parametrize("layers", [(3, 3, 3, 3), (2, 4, 4, 2)])
+def test_a_vision_transformer_has_its_layers_where_they_are_asked_for(layers: tuple[int, ...]) -> None:
+    step = programs.vit_program(layers).step
+    found = [{op.scope.split("layers.")[1].split(".")[0] for op in step.ops if op.ipu == ipu and "layers." in op.scope}
+             for ipu in range(len(layers))]  # fmt: skip
+    assert tuple(map(len, found)) == layers

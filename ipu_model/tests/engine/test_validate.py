@@ -236,7 +236,16 @@ class TestText:
         page = comparison_markdown(comparison)
         headings = [line.removeprefix("## ") for line in page.splitlines() if line.startswith("## ")]
         assert headings == ["How far to trust the model", "Scored blind", "Predictions", "Fitted", "Arithmetic",
-                            "Memory: what ran and what did not"]  # fmt: skip
+                            "Cuts that are not published", "Memory: what ran and what did not"]  # fmt: skip
+
+    def test_an_uneven_cut_of_a_program_is_slower_than_its_even_one(
+        self, comparison: Comparison, compared: dict[str, Compared]
+    ) -> None:
+        """A pipeline is as fast as its slowest stage, and the rows assume stages of about the same time."""
+        assert {each.row.id for each in comparison.cuts} == {"blind.B13", "blind.B15"}
+        assert all(each.modelled < compared[each.row.id].modelled for each in comparison.cuts)
+        page = comparison_markdown(comparison)
+        assert all(f"| {each.cut} |" in page and f"| {each.error:+.1%} |" in page for each in comparison.cuts)
 
     def test_constants_come_with_their_sources(self) -> None:
         assert "stream.ipu_bytes_per_second" in constants_text()

@@ -8,6 +8,7 @@ from enum import Enum
 
 from ipu_model.errors import Error
 from ipu_model.predict.verdict import Verdict
+from ipu_model.validate.cuts import OtherCut, other_cuts
 from ipu_model.validate.predictions import Predictions
 from ipu_model.validate.rows import Row, VerdictRow, published_rows, published_verdicts
 
@@ -59,10 +60,11 @@ class ComparedVerdict:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Numbers and verdicts, each compared with the model."""
+    """Numbers and verdicts, each compared with the model, and other cuts of programs whose cut is not published."""
 
     numbers: tuple[Compared, ...]
     verdicts: tuple[ComparedVerdict, ...]
+    cuts: tuple[OtherCut, ...] = ()
 
 
 def compare_rows(wanted: Iterable[str] = ()) -> Comparison:
@@ -82,6 +84,7 @@ def compare_rows(wanted: Iterable[str] = ()) -> Comparison:
     return Comparison(
         tuple(Compared(row, predictions.value(row.id)) for row in rows),
         tuple(_verdict(row, predictions) for row in verdicts),
+        tuple(each for row in rows for each in other_cuts(row)),
     )
 
 

@@ -7,6 +7,7 @@ from textwrap import fill
 
 from ipu_model.predict.calibration import constant_facts, fitted
 from ipu_model.validate.comparison import Compared, ComparedVerdict, Comparison
+from ipu_model.validate.cuts import OtherCut
 from ipu_model.validate.leave_one_out import LeftOut, Untested
 from ipu_model.validate.record import bands_of, record_of, recorded
 from ipu_model.validate.rows import Kind, published_rows
@@ -49,6 +50,9 @@ def comparison_text(comparison: Comparison) -> str:
             earlier = f" {_EARLIER[kind]:>9}" if kind in _EARLIER else ""
             lines += ["", f"{heading:{_WIDTH}} {'published':>13} {'modelled':>13}{earlier} {'error':>8} {'wanted':>7}"]
             lines += [_line(each) for each in rows]
+    if comparison.cuts:
+        lines += ["", f"{_CUTS_HEADING:{_WIDTH}} {'published':>13} {'modelled':>13} {'error':>8}"]
+        lines += [_cut_line(each) for each in comparison.cuts]
     if comparison.verdicts:
         lines += ["", f"{'Memory':{_WIDTH}} {'published':>13} {'modelled':>13} {'that day':>9} {'share':>8}"]
         lines += [_verdict_line(each) for each in comparison.verdicts]
@@ -72,6 +76,11 @@ def _line(each: Compared) -> str:
     )
 
 
+def _cut_line(each: OtherCut) -> str:
+    what = f"{each.row.what}: {each.cut}"
+    return f"{what:{_WIDTH}} {_number(each.row.value):>13} {_number(each.modelled):>13} {each.error:>+8.1%}"
+
+
 def _verdict_line(each: ComparedVerdict) -> str:
     blind = "" if each.row.blind is None else f"{each.row.blind:.0%}"
     return (
@@ -92,6 +101,8 @@ def comparison_markdown(comparison: Comparison) -> str:
         rows = of_kind(comparison.numbers, kind)
         if rows:
             lines += ["", f"## {heading}", "", sentence, "", *_table(kind, rows)]
+    if comparison.cuts:
+        lines += ["", f"## {_CUTS_HEADING}", "", _CUTS, "", *_cut_table(comparison.cuts)]
     lines += ["", "## Memory: what ran and what did not", "", _MEMORY, "", *_verdict_table(comparison.verdicts)]
     lines += [
         "", f"{len(fitted())} constants are fitted: {', '.join(f'`{name}`' for name in fitted())}. "
@@ -102,6 +113,11 @@ def comparison_markdown(comparison: Comparison) -> str:
     return "\n".join(lines)
 
 
+_CUTS_HEADING = "Cuts that are not published"
+_CUTS = (
+    "The sources of these rows do not say which layers run on which IPU, and the tables above assume an even cut. This "
+    "is what the model derives for the same programs with other cuts; it says how much of an error may be the cut's."
+)
 _MEMORY = (
     "The share is what the fullest tile holds, relative to its memory. *That day* is the share when the row was scored "
     "blind."
@@ -122,6 +138,18 @@ def _table(kind: Kind, rows: Sequence[Compared]) -> list[str]:
             f"{each.error:+.1%} | {row.wanted:.0%} |"
         )
     return lines
+
+
+def _cut_table(cuts: Iterable[OtherCut]) -> list[str]:
+    return [
+        "| row | cut | unit | published | modelled | error |",
+        "|---|---|---|---:|---:|---:|",
+        *(
+            f"| {each.row.what} | {each.cut} | {each.row.unit} | {_number(each.row.value)} | "
+            f"{_number(each.modelled)} | {each.error:+.1%} |"
+            for each in cuts
+        ),
+    ]
 
 
 def _verdict_table(rows: Iterable[ComparedVerdict]) -> list[str]:

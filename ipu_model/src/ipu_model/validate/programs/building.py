@@ -16,7 +16,7 @@ from ipu_model.graph import Graph, TensorSpec, dtype_of
 from ipu_model.optimiser import Hyper, OptimiserSpec
 from ipu_model.predict.device import CostSettings, Device
 from ipu_model.predict.hardware import System
-from ipu_model.step import FLOAT16, Placement
+from ipu_model.step import FLOAT16, DType, Placement
 
 HALF, FLOAT = torch.float16, torch.float32
 
@@ -162,14 +162,14 @@ def adamw(dtype: torch.dtype) -> OptimiserSpec:
     return OptimiserSpec("ADAMW", hyper, loss_scaling=1000.0, accum_dtype=dtype_of(dtype), first_dtype=dtype_of(dtype))
 
 
-def momentum_sgd() -> OptimiserSpec:
-    """Return the SGD of the published ResNet-50 programs: momentum, and gradients accumulated apart from it.
+def momentum_sgd(dtype: DType = FLOAT16) -> OptimiserSpec:
+    """Return the SGD of the published convolutional networks: momentum, and gradients accumulated apart from it.
 
     TensorFlow accumulates in a tensor of its own, and the public PyTorch application asks for the same with
-    `use_combined_accum=False`. Both tensors are in half precision.
+    `use_combined_accum=False`. Both tensors are of `dtype`: half in a 16.16 program, single in a 16.32 one.
     """
     hyper = Hyper(lr=0.1, momentum=0.9, weight_decay=1e-4)
-    return OptimiserSpec("SGD2", hyper, accum_dtype=FLOAT16, velocity_dtype=FLOAT16)
+    return OptimiserSpec("SGD2", hyper, accum_dtype=dtype, velocity_dtype=dtype)
 
 
 def lamb() -> OptimiserSpec:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
+from functools import lru_cache, partial
+from itertools import accumulate
 
 import torch
 import torch.nn.functional as F
@@ -14,6 +15,7 @@ from ipu_model.graph import Graph
 from ipu_model.optimiser import Hyper, OptimiserSpec
 from ipu_model.predict.hardware import system_named
 from ipu_model.predict.program import Location, Locations, Program, Recomputation
+from ipu_model.step import FLOAT32
 from ipu_model.validate.programs.attention import SelfAttention
 from ipu_model.validate.programs.building import (
     FLOAT,
@@ -31,6 +33,9 @@ from ipu_model.validate.programs.building import (
 )
 
 GROUP_DIMENSION = 16
+NORM_GROUPS = 4
+VIT_LAYERS = (3, 3, 3, 3)
+EFFICIENTNET_CUT = 4
 _SWIN_CUTS = ((3, 0), (5, 1), (7, 0))
 """The first block of each further IPU for 2, 3, 5 and 2 blocks, by `features` and block of torchvision's network."""
 
@@ -78,23 +83,27 @@ class VisionTransformer(nn.Module):
         return logits
 
 
-@lru_cache(maxsize=1)
-def vit_training() -> Graph:
-    """Return ViT-B/16 on eight 224 x 224 byte images in fp16: three layers on each of four IPUs, each a checkpoint."""
+@lru_cache(maxsize=2)
+def vit_training(layers: tuple[int, ...]) -> Graph:
+    """Return ViT-B/16 on eight 224 x 224 byte images in fp16, with so many of its layers on each IPU as checkpoints."""
     network = VisionTransformer()
-    for index, layer in enumerate(network.layers):
+    for layer in network.layers:
         checkpoint(layer)
-        if index and index % 3 == 0:
-            begin_block(layer, index // 3)
+    for ipu, first in enumerate(accumulate(layers[:-1]), start=1):
+        begin_block(network.layers[first], ipu)
     return captured(Classifier(network, normalises=True).half(), *images(8, 3, 224, torch.uint8))
 
 
-def vit_program() -> Program:
-    """Return ViT-B/16's pretraining on a Bow Pod16: four replicas of four IPUs."""
+def vit_program(layers: tuple[int, ...] = VIT_LAYERS) -> Program:
+    """Return ViT-B/16's pretraining on a Bow Pod16: four replicas of four IPUs, with so many layers on each.
+
+    How the published program distributes its layers is not known.
+    """
     machine = system_named("Bow-POD16")
     return Program(
-        step=step_of(vit_training()), training=True, batching=Batching(1, 2048, 4), optimiser=lamb(), system=machine,
-        recomputation=Recomputation.PIPELINE, locations=Locations(optimiser=Location(sharded=True)), name="vit-b-16",
+        step=step_of(vit_training(layers)), training=True, batching=Batching(1, 2048, 4), optimiser=lamb(),
+        system=machine, recomputation=Recomputation.PIPELINE, locations=Locations(optimiser=Location(sharded=True)),
+        name="vit-b-16",
         settings=settings_on(machine, proportions=dict.fromkeys(range(4), 0.3)),
     )  # fmt: skip
 
@@ -134,18 +143,20 @@ def swin_program() -> Program:
     )  # fmt: skip
 
 
-@lru_cache(maxsize=1)
-def efficientnet_training() -> Graph:
+@lru_cache(maxsize=2)
+def efficientnet_training(cut: int) -> Graph:
     """Return EfficientNet-B4 with groups of 16 channels, on four 380 x 380 byte images, over two IPUs.
 
     Blocks with groups of 16 widen their input four times instead of six ("Making EfficientNet More Efficient", Masters
-    et al. 2021). Where the network is cut is not published; here it is in the middle of its time.
+    et al. 2021). Norms have four groups, as in the public command that trains this network (`--groups=4` and no
+    `--batch-norm`: docs/benchmarks.md). The second IPU begins at stage `cut` of the network.
     """
-    network = networks().EfficientNet(_blocks_of_b4(), dropout=0.4, last_channel=1792)
+    norm = partial(nn.GroupNorm, NORM_GROUPS)
+    network = networks().EfficientNet(_blocks_of_b4(), dropout=0.4, last_channel=1792, norm_layer=norm)
     for layer in network.modules():
         if isinstance(layer, nn.Conv2d) and layer.groups > 1:
             _regroup(layer)
-    begin_block(network.features[4], 1)
+    begin_block(network.features[cut], 1)
     return captured(Classifier(network, normalises=True).half(), *images(4, 3, 380, torch.uint8))
 
 
@@ -164,11 +175,14 @@ def _regroup(layer: nn.Conv2d) -> None:
     layer.weight = nn.Parameter(torch.empty(layer.out_channels, layer.in_channels // layer.groups, *layer.kernel_size))
 
 
-def efficientnet_program() -> Program:
-    """Return EfficientNet-B4's training on a Bow Pod16: eight replicas of two IPUs."""
+def efficientnet_program(cut: int = EFFICIENTNET_CUT) -> Program:
+    """Return EfficientNet-B4's training on a Bow Pod16: eight replicas of two IPUs, in 16.32.
+
+    Where the published program cuts the network is not known; stage 4 is the middle of its modelled time.
+    """
     machine = system_named("Bow-POD16")
     return Program(
-        step=step_of(efficientnet_training()), training=True, batching=Batching(4, 32, 8), optimiser=momentum_sgd(),
-        system=machine, recomputation=Recomputation.PIPELINE, name="efficientnet-b4",
+        step=step_of(efficientnet_training(cut)), training=True, batching=Batching(4, 32, 8),
+        optimiser=momentum_sgd(FLOAT32), system=machine, recomputation=Recomputation.PIPELINE, name="efficientnet-b4",
         settings=settings_on(machine, proportions={0: 0.1, 1: 0.1}),
     )  # fmt: skip

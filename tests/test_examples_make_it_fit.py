@@ -66,8 +66,7 @@ def test_the_lines_that_are_found_build_the_program_that_was_promised(folder: Pa
     for fit in {result.fastest.code: result.fastest, result.cheapest.code: result.cheapest}.values():
         fresh = program(folder, name)
         changed = {**fresh, "opts": fresh["options"], "poptorch": poptorch, "torch": torch}
-        # The loader stands for the data, of which there is none here.
-        exec("\n".join(line for line in fit.code.splitlines() if not line.startswith("loader = ")), changed)
+        exec(fit.code, changed)
         rows, half = fit.candidate.setting.micro_batch, fit.candidate.setting.half
         inputs = tuple(
             torch.empty(

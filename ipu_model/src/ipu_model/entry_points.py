@@ -60,7 +60,7 @@ class ModuleChanges:
     call has (`None`: as the options say). With `half`, the module and its floating-point inputs are in float16.
     `begins` maps names of modules at which blocks begin to IPUs, in place of all `BeginBlock` annotations (`None`: as
     they are). With `sharded`, the IPUs work one after another. The outputs of the modules `checkpoints` are
-    recomputation checkpoints.
+    recomputation checkpoints, in place of those that the program marks itself (`None`: as they are).
     """
 
     micro_batch: int | None = None
@@ -68,7 +68,7 @@ class ModuleChanges:
     half: bool = False
     begins: Mapping[str, int] | None = None
     sharded: bool = False
-    checkpoints: tuple[str, ...] = ()
+    checkpoints: tuple[str, ...] | None = None
 
 
 @singledispatch

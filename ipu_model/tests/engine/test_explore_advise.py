@@ -40,7 +40,7 @@ def test_where_nothing_fits_the_least_memory_comes_first_and_nothing_promises_sp
     changes = [item.max_tile_bytes_change for item in found]
     assert changes == sorted(changes)
     assert not any("samples/s" in item.effect for item in found)
-    assert "make_it_fit searches combinations" in found.note
+    assert "ipu_model.make_it_fit(program) searches combinations" in found.note
 
 
 def test_each_item_says_what_it_costs() -> None:

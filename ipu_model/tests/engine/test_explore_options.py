@@ -70,7 +70,7 @@ class TestValues:
 
     def test_another_optimiser_brings_its_state(self) -> None:
         # One tensor of 4 bytes for an element of velocity, where the program had no optimiser.
-        found = with_options(PROGRAM, optimiser=OptimiserSpec("SGD2", Hyper(lr=0.1, momentum=0.9)))
+        found = with_options(PROGRAM, optimizer=OptimiserSpec("SGD2", Hyper(lr=0.1, momentum=0.9)))
         weights = [tensor for tensor in variables_of(found) if tensor.trainable]
         assert {tensor.state / tensor.elements for tensor in weights} == {4.0}
 
@@ -87,7 +87,7 @@ class TestValues:
         given = {
             "gradient_accumulation": 9, "device_iterations": 2, "replicas": 2, "processes": 2,
             "execution": "interleaved", "recomputation": "all", "available_memory_proportion": 0.5,
-            "split": "model.layer3.6", "optimiser": OptimiserSpec("SGD2", Hyper(lr=0.1, momentum=0.9)),
+            "split": "model.layer3.6", "optimizer": OptimiserSpec("SGD2", Hyper(lr=0.1, momentum=0.9)),
             "half_partials": True, "half_precision": True,
             "eight_bit_inputs": True, "optimiser_off_chip": True, "optimiser_sharded": True, "prefetch_depth": 3,
             "synthetic_data": True, "output_mode": "all", "machine": "POD16", "half_optimiser_state": True,
@@ -120,8 +120,8 @@ class TestBadInput:
 
     def test_an_optimiser_is_for_training_and_no_name(self) -> None:
         for program, value in ((PROGRAM, "adam"), (replace(PROGRAM, training=False), OptimiserSpec("SGD2", Hyper()))):
-            with pytest.raises(Error, match="optimiser takes the OptimiserSpec"):
-                with_options(program, optimiser=value)
+            with pytest.raises(Error, match="optimizer takes the OptimiserSpec"):
+                with_options(program, optimizer=value)
 
     def test_a_split_names_modules_that_there_are(self) -> None:
         with pytest.raises(Error, match=r"does not reach a module 'model.layer3.99'\. Nearest: model\.layer3\.9"):

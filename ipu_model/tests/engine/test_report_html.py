@@ -19,7 +19,8 @@ from hypothesis import Phase, given, settings
 from report_strategies import PROFILES
 from report_support import ADVICE, inference_profile, pipeline_profile, wide_profile
 
-from ipu_model.explore.fit_result import Candidate, Fit, FitResult
+from ipu_model.explore.candidates import Candidate, Fit
+from ipu_model.explore.fit_result import FitResult
 from ipu_model.explore.options import Risk
 from ipu_model.explore.settings import Change, Setting
 from ipu_model.predict import profile_program

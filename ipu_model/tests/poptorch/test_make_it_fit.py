@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
@@ -15,9 +16,17 @@ from torch import nn
 
 import ipu_model
 import poptorch
-from ipu_model.explore.fit_result import Fit, FitResult
+from ipu_model import HostWork
+from ipu_model.entry_points import ModuleChanges, program_of_module
+from ipu_model.explore.blocks import has_checkpoints, with_checkpoints
+from ipu_model.explore.candidates import Fit
+from ipu_model.explore.changed_lines import code_of, micro_batch_line
+from ipu_model.explore.fit_result import FitResult
+from ipu_model.explore.search import NEGLIGIBLE_GAIN
 from ipu_model.predict.profile import Profile
+from ipu_model.predict.program import Program
 from ipu_model.predict.verdict import Verdict
+from ipu_model.step import Step
 
 
 def built(case: Case, code: str) -> Profile:
@@ -25,7 +34,7 @@ def built(case: Case, code: str) -> Profile:
     names: dict[str, Any] = {
         "model": case.module, "opts": case.options, "optimizer": case.optimizer, "poptorch": poptorch, "torch": torch,
     }  # fmt: skip
-    exec(re.sub("^loader = .*", "", code, flags=re.MULTILINE), names)
+    exec(code, names)
     rows = re.search(r"batch_size=([0-9]+)", code)
     inputs = [each if rows is None else each[:1].expand(int(rows[1]), *each.shape[1:]) for each in case.inputs]
     inputs = [each.half() if "model.half()" in code and each.is_floating_point() else each for each in inputs]
@@ -171,6 +180,241 @@ class TestLimits:
         assert found.fastest is not None
         assert found.cheapest is not None
         assert (found.fastest.candidate.ipus, found.cheapest.candidate.ipus) == (1, 1)
+
+
+class TestPrecisionStays:
+    def test_the_types_of_optimiser_state_stay_with_it(self) -> None:
+        case = decoder(4, 256)
+        kept = ipu_model.make_it_fit(case.module, **case.arguments, keep="precision")
+        assert {each.setting.half_state for each in kept.tried} == {False}
+        assert any(each.setting.half_state for each in found_for("a small decoder").tried)
+
+
+class Marked(nn.Module):
+    """Four blocks; forward marks what comes between them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList(
+            nn.Sequential(nn.LayerNorm(64), nn.Linear(64, 256), nn.GELU(), nn.Linear(256, 64)) for _ in range(4)
+        )
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for block in self.blocks:
+            x = block(poptorch.recomputationCheckpoint(x.sin()))
+        return poptorch.identity_loss(x, "sum")
+
+
+class TestOwnCheckpoints:
+    """The checkpoints of a search take the place of the program's, and the printed lines say so."""
+
+    def test_the_changed_module_has_no_others(self) -> None:
+        def program(changes: ModuleChanges | None) -> Program:
+            options = quiet()
+            options.Training.gradientAccumulation(8)
+            return program_of_module(
+                options, Marked(), (torch.zeros(4, 64),), training=True, micro_batch=True, changes=changes
+            )
+
+        own, names = program(None), ("blocks.0", "blocks.1", "blocks.2", "blocks.3")
+        derived = with_checkpoints(own.step, names)
+        captured = program(ModuleChanges(checkpoints=names)).step
+        assert has_checkpoints(own.step)
+        assert marked(captured) == marked(derived)
+        assert not marked(captured) & marked(own.step)
+        assert marked(program(ModuleChanges(micro_batch=2)).step) == marked(own.step)
+
+    def test_the_lines_ask_to_take_those_of_forward_out(self) -> None:
+        program = ipu_model.profile_module(Marked(), (torch.zeros(4, 64),), quiet(), training=True).program
+        assert program is not None
+        code = code_of(program, program, {"checkpoints": ("blocks.0", "blocks.1")}, None)
+        assert "# In place of the model's own poptorch.recomputationCheckpoint calls: take those out." in code
+        bare = replace(program, step=with_checkpoints(program.step, ()))
+        assert "In place of" not in code_of(bare, bare, {"checkpoints": ("blocks.0", "blocks.1")}, None)
+
+
+def marked(step: Step) -> set[str]:
+    return {op.name for op in step.ops if op.hints.recomputation_checkpoint}
+
+
+class Uncopied(Chain):
+    """A module that cannot be copied, so that no changed one can be captured."""
+
+    def __deepcopy__(self, memo: object) -> Chain:
+        raise RuntimeError("only one of these may exist")
+
+
+class TestRefused:
+    def test_what_the_front_end_refuses_of_the_changed_module_is_reported(self) -> None:
+        options = quiet()
+        options.Training.gradientAccumulation(8)
+        found = ipu_model.make_it_fit(
+            Uncopied(2), (torch.ones(8, 8), torch.ones(8, 8)), options, training=True, micro_batch=True,
+            keep="micro-batch",
+        )  # fmt: skip
+        assert found.fastest is not None
+        assert found.fastest.changes
+        assert not found.fastest.is_confirmed
+        assert "only one of these may exist" in found.fastest.refused
+        assert "Capturing the module with all changes of a program was refused: The module cannot be copied" in str(
+            found
+        )
+
+
+class TestFewestIpus:
+    def test_replicas_that_bring_nothing_are_left_out(self) -> None:
+        """The loader limits the program on any number of IPUs, so that it takes those it has."""
+        options = quiet()
+        options.Training.gradientAccumulation(16)
+        given = {"inputs": (torch.ones(8, 8), torch.ones(8, 8)), "options": options, "training": True}
+        slow = HostWork(seconds_per_sample=1e-2, workers=2)
+        limited = ipu_model.make_it_fit(Chain(2), **given, micro_batch=True, host=slow)
+        free = ipu_model.make_it_fit(Chain(2), **given, micro_batch=True)
+        assert limited.fastest is not None
+        assert free.fastest is not None
+        assert limited.fastest.candidate.ipus == 1 < free.fastest.candidate.ipus
+
+    def test_a_split_that_brings_nothing_is_left_out(self) -> None:
+        found = found_for("a small decoder")
+        assert found.fastest is not None
+        least = found.fastest.samples_per_second * (1 - NEGLIGIBLE_GAIN)
+        for each in found.tried:
+            is_simpler = each.ipus < found.fastest.candidate.ipus
+            assert not (each.fits and is_simpler and each.samples_per_second > least / (1 - NEGLIGIBLE_GAIN))
+
+
+class TestProcesses:
+    def test_ipus_are_those_of_all_processes(self) -> None:
+        """128 replicas of one IPU are spread over two processes, for one has 64 IPUs at most."""
+        options = quiet().replicationFactor(128)
+        model, inputs = nn.Linear(64, 64), (torch.zeros(4, 64),)
+        found = ipu_model.make_it_fit(model, inputs, options, micro_batch=True, keep="replicas")
+        assert found.start.ipus == 128
+        assert "on 128 IPUs (64 in each of 2 processes)" in str(found)
+        assert "At most 128 IPUs were tried" in str(found)
+
+    def test_a_limit_counts_all_of_them(self) -> None:
+        options = quiet().replicationFactor(128)
+        found = ipu_model.make_it_fit(nn.Linear(64, 64), (torch.zeros(4, 64),), options, micro_batch=True, ipus=32)
+        assert found.fastest is not None
+        assert found.fastest.candidate.ipus <= 32
+        assert found.fastest.candidate.setting.all_ipus * 2 == found.fastest.candidate.ipus
+
+    def test_fewer_ipus_than_processes_are_refused_by_that_rule(self) -> None:
+        options = quiet().replicationFactor(128)
+        found = ipu_model.make_it_fit(nn.Linear(64, 64), (torch.zeros(4, 64),), options, micro_batch=True, ipus=1)
+        assert not found.found
+        assert "It has 2 processes, and each needs an IPU of its own." in str(found)
+
+
+class TestRules:
+    """If nothing can be tried, the text names the rule and no tile."""
+
+    @pytest.mark.parametrize(
+        ("kept", "replicas", "ipus", "rule"),
+        [
+            ("split", 1, 1, "Its blocks stay, and they need 2 IPUs."),
+            ("replicas", 4, 2, "Its 4 replicas stay, and they need an IPU each."),
+        ],
+    )
+    def test_fewer_ipus_than_what_stays_needs(self, kept: str, replicas: int, ipus: int, rule: str) -> None:
+        options = quiet().replicationFactor(replicas)
+        options.Training.gradientAccumulation(8)
+        inputs = (torch.ones(8, 8), torch.ones(8, 8))
+        found = ipu_model.make_it_fit(Chain(2), inputs, options, training=True, micro_batch=True, ipus=ipus, keep=kept)
+        assert found.nearest is None
+        assert found.binds == rule
+        assert f"Nothing fits for certain within what was asked for ({found.limits}). {rule}" in str(found)
+        assert found.instead is not None
+
+    def test_a_limit_between_two_powers_of_two_says_which_count(self) -> None:
+        case = decoder(4, 256)
+        text = str(ipu_model.make_it_fit(case.module, **case.arguments, ipus=3))
+        assert "PopTorch reserves 1, 2, 4, 8, ... IPUs, so that of at most 3 the search used 2. ipus=4" in text
+
+
+class TestInstead:
+    def test_as_few_limits_are_dropped_as_possible(self, one_ipu: FitResult) -> None:
+        """More IPUs are enough: the types can stay."""
+        assert one_ipu.instead is not None
+        assert one_ipu.instead.candidate.setting.half == one_ipu.start.setting.half
+        assert "With wider limits (precision stays) this fits: " in str(one_ipu)
+
+
+@pytest.fixture(scope="module")
+def loading() -> FitResult:
+    """A small network whose loader takes a thousandth of a second for each sample, in the program's own process."""
+    options = quiet()
+    options.Training.gradientAccumulation(8)
+    inputs, host = (torch.ones(8, 8), torch.ones(8, 8)), HostWork(seconds_per_sample=1e-3)
+    return ipu_model.make_it_fit(Chain(2), inputs, options, training=True, micro_batch=True, host=host)
+
+
+class TestLoader:
+    def test_a_slow_loader_is_said_to_limit_the_program(self, loading: FitResult) -> None:
+        assert loading.fastest is not None
+        assert loading.fastest.profile.limited_by == "host loader"
+        assert "limited by: host loader" in str(loading)
+        alone = loading.fastest.profile.device_samples_per_second
+        assert f"where its IPUs alone would make {alone:,.1f}" in str(loading)
+
+    def test_other_loaders_are_named_with_what_they_would_make(self, loading: FitResult) -> None:
+        """Four workers load four times as fast as one process, and the device does next to nothing here."""
+        workers = next(each for each in loading.loaders if "workers" in each.change)
+        assert workers.samples_per_second == pytest.approx(4 / 1e-3, rel=0.01)
+        assert f"{workers.change}: {workers.samples_per_second:,.1f} samples/s, by {workers.line}" in str(loading)
+
+    def test_data_that_cost_nothing_are_not_mentioned(self) -> None:
+        assert found_for("a small decoder").loaders == ()
+        assert "loader" not in str(found_for("a small decoder"))
+
+
+class TestPrinted:
+    def test_what_fits_best_as_it_is_has_no_block_of_code(self) -> None:
+        found = ipu_model.make_it_fit(nn.Linear(8, 8), (torch.zeros(4, 8),), quiet(), micro_batch=True, ipus=1)
+        assert found.fastest is not None
+        assert found.fastest.changes == ()
+        assert found.code == ""
+        assert "Nothing that was tried is faster or takes fewer IPUs: " in str(found)
+        assert not any(line.startswith("    ") for line in str(found).splitlines())
+
+    def test_names_are_explained_once(self) -> None:
+        first, *others = found_for("a small U-Net").code.splitlines()
+        assert first.startswith("# Before wrapping; model is your module")
+        assert not any("Before wrapping" in line for line in others)
+
+    def test_the_loaders_argument_is_printed_with_what_it_was(self) -> None:
+        assert micro_batch_line(1, 2) == "batch_size=1  # instead of 2, in poptorch.DataLoader(...)"
+
+    def test_float16_gradients_come_with_a_hint_at_loss_scaling(self) -> None:
+        program = ipu_model.profile_module(
+            (case := decoder(1, 64)).module, **case.arguments
+        ).program  # fmt: skip
+        assert program is not None
+        assert program.optimiser is not None
+        changed = {"half_optimiser_state": True}
+        assert "loss_scaling" in code_of(program, program, changed, None)
+        scaled = replace(program, optimiser=replace(program.optimiser, loss_scaling=128.0))
+        assert "give the optimizer a loss_scaling" not in code_of(program, scaled, changed, None)
+
+    def test_everything_prints_in_plain_words(self) -> None:
+        found = found_for("a small U-Net")
+        assert found.fastest is not None
+        assert str(found.fastest).startswith(f"{found.fastest.samples_per_second:,.1f} samples/s on ")
+        assert found.code.splitlines()[0] in str(found.fastest)
+        assert "Setting(" not in "".join(map(str, found.tried))
+        assert "Profile(" not in repr(found.fastest)
+        assert str(HostWork(2e-3, workers=4)) == (
+            "2 ms for each of 4 workers to load a sample, while the device works (no loader described)"
+        )
+
+
+class TestProgress:
+    def test_a_bar_says_what_is_modelled(self, capsys: pytest.CaptureFixture[str]) -> None:
+        ipu_model.make_it_fit(nn.Linear(8, 8), (torch.zeros(4, 8),), quiet(), micro_batch=True, ipus=1, progress=True)
+        assert re.search(
+            r"programs modelled: [0-9]+ in [0-9:]+, 1 IPU x 1 replica, micro-batch", capsys.readouterr().err
+        )
 
 
 class TestThings:

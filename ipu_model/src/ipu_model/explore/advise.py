@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, overload
 
 from ipu_model.entry_points import ModuleChanges
 from ipu_model.errors import Error
-from ipu_model.explore.blocks import repeated_blocks
+from ipu_model.explore.blocks import has_checkpoints, repeated_blocks
+from ipu_model.explore.changed_lines import micro_batch_line
 from ipu_model.explore.options import (
     Risk,
     has_half_state,
@@ -19,11 +19,12 @@ from ipu_model.explore.options import (
     option_named,
     with_options,
 )
+from ipu_model.explore.other_loaders import other_loaders
 from ipu_model.explore.profiling import check_host
-from ipu_model.explore.program_source import Source, host_work_of, source_of
+from ipu_model.explore.program_source import Source, call_for, host_work_of, source_of
 from ipu_model.explore.split import Balance, even_starts, stage_modules
 from ipu_model.predict import profile_program
-from ipu_model.predict.host import HostWork, Loading
+from ipu_model.predict.host import HostWork
 from ipu_model.predict.profile import Profile
 from ipu_model.predict.program import Execution, Program, Recomputation
 from ipu_model.predict.verdict import Verdict
@@ -34,13 +35,10 @@ LEAST_GAIN = 1.02
 LEAST_SAVING = 0.05
 """Changes that empty the fullest tile by less than this share are left out if memory is what is missing."""
 MOST_ITEMS = 8
+NO_SINGLE_CHANGE = "No single change makes this program fit for certain."
 RISK_WEIGHT = {Risk.NONE: 1.0, Risk.SCHEDULE: 2.0, Risk.NUMERICS: 4.0}
 """By how much the gain of a change (the logarithm of its factor) is divided before changes are ranked."""
 _VERDICTS = (Verdict.FITS, Verdict.CLOSE, Verdict.DOES_NOT_FIT)
-_NO_SINGLE_CHANGE = (
-    "No single change makes this program fit for certain. ipu_model.make_it_fit searches combinations of changes; so "
-    "does python -m ipu_model fit."
-)
 
 
 @dataclass(frozen=True)
@@ -51,7 +49,7 @@ class Advice:
     end-to-end throughput by `samples_per_second_factor` and adds `max_tile_bytes_change` bytes to the fullest tile;
     `verdict` is the new one on memory, and `risk` what the change may do to results. `explanation` gives the reason,
     `evidence` the modelled figures before and after, `cost` what the change costs in speed, memory, numerics or on the
-    host ("" for nothing).
+    host ("" for nothing). Of several changes of one `kind`, advice has the most useful only.
     """
 
     change: str
@@ -63,6 +61,7 @@ class Advice:
     risk: Risk = Risk.NONE
     evidence: str = ""
     cost: str = ""
+    kind: str = ""
 
     @property
     def fits(self) -> bool:
@@ -79,10 +78,22 @@ class Advice:
 
 @dataclass(frozen=True)
 class AdviceList(Sequence[Advice]):
-    """The changes worth trying, the most useful first; `note` says so if none of them is enough on its own."""
+    """The changes worth trying, the most useful first.
+
+    `is_enough` is false if the program does not fit for certain with any of them; `search` is then the call that
+    searches combinations.
+    """
 
     items: tuple[Advice, ...]
-    note: str = ""
+    is_enough: bool = True
+    search: str = ""
+
+    @property
+    def note(self) -> str:
+        """What to do if no change is enough on its own ("" if one is)."""
+        if self.is_enough:
+            return ""
+        return f"{NO_SINGLE_CHANGE} {self.search} searches combinations of changes."
 
     @overload
     def __getitem__(self, index: int) -> Advice: ...
@@ -142,7 +153,7 @@ def advise(
         found.sort(key=lambda item: (_VERDICTS.index(item.verdict), item.max_tile_bytes_change))
     kept = tuple(_best_of_each_kind(found)[:MOST_ITEMS])
     is_enough = before.verdict is Verdict.FITS or any(item.fits for item in kept)
-    return AdviceList(kept, "" if is_enough else _NO_SINGLE_CHANGE)
+    return AdviceList(kept, is_enough, call_for(thing, source.program, inputs, module))
 
 
 def _modelled(source: Source, host: HostWork, before: Profile) -> Iterator[Advice]:
@@ -155,6 +166,7 @@ def _modelled(source: Source, host: HostWork, before: Profile) -> Iterator[Advic
             continue
         named = [(option_named(name), value) for name, value in changed.items()]
         yield _advice(
+            named[0][0].name,
             ", ".join(option.change(program, value) for option, value in named),
             "\n".join(option.line(program, value) for option, value in named),
             " ".join(option.explained(value) for option, value in named),
@@ -166,7 +178,7 @@ def _modelled(source: Source, host: HostWork, before: Profile) -> Iterator[Advic
     yield from _loaders(program, host, before)
 
 
-def _advice(change: str, how: str, explanation: str, risk: Risk, before: Profile, after: Profile) -> Advice:
+def _advice(kind: str, change: str, how: str, explanation: str, risk: Risk, before: Profile, after: Profile) -> Advice:
     factor = after.samples_per_second / before.samples_per_second
     bytes_change = after.memory.max_tile_bytes - before.memory.max_tile_bytes
     return Advice(
@@ -179,6 +191,7 @@ def _advice(change: str, how: str, explanation: str, risk: Risk, before: Profile
         explanation=explanation,
         evidence=_evidence(before, after),
         cost=_cost(factor, bytes_change / after.memory.tile_bytes, risk),
+        kind=kind,
     )
 
 
@@ -233,7 +246,7 @@ def _of_training(program: Program) -> Iterator[dict[str, Any]]:
     else:
         yield {"recomputation": "none"}
     blocks = repeated_blocks(program.step)
-    if blocks and not any(op.hints.recomputation_checkpoint for op in program.step.ops):
+    if blocks and not has_checkpoints(program.step):
         yield {"recomputation": "all", "checkpoints": blocks}
     if not has_half_state(program):
         yield {"half_optimiser_state": True}
@@ -271,9 +284,9 @@ def _micro_batches(source: Source, host: HostWork, before: Profile) -> Iterator[
         except (Error, AssertionError):
             continue
         yield _advice(
+            "micro_batch",
             f"micro-batch: {rows} -> {wanted}, gradient accumulation: {batching.accumulation} -> {accumulation}",
-            f"opts.Training.gradientAccumulation({accumulation})\n"
-            f"loader = poptorch.DataLoader(opts, dataset, batch_size={wanted})",
+            f"opts.Training.gradientAccumulation({accumulation})\n{micro_batch_line(wanted, rows)}",
             "Activations grow with the micro-batch; the global batch stays the same. Norms over the batch see other "
             "samples.",
             Risk.SCHEDULE,
@@ -283,27 +296,10 @@ def _micro_batches(source: Source, host: HostWork, before: Profile) -> Iterator[
 
 
 def _loaders(program: Program, host: HostWork, before: Profile) -> Iterator[Advice]:
-    """Yield the effect of other loaders, which belong to the host and are not options of the program."""
-    if host.seconds_per_sample <= 0:
-        return
-    if host.loading is Loading.SYNC:
-        yield _advice(
-            "asynchronous data loading",
-            "poptorch.DataLoader(..., mode=poptorch.DataLoaderMode.Async)",
-            "The next batch is loaded while the device works: the slower of the two decides.",
-            Risk.NONE,
-            before,
-            profile_program(program, replace(host, loading=Loading.ASYNC)),
-        )
-    more = 4 if host.workers < 2 else host.workers * 2
-    yield _advice(
-        f"loader workers: {host.workers} -> {more}",
-        f"poptorch.DataLoader(..., mode=poptorch.DataLoaderMode.Async, num_workers={more})",
-        f"Loading is shared by {more} processes; the host needs as many free cores.",
-        Risk.NONE,
-        before,
-        profile_program(program, replace(host, workers=more, loading=Loading.ASYNC)),
-    )
+    """Yield the effect of other loaders."""
+    for other in other_loaders(host):
+        after = profile_program(program, other.host)
+        yield _advice(other.change, other.change, other.line, other.explanation, Risk.NONE, before, after)
 
 
 def _is_useful(item: Advice, before: Profile) -> bool:
@@ -313,8 +309,8 @@ def _is_useful(item: Advice, before: Profile) -> bool:
 
 
 def _best_of_each_kind(items: list[Advice]) -> list[Advice]:
-    """Keep the first of the items that change the same thing ("device iterations: ..." by two factors, say)."""
+    """Keep the first of the items that change the same thing (device iterations by two factors, say)."""
     kept: dict[str, Advice] = {}
     for item in items:
-        kept.setdefault(re.split(": | at ", item.change)[0], item)
+        kept.setdefault(item.kind, item)
     return list(kept.values())

@@ -83,6 +83,11 @@ def with_checkpoints(step: Step, modules: Iterable[str]) -> Step:
     return with_ops(step, marked)
 
 
+def has_checkpoints(step: Step) -> bool:
+    """Whether the program marks tensors with `poptorch.recomputationCheckpoint` itself."""
+    return any(op.hints.recomputation_checkpoint for op in step.ops)
+
+
 def _leaves(op: Op, module: str, step: Step) -> bool:
     """Whether forward ops outside of the module read a result of `op`, or the program does."""
     for tensor in step.results_of(op):

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+from ipu_model.explore.blocks import has_checkpoints
 from ipu_model.explore.options import optimiser_class, option_named, state_type_arguments
 from ipu_model.optimiser import Hyper, OptimiserSpec
 from ipu_model.predict.program import Program
@@ -18,31 +20,50 @@ _OPTION_LINES = (
 )  # fmt: skip
 
 
-def code_of(base: Program, program: Program, changed: Mapping[str, Any], micro_batch: int | None) -> str:
-    """Return the changed lines of a program, in the order in which they run.
+_NAMES = (
+    ("model", "your module"),
+    ("opts", "its poptorch.Options"),
+    ("optimizer", "its optimizer"),
+)
+_WIDTH = 110
+_LOSS_SCALING = "# Gradients are in float16: give the optimizer a loss_scaling, or the small ones become 0."
 
-    `changed` are options of `explore.options.OPTIONS` that turn `base` into `program`. The lines call the model
-    `model`, its options `opts`, its optimiser `optimizer` and its dataset `dataset`; a new `micro_batch` gets a line
-    for the loader.
+
+def code_of(base: Program, program: Program, changed: Mapping[str, Any], micro_batch: int | None) -> str:
+    """Return the changed lines of a program, in the order in which they run; "" if nothing changes.
+
+    `changed` are options of `explore.options.OPTIONS` that turn `base` into `program`, and `micro_batch` is a new one.
+    The first line says what the names stand for.
     """
     parts = [
-        _precision(changed),
+        _precision(program, changed),
         _blocks(base, changed),
-        _checkpoints(changed),
+        _checkpoints(base, changed),
         _options(program, changed),
         _optimiser(program, changed),
-        _loader(micro_batch),
+        [] if micro_batch is None else [micro_batch_line(micro_batch, base.samples_per_micro_batch)],
         _machine(program, changed),
     ]
-    return "\n\n".join("\n".join(part) for part in parts if part)
+    code = "\n\n".join("\n".join(part) for part in parts if part)
+    return f"{_legend(code)}{code}"
 
 
-def _precision(changed: Mapping[str, Any]) -> list[str]:
-    if "half_precision" not in changed:
-        return []
-    return [
-        "model.half()  # and the floating-point inputs in float16; small gradients need loss_scaling in the optimizer"
-    ]
+def _legend(code: str) -> str:
+    """Return the comment that says what the names in the code stand for."""
+    used = [f"{name} is {what}" for name, what in _NAMES if re.search(rf"^[^#]*\b{name}\b", code, re.MULTILINE)]
+    return f"# Before wrapping; {', '.join(used)}.\n" if used else ""
+
+
+def micro_batch_line(micro_batch: int, before: int) -> str:
+    """Return the argument of the loader that changes."""
+    return f"batch_size={micro_batch}  # instead of {before}, in poptorch.DataLoader(...)"
+
+
+def _precision(program: Program, changed: Mapping[str, Any]) -> list[str]:
+    lines = ["model.half()  # and the floating-point inputs in float16"] if "half_precision" in changed else []
+    has_half_gradients = bool(lines) or bool(changed.get("half_optimiser_state"))
+    is_scaled = program.optimiser is None or program.optimiser.loss_scaling != 1.0
+    return [*lines, *([] if is_scaled or not has_half_gradients else [_LOSS_SCALING])]
 
 
 def _blocks(base: Program, changed: Mapping[str, Any]) -> list[str]:
@@ -52,11 +73,13 @@ def _blocks(base: Program, changed: Mapping[str, Any]) -> list[str]:
     return [*(["poptorch.removeBlocks(model)"] if base.step.block_entries else []), *begins]
 
 
-def _checkpoints(changed: Mapping[str, Any]) -> list[str]:
+def _checkpoints(base: Program, changed: Mapping[str, Any]) -> list[str]:
     names = changed.get("checkpoints", ())
     if not names:
         return []
+    own = ["# In place of the model's own poptorch.recomputationCheckpoint calls: take those out."]
     return [
+        *(own if has_checkpoints(base.step) else []),
         "def keep(module, inputs, output):",
         "    return poptorch.recomputationCheckpoint(output)",
         "",
@@ -107,14 +130,16 @@ def _optimiser(program: Program, changed: Mapping[str, Any]) -> list[str]:
 
 
 def optimiser_line(spec: OptimiserSpec) -> str:
-    """Return the line that makes an optimiser; several parameter groups stay those that there are."""
+    """Return the line, or lines, that make an optimiser; several parameter groups stay those that there are."""
     several = len(spec.groups) > 1
     parameters = "optimizer.param_groups" if several else "model.parameters()"
     hyper = spec.groups[0] if spec.groups and not several else spec.default
     arguments = [parameters, *_numbers(spec, hyper), *_settings(spec)]
     if FLOAT16 in (spec.accum_dtype, spec.first_dtype):
         arguments.append(state_type_arguments(spec, True))
-    return f"optimizer = poptorch.optim.{optimiser_class(spec)}({', '.join(arguments)})"
+    called = f"optimizer = poptorch.optim.{optimiser_class(spec)}("
+    given = ", ".join(arguments)
+    return f"{called}{given})" if len(called + given) < _WIDTH else f"{called}\n    {given}\n)"
 
 
 def _numbers(spec: OptimiserSpec, hyper: Hyper) -> Iterator[str]:
@@ -150,9 +175,10 @@ def _settings(spec: OptimiserSpec) -> Iterable[str]:
     return [text for text, is_given in found if is_given]
 
 
-def _loader(micro_batch: int | None) -> list[str]:
-    return [] if micro_batch is None else [f"loader = poptorch.DataLoader(opts, dataset, batch_size={micro_batch})"]
-
-
 def _machine(program: Program, changed: Mapping[str, Any]) -> list[str]:
     return [f"# on this machine: IPU_MODEL_MACHINE={program.system.name} python program.py"] * ("machine" in changed)
+
+
+def code_block(code: str) -> list[str]:
+    """Return code as an indented paragraph; no code is no paragraph."""
+    return ["\n".join(f"    {line}".rstrip() for line in code.splitlines())] if code else []

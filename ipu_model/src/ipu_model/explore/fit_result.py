@@ -3,78 +3,20 @@
 from __future__ import annotations
 
 import html
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
+from ipu_model.explore.candidates import Candidate, FasterLoader, Fit, Limits
+from ipu_model.explore.changed_lines import code_block
 from ipu_model.explore.notes import Note
-from ipu_model.explore.settings import Change, Setting
-from ipu_model.predict.profile import Profile
-from ipu_model.predict.verdict import Verdict
+from ipu_model.report.quantities import counted
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-
-@dataclass(frozen=True)
-class Limits:
-    """What a search must not go beyond: the most IPUs, and what stays as it is.
-
-    `is_chip_given` is true if a machine or its chip was asked for, `is_machine_given` if it was a machine.
-    """
-
-    ipus: int | None = None
-    keep: frozenset[str] = frozenset()
-    is_chip_given: bool = False
-    is_machine_given: bool = False
-
-
-@dataclass(frozen=True)
-class Candidate:
-    """One setting that was tried: its verdict, the share of a tile that its fullest tile holds, and its speed.
-
-    If the setting is impossible, `refused` says why.
-    """
-
-    setting: Setting
-    verdict: Verdict = Verdict.DOES_NOT_FIT
-    share: float = float("inf")
-    samples_per_second: float = 0.0
-    refused: str = ""
-
-    @property
-    def fits(self) -> bool:
-        """Whether it fits for certain: too close to call does not count."""
-        return self.verdict is Verdict.FITS
-
-    @property
-    def ipus(self) -> int:
-        """The IPUs of all replicas of one process."""
-        return self.setting.all_ipus
-
-
-@dataclass(frozen=True)
-class Fit:
-    """A program that a search found, with its changes and their code.
-
-    `is_confirmed` tells whether the module was captured again with all changes and gave this profile; programs without
-    a module cannot be.
-    """
-
-    candidate: Candidate
-    changes: tuple[Change, ...]
-    code: str
-    profile: Profile
-    is_confirmed: bool
-
-    def text(self) -> str:
-        """Return one line with the verdict and the speed, then the changes."""
-        profile, ipus = self.profile, self.candidate.ipus
-        head = (
-            f"{profile.samples_per_second:,.1f} samples/s on {_count(ipus, 'IPU')} ({profile.machine.name}), "
-            f"{profile.memory.max_tile_bytes / profile.memory.tile_bytes:.0%} of a tile: {profile.verdict}"
-        )
-        changes = [f"  - {change.text} ({change.risk})" for change in self.changes] or ["  - no change"]
-        return "\n".join((head, *changes))
+_HOST_LOADER = "host loader"
+"""What `Profile.limited_by` says if loading is the bottleneck."""
 
 
 @dataclass(frozen=True)
@@ -84,8 +26,9 @@ class FitResult:
     `fastest` has the most samples a second, `cheapest` the fewest IPUs and then the fewest risky changes; both are
     `None` if nothing fits, and `nearest` is then what comes nearest. `start` is the program as it is, `tried`
     everything that was modelled, impossible settings included. `notes` say what was left out, `binds` says what keeps a
-    program from fitting, `instead` is what fits without the limits of the search, and `elsewhere` the fastest program
-    on a machine of a faster chip.
+    program from fitting, `instead` is what fits within `instead_limits`, which are wider than those of the search, and
+    `elsewhere` the fastest program on a machine of a faster chip. `loaders` are other ways to load the data with which
+    the best program is faster. `refusals` are what the front end refused when it captured the module with all changes.
     """
 
     name: str
@@ -97,8 +40,11 @@ class FitResult:
     notes: tuple[Note, ...] = ()
     binds: str = ""
     instead: Fit | None = None
+    instead_limits: Limits | None = None
     elsewhere: Candidate | None = None
+    loaders: tuple[FasterLoader, ...] = ()
     limits: Limits = field(default_factory=Limits)
+    refusals: tuple[str, ...] = ()
 
     @property
     def found(self) -> bool:
@@ -131,8 +77,7 @@ class FitResult:
 
     def text(self) -> str:
         """Return the result in plain text, with the code."""
-        parts = [self._start(), *self._found(), *self._impossible(), "\n".join(self._about())]
-        return "\n\n".join(parts)
+        return _text_of(self)
 
     def for_shell(self) -> FitResult:
         """Return the result with advice on the options of `python -m ipu_model fit`, in place of arguments."""
@@ -143,7 +88,7 @@ class FitResult:
 
     def __repr__(self) -> str:
         what = "nothing fits" if self.fastest is None else self.fastest.text().partition("\n")[0]
-        return f"<FitResult of {self.name!r}: {what}; {len(self.tried)} programs modelled>"
+        return f"<FitResult of {self.name!r}: {what}; {counted(len(self.tried), 'program')} modelled>"
 
     def _repr_html_(self) -> str:
         named = [(name, fit) for name, fit in self._named() if fit is not None]
@@ -156,8 +101,9 @@ class FitResult:
             f"<details{' open' * (fit is self.best)}><summary>Lines of the {name}</summary>"
             f"<pre>{html.escape(fit.code)}</pre></details>"
             for name, fit in named
+            if fit.code
         )
-        notes = html.escape(" ".join(each for each in (self.binds, *self._about()) if each))
+        notes = html.escape(" ".join(_remarks_of(self)))
         return f"<table><tr>{head}</tr>{body}</table>{codes}<p>{notes}</p>"
 
     def figure(self) -> Figure:
@@ -174,48 +120,6 @@ class FitResult:
     def _named(self) -> tuple[tuple[str, Fit | None], ...]:
         return ("cheapest", self.cheapest), ("fastest", self.fastest), ("nearest", self.nearest)
 
-    # --- parts of the text
-
-    def _start(self) -> str:
-        start = self.start
-        how = f"{start.share:.0%} of a tile on {_count(start.ipus, 'IPU')}, {start.samples_per_second:,.1f} samples/s"
-        return f"{self.name} as it is: {start.verdict} ({how})."
-
-    def _found(self) -> list[str]:
-        if self.fastest is None or self.cheapest is None:
-            return []
-        if self.fastest.candidate == self.cheapest.candidate:
-            return [f"The fastest and the cheapest that fits: {self.fastest.text()}", _block(self.fastest.code)]
-        return [
-            f"The fastest that fits: {self.fastest.text()}", _block(self.fastest.code),
-            f"The cheapest that fits: {self.cheapest.text()}", _block(self.cheapest.code),
-        ]  # fmt: skip
-
-    def _impossible(self) -> list[str]:
-        if self.found:
-            return []
-        asked = f" within what was asked for ({self._asked()})" if self._asked() else ""
-        parts = [f"Nothing fits for certain{asked}. {self.binds}".rstrip()]
-        if self.nearest is not None:
-            parts += [f"The nearest: {self.nearest.text()}", _block(self.nearest.code)]
-        if self.instead is not None:
-            parts += [f"Without these limits this fits: {self.instead.text()}", _block(self.instead.code)]
-        return parts
-
-    def _asked(self) -> str:
-        most = [] if self.limits.ipus is None else [f"at most {_count(self.limits.ipus, 'IPU')}"]
-        return ", ".join([*most, *(f"{name} stays" for name in sorted(self.limits.keep))])
-
-    def _about(self) -> list[str]:
-        """Return what to know about the figures, and what the search left out, in sentences."""
-        fit = self.best
-        found = [str(note) for note in self.notes]
-        if fit is not None and fit.changes:
-            how = "captured again with these changes" if fit.is_confirmed else "derived from the captured program"
-            found.append(f"All figures are modelled; the program was {how}. The global batch is the same everywhere.")
-        found.append(f"{_count(len(self.tried), 'program')} modelled.")
-        return found
-
 
 def _html_row(name: str, fit: Fit) -> tuple[object, ...]:
     memory = fit.profile.memory
@@ -229,9 +133,75 @@ def _html_row(name: str, fit: Fit) -> tuple[object, ...]:
     )
 
 
-def _count(number: int, what: str) -> str:
-    return f"1 {what}" if number == 1 else f"{number} {what}s"
+# --- in plain text
 
 
-def _block(code: str) -> str:
-    return "\n".join(f"    {line}".rstrip() for line in code.splitlines())
+def _text_of(result: FitResult) -> str:
+    """Return a result in plain text, with the code."""
+    start = result.start
+    how = f"{start.share:.0%} of a tile on {start.ipus_text}, {start.samples_per_second:,.1f} samples/s"
+    head = f"{result.name} as it is: {start.verdict} ({how})."
+    return "\n\n".join((head, *_found(result), *_not_found(result), *_loading(result), "\n".join(_remarks_of(result))))
+
+
+def _found(result: FitResult) -> list[str]:
+    fastest, cheapest = result.fastest, result.cheapest
+    if fastest is None or cheapest is None:
+        return []
+    if fastest.candidate == cheapest.candidate:
+        if not fastest.changes:
+            return [f"Nothing that was tried is faster or takes fewer IPUs: {fastest.text()}"]
+        return _shown("The fastest that fits, which is the cheapest, too", fastest)
+    return [*_shown("The fastest that fits", fastest), *_shown(_heading_of_cheapest(fastest, cheapest), cheapest)]
+
+
+def _heading_of_cheapest(fastest: Fit, cheapest: Fit) -> str:
+    if cheapest.candidate.ipus < fastest.candidate.ipus:
+        return "The cheapest that fits, on the fewest IPUs"
+    if not cheapest.changes:
+        return "It fits as it is, on as many IPUs"
+    return "The cheapest that fits, on as many IPUs, but with fewer changes or less risky ones"
+
+
+def _not_found(result: FitResult) -> list[str]:
+    if result.found:
+        return []
+    asked = f" within what was asked for ({result.limits})" if str(result.limits) else ""
+    parts = [f"Nothing fits for certain{asked}. {result.binds}".rstrip()]
+    if result.nearest is not None:
+        parts += _shown("The nearest", result.nearest)
+    if result.instead is not None:
+        left = str(result.instead_limits or "")
+        parts += _shown(f"With wider limits ({left}) this fits" if left else "Without limits this fits", result.instead)
+    return parts
+
+
+def _shown(title: str, fit: Fit) -> list[str]:
+    return [f"{title}: {fit.text()}", *code_block(fit.code)]
+
+
+def _loading(result: FitResult) -> list[str]:
+    """Return what the host's loader does to the best program, and what other loaders would do."""
+    fit = result.best
+    if fit is None or not (result.loaders or fit.profile.limited_by == _HOST_LOADER):
+        return []
+    device = fit.profile.device_samples_per_second
+    speed = f"The program makes {fit.samples_per_second:,.1f} samples/s, where its IPUs alone would make {device:,.1f}"
+    head = f"The loader on the host limits it. {speed}." if fit.profile.limited_by == _HOST_LOADER else f"{speed}."
+    lines = [f"  - {each.change}: {each.samples_per_second:,.1f} samples/s, by {each.line}" for each in result.loaders]
+    return ["\n".join((f"{head} With another loader:" if lines else head, *lines))]
+
+
+def _remarks_of(result: FitResult) -> Iterator[str]:
+    """Yield what else there is to know: what was left out, and how far the figures are confirmed."""
+    fit = result.best
+    yield from map(str, result.notes)
+    if fit is not None and fit.changes:
+        yield "All figures are modelled, and the global batch is the same everywhere."
+        if fit.is_confirmed:
+            yield "The module was captured again with these changes, which gave the same figures."
+        elif not fit.refused:
+            yield "The figures are derived from the captured program: without its module it cannot be captured again."
+    for refusal in result.refusals:
+        yield f"Capturing the module with all changes of a program was refused: {refusal}"
+    yield f"{counted(len(result.tried), 'program')} modelled."

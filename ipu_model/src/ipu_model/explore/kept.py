@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from ipu_model.errors import Error
 
 KEEP: Mapping[str, str] = {
-    "precision": "the types of weights, activations and partial sums",
+    "precision": "the types of weights, activations, partial sums and optimiser state",
     "optimiser": "the types of gradient accumulators and optimiser state",
     "micro-batch": "the rows of a micro-batch",
     "replicas": "the number of replicas",

@@ -44,6 +44,15 @@ def other_limits(most: int) -> Note:
     )
 
 
+def fewer_ipus(asked: int, used: int) -> Note:
+    """Return the note on a limit that a program cannot use up, for PopTorch reserves powers of two."""
+    return Note(
+        f"PopTorch reserves 1, 2, 4, 8, ... IPUs, so that of at most {asked} the search used {used}.",
+        f"ipus={2 * used} is the next limit that makes a difference.",
+        f"--ipus {2 * used} is the next limit that makes a difference.",
+    )
+
+
 def other_types() -> Note:
     """Return the note on a search that could change the types of a program."""
     return Note(

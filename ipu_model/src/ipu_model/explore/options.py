@@ -209,7 +209,7 @@ def _eight_bit_inputs(program: Program, value: object) -> Program:
 def _optimiser(program: Program, value: object) -> Program:
     if not program.training or not isinstance(value, OptimiserSpec):
         raise Error(
-            f"optimiser takes the OptimiserSpec of another training program, and only training has one; got {value!r}."
+            f"optimizer takes the OptimiserSpec of another training program, and only training has one; got {value!r}."
         )
     value.validate()
     return replace(program, optimiser=value, groups={})
@@ -291,7 +291,11 @@ def _synthetic_data(program: Program, value: object) -> Program:
 
 
 def _machine(program: Program, value: object) -> Program:
-    system = value if isinstance(value, System) else system_named(str(value))
+    return on_machine(program, value if isinstance(value, System) else system_named(str(value)))
+
+
+def on_machine(program: Program, system: System) -> Program:
+    """Return the program on another machine, whose chip its ops are then costed for."""
     device = replace(program.settings.device, chip=system.chip)
     return replace(program, system=system, settings=replace(program.settings, device=device))
 
@@ -346,8 +350,17 @@ def _proportion_change(program: Program, value: Any) -> str:
     return f"available memory proportion: {named}"
 
 
+_MOST_SPELT_OUT = 4
+"""Shares of more IPUs are written as a comprehension if they are equal."""
+
+
 def _proportion_line(program: Program, value: Any) -> str:
-    pairs = ", ".join(f'"IPU{ipu}": {share}' for ipu, share in _proportions(program, value).items())
+    shares = _proportions(program, value)
+    several, ipus = len(shares) > _MOST_SPELT_OUT, list(shares)
+    if several and len(set(shares.values())) == 1 and ipus == list(range(len(ipus))):
+        each = f'f"IPU{{ipu}}": {shares[0]} for ipu in range({len(ipus)})'
+        return f"opts.setAvailableMemoryProportion({{{each}}})"
+    pairs = ", ".join(f'"IPU{ipu}": {share}' for ipu, share in shares.items())
     return f"opts.setAvailableMemoryProportion({{{pairs}}})"
 
 
@@ -378,9 +391,17 @@ def _execution_line(program: Program, value: Any) -> str:
     return f"opts.setExecutionStrategy(poptorch.{execution.value.capitalize()}Execution())"
 
 
+_RECOMPUTATION_TYPES = {
+    Recomputation.NONE: "NoRecompute", Recomputation.STANDARD: "Standard", Recomputation.NORM_ONLY: "NormOnly",
+    Recomputation.PIPELINE: "Pipeline", Recomputation.ALL: "RecomputeAll",
+}  # fmt: skip
+"""The members of PopART's RecomputationType, in its order (options reference, section 9)."""
+
+
 def _recomputation_line(program: Program, value: Any) -> str:
-    # Modes are in the order of PopART's RecomputationType.
-    return f'opts._Popart.set("autoRecomputation", {list(Recomputation).index(Recomputation(value))})'
+    mode = Recomputation(value)
+    number, name = list(_RECOMPUTATION_TYPES).index(mode), _RECOMPUTATION_TYPES[mode]
+    return f'opts._Popart.set("autoRecomputation", {number})  # RecomputationType.{name}'
 
 
 def _output_mode_line(program: Program, value: Any) -> str:
@@ -502,7 +523,7 @@ OPTIONS: Mapping[str, Option] = {
             risk=Risk.NUMERICS,
         ),
         Option(
-            "optimiser",
+            "optimizer",
             _optimiser,
             _from_to("optimiser", lambda program: program.optimiser, lambda spec: spec.family if spec else "none"),
             lambda _, value: f"poptorch.trainingModel(model, opts, optimizer=...): {value.family}",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -49,3 +49,16 @@ def host_work_of(thing: Any, host: HostWork | None) -> HostWork:
     if host is not None:
         return host
     return thing.host if isinstance(thing, Profile) else HostWork()
+
+
+def call_for(thing: Any, program: Program, inputs: Any, more: Mapping[str, Any]) -> str:
+    """Return the call of `make_it_fit` for a thing, with the names that a program is likely to have for its parts."""
+    if inputs is not None:
+        given = ["model", "inputs", "options"]
+        given += [f"{name}={'optimizer' if name == 'optimizer' else repr(value)}" for name, value in more.items()]
+        return f"ipu_model.make_it_fit({', '.join(given)})"
+    if isinstance(thing, Profile):
+        return "ipu_model.make_it_fit(profile)"
+    if isinstance(thing, Program):
+        return "ipu_model.make_it_fit(program)"
+    return f"ipu_model.make_it_fit({'training' if program.training else 'inference'}_model)"

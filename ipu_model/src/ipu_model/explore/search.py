@@ -2,25 +2,30 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 
 from ipu_model.errors import Error
 from ipu_model.explore.binding import binding_text
+from ipu_model.explore.candidates import Candidate, FasterLoader, Fit, Limits
 from ipu_model.explore.changed_lines import code_of
-from ipu_model.explore.fit_result import Candidate, Fit, FitResult, Limits
-from ipu_model.explore.notes import Note, other_limits, other_machine, other_micro_batches, other_types
+from ipu_model.explore.fit_result import FitResult
+from ipu_model.explore.notes import Note, fewer_ipus, other_limits, other_machine, other_micro_batches, other_types
+from ipu_model.explore.other_loaders import other_loaders
+from ipu_model.explore.search_bar import SearchBar
 from ipu_model.explore.settings import Programs, Setting
 from ipu_model.explore.split import Balance
 from ipu_model.predict import memory_of_program, profile_program, samples_per_second
 from ipu_model.predict.host import HostWork
 from ipu_model.predict.program import Execution, Recomputation
 from ipu_model.predict.verdict import Verdict
+from ipu_model.report.quantities import counted
 
 MOST_IPUS = 64
 """The most IPUs of one process."""
 NEGLIGIBLE_GAIN = 0.01
-"""The fastest program goes without changes that bring less than this share of its speed."""
+"""The fastest program goes without changes, replicas and IPUs that bring less than this share of its speed."""
 HOPELESS = 1.25
 """If the leanest setting of one split needs this share of a tile, other splits and ways to recompute are left out."""
 
@@ -38,12 +43,13 @@ class Search:
     of their best speed, and stops at the first group that cannot beat what was found.
     """
 
-    def __init__(self, programs: Programs, host: HostWork, limits: Limits, tick: Callable[[int], object]) -> None:
-        self.programs, self.host, self.limits, self.tick = programs, host, limits, tick
+    def __init__(self, programs: Programs, host: HostWork, limits: Limits, bar: SearchBar) -> None:
+        self.programs, self.host, self.limits, self.bar = programs, host, limits, bar
         self.tried: dict[Setting, Candidate] = {}
         self.most = 0
-        """The most IPUs that were searched."""
+        """The most IPUs of one process that were searched."""
         self._speeds: dict[Setting, float] = {}
+        self._refusals: dict[str, None] = {}
         self.start = self.candidate(programs.start)
 
     def run(self, *, wants_fastest: bool = True) -> None:
@@ -62,39 +68,84 @@ class Search:
 
     def result(self) -> FitResult:
         """Return what was found."""
-        fitting = sorted(self._fitting(), key=lambda each: -each.samples_per_second)
-        fastest = self._confirmed(self._simplified(each) for each in fitting)
+        found = self._confirmed(self._simplified(each) for each in self._fastest_first())
+        cheapest = None if found is None else self._cheapest_fit() or found
+        fits = [each for each in (cheapest, found) if each is not None]
+        fastest = max(fits, key=lambda each: each.samples_per_second, default=None)
         nearest = None if fastest is not None else self._nearest()
         elsewhere = None if fastest is None else self._elsewhere(fastest)
+        instead, wider = (None, None) if fastest is not None else self._instead()
+        best = fastest or nearest
         return FitResult(
             name=self.programs.base.name,
             start=self.start,
             fastest=fastest,
-            cheapest=None if fastest is None else self._cheapest_fit() or fastest,
+            cheapest=cheapest,
             nearest=nearest,
             tried=tuple(self.tried.values()),
             notes=self._notes(elsewhere),
-            binds="" if nearest is None else binding_text(nearest.profile, self.programs.of(nearest.candidate.setting)),
-            instead=self._instead() if fastest is None else None,
+            binds="" if fastest is not None else self._binds(nearest),
+            instead=instead,
+            instead_limits=wider,
             elsewhere=elsewhere,
+            loaders=() if best is None else self._faster_loaders(best),
             limits=self.limits,
+            refusals=tuple(self._refusals),
         )
 
     def _fitting(self) -> list[Candidate]:
+        return [each for each in self.tried.values() if each.fits and self._is_allowed(each)]
+
+    def _is_allowed(self, candidate: Candidate) -> bool:
+        """Whether a candidate has no more IPUs than were asked for, which the program itself may have."""
         most = self._most_ipus_asked_for()
-        return [each for each in self.tried.values() if each.fits and (most is None or each.ipus <= most)]
+        return most is None or candidate.setting.all_ipus <= most
+
+    def _fastest_first(self) -> list[Candidate]:
+        """Return what fits by its speed; of those that are next to as fast as the fastest, that on the fewest IPUs."""
+        fitting = sorted(self._fitting(), key=lambda each: -each.samples_per_second)
+        least = self._least_speed(fitting[0].samples_per_second) if fitting else 0.0
+        return sorted(fitting, key=lambda each: (each.samples_per_second < least, _ipus_if(least, each)))
+
+    def _least_speed(self, speed: float) -> float:
+        """Return from which speed on a program is as good as one of that speed."""
+        fastest = max((each.samples_per_second for each in self._fitting()), default=0.0)
+        close = speed >= fastest * (1 - NEGLIGIBLE_GAIN)
+        return (fastest if close else speed) * (1 - NEGLIGIBLE_GAIN)
 
     def _nearest(self) -> Fit | None:
-        possible = [each for each in self.tried.values() if not each.refused]
+        possible = [each for each in self.tried.values() if not each.refused and self._is_allowed(each)]
         return None if not possible else self._fit(min(possible, key=lambda each: each.share))
 
+    def _binds(self, nearest: Fit | None) -> str:
+        """Return what keeps the nearest from fitting, or the rule by which there is nothing to try."""
+        if nearest is not None:
+            return binding_text(nearest.profile, self.programs.of(nearest.candidate.setting))
+        start, keep, processes = self.programs.start, self.limits.keep, self.programs.base.processes
+        most = self._most_ipus_asked_for() or self.most
+        of_process = "" if processes == 1 else f" in each of its {processes} processes"
+        if "split" in keep and start.ipus > most:
+            return f"Its blocks stay, and they need {counted(start.ipus, 'IPU')}{of_process}."
+        if "replicas" in keep and start.replicas > most:
+            return f"Its {start.replicas} replicas stay, and they need an IPU each{of_process}."
+        if self.limits.ipus is not None and self.limits.ipus < processes:
+            return f"It has {processes} processes, and each needs an IPU of its own."
+        refused = Counter(each.refused for each in self.tried.values() if each.refused)
+        return f"Every setting is refused: {refused.most_common(1)[0][0]}" if refused else ""
+
     def _confirmed(self, candidates: Iterable[Candidate]) -> Fit | None:
-        """Return the first of the candidates that still fits after its module was captured with all changes."""
+        """Return the first of the candidates that still fits after its module was captured with all changes.
+
+        If that is refused for all of them, return the first as it was derived from the program.
+        """
+        derived: Fit | None = None
         for candidate, _ in zip(candidates, range(_MOST_CONFIRMED)):
             found = self._fit(candidate)
-            if found.profile.verdict is Verdict.FITS:
+            if found.profile.verdict is Verdict.FITS and not found.refused:
                 return found
-        return None
+            if found.profile.verdict is Verdict.FITS and derived is None:
+                derived = found
+        return derived
 
     def _cheapest_fit(self) -> Fit | None:
         fitting = self._fitting()
@@ -106,13 +157,23 @@ class Search:
         changes = self.programs.changes(candidate.setting)
         return sum(change.risk for change in changes), len(changes), -candidate.samples_per_second
 
-    def _instead(self) -> Fit | None:
-        """Return the cheapest that fits without the limits, if there are any."""
-        if Limits() == self.limits:
-            return None
-        wider = Search(self.programs, self.host, Limits(), self.tick)
-        wider.run(wants_fastest=False)
-        return wider._cheapest_fit()
+    def _instead(self) -> tuple[Fit | None, Limits | None]:
+        """Return the cheapest that fits with as few of the limits dropped as possible, and the limits that remain."""
+        for limits in self.limits.wider():
+            wider = Search(self.programs, self.host, limits, self.bar)
+            wider.tried, wider._speeds = dict(self.tried), dict(self._speeds)
+            wider.run(wants_fastest=False)
+            found = wider._cheapest_fit()
+            if found is not None:
+                return found, limits
+        return None, None
+
+    def _faster_loaders(self, fit: Fit) -> tuple[FasterLoader, ...]:
+        """Return other loaders that make a program faster by more than next to nothing."""
+        least = fit.samples_per_second / (1 - NEGLIGIBLE_GAIN)
+        program = self.programs.of(fit.candidate.setting)
+        found = [(other, samples_per_second(program, other.host)) for other in other_loaders(self.host)]
+        return tuple(FasterLoader(other.change, other.line, speed) for other, speed in found if speed > least)
 
     def _elsewhere(self, fastest: Fit) -> Candidate | None:
         """Return the fastest program on a machine of the faster chip, unless the machine was chosen."""
@@ -125,23 +186,42 @@ class Search:
 
     def _simplified(self, fastest: Candidate) -> Candidate:
         """Return the fastest that fits without the changes that bring it next to nothing."""
-        start, least = self.programs.start, fastest.samples_per_second * (1 - NEGLIGIBLE_GAIN)
-        ways: tuple[Callable[[Setting], Setting], ...] = (
-            lambda now: replace(now, half=start.half),
-            lambda now: replace(now, half_state=start.half_state),
-            lambda now: replace(now, half_partials=start.half_partials),
-            lambda now: replace(now, sharded=start.sharded),
-            lambda now: replace(now, off_chip=start.off_chip),
-            lambda now: replace(now, checkpoints=False),
-            lambda now: replace(now, proportion=None),
-        )
+        least = self._least_speed(fastest.samples_per_second)
         now = fastest
-        for simpler in ways:
+        for simpler in self._simpler_ways():
             setting = simpler(now.setting)
-            if setting != now.setting and self.speed(setting) >= least:
+            if setting != now.setting and self._is_possible(setting) and self.speed(setting) >= least:
                 found = self.candidate(setting)
                 now = found if found.fits else now
         return self._with_own_proportions(now)
+
+    def _simpler_ways(self) -> tuple[Callable[[Setting], Setting], ...]:
+        """Return what sets back one change of a setting after the other, the riskiest first."""
+        start = self.programs.start
+
+        def on_own_ipus(now: Setting) -> Setting:
+            if start.all_ipus > now.all_ipus:
+                return now
+            return replace(now, ipus=start.ipus, replicas=start.replicas, balance=None)
+
+        return (
+            lambda now: replace(now, half=start.half),
+            lambda now: replace(now, half_state=start.half_state),
+            lambda now: replace(now, half_partials=start.half_partials),
+            on_own_ipus,
+            lambda now: replace(now, micro_batch=start.micro_batch),
+            lambda now: replace(now, balance=None) if now.ipus == start.ipus else now,
+            lambda now: replace(now, sharded=start.sharded),
+            lambda now: replace(now, off_chip=start.off_chip),
+            lambda now: replace(now, checkpoints=False),
+            lambda now: replace(now, recomputation=start.recomputation),
+            lambda now: replace(now, proportion=None),
+        )
+
+    def _is_possible(self, setting: Setting) -> bool:
+        """Whether a program recomputes in a way that there is on so many IPUs."""
+        ways = self._recomputations(setting.ipus, setting.replicas, setting.micro_batch)
+        return (setting.recomputation, setting.checkpoints) in ways
 
     def _with_own_proportions(self, now: Candidate) -> Candidate:
         """Return a setting in which IPUs with room get back the program's own share of memory for temporary data."""
@@ -160,16 +240,20 @@ class Search:
         program = programs.of(setting)
         changed = programs.changed_options(setting)
         micro_batch = setting.micro_batch if setting.micro_batch != programs.start.micro_batch else None
+        confirmed, refused = None, ""
         try:
+            self.bar.capturing(setting)
             confirmed = programs.confirmed(setting)
-        except (Error, AssertionError):
-            confirmed = None
+        except (Error, AssertionError) as problem:
+            refused = _message(problem)
+            self._refusals[refused] = None
         return Fit(
             candidate=candidate,
             changes=programs.changes(setting),
             code=code_of(programs.base, program, changed, micro_batch),
             profile=profile_program(confirmed or program, self.host),
             is_confirmed=confirmed is not None,
+            refused=refused,
         )
 
     def _notes(self, elsewhere: Candidate | None) -> tuple[Note, ...]:
@@ -177,8 +261,11 @@ class Search:
         found = [] if elsewhere is None else [other_machine(_BOW, elsewhere.samples_per_second)]
         if self.programs.source.again is None and "micro-batch" not in self.limits.keep:
             found.append(other_micro_batches())
-        if self.limits.ipus is None:
-            found.append(other_limits(self.most))
+        asked, processes = self.limits.ipus, self.programs.base.processes
+        if asked is None:
+            found.append(other_limits(self.most * processes))
+        elif (used := _power_of_two(asked // processes)) != asked // processes != self.programs.start.all_ipus:
+            found.append(fewer_ipus(asked, used * processes))
         if "precision" not in self.limits.keep and not self.programs.start.half:
             found.append(other_types())
         return tuple(found)
@@ -190,16 +277,17 @@ class Search:
         known = self.tried.get(setting)
         if known is not None:
             return known
-        self.tick(1)
+        self.bar.modelling(setting)
+        processes = self.programs.base.processes
         try:
             program = self.programs.of(setting)
             memory = memory_of_program(program)
             speed = self.speed(setting)
         except (Error, AssertionError) as problem:
-            found = Candidate(setting, refused=str(getattr(problem, "message", problem)))
+            found = Candidate(setting, refused=_message(problem), processes=processes)
         else:
             share = memory.max_tile_bytes / memory.tile_bytes
-            found = Candidate(setting, memory.verdict, share, speed)
+            found = Candidate(setting, memory.verdict, share, speed, processes=processes)
         self.tried[setting] = found
         return found
 
@@ -226,10 +314,10 @@ class Search:
 
     def _most_ipus_asked_for(self) -> int | None:
         """Return the most IPUs that one process may use if the search was given a limit."""
-        return None if self.limits.ipus is None else max(1, self.limits.ipus // self.programs.base.processes)
+        return None if self.limits.ipus is None else self.limits.ipus // self.programs.base.processes
 
     def _is_machine_fixed(self) -> bool:
-        return self.limits.is_machine_given or "machine" in self.limits.keep
+        return bool(self.limits.machine) or "machine" in self.limits.keep
 
     def _counts(self, most: int) -> tuple[int, ...]:
         """Return the numbers of IPUs of a replica that a search tries: powers of two, and the program's own."""
@@ -242,6 +330,10 @@ class Search:
     def _halves(self) -> tuple[bool, ...]:
         start = self.programs.start
         return (start.half,) if start.half or "precision" in self.limits.keep else (False, True)
+
+    def _may_halve_state(self) -> bool:
+        """Whether the types of the optimiser's state may change, which are a part of the precision, too."""
+        return self.programs.base.training and not {"optimiser", "precision"} & self.limits.keep
 
     def _balances(self, count: int) -> tuple[Balance | None, ...]:
         start = self.programs.start
@@ -335,7 +427,7 @@ class Search:
         return replace(
             setting,
             half_partials=start.half_partials or (setting.half and "precision" not in keep),
-            half_state=start.half_state or (trains and "optimiser" not in keep),
+            half_state=start.half_state or self._may_halve_state(),
             off_chip=start.off_chip or streams,
             sharded=start.sharded or (streams and self._can_shard(setting.replicas)),
             proportion=_PROPORTIONS[-1],
@@ -390,22 +482,28 @@ class Search:
     def _fastest(self, fitting: Mapping[int, Candidate], most: int) -> None:
         """Model groups of settings by their best speed, until no group can be faster than what fits.
 
-        Groups that differ in their micro-batch only wait in one row, the largest first: smaller ones are as a rule
-        slower, and to know how fast they are, the module has to be captured.
+        A group on fewer IPUs need only be next to as fast. Groups that differ in their micro-batch only wait in one
+        row, the largest first: smaller ones are as a rule slower, and to know how fast they are, the module has to be
+        captured.
         """
         rows: dict[Setting, list[Setting]] = {}
         for count in fitting:
             for group in self._groups(count, most):
                 rows.setdefault(replace(group, micro_batch=0), []).append(group)
         waiting = list(rows.values())
-        best = max((each.samples_per_second for each in self._fitting()), default=0.0)
         while waiting:
             row = max(waiting, key=lambda groups: self.speed(groups[-1]))
-            if self.speed(row[-1]) <= best:
+            speed, best = self.speed(row[-1]), max((each.samples_per_second for each in self._fitting()), default=0.0)
+            as_good = best * (1 - NEGLIGIBLE_GAIN)
+            if speed <= as_good:
                 return
             group = row.pop()
-            if not self._is_hopeless(group):
-                best = max(best, self._fastest_of(group, best))
+            fewest = min(
+                (each.setting.all_ipus for each in self._fitting() if each.samples_per_second >= as_good), default=0
+            )
+            wanted = as_good if group.all_ipus < fewest else best
+            if speed > wanted and not self._is_hopeless(group):
+                self._fastest_of(group, wanted)
             waiting = [groups for groups in waiting if groups]
 
     def _is_hopeless(self, group: Setting) -> bool:
@@ -444,26 +542,22 @@ class Search:
                         self._balances(count)[0],
                         half,
                         half_partials=self.programs.start.half_partials or (half and "precision" not in keep),
-                        half_state=self.programs.start.half_state
-                        or (self.programs.base.training and "optimiser" not in keep),
+                        half_state=self.programs.start.half_state or self._may_halve_state(),
                         off_chip=False,
                         sharded=False,
                         recomputation=recomputation,
                         checkpoints=checkpoints,
                     )
 
-    def _fastest_of(self, group: Setting, best: float) -> float:
-        """Return the speed of the fastest setting of a group that fits and beats `best`; else `best`."""
+    def _fastest_of(self, group: Setting, wanted: float) -> None:
+        """Model a group from its fastest setting on, until one fits or the others are no faster than is wanted."""
         if not self._leanest_split(self._lean(group)).fits:
-            return best
+            return
         places = [place for place in self._places(group) if self._can_fit(group, place)]
         members = [each for place in places for each in self._at(group, place)]
         for setting in sorted(members, key=self.speed, reverse=True):
-            if self.speed(setting) <= best:
-                break
-            if self.candidate(setting).fits:
-                return self.speed(setting)
-        return best
+            if self.speed(setting) <= wanted or self.candidate(setting).fits:
+                return
 
     def _places(self, group: Setting) -> tuple[tuple[bool, bool], ...]:
         """Return where optimiser state can be: off the chip or not, shared out over replicas or not."""
@@ -481,3 +575,17 @@ class Search:
         for balance in self._balances(group.ipus):
             for proportion in _PROPORTIONS:
                 yield replace(group, balance=balance, off_chip=off_chip, sharded=sharded, proportion=proportion)
+
+
+def _ipus_if(least: float, candidate: Candidate) -> int:
+    """Return the IPUs of a candidate from that speed on; slower ones keep their order."""
+    return candidate.ipus if candidate.samples_per_second >= least else 0
+
+
+def _message(problem: Error | AssertionError) -> str:
+    return problem.message if isinstance(problem, Error) else str(problem)
+
+
+def _power_of_two(most: int) -> int:
+    """Return the largest power of two up to a number from 1 on."""
+    return 1 << (max(1, most).bit_length() - 1)

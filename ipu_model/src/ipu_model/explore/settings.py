@@ -9,10 +9,12 @@ from typing import Any
 from ipu_model.entry_points import ModuleChanges
 from ipu_model.errors import Error
 from ipu_model.explore.blocks import repeated_blocks
+from ipu_model.explore.changed_lines import micro_batch_line
 from ipu_model.explore.options import (
     Risk,
     has_half_state,
     has_single_precision,
+    on_machine,
     option_named,
     with_options,
 )
@@ -20,6 +22,7 @@ from ipu_model.explore.program_source import Source
 from ipu_model.explore.split import Balance, even_starts, stage_modules
 from ipu_model.predict.hardware import System, system_with
 from ipu_model.predict.program import Execution, Program, Recomputation
+from ipu_model.report.quantities import counted
 from ipu_model.step import fewest_micro_batches
 
 _NORMS_OVER_BATCH = ("native_batch_norm", "_native_batch_norm", "cudnn_batch_norm")
@@ -52,8 +55,23 @@ class Setting:
 
     @property
     def all_ipus(self) -> int:
-        """The IPUs of all replicas."""
+        """The IPUs of all replicas of one process."""
         return self.ipus * self.replicas
+
+    def __str__(self) -> str:
+        shares = [] if self.proportion is None else [f"memory proportion {self.proportion:g}"]
+        state = [word for word, on in (("float16", self.half_state), ("off chip", self.off_chip),
+                                       ("sharded", self.sharded)) if on]  # fmt: skip
+        parts = [
+            f"{counted(self.ipus, 'IPU')} x {counted(self.replicas, 'replica')}",
+            f"micro-batch {self.micro_batch}",
+            *(["float16"] if self.half else []),
+            f"recomputation {self.recomputation.value}{' with checkpoints' if self.checkpoints else ''}",
+            *([f"optimiser state {', '.join(state)}"] if state else []),
+            *shares,
+            *([self.machine] if self.machine else []),
+        ]
+        return ", ".join(parts)
 
 
 @dataclass(frozen=True)
@@ -102,7 +120,7 @@ class Programs:
             return self.base
         placed = self._on_ipus(setting)
         program = with_options(placed, **self._options_of(setting, placed))
-        return replace(program, system=self._system(setting), settings=self._settings(setting, program))
+        return on_machine(program, self._system(setting))
 
     def micro_batches(self, setting: Setting) -> int:
         """Return how many micro-batches one replica needs for the global batch.
@@ -145,9 +163,8 @@ class Programs:
         if setting.micro_batch != self.start.micro_batch:
             risk = Risk.NUMERICS if self._normalises_batches() else Risk.SCHEDULE
             text = f"micro-batch: {self.start.micro_batch} -> {setting.micro_batch}"
-            found.append(
-                Change("micro_batch", text, f"poptorch.DataLoader(opts, dataset, {setting.micro_batch})", risk)
-            )
+            line = micro_batch_line(setting.micro_batch, self.start.micro_batch)
+            found.append(Change("micro_batch", text, line, risk))
         return tuple(replace(change, risk=self._risk_at_equal_batch(change)) for change in found)
 
     def changed_options(self, setting: Setting) -> Mapping[str, Any]:
@@ -198,7 +215,7 @@ class Programs:
             half=setting.half and not self.start.half,
             begins=None if setting.balance is None else {name: ipu for ipu, name in enumerate(starts, 1)},
             sharded=program.execution is Execution.SHARDED,
-            checkpoints=repeated_blocks(program.step) if setting.checkpoints else (),
+            checkpoints=repeated_blocks(program.step) if setting.checkpoints else None,
         )
         return replace(program, step=self.source.again(changes).step)
 
@@ -289,9 +306,6 @@ class Programs:
         if setting.machine is None and self.base.system.ipus >= ipus:
             return self.base.system
         return system_with(chip, ipus)
-
-    def _settings(self, setting: Setting, program: Program) -> Any:
-        return replace(program.settings, device=replace(program.settings.device, chip=self._system(setting).chip))
 
 
 def _split(program: Program, starts: tuple[str, ...]) -> Program:

@@ -10,9 +10,9 @@ from enum import Enum
 
 from ipu_model.errors import Error
 from ipu_model.predict.costs import costs_of
-from ipu_model.predict.order import device_bytes, stash_slots
+from ipu_model.predict.order import device_bytes, held_tensors, stash_slots
 from ipu_model.predict.program import Program, Recomputation
-from ipu_model.predict.recomputation import recomputation_over
+from ipu_model.predict.recomputation import kept_for_backward, recomputation_over
 from ipu_model.predict.remembered import remembered
 from ipu_model.predict.remote import variables_of
 from ipu_model.step import Op, Phase, Placement, Step, with_ops
@@ -199,7 +199,7 @@ def _recomputes(program: Program, stages: int) -> bool:
 
 def _bytes(program: Program, units: Sequence[Unit], stages: int) -> list[list[float]]:
     """Return the bytes that each unit adds to each stage: weights with their state, and activations kept."""
-    held, kept = _held_by_scope(program), _kept_by_scope(program.step)
+    held, kept = _held_by_scope(program), _kept_by_scope(program)
     recomputes = _recomputes(program, stages)
     found = []
     for stage in range(stages):
@@ -223,20 +223,15 @@ def _held_by_scope(program: Program) -> dict[str, float]:
     return found
 
 
-@remembered
-def _kept_by_scope(step: Step) -> dict[str, float]:
-    """Return the bytes of the forward results that the backward pass reads, by the scope that makes them."""
+def _kept_by_scope(program: Program) -> dict[str, float]:
+    """Return the bytes of the forward results that are kept without recomputation, by the scope that makes them."""
+    step = program.step
+    kept = kept_for_backward(replace(program, recomputation=Recomputation.NONE))
     found: dict[str, float] = {}
-    kept: set[str] = set()
-    for op in step.ops:
-        if not op.is_backward:
-            continue
-        for tensor in step.read_by(op):
-            maker = step.maker(tensor.name)
-            root = step.root(tensor.name)
-            if maker is not None and not maker.is_backward and root.name not in kept:
-                kept.add(root.name)
-                found[maker.scope] = found.get(maker.scope, 0.0) + device_bytes(root)
+    for root in dict.fromkeys(held.tensor.name for held in held_tensors(program, kept)):
+        maker = step.producer(root)
+        if maker is not None:
+            found[maker.scope] = found.get(maker.scope, 0.0) + device_bytes(step.tensors[root])
     return found
 
 
@@ -302,15 +297,6 @@ def placed(step: Step, place_of: Mapping[str, Placement]) -> Step:
 def _modules(scopes: Iterable[str]) -> list[str]:
     """Return the names of all modules that hold ops, and of those that hold these."""
     return list(dict.fromkeys(name for scope in scopes for name in modules_of(scope)))
-
-
-def stage_starts(program: Program) -> Iterator[str]:
-    """Yield the scope of the first forward op of each stage after the first."""
-    seen = 0
-    for op in program.step.ops:
-        if op.phase is Phase.FORWARD and op.stage > seen:
-            seen = op.stage
-            yield op.scope
 
 
 def stage_modules(program: Program) -> Iterator[str]:

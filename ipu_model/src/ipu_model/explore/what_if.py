@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,6 +13,7 @@ from ipu_model.explore.program_source import host_work_of, source_of
 from ipu_model.predict import profile_program
 from ipu_model.predict.host import HostWork
 from ipu_model.predict.profile import Profile
+from ipu_model.predict.program import Program
 
 
 @dataclass(frozen=True)
@@ -40,14 +41,15 @@ def what_if(
     `thing` is a compiled `poptorch.trainingModel` or `poptorch.inferenceModel`, also one whose program did not fit, a
     `Profile`, or a plain module with the `inputs`, `options`, `optimizer`, `training` and `micro_batch` of
     `ipu_model.profile_module`. `host` is by default the work that a `Profile` was modelled with. `changes` are named as
-    in `ipu_model.explore.options.OPTIONS`. Sizes of tensors cannot change: they need another compilation.
+    in `ipu_model.explore.options.OPTIONS`; without a module, `optimizer` is one of them: the `OptimiserSpec` of another
+    optimizer. Sizes of tensors cannot change: they need another compilation.
 
     Raises:
         Error: unknown options, values they cannot have, or a program that is too large for its machine.
     """
     check_host(host)
-    source = source_of(thing, inputs, options, optimizer=optimizer, training=training, micro_batch=micro_batch)
-    return profile_program(with_options(source.program, **changes), host_work_of(thing, host))
+    program = _changed(thing, inputs, options, optimizer, training, micro_batch, changes)
+    return profile_program(program, host_work_of(thing, host))
 
 
 def sweep(
@@ -72,8 +74,8 @@ def sweep(
     """
     check_host(host)
     swept = option_named(option)
-    source = source_of(thing, inputs, options, optimizer=optimizer, training=training, micro_batch=micro_batch)
-    program, host = with_options(source.program, **changes), host_work_of(thing, host)
+    program = _changed(thing, inputs, options, optimizer, training, micro_batch, changes)
+    host = host_work_of(thing, host)
     points = []
     for value in values:
         try:
@@ -83,3 +85,14 @@ def sweep(
         else:
             points.append(SweepPoint(value, profile))
     return tuple(points)
+
+
+def _changed(
+    thing: Any, inputs: Any, options: Any, optimizer: Any, training: bool | None, micro_batch: bool,
+    changes: Mapping[str, Any],
+) -> Program:  # fmt: skip
+    """Return the program of a thing with changes; a module has its own optimizer, anything else may get another."""
+    if inputs is None and options is None and optimizer is not None:
+        changes, optimizer = {**changes, "optimizer": optimizer}, None
+    source = source_of(thing, inputs, options, optimizer=optimizer, training=training, micro_batch=micro_batch)
+    return with_options(source.program, **changes)

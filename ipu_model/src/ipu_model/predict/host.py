@@ -49,6 +49,17 @@ class HostWork:
                 raise Error(f"HostWork.{name} cannot be {value!r}: it must be a finite number, not below {least}.")
         object.__setattr__(self, "loading", Loading(self.loading))
 
+    def __str__(self) -> str:
+        if not self.seconds_per_sample and not self.seconds_per_call:
+            return f"no work on the host ({self.source})"
+        who = f"each of {self.workers} workers" if self.workers > 1 else "1 worker" if self.workers else "the program"
+        when = "while the device works" if self.loads_ahead else "between two calls"
+        cores = f" on {self.cores_per_host} cores" if self.cores_per_host else ""
+        call = f"; {self.seconds_per_call * 1e3:.3g} ms of other work for each call" if self.seconds_per_call else ""
+        hosts = f"; {self.hosts} hosts" if self.hosts > 1 else ""
+        loading = f"{self.seconds_per_sample * 1e3:.3g} ms for {who}{cores} to load a sample, {when}"
+        return f"{loading}{call}{hosts} ({self.source})"
+
     @property
     def loads_ahead(self) -> bool:
         """Whether loading overlaps with the device: an asynchronous loader, or one with worker processes."""

@@ -12,7 +12,8 @@ from ipu_model.report.quantities import counted, percent, rate
 from ipu_model.report.tables import Cell, Number, Table
 
 if TYPE_CHECKING:
-    from ipu_model.explore.fit_result import Candidate, Fit, FitResult
+    from ipu_model.explore.candidates import Candidate, Fit
+    from ipu_model.explore.fit_result import FitResult
 
 _WIDTH, _HEIGHT = 900, 380
 _LEFT, _BOTTOM = 90, 46

@@ -30,6 +30,7 @@ from poptorch._backend.optimisation import Optimisation
 from poptorch._backend.own_copies import own_options, shallow_copy
 from poptorch._backend.rules import MAX_IPUS, ipus_of_replica, overlaps, reserved_ipus
 from poptorch._impl import createPoptorchError
+from poptorch.ops.annotations import checkpoints_noted
 from poptorch.ops.overlap import INPUT, OUTPUT
 from poptorch.options import Options
 from poptorch.options.handover import validate_options
@@ -309,7 +310,8 @@ def captured_again(
     slices, new_slices = batching_of(options).slices, batching_of(own).slices
     rows = next((tensor.shape[0] // slices for tensor in arguments.tensors if tensor.dim()), 1)
     changed = changed_arguments(arguments, slices, new_slices, rows, changes)
-    graph = trace(changed_module(module, changes), own, changed, training=training, one_process=False)
+    with checkpoints_noted(changes.checkpoints is None):
+        graph = trace(changed_module(module, changes), own, changed, training=training, one_process=False)
     return program_of(graph, own, training=training)
 
 

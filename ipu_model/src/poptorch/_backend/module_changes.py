@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from ipu_model.entry_points import ModuleChanges
 from poptorch._args_parser import BoundArguments
 from poptorch._impl import createPoptorchError
-from poptorch.ops.annotations import recomputationCheckpoint
+from poptorch.ops.annotations import checkpoints_noted, recomputationCheckpoint
 from poptorch.ops.blocks import BeginBlock, removeBlocks
 from poptorch.options import Options
 from poptorch.options.strategies import ShardedExecution
@@ -30,7 +30,7 @@ def changed_module(module: nn.Module, changes: ModuleChanges) -> nn.Module:
         removeBlocks(twin)
         for name, ipu in changes.begins.items():
             BeginBlock(_submodule(twin, name), ipu_id=ipu)
-    for name in changes.checkpoints:
+    for name in changes.checkpoints or ():
         _submodule(twin, name).register_forward_hook(_keep_output)
     return twin
 
@@ -65,7 +65,8 @@ def _submodule(module: nn.Module, name: str) -> nn.Module:
 
 
 def _keep_output(module: nn.Module, inputs: Any, output: Any) -> Any:
-    return recomputationCheckpoint(output)
+    with checkpoints_noted():
+        return recomputationCheckpoint(output)
 
 
 def changed_options(options: Options, changes: ModuleChanges) -> Options:

@@ -18,7 +18,9 @@ from poptorch._impl import createPoptorchError
 from poptorch._logging import logger
 from poptorch.options.backend_settings import EngineOptions
 
-_EXPLORE = "ipu_model.make_it_fit(model) searches for options that fit."
+_EXPLORE = (
+    "ipu_model.make_it_fit({0}_model) searches for options that fit; {0}_model is what poptorch.{0}Model returned."
+)
 _LONGEST_NAME = 200
 """In bytes: file systems allow 255, and temporary file names need some of them."""
 
@@ -49,15 +51,16 @@ def next_steps(program: Program, engine: EngineOptions) -> str:
     """Write the report of a program that does not fit, if one is asked for; return what its owner can do next."""
     from ipu_model.predict import profile_lately
 
+    explore = _EXPLORE.format("training" if program.training else "inference")
     ignore = "With IPU_MODEL_IGNORE_MEMORY=1 this machine runs the program all the same."
     if not engine.report:
-        return f"{_EXPLORE} poptorch.Options().enableProfiling(folder) leaves a report of the memory. {ignore}"
+        return f"{explore} poptorch.Options().enableProfiling(folder) leaves a report of the memory. {ignore}"
     if not engine.allow_out_of_memory:
-        return f"{_EXPLORE} debug.allowOutOfMemory is off, so that there is no report. {ignore}"
+        return f"{explore} debug.allowOutOfMemory is off, so that there is no report. {ignore}"
     try:
         folder = write(program, profile_lately(program), engine)
     except Error as error:
-        return f"{error.message} {_EXPLORE} {ignore}"
+        return f"{error.message} {explore} {ignore}"
     name = shlex.quote(str(folder))
     return f"The report is in {name}; python -m ipu_model fit {name} searches for options that fit. {ignore}"
 

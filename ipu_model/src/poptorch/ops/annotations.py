@@ -5,6 +5,8 @@ While a model is traced it is noted on the ops; on the CPU all of this does noth
 from __future__ import annotations
 
 import operator
+from collections.abc import Iterator
+from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
 
@@ -59,10 +61,23 @@ def recomputationCheckpoint(*tensors: Any) -> Any:
             f"got {[type(item).__name__ for item in container]}."
         )
     trace = tracing.current()
-    if trace is not None:
+    if trace is not None and _are_checkpoints_noted.get():
         for tensor in container:
             trace.hint(tensor, "recomputation_checkpoint", True)
     return kept
+
+
+_are_checkpoints_noted: ContextVar[bool] = ContextVar("are_checkpoints_noted", default=True)
+
+
+@contextmanager
+def checkpoints_noted(noted: bool = True) -> Iterator[None]:
+    """Capture a model with its own recomputation checkpoints, or without them if they are not to be noted."""
+    before = _are_checkpoints_noted.set(noted)
+    try:
+        yield
+    finally:
+        _are_checkpoints_noted.reset(before)
 
 
 def nop(tensor: Tensor) -> Tensor:

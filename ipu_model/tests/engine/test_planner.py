@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from ipu_model.predict.device import Device
 from ipu_model.predict.hardware import chip
 from ipu_model.predict.planner import (
-    Pass,
+    LayerPass,
     Precision,
     Problem,
     Split,
@@ -47,7 +47,7 @@ def problems(draw: st.DrawFn) -> Problem:
     result = (size - 1) // stride + 1
     channels = st.sampled_from([1, 3, 10, 16, 20, 64, 100, 128, 256])
     return Problem(
-        draw(st.sampled_from(list(Pass))), draw(st.sampled_from([1, 1, 1, 8])), draw(st.integers(1, 64)),
+        draw(st.sampled_from(list(LayerPass))), draw(st.sampled_from([1, 1, 1, 8])), draw(st.integers(1, 64)),
         draw(channels), draw(channels), (size, size), (result, result), (kernel, kernel), (stride, stride), (1, 1),
         draw(st.sampled_from([2, 4])),
     )  # fmt: skip
@@ -150,15 +150,15 @@ class TestProperties:
         assert work.temporary_bytes > 0
         assert work.outputs_on_busiest_tile >= problem.output_elements / GC200.chip.tiles * 0.999
 
-    @pytest.mark.parametrize("which", list(Pass))
+    @pytest.mark.parametrize("which", list(LayerPass))
     @pytest.mark.parametrize("channels", [64, 256])
-    def test_fp32_is_slower_than_fp16(self, which: Pass, channels: int) -> None:
+    def test_fp32_is_slower_than_fp16(self, which: LayerPass, channels: int) -> None:
         half = Problem(which, 1, 16, channels, channels, (14, 14), (14, 14), (3, 3))
         assert total(replace(half, element_bytes=4)) > 1.5 * total(half)
 
     def test_a_data_gradient_costs_a_forward_pass_and_its_weights(self) -> None:
-        layer = Problem(Pass.FORWARD, 1, 16, 64, 64, (16, 16), (16, 16), (3, 3))
-        forward, gradient = total(layer), total(replace(layer, which=Pass.DATA_GRADIENT))
+        layer = Problem(LayerPass.FORWARD, 1, 16, 64, 64, (16, 16), (16, 16), (3, 3))
+        forward, gradient = total(layer), total(replace(layer, which=LayerPass.DATA_GRADIENT))
         assert forward < gradient < 1.1 * forward
 
 
@@ -181,12 +181,12 @@ class TestTransposedOperands:
         assert added(196) < 1.1 * added(200)
 
     def test_a_weight_gradient_over_an_odd_number_of_samples_is_slower(self) -> None:
-        even, odd = (Problem(Pass.WEIGHT_GRADIENT, 1, rows, 768, 768) for rows in (1576, 1575))
+        even, odd = (Problem(LayerPass.WEIGHT_GRADIENT, 1, rows, 768, 768) for rows in (1576, 1575))
         assert total(odd) > 1.2 * total(even)
 
 
 class TestMemory:
-    LAYER = Problem(Pass.WEIGHT_GRADIENT, 1, 2, 64, 64, (256, 256), (256, 256), (3, 3))
+    LAYER = Problem(LayerPass.WEIGHT_GRADIENT, 1, 2, 64, 64, (256, 256), (256, 256), (3, 3))
 
     @pytest.mark.parametrize("proportion", [0.6, 0.3, 0.2])
     def test_temporary_memory_keeps_within_the_proportion(self, proportion: float) -> None:
@@ -225,7 +225,7 @@ class TestSlices:
 
 class TestGroups:
     def test_depthwise_convolutions_use_the_window_vertex_in_fp16(self) -> None:
-        layer = Problem(Pass.FORWARD, 96, 16, 1, 1, (56, 56), (56, 56), (3, 3))
+        layer = Problem(LayerPass.FORWARD, 96, 16, 1, 1, (56, 56), (56, 56), (3, 3))
         assert contraction(layer, GC200).plan.startswith("windows")
         assert contraction(replace(layer, element_bytes=4), GC200).plan.startswith("channels")
 

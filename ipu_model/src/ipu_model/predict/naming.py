@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
+from ipu_model.predict.kinds import PRODUCTS
 from ipu_model.predict.remembered import remembered
 from ipu_model.step import Op, Source, Step, Tensor
 
-_CONTRACTIONS = ("mm", "addmm", "bmm", "baddbmm", "mv", "addmv", "dot")
 _WORDS = {
-    **dict.fromkeys(_CONTRACTIONS, "matrix product"),
+    **dict.fromkeys(PRODUCTS, "matrix product"),
     "threshold": "relu",
     "_to_copy": "cast",
     "clone": "rearrangement",
@@ -97,7 +97,7 @@ def _what(op: Op, step: Step, gradient_of: Mapping[str, str]) -> str:
         return words
     if op.name in gradient_of:
         return gradient_of[op.name]
-    if op.kind in _CONTRACTIONS and any(tensor.of_weight for tensor in step.read_by(op)):
+    if op.kind in PRODUCTS and any(tensor.of_weight for tensor in step.read_by(op)):
         return "data gradient"
     return f"backward {words}"
 

@@ -46,7 +46,7 @@ MOST_IN_ONE_STAGE, MOST_IN_TWO_STAGES = 16, 125
 INPUTS, WEIGHTS = "inputs", "weights"
 
 
-class Pass(str, Enum):
+class LayerPass(str, Enum):
     """Which of the three contractions of a layer it is."""
 
     FORWARD = "forward"
@@ -65,7 +65,7 @@ class Problem:
     `WEIGHTS`, that lie the other way round. (Those of a weight gradient always do.)
     """
 
-    which: Pass
+    which: LayerPass
     groups: int
     batch: int
     in_channels: int
@@ -106,9 +106,9 @@ class Problem:
     @property
     def output_elements(self) -> int:
         """Elements of what this pass computes."""
-        if self.which is Pass.FORWARD:
+        if self.which is LayerPass.FORWARD:
             return self.samples * self.groups * self.out_channels
-        if self.which is Pass.DATA_GRADIENT:
+        if self.which is LayerPass.DATA_GRADIENT:
             return self.pixels * self.groups * self.in_channels
         return self.weight_elements
 
@@ -117,7 +117,7 @@ def matrix_product(
     m: int, k: int, n: int, element_bytes: int, *, groups: int = 1, transposed: tuple[str, ...] = ()
 ) -> Problem:
     """Return the product of `groups` pairs of matrices `[m, k]` and `[k, n]`."""
-    return Problem(Pass.FORWARD, groups, m, k, n, element_bytes=element_bytes, transposed=transposed)
+    return Problem(LayerPass.FORWARD, groups, m, k, n, element_bytes=element_bytes, transposed=transposed)
 
 
 # --------------------------------------------------------------------------------------- the answer
@@ -188,9 +188,9 @@ class _Scheme:
 def _serial_schemes(problem: Problem, device: Device, half_partials: bool) -> Iterator[_Scheme]:
     """Yield schemes that slice the output channels (for a weight gradient: either kind of channel, or samples)."""
     axes = {
-        Pass.FORWARD: ("out",),
-        Pass.DATA_GRADIENT: ("in",),
-        Pass.WEIGHT_GRADIENT: ("out", "in", "batch"),
+        LayerPass.FORWARD: ("out",),
+        LayerPass.DATA_GRADIENT: ("in",),
+        LayerPass.WEIGHT_GRADIENT: ("out", "in", "batch"),
     }[problem.which]
     for axis in axes:
         for count in SERIAL_STEPS:
@@ -231,7 +231,7 @@ def _work(problem: Problem, device: Device, plan: Plan) -> Work:
     """Return the work of a plan, including what the pass needs in addition to the contraction."""
     cycles = Cycles(plan.compute, plan.exchange, plan.phases)
     outputs = plan.outputs
-    if problem.which is Pass.DATA_GRADIENT:
+    if problem.which is LayerPass.DATA_GRADIENT:
         cycles = cycles + _weight_transpose(device, problem)
         if problem.positions == 1 and problem.pixels > problem.samples:
             # One position in stride x stride has a gradient, the others are filled with zeros.
@@ -272,7 +272,9 @@ def _repeated(problem: Problem, step: Work, axis: str, count: int, device: Devic
     element = _element(problem)
     sliced = device.spread(problem.weight_elements // count, element)
     around = vertices.dynamic_slice(device, 1, sliced, element)
-    reduced = {Pass.FORWARD: "in", Pass.DATA_GRADIENT: "out", Pass.WEIGHT_GRADIENT: "batch"}[problem.which]
+    reduced = {LayerPass.FORWARD: "in", LayerPass.DATA_GRADIENT: "out", LayerPass.WEIGHT_GRADIENT: "batch"}[
+        problem.which
+    ]
     outputs = step.outputs_on_busiest_tile
     if axis == reduced:
         around += vertices.scaled_add(device, outputs, element)
@@ -431,7 +433,7 @@ def _operand_bytes(split: Split, device: Device) -> Array:
 
 
 @dataclass(frozen=True)
-class Reduction:
+class PartialSums:
     """Cycles and phases of summing partials over tiles, and the results on the busiest tile afterwards."""
 
     compute: Array
@@ -444,9 +446,9 @@ class Reduction:
         fixed = device.sync_cycles + device.constants.exchange_fixed_cycles
         return self.compute + self.exchange + self.phases * fixed
 
-    def replaced(self, other: Reduction, where: Mask) -> Reduction:
+    def replaced(self, other: PartialSums, where: Mask) -> PartialSums:
         """Return this reduction with the candidates of `other` where `where` holds."""
-        return Reduction(
+        return PartialSums(
             np.where(where, other.compute, self.compute),
             np.where(where, other.exchange, self.exchange),
             np.where(where, other.phases, self.phases),
@@ -454,7 +456,7 @@ class Reduction:
         )
 
 
-def reduction(results: Array, depth: Array, unit: MatrixUnit, device: Device, *, converted: bool = True) -> Reduction:
+def reduction(results: Array, depth: Array, unit: MatrixUnit, device: Device, *, converted: bool = True) -> PartialSums:
     """Return the cost of summing `results` partials per tile over `depth` tiles, in the fastest number of stages.
 
     A stage adds at most `MOST_IN_ONE_STAGE` partials, two at most `MOST_IN_TWO_STAGES`, to bound the number
@@ -474,20 +476,20 @@ def reduction(results: Array, depth: Array, unit: MatrixUnit, device: Device, *,
     return best
 
 
-def _nothing(results: Array) -> Reduction:
+def _nothing(results: Array) -> PartialSums:
     zero = np.zeros_like(results)
-    return Reduction(zero, zero, zero, results)
+    return PartialSums(zero, zero, zero, results)
 
 
-def _alone(results: Array, unit: MatrixUnit) -> Reduction:
+def _alone(results: Array, unit: MatrixUnit) -> PartialSums:
     """Return the conversion of partials to results, which costs nothing if both have the same type."""
     if unit.partial_bytes <= unit.element_bytes:
         return _nothing(results)
     zero = np.zeros_like(results)
-    return Reduction(vertices.cast_stage(results, unit.workers), zero, zero, results)
+    return PartialSums(vertices.cast_stage(results, unit.workers), zero, zero, results)
 
 
-def _staged(results: Array, depth: Array, stages: int, unit: MatrixUnit, device: Device) -> Reduction:
+def _staged(results: Array, depth: Array, stages: int, unit: MatrixUnit, device: Device) -> PartialSums:
     compute, exchange = np.zeros_like(results), np.zeros_like(results)
     left, held = depth, results
     for remaining in range(stages, 0, -1):
@@ -497,7 +499,7 @@ def _staged(results: Array, depth: Array, stages: int, unit: MatrixUnit, device:
         compute = compute + vertices.reduce_stage(after, ways, unit)
         exchange = exchange + held * unit.partial_bytes / device.chip.exchange_bytes_per_cycle
         left, held = np.ceil(left / ways), after
-    return Reduction(compute, exchange, np.full_like(results, float(stages)), np.ceil(results / depth))
+    return PartialSums(compute, exchange, np.full_like(results, float(stages)), np.ceil(results / depth))
 
 
 # -------------------------------------------------------------------- the candidates of each method
@@ -505,7 +507,7 @@ def _staged(results: Array, depth: Array, stages: int, unit: MatrixUnit, device:
 
 def splits_of(problem: Problem, unit: MatrixUnit, tiles: int) -> Iterator[Split]:
     """Yield the candidate splits of every method that can compute `problem` on `tiles` tiles."""
-    if problem.which is Pass.WEIGHT_GRADIENT:
+    if problem.which is LayerPass.WEIGHT_GRADIENT:
         yield from _weight_gradient(problem, unit, tiles)
     else:
         yield from _image_pass(problem, unit, tiles)
@@ -516,7 +518,7 @@ def splits_of(problem: Problem, unit: MatrixUnit, tiles: int) -> Iterator[Split]
 def _image_pass(problem: Problem, unit: MatrixUnit, tiles: int) -> Iterator[Split]:
     """Yield the splits of a forward pass, or of a data gradient, which swaps input and output channels."""
     ins, outs = problem.in_channels, problem.out_channels
-    if problem.which is Pass.DATA_GRADIENT:
+    if problem.which is LayerPass.DATA_GRADIENT:
         ins, outs = outs, ins
     if problem.positions == 1:
         # Strided or not, only the sampled points take part.
@@ -531,9 +533,9 @@ def _image_pass(problem: Problem, unit: MatrixUnit, tiles: int) -> Iterator[Spli
             yield replace(swapped, in_blocks=in_blocks)
     else:
         yield _rows("rows", problem, ins, outs, problem.kernel, unit, tiles)
-        strided = problem.which is Pass.DATA_GRADIENT and problem.stride != (1, 1)
+        strided = problem.which is LayerPass.DATA_GRADIENT and problem.stride != (1, 1)
         if not strided:
-            pixels = problem.samples if problem.which is Pass.FORWARD else problem.pixels
+            pixels = problem.samples if problem.which is LayerPass.FORWARD else problem.pixels
             length = ins * problem.positions
             yield _pointwise("expanded", pixels, length, outs, problem.groups, unit, tiles, copied=(INPUTS,))
             if problem.kernel[1] > 1 and problem.kernel[0] > 1:
@@ -606,7 +608,7 @@ def _rows(
     """Split batch, rows, columns, input and output channels and groups of a k x k contraction."""
     in_groups = math.ceil(ins / unit.channel_group)
     out_groups = math.ceil(outs / unit.units)
-    area = problem.result if problem.which is Pass.FORWARD else problem.image
+    area = problem.result if problem.which is LayerPass.FORWARD else problem.image
     b, h, w, i, o, g = _combinations(tiles, problem.batch, area[0], area[1], in_groups, out_groups, problem.groups)
     bt, ht, wt = np.ceil(problem.batch / b), np.ceil(area[0] / h), np.ceil(area[1] / w)
     gi, go, gt = np.ceil(in_groups / i), np.ceil(out_groups / o), np.ceil(problem.groups / g)
@@ -629,7 +631,7 @@ def _reads(problem: Problem, bt: Array, ht: Array, wt: Array) -> tuple[Array, Ar
     A strided data gradient reaches only every stride-th row and column from one kernel position.
     """
     (ky, kx), (sy, sx), (dy, dx) = problem.kernel, problem.stride, problem.dilation
-    if problem.which is Pass.FORWARD:
+    if problem.which is LayerPass.FORWARD:
         high = np.minimum((ht - 1) * sy + (ky - 1) * dy + 1, problem.image[0])
         wide = np.minimum((wt - 1) * sx + (kx - 1) * dx + 1, problem.image[1])
         return bt * high * wide, bt * ht, wt
@@ -647,8 +649,8 @@ def _expanded_columns(problem: Problem, ins: int, outs: int, unit: MatrixUnit, t
 
 def _one_column(problem: Problem) -> Problem:
     (ky, _), (sy, _), (dy, _) = problem.kernel, problem.stride, problem.dilation
-    image = (problem.image[0], problem.result[1]) if problem.which is Pass.FORWARD else problem.image
-    result = problem.result if problem.which is Pass.FORWARD else (problem.result[0], problem.image[1])
+    image = (problem.image[0], problem.result[1]) if problem.which is LayerPass.FORWARD else problem.image
+    result = problem.result if problem.which is LayerPass.FORWARD else (problem.result[0], problem.image[1])
     return replace(problem, kernel=(ky, 1), stride=(sy, 1), dilation=(dy, 1), image=image, result=result)
 
 
@@ -666,14 +668,14 @@ def _combinations(
 def _fits_windows(problem: Problem, unit: MatrixUnit) -> bool:
     """Whether the SLIC vertex can compute it: fp16, groups of one, two or four channels, stride 1 or 2."""
     channels = (problem.in_channels, problem.out_channels)
-    strides_fit = max(problem.stride) <= (2 if problem.which is Pass.FORWARD else 1)
+    strides_fit = max(problem.stride) <= (2 if problem.which is LayerPass.FORWARD else 1)
     grouped = problem.groups > 1 and channels in ((1, 1), (2, 2), (4, 4))
     return unit.element_bytes == 2 and grouped and strides_fit and problem.dilation == (1, 1)
 
 
 def _windows(problem: Problem, unit: MatrixUnit, tiles: int) -> Split:
     """Split batch, rows, columns and blocks of four channels of a grouped convolution."""
-    area = problem.result if problem.which is Pass.FORWARD else problem.image
+    area = problem.result if problem.which is LayerPass.FORWARD else problem.image
     blocks = math.ceil(problem.groups * problem.in_channels / 4)
     b, h, w, i, o, g = _combinations(tiles, problem.batch, area[0], area[1], 1, 1, blocks)
     bt, ht, wt = np.ceil(problem.batch / b), np.ceil(area[0] / h), np.ceil(area[1] / w)
@@ -691,18 +693,18 @@ def _windows(problem: Problem, unit: MatrixUnit, tiles: int) -> Split:
 def _channels(problem: Problem, unit: MatrixUnit, tiles: int) -> Split:
     """Split for the vector unit, channel by channel: groups, the results of a group, and the samples to sum."""
     inner = problem.in_channels * problem.out_channels
-    if problem.which is Pass.WEIGHT_GRADIENT:
+    if problem.which is LayerPass.WEIGHT_GRADIENT:
         results, length, most_parts = inner * problem.positions, problem.samples, problem.samples
     else:
         results = problem.output_elements // problem.groups
-        per_result = problem.in_channels if problem.which is Pass.FORWARD else problem.out_channels
+        per_result = problem.in_channels if problem.which is LayerPass.FORWARD else problem.out_channels
         length, most_parts = problem.positions * per_result, 1
     g, i = grid(distinct(problem.groups, tiles), distinct(most_parts, tiles))
     keep = g * i <= tiles
     g, i, o, rt = _field_cuts(results, g[keep], i[keep], np.ones(int(keep.sum())), tiles)
     gt, lt = np.ceil(problem.groups / g), np.ceil(length / i)
     held, parts = rt * gt, np.ceil(results / rt)
-    if problem.which is Pass.WEIGHT_GRADIENT:
+    if problem.which is LayerPass.WEIGHT_GRADIENT:
         inputs, weights = lt * problem.in_channels * gt, lt * problem.out_channels * gt
     else:
         inputs, weights = rt * gt, np.full_like(gt, float(length)) * gt

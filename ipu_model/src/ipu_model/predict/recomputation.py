@@ -7,13 +7,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
 
+from ipu_model.predict.kinds import CONTRACTIONS, NORMS, dropout_masks
 from ipu_model.predict.program import Execution, Program, Recomputation
 from ipu_model.predict.remembered import remembered
 from ipu_model.step import Op, Phase, Step, Tensor, ipus_in_use
 
-_NORMS = ("native_batch_norm", "native_layer_norm", "native_group_norm", "_native_batch_norm", "cudnn_batch_norm")
 _NON_LINEARITIES = ("relu", "gelu", "silu", "sigmoid", "tanh", "hardswish", "hardtanh", "leaky_relu", "elu", "clamp")
-_CONTRACTIONS = ("convolution", "mm", "addmm", "bmm", "baddbmm")
 # Ops that take only the shape of their operand.
 _SHAPE_ONLY = (
     "empty_like", "zeros_like", "ones_like", "full_like", "rand_like", "randn_like", "randint_like",
@@ -64,7 +63,7 @@ def _kept(step: Step, mode: Recomputation) -> Kept:
     wanted = _wanted_by_backward(step)
     recomputing = _recomputing_stages(step, mode)
     checkpoints = _checkpoints(step, mode, wanted)
-    masks = {_maker(op, step) for op in step.ops if op.kind == "bernoulli"}
+    masks = _makers_of_masks(step)
     stored: set[str] = set()
     again: set[str] = set()
     pending = list(wanted)
@@ -82,6 +81,12 @@ def _kept(step: Step, mode: Recomputation) -> Kept:
         pending += _made_from(op, step)
     # In-place ops and views repeat with the op whose storage they lie in.
     return Kept(frozenset(stored), frozenset(again | {op.name for op in _forward(step) if _maker(op, step) in again}))
+
+
+def _makers_of_masks(step: Step) -> set[str]:
+    """Return the ops that make a dropout's mask and nothing else, so that running them again is all a mask needs."""
+    makers = (step.maker(mask.name) for mask in dropout_masks(step))
+    return {maker.name for maker in makers if maker is not None and len(maker.results) == 1}
 
 
 def _forward(step: Step) -> list[Op]:
@@ -128,7 +133,7 @@ def _checkpoints(step: Step, mode: Recomputation, wanted: dict[str, None]) -> se
     chosen = {_maker(op, step) for op in step.ops if op.hints.recomputation_checkpoint}
     if mode is Recomputation.NORM_ONLY:
         ops = (step.by_name[name] for name in wanted)
-        return chosen | {op.name for op in ops if not _is(op, _NORMS) and not _follows_norm(op, step)}
+        return chosen | {op.name for op in ops if not _is(op, NORMS) and not _follows_norm(op, step)}
     if mode is Recomputation.STANDARD and not chosen:
         # PopART chooses by liveness. Of the n places where the fewest tensors are live, taking every sqrt(n)-th
         # balances memory against recomputation.
@@ -161,12 +166,12 @@ def _narrow_places(step: Step) -> list[str]:
             alive.add(maker)
         if len(alive) == 1:
             found.setdefault(next(iter(alive)))
-    return list(found) or [op.name for op in forward if _is(op, _CONTRACTIONS)]
+    return list(found) or [op.name for op in forward if _is(op, CONTRACTIONS)]
 
 
 def _follows_norm(op: Op, step: Step) -> bool:
     makers = (step.maker(tensor.name) for tensor in step.read_by(op))
-    return _is(op, _NON_LINEARITIES) and any(maker is not None and _is(maker, _NORMS) for maker in makers)
+    return _is(op, _NON_LINEARITIES) and any(maker is not None and _is(maker, NORMS) for maker in makers)
 
 
 def _made_from(op: Op, step: Step) -> list[str]:

@@ -10,6 +10,7 @@ from functools import cached_property
 from ipu_model.optimiser import OptimiserSpec, weight_update
 from ipu_model.predict.costs import Costs, OpCost
 from ipu_model.predict.device import Element
+from ipu_model.predict.kinds import CONTRACTIONS, dropout_masks
 from ipu_model.predict.memory import categories
 from ipu_model.predict.memory.tiles import Contents, Room, Spread
 from ipu_model.predict.naming import naming_of
@@ -19,11 +20,6 @@ from ipu_model.step import DType, Op, Source, Step, Tensor, Variable
 
 # Second results that the device does not make: the gradient of a maximum compares inputs and outputs again.
 _POOLS = ("max_pool1d_with_indices", "max_pool2d_with_indices", "max_pool3d_with_indices", "adaptive_max_pool2d")
-
-_CONTRACTIONS = ("convolution", "mm", "addmm", "bmm", "baddbmm")
-
-# A dropout's mask is drawn again from the same seed in the backward pass (PopART's DropoutGradOp).
-_DRAWN_AGAIN = ("bernoulli", "native_dropout")
 
 
 @remembered
@@ -116,12 +112,7 @@ class Storages:
     @cached_property
     def drawn_again(self) -> frozenset[str]:
         """The tensors that are not kept for the backward pass because they can be drawn again."""
-        found: set[str] = set()
-        for op in self.step.ops:
-            if op.kind in _DRAWN_AGAIN:
-                mask = 1 if op.kind == "native_dropout" else 0
-                found.update(self.root(each.name) for each in self.step.results_of(op) if each.index == mask)
-        return frozenset(found)
+        return frozenset(self.root(mask.name) for mask in dropout_masks(self.step))
 
     def spread(self, root: str) -> Spread:
         """Return how a tensor lies on tiles."""
@@ -146,7 +137,7 @@ class Storages:
         """The weights of convolutions and matrix products, which PopLibs cuts less finely than other tensors."""
         weights = {v.tensor for v in self.step.variables if len(self.step.tensors[v.tensor].shape) > 1}
         return frozenset(
-            root for op in self.step.ops if op.kind in _CONTRACTIONS for root in self.read_by(op) if root in weights
+            root for op in self.step.ops if op.kind in CONTRACTIONS for root in self.read_by(op) if root in weights
         )
 
     def made_by(self, op: Op) -> list[str]:

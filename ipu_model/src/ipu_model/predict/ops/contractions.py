@@ -7,13 +7,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from ipu_model.predict.device import Work, check_proportion
+from ipu_model.predict.kinds import CONVOLUTION, PRODUCTS
 from ipu_model.predict.ops.pointwise import Pointwise, pointwise
 from ipu_model.predict.ops.reductions import reduced
-from ipu_model.predict.ops.rule import Layout, Operand, OpView, OpWork, Part, Rule
+from ipu_model.predict.ops.rule import Layout, Operand, OpView, OpWork, Rule, WorkPart
 from ipu_model.predict.planner import (
     INPUTS,
     WEIGHTS,
-    Pass,
+    LayerPass,
     Precision,
     Problem,
     contraction,
@@ -47,12 +48,12 @@ def cost_convolution(op: OpView) -> OpWork:
     source, weight = op.needed(0), op.needed(1)
     transposed = bool(op.argument(6))
     layer = _layer(source.tensor, op.output(), weight.tensor, op.op.arguments[3:9], element_bytes=_bytes(source))
-    which = Pass.DATA_GRADIENT if transposed else Pass.FORWARD
+    which = LayerPass.DATA_GRADIENT if transposed else LayerPass.FORWARD
     work = contraction(replace(layer, which=which), op.device, precision_of(op, convolution=True))
     layout = op.own_layout(work.outputs_on_busiest_tile)
-    parts = [Part(work)]
+    parts = [WorkPart(work)]
     if op.tensor(2) is not None:
-        parts.append(Part(_bias(op, layout.on_tile), "bias"))
+        parts.append(WorkPart(_bias(op, layout.on_tile), "bias"))
     return OpWork(tuple(parts), (layout,))
 
 
@@ -63,20 +64,20 @@ def cost_convolution_backward(op: OpView) -> OpWork:
     layer = _layer(source.tensor, gradient.tensor, weight.tensor, op.op.arguments[4:10], element_bytes=_bytes(source))
     precision = precision_of(op, convolution=True)
     wants_input, wants_weight, wants_bias = op.argument(10)
-    parts: list[Part] = []
+    parts: list[WorkPart] = []
     layouts: list[Layout | None] = [None, None, None]
     if wants_input:
-        which = Pass.FORWARD if transposed else Pass.DATA_GRADIENT
+        which = LayerPass.FORWARD if transposed else LayerPass.DATA_GRADIENT
         work = contraction(replace(layer, which=which), op.device, precision)
-        parts.append(Part(work, "data gradient"))
+        parts.append(WorkPart(work, "data gradient"))
         layouts[0] = op.own_layout(work.outputs_on_busiest_tile)
     if wants_weight:
-        work = contraction(replace(layer, which=Pass.WEIGHT_GRADIENT), op.device, precision)
-        parts.append(Part(work, "weight gradient"))
+        work = contraction(replace(layer, which=LayerPass.WEIGHT_GRADIENT), op.device, precision)
+        parts.append(WorkPart(work, "weight gradient"))
         layouts[1] = op.own_layout(work.outputs_on_busiest_tile, index=1)
     if wants_bias:
         summed = reduced(op.device, gradient.elements, gradient.on_tile, op.output(2).elements, gradient.element)
-        parts.append(Part(summed, "bias gradient"))
+        parts.append(WorkPart(summed, "bias gradient"))
         layouts[2] = op.own_layout(index=2)
     return OpWork(tuple(parts), tuple(layouts))
 
@@ -92,7 +93,7 @@ def _layer(source: Tensor, target: Tensor, weight: Tensor, settings: Sequence[Ar
     first, per_group = weight.shape[0] // groups, weight.shape[1]
     image, result = (target, source) if transposed else (source, target)
     return Problem(
-        which=Pass.FORWARD, groups=groups, batch=source.shape[0], in_channels=per_group, out_channels=first,
+        which=LayerPass.FORWARD, groups=groups, batch=source.shape[0], in_channels=per_group, out_channels=first,
         image=_flat(image.shape[2:], math.prod), result=_flat(result.shape[2:], math.prod),
         kernel=_flat(weight.shape[2:], math.prod), stride=_flat(_ints(stride), max),
         dilation=_flat(_ints(dilation), max), element_bytes=element_bytes,
@@ -126,9 +127,9 @@ def cost_product(op: OpView) -> OpWork:
     left, right = op.needed(int(added)), op.needed(int(added) + 1)
     work = _sliced(op, _product(op, left, right))
     layout = op.own_layout(work.outputs_on_busiest_tile)
-    parts = [Part(work)]
+    parts = [WorkPart(work)]
     if added and op.argument(3, "beta", 1) != 0:
-        parts.append(Part(_bias(op, layout.on_tile), "bias"))
+        parts.append(WorkPart(_bias(op, layout.on_tile), "bias"))
     return OpWork(tuple(parts), (layout,))
 
 
@@ -141,13 +142,13 @@ def _product(op: OpView, left: Operand, right: Operand) -> Problem:
     element_bytes = max(_bytes(left), _bytes(right))
     has_weight = left.tensor.of_weight or right.tensor.of_weight
     if op.is_backward and len(a) < 3 and has_weight:
-        return Problem(Pass.DATA_GRADIENT, 1, m, n, k, element_bytes=element_bytes)
+        return Problem(LayerPass.DATA_GRADIENT, 1, m, n, k, element_bytes=element_bytes)
     transposed = () if has_weight else _transposed(op, left, right)
     if op.is_backward and len(a) < 3 and len(transposed) == 2:
         # Activations come from the forward pass: their columns are the layer's input channels.
         maker = op.step.maker(left.tensor.name)
         ins, outs = (n, m) if maker is not None and maker.is_backward else (m, n)
-        return Problem(Pass.WEIGHT_GRADIENT, 1, k, ins, outs, element_bytes=element_bytes)
+        return Problem(LayerPass.WEIGHT_GRADIENT, 1, k, ins, outs, element_bytes=element_bytes)
     return matrix_product(m, k, n, element_bytes, groups=groups, transposed=transposed)
 
 
@@ -206,7 +207,7 @@ def _bytes(operand: Operand) -> int:
 
 
 RULES = (
-    Rule(("convolution",), cost_convolution),
+    Rule((CONVOLUTION,), cost_convolution),
     Rule(("convolution_backward",), cost_convolution_backward),
-    Rule(("mm", "addmm", "bmm", "baddbmm", "mv", "addmv", "dot", "vdot"), cost_product),
+    Rule(PRODUCTS, cost_product),
 )

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 
 from ipu_model.predict import vertices
 from ipu_model.predict.device import Cycles, Device, Element, Work
+from ipu_model.predict.kinds import NORMS
 from ipu_model.predict.ops.pointwise import Pointwise, pointwise
 from ipu_model.predict.ops.reductions import combined, depth_of, reduced, results_on_tile
 from ipu_model.predict.ops.rule import Operand, OpView, OpWork, Rule
@@ -147,10 +148,8 @@ def _normalised(op: OpView, source: Operand) -> Normalised:
     )  # fmt: skip
 
 
-_NORMS = ("native_batch_norm", "native_group_norm", "native_layer_norm")
-
 RULES = (
-    Rule(_NORMS, cost_norm),
-    Rule(tuple(f"{name}_backward" for name in _NORMS), cost_norm_gradient),
+    Rule(NORMS, cost_norm),
+    Rule(tuple(f"{name}_backward" for name in NORMS), cost_norm_gradient),
     Rule(tuple(_WEIGHT_NORMS), cost_weight_norm),
 )

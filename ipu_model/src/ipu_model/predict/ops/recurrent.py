@@ -17,14 +17,14 @@ from ipu_model.predict.device import Device, Element, Work
 from ipu_model.predict.ops.contractions import precision_of
 from ipu_model.predict.ops.pointwise import Pointwise, pointwise
 from ipu_model.predict.ops.reductions import reduced
-from ipu_model.predict.ops.rule import OpView, OpWork, Part, Rule
-from ipu_model.predict.planner import Pass, Precision, Problem, contraction, matrix_product
+from ipu_model.predict.ops.rule import OpView, OpWork, Rule, WorkPart
+from ipu_model.predict.planner import LayerPass, Precision, Problem, contraction, matrix_product
 
 FAMILY = "recurrent"
 
 
 @dataclass(frozen=True)
-class Kind:
+class CellKind:
     """Gates for each state, and the chains of vector operations of a step on each gate and on each state."""
 
     gates: int
@@ -37,17 +37,17 @@ class Kind:
 
 _PLAIN_GRADIENTS = ("square", "add", "add")
 KINDS = {
-    "lstm": Kind(
+    "lstm": CellKind(
         4, ("sigmoid",), ("add", "add", "add", "tanh", "add"), ("add", "add", "square", "add"),
         ("square", "add", "add", "add", "add"),
     ),
     # The new state's share waits for the reset gate; the last chain mixes it with the state before.
-    "gru": Kind(
+    "gru": CellKind(
         3, ("add", "sigmoid"), ("add", "add", "add"), ("add", "square", "add"), ("add", "add", "add", "add"),
         second_bias=True,
     ),
-    "rnn_tanh": Kind(1, (), ("tanh",), (), _PLAIN_GRADIENTS),
-    "rnn_relu": Kind(1, (), ("maximum",), (), ("compare", "add", "add")),
+    "rnn_tanh": CellKind(1, (), ("tanh",), (), _PLAIN_GRADIENTS),
+    "rnn_relu": CellKind(1, (), ("maximum",), (), ("compare", "add", "add")),
 }  # fmt: skip
 
 
@@ -55,7 +55,7 @@ KINDS = {
 class Layer:
     """T `steps` of N `rows` with I `inputs`, H `states` and P `outputs`."""
 
-    kind: Kind
+    kind: CellKind
     steps: int
     rows: int
     inputs: int
@@ -93,11 +93,11 @@ def steps_forward(device: Device, layer: Layer, precision: Precision) -> Work:
 def steps_backward(device: Device, layer: Layer, precision: Precision, products: int) -> Work:
     """Return the work of the backward loop with `products` products; the first step's may be left out."""
     element = layer.element.bytes
-    problem = Problem(Pass.DATA_GRADIENT, 1, layer.rows, layer.outputs, layer.gates, element_bytes=element)
+    problem = Problem(LayerPass.DATA_GRADIENT, 1, layer.rows, layer.outputs, layer.gates, element_bytes=element)
     step = contraction(problem, device, precision)
     flops = step.flops * products
     if layer.is_projected:
-        problem = Problem(Pass.DATA_GRADIENT, 1, layer.rows, layer.states, layer.outputs, element_bytes=element)
+        problem = Problem(LayerPass.DATA_GRADIENT, 1, layer.rows, layer.states, layer.outputs, element_bytes=element)
         projected = contraction(problem, device, precision)
         step, flops = _joined(step, projected), flops + projected.flops * layer.steps
     looped = _looped(device, layer, step, layer.kind.on_gate_gradients, layer.kind.on_state_gradients)
@@ -107,7 +107,7 @@ def steps_backward(device: Device, layer: Layer, precision: Precision, products:
 def input_gradients(device: Device, layer: Layer, precision: Precision) -> Work:
     """Return the work of the gradient of all inputs."""
     rows = layer.steps * layer.rows
-    problem = Problem(Pass.DATA_GRADIENT, 1, rows, layer.inputs, layer.gates, element_bytes=layer.element.bytes)
+    problem = Problem(LayerPass.DATA_GRADIENT, 1, rows, layer.inputs, layer.gates, element_bytes=layer.element.bytes)
     return contraction(problem, device, precision)
 
 
@@ -123,7 +123,7 @@ def projection_gradient(device: Device, layer: Layer, precision: Precision) -> W
 
 def _weight_gradient(device: Device, layer: Layer, precision: Precision, ins: int, outs: int) -> Work:
     rows = layer.steps * layer.rows
-    problem = Problem(Pass.WEIGHT_GRADIENT, 1, rows, ins, outs, element_bytes=layer.element.bytes)
+    problem = Problem(LayerPass.WEIGHT_GRADIENT, 1, rows, ins, outs, element_bytes=layer.element.bytes)
     return contraction(problem, device, precision)
 
 
@@ -168,7 +168,7 @@ def cost_layer(op: OpView) -> OpWork:
     layer, precision = _layer(op, 0), precision_of(op, convolution=False)
     inputs = input_products(op.device, layer, precision)
     steps = steps_forward(op.device, layer, precision)
-    return OpWork((Part(inputs, "inputs"), Part(steps, "steps")), op.own_layouts())
+    return OpWork((WorkPart(inputs, "inputs"), WorkPart(steps, "steps")), op.own_layouts())
 
 
 def cost_layer_gradient(op: OpView) -> OpWork:
@@ -176,16 +176,16 @@ def cost_layer_gradient(op: OpView) -> OpWork:
     layer, precision = _layer(op, 2), precision_of(op, convolution=False)
     wants_input, wants_hidden, _ = op.argument(12)
     products = layer.steps if wants_hidden else layer.steps - 1
-    parts = [Part(steps_backward(op.device, layer, precision, products), "steps")]
+    parts = [WorkPart(steps_backward(op.device, layer, precision, products), "steps")]
     if wants_input:
-        parts.append(Part(input_gradients(op.device, layer, precision), "data gradient"))
+        parts.append(WorkPart(input_gradients(op.device, layer, precision), "data gradient"))
     for ins, name in ((layer.inputs, "weight gradient"), (layer.outputs, "weight gradient of states")):
-        parts.append(Part(weight_gradients(op.device, layer, precision, ins), name))
+        parts.append(WorkPart(weight_gradients(op.device, layer, precision, ins), name))
     if layer.is_projected:
-        parts.append(Part(projection_gradient(op.device, layer, precision), "weight gradient of the projection"))
-    parts.append(Part(bias_gradients(op.device, layer), "bias gradient"))
+        parts.append(WorkPart(projection_gradient(op.device, layer, precision), "weight gradient of the projection"))
+    parts.append(WorkPart(bias_gradients(op.device, layer), "bias gradient"))
     if layer.kind.second_bias:
-        parts.append(Part(bias_gradients(op.device, layer), "bias gradient of states"))
+        parts.append(WorkPart(bias_gradients(op.device, layer), "bias gradient of states"))
     return OpWork(tuple(parts), op.own_layouts())
 
 

@@ -60,7 +60,7 @@ class Operand:
 
 
 @dataclass(frozen=True)
-class Part:
+class WorkPart:
     """One piece of an op's work, named when there are several."""
 
     work: Work
@@ -71,7 +71,7 @@ class Part:
 class OpWork:
     """The result of a rule: the parts of the work, and the layouts of the op's results (`None` if not a tensor)."""
 
-    parts: tuple[Part, ...]
+    parts: tuple[WorkPart, ...]
     layouts: tuple[Layout | None, ...]
 
 
@@ -171,7 +171,7 @@ class OpView:
         first = layout
         if first is None and self.outputs[0] is not None:
             first = self.own_layout(work.outputs_on_busiest_tile)
-        return OpWork((Part(work),), (first, *self.own_layouts()[1:]))
+        return OpWork((WorkPart(work),), (first, *self.own_layouts()[1:]))
 
     def own_layouts(self) -> tuple[Layout | None, ...]:
         """Return an even layout for every result."""

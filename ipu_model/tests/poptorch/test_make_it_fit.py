@@ -338,7 +338,7 @@ class TestInstead:
         """More IPUs are enough: the types can stay."""
         assert one_ipu.instead is not None
         assert one_ipu.instead.candidate.setting.half == one_ipu.start.setting.half
-        assert "With wider limits (precision stays) this fits: " in str(one_ipu)
+        assert "With wider limits (M2000, precision stays) this fits: " in str(one_ipu)
 
 
 @pytest.fixture(scope="module")

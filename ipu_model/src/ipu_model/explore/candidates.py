@@ -24,10 +24,13 @@ class Limits:
     is_chip_given: bool = False
     machine: str = ""
 
-    def wider(self) -> Iterator[Limits]:
-        """Yield limits of which less is left: first without that of the IPUs, then without what stays, then neither."""
+    def wider(self, own_machine: str) -> Iterator[Limits]:
+        """Yield limits of which less is left: without that of the IPUs, without what stays, then without both.
+
+        What stays may take no more IPUs than the program's own machine has, for more would not be near.
+        """
         if self.ipus is not None and self.keep:
-            yield replace(self, ipus=None)
+            yield replace(self, ipus=None, machine=self.machine or own_machine)
             yield replace(self, keep=frozenset())
         if self.ipus is not None or self.keep or self.machine:
             yield Limits(is_chip_given=self.is_chip_given)

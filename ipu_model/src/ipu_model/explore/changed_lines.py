@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from ipu_model.explore.blocks import has_checkpoints
 from ipu_model.explore.options import optimiser_class, option_named, state_type_arguments
 from ipu_model.optimiser import Hyper, OptimiserSpec
 from ipu_model.predict.program import Program
@@ -67,50 +66,12 @@ def _precision(program: Program, changed: Mapping[str, Any]) -> list[str]:
 
 
 def _blocks(base: Program, changed: Mapping[str, Any]) -> list[str]:
-    if "split" not in changed:
-        return []
-    begins = [f"poptorch.BeginBlock({_module(name)}, ipu_id={ipu})" for ipu, name in enumerate(changed["split"], 1)]
-    return [*(["poptorch.removeBlocks(model)"] if base.step.block_entries else []), *begins]
+    return [option_named("split").line(base, changed["split"])] if "split" in changed else []
 
 
 def _checkpoints(base: Program, changed: Mapping[str, Any]) -> list[str]:
     names = changed.get("checkpoints", ())
-    if not names:
-        return []
-    own = ["# In place of the model's own poptorch.recomputationCheckpoint calls: take those out."]
-    return [
-        *(own if has_checkpoints(base.step) else []),
-        "def keep(module, inputs, output):",
-        "    return poptorch.recomputationCheckpoint(output)",
-        "",
-        f"for block in [{_together(names)}]:",
-        "    block.register_forward_hook(keep)",
-    ]
-
-
-def _together(names: Sequence[str]) -> str:
-    """Return the modules as items of a list; all of one list, or a row of it, as a slice."""
-    rows: dict[str, list[int]] = {}
-    for name in names:
-        parent, _, number = name.rpartition(".")
-        rows.setdefault(parent, []).append(int(number))
-    return ", ".join(
-        f"*{_module(parent)}[{numbers[0]}:{numbers[-1] + 1}]"
-        if numbers == list(range(numbers[0], numbers[-1] + 1))
-        else ", ".join(_module(f"{parent}.{number}" if parent else str(number)) for number in numbers)
-        for parent, numbers in rows.items()
-    )
-
-
-def _module(name: str) -> str:
-    """Return the expression for a submodule: `layers.3.norm` is model.layers[3].norm."""
-    text = "model"
-    for part in name.split(".") if name else []:
-        if part.isdecimal():
-            text += f"[{part}]"
-        else:
-            text += f".{part}" if part.isidentifier() else f"[{part!r}]"
-    return text
+    return [option_named("checkpoints").line(base, names)] if names else []
 
 
 def _options(program: Program, changed: Mapping[str, Any]) -> list[str]:

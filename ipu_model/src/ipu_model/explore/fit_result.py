@@ -103,7 +103,7 @@ class FitResult:
             for name, fit in named
             if fit.code
         )
-        notes = html.escape(" ".join(_remarks_of(self)))
+        notes = html.escape(" ".join(each for each in (self.binds, *_loading(self), *_remarks_of(self)) if each))
         return f"<table><tr>{head}</tr>{body}</table>{codes}<p>{notes}</p>"
 
     def figure(self) -> Figure:
@@ -118,7 +118,8 @@ class FitResult:
         ])  # fmt: skip
 
     def _named(self) -> tuple[tuple[str, Fit | None], ...]:
-        return ("cheapest", self.cheapest), ("fastest", self.fastest), ("nearest", self.nearest)
+        wider = "within wider limits", self.instead
+        return ("cheapest", self.cheapest), ("fastest", self.fastest), ("nearest", self.nearest), wider
 
 
 def _html_row(name: str, fit: Fit) -> tuple[object, ...]:
@@ -182,7 +183,7 @@ def _shown(title: str, fit: Fit) -> list[str]:
 
 def _loading(result: FitResult) -> list[str]:
     """Return what the host's loader does to the best program, and what other loaders would do."""
-    fit = result.best
+    fit = result.fastest
     if fit is None or not (result.loaders or fit.profile.limited_by == _HOST_LOADER):
         return []
     device = fit.profile.device_samples_per_second

@@ -10,7 +10,8 @@ from typing import Any, TypeVar
 
 from ipu_model.batching import Keep
 from ipu_model.errors import Error
-from ipu_model.explore.blocks import with_checkpoints
+from ipu_model.explore.blocks import has_checkpoints, with_checkpoints
+from ipu_model.explore.module_names import items_of, module_of
 from ipu_model.explore.split import split_before
 from ipu_model.optimiser import OptimiserSpec
 from ipu_model.predict.hardware import System, system_named
@@ -272,8 +273,21 @@ def _checkpoints(program: Program, value: Any) -> Program:
     return replace(program, step=with_checkpoints(program.step, _names(value)))
 
 
-def _checkpoints_line(_: Program, value: Any) -> str:
-    return f"poptorch.recomputationCheckpoint of the outputs of {_quoted(value)}"
+_OWN_CHECKPOINTS = "# In place of the model's own poptorch.recomputationCheckpoint calls: take those out."
+
+
+def _checkpoints_line(program: Program, value: Any) -> str:
+    names = _names(value)
+    numbered = all(name.rpartition(".")[2].isdecimal() for name in names)
+    blocks = items_of(names) if numbered else ", ".join(map(module_of, names))
+    return "\n".join((
+        *([_OWN_CHECKPOINTS] if has_checkpoints(program.step) else []),
+        "def keep(module, inputs, output):",
+        "    return poptorch.recomputationCheckpoint(output)",
+        "",
+        f"for block in [{blocks}]:",
+        "    block.register_forward_hook(keep)",
+    ))  # fmt: skip
 
 
 def _optimiser_off_chip(program: Program, value: object) -> Program:
@@ -377,12 +391,11 @@ def _split_change(_: Program, value: Any) -> str:
     return f"split over {len(names) + 1} IPUs at {_quoted(names)}" if names else "no split: all blocks on one IPU"
 
 
-def _split_line(_: Program, value: Any) -> str:
+def _split_line(program: Program, value: Any) -> str:
     names = _names(value)
-    if not names:
-        return "poptorch.removeBlocks(model)"
-    ids = "ipu_id=1" if len(names) == 1 else f"ipu_id=1 to {len(names)}"
-    return f"poptorch.BeginBlock(layer, {ids}) for {_quoted(names)}"
+    begins = [f"poptorch.BeginBlock({module_of(name)}, ipu_id={ipu})" for ipu, name in enumerate(names, 1)]
+    removed = ["poptorch.removeBlocks(model)"] if program.step.block_entries or not names else []
+    return "\n".join((*removed, *begins))
 
 
 def _execution_line(program: Program, value: Any) -> str:

@@ -159,7 +159,7 @@ class Search:
 
     def _instead(self) -> tuple[Fit | None, Limits | None]:
         """Return the cheapest that fits with as few of the limits dropped as possible, and the limits that remain."""
-        for limits in self.limits.wider():
+        for limits in self.limits.wider(self.programs.base.system.name):
             wider = Search(self.programs, self.host, limits, self.bar)
             wider.tried, wider._speeds = dict(self.tried), dict(self._speeds)
             wider.run(wants_fastest=False)

@@ -66,8 +66,8 @@ class Setting:
             f"{counted(self.ipus, 'IPU')} x {counted(self.replicas, 'replica')}",
             f"micro-batch {self.micro_batch}",
             *(["float16"] if self.half else []),
-            f"recomputation {self.recomputation.value}{' with checkpoints' if self.checkpoints else ''}",
-            *([f"optimiser state {', '.join(state)}"] if state else []),
+            f"recomputation {self.recomputation.value}{' from checkpoints' if self.checkpoints else ''}",
+            *([f"state {' '.join(state)}"] if state else []),
             *shares,
             *([self.machine] if self.machine else []),
         ]

@@ -91,8 +91,9 @@ class Span:
     """One stretch of the timeline of a resource ("IPU 0", "host", ...), in seconds from the start of the call.
 
     `kind` is one of `SPAN_KINDS`. If `repeats` is above 1, the span stands for that many equal, consecutive stretches
-    and `seconds` is their total time. `stage`, `micro_batch` and `ipu` are set where they apply. A backward pass
-    that `recomputes` alternates with the recomputation of its forward pass.
+    and `seconds` is their total time. `stage`, `micro_batch` and `ipu` are set where they apply. Recomputation and the
+    backward pass behind it come as two spans, the times of each in sum, although a stage with checkpoints alternates
+    between them; a span that `recomputes` is both in one.
     """
 
     resource: str

@@ -7,6 +7,7 @@ from importlib import import_module
 from pathlib import Path
 
 import pytest
+from offline import opened_offline
 from playwright.sync_api import BrowserContext, Page
 
 
@@ -15,27 +16,20 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """ResNet-101 over two IPUs, in half and in single precision."""
     programs = import_module("ipu_model.validate.programs")
     predict = import_module("ipu_model.predict")
-    compare = import_module("ipu_model.report.compare")
+    compare_page = import_module("ipu_model.report.compare_page")
     before, after = (
         predict.profile_program(programs.day03_program(dtype=each)) for each in (programs.HALF, programs.FLOAT)
     )
     path = tmp_path_factory.mktemp("compare") / "compare.html"
-    path.write_text(compare.compare_html(before, after, ("half", "single")))
+    path.write_text(compare_page.compare_html(before, after, ("half", "single")))
     return path
 
 
 @pytest.fixture
 def opened(chromium: BrowserContext, written: Path) -> Iterator[Page]:
     """The comparison in a page of its own; whatever the page complains about fails the test."""
-    page = chromium.new_page()
-    complaints: list[str] = []
-    page.on("console", lambda message: complaints.append(message.text))
-    page.on("pageerror", lambda error: complaints.append(str(error)))
-    page.on("request", lambda request: complaints.append(request.url) if request.url != written.as_uri() else None)
-    page.goto(written.as_uri())
-    yield page
-    page.close()
-    assert complaints == []
+    with opened_offline(chromium, written) as page:
+        yield page
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])

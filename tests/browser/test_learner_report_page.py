@@ -8,6 +8,7 @@ from importlib import import_module
 from pathlib import Path
 
 import pytest
+from offline import opened_offline
 from playwright.sync_api import BrowserContext, Page
 
 from ipu_course.learner_report.page import report_page
@@ -29,15 +30,8 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def opened(chromium: BrowserContext, report: Path) -> Iterator[Page]:
     """The report in a page of its own; whatever the page complains about, or asks the network for, fails the test."""
-    page = chromium.new_page()
-    complaints: list[str] = []
-    page.on("console", lambda message: complaints.append(message.text))
-    page.on("pageerror", lambda error: complaints.append(str(error)))
-    page.on("request", lambda request: complaints.append(request.url) if request.url != report.as_uri() else None)
-    page.goto(report.as_uri())
-    yield page
-    page.close()
-    assert complaints == []
+    with opened_offline(chromium, report) as page:
+        yield page
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])

@@ -11,6 +11,7 @@ from importlib import import_module
 from pathlib import Path
 
 import pytest
+from offline import opened_offline
 from playwright.sync_api import BrowserContext, Locator, Page, expect
 
 ENGINE_TESTS = Path(__file__).resolve().parents[2] / "ipu_model" / "tests" / "engine"
@@ -39,15 +40,8 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def opened(chromium: BrowserContext, report: Path) -> Iterator[Page]:
     """The report in a page of its own; whatever the page complains about, or asks the network for, fails the test."""
-    page = chromium.new_page()
-    complaints: list[str] = []
-    page.on("console", lambda message: complaints.append(message.text))
-    page.on("pageerror", lambda error: complaints.append(str(error)))
-    page.on("request", lambda request: complaints.append(request.url) if request.url != report.as_uri() else None)
-    page.goto(report.as_uri())
-    yield page
-    page.close()
-    assert complaints == []
+    with opened_offline(chromium, report) as page:
+        yield page
 
 
 def picture(page: Page, name: str) -> Locator:
@@ -201,9 +195,19 @@ class TestMemory:
     def test_tensors_alive_at_the_peak_are_found_by_text(self, opened: Page) -> None:
         tensors = opened.locator("#tensors")
         tensors.get_by_role("searchbox", name="Find tensors").fill("variables")
-        kinds = tensors.locator("tbody tr td:nth-child(4)").all_inner_texts()
+        kinds = tensors.locator("tbody tr td:nth-child(5)").all_inner_texts()
         assert kinds
         assert set(kinds) == {"variables"}
+
+    def test_tensors_of_equal_layers_are_one_row_that_opens(self, opened: Page) -> None:
+        rows = opened.locator("#tensors tbody tr")
+        folded = rows.filter(has_text="×").first
+        count = int(folded.locator(".times").inner_text().split("×")[1])
+        before = rows.count()
+        folded.locator(".toggle").click()
+        opened.locator("#tensors .more").click()
+        assert rows.count() >= before + count
+        assert opened.locator("#tensors tbody tr[aria-level='2']").count() == count
 
 
 class TestModules:
@@ -219,13 +223,13 @@ class TestModules:
     def test_alike_layers_are_one_row_that_opens(self, opened: Page) -> None:
         """The encoder's 24 layers have equal contents."""
         folded = opened.locator("#modules tr").filter(has_text="× 24").first
-        opened.get_by_role("button", name="close all").click()
+        opened.locator("#modules").get_by_role("button", name="close all").click()
         assert folded.count() == 0
-        opened.get_by_role("button", name="open all").click()
+        opened.locator("#modules").get_by_role("button", name="open all").click()
         assert folded.get_attribute("aria-expanded") == "true"
 
     def test_a_row_opens_with_the_keyboard(self, opened: Page) -> None:
-        opened.get_by_role("button", name="close all").click()
+        opened.locator("#modules").get_by_role("button", name="close all").click()
         toggle = opened.locator("#modules .toggle").first
         toggle.focus()
         before = opened.locator("#modules tbody tr").count()

@@ -23,6 +23,7 @@ from ipu_model.explore.candidates import Candidate, Fit
 from ipu_model.explore.fit_result import FitResult
 from ipu_model.explore.options import Risk
 from ipu_model.explore.settings import Change, Setting
+from ipu_model.explore.split import Balance
 from ipu_model.predict import profile_program
 from ipu_model.predict.profile import Profile
 from ipu_model.predict.verdict import Verdict, close_band
@@ -213,6 +214,8 @@ class TestData:
 
 
 class TestSize:
+    """5 megabytes are the bound for the page of BERT-Large over four IPUs, which has some 3,000 ops."""
+
     def test_ten_thousand_ops_take_less_than_5_megabytes(self) -> None:
         profile = pipeline_profile(fits=False)
         ops = (profile.ops * 15)[:10_000]
@@ -283,7 +286,7 @@ class TestFit:
         profile = inference_profile()
         start = Candidate(Setting(ipus=1, replicas=1, micro_batch=4), Verdict.DOES_NOT_FIT, 2.0, 100.0)
         close = Candidate(Setting(ipus=2, replicas=1, micro_batch=4), Verdict.CLOSE, 1.0, 150.0)
-        fits = Candidate(Setting(ipus=4, replicas=1, micro_batch=4), Verdict.FITS, 0.6, 180.0)
+        fits = Candidate(Setting(ipus=4, replicas=1, micro_batch=4, balance=Balance.TIME), Verdict.FITS, 0.6, 180.0)
         change = Change("split", "split over 4 IPUs", "poptorch.BeginBlock(model.layer, ipu_id=1)", Risk.SCHEDULE)
         found = Fit(fits if fastest else close, (change,), change.line, profile, is_confirmed=True)
         best = found if fastest else None
@@ -295,6 +298,12 @@ class TestFit:
         assert "split over 4 IPUs" in words
         assert "poptorch.BeginBlock(model.layer, ipu_id=1)" in words
         assert "3 settings, of which 1 fits for certain" in words
+
+    def test_the_script_gets_every_setting_with_its_split_and_its_marks(self) -> None:
+        tried = data_of(html_report(inference_profile(), fit=self.result()))["fit"]
+        assert [(each["marks"], each["share"], each["ipus"], each["split"]) for each in tried] == [
+            ("fastest, cheapest", 0.6, 4, "equal time"), ("", 1.0, 2, "as it is"), ("as it is", 2.0, 1, "as it is"),
+        ]  # fmt: skip
 
     def test_where_nothing_fits_it_says_what_keeps_it_and_shows_the_nearest(self) -> None:
         words = " ".join(Page(html_report(inference_profile(), fit=self.result(fastest=False))).texts)

@@ -34,6 +34,8 @@ DEVICE_WORKS = "works"
 """The kind of the span that stands for the device as a whole."""
 _CLOSE_SECONDS = 0.5e-9
 _LAYER = re.compile(r"\.\d+\b")
+LAYER_STAR = ".*"
+"""What stands for the number of a layer in the name of tensors of several layers."""
 
 
 @dataclass(frozen=True)
@@ -156,11 +158,16 @@ class TensorGroup:
         return f"{self.name} x {self.count}" if self.count > 1 else self.name
 
 
+def layers_starred(name: str) -> str:
+    """Return the name of a tensor with a star for the number of its layer: equal ones of other layers share it."""
+    return _LAYER.sub(LAYER_STAR, name)
+
+
 def tensor_groups(memory: IpuMemory) -> tuple[TensorGroup, ...]:
     """Return the tensors alive at the peak of an IPU, the largest first, those of equal layers together."""
     found: dict[tuple[object, ...], list[LiveTensor]] = {}
     for each in memory.live_at_peak:
-        found.setdefault((_LAYER.sub(".*", each.name), each.category, each.shape, each.dtype), []).append(each)
+        found.setdefault((layers_starred(each.name), each.category, each.shape, each.dtype), []).append(each)
     groups = [
         TensorGroup(
             str(name) if len(alike) > 1 else alike[0].name, alike[0].category, _type(alike[0]),

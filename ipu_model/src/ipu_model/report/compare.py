@@ -8,19 +8,8 @@ from dataclasses import dataclass
 from ipu_model.predict.profile import Profile
 from ipu_model.predict.verdict import Verdict
 from ipu_model.report.breakdown import PHASE_NAMES, fullest_ipu
-from ipu_model.report.difference import (
-    Moved,
-    moved_categories,
-    moved_modules,
-    moved_ops,
-    moved_parts,
-    moved_tensors,
-)
-from ipu_model.report.page import fullest_parts, rendered
-from ipu_model.report.page_data import data_script
-from ipu_model.report.page_looks import LOOKS, LOOKS_JSON, SPENT_LOOKS, PageLook
+from ipu_model.report.difference import moved_ops
 from ipu_model.report.quantities import aligned, change, duration, percent, plain, short, whole
-from ipu_model.report.tables import Table
 
 NAMES = ("before", "after")
 _CLOSE = 0.005
@@ -31,15 +20,13 @@ _OF_BOTH = {
     Verdict.CLOSE: "both are too close to call",
     Verdict.DOES_NOT_FIT: "neither fits",
 }
-_OF_ONE = {
+OF_ONE = {
     Verdict.FITS: "fits",
     Verdict.CLOSE: "is too close to call",
     Verdict.DOES_NOT_FIT: "does not fit",
 }
 _WITHOUT_ROOM = " The speed of a program that does not fit is what larger tiles would allow."
 Row = tuple[str, str, str, str]
-MovedRow = tuple[str, str, str, float, float]
-Bar = tuple[str, str, list[tuple[str, float, PageLook]]]
 
 
 @dataclass(frozen=True)
@@ -63,34 +50,25 @@ def compare(before: Profile, after: Profile, names: Sequence[str] = NAMES) -> st
     return "\n".join([*text, "", plain(conclusion(before, after, names))]) + "\n"
 
 
-def compare_html(before: Profile, after: Profile, names: Sequence[str] = NAMES) -> str:
-    """Return the same comparison as one page that needs nothing else."""
-    both = before, after
-    return rendered(
-        "compare.html",
-        title=f"{before.name}: {names[0]} and {names[1]}",
-        programs=[f"{name}: {_title(profile)}" for name, profile in zip(names, both, strict=True)],
-        conclusion=conclusion(before, after, names),
-        cards=_cards(before, after, names),
-        time_bars=[_time_bar(name, before, after, n) for n, name in enumerate(names)],
-        memory_bars=[_memory_bar(name, profile) for name, profile in zip(names, both, strict=True)],
-        tile_bytes=min(profile.memory.tile_bytes for profile in both),
-        data=data_script(_moved(before, after, names)),
-        looks_json=LOOKS_JSON,
-        tables=[Table(part.title, (part.title, *names, "change"), part.rows) for part in parts(before, after)],
-    )
-
-
 def parts(before: Profile, after: Profile) -> tuple[Part, ...]:
     """Return the parts of a comparison; options only where they differ."""
+    moved = Part("IPU time of a sample, what moved most", tuple(_most_moved(before, after)))
+    return tuple(part for part in (*numbers(before, after), moved, differing_options(before, after)) if part.rows)
+
+
+def numbers(before: Profile, after: Profile) -> tuple[Part, ...]:
+    """Return the parts of a comparison that are modelled: throughput, cycles and memory."""
     found = (
         Part("throughput", tuple(_throughput(before, after))),
         Part("cycles of one call, the IPU that computes most", tuple(_phases(before, after))),
         Part("bytes of the fullest tile", tuple(_memory(before, after))),
-        Part("IPU time of a sample, what moved most", tuple(_most_moved(before, after))),
-        Part("options that differ", tuple(_options(before, after))),
     )
     return tuple(part for part in found if part.rows)
+
+
+def differing_options(before: Profile, after: Profile) -> Part:
+    """Return the options that differ."""
+    return Part("options that differ", tuple(_options(before, after)))
 
 
 def conclusion(before: Profile, after: Profile, names: Sequence[str] = NAMES) -> str:
@@ -113,64 +91,7 @@ def conclusion(before: Profile, after: Profile, names: Sequence[str] = NAMES) ->
 def _verdicts(before: Profile, after: Profile, names: Sequence[str]) -> str:
     if before.verdict is after.verdict:
         return _OF_BOTH[before.verdict]
-    return f"{names[0]} {_OF_ONE[before.verdict]}, {names[1]} {_OF_ONE[after.verdict]}"
-
-
-# ------------------------------------------------------------------------------------------------- for the page
-
-
-@dataclass(frozen=True)
-class MovedData:
-    """What moved, for the page's script: rows of a name, what of it, its group, and both numbers."""
-
-    names: tuple[str, ...]
-    parts: list[MovedRow]
-    modules: list[MovedRow]
-    ops: list[MovedRow]
-    categories: list[MovedRow]
-    tensors: list[MovedRow]
-
-
-def _moved(before: Profile, after: Profile, names: Sequence[str]) -> MovedData:
-    return MovedData(
-        tuple(names),
-        *(
-            [(each.name, each.what, each.group, each.before, each.after) for each in found(before, after)]
-            for found in (_moved_parts_sorted, moved_modules, moved_ops, moved_categories, moved_tensors)
-        ),
-    )
-
-
-def _moved_parts_sorted(before: Profile, after: Profile) -> tuple[Moved, ...]:
-    return tuple(sorted(moved_parts(before, after), key=lambda each: -abs(each.change)))
-
-
-def _cards(before: Profile, after: Profile, names: Sequence[str]) -> Iterator[tuple[str, str, str]]:
-    """Yield title, value and details of what matters most: speed, memory, the device and the bottleneck."""
-    rates = before.samples_per_second, after.samples_per_second
-    yield "Throughput end to end", change(*rates), f"{short(rates[0])} to {short(rates[1])} samples/s"
-    device = before.device_samples_per_second, after.device_samples_per_second
-    yield "Device alone", change(*device), f"{short(device[0])} to {short(device[1])} samples/s"
-    full = before.memory.max_tile_bytes, after.memory.max_tile_bytes
-    verdicts = f"{names[0]} {_OF_ONE[before.verdict]}, {names[1]} {_OF_ONE[after.verdict]}"
-    yield "Fullest tile", change(*full), f"{whole(full[0])} to {whole(full[1])} bytes; {verdicts}"
-    limit = (
-        before.limited_by if before.limited_by == after.limited_by else f"{before.limited_by}, then {after.limited_by}"
-    )
-    yield "Bottleneck", limit, ""
-
-
-def _time_bar(name: str, before: Profile, after: Profile, which: int) -> Bar:
-    """Return one of two bars that have the same parts in the same order."""
-    found = [(each.name, (each.before, each.after)[which]) for each in moved_parts(before, after)]
-    parts = [(part, seconds, SPENT_LOOKS.get(part, LOOKS.other)) for part, seconds in found]
-    return name, duration(sum(seconds for _, seconds in found)), parts
-
-
-def _memory_bar(name: str, profile: Profile) -> Bar:
-    ipu = profile.memory[fullest_ipu(profile)]
-    where = f"{name}: tile {ipu.fullest_tile} of IPU {ipu.ipu}"
-    return where, f"{whole(profile.memory.max_tile_bytes)} bytes", fullest_parts(profile)
+    return f"{names[0]} {OF_ONE[before.verdict]}, {names[1]} {OF_ONE[after.verdict]}"
 
 
 def _cut(cell: str) -> str:

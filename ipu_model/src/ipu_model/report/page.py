@@ -13,7 +13,8 @@ from ipu_model.predict.profile import Profile
 from ipu_model.report import findings, quantities, tables
 from ipu_model.report.breakdown import MEMORY_GROUPS, fallback_share, fullest_ipu, memory_group
 from ipu_model.report.efficiency import cycles_spent, roofline
-from ipu_model.report.fit_parts import described_picture, found_programs, frontier_picture, tried_table
+from ipu_model.report.first_steps import first_steps, holders
+from ipu_model.report.fit_parts import described_picture, found_programs
 from ipu_model.report.page_data import data_script, page_data
 from ipu_model.report.page_looks import LOOKS, LOOKS_JSON, PATTERNS, SPENT_LOOKS, PageLook
 from ipu_model.report.pictures import DESCRIBED
@@ -31,19 +32,19 @@ def html_report(profile: Profile, advice: Sequence[Advice] = (), fit: FitResult 
         advice=advice,
         fit=fit,
         found=found_programs(fit) if fit else (),
-        picture=frontier_picture(fit) if fit else None,
         fit_described=described_picture(fit) if fit else "",
-        tried=tried_table(fit) if fit else None,
-        data=data_script(page_data(profile)),
+        first_steps=first_steps(profile, advice, fit),
+        holders=holders(profile),
+        data=data_script(page_data(profile, fit)),
         looks_json=LOOKS_JSON,
         described=DESCRIBED,
         tables=tables,
         setting=findings.setting(profile),
-        verdict=findings.verdict(profile),
         end_to_end=findings.end_to_end_range(profile),
         device=findings.device_range(profile),
         explained_limit=findings.explained_limit(profile.limited_by),
         fallback_share=fallback_share(profile),
+        fullest=profile.memory[fullest_ipu(profile)],
         fullest_parts=fullest_parts(profile),
         roofline=roofline(profile),
         spent=cycles_spent(profile),
@@ -76,7 +77,13 @@ def _templates() -> Environment:
     )
     names = ("counted", "duration", "percent", "rate", "short", "signed", "size", "whole")
     environment.filters.update({name: getattr(quantities, name) for name in names})
+    environment.filters["arrows"] = _with_arrows
     return environment
+
+
+def _with_arrows(text: str) -> str:
+    """Return a text for terminals with the arrows that a page can show."""
+    return text.replace("->", "→")
 
 
 def _visible(value: Any) -> Any:

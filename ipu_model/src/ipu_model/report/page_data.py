@@ -14,11 +14,14 @@ from typing import TYPE_CHECKING
 from markupsafe import Markup
 
 from ipu_model.predict.profile import IpuMemory, LivenessStep, OpProfile, Profile
-from ipu_model.report.breakdown import MEMORY_GROUPS, Row, all_rows, memory_group
+from ipu_model.report.breakdown import MEMORY_GROUPS, Row, all_rows, layers_starred, memory_group
+from ipu_model.report.fit_parts import PageCandidate, page_candidates
 from ipu_model.report.module_tree import Module, module_tree
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
+
+    from ipu_model.explore.fit_result import FitResult
 
 _DIGITS = 7
 _NANOSECONDS = 9
@@ -64,6 +67,7 @@ class PageData:
     modules: PageModule
     rows: list[tuple[str, Columns]]
     memory: list[PageMemory]
+    fit: list[PageCandidate]
     texts: list[str]
 
 
@@ -81,8 +85,8 @@ class _Texts:
         return self(", ".join(parts))
 
 
-def page_data(profile: Profile) -> PageData:
-    """Return what a page draws of a profile."""
+def page_data(profile: Profile, fit: FitResult | None = None) -> PageData:
+    """Return what a page draws of a profile, and of what a search tried."""
     texts = _Texts()
     ops = profile.work
     places = {(op.node, op.part, op.phase): place for place, op in enumerate(ops)}
@@ -98,6 +102,7 @@ def page_data(profile: Profile) -> PageData:
         modules=_module(module_tree(profile), {id(op): place for place, op in enumerate(ops)}),
         rows=[(row.name, _spans(row, texts)) for row in all_rows(profile.timeline)],
         memory=[_memory(each, places, texts) for each in profile.memory],
+        fit=[] if fit is None else page_candidates(fit),
         texts=list(texts.places),
     )
 
@@ -177,6 +182,7 @@ def _memory(memory: IpuMemory, places: dict[tuple[str, str, str], int], texts: _
         },
         tensors={
             "name": [texts(each.name) for each in tensors],
+            "alike": [texts(layers_starred(each.name)) for each in tensors],
             "category": [texts(each.category) for each in tensors],
             "type": [texts(f"{each.dtype}{list(each.shape)}" if each.dtype else "") for each in tensors],
             "bytes": [_short(each.bytes_on_fullest_tile) for each in tensors],

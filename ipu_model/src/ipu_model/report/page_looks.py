@@ -15,6 +15,7 @@ from ipu_model.report.looks import (
     MEMORY_LOOKS,
     OTHER_LOOK,
     SPAN_LOOKS,
+    WHITE,
     Look,
 )
 
@@ -64,8 +65,14 @@ def _themed(colour: str) -> str:
 
 
 def _on_page(look: Look) -> PageLook:
-    face = _themed(look.face)
-    return PageLook(f"url(#{_name(look)})" if look.hatch else face, face, _themed(look.text))
+    face = _themed_face(look)
+    text = "var(--ink)" if look.face == WHITE else _themed(look.text)
+    return PageLook(f"url(#{_name(look)})" if look.hatch else face, face, text)
+
+
+def _themed_face(look: Look) -> str:
+    """Return the colour of an area: what is white on paper has the colour of the page."""
+    return "var(--paper)" if look.face == WHITE else _themed(look.face)
 
 
 def _all_on_page(looks: Mapping[str, Look]) -> Mapping[str, PageLook]:
@@ -89,7 +96,7 @@ SPENT_LOOKS = {
 LOOKS_JSON = Markup(json.dumps(asdict(LOOKS), separators=(",", ":")))
 """The looks as the page's scripts read them."""
 _HATCHED = {
-    _name(look): Pattern(_name(look), _themed(look.face), _themed(look.edge), _LINES[look.hatch[0]])
+    _name(look): Pattern(_name(look), _themed_face(look), _themed(look.edge), _LINES[look.hatch[0]])
     for look in (*SPAN_LOOKS.values(), *FAMILY_LOOKS.values(), *MEMORY_LOOKS.values(), OTHER_LOOK)
     if look.hatch
 }

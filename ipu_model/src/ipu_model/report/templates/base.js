@@ -118,11 +118,15 @@ const describe = (list, pairs) => list.replaceChildren(...pairs.map(([name, valu
 const legend = (entries) => html("ul", { class: "legend" }, entries.map(([name, look]) =>
   html("li", {}, svg("svg", { width: 22, height: 12, "aria-hidden": "true" },
     svg("rect", { width: 22, height: 12, fill: look.fill, class: "outlined" })), name)));
-// Draws again whenever the element has another width.
+// Draws again whenever the element has another width, and for paper at the width of a page.
+const PAPER_WIDTH = 700;
 const drawnAtItsWidth = (element, draw) => {
   let before = 0;
-  new ResizeObserver(() => {
+  const onScreen = () => {
     const width = Math.floor(element.clientWidth);
     if (width && width !== before) { before = width; draw(width); }
-  }).observe(element);
+  };
+  new ResizeObserver(onScreen).observe(element);
+  addEventListener("beforeprint", () => { before = 0; draw(PAPER_WIDTH); });
+  addEventListener("afterprint", onScreen);
 };

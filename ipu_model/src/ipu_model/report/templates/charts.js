@@ -77,7 +77,7 @@ class Stack {
       svg("clipPath", { id: `${this.clip ??= `clip-${Stack.made = (Stack.made ?? 0) + 1}`}` },
         svg("rect", { x: 62, y: 0, width: this.width - 66, height: 230 })),
       ...rows, svg("g", { "clip-path": `url(#${this.clip})` }, areas.filter(Boolean), borders),
-      svg("line", { x1: 62, x2: this.width - 4, y1: this.y(this.limit), y2: this.y(this.limit), class: "limit" }),
+      ...["below-limit", "limit"].map((name) => svg("line", { x1: 62, x2: this.width - 4, y1: this.y(this.limit), y2: this.y(this.limit), class: name })),
       svg("text", { x: this.width - 6, y: this.y(this.limit) - 4, class: "tick end halo" }, this.limitName),
       middle >= 62 && middle <= this.width ? svg("path", { d: `M${middle} 0V226`, class: "cursor" }) : svg("g"),
       svg("line", { x1: 62, x2: this.width - 4, y1: 226, y2: 226, class: "axis" }), ...below,

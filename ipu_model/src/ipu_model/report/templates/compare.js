@@ -13,8 +13,10 @@ const relative = (row) => {
   if (!row.change) return "same";
   if (!row.before) return "new";
   if (!row.after) return "gone";
-  const share = 100 * row.change / row.before;
-  return `${share > 0 ? "+" : "−"}${Math.abs(share).toFixed(1)} %`;
+  const factor = row.after / row.before;
+  if (factor >= 10) return `× ${short(factor)}`;
+  if (factor <= 0.1) return `× 1/${short(1 / factor)}`;
+  return `${factor > 1 ? "+" : "−"}${(100 * Math.abs(factor - 1)).toFixed(1)} %`;
 };
 const showMoved = (name, caption, headings, shown, filter) => {
   const rows = DATA[name].map(([name, what, group, before, after]) => ({ name, what, group, before, after, change: after - before,
@@ -29,7 +31,7 @@ const showMoved = (name, caption, headings, shown, filter) => {
     { title: AFTER, number: true, cell: (row) => shown(row.after), value: (row) => row.after },
     { title: "less | more", number: true, cell: (row) => changeBar(row, most), value: (row) => row.change },
     { title: "change", number: true, cell: (row) => signed(row.change), value: (row) => Math.abs(row.change) },
-    { title: "relative", number: true, cell: relative, value: (row) => (row.before ? row.change / row.before : Infinity) }] });
+    { title: "relative", number: true, cell: relative, value: (row) => (row.before ? row.after / row.before : Infinity) }] });
 };
 
 const bytes = (value) => whole(value);

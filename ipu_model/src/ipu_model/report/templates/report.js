@@ -30,6 +30,8 @@ const tileChart = (host, ipus) => {
   return chart;
 };
 
+const grouped = (rows, key) => rows.reduce((groups, row) => groups.set(key(row), [...(groups.get(key(row)) ?? []), row]), new Map());
+
 const livenessChart = (host, memory) => {
   const { steps } = memory, count = steps.bytes.length;
   if (!count) { host.replaceChildren(html("p", {}, "Everything on this IPU is always live.")); return; }
@@ -55,17 +57,27 @@ const livenessChart = (host, memory) => {
 const tensorTable = (host, memory) => {
   const { tensors } = memory;
   if (!tensors.name.length) { host.replaceChildren(); return; }
-  const rows = tensors.name.map((name, n) => ({ name: TEXT(name), category: TEXT(tensors.category[n]), type: TEXT(tensors.type[n]),
-    bytes: tensors.bytes[n], total: tensors.total[n], always: tensors.always[n], copies: tensors.copies[n],
-    until: [tensors.first[n], tensors.last[n]], text: `${TEXT(name)} ${TEXT(tensors.category[n])} ${TEXT(tensors.type[n])}`.toLowerCase() }));
   const step = (n) => TEXT(memory.steps.name[n] ?? memory.steps.name[0] ?? 0);
+  const every = tensors.name.map((name, n) => ({ name: TEXT(name), alike: TEXT(tensors.alike[n]), category: TEXT(tensors.category[n]), type: TEXT(tensors.type[n]),
+    bytes: tensors.bytes[n], total: tensors.total[n], copies: tensors.copies[n],
+    when: tensors.always[n] ? "always" : `from ${step(tensors.first[n])} to ${step(tensors.last[n])}`,
+    text: `${TEXT(name)} ${TEXT(tensors.category[n])} ${TEXT(tensors.type[n])}`.toLowerCase() }));
+  // Tensors of equal layers are one row that opens.
+  const rows = [...grouped(every, (row) => `${row.alike} ${row.category} ${row.type}`).values()].map((alike) => {
+    if (alike.length === 1) return alike[0];
+    const [first] = alike, sum = (key) => alike.reduce((total, row) => total + row[key], 0);
+    const isSame = (key) => alike.every((row) => row[key] === first[key]);
+    return { ...first, name: isSame("name") ? first.name : first.alike, times: alike.length, children: alike, bytes: sum("bytes"), total: sum("total"),
+      copies: sum("copies"), when: isSame("when") ? first.when : "at different times" };
+  });
   new DataTable(host, { caption: `Tensors in memory at the peak of IPU ${memory.ipu}, modelled`, filter: "Find tensors", rows, many: 20,
     sorted: { n: 1, sign: -1 }, columns: [
-      { title: "tensor", cell: (row) => html("span", {}, row.name, html("span", { class: "below" }, row.type)), value: (row) => row.name },
+      { title: "tensor", cell: (row) => html("span", {}, row.name, row.times ? html("span", { class: "times" }, ` × ${row.times}`) : null, html("span", { class: "below" }, row.type)), value: (row) => row.name },
       { title: "bytes of the fullest tile", number: true, cell: (row) => whole(row.bytes), value: (row) => row.bytes },
+      { title: "of a tile", number: true, cell: (row) => percent(row.bytes / DATA.tile_bytes), value: (row) => row.bytes },
       { title: "all tiles", number: true, cell: (row) => size(row.total), value: (row) => row.total },
-      { title: "category", cell: (row) => row.category + (row.copies > 1 ? `, ${row.copies} copies` : ""), value: (row) => row.category },
-      { title: "in memory", cell: (row) => (row.always ? "always" : `from ${step(row.until[0])} to ${step(row.until[1])}`), value: (row) => row.always },
+      { title: "category", cell: (row) => row.category + (row.copies > (row.times ?? 1) ? `, ${row.copies} copies` : ""), value: (row) => row.category },
+      { title: "in memory", cell: (row) => row.when },
     ] });
 };
 
@@ -106,8 +118,10 @@ const start = () => {
   const ops = new Ops(DATA);
   if (DATA.rows.length) new Timeline(place("timeline-picture"), DATA, ops);
   showMemory();
+  showTried(DATA.fit);
   if (ops.all.length) { new Roofline(place("roofline-picture"), DATA, ops); showModules(ops); }
 };
 start();
 // Paper cannot be unfolded.
 addEventListener("beforeprint", () => document.querySelectorAll("details").forEach((each) => { each.open = true; }));
+

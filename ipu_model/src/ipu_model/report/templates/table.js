@@ -2,7 +2,7 @@
 class DataTable {
   // A column is { title, cell(row), value(row)?, number? }; a row may have `children`, and `text` to be found by.
   constructor(host, { caption, columns, rows, filter, many = 100, sorted }) {
-    Object.assign(this, { columns, rows, many, shown: many, sorted: sorted ?? null, words: [] });
+    Object.assign(this, { caption, columns, rows, many, shown: many, sorted: sorted ?? null, words: [] });
     this.open = new Set();
     this.isTree = rows.some((row) => row.children);
     this.head = html("tr", {}, columns.map((column, n) => this.heading(column, n)));
@@ -26,7 +26,7 @@ class DataTable {
 
   unfold() {
     const every = (rows, action) => rows.forEach((row) => { if (row.children) { action(row); every(row.children, action); } });
-    return html("span", { class: "toolbar" },
+    return html("span", { class: "toolbar", role: "group", "aria-label": `Rows of ${this.caption}` },
       html("button", { type: "button", click: () => { this.rows.forEach((row) => this.open.add(row)); this.draw(); } }, "open"),
       html("button", { type: "button", click: () => { every(this.rows, (row) => this.open.add(row)); this.draw(); } }, "open all"),
       html("button", { type: "button", click: () => { this.open.clear(); this.draw(); } }, "close all"));
@@ -71,7 +71,7 @@ class DataTable {
     });
     const left = lines.length - this.shown;
     this.more.hidden = left <= 0;
-    this.more.textContent = `Show ${whole(Math.min(left, 5 * this.many))} more of ${whole(left)}`;
+    this.more.textContent = `Show ${whole(Math.min(left, 5 * this.many))} more${left > 5 * this.many ? ` of ${whole(left)}` : ""}`;
     this.count.textContent = this.words.length ? `${whole(lines.length)} ${lines.length === 1 ? "row" : "rows"} found` : `${whole(lines.length)} rows`;
   }
 
@@ -82,7 +82,9 @@ class DataTable {
       if (n) return html("td", { class: column.number ? "number" : null }, content);
       const toggle = row.children ? html("button", { type: "button", class: "toggle", "aria-expanded": String(isOpen),
         "aria-label": `${isOpen ? "Close" : "Open"} ${row.name}`, click: () => this.toggle(row) }, isOpen ? "▾" : "▸") : null;
-      return html("th", { scope: "row", style: this.isTree ? `padding-left: ${depth * 1.1 + (toggle ? 0 : 1.4)}rem` : null }, toggle, content);
+      if (!this.isTree) return html("th", { scope: "row" }, content);
+      const indent = `padding-left: ${depth * 1.1 + (toggle ? 0 : 1.4)}rem`;
+      return html("th", { scope: "row" }, html("div", { class: "leaf", style: indent }, toggle, content));
     });
     const line = html("tr", this.isTree ? { "aria-level": depth + 1, "aria-expanded": row.children ? String(isOpen) : null } : {}, cells);
     line.row = row;

@@ -1,0 +1,145 @@
+"""What the owner of a program wants to know first: what fills the fullest tile, and what to do about it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from ipu_model.predict.profile import LiveTensor, Profile
+from ipu_model.predict.verdict import Verdict
+from ipu_model.report.breakdown import LAYER_STAR, fullest_ipu, layers_starred, memory_group
+from ipu_model.report.page_looks import LOOKS, PageLook
+from ipu_model.report.quantities import counted, short
+
+if TYPE_CHECKING:
+    from ipu_model.explore.advise import Advice
+    from ipu_model.explore.candidates import Fit
+    from ipu_model.explore.fit_result import FitResult
+    from ipu_model.explore.options import Risk
+
+_MOST_HOLDERS = 6
+_LEAST_SHARE = 0.01
+"""Parts that take less of a tile are told together."""
+_FIT_COMMAND = "python -m ipu_model fit FOLDER"
+
+
+@dataclass(frozen=True)
+class Holder:
+    """What holds a part of the fullest tile: tensors of one category in a module, or a category that has no tensors.
+
+    Layers of a list count as one module. `share` is of the memory of one tile.
+    """
+
+    name: str
+    what: str
+    bytes_on_tile: float
+    share: float
+    look: PageLook
+
+
+@dataclass(frozen=True)
+class Step:
+    """One change of a program in words, and what it does to the results (`None`: that is not known)."""
+
+    text: str
+    risk: Risk | None = None
+
+
+@dataclass(frozen=True)
+class FirstSteps:
+    """What to do first: a headline, the changes, and the lines to write; `verdict` is that of the changed program."""
+
+    title: str
+    headline: str
+    verdict: Verdict | None = None
+    explanation: str = ""
+    steps: tuple[Step, ...] = ()
+    code: str = ""
+
+
+def holders(profile: Profile) -> tuple[Holder, ...]:
+    """Return what takes most of the fullest tile at its fullest moment, the largest first, and all else as one."""
+    memory, limit = profile.memory[fullest_ipu(profile)], profile.memory.tile_bytes
+    groups: dict[tuple[str, str], list[LiveTensor]] = {}
+    for tensor in memory.live_at_peak:
+        groups.setdefault((_module_of(tensor.name), tensor.category), []).append(tensor)
+    found = [_tensors(name, category, alike, limit) for (name, category), alike in groups.items()]
+    known = {category for _, category in groups}
+    found += [
+        _holder(
+            each.name, "always" if each.always_live else "at the peak", each.name, each.bytes_on_fullest_tile, limit
+        )
+        for each in memory.categories
+        if each.name not in known
+    ]
+    found = sorted((each for each in found if each.bytes_on_tile > 0), key=lambda each: -each.bytes_on_tile)
+    shown = [each for each in found[:_MOST_HOLDERS] if each.share >= _LEAST_SHARE]
+    rest = memory.max_tile_bytes - sum(each.bytes_on_tile for each in shown)
+    left = len(found) - len(shown)
+    if left and rest > 0:
+        shown.append(Holder("all else", counted(left, "smaller part"), rest, rest / limit, LOOKS.other))
+    return tuple(shown)
+
+
+def _module_of(tensor: str) -> str:
+    """Return the part of a tensor's name that names a module: up to the last list of layers, or else the innermost."""
+    name = layers_starred(tensor)
+    module, star, _ = name.rpartition(LAYER_STAR)
+    return module + star or name.rpartition(":")[0] or name.rpartition(".")[0] or name
+
+
+def _tensors(name: str, category: str, alike: Sequence[LiveTensor], limit: int) -> Holder:
+    if len(alike) == 1:
+        return _holder(alike[0].name, category, category, alike[0].bytes_on_fullest_tile, limit)
+    what = f"{category}, {len(alike)} tensors"
+    return _holder(name, what, category, sum(each.bytes_on_fullest_tile for each in alike), limit)
+
+
+def _holder(name: str, what: str, category: str, count: float, limit: int) -> Holder:
+    return Holder(name, what, count, count / limit, LOOKS.memory[memory_group(category)])
+
+
+def first_steps(profile: Profile, advice: Sequence[Advice], fit: FitResult | None) -> FirstSteps | None:
+    """Return what to do first, from a search if there was one, else from advice; `None` if nothing is known to help."""
+    if fit is not None and fit.best is not None:
+        return _of_search(fit, fit.best)
+    if profile.verdict is Verdict.FITS:
+        return _of_advice("The first thing to try", advice[0]) if advice else None
+    title = "The first thing to do"
+    if advice and advice[0].fits:
+        return _of_advice(title, advice[0])
+    if not advice:
+        return FirstSteps(title, "Search for settings with which it fits", explanation=_FOLDER, code=_FIT_COMMAND)
+    first = advice[0]
+    return FirstSteps(
+        title,
+        "Search for several changes together",
+        explanation=f"No single change that was tried makes it fit for certain. The most useful one gives "
+        f"{first.max_tile_bytes_change / 1024:+,.0f} KiB on the fullest tile: {first.change}. {_FOLDER}",
+        code=_FIT_COMMAND,
+    )
+
+
+_FOLDER = "FOLDER is the folder of this report, or the program as program.py:function."
+
+
+def _of_search(fit: FitResult, best: Fit) -> FirstSteps:
+    profile = best.profile
+    where = f"{short(profile.samples_per_second)} samples/s on {best.candidate.ipus_text} of {profile.machine.name}"
+    changes = tuple(Step(each.text, each.risk) for each in best.changes)
+    title = "The first thing to do" if not fit.start.fits else "The first thing to try"
+    if not fit.found:
+        headline = f"Nothing fits for certain. The nearest: {where}"
+        return FirstSteps(title, headline, profile.verdict, fit.binds, changes, best.code)
+    if not changes:
+        return FirstSteps(title, f"Nothing: no setting that was tried and fits is faster than {where}", profile.verdict)
+    headline = (
+        f"With {counted(len(changes), 'change')} it {'runs at' if fit.start.fits else 'fits and runs at'} {where}"
+    )
+    return FirstSteps(title, headline, profile.verdict, "", changes, best.code)
+
+
+def _of_advice(title: str, item: Advice) -> FirstSteps:
+    explanation = f"Modelled: {item.effect}. {item.explanation} Risk: {item.risk}."
+    return FirstSteps(title, item.change, item.verdict, explanation, code=item.how)

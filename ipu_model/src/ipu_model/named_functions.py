@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import difflib
 import importlib
 import importlib.util
 import inspect
@@ -18,6 +19,8 @@ from ipu_model.errors import Error, OutOfMemory
 from ipu_model.predict.program import Program
 from ipu_model.slow_work import said_if_slow
 from ipu_model.source_lines import line_that_raised
+
+_MOST_NAMED = 20
 
 
 def is_function(source: str) -> bool:
@@ -48,18 +51,20 @@ def made_by(source: str) -> Any:
 
 
 def functions_in(file: Path) -> Sequence[str]:
-    """Return the names of the public functions of a file that need no arguments, without running it."""
+    """Return the names of a file's public functions that need no arguments and return something; it does not run."""
     try:
         body = ast.parse(file.read_bytes()).body
     except (OSError, SyntaxError, ValueError):
         return ()
-    return [each.name for each in body if isinstance(each, ast.FunctionDef) and _is_callable_without(each)]
+    return [each.name for each in body if isinstance(each, ast.FunctionDef) and _makes_something(each)]
 
 
-def _is_callable_without(function: ast.FunctionDef) -> bool:
+def _makes_something(function: ast.FunctionDef) -> bool:
     given = function.args
     positional = len(given.posonlyargs) + len(given.args) - len(given.defaults)
-    return not (function.name.startswith("_") or positional or any(default is None for default in given.kw_defaults))
+    needs = positional or any(default is None for default in given.kw_defaults)
+    returns = any(isinstance(each, ast.Return) and each.value is not None for each in ast.walk(function))
+    return returns and not needs and not function.name.startswith("_")
 
 
 def _module(place: str) -> ModuleType:
@@ -101,8 +106,7 @@ def _function(module: ModuleType, place: str, name: str) -> Callable[[], Any]:
     found = getattr(module, name, None)
     if not callable(found):
         own = [each for each, value in vars(module).items() if inspect.isfunction(value) and _is_of(module, value)]
-        there = f" It has {', '.join(own)}." if own else " It has no functions."
-        raise Error(f"{place} has no function {name!r}.{there}")
+        raise Error(f"{place} has no function {name!r}. {_nearest(name, own)}")
     parameters = inspect.signature(found).parameters.values()
     fixed = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
     needed = [each.name for each in parameters if each.default is each.empty and each.kind not in fixed]
@@ -112,6 +116,16 @@ def _function(module: ModuleType, place: str, name: str) -> Callable[[], Any]:
             f"write a function that calls it: def program(): return {name}(...)"
         )
     return found  # type: ignore[no-any-return]  # of a module that is known only now
+
+
+def _nearest(name: str, known: Sequence[str]) -> str:
+    """Return the functions that a module has: those with similar names if there are many."""
+    if not known:
+        return "It has no functions."
+    if len(known) <= _MOST_NAMED:
+        return f"It has {', '.join(known)}."
+    near = difflib.get_close_matches(name, known, 1)
+    return f"It has {len(known)} functions." + (f" Did you mean {near[0]}?" if near else "")
 
 
 def _is_of(module: ModuleType, value: object) -> bool:

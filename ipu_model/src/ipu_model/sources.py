@@ -26,6 +26,9 @@ WRITES_REPORT = """POPLAR_ENGINE_OPTIONS='{"autoReport.all":"true","autoReport.d
 """The setting with which PopTorch writes a report of any script."""
 _POSITIONS = ("model", "inputs", "options", "optimizer")
 _NEEDED = _POSITIONS[:3]
+_PROFILE = "profile.json"
+_FOR_READERS = ("report.html", "trace.json")
+"""Files of a report from which nothing can be modelled."""
 _BY_NAME = (*_POSITIONS, "training", "micro_batch")
 
 
@@ -147,6 +150,8 @@ def _report(source: str) -> str:
 
         if not file_of(path).exists():
             raise _no_report(path)
+    elif path.name in _FOR_READERS and path.with_name(_PROFILE).exists():
+        raise Error(f"{source} is for readers. Name the folder of the report: {path.parent}.")
     elif not path.exists():
         near = difflib.get_close_matches(path.name, _names_in(path.parent), 1)
         hint = f" Did you mean {path.with_name(near[0])}?" if near else ""
@@ -174,10 +179,10 @@ def _no_function(file: Path) -> Error:
 
 def _no_report(folder: Path) -> Error:
     """Return the error of a folder without a report; names reports that lie deeper."""
-    deeper = sorted(str(each.parent) for each in folder.glob("*/*/profile.json"))
+    deeper = sorted(str(each.parent) for each in folder.glob(f"*/*/{_PROFILE}"))
     there = f" There is one in {', '.join(deeper)}." if deeper else ""
     return Error(
-        f"{folder} holds no report: there is no profile.json in it.{there} Take the folder that profiling wrote (run "
+        f"{folder} holds no report: there is no {_PROFILE} in it.{there} Take the folder that profiling wrote (run "
         f"the program with {WRITES_REPORT}), or name a function that returns a program: program.py:function."
     )
 

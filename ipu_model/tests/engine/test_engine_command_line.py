@@ -205,6 +205,13 @@ class TestStart:
             assert option in out
         assert f"example: python -m ipu_model {command} " in out
 
+    @pytest.mark.parametrize("command", ["machines", "validate"])
+    def test_the_other_commands_have_an_example_that_works(self, run, command: str) -> None:
+        _, out, _ = run(command, "--help")
+        code, printed, _ = run(*out.split("example: python -m ipu_model ")[1].split())
+        assert code == 0
+        assert printed
+
     def test_a_report_needs_no_torch(self, folder: Path) -> None:
         code = (
             "import sys\nfrom ipu_model.command_line import main\n"

@@ -168,6 +168,12 @@ class TestReports:
         assert f"There is one in {folder}." in err
         assert "POPLAR_ENGINE_OPTIONS=" in err
 
+    @pytest.mark.parametrize("name", ["report.html", "trace.json"])
+    def test_a_file_for_readers_names_its_folder(self, run, folder: Path, name: str) -> None:
+        code, _, err = run("report", folder / name)
+        assert code == 2
+        assert err.endswith(f"{folder / name} is for readers. Name the folder of the report: {folder}.\n")
+
     def test_a_misspelt_folder(self, run, folder: Path) -> None:
         code, _, err = run("report", folder.with_name("nte"))
         assert code == 2
@@ -202,6 +208,18 @@ class TestErrors:
         assert message in err
         assert err.startswith("python -m ipu_model report: error: ")
         assert err.count("\n") == 1
+
+    def test_only_functions_that_return_something_are_suggested(self, run, tmp_path: Path) -> None:
+        """And the script does not run for that."""
+        script = tmp_path / "script.py"
+        script.write_text(
+            "def main():\n    print(1)\n\ndef sized(n):\n    return n\n\ndef program(n=1):\n    return n\n\n1 / 0\n"
+        )
+        assert "Functions without arguments there: program. Or run it with" in run("report", script)[2]
+
+    def test_of_many_functions_the_nearest_is_named(self, run) -> None:
+        err = run("report", "torch:compille")[2]
+        assert "functions. Did you mean compile?" in err
 
     def test_a_script_without_a_guard(self, run, tmp_path: Path) -> None:
         script = tmp_path / "script.py"

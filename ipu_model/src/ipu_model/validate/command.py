@@ -16,6 +16,7 @@ def register(subparsers: Any) -> None:
         "validate",
         help="compare the model with published measurements",
         description="Every published row beside its modelled value, with the signed error.",
+        epilog="example: python -m ipu_model validate day03",
     )
     parser.add_argument(
         "rows", nargs="*", metavar="ROW", help="only rows whose id begins like this (day03, mlperf, ...)"

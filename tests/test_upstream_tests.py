@@ -124,6 +124,12 @@ class TestRuns:
         assert found == {"test_value": (Kind.PASSED, "")}
         assert sorted(path.name for path in tmp_path.iterdir()) == ["conftest.py", "helpers.py", NAME]
 
+    def test_installed_plugins_decide_nothing(self, tmp_path: Path) -> None:
+        """pytest-xdist is installed here (pyproject.toml), and would bring the fixture."""
+        ((kind, line),) = outcomes_of(tmp_path, "def test_any(worker_id):\n    pass\n").values()
+        assert kind is Kind.FAILED
+        assert "worker_id" in line
+
     def test_files_are_found_by_pytests_two_forms_of_names(self, tmp_path: Path) -> None:
         for name in ("a_test.py", "sub/test_b.py", "helpers.py", ".git/c_test.py"):
             (tmp_path / name).parent.mkdir(exist_ok=True)

@@ -104,7 +104,10 @@ def _environment() -> dict[str, str]:
     # The tests run in another working directory.
     path = [os.path.abspath(entry) for entry in kept.get("PYTHONPATH", "").split(os.pathsep) if entry]
     path.insert(0, str(Path(__file__).resolve().parents[1]))
-    return {"OMP_NUM_THREADS": "1", **kept, "PYTHONPATH": os.pathsep.join(path), "PYTHONDONTWRITEBYTECODE": "1"}
+    # Nor must pytest's plugins that happen to be installed, which also take a second or more to import; one that tests
+    # need can be named after --: -p NAME.
+    alone = {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTHONDONTWRITEBYTECODE": "1"}
+    return {"OMP_NUM_THREADS": "1", **kept, **alone, "PYTHONPATH": os.pathsep.join(path)}
 
 
 def _wait(process: subprocess.Popen[bytes], record: Path, patience: float, stop: threading.Event) -> int | None:

@@ -15,6 +15,7 @@ import torch
 from executor_support import Net, Scale, X, Y, inference, quiet, raw, sgd, training
 from torch import Tensor, nn
 
+import ipu_model
 import poptorch
 
 NOT_COMPILED = "Model has not been compiled or has been destroyed"
@@ -384,7 +385,14 @@ def test_logging_at_info_level_does_not_disturb_a_compilation(caplog: pytest.Log
 
 
 @pytest.mark.parametrize("enabled", [True, False])
-def test_a_compilation_leaves_pythons_garbage_collector_as_it_found_it(enabled: bool) -> None:
+def test_compiling_and_profiling_leave_pythons_garbage_collector_as_they_found_it(enabled: bool) -> None:
+    while_running: list[bool] = []
+
+    class Watches(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            while_running.append(gc.isenabled())
+            return x + 1
+
     class Fails(nn.Module):
         def forward(self, x: Tensor) -> Tensor:
             raise ValueError("no")
@@ -392,10 +400,16 @@ def test_a_compilation_leaves_pythons_garbage_collector_as_it_found_it(enabled: 
     before = gc.isenabled()
     (gc.enable if enabled else gc.disable)()
     try:
-        inference(Net())(X)
+        inference(Watches())(X)
+        assert gc.isenabled() is enabled
+        ipu_model.profile_module(Watches(), X, quiet())
         assert gc.isenabled() is enabled
         with pytest.raises(ValueError, match="no"):
             inference(Fails())(X)
+        with pytest.raises(ValueError, match="no"):
+            ipu_model.profile_module(Fails(), X, quiet())
         assert gc.isenabled() is enabled
     finally:
         (gc.enable if before else gc.disable)()
+    assert len(while_running) >= 2
+    assert not any(while_running)

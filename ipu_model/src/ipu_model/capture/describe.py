@@ -13,6 +13,7 @@ import torch
 import torch.fx
 
 from ipu_model.capture.aliases import is_view, storage_roots, written_arguments
+from ipu_model.garbage import no_garbage_collection
 from ipu_model.graph import Graph, TensorSpec, dtype_of
 from ipu_model.source_lines import SourceLine
 from ipu_model.step import (
@@ -54,7 +55,8 @@ _steps: WeakKeyDictionary[Graph, Step] = WeakKeyDictionary()
 def step_of(graph: Graph) -> Step:
     """Return the step of a captured graph; the same object for the same graph."""
     if graph not in _steps:
-        _steps[graph] = _Describer(graph).step()
+        with no_garbage_collection():
+            _steps[graph] = _Describer(graph).step()
     return _steps[graph]
 
 

@@ -33,6 +33,7 @@ from ipu_model.capture.torch_private import (
 )
 from ipu_model.capture.variables import AttributeKeeper, RegisteredTensors, Slot, fake_like, slots_of
 from ipu_model.errors import Error
+from ipu_model.garbage import no_garbage_collection
 from ipu_model.graph import Graph, TensorSpec
 from ipu_model.source_lines import line_that_raised
 from ipu_model.step import Phase
@@ -48,6 +49,7 @@ Call = Callable[[nn.Module, list[Tensor]], Any]
 Flatten = Callable[[Any], tuple[list[Any], Callable[[list[Any]], Any]]]
 
 
+@no_garbage_collection()
 def capture(
     module: nn.Module,
     inputs: Sequence[TensorSpec],

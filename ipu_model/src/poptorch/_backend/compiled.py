@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import gc
 import secrets
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -18,6 +16,7 @@ from ipu_model.capture.describe import step_of
 from ipu_model.compute.session import Reduction, Session
 from ipu_model.compute.threads import MACHINE, threads_for
 from ipu_model.errors import OutOfMemory, replace_message
+from ipu_model.garbage import no_garbage_collection
 from ipu_model.graph import Graph
 from ipu_model.instances import Group
 from poptorch._args_parser import BoundArguments
@@ -73,20 +72,7 @@ class Saved:
     path: Path
 
 
-@contextmanager
-def _without_garbage_collection() -> Iterator[None]:
-    """Pause Python's garbage collector: it would look through the growing graph many times and find no garbage."""
-    if not gc.isenabled():
-        yield
-        return
-    gc.disable()
-    try:
-        yield
-    finally:
-        gc.enable()
-
-
-@_without_garbage_collection()
+@no_garbage_collection()
 def compiled(
     module: nn.Module,
     options: Options,

@@ -20,7 +20,8 @@ LESSON ?=
 NBVAL_ARGS ?=
 
 VENV_PYTHON := .venv/bin/python
-# A file's tests stay together and in their order, as a notebook's cells must; the longest files come first.
+# A file's tests stay together and in their order, as a notebook's cells must. The longest files come first, those of
+# tests/browser and of ipu_model/tests/programs, or one process would be at the last of them while the other has ended.
 # One thread each: the tests' networks are small, and the processes share the cores.
 PYTEST := OMP_NUM_THREADS=$${OMP_NUM_THREADS:-1} $(VENV_PYTHON) -m pytest -n $(TEST_WORKERS) --dist loadfile --no-loadscope-reorder --durations=30
 COVERED := $(VENV_PYTHON) -m coverage run --rcfile="$(CURDIR)/pyproject.toml" -m pytest
@@ -64,13 +65,13 @@ preflight: setup ## check this machine for a workshop and run a lesson in a fres
 	$(VENV_PYTHON) -m ipu_course doctor --preflight $(LESSON)
 
 test: setup ## run the tests, the notebooks among them
-	$(PYTEST) --nbval tests notebooks/ ipu_model/tests -m "not large" $(TEST_ARGS)
+	$(PYTEST) --nbval tests ipu_model/tests/programs notebooks/ ipu_model/tests -m "not large" $(TEST_ARGS)
 
 test-large: setup ## search what makes BERT-Large, ViT-L/16 and ResNet-152 fit, and build what the printed lines say
 	$(PYTEST) tests -m large $(TEST_ARGS)
 
 test-fast: setup ## run the tests that need neither a whole lesson nor a browser
-	$(PYTEST) tests ipu_model/tests -m "not notebooks and not browser and not slow" $(TEST_ARGS)
+	$(PYTEST) tests ipu_model/tests/programs ipu_model/tests -m "not notebooks and not browser and not slow" $(TEST_ARGS)
 
 companions: setup ## test Lightning, optimum-graphcore and PyTorch Geometric, and run the programs that need them, in .venv-companions (Python 3.10, 3.11)
 	OMP_NUM_THREADS=$${OMP_NUM_THREADS:-1} $(VENV_PYTHON) tools/companions.py $(TEST_ARGS)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -43,6 +43,10 @@ class Net(nn.Module):
 
 X = torch.arange(12.0).reshape(4, 3) / 10
 Y = torch.ones(4, 2)
+ONES = torch.ones(2)
+
+# A power of two keeps the arithmetic exact: the gradient of `Scale` on ones is 1, and each run takes RATE off.
+RATE = 0.125
 
 
 def quiet() -> poptorch.Options:
@@ -58,6 +62,24 @@ def sgd(model: nn.Module, lr: float = 0.1, **others: Any) -> poptorch.optim.SGD:
 def training(model: nn.Module, options: poptorch.Options | None = None, **sgd_settings: Any) -> poptorch.PoplarExecutor:
     """Wrap `model` for training with SGD."""
     return poptorch.trainingModel(model, options or quiet(), sgd(model, **sgd_settings))
+
+
+def scale(
+    optimizer: Callable[[nn.Module], Any] | None = None, options: poptorch.Options | None = None, **settings: Any
+) -> tuple[Scale, Any, poptorch.PoplarExecutor]:
+    """Return a `Scale`, its optimiser (SGD at `RATE`, or `optimizer(model)`) and its executor."""
+    model = Scale()
+    made = optimizer(model) if optimizer else sgd(model, RATE, **settings)
+    return model, made, poptorch.trainingModel(model, options or quiet(), made)
+
+
+def trained(runs: int = 1) -> tuple[Scale, poptorch.PoplarExecutor]:
+    """Return a `Scale` and its executor after so many runs on ones at `RATE`."""
+    model = Scale()
+    executor = training(model, lr=RATE)
+    for _ in range(runs):
+        executor(ONES)
+    return model, executor
 
 
 def inference(model: Any, options: poptorch.Options | None = None) -> poptorch.PoplarExecutor:

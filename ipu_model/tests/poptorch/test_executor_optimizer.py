@@ -8,24 +8,11 @@ from typing import Any
 
 import pytest
 import torch
-from executor_support import Net, Scale, X, Y, inference, quiet, sgd, training
+from executor_support import ONES, RATE, Net, Scale, X, Y, inference, quiet, scale, sgd, training
 from torch import Tensor, nn
 
 import poptorch
 from poptorch import optim
-
-ONES = torch.ones(2)
-
-
-R = 0.125  # Powers of two keep the arithmetic exact: the gradient of `Scale` on ones is 1.
-
-
-def scale(optimizer: Any = None, options: poptorch.Options | None = None, **settings: Any) -> Any:
-    """Return a `Scale`, its optimiser (SGD at rate R, or `optimizer(model)`) and its executor."""
-    model = Scale()
-    made = optimizer(model) if optimizer else sgd(model, R, **settings)
-    return model, made, poptorch.trainingModel(model, options or quiet(), made)
-
 
 S = torch.optim.lr_scheduler
 SCHEDULERS: dict[str, Any] = {
@@ -34,33 +21,33 @@ SCHEDULERS: dict[str, Any] = {
     "LambdaLR": lambda o: S.LambdaLR(o, lambda epoch: 1 / (epoch + 1)),
     "PolynomialLR": lambda o: S.PolynomialLR(o, 5),
     "CosineAnnealingWarmRestarts": lambda o: S.CosineAnnealingWarmRestarts(o, 3),
-    "CyclicLR": lambda o: S.CyclicLR(o, R / 4, R, 3),
-    "OneCycleLR": lambda o: S.OneCycleLR(o, R, total_steps=10),
+    "CyclicLR": lambda o: S.CyclicLR(o, RATE / 4, RATE, 3),
+    "OneCycleLR": lambda o: S.OneCycleLR(o, RATE, total_steps=10),
     "ReduceLROnPlateau": lambda o: S.ReduceLROnPlateau(o, patience=1),
     "SequentialLR": lambda o: S.SequentialLR(o, [S.ConstantLR(o), S.ExponentialLR(o, 0.5)], [2]),
-    "SWALR": lambda o: torch.optim.swa_utils.SWALR(o, R / 4, anneal_epochs=5),
+    "SWALR": lambda o: torch.optim.swa_utils.SWALR(o, RATE / 4, anneal_epochs=5),
 }
 
 
 class TestSetOptimizer:
     def test_numbers_are_read_when_wrapping_and_at_each_set_optimizer_only(self) -> None:
         model, optimiser, executor = scale()
-        optimiser.param_groups[0]["lr"] = 4 * R
+        optimiser.param_groups[0]["lr"] = 4 * RATE
         executor(ONES)
-        assert model.weight.item() == 1 - R, "the rate at wrapping"
+        assert model.weight.item() == 1 - RATE, "the rate at wrapping"
         executor(ONES)
-        assert model.weight.item() == 1 - 2 * R
+        assert model.weight.item() == 1 - 2 * RATE
         executor.setOptimizer(optimiser)
         executor(ONES)
-        assert model.weight.item() == 1 - 6 * R
+        assert model.weight.item() == 1 - 6 * RATE
 
     def test_a_call_uses_one_rate_for_all_its_updates(self) -> None:
         model, optimiser, executor = scale(options=quiet().deviceIterations(2))
         executor(ONES)
-        optimiser.param_groups[0]["lr"] = 2 * R
+        optimiser.param_groups[0]["lr"] = 2 * RATE
         executor.setOptimizer(optimiser)
         executor(ONES)
-        assert model.weight.item() == 1 - 2 * R - 4 * R
+        assert model.weight.item() == 1 - 2 * RATE - 4 * RATE
 
     @pytest.mark.filterwarnings("ignore:Detected call of `lr_scheduler.step")
     def test_a_scheduler_and_set_optimizer_after_each_step(self) -> None:
@@ -71,7 +58,7 @@ class TestSetOptimizer:
             executor(ONES)
             scheduler.step()
             executor.setOptimizer(optimiser)
-        assert model.weight.item() == 1 - R - R / 2 - R / 4
+        assert model.weight.item() == 1 - RATE - RATE / 2 - RATE / 4
 
     @pytest.mark.filterwarnings("ignore:.*lr_scheduler:UserWarning", "ignore:.*scheduler.step:UserWarning")
     @pytest.mark.parametrize("name", list(SCHEDULERS))
@@ -79,7 +66,7 @@ class TestSetOptimizer:
         """Also those that change the momentum, which has to be variable for that."""
         model, optimiser, executor = scale(momentum=0.5)
         plain = Scale()
-        expected = torch.optim.SGD(plain.parameters(), lr=R, momentum=0.5)
+        expected = torch.optim.SGD(plain.parameters(), lr=RATE, momentum=0.5)
         here, there = SCHEDULERS[name](optimiser), SCHEDULERS[name](expected)
         # Some set their first rate when they are made.
         executor.setOptimizer(optimiser)
@@ -92,7 +79,7 @@ class TestSetOptimizer:
                 scheduler.step(*([1.0] if name == "ReduceLROnPlateau" else []))
             executor.setOptimizer(optimiser)
         torch.testing.assert_close(model.weight.data, plain.weight.data)
-        assert len({group["lr"] for group in optimiser.param_groups} | {R}) > 1, "the rate has changed"
+        assert len({group["lr"] for group in optimiser.param_groups} | {RATE}) > 1, "the rate has changed"
 
     def test_it_moves_no_weights(self) -> None:
         model, optimiser, executor = scale()
@@ -100,7 +87,7 @@ class TestSetOptimizer:
         model.weight.data.fill_(5)
         executor.setOptimizer(optimiser)
         executor(ONES)
-        assert model.weight.item() == 1 - 2 * R
+        assert model.weight.item() == 1 - 2 * RATE
 
     @pytest.mark.parametrize("compiled", [False, True])
     def test_before_compilation_and_while_detached_it_is_kept_for_later(self, compiled: bool) -> None:
@@ -108,10 +95,10 @@ class TestSetOptimizer:
         if compiled:
             executor.compile(ONES)
             executor.detachFromDevice()
-        optimiser.param_groups[0]["lr"] = 2 * R
+        optimiser.param_groups[0]["lr"] = 2 * RATE
         executor.setOptimizer(optimiser)
         executor(ONES)
-        assert model.weight.item() == 1 - 2 * R
+        assert model.weight.item() == 1 - 2 * RATE
 
     def test_inference_executors_have_none(self) -> None:
         with pytest.raises(poptorch.Error, match=r"setOptimizer.*poptorch.trainingModel"):
@@ -123,16 +110,16 @@ class TestSetOptimizer:
         with pytest.raises(AssertionError, match=r"Unsupported optimizer type Adagrad.*SGD, Adam, AdamW"):
             executor.setOptimizer(torch.optim.Adagrad(model.parameters()))
         executor(ONES)
-        assert model.weight.item() == 1 - 2 * R
+        assert model.weight.item() == 1 - 2 * RATE
 
     @pytest.mark.parametrize(
         ("change", "words"),
         [
-            (lambda m: optim.AdamW(m.parameters(), lr=R), "Can not replace"),
-            (lambda m: sgd(m, R, use_combined_accum=True, momentum=0.5), "Can not"),
-            (lambda m: sgd(m, R, momentum=0.5), "Can not replace a constant value with a non constant value"),
-            (lambda m: torch.optim.SGD(m.parameters(), lr=R, weight_decay=0.5), "Can not|do not match"),
-            (lambda m: sgd(m, R, max_grad_norm=1.0), "max_grad_norm"),
+            (lambda m: optim.AdamW(m.parameters(), lr=RATE), "Can not replace"),
+            (lambda m: sgd(m, RATE, use_combined_accum=True, momentum=0.5), "Can not"),
+            (lambda m: sgd(m, RATE, momentum=0.5), "Can not replace a constant value with a non constant value"),
+            (lambda m: torch.optim.SGD(m.parameters(), lr=RATE, weight_decay=0.5), "Can not|do not match"),
+            (lambda m: sgd(m, RATE, max_grad_norm=1.0), "max_grad_norm"),
         ],
     )
     def test_what_is_compiled_in_cannot_change_and_the_model_goes_on(self, change: Any, words: str) -> None:
@@ -141,7 +128,7 @@ class TestSetOptimizer:
         with pytest.raises(poptorch.Error, match=words):
             executor.setOptimizer(change(model))
         executor(ONES)
-        assert model.weight.item() == 1 - 2 * R
+        assert model.weight.item() == 1 - 2 * RATE
 
     @pytest.mark.parametrize(
         ("settings", "words"),
@@ -169,14 +156,14 @@ class TestSetOptimizer:
 
     def test_constants_may_be_made_variable_before_compilation(self) -> None:
         model = Scale()
-        optimiser = sgd(model, R)
+        optimiser = sgd(model, RATE)
         optimiser.variable_attrs.markAsVariable("weight_decay")
         executor = poptorch.trainingModel(model, quiet(), optimiser)
         executor(ONES)
         optimiser.param_groups[0]["weight_decay"] = 1.0
         executor.setOptimizer(optimiser)
         executor(ONES)
-        assert model.weight.item() == (1 - R) - R * (1 + (1 - R))
+        assert model.weight.item() == (1 - RATE) - RATE * (1 + (1 - RATE))
 
     def test_half_accumulators_switch_the_executors_own_options_to_a_running_mean(self) -> None:
         options = quiet()
@@ -260,40 +247,40 @@ class TestWarnings:
             def step(self, closure: Any = None) -> Any:
                 raise RuntimeError("never called")
 
-        model, _, executor = scale(lambda m: Mine(m.parameters(), lr=R))
+        model, _, executor = scale(lambda m: Mine(m.parameters(), lr=RATE))
         executor(ONES)
-        assert model.weight.item() == 1 - R
+        assert model.weight.item() == 1 - RATE
         assert "Poptorch does not run Python optimizer code directly" in caplog.text
 
 
 class TestNativeOptimisers:
     @pytest.mark.parametrize("kind", [torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW, torch.optim.RMSprop])
     def test_they_are_accepted_and_keep_their_host_state(self, kind: Any) -> None:
-        model, optimiser, executor = scale(lambda m: kind(m.parameters(), lr=R))
+        model, optimiser, executor = scale(lambda m: kind(m.parameters(), lr=RATE))
         executor(ONES)
         assert model.weight.item() != 1
         assert optimiser.state_dict()["state"] == {}
 
     def test_their_device_state_starts_anew_whenever_weights_are_uploaded(self) -> None:
         def native(m: nn.Module) -> Any:
-            return torch.optim.SGD(m.parameters(), lr=R, momentum=0.5)
+            return torch.optim.SGD(m.parameters(), lr=RATE, momentum=0.5)
 
         model, _, executor = scale(native)
         executor(ONES)
         executor.copyWeightsToDevice()
         executor(ONES)
         # The upload brought the weight back to 1, and the velocity to 0.
-        assert model.weight.item() == 1 - R
+        assert model.weight.item() == 1 - RATE
         executor.detachFromDevice()
         executor(ONES)
-        assert model.weight.item() == 1 - 2 * R
+        assert model.weight.item() == 1 - 2 * RATE
 
     def test_poptorchs_keep_it(self) -> None:
         model, _, executor = scale(momentum=0.5)
         executor(ONES)
         executor.detachFromDevice()
         executor(ONES)
-        assert model.weight.item() == 1 - R - 1.5 * R
+        assert model.weight.item() == 1 - RATE - 1.5 * RATE
 
 
 def test_clipping_limits_the_norm_over_all_weights() -> None:

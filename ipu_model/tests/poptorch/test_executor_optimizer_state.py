@@ -4,26 +4,13 @@ from __future__ import annotations
 
 import copy
 import io
-from typing import Any
 
 import pytest
 import torch
-from executor_support import Scale, quiet, sgd
+from executor_support import ONES, RATE, Scale, quiet, scale, sgd
 
 import poptorch
 from poptorch import optim
-
-ONES = torch.ones(2)
-
-
-R = 0.125  # Powers of two keep the arithmetic exact: the gradient of `Scale` on ones is 1.
-
-
-def scale(optimizer: Any = None, options: poptorch.Options | None = None, **settings: Any) -> Any:
-    """Return a `Scale`, its optimiser (SGD at rate R, or `optimizer(model)`) and its executor."""
-    model = Scale()
-    made = optimizer(model) if optimizer else sgd(model, R, **settings)
-    return model, made, poptorch.trainingModel(model, options or quiet(), made)
 
 
 class TestState:
@@ -76,7 +63,7 @@ class TestState:
     def test_it_is_uploaded_at_the_next_run_and_missing_entries_are_reported(
         self, caplog: pytest.LogCaptureFixture
     ) -> None:
-        _, optimiser, executor = scale(lambda m: optim.Adam(m.parameters(), lr=R))
+        _, optimiser, executor = scale(lambda m: optim.Adam(m.parameters(), lr=RATE))
         executor(ONES)
         state = optimiser.state_dict()
         state["ipu_state"] = {"Accl1___weight": torch.tensor([8.0])}
@@ -99,22 +86,22 @@ class TestState:
         model, optimiser, executor = scale()
         executor(ONES)
         checkpoint = copy.deepcopy(optimiser.state_dict())
-        optimiser.param_groups[0]["lr"] = 2 * R
+        optimiser.param_groups[0]["lr"] = 2 * RATE
         executor.setOptimizer(optimiser)
         optimiser.load_state_dict(checkpoint)
         executor(ONES)
-        assert model.weight.item() == 1 - 2 * R
-        optimiser.param_groups[0]["lr"] = 2 * R
+        assert model.weight.item() == 1 - 2 * RATE
+        optimiser.param_groups[0]["lr"] = 2 * RATE
         executor.setOptimizer(optimiser)
         executor(ONES)
-        assert model.weight.item() == 1 - 4 * R
+        assert model.weight.item() == 1 - 4 * RATE
 
     def test_foreign_or_empty_state_is_refused(self) -> None:
         model, optimiser, _ = scale()
         with pytest.raises(RuntimeError, match="because it is empty"):
             optimiser.load_state_dict({})
         with pytest.raises(RuntimeError, match="Only IPU optimizer states can be loaded onto the IPU"):
-            optimiser.load_state_dict(torch.optim.SGD(model.parameters(), lr=R).state_dict())
+            optimiser.load_state_dict(torch.optim.SGD(model.parameters(), lr=RATE).state_dict())
 
 
 class TestResuming:
@@ -129,7 +116,7 @@ class TestResuming:
         checkpoint = torch.load(file, weights_only=True)
         resumed, new_optimiser = Scale(), None
         resumed.load_state_dict(checkpoint["model"])
-        new_optimiser = sgd(resumed, R, momentum=0.5)
+        new_optimiser = sgd(resumed, RATE, momentum=0.5)
         new_optimiser.load_state_dict(checkpoint["optimiser"])
         again = poptorch.trainingModel(resumed, quiet(), new_optimiser)
         again(ONES)
@@ -141,15 +128,15 @@ class TestResuming:
         executor.destroy()
         again = poptorch.trainingModel(model, quiet(), optimiser)
         again(ONES)
-        assert model.weight.item() == 1 - R - 1.5 * R
+        assert model.weight.item() == 1 - RATE - 1.5 * RATE
 
     def test_another_optimiser_of_the_kind_takes_the_devices_state_over(self) -> None:
         model, first, executor = scale(momentum=0.5)
         executor(ONES)
-        second = sgd(model, 2 * R, momentum=0.5)
+        second = sgd(model, 2 * RATE, momentum=0.5)
         executor.setOptimizer(second)
         executor(ONES)
-        assert model.weight.item() == 1 - R - 2 * R * 1.5
+        assert model.weight.item() == 1 - RATE - 2 * RATE * 1.5
         assert first.state_dict()["ipu_state"]["Accl1___weight"].tolist() == [1], "what it was when it was replaced"
         assert second.state_dict()["ipu_state"]["Accl1___weight"].tolist() == [1.5]
 
@@ -158,11 +145,11 @@ class TestResuming:
         executor(ONES)
         state = copy.deepcopy(first.state_dict())
         state["ipu_state"]["Accl1___weight"].fill_(4)
-        second = sgd(model, R, momentum=0.5)
+        second = sgd(model, RATE, momentum=0.5)
         second.load_state_dict(state)
         executor.setOptimizer(second)
         executor(ONES)
-        assert model.weight.item() == 1 - R - R * (0.5 * 4 + 1)
+        assert model.weight.item() == 1 - RATE - RATE * (0.5 * 4 + 1)
 
     def test_a_pickled_optimiser_uploads_its_state_when_attached(self) -> None:
         model, optimiser, executor = scale(momentum=0.5)

@@ -9,24 +9,10 @@ from typing import Any
 
 import pytest
 import torch
-from executor_support import Net, Scale, X, Y, counted, inference, quiet, raw, sgd, training
+from executor_support import ONES, RATE, Net, Scale, X, Y, counted, inference, quiet, raw, sgd, trained, training
 from torch import Tensor, nn
 
 import poptorch
-
-ONES = torch.ones(2)
-
-
-# Powers of two keep the arithmetic of these tests exact: each run of `Scale` on ones takes RATE off.
-RATE = 0.125
-
-
-def trained(runs: int = 1) -> tuple[Scale, poptorch.PoplarExecutor]:
-    model = Scale()
-    executor = training(model, lr=RATE)
-    for _ in range(runs):
-        executor(ONES)
-    return model, executor
 
 
 class TestHostToDevice:

@@ -9,26 +9,9 @@ import pytest
 import torch
 import torch.nn as nn
 import torch.nn.functional as F
-from tutorial_models import ClassificationModel, Shapes
+from tutorial_models import ClassificationModel, Shapes, TrainingModelWithLoss
 
 import poptorch
-
-
-class TrainingModelWithLoss(nn.Module):
-    """The form of the pipelining tutorial: a wrapper adds the loss in the last block."""
-
-    def __init__(self, model: nn.Module) -> None:
-        super().__init__()
-        self.model = model
-        self.loss = nn.CrossEntropyLoss()
-
-    def forward(self, args: torch.Tensor, labels: torch.Tensor | None = None) -> Any:
-        output = self.model(args)
-        if labels is None:
-            return output
-        with poptorch.Block("B4"):
-            loss = self.loss(output, labels)
-        return output, loss
 
 
 @pytest.mark.filterwarnings("ignore:Detected call of `lr_scheduler.step")

@@ -14,7 +14,7 @@ import torch
 import torch.nn as nn
 import torch.nn.functional as F
 from tqdm import tqdm
-from tutorial_models import ClassificationModel, Shapes
+from tutorial_models import ClassificationModel, Shapes, TrainingModelWithLoss
 
 import poptorch
 
@@ -80,23 +80,6 @@ class Network(nn.Module):
             x = self.layer3_act(self.layer3(x))
         with poptorch.Block("B4"):
             return self.softmax(self.layer4(self.layer3_dropout(x)))
-
-
-class TrainingModelWithLoss(nn.Module):
-    """The form of the pipelining tutorial: a wrapper adds the loss in the last block."""
-
-    def __init__(self, model: nn.Module) -> None:
-        super().__init__()
-        self.model = model
-        self.loss = nn.CrossEntropyLoss()
-
-    def forward(self, args: torch.Tensor, labels: torch.Tensor | None = None) -> Any:
-        output = self.model(args)
-        if labels is None:
-            return output
-        with poptorch.Block("B4"):
-            loss = self.loss(output, labels)
-        return output, loss
 
 
 def accuracy_of(predictions: torch.Tensor, labels: torch.Tensor) -> float:

@@ -7,6 +7,8 @@ from typing import Any
 import torch
 import torch.nn as nn
 
+import poptorch
+
 
 class Shapes(torch.utils.data.Dataset):  # type: ignore[type-arg]  # as tutorials write it
     """Images 8x8 with a bright square in one of four corners: the corner is the class."""
@@ -51,3 +53,20 @@ class ClassificationModel(nn.Module):
         if self.training:
             return x, self.loss(x, labels)
         return x
+
+
+class TrainingModelWithLoss(nn.Module):
+    """The form of the pipelining tutorial: a wrapper adds the loss in the last block."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+        self.loss = nn.CrossEntropyLoss()
+
+    def forward(self, args: torch.Tensor, labels: torch.Tensor | None = None) -> Any:
+        output = self.model(args)
+        if labels is None:
+            return output
+        with poptorch.Block("B4"):
+            loss = self.loss(output, labels)
+        return output, loss

@@ -380,8 +380,8 @@ class TestPrinted:
 
     def test_names_are_explained_once(self) -> None:
         first, *others = found_for("a small U-Net").code.splitlines()
-        assert first.startswith("# Before wrapping; model is your module")
-        assert not any("Before wrapping" in line for line in others)
+        assert first.startswith("# These lines come before poptorch.trainingModel: model is your module")
+        assert not any("These lines" in line for line in others)
 
     def test_the_loaders_argument_is_printed_with_what_it_was(self) -> None:
         assert micro_batch_line(1, 2) == "batch_size=1  # instead of 2, in poptorch.DataLoader(...)"

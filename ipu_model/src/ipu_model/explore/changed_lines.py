@@ -44,13 +44,14 @@ def code_of(base: Program, program: Program, changed: Mapping[str, Any], micro_b
         _machine(program, changed),
     ]
     code = "\n\n".join("\n".join(part) for part in parts if part)
-    return f"{_legend(code)}{code}"
+    return f"{_legend(code, program)}{code}"
 
 
-def _legend(code: str) -> str:
-    """Return the comment that says what the names in the code stand for."""
+def _legend(code: str, program: Program) -> str:
+    """Return the comment that says where the code belongs and what the names in it stand for."""
     used = [f"{name} is {what}" for name, what in _NAMES if re.search(rf"^[^#]*\b{name}\b", code, re.MULTILINE)]
-    return f"# Before wrapping; {', '.join(used)}.\n" if used else ""
+    wrapping = f"poptorch.{'training' if program.training else 'inference'}Model"
+    return f"# These lines come before {wrapping}: {', '.join(used)}.\n" if used else ""
 
 
 def micro_batch_line(micro_batch: int, before: int) -> str:

@@ -35,7 +35,7 @@ class Risk(IntEnum):
     NUMERICS = 2
 
     def __str__(self) -> str:
-        return ("results stay the same", "work is shared out otherwise", "numerics change")[self]
+        return ("same results", "same results but for rounding", "numerics change")[self]
 
 
 @dataclass(frozen=True)
@@ -546,7 +546,7 @@ OPTIONS: Mapping[str, Option] = {
         Option(
             "half_optimiser_state",
             _half_state,
-            _from_to("optimiser state types", has_half_state, _yes_no("float16", "float32")),
+            _from_to("types of accumulators and first moments", has_half_state, _yes_no("float16", "float32")),
             _half_state_line,
             "Gradient accumulators and first moments take half the memory; sums of many small gradients are rounded "
             "more.",
@@ -576,9 +576,9 @@ OPTIONS: Mapping[str, Option] = {
             "optimiser_sharded",
             _optimiser_sharded,
             _from_to(
-                "optimiser state of a replica",
+                "optimiser state in each replica",
                 lambda program: program.locations.optimiser.sharded,
-                _yes_no("a part", "all of it"),
+                _yes_no("its share", "all of it"),
             ),
             _optimiser_location(_optimiser_sharded),
             "Each replica keeps and updates a part of the state, and the replicas exchange the weights.",

@@ -14,6 +14,7 @@ from ipu_model.explore.profiling import check_host
 from ipu_model.explore.program_source import Source, host_work_of, source_of
 from ipu_model.explore.search import Search
 from ipu_model.explore.search_bar import search_bar
+from ipu_model.explore.search_result import Findings
 from ipu_model.explore.settings import Programs
 from ipu_model.predict.hardware import System, is_chip, system_with_room
 from ipu_model.predict.host import HostWork
@@ -62,4 +63,4 @@ def search(source: Source, host: HostWork, limits: Limits, *, progress: bool | N
     with search_bar(progress) as bar:
         found = Search(Programs(source), host, limits, bar)
         found.run()
-        return found.result()
+        return Findings(found).result()

@@ -50,20 +50,23 @@ class TestVerdict:
         """`profile.fits` asks for no more than a full tile."""
         low, high = close_band()
         assert low <= 1.0 <= high
-        assert close_band_of(ran=[0.5], failed=[1.5]) == (1.0, 1.0)
+        assert close_band_of(ran=[0.5], failed=[1.5], overestimate=-0.1) == (1.0, 1.0)
 
-    def test_the_band_reaches_as_far_as_published_programs_are_on_the_wrong_side(self) -> None:
-        assert close_band_of(ran=[0.9, 1.0156], failed=[0.978, 1.3]) == (0.97, 1.02)
+    def test_the_band_reaches_from_the_least_that_failed_to_the_largest_error_of_a_report(self) -> None:
+        assert close_band_of(ran=[0.9], failed=[0.9785, 1.3], overestimate=0.0213) == (0.978, 1.022)
 
-    def test_a_program_that_failed_at_a_whole_percentage_is_too_close_to_call(self) -> None:
-        assert close_band_of(ran=[0.5], failed=[0.97]).verdict(0.97) is Verdict.CLOSE
-        assert close_band_of(ran=[0.5], failed=[1.0]).verdict(1.0) is Verdict.CLOSE
+    def test_a_program_that_ran_beyond_it_widens_the_band_above_a_full_tile_only(self) -> None:
+        assert close_band_of(ran=[0.9, 1.0356], failed=[0.9785, 1.3], overestimate=0.0213) == (0.978, 1.036)
 
-    @given(st.lists(st.floats(0.1, 1.5), min_size=1), st.lists(st.floats(0.5, 2.0), min_size=1))
+    def test_a_program_that_failed_at_a_round_share_is_too_close_to_call(self) -> None:
+        assert close_band_of(ran=[0.5], failed=[0.97], overestimate=0.0).verdict(0.97) is Verdict.CLOSE
+        assert close_band_of(ran=[0.5], failed=[1.0], overestimate=0.0).verdict(1.0) is Verdict.CLOSE
+
+    @given(st.lists(st.floats(0.1, 1.5), min_size=1), st.lists(st.floats(0.5, 2.0), min_size=1), st.floats(-0.2, 0.2))
     def test_the_band_leaves_no_published_program_on_the_wrong_side(
-        self, ran: list[float], failed: list[float]
+        self, ran: list[float], failed: list[float], overestimate: float
     ) -> None:
-        band = close_band_of(ran, failed)
+        band = close_band_of(ran, failed, overestimate)
         assert all(band.verdict(each) is not Verdict.DOES_NOT_FIT for each in ran)
         assert all(band.verdict(each) is not Verdict.FITS for each in failed)
 

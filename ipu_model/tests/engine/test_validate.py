@@ -13,13 +13,22 @@ import pytest
 from ipu_model.errors import Error
 from ipu_model.predict.band import Family, FamilyBand, family_bands
 from ipu_model.predict.calibration import calibrated, fitted
-from ipu_model.predict.verdict import Verdict, close_band
+from ipu_model.predict.verdict import CloseBand, Verdict, close_band
 from ipu_model.validate import rows
 from ipu_model.validate.comparison import Compared, ComparedVerdict, Comparison, Outcome, compare_rows
 from ipu_model.validate.leave_one_out import LeftOut, Untested, leave_one_out
 from ipu_model.validate.predictions import Predictions
 from ipu_model.validate.programs import resnet
-from ipu_model.validate.record import Record, bands_of, close_band_of_record, grown, recorded, worsened, write_record
+from ipu_model.validate.record import (
+    Record,
+    bands_of,
+    close_band_of_record,
+    grown,
+    left_out_verdicts,
+    recorded,
+    worsened,
+    write_record,
+)
 from ipu_model.validate.rows import Kind, Row, VerdictRow, published_rows, published_verdicts
 from ipu_model.validate.summary import trust
 from ipu_model.validate.text import comparison_markdown, comparison_text, constants_text, left_out_text
@@ -106,13 +115,28 @@ class TestVerdicts:
         assert found["fits.day03.half"] is found["fits.day03.float"] is Outcome.RIGHT
 
     def test_the_close_band_is_the_one_that_the_recorded_outcomes_leave_open(self) -> None:
-        assert close_band() == close_band_of_record(recorded().shares)
+        assert close_band() == close_band_of_record(recorded())
 
     def test_a_doubtful_program_does_not_widen_the_close_band(self) -> None:
         """EfficientNet's cut is a guess."""
         shares = {row.id: 0.9 if row.ran else 1.2 for row in published_verdicts()}
-        assert close_band_of_record({**shares, "fits.B15": 1.5}) == close_band_of_record(shares)
-        assert close_band_of_record({**shares, "fits.F3.22": 1.495}) == (1.0, 1.5)
+
+        def band(changed: dict[str, float]) -> CloseBand:
+            return close_band_of_record(msgspec.structs.replace(recorded(), shares={**shares, **changed}))
+
+        assert band({"fits.B15": 1.5}) == band({})
+        assert band({"fits.F3.22": 1.4995}) == (1.0, 1.5)
+
+    def test_leaving_a_program_out_that_set_the_band_shows_what_it_was_worth(self) -> None:
+        """The first of two that failed at 97.5 and 98.5 %: only the second is left, and the band begins at 98.4 %."""
+        other = msgspec.structs.replace(FAILED, id="fits.c")
+        known = [(RAN, 0.97), (FAILED, 0.975), (other, 0.985)]
+        compared = [ComparedVerdict(row, share, Verdict.CLOSE) for row, share in known]
+        assert [each.outcome for each in left_out_verdicts(compared, recorded().errors)] == [
+            Outcome.RIGHT,
+            Outcome.WRONG,
+            Outcome.CLOSE,
+        ]
 
 
 class TestGrown:

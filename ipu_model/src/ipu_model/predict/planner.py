@@ -136,8 +136,10 @@ def contraction(problem: Problem, device: Device, precision: Precision = Precisi
     """Return the work of the fastest plan whose temporary memory stays within the proportion of tile memory.
 
     If the fastest plan needs more, plans in serial slices compete with plans that need less memory. If no plan fits,
-    the bound is doubled until it is twice the tile's memory, then dropped. A proportion of 0 asks for the plan with the
-    least memory.
+    the bound is doubled until it is twice the tile's memory, then dropped, as PopLibs does after a warning (hardware
+    reference, B1: ConvPlan.cpp). A proportion of 0 asks for the plan with the least memory. Slices are equal, so a
+    dimension without small factors is never sliced: the product with GPT-2's 50,257 words takes several times the
+    proportion it is allowed, and padded to 50,272 words it does not.
     """
     if problem.flops == 0:
         return Work("contraction")

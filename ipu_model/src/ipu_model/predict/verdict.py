@@ -40,19 +40,19 @@ def close_band() -> CloseBand:
     return CloseBand(constants.close_low, constants.close_high)
 
 
-def close_band_of(ran: Iterable[float], failed: Iterable[float]) -> CloseBand:
-    """Return the band that published outcomes leave open.
+def close_band_of(ran: Iterable[float], failed: Iterable[float], overestimate: float) -> CloseBand:
+    """Return the band that published outcomes and memory reports leave open.
 
     `ran` and `failed` are the shares of a tile that the model gives to programs that ran on hardware, and to those that
-    were out of memory. Below a full tile the band reaches down to the least of those that failed, above it up to the
-    largest of those that ran, both rounded outwards to whole per cent; where none lies on the wrong side of a full
-    tile, it ends there. So no published program gets the wrong verdict, and the band grows where the model gets worse.
+    were out of memory; `overestimate` is the largest relative error by which it fills the fullest tile of a published
+    report too far. Below a full tile the band reaches down to the least of those that failed. Above it, it is a margin,
+    because refusing a program that would run is the worse mistake: a program may be modelled as much too large as the
+    worst of the reports, and the band reaches to the largest of those that ran in any case. Both ends are rounded
+    outwards to a tenth of a per cent. So no published program gets the wrong verdict, and the band grows where the
+    model gets worse.
     """
     least, most = min(failed, default=math.inf), max(ran, default=1.0)
-    if least > 1.0:
-        low = 1.0
-    else:
-        low = math.floor(least * 100) / 100
-        if low >= least:  # the lower end itself still fits, and a program that failed must not
-            low = round(low - 0.01, 2)
-    return CloseBand(low, max(1.0, math.ceil(most * 100) / 100))
+    low = 1.0 if least > 1.0 else math.floor(least * 1000) / 1000
+    if low >= least:  # the lower end itself still fits, and a program that failed must not
+        low = round(low - 0.001, 3)
+    return CloseBand(low, math.ceil(max(1.0 + overestimate, most, 1.0) * 1000) / 1000)

@@ -45,6 +45,6 @@ def run(arguments: argparse.Namespace) -> None:
     if arguments.record:
         recorded = record.record_of(compared)
         record.write_record(recorded, Path(str(files("ipu_model"))) / "data")
-        low, high = record.close_band_of_record(recorded.shares)
+        low, high = record.close_band_of_record(recorded)
         print(f"\nrecorded in {record.RECORD} and {BANDS}")
-        print(f"memory.close_low and memory.close_high follow from the verdicts: {low:.2f} and {high:.2f}")
+        print(f"memory.close_low and memory.close_high follow from the verdicts: {low:.3f} and {high:.3f}")

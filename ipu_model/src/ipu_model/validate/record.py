@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from functools import lru_cache
 from importlib.resources import files
 from pathlib import Path
@@ -13,13 +14,15 @@ import msgspec
 from ipu_model.predict.band import BANDS, Family, FamilyBand
 from ipu_model.predict.verdict import CloseBand, close_band_of
 from ipu_model.validate.comparison import Compared, ComparedVerdict, Comparison, Outcome
-from ipu_model.validate.rows import Kind, Row, published_rows, published_verdicts
+from ipu_model.validate.rows import Kind, Row, VerdictRow, published_rows, published_verdicts
 
 RECORD = "validation_record.json"
 TOLERANCE = 0.002
 """How much larger than recorded an error may be: what rounding and order of summation could do, and no more."""
 DEVIATIONS = 2.0
 """A band reaches as many times the root mean square of its rows' errors to each side: about 95 % of normal errors."""
+_FULLEST_TILES = ("day03.memory.half", "day03.memory.float", "small.memory.fullest")
+"""The rows that compare the fullest tile of a program with a published report of it."""
 _LEAST_VERDICT_CHANGE = (Outcome.RIGHT, Outcome.CLOSE, Outcome.WRONG)
 
 
@@ -90,11 +93,26 @@ def bands_of(errors: Mapping[str, float]) -> dict[Family, FamilyBand]:
     return found
 
 
-def close_band_of_record(shares: Mapping[str, float]) -> CloseBand:
-    """Return the shares of a tile between which the model cannot tell, as the published outcomes leave it open."""
-    rows = [row for row in published_verdicts() if not row.doubtful]
-    ran, failed = ([shares[row.id] for row in rows if row.ran is outcome] for outcome in (True, False))
-    return close_band_of(ran, failed)
+def close_band_of_record(record: Record) -> CloseBand:
+    """Return the shares of a tile between which the model cannot tell, as published outcomes and reports leave it."""
+    return _band_of_rows((row for row in published_verdicts() if not row.doubtful), record.shares, record.errors)
+
+
+def left_out_verdicts(compared: Iterable[ComparedVerdict], errors: Mapping[str, float]) -> tuple[ComparedVerdict, ...]:
+    """Return the verdicts as they would be had the band between "fits" and "does not fit" not known the row itself."""
+    rows = tuple(compared)
+    shares = {each.row.id: each.share for each in rows}
+    found = []
+    for each in rows:
+        others = (other.row for other in rows if other is not each and not other.row.doubtful)
+        found.append(replace(each, verdict=_band_of_rows(others, shares, errors).verdict(each.share)))
+    return tuple(found)
+
+
+def _band_of_rows(rows: Iterable[VerdictRow], shares: Mapping[str, float], errors: Mapping[str, float]) -> CloseBand:
+    known = tuple(rows)
+    ran, failed = ([shares[row.id] for row in known if row.ran is outcome] for outcome in (True, False))
+    return close_band_of(ran, failed, max(errors[row_id] for row_id in _FULLEST_TILES))
 
 
 def _is_evidence(row: Row) -> bool:

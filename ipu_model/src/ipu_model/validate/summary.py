@@ -9,6 +9,7 @@ from statistics import median
 from ipu_model.predict.band import Family, FamilyBand
 from ipu_model.predict.calibration import fitted
 from ipu_model.validate.comparison import Compared, ComparedVerdict, Comparison, Outcome
+from ipu_model.validate.record import left_out_verdicts, recorded
 from ipu_model.validate.rows import BlindComparison, BlindVerdicts, Kind, blind_comparisons, blind_verdicts
 
 
@@ -73,11 +74,17 @@ def _verdicts(compared: Sequence[ComparedVerdict], blind: Iterable[BlindVerdicts
     free = [each for each in compared if each.row.kind is not Kind.FITTED]
     if not free:
         return that_day
-    found = Counter(each.outcome for each in free)
+    without = left_out_verdicts(compared, recorded().errors)
     return (
-        f"{that_day} Today, of the {len(free)} whose outcome is known here: {found[Outcome.RIGHT]} right, "
-        f"{found[Outcome.CLOSE]} too close to call, {found[Outcome.WRONG]} wrong."
+        f"{that_day} Today, of the {len(free)} whose outcome is known here: {_outcomes(free)}. What counts as too "
+        f"close follows from these programs themselves; had each of all {len(without)} been left out in turn: "
+        f"{_outcomes(without)}."
     )
+
+
+def _outcomes(compared: Iterable[ComparedVerdict]) -> str:
+    found = Counter(each.outcome for each in compared)
+    return f"{found[Outcome.RIGHT]} right, {found[Outcome.CLOSE]} too close to call, {found[Outcome.WRONG]} wrong"
 
 
 def _families(bands: Mapping[Family, FamilyBand]) -> str:

@@ -84,7 +84,7 @@ def _cut_line(each: OtherCut) -> str:
 def _verdict_line(each: ComparedVerdict) -> str:
     blind = "" if each.row.blind is None else f"{each.row.blind:.0%}"
     return (
-        f"{each.row.what:{_WIDTH}} {each.row.outcome:>13} {each.verdict.value:>17} {blind:>5} {each.share:>8.0%} "
+        f"{each.row.what:{_WIDTH}} {each.row.outcome:>13} {each.verdict.value:>17} {blind:>5} {each.share:>8.1%} "
         f"{each.outcome} ({each.row.kind})"
     )
 
@@ -157,7 +157,7 @@ def _verdict_table(rows: Iterable[ComparedVerdict]) -> list[str]:
     for each in rows:
         that_day = "" if each.row.blind is None else f"{each.row.blind:.0%}"
         lines.append(
-            f"| {each.row.what} | {each.row.outcome} | {each.verdict} | {each.share:.0%} | {that_day} | "
+            f"| {each.row.what} | {each.row.outcome} | {each.verdict} | {each.share:.1%} | {that_day} | "
             f"{each.outcome} | {each.row.kind} |"
         )
     return lines

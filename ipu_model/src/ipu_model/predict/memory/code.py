@@ -25,8 +25,8 @@ class Steps:
     """The steps of one IPU.
 
     Of distinct ones, `phases` counts exchange phases; `compute_sets` what runs on the tiles between them, at least once
-    for each step; `kinds` of vertices are ops (or parts) with their element type. `calls` counts all steps of a
-    micro-batch and an update, those that run again twice.
+    for each step; `kinds` of vertices are ops (or their parts), whatever their element type: most programs compute in
+    one. `calls` counts all steps of a micro-batch and an update, those that run again twice.
     """
 
     phases: int

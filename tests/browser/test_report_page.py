@@ -20,6 +20,7 @@ PICTURES = {
     "tiles": "#tiles",
     "liveness": "#liveness",
     "roofline": "#roofline-picture",
+    "frontier": "#frontier",
 }
 
 
@@ -33,7 +34,8 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
     predict = import_module("ipu_model.predict")
     page = import_module("ipu_model.report.page")
     path = tmp_path_factory.mktemp("report") / "report.html"
-    path.write_text(page.html_report(predict.profile_program(programs.bert_large_program()), support.ADVICE))
+    profile = predict.profile_program(programs.bert_large_program())
+    path.write_text(page.html_report(profile, support.ADVICE, support.search_result()))
     return path
 
 
@@ -208,6 +210,41 @@ class TestMemory:
         opened.locator("#tensors .more").click()
         assert rows.count() >= before + count
         assert opened.locator("#tensors tbody tr[aria-level='2']").count() == count
+
+
+class TestSearch:
+    """Three settings: the program as it is, one too close to call, and one that fits."""
+
+    def test_it_starts_at_the_fastest_and_keys_choose_others(self, opened: Page) -> None:
+        assert chosen(opened, "frontier")["this is"] == "fastest, cheapest"
+        picture(opened, "frontier").focus()
+        opened.keyboard.press("ArrowRight")
+        assert chosen(opened, "frontier")["verdict"] == "too close to call"
+
+    @pytest.mark.parametrize("width", [1200, 420])
+    def test_no_label_hides_another_or_leaves_the_picture(self, opened: Page, width: int) -> None:
+        opened.set_viewport_size({"width": width, "height": 900})
+        drawing = picture(opened, "frontier").bounding_box()
+        labels = [each.bounding_box() for each in picture(opened, "frontier").locator("text.halo").all()]
+        assert drawing is not None
+        assert len(labels) == 2
+        for box in labels:
+            assert box is not None
+            assert drawing["x"] <= box["x"]
+            assert box["x"] + box["width"] <= drawing["x"] + drawing["width"]
+        first, second = labels
+        assert first is not None
+        assert second is not None
+        apart = abs(first["x"] - second["x"]) > min(first["width"], second["width"])
+        assert apart or abs(first["y"] - second["y"]) > 10
+
+    def test_the_table_says_what_was_split_and_finds_by_text(self, opened: Page) -> None:
+        tried = opened.locator("#tried")
+        headings = [each.removesuffix(" ↕") for each in tried.locator("thead th").all_inner_texts()]
+        column = headings.index("split")
+        tried.get_by_role("searchbox", name="Find settings").fill("fastest")
+        (row,) = tried.locator("tbody tr").all()
+        assert row.locator("th, td").nth(column).inner_text() == "equal time"
 
 
 class TestModules:

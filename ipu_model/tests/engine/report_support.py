@@ -11,6 +11,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
 from ipu_model.explore.advise import Advice
+from ipu_model.explore.candidates import Candidate, Fit
+from ipu_model.explore.fit_result import FitResult
+from ipu_model.explore.options import Risk
+from ipu_model.explore.settings import Change, Setting
+from ipu_model.explore.split import Balance
 from ipu_model.predict.profile import (
     ErrorBand,
     IpuMemory,
@@ -293,3 +298,14 @@ ADVICE = (
     Advice("optimiser state: on chip -> off chip", "opts.TensorLocations.setOptimizerLocation(...)", 0.93, -137_400.0,
            Verdict.FITS, "State in streaming memory leaves its place on the tiles to other data."),
 )  # fmt: skip
+
+
+def search_result(*, fastest: bool = True) -> FitResult:
+    """Return a search of three settings: as it is (twice a tile), one that fits, and one too close to call."""
+    start = Candidate(Setting(ipus=1, replicas=1, micro_batch=4), Verdict.DOES_NOT_FIT, 2.0, 100.0)
+    close = Candidate(Setting(ipus=2, replicas=1, micro_batch=4), Verdict.CLOSE, 1.0, 150.0)
+    fits = Candidate(Setting(ipus=4, replicas=1, micro_batch=4, balance=Balance.TIME), Verdict.FITS, 0.6, 180.0)
+    change = Change("split", "split over 4 IPUs", "poptorch.BeginBlock(model.layer, ipu_id=1)", Risk.SCHEDULE)
+    found = Fit(fits if fastest else close, (change,), change.line, inference_profile(), is_confirmed=True)
+    best = found if fastest else None
+    return FitResult("net", start, best, best, None if fastest else found, (start, close, fits), binds="It is big.")

@@ -5,15 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from report_support import ADVICE, inference_profile, pipeline_profile
+from report_support import ADVICE, pipeline_profile, search_result
 
-from ipu_model.explore.candidates import Candidate, Fit
-from ipu_model.explore.fit_result import FitResult
 from ipu_model.explore.options import Risk
-from ipu_model.explore.settings import Change, Setting
 from ipu_model.predict import profile_program
 from ipu_model.predict.profile import LiveTensor, Memory, Profile
-from ipu_model.predict.verdict import Verdict
 from ipu_model.report.breakdown import fullest_ipu
 from ipu_model.report.first_steps import first_steps, holders
 from ipu_model.validate.programs.resnet import day03_program
@@ -61,17 +57,8 @@ class TestHolders:
 
 
 class TestFirstSteps:
-    @staticmethod
-    def search(found: bool) -> FitResult:
-        start = Candidate(Setting(ipus=1, replicas=1, micro_batch=4), Verdict.DOES_NOT_FIT, 2.0, 100.0)
-        other = Candidate(Setting(ipus=4, replicas=1, micro_batch=4), Verdict.FITS, 0.6, 180.0)
-        change = Change("split", "split over 4 IPUs", "poptorch.BeginBlock(model.layer, ipu_id=1)", Risk.SCHEDULE)
-        fit = Fit(other, (change,), change.line, inference_profile(), is_confirmed=True)
-        best = fit if found else None
-        return FitResult("net", start, best, best, None if found else fit, (start, other), binds="It is big.")
-
     def test_a_search_gives_the_lines_of_the_fastest(self) -> None:
-        steps = first_steps(pipeline_profile(fits=False), ADVICE, self.search(found=True))
+        steps = first_steps(pipeline_profile(fits=False), ADVICE, search_result())
         assert steps is not None
         assert steps.headline.startswith("With 1 change it fits and runs at ")
         assert steps.headline.endswith(" on 4 IPUs of POD4")
@@ -79,7 +66,7 @@ class TestFirstSteps:
         assert [(each.text, each.risk) for each in steps.steps] == [("split over 4 IPUs", Risk.SCHEDULE)]
 
     def test_a_search_that_finds_nothing_says_what_keeps_it(self) -> None:
-        steps = first_steps(pipeline_profile(fits=False), (), self.search(found=False))
+        steps = first_steps(pipeline_profile(fits=False), (), search_result(fastest=False))
         assert steps is not None
         assert steps.headline.startswith("Nothing fits for certain. The nearest: ")
         assert steps.explanation == "It is big."

@@ -17,16 +17,11 @@ from typing import Any
 import pytest
 from hypothesis import Phase, given, settings
 from report_strategies import PROFILES
-from report_support import ADVICE, inference_profile, pipeline_profile, wide_profile
+from report_support import ADVICE, inference_profile, pipeline_profile, search_result, wide_profile
 
-from ipu_model.explore.candidates import Candidate, Fit
-from ipu_model.explore.fit_result import FitResult
-from ipu_model.explore.options import Risk
-from ipu_model.explore.settings import Change, Setting
-from ipu_model.explore.split import Balance
 from ipu_model.predict import profile_program
 from ipu_model.predict.profile import Profile
-from ipu_model.predict.verdict import Verdict, close_band
+from ipu_model.predict.verdict import close_band
 from ipu_model.report import pictures
 from ipu_model.report.page import html_report
 from ipu_model.validate.programs import day03_program
@@ -280,33 +275,21 @@ class TestWithoutMatplotlib:
 class TestFit:
     """What `make_it_fit` found, beside the program as it is."""
 
-    @staticmethod
-    def result(fastest: bool = True) -> FitResult:
-        """Return a search of three settings: as it is (twice a tile), one that fits, and one too close to call."""
-        profile = inference_profile()
-        start = Candidate(Setting(ipus=1, replicas=1, micro_batch=4), Verdict.DOES_NOT_FIT, 2.0, 100.0)
-        close = Candidate(Setting(ipus=2, replicas=1, micro_batch=4), Verdict.CLOSE, 1.0, 150.0)
-        fits = Candidate(Setting(ipus=4, replicas=1, micro_batch=4, balance=Balance.TIME), Verdict.FITS, 0.6, 180.0)
-        change = Change("split", "split over 4 IPUs", "poptorch.BeginBlock(model.layer, ipu_id=1)", Risk.SCHEDULE)
-        found = Fit(fits if fastest else close, (change,), change.line, profile, is_confirmed=True)
-        best = found if fastest else None
-        return FitResult("net", start, best, best, None if fastest else found, (start, close, fits), binds="It is big.")
-
     def test_a_section_has_the_program_that_fits_its_changes_and_code(self) -> None:
-        words = " ".join(Page(html_report(inference_profile(), fit=self.result())).texts)
+        words = " ".join(Page(html_report(inference_profile(), fit=search_result())).texts)
         assert "The fastest and the cheapest that fits" in words
         assert "split over 4 IPUs" in words
         assert "poptorch.BeginBlock(model.layer, ipu_id=1)" in words
         assert "3 settings, of which 1 fits for certain" in words
 
     def test_the_script_gets_every_setting_with_its_split_and_its_marks(self) -> None:
-        tried = data_of(html_report(inference_profile(), fit=self.result()))["fit"]
+        tried = data_of(html_report(inference_profile(), fit=search_result()))["fit"]
         assert [(each["marks"], each["share"], each["ipus"], each["split"]) for each in tried] == [
             ("fastest, cheapest", 0.6, 4, "equal time"), ("", 1.0, 2, "as it is"), ("as it is", 2.0, 1, "as it is"),
         ]  # fmt: skip
 
     def test_where_nothing_fits_it_says_what_keeps_it_and_shows_the_nearest(self) -> None:
-        words = " ".join(Page(html_report(inference_profile(), fit=self.result(fastest=False))).texts)
+        words = " ".join(Page(html_report(inference_profile(), fit=search_result(fastest=False))).texts)
         assert "Nothing fits for certain. It is big." in words
         assert "The nearest" in words
 

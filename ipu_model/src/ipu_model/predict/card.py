@@ -93,7 +93,10 @@ def _memory(brief: Brief) -> str:
 
 
 def _shortened(note: str) -> str:
-    """Return the beginning of a note; reports have all of it."""
+    """Return the beginning of a note, whole sentences if one is short enough; reports have all of it."""
+    end = note.rfind(". ", 0, _MOST_CHARACTERS)
+    if len(note) > _MOST_CHARACTERS and end > 0:
+        return note[: end + 1]
     return shorten(note, _MOST_CHARACTERS, placeholder=" ...")
 
 

@@ -53,7 +53,10 @@ def found_programs(result: FitResult) -> list[Found]:
         if result.fastest.candidate == result.cheapest.candidate:
             return [_shown("The fastest and the cheapest that fits", result.fastest)]
         return [_shown("The fastest that fits", result.fastest), _shown("The cheapest that fits", result.cheapest)]
-    others = (("The nearest", result.nearest), ("Without the limits of the search", result.instead))
+    wider = (
+        f"Within {result.instead_limits}" if str(result.instead_limits or "") else "Without the limits of the search"
+    )
+    others = (("The nearest", result.nearest), (wider, result.instead))
     return [_shown(title, fit) for title, fit in others if fit is not None]
 
 
@@ -61,7 +64,7 @@ def _shown(title: str, fit: Fit) -> Found:
     profile = fit.profile
     how = "captured again with these changes" if fit.is_confirmed else "derived from the captured program"
     details = (
-        f"{counted(fit.candidate.ipus, 'IPU')} of {profile.machine.name}, "
+        f"{fit.candidate.ipus_text} of {profile.machine.name}, "
         f"{percent(profile.memory.max_tile_bytes / profile.memory.tile_bytes)} of a tile; {how}"
     )
     return Found(title, fit, VERDICT_CLASSES[profile.verdict], rate(profile.samples_per_second, "samples/s"), details)

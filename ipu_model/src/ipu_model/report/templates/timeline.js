@@ -261,7 +261,7 @@ class Timeline {
     const shown = words.length <= room ? words : anchor === "start" && room > 4 ? `${words.slice(0, room - 1)}…` : "";
     if (!shown) return;
     group.append(svg("text", { x: anchor === "start" ? from + 3 : (from + to) / 2, y, class: `inside ${anchor}`,
-      fill: look.text, stroke: look.halo ?? look.face }, shown));
+      style: `fill: ${look.text}; stroke: ${look.halo ?? look.face}` }, shown));
   }
   outline() {
     const item = this.item;

@@ -261,6 +261,33 @@ class TestRefused:
         )
 
 
+class Wrapped(nn.Module):
+    """A block of a decoder that returns a dict, as those of some libraries do."""
+
+    def __init__(self, block: nn.Module) -> None:
+        super().__init__()
+        self.block = block
+
+    def forward(self, x: torch.Tensor) -> dict[str, torch.Tensor]:
+        return {"hidden": self.block(x)}
+
+
+def test_a_block_that_returns_no_tensor_is_refused_as_a_checkpoint() -> None:
+    class Model(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.blocks = nn.ModuleList(Wrapped(block) for block in Marked().blocks)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            for block in self.blocks:
+                x = block(x)["hidden"]
+            return poptorch.identity_loss(x, "sum")
+
+    changes = ModuleChanges(checkpoints=("blocks.0",))
+    with pytest.raises(poptorch.Error, match="Wrapped returns what can be no checkpoint"):
+        program_of_module(quiet(), Model(), (torch.zeros(4, 64),), training=True, changes=changes)
+
+
 class TestFewestIpus:
     def test_replicas_that_bring_nothing_are_left_out(self) -> None:
         """The loader limits the program on any number of IPUs, so that it takes those it has."""

@@ -29,6 +29,7 @@ class Findings:
     def __init__(self, search: Search) -> None:
         self.search, self.programs, self.limits, self.host = search, search.programs, search.limits, search.host
         self._refusals: dict[str, None] = {}
+        self._fits: dict[Candidate, Fit] = {}
 
     def result(self) -> FitResult:
         """Return what was found."""
@@ -191,6 +192,11 @@ class Findings:
 
     def _fit(self, candidate: Candidate) -> Fit:
         """Return a candidate with its code and profile, from the module captured with its changes if there is one."""
+        if candidate not in self._fits:
+            self._fits[candidate] = self._captured(candidate)
+        return self._fits[candidate]
+
+    def _captured(self, candidate: Candidate) -> Fit:
         programs, setting = self.programs, candidate.setting
         program = programs.of(setting)
         changed = programs.changed_options(setting)

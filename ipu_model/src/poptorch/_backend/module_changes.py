@@ -65,8 +65,11 @@ def _submodule(module: nn.Module, name: str) -> nn.Module:
 
 
 def _keep_output(module: nn.Module, inputs: Any, output: Any) -> Any:
-    with checkpoints_noted():
-        return recomputationCheckpoint(output)
+    try:
+        with checkpoints_noted():
+            return recomputationCheckpoint(output)
+    except ValueError as problem:
+        raise createPoptorchError(f"{type(module).__name__} returns what can be no checkpoint: {problem}") from problem
 
 
 def changed_options(options: Options, changes: ModuleChanges) -> Options:

@@ -19,7 +19,6 @@ from ipu_model.predict.profile import Memory
 from ipu_model.predict.program import Recomputation
 from ipu_model.predict.verdict import Verdict
 from ipu_model.step import FLOAT16
-from ipu_model.validate.comparison import Outcome, compare_rows
 from ipu_model.validate.programs import day03, mlperf_resnet50
 
 KIB = 1024
@@ -106,10 +105,3 @@ class TestMlperf:
     def test_needs_them(self) -> None:
         """Without checkpoints, running everything again at once brings back every activation."""
         assert self.memory(mlperf_resnet50(checkpoints=False)).verdict is Verdict.DOES_NOT_FIT
-
-
-@pytest.mark.slow
-def test_no_verdict_on_a_published_program_is_wrong() -> None:
-    """Programs that ran on hardware, and others that were out of memory, whose configuration is known."""
-    known = [each for each in compare_rows(("fits",)).verdicts if not each.row.doubtful]
-    assert [each.row.id for each in known if each.outcome is Outcome.WRONG] == []

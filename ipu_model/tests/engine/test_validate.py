@@ -114,6 +114,10 @@ class TestVerdicts:
         found = {each.row.id: each.outcome for each in comparison.verdicts}
         assert found["fits.day03.half"] is found["fits.day03.float"] is Outcome.RIGHT
 
+    def test_none_is_wrong_for_a_program_whose_configuration_is_known(self, comparison: Comparison) -> None:
+        known = [each for each in comparison.verdicts if not each.row.doubtful]
+        assert [each.row.id for each in known if each.outcome is Outcome.WRONG] == []
+
     def test_the_close_band_is_the_one_that_the_recorded_outcomes_leave_open(self) -> None:
         assert close_band() == close_band_of_record(recorded())
 

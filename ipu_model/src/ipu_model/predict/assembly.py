@@ -10,7 +10,7 @@ from ipu_model.predict.compilation import compilation_seconds
 from ipu_model.predict.costs import Costs
 from ipu_model.predict.hardware import System
 from ipu_model.predict.host import CallTime, HostWork
-from ipu_model.predict.memory.verdict import note_on_memory
+from ipu_model.predict.memory.out_of_memory import note_on_memory
 from ipu_model.predict.op_profiles import ops_of, updates_of
 from ipu_model.predict.order import Order
 from ipu_model.predict.profile import Machine, Memory, Profile, Span

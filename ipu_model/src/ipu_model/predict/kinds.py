@@ -9,6 +9,10 @@ PRODUCTS = ("mm", "addmm", "bmm", "baddbmm", "mv", "addmv", "dot", "vdot")
 CONVOLUTION = "convolution"
 CONTRACTIONS = (CONVOLUTION, *PRODUCTS)
 
+# The parts of an op that makes the gradients of a convolution, in the order of its results.
+GRADIENT_PARTS = ("data gradient", "weight gradient", "bias gradient")
+DATA_GRADIENT, WEIGHT_GRADIENT, BIAS_GRADIENT = GRADIENT_PARTS
+
 # Ops that draw the mask of a dropout, with the place of the mask among their results.
 _MASKS = {"bernoulli": 0, "native_dropout": 1}
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from ipu_model.predict.kinds import PRODUCTS
+from ipu_model.predict.kinds import BIAS_GRADIENT, DATA_GRADIENT, GRADIENT_PARTS, PRODUCTS, WEIGHT_GRADIENT
 from ipu_model.predict.remembered import remembered
 from ipu_model.step import Op, Source, Step, Tensor
 
@@ -43,7 +43,6 @@ _FURTHER_RESULTS = {
     "native_dropout": ("mask",),
     "max_pool2d_with_indices": ("indices",),
 }
-_GRADIENTS = ("data gradient", "weight gradient", "bias gradient")
 
 
 @dataclass(frozen=True)
@@ -59,7 +58,7 @@ class Naming:
         if not part:
             return name
         scope, colon, what = name.rpartition(": ")
-        return f"{scope}{colon}{part}" if part in _GRADIENTS else f"{scope}{colon}{what}, {part}"
+        return f"{scope}{colon}{part}" if part in GRADIENT_PARTS else f"{scope}{colon}{what}, {part}"
 
 
 def type_of(tensor: Tensor) -> str:
@@ -98,7 +97,7 @@ def _what(op: Op, step: Step, gradient_of: Mapping[str, str]) -> str:
     if op.name in gradient_of:
         return gradient_of[op.name]
     if op.kind in PRODUCTS and any(tensor.of_weight for tensor in step.read_by(op)):
-        return "data gradient"
+        return DATA_GRADIENT
     return f"backward {words}"
 
 
@@ -112,7 +111,7 @@ def _makers_of_gradients(step: Step) -> dict[str, str]:
     dimensions = {variable.name: len(step.tensors[variable.tensor].shape) for variable in step.variables}
     found: dict[str, str] = {}
     for variable, gradient in step.gradients.items():
-        what = "bias gradient" if dimensions.get(variable) == 1 else "weight gradient"
+        what = BIAS_GRADIENT if dimensions.get(variable) == 1 else WEIGHT_GRADIENT
         for op in _makers(gradient, step):
             if not op.is_view and not op.kind.endswith("_backward"):
                 found.setdefault(op.name, what)
@@ -141,7 +140,7 @@ def _tensor(tensor: Tensor, step: Step, ops: Mapping[str, str]) -> str:
     name = ops[op.name]
     if op.kind.endswith("convolution_backward"):
         scope, colon, _ = name.rpartition(": ")
-        return f"{scope}{colon}{_GRADIENTS[min(tensor.index, 2)]}"
+        return f"{scope}{colon}{GRADIENT_PARTS[min(tensor.index, 2)]}"
     if tensor.index == 0:
         return name
     further = _FURTHER_RESULTS.get(op.kind, ())

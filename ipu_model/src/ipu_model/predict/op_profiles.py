@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from ipu_model.predict.costs import Costs
 from ipu_model.predict.device import CostSettings, Element
+from ipu_model.predict.kinds import BIAS_GRADIENT, DATA_GRADIENT, GRADIENT_PARTS, WEIGHT_GRADIENT
 from ipu_model.predict.naming import naming_of, path_of, type_of
 from ipu_model.predict.ops.updates import (
     ACCUMULATION_PART,
@@ -20,7 +21,8 @@ from ipu_model.predict.program import Program
 from ipu_model.predict.remembered import remembered
 from ipu_model.step import Op, Step, Tensor
 
-_PARTS_OF_GRADIENTS = ("data gradient", "weight gradient", "bias gradient")
+# The operands of a convolution's backward op that each of its parts reads.
+_READ_FOR_GRADIENT = {DATA_GRADIENT: (0, 2), WEIGHT_GRADIENT: (0, 1), BIAS_GRADIENT: (0,)}
 
 
 @dataclass(frozen=True)
@@ -85,10 +87,10 @@ def _facts(step: Step, parts: tuple[tuple[str, str], ...]) -> tuple[_Facts, ...]
 def _worked_on(op: Op, part: str, step: Step) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
     """Return what one part of an op reads and makes: of the gradients of a convolution each part makes one."""
     operands, results = step.read_by(op), tuple(each for each in op.results if each is not None)
-    if part in _PARTS_OF_GRADIENTS and len(op.results) == len(_PARTS_OF_GRADIENTS) and len(operands) > 2:
-        made = op.results[_PARTS_OF_GRADIENTS.index(part)]
-        read = {"data gradient": (0, 2), "weight gradient": (0, 1), "bias gradient": (0,)}[part]
-        return tuple(operands[place] for place in read), () if made is None else (made,)
+    if part in GRADIENT_PARTS and len(op.results) == len(GRADIENT_PARTS) and len(operands) > 2:
+        made = op.results[GRADIENT_PARTS.index(part)]
+        read = tuple(operands[place] for place in _READ_FOR_GRADIENT[part])
+        return read, () if made is None else (made,)
     return operands, results
 
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from operator import attrgetter
 
+from ipu_model.predict.memory.categories import CODE, CONSTANTS, OF_ACTIVATIONS, PARAMETERS, TEMPORARIES
 from ipu_model.predict.profile import IpuMemory, LiveTensor, OpProfile, PhaseCycles, Profile, Span
 from ipu_model.report.module_tree import main_parts, module_tree
 
@@ -25,8 +26,6 @@ PHASE_NAMES = {
 
 MEMORY_GROUPS = ("parameters", "code", "activations", "temporary data", "other")
 """Groups of categories of memory, from what never changes to what does all the time."""
-_PARAMETERS = frozenset({"variables", "optimiser state", "gradient accumulators", "constants"})
-_ACTIVATIONS = frozenset({"stashes", "activations", "gradients"})
 _LEAST_GROUPS = 4
 
 HOST_KINDS = ("load", "call")
@@ -81,13 +80,13 @@ class Row:
 
 def memory_group(category: str) -> str:
     """Return the one of `MEMORY_GROUPS` that a category of memory belongs to."""
-    if category in _PARAMETERS:
+    if category in (*PARAMETERS, CONSTANTS):
         return "parameters"
-    if category in _ACTIVATIONS:
+    if category in OF_ACTIVATIONS:
         return "activations"
-    if category == "temporaries":
+    if category == TEMPORARIES:
         return "temporary data"
-    return "code" if category.endswith("code") or category == "vertex state" else "other"
+    return "code" if category in CODE else "other"
 
 
 def phases(profile: Profile) -> tuple[Phase, ...]:

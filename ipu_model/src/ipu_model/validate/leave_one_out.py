@@ -61,15 +61,21 @@ def leave_one_out() -> tuple[tuple[LeftOut, ...], tuple[Untested, ...]]:
 
 
 def _sorted_out(rows: Sequence[Row]) -> tuple[list[Row], tuple[Untested, ...]]:
-    """Return the rows whose constants the other measurements determine, and the others."""
-    testable, untested = [], []
-    for row in rows:
-        lacking = tuple(name for name in row.settles if not _is_determined_without(row, name, rows))
-        if lacking:
-            untested.append(Untested(row, lacking))
-        else:
-            testable.append(row)
-    return testable, tuple(untested)
+    """Return the rows whose constants the other measurements determine, and the others.
+
+    A row that cannot be tested takes no part in refits either, so the rows that are left are sorted out again.
+    """
+    testable, untested = list(rows), list[Untested]()
+    while True:
+        lacking = {
+            row.id: tuple(name for name in row.settles if not _is_determined_without(row, name, testable))
+            for row in testable
+        }
+        out = [Untested(row, lacking[row.id]) for row in testable if lacking[row.id]]
+        if not out:
+            return testable, tuple(untested)
+        untested += out
+        testable = [row for row in testable if not lacking[row.id]]
 
 
 def _is_determined_without(row: Row, name: str, rows: Sequence[Row]) -> bool:

@@ -19,7 +19,7 @@ from ipu_model.optimiser import OptimiserSpec
 from ipu_model.predict import hardware, memory_of_program
 from ipu_model.predict.device import CostSettings, Device
 from ipu_model.predict.hardware import Chip, System
-from ipu_model.predict.memory.verdict import note_on_memory, out_of_memory
+from ipu_model.predict.memory.out_of_memory import note_on_memory, out_of_memory
 from ipu_model.predict.program import Execution, Location, Locations, Program, Recomputation
 from ipu_model.predict.recomputation import default_recomputation
 from ipu_model.step import ipus_in_use

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Final, NamedTuple
 
+from ipu_model.predict.kinds import GRADIENT_PARTS
 from ipu_model.predict.memory import categories
 from ipu_model.predict.memory.tensors import Fetched, Storages
 from ipu_model.predict.memory.tiles import NOTHING, Label, Live, Spread
@@ -21,9 +22,6 @@ FORWARD: Final = Pass.FORWARD.value
 RECOMPUTE: Final = Pass.RECOMPUTE.value
 BACKWARD: Final = Pass.BACKWARD.value
 UPDATE: Final = "update"
-
-# Results of a convolution's gradient, in the order in which lowering costs their parts.
-_PARTS_OF_RESULTS = ("data gradient", "weight gradient", "bias gradient")
 
 
 @dataclass(frozen=True)
@@ -155,8 +153,8 @@ class _Writer:
 
 def _made_in(tensor: Tensor, part: str, index: int) -> bool:
     """Whether a tensor is made in the part of that name: gradients of a convolution come one by one."""
-    if tensor.name != tensor.producer and part in _PARTS_OF_RESULTS:
-        return tensor.index == _PARTS_OF_RESULTS.index(part)
+    if tensor.name != tensor.producer and part in GRADIENT_PARTS:
+        return tensor.index == GRADIENT_PARTS.index(part)
     return index == 0
 
 

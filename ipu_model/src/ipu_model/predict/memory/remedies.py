@@ -11,7 +11,7 @@ from ipu_model.step import FLOAT16, FLOAT32, DType
 
 # The main contents of a full tile: activations, the temporary data of one op, parameters, or code.
 _GROUPS: Mapping[str, tuple[str, ...]] = {
-    "activations": (categories.ACTIVATIONS, categories.STASHES, categories.GRADIENTS, categories.STREAMS),
+    "activations": (*categories.OF_ACTIVATIONS, categories.STREAMS),
     "temporaries": (categories.TEMPORARIES,),
     "parameters": categories.PARAMETERS,
     "code": categories.CODE,

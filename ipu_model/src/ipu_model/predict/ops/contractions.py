@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from ipu_model.predict.device import Work, check_proportion
-from ipu_model.predict.kinds import CONVOLUTION, PRODUCTS
+from ipu_model.predict.kinds import BIAS_GRADIENT, CONVOLUTION, DATA_GRADIENT, PRODUCTS, WEIGHT_GRADIENT
 from ipu_model.predict.ops.pointwise import Pointwise, pointwise
 from ipu_model.predict.ops.reductions import reduced
 from ipu_model.predict.ops.rule import Layout, Operand, OpView, OpWork, Rule, WorkPart
@@ -69,15 +69,15 @@ def cost_convolution_backward(op: OpView) -> OpWork:
     if wants_input:
         which = LayerPass.FORWARD if transposed else LayerPass.DATA_GRADIENT
         work = contraction(replace(layer, which=which), op.device, precision)
-        parts.append(WorkPart(work, "data gradient"))
+        parts.append(WorkPart(work, DATA_GRADIENT))
         layouts[0] = op.own_layout(work.outputs_on_busiest_tile)
     if wants_weight:
         work = contraction(replace(layer, which=LayerPass.WEIGHT_GRADIENT), op.device, precision)
-        parts.append(WorkPart(work, "weight gradient"))
+        parts.append(WorkPart(work, WEIGHT_GRADIENT))
         layouts[1] = op.own_layout(work.outputs_on_busiest_tile, index=1)
     if wants_bias:
         summed = reduced(op.device, gradient.elements, gradient.on_tile, op.output(2).elements, gradient.element)
-        parts.append(WorkPart(summed, "bias gradient"))
+        parts.append(WorkPart(summed, BIAS_GRADIENT))
         layouts[2] = op.own_layout(index=2)
     return OpWork(tuple(parts), tuple(layouts))
 

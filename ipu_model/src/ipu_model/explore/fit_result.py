@@ -57,6 +57,21 @@ class FitResult:
         return self.fastest or self.nearest
 
     @property
+    def programs(self) -> tuple[tuple[str, Fit], ...]:
+        """What was found, with headings: both that fit, or else the nearest and what fits within wider limits."""
+        fastest, cheapest = self.fastest, self.cheapest
+        if fastest is None or cheapest is None:
+            left = str(self.instead_limits or "")
+            wider = f"With wider limits ({left}) this fits" if left else "Without limits this fits"
+            others = (("The nearest", self.nearest), (wider, self.instead))
+            return tuple((title, fit) for title, fit in others if fit is not None)
+        if fastest.candidate != cheapest.candidate:
+            return ("The fastest that fits", fastest), (_heading_of_cheapest(fastest, cheapest), cheapest)
+        if not fastest.changes:
+            return (("Nothing that was tried is faster or takes fewer IPUs", fastest),)
+        return (("The fastest and the cheapest that fits", fastest),)
+
+    @property
     def code(self) -> str:
         """The changed lines of the fastest program that fits, or of the nearest if none does."""
         return "" if self.best is None else self.best.code
@@ -142,18 +157,9 @@ def _text_of(result: FitResult) -> str:
     start = result.start
     how = f"{start.share:.0%} of a tile on {start.ipus_text}, {start.samples_per_second:,.1f} samples/s"
     head = f"{result.name} as it is: {start.verdict} ({how})."
-    return "\n\n".join((head, *_found(result), *_not_found(result), *_loading(result), "\n".join(_remarks_of(result))))
-
-
-def _found(result: FitResult) -> list[str]:
-    fastest, cheapest = result.fastest, result.cheapest
-    if fastest is None or cheapest is None:
-        return []
-    if fastest.candidate == cheapest.candidate:
-        if not fastest.changes:
-            return [f"Nothing that was tried is faster or takes fewer IPUs: {fastest.text()}"]
-        return _shown("The fastest that fits, which is the cheapest, too", fastest)
-    return [*_shown("The fastest that fits", fastest), *_shown(_heading_of_cheapest(fastest, cheapest), cheapest)]
+    return "\n\n".join(
+        (head, *_not_found(result), *_programs(result), *_loading(result), "\n".join(_remarks_of(result)))
+    )
 
 
 def _heading_of_cheapest(fastest: Fit, cheapest: Fit) -> str:
@@ -168,17 +174,11 @@ def _not_found(result: FitResult) -> list[str]:
     if result.found:
         return []
     asked = f" within what was asked for ({result.limits})" if str(result.limits) else ""
-    parts = [f"Nothing fits for certain{asked}. {result.binds}".rstrip()]
-    if result.nearest is not None:
-        parts += _shown("The nearest", result.nearest)
-    if result.instead is not None:
-        left = str(result.instead_limits or "")
-        parts += _shown(f"With wider limits ({left}) this fits" if left else "Without limits this fits", result.instead)
-    return parts
+    return [f"Nothing fits for certain{asked}. {result.binds}".rstrip()]
 
 
-def _shown(title: str, fit: Fit) -> list[str]:
-    return [f"{title}: {fit.text()}", *code_block(fit.code)]
+def _programs(result: FitResult) -> list[str]:
+    return [part for title, fit in result.programs for part in (f"{title}: {fit.text()}", *code_block(fit.code))]
 
 
 def _loading(result: FitResult) -> list[str]:

@@ -48,16 +48,8 @@ class Found:
 
 
 def found_programs(result: FitResult) -> list[Found]:
-    """Return the programs that the page shows: both that fit, or else the nearest and what fits without limits."""
-    if result.fastest is not None and result.cheapest is not None:
-        if result.fastest.candidate == result.cheapest.candidate:
-            return [_shown("The fastest and the cheapest that fits", result.fastest)]
-        return [_shown("The fastest that fits", result.fastest), _shown("The cheapest that fits", result.cheapest)]
-    wider = (
-        f"Within {result.instead_limits}" if str(result.instead_limits or "") else "Without the limits of the search"
-    )
-    others = (("The nearest", result.nearest), (wider, result.instead))
-    return [_shown(title, fit) for title, fit in others if fit is not None]
+    """Return the programs that the page shows: both that fit, or else the nearest and what fits within wider limits."""
+    return [_shown(title, fit) for title, fit in result.programs]
 
 
 def _shown(title: str, fit: Fit) -> Found:

@@ -139,8 +139,8 @@ show_scaling(points, (PUBLISHED_REPLICAS, PUBLISHED_RATE))
 # sends and receives 2 (R - 1) / R times the gradient's bytes, so less than twice.
 # Up to 4 replicas, the IPUs of an IPU-M2000 come to share its host link: see "streams". With 64, one
 # process has too many images to copy.
-# And code for exchange between IPUs grows with the replicas, up to a full tile; published, from 1.0 to 4.7 MB for
-# BERT-Large, 1 to 4 replicas [1].
+# And code for exchange between IPUs grows with the replicas, until hardly a tile has room left; published, from 1.0 to
+# 4.7 MB for BERT-Large, 1 to 4 replicas [1].
 #
 # ## Feed the replicas
 #
@@ -148,10 +148,10 @@ show_scaling(points, (PUBLISHED_REPLICAS, PUBLISHED_RATE))
 # crops one photograph in 2 ms, while the IPUs work. (Measure yours, as in lesson 05.) One process with 8 workers
 # then loads up to 4,000 images a second, whatever the number of replicas.
 #
-# **Predict:** how many times as fast is such a process with 16 replicas as with 2?
+# **Predict:** how many times as fast is such a process with 16 replicas as with one?
 
 # %%
-guess = lesson.predict("times as fast with 16 replicas as with 2, in one process", ...)
+guess = lesson.predict("times as fast with 16 replicas as with one, in one process", ...)
 
 hosts = {}
 if program:
@@ -160,15 +160,15 @@ if program:
         "1 process for 2 replicas": program.scaling(REPLICAS, host=loading_host(8), replicas_per_instance=2),
         "the same on 4 hosts": program.scaling(REPLICAS, host=loading_host(8, hosts=4), replicas_per_instance=2)}
     rates = [point.samples_per_second for point in hosts["1 process"]]
-guess.reveal(round(rates[4] / rates[1], 2) if hosts else None, "modelled",
+guess.reveal(round(rates[4] / rates[0], 2) if hosts else None, "modelled",
              "1.4 times with 8 IPUs as with 2 (7.8 k and 5.6 k images a second), another network, one process [3]")
 show_hosts(hosts, points)
 
 # %% [markdown]
 # Ask at each step what limits:
 #
-# * The line of one process is flat from 2 replicas on. More **workers** help as long as the process can hand on what
-#   they load.
+# * The line of one process is flat from about 2 replicas on. More **workers** help as long as the process can hand on
+#   what they load.
 # * With an **instance** for every two replicas, as in the MLPerf run, loaders grow with the replicas.
 # * A host has 64 **cores** here: 8 instances of 8 workers. More only take turns. More **hosts** help.
 #

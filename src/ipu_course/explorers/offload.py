@@ -59,7 +59,7 @@ def offload_view(modelled: ModelledModule, off_chip: bool, accumulation: int, op
     changes: dict[str, Any] = {
         "gradient_accumulation": accumulation,
         "device_iterations": 1,
-        "optimiser": _specification(optimiser, state),
+        "optimizer": _specification(optimiser, state),
     }
     profile = modelled.profile(optimiser_off_chip=off_chip, **changes)
     on_chip = modelled.profile(optimiser_off_chip=False, **changes)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ipu_model.predict.verdict import Verdict, close_band
-from ipu_model.report.quantities import counted, percent, rate
+from ipu_model.report.quantities import counted, percent, short
 
 if TYPE_CHECKING:
     from ipu_model.explore.candidates import Candidate, Fit
@@ -59,7 +59,9 @@ def _shown(title: str, fit: Fit) -> Found:
         f"{fit.candidate.ipus_text} of {profile.machine.name}, "
         f"{percent(profile.memory.max_tile_bytes / profile.memory.tile_bytes)} of a tile; {how}"
     )
-    return Found(title, fit, VERDICT_CLASSES[profile.verdict], rate(profile.samples_per_second, "samples/s"), details)
+    return Found(
+        title, fit, VERDICT_CLASSES[profile.verdict], f"{short(profile.samples_per_second)} samples/s", details
+    )
 
 
 def page_candidates(result: FitResult) -> list[PageCandidate]:

@@ -17,7 +17,7 @@ from ipu_model.report.first_steps import first_steps, holders
 from ipu_model.report.fit_parts import described_picture, found_programs
 from ipu_model.report.page_data import data_script, page_data
 from ipu_model.report.page_looks import LOOKS, LOOKS_JSON, PATTERNS, SPENT_LOOKS, PageLook
-from ipu_model.report.pictures import DESCRIBED
+from ipu_model.report.pictures import DESCRIBED, describe_timeline
 
 if TYPE_CHECKING:
     from ipu_model.explore.advise import Advice
@@ -38,6 +38,7 @@ def html_report(profile: Profile, advice: Sequence[Advice] = (), fit: FitResult 
         data=data_script(page_data(profile, fit)),
         looks_json=LOOKS_JSON,
         described=DESCRIBED,
+        describe_timeline=describe_timeline,
         tables=tables,
         setting=findings.setting(profile),
         end_to_end=findings.end_to_end_range(profile),

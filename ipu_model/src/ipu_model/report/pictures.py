@@ -20,15 +20,15 @@ from ipu_model.report.quantities import duration, percent, size, whole
 _MOST_NAMED = 4
 
 
-def describe_timeline(profile: Profile) -> str:
-    """Describe the timeline of the device."""
+def describe_timeline(profile: Profile, repeated: str = "Bars with a break") -> str:
+    """Describe the timeline of the device, on which what is `repeated` looks so."""
     rows = device_rows(profile.timeline)
     seconds = profile.device_seconds_per_call
     busy = [f"{row.name} works {percent(row.busy_seconds / seconds)} of it" for row in rows[:_MOST_NAMED]]
     repeats = any(span.repeats > 1 for row in rows for span in row.spans)
     return _sentences(
         f"What the device does in one call of {duration(seconds)}: {_listed(busy, len(rows))}",
-        "Bars with a break stand for several equal stretches, one after another" if repeats else "",
+        f"{repeated} stand for several equal stretches, one after another" if repeats else "",
     )
 
 

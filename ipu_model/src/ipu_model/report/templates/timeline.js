@@ -99,7 +99,7 @@ class Timeline {
       const each = block.seconds / block.repeats, start = block.start + number * each;
       const pieces = block.pieces.map((piece, index) => ({ ...piece, seconds: piece.seconds / block.repeats,
         microBatch: Number.isNaN(block.first[index]) ? null : block.first[index] + number }));
-      const cycle = new Item(block, "cycle", start, start + each, { label: `${number + 1} of ${block.repeats}` });
+      const cycle = new Item(block, "cycle", start, start + each, { label: `${whole(number + 1)} of ${whole(block.repeats)}` });
       cycle.items = this.passes(cycle, start, pieces);
       block.known.set(number, cycle);
     }
@@ -155,7 +155,7 @@ class Timeline {
     const digits = Math.max(0, Math.ceil(-Math.log10(axis.step / factor) - 1e-9));
     const marks = axis.found.map((value) => svg("g", {},
       svg("line", { x1: this.x(value), x2: this.x(value), y1: 20, y2: y, class: "grid" }),
-      svg("text", { x: this.x(value), y: 14, class: "tick" }, (value / factor).toFixed(digits))));
+      svg("text", { x: this.x(value), y: 14, class: "tick" }, (value / factor).toLocaleString("en-US", { minimumFractionDigits: digits, maximumFractionDigits: digits }))));
     const end = this.x(this.call.end);
     const next = end < this.width - 2 && end >= this.left
       ? [svg("line", { x1: end, x2: end, y1: 18, y2: y, class: "limit" })] : [];

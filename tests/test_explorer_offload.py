@@ -49,7 +49,7 @@ def test_state_has_the_bytes_that_its_types_say(
     """AdamW: moments of 2 or 4 bytes and of 4; momentum: one velocity."""
     from ipu_course.explorers.offload import _specification
 
-    profile = modelled.profile(optimiser=_specification(optimiser, state), optimiser_off_chip=True)
+    profile = modelled.profile(optimizer=_specification(optimiser, state), optimiser_off_chip=True)
     assert profile.memory.off_chip_bytes == size * ELEMENTS
 
 

@@ -167,11 +167,11 @@ for each in larger:
     print(f"ResNet-50, batch {each.settings.batch_size}: {each.images_per_second:,.0f} images a second")
 
 # %% [markdown]
-# In the model, batches up to 100 fit, but 96 and 100 are slower than 90: tiles exchange more for each image. On a
-# C600 card, too, 96 was slower, and with tiles reserved for I/O out of memory (published; `docs/validation.md`). So
-# 90 looks like the fastest that somebody found. (A program that needs about a full tile is *too close to call*.) With
-# images sent, the page stops at 80. The other two lists end with room left. The end of a list may be a limit, or only
-# the end of a list.
+# In the model, batches up to 100 fit. But 96 is slower than 90, as its tiles exchange more for each image, and 100 is
+# no faster. On a C600 card, too, 96 was slower, and with tiles reserved for I/O out of memory (published;
+# `docs/validation.md`). So 90 looks like the fastest that somebody found. (A program that needs about a full tile is
+# *too close to call*.) With images sent, the page stops at 80. The other two lists end with room left. The end of a
+# list may be a limit, or only the end of a list.
 #
 # ## Tell what was sent
 #

@@ -335,7 +335,7 @@ show_tile_memory({name: program and program.with_state_types(*types).profile() f
 # AdamW then divides by nearly zero, and the weights jump to the ends of the range. The accumulator holds scaled
 # gradients, so loss scaling protects it.
 #
-# ResNet-101 with all in fp32 just fits, in the model: the room that is left is less than the model's error.
+# ResNet-101 with all in fp32 just fits: the room left is less than the model's error.
 #
 # ## Keep sensitive parts in fp32
 #

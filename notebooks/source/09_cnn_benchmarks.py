@@ -113,10 +113,9 @@ show_batches(curve)
 # compares with the 250 TFLOP/s of the **matrix units**, the part of each tile that multiplies.
 #
 # **How far to trust this?** The error band follows from published rates of the same kind of work. For ResNet-50's
-# inference there are some, of a similar chip [4]: unseen, the model came within 7 % of them; today it is 13 % too
-# fast at batch 1, the others within 8 %. Batch 1 is so little work that its band is wide. For inference with grouped
-# convolutions (ResNeXt, EfficientNet) there are none, and the band goes from half the time to twice: believe the
-# shape more than the numbers.
+# inference there are some, of a similar chip [4]: unseen, the model came within 7 % of them; today's is 13 % too fast
+# at batch 1, so little work that its band is wide. For inference with grouped convolutions (ResNeXt, EfficientNet)
+# there are none, and the band goes from half the time to twice: believe the shape more than the numbers.
 #
 # ## Choose a batch for two milliseconds
 #
@@ -167,11 +166,10 @@ for each in larger:
     print(f"ResNet-50, batch {each.settings.batch_size}: {each.images_per_second:,.0f} images a second")
 
 # %% [markdown]
-# In the model, batches up to 100 fit. But 96 is slower than 90, as its tiles exchange more for each image, and 100 is
-# no faster. On a C600 card, too, 96 was slower, and with tiles reserved for I/O out of memory (published;
-# `docs/validation.md`). So 90 looks like the fastest that somebody found. (A program that needs about a full tile is
-# *too close to call*.) With images sent, the page stops at 80. The other two lists end with room left. The end of a
-# list may be a limit, or only the end of a list.
+# Batches up to 100 fit, but 96 is slower than 90, as its tiles exchange more for each image, and 100 is no faster. On
+# a C600 card, too, 96 was slower (published; `docs/validation.md`). So 90 looks like the fastest that somebody found.
+# With images sent, the page stops at 80. The other two lists end with room left. The end of a list may be a limit, or
+# only the end of a list.
 #
 # ## Tell what was sent
 #

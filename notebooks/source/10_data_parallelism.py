@@ -139,8 +139,8 @@ show_scaling(points, (PUBLISHED_REPLICAS, PUBLISHED_RATE))
 # sends and receives 2 (R - 1) / R times the gradient's bytes, so less than twice.
 # Up to 4 replicas, the IPUs of an IPU-M2000 come to share its host link: see "streams". With 64, one
 # process has too many images to copy.
-# And code for exchange between IPUs grows with the replicas, until hardly a tile has room left; published, from 1.0 to
-# 4.7 MB for BERT-Large, 1 to 4 replicas [1].
+# And code for exchange between IPUs grows with the replicas, until tiles are nearly full; published, from 1.0 to 4.7 MB
+# for BERT-Large, 1 to 4 replicas [1].
 #
 # ## Feed the replicas
 #

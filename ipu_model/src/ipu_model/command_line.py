@@ -24,7 +24,7 @@ def make_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m ipu_model",
         description="The IPU Model: what programs would do on IPUs. All numbers are modelled.",
-        epilog="example: python -m ipu_model fit --help tells what a program is and which options there are",
+        epilog="example: python -m ipu_model fit --help explains what a program is and lists the options",
     )
     subparsers = parser.add_subparsers(title="commands", dest="command", metavar="COMMAND", required=True)
     for command in COMMANDS:

@@ -34,7 +34,9 @@ def description_of(what: str) -> str:
 def add_modelling(parser: argparse.ArgumentParser) -> None:
     """Add the options that say on what a program is modelled."""
     group = parser.add_argument_group("model it again, with another machine or with the program's own loader")
-    group.add_argument("--machine", metavar="NAME", help="for instance POD16 or Bow; python -m ipu_model machines")
+    group.add_argument(
+        "--machine", metavar="NAME", help="for instance POD16 or Bow; python -m ipu_model machines lists them all"
+    )
     loading = group.add_mutually_exclusive_group()
     loading.add_argument(
         "--loader", metavar="FILE.py:FUNCTION",
@@ -46,12 +48,12 @@ def add_modelling(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     group.add_argument(
         "--loading", type=one_of(_LOADING), metavar="WHEN",
-        help="sync or async: whether the next batch is loaded after the device has worked, or meanwhile "
+        help="sync or async: whether the host loads the next batch after the device has worked, or meanwhile "
         "(default: as the loader does, or sync)",
     )  # fmt: skip
     group.add_argument(
         "--workers", type=whole_number(0), metavar="N",
-        help="processes that load (default: as many as the loader has, or none)",
+        help="the number of processes that load (default: as many as the loader has, or none)",
     )  # fmt: skip
 
 
@@ -136,6 +138,6 @@ def finish_page(arguments: argparse.Namespace, known: Path | None, make_page: Ca
     if page is not None:
         print(f"page: {page}")
     elif known is not None:
-        print(f"page: none at {known}; --html OUT writes one")
+        print(f"page: there is none at {known}; --html OUT writes one")
     if arguments.open and page is not None:
         webbrowser.open(page.resolve().as_uri())

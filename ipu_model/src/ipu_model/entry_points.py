@@ -41,14 +41,14 @@ def program_behind(source: Any) -> Program:
     if isinstance(source, Profile):
         if source.program is None:
             raise Error(
-                "This profile was read from a file that holds only results, so there is no program to explore. Take "
+                "This profile was read from a file that holds only results, so there is no program to explore. Name "
                 "the folder of its report, or model the program again."
             )
         return source.program
     raise Error(
-        "The IPU Model takes what poptorch.trainingModel or poptorch.inferenceModel returned, compiled, or a profile "
-        f"of it; got {kind_of(source)}. For a plain module, give its inputs and options, too, as "
-        "ipu_model.profile_module takes them."
+        "The IPU Model takes a compiled model that poptorch.trainingModel or poptorch.inferenceModel returned, or a "
+        f"profile of one; got {kind_of(source)}. For a plain module, also give its inputs and options, as for "
+        "ipu_model.profile_module."
     )
 
 

@@ -23,7 +23,7 @@ RETURNS = (
     "a dict of the arguments of ipu_model.profile_module by name."
 )
 WRITES_REPORT = """POPLAR_ENGINE_OPTIONS='{"autoReport.all":"true","autoReport.directory":"./report"}'"""
-"""The setting with which PopTorch writes a report of any script."""
+"""The setting with which any PopTorch script writes a report."""
 _POSITIONS = ("model", "inputs", "options", "optimizer")
 _NEEDED = _POSITIONS[:3]
 _PROFILE = "profile.json"
@@ -95,8 +95,8 @@ def given_by(source: str) -> Given:
     profile = read_report(_report(source))
     if profile.program is None:
         raise Error(
-            f"{source} holds only results, without the program that they are of. Take the folder that profiling wrote, "
-            "run the program again, or name a function that returns it: program.py:function."
+            f"{source} holds only results, and not the program that they belong to. Name the folder that profiling "
+            "wrote, run the program again, or name a function that returns it: program.py:function."
         )
     return Given(source, profile)
 
@@ -151,7 +151,7 @@ def _report(source: str) -> str:
         if not file_of(path).exists():
             raise _no_report(path)
     elif path.name in _FOR_READERS and path.with_name(_PROFILE).exists():
-        raise Error(f"{source} is for readers. Name the folder of the report: {path.parent}.")
+        raise Error(f"{source} holds no program. Name the folder of its report instead: {path.parent}.")
     elif not path.exists():
         near = difflib.get_close_matches(path.name, _names_in(path.parent), 1)
         hint = f" Did you mean {path.with_name(near[0])}?" if near else ""
@@ -180,9 +180,9 @@ def _no_function(file: Path) -> Error:
 def _no_report(folder: Path) -> Error:
     """Return the error of a folder without a report; names reports that lie deeper."""
     deeper = sorted(str(each.parent) for each in folder.glob(f"*/*/{_PROFILE}"))
-    there = f" There is one in {', '.join(deeper)}." if deeper else ""
+    there = f" There is a report in {', '.join(deeper)}." if deeper else ""
     return Error(
-        f"{folder} holds no report: there is no {_PROFILE} in it.{there} Take the folder that profiling wrote (run "
+        f"{folder} holds no report: there is no {_PROFILE} in it.{there} Name the folder that profiling wrote (run "
         f"the program with {WRITES_REPORT}), or name a function that returns a program: program.py:function."
     )
 

@@ -292,11 +292,11 @@ PROFILE_KINDS = {
 }
 ADVICE = (
     Advice("asynchronous data loading", "poptorch.DataLoader(..., mode=poptorch.DataLoaderMode.Async)", 1.71, 0.0,
-           Verdict.FITS, "The next batch is loaded while the device works: the slower of the two decides."),
+           Verdict.FITS, "The host loads the next batch while the device works."),
     Advice("recomputation: pipeline -> none", 'opts._Popart.set("autoRecomputation", 0)', 1.22, 298_000.0,
-           Verdict.DOES_NOT_FIT, "Activations are kept instead of being computed again: faster, if they fit."),
+           Verdict.DOES_NOT_FIT, "Activations are kept instead of being computed again, which is faster if they fit."),
     Advice("optimiser state: on chip -> off chip", "opts.TensorLocations.setOptimizerLocation(...)", 0.93, -137_400.0,
-           Verdict.FITS, "State in streaming memory leaves its place on the tiles to other data."),
+           Verdict.FITS, "Optimiser state in streaming memory frees space on the tiles."),
 )  # fmt: skip
 
 

@@ -33,7 +33,10 @@ def test_single_precision_that_does_not_fit_is_told_to_go_half(for_single_precis
     assert first.change.startswith("half precision")
     assert first.verdict is not Verdict.DOES_NOT_FIT
     assert first.max_tile_bytes_change < 0
-    assert any(item.change.startswith("optimiser state types: float32 -> float16") for item in for_single_precision)
+    assert any(
+        item.change.startswith("types of accumulators and first moments: float32 -> float16")
+        for item in for_single_precision
+    )
     both = with_options(SINGLE, half_precision=True, half_optimiser_state=True)
     assert profile_program(both).verdict is Verdict.FITS
 

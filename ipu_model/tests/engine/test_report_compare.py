@@ -142,7 +142,7 @@ class TestConclusion:
         assert words in conclusion(before, after)
 
     def test_it_says_what_the_speed_of_a_program_without_room_means(self) -> None:
-        words = " The speed of a program that does not fit is what larger tiles would allow."
+        words = " The speed of a program that does not fit is the speed that it would have on larger tiles."
         assert conclusion(inference_profile(), pipeline_profile(fits=False)).endswith(words)
         assert words not in conclusion(inference_profile(), inference_profile())
 

@@ -97,7 +97,10 @@ def test_an_impossible_request_names_the_nearest(run) -> None:
     """One IPU in float32 has no room for twice its memory in weights alone."""
     code, out, _ = run("fit", f"{PROGRAM}:wide", "--ipus", "1", "--keep", "precision", "--keep", "optimiser")
     assert code == NOTHING_FITS == 1
-    assert "Nothing fits for certain within what was asked for (at most 1 IPU, optimiser stays, precision stays)" in out
+    assert (
+        "Nothing fits for certain within the limits that you set (at most 1 IPU, optimiser stays, precision stays)"
+        in out
+    )
     assert "The nearest: " in out
 
 
@@ -133,7 +136,7 @@ CHANGES_OF = {
 @pytest.mark.parametrize("name", KEEP)
 def test_what_is_kept_does_not_change(run, name: str) -> None:
     _, out, _ = run("fit", f"{PROGRAM}:wide", "--keep", name)
-    within = re.split("With wider limits|Without limits", out)[0]
+    within = re.split("This fits within wider limits|This fits without limits", out)[0]
     assert "  - " in within
     assert not [change for change in CHANGES_OF[name] if change in within]
 

@@ -165,14 +165,14 @@ class TestReports:
         code, _, err = run(command, above)
         assert code == 2
         assert f"{above} holds no report: there is no profile.json in it." in err
-        assert f"There is one in {folder}." in err
+        assert f"There is a report in {folder}." in err
         assert "POPLAR_ENGINE_OPTIONS=" in err
 
     @pytest.mark.parametrize("name", ["report.html", "trace.json"])
     def test_a_file_for_readers_names_its_folder(self, run, folder: Path, name: str) -> None:
         code, _, err = run("report", folder / name)
         assert code == 2
-        assert err.endswith(f"{folder / name} is for readers. Name the folder of the report: {folder}.\n")
+        assert err.endswith(f"{folder / name} holds no program. Name the folder of its report instead: {folder}.\n")
 
     def test_a_misspelt_folder(self, run, folder: Path) -> None:
         code, _, err = run("report", folder.with_name("nte"))

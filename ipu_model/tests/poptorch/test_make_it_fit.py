@@ -120,10 +120,12 @@ def one_ipu(large: Case) -> FitResult:
 class TestImpossible:
     def test_it_is_said_with_what_was_asked_for(self, one_ipu: FitResult) -> None:
         assert not one_ipu.found
-        assert "Nothing fits for certain within what was asked for (at most 1 IPU, precision stays)" in str(one_ipu)
+        assert "Nothing fits for certain within the limits that you set (at most 1 IPU, precision stays)" in str(
+            one_ipu
+        )
 
     def test_what_binds_is_named(self, one_ipu: FitResult) -> None:
-        assert "What binds: the fullest tile of IPU 0" in one_ipu.binds
+        assert "The fullest tile of IPU 0 needs" in one_ipu.binds
         assert "is always live" in one_ipu.binds
 
     def test_the_nearest_that_works_is_given_with_its_code(self, one_ipu: FitResult) -> None:
@@ -228,7 +230,7 @@ class TestOwnCheckpoints:
         program = ipu_model.profile_module(Marked(), (torch.zeros(4, 64),), quiet(), training=True).program
         assert program is not None
         code = code_of(program, program, {"checkpoints": ("blocks.0", "blocks.1")}, None)
-        assert "# In place of the model's own poptorch.recomputationCheckpoint calls: take those out." in code
+        assert "# These replace the model's own poptorch.recomputationCheckpoint calls: remove those." in code
         bare = replace(program, step=with_checkpoints(program.step, ()))
         assert "In place of" not in code_of(bare, bare, {"checkpoints": ("blocks.0", "blocks.1")}, None)
 
@@ -256,7 +258,7 @@ class TestRefused:
         assert found.fastest.changes
         assert not found.fastest.is_confirmed
         assert "only one of these may exist" in found.fastest.refused
-        assert "Capturing the module with all changes of a program was refused: The module cannot be copied" in str(
+        assert "The module could not be captured with all the changes of a program: The module cannot be copied" in str(
             found
         )
 
@@ -318,7 +320,7 @@ class TestProcesses:
         found = ipu_model.make_it_fit(model, inputs, options, micro_batch=True, keep="replicas")
         assert found.start.ipus == 128
         assert "on 128 IPUs (64 in each of 2 processes)" in str(found)
-        assert "At most 128 IPUs were tried" in str(found)
+        assert "The search used at most 128 IPUs" in str(found)
 
     def test_a_limit_counts_all_of_them(self) -> None:
         options = quiet().replicationFactor(128)
@@ -340,8 +342,8 @@ class TestRules:
     @pytest.mark.parametrize(
         ("kept", "replicas", "ipus", "rule"),
         [
-            ("split", 1, 1, "Its blocks stay, and they need 2 IPUs."),
-            ("replicas", 4, 2, "Its 4 replicas stay, and they need an IPU each."),
+            ("split", 1, 1, "Its blocks have to stay as they are, and they need 2 IPUs."),
+            ("replicas", 4, 2, "It has to keep its 4 replicas, and each needs an IPU."),
         ],
     )
     def test_fewer_ipus_than_what_stays_needs(self, kept: str, replicas: int, ipus: int, rule: str) -> None:
@@ -351,13 +353,16 @@ class TestRules:
         found = ipu_model.make_it_fit(Chain(2), inputs, options, training=True, micro_batch=True, ipus=ipus, keep=kept)
         assert found.nearest is None
         assert found.binds == rule
-        assert f"Nothing fits for certain within what was asked for ({found.limits}). {rule}" in str(found)
+        assert f"Nothing fits for certain within the limits that you set ({found.limits}). {rule}" in str(found)
         assert found.instead is not None
 
     def test_a_limit_between_two_powers_of_two_says_which_count(self) -> None:
         case = decoder(4, 256)
         text = str(ipu_model.make_it_fit(case.module, **case.arguments, ipus=3))
-        assert "PopTorch reserves 1, 2, 4, 8, ... IPUs, so that of at most 3 the search used 2. ipus=4" in text
+        assert (
+            "PopTorch reserves 1, 2, 4, 8, ... IPUs, so the search could use only 2 of the 3 that you allowed. ipus=4"
+            in text
+        )
 
 
 class TestInstead:
@@ -365,7 +370,7 @@ class TestInstead:
         """More IPUs are enough: the types can stay."""
         assert one_ipu.instead is not None
         assert one_ipu.instead.candidate.setting.half == one_ipu.start.setting.half
-        assert "With wider limits (M2000, precision stays) this fits: " in str(one_ipu)
+        assert "This fits within wider limits (M2000, precision stays): " in str(one_ipu)
 
 
 @pytest.fixture(scope="module")
@@ -383,7 +388,7 @@ class TestLoader:
         assert loading.fastest.profile.limited_by == "host loader"
         assert "limited by: host loader" in str(loading)
         alone = loading.fastest.profile.device_samples_per_second
-        assert f"where its IPUs alone would make {alone:,.1f}" in str(loading)
+        assert f"its IPUs alone would reach {alone:,.1f}" in str(loading)
 
     def test_other_loaders_are_named_with_what_they_would_make(self, loading: FitResult) -> None:
         """Four workers load four times as fast as one process, and the device does next to nothing here."""
@@ -402,7 +407,7 @@ class TestPrinted:
         assert found.fastest is not None
         assert found.fastest.changes == ()
         assert found.code == ""
-        assert "Nothing that was tried is faster or takes fewer IPUs: " in str(found)
+        assert "No setting that was tried is faster or uses fewer IPUs: " in str(found)
         assert not any(line.startswith("    ") for line in str(found).splitlines())
 
     def test_names_are_explained_once(self) -> None:
@@ -463,7 +468,7 @@ class TestThings:
         profile = ipu_model.profile_module(Chain(2), (torch.ones(64, 8), torch.ones(64, 8)), options, training=True)
         found = ipu_model.make_it_fit(profile)
         assert {each.setting.micro_batch for each in found.tried} == {8}
-        assert "Other micro-batches were not tried" in str(found)
+        assert "The search tried no other micro-batches" in str(found)
 
     def test_the_module_stays_as_it_is(self) -> None:
         module = Chain(2)

@@ -135,11 +135,11 @@ def advise(
     already have it. `host` is by default the work that the profile was modelled with.
 
     If the program fits, changes that would not fit for certain are left out, and the others are ranked by speed for
-    each unit of risk: the logarithm of the gain, divided by 1 if the results stay the same, by 2 if work is only shared
-    out otherwise, and by 4 if the numerics change. If it does not fit for certain, they are ranked by memory.
+    each unit of risk: the logarithm of the gain, divided by 1 if the results stay the same, by 2 if work is only
+    distributed differently, and by 4 if the numerics change. If it does not fit for certain, they are ranked by memory.
 
     Raises:
-        Error: nothing of that kind.
+        Error: `thing` is none of these, or it has not been compiled.
     """
     check_host(host)
     source = source_of(thing, inputs, options, **module)
@@ -210,7 +210,7 @@ def _cost(factor: float, share: float, risk: Risk) -> str:
     if factor < 1 / LEAST_GAIN:
         found.append(f"{1 - factor:.0%} fewer samples a second")
     if share > 0.01:
-        found.append(f"{share:.0%} of a tile more memory")
+        found.append(f"{share:.0%} more of a tile's memory")
     if risk is not Risk.NONE:
         found.append(str(risk))
     return "; ".join(found)
@@ -287,8 +287,8 @@ def _micro_batches(source: Source, host: HostWork, before: Profile) -> Iterator[
             "micro_batch",
             f"micro-batch: {rows} -> {wanted}, gradient accumulation: {batching.accumulation} -> {accumulation}",
             f"opts.Training.gradientAccumulation({accumulation})\n{micro_batch_line(wanted, rows)}",
-            "Activations grow with the micro-batch; the global batch stays the same. Norms over the batch see other "
-            "samples.",
+            "Activations take memory in proportion to the micro-batch. The global batch stays the same, but norms over "
+            "the batch see different samples.",
             Risk.SCHEDULE,
             before,
             after,

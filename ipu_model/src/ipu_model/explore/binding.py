@@ -14,7 +14,7 @@ _KIB, _MIB = 1024, 1024**2
 
 
 def binding_text(profile: Profile, program: Program) -> str:
-    """Return what binds in a profile that does not fit, in two or three sentences."""
+    """Say in two or three sentences what keeps a profile from fitting."""
     worst = max(profile.memory, key=lambda each: each.max_tile_bytes)
     return " ".join([_fullest(worst, profile.memory.tile_bytes), *_weights(program)])
 
@@ -24,10 +24,10 @@ def _fullest(worst: IpuMemory, tile_bytes: int) -> str:
     named = ", ".join(f"{each.name} {each.bytes_on_fullest_tile / _KIB:,.0f} KiB" for each in largest)
     always = worst.always_live_bytes / tile_bytes
     text = (
-        f"What binds: the fullest tile of IPU {worst.ipu} needs {worst.max_tile_bytes / _KIB:,.0f} of its "
-        f"{tile_bytes / _KIB:,.0f} KiB; most of that is {named}."
+        f"The fullest tile of IPU {worst.ipu} needs {worst.max_tile_bytes / _KIB:,.0f} KiB and has "
+        f"{tile_bytes / _KIB:,.0f} KiB; most of it is filled by {named}."
     )
-    return f"{text} What is always live takes {always:.0%} of the tile alone." if always > 1 else text
+    return f"{text} Data that is always live takes {always:.0%} of the tile by itself." if always > 1 else text
 
 
 def _weights(program: Program) -> list[str]:
@@ -42,7 +42,7 @@ def _weights(program: Program) -> list[str]:
     if size > one_ipu:
         found.append(
             f"The weights of {name or 'the model'} alone take {size / _MIB:,.0f} MiB, and one IPU has "
-            f"{one_ipu / _MIB:,.0f} MiB: divide that module."
+            f"{one_ipu / _MIB:,.0f} MiB: split that module."
         )
     return found
 

@@ -39,11 +39,11 @@ _WIDTH = 100
 def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add the parsers of both commands."""
     fit = subparsers.add_parser(
-        "fit", help="search for what makes a program fit, and print its lines of code", epilog=_FIT_EXAMPLE,
+        "fit", help="search for settings with which a program fits, and print the code for them", epilog=_FIT_EXAMPLE,
         description=description_of("Searches for the fastest and the cheapest settings with which a program fits."),
     )  # fmt: skip
     fit.add_argument("source", metavar="SOURCE", help=SOURCE_HELP)
-    fit.add_argument("--ipus", type=whole_number(1), metavar="N", help="use at most so many IPUs")
+    fit.add_argument("--ipus", type=whole_number(1), metavar="N", help="use at most this many IPUs")
     fit.add_argument(
         "--keep", type=one_of(KEEP), action="append", default=[], metavar="WHAT",
         help=f"leave this as it is: {'; '.join(f'{name} ({what})' for name, what in KEEP.items())}; "
@@ -54,7 +54,7 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     fit.set_defaults(run=run_fit)
     advice = subparsers.add_parser(
         "advise", help="print single changes that make a program fit or faster", epilog=_ADVISE_EXAMPLE,
-        description=description_of("Ranks single changes of a program; each is modelled."),
+        description=description_of("Models single changes of a program and ranks them."),
     )  # fmt: skip
     advice.add_argument("source", metavar="SOURCE", help=SOURCE_HELP)
     add_page(advice)
@@ -126,4 +126,4 @@ def _advice(profile: Profile, advice: AdviceList, name: str) -> Iterator[str]:
     if advice.note or not advice:
         missing = "makes this program fit for certain" if advice.note else "that was tried makes it better"
         yield ""
-        yield f"No single change {missing}. Combinations of changes: python -m ipu_model fit {shlex.quote(name)}"
+        yield f"No single change {missing}. To combine changes, run: python -m ipu_model fit {shlex.quote(name)}"

@@ -23,8 +23,8 @@ _HOST_LOADER = "host loader"
 class FitResult:
     """The result of `make_it_fit`; `print` it, or show it in a notebook.
 
-    `fastest` has the most samples a second, `cheapest` the fewest IPUs and then the fewest risky changes; both are
-    `None` if nothing fits, and `nearest` is then what comes nearest. `start` is the program as it is, `tried`
+    `fastest` has the highest throughput, `cheapest` the fewest IPUs and then the fewest risky changes. Both are `None`
+    if nothing fits, and `nearest` is then the program that comes nearest. `start` is the program as it is, `tried`
     everything that was modelled, impossible settings included. `notes` say what was left out, `binds` says what keeps a
     program from fitting, `instead` is what fits within `instead_limits`, which are wider than those of the search, and
     `elsewhere` the fastest program on a machine of a faster chip. `loaders` are other ways to load the data with which
@@ -62,13 +62,13 @@ class FitResult:
         fastest, cheapest = self.fastest, self.cheapest
         if fastest is None or cheapest is None:
             left = str(self.instead_limits or "")
-            wider = f"With wider limits ({left}) this fits" if left else "Without limits this fits"
+            wider = f"This fits within wider limits ({left})" if left else "This fits without limits"
             others = (("The nearest", self.nearest), (wider, self.instead))
             return tuple((title, fit) for title, fit in others if fit is not None)
         if fastest.candidate != cheapest.candidate:
             return ("The fastest that fits", fastest), (_heading_of_cheapest(fastest, cheapest), cheapest)
         if not fastest.changes:
-            return (("Nothing that was tried is faster or takes fewer IPUs", fastest),)
+            return (("No setting that was tried is faster or uses fewer IPUs", fastest),)
         return (("The fastest and the cheapest that fits", fastest),)
 
     @property
@@ -166,14 +166,14 @@ def _heading_of_cheapest(fastest: Fit, cheapest: Fit) -> str:
     if cheapest.candidate.ipus < fastest.candidate.ipus:
         return "The cheapest that fits, on the fewest IPUs"
     if not cheapest.changes:
-        return "It fits as it is, on as many IPUs"
-    return "The cheapest that fits, on as many IPUs, but with fewer changes or less risky ones"
+        return "It fits as it is, on the same number of IPUs"
+    return "The cheapest that fits, on the same number of IPUs, but with fewer changes or less risky ones"
 
 
 def _not_found(result: FitResult) -> list[str]:
     if result.found:
         return []
-    asked = f" within what was asked for ({result.limits})" if str(result.limits) else ""
+    asked = f" within the limits that you set ({result.limits})" if str(result.limits) else ""
     return [f"Nothing fits for certain{asked}. {result.binds}".rstrip()]
 
 
@@ -187,8 +187,9 @@ def _loading(result: FitResult) -> list[str]:
     if fit is None or not (result.loaders or fit.profile.limited_by == _HOST_LOADER):
         return []
     device = fit.profile.device_samples_per_second
-    speed = f"The program makes {fit.samples_per_second:,.1f} samples/s, where its IPUs alone would make {device:,.1f}"
-    head = f"The loader on the host limits it. {speed}." if fit.profile.limited_by == _HOST_LOADER else f"{speed}."
+    speed = f"The program reaches {fit.samples_per_second:,.1f} samples/s; its IPUs alone would reach {device:,.1f}"
+    bottleneck = "The loader on the host is the bottleneck. " if fit.profile.limited_by == _HOST_LOADER else ""
+    head = f"{bottleneck}{speed}."
     lines = [f"  - {each.change}: {each.samples_per_second:,.1f} samples/s, by {each.line}" for each in result.loaders]
     return ["\n".join((f"{head} With another loader:" if lines else head, *lines))]
 
@@ -200,9 +201,9 @@ def _remarks_of(result: FitResult) -> Iterator[str]:
     if fit is not None and fit.changes:
         yield "All figures are modelled, and the global batch is the same everywhere."
         if fit.is_confirmed:
-            yield "The module was captured again with these changes, which gave the same figures."
+            yield "Capturing the module again with these changes gave the same figures."
         elif not fit.refused:
-            yield "The figures are derived from the captured program: without its module it cannot be captured again."
+            yield "These figures are derived from the captured program. Without its module it cannot be captured again."
     for refusal in result.refusals:
-        yield f"Capturing the module with all changes of a program was refused: {refusal}"
+        yield f"The module could not be captured with all the changes of a program: {refusal}"
     yield f"{counted(len(result.tried), 'program')} modelled."

@@ -30,7 +30,7 @@ def time_loader(
     most_seconds: float = 20.0,
     clock: Callable[[], float] = time.perf_counter,
 ) -> HostWork:
-    """Time a few batches of a loader on this machine and return the work that they are for the host.
+    """Time a few batches of a loader on this machine and return what loading costs the host.
 
     `loader` is a `poptorch.DataLoader`, a loader of torch or any other iterable of batches. A batch has as many samples
     as its first tensor has rows, unless you give `samples_per_batch`. The first `warm_up` batches do not count, so that
@@ -91,9 +91,9 @@ def _arrivals(
                 break
     if len(found) == 1:
         raise Error(
-            "The loader is empty, so there is nothing to time. A poptorch.DataLoader drops what does not fill one "
-            "call: batch_size x deviceIterations x gradientAccumulation x replicas samples. Time it with smaller "
-            "counts, or with more data."
+            "The loader is empty, so there is nothing to time. A poptorch.DataLoader drops samples that do not fill a "
+            "whole call of batch_size x deviceIterations x gradientAccumulation x replicas samples. Time it with "
+            "smaller counts, or with more data."
         )
     return found
 
@@ -134,7 +134,7 @@ def _host_work(arrivals: list[_Arrival], skipped: int, facts: LoaderFacts) -> Ho
     counted = arrivals[first + 1 :]
     samples = sum(each.samples for each in counted)
     if not samples:
-        raise Error("The batches of the loader have no rows, so there is no time per sample.")
+        raise Error("The batches of the loader have no rows, so the time of a sample cannot be measured.")
     seconds = max(0.0, counted[-1].at - arrivals[first].at) / samples
     cores = CoreWatch().cores().at_once
     workers_at_once = min(max(1, facts.workers), cores)

@@ -1,4 +1,4 @@
-"""What a search says about itself, with advice in the words of who asked: Python's arguments or a shell's options."""
+"""Notes on a search, with advice that names arguments for readers in Python and options for readers at a shell."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Note:
 def other_micro_batches() -> Note:
     """Return the note on a search without a module."""
     return Note(
-        "Other micro-batches were not tried: a saved program has no module that could be captured with them.",
+        "The search tried no other micro-batches, because a saved program has no module to capture again.",
         "make_it_fit(module, inputs, options, ...) tries them.",
         "To try them, name the function that returns the module: python -m ipu_model fit program.py:function",
     )
@@ -38,7 +38,7 @@ def other_micro_batches() -> Note:
 def other_limits(most: int) -> Note:
     """Return the note on a search for which nobody set a number of IPUs; `most` is what it took."""
     return Note(
-        f"At most {'1 IPU was' if most == 1 else f'{most} IPUs were'} tried.",
+        f"The search used at most {'1 IPU' if most == 1 else f'{most} IPUs'}.",
         "ipus=N sets another limit.",
         "--ipus N sets another limit.",
     )
@@ -47,7 +47,7 @@ def other_limits(most: int) -> Note:
 def fewer_ipus(asked: int, used: int) -> Note:
     """Return the note on a limit that a program cannot use up, for PopTorch reserves powers of two."""
     return Note(
-        f"PopTorch reserves 1, 2, 4, 8, ... IPUs, so that of at most {asked} the search used {used}.",
+        f"PopTorch reserves 1, 2, 4, 8, ... IPUs, so the search could use only {used} of the {asked} that you allowed.",
         f"ipus={2 * used} is the next limit that makes a difference.",
         f"--ipus {2 * used} is the next limit that makes a difference.",
     )
@@ -56,7 +56,7 @@ def fewer_ipus(asked: int, used: int) -> Note:
 def other_types() -> Note:
     """Return the note on a search that could change the types of a program."""
     return Note(
-        "The types of weights and sums could change.",
+        "The search was allowed to change the types of weights and partial sums.",
         'keep="precision" leaves them as they are.',
         "--keep precision leaves them as they are.",
     )
@@ -65,7 +65,7 @@ def other_types() -> Note:
 def other_machine(name: str, samples_per_second: float) -> Note:
     """Return the note on the speed of the fastest on a machine of a faster chip."""
     return Note(
-        f"On {name} IPUs the fastest makes {samples_per_second:,.1f} samples/s.",
+        f"On {name} IPUs the fastest program reaches {samples_per_second:,.1f} samples/s.",
         f'machine="{name}" searches there.',
         f"--machine {name} searches there.",
     )

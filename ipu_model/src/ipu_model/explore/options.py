@@ -35,7 +35,7 @@ class Risk(IntEnum):
     NUMERICS = 2
 
     def __str__(self) -> str:
-        return ("same results", "same results but for rounding", "numerics change")[self]
+        return ("same results", "same results except for rounding", "numerics change")[self]
 
 
 @dataclass(frozen=True)
@@ -273,7 +273,7 @@ def _checkpoints(program: Program, value: Any) -> Program:
     return replace(program, step=with_checkpoints(program.step, _names(value)))
 
 
-_OWN_CHECKPOINTS = "# In place of the model's own poptorch.recomputationCheckpoint calls: take those out."
+_OWN_CHECKPOINTS = "# These replace the model's own poptorch.recomputationCheckpoint calls: remove those."
 
 
 def _checkpoints_line(program: Program, value: Any) -> str:
@@ -445,8 +445,9 @@ OPTIONS: Mapping[str, Option] = {
             _accumulation,
             _from_to("gradient accumulation", lambda program: program.batching.accumulation),
             lambda _, value: f"opts.Training.gradientAccumulation({value})",
-            "More micro-batches per weight update: filling, draining and updating weigh less. The global batch grows "
-            "with it, so the learning rate may have to change.",
+            "With more micro-batches per weight update, filling and draining the pipeline and updating the weights "
+            "take a smaller share of the time. The global batch grows too, so you may have to change the learning "
+            "rate.",
             risk=Risk.NUMERICS,
         ),
         Option(
@@ -454,14 +455,15 @@ OPTIONS: Mapping[str, Option] = {
             _device_iterations,
             _from_to("device iterations", lambda program: program.batching.device_iterations),
             lambda _, value: f"opts.deviceIterations({value})",
-            "Fewer calls for the same work: what the host does once per call is shared by more samples.",
+            "The same work needs fewer calls, so the host's overhead of a call is shared by more samples.",
         ),
         Option(
             "replicas",
             _replicas,
             _from_to("replicas", lambda program: program.batching.replicas),
             lambda _, value: f"opts.replicationFactor({value})",
-            "Idle IPUs of the machine work on other samples of a larger global batch; the host has to load for all.",
+            "Idle IPUs of the machine work on more samples of a larger global batch. The host must load data for all "
+            "of them.",
             risk=Risk.NUMERICS,
         ),
         Option(
@@ -471,7 +473,7 @@ OPTIONS: Mapping[str, Option] = {
             lambda program, value: (
                 f"poprun --num-replicas {program.batching.replicas * value} --num-instances {value} python program.py"
             ),
-            "Each process runs replicas of its own and loads the samples for them.",
+            "Each process runs its own replicas and loads the samples for them.",
             risk=Risk.NUMERICS,
         ),
         Option(
@@ -479,7 +481,7 @@ OPTIONS: Mapping[str, Option] = {
             _execution,
             _from_to("execution", lambda program: program.execution.value, lambda value: Execution(value).value),
             _execution_line,
-            "A pipeline keeps all IPUs busy; sharded execution runs them one after another and stashes nothing.",
+            "A pipeline keeps all IPUs busy; sharded execution runs them one after another and needs no stashes.",
             risk=Risk.SCHEDULE,
         ),
         Option(
@@ -487,24 +489,24 @@ OPTIONS: Mapping[str, Option] = {
             _recomputation,
             _from_to("recomputation", lambda program: program.recomputation, lambda value: Recomputation(value).value),
             _recomputation_line,
-            "Activations are computed again in the backward pass: memory for time.",
-            "Activations are kept instead of being computed again: faster, if they fit.",
+            "The backward pass computes activations again, which saves memory and costs time.",
+            "Activations are kept instead of being computed again, which is faster if they fit.",
         ),
         Option(
             "available_memory_proportion",
             _proportion,
             _proportion_change,
             _proportion_line,
-            "The share of a tile that one convolution or matrix product may use for temporary data: less memory or "
-            "fewer cycles.",
+            "This is the share of a tile that one convolution or matrix product may use for temporary data. A smaller "
+            "share saves memory, a larger one saves cycles.",
         ),
         Option(
             "split",
             _split,
             _split_change,
             _split_line,
-            "A pipeline runs at the speed of its slowest stage; these are the modules where modelled stage times come "
-            "out most even.",
+            "A pipeline runs at the speed of its slowest stage. With blocks that begin at these modules, the modelled "
+            "times of the stages are most even.",
             risk=Risk.SCHEDULE,
         ),
         Option(
@@ -512,7 +514,8 @@ OPTIONS: Mapping[str, Option] = {
             _half_partials,
             _from_to("half partials", lambda program: program.settings.half_partials, _yes_no("float16", "float32")),
             lambda _, value: f"opts.Precision.setPartialsType(torch.{'half' if value else 'float'})",
-            "Sums inside matrix products are kept in float16: twice the rate, less exchange, more rounding.",
+            "Matrix products keep their partial sums in float16, which doubles their rate and reduces exchange, but "
+            "causes more rounding.",
             risk=Risk.NUMERICS,
         ),
         Option(
@@ -522,8 +525,8 @@ OPTIONS: Mapping[str, Option] = {
                 "half precision", lambda program: not has_single_precision(program), _yes_no("float16", "float32")
             ),
             lambda *_: "model.half(), inputs in float16; an optimiser with accum_type=torch.float16 and a loss scaling",
-            "Matrix units multiply float16 at twice the rate and every tensor takes half the memory; small gradients "
-            "need a loss scaling. Optimiser state keeps its types here.",
+            "Matrix units multiply float16 at twice the rate, and every tensor takes half the memory. Small gradients "
+            "need loss scaling. The types of the optimiser state stay as they are.",
             risk=Risk.NUMERICS,
         ),
         Option(
@@ -531,8 +534,8 @@ OPTIONS: Mapping[str, Option] = {
             _eight_bit_inputs,
             lambda *_: "8-bit inputs",
             lambda *_: "send uint8 images, cast and normalise them at the start of forward",
-            "A half or a quarter of the bytes on the host link. What the host saves by not converting is not counted "
-            "here: measure your loader both ways.",
+            "The host link carries only a half or a quarter of the bytes. The time that the host saves by not "
+            "converting them is not included, so measure your loader both ways.",
             risk=Risk.NUMERICS,
         ),
         Option(
@@ -540,7 +543,7 @@ OPTIONS: Mapping[str, Option] = {
             _optimiser,
             _from_to("optimiser", lambda program: program.optimiser, lambda spec: spec.family if spec else "none"),
             lambda _, value: f"poptorch.trainingModel(model, opts, optimizer=...): {value.family}",
-            "State and the cycles of weight updates are those of the other optimiser.",
+            "The other optimiser has different state, and its weight updates take a different number of cycles.",
             risk=Risk.NUMERICS,
         ),
         Option(
@@ -548,8 +551,8 @@ OPTIONS: Mapping[str, Option] = {
             _half_state,
             _from_to("types of accumulators and first moments", has_half_state, _yes_no("float16", "float32")),
             _half_state_line,
-            "Gradient accumulators and first moments take half the memory; sums of many small gradients are rounded "
-            "more.",
+            "Gradient accumulators and first moments take half the memory, but sums of many small gradients are "
+            "rounded more.",
             risk=Risk.NUMERICS,
         ),
         Option(
@@ -558,7 +561,7 @@ OPTIONS: Mapping[str, Option] = {
             lambda _, value: f"recomputation checkpoints: outputs of {_shortened(_names(value))}",
             _checkpoints_line,
             "With recomputation, the outputs of these modules are kept and everything between two of them is computed "
-            "again: only one module's activations live at a time.",
+            "again, so only one module's activations are live at a time.",
         ),
         Option(
             "optimiser_off_chip",
@@ -569,7 +572,7 @@ OPTIONS: Mapping[str, Option] = {
                 _yes_no("off chip", "on chip"),
             ),
             _optimiser_location(_optimiser_off_chip),
-            "State in streaming memory leaves its place on the tiles to other data and is fetched for every weight "
+            "Optimiser state in streaming memory frees space on the tiles, but it has to be fetched for every weight "
             "update.",
         ),
         Option(
@@ -596,21 +599,21 @@ OPTIONS: Mapping[str, Option] = {
             _synthetic_data,
             _from_to("synthetic data", lambda program: program.synthetic_data, _yes_no("on", "off")),
             lambda _, value: f"opts.enableSyntheticData({bool(value)})",
-            "Nothing is sent or fetched: what is left is the time of the IPUs alone.",
+            "No data is sent or fetched, so only the time of the IPUs remains.",
         ),
         Option(
             "output_mode",
             _output_mode,
             _from_to("output mode", lambda program: program.returns.keep, lambda value: Keep(value).value),
             _output_mode_line,
-            "Fewer results to fetch take less time on the host link.",
+            "Fetching fewer results takes less time on the host link.",
         ),
         Option(
             "machine",
             _machine,
             _from_to("machine", lambda program: program.system, lambda value: getattr(value, "name", value)),
             lambda _, value: f"IPU_MODEL_MACHINE={getattr(value, 'name', value)} python program.py",
-            "Other chips have other clocks and sizes of tiles, larger systems room for more replicas.",
+            "Other chips have different clocks and tile sizes, and larger systems have room for more replicas.",
         ),
     )
 }

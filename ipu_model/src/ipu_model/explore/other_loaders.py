@@ -27,12 +27,12 @@ def other_loaders(host: HostWork) -> Iterator[OtherLoader]:
             replace(host, loading=Loading.ASYNC),
             "asynchronous data loading",
             "poptorch.DataLoader(..., mode=poptorch.DataLoaderMode.Async)",
-            "The next batch is loaded while the device works: the slower of the two decides.",
+            "The host loads the next batch while the device works, so only the slower of the two limits throughput.",
         )
     more = 4 if host.workers < 2 else host.workers * 2
     yield OtherLoader(
         replace(host, workers=more, loading=Loading.ASYNC),
         f"loader workers: {host.workers} -> {more}",
         f"poptorch.DataLoader(..., mode=poptorch.DataLoaderMode.Async, num_workers={more})",
-        f"Loading is shared by {more} processes; the host needs as many free cores.",
+        f"{more} processes share the loading. The host needs that many free cores.",
     )

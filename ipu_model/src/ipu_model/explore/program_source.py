@@ -33,10 +33,10 @@ def source_of(thing: Any, inputs: Any = None, options: Any = None, **more: Any) 
     if inputs is None and options is None:
         unused = [name for name, value in more.items() if value not in (None, False)]
         if unused:
-            raise Error(f"{', '.join(unused)}: only for a plain module, together with its inputs and options.")
+            raise Error(f"Only a plain module takes {', '.join(unused)}, together with its inputs and options.")
         return thing if isinstance(thing, Source) else Source(program_behind(thing), captures_of(thing))
     if inputs is None or options is None:
-        raise Error("A plain module needs both: the inputs of one call, and poptorch.Options().")
+        raise Error("A plain module needs both the inputs of one call and poptorch.Options().")
 
     def again(changes: ModuleChanges) -> Program:
         return program_of_module(options, thing, inputs, changes=changes, **more)

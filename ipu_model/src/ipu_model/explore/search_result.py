@@ -1,4 +1,4 @@
-"""What a search has found: the fastest and the cheapest, confirmed and without changes that bring nothing."""
+"""Choose the fastest and the cheapest program of a search, confirm them, and drop changes that gain nothing."""
 
 from __future__ import annotations
 
@@ -82,9 +82,9 @@ class Findings:
         most = self.search.most_ipus() or self.search.most
         of_process = "" if processes == 1 else f" in each of its {processes} processes"
         if "split" in keep and start.ipus > most:
-            return f"Its blocks stay, and they need {counted(start.ipus, 'IPU')}{of_process}."
+            return f"Its blocks have to stay as they are, and they need {counted(start.ipus, 'IPU')}{of_process}."
         if "replicas" in keep and start.replicas > most:
-            return f"Its {start.replicas} replicas stay, and they need an IPU each{of_process}."
+            return f"It has to keep its {start.replicas} replicas, and each needs an IPU{of_process}."
         if self.limits.ipus is not None and self.limits.ipus < processes:
             return f"It has {processes} processes, and each needs an IPU of its own."
         refused = Counter(each.refused for each in self.search.tried.values() if each.refused)

@@ -25,7 +25,7 @@ OF_ONE = {
     Verdict.CLOSE: "is too close to call",
     Verdict.DOES_NOT_FIT: "does not fit",
 }
-_WITHOUT_ROOM = " The speed of a program that does not fit is what larger tiles would allow."
+_WITHOUT_ROOM = " The speed of a program that does not fit is the speed that it would have on larger tiles."
 Row = tuple[str, str, str, str]
 
 
@@ -38,7 +38,7 @@ class Part:
 
 
 def compare(before: Profile, after: Profile, names: Sequence[str] = NAMES) -> str:
-    """Return two profiles as a table of plain text that ends in a conclusion; all numbers are modelled."""
+    """Compare two profiles in a table of plain text that ends with a conclusion; all numbers are modelled."""
     every = parts(before, after)
     head = ("modelled", *names, "change")
     rows = [head, *(row for part in every for row in part.rows)]
@@ -52,7 +52,7 @@ def compare(before: Profile, after: Profile, names: Sequence[str] = NAMES) -> st
 
 def parts(before: Profile, after: Profile) -> tuple[Part, ...]:
     """Return the parts of a comparison; options only where they differ."""
-    moved = Part("IPU time of a sample, what moved most", tuple(_most_moved(before, after)))
+    moved = Part("IPU time of a sample: the largest changes", tuple(_most_moved(before, after)))
     return tuple(part for part in (*numbers(before, after), moved, differing_options(before, after)) if part.rows)
 
 
@@ -60,7 +60,7 @@ def numbers(before: Profile, after: Profile) -> tuple[Part, ...]:
     """Return the parts of a comparison that are modelled: throughput, cycles and memory."""
     found = (
         Part("throughput", tuple(_throughput(before, after))),
-        Part("cycles of one call, the IPU that computes most", tuple(_phases(before, after))),
+        Part("cycles of one call on the IPU that computes most", tuple(_phases(before, after))),
         Part("bytes of the fullest tile", tuple(_memory(before, after))),
     )
     return tuple(part for part in found if part.rows)

@@ -1,4 +1,4 @@
-"""What the owner of a program wants to know first: what fills the fullest tile, and what to do about it."""
+"""Tell the owner of a program first what fills the fullest tile, and what to do about it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 _MOST_HOLDERS = 6
 _LEAST_SHARE = 0.01
-"""Parts that take less of a tile are told together."""
+"""Parts that take less of a tile share one row."""
 _FIT_COMMAND = "python -m ipu_model fit FOLDER"
 
 
@@ -115,13 +115,13 @@ def first_steps(profile: Profile, advice: Sequence[Advice], fit: FitResult | Non
     return FirstSteps(
         title,
         "Search for several changes together",
-        explanation=f"No single change that was tried makes it fit for certain. The most useful one gives "
-        f"{first.max_tile_bytes_change / 1024:+,.0f} KiB on the fullest tile: {first.change}. {_FOLDER}",
+        explanation=f"No single change that was tried makes it fit for certain. The most useful one changes the "
+        f"fullest tile by {first.max_tile_bytes_change / 1024:+,.0f} KiB: {first.change}. {_FOLDER}",
         code=_FIT_COMMAND,
     )
 
 
-_FOLDER = "FOLDER is the folder of this report, or the program as program.py:function."
+_FOLDER = "FOLDER stands for the folder of this report, or for the program as program.py:function."
 
 
 def _of_search(fit: FitResult, best: Fit) -> FirstSteps:
@@ -133,7 +133,9 @@ def _of_search(fit: FitResult, best: Fit) -> FirstSteps:
         headline = f"Nothing fits for certain. The nearest: {where}"
         return FirstSteps(title, headline, profile.verdict, fit.binds, changes, best.code)
     if not changes:
-        return FirstSteps(title, f"Nothing: no setting that was tried and fits is faster than {where}", profile.verdict)
+        return FirstSteps(
+            title, f"No change: no setting that was tried and fits is faster than {where}", profile.verdict
+        )
     headline = (
         f"With {counted(len(changes), 'change')} it {'runs at' if fit.start.fits else 'fits and runs at'} {where}"
     )

@@ -109,6 +109,6 @@ def described_picture(result: FitResult) -> str:
     return (
         f"Memory of the fullest tile against throughput: {counted(len(result.modelled), 'setting')}, of which "
         f"{fitting} {'fits' if fitting == 1 else 'fit'} for certain. Between {percent(low)} and {percent(high)} of a "
-        "tile the model cannot tell. No setting beats those on the line in both. What needs more memory than the "
-        "picture shows is at its right edge."
+        "tile the model cannot tell. No setting beats those on the line in both memory and throughput. Settings that "
+        "need more memory than the picture shows are drawn at its right edge."
     )

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 def html_report(profile: Profile, advice: Sequence[Advice] = (), fit: FitResult | None = None) -> str:
-    """Return the report of a profile as one page, with what `advise` and `make_it_fit` found where that is given."""
+    """Return the report of a profile as one page, with the results of `advise` and `make_it_fit` if you give them."""
     return rendered(
         "report.html",
         profile=profile,

@@ -189,7 +189,7 @@ class _Reader:
             return self._records[parts[0]]
         if tag == _CALIBRATED:
             return calibrated()
-        raise ValueError(f"{tag!r:.20} stands for nothing")
+        raise ValueError(f"{tag!r:.20} is not a known tag")
 
 
 # ------------------------------------------------------------------------------- classes

@@ -60,7 +60,7 @@ def _for_activations(program: Program, worst: IpuMemory) -> list[str]:
         found.append(f"use a smaller micro-batch{more}")
     found += _half(program)
     if worst.bytes_by_category.get(categories.STASHES, 0.0) and program.execution is Execution.PIPELINED:
-        found.append("give early stages less to stash: a stage keeps 2 (K - 1 - s) + 1 micro-batches")
+        found.append("give early stages less to stash: stage s of K keeps 2 (K - 1 - s) + 1 micro-batches")
     return found
 
 
@@ -82,14 +82,16 @@ def _for_parameters(program: Program, worst: IpuMemory) -> list[str]:
         if worst.bytes_by_category.get(categories.OPTIMISER_STATE, 0.0) and locations.optimiser.on_chip:
             found.append("keep optimiser state in streaming memory (Options.TensorLocations.setOptimizerLocation)")
         if program.replicas > 1 and not locations.optimiser.sharded:
-            found.append("share optimiser state out over replicas (useReplicatedTensorSharding)")
+            found.append("shard optimiser state over the replicas (useReplicatedTensorSharding)")
     return [*found, "use more IPUs, or share large layers out better"]
 
 
 def _for_code(program: Program, worst: IpuMemory) -> list[str]:
-    found = ["make blocks equal, so that code exists once for all of them (outlining), and use fewer distinct shapes"]
+    found = [
+        "make blocks identical, so that they share one copy of their code (outlining), and use fewer distinct shapes"
+    ]
     if min(program.settings.available_memory_proportion.values(), default=1.0) < 0.05:
-        found.append("raise the available memory proportion: many small slices take code of their own")
+        found.append("raise the available memory proportion: many small slices each need their own code")
     return found
 
 

@@ -28,7 +28,7 @@ _POSITIONS = ("model", "inputs", "options", "optimizer")
 _NEEDED = _POSITIONS[:3]
 _PROFILE = "profile.json"
 _FOR_READERS = ("report.html", "trace.json")
-"""Files of a report from which nothing can be modelled."""
+"""Files of a report that hold no program to model."""
 _BY_NAME = (*_POSITIONS, "training", "micro_batch")
 
 

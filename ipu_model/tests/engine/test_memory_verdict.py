@@ -142,7 +142,7 @@ class TestRemedies:
         assert "setOptimizerLocation" in found
 
     def test_a_floor_of_code(self) -> None:
-        assert "blocks equal" in advice({"internal exchange code": 1.6e6}).split(";")[0]
+        assert "blocks identical" in advice({"internal exchange code": 1.6e6}).split(";")[0]
 
     def test_an_ipu_with_room(self) -> None:
         error = out_of_memory(memory_with({"activations": 800e3}, {"activations": 100e3}), program(2))

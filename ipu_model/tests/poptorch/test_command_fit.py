@@ -78,7 +78,7 @@ def test_the_folder_of_a_failed_compilation_is_enough(run, tmp_path: Path) -> No
     assert code == 0
     assert "does not fit" in out.splitlines()[0]
     assert "programs modelled" in out
-    (line,) = [line for line in out.splitlines() if line.startswith("Other micro-batches were not tried")]
+    (line,) = [line for line in out.splitlines() if line.startswith("The search tried no other micro-batches")]
     assert line.endswith("name the function that returns the module: python -m ipu_model fit program.py:function")
 
 

@@ -185,7 +185,7 @@ class TestPlainModules:
         assert {item.change for item in of_profile} <= {item.change for item in of_module}
 
     def test_a_module_needs_its_inputs_and_options(self) -> None:
-        with pytest.raises(poptorch.Error, match="give its inputs and options, too"):
+        with pytest.raises(poptorch.Error, match="also give its inputs and options"):
             ipu_model.advise(Chain(2))
         with pytest.raises(poptorch.Error, match="needs both"):
             ipu_model.advise(Chain(2), inputs=(X, X))

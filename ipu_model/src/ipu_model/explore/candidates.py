@@ -1,4 +1,4 @@
-"""What a search models, and within which limits: a setting with its figures, and a program that it has found."""
+"""The parts of a search: its limits, a setting that it tried with its figures, and a program that it found."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from ipu_model.report.quantities import counted
 
 @dataclass(frozen=True)
 class Limits:
-    """What a search must not go beyond: the most IPUs of all processes, and what stays as it is.
+    """The limits of a search: the most IPUs of all processes together, and the settings that stay as they are.
 
-    `is_chip_given` is true if a machine or its chip was asked for; `machine` is the name of a machine.
+    `is_chip_given` is true if the user named a machine or a chip; `machine` is the name of a machine.
     """
 
     ipus: int | None = None
@@ -25,9 +25,9 @@ class Limits:
     machine: str = ""
 
     def wider(self, own_machine: str) -> Iterator[Limits]:
-        """Yield limits of which less is left: without that of the IPUs, without what stays, then without both.
+        """Yield wider limits: first without the number of IPUs, then without what stays, then without both.
 
-        What stays may take no more IPUs than the program's own machine has, for more would not be near.
+        With what stays, a search uses at most the IPUs of the program's own machine, because more would not be near.
         """
         if self.ipus is not None and self.keep:
             yield replace(self, ipus=None, machine=self.machine or own_machine)
@@ -67,7 +67,7 @@ class Candidate:
 
     @property
     def ipus_text(self) -> str:
-        """The number of IPUs in words, of several processes with those of each."""
+        """The number of IPUs in words; if there are several processes, also the number in each."""
         if self.processes == 1:
             return counted(self.ipus, "IPU")
         return f"{self.ipus} IPUs ({self.setting.all_ipus} in each of {self.processes} processes)"

@@ -34,13 +34,13 @@ def make_it_fit(
     keep: str | Iterable[str] = (),
     progress: bool | None = None,
 ) -> FitResult:
-    """Search combinations of settings for the fastest program that fits, and for the cheapest.
+    """Search combinations of settings for the fastest and for the cheapest program that fits.
 
     `thing` is a compiled executor (also one whose program did not fit), a `Profile`, a `Program`, or a plain module
-    with the arguments of `ipu_model.profile_module`. All programs have the same global batch. `ipus` is the most IPUs
-    to use, of all processes together (default: those of the machine, or as many as the first program that fits needs).
-    `keep` names what must stay as it is (see `explore.kept.KEEP`). `host` is by default the work that a `Profile` was
-    modelled with. `progress` shows a bar (default: in a terminal and in a notebook).
+    with the arguments of `ipu_model.profile_module`. The search never changes the global batch. `ipus` is the most
+    IPUs to use, in all processes together (default: those of the machine, or as many as the first program that fits
+    needs). `keep` names what must stay as it is (see `explore.kept.KEEP`). `host` defaults to the work that a `Profile`
+    was modelled with. `progress` shows a bar (default: in a terminal and in a notebook).
 
     Raises:
         Error: an unknown machine or name in `keep`, fewer than 1 IPU, or a thing that is no program.

@@ -1,4 +1,4 @@
-"""What a search can be asked to leave as it is."""
+"""The settings that a user can ask a search to leave as they are."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ KEEP: Mapping[str, str] = {
     "split": "the blocks and the number of IPUs of a replica",
     "machine": "the machine",
 }
-"""Names and what they stand for. The global batch always stays."""
+"""What each name stands for. The global batch always stays as it is."""
 
 
 def kept(names: str | Iterable[str]) -> frozenset[str]:
-    """Return what is to stay.
+    """Check and return the names of what must stay as it is.
 
     Raises:
         Error: a name that is not in `KEEP`.

@@ -24,7 +24,7 @@ _BOW = "Bow"
 
 
 class Findings:
-    """The result of a search that has run; what it needs to decide is modelled when it is asked for."""
+    """Work out the result of a search that has run; profiles that this needs are modelled on demand."""
 
     def __init__(self, search: Search) -> None:
         self.search, self.programs, self.limits, self.host = search, search.programs, search.limits, search.host
@@ -59,13 +59,13 @@ class Findings:
         )
 
     def _fastest_first(self) -> list[Candidate]:
-        """Return what fits by its speed; of those that are next to as fast as the fastest, that on the fewest IPUs."""
+        """Return what fits, the fastest first; of those nearly as fast as the fastest, that on the fewest IPUs."""
         fitting = sorted(self.search.fitting(), key=lambda each: -each.samples_per_second)
         least = self._least_speed(fitting[0].samples_per_second) if fitting else 0.0
         return sorted(fitting, key=lambda each: (each.samples_per_second < least, _ipus_if(least, each)))
 
     def _least_speed(self, speed: float) -> float:
-        """Return from which speed on a program is as good as one of that speed."""
+        """Return the least speed at which a program counts as being as fast as one of that speed."""
         fastest = max((each.samples_per_second for each in self.search.fitting()), default=0.0)
         close = speed >= fastest * (1 - NEGLIGIBLE_GAIN)
         return (fastest if close else speed) * (1 - NEGLIGIBLE_GAIN)
@@ -75,7 +75,7 @@ class Findings:
         return None if not possible else self._fit(min(possible, key=lambda each: each.share))
 
     def _binds(self, nearest: Fit | None) -> str:
-        """Return what keeps the nearest from fitting, or the rule by which there is nothing to try."""
+        """Explain why the nearest program does not fit, or which limit leaves nothing to try."""
         if nearest is not None:
             return binding_text(nearest.profile, self.programs.of(nearest.candidate.setting))
         start, keep, processes = self.programs.start, self.limits.keep, self.programs.base.processes
@@ -110,7 +110,7 @@ class Findings:
         return self._confirmed(sorted((each for each in fitting if each.ipus == least), key=self._price))
 
     def _price(self, candidate: Candidate) -> tuple[float, ...]:
-        """Return what the cheapest has least of: risk and number of changes, then time."""
+        """Return the sort key of the cheapest: the least risk, the fewest changes, then the highest speed."""
         changes = self.programs.changes(candidate.setting)
         return sum(change.risk for change in changes), len(changes), -candidate.samples_per_second
 

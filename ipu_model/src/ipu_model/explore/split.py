@@ -1,4 +1,4 @@
-"""Where to split a model over IPUs: units that stay together, and the most even ways to distribute them."""
+"""Where to split a model over IPUs: units that stay together, and the most balanced ways to distribute them."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ class Brief:
 
 
 def line_of(brief: Brief) -> str:
-    """Return one line: what was modelled, whether it fits, how fast it is and why no faster."""
+    """Return one line: what was modelled, whether it fits, how fast it is and what limits it."""
     line = (
         f"Profile({brief.name}: {brief.setting}; {brief.verdict} (fullest tile at {brief.memory_share:.1%}); "
         f"{_rate(brief.end_to_end)} samples/s modelled, limited by {brief.limited_by})"

@@ -28,7 +28,7 @@ MovedRow = tuple[str, str, str, float, float]
 
 
 def compare_html(before: Profile, after: Profile, names: Sequence[str] = NAMES) -> str:
-    """Return the comparison of two profiles as one page that needs nothing else; all numbers are modelled."""
+    """Return the comparison of two profiles as one self-contained page; all numbers are modelled."""
     both = before, after
     title = before.name if before.name == after.name else f"{before.name} and {after.name}"
     time_bars = [_time_bar(name, before, after, n) for n, name in enumerate(names)]
@@ -53,7 +53,7 @@ def compare_html(before: Profile, after: Profile, names: Sequence[str] = NAMES) 
 
 @dataclass(frozen=True)
 class MovedData:
-    """What moved, for the page's script: rows of a name, what of it, its group, and both numbers."""
+    """What changed, for the page's script: each row has a name, a detail, a group and both numbers."""
 
     names: tuple[str, ...]
     parts: list[MovedRow]

@@ -1,4 +1,4 @@
-"""What moved between two profiles: IPU time of a sample by part, module and op, and memory by category and tensor.
+"""What changed between two profiles: IPU time of a sample by part, module and op, and memory by category and tensor.
 
 Times are of one sample, so that programs with other batches, replicas or numbers of IPUs compare: the seconds of one
 IPU that a sample takes, summed over all IPUs that work on it.
@@ -31,7 +31,7 @@ class Moved:
 
     @property
     def change(self) -> float:
-        """How much it grew."""
+        """The number after minus the number before."""
         return self.after - self.before
 
 

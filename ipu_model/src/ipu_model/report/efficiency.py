@@ -1,4 +1,4 @@
-"""Where the cycles of a program go: from what its matrix units could do at their peak down to waits."""
+"""Divide the cycles of a program by cause, from the matrix units at their peak down to waiting."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Roofline:
 
 
 def roofline(profile: Profile) -> Roofline | None:
-    """Return where a program stands below the peak of its matrix units; `None` if it contracts nothing."""
+    """Return how far a program is below the peak of its matrix units; `None` if it has no contractions."""
     contractions = [op for op in profile.work if op.peak_flops_per_cycle and op.flops]
     flops = float(sum(op.flops * op.executions for op in contractions))
     cycles = sum(op.cycles_per_call for op in contractions)

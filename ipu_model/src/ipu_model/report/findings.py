@@ -1,4 +1,4 @@
-"""What a profile says in words and a few numbers: verdict, throughput with its band, what limits it."""
+"""Sum up a profile in words and a few numbers: its verdict, its throughput with the error band, its bottleneck."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a search for what fits found, for pages: the programs, and memory against throughput of all that was tried."""
+"""The results of a search for pages: the programs that it found, and memory against throughput of all that it tried."""
 
 from __future__ import annotations
 

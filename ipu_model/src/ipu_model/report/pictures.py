@@ -1,4 +1,4 @@
-"""What each figure of a profile shows, in words. Needs no matplotlib."""
+"""Describe in words what each figure of a profile shows; this needs no matplotlib."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _MOST_NAMED = 4
 
 
 def describe_timeline(profile: Profile, repeated: str = "Bars with a break") -> str:
-    """Describe the timeline of the device, on which what is `repeated` looks so."""
+    """Describe the timeline of the device; `repeated` says how the picture draws equal stretches."""
     rows = device_rows(profile.timeline)
     seconds = profile.device_seconds_per_call
     busy = [f"{row.name} works {percent(row.busy_seconds / seconds)} of it" for row in rows[:_MOST_NAMED]]

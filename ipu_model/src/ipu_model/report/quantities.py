@@ -1,4 +1,4 @@
-"""Numbers and tables as readers want them in plain text: with units and no digits that mean nothing."""
+"""Format numbers and tables as plain text, with units and without meaningless digits."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ def short(value: float) -> str:
 
 
 def percent(share: float) -> str:
-    """Return a share of 1 in per cent."""
+    """Return a share of 1 as a percentage."""
     return f"{100 * share:,.1f} %"
 
 
 _MANY_TIMES = 10.0
-"""From this factor on, times are easier to read than per cent."""
+"""Above this factor, "x 3" is easier to read than a percentage."""
 
 
 def change(before: float, after: float) -> str:

@@ -59,9 +59,9 @@ def _predictions(compared: Sequence[Compared]) -> str:
     worst = max(rows, key=lambda each: abs(each.error))
     return (
         f"{_count(rows)} predicted, without a constant chosen for them: the median error is {median(errors):.1%}, the "
-        f"largest {worst.error:+.1%} ({worst.row.what}); {sum(each.as_wanted for each in rows)} are as near as wanted. "
-        f"{len(of_kind(compared, Kind.FITTED))} rows prove nothing, because they depend on one of {len(fitted())} "
-        "fitted constants."
+        f"largest {worst.error:+.1%} ({worst.row.what}); {sum(each.as_wanted for each in rows)} are within the "
+        f"wanted error. {len(of_kind(compared, Kind.FITTED))} rows prove nothing, because they depend on one of "
+        f"{len(fitted())} fitted constants."
     )
 
 
@@ -76,9 +76,9 @@ def _verdicts(compared: Sequence[ComparedVerdict], blind: Iterable[BlindVerdicts
         return that_day
     without = left_out_verdicts(compared, recorded().errors)
     return (
-        f"{that_day} Today, of the {len(free)} whose outcome is known here: {_outcomes(free)}. What counts as too "
-        f"close follows from these programs themselves; had each of all {len(without)} been left out in turn: "
-        f"{_outcomes(without)}."
+        f"{that_day} Today, of the {len(free)} whose outcome is known here: {_outcomes(free)}. These "
+        f"programs themselves decide what counts as too close. If each of all {len(without)} is left out in turn, the "
+        f"verdicts are: {_outcomes(without)}."
     )
 
 
@@ -90,9 +90,9 @@ def _outcomes(compared: Iterable[ComparedVerdict]) -> str:
 def _families(bands: Mapping[Family, FamilyBand]) -> str:
     found = "; ".join(f"{family} {band.low:.2f} to {band.high:.2f}" for family, band in bands.items())
     return (
-        f"Error bands, as factors on modelled device time, by the published rows of each family: {found or 'none'}. "
-        "Recurrent networks, overlapped transfers, several racks and whatever else has no row get a wide band, and "
-        "`profile.notes` says why."
+        f"Error bands are factors on modelled device time, from the published rows of each family: {found or 'none'}. "
+        "Recurrent networks, overlapped transfers, several racks and everything else without a row get a wide band, "
+        "and `profile.notes` says why."
     )
 
 

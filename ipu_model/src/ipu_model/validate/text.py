@@ -20,20 +20,23 @@ _TITLE = "Published on hardware against the IPU Model"
 _TABLES = {
     Kind.SCORED_BLIND: (
         "Scored blind",
-        "The model had never seen these figures on the day of the first error. Today's error is of a model that was "
-        "improved with them in view; no constant was fitted to them.",
+        "The model had never seen these figures on the day of the first error. Today's error is that of a model that "
+        "was improved with them in view, but no constant was fitted to them.",
     ),
     Kind.PREDICTION: (
         "Predictions",
-        "No constant was chosen for these figures. *Before* is the error before the formulas were improved with the "
-        "row in view, where they were.",
+        "No constant was chosen for these figures. If the formulas were improved with a row in view, *before* is its "
+        "error before that.",
     ),
     Kind.FITTED: (
         "Fitted",
-        "A constant was chosen so that these figures are met, or a published figure influenced it: they show how well "
-        "few constants meet many rows, and prove nothing else.",
+        "A constant was chosen to meet these figures, or a published figure influenced it. These rows show how well "
+        "few constants meet many figures, and prove nothing else.",
     ),
-    Kind.ARITHMETIC: ("Arithmetic", "Sums, ratios, differences and repeats of other rows, left out of all counts."),
+    Kind.ARITHMETIC: (
+        "Arithmetic",
+        "These are sums, ratios, differences and repeats of other rows, and no count includes them.",
+    ),
 }
 
 
@@ -93,8 +96,8 @@ def comparison_markdown(comparison: Comparison) -> str:
     """Return the comparison as a page of its own."""
     lines = [
         f"# {_TITLE}", "",
-        "Written by `make docs` from `python -m ipu_model validate`; a test fails when an error grows. How to read it: "
-        "[model.md](model.md).",
+        "`make docs` writes this page from `python -m ipu_model validate`, and a test fails when an error grows. "
+        "[model.md](model.md) explains how to read it.",
         "", "## How far to trust the model", "", *(f"* {line}" for line in _trust(comparison)),
     ]  # fmt: skip
     for kind, (heading, sentence) in _TABLES.items():
@@ -106,8 +109,8 @@ def comparison_markdown(comparison: Comparison) -> str:
     lines += ["", "## Memory: what ran and what did not", "", _MEMORY, "", *_verdict_table(comparison.verdicts)]
     lines += [
         "", f"{len(fitted())} constants are fitted: {', '.join(f'`{name}`' for name in fitted())}. "
-        "`python -m ipu_model validate --constants` lists all constants with their sources, `--leave-one-out` refits "
-        "them without each measurement.",
+        "`python -m ipu_model validate --constants` lists all constants with their sources, and `--leave-one-out` "
+        "refits them without each measurement.",
         "", "Sources:", "", *(f"* {source}" for source in _sources(comparison)), "",
     ]  # fmt: skip
     return "\n".join(lines)
@@ -116,7 +119,8 @@ def comparison_markdown(comparison: Comparison) -> str:
 _CUTS_HEADING = "Cuts that are not published"
 _CUTS = (
     "The sources of these rows do not say which layers run on which IPU, and the tables above assume an even cut. This "
-    "is what the model derives for the same programs with other cuts; it says how much of an error may be the cut's."
+    "table shows what the model derives for the same programs with other cuts, and so how much of an error the cut may "
+    "explain."
 )
 _MEMORY = (
     "The share is what the fullest tile holds, relative to its memory. *That day* is the share when the row was scored "

@@ -130,4 +130,7 @@ def facts_of_torchs_loader(loader: DataLoader[Any]) -> LoaderFacts:
 
 def kind_of(thing: object) -> str:
     """Describe an object of the wrong type in an error message."""
-    return f"a {type(thing).__name__}" if thing is not None else "None"
+    if thing is None:
+        return "None"
+    name = type(thing).__name__
+    return f"{'an' if name[0].lower() in 'aeio' else 'a'} {name}"  # but a UNet

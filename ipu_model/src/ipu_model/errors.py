@@ -27,6 +27,10 @@ class Error(Exception):
         return (_rebuild, (self.__class__, self.message, self.type, self.location))
 
 
+class UnknownParameter(KeyError):
+    """An optimizer was made from tensors that are no parameters of the model; `args[0]` says which."""
+
+
 class OutOfMemory(Error):
     """A program that clearly does not fit into memory; `program` is the `Program`, for exploring what would fit."""
 

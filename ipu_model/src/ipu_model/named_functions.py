@@ -45,9 +45,9 @@ def made_by(source: str) -> Any:
         except OutOfMemory as problem:
             if isinstance(problem.program, Program):
                 return problem.program
-            raise Error(f"{source} failed: {_described(problem)}.") from problem
+            raise Error(f"{source} failed: {described(problem)}.") from problem
         except (Exception, SystemExit) as problem:
-            raise Error(f"{source} failed: {_described(problem)}.") from problem
+            raise Error(f"{source} failed: {described(problem)}.") from problem
 
 
 def functions_in(file: Path) -> Sequence[str]:
@@ -82,7 +82,7 @@ def _module(place: str) -> ModuleType:
     except Error:
         raise
     except (Exception, SystemExit) as problem:
-        raise Error(f"{place} cannot be imported: {_described(problem)}.") from problem
+        raise Error(f"{place} cannot be imported: {described(problem)}.") from problem
 
 
 @lru_cache(maxsize=32)
@@ -132,7 +132,7 @@ def _is_of(module: ModuleType, value: object) -> bool:
     return getattr(value, "__module__", None) == module.__name__ and not value.__name__.startswith("_")  # type: ignore[attr-defined]
 
 
-def _described(problem: BaseException) -> str:
+def described(problem: BaseException) -> str:
     """Return the type, message and line of a user's exception, in one line."""
     if isinstance(problem, SystemExit):
         return "it ended the process; put what a script does under `if __name__ == '__main__':`"

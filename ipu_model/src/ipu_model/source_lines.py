@@ -9,8 +9,8 @@ import textwrap
 from dataclasses import dataclass
 from types import CodeType, FrameType
 
-# Top-level packages whose lines do not help a user; the last two only wrap functions.
-_libraries = {"torch", "ipu_model", "contextlib", "functools"}
+# Top-level packages whose lines do not help a user; the last three only wrap functions and load modules.
+_libraries = {"torch", "ipu_model", "contextlib", "functools", "importlib"}
 _SHOWN = 100
 
 

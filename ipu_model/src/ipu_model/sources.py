@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ipu_model.entry_points import kind_of, program_behind
-from ipu_model.errors import Error
+from ipu_model.errors import Error, UnknownParameter
 from ipu_model.slow_work import said_if_slow
 
 if TYPE_CHECKING:
@@ -103,15 +103,28 @@ def given_by(source: str) -> Given:
 
 @contextmanager
 def _refusals_named(source: str) -> Iterator[None]:
-    """Turn an assertion of PopTorch's, such as rows that do not divide into micro-batches, into an error in one line.
+    """Turn what PopTorch refuses and what fails in the user's module into an error in one line.
+
+    PopTorch's refusals are assertions (rows that do not divide into micro-batches) and, for parameters of an optimizer
+    that are none of the model, an `UnknownParameter`. A failure of the module itself, such as shapes that do not match,
+    has a line of the user's; what has none keeps its traceback, because the fault is here.
 
     Raises:
         Error: names the source.
     """
+    from ipu_model.named_functions import described
+    from ipu_model.source_lines import line_that_raised
+
     try:
         yield
-    except AssertionError as refusal:
-        raise Error(f"{source}: {refusal}") from refusal
+    except Error:
+        raise
+    except Exception as problem:
+        if line_that_raised(problem) is not None:
+            raise Error(f"{source}: the module failed: {described(problem)}.") from problem
+        if isinstance(problem, (AssertionError, UnknownParameter)):
+            raise Error(f"{source}: {problem.args[0]}") from problem
+        raise
 
 
 def folder_of_source(source: str) -> Path | None:

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 import poptorch.optim as poptorch_optim
+from ipu_model.errors import UnknownParameter
 from ipu_model.graph import dtype_of
 from ipu_model.optimiser import FAMILIES, Hyper, OptimiserSpec
 from ipu_model.step import FLOAT16, DType
@@ -152,14 +153,15 @@ def read_spec(optimizer: torch.optim.Optimizer, tracker: OptimizerAttrTracker | 
 def group_of(optimizer: torch.optim.Optimizer, parameters: Mapping[str, torch.nn.Parameter]) -> dict[str, int | None]:
     """Return the parameter group of every named parameter, None for those in no group.
 
-    `parameters` are all of the model's, frozen ones too. Raises KeyError if a group holds any other tensor.
+    `parameters` are all of the model's, frozen ones too. Raises UnknownParameter, a KeyError, if a group holds any
+    other tensor.
     """
     groups = {id(p): i for i, group in enumerate(optimizer.param_groups) for p in group["params"]}
     named = {id(parameter) for parameter in parameters.values()}
     for i, group in enumerate(optimizer.param_groups):
         for position, tensor in enumerate(group["params"]):
             if id(tensor) not in named:
-                raise KeyError(
+                raise UnknownParameter(
                     f"Tensor {position} of parameter group {i} (shape {tuple(tensor.shape)}) is no "
                     "parameter of the model. Create the optimizer from the parameters of the wrapped model."
                 )

@@ -8,6 +8,7 @@ import pytest
 
 from ipu_model.explore.advise import AdviceList, advise
 from ipu_model.explore.options import Risk, with_options
+from ipu_model.explore.other_loaders import other_loaders
 from ipu_model.explore.split import split_before
 from ipu_model.predict import profile_program
 from ipu_model.predict.host import HostWork
@@ -68,3 +69,24 @@ def test_each_item_says_what_it_costs(for_single_precision: AdviceList) -> None:
     assert half.risk is Risk.NUMERICS
     assert "numerics change" in half.cost
     assert "->" in half.evidence
+
+
+def test_a_notebook_shows_the_text(for_single_precision: AdviceList) -> None:
+    pretty = pytest.importorskip("IPython.lib.pretty")
+    assert pretty.pretty(for_single_precision) == str(for_single_precision)
+
+
+@pytest.mark.parametrize(
+    ("cores", "words"),
+    [
+        (0, "The host needs that many free cores."),
+        (1, "The effect counts with 1 core; a host with a free core for each process loads faster."),
+        (2, "The effect counts with 2 cores; a host with a free core for each process loads faster."),
+        (4, "The host needs that many free cores."),
+    ],
+)
+def test_more_workers_than_cores_are_said_to_share_them(cores: int, words: str) -> None:
+    """One process loads now, so that four are proposed."""
+    *_, workers = other_loaders(HostWork(seconds_per_sample=1e-3, cores_per_host=cores))
+    assert workers.host.workers == 4
+    assert workers.explanation == f"4 processes share the loading. {words}"

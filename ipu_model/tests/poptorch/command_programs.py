@@ -53,6 +53,17 @@ def rows_left_over() -> tuple[Any, ...]:
     return Chain(1), torch.zeros(3, 8), poptorch.Options().deviceIterations(2)
 
 
+def wrong_width() -> tuple[Any, ...]:
+    """Return inputs of nine columns for a model that takes eight."""
+    return Chain(1), torch.zeros(2, 9), poptorch.Options()
+
+
+def optimizer_of_another() -> tuple[Any, ...]:
+    """Return an optimizer with the parameters of another model."""
+    optimizer = poptorch.optim.SGD(Chain(2).parameters(), lr=0.1)
+    return Chain(2), (torch.zeros(6, 8), torch.zeros(6, 8)), trainable(2), optimizer
+
+
 def two_values() -> tuple[Any, ...]:
     """Forget the options."""
     return Chain(1), torch.zeros(2, 8)

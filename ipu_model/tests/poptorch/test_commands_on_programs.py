@@ -75,7 +75,7 @@ class TestFunctions:
 
     def test_a_changed_file_runs_again(self, run, tmp_path: Path) -> None:
         script = tmp_path / "again.py"
-        for returned, words in (("None", "returned None"), ("7", "returned a int")):
+        for returned, words in (("None", "returned None"), ("7", "returned an int")):
             script.write_text(f"def program():\n    return {returned}\n")
             os.utime(script, ns=(len(words), len(words)))
             assert words in run("report", f"{script}:program")[2]
@@ -200,6 +200,9 @@ class TestErrors:
             (f"{PROGRAM}:other_options", "takes poptorch.Options() as options, not a dict"),
             (f"{PROGRAM}:branching", "The model branches on data"),
             (f"{PROGRAM}:rows_left_over", "say micro_batch=True"),
+            (f"{PROGRAM}:wrong_width", "the module failed: RuntimeError"),
+            (f"{PROGRAM}:wrong_width", "of forward in modelling_support.py"),
+            (f"{PROGRAM}:optimizer_of_another", "is no parameter of the model. Create the optimizer from"),
         ],
     )
     def test_functions_that_return_no_program(self, run, source: object, message: str) -> None:
@@ -235,6 +238,7 @@ class TestErrors:
         code, _, err = run("report", f"{script}:build")
         assert code == 2
         assert f"{script} cannot be imported: " in err
+        assert "frozen importlib" not in err  # Python's own lines tell a user nothing
         assert err.count("\n") == 1
 
     def test_loading_without_a_time(self, run) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Callable
 from dataclasses import replace
@@ -401,7 +402,26 @@ class TestLoader:
         assert "loader" not in str(found_for("a small decoder"))
 
 
+class _CountsWords(nn.Module):
+    """Returns whole numbers, as a language model does with its guesses."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(8, 8)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Return the index of the largest of eight results."""
+        return self.layer(x).argmax(-1)
+
+
 class TestPrinted:
+    def test_a_warning_about_the_module_is_logged_once(self, caplog: pytest.LogCaptureFixture) -> None:
+        """Not again for each change with which the search captures the module."""
+        with caplog.at_level(logging.WARNING, logger="poptorch::python"):
+            for changes in (None, ModuleChanges(micro_batch=2)):
+                program_of_module(quiet(), _CountsWords(), (torch.zeros(4, 8),), micro_batch=True, changes=changes)
+        assert caplog.text.count("in which large values lose their range") == 1
+
     def test_what_fits_best_as_it_is_has_no_block_of_code(self) -> None:
         found = ipu_model.make_it_fit(nn.Linear(8, 8), (torch.zeros(4, 8),), quiet(), micro_batch=True, ipus=1)
         assert found.fastest is not None

@@ -263,7 +263,7 @@ class TestErrors:
             ipu_model.time_loader(loader)
 
     def test_no_loader_at_all(self) -> None:
-        with pytest.raises(Error, match=r"takes a poptorch\.DataLoader or another iterable of batches, not a int"):
+        with pytest.raises(Error, match=r"takes a poptorch\.DataLoader or another iterable of batches, not an int"):
             ipu_model.time_loader(5)  # type: ignore[arg-type]
 
     def test_samples_that_cannot_be_counted(self) -> None:

@@ -118,6 +118,10 @@ class AdviceList(Sequence[Advice]):
         ]  # fmt: skip
         return "\n".join([*texts, *([self.note] if self.note else [])])
 
+    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
+        """Show the text where a cell of a notebook ends with the list; IPython calls this with its printer."""
+        printer.text(str(self))
+
 
 def advise(
     thing: Any,

@@ -34,5 +34,14 @@ def other_loaders(host: HostWork) -> Iterator[OtherLoader]:
         replace(host, workers=more, loading=Loading.ASYNC),
         f"loader workers: {host.workers} -> {more}",
         f"poptorch.DataLoader(..., mode=poptorch.DataLoaderMode.Async, num_workers={more})",
-        f"{more} processes share the loading. The host needs that many free cores.",
+        _on_cores(more, host.cores_per_host),
     )
+
+
+def _on_cores(processes: int, cores: int) -> str:
+    """Say what limits processes that load on so many cores, 0 for as many as there are processes."""
+    shared = f"{processes} processes share the loading."
+    if cores and cores < processes:
+        counted = "1 core" if cores == 1 else f"{cores} cores"
+        return f"{shared} The effect counts with {counted}; a host with a free core for each process loads faster."
+    return f"{shared} The host needs that many free cores."

@@ -104,11 +104,18 @@ def check_options(options: Options) -> None:
 
 
 def trace(
-    module: nn.Module, options: Options, arguments: BoundArguments, *, training: bool, one_process: bool = True
+    module: nn.Module,
+    options: Options,
+    arguments: BoundArguments,
+    *,
+    training: bool,
+    one_process: bool = True,
+    warns: bool = True,
 ) -> Graph:
     """Capture one micro-batch of `module`, check it against the options, and add the tensors that they anchor.
 
-    `one_process` is true if this process runs all replicas in the options.
+    `one_process` is true if this process runs all replicas in the options; `warns` is false for a module that was
+    traced before, whose warnings are known.
 
     Raises:
         AssertionError: rows that do not divide into micro-batches, unknown blocks.
@@ -122,7 +129,10 @@ def trace(
     check_buffers(graph, options)
     check_named_buffers(graph, options)
     check_returns(graph, options)
-    _warn_about_outputs(graph, module)
+    if warns:
+        _warn_about_outputs(graph, module)
+        if training:
+            _warn_about_hooks(module)
     name_prints(graph, module_scopes=options._module_namescope_enabled)
     warn_about_modes(options)
     return with_anchors(graph, options)
@@ -140,8 +150,6 @@ def _captured(module: nn.Module, options: Options, arguments: BoundArguments, *,
         check_marks(outputs)
         return outputs
 
-    if training:
-        _warn_about_hooks(module)
     with around_trace():
         strategy.begin_trace()
         return capture(module, specs, call, flatten, training=training, placer=strategy, before_forward=run_before)

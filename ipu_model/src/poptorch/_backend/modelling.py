@@ -311,7 +311,8 @@ def captured_again(
     rows = next((tensor.shape[0] // slices for tensor in arguments.tensors if tensor.dim()), 1)
     changed = changed_arguments(arguments, slices, new_slices, rows, changes)
     with checkpoints_noted(changes.checkpoints is None):
-        graph = trace(changed_module(module, changes), own, changed, training=training, one_process=False)
+        again = changed_module(module, changes)
+        graph = trace(again, own, changed, training=training, one_process=False, warns=False)
     return program_of(graph, own, training=training)
 
 
@@ -332,7 +333,10 @@ def _arguments(module: nn.Module, inputs: Any, batching: Batching, *, micro_batc
     try:
         micro_batch_specs(arguments.tensors, batching)
     except AssertionError as error:
-        raise AssertionError(f"{error} If the inputs are those of one micro-batch, say micro_batch=True.") from None
+        raise AssertionError(
+            f"{error} If the inputs are those of one micro-batch, say micro_batch=True; a function that returns the "
+            'program says so in a dict of all arguments: {"model": ..., "micro_batch": True}.'
+        ) from None
     return arguments
 
 

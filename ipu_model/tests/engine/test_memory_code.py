@@ -84,7 +84,11 @@ STEPS = Steps(phases=100, compute_sets=100, kinds=10, calls=100)
 
 
 def test_replicas_take_exchange_code_between_ipus() -> None:
-    """The guide, table 4.1: from one replica to four, global exchange code grows 4.5-fold, the host's does not."""
+    """The guide, table 4.1: from one replica to four, global exchange code grows 4.5-fold, the host's does not.
+
+    A third more is modelled: the step of a ring is a compromise with the ResNet-50 report, whose two replicas need
+    twice as much for each (`memory.global_exchange_bytes_per_replica`).
+    """
     one, four = (code_bytes(STEPS, Crossings(50, 5, ring), calibrated().memory) for ring in (0, 4))
     assert four["global exchange code"] / one["global exchange code"] == pytest.approx(4.5, rel=0.35)
     assert four["host exchange code"] == one["host exchange code"]
@@ -155,7 +159,8 @@ class TestPublishedReport:
         assert modelled == pytest.approx(published, rel=within)
 
     def test_all_code(self, memory: Memory) -> None:
-        assert sum(code(each) for each in memory) / 2 == pytest.approx(152, rel=0.2)
+        """439 MiB on 2,944 tiles, of which 4 are constants; 30 KiB are lacking (`memory.reserved_bytes`)."""
+        assert sum(code(each) for each in memory) / 2 == pytest.approx((439 - 4) * KIB / (2 * TILES) - 30, rel=0.02)
 
     def test_parameters(self, memory: Memory) -> None:
         """97.5 MiB of weights and as much momentum are always live; running statistics come on top."""

@@ -197,6 +197,15 @@ class TestMemory:
         found = [total(self.LAYER, precision=Precision(proportion=p)) for p in (1.0, 0.6, 0.4, 0.3, 0.2)]
         assert found == sorted(found)
 
+    def test_a_dimension_without_small_factors_takes_a_multiple_of_the_proportion(self) -> None:
+        """The head of GPT-2: 50,257 words are 29 x 1733, which slices do not divide, so 0.2 is doubled twice."""
+        odd, padded = (
+            contraction(matrix_product(512, 768, words, 2), GC200, Precision(proportion=0.2)).temporary_bytes
+            for words in (50_257, 50_272)
+        )
+        assert 0.4 < odd / GC200.chip.tile_bytes <= 0.8
+        assert padded <= 0.2 * GC200.chip.tile_bytes
+
     def test_little_memory_is_met_by_serial_slices(self) -> None:
         work = contraction(self.LAYER, GC200, Precision(proportion=0.1))
         assert "serial slices" in work.plan

@@ -26,8 +26,8 @@ def for_single_precision() -> AdviceList:
 def test_single_precision_that_does_not_fit_is_told_to_go_half(for_single_precision: AdviceList) -> None:
     """published/day03-resnet101.md: the base configuration is out of memory; 16.16 with half-precision state fits.
 
-    Of half precision with the state left in single precision nothing is published: the model may find it too close to
-    call. Of the two pieces of advice together, which are the published program, it may not.
+    Of half precision with the state left in single precision nothing is published: the model may find that it fits, or
+    that it is too close to call. Of the published program, with both in half precision, it may not doubt.
     """
     assert profile_program(SINGLE).verdict is Verdict.DOES_NOT_FIT
     first = for_single_precision[0]

@@ -287,7 +287,7 @@ def test_a_block_that_returns_no_tensor_is_refused_as_a_checkpoint() -> None:
             return poptorch.identity_loss(x, "sum")
 
     changes = ModuleChanges(checkpoints=("blocks.0",))
-    with pytest.raises(poptorch.Error, match="Wrapped returns what can be no checkpoint"):
+    with pytest.raises(poptorch.Error, match="Wrapped returns what cannot be a checkpoint"):
         program_of_module(quiet(), Model(), (torch.zeros(4, 64),), training=True, changes=changes)
 
 

@@ -35,21 +35,20 @@ class CloseBand(NamedTuple):
 
 
 def close_band() -> CloseBand:
-    """Return the band that the published rows leave open."""
+    """Return the shares of a tile between which published outcomes do not decide whether a program fits."""
     constants = calibrated().memory
     return CloseBand(constants.close_low, constants.close_high)
 
 
 def close_band_of(ran: Iterable[float], failed: Iterable[float], overestimate: float) -> CloseBand:
-    """Return the band that published outcomes and memory reports leave open.
+    """Work out from published outcomes and memory reports between which shares of a tile the verdict stays open.
 
     `ran` and `failed` are the shares of a tile that the model gives to programs that ran on hardware, and to those that
-    were out of memory; `overestimate` is the largest relative error by which it fills the fullest tile of a published
-    report too far. Below a full tile the band reaches down to the least of those that failed. Above it, it is a margin,
-    because refusing a program that would run is the worse mistake: a program may be modelled as much too large as the
-    worst of the reports, and the band reaches to the largest of those that ran in any case. Both ends are rounded
-    outwards to a tenth of a per cent. So no published program gets the wrong verdict, and the band grows where the
-    model gets worse.
+    were out of memory; `overestimate` is the largest relative error by which it overfills a published report. Below a
+    full tile the band reaches down to the least of the programs that failed. Above a full tile it is a margin, because
+    refusing a program that would run is the worse mistake: it allows for an error as large as that of the worst report,
+    and in any case includes the largest of the programs that ran. Both ends are rounded outwards to a tenth of a per
+    cent. So no published program gets the wrong verdict, and the band grows where the model gets worse.
     """
     least, most = min(failed, default=math.inf), max(ran, default=1.0)
     low = 1.0 if least > 1.0 else math.floor(least * 1000) / 1000

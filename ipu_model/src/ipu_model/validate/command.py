@@ -15,7 +15,7 @@ def register(subparsers: Any) -> None:
     parser: argparse.ArgumentParser = subparsers.add_parser(
         "validate",
         help="compare the model with published measurements",
-        description="Every published row beside its modelled value, with the signed error.",
+        description="Prints every published row beside its modelled value, with the signed error.",
         epilog="example: python -m ipu_model validate day03",
     )
     parser.add_argument(

@@ -219,8 +219,8 @@ def version_of(chip: Chip) -> int:
 _IGNORE_MEMORY = "IPU_MODEL_IGNORE_MEMORY"
 _IGNORED = f"{_IGNORE_MEMORY} is set, so this machine runs the program all the same; IPUs could not."
 _UNKNOWN = (
-    "The IPU Model cannot say whether this program fits into memory: it met {} ({}), which is a fault of its own. The "
-    "program's numbers are not affected; ipu_model.profile(model) shows where it happens."
+    "The IPU Model cannot say whether this program fits into memory: it failed with {} ({}), which is a bug in the "
+    "model. The program's numbers are not affected; ipu_model.profile(model) shows where it happens."
 )
 
 

@@ -69,7 +69,9 @@ def _keep_output(module: nn.Module, inputs: Any, output: Any) -> Any:
         with checkpoints_noted():
             return recomputationCheckpoint(output)
     except ValueError as problem:
-        raise createPoptorchError(f"{type(module).__name__} returns what can be no checkpoint: {problem}") from problem
+        raise createPoptorchError(
+            f"{type(module).__name__} returns what cannot be a checkpoint: {problem}"
+        ) from problem
 
 
 def changed_options(options: Options, changes: ModuleChanges) -> Options:

@@ -33,7 +33,7 @@ def description_of(what: str) -> str:
 
 def add_modelling(parser: argparse.ArgumentParser) -> None:
     """Add the options for the machine and the loader that a program is modelled with."""
-    group = parser.add_argument_group("model it again, with another machine or with the program's own loader")
+    group = parser.add_argument_group("model the program again, on another machine or with its own loader")
     group.add_argument(
         "--machine", metavar="NAME", help="for instance POD16 or Bow; python -m ipu_model machines lists them all"
     )

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from ipu_model.predict.profile import Profile
 
 RETURNS = (
-    "It takes no arguments and returns (module, inputs, options), for training with the optimizer as the fourth, or "
-    "a dict of the arguments of ipu_model.profile_module by name."
+    "The function takes no arguments and returns (module, inputs, options), with the optimizer as the fourth for "
+    "training, or a dict of the arguments of ipu_model.profile_module by name."
 )
 WRITES_REPORT = """POPLAR_ENGINE_OPTIONS='{"autoReport.all":"true","autoReport.directory":"./report"}'"""
 """The setting with which any PopTorch script writes a report."""

@@ -194,8 +194,11 @@ class TestErrors:
             (f"{PROGRAM}:trainng", "has no function 'trainng'. It has training, inference"),
             (f"{PROGRAM}:with_arguments", "needs arguments (size)"),
             (f"{PROGRAM}:failing", "failed: KeyError: 'weights.pt' (line"),
-            (f"{PROGRAM}:nothing", "returned None. It takes no arguments and returns (module, inputs, options)"),
-            (f"{PROGRAM}:two_values", "returned 2 values. It takes no arguments"),
+            (
+                f"{PROGRAM}:nothing",
+                "returned None. The function takes no arguments and returns (module, inputs, options)",
+            ),
+            (f"{PROGRAM}:two_values", "returned 2 values. The function takes no arguments"),
             (f"{PROGRAM}:misspelt", "lacks inputs. Its names are model, inputs, options"),
             (f"{PROGRAM}:other_options", "takes poptorch.Options() as options, not a dict"),
             (f"{PROGRAM}:branching", "The model branches on data"),

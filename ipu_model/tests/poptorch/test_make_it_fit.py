@@ -19,11 +19,14 @@ import ipu_model
 import poptorch
 from ipu_model import HostWork
 from ipu_model.entry_points import ModuleChanges, program_of_module
+from ipu_model.errors import Error
 from ipu_model.explore.blocks import has_checkpoints, with_checkpoints
 from ipu_model.explore.candidates import Fit
 from ipu_model.explore.changed_lines import code_of, micro_batch_line
 from ipu_model.explore.fit_result import FitResult
+from ipu_model.explore.program_source import source_of
 from ipu_model.explore.search import NEGLIGIBLE_GAIN
+from ipu_model.explore.settings import Programs
 from ipu_model.predict.profile import Profile
 from ipu_model.predict.program import Program
 from ipu_model.predict.verdict import Verdict
@@ -289,6 +292,62 @@ def test_a_block_that_returns_no_tensor_is_refused_as_a_checkpoint() -> None:
     changes = ModuleChanges(checkpoints=("blocks.0",))
     with pytest.raises(poptorch.Error, match="Wrapped returns what cannot be a checkpoint"):
         program_of_module(quiet(), Model(), (torch.zeros(4, 64),), training=True, changes=changes)
+
+
+class OneMicroBatch(nn.Module):
+    """A model whose forward names the number of its rows, as many scripts do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(64, 64)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return poptorch.identity_loss(self.layer(x.view(8, 64)), "mean")
+
+
+class NormOverRows(nn.Module):
+    """A model that PyTorch refuses to train on a single row: it has no variance."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer, self.norm = nn.Linear(64, 64), nn.BatchNorm1d(64)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return poptorch.identity_loss(self.norm(self.layer(x)), "mean")
+
+
+class TestMicroBatchesThatTheModuleRefuses:
+    def test_a_module_for_one_micro_batch_keeps_it(self) -> None:
+        found = trained(OneMicroBatch())
+        assert {each.setting.micro_batch for each in found.tried if not each.refused} == {8}
+        assert any(each.setting != found.start.setting for each in found.tried if not each.refused)
+
+    def test_the_leanest_is_the_smallest_that_it_takes(self) -> None:
+        found = trained(NormOverRows())
+        assert found.fastest is not None
+        assert {each.setting.micro_batch for each in found.tried if not each.refused} >= {2}
+        assert not [each for each in found.tried if each.setting.micro_batch == 1]
+
+    def test_what_its_own_code_raises_is_the_reason(self) -> None:
+        module = OneMicroBatch()
+        source = source_of(
+            module, torch.zeros(32, 64), accumulating(4), optimizer=poptorch.optim.SGD(module.parameters(), 0.1)
+        )
+        programs = Programs(source)
+        with pytest.raises(Error, match="micro-batches of 4: RuntimeError: shape"):
+            programs.of(replace(programs.start, micro_batch=4))
+
+
+def accumulating(count: int) -> poptorch.Options:
+    options = poptorch.Options()
+    options.Training.gradientAccumulation(count)
+    return options
+
+
+def trained(module: nn.Module) -> FitResult:
+    """Return what a search finds for training on micro-batches of eight rows, four for each update."""
+    optimizer = poptorch.optim.SGD(module.parameters(), lr=0.1)
+    return ipu_model.make_it_fit(module, torch.zeros(32, 64), accumulating(4), optimizer=optimizer)
 
 
 class TestFewestIpus:

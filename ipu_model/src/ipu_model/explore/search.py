@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
+from itertools import islice
 
 from ipu_model.errors import Error
 from ipu_model.explore.candidates import Candidate, Limits
@@ -151,6 +152,19 @@ class Search:
         found.add(start.micro_batch * 2)
         return tuple(sorted(each for each in found if each and self.programs.rows % (each * replicas) == 0))
 
+    def _smallest(self, replicas: int, half: bool) -> tuple[int, ...]:
+        """Return the smallest micro-batch that the module takes, or the smallest of all if it takes none."""
+        rows = self._micro_batches(replicas)
+        taken = (each for each in rows if self.programs.can_be_captured(each, half))
+        return (*islice(taken, 1),) or rows[:1]
+
+    def _up_to_largest(self, replicas: int, half: bool) -> tuple[int, ...]:
+        """Return the micro-batches to try, up to the largest that the module takes."""
+        rows = self._micro_batches(replicas)
+        while rows and not self.programs.can_be_captured(rows[-1], half):
+            rows = rows[:-1]
+        return rows
+
     def recomputations(self, count: int, replicas: int, rows: int) -> tuple[tuple[Recomputation, bool], ...]:
         """Return the ways to recompute, the fastest first, each with whether blocks are checkpoints."""
         start = self.programs.start
@@ -185,7 +199,7 @@ class Search:
         replicas = self._fewest_replicas()
         best: Candidate | None = None
         for half in self._halves():
-            for micro_batch in self._micro_batches(replicas)[:1]:
+            for micro_batch in self._smallest(replicas, half):
                 for candidate in self._lean_candidates(count, replicas, micro_batch, half):
                     if candidate.refused:
                         continue
@@ -331,7 +345,7 @@ class Search:
         keep = self.limits.keep
         half = self._halves()[-1]
         for replicas in self._replicas(count, most):
-            for micro_batch in self._micro_batches(replicas):
+            for micro_batch in self._up_to_largest(replicas, half):
                 for recomputation, checkpoints in self.recomputations(count, replicas, micro_batch):
                     yield Setting(
                         count,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -89,7 +89,7 @@ class Programs:
 
     def __init__(self, source: Source) -> None:
         self.source, self.base = source, source.program
-        self._captured: dict[tuple[int, bool], Program] = {}
+        self._captured: dict[tuple[int, bool], Program | Error] = {}
         self._placed: dict[tuple[int, bool, bool, tuple[str, ...] | None], Program] = {}
         batching = self.base.batching
         self.rows = self.base.samples_per_micro_batch * batching.replicas * (
@@ -217,7 +217,7 @@ class Programs:
             sharded=program.execution is Execution.SHARDED,
             checkpoints=repeated_blocks(program.step) if setting.checkpoints else None,
         )
-        return replace(program, step=self.source.again(changes).step)
+        return replace(program, step=_captured_again(self.source.again, changes).step)
 
     # --- the parts of a program
 
@@ -260,25 +260,39 @@ class Programs:
             raise Error(f"The model has fewer modules than {setting.ipus} IPUs.")
         return found
 
+    def can_be_captured(self, micro_batch: int, half: bool) -> bool:
+        """Whether the module takes micro-batches of so many rows, in float16 or in its own types."""
+        return isinstance(self._captured_with(micro_batch, half), Program)
+
     def _of_types(self, setting: Setting) -> Program:
-        key = setting.micro_batch, setting.half
+        found = self._captured_with(setting.micro_batch, setting.half)
+        if isinstance(found, Error):
+            raise found
+        return found
+
+    def _captured_with(self, micro_batch: int, half: bool) -> Program | Error:
+        """Return the program with that micro-batch and those types, or why there is none; each is captured once."""
+        key = micro_batch, half
         if key not in self._captured:
-            self._captured[key] = self._capture(setting)
+            try:
+                self._captured[key] = self._capture(micro_batch, half)
+            except (Error, AssertionError) as problem:
+                self._captured[key] = problem if isinstance(problem, Error) else Error(str(problem))
         return self._captured[key]
 
-    def _capture(self, setting: Setting) -> Program:
-        halved = setting.half and not self.start.half
-        if setting.micro_batch == self.start.micro_batch and not halved:
+    def _capture(self, micro_batch: int, half: bool) -> Program:
+        halved = half and not self.start.half
+        if micro_batch == self.start.micro_batch and not halved:
             return self.base
         if self.source.again is None:
-            if setting.micro_batch != self.start.micro_batch:
+            if micro_batch != self.start.micro_batch:
                 raise Error("Another micro-batch needs the module, to capture it again.")
             return with_options(self.base, half_precision=True)
         changes = ModuleChanges(
-            micro_batch=setting.micro_batch, batching=self.base.batching, half=halved,
+            micro_batch=micro_batch, batching=self.base.batching, half=halved,
             sharded=self.base.execution is Execution.SHARDED,
         )  # fmt: skip
-        return replace(self.base, step=self.source.again(changes).step)
+        return replace(self.base, step=_captured_again(self.source.again, changes).step)
 
     def _options_of(self, setting: Setting, placed: Program) -> Mapping[str, Any]:
         count = self.micro_batches(setting)
@@ -306,6 +320,24 @@ class Programs:
         if setting.machine is None and self.base.system.ipus >= ipus:
             return self.base.system
         return system_with(chip, ipus)
+
+
+def _captured_again(again: Callable[[ModuleChanges], Program], changes: ModuleChanges) -> Program:
+    """Capture a module with changes.
+
+    Raises:
+        Error: what the front end refuses, or what the module's own code raises: it may take one micro-batch only.
+    """
+    try:
+        return again(changes)
+    except (Error, AssertionError):
+        raise
+    except Exception as problem:
+        text = " ".join(str(problem).split()).rstrip(".")
+        raise Error(
+            f"The module cannot be captured with micro-batches of {changes.micro_batch}"
+            f"{' in float16' if changes.half else ''}: {type(problem).__name__}: {text}."
+        ) from problem
 
 
 def _split(program: Program, starts: tuple[str, ...]) -> Program:

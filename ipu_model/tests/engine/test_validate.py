@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
@@ -252,8 +253,16 @@ class TestText:
         assert "15 rows were released since then" in lines[1]
         assert "median error was 6.9% that day, the largest 34.3%" in lines[1]
         assert "16 programs that ran or were out of memory: 9 right, 7 too close to call, 0 wrong" in lines[3]
+        assert f"If each of all {len(published_verdicts())} is left out in turn" in lines[3]
         text = comparison_text(comparison)
         assert text.index(lines[0][:50]) < text.index("\nScored blind ") < text.index("\nFitted ")
+
+    def test_a_part_of_the_verdicts_is_not_enough_to_leave_one_out(self, comparison: Comparison) -> None:
+        """Without one of them, what is too close follows from all the others, of which a part would give too little."""
+        part = replace(comparison, verdicts=comparison.verdicts[:-1])
+        lines = trust(part, bands_of(recorded().errors))
+        assert "whose outcome is known here" in lines[3]
+        assert "left out" not in lines[3]
 
     def test_every_row_has_a_line_with_its_error(self, comparison: Comparison) -> None:
         lines = comparison_text(comparison).splitlines()

@@ -10,7 +10,14 @@ from ipu_model.predict.band import Family, FamilyBand
 from ipu_model.predict.calibration import fitted
 from ipu_model.validate.comparison import Compared, ComparedVerdict, Comparison, Outcome
 from ipu_model.validate.record import left_out_verdicts, recorded
-from ipu_model.validate.rows import BlindComparison, BlindVerdicts, Kind, blind_comparisons, blind_verdicts
+from ipu_model.validate.rows import (
+    BlindComparison,
+    BlindVerdicts,
+    Kind,
+    blind_comparisons,
+    blind_verdicts,
+    published_verdicts,
+)
 
 
 def trust(comparison: Comparison, bands: Mapping[Family, FamilyBand]) -> tuple[str, ...]:
@@ -74,11 +81,13 @@ def _verdicts(compared: Sequence[ComparedVerdict], blind: Iterable[BlindVerdicts
     free = [each for each in compared if each.row.kind is not Kind.FITTED]
     if not free:
         return that_day
+    today = f"{that_day} Today, of the {len(free)} whose outcome is known here: {_outcomes(free)}."
+    if len(compared) < len(published_verdicts()):
+        return today  # what is too close without one of them follows from all the others
     without = left_out_verdicts(compared, recorded().errors)
     return (
-        f"{that_day} Today, of the {len(free)} whose outcome is known here: {_outcomes(free)}. These "
-        f"programs themselves decide what counts as too close. If each of all {len(without)} is left out in turn, the "
-        f"verdicts are: {_outcomes(without)}."
+        f"{today} These programs themselves decide what counts as too close. If each of all {len(without)} is left "
+        f"out in turn, the verdicts are: {_outcomes(without)}."
     )
 
 

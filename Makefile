@@ -65,13 +65,13 @@ preflight: setup ## check this machine for a workshop and run a lesson in a fres
 	$(VENV_PYTHON) -m ipu_course doctor --preflight $(LESSON)
 
 test: setup ## run the tests, the notebooks among them
-	$(PYTEST) --nbval tests ipu_model/tests/programs notebooks/ ipu_model/tests -m "not large" $(TEST_ARGS)
+	$(PYTEST) --nbval tests ipu_model/tests/programs src/ipu_course/lessons notebooks/ ipu_model/tests -m "not large" $(TEST_ARGS)
 
 test-large: setup ## search what makes BERT-Large, ViT-L/16 and ResNet-152 fit, and build what the printed lines say
 	$(PYTEST) tests -m large $(TEST_ARGS)
 
 test-fast: setup ## run the tests that need neither a whole lesson nor a browser
-	$(PYTEST) tests ipu_model/tests/programs ipu_model/tests -m "not notebooks and not browser and not slow" $(TEST_ARGS)
+	$(PYTEST) tests ipu_model/tests/programs src/ipu_course/lessons ipu_model/tests -m "not notebooks and not browser and not slow" $(TEST_ARGS)
 
 companions: setup ## test Lightning, optimum-graphcore and PyTorch Geometric, and run the programs that need them, in .venv-companions (Python 3.10, 3.11)
 	OMP_NUM_THREADS=$${OMP_NUM_THREADS:-1} $(VENV_PYTHON) tools/companions.py $(TEST_ARGS)
@@ -94,13 +94,13 @@ mutate: setup ## break one central rule at a time in a copy of the sources: do t
 nbval-conditions: setup ## run the notebooks as users do: offline, read-only, from elsewhere
 	$(VENV_PYTHON) tools/nbval_conditions.py $(LESSON) $(NBVAL_ARGS)
 
-notebooks: setup ## build the notebooks from notebooks/source and execute them
+notebooks: setup ## build the notebooks from the lessons' sources and execute them
 	PYTHONPATH=tools $(VENV_PYTHON) -m notebook_build build $(LESSON)
 
 try-answers: setup ## run right and wrong answers to the lessons' exercises and print every verdict
 	PYTHONPATH=tools $(VENV_PYTHON) -m notebook_build try $(LESSON)
 
-check-notebooks: setup ## check that the notebooks are what notebooks/source says, without executing them
+check-notebooks: setup ## check that the notebooks are what the lessons' sources say, without executing them
 	PYTHONPATH=tools $(VENV_PYTHON) -m notebook_build check $(LESSON)
 
 docs: setup ## write the support page and the README's picture

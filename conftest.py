@@ -6,6 +6,7 @@ import gc
 import os
 import tempfile
 from importlib import import_module
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -43,3 +44,20 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     """Leave what importing and collecting made out of every later garbage collection: none of it goes away."""
     gc.collect()
     gc.freeze()
+
+
+@pytest.fixture(scope="session")
+def project() -> Path:
+    """The project's folder."""
+    return Path(__file__).resolve().parent
+
+
+@pytest.fixture
+def records(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The place for the records of a learner who has answered nothing yet."""
+    from ipu_course.progress import notes
+
+    path = tmp_path / "mine" / "progress.json"
+    monkeypatch.setenv("IPU_COURSE_PROGRESS", str(path))
+    monkeypatch.setattr(notes, "_waiting", [])
+    return path

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from nbformat import NotebookNode
 
-from notebook_build.lesson import Lesson, lessons
+from notebook_build.lesson import LessonSource, lessons
 
 LESSONS = lessons()
 each_lesson = pytest.mark.parametrize("lesson", LESSONS, ids=lambda lesson: lesson.name)
@@ -49,11 +49,17 @@ print("measured: 12.5 s")
 """
 
 
-def write_lesson(folder: Path, text: str = LESSON, name: str = "03_small_lesson") -> Lesson:
+def write_lesson(folder: Path, text: str = LESSON, name: str = "03_small_lesson") -> LessonSource:
     """Write the source of a lesson below `folder` and return the lesson, not built yet."""
-    (folder / "source").mkdir(parents=True, exist_ok=True)
-    (folder / "source" / f"{name}.py").write_text(text, encoding="utf-8")
-    return lessons(folder, (name,))[0]
+    own = folder / "lessons" / name[3:]
+    own.mkdir(parents=True, exist_ok=True)
+    (own / f"{name}.py").write_text(text, encoding="utf-8")
+    return lessons((name,), folder / "lessons", folder)[0]
+
+
+def places(folder: Path) -> list[str]:
+    """Return the options that say where the lesson of `write_lesson` is."""
+    return ["--lessons", str(folder / "lessons"), "--notebooks", str(folder)]
 
 
 def shown(notebook: NotebookNode) -> list[str]:

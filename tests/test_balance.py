@@ -9,12 +9,12 @@ import torch
 
 import poptorch
 from ipu_course import engine
-from ipu_course.figures.balance import balance_figure
-from ipu_course.mnist.model import Network, TrainingModelWithLoss
-from ipu_course.views import balance
-from ipu_course.views import stash as stash_view
-from ipu_course.views.balance import fastest_cut, show_cuts, show_stages, stage_times
-from ipu_course.views.stash import show_schedules, show_stash
+from ipu_course.lessons.pipelining_mnist import balance
+from ipu_course.lessons.pipelining_mnist import stash as stash_view
+from ipu_course.lessons.pipelining_mnist.balance import fastest_cut, show_cuts, show_stages, stage_times
+from ipu_course.lessons.pipelining_mnist.balance_figure import balance_figure
+from ipu_course.lessons.pipelining_mnist.stash import show_schedules, show_stash
+from ipu_course.programs.mnist.model import Network, TrainingModelWithLoss
 
 
 @pytest.fixture(scope="module")

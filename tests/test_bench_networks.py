@@ -9,11 +9,11 @@ import torch
 import torchvision
 from torch import nn
 
-from ipu_course.bench import settings_of_model
-from ipu_course.bench.layers import units
-from ipu_course.bench.module import benchmark_module, example_micro_batch
-from ipu_course.bench.networks import network
-from ipu_course.bench.settings import Settings
+from ipu_course.programs.bench import settings_of_model
+from ipu_course.programs.bench.layers import units
+from ipu_course.programs.bench.module import benchmark_module, example_micro_batch
+from ipu_course.programs.bench.networks import network
+from ipu_course.programs.bench.settings import Settings
 
 
 def on_meta(model: str, **changes: Any) -> nn.Module:

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from ipu_course import engine
-from ipu_course.bench import all_configurations, configuration, settings_of_model, sweeps
-from ipu_course.bench.report import heading
 from ipu_course.command_line import main
+from ipu_course.programs.bench import all_configurations, configuration, settings_of_model, sweeps
+from ipu_course.programs.bench.report import heading
 
 SMALL = "bench --model resnet18 --image-size 32"
 

@@ -11,15 +11,15 @@ import numpy as np
 import pytest
 
 from ipu_course import engine
-from ipu_course.bench import changed, modelled_result, rows, settings_of_model, sweep
-from ipu_course.bench.figure import description, sweep_figure
-from ipu_course.bench.files import csv_text, json_text
-from ipu_course.bench.ipu_options import make_optimiser, options_for
-from ipu_course.bench.module import benchmark_module, example_micro_batch
-from ipu_course.bench.results import Result
-from ipu_course.bench.settings import Settings
-from ipu_course.bench.sweeps import around
-from ipu_course.bench.tables import record, text_table
+from ipu_course.programs.bench import changed, modelled_result, rows, settings_of_model, sweep
+from ipu_course.programs.bench.figure import description, sweep_figure
+from ipu_course.programs.bench.files import csv_text, json_text
+from ipu_course.programs.bench.ipu_options import make_optimiser, options_for
+from ipu_course.programs.bench.module import benchmark_module, example_micro_batch
+from ipu_course.programs.bench.results import Result
+from ipu_course.programs.bench.settings import Settings
+from ipu_course.programs.bench.sweeps import around
+from ipu_course.programs.bench.tables import record, text_table
 
 TRAINING = settings_of_model("resnet18", image_size=32, batch_size=2, gradient_accumulation=8)
 INFERENCE = settings_of_model("resnet18", training=False, image_size=32, batch_size=2, data="synthetic")

@@ -19,10 +19,10 @@ from ipu_course.command_line import main
 from ipu_course.learner_report.overview import close_guesses, next_steps, states
 from ipu_course.learner_report.page import EMPTY, report_page
 from ipu_course.learner_report.wording import distance, guesses, number, visible
-from ipu_course.lessons import LESSONS
+from ipu_course.lesson_folders import lesson_folders
+from ipu_course.programs.train.published import published_ladder
 from ipu_course.progress import ExerciseRecord, Prediction, Progress, Rung, note_check, read_progress
 from ipu_course.progress.file_format import from_text, to_text
-from ipu_course.train.published import published_ladder
 
 TODAY = date(2026, 3, 2)
 VOID = {"meta", "path", "rect", "use"}
@@ -126,7 +126,7 @@ def test_without_the_courses_data_the_ladder_is_still_shown(monkeypatch: pytest.
 
 
 def test_lessons_and_summary_count_what_was_answered(page: str) -> None:
-    by_number = {lesson.number: lesson for lesson in LESSONS}
+    by_number = {lesson.number: lesson for lesson in lesson_folders()}
     first = by_number["01"]
     assert cells(page, f"01 {first.title}") == ["begun", "2", f"1 of {first.exercises}"]
     assert cells(page, f"04 {by_number['04'].title}")[:2] == ["not begun", "0"]
@@ -136,7 +136,7 @@ def test_lessons_and_summary_count_what_was_answered(page: str) -> None:
 
 
 def test_what_comes_next_is_what_was_begun_then_the_next_lesson() -> None:
-    titles = {lesson.number: lesson for lesson in LESSONS}
+    titles = {lesson.number: lesson for lesson in lesson_folders()}
     steps = next_steps(HALF_WAY)
     assert [step.split(",")[0] for step in steps] == ["Lesson 01", "Lesson 02", "Lesson 03", "Begin lesson 04"]
     assert "Exercise 2 is tried but not solved" in steps[1]
@@ -147,7 +147,7 @@ def test_what_comes_next_is_what_was_begun_then_the_next_lesson() -> None:
 def test_who_has_solved_everything_is_told_so() -> None:
     solved = tuple(
         ExerciseRecord(lesson.number, f"Exercise {number}", 1, 1)
-        for lesson in LESSONS
+        for lesson in lesson_folders()
         for number in range(1, lesson.exercises + 1)
     )
     progress = Progress(exercises=solved)

@@ -8,8 +8,8 @@ import pytest
 
 from ipu_course import day03, engine
 from ipu_course.lesson import Lesson
+from ipu_course.programs.train.published import published_ladder
 from ipu_course.progress import read_progress
-from ipu_course.train.published import published_ladder
 
 
 @pytest.fixture(autouse=True)

@@ -18,8 +18,8 @@ import torch
 import poptorch
 from ipu_course.command_line import main
 from ipu_course.datasets import ImageDataset, mnist
-from ipu_course.mnist import program
-from ipu_course.mnist.training import train
+from ipu_course.programs.mnist import program
+from ipu_course.programs.mnist.training import train
 
 # One epoch of 2,000 images in two steps of 25 x 8 x 5 = 1,000.
 SHORT = ["mnist", "--epochs", "1", "--batch-size", "25", "--gradient-accumulation", "8"]

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from ipu_course.command_line import main, make_parser
 from ipu_course.errors import SettingsError
-from ipu_course.mnist.command import settings_from
-from ipu_course.mnist.settings import Settings, check_data, check_pipeline, smaller_training_steps
+from ipu_course.programs.mnist.command import settings_from
+from ipu_course.programs.mnist.settings import Settings, check_data, check_pipeline, smaller_training_steps
 
 BUNDLED_TRAINING, BUNDLED_TEST = 20_000, 800
 TUTORIAL_OPTIONS = (

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 import torch
 
-from ipu_course.mnist.training import accuracy, train
-from ipu_course.mnist.training import test as accuracy_on
+from ipu_course.programs.mnist.training import accuracy, train
+from ipu_course.programs.mnist.training import test as accuracy_on
 
 
 def _predictions(*digits: int) -> torch.Tensor:

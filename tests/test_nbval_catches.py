@@ -15,7 +15,7 @@ from notebooks_support import write_lesson
 
 from notebook_build.__main__ import main
 from notebook_build.check import check
-from notebook_build.lesson import Lesson
+from notebook_build.lesson import LessonSource
 
 # One cell for each kind of output, each with a figure in it.
 SOURCE = """\
@@ -38,13 +38,13 @@ print("measured: 31 s")
 
 
 @pytest.fixture(scope="module")
-def built(tmp_path_factory: pytest.TempPathFactory) -> Lesson:
+def built(tmp_path_factory: pytest.TempPathFactory) -> LessonSource:
     lesson = write_lesson(tmp_path_factory.mktemp("nbval"), SOURCE)
     assert main(["build", "--folder", str(lesson.notebook.parent)]) == 0
     return lesson
 
 
-def changed(built: Lesson, folder: Path, change: Callable[[NotebookNode], None]) -> Lesson:
+def changed(built: LessonSource, folder: Path, change: Callable[[NotebookNode], None]) -> LessonSource:
     """Return a copy of the built lesson whose cells were changed."""
     lesson = write_lesson(folder, SOURCE)
     notebook = nbformat.read(built.notebook, as_version=4)
@@ -66,7 +66,7 @@ def never_executed(cell: NotebookNode) -> None:
     cell.outputs, cell.execution_count = [], None
 
 
-def nbval(lesson: Lesson) -> list[str]:
+def nbval(lesson: LessonSource) -> list[str]:
     """Return nbval's verdicts in cell order; it is run as learners run it, from another folder."""
     command = [sys.executable, "-m", "pytest", "-v", "-p", "no:cacheprovider", "--nbval", str(lesson.notebook)]
     done = subprocess.run(command, cwd="/", stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
@@ -74,17 +74,19 @@ def nbval(lesson: Lesson) -> list[str]:
     return re.findall(r"::Cell \d+ ([A-Z]+)", done.stdout)
 
 
-def test_it_passes_what_was_built(built: Lesson) -> None:
+def test_it_passes_what_was_built(built: LessonSource) -> None:
     assert nbval(built) == ["PASSED"] * 5
     assert check(built) == []
 
 
-def test_it_catches_another_figure_in_every_kind_of_output_that_is_not_ignored(built: Lesson, tmp_path: Path) -> None:
+def test_it_catches_another_figure_in_every_kind_of_output_that_is_not_ignored(
+    built: LessonSource, tmp_path: Path
+) -> None:
     """The last one passes, so the check caps how many cells may ignore their output (test_notebook_build.py)."""
     assert nbval(changed(built, tmp_path, another_figure)) == ["FAILED"] * 4 + ["PASSED"]
 
 
-def test_the_check_catches_cells_that_were_never_executed(built: Lesson, tmp_path: Path) -> None:
+def test_the_check_catches_cells_that_were_never_executed(built: LessonSource, tmp_path: Path) -> None:
     """nbval lets the first one pass; that is why there is a check."""
     emptied = changed(built, tmp_path, never_executed)
     assert nbval(emptied)[0] == "PASSED"

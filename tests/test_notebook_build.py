@@ -7,7 +7,7 @@ from pathlib import Path
 
 import nbformat
 import pytest
-from notebooks_support import LESSON, write_lesson
+from notebooks_support import LESSON, places, write_lesson
 
 from notebook_build.__main__ import main
 from notebook_build.assemble import assemble, exercises_of
@@ -15,18 +15,18 @@ from notebook_build.check import check, findings
 from notebook_build.errors import SourceError
 from notebook_build.execute import execute
 from notebook_build.exercise import solved
-from notebook_build.lesson import Lesson
+from notebook_build.lesson import LessonSource
 
 
 @pytest.fixture(scope="module")
-def built(tmp_path_factory: pytest.TempPathFactory) -> Lesson:
+def built(tmp_path_factory: pytest.TempPathFactory) -> LessonSource:
     """LESSON, built and executed once."""
     lesson = write_lesson(tmp_path_factory.mktemp("built"))
-    assert main(["build", "--folder", str(lesson.notebook.parent)]) == 0
+    assert main(["build", *places(lesson.notebook.parent)]) == 0
     return lesson
 
 
-def changed(built: Lesson, folder: Path, change: tuple[str, str]) -> list[str]:
+def changed(built: LessonSource, folder: Path, change: tuple[str, str]) -> list[str]:
     """Return what the check finds after a change to the text of the built notebook."""
     lesson = write_lesson(folder)
     text = built.notebook.read_text(encoding="utf-8")
@@ -38,7 +38,7 @@ def changed(built: Lesson, folder: Path, change: tuple[str, str]) -> list[str]:
 # --- what learners get
 
 
-def test_a_built_lesson_is_executed_and_passes_its_check(built: Lesson) -> None:
+def test_a_built_lesson_is_executed_and_passes_its_check(built: LessonSource) -> None:
     notebook = nbformat.read(built.notebook, as_version=4)
     code = [cell for cell in notebook.cells if cell.cell_type == "code"]
     assert [cell.execution_count for cell in code] == [1, 2, 3]
@@ -46,36 +46,36 @@ def test_a_built_lesson_is_executed_and_passes_its_check(built: Lesson) -> None:
     assert check(built) == []
 
 
-def test_an_exercise_is_given_with_its_starter_and_without_its_solution(built: Lesson) -> None:
+def test_an_exercise_is_given_with_its_starter_and_without_its_solution(built: LessonSource) -> None:
     cell = assemble(built).cells[3]
     assert cell.source.startswith("def doubled(value):\n    result = ...\n    return result\n")
     assert "2 * value" not in cell.source
 
 
-def test_hint_and_solution_are_folded(built: Lesson) -> None:
+def test_hint_and_solution_are_folded(built: LessonSource) -> None:
     hint, solution = assemble(built).cells[4:6]
     assert hint.source == "<details>\n<summary>Hint</summary>\n\nMultiply.\n\n</details>"
     assert "```python\nresult = 2 * value\n```\n\nTwice is *two times*." in solution.source
     assert solution.source.startswith("<details>\n<summary>Solution</summary>\n")
 
 
-def test_an_unanswered_exercise_runs(built: Lesson) -> None:
+def test_an_unanswered_exercise_runs(built: LessonSource) -> None:
     exercise = nbformat.read(built.notebook, as_version=4).cells[3]
     assert exercise.outputs[0].text == "not attempted yet\n"
 
 
-def test_the_solved_form_runs_the_solution(built: Lesson) -> None:
+def test_the_solved_form_runs_the_solution(built: LessonSource) -> None:
     notebook = execute(assemble(built, solved), built.notebook.parent)
     assert notebook.cells[3].outputs[0].text == "True\n"
 
 
-def test_any_answer_can_be_tried(built: Lesson) -> None:
+def test_any_answer_can_be_tried(built: LessonSource) -> None:
     notebook = execute(assemble(built, lambda exercise: "    result = value ** 3"), built.notebook.parent)
     assert notebook.cells[3].outputs[0].text == "False\n"
     assert [exercise.number for exercise in exercises_of(built)] == [1]
 
 
-def test_the_notebook_says_no_more_than_it_must(built: Lesson) -> None:
+def test_the_notebook_says_no_more_than_it_must(built: LessonSource) -> None:
     notebook = nbformat.read(built.notebook, as_version=4)
     assert (notebook.nbformat, notebook.nbformat_minor) == (4, 5)
     assert notebook.metadata.kernelspec.name == "python3"
@@ -102,7 +102,7 @@ def test_equal_cells_get_ids_of_their_own(tmp_path: Path) -> None:
 def test_cells_run_in_the_notebook_folder(tmp_path: Path) -> None:
     lesson = write_lesson(tmp_path, "# %%\nfrom pathlib import Path\nprint(sorted(p.name for p in Path().iterdir()))\n")
     notebook = execute(assemble(lesson), tmp_path)
-    assert ast.literal_eval(notebook.cells[0].outputs[0].text) == ["source"]
+    assert ast.literal_eval(notebook.cells[0].outputs[0].text) == ["lessons"]
 
 
 def test_a_shells_matplotlib_backend_does_not_reach_the_kernel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -113,13 +113,13 @@ def test_a_shells_matplotlib_backend_does_not_reach_the_kernel(tmp_path: Path, m
 
 def test_widget_views_are_left_out(tmp_path: Path) -> None:
     lesson = write_lesson(tmp_path, "# %%\nimport ipywidgets\nipywidgets.IntSlider(value=3)\n")
-    assert main(["build", "--folder", str(tmp_path)]) == 0
+    assert main(["build", *places(tmp_path)]) == 0
     assert list(nbformat.read(lesson.notebook, as_version=4).cells[0].outputs[0].data) == ["text/plain"]
 
 
 def test_a_failing_cell_is_reported_and_nothing_is_saved(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     lesson = write_lesson(tmp_path, "# %%\n1 / 0\n")
-    assert main(["build", "--folder", str(tmp_path)]) == 1
+    assert main(["build", *places(tmp_path)]) == 1
     assert "ZeroDivisionError" in capsys.readouterr().err
     assert not lesson.notebook.exists()
 
@@ -145,11 +145,11 @@ def test_a_failing_cell_is_reported_and_nothing_is_saved(tmp_path: Path, capsys:
         pytest.param(('"name": "stdout"', '"name": "stderr"'), "stderr", id="warning"),
     ],
 )
-def test_a_change_is_found(built: Lesson, tmp_path: Path, change: tuple[str, str], finding: str) -> None:
+def test_a_change_is_found(built: LessonSource, tmp_path: Path, change: tuple[str, str], finding: str) -> None:
     assert finding in "\n".join(changed(built, tmp_path, change))
 
 
-def test_a_changed_source_is_found(built: Lesson, tmp_path: Path) -> None:
+def test_a_changed_source_is_found(built: LessonSource, tmp_path: Path) -> None:
     lesson = write_lesson(tmp_path, LESSON.replace("result = 2 * value", "result = value + value"))
     lesson.notebook.write_bytes(built.notebook.read_bytes())
     assert "-result = value + value" in "\n".join(check(lesson))
@@ -160,7 +160,7 @@ def test_a_missing_notebook_is_found(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["0x3c00 = 1.0", "0x3f800000", "images/s at 1/2/3", "8.03 s modelled", "a/b/c"])
-def test_harmless_outputs_pass(built: Lesson, tmp_path: Path, text: str) -> None:
+def test_harmless_outputs_pass(built: LessonSource, tmp_path: Path, text: str) -> None:
     assert changed(built, tmp_path, ('"2\\n"', f'"{text}\\n"')) == []
 
 
@@ -232,10 +232,10 @@ def test_a_broken_source_is_refused(tmp_path: Path, source: str, message: str) -
 
 def test_a_badly_named_source_is_refused(tmp_path: Path) -> None:
     with pytest.raises(SourceError, match="NN_topic"):
-        write_lesson(tmp_path, name="lesson-one")
+        write_lesson(tmp_path, name="03_lesson-one")
 
 
 def test_an_unknown_lesson_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write_lesson(tmp_path)
-    assert main(["check", "77", "--folder", str(tmp_path)]) == 1
+    assert main(["check", "77", *places(tmp_path)]) == 1
     assert "no lesson starts with 77" in capsys.readouterr().err

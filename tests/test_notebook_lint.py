@@ -11,11 +11,11 @@ import nbformat
 import pytest
 from nbformat import NotebookNode
 from nbformat.v4 import new_output
-from notebooks_support import write_lesson
+from notebooks_support import places, write_lesson
 
 from notebook_build.__main__ import main
 from notebook_build.assemble import assemble
-from notebook_build.lesson import Lesson
+from notebook_build.lesson import LessonSource
 from notebook_build.lint import lint, output_findings
 
 # 6 cells an exercise with its text, 24 in all; 14 paragraphs of 60 words are 840.
@@ -34,7 +34,7 @@ lesson = Lesson("03")
 # %% [markdown]
 # ## Predict
 #
-# The chip has many tiles [1], and [lesson 03](source/03_small_lesson.py) says more.
+# The chip has many tiles [1], and [lesson 03](lessons/small_lesson/03_small_lesson.py) says more.
 
 # %%
 guess = lesson.predict("tiles", ...)
@@ -118,8 +118,12 @@ def test_a_lesson_in_the_form_passes(tmp_path: Path) -> None:
         (PARAGRAPH, "# Tiles.\n", " words, not 800 to 1500"),
         (PARAGRAPH, PARAGRAPH * 2, " words, not 800 to 1500"),
         ("many tiles [1]", "many tiles [7]", "the text cites [7], which is not in the references"),
-        ("source/03_small_lesson.py", "04_missing.ipynb", "links to 04_missing.ipynb, which does not exist"),
-        ("[lesson 03](", "![](", "the picture source/03_small_lesson.py has no alternative text"),
+        (
+            "lessons/small_lesson/03_small_lesson.py",
+            "04_missing.ipynb",
+            "links to 04_missing.ipynb, which does not exist",
+        ),
+        ("[lesson 03](", "![](", "the picture lessons/small_lesson/03_small_lesson.py has no alternative text"),
         (LAST, LONG_CELL + LAST, "has 16 lines, not 15 at most"),
         ("tiles = 1472", LONG_CELL[6:], "has 17 lines, not 15 at most"),  # a solution; the check is a line, too
         ('lesson = Lesson("03")', 'lesson = Lesson("02")', "there is no single Lesson('03')"),
@@ -148,7 +152,7 @@ def test_a_hash_in_a_code_block_is_no_heading(tmp_path: Path) -> None:
 def test_lesson_00_may_have_one_exercise_and_no_explorer(tmp_path: Path) -> None:
     source = GOOD.replace(EXERCISE.format(2), "\n# %%\n1\n" * 4).replace("10 of them", "5 of them")
     first = source.replace("explore_tiles()", "tiles()").replace('Lesson("03")', 'Lesson("00")')
-    first = first.replace("source/03_small_lesson.py", "source")
+    first = first.replace("lessons/small_lesson/03_small_lesson.py", "lessons")
     assert lint(write_lesson(tmp_path, first, "00_small_start")) == []
     assert "1 exercises, not 2 to 3" in lint(write_lesson(tmp_path, source))
 
@@ -199,7 +203,7 @@ def test_outputs_are_described_and_have_their_sources(
     assert output_findings(saved) == findings
 
 
-def saved(folder: Path) -> Lesson:
+def saved(folder: Path) -> LessonSource:
     """The good lesson with a notebook that nobody executed."""
     lesson = write_lesson(folder, GOOD)
     nbformat.write(assemble(lesson), lesson.notebook)
@@ -212,5 +216,5 @@ def test_the_lint_looks_into_the_saved_notebook(tmp_path: Path) -> None:
 
 def test_the_check_command_lints(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     saved(tmp_path)
-    assert main(["check", "--folder", str(tmp_path)]) == 1
+    assert main(["check", *places(tmp_path)]) == 1
     assert "03_small_lesson: no picture is saved" in capsys.readouterr().err

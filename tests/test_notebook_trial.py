@@ -1,6 +1,6 @@
 """Trying every answer to a lesson's exercises: what is run, and that each kind of fault is found.
 
-Rules: tests/wrong_answers/README.md.
+Rules: tools/notebook_build/answers.md.
 """
 
 from __future__ import annotations
@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 from nbformat.v4 import new_code_cell, new_output
-from notebooks_support import write_lesson
+from notebooks_support import places, write_lesson
 
 from notebook_build.__main__ import main
 from notebook_build.errors import SourceError
-from notebook_build.lesson import Lesson
+from notebook_build.lesson import LessonSource
 from notebook_build.trial import WRONG, Attempt, Trial, assemble_trial, run_trial
 from notebook_build.verdicts import corpus_faults, faults
 from notebook_build.wrong_answers import TriedAnswer, asks_the_model, file_of, read_answers
@@ -93,7 +93,7 @@ BAD = "\n".join(
 )
 
 
-def lesson_with(folder: Path, answers: str, source: str = SOURCE) -> Lesson:
+def lesson_with(folder: Path, answers: str, source: str = SOURCE) -> LessonSource:
     """Write a lesson and its answers below `folder`."""
     lesson = write_lesson(folder / "notebooks", source)
     file_of(lesson).parent.mkdir(parents=True, exist_ok=True)
@@ -154,7 +154,7 @@ def test_an_answer_gets_the_regions_indentation_and_its_setup_comes_first(good: 
 
 def test_the_command_prints_a_table_and_the_faults(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     lesson = lesson_with(tmp_path, GOOD.replace("9 square metres", "8 square metres"))
-    assert main(["try", "03", "--folder", str(lesson.notebook.parent)]) == 1
+    assert main(["try", "03", *places(lesson.notebook.parent)]) == 1
     printed = capsys.readouterr()
     assert "  ok     Exercise 1, starter               not attempted yet\n" in printed.out
     assert "  FAULT  Exercise 1, wrong: a square       not yet. 9 square metres" in printed.out
@@ -176,7 +176,7 @@ def test_the_command_prints_a_table_and_the_faults(tmp_path: Path, capsys: pytes
         "Exercise 1: the excerpt '25' is so short that it may be found anywhere",
         "Exercise 1: the excerpt '12 are asked for.' does not tell",
         "Exercise 2, wrong: sum: is not met by 'That is the sum'",
-        "Exercise 2: 1 wrong answers in 03_small_lesson.toml, and at least 3 are asked for",
+        "Exercise 2: 1 wrong answers in small_lesson/answers.toml, and at least 3 are asked for",
         "the cell that begins \"open('no such file')\" raises FileNotFoundError",
     ],
 )
@@ -216,11 +216,11 @@ def test_a_lesson_without_a_file_of_answers_has_too_few(tmp_path: Path) -> None:
     lesson = write_lesson(tmp_path / "notebooks", SOURCE)
     assert read_answers(lesson) == {}
     found = list(faults(assemble_trial(lesson)))
-    assert "Exercise 1: 0 wrong answers in 03_small_lesson.toml, and at least 3 are asked for" in found
+    assert "Exercise 1: 0 wrong answers in small_lesson/answers.toml, and at least 3 are asked for" in found
 
 
 def test_answers_to_an_exercise_that_is_not_there_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(SourceError, match=r"03_small_lesson.toml: the lesson has no exercise 3"):
+    with pytest.raises(SourceError, match=r"small_lesson/answers.toml: the lesson has no exercise 3"):
         assemble_trial(lesson_with(tmp_path, GOOD.replace("number = 2", "number = 3")))
 
 
@@ -240,7 +240,7 @@ ONE = "[[exercise]]\nnumber = 1\n"
     ("text", "message"),
     [
         ("number = 1", "it holds [[exercise]] tables and nothing else"),
-        ("[[exercise]\n", "03_small_lesson.toml: "),
+        ("[[exercise]\n", "small_lesson/answers.toml: "),
         ("[[exercise]]\nnumber = '1'\n", "every [[exercise]] has a number of its own"),
         (ONE + ONE, "every [[exercise]] has a number of its own"),
         (ONE + "modelled = 'yes'\n", "exercise 1: modelled is true or false"),

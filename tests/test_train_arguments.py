@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from ipu_course.command_line import main, make_parser
 from ipu_course.datasets.cifar10_source import SOURCES
 from ipu_course.errors import SettingsError
-from ipu_course.train.command import DATASETS, settings_from
-from ipu_course.train.settings import HANDS_ON_OPTIONS, Settings, check_data, check_settings, smaller_calls
+from ipu_course.programs.train.command import DATASETS, settings_from
+from ipu_course.programs.train.settings import HANDS_ON_OPTIONS, Settings, check_data, check_settings, smaller_calls
 
 TRAINING_IMAGES = 50_000
 HALF = "--batch-size 64 --precision 16.16 --gradient-accumulation "

@@ -13,9 +13,9 @@ from train_support import profile
 from ipu_course.command_line import main
 from ipu_course.data_folder import FOLDER_VARIABLE, data_file
 from ipu_course.errors import DataError
-from ipu_course.train.ladder import Rung, climb, table
-from ipu_course.train.published import PUBLISHED_FILE, published_ladder
-from ipu_course.train.settings import check_settings
+from ipu_course.programs.train.ladder import Rung, climb, table
+from ipu_course.programs.train.published import PUBLISHED_FILE, published_ladder
+from ipu_course.programs.train.settings import check_settings
 from ipu_model.predict.calibration import constant_facts
 
 # day03-resnet101.md: the epoch times as printed, whole seconds.
@@ -158,7 +158,7 @@ class TestModelled:
     def test_the_program_prints_it(
         self, rungs: tuple[Rung, ...], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr("ipu_course.train.program.climb", lambda: rungs)
+        monkeypatch.setattr("ipu_course.programs.train.program.climb", lambda: rungs)
         assert main(["train", "--ladder"]) == 0
         printed = capsys.readouterr().out
         for each in rungs:
@@ -172,7 +172,7 @@ class TestProfileOnly:
         def fail(*_: Any) -> None:
             raise AssertionError("trained")
 
-        monkeypatch.setattr("ipu_course.train.program._train", fail)
+        monkeypatch.setattr("ipu_course.programs.train.program._train", fail)
         options = "--profile-only --model resnet18 --image-size 32 --gradient-accumulation 4 --dataset shapes"
         assert main(["train", *options.split()]) == 0
         printed = capsys.readouterr().out

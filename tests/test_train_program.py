@@ -18,8 +18,8 @@ from train_support import profile
 import poptorch
 from ipu_course import engine
 from ipu_course.command_line import main
-from ipu_course.train import program
-from ipu_course.train.training import train_epoch
+from ipu_course.programs.train import program
+from ipu_course.programs.train.training import train_epoch
 
 # Two epochs of three calls of 16 images each.
 SHORT = "train --model shufflenet_v2_x0_5 --image-size 32 --batch-size 16 --gradient-accumulation 1 --epochs 2 "

@@ -7,7 +7,7 @@ from pathlib import Path
 from benchmark_page import BENCHMARKS_PAGE, benchmark_page_text
 
 from ipu_course import figures
-from ipu_course.bench import page_results
+from ipu_course.programs.bench import page_results
 from ipu_course.schedule import pipelined
 from ipu_model.validate.comparison import compare_rows
 from ipu_model.validate.text import comparison_markdown

@@ -63,7 +63,7 @@ def change_of(mutation: Mutation, folder: Path) -> Change:
     names = re.findall(r"(?<![\w\"'])(?!__)[A-Za-z_]\w*", f"{mutation.code} {mutation.within}")
     places: list[tuple[Path, str, ast.AST, dict[str, ast.AST]]] = []
     for source in SOURCES:
-        for file in sorted((folder / source).rglob("*.py")):
+        for file in sorted((folder / source).rglob("[!0-9]*.py")):  # not the notebooks' sources
             content = file.read_text(encoding="utf-8")
             if all(name in content for name in names):
                 for tree in _functions(ast.parse(content), mutation.within):

@@ -98,7 +98,7 @@ def _replayed(body: nn.Module, x: Tensor, y: Tensor) -> Step:
 
 def _mnist(rounds: int) -> dict[str, float]:
     """Measure a call of the pipelining tutorial's size: 10 device iterations x 10 accumulations x 40 images."""
-    from ipu_course.mnist.model import Network
+    from ipu_course.programs.mnist.model import Network
 
     network = WithLoss(Network())
     plain = copy.deepcopy(network)

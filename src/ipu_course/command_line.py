@@ -7,12 +7,12 @@ import os
 import sys
 from typing import Sequence
 
-from ipu_course.bench import command as bench_command
 from ipu_course.doctor import command as doctor_command
 from ipu_course.errors import CourseError
 from ipu_course.learner_report import command as report_command
-from ipu_course.mnist import command as mnist_command
-from ipu_course.train import command as train_command
+from ipu_course.programs.bench import command as bench_command
+from ipu_course.programs.mnist import command as mnist_command
+from ipu_course.programs.train import command as train_command
 
 # Each module offers register(subparsers): it adds its parser and sets the default `run`, a function of the
 # parsed arguments that may give an exit code. What `run` needs is imported inside it, so that --help does not

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 import torch
 
 from ipu_course import engine
-from ipu_course.train.host import hands_on_host
-from ipu_course.train.model import ClassifierWithLoss, NormaliseOnDevice
-from ipu_course.train.published import PublishedStep, published_ladder
-from ipu_course.train.settings import Settings
+from ipu_course.programs.train.host import hands_on_host
+from ipu_course.programs.train.model import ClassifierWithLoss, NormaliseOnDevice
+from ipu_course.programs.train.published import PublishedStep, published_ladder
+from ipu_course.programs.train.settings import Settings
 
 if TYPE_CHECKING:
     from ipu_course.engine import HostWork, Profile

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Union
 
 from ipu_course import engine
+from ipu_course.programs.train.published import published_ladder
 from ipu_course.progress import note_prediction, note_rung
-from ipu_course.train.published import published_ladder
 
 if TYPE_CHECKING:
-    from ipu_course.train.ladder import Rung
+    from ipu_course.programs.train.ladder import Rung
 
 Number = Union[int, float]
 
@@ -73,7 +73,7 @@ class Lesson:
 
         Raises ``ValueError`` for a step that the ladder does not have.
         """
-        from ipu_course.train.ladder import climb
+        from ipu_course.programs.train.ladder import climb
         from ipu_course.views.ladder import show_rungs
 
         names = [step.name for step in published_ladder().steps]

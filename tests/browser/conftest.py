@@ -70,7 +70,7 @@ def page(chromium: BrowserContext) -> Iterator[Page]:
 def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LabServer]:
     """JupyterLab on a copy of the notebook folder, to which tests may add notebooks."""
     folder = tmp_path_factory.mktemp("lab") / "notebooks"
-    shutil.copytree(NOTEBOOKS, folder, ignore=shutil.ignore_patterns("source", ".*"))
+    shutil.copytree(NOTEBOOKS, folder, ignore=shutil.ignore_patterns(".*"))
     with running_lab(folder, tmp_path_factory.mktemp("home")) as server:
         yield server
         server.stop_kernels()

@@ -14,7 +14,7 @@ from playwright.sync_api import Page
 
 from notebook_build.assemble import assemble
 from notebook_build.exercise import solved
-from notebook_build.lesson import Lesson, lessons
+from notebook_build.lesson import LessonSource, lessons
 from notebook_build.limits import WITHOUT_EXPLORER
 
 each_lesson = pytest.mark.parametrize("lesson", lessons(), ids=lambda lesson: lesson.name)
@@ -23,7 +23,7 @@ each_lesson = pytest.mark.parametrize("lesson", lessons(), ids=lambda lesson: le
 @pytest.mark.notebooks
 @each_lesson
 def test_a_lesson_runs_to_its_end_and_its_controls_work(
-    lab_page: Page, lab: LabServer, screenshots: Path, lesson: Lesson
+    lab_page: Page, lab: LabServer, screenshots: Path, lesson: LessonSource
 ) -> None:
     nbformat.write(assemble(lesson, solved), lab.folder / lesson.notebook.name)
     notebook = opened(lab_page, lab, lesson.notebook.name)

@@ -1,4 +1,4 @@
-"""Builds the course's notebooks from notebooks/source and checks that the two agree.
+"""Builds the course's notebooks from the lessons' sources and checks that the two agree.
 
 README.md beside this file describes the source format.
 """

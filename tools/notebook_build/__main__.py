@@ -10,17 +10,18 @@ from pathlib import Path
 import nbformat
 from nbclient.exceptions import CellExecutionError, CellTimeoutError, DeadKernelError
 
+from ipu_course.lesson_folders import LESSONS_FOLDER
 from notebook_build.assemble import assemble
 from notebook_build.check import check, findings
 from notebook_build.errors import SourceError
 from notebook_build.execute import execute
-from notebook_build.lesson import NOTEBOOKS, Lesson, lessons
+from notebook_build.lesson import NOTEBOOKS, LessonSource, lessons
 from notebook_build.lint import lint
 from notebook_build.trial import run_trial
 from notebook_build.verdicts import faults, table
 
 
-def build(lesson: Lesson) -> list[str]:
+def build(lesson: LessonSource) -> list[str]:
     """Build and execute one notebook, save it, and return the findings about its outputs."""
     started = time.monotonic()
     try:
@@ -33,12 +34,12 @@ def build(lesson: Lesson) -> list[str]:
     return findings(notebook)
 
 
-def check_and_lint(lesson: Lesson) -> list[str]:
+def check_and_lint(lesson: LessonSource) -> list[str]:
     """Return all that is wrong with a lesson as it is saved."""
     return [*check(lesson), *lint(lesson)]
 
 
-def attempt_all(lesson: Lesson) -> list[str]:
+def attempt_all(lesson: LessonSource) -> list[str]:
     """Try the right and wrong answers of a lesson, print the verdicts, and return those that should be others."""
     trial = run_trial(lesson)
     print(table(trial), flush=True)
@@ -48,13 +49,14 @@ def attempt_all(lesson: Lesson) -> list[str]:
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="notebook_build", description=__doc__)
     parser.add_argument("command", choices=("build", "check", "try"))
-    parser.add_argument("lessons", nargs="*", metavar="NN", help="only lessons whose name starts so")
-    parser.add_argument("--folder", type=Path, default=NOTEBOOKS, help="the notebooks; source/ is in it")
+    parser.add_argument("wanted", nargs="*", metavar="NN", help="only lessons whose name starts so")
+    parser.add_argument("--lessons", dest="folder", type=Path, default=LESSONS_FOLDER, help="the lessons' folders")
+    parser.add_argument("--notebooks", type=Path, default=NOTEBOOKS, help="where the notebooks are built")
     chosen = parser.parse_args(arguments)
     step = {"build": build, "check": check_and_lint, "try": attempt_all}[chosen.command]
     failed = False
     try:
-        for lesson in lessons(chosen.folder, tuple(chosen.lessons)):
+        for lesson in lessons(tuple(chosen.wanted), chosen.folder, chosen.notebooks):
             for finding in step(lesson):
                 failed = True
                 print(f"{lesson.name}: {finding}", file=sys.stderr)

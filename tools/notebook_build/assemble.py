@@ -9,7 +9,7 @@ from nbformat import NotebookNode
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 
 from notebook_build.exercise import Answer, Exercise, find_exercises, folded, folded_solution, starter
-from notebook_build.lesson import HINT, SOLUTION, Cell, Lesson, read_cells
+from notebook_build.lesson import HINT, SOLUTION, Cell, LessonSource, read_cells
 
 # No Python version in here: the same notebook must come out on every machine.
 METADATA = {
@@ -23,12 +23,12 @@ METADATA = {
 }
 
 
-def exercises_of(lesson: Lesson) -> list[Exercise]:
+def exercises_of(lesson: LessonSource) -> list[Exercise]:
     """Return a lesson's exercises in reading order."""
     return list(find_exercises(read_cells(lesson), lesson.name).values())
 
 
-def assemble(lesson: Lesson, answer: Answer = starter) -> NotebookNode:
+def assemble(lesson: LessonSource, answer: Answer = starter) -> NotebookNode:
     """Return the notebook of a lesson without outputs, its exercises answered by `answer`."""
     cells = read_cells(lesson)
     exercises = find_exercises(cells, lesson.name)
@@ -64,7 +64,7 @@ def new_cell(cell: Cell, text: str) -> NotebookNode:
     return node
 
 
-def cell_id(lesson: Lesson, cell: Cell, occurrence: int) -> str:
+def cell_id(lesson: LessonSource, cell: Cell, occurrence: int) -> str:
     """Return an id that stays when cells are put in or taken out elsewhere."""
     digest = hashlib.sha256(f"{cell.kind}\n{cell.text}\n{occurrence}".encode()).hexdigest()
     return f"{lesson.name.replace('_', '-')[:50]}-{digest[:8]}"

@@ -12,7 +12,7 @@ from nbformat import NotebookNode
 
 from notebook_build.assemble import assemble
 from notebook_build.execute import WIDGET_VIEW
-from notebook_build.lesson import IGNORED_OUTPUT, Lesson
+from notebook_build.lesson import IGNORED_OUTPUT, LessonSource
 
 MOST_DIFFERENCES = 30
 # What another machine or another day would print differently.
@@ -30,7 +30,7 @@ WALL_CLOCK = re.compile(
 )
 
 
-def check(lesson: Lesson) -> list[str]:
+def check(lesson: LessonSource) -> list[str]:
     """Return what is wrong with a lesson's notebook, one finding a line; empty if all is well."""
     if not lesson.notebook.exists():
         return [f"{lesson.notebook.name} is missing: make notebooks builds it"]

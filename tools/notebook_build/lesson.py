@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from pathlib import Path
 
 import jupytext
 
+from ipu_course.lesson_folders import LESSONS_FOLDER, SOURCE_NAME
 from notebook_build.errors import SourceError
 
 NOTEBOOKS = Path(__file__).resolve().parents[2] / "notebooks"
-NAME = re.compile(r"\d\d_[a-z0-9_]+")
 EXERCISE, HINT, SOLUTION = "exercise", "hint", "solution"
 IGNORED_OUTPUT = "nbval-ignore-output"
 # What jupytext notes about blank lines and markers in the source; it means nothing in the notebook.
@@ -30,7 +29,7 @@ class Cell:
 
 
 @dataclass(frozen=True)
-class Lesson:
+class LessonSource:
     """One lesson: its source file and the notebook that is built from it."""
 
     source: Path
@@ -41,20 +40,25 @@ class Lesson:
         return self.source.stem
 
 
-def lessons(folder: Path = NOTEBOOKS, wanted: tuple[str, ...] = ()) -> list[Lesson]:
-    """Return the lessons with a source, in reading order; `wanted` names the starts of those to keep."""
-    sources = sorted((folder / "source").glob("*.py"))
+def lessons(
+    wanted: tuple[str, ...] = (), folder: Path = LESSONS_FOLDER, notebooks: Path = NOTEBOOKS
+) -> list[LessonSource]:
+    """Return the lessons below `folder` in reading order; `wanted` names the starts of those to keep.
+
+    A lesson is `folder/topic/NN_topic.py`; its notebook is built in `notebooks`.
+    """
+    sources = sorted(folder.glob("*/[0-9][0-9]*.py"), key=lambda source: source.name)
     for source in sources:
-        if not NAME.fullmatch(source.stem):
+        if not SOURCE_NAME.fullmatch(source.name):
             raise SourceError(f"{source.name}: a lesson is called NN_topic.py, in lower case")
     unknown = [start for start in wanted if not any(source.stem.startswith(start) for source in sources)]
     if unknown:
-        raise SourceError(f"no lesson starts with {' or '.join(unknown)} in {folder / 'source'}")
+        raise SourceError(f"no lesson starts with {' or '.join(unknown)} in {folder}")
     chosen = [source for source in sources if not wanted or source.stem.startswith(wanted)]
-    return [Lesson(source, folder / f"{source.stem}.ipynb") for source in chosen]
+    return [LessonSource(source, notebooks / f"{source.stem}.ipynb") for source in chosen]
 
 
-def read_cells(lesson: Lesson) -> list[Cell]:
+def read_cells(lesson: LessonSource) -> list[Cell]:
     """Return the cells of a lesson's source, exercises solved; SourceError on unlisted tags or metadata."""
     parsed = jupytext.reads(lesson.source.read_text(encoding="utf-8"), fmt="py:percent")
     cells = []

@@ -7,11 +7,11 @@ from collections.abc import Iterator
 
 from nbformat import NotebookNode
 
-from notebook_build.lesson import Lesson
+from notebook_build.lesson import LessonSource
 from notebook_build.limits import MOST_CODE_LINES, WITHOUT_EXPLORER
 
 
-def code_findings(cells: list[NotebookNode], lesson: Lesson) -> list[str]:
+def code_findings(cells: list[NotebookNode], lesson: LessonSource) -> list[str]:
     """Return where the code of a built notebook departs from the form."""
     code = [cell.source for cell in cells if cell.cell_type == "code"]
     calls = [call for source in code for call in calls_in(source)]

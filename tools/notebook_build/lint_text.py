@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from nbformat import NotebookNode
 
-from notebook_build.lesson import EXERCISE, SOLUTION, Lesson
+from notebook_build.lesson import EXERCISE, SOLUTION, LessonSource
 from notebook_build.limits import EXERCISES, EXERCISES_OF_THE_FIRST, LAST_SECTIONS, WORDS
 
 HEADING = re.compile(r"^(#{1,6}) +(.+?) *$", re.M)
@@ -19,7 +19,7 @@ CITATION = re.compile(r"\[(\d+)\](?!\()")
 WORD = re.compile(r"\w[\w'’.,-]*")
 
 
-def text_findings(cells: list[NotebookNode], lesson: Lesson) -> list[str]:
+def text_findings(cells: list[NotebookNode], lesson: LessonSource) -> list[str]:
     """Return where the text of a built notebook departs from the form."""
     texts = [CODE.sub(" ", cell.source) for cell in cells if cell.cell_type == "markdown"]
     return [
@@ -61,7 +61,7 @@ def plan_findings(texts: list[str]) -> Iterator[str]:
         yield f"a plan of {plan[1]} minutes leaves nothing beside the exercises' {minutes}"
 
 
-def exercise_findings(cells: list[NotebookNode], lesson: Lesson) -> Iterator[str]:
+def exercise_findings(cells: list[NotebookNode], lesson: LessonSource) -> Iterator[str]:
     """Yield what is wrong with the number of exercises, and with the texts before them."""
     places = [index for index, cell in enumerate(cells) if has_tag(cell, EXERCISE)]
     allowed = EXERCISES_OF_THE_FIRST if lesson.name.startswith("00") else EXERCISES
@@ -90,7 +90,7 @@ def citation_findings(texts: list[str]) -> Iterator[str]:
         yield f"the text cites [{number}], which is not in the references"
 
 
-def link_findings(texts: list[str], lesson: Lesson) -> Iterator[str]:
+def link_findings(texts: list[str], lesson: LessonSource) -> Iterator[str]:
     """Yield links to files that do not exist, and pictures without alternative text."""
     for picture, title, target in LINK.findall("\n".join(texts)):
         if picture and not title.strip():

@@ -16,8 +16,8 @@ from notebook_build.assemble import assemble, exercises_of
 from notebook_build.errors import SourceError
 from notebook_build.execute import execute
 from notebook_build.exercise import Exercise, solved
-from notebook_build.lesson import EXERCISE, Lesson
-from notebook_build.wrong_answers import TriedAnswer, file_of, read_answers
+from notebook_build.lesson import EXERCISE, LessonSource
+from notebook_build.wrong_answers import TriedAnswer, file_of, named, read_answers
 
 STARTER, HALF, WRONG, RIGHT, SOLVED = "starter", "half answered", "wrong", "also right", "solved"
 OPEN_NAME = re.compile(r"^\w+ = \.\.\.$")
@@ -54,7 +54,7 @@ class Attempt:
 class Trial:
     """A lesson after its run: the attempts in reading order, and the whole notebook."""
 
-    lesson: Lesson
+    lesson: LessonSource
     notebook: NotebookNode
     attempts: tuple[Attempt, ...]
 
@@ -69,11 +69,11 @@ def error_of(cell: NotebookNode) -> str:
     return " ".join(f"{error.ename}: {error.evalue}" for error in errors)
 
 
-def assemble_trial(lesson: Lesson) -> Trial:
+def assemble_trial(lesson: LessonSource) -> Trial:
     """Return the lesson's solved form with every other answer in a cell of its own before the solution's."""
     answers, exercises = read_answers(lesson), exercises_of(lesson)
     for unknown in sorted(set(answers) - {exercise.number for exercise in exercises}):
-        raise SourceError(f"{file_of(lesson).name}: the lesson has no exercise {unknown}")
+        raise SourceError(f"{named(file_of(lesson))}: the lesson has no exercise {unknown}")
     remaining = iter(exercises)
     notebook = assemble(lesson, solved)
     cells: list[NotebookNode] = []
@@ -108,7 +108,7 @@ def half_answers(exercise: Exercise) -> Iterator[str]:
         yield f"{exercise.solution}\n{lines[-1]}"
 
 
-def run_trial(lesson: Lesson, environment: Mapping[str, str] | None = None) -> Trial:
+def run_trial(lesson: LessonSource, environment: Mapping[str, str] | None = None) -> Trial:
     """Run all answers of a lesson; `environment` adds to the kernel's. Cells that raise do not end the run."""
     trial = assemble_trial(lesson)
     execute(trial.notebook, lesson.notebook.parent, environment, allow_errors=True)

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from notebook_build.assemble import exercises_of
 from notebook_build.trial import HALF, RIGHT, SOLVED, STARTER, WRONG, Attempt, Trial, error_of
-from notebook_build.wrong_answers import file_of
+from notebook_build.wrong_answers import file_of, named
 
 LEAST_WRONG_ANSWERS = LEAST_HINTS = 3
 SHORTEST_EXCERPT = 8
@@ -52,7 +52,7 @@ def faults(trial: Trial) -> Iterator[str]:
 
 def corpus_faults(wrong: list[Attempt], trial: Trial) -> Iterator[str]:
     """Yield what is wrong with the wrong answers to one exercise as a set."""
-    file = file_of(trial.lesson).name
+    file = named(file_of(trial.lesson))
     if len(wrong) < LEAST_WRONG_ANSWERS:
         yield f"{len(wrong)} wrong answers in {file}, and at least {LEAST_WRONG_ANSWERS} are asked for"
     elif (hints := len({attempt.verdict for attempt in wrong})) < LEAST_HINTS:

@@ -1,6 +1,6 @@
-"""The answers that a lesson's checks must turn down or accept: tests/wrong_answers/NN_topic.toml.
+"""The answers that a lesson's checks must turn down or accept: answers.toml in the lesson's folder.
 
-README.md beside those files describes the format.
+README.md beside this file describes the format.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 
 from notebook_build.errors import SourceError
 from notebook_build.exercise import Exercise
-from notebook_build.lesson import Lesson
+from notebook_build.lesson import LessonSource
 
 _toml: Any = import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")
 
@@ -43,28 +43,33 @@ class TriedAnswer:
         return setup + exercise.before + answer + exercise.after
 
 
-def file_of(lesson: Lesson) -> Path:
+def file_of(lesson: LessonSource) -> Path:
     """Return the path of a lesson's answers, which may not exist yet."""
-    return lesson.notebook.parent.parent / "tests" / "wrong_answers" / f"{lesson.name}.toml"
+    return lesson.source.parent / "answers.toml"
 
 
-def read_answers(lesson: Lesson) -> dict[int, list[TriedAnswer]]:
+def read_answers(lesson: LessonSource) -> dict[int, list[TriedAnswer]]:
     """Return a lesson's answers by the number of the exercise; SourceError where the file breaks a rule."""
     file = file_of(lesson)
     found: dict[int, list[TriedAnswer]] = {}
     for table in _tables(file):
         number = table.pop("number", None)
         if not isinstance(number, int) or number in found:
-            raise SourceError(f"{file.name}: every [[exercise]] has a number of its own")
+            raise SourceError(f"{named(file)}: every [[exercise]] has a number of its own")
         if not isinstance(table.pop("modelled", False), bool):
-            raise SourceError(f"{file.name}: exercise {number}: modelled is true or false")
-        found[number] = answers_in(table, f"{file.name}: exercise {number}")
+            raise SourceError(f"{named(file)}: exercise {number}: modelled is true or false")
+        found[number] = answers_in(table, f"{named(file)}: exercise {number}")
     return found
 
 
-def asks_the_model(lesson: Lesson) -> bool:
+def asks_the_model(lesson: LessonSource) -> bool:
     """Tell whether a check of the lesson compares an answer with what the IPU Model says."""
     return any(table.get("modelled", False) for table in _tables(file_of(lesson)))
+
+
+def named(file: Path) -> str:
+    """Name a file of answers with the folder of its lesson."""
+    return f"{file.parent.name}/{file.name}"
 
 
 def _tables(file: Path) -> list[dict[str, Any]]:
@@ -73,9 +78,9 @@ def _tables(file: Path) -> list[dict[str, Any]]:
     try:
         content = _toml.loads(file.read_text(encoding="utf-8"))
     except _toml.TOMLDecodeError as problem:
-        raise SourceError(f"{file.name}: {problem}") from problem
+        raise SourceError(f"{named(file)}: {problem}") from problem
     if set(content) != {"exercise"}:
-        raise SourceError(f"{file.name}: it holds [[exercise]] tables and nothing else")
+        raise SourceError(f"{named(file)}: it holds [[exercise]] tables and nothing else")
     return list(content["exercise"])
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Iterable
 
-from ipu_course.lessons import LESSONS, Lesson
+from ipu_course.lesson_folders import LessonFolder, lesson_folders
 from ipu_course.progress import ExerciseRecord, Prediction, Progress
 
 CLOSE_FACTOR = 2.0
@@ -15,7 +15,7 @@ CLOSE_FACTOR = 2.0
 class LessonState:
     """One lesson and what was answered in it."""
 
-    lesson: Lesson
+    lesson: LessonFolder
     predictions: tuple[Prediction, ...]
     exercises: tuple[ExerciseRecord, ...]
 
@@ -47,10 +47,10 @@ class LessonState:
 
 def states(progress: Progress) -> tuple[LessonState, ...]:
     """All lessons of the course in order, then those that only the records know."""
-    known = {lesson.number for lesson in LESSONS}
+    known = {lesson.number for lesson in lesson_folders()}
     entries: Iterable[Prediction | ExerciseRecord] = (*progress.predictions, *progress.exercises)
     others = sorted({entry.lesson for entry in entries} - known)
-    lessons = (*LESSONS, *(Lesson(number, "", f"Lesson {number}", 0) for number in others))
+    lessons = (*lesson_folders(), *(LessonFolder(number, "", f"Lesson {number}", 0) for number in others))
     return tuple(
         LessonState(
             lesson,
@@ -83,7 +83,7 @@ def next_steps(progress: Progress) -> tuple[str, ...]:
     return tuple(steps)
 
 
-def _next_lesson(all_states: tuple[LessonState, ...]) -> Lesson | None:
+def _next_lesson(all_states: tuple[LessonState, ...]) -> LessonFolder | None:
     """The lesson after the last one begun, else the first one left out."""
     last = max((place for place, state in enumerate(all_states) if state.begun), default=-1)
     fresh = [place for place, state in enumerate(all_states) if not state.begun]

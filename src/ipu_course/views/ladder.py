@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Sequence
 
 from ipu_course import engine, figures, show
-from ipu_course.train.published import published_ladder
+from ipu_course.programs.train.published import published_ladder
 
 if TYPE_CHECKING:
-    from ipu_course.train.ladder import Rung
+    from ipu_course.programs.train.ladder import Rung
 
 NO_TIME = "does not fit"
 

@@ -1,1 +1,0 @@
-"""What single lessons try out for real: small trainings, measurements, scripts that may fail."""

@@ -1,0 +1,1 @@
+"""Lesson 05: Asynchronous data loading: load while the IPUs work."""

@@ -1,0 +1,275 @@
+"""Lesson 05: its checks, its helpers, and that no loader process outlives what started it."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import psutil
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from jupyter_client import BlockingKernelClient, KernelManager
+from jupyter_client.manager import start_new_kernel
+
+import poptorch
+from ipu_course.datasets import colour_shapes
+from ipu_course.lessons.async_data_loading.calls_timed import milliseconds_per_call
+from ipu_course.lessons.async_data_loading.checks import (
+    ASYNC_RATE,
+    FEWEST_WORKERS,
+    LOAD_SECONDS,
+    REST_SECONDS,
+    SYNC_RATE,
+    check_arguments,
+    check_keep,
+    check_rates,
+)
+from ipu_course.lessons.async_data_loading.loading import Loading, bound
+from ipu_course.lessons.async_data_loading.number_stream import NumberStream, divides_itself
+from ipu_course.lessons.async_data_loading.safe_script import (
+    LIMIT_WORDS,
+    ScriptEnd,
+    last_error,
+    run_scripts,
+    start_error,
+)
+from ipu_course.lessons.async_data_loading.slow_images import SlowImages
+
+PATIENCE_SECONDS = 90
+
+
+class TestExercises:
+    def test_the_rates_are_those_of_the_timeline(self, capsys: pytest.CaptureFixture[str]) -> None:
+        for loading, rate in ((Loading(False), SYNC_RATE), (Loading(True), ASYNC_RATE)):
+            assert pytest.approx(1000 / bound(LOAD_SECONDS, REST_SECONDS, loading)) == rate
+        assert bound(LOAD_SECONDS, REST_SECONDS, Loading(True, FEWEST_WORKERS)) == REST_SECONDS
+        assert bound(LOAD_SECONDS, REST_SECONDS, Loading(True, FEWEST_WORKERS - 1)) > REST_SECONDS
+        check_rates(1470, 2000.0, 3)
+        assert "correct." in capsys.readouterr().out
+
+    @pytest.mark.parametrize(
+        ("keep", "words"),
+        [
+            (lambda x: x + 0, "correct."),
+            (lambda x: x.view(-1), "a view"),
+            (lambda x: x.contiguous(), "very tensor"),
+            (lambda x: x * 2, "unchanged"),
+            (lambda x: x.no_such_method(), "could not use your answer"),
+        ],
+    )
+    def test_keeping_is_judged_by_what_is_left(
+        self, keep: object, words: str, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        check_keep(keep)
+        assert words in capsys.readouterr().out
+
+    def test_the_right_arguments_make_a_loader(self, capsys: pytest.CaptureFixture[str]) -> None:
+        options = {"buffer_size": 8, "early_preload": True, "load_indefinitely": False}
+        arguments: dict[str, Any] = {"mode": poptorch.DataLoaderMode.Async, "async_options": options}
+        check_arguments(arguments)
+        assert "correct." in capsys.readouterr().out
+        loader = poptorch.DataLoader(poptorch.Options(), colour_shapes(train=True, images=8), batch_size=4, **arguments)
+        try:
+            assert [len(labels) for _, labels in loader] == [4, 4]
+        finally:
+            loader.terminate()
+
+
+class TestData:
+    def test_slow_images_are_the_images_after_a_sleep(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        images, slept = colour_shapes(train=True, images=3), []
+        monkeypatch.setattr(time, "sleep", slept.append)
+        slow = SlowImages(images, milliseconds=3)
+        assert len(slow) == 3
+        assert all(torch.equal(slow[i][0], images[i][0]) for i in range(3))
+        assert slept == [0.003] * 3
+
+    @pytest.mark.parametrize("milliseconds", [-1, 1001])
+    def test_images_slower_than_a_second_are_refused(self, milliseconds: float) -> None:
+        with pytest.raises(ValueError, match="0 to 1,000 ms"):
+            SlowImages(colour_shapes(train=True, images=1), milliseconds)
+
+    def test_workers_share_the_numbers(self) -> None:
+        loader = torch.utils.data.DataLoader(NumberStream(7), num_workers=2, worker_init_fn=divides_itself)
+        assert sorted(int(number) for number in loader) == list(range(7))
+        assert [int(number) for number in NumberStream(3)] == [0, 1, 2]
+
+
+class Counted:
+    """A loader that counts how often it was terminated."""
+
+    def __init__(self, items: int) -> None:
+        self.items = items
+        self.terminated = 0
+
+    def __iter__(self) -> Iterator[tuple[int]]:
+        return ((number,) for number in range(self.items))
+
+    def terminate(self) -> None:
+        self.terminated += 1
+
+
+class TestTimedCalls:
+    def test_every_item_is_called_and_the_loader_terminated(self) -> None:
+        loader, seen = Counted(4), []
+        assert milliseconds_per_call(loader, seen.append) >= 0  # type: ignore[arg-type]  # a stand-in
+        assert seen == [0, 1, 2, 3]
+        assert loader.terminated == 1
+
+    def test_it_ends_at_the_limit(self) -> None:
+        loader = Counted(10**9)
+        milliseconds_per_call(loader, lambda _: time.sleep(0.01), limit_seconds=0.05)  # type: ignore[arg-type]
+        assert loader.terminated == 1
+
+    @pytest.mark.parametrize("problem", [KeyboardInterrupt, ValueError])
+    def test_the_loader_is_terminated_whatever_happens(self, problem: type[BaseException]) -> None:
+        loader = Counted(4)
+
+        def fail(_: int) -> None:
+            raise problem
+
+        with pytest.raises(problem):
+            milliseconds_per_call(loader, fail)  # type: ignore[arg-type]
+        assert loader.terminated == 1
+
+    def test_one_call_is_too_few(self) -> None:
+        with pytest.raises(ValueError, match="too few"):
+            milliseconds_per_call(Counted(1), lambda _: None)  # type: ignore[arg-type]
+
+
+class TestScripts:
+    def test_files_and_sessions_end_as_they_do(self) -> None:
+        ends = run_scripts(
+            {"good": "print(__name__)\nprint(__file__.endswith('.py'))", "bad": "import os\nraise OSError('no')"},
+            {"session": "print(__name__, '__file__' in globals())"},
+        )
+        assert ends == {
+            "good": ScriptEnd("__main__\nTrue", "", succeeded=True),
+            "bad": ScriptEnd("", "OSError: no", succeeded=False),
+            "session": ScriptEnd("__main__ False", "", succeeded=True),
+        }
+
+    def test_a_script_that_hangs_is_stopped(self) -> None:
+        before = set(psutil.Process().children(recursive=True))
+        (end,) = run_scripts({"hangs": "while True: pass"}, limit_seconds=0.5).values()
+        assert end.verdict == LIMIT_WORDS
+        assert set(psutil.Process().children(recursive=True)) <= before
+
+    def test_an_interrupt_leaves_no_script_behind(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        def interrupted(*_: object, **__: object) -> None:
+            raise KeyboardInterrupt
+
+        before = set(psutil.Process().children(recursive=True))
+        monkeypatch.setattr(subprocess.Popen, "communicate", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            run_scripts({"hangs": "while True: pass"})
+        assert set(psutil.Process().children(recursive=True)) <= before
+
+    def test_the_error_is_told_without_modules_and_codes(self) -> None:
+        assert last_error("Traceback\n  line\npoptorch.poptorch_core.Error: 'poptorch_py_error': no.\n") == "Error: no."
+        assert last_error("KeyError: 'x'\n\n") == "KeyError: 'x'"
+        assert last_error("Traceback\n  line\nError: one is bad.\nThe loader failed.\n") == "Error: one is bad."
+        assert last_error("") == ""
+
+    def test_python_s_own_words_about_early_starts_become_a_sentence(self) -> None:
+        text = "x\nRuntimeError: \n        An attempt has been made\n        too early.\n\n        This probably\n"
+        assert start_error(text) == "RuntimeError: An attempt has been made too early."
+        assert start_error("RuntimeError: other\n") == ""
+
+    @given(st.text())
+    def test_any_text_is_read(self, text: str) -> None:
+        assert isinstance(last_error(text) + start_error(text), str)
+
+
+SETUP = """
+import poptorch, time
+from ipu_course.lessons.async_data_loading.calls_timed import milliseconds_per_call
+from ipu_course.datasets import colour_shapes
+from ipu_course.lessons.async_data_loading.slow_images import SlowImages
+def make():
+    slow = SlowImages(colour_shapes(train=True, images=400), 20)
+    return poptorch.DataLoader(poptorch.Options(), slow, batch_size=4, mode=poptorch.DataLoaderMode.Async)
+loader = make()
+"""
+USE = "milliseconds_per_call(loader, lambda *batch: print('called', flush=True), limit_seconds=60)"
+
+
+@pytest.fixture
+def kernel() -> Iterator[tuple[KernelManager, BlockingKernelClient]]:
+    """A notebook's kernel with an asynchronous loader in it."""
+    manager, client = start_new_kernel(kernel_name="python3", startup_timeout=PATIENCE_SECONDS)
+    try:
+        reply = client.execute_interactive(SETUP, timeout=PATIENCE_SECONDS, output_hook=lambda _: None)
+        assert reply["content"]["status"] == "ok", reply
+        yield manager, client
+    finally:
+        client.stop_channels()
+        manager.shutdown_kernel(now=True)
+
+
+def processes_of(manager: KernelManager) -> list[psutil.Process]:
+    kernel = psutil.Process(manager.provisioner.pid)  # type: ignore[union-attr]  # it was started
+    return [kernel, *kernel.children(recursive=True)]
+
+
+def loaders_of(manager: KernelManager) -> list[psutil.Process]:
+    """The kernel's loader processes: those that the fork server has forked."""
+    servers = [each for each in processes_of(manager)[1:] if "forkserver" in " ".join(each.cmdline())]
+    return [child for server in servers for child in server.children()]
+
+
+def begin(client: BlockingKernelClient) -> str:
+    """Start the cell that loads, and return as soon as it does."""
+    request = client.execute(USE)
+    while True:
+        message = client.get_iopub_msg(timeout=PATIENCE_SECONDS)
+        if message["parent_header"].get("msg_id") == request and message["msg_type"] == "stream":
+            return str(request)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="reads the processes' tree as Linux keeps it")
+class TestClosedKernel:
+    @pytest.mark.parametrize("how", ["killed", "shut down"])
+    def test_no_process_is_left(self, kernel: tuple[KernelManager, BlockingKernelClient], how: str) -> None:
+        manager, client = kernel
+        begin(client)
+        processes = processes_of(manager)
+        assert loaders_of(manager), "there is no loader process to watch"
+        if how == "killed":
+            os.kill(processes[0].pid, signal.SIGKILL)  # the kernel alone, as the system does when memory ends
+        else:
+            manager.shutdown_kernel()
+        _, left = psutil.wait_procs(processes[1:], timeout=PATIENCE_SECONDS)
+        assert not left
+
+    def test_an_interrupted_cell_ends_its_loader_and_the_next_one_works(
+        self, kernel: tuple[KernelManager, BlockingKernelClient]
+    ) -> None:
+        manager, client = kernel
+        request, loaders = begin(client), loaders_of(manager)
+        assert loaders
+        manager.interrupt_kernel()
+        reply = client.get_shell_msg(timeout=PATIENCE_SECONDS)
+        assert reply["parent_header"]["msg_id"] == request
+        assert reply["content"]["ename"] == "KeyboardInterrupt"
+        _, left = psutil.wait_procs(loaders, timeout=PATIENCE_SECONDS)
+        assert not left
+        again = client.execute_interactive(
+            "loader = make()\nfirst = next(iter(loader))\nloader.terminate()\nassert len(first[1]) == 4",
+            timeout=PATIENCE_SECONDS,
+            output_hook=lambda _: None,
+        )
+        assert again["content"]["status"] == "ok", again
+
+
+def test_the_tests_themselves_leave_no_loader() -> None:
+    assert not [child for child in multiprocessing.active_children() if child.name == "poptorch-loader"]

@@ -1,0 +1,1 @@
+"""Lesson 09: CNN benchmarks: read a table of throughputs."""

@@ -1,0 +1,1 @@
+"""Lesson 10: Data parallelism: many replicas, many processes."""

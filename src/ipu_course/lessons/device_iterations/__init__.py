@@ -1,0 +1,1 @@
+"""Lesson 03: Device iterations: let the loop run on the device."""

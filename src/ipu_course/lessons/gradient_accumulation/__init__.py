@@ -1,0 +1,1 @@
+"""Lesson 02: Gradient accumulation: many micro-batches, one weight update."""

@@ -1,0 +1,1 @@
+"""Lesson 08: Optimiser state: on the chip or off it."""

@@ -1,0 +1,1 @@
+"""The course's command-line programs: train, mnist and bench."""

@@ -1,0 +1,118 @@
+"""The sub-command ``bench``: its options and their checks. What runs is in ``program``."""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING
+
+from ipu_course.argument_types import positive_integer
+from ipu_course.errors import SettingsError
+from ipu_course.programs.bench.options import RUN_BATCH, RUN_STEPS, add_options, changes_from
+
+if TYPE_CHECKING:
+    # argparse's class of sub-parsers has no public name, and is generic only for type checkers.
+    Subparsers = argparse._SubParsersAction[argparse.ArgumentParser]
+
+DESCRIPTION = """Throughput, latency and memory of CNNs on IPUs, modelled: the configurations of the benchmark page by
+name, or your own. docs/benchmarks.md lists the page's command lines with their results."""
+EPILOG = """examples
+  python -m ipu_course bench --list
+  python -m ipu_course bench --config resnet50-train-m2000
+  python -m ipu_course bench --config resnet50-infer-synthetic --sweep --figure sweep.png
+  python -m ipu_course bench --config resnet50-train-m2000 --machine POD16 --replicas 4
+  python -m ipu_course bench --model efficientnet-b0 --inference --batch-size 8 --run --image-size 64
+  python -m ipu_course bench --all --csv results.csv"""
+
+
+def register(subparsers: Subparsers) -> None:
+    """Add the sub-command."""
+    parser = subparsers.add_parser(
+        "bench",
+        help="throughput, latency and memory of CNN benchmarks, modelled",
+        description=DESCRIPTION,
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    what = parser.add_argument_group("what to model")
+    what.add_argument("--list", action="store_true", help="list configurations and models")
+    what.add_argument("--all", action="store_true", help="the whole page as one table")
+    what.add_argument("--config", metavar="NAME", help="a configuration of the page")
+    what.add_argument("--sweep", action="store_true", help="over batch sizes")
+    what.add_argument(
+        "--batch-sizes", nargs="+", type=positive_integer, metavar="N", help="with --sweep (default: the page's)"
+    )
+    add_options(parser.add_argument_group("the benchmark; options given change the configuration"))
+    _add_run(parser.add_argument_group("measuring on this machine"))
+    _add_output(parser.add_argument_group("output"))
+    parser.set_defaults(run=run)
+
+
+def _add_run(group: argparse._ArgumentGroup) -> None:
+    group.add_argument(
+        "--run",
+        dest="execute",
+        action="store_true",
+        help="also execute some small steps on one replica, with random images, and measure them",
+    )
+    group.add_argument("--run-steps", type=positive_integer, metavar="N", help=f"steps (default: {RUN_STEPS})")
+    group.add_argument("--run-batch-size", type=positive_integer, metavar="N", help=f"default: {RUN_BATCH}")
+    group.add_argument(
+        "--run-accumulation",
+        type=positive_integer,
+        metavar="N",
+        help="micro-batches of a step (default: as few as the pipeline allows)",
+    )
+
+
+def _add_output(group: argparse._ArgumentGroup) -> None:
+    group.add_argument("--json", metavar="FILE", help="write results as JSON; -: print them, and nothing else")
+    group.add_argument("--csv", metavar="FILE", help="write results as CSV; -: print them, and nothing else")
+    group.add_argument("--figure", metavar="FILE.png", help="with --sweep: draw it")
+
+
+def run(parsed: argparse.Namespace) -> None:
+    """Do what the parsed arguments say. Raises ``CourseError`` when it cannot be done."""
+    check_arguments(parsed)
+    from ipu_course.programs.bench import program
+
+    program.run_program(parsed, changes_from(parsed))
+
+
+def check_arguments(parsed: argparse.Namespace) -> None:
+    """Raise ``SettingsError`` for arguments that do not go together."""
+    changes = ["--" + name.replace("_", "-") for name in changes_from(parsed)]
+    if parsed.list or parsed.all:
+        which = "--list" if parsed.list else "--all"
+        others = [f"--{name}" for name in ("config", "sweep") if getattr(parsed, name)] + changes
+        others += ["--run"] if parsed.execute else []
+        others += ["--all"] if parsed.list and parsed.all else []
+        if others:
+            raise SettingsError(f"{which} shows the whole page, so {' and '.join(others)} cannot change it")
+    elif not (parsed.config or parsed.model):
+        raise SettingsError("say what to model: --config NAME or --model NAME; --list names them, --all takes all")
+    for option, needed in (("batch_sizes", "sweep"), ("figure", "sweep")):
+        if getattr(parsed, option) and not getattr(parsed, needed):
+            raise SettingsError(f"--{option.replace('_', '-')} needs --{needed}")
+    if parsed.sweep and parsed.batch_size:
+        raise SettingsError("--batch-size is one size and --sweep takes several; say --batch-sizes N N ...")
+    if parsed.sweep and parsed.execute:
+        raise SettingsError("--run executes one benchmark, --sweep models several; leave one of them out")
+    _check_run(parsed)
+    _check_output(parsed)
+
+
+def _check_run(parsed: argparse.Namespace) -> None:
+    for name in ("run_steps", "run_batch_size", "run_accumulation"):
+        if getattr(parsed, name) and not parsed.execute:
+            raise SettingsError(f"--{name.replace('_', '-')} needs --run")
+    if parsed.run_steps == 1:
+        raise SettingsError("--run-steps 1: the first step includes compilation and is left out; use 2 or more")
+
+
+def _check_output(parsed: argparse.Namespace) -> None:
+    if parsed.list and (parsed.json or parsed.csv):
+        raise SettingsError("--list prints names; --json and --csv are for results")
+    if parsed.json == parsed.csv == "-":
+        raise SettingsError("--json - and --csv - both print; write one of them to a file")
+    if parsed.figure and not parsed.figure.lower().endswith(".png"):
+        raise SettingsError(f"--figure {parsed.figure}: figures are PNG files; use a name that ends in .png")

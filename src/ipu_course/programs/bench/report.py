@@ -1,0 +1,167 @@
+"""What the program prints of one benchmark."""
+
+from __future__ import annotations
+
+import textwrap
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Sequence
+
+from ipu_course.programs.bench.page import Configuration
+from ipu_course.programs.bench.results import Result
+from ipu_course.programs.bench.settings import Settings
+
+if TYPE_CHECKING:
+    from ipu_course.programs.bench.measured import Measured
+
+WIDTH = 110
+SHOWN_STEPS = 3
+OWN_REMEDIES = (
+    "Here: a smaller --batch-size with more --gradient-accumulation, --precision 16.16, other --pipeline-splits, more "
+    "--shards."
+)
+
+
+def heading(settings: Settings, of: Configuration | None) -> str:
+    """What is modelled: the page's command line, where it is one, and the arithmetic of a step."""
+    lines = [of.title if of else f"{settings.model}, {'training' if settings.training else 'inference'}"]
+    if of:
+        lines += wrapped(f"The page: {of.command_line}", "  ")
+        if of.settings != settings:
+            lines += wrapped(f"Changed: {', '.join(_changes(of.settings, settings))}", "  ")
+        lines += [line for note in of.deviations for line in wrapped(f"Note: {note}", "  ")]
+    return "\n".join([*lines, *wrapped(step_text(settings), "  ")])
+
+
+def _changes(before: Settings, after: Settings) -> list[str]:
+    names = [name for name in Settings.__dataclass_fields__ if getattr(before, name) != getattr(after, name)]
+    return [f"{name.replace('_', ' ')} {_word(getattr(after, name))}" for name in names]
+
+
+def _word(value: object) -> str:
+    if isinstance(value, bool):
+        return "on" if value else "off"
+    if isinstance(value, tuple):
+        return " ".join(value) or "none"
+    return str(value)
+
+
+def step_text(settings: Settings) -> str:
+    """A step as a product, and where it runs."""
+    return f"{_product(settings)}, on {_counted(settings.ipus, 'IPU')} of {settings.machine}."
+
+
+def _product(settings: Settings) -> str:
+    factors = [f"batch {settings.batch_size}", _counted(settings.replicas, "replica")]
+    if settings.training:
+        factors.append(f"{_counted(settings.gradient_accumulation, 'micro-batch', 'es')} an update")
+    if settings.device_iterations > 1:
+        factors.append(f"{settings.device_iterations} device iterations")
+    size = f"{settings.image_size} x {settings.image_size}"
+    return f"A step: {_counted(settings.images_per_step, 'image')} of {size} ({' x '.join(factors)})"
+
+
+def _counted(count: int, noun: str, plural: str = "s") -> str:
+    return f"{count:,} {noun}{'' if count == 1 else plural}"
+
+
+def result_text(result: Result) -> str:
+    """The modelled figures, one a line."""
+    profile = result.profile
+    lines = [f"Modelled (IPU Model, {profile.machine}):"]
+    if result.verdict == "does not fit":
+        lines.append("  does not fit into memory: the rates are those it would have")
+    low, high = (100 * (factor - 1) for factor in result.rate_band)
+    rate = f"{result.images_per_second:,.0f} images/s ({low:+.0f} % to {high:+.0f} %)"
+    lines += [
+        f"  throughput   {rate}, the first step left out",
+        *wrapped(f"steps        {_steps(result.step_rates)} images/s; the first one includes {_start(result)}", "  "),
+        *_latency(result),
+        f"  memory       {_kib(result)} on the fullest tile: {result.verdict}",
+        f"  limited by   {profile.limited_by}",
+        *wrapped(f"loader       {_loader(result)}", "  "),
+        f"  compilation  {profile.compilation_seconds:.0f} s, before the first step",
+    ]
+    if result.remedies:
+        lines += wrapped(remedies(result), "  ")
+    lines += [line for note in _own_notes(result) for line in wrapped(f"Note: {note}", "  ")]
+    return "\n".join(lines)
+
+
+def _kib(result: Result) -> str:
+    return f"{result.tile_kib:.0f} of {result.tile_limit_kib:.0f} KiB"
+
+
+def remedies(result: Result) -> str:
+    """What helps a program that is not sure to fit, in PopTorch's terms and in this program's."""
+    return f"What usually helps: {'; '.join(result.remedies)}. {OWN_REMEDIES}"
+
+
+def _own_notes(result: Result) -> Sequence[str]:
+    """The profile's notes; those on memory repeat what is said already."""
+    return [note for note in result.profile.notes if not note.startswith("Memory")]
+
+
+def _steps(rates: Sequence[float]) -> str:
+    shown = ", ".join(f"{rate:,.0f}" for rate in rates[:SHOWN_STEPS])
+    return shown + (f", ... ({len(rates)} steps, alike from the second on)" if len(rates) > SHOWN_STEPS else "")
+
+
+def _start(result: Result) -> str:
+    return f"{1000 * result.start_seconds:.0f} ms for sending code and weights, and not the compilation"
+
+
+def _latency(result: Result) -> list[str]:
+    if result.latency_seconds is None or result.latency_device_seconds is None:
+        return []
+    settings = result.settings
+    batches = settings.least_iterations
+    what = f"{batches} batches, one for each stage," if batches > 1 else "one batch"
+    return wrapped(
+        f"latency      {1000 * result.latency_seconds:.2f} ms from the call to its result, for a call of {what} of "
+        f"{settings.batch_size} x {settings.replicas} images; {1000 * result.latency_device_seconds:.2f} ms of it on "
+        "the device",
+        "  ",
+    )
+
+
+def _loader(result: Result) -> str:
+    if not result.loader_images_per_second:
+        return "none needed: synthetic data are made on the IPU"
+    return (
+        f"has to give {result.loader_images_per_second:,.0f} images/s, "
+        f"{result.loader_bytes_per_second / 1e6:,.0f} MB/s, so that the IPUs never wait; its own time is not modelled"
+    )
+
+
+def measured_text(measured: Measured) -> str:
+    """What was executed, and how fast."""
+    settings = measured.settings
+    seconds = ", ".join(f"{each:.2f}" for each in measured.step_seconds)
+    kind = "training" if settings.training else "inference"
+    stages = f", in {settings.shards} stages" if settings.shards > 1 else ""
+    executed = f"{kind}, {settings.repeat} steps with random images. {_product(settings)}{stages}."
+    lines = [
+        f"Measured on this machine's {measured.machine}, not on what is modelled:",
+        *wrapped(f"executed     {executed}", "  "),
+        f"  throughput   {measured.images_per_second:,.2f} images/s, the first step left out",
+        f"  steps        {seconds} s; the first one includes compilation",
+    ]
+    return "\n".join(lines)
+
+
+def measured_record(measured: Measured) -> dict[str, object]:
+    """What was measured as plain values, with units in the names."""
+    return {
+        "images_per_second": measured.images_per_second,
+        "step_seconds": list(measured.step_seconds),
+        "machine": measured.machine,
+        "executed": asdict(measured.settings),
+    }
+
+
+def wrapped(text: str, indent: str = "") -> list[str]:
+    """The text in lines of at most 110 characters."""
+    return textwrap.wrap(
+        text, WIDTH, initial_indent=indent, subsequent_indent=indent + "  ", break_long_words=False,
+        break_on_hyphens=False,
+    )  # fmt: skip

@@ -11,7 +11,7 @@ from pathlib import Path
 import nbformat
 import pytest
 from nbformat import NotebookNode
-from notebooks_support import write_lesson
+from notebooks_support import places, write_lesson
 
 from notebook_build.__main__ import main
 from notebook_build.check import check
@@ -40,7 +40,7 @@ print("measured: 31 s")
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> LessonSource:
     lesson = write_lesson(tmp_path_factory.mktemp("nbval"), SOURCE)
-    assert main(["build", "--folder", str(lesson.notebook.parent)]) == 0
+    assert main(["build", *places(lesson.notebook.parent)]) == 0
     return lesson
 
 

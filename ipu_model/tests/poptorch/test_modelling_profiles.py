@@ -54,7 +54,7 @@ class TestOfAnExecutor:
 
     @pytest.mark.parametrize("thing", [Chain(), 3, None, poptorch.Options()])
     def test_other_things_are_refused(self, thing: Any) -> None:
-        with pytest.raises(poptorch.Error, match=r"what poptorch\.trainingModel or .*profile_module"):
+        with pytest.raises(poptorch.Error, match=r"compiled model that poptorch\.trainingModel or .*profile_module"):
             ipu_model.profile(thing)
 
     def test_threads_get_the_same_profiles(self) -> None:

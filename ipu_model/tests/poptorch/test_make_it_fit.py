@@ -350,6 +350,29 @@ def trained(module: nn.Module) -> FitResult:
     return ipu_model.make_it_fit(module, torch.zeros(32, 64), accumulating(4), optimizer=optimizer)
 
 
+class PlacedInForward(nn.Module):
+    """Two layers, the second on another IPU by forward itself, which no change of the module can undo."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(64, 64), nn.Linear(64, 64)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        with poptorch.Block(ipu_id=0):
+            x = self.first(x)
+        with poptorch.Block(ipu_id=1):
+            return poptorch.identity_loss(self.second(x), "mean")
+
+
+def test_a_split_that_blocks_in_forward_undo_is_not_confirmed() -> None:
+    found = trained(PlacedInForward())
+    for fit in (found.fastest, found.cheapest):
+        assert fit is not None
+        assert len(fit.profile.memory.ipus) == fit.candidate.setting.ipus
+        assert not fit.is_confirmed or fit.candidate.setting.ipus == 2
+    assert any("its own forward places blocks" in each.lower() for each in found.refusals)
+
+
 class TestFewestIpus:
     def test_replicas_that_bring_nothing_are_left_out(self) -> None:
         """The loader limits the program on any number of IPUs, so that it takes those it has."""

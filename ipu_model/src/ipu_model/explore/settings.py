@@ -23,7 +23,7 @@ from ipu_model.explore.split import Balance, even_starts, stage_modules
 from ipu_model.predict.hardware import System, system_with
 from ipu_model.predict.program import Execution, Program, Recomputation
 from ipu_model.report.quantities import counted
-from ipu_model.step import fewest_micro_batches
+from ipu_model.step import Phase, fewest_micro_batches
 
 _NORMS_OVER_BATCH = ("native_batch_norm", "_native_batch_norm", "cudnn_batch_norm")
 
@@ -217,7 +217,13 @@ class Programs:
             sharded=program.execution is Execution.SHARDED,
             checkpoints=repeated_blocks(program.step) if setting.checkpoints else None,
         )
-        return replace(program, step=_captured_again(self.source.again, changes).step)
+        captured = replace(program, step=_captured_again(self.source.again, changes).step)
+        if _placed_modules(captured) != _placed_modules(program):
+            raise Error(
+                "Its own forward places blocks (poptorch.Block or BlockFunction), which poptorch.removeBlocks cannot "
+                "remove. Remove them from forward to split the model as shown."
+            )
+        return captured
 
     # --- the parts of a program
 
@@ -320,6 +326,11 @@ class Programs:
         if setting.machine is None and self.base.system.ipus >= ipus:
             return self.base.system
         return system_with(chip, ipus)
+
+
+def _placed_modules(program: Program) -> set[tuple[str, int]]:
+    """Return the modules of the forward pass, each with an IPU that runs ops of it."""
+    return {(op.scope, op.ipu) for op in program.step.ops if op.phase is Phase.FORWARD and not op.is_view}
 
 
 def _captured_again(again: Callable[[ModuleChanges], Program], changes: ModuleChanges) -> Program:

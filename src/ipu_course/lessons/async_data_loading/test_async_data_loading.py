@@ -227,8 +227,12 @@ def loaders_of(manager: KernelManager) -> list[psutil.Process]:
 
 
 def begin(client: BlockingKernelClient) -> str:
-    """Start the cell that loads, and return as soon as it does."""
-    request = client.execute(USE)
+    """Start the cell that loads, and return as soon as it does.
+
+    An error in it aborts no later cell: the kernel would abort what arrives within a moment after its reply, and that
+    moment is longer on a busy machine.
+    """
+    request = client.execute(USE, stop_on_error=False)
     while True:
         message = client.get_iopub_msg(timeout=PATIENCE_SECONDS)
         if message["parent_header"].get("msg_id") == request and message["msg_type"] == "stream":

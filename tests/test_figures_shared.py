@@ -9,6 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from ipu_course import figures
+from ipu_course.ladder import ladder_figure
 
 
 def axes_of(figure: Figure) -> Axes:
@@ -52,7 +53,7 @@ class TestBars:
         assert [patch.get_width() for patch in axes_of(drawn).patches] == [1.5, 0.0, 2.0, 3.0]
 
     def test_a_ladder_says_what_does_not_fit(self) -> None:
-        drawn = figures.ladder_figure(["base", "half"], [None, 53.8], [None, 52.6])
+        drawn = ladder_figure(["base", "half"], [None, 53.8], [None, 52.6])
         said = [text.get_text() for text in axes_of(drawn).texts]
         assert said == ["does not fit into memory", "53.8", "does not fit into memory", "52.6"]
 

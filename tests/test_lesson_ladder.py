@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from ipu_course import day03, engine
+from ipu_course import engine, ladder
+from ipu_course.ladder import published_ladder
 from ipu_course.lesson import Lesson
-from ipu_course.programs.train.published import published_ladder
 from ipu_course.progress import read_progress
 
 
@@ -45,7 +45,7 @@ def test_without_an_ipu_model_there_is_a_line_and_nothing_noted(
 
 
 def test_a_published_step_is_found_by_its_name() -> None:
-    assert day03.published("8-bit I/O").calls_per_epoch == 24
+    assert ladder.published("8-bit I/O").calls_per_epoch == 24
     with pytest.raises(ValueError, match="no step 'four bits'"):
-        day03.published("four bits")
-    assert day03.epoch_seconds(None) is None
+        ladder.published("four bits")
+    assert ladder.epoch_seconds(None) is None

@@ -13,8 +13,8 @@ from train_support import profile
 from ipu_course.command_line import main
 from ipu_course.data_folder import FOLDER_VARIABLE, data_file
 from ipu_course.errors import DataError
-from ipu_course.programs.train.ladder import Rung, climb, table
-from ipu_course.programs.train.published import PUBLISHED_FILE, published_ladder
+from ipu_course.ladder import PUBLISHED_FILE, ModelledStep, climb, published_ladder
+from ipu_course.programs.train.ladder_table import table
 from ipu_course.programs.train.settings import check_settings
 from ipu_model.predict.calibration import constant_facts
 
@@ -29,12 +29,12 @@ PUBLISHED_SECONDS = {
 
 
 @pytest.fixture(scope="module")
-def rungs() -> tuple[Rung, ...]:
+def steps() -> tuple[ModelledStep, ...]:
     return climb()
 
 
-def rung(call_seconds: float = 0.2, tile_kib: float = 500, step: int = 1) -> Rung:
-    return Rung(published_ladder().steps[step], profile(call_seconds, tile_kib), 260)
+def modelled(call_seconds: float = 0.2, tile_kib: float = 500, step: int = 1) -> ModelledStep:
+    return ModelledStep(published_ladder().steps[step], profile(call_seconds, tile_kib), 260)
 
 
 class TestPublished:
@@ -90,10 +90,10 @@ class TestPublished:
 class TestTable:
     def test_error_is_modelled_against_published(self) -> None:
         # Published: 260 calls at the mean of 4.94, 4.94, 4.95 and 4.95 a second, 4.945.
-        assert rung(call_seconds=1.1 / 4.945).error == pytest.approx(0.1)
+        assert modelled(call_seconds=1.1 / 4.945).error == pytest.approx(0.1)
 
     def test_without_memory_there_is_no_time(self) -> None:
-        too_large = rung(tile_kib=900)
+        too_large = modelled(tile_kib=900)
         assert too_large.epoch_seconds is None
         assert too_large.error is None
         (line,) = [line for line in table([too_large], published_ladder()).splitlines() if "900" in line]
@@ -102,7 +102,7 @@ class TestTable:
 
     def test_a_close_call_has_a_time(self) -> None:
         """What the model cannot be sure of compiles and runs, with a warning."""
-        close = rung(tile_kib=625, call_seconds=0.25)
+        close = modelled(tile_kib=625, call_seconds=0.25)
         (line,) = [line for line in table([close], published_ladder()).splitlines() if "625" in line]
         assert line.split()[2:] == [
             "65.0",
@@ -119,49 +119,49 @@ class TestTable:
         ]
 
     def test_a_line_holds_both_and_what_limits(self) -> None:
-        lines = table([rung(call_seconds=0.25)], published_ladder()).splitlines()
+        lines = table([modelled(call_seconds=0.25)], published_ladder()).splitlines()
         (line,) = [line for line in lines if line.startswith("half precision")]
         # 260 calls of 0.25 s are 65 s; 65 / 52.58 - 1 is 23.6 %.
         assert line.split()[2:] == ["65.0", "52.6", "+23.6", "%", "4.00", "4.95", "500", "yes", "yes", "host", "loader"]
 
     def test_columns_are_aligned(self) -> None:
-        lines = table([rung(), rung(step=2), rung(tile_kib=900, step=0)], published_ladder()).splitlines()
+        lines = table([modelled(), modelled(step=2), modelled(tile_kib=900, step=0)], published_ladder()).splitlines()
         where = {line.index("modelled", 20) for line in lines if line.strip().startswith("modelled  published")}
         assert len(where) == 1
         ends = {re.search(r"(yes|no)  ", line).end() for line in lines if re.search(r"(yes|no)  ", line)}  # type: ignore[union-attr]
         assert len(ends) == 1
 
     def test_it_says_where_the_numbers_are_from(self) -> None:
-        text = " ".join(table([rung()], published_ladder()).split())
+        text = " ".join(table([modelled()], published_ladder()).split())
         assert "modelled: by the IPU Model" in text
         assert "mean of epochs 2 to 5" in text
         assert "0.80 ms an image, 0.18 ms with 8-bit I/O, 34 ms a call" in text
 
 
 class TestModelled:
-    def test_memory_verdicts_are_the_published_ones(self, rungs: tuple[Rung, ...]) -> None:
-        assert [each.profile.fits for each in rungs] == [each.published.fits for each in rungs]
+    def test_memory_verdicts_are_the_published_ones(self, steps: tuple[ModelledStep, ...]) -> None:
+        assert [each.profile.fits for each in steps] == [each.published.fits for each in steps]
 
-    def test_epochs_are_close_to_the_published_ones(self, rungs: tuple[Rung, ...]) -> None:
-        errors = {each.published.name: each.error for each in rungs if each.published.epoch_seconds is not None}
+    def test_epochs_are_close_to_the_published_ones(self, steps: tuple[ModelledStep, ...]) -> None:
+        errors = {each.published.name: each.error for each in steps if each.published.epoch_seconds is not None}
         assert len(errors) == len(PUBLISHED_SECONDS)
         assert {name: error for name, error in errors.items() if error is None or abs(error) > 0.12} == {}
 
-    def test_what_limits_is_what_the_publication_says(self, rungs: tuple[Rung, ...]) -> None:
+    def test_what_limits_is_what_the_publication_says(self, steps: tuple[ModelledStep, ...]) -> None:
         # day03-resnet101.md, "What dominates": rows 2 to 4 are bound by the host.
-        assert [each.profile.limited_by for each in rungs[1:4]] == ["host loader"] * 3
+        assert [each.profile.limited_by for each in steps[1:4]] == ["host loader"] * 3
 
-    def test_every_step_is_at_least_as_fast_as_the_one_before(self, rungs: tuple[Rung, ...]) -> None:
-        seconds = [each.epoch_seconds or 0.0 for each in rungs[1:]]
+    def test_every_step_is_at_least_as_fast_as_the_one_before(self, steps: tuple[ModelledStep, ...]) -> None:
+        seconds = [each.epoch_seconds or 0.0 for each in steps[1:]]
         assert seconds == sorted(seconds, reverse=True)
 
     def test_the_program_prints_it(
-        self, rungs: tuple[Rung, ...], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+        self, steps: tuple[ModelledStep, ...], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr("ipu_course.programs.train.program.climb", lambda: rungs)
+        monkeypatch.setattr("ipu_course.programs.train.program.climb", lambda: steps)
         assert main(["train", "--ladder"]) == 0
         printed = capsys.readouterr().out
-        for each in rungs:
+        for each in steps:
             assert any(line.startswith(each.published.name) for line in printed.splitlines())
 
 

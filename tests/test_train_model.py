@@ -13,9 +13,10 @@ from torch import nn
 import poptorch
 from ipu_course.datasets.cifar10_source import cifar10
 from ipu_course.errors import SettingsError
+from ipu_course.models import ClassifierWithLoss, NormaliseOnDevice
 from ipu_course.programs.train.ipu_options import make_optimiser, training_options
 from ipu_course.programs.train.loading import example_micro_batch, host_transform, loading, measured_seconds_per_image
-from ipu_course.programs.train.model import ClassifierWithLoss, NormaliseOnDevice, nearest, training_module
+from ipu_course.programs.train.model import nearest, training_module
 from ipu_course.programs.train.settings import Settings
 
 SMALL = {"model": "shufflenet_v2_x0_5", "image_size": 32, "batch_size": 4, "gradient_accumulation": 1, "seed": 1}

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Union
 
 from ipu_course import engine
-from ipu_course.programs.train.published import published_ladder
+from ipu_course.ladder import climb, published_ladder, show_steps
 from ipu_course.progress import note_prediction, note_rung
 
 if TYPE_CHECKING:
-    from ipu_course.programs.train.ladder import Rung
+    from ipu_course.ladder import ModelledStep
 
 Number = Union[int, float]
 
@@ -69,13 +69,10 @@ class Lesson:
         return Prediction(self.number, quantity, guess)
 
     def show_ladder(self, upto: str) -> None:
-        """Show the hands-on's steps up to the one named ``upto``: seconds an epoch, modelled beside published.
+        """Show the ladder's steps up to the one named ``upto``: seconds an epoch, modelled beside published.
 
         Raises ``ValueError`` for a step that the ladder does not have.
         """
-        from ipu_course.programs.train.ladder import climb
-        from ipu_course.views.ladder import show_rungs
-
         names = [step.name for step in published_ladder().steps]
         if upto not in names:
             raise ValueError(f"the ladder has no step {upto!r}; it has {', '.join(map(repr, names))}")
@@ -83,13 +80,13 @@ class Lesson:
         if not engine.is_available():
             print(engine.NOT_HERE)
             return
-        rungs = climb(wanted)
-        show_rungs(rungs)
-        for rung in rungs:
-            self._note(rung)
+        steps = climb(wanted)
+        show_steps(steps)
+        for step in steps:
+            self._note(step)
 
-    def _note(self, rung: Rung) -> None:
-        note_rung(self.number, rung.published.name, rung.epoch_seconds, rung.published.epoch_seconds)
+    def _note(self, step: ModelledStep) -> None:
+        note_rung(self.number, step.published.name, step.epoch_seconds, step.published.epoch_seconds)
 
 
 def _text(number: Number) -> str:

@@ -1,10 +1,17 @@
-"""The small network that the lessons train for real, and a loss around any classifier."""
+"""The small network that the lessons train for real, and what goes around any classifier: loss and normalisation."""
 
 from __future__ import annotations
 
+import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
+import poptorch
+
 CLASSES = 10
+# ImageNet's mean and standard deviation, which the workshop's program uses for CIFAR-10, too.
+MEAN = (0.485, 0.456, 0.406)
+STD = (0.229, 0.224, 0.225)
 
 
 class SmallNetwork(nn.Module):
@@ -36,3 +43,35 @@ class WithLoss(nn.Module):
         if labels is None:
             return logits
         return logits, self.loss(logits, labels)
+
+
+class NormaliseOnDevice(nn.Module):
+    """Images [N, 3, H, W] uint8 to ``dtype``, normalised: what the host does without 8-bit I/O."""
+
+    def __init__(self, dtype: torch.dtype) -> None:
+        super().__init__()
+        self.dtype = dtype
+        self.mean: Tensor
+        self.std: Tensor
+        self.register_buffer("mean", torch.tensor(MEAN, dtype=dtype).view(3, 1, 1))
+        self.register_buffer("std", torch.tensor(STD, dtype=dtype).view(3, 1, 1))
+
+    def forward(self, images: Tensor) -> Tensor:
+        return (images.to(self.dtype) / 255 - self.mean) / self.std
+
+
+class ClassifierWithLoss(nn.Module):
+    """A classifier that gives (mean cross-entropy [], logits [N, classes], accuracy in per cent [])."""
+
+    def __init__(self, model: nn.Module, normalise: nn.Module | None = None) -> None:
+        super().__init__()
+        self.model = model
+        self.normalise = normalise
+
+    def forward(self, images: Tensor, labels: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        if self.normalise is not None:
+            images = self.normalise(images)
+        logits: Tensor = self.model(images)
+        loss = poptorch.identity_loss(F.cross_entropy(logits, labels), reduction="none")
+        accuracy = (logits.argmax(1) == labels).float().mean() * 100
+        return loss, logits, accuracy

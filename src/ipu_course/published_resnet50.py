@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 import poptorch
 from ipu_course import engine
-from ipu_course.programs.train.model import ClassifierWithLoss, NormaliseOnDevice
+from ipu_course.models import ClassifierWithLoss, NormaliseOnDevice
 
 if TYPE_CHECKING:
     from ipu_course.engine import ModelledModule

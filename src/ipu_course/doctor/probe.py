@@ -56,7 +56,7 @@ def use_engine() -> str:
 def read_data() -> str:
     """The bundled data, read as the lessons do."""
     from ipu_course.datasets import mnist
-    from ipu_course.programs.train.published import published_ladder
+    from ipu_course.ladder import published_ladder
 
     images, steps = len(mnist(train=False)), len(published_ladder().steps)
     if not (images and steps):

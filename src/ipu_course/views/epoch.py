@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Mapping
 
 from ipu_course import engine, show
 from ipu_course.figures.bars import bars_figure
-from ipu_course.programs.train.published import published_ladder
+from ipu_course.ladder import published_ladder
 from ipu_course.views.call import call_parts
 
 if TYPE_CHECKING:

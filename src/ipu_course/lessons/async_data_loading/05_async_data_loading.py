@@ -20,7 +20,7 @@ import torch
 import torchvision
 
 import poptorch
-from ipu_course import day03, engine, figures, models, show
+from ipu_course import engine, figures, ladder, models, show
 from ipu_course.datasets import colour_shapes
 from ipu_course.lessons.async_data_loading.number_stream import NumberStream, divides_itself
 from ipu_course.lessons.async_data_loading.slow_images import SlowImages
@@ -48,11 +48,11 @@ options.Training.gradientAccumulation(8)
 
 model = torchvision.models.resnet101()
 model.layer3[8] = poptorch.BeginBlock(model.layer3[8], ipu_id=1)  # from here on: the second IPU
-model = day03.ClassifierWithLoss(model, day03.NormaliseOnDevice(torch.float16)).half()
+model = models.ClassifierWithLoss(model, models.NormaliseOnDevice(torch.float16)).half()
 optimizer = poptorch.optim.AdamW(model.parameters(), lr=0.001, loss_scaling=1000, accum_type=torch.float16,
                                  first_order_momentum_accum_type=torch.float16)
-program = engine.modelled_module(model, day03.micro_batch(torch.uint8), options, optimizer)
-sync = program and program.profile(host=day03.host(eight_bit_io=True))
+program = engine.modelled_module(model, ladder.micro_batch(torch.uint8), options, optimizer)
+sync = program and program.profile(host=ladder.host(eight_bit_io=True))
 show.host_and_device(sync)
 
 # %% [markdown]
@@ -65,8 +65,8 @@ show.host_and_device(sync)
 # %%
 guess = lesson.predict("images a second with asynchronous loading", ...)
 
-background = program and program.profile(host=day03.host(eight_bit_io=True, asynchronous=True))
-published_rate = 2048 / day03.published("asynchronous loading").seconds_per_call
+background = program and program.profile(host=ladder.host(eight_bit_io=True, asynchronous=True))
+published_rate = 2048 / ladder.published("asynchronous loading").seconds_per_call
 guess.reveal(background.samples_per_second if background else None, "modelled, host costs fitted",
              f"{published_rate:,.0f}, from 2.75 calls a second (mean of epochs 2 to 5) [1]")
 show.host_and_device(background)
@@ -173,7 +173,7 @@ def rates(load, call):  # seconds of one call of 2,048 images
 if sync:
     host_ms = [0.01, 0.02, 0.05, 0.1, 0.18, 0.4, 0.8]
     computed = [rates(2048 * ms / 1000, call_parts(sync).rest) for ms in host_ms]
-    points = {"13 s": (0.18, 2048 / day03.published("8-bit I/O").seconds_per_call), "8 s": (0.18, published_rate)}
+    points = {"13 s": (0.18, 2048 / ladder.published("8-bit I/O").seconds_per_call), "8 s": (0.18, published_rate)}
     figures.show(figures.curves_figure(
         host_ms, {mode: [each[mode] for each in computed] for mode in ("Sync", "Async")},
         "host, milliseconds an image", "images a second", "Closed form: rates of the hands-on's program",
@@ -216,10 +216,10 @@ lesson.show_ladder("asynchronous loading")
 if program:
     rows = []
     for workers in (0, 2, 4, 8):
-        profile = program.profile(host=day03.host(eight_bit_io=True, asynchronous=True, workers=workers))
+        profile = program.profile(host=ladder.host(eight_bit_io=True, asynchronous=True, workers=workers))
         rows.append({"workers (what if)": workers, "load, ms a call": f"{1000 * call_parts(profile).load:.0f}",
                      "all but loading, ms": f"{1000 * call_parts(profile).rest:.0f}",
-                     "an epoch": f"{day03.epoch_seconds(profile):.1f} s", "limited by": profile.limited_by})
+                     "an epoch": f"{ladder.epoch_seconds(profile):.1f} s", "limited by": profile.limited_by})
     show.table(rows, index="workers (what if)")
 
 # %% [markdown]

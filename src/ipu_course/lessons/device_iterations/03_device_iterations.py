@@ -19,7 +19,7 @@ import torchvision
 from torch import nn
 
 import poptorch
-from ipu_course import day03, engine, show
+from ipu_course import engine, ladder, models, show
 from ipu_course.datasets import colour_shapes
 from ipu_course.lessons.device_iterations.checks import check_call, check_in_time, check_mean_loss
 from ipu_course.lessons.device_iterations.explorer import explore_device_iterations
@@ -149,7 +149,7 @@ class PixelNetwork(nn.Module):
 
 resnet = torchvision.models.resnet101()
 resnet.layer3[8] = poptorch.BeginBlock(resnet.layer3[8], ipu_id=1)
-resnet = day03.ClassifierWithLoss(resnet).half()
+resnet = models.ClassifierWithLoss(resnet).half()
 adam = poptorch.optim.AdamW(resnet.parameters(), lr=0.001, loss_scaling=1000, accum_type=torch.float16,
                             first_order_momentum_accum_type=torch.float16)
 
@@ -158,7 +158,7 @@ guess = lesson.predict("images a second with Final, divided by those with All", 
 pixels, sgd = PixelNetwork(), torch.optim.SGD
 whole_images = (torch.zeros(16, 3, 32, 32), torch.zeros(16, 32, 32, dtype=torch.int64))
 programs = {
-    "ResNet-101": engine.modelled_module(resnet, day03.micro_batch(torch.float16), options, adam),
+    "ResNet-101": engine.modelled_module(resnet, ladder.micro_batch(torch.float16), options, adam),
     "pixel network": engine.modelled_module(pixels, whole_images, options, sgd(pixels.parameters(), lr=0.1))}
 rates = {name: [program.profile(output_mode=each).samples_per_second for each in ("final", "all")]
          for name, program in programs.items() if program}
@@ -182,9 +182,9 @@ show.table([{"network": name, "Final, images a second": f"{final:,.0f}", "All": 
 
 # %%
 guess = lesson.predict("seconds an epoch with 4 device iterations", ...)
-ladder = programs["ResNet-101"]
-profiles = {n: ladder.profile(host=day03.host(), device_iterations=n) if ladder else None for n in (1, 4, 16, 64)}
-guess.reveal(day03.epoch_seconds(profiles[4]), "modelled", "45 s an epoch [1]")
+large = programs["ResNet-101"]
+profiles = {n: large.profile(host=ladder.host(), device_iterations=n) if large else None for n in (1, 4, 16, 64)}
+guess.reveal(ladder.epoch_seconds(profiles[4]), "modelled", "45 s an epoch [1]")
 lesson.show_ladder("device iterations 4")
 
 # %%
@@ -212,7 +212,7 @@ guess.reveal(many.samples_per_second / one.samples_per_second if small else None
              "none for this; a small CNN trained at 375 calls a second, 16 images each, one iteration [4]")
 
 # %%
-explore_device_iterations({"small network, inference": small, "ResNet-101, training": ladder})
+explore_device_iterations({"small network, inference": small, "ResNet-101, training": large})
 
 # %% [markdown]
 # Most of the small program's time was the round trip: it is paid once a call, for 16 images or for 1,024. The

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Mapping
 
 from ipu_course import show
-from ipu_course.programs.train.published import published_ladder
+from ipu_course.ladder import published_ladder
 
 if TYPE_CHECKING:
     from ipu_course.engine import Profile

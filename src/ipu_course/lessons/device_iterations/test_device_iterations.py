@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ipu_course.checks import UNANSWERED, letting_errors_through
+from ipu_course.ladder import published_ladder
 from ipu_course.lessons.device_iterations.checks import check_call, check_in_time, check_mean_loss
 from ipu_course.lessons.device_iterations.long_calls import left_out, show_long_calls
-from ipu_course.programs.train.published import published_ladder
 
 LOSSES = torch.tensor([2.5, 2.25, 2.0, 2.75, 1.5, 2.0, 2.25, 2.5])
 

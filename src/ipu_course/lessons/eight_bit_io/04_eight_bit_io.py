@@ -21,7 +21,7 @@ from torch import nn
 from torchvision import transforms
 
 import poptorch
-from ipu_course import day03, engine, figures, loops, models, show
+from ipu_course import engine, figures, ladder, loops, models, show
 from ipu_course.datasets import colour_shapes
 from ipu_course.lessons.eight_bit_io.checks import check_minus_one_to_one, check_stream_bound, check_who_gains
 from ipu_course.lessons.eight_bit_io.host_cost import milliseconds_per_image
@@ -91,10 +91,10 @@ options.Training.gradientAccumulation(8)
 def captured(dtype, first_layer):
     model = torchvision.models.resnet101()
     model.layer3[8] = poptorch.BeginBlock(model.layer3[8], ipu_id=1)  # from here on: the second IPU
-    model = day03.ClassifierWithLoss(model, first_layer).half()
+    model = models.ClassifierWithLoss(model, first_layer).half()
     optimizer = poptorch.optim.AdamW(model.parameters(), lr=0.001, loss_scaling=1000, accum_type=torch.float16,
                                      first_order_momentum_accum_type=torch.float16)
-    return engine.modelled_module(model, day03.micro_batch(dtype), options, optimizer)
+    return engine.modelled_module(model, ladder.micro_batch(dtype), options, optimizer)
 
 programs = {"fp32": captured(torch.float32, Cast()), "fp16": captured(torch.float16, None),
             "uint8": captured(torch.uint8, Normalise(torch.float16))}
@@ -106,7 +106,7 @@ programs = {"fp32": captured(torch.float32, Cast()), "fp16": captured(torch.floa
 # %%
 guess = lesson.predict("device time with fp16, divided by that with uint8", ...)
 
-profiles = {name: program and program.profile(host=day03.host(eight_bit_io=name == "uint8"))
+profiles = {name: program and program.profile(host=ladder.host(eight_bit_io=name == "uint8"))
             for name, program in programs.items()}
 parts = {name: call_parts(profile) for name, profile in profiles.items() if profile}
 guess.reveal(parts["fp16"].device / parts["uint8"].device if parts else None, "modelled")
@@ -242,8 +242,8 @@ for name, steps in {"uint8": to_bytes, "fp16, normalised": to_fp16}.items():
 
 # %%
 guess = lesson.predict("seconds an epoch with 8-bit I/O", ...)
-guess.reveal(day03.epoch_seconds(profiles["uint8"]), "modelled, host costs fitted",
-             f"{day03.published('8-bit I/O').epoch_seconds:.1f} s, mean of epochs 2 to 5 [1]")
+guess.reveal(ladder.epoch_seconds(profiles["uint8"]), "modelled, host costs fitted",
+             f"{ladder.published('8-bit I/O').epoch_seconds:.1f} s, mean of epochs 2 to 5 [1]")
 if parts:
     figures.show(
         call_parts_figure({"fp16, host normalises": parts["fp16"], "uint8, device normalises": parts["uint8"]},

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Mapping
 
 import poptorch
-from ipu_course import day03, engine
+from ipu_course import engine, ladder
 from ipu_course.explorers.controls import Choice, Control, Slider
 from ipu_course.explorers.explorer import View, explore
+from ipu_course.ladder import published_ladder
 from ipu_course.lessons.eight_bit_io.call_parts_figure import call_parts_figure
-from ipu_course.programs.train.published import published_ladder
 from ipu_course.views.call import CallParts, call_parts
 
 if TYPE_CHECKING:
@@ -52,14 +52,14 @@ class IoView:
         except poptorch.Error as refused:
             return View(text=f"PopTorch refuses this: {refused}")
         if self._reference is None:
-            self._reference = call_parts(before.profile(host=day03.host()))
+            self._reference = call_parts(before.profile(host=ladder.host()))
         return _view(self._reference, profile)
 
 
 def _view(reference: CallParts, profile: Profile) -> View:
     parts = call_parts(profile)
     drawn = call_parts_figure({REFERENCE: reference, CHOSEN: parts}, "The time of a call, modelled")
-    epoch = day03.epoch_seconds(profile)
+    epoch = ladder.epoch_seconds(profile)
     row: dict[str, object] = {
         "images a call": f"{profile.samples_per_call:,}",
         "load": f"{1000 * parts.load:,.1f} ms",

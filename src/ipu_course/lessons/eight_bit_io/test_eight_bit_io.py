@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from matplotlib.patches import Rectangle
 
 import poptorch
-from ipu_course import day03, engine
+from ipu_course import engine, ladder, models
 from ipu_course.lessons.eight_bit_io.call_parts_figure import call_parts_figure
 from ipu_course.lessons.eight_bit_io.checks import (
     GAINS,
@@ -21,7 +21,7 @@ from ipu_course.lessons.eight_bit_io.checks import (
     every_pixel,
 )
 from ipu_course.lessons.eight_bit_io.host_cost import milliseconds_per_image
-from ipu_course.programs.train.model import NormaliseOnDevice
+from ipu_course.models import NormaliseOnDevice
 from ipu_course.views.call import CallParts, call_parts
 
 TIMES = st.floats(0.0, 10.0)
@@ -86,14 +86,14 @@ def test_each_wrong_belief_about_gains_has_its_hint(name: str, capsys: pytest.Ca
 
 class TestCallParts:
     def test_they_are_those_of_the_profile(self) -> None:
-        module = day03.ClassifierWithLoss(
+        module = models.ClassifierWithLoss(
             torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(3 * 64 * 64, 10)), NormaliseOnDevice(torch.float32)
         )
         optimizer = poptorch.optim.SGD(module.parameters(), lr=0.1)
-        program = engine.modelled_module(module, day03.micro_batch(torch.uint8), poptorch.Options(), optimizer)
+        program = engine.modelled_module(module, ladder.micro_batch(torch.uint8), poptorch.Options(), optimizer)
         assert program is not None
         for asynchronous, workers in ((False, 0), (True, 0), (False, 2), (True, 4)):
-            profile = program.profile(host=day03.host(True, asynchronous, workers), device_iterations=8)
+            profile = program.profile(host=ladder.host(True, asynchronous, workers), device_iterations=8)
             parts = call_parts(profile)
             # 0.18 ms for each of 64 x 8 images, shared by the workers.
             assert parts.load == pytest.approx(0.00018 * 512 / max(1, workers))

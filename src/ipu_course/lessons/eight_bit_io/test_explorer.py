@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import poptorch
-from ipu_course import day03, engine
+from ipu_course import engine, ladder, models
 from ipu_course.engine import ModelledModule
 from ipu_course.lessons.eight_bit_io.explorer import CONTROLS, HOST_MS, IoView
 
@@ -28,12 +28,12 @@ class TwoStages(torch.nn.Module):
 
 
 def captured(dtype: torch.dtype) -> ModelledModule:
-    module = day03.ClassifierWithLoss(TwoStages())
+    module = models.ClassifierWithLoss(TwoStages())
     options = poptorch.Options()
     options.deviceIterations(4)
     options.Training.gradientAccumulation(8)
     optimizer = poptorch.optim.SGD(module.parameters(), lr=0.1)
-    program = engine.modelled_module(module, day03.micro_batch(dtype), options, optimizer)
+    program = engine.modelled_module(module, ladder.micro_batch(dtype), options, optimizer)
     assert program is not None
     return program
 

@@ -19,7 +19,7 @@ import torch
 import torchvision
 
 import poptorch
-from ipu_course import day03, engine, figures, show
+from ipu_course import engine, figures, ladder, models, show
 from ipu_course.datasets import colour_shapes
 from ipu_course.lessons.gradient_accumulation.checks import check_enough, check_plan, check_sum
 from ipu_course.lessons.gradient_accumulation.explorer import explore_accumulation
@@ -118,11 +118,11 @@ guess = lesson.predict("images a second, accumulation 8 against 3, as a factor",
 def captured_resnet(micro_batch):  # captured once, modelled with many settings
     model = torchvision.models.resnet101()
     model.layer3[8] = poptorch.BeginBlock(model.layer3[8], ipu_id=1)
-    model = day03.ClassifierWithLoss(model).half()
+    model = models.ClassifierWithLoss(model).half()
     optimiser = poptorch.optim.AdamW(
         model.parameters(), lr=0.001, loss_scaling=1000, accum_type=torch.float16,
         first_order_momentum_accum_type=torch.float16, second_order_momentum_accum_type=torch.float32)
-    return engine.modelled_module(model, day03.micro_batch(torch.float16, micro_batch), options, optimiser)
+    return engine.modelled_module(model, ladder.micro_batch(torch.float16, micro_batch), options, optimiser)
 
 resnet = captured_resnet(micro_batch=64)
 rates = [p.profile.device_samples_per_second for p in resnet.sweep("gradient_accumulation", [3, 8])] if resnet else []
@@ -286,9 +286,9 @@ print("rate x 8: a good part made up?", rarely[-1] - scaled[-1] > 0.3 * (rarely[
 
 # %%
 guess = lesson.predict("seconds an epoch with accumulation 8", ...)
-loading = day03.host()  # what the hands-on's program costs its host, fitted on its published epochs
+loading = ladder.host()  # what the hands-on's program costs its host, fitted on its published epochs
 with_loader = {m: resnet.profile(host=loading, gradient_accumulation=m) if resnet else None for m in (3, 8)}
-guess.reveal(day03.epoch_seconds(with_loader[8]), "modelled", "46 s an epoch [1]")
+guess.reveal(ladder.epoch_seconds(with_loader[8]), "modelled", "46 s an epoch [1]")
 lesson.show_ladder("gradient accumulation 8")
 
 # %%

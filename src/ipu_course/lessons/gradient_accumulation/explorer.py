@@ -5,11 +5,11 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Mapping
 
-from ipu_course import day03, engine
+from ipu_course import engine, ladder
 from ipu_course.explorers.controls import Choice, Slider, Switch
 from ipu_course.explorers.explorer import View, explore
 from ipu_course.figures.schedule import schedule_figure
-from ipu_course.programs.train.published import published_ladder
+from ipu_course.ladder import published_ladder
 from ipu_course.schedule import Schedule, pipelined, sharded
 
 if TYPE_CHECKING:
@@ -46,13 +46,13 @@ def accumulation_view(modelled: ModelledModule | None, accumulation: int, strate
         )
     rows: dict[str, object] = {
         "accumulation": accumulation,
-        "images in an update": f"{day03.BATCH_SIZE * accumulation:,}",
+        "images in an update": f"{ladder.MICRO_BATCH * accumulation:,}",
         "updates in an epoch": f"{_updates(accumulation):,}",
         "utilisation, counted in steps": f"{_schedule(accumulation, strategy).utilisation:.1%}",
     }
     if modelled is None:
         return _counted_view(accumulation, strategy, rows)
-    host = day03.host() if with_loader else None
+    host = ladder.host() if with_loader else None
     profile = modelled.profile(host=host, gradient_accumulation=accumulation, execution=strategy)
     drawn, words = engine.figure("timeline", profile)
     return View(drawn, f"{words[:-1]} (modelled).", [{**rows, **_modelled_cells(profile)}], _summary(profile))
@@ -77,7 +77,7 @@ def _schedule(micro_batches: int, strategy: str) -> Schedule:
 
 
 def _updates(accumulation: int) -> int:
-    return published_ladder().training_images // (day03.BATCH_SIZE * accumulation)
+    return published_ladder().training_images // (ladder.MICRO_BATCH * accumulation)
 
 
 def _modelled_cells(profile: Profile) -> dict[str, object]:
@@ -85,7 +85,7 @@ def _modelled_cells(profile: Profile) -> dict[str, object]:
         "images a second, IPUs alone": f"{profile.device_samples_per_second:,.0f}",
         "share of the weight update": f"{profile.shares['update']:.1%}",
         "fullest tile": f"{profile.memory.max_tile_bytes / KIB:.0f} KiB",
-        "epoch": f"{day03.epoch_seconds(profile) or 0:.1f} s",
+        "epoch": f"{ladder.epoch_seconds(profile) or 0:.1f} s",
     }
 
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import poptorch
-from ipu_course import day03, engine
+from ipu_course import engine, ladder
 from ipu_course.checks import UNANSWERED, letting_errors_through
 from ipu_course.lessons.gradient_accumulation.checks import PLAN, check_enough, check_plan, check_sum
 from ipu_course.lessons.gradient_accumulation.rates import share_of_highest_rate, show_rates
@@ -22,10 +22,10 @@ def profile() -> engine.Profile:
     """A small network's training, loaded by the hands-on's host."""
     model = WithLoss(SmallNetwork(width=4))
     optimiser = poptorch.optim.SGD(model.parameters(), lr=0.1)
-    images, labels = day03.micro_batch(SmallNetwork().head.weight.dtype, size=8)
+    images, labels = ladder.micro_batch(SmallNetwork().head.weight.dtype, size=8)
     options = poptorch.Options()
     options.Training.gradientAccumulation(2)
-    found = engine.profile_module(model, (images[..., :32, :32], labels), options, optimiser, day03.host())
+    found = engine.profile_module(model, (images[..., :32, :32], labels), options, optimiser, ladder.host())
     assert found is not None
     return found
 
@@ -80,10 +80,10 @@ class TestPartsOfAnEpoch:
     def test_they_add_up_to_the_epoch_when_nothing_overlaps(self, profile: engine.Profile) -> None:
         parts = epoch_parts(profile)
         assert list(parts) == [LOADING, CALLS, IPUS]
-        assert sum(parts.values()) == pytest.approx(day03.epoch_seconds(profile))
+        assert sum(parts.values()) == pytest.approx(ladder.epoch_seconds(profile))
 
     def test_loading_is_seconds_per_image_times_images(self, profile: engine.Profile) -> None:
-        host = day03.host()
+        host = ladder.host()
         assert host is not None
         images = 50_000 // profile.samples_per_call * profile.samples_per_call
         assert epoch_parts(profile)[LOADING] == pytest.approx(images * host.seconds_per_sample)

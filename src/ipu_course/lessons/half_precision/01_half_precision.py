@@ -23,7 +23,7 @@ import torchvision
 from torch import nn
 
 import poptorch
-from ipu_course import day03, engine, figures, show
+from ipu_course import engine, figures, ladder, models, show
 from ipu_course.datasets import colour_shapes
 from ipu_course.lessons.half_precision.checks import check_loss_scaling, check_norm
 from ipu_course.digit_training import Digits, try_out
@@ -57,7 +57,7 @@ half, single = torch.float16, torch.float32
 def resnet():
     model = torchvision.models.resnet101()
     model.layer3[8] = poptorch.BeginBlock(model.layer3[8], ipu_id=1)
-    return day03.ClassifierWithLoss(model)
+    return models.ClassifierWithLoss(model)
 
 options = poptorch.Options()
 options.Training.gradientAccumulation(3)
@@ -69,7 +69,7 @@ recipe = {"loss_scaling": 1000, "accum_type": half,
 # ## See where the memory goes
 #
 # A tile has 624 KiB. The next cell captures the program in each precision, without running it, and asks the
-# IPU Model for its memory. (`day03` holds the hands-on's shapes, and what its program costs the host.)
+# IPU Model for its memory. (`ladder` holds the shapes of the workshop's program, and what it costs the host.)
 #
 # **Predict:** how many KiB does the fullest tile want in 32.32?
 
@@ -78,13 +78,13 @@ guess = lesson.predict("KiB on the fullest tile, 32.32", ...)
 
 def modelled(module, data, **adamw):
     optimizer = poptorch.optim.AdamW(module.parameters(), **adamw)
-    return engine.modelled_module(module, day03.micro_batch(data), options, optimizer)
+    return engine.modelled_module(module, ladder.micro_batch(data), options, optimizer)
 
 torch.manual_seed(0)
 network, half_network = resnet(), resnet().half()
 captured = {"32.32": modelled(network, single), "16.32": modelled(network, half),
             "16.16": modelled(half_network, half, **recipe)}
-profiles = {name: program and program.profile(host=day03.host()) for name, program in captured.items()}
+profiles = {name: program and program.profile(host=ladder.host()) for name, program in captured.items()}
 base = profiles["32.32"]
 guess.reveal(base and round(base.memory.max_tile_bytes / 1024), "modelled", "about 768 KiB (printed as kB) [1]")
 show_tile_memory(profiles)
@@ -103,7 +103,7 @@ show.memory_per_tile(base)
 
 optimizer = poptorch.optim.AdamW(network.parameters())
 try:
-    images, labels = day03.micro_batch(single, size=3 * 64)
+    images, labels = ladder.micro_batch(single, size=3 * 64)
     poptorch.trainingModel(network, options, optimizer).compile(images, labels)
 except poptorch.Error as error:
     print(str(error).split(" (")[0])

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Mapping
 
 import torch
 
-from ipu_course import day03, engine
+from ipu_course import engine, ladder
 from ipu_course.explorers.controls import Choice
 from ipu_course.explorers.explorer import View, explore
 from ipu_course.lessons.half_precision.views import memory_cells, memory_figure, memory_words
@@ -58,8 +58,8 @@ def precision_view(
     if module is None:
         return View(text=engine.NOT_HERE)
     typed = module.with_state_types(accumulators, first, second)
-    profile = typed.profile(host=day03.host(), half_partials=half_partials)
-    epoch = day03.epoch_seconds(profile)
+    profile = typed.profile(host=ladder.host(), half_partials=half_partials)
+    epoch = ladder.epoch_seconds(profile)
     row = {
         **memory_cells(profile),
         "images a second, IPUs alone": f"{profile.device_samples_per_second:,.0f}",

@@ -19,7 +19,7 @@ import torch
 import torchvision
 
 import poptorch
-from ipu_course import day03, engine, figures, show
+from ipu_course import engine, figures, ladder, models, show
 from ipu_course.datasets import colour_shapes
 from ipu_course.lessons.optimiser_offload.checks import check_bytes, check_options, check_rare_copies
 from ipu_course.lessons.optimiser_offload.explorer import explore_offload
@@ -114,7 +114,7 @@ def resnet101(dtype, images, options, **types):
     poptorch.BeginBlock(model.layer3[8], ipu_id=1)  # the second pipeline stage begins here
     optimizer = poptorch.optim.AdamW(model.parameters(), **types)
     return engine.modelled_module(
-        day03.ClassifierWithLoss(model), day03.micro_batch(dtype, images), options, optimizer)
+        models.ClassifierWithLoss(model), ladder.micro_batch(dtype, images), options, optimizer)
 
 options = poptorch.Options()
 options.Training.gradientAccumulation(8)

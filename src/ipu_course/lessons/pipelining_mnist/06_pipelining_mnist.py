@@ -19,7 +19,7 @@ import torch
 import torchvision
 
 import poptorch
-from ipu_course import day03, engine, figures, show
+from ipu_course import engine, figures, ladder, models, show
 from ipu_course.datasets import mnist
 from ipu_course.lessons.pipelining_mnist.checks import check_busy_call, check_two_stages
 from ipu_course.lessons.pipelining_mnist.explorer import explore_pipeline
@@ -247,7 +247,7 @@ optimizer = poptorch.optim.AdamW(resnet.parameters(), accum_type=torch.half, los
 two_ipus = poptorch.Options()
 two_ipus.Training.gradientAccumulation(8)
 full_size = engine.modelled_module(
-    day03.ClassifierWithLoss(resnet), day03.micro_batch(torch.half), two_ipus, optimizer)
+    models.ClassifierWithLoss(resnet), ladder.micro_batch(torch.half), two_ipus, optimizer)
 
 # %%
 guess = lesson.predict("block of layer3 before which the fastest cut is", ...)

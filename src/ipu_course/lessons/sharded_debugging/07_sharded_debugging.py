@@ -22,7 +22,7 @@ import torchvision
 from torch import nn
 
 import poptorch
-from ipu_course import day03, engine, figures, show
+from ipu_course import engine, figures, ladder, models, show
 from ipu_course.datasets import mnist
 from ipu_course.lessons.sharded_debugging.checks import check_first_difference, check_placement
 from ipu_course.lessons.sharded_debugging.stage_differences import first_wrong, plain_outputs, show_differences
@@ -128,7 +128,7 @@ guess = lesson.predict("times as long, ResNet-101, two IPUs, 64 micro-batches", 
 resnet = torchvision.models.resnet101().half()
 poptorch.BeginBlock(resnet.layer3[8], ipu_id=1)
 adamw = poptorch.optim.AdamW(resnet.parameters(), accum_type=torch.half, first_order_momentum_accum_type=torch.half)
-model = engine.modelled_module(day03.ClassifierWithLoss(resnet), day03.micro_batch(torch.half),
+model = engine.modelled_module(models.ClassifierWithLoss(resnet), ladder.micro_batch(torch.half),
                                options_for(poptorch.PipelinedExecution(), accumulation=8), adamw)
 times = update_times(model, (1, 3, 8, 24, 64))
 show_sharding(times)
@@ -386,7 +386,7 @@ poptorch.removeBlocks(resnet)
 poptorch.BeginBlock(resnet.layer2[0], ipu_id=1)
 poptorch.BeginBlock(resnet.layer3[4], ipu_id=1)
 poptorch.BeginBlock(resnet.layer3[14], ipu_id=3)
-model = engine.modelled_module(day03.ClassifierWithLoss(resnet), day03.micro_batch(torch.half),
+model = engine.modelled_module(models.ClassifierWithLoss(resnet), ladder.micro_batch(torch.half),
                                options_for(poptorch.PipelinedExecution(), accumulation=16), adamw)
 slow = model and model.profile()
 repaired = model and model.profile(split=("model.layer2.0", "model.layer3.4", "model.layer3.14"))

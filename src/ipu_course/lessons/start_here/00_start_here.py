@@ -19,7 +19,7 @@ import torchvision
 from torch import nn
 
 import poptorch
-from ipu_course import day03, engine
+from ipu_course import engine, ladder, models
 from ipu_course.datasets import colour_shapes
 from ipu_course.doctor import doctor
 from ipu_course.lessons.start_here.checks import check_on_device, check_tile_memory
@@ -105,15 +105,15 @@ check_tile_memory(kib_on_each_tile)
 # %%
 network = torchvision.models.resnet101()
 network.layer3[8] = poptorch.BeginBlock(network.layer3[8], ipu_id=1)
-network = day03.ClassifierWithLoss(network).half()
+network = models.ClassifierWithLoss(network).half()
 
 options = poptorch.Options()
 options.Training.gradientAccumulation(3)  # lesson 02 says why
 optimiser = poptorch.optim.AdamW(  # lesson 01 explains these settings
     network.parameters(), lr=0.001, loss_scaling=1000, accum_type=torch.float16,
     first_order_momentum_accum_type=torch.float16, second_order_momentum_accum_type=torch.float32)
-images_and_labels = day03.micro_batch(torch.half)  # 64 images of 64 x 64 pixels
-resnet = engine.profile_module(network, images_and_labels, options, optimiser, day03.host())
+images_and_labels = ladder.micro_batch(torch.half)  # 64 images of 64 x 64 pixels
+resnet = engine.profile_module(network, images_and_labels, options, optimiser, ladder.host())
 
 # %%
 show_steps(resnet, ipu=0, first=8)
@@ -248,7 +248,7 @@ check_on_device(double_bright)
 
 # %%
 guess = lesson.predict("seconds an epoch, ResNet-101 in half precision", ...)
-guess.reveal(day03.epoch_seconds(resnet), "modelled", "52 s an epoch, two IPUs [3]")
+guess.reveal(ladder.epoch_seconds(resnet), "modelled", "52 s an epoch, two IPUs [3]")
 if resnet:
     low, high = resnet.error_band
     print("memory:", engine.memory_verdict(resnet), "| limited by:", resnet.limited_by)

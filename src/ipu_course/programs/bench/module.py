@@ -8,10 +8,10 @@ from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
 import poptorch
+from ipu_course.models import NormaliseOnDevice
 from ipu_course.programs.bench.layers import stage_starts
 from ipu_course.programs.bench.networks import network
 from ipu_course.programs.bench.settings import Settings
-from ipu_course.programs.train.model import NormaliseOnDevice
 
 DTYPES = {"16": torch.float16, "32": torch.float32}
 

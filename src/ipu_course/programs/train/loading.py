@@ -5,15 +5,21 @@ from __future__ import annotations
 import time
 from contextlib import contextmanager
 from itertools import islice
-from typing import Any, Iterator
+from typing import TYPE_CHECKING, Any, Iterator
 
 import torch
 from torch.utils.data import DataLoader, Dataset, RandomSampler
 from torchvision import transforms
 
 import poptorch
-from ipu_course.programs.train.model import MEAN, STD, image_dtype
+from ipu_course import engine
+from ipu_course.datasets.cifar10_pictures import PictureDataset
+from ipu_course.models import MEAN, STD
+from ipu_course.programs.train.model import image_dtype
 from ipu_course.programs.train.settings import Settings
+
+if TYPE_CHECKING:
+    from ipu_course.engine import HostWork
 
 WARM_UP_BATCHES = 1
 MEASURED_BATCHES = 5
@@ -68,6 +74,16 @@ def measured_seconds_per_image(settings: Settings, images: Dataset[Any]) -> floa
     for pixels, _ in islice(batches, MEASURED_BATCHES):
         loaded += len(pixels)
     return (time.perf_counter() - start) / loaded
+
+
+def measured_host(settings: Settings, images: PictureDataset) -> HostWork | None:
+    """Return what this machine's loader costs, measured now; ``None`` without an IPU Model.
+
+    What the training loop does for each call besides is not part of it.
+    """
+    seconds = measured_seconds_per_image(settings, images)
+    source = f"measured here: {seconds * 1000:.2f} ms an image ({images.description})"
+    return engine.host_work(seconds, 0.0, settings.async_dataloader, settings.num_workers, source)
 
 
 def example_micro_batch(settings: Settings) -> tuple[torch.Tensor, torch.Tensor]:

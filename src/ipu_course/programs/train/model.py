@@ -7,18 +7,15 @@ import itertools
 from typing import Any, Iterable
 
 import torch
-import torch.nn.functional as F
 import torchvision
-from torch import Tensor, nn
+from torch import nn
 from torch.func import functional_call
 
 import poptorch
 from ipu_course.errors import SettingsError
+from ipu_course.models import ClassifierWithLoss, NormaliseOnDevice
 from ipu_course.programs.train.settings import NO_SPLIT, Settings
 
-# ImageNet's, as the hands-on takes them.
-MEAN = (0.485, 0.456, 0.406)
-STD = (0.229, 0.224, 0.225)
 _DTYPES = {"16": torch.float16, "32": torch.float32}
 # With auxiliary classifiers these two would give several results in training.
 _PLAIN = {"aux_logits": False, "init_weights": True}
@@ -32,38 +29,6 @@ def image_dtype(settings: Settings) -> torch.dtype:
 def model_dtype(settings: Settings) -> torch.dtype:
     """The type of the weights: the second half of the precision."""
     return _DTYPES[settings.precision.split(".")[1]]
-
-
-class NormaliseOnDevice(nn.Module):
-    """Images [N, 3, H, W] uint8 to ``dtype``, normalised: what the host does without 8-bit I/O."""
-
-    def __init__(self, dtype: torch.dtype) -> None:
-        super().__init__()
-        self.dtype = dtype
-        self.mean: Tensor
-        self.std: Tensor
-        self.register_buffer("mean", torch.tensor(MEAN, dtype=dtype).view(3, 1, 1))
-        self.register_buffer("std", torch.tensor(STD, dtype=dtype).view(3, 1, 1))
-
-    def forward(self, images: Tensor) -> Tensor:
-        return (images.to(self.dtype) / 255 - self.mean) / self.std
-
-
-class ClassifierWithLoss(nn.Module):
-    """A classifier that gives (mean cross-entropy [], logits [N, classes], accuracy in per cent [])."""
-
-    def __init__(self, model: nn.Module, normalise: nn.Module | None = None) -> None:
-        super().__init__()
-        self.model = model
-        self.normalise = normalise
-
-    def forward(self, images: Tensor, labels: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        if self.normalise is not None:
-            images = self.normalise(images)
-        logits: Tensor = self.model(images)
-        loss = poptorch.identity_loss(F.cross_entropy(logits, labels), reduction="none")
-        accuracy = (logits.argmax(1) == labels).float().mean() * 100
-        return loss, logits, accuracy
 
 
 def training_module(settings: Settings) -> ClassifierWithLoss:

@@ -11,13 +11,12 @@ from ipu_course import engine
 from ipu_course.datasets.cifar10_pictures import PictureDataset, ShapePictures
 from ipu_course.datasets.cifar10_source import AUTO, cifar10
 from ipu_course.errors import CourseError
-from ipu_course.programs.train.host import hands_on_host, measured_host
+from ipu_course.ladder import climb, host_of, published_ladder
 from ipu_course.programs.train.ipu_options import make_optimiser, training_options
-from ipu_course.programs.train.ladder import climb, table
-from ipu_course.programs.train.loading import host_transform, loading
+from ipu_course.programs.train.ladder_table import table
+from ipu_course.programs.train.loading import host_transform, loading, measured_host
 from ipu_course.programs.train.model import training_module
 from ipu_course.programs.train.profiles import compilation_text, epoch_text, modelled, seconds_text
-from ipu_course.programs.train.published import published_ladder
 from ipu_course.programs.train.settings import Settings, check_data
 from ipu_course.programs.train.training import train_epoch
 
@@ -84,7 +83,7 @@ def _tell_about_data(settings: Settings, images: PictureDataset) -> None:
 
 def _host(settings: Settings, images: PictureDataset) -> HostWork | None:
     """What the host costs in the modelled figures, told in a line."""
-    host = measured_host(settings, images) if settings.measure_loader else hands_on_host(settings)
+    host = measured_host(settings, images) if settings.measure_loader else host_of(settings)
     if host is not None:
         print(f"Host in modelled times: {host.source}", flush=True)
     return host

@@ -42,7 +42,7 @@ help: ## list the targets and variables
 	@echo "  PLATFORM=macos-arm64  for other machines: linux-x86_64, linux-aarch64, macos-arm64 (wheelhouse)"
 	@echo "  PYTHON_VERSION=3.12   for another Python than this one (wheelhouse)"
 	@echo "  PORT=8890             JupyterLab's port (lab)"
-	@echo "  LAB_ARGS=--no-browser more options for JupyterLab (lab)"
+	@echo "  LAB_ARGS=--no-browser more options, such as --folder=mine --reset=02; JupyterLab's own after -- (lab)"
 	@echo "  TEST_ARGS='-k text'   more options for pytest (test, test-fast, coverage, companions)"
 	@echo "  TEST_WORKERS=4        this many test processes at a time, 0 for pytest alone (test, test-fast)"
 	@echo "  RULE='half partials'  only changes to rules with these words (mutate)"
@@ -57,9 +57,8 @@ help: ## list the targets and variables
 setup: ## make or update .venv (every target below does this first)
 	@sh tools/setup.sh
 
-lab: setup ## open the course in JupyterLab
-	$(VENV_PYTHON) -m jupyterlab --ServerApp.root_dir=notebooks $(if $(PORT),--port=$(PORT)) \
-	    $(if $(filter 0,$(shell id -u)),--allow-root) $(LAB_ARGS)
+lab: setup ## open your own copy of the notebooks in JupyterLab (my_course/, made at the first start)
+	@$(VENV_PYTHON) -m ipu_course lab $(if $(PORT),--port=$(PORT)) $(LAB_ARGS)
 
 preflight: setup ## check this machine for a workshop and run a lesson in a fresh kernel
 	$(VENV_PYTHON) -m ipu_course doctor --preflight $(LESSON)

@@ -11,16 +11,24 @@ LESSONS_FOLDER = Path(__file__).resolve().parent / "lessons"
 SOURCE_NAME = re.compile(r"(\d\d)_([a-z0-9_]+)\.py")
 _TITLE = re.compile(r"^# # (.+)$", re.MULTILINE)
 _EXERCISE = re.compile(r'^# %% tags=\["exercise"', re.MULTILINE)
+# Line breaks of the source may fall anywhere in it.
+_PLAN = re.compile(r"Plan\s(\d+)\sminutes,\s(\d+)\sof\sthem\sfor\sthe\sexercises")
 
 
 @dataclass(frozen=True)
 class LessonFolder:
-    """One lesson: ``number`` as in ``Lesson("02")``, ``slug`` as in its file's name, title and count of exercises."""
+    """One lesson: ``number`` as in ``Lesson("02")``, ``slug`` as in its file's name, title and count of exercises.
+
+    ``minutes`` is the time that its first cell plans, ``exercise_minutes`` the part of it for the exercises; both are
+    0 where it plans none.
+    """
 
     number: str
     slug: str
     title: str
     exercises: int
+    minutes: int = 0
+    exercise_minutes: int = 0
 
     @property
     def notebook(self) -> str:
@@ -48,4 +56,16 @@ def _read(source: Path) -> LessonFolder:
     title = _TITLE.search(text)
     if name is None or title is None:
         raise ValueError(f"{source.name}: a lesson is called NN_topic.py and begins with a title, '# # ...'")
-    return LessonFolder(name[1], name[2], title[1].strip(), len(_EXERCISE.findall(text)))
+    plan = _PLAN.search(re.sub(r"\n# ?", " ", text))
+    minutes, exercise_minutes = (int(plan[1]), int(plan[2])) if plan else (0, 0)
+    return LessonFolder(name[1], name[2], title[1].strip(), len(_EXERCISE.findall(text)), minutes, exercise_minutes)
+
+
+def notebook_folder() -> Path | None:
+    """Return the folder of the built notebooks: in the clone of this package, else in or above the working directory.
+
+    ``None`` where none of these has a ``notebooks/`` with lessons in it.
+    """
+    clone, here = Path(__file__).resolve().parents[2], Path.cwd()
+    folders = (folder / "notebooks" for folder in (clone, here, *here.parents))
+    return next((folder for folder in folders if any(folder.glob("[0-9][0-9]_*.ipynb"))), None)

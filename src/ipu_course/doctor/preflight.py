@@ -10,18 +10,12 @@ from typing import Any
 
 from ipu_course.doctor.finding import Finding, notice, ok, problem
 from ipu_course.doctor.packages_check import INSTALL
+from ipu_course.lesson_folders import notebook_folder
 from ipu_course.progress.place import VARIABLE
 
 FIRST_LESSON = "00"
 SECONDS = 300.0
 KERNEL_SECONDS = 60
-
-
-def notebook_folder() -> Path | None:
-    """The lessons' folder: in the clone of this package, else in or above the working directory."""
-    clone, here = Path(__file__).resolve().parents[3], Path.cwd()
-    folders = (folder / "notebooks" for folder in (clone, here, *here.parents))
-    return next((folder for folder in folders if folder.is_dir()), None)
 
 
 def find_lesson(name: str, folder: Path | None) -> Path | Finding:

@@ -1,0 +1,1 @@
+"""The learner's own copy of the notebooks, and the JupyterLab that opens it."""

@@ -7,9 +7,12 @@ work, not a duration: real passes differ in length.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Callable, Sequence
 
 FORWARD = "forward"
 BACKWARD = "backward"
+When = Callable[[int, int], "tuple[int, int]"]
+"""``when(stage, micro_batch)`` returns the pipeline steps of its forward and of its backward pass, from 0."""
 
 
 @dataclass(frozen=True)
@@ -129,3 +132,149 @@ def _passes(forward: list[tuple[int, int, int]], backward: list[tuple[int, int, 
 def _check(stages: int, micro_batches: int) -> None:
     if stages < 1 or micro_batches < 1:
         raise ValueError(f"a schedule has at least 1 stage and 1 micro-batch, not {stages} and {micro_batches}")
+
+
+def schedule_of(when: When, stages: int, micro_batches: int) -> Schedule:
+    """The schedule that ``when(stage, micro_batch)`` describes, as it is: ``problems`` says what is wrong with it.
+
+    Each step has a half for forward and then one for backward passes. Raises ``ValueError`` for counts below 1, and
+    where ``when`` does not return two whole numbers from 0 on.
+    """
+    _check(stages, micro_batches)
+    forward, backward = [], []
+    for stage in range(stages):
+        for micro_batch in range(micro_batches):
+            first, second = _two_steps(when, stage, micro_batch)
+            forward.append((stage, micro_batch, 2 * first))
+            backward.append((stage, micro_batch, 2 * second + 1))
+    return Schedule(stages, micro_batches, _passes(forward, backward))
+
+
+def _two_steps(when: When, stage: int, micro_batch: int) -> tuple[int, int]:
+    answer: object = when(stage, micro_batch)
+    if isinstance(answer, (tuple, list)) and len(answer) == 2:
+        steps = [int(each) for each in answer if isinstance(each, (int, float)) and float(each).is_integer()]
+        if len(steps) == 2 and min(steps) >= 0 and not any(isinstance(each, bool) for each in answer):
+            return steps[0], steps[1]
+    raise ValueError(
+        f"when({stage}, {micro_batch}) returned {answer!r}; it has to return two whole numbers from 0 on, the steps of "
+        "the forward and of the backward pass"
+    )
+
+
+@dataclass(frozen=True)
+class Problem:
+    """A rule that passes break, in words."""
+
+    words: str
+    passes: tuple[Pass, ...]
+
+
+def problems(schedule: Schedule) -> tuple[Problem, ...]:
+    """What makes a schedule impossible: passes of one IPU at the same time, and passes before what they need."""
+    return (*_overlaps(schedule), *_too_early(schedule))
+
+
+def _overlaps(schedule: Schedule) -> list[Problem]:
+    places: dict[tuple[int, int], list[Pass]] = {}
+    for each in schedule.passes:
+        places.setdefault((each.stage, each.half_step), []).append(each)
+    found = []
+    for (stage, _), passes in places.items():
+        if len(passes) > 1:
+            which = " and ".join(_name(each) for each in passes)
+            words = (
+                f"IPU {stage} would run {which} at the same time, in step {passes[0].step}: it runs one pass at a time."
+            )
+            found.append(Problem(words, tuple(passes)))
+    return found
+
+
+def _too_early(schedule: Schedule) -> list[Problem]:
+    known = {(each.direction, each.stage, each.micro_batch): each for each in schedule.passes}
+    found = []
+    for each in schedule.passes:
+        needed = known.get(_needs(each, schedule.stages))
+        if needed is not None and each.half_step <= needed.half_step:
+            words = (
+                f"{_name(each)} on IPU {each.stage} is in step {each.step}, but it needs the result of "
+                f"{_name(needed)} on IPU {needed.stage} in step {needed.step}"
+            )
+            words += "." if needed.stage == each.stage else ", and results move between steps."
+            found.append(Problem(words, (needed, each)))
+    return found
+
+
+def _needs(each: Pass, stages: int) -> tuple[str, int, int]:
+    """The pass whose result a pass takes; for the first one, a pass that there is not."""
+    if each.direction == FORWARD:
+        return FORWARD, each.stage - 1, each.micro_batch
+    if each.stage == stages - 1:
+        return FORWARD, each.stage, each.micro_batch
+    return BACKWARD, each.stage + 1, each.micro_batch
+
+
+def _name(each: Pass) -> str:
+    return f"{'F' if each.direction == FORWARD else 'B'}{each.micro_batch + 1}"
+
+
+@dataclass(frozen=True)
+class PassTimes:
+    """How long the passes of a stage take, in any unit; recomputation comes right before each backward pass."""
+
+    forward: float = 1.0
+    backward: float = 2.0
+    recompute: float = 0.0
+
+
+@dataclass(frozen=True)
+class TimedPass:
+    """A pass with the time at which it starts and ends; its first ``recompute`` are recomputation."""
+
+    of: Pass
+    start: float
+    end: float
+    recompute: float = 0.0
+
+
+def timed_passes(schedule: Schedule, times: PassTimes | Sequence[PassTimes]) -> tuple[TimedPass, ...]:
+    """The passes with their times: all IPUs start a half-step together, when the longest pass before it has ended.
+
+    ``times`` are those of every stage, or one for each stage. Raises ``ValueError`` for another number of them.
+    """
+    by_stage = [times] * schedule.stages if isinstance(times, PassTimes) else list(times)
+    if len(by_stage) != schedule.stages:
+        raise ValueError(f"there are times for {len(by_stage)} stages, but {schedule.stages} stages")
+    lengths = {each: _length(each, by_stage[each.stage]) for each in schedule.passes}
+    longest: dict[int, float] = {}
+    for each, length in lengths.items():
+        longest[each.half_step] = max(longest.get(each.half_step, 0.0), length)
+    starts, now = {}, 0.0
+    for half_step in sorted(longest):
+        starts[half_step] = now
+        now += longest[half_step]
+    return tuple(_timed(each, starts[each.half_step], lengths[each], by_stage[each.stage]) for each in schedule.passes)
+
+
+def _length(each: Pass, times: PassTimes) -> float:
+    return times.forward if each.direction == FORWARD else times.recompute + times.backward
+
+
+def _timed(each: Pass, start: float, length: float, times: PassTimes) -> TimedPass:
+    return TimedPass(each, start, start + length, 0.0 if each.direction == FORWARD else times.recompute)
+
+
+def busy_by_time(stages: int, micro_batches: int) -> float:
+    """Share of the time in which an IPU of a grouped pipeline works, from 0 to 1, if its stages are equally long.
+
+    All run forward passes in micro_batches + stages - 1 half-steps, and backward passes in as many; the other
+    half-steps are empty and take no time.
+    """
+    _check(stages, micro_batches)
+    return micro_batches / (micro_batches + stages - 1)
+
+
+def busy_by_steps(stages: int, micro_batches: int) -> float:
+    """Share of the steps in which an IPU of a grouped pipeline works, from 0 to 1: less than its share of the time."""
+    _check(stages, micro_batches)
+    return micro_batches / (micro_batches + 2 * (stages - 1))

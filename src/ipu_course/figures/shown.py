@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 
 from ipu_course.figures.style import DOTS_PER_INCH, in_style
 
-SHOWN_WIDTH = 950
+SHOWN_PIXELS_AN_INCH = 100
 
 
 def show(figure: Figure, description: str) -> None:
@@ -26,7 +26,7 @@ def show(figure: Figure, description: str) -> None:
 
 def picture(figure: Figure, description: str) -> tuple[dict[str, Any], dict[str, Any]]:
     """The figure as data and metadata of a notebook's output; ``description`` is its alternative text."""
-    image = {"alt": description, "width": SHOWN_WIDTH}
+    image = {"alt": description, "width": round(SHOWN_PIXELS_AN_INCH * figure.get_figwidth())}
     return {"image/png": png(figure), "text/plain": description}, {"image/png": image}
 
 

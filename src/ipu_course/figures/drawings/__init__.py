@@ -1,0 +1,1 @@
+"""The concept drawings, one file each: simple, few words, one point."""

@@ -10,6 +10,7 @@ from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 
 from notebook_build.exercise import Answer, Exercise, find_exercises, folded, folded_solution, starter
 from notebook_build.lesson import HINT, SOLUTION, Cell, LessonSource, read_cells
+from notebook_build.links import linked
 
 # No Python version in here: the same notebook must come out on every machine.
 METADATA = {
@@ -38,7 +39,8 @@ def assemble(lesson: LessonSource, answer: Answer = starter) -> NotebookNode:
         seen[cell.kind, cell.text] += 1
         exercise = exercises.get(cell.number)
         latest = exercise or latest
-        node = new_cell(cell, cell_text(cell, exercise, latest, answer))
+        text = cell_text(cell, exercise, latest, answer)
+        node = new_cell(cell, linked(text, lesson) if cell.kind == "markdown" else text)
         node["id"] = cell_id(lesson, cell, seen[cell.kind, cell.text])
         built.append(node)
     notebook: NotebookNode = new_notebook(cells=built, metadata=NotebookNode(METADATA), nbformat_minor=5)

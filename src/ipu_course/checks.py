@@ -2,28 +2,17 @@
 
 from __future__ import annotations
 
-from contextlib import contextmanager
-from contextvars import ContextVar
-from typing import Callable, Iterator, Optional
+from typing import Callable, Optional
 
+from ipu_course.exercises import _letting_errors_through, letting_errors_through
 from ipu_course.progress import note_check
+
+__all__ = ["check", "letting_errors_through", "number_hint", "whole_number_hint"]
 
 UNANSWERED = "not attempted yet"
 
 FindHint = Callable[[], Optional[str]]
 """Looks at an answer: a hint that names the misunderstanding, or ``None`` when the answer is right."""
-
-_letting_errors_through = ContextVar("_letting_errors_through", default=False)
-
-
-@contextmanager
-def letting_errors_through() -> Iterator[None]:
-    """Let what a check raises end the program: a test must not take an error for a hint."""
-    before = _letting_errors_through.set(True)
-    try:
-        yield
-    finally:
-        _letting_errors_through.reset(before)
 
 
 def check(lesson: str, exercise: str, answer: dict[str, object], find_hint: FindHint, praise: str) -> None:

@@ -1,13 +1,16 @@
 """The course's one door to the IPU Model's engine: modelled profiles, where there is an IPU Model.
 
-On a machine with Graphcore's SDK there is none, and every function here gives ``None``: programs then show
+On a machine with Graphcore's SDK there is none, and every function here gives ``NOT_MODELLED``: programs then show
 what they measure, and nothing modelled.
 """
 
 from __future__ import annotations
 
+import functools
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any, Iterable, Sequence
+from typing import TYPE_CHECKING, Any, Callable, Iterable, Sequence, TypeVar, cast
+
+from ipu_course.not_modelled import NONE_HERE, NOT_MODELLED
 
 if TYPE_CHECKING:
     import torch
@@ -26,6 +29,7 @@ __all__ = [
     "FITS_CELLS",
     "NONE_HERE",
     "NOT_HERE",
+    "NOT_MODELLED",
     "HostWork",
     "IpuMemory",
     "ModelledModule",
@@ -41,13 +45,13 @@ __all__ = [
     "measured_on",
     "memory_verdict",
     "modelled_module",
+    "needs_the_model",
     "profile",
     "profile_module",
     "start_seconds",
     "text_report",
 ]
 
-NONE_HERE = "no IPU Model here"
 NOT_HERE = (
     "Modelled figures need the course's IPU Model, which is not installed here. With the Poplar SDK, "
     "options.enableProfiling() and PopVision show the same of your IPUs."
@@ -66,9 +70,25 @@ FIGURES = {
 }
 
 
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
 def is_available() -> bool:
     """Whether the IPU Model is installed."""
     return find_spec("ipu_model") is not None
+
+
+def needs_the_model(function: Function) -> Function:
+    """Have ``function`` return ``NOT_MODELLED`` without an IPU Model, and for what is not modelled itself."""
+
+    @functools.wraps(function)
+    def modelled(*arguments: Any, **options: Any) -> Any:
+        given = (*arguments, *options.values())
+        if not is_available() or any(each is NOT_MODELLED for each in given):
+            return NOT_MODELLED
+        return function(*arguments, **options)
+
+    return cast(Function, modelled)
 
 
 def measured_on() -> str:
@@ -81,6 +101,7 @@ def measured_on() -> str:
     return "IPU" if poptorch.ipuHardwareIsAvailable() and not is_available() else "CPU"
 
 
+@needs_the_model
 def host_work(
     seconds_per_sample: float,
     seconds_per_call: float,
@@ -89,14 +110,12 @@ def host_work(
     source: str,
     hosts: int = 1,
     cores_per_host: int = 0,
-) -> HostWork | None:
+) -> HostWork:
     """What the program itself does on the host; ``source`` says where the two times, in seconds, are from.
 
     ``asynchronous`` loading runs while the IPUs work; ``workers`` of 0 means the program itself loads. Processes
     are dealt out over ``hosts``, whose loaders share ``cores_per_host`` (0: as many as there are loaders).
     """
-    if not is_available():
-        return None
     from ipu_model.predict.host import HostWork, Loading
 
     return HostWork(
@@ -110,31 +129,29 @@ def host_work(
     )
 
 
-def profile(model: poptorch.PoplarExecutor, host: HostWork | None = None) -> Profile | None:
+@needs_the_model
+def profile(model: poptorch.PoplarExecutor, host: HostWork | None = None) -> Profile:
     """The modelled profile of one call of a compiled ``model``.
 
     Raises ``poptorch.Error`` when the engine cannot model it.
     """
-    if not is_available():
-        return None
     import ipu_model
 
     return ipu_model.profile(model, host=host)
 
 
+@needs_the_model
 def profile_module(
     module: torch.nn.Module,
     inputs: Sequence[torch.Tensor],
     options: poptorch.Options,
     optimizer: torch.optim.Optimizer | None = None,
     host: HostWork | None = None,
-) -> Profile | None:
+) -> Profile:
     """The modelled profile of one call of a module that is not wrapped yet; ``inputs`` are one micro-batch.
 
     With an ``optimizer`` it is a training call. Raises ``poptorch.Error`` when the engine cannot model it.
     """
-    if not is_available():
-        return None
     import ipu_model
 
     return ipu_model.profile_module(module, inputs, options, optimizer=optimizer, host=host, micro_batch=True)
@@ -234,30 +251,28 @@ class ModelledModule:
         return ModelledModule(replace(self._program, optimiser=typed))
 
 
+@needs_the_model
 def modelled_module(
     module: torch.nn.Module,
     inputs: Sequence[torch.Tensor],
     options: poptorch.Options,
     optimizer: torch.optim.Optimizer | None = None,
-) -> ModelledModule | None:
+) -> ModelledModule:
     """A module to be profiled with many settings, captured once; ``inputs`` are one micro-batch.
 
     Raises ``poptorch.Error`` when the engine cannot model it.
     """
-    if not is_available():
-        return None
     from ipu_model.entry_points import program_of_module
 
     return ModelledModule(program_of_module(options, module, inputs, optimizer=optimizer, micro_batch=True))
 
 
-def machine_ipus(name: str) -> int | None:
-    """How many IPUs the machine of that name has, such as "POD16" or "Bow"; ``None`` without an IPU Model.
+@needs_the_model
+def machine_ipus(name: str) -> int:
+    """How many IPUs the machine of that name has, such as "POD16" or "Bow".
 
     Raises ``ValueError`` for machines it does not know; the message lists those it knows.
     """
-    if not is_available():
-        return None
     from ipu_model.errors import Error
     from ipu_model.predict.hardware import system_named
 
@@ -267,21 +282,25 @@ def machine_ipus(name: str) -> int | None:
         raise ValueError(problem.message) from problem
 
 
+@needs_the_model
 def memory_verdict(of: Profile) -> str:
     """Whether a profile's program fits: "fits", "too close to call" or "does not fit"."""
     return of.verdict.value
 
 
+@needs_the_model
 def fits_in_a_word(of: Profile) -> str:
     """The verdict on memory as the cell of a column called "fits": yes, no or too close to call."""
     return FITS_CELLS[memory_verdict(of)]
 
 
+@needs_the_model
 def may_run(of: Profile) -> bool:
     """Whether the program compiles: PopTorch here refuses only what clearly does not fit."""
     return memory_verdict(of) != DOES_NOT_FIT
 
 
+@needs_the_model
 def start_seconds(of: Profile) -> float:
     """How long code, weights and optimiser state take to the IPUs before the first call, at the host link's rate.
 
@@ -297,6 +316,7 @@ def start_seconds(of: Profile) -> float:
     return of.replicas * replica / machines / system.host_to_device_bytes_per_second
 
 
+@needs_the_model
 def figure(kind: str, of: Profile, **arguments: Any) -> tuple[Figure, str]:
     """One of ``FIGURES`` for a profile, and its description.
 
@@ -310,6 +330,7 @@ def figure(kind: str, of: Profile, **arguments: Any) -> tuple[Figure, str]:
     return figures.DRAWN[name](of, **arguments), pictures.DESCRIBED[name](of)
 
 
+@needs_the_model
 def text_report(of: Profile) -> str:
     """The profile as a text to print."""
     from ipu_model.report.text import text_report as engine_report

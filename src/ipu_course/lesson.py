@@ -1,72 +1,133 @@
-"""A lesson as its notebook uses it: predictions before results, and the ladder so far."""
+"""A lesson as its notebook uses it: predictions, exercises, explorers and the ladder so far."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Union
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Sequence
 
 from ipu_course import engine
+from ipu_course.exercises import Exercise, as_number, judge
 from ipu_course.ladder import climb, published_ladder, show_steps
-from ipu_course.progress import note_prediction, note_rung
+from ipu_course.lesson_folders import lesson_folder
+from ipu_course.not_modelled import NONE_HERE, NOT_MODELLED
+from ipu_course.progress import note_check, note_prediction, note_rung
+from ipu_course.published import PublishedFigure, published_figure
 
 if TYPE_CHECKING:
-    from ipu_course.ladder import ModelledStep
+    from ipu_course.explorers.explorer import Explorer
 
-Number = Union[int, float]
+__all__ = ["Lesson", "Prediction", "wait_for_guesses"]
+
+WAITS = (
+    "  This result waits for your guess: write a number in place of ... where you predict it, run that cell, and then\n"
+    "  run this one again. With None in place of ... you see the result without a guess."
+)
+_waiting_for_guesses = False
+
+
+def wait_for_guesses(wait: bool = True) -> None:
+    """Let every ``reveal`` in this kernel wait for a guess, as in the learner's copy of a notebook."""
+    global _waiting_for_guesses
+    _waiting_for_guesses = wait
 
 
 class Prediction:
-    """A learner's number for a quantity, or ``...`` as long as there is none.
+    """A learner's guess for a quantity, whose result ``reveal`` shows.
 
-    Raises ``TypeError`` for anything else.
+    ``guess`` is a number, ``...`` as long as there is none, or ``None`` to see the result without one.
     """
 
-    def __init__(self, lesson: str, quantity: str, guess: object) -> None:
-        if guess is not ... and (isinstance(guess, bool) or not isinstance(guess, (int, float))):
-            raise TypeError(f"a guess is a number, such as 12 or 0.5, not {guess!r}")
+    def __init__(self, lesson: Lesson, quantity: str, guess: object) -> None:
         self.lesson = lesson
         self.quantity = quantity
-        self.guess = guess
+        self.guess = as_number(guess)
+        self.waits = guess is ...
+        if self.guess is None and guess is not ... and guess is not None:
+            self.waits = True
+            print(f"A guess is a number, such as 12 or 0.5; you wrote {guess!r}.")
 
-    def reveal(self, result: Number | None, source: str = "computed", published: str | None = None) -> None:
-        """Print the guess beside the result; ``source`` says where the result is from.
+    def reveal(self, result: object, source: str = "computed", published: str | None = None) -> None:
+        """Print the guess beside the result; ``source`` says what kind of result it is, such as "modelled".
 
-        ``published`` is somebody's hardware result with its source, shown in a line of its own. A result of
-        ``None`` is one that only the IPU Model could give, where there is none. Raises ``TypeError`` for
-        results that are no numbers.
+        ``published`` is the key of a published figure of the lesson. Without a guess, the learner's copy prints how
+        to give one instead. Raises ``TypeError`` for a result that is no number.
         """
-        if result is not None and (isinstance(result, bool) or not isinstance(result, (int, float))):
-            raise TypeError(f"a result is a number or None, not {result!r}")
         print(self.quantity)
-        print(f"  your guess: {self._guess_and_distance(result)}")
-        print(f"  {source}: {engine.NONE_HERE if result is None else _text(result)}")
-        if published is not None:
-            print(f"  published: {published}")
-        if isinstance(self.guess, (int, float)) and result is not None:
-            note_prediction(self.lesson, self.quantity, self.guess, result, source, published)
+        if self.waits and _waiting_for_guesses:
+            print(WAITS)
+            return
+        number = None if result is None or result is NOT_MODELLED else _result(result)
+        print(f"  your guess: {self._compared(number)}")
+        print(f"  {source}: {NONE_HERE if number is None else _text(number)}")
+        beside = self._published_line(published)
+        if beside is not None:
+            print(f"  {beside}")
+        if self.guess is not None and number is not None:
+            # The record names the kind of figure itself where it is published.
+            told = None if beside is None else beside.replace("published: ", "", 1)
+            note_prediction(self.lesson.number, self.quantity, self.guess, number, source, told)
 
-    def _guess_and_distance(self, result: Number | None) -> str:
+    def _published_line(self, published: str | None) -> str | None:
+        if published is None:
+            return None
+        if not published.isidentifier():
+            return f"published: {published}"
+        figure = self.lesson.published(published)
+        return f"{figure.kind}: {figure.text} {figure.source}"
+
+    def _compared(self, result: float | None) -> str:
         guess = self.guess
-        if not isinstance(guess, (int, float)):
-            return "none yet (write a number in place of the dots)"
+        if guess is None:
+            return "none yet (write a number in place of the dots)" if self.waits else "none"
         if result is None:
             return _text(guess)
         if guess == result:
             return f"{_text(guess)}, exactly right"
+        direction = "too low" if guess < result else "too high"
         if guess * result <= 0:
-            return f"{_text(guess)}, too {'low' if guess < result else 'high'}"
-        factor = max(guess / result, result / guess)
-        return f"{_text(guess)}, too {'low' if guess < result else 'high'} by a factor of {factor:.3g}"
+            return f"{_text(guess)}, {direction}"
+        return f"{_text(guess)}, {direction} by a factor of {max(guess / result, result / guess):.3g}"
 
 
 class Lesson:
-    """One lesson, named by its number, such as "02"."""
+    """The front of one lesson, named by its number, such as "02"; exercises and explorers count from 1."""
 
-    def __init__(self, number: str) -> None:
+    def __init__(self, number: str, exercises: Sequence[Exercise] = (), explorers: Sequence[Explorer] = ()) -> None:
         self.number = number
+        self.exercises = tuple(exercises)
+        self.explorers = tuple(explorers)
+
+    @property
+    def folder(self) -> Path:
+        """The folder that holds all of this lesson."""
+        return lesson_folder(self.number)
 
     def predict(self, quantity: str, guess: object) -> Prediction:
-        """Note a ``guess`` for a ``quantity``: a number, or ``...`` for none yet. ``reveal`` shows it."""
-        return Prediction(self.number, quantity, guess)
+        """Return a prediction of a ``quantity``: a number, or ``...`` for none yet."""
+        return Prediction(self, quantity, guess)
+
+    def published(self, key: str) -> PublishedFigure:
+        """Return a published figure of this lesson. Raises ``ValueError`` for an unknown key."""
+        return published_figure(self.folder, key)
+
+    def check(self, number: int, *answers: object, using: object = None) -> None:
+        """Print the verdict on the answers to an exercise, and note it in the learner's progress.
+
+        ``using`` is what the check needs besides, such as a modelled program.
+        """
+        exercise = _numbered(self.exercises, number, "exercise")
+        verdict = judge(exercise, answers, using)
+        print(f"Exercise {number}: {verdict.text}")
+        if verdict.correct is not None:
+            note_check(self.number, f"Exercise {number}", verdict.correct)
+
+    def explore(self, *subjects: object, explorer: int = 1, **settings: object) -> None:
+        """Show an explorer of ``subjects``, such as a modelled program; ``settings`` are those it begins with."""
+        chosen = _numbered(self.explorers, explorer, "explorer")
+        if any(subject is NOT_MODELLED for subject in subjects):
+            print(engine.NOT_HERE)
+            return
+        chosen.show(*subjects, **settings)
 
     def show_ladder(self, upto: str) -> None:
         """Show the ladder's steps up to the one named ``upto``: seconds an epoch, modelled beside published.
@@ -76,18 +137,27 @@ class Lesson:
         names = [step.name for step in published_ladder().steps]
         if upto not in names:
             raise ValueError(f"the ladder has no step {upto!r}; it has {', '.join(map(repr, names))}")
-        wanted = names[: names.index(upto) + 1]
         if not engine.is_available():
             print(engine.NOT_HERE)
             return
-        steps = climb(wanted)
+        steps = climb(names[: names.index(upto) + 1])
         show_steps(steps)
         for step in steps:
-            self._note(step)
-
-    def _note(self, step: ModelledStep) -> None:
-        note_rung(self.number, step.published.name, step.epoch_seconds, step.published.epoch_seconds)
+            note_rung(self.number, step.published.name, step.epoch_seconds, step.published.epoch_seconds)
 
 
-def _text(number: Number) -> str:
-    return f"{number:,}" if isinstance(number, int) else f"{number:,.4g}"
+def _numbered(things: Sequence[Any], number: int, kind: str) -> Any:
+    if not 1 <= number <= len(things):
+        raise ValueError(f"there is no {kind} {number}: this lesson has {len(things)}")
+    return things[number - 1]
+
+
+def _result(result: object) -> float:
+    number = as_number(result)
+    if number is None:
+        raise TypeError(f"a result is a number, None or NOT_MODELLED, not {result!r}")
+    return number
+
+
+def _text(number: float) -> str:
+    return f"{number:,.0f}" if abs(number) >= 1000 else f"{number:.4g}"

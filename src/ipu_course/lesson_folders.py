@@ -50,6 +50,14 @@ def lesson_folders(folder: Path = LESSONS_FOLDER) -> tuple[LessonFolder, ...]:
     return tuple(found)
 
 
+def lesson_folder(number: str, folder: Path = LESSONS_FOLDER) -> Path:
+    """Return the folder of the lesson with a ``number`` such as "02". Raises ``ValueError`` when there is none."""
+    sources = list(folder.glob(f"*/{number}_*.py"))
+    if len(sources) != 1:
+        raise ValueError(f"{len(sources)} lessons have the number {number!r}")
+    return sources[0].parent
+
+
 def _read(source: Path) -> LessonFolder:
     name = SOURCE_NAME.fullmatch(source.name)
     text = source.read_text(encoding="utf-8")

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import html
-from typing import TYPE_CHECKING, Any, Mapping, Sequence, Union
+from typing import TYPE_CHECKING, Any, Mapping, Protocol, Sequence, Union
 
 from matplotlib.figure import Figure
 
 from ipu_course import engine, figures
 from ipu_course.figures.bars import bars_figure
-from ipu_course.figures.shown import display_raw
+from ipu_course.figures.shown import display_raw, picture
+from ipu_course.not_modelled import NOT_MODELLED
 
 if TYPE_CHECKING:
     from ipu_course.engine import Profile
 
 __all__ = [
+    "caption",
     "cycles",
+    "drawing",
     "escaped",
     "figure",
     "host_and_device",
@@ -32,12 +35,44 @@ KIB = 1024
 Profiles = Union["Profile", None, Mapping[str, "Profile | None"]]
 
 
-def figure(drawn: Figure, description: str) -> None:
-    """Show a figure with its description."""
-    figures.show(drawn, description)
+class Drawn(Protocol):
+    """A concept drawing of ``ipu_course.figures``."""
+
+    @property
+    def figure(self) -> Figure:
+        """What is drawn."""
+
+    @property
+    def description(self) -> str:
+        """What it shows, in words."""
 
 
-def memory(profiles: Profiles) -> None:
+def figure(drawn: Figure, takeaway: str, description: str | None = None) -> None:
+    """Show a figure with its point, ``takeaway``, as the caption.
+
+    ``description`` says with numbers what the figure shows, as its alternative text.
+    """
+    if drawn is NOT_MODELLED:
+        print(engine.NOT_HERE)
+        return
+    if description is None:  # a lesson of the first form, whose caption is the description
+        figures.show(drawn, takeaway)
+        return
+    display_raw(*picture(drawn, description))
+    display_raw(*caption(takeaway))
+
+
+def caption(takeaway: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The line below a figure, as data and metadata of a notebook's output."""
+    return {"text/markdown": f"*{takeaway}*", "text/plain": takeaway}, {}
+
+
+def drawing(drawn: Drawn, takeaway: str) -> None:
+    """Show a concept drawing with its point, ``takeaway``, as the caption."""
+    figure(drawn.figure, takeaway, drawn.description)
+
+
+def memory(profiles: Profiles, takeaway: str | None = None) -> None:
     """Show the fullest tile of each program, by category, in KiB: bars and a table, for up to 3 programs."""
     named = _named(profiles)
     if not named:
@@ -53,7 +88,8 @@ def memory(profiles: Profiles) -> None:
         for name, ipu in fullest.items()
     )
     drawn = bars_figure(order, kib, "KiB on the fullest tile", "What fills the fullest tile (modelled)", form="{:.0f}")
-    figure(drawn, f"KiB of the fullest tile by category, modelled: {words}. A tile has {limit:.0f} KiB.")
+    described = f"KiB of the fullest tile by category, modelled: {words}. A tile has {limit:.0f} KiB."
+    figure(drawn, takeaway or described, described if takeaway else None)
     rows: list[dict[str, object]] = []
     for name, ipu in fullest.items():
         fits = engine.fits_in_a_word(named[name])
@@ -68,33 +104,36 @@ def order_of(sizes: Mapping[str, float]) -> str:
     return " and ".join(largest)
 
 
-def memory_per_tile(profile: Profile | None) -> None:
+def memory_per_tile(profile: Profile | None, takeaway: str | None = None) -> None:
     """Show how full every tile is."""
-    _show("memory per tile", profile)
+    _show("memory per tile", profile, takeaway)
 
 
-def liveness(profile: Profile | None) -> None:
+def liveness(profile: Profile | None, takeaway: str | None = None) -> None:
     """Show not-always-live memory while the program runs."""
-    _show("liveness", profile)
+    _show("liveness", profile, takeaway)
 
 
-def timeline(profile: Profile | None) -> None:
+def timeline(profile: Profile | None, takeaway: str | None = None) -> None:
     """Show what every IPU does during a call."""
-    _show("timeline", profile)
+    _show("timeline", profile, takeaway)
 
 
-def host_and_device(profile: Profile | None) -> None:
+def host_and_device(profile: Profile | None, takeaway: str | None = None) -> None:
     """Show when host and device work during a call."""
-    _show("host and device", profile)
+    _show("host and device", profile, takeaway)
 
 
-def cycles(profile: Profile | None) -> None:
+def cycles(profile: Profile | None, takeaway: str | None = None) -> None:
     """Show what the tiles' cycles are spent on."""
-    _show("cycles", profile)
+    _show("cycles", profile, takeaway)
 
 
 def table(rows: Sequence[Mapping[str, object]], index: str | None = None) -> None:
     """Show rows as a table; ``index`` names the column whose cells are row headings."""
+    if not rows and not engine.is_available():
+        print(engine.NOT_HERE)
+        return
     display_raw({"text/html": table_html(rows, index), "text/plain": table_text(rows)}, {})
 
 
@@ -133,15 +172,16 @@ def table_text(rows: Sequence[Mapping[str, object]]) -> str:
 def _named(profiles: Profiles) -> dict[str, Profile]:
     """The profiles there are, by name; says so where there is none."""
     given: Mapping[str, Any] = profiles if isinstance(profiles, Mapping) else {"this program": profiles}
-    named = {name: profile for name, profile in given.items() if profile is not None}
+    named = {name: profile for name, profile in given.items() if profile}
     if not named:
         print(engine.NOT_HERE)
     return named
 
 
-def _show(kind: str, profile: Profile | None) -> None:
-    if profile is None:
+def _show(kind: str, profile: Profile | None, takeaway: str | None) -> None:
+    if not profile:
         print(engine.NOT_HERE)
         return
     drawn, words = engine.figure(kind, profile)
-    figure(drawn, f"{words} (modelled)" if not words.endswith(".") else f"{words[:-1]} (modelled).")
+    described = f"{words} (modelled)" if not words.endswith(".") else f"{words[:-1]} (modelled)."
+    figure(drawn, takeaway or described, described if takeaway else None)

@@ -48,7 +48,7 @@ def use_engine() -> str:
     from ipu_course import engine
 
     profile = engine.profile_module(torch.nn.Linear(8, 8), (torch.zeros(ROWS, 8),), poptorch.Options())
-    if profile is None:
+    if profile is engine.NOT_MODELLED:
         raise RuntimeError("the engine gave no profile")
     return "a small profile was modelled"
 

@@ -43,7 +43,12 @@ class Choice:
     default: Any
 
     def __post_init__(self) -> None:
-        _check_default(self.label, list(self.options.values()), self.default)
+        _check_default(self.label, self.values, self.default)
+
+    @property
+    def values(self) -> Sequence[Any]:
+        """The values in the menu's order."""
+        return list(self.options.values())
 
     def widget(self) -> Any:
         """The menu."""
@@ -59,6 +64,11 @@ class Switch:
 
     label: str
     default: bool = False
+
+    @property
+    def values(self) -> Sequence[Any]:
+        """Off and on."""
+        return (False, True)
 
     def widget(self) -> Any:
         """A box to tick."""

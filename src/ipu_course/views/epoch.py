@@ -27,7 +27,7 @@ def epoch_parts(profile: Profile) -> dict[str, float]:
 
 def show_epoch_parts(profiles: Mapping[str, Profile | None]) -> None:
     """Show the parts of an epoch of each program, by its name: bars, and a table with the calls."""
-    named = {name: profile for name, profile in profiles.items() if profile is not None}
+    named = {name: profile for name, profile in profiles.items() if profile}
     if not named:
         print(engine.NOT_HERE)
         return

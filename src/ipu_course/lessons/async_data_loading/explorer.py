@@ -48,7 +48,7 @@ def view(asynchronous: bool, load_ms: int, call_ms: int, workers: int, buffer: i
         f"Loading takes {load_ms} ms a call on average, the call {call_ms} ms. In the steady state a call begins "
         f"every {1000 * seconds:.0f} ms, and the IPUs wait for data {row['IPUs wait for data']} of the time."
     )
-    return View(drawn, words, [row], _note(loading))
+    return View(drawn, description=words, rows=[row], text=_note(loading))
 
 
 def _note(loading: Loading) -> str:

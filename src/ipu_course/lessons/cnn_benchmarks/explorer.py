@@ -66,7 +66,7 @@ def benchmark_view(network: str, batch: int, data: str, ipus: int) -> View:
         f"{result.tile_limit_kib:.0f} KiB. Modelled."
     )
     drawn = one_batch_figure(parts, result.tile_kib, result.tile_limit_kib, title)
-    return View(drawn, described, [_row(result)], " ".join(result.profile.notes))
+    return View(drawn, description=described, rows=[_row(result)], text=" ".join(result.profile.notes))
 
 
 @lru_cache(maxsize=256)

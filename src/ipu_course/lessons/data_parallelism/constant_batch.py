@@ -39,7 +39,7 @@ def show_constant_batch(
     program: ModelledModule | None, replicas: Sequence[int], accumulation: int, fit: UpdateFit | None
 ) -> None:
     """Show the efficiency when one replica's micro-batches are shared out, beside Amdahl's law and a growing batch."""
-    if program is None or fit is None:
+    if not program or fit is None:
         print(engine.NOT_HERE)
         return
     grows = program.scaling(replicas, gradient_accumulation=accumulation)

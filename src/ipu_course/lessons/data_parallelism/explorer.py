@@ -34,7 +34,7 @@ def loading_host(workers: int, hosts: int = 1) -> HostWork | None:
 
 def explore_scaling(modelled: ModelledModule | None, replicas: int = 16, accumulation: int = 16) -> None:
     """Show the explorer of a program that trains on images; the other arguments are its first settings."""
-    if modelled is None:
+    if not modelled:
         print(engine.NOT_HERE)
         return
 
@@ -74,14 +74,14 @@ def scaling_view(
     )
     chosen = points[REPLICAS.index(replicas)]
     if chosen.profile is None:
-        return View(None, "", (), f"PopTorch cannot run this: {chosen.refused}")
+        return View(text=f"PopTorch cannot run this: {chosen.refused}")
     row = _row(chosen, alone)
     figure = _figure(points, alone, chosen, str(row["limited by"]))
     said = (
         f"Images a second against replicas, theory and modelled. With {replicas} replicas {row['images a second']} "
         f"images a second are modelled, limited by: {row['limited by']}."
     )
-    return View(figure, said, [row])
+    return View(figure, description=said, rows=[row])
 
 
 def _figure(points: Sequence[ScalingPoint], alone: float, chosen: ScalingPoint, limited: str) -> Figure:

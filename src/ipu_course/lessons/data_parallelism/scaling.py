@@ -88,7 +88,7 @@ def _rate(point: ScalingPoint, over: int = 1) -> float | None:
 def _scaling_row(point: ScalingPoint) -> dict[str, object]:
     profile = point.profile
     row: dict[str, object] = {"replicas": point.replicas, "global batch": f"{point.global_batch:,}"}
-    if profile is None:
+    if not profile:
         return {**row, "images a second": "refused"}
     code = max(dict(ipu.bytes_by_category).get(EXCHANGE, 0.0) for ipu in profile.memory) / KIB
     return {

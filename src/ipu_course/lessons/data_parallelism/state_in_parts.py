@@ -24,7 +24,7 @@ WAYS: Mapping[str, Mapping[str, Any]] = {
 
 def show_state_in_parts(program: ModelledModule | None, replicas: Sequence[int], machine: str) -> None:
     """Show the time of an update with state on and off the chip, whole and in parts, and what each replica holds."""
-    if program is None:
+    if not program:
         print(engine.NOT_HERE)
         return
     whole, *others = (

@@ -90,7 +90,7 @@ def _mean_hint(answer: object, all_losses: Tensor) -> str | None:
 
 def _in_time_hint(value: object, modelled: ModelledModule | None) -> str | None:
     wrong = whole_number_hint("iterations", value)
-    if wrong or not isinstance(value, int) or modelled is None:
+    if wrong or not isinstance(value, int) or not modelled:
         return wrong
     chosen = modelled.profile(device_iterations=value)
     if chosen.call_seconds > MOST_SECONDS:

@@ -52,7 +52,7 @@ def iterations_view(
 ) -> View:
     """Images a second over the device iterations, with the chosen one marked."""
     modelled = programs[program]
-    if modelled is None:
+    if not modelled:
         return View(text=NO_RATES)
     host = engine.host_work(image_microseconds / 1e6, call_milliseconds / 1e3, False, 0, SOURCE)
     points = modelled.sweep("device_iterations", ITERATIONS, host=host, output_mode=mode)
@@ -77,7 +77,9 @@ def iterations_view(
         f"Images a second (modelled) over 1 to {ITERATIONS[-1]} device iterations. With {iterations}, the whole "
         f"program reaches {chosen.samples_per_second:,.0f}, the IPUs alone {chosen.device_samples_per_second:,.0f}."
     )
-    return View(drawn, words, [_row(chosen)], f"Modelled. What limits this program: {chosen.limited_by}.")
+    return View(
+        drawn, description=words, rows=[_row(chosen)], text=f"Modelled. What limits this program: {chosen.limited_by}."
+    )
 
 
 def _row(profile: Profile) -> dict[str, object]:

@@ -39,6 +39,6 @@ def _row(iterations: int, images: int, bytes_per_image: int, profile: Profile | 
         "images left out": f"{missing:,} ({missing / epoch:.1%})",
         "one call's images on the host": f"{images * bytes_per_image / MEGABYTE:,.0f} MB",
     }
-    if profile is not None:
+    if profile:
         row["first results after (modelled)"] = f"{profile.call_seconds:.1f} s"
     return row

@@ -42,7 +42,7 @@ class IoView:
     def view(self, images: str, host_ms: float, loading: bool, accumulation: int, iterations: int) -> View:
         """The call with these settings, taken apart, or why there is none."""
         program, before = self._programs[images], self._programs["fp16"]
-        if program is None or before is None:
+        if not program or not before:
             return View(text=f"This explorer shows modelled calls: {engine.NONE_HERE}.")
         per_call = published_ladder().host.seconds_per_call
         host = engine.host_work(host_ms / 1000, per_call, loading, 0, "the explorer's setting")
@@ -75,4 +75,4 @@ def _view(reference: CallParts, profile: Profile) -> View:
         f"{row['stream']}, computing {row['compute']}; in all {1000 * parts.total:,.0f} ms. Above it, the "
         f"hands-on's call with fp16 images: {1000 * reference.total:,.0f} ms. All modelled."
     )
-    return View(drawn, words, [row])
+    return View(drawn, description=words, rows=[row])

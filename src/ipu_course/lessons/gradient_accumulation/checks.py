@@ -128,7 +128,7 @@ def _enough_hint(value: object, modelled: ModelledModule | None) -> str | None:
         return wrong
     if value < 3:
         return f"PopTorch refuses an accumulation of {value} on two IPUs: the smallest is 2 x 2 - 1 = 3."
-    if modelled is None:
+    if not modelled:
         return None
     highest = _rate(modelled, ENDLESS)
     share = _rate(modelled, value) / highest

@@ -50,12 +50,13 @@ def accumulation_view(modelled: ModelledModule | None, accumulation: int, strate
         "updates in an epoch": f"{_updates(accumulation):,}",
         "utilisation, counted in steps": f"{_schedule(accumulation, strategy).utilisation:.1%}",
     }
-    if modelled is None:
+    if not modelled:
         return _counted_view(accumulation, strategy, rows)
     host = ladder.host() if with_loader else None
     profile = modelled.profile(host=host, gradient_accumulation=accumulation, execution=strategy)
     drawn, words = engine.figure("timeline", profile)
-    return View(drawn, f"{words[:-1]} (modelled).", [{**rows, **_modelled_cells(profile)}], _summary(profile))
+    cells = [{**rows, **_modelled_cells(profile)}]
+    return View(drawn, description=f"{words[:-1]} (modelled).", rows=cells, text=_summary(profile))
 
 
 def _counted_view(accumulation: int, strategy: str, rows: Mapping[str, object]) -> View:
@@ -69,7 +70,7 @@ def _counted_view(accumulation: int, strategy: str, rows: Mapping[str, object]) 
         f"A row for each of {STAGES} IPUs, {schedule.steps} pipeline steps for {drawn} micro-batches, "
         "then the weight update."
     )
-    return View(schedule_figure(schedule, title), words, [rows], COUNTED)
+    return View(schedule_figure(schedule, title), description=words, rows=[rows], text=COUNTED)
 
 
 def _schedule(micro_batches: int, strategy: str) -> Schedule:

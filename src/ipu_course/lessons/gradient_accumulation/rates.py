@@ -35,7 +35,7 @@ def show_rates(profiles: Mapping[int, Profile | None], highest: float, published
     ``highest`` is in images a second; ``published`` are shares of hardware. ``profiles`` is empty, and nothing is
     shown but a line, where there is no IPU Model.
     """
-    known = {accumulation: profile for accumulation, profile in profiles.items() if profile is not None}
+    known = {accumulation: profile for accumulation, profile in profiles.items() if profile}
     if not known:
         print(engine.NOT_HERE)
         return

@@ -29,7 +29,7 @@ def explore_precision(captured: Captured) -> None:
 
     Without an IPU Model it says so, as there is nothing to explore.
     """
-    names = [name for name, module in captured.items() if module is not None]
+    names = [name for name, module in captured.items() if module]
     if not names:
         print(engine.NOT_HERE)
         return
@@ -55,7 +55,7 @@ def precision_view(
 ) -> View:
     """The memory and rate of one setting."""
     module = captured.get(precision)
-    if module is None:
+    if not module:
         return View(text=engine.NOT_HERE)
     typed = module.with_state_types(accumulators, first, second)
     profile = typed.profile(host=ladder.host(), half_partials=half_partials)
@@ -67,7 +67,7 @@ def precision_view(
     }
     text = FP16_MOMENTS if second is torch.float16 else f"Modelled. {_limit(profile)}"
     shown = {precision: profile}
-    return View(memory_figure(shown), memory_words(shown), [row], text)
+    return View(memory_figure(shown), description=memory_words(shown), rows=[row], text=text)
 
 
 def _limit(profile: Profile) -> str:

@@ -110,7 +110,7 @@ def _largest_part(memory: IpuMemory) -> str:
 
 
 def _there(profiles: Named) -> dict[str, Profile]:
-    there = {name: profile for name, profile in profiles.items() if profile is not None}
+    there = {name: profile for name, profile in profiles.items() if profile}
     if not there:
         print(engine.NOT_HERE)
     return there

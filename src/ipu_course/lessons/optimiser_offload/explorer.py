@@ -36,7 +36,7 @@ PARTS = {
 
 def explore_offload(modelled: ModelledModule | None, accumulation: int = 8, off_chip: bool = True) -> None:
     """Show the explorer of a program that trains in a pipeline; the other arguments are its first settings."""
-    if modelled is None:
+    if not modelled:
         print(engine.NOT_HERE)
         return
 
@@ -70,7 +70,8 @@ def offload_view(modelled: ModelledModule, off_chip: bool, accumulation: int, op
     said = (
         f"Parts of one weight update in ms: {_list(times)}. KiB on IPU {most}'s fullest tile: {_list(kib)}. Modelled."
     )
-    return View(update_figure(times, kib, f"KiB on IPU {most}'s fullest tile", title), said, [_row(profile, on_chip)])
+    drawn = update_figure(times, kib, f"KiB on IPU {most}'s fullest tile", title)
+    return View(drawn, description=said, rows=[_row(profile, on_chip)])
 
 
 def _row(profile: Profile, on_chip: Profile) -> dict[str, object]:
@@ -119,7 +120,7 @@ def _specification(optimiser: str, state: str) -> object | None:
     options = poptorch.Options()
     options.Training.gradientAccumulation(2)
     found = engine.modelled_module(module, (torch.zeros(1, 8),), options, made)
-    return None if found is None else found.optimiser
+    return None if found is engine.NOT_MODELLED else found.optimiser
 
 
 def _optimizer(optimiser: str, dtype: torch.dtype, module: nn.Module) -> torch.optim.Optimizer:

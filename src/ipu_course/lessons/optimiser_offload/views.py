@@ -17,7 +17,7 @@ STATE = "optimiser state"
 
 def copies_share(profile: Profile | None) -> float | None:
     """Per cent of the device time in which data goes to or comes from the memory outside the chip."""
-    return None if profile is None else 100 * profile.shares["offload"]
+    return None if not profile else 100 * profile.shares["offload"]
 
 
 def state_bytes(states: Mapping[str, object], parameters: int) -> tuple[int, float]:
@@ -34,7 +34,7 @@ def state_bytes(states: Mapping[str, object], parameters: int) -> tuple[int, flo
 
 def show_places(profiles: Mapping[str, Profile | None]) -> None:
     """Show programs that differ in where state lives: the fullest tile of every IPU, and memory and time."""
-    named = {name: profile for name, profile in profiles.items() if profile is not None}
+    named = {name: profile for name, profile in profiles.items() if profile}
     if not named:
         print(engine.NOT_HERE)
         return
@@ -69,7 +69,7 @@ def _place_row(name: str, profile: Profile) -> dict[str, object]:
 
 def show_accumulations(modelled: ModelledModule | None, accumulations: Sequence[int]) -> None:
     """Show what copies of state take of a program's time, and by how much it is slower, against accumulation."""
-    if modelled is None:
+    if not modelled:
         print(engine.NOT_HERE)
         return
     points = [
@@ -103,7 +103,7 @@ def show_accumulations(modelled: ModelledModule | None, accumulations: Sequence[
 
 def show_sharding(modelled: ModelledModule | None, replicas: Sequence[int], machine: str) -> None:
     """Show the state on the fullest tile, whole and in parts, and the times of an update, for numbers of replicas."""
-    if modelled is None:
+    if not modelled:
         print(engine.NOT_HERE)
         return
     rows: list[dict[str, object]] = []

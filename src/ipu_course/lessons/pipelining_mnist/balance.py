@@ -46,7 +46,7 @@ def stage_times(profile: Profile) -> tuple[StageTime, ...]:
 
 def show_stages(profile: Profile | None, names: Sequence[str]) -> None:
     """Show what each stage takes for one micro-batch, and its share of the longest stage; ``names`` are theirs."""
-    if profile is None:
+    if not profile:
         print(engine.NOT_HERE)
         return
     times = stage_times(profile)
@@ -73,7 +73,7 @@ def show_cuts(profiles: Mapping[str, Profile | None]) -> None:
 
     The profiles are of calls with one weight update.
     """
-    cuts = {name: profile for name, profile in profiles.items() if profile is not None}
+    cuts = {name: profile for name, profile in profiles.items() if profile}
     if not cuts:
         print(engine.NOT_HERE)
         return
@@ -105,9 +105,5 @@ def _cut_row(name: str, profile: Profile, milliseconds: Sequence[float]) -> dict
 
 def fastest_cut(profiles: Mapping[int, Profile | None]) -> int | None:
     """The cut whose program takes the least time of those that fit; ``None`` without profiles."""
-    fitting = {
-        cut: profile.device_seconds_per_call
-        for cut, profile in profiles.items()
-        if profile is not None and profile.fits
-    }
+    fitting = {cut: profile.device_seconds_per_call for cut, profile in profiles.items() if profile and profile.fits}
     return min(fitting, key=lambda cut: fitting[cut], default=None)

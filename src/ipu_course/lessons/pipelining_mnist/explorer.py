@@ -53,7 +53,7 @@ def pipeline_view(stages: int, accumulation: int, kind: str) -> View:
         drawn = sharded(stages, DRAWN_WHEN_SHARDED)
         title += f" (the first {DRAWN_WHEN_SHARDED} are drawn)"
     rows = [_row(schedule, stage) for stage in range(stages)]
-    return View(schedule_figure(drawn, title), _words(schedule, kind), rows, _summary(schedule))
+    return View(schedule_figure(drawn, title), description=_words(schedule, kind), rows=rows, text=_summary(schedule))
 
 
 def _row(schedule: Schedule, stage: int) -> dict[str, object]:

@@ -21,7 +21,7 @@ SCHEDULES = {"grouped": "pipelined", "interleaved": "interleaved"}
 def show_stash(modelled: ModelledModule | None, stages: int, accumulation: int) -> None:
     """Show how many micro-batches each stage keeps, counted in both schedules, and the modelled bytes of its stash."""
     grouped, alternating = pipelined(stages, accumulation), interleaved(stages, accumulation)
-    profiles = {} if modelled is None else {name: modelled.profile(execution=how) for name, how in SCHEDULES.items()}
+    profiles = {} if not modelled else {name: modelled.profile(execution=how) for name, how in SCHEDULES.items()}
     rows: list[dict[str, object]] = []
     for stage in range(stages):
         row: dict[str, object] = {
@@ -37,7 +37,7 @@ def show_stash(modelled: ModelledModule | None, stages: int, accumulation: int) 
 
 def show_schedules(modelled: ModelledModule | None) -> None:
     """Show a full-size pipeline in both schedules, with and without computing activations again."""
-    if modelled is None:
+    if not modelled:
         print(engine.NOT_HERE)
         return
     found = {

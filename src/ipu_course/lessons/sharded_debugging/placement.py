@@ -35,7 +35,7 @@ def show_ipus(profiles: Mapping[str, Profile | None]) -> None:
 
     The profiles are of calls with one weight update, all on equally many IPUs.
     """
-    found = {name: profile for name, profile in profiles.items() if profile is not None}
+    found = {name: profile for name, profile in profiles.items() if profile}
     if not found:
         print(engine.NOT_HERE)
         return

@@ -37,14 +37,14 @@ def update_times(modelled: ModelledModule | None, accumulations: Sequence[int]) 
 
     As PopTorch does, the pipeline computes activations again, and the sharded program keeps them.
     """
-    if modelled is None:
+    if not modelled:
         return ()
     pipelined = modelled.sweep("gradient_accumulation", accumulations, execution="pipelined")
     sharded = modelled.sweep("gradient_accumulation", accumulations, execution="sharded", recomputation="none")
     return tuple(
         UpdateTimes(count, one.profile, other.profile)
         for count, one, other in zip(accumulations, pipelined, sharded)
-        if other.profile is not None
+        if other.profile
     )
 
 
@@ -72,7 +72,7 @@ def show_sharding(times: Sequence[UpdateTimes]) -> None:
         "pipelined": [each.pipelined for each in times],
     }
     curves = {
-        name: [None if profile is None else 1e3 * profile.device_seconds_per_call for profile in profiles]
+        name: [None if not profile else 1e3 * profile.device_seconds_per_call for profile in profiles]
         for name, profiles in names.items()
     }
     words = "; ".join(
@@ -106,8 +106,8 @@ def _row(each: UpdateTimes) -> dict[str, object]:
 
 
 def _milliseconds(profile: Profile | None) -> str:
-    return "refused" if profile is None else f"{1e3 * profile.device_seconds_per_call:.1f} ms"
+    return "refused" if not profile else f"{1e3 * profile.device_seconds_per_call:.1f} ms"
 
 
 def _fullest(profile: Profile | None) -> str:
-    return "" if profile is None else f"{profile.memory.max_tile_bytes / KIB:.0f} KiB"
+    return "" if not profile else f"{profile.memory.max_tile_bytes / KIB:.0f} KiB"

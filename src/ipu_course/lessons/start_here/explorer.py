@@ -29,7 +29,7 @@ READING = {
 
 def explore_profile(profile: Profile | None) -> None:
     """Show one picture of ``profile`` after another, as the learner chooses."""
-    if profile is None:
+    if not profile:
         print(engine.NOT_HERE)
         return
 
@@ -39,4 +39,4 @@ def explore_profile(profile: Profile | None) -> None:
 def view_of(profile: Profile, picture: str) -> View:
     """The view of one picture of ``profile``, with how to read it."""
     drawn, words = engine.figure(picture, profile)
-    return View(drawn, f"{words} Modelled.", (), READING[picture])
+    return View(drawn, description=f"{words} Modelled.", text=READING[picture])

@@ -30,7 +30,7 @@ def first_steps(profile: Profile, ipu: int, count: int) -> list[Step]:
 
 def show_steps(profile: Profile | None, ipu: int, first: int) -> None:
     """Show the ``first`` operations of one IPU: how long tiles compute, exchange and synchronise (modelled)."""
-    if profile is None:
+    if not profile:
         print(engine.NOT_HERE)
         return
     steps = first_steps(profile, ipu, first)

@@ -78,7 +78,7 @@ def _captured(settings: Settings) -> ModelledModule:
             f"--model {settings.model} does not take --image-size {settings.image_size} with --batch-size "
             f"{settings.batch_size} ({str(problem).splitlines()[0]}); try larger ones"
         ) from problem
-    if program is None:
+    if program is engine.NOT_MODELLED:
         raise CourseError(f"{engine.NOT_HERE} --run measures what runs here.")
     return program
 

@@ -127,7 +127,7 @@ def check(settings: Settings) -> None:
         ipus = engine.machine_ipus(settings.machine)
     except ValueError as problem:
         raise SettingsError(f"--machine {settings.machine}: {problem}") from problem
-    if ipus is not None and settings.ipus > ipus:
+    if settings.ipus > ipus:
         raise SettingsError(
             f"--machine {settings.machine} has {ipus} IPUs, and --replicas {settings.replicas} x --shards "
             f"{settings.shards} need {settings.ipus}; {_smaller(settings, ipus)}"

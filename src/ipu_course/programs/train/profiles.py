@@ -37,7 +37,7 @@ def captured(settings: Settings) -> ModelledModule:
         training_options(settings),
         optimizer=make_optimiser(settings, module),
     )
-    if program is None:
+    if program is engine.NOT_MODELLED:
         raise CourseError(
             "a modelled profile needs the IPU Model, which is not installed here; leave out --profile-only and "
             "--ladder to train on the IPUs of this machine and measure"

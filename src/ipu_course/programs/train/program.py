@@ -84,7 +84,7 @@ def _tell_about_data(settings: Settings, images: PictureDataset) -> None:
 def _host(settings: Settings, images: PictureDataset) -> HostWork | None:
     """What the host costs in the modelled figures, told in a line."""
     host = measured_host(settings, images) if settings.measure_loader else host_of(settings)
-    if host is not None:
+    if host:
         print(f"Host in modelled times: {host.source}", flush=True)
     return host
 
@@ -140,7 +140,7 @@ def _measured(seconds: float, first: bool) -> str:
 
 
 def _modelled(profile: Profile | str | None, calls: int, first: bool) -> str:
-    if profile is None:
+    if not profile:
         return ""
     if isinstance(profile, str):
         return f"; not modelled: {profile}"

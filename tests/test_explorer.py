@@ -43,7 +43,8 @@ def view(count: int, name: str, loud: bool) -> View:
     if count == 2:
         raise RuntimeError("two is broken")
     drawn = figures.bars_figure([name], {"counted": [float(count)]}, "things", "Things")
-    return View(drawn, f"{count} of {name}.", [{"name": name, "count": count}], "LOUD" if loud else "")
+    rows = [{"name": name, "count": count}]
+    return View(drawn, "Counted things.", f"{count} of {name}.", rows, "LOUD" if loud else "")
 
 
 def new() -> Explorer:

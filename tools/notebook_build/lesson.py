@@ -11,11 +11,11 @@ from ipu_course.lesson_folders import LESSONS_FOLDER, SOURCE_NAME
 from notebook_build.errors import SourceError
 
 NOTEBOOKS = Path(__file__).resolve().parents[2] / "notebooks"
-EXERCISE, HINT, SOLUTION = "exercise", "hint", "solution"
+EXERCISE, HINT, SOLUTION, PREDICTION = "exercise", "hint", "solution", "prediction"
 IGNORED_OUTPUT = "nbval-ignore-output"
 # What jupytext notes about blank lines and markers in the source; it means nothing in the notebook.
 BLANK_LINES = ("lines_to_next_cell", "lines_to_end_of_cell_marker", "cell_marker")
-TAGS = frozenset({EXERCISE, HINT, SOLUTION, IGNORED_OUTPUT})
+TAGS = frozenset({EXERCISE, HINT, SOLUTION, PREDICTION, IGNORED_OUTPUT})
 
 
 @dataclass(frozen=True)
@@ -38,6 +38,22 @@ class LessonSource:
     @property
     def name(self) -> str:
         return self.source.stem
+
+    @property
+    def folder(self) -> Path:
+        """The folder with all that belongs to the lesson."""
+        return self.source.parent
+
+    @property
+    def front(self) -> str:
+        """The text of the lesson's `__init__.py`, empty if there is none."""
+        file = self.folder / "__init__.py"
+        return file.read_text(encoding="utf-8") if file.exists() else ""
+
+    @property
+    def has_front(self) -> bool:
+        """Tell whether the package declares the lesson, so that its notebook imports it from there."""
+        return "Lesson(" in self.front
 
 
 def lessons(

@@ -20,11 +20,14 @@ class Range:
 CELLS = Range(20, 35)
 # In the markdown cells, without folded solutions and references.
 WORDS = Range(800, 1500)
-EXERCISES = Range(2, 3)
+# Lessons with more to tell than the others.
+LONGER = {"06": Range(800, 2500)}
+EXERCISES = Range(2, 5)
 # Lesson 00 shows how the course works, and has one exercise to try that on.
-EXERCISES_OF_THE_FIRST = Range(1, 3)
+EXERCISES_OF_THE_FIRST = Range(1, 5)
+LEAST_EXERCISE_SHARE = 0.4
 MOST_CODE_LINES = 15
 LEAST_ALT_WORDS = 10
 LAST_SECTIONS = ("Summary", "On real hardware", "What transfers", "References")
-# 00 explains the notebook itself, and 07 is about finding a fault: neither has a knob to turn.
+# 00 explains the notebook itself, and 07 is about finding a fault: neither needs controls to move.
 WITHOUT_EXPLORER = frozenset({"00", "07"})

@@ -9,7 +9,7 @@ from nbformat import NotebookNode
 
 from notebook_build.limits import LEAST_ALT_WORDS
 
-PUBLISHED = re.compile(r"^.*\bpublished: .*$", re.M)
+PUBLISHED = re.compile(r"^.*\b(?:published|derived): .*$", re.M)
 SOURCE = re.compile(r"\[\d+\]")
 
 

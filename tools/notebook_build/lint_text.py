@@ -8,7 +8,14 @@ from collections.abc import Iterator
 from nbformat import NotebookNode
 
 from notebook_build.lesson import EXERCISE, SOLUTION, LessonSource
-from notebook_build.limits import EXERCISES, EXERCISES_OF_THE_FIRST, LAST_SECTIONS, WORDS
+from notebook_build.limits import (
+    EXERCISES,
+    EXERCISES_OF_THE_FIRST,
+    LAST_SECTIONS,
+    LEAST_EXERCISE_SHARE,
+    LONGER,
+    WORDS,
+)
 
 HEADING = re.compile(r"^(#{1,6}) +(.+?) *$", re.M)
 CODE = re.compile(r"^```.*?^```|`[^`\n]*`", re.S | re.M)
@@ -24,9 +31,9 @@ def text_findings(cells: list[NotebookNode], lesson: LessonSource) -> list[str]:
     texts = [CODE.sub(" ", cell.source) for cell in cells if cell.cell_type == "markdown"]
     return [
         *heading_findings(texts),
-        *plan_findings(texts),
+        *plan_findings(texts, lesson.has_front),
         *exercise_findings(cells, lesson),
-        *WORDS.complaint(words(cells), "words"),
+        *LONGER.get(lesson.name[:2], WORDS).complaint(words(cells), "words"),
         *citation_findings(texts),
         *link_findings(texts, lesson),
     ]
@@ -48,7 +55,7 @@ def heading_findings(texts: list[str]) -> Iterator[str]:
         yield "the last cell has no **Next:**"
 
 
-def plan_findings(texts: list[str]) -> Iterator[str]:
+def plan_findings(texts: list[str], has_front: bool) -> Iterator[str]:
     """Yield what is wrong with the minutes that a lesson announces."""
     plan = PLAN.search(texts[0]) if texts else None
     if plan is None:
@@ -59,6 +66,8 @@ def plan_findings(texts: list[str]) -> Iterator[str]:
         yield f"the plan has {plan[2]} minutes for the exercises, and theirs add up to {minutes}"
     if int(plan[1]) <= minutes:
         yield f"a plan of {plan[1]} minutes leaves nothing beside the exercises' {minutes}"
+    if has_front and minutes < LEAST_EXERCISE_SHARE * int(plan[1]):
+        yield f"the exercises take {minutes} of {plan[1]} minutes, less than {LEAST_EXERCISE_SHARE:.0%}"
 
 
 def exercise_findings(cells: list[NotebookNode], lesson: LessonSource) -> Iterator[str]:

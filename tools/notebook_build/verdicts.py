@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from ipu_course.exercises import CHECK_FAILED
 from notebook_build.assemble import exercises_of
 from notebook_build.trial import HALF, RIGHT, SOLVED, STARTER, WRONG, Attempt, Trial, error_of
 from notebook_build.wrong_answers import file_of, named
@@ -18,8 +19,6 @@ BEGINNINGS = {
     RIGHT: "correct. ",
     SOLVED: "correct. ",
 }
-# What ipu_course.checks says when the check itself raised: no hint that names a misunderstanding.
-CHECK_FAILED = "The check could not use your answer"
 
 
 def fault(attempt: Attempt) -> str | None:

@@ -63,25 +63,23 @@ def test_the_controls_come_first_and_then_the_view_of_their_defaults(shown: list
     # The text that is compared between runs: no version, no number of a model.
     assert controls["text/plain"] == "Controls: run this cell to move them."
     assert drawing["image/png"].startswith(b"\x89PNG")
-    assert words["text/markdown"] == "*Figure: 4 of a.*"
+    assert words["text/markdown"] == "*Counted things.*"
     assert table["text/plain"].split() == ["name", "count", "a", "4"]
     assert '<th scope="col">count</th>' in table["text/html"]
 
 
 def test_moving_a_control_renews_the_same_outputs(shown: list[Handle]) -> None:
-    each = new()
-    each.show()
+    each = new().show()
     each.widgets["name"].value = "b"
     each.widgets["loud"].value = True
     assert len(shown) == 4
-    assert shown[2].data["text/plain"] == "Figure: 4 of b."
+    assert shown[1].data["text/plain"] == "4 of b."
     assert shown[3].data["text/plain"].splitlines()[-1] == "LOUD"
     assert each.settings() == {"count": 4, "name": "b", "loud": True}
 
 
 def test_an_impossible_setting_shows_why_and_a_broken_one_does_too(shown: list[Handle]) -> None:
-    each = new()
-    each.show()
+    each = new().show()
     each.widgets["count"].value = 8
     assert "image/png" not in shown[1].data
     assert shown[1].data["text/plain"] == "Eight is refused: take 4."

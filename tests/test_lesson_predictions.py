@@ -71,10 +71,18 @@ def test_source_and_published_value_have_lines_of_their_own(capsys: pytest.Captu
     assert shown(capsys)[2:] == ["  returned: 98.25", "  published: 98.41 % [1]"]
 
 
-@pytest.mark.parametrize("guess", ["12", None, True, [12]])
-def test_a_guess_that_is_no_number_is_refused(guess: object) -> None:
-    with pytest.raises(TypeError, match="a guess is a number"):
-        LESSON.predict("steps", guess)
+@pytest.mark.parametrize("guess", ["12", True, [12], float("nan")])
+def test_a_guess_that_is_no_number_gets_a_hint_and_counts_as_none(
+    guess: object, capsys: pytest.CaptureFixture[str]
+) -> None:
+    LESSON.predict("steps", guess).reveal(16)
+    assert shown(capsys) == [
+        f"A guess is a number, such as 12 or 0.5; you wrote {guess!r}.",
+        "steps",
+        "  your guess: none yet (write a number in place of the dots)",
+        "  computed: 16",
+    ]
+    assert not read_progress().predictions
 
 
 @pytest.mark.parametrize("result", ["12", True, [12]])

@@ -43,9 +43,9 @@ def test_without_an_ipu_model_there_is_nothing(monkeypatch: pytest.MonkeyPatch) 
     module = torch.nn.Linear(2, 2)
     model = poptorch.inferenceModel(module)
     assert not engine.is_available()
-    assert engine.host_work(0.1, 0.1, False, 0, "nowhere") is None
-    assert engine.profile(model) is None
-    assert engine.profile_module(module, (torch.zeros(1, 2),), poptorch.Options()) is None
+    assert engine.host_work(0.1, 0.1, False, 0, "nowhere") is engine.NOT_MODELLED
+    assert engine.profile(model) is engine.NOT_MODELLED
+    assert engine.profile_module(module, (torch.zeros(1, 2),), poptorch.Options()) is engine.NOT_MODELLED
 
 
 @pytest.mark.parametrize(("asynchronous", "loading"), [(False, "sync"), (True, "async")])

@@ -69,7 +69,7 @@ def reveal_findings(calls: list[ast.Call], figures: Mapping[str, PublishedFigure
     for call in calls:
         if name(call) != "reveal":
             continue
-        keys = [value(keyword.value) for keyword in call.keywords if keyword.arg == "published"]
+        keys = [str(value(keyword.value)) for keyword in call.keywords if keyword.arg == "published"]
         yield from (f"published={key!r} is no key of published.json" for key in keys if key not in figures)
         if len(call.args) > 2:
             yield "a reveal takes its published figure by key: published='...'"

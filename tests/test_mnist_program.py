@@ -19,7 +19,7 @@ import poptorch
 from ipu_course.command_line import main
 from ipu_course.datasets import ImageDataset, mnist
 from ipu_course.programs.mnist import program
-from ipu_course.programs.mnist.training import train
+from ipu_course.programs.mnist.program import train
 
 # One epoch of 2,000 images in two steps of 25 x 8 x 5 = 1,000.
 SHORT = ["mnist", "--epochs", "1", "--batch-size", "25", "--gradient-accumulation", "8"]
@@ -124,7 +124,9 @@ class TestOptions:
         assert losses == sorted(losses, reverse=True)
 
     def test_images_that_fill_no_test_step_are_named(self, capsys: pytest.CaptureFixture[str]) -> None:
-        assert "Testing on 700 of 800 images: the others fill no step of 700" in run(capsys, "--test-batch-size", "7")
+        assert "Testing on 700 of 800 images: the others do not fill a step of 700" in run(
+            capsys, "--test-batch-size", "7"
+        )
 
     def test_profiling_leaves_a_report_for_each_model(self, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
         folder = tmp_path / "reports"

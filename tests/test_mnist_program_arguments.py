@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 
 from ipu_course.command_line import main, make_parser
 from ipu_course.errors import SettingsError
-from ipu_course.programs.mnist.command import settings_from
-from ipu_course.programs.mnist.settings import Settings, check_data, check_pipeline, smaller_training_steps
+from ipu_course.programs.calls import smaller_calls
+from ipu_course.programs.mnist.settings import MnistSettings, check_data, check_pipeline
+from ipu_course.programs.options import settings_from
 
 BUNDLED_TRAINING, BUNDLED_TEST = 20_000, 800
 TUTORIAL_OPTIONS = (
@@ -31,8 +32,8 @@ TUTORIAL_OPTIONS = (
 )
 
 
-def parse(*options: str) -> Settings:
-    return settings_from(make_parser().parse_args(["mnist", *options]))
+def parse(*options: str) -> MnistSettings:
+    return settings_from(MnistSettings, make_parser().parse_args(["mnist", *options]))
 
 
 def test_the_defaults_are_the_tutorial_s() -> None:
@@ -64,7 +65,7 @@ def test_the_defaults_are_the_tutorial_s() -> None:
     ],
 )
 def test_the_tutorial_s_example_command_lines_are_understood(options: str, changed: dict[str, Any]) -> None:
-    assert parse(*options.split()) == replace(Settings(), **changed)
+    assert parse(*options.split()) == replace(MnistSettings(), **changed)
 
 
 def test_the_other_options_are_understood() -> None:
@@ -72,7 +73,7 @@ def test_the_other_options_are_understood() -> None:
         "--batch-size 20 --device-iterations 5 --test-batch-size 4 --gradient-accumulation 8 "
         "--data-dir here --download --seed 7"
     )
-    assert parse(*options.split()) == Settings(
+    assert parse(*options.split()) == MnistSettings(
         batch_size=20,
         device_iterations=5,
         test_batch_size=4,
@@ -162,16 +163,16 @@ class TestPipelineRule:
 
 class TestStepArithmetic:
     def test_the_tutorial_s_steps(self) -> None:
-        assert Settings().training_step == 40 * 10 * 10
-        assert Settings().test_step == 8 * 100
+        assert MnistSettings().training_step == 40 * 10 * 10
+        assert MnistSettings().test_step == 8 * 100
 
     def test_the_defaults_fit_the_bundled_digits(self) -> None:
-        check_data(Settings(), BUNDLED_TRAINING, BUNDLED_TEST)
+        check_data(MnistSettings(), BUNDLED_TRAINING, BUNDLED_TEST)
 
     def test_a_training_step_too_large_tells_the_arithmetic_and_what_works(self) -> None:
         # 20000 / (40 x 10) = 50 device iterations, 20000 / (10 x 100) = batch 20; accumulation 5 is below 7.
         with pytest.raises(SettingsError) as refusal:
-            check_data(Settings(device_iterations=100), BUNDLED_TRAINING, BUNDLED_TEST)
+            check_data(MnistSettings(device_iterations=100), BUNDLED_TRAINING, BUNDLED_TEST)
         message = str(refusal.value)
         assert "--batch-size 40 x --gradient-accumulation 10 x --device-iterations 100 = 40000" in message
         assert "there are 20000" in message
@@ -179,14 +180,14 @@ class TestStepArithmetic:
 
     def test_a_test_step_too_large_tells_the_arithmetic_and_what_works(self) -> None:
         with pytest.raises(SettingsError) as refusal:
-            check_data(Settings(test_batch_size=9), BUNDLED_TRAINING, BUNDLED_TEST)
+            check_data(MnistSettings(test_batch_size=9), BUNDLED_TRAINING, BUNDLED_TEST)
         message = str(refusal.value)
         assert "--test-batch-size 9 x 100 device iterations = 900 images, but there are 800" in message
         assert message.endswith("use --test-batch-size 8 or less")
 
     def test_a_test_set_below_one_step_of_single_images_has_no_setting(self) -> None:
         with pytest.raises(SettingsError, match="larger test set"):
-            check_data(Settings(), BUNDLED_TRAINING, 99)
+            check_data(MnistSettings(), BUNDLED_TRAINING, 99)
 
     @given(
         batch_size=st.integers(1, 50_000),
@@ -198,14 +199,14 @@ class TestStepArithmetic:
     def test_every_suggestion_works_and_is_the_largest_that_does(
         self, batch_size: int, gradient_accumulation: int, device_iterations: int, strategy: str, images: int
     ) -> None:
-        settings = Settings(
+        settings = MnistSettings(
             batch_size=batch_size,
             gradient_accumulation=gradient_accumulation,
             device_iterations=device_iterations,
             strategy=strategy,
         )
         assume(settings.training_step > images)
-        suggestions = smaller_training_steps(settings, images)
+        suggestions = smaller_calls(settings.factors, images)
         assert suggestions
         for suggestion in suggestions:
             words = suggestion.split()

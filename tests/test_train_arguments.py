@@ -14,21 +14,22 @@ from hypothesis import strategies as st
 from ipu_course.command_line import main, make_parser
 from ipu_course.datasets.cifar10_source import SOURCES
 from ipu_course.errors import SettingsError
-from ipu_course.programs.train.command import DATASETS, settings_from
-from ipu_course.programs.train.settings import HANDS_ON_OPTIONS, Settings, check_data, check_settings, smaller_calls
+from ipu_course.programs.calls import smaller_calls
+from ipu_course.programs.options import declared, settings_from
+from ipu_course.programs.train.settings import WORKSHOP_OPTIONS, TrainSettings, check_data, check_settings
 
 TRAINING_IMAGES = 50_000
 HALF = "--batch-size 64 --precision 16.16 --gradient-accumulation "
 
 
-def parse(options: str = "") -> Settings:
-    return settings_from(make_parser().parse_args(["train", *options.split()]))
+def parse(options: str = "") -> TrainSettings:
+    return settings_from(TrainSettings, make_parser().parse_args(["train", *options.split()]))
 
 
 @pytest.mark.parametrize(
     ("options", "namespace"),
     [
-        # Command lines and first lines of output of the hands-on, its five steps in order.
+        # Command lines and first lines of output of the workshop, its five steps in order.
         (
             HALF + "3",
             "Namespace(async_dataloader=False, batch_size=64, device_iterations=1, eight_bit_io=False, epochs=5, "
@@ -56,7 +57,7 @@ def parse(options: str = "") -> Settings:
         ),
     ],
 )
-def test_the_hands_on_s_command_lines_give_its_first_line(options: str, namespace: str) -> None:
+def test_the_workshop_s_command_lines_give_its_first_line(options: str, namespace: str) -> None:
     assert parse(options).as_namespace() == namespace
 
 
@@ -65,7 +66,7 @@ def test_further_options_follow_in_order_when_they_are_used() -> None:
     assert line.endswith("replicas=1, model='resnet18', seed=3, split=('layer2.1', 'layer4.0'))")
 
 
-def test_without_options_it_is_the_hands_on_s_model() -> None:
+def test_without_options_it_is_the_workshop_s_model() -> None:
     settings = parse()
     # day03-resnet101.md, "The program".
     assert (settings.model, settings.split_layers, settings.stages) == ("resnet101", ("layer3.8",), 2)
@@ -81,7 +82,7 @@ def test_the_other_options_are_understood() -> None:
         "--image-size 32 --limit-batches 7 --num-workers 3 --data-folder here --download --dataset cifar10 "
         "--profile-only --measure-loader --learning-rate 0.1 --seed 7 --debug"
     )
-    assert parse(options) == Settings(
+    assert parse(options) == TrainSettings(
         batch_size=8,
         precision="16.32",
         gradient_accumulation=1,
@@ -104,7 +105,8 @@ def test_the_other_options_are_understood() -> None:
 
 
 def test_the_data_sources_are_those_of_the_data_set() -> None:
-    assert DATASETS == SOURCES
+    (dataset,) = [field for field in fields(TrainSettings) if field.name == "dataset"]
+    assert declared(dataset).arguments["choices"] == SOURCES
 
 
 def test_help_names_every_option(capsys: pytest.CaptureFixture[str]) -> None:
@@ -112,7 +114,7 @@ def test_help_names_every_option(capsys: pytest.CaptureFixture[str]) -> None:
         main(["train", "--help"])
     assert end.value.code == 0
     described = capsys.readouterr().out.split("options:")[1]
-    for field in fields(Settings):
+    for field in fields(TrainSettings):
         assert "--" + field.name.replace("_", "-") in described
 
 
@@ -187,7 +189,7 @@ class TestCallArithmetic:
     def test_a_call_too_large_tells_the_arithmetic_and_what_works(self) -> None:
         # 50000 / (64 x 8) = 97.6 device iterations, 50000 / 8000 = 6.25 images, 50000 / 64000 is below 1.
         with pytest.raises(SettingsError) as refusal:
-            check_data(Settings(gradient_accumulation=8, device_iterations=1000), TRAINING_IMAGES)
+            check_data(TrainSettings(gradient_accumulation=8, device_iterations=1000), TRAINING_IMAGES)
         message = str(refusal.value)
         assert "--device-iterations 1000 x --replicas 1 = 512000 images, but there are 50000" in message
         assert message.endswith("nearest settings that work: --device-iterations 97 or --batch-size 6")
@@ -202,14 +204,14 @@ class TestCallArithmetic:
     def test_every_suggestion_works_and_is_the_largest_that_does(
         self, batch_size: int, gradient_accumulation: int, device_iterations: int, replicas: int, images: int
     ) -> None:
-        settings = Settings(
+        settings = TrainSettings(
             batch_size=batch_size,
             gradient_accumulation=gradient_accumulation,
             device_iterations=device_iterations,
             replicas=replicas,
         )
         assume(settings.images_per_call > images)
-        for suggestion in smaller_calls(settings, images):
+        for suggestion in smaller_calls(settings.factors, images):
             words = suggestion.split()
             names = [option[2:].replace("-", "_") for option in words[::2]]
             values: dict[str, Any] = dict(zip(names, map(int, words[1::2])))
@@ -222,9 +224,9 @@ class TestCallArithmetic:
                 assert replace(settings, **larger).images_per_call > images
 
     def test_there_is_always_a_suggestion(self) -> None:
-        assert smaller_calls(Settings(batch_size=50_000, replicas=64), 3)
+        assert smaller_calls(TrainSettings(batch_size=50_000, replicas=64).factors, 3)
 
 
-def test_the_hands_on_s_options_are_settings() -> None:
-    assert set(HANDS_ON_OPTIONS) <= {field.name for field in fields(Settings)}
-    assert sorted(HANDS_ON_OPTIONS) == list(HANDS_ON_OPTIONS)
+def test_the_workshop_s_options_are_settings() -> None:
+    assert set(WORKSHOP_OPTIONS) <= {field.name for field in fields(TrainSettings)}
+    assert sorted(WORKSHOP_OPTIONS) == list(WORKSHOP_OPTIONS)

@@ -1,4 +1,4 @@
-"""``python -m ipu_course train --ladder``: the hands-on modelled beside its published results."""
+"""``python -m ipu_course train --ladder``: the ladder modelled beside its published results."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ipu_course.command_line import main
 from ipu_course.data_folder import FOLDER_VARIABLE, data_file
 from ipu_course.errors import DataError
 from ipu_course.ladder import PUBLISHED_FILE, ModelledStep, climb, published_ladder
-from ipu_course.programs.train.ladder_table import table
+from ipu_course.programs.train.ladder_table import ladder_table
 from ipu_course.programs.train.settings import check_settings
 from ipu_model.predict.calibration import constant_facts
 
@@ -96,14 +96,14 @@ class TestTable:
         too_large = modelled(tile_kib=900)
         assert too_large.epoch_seconds is None
         assert too_large.error is None
-        (line,) = [line for line in table([too_large], published_ladder()).splitlines() if "900" in line]
+        (line,) = [line for line in ladder_table([too_large], published_ladder()).splitlines() if "900" in line]
         # Modelled: nothing but the memory; published: 52.6 s, 4.94 it/s, it fits.
         assert line.split()[2:] == ["-", "52.6", "-", "-", "4.95", "900", "no", "yes", "memory"]
 
     def test_a_close_call_has_a_time(self) -> None:
         """What the model cannot be sure of compiles and runs, with a warning."""
         close = modelled(tile_kib=625, call_seconds=0.25)
-        (line,) = [line for line in table([close], published_ladder()).splitlines() if "625" in line]
+        (line,) = [line for line in ladder_table([close], published_ladder()).splitlines() if "625" in line]
         assert line.split()[2:] == [
             "65.0",
             "52.6",
@@ -119,20 +119,22 @@ class TestTable:
         ]
 
     def test_a_line_holds_both_and_what_limits(self) -> None:
-        lines = table([modelled(call_seconds=0.25)], published_ladder()).splitlines()
+        lines = ladder_table([modelled(call_seconds=0.25)], published_ladder()).splitlines()
         (line,) = [line for line in lines if line.startswith("half precision")]
         # 260 calls of 0.25 s are 65 s; 65 / 52.58 - 1 is 23.6 %.
         assert line.split()[2:] == ["65.0", "52.6", "+23.6", "%", "4.00", "4.95", "500", "yes", "yes", "host", "loader"]
 
     def test_columns_are_aligned(self) -> None:
-        lines = table([modelled(), modelled(step=2), modelled(tile_kib=900, step=0)], published_ladder()).splitlines()
+        lines = ladder_table(
+            [modelled(), modelled(step=2), modelled(tile_kib=900, step=0)], published_ladder()
+        ).splitlines()
         where = {line.index("modelled", 20) for line in lines if line.strip().startswith("modelled  published")}
         assert len(where) == 1
         ends = {re.search(r"(yes|no)  ", line).end() for line in lines if re.search(r"(yes|no)  ", line)}  # type: ignore[union-attr]
         assert len(ends) == 1
 
     def test_it_says_where_the_numbers_are_from(self) -> None:
-        text = " ".join(table([modelled()], published_ladder()).split())
+        text = " ".join(ladder_table([modelled()], published_ladder()).split())
         assert "modelled: by the IPU Model" in text
         assert "mean of epochs 2 to 5" in text
         assert "0.80 ms an image, 0.18 ms with 8-bit I/O, 34 ms a call" in text

@@ -14,16 +14,16 @@ import poptorch
 from ipu_course.datasets.cifar10_source import cifar10
 from ipu_course.errors import SettingsError
 from ipu_course.models import ClassifierWithLoss, NormaliseOnDevice
-from ipu_course.programs.train.ipu_options import make_optimiser, training_options
-from ipu_course.programs.train.loading import example_micro_batch, host_transform, loading, measured_seconds_per_image
-from ipu_course.programs.train.model import nearest, training_module
-from ipu_course.programs.train.settings import Settings
+from ipu_course.programs.options import nearest
+from ipu_course.programs.train.loading import host_transform, loading, measured_seconds_per_image
+from ipu_course.programs.train.model import example_micro_batch, make_optimiser, training_module, training_options
+from ipu_course.programs.train.settings import TrainSettings
 
 SMALL = {"model": "shufflenet_v2_x0_5", "image_size": 32, "batch_size": 4, "gradient_accumulation": 1, "seed": 1}
 
 
-def small(**changes: Any) -> Settings:
-    return Settings(**{**SMALL, **changes})
+def small(**changes: Any) -> TrainSettings:
+    return TrainSettings(**{**SMALL, **changes})
 
 
 def blocks(module: nn.Module) -> dict[str, str]:
@@ -95,9 +95,9 @@ class TestEightBitInput:
 
 
 class TestSplit:
-    def test_the_hands_on_s_split_of_resnet_101(self) -> None:
+    def test_the_workshop_s_split_of_resnet_101(self) -> None:
         # day03-resnet101.md: model.layer3[8] = poptorch.BeginBlock(model.layer3[8], ipu_id=1).
-        found = blocks(training_module(Settings(image_size=32, batch_size=2)))
+        found = blocks(training_module(TrainSettings(image_size=32, batch_size=2)))
         assert list(found) == ["model.layer3.8"]
         assert "ipu_id=1" in found["model.layer3.8"]
 
@@ -110,7 +110,7 @@ class TestSplit:
 
     def test_an_unknown_layer_is_refused_with_the_nearest(self) -> None:
         with pytest.raises(SettingsError, match=r"--split layer3\.88: resnet101 has no such layer.*layer3\.8"):
-            training_module(Settings(image_size=32, split=("layer3.88",)))
+            training_module(TrainSettings(image_size=32, split=("layer3.88",)))
 
 
 class TestRefusals:

@@ -19,7 +19,7 @@ import poptorch
 from ipu_course import engine
 from ipu_course.command_line import main
 from ipu_course.programs.train import program
-from ipu_course.programs.train.training import train_epoch
+from ipu_course.programs.train.program import train_epoch
 
 # Two epochs of three calls of 16 images each.
 SHORT = "train --model shufflenet_v2_x0_5 --image-size 32 --batch-size 16 --gradient-accumulation 1 --epochs 2 "
@@ -90,13 +90,13 @@ def results(lines: list[str]) -> list[str]:
 
 
 class TestOutput:
-    def test_the_lines_are_the_hands_on_s(self, told: Callable[..., Told]) -> None:
+    def test_the_lines_are_the_workshop_s(self, told: Callable[..., Told]) -> None:
         lines = told().lines
         assert lines[0].startswith(
             "Namespace(async_dataloader=False, batch_size=16, device_iterations=1, eight_bit_io=False, epochs=2, "
             "gradient_accumulation=1, precision='32.32', replicas=1, "
         )
-        # The hands-on: "[Epoch 01] loss: 1.760, acc: 37.2".
+        # The workshop: "[Epoch 01] loss: 1.760, acc: 37.2".
         assert [
             bool(re.fullmatch(r"\[Epoch 0\d\] loss: \d\.\d{3}, acc: \d+\.\d", line)) for line in results(lines)
         ] == [
@@ -108,7 +108,7 @@ class TestOutput:
         written = told().errors
         assert "Graph compilation: 100%|██████████| 100/100" in written
         bars = [line for line in written.splitlines() if line.startswith("[Epoch")]
-        # The hands-on: "[Epoch 02]: 100%|██████████| 97/97 [00:46<00:00,  2.10it/s, loss=1.01, acc=67.2]".
+        # The workshop: "[Epoch 02]: 100%|██████████| 97/97 [00:46<00:00,  2.10it/s, loss=1.01, acc=67.2]".
         form = (
             r"\[Epoch 0%d\]: 100%%\|██████████\| 3/3 \[\d\d:\d\d<00:00, +[\d.]+(it/s|s/it), loss=[\d.]+, acc=[\d.]+\]"
         )
@@ -144,7 +144,7 @@ class TestOutput:
     ) -> None:
         lines = run(capsys, f"--dataset auto --data-folder {tmp_path} {ONCE}")
         assert lines[1].startswith("Data: synthetic shapes")
-        assert lines[2].startswith(f"Notice: these are not CIFAR-10, whose files are not in '{tmp_path}'")
+        assert lines[2].startswith(f"Notice: this is not CIFAR-10, whose files are not in '{tmp_path}'")
         assert list(tmp_path.iterdir()) == []
 
     def test_the_arithmetic_of_a_call_is_told(self, capsys: pytest.CaptureFixture[str]) -> None:
@@ -290,7 +290,7 @@ class TestRefusals:
     ) -> None:
         assert fragment in refusal(capsys, options)
 
-    def test_the_hands_on_s_base_runs_out_of_memory(self, capsys: pytest.CaptureFixture[str]) -> None:
+    def test_the_workshop_s_base_runs_out_of_memory(self, capsys: pytest.CaptureFixture[str]) -> None:
         # day03-resnet101.md: 32.32 at micro-batch 64 does not fit into the tiles of either IPU.
         options = "train --batch-size 64 --precision 32.32 --gradient-accumulation 3 --limit-batches 1 --dataset shapes"
         assert main(options.split()) == 2
@@ -333,7 +333,7 @@ class TestRefusals:
         assert multiprocessing.active_children() == []
 
 
-def test_the_hands_on_s_program_runs_out_of_the_box(tmp_path: Path) -> None:
+def test_the_workshop_s_program_runs_out_of_the_box(tmp_path: Path) -> None:
     """ResNet-101 over two IPUs with the published options, offline, in an empty folder; one short call."""
     options = "--batch-size 2 --precision 16.16 --gradient-accumulation 3 --limit-batches 1 --epochs 1"
     command = [sys.executable, "-m", "ipu_course", "train", *options.split()]

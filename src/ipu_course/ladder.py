@@ -15,7 +15,7 @@ import torch
 
 from ipu_course import engine
 from ipu_course.data_folder import from_json
-from ipu_course.programs.train.settings import Settings
+from ipu_course.programs.train.settings import TrainSettings
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -52,7 +52,7 @@ class PublishedStep:
     """
 
     name: str
-    settings: Settings
+    settings: TrainSettings
     fits: bool
     result: str
     source: str
@@ -134,10 +134,10 @@ def micro_batch(dtype: torch.dtype, size: int = MICRO_BATCH) -> tuple[torch.Tens
 
 def host(eight_bit_io: bool = False, asynchronous: bool = False, workers: int = 0) -> HostWork | None:
     """Return what the workshop's program costs its host, fitted on its published epochs."""
-    return host_of(Settings(eight_bit_io=eight_bit_io, async_dataloader=asynchronous, num_workers=workers))
+    return host_of(TrainSettings(eight_bit_io=eight_bit_io, async_dataloader=asynchronous, num_workers=workers))
 
 
-def host_of(settings: Settings) -> HostWork | None:
+def host_of(settings: TrainSettings) -> HostWork | None:
     """Return what these settings of the training program cost the workshop's host; ``None`` without an IPU Model."""
     fitted = published_ladder().host
     return engine.host_work(
@@ -165,10 +165,10 @@ def climb(names: Sequence[str] | None = None) -> tuple[ModelledStep, ...]:
 
     Raises ``CourseError`` where there is no IPU Model.
     """
-    from ipu_course.programs.train.profiles import captured  # imports torchvision and poptorch
+    from ipu_course.programs.train.model import captured  # imports torchvision and poptorch
 
     ladder = published_ladder()
-    programs: dict[Settings, ModelledModule] = {}  # steps that differ only in loops or host share one capture
+    programs: dict[TrainSettings, ModelledModule] = {}  # steps that differ only in loops or host share one capture
     climbed = []
     for step in ladder.steps:
         if names is not None and step.name not in names:
@@ -237,7 +237,7 @@ def _seconds(value: float | None) -> str:
     return DOES_NOT_FIT if value is None else f"{value:.1f} s"
 
 
-def _assumptions(settings: Settings) -> str:
+def _assumptions(settings: TrainSettings) -> str:
     """What the fitted host assumes for settings that the workshop did not publish."""
     assumed = []
     if settings.image_size != SIDE:
@@ -270,7 +270,7 @@ def _ladder(data: dict[str, Any]) -> PublishedLadder:
 def _step(entry: dict[str, Any]) -> PublishedStep:
     return PublishedStep(
         name=entry["name"],
-        settings=replace(Settings(), **entry["options"]),
+        settings=replace(TrainSettings(), **entry["options"]),
         fits=entry["fits"],
         result=entry["result"],
         source=entry["source"],

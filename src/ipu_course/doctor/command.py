@@ -5,8 +5,8 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
-from ipu_course.argument_types import positive_number
 from ipu_course.errors import CourseError
+from ipu_course.programs.options import positive_number
 
 if TYPE_CHECKING:
     # argparse's class of sub-parsers has no public name, and is generic only for type checkers.

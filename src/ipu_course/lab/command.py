@@ -9,8 +9,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Sequence
 
-from ipu_course.argument_types import positive_integer
 from ipu_course.errors import CourseError
+from ipu_course.programs.options import positive_integer
 
 if TYPE_CHECKING:
     # argparse's class of sub-parsers has no public name, and is generic only for type checkers.

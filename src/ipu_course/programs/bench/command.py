@@ -5,9 +5,9 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
-from ipu_course.argument_types import positive_integer
 from ipu_course.errors import SettingsError
 from ipu_course.programs.bench.options import RUN_BATCH, RUN_STEPS, add_options, changes_from
+from ipu_course.programs.options import positive_integer
 
 if TYPE_CHECKING:
     # argparse's class of sub-parsers has no public name, and is generic only for type checkers.

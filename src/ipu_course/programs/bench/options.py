@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from ipu_course.argument_types import positive_integer
 from ipu_course.programs.bench.settings import (
     DATA,
     NO_SPLIT,
@@ -15,6 +14,7 @@ from ipu_course.programs.bench.settings import (
     SCHEDULES,
     Settings,
 )
+from ipu_course.programs.options import positive_integer
 
 RUN_STEPS, RUN_BATCH = 3, 2  # of a small run on this machine
 # Options in the page's spelling where it differs, each with the setting it belongs to.

@@ -1,37 +1,46 @@
-"""The settings of the MNIST program and the arithmetic of its steps. Knows neither torch nor PopTorch."""
+"""The settings of the MNIST program, as options, and the arithmetic of its steps. It needs no torch."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 from ipu_course.errors import SettingsError
+from ipu_course.programs.calls import Factor, check_accumulation, check_call, least_accumulation
+from ipu_course.programs.options import count, flag, learning_rate_option, option, seed_option
 
 STAGES = 4
-PIPELINED = "pipelined"
-SHARDED = "sharded"
-STRATEGIES = (PIPELINED, SHARDED)
-PIPELINE_MINIMUM = 2 * STAGES - 1
+PIPELINED, SHARDED = "pipelined", "sharded"
 INFERENCE_ITERATIONS = 100
+FURTHER = "further options, beyond the tutorial's"
 
 
 @dataclass(frozen=True)
-class Settings:
+class MnistSettings:
     """What one run of the program does; the defaults are the tutorial's."""
 
-    batch_size: int = 40
-    device_iterations: int = 10
-    test_batch_size: int = 8
-    epochs: int = 3
-    learning_rate: float = 0.001
-    profile: bool = False
-    profile_dir: str = "./profile"
-    strategy: str = PIPELINED
-    debug: bool = False
-    offload_optimiser: bool = False
-    gradient_accumulation: int = 10
-    data_dir: str = "mnist_data"
-    download: bool = False
-    seed: int | None = None
+    batch_size: int = count(40, "micro-batch size for training")
+    device_iterations: int = count(10, "weight updates per call of the training model")
+    test_batch_size: int = count(8, "batch size for inference")
+    epochs: int = count(3, "passes over the training images")
+    learning_rate: float = learning_rate_option()
+    profile: bool = flag("write a report of time and memory for each model")
+    profile_dir: str = option("./profile", "folder for the reports", metavar="DIR")
+    strategy: str = option(
+        PIPELINED,
+        "pipelined: all IPUs work at the same time; sharded: one after another",
+        choices=(PIPELINED, SHARDED),
+    )
+    debug: bool = flag("log in detail")
+    offload_optimiser: bool = flag("keep the optimiser's state off the chip")
+    gradient_accumulation: int = count(10, "micro-batches per weight update", group=FURTHER)
+    data_dir: str = option(
+        "mnist_data",
+        "folder of torchvision's MNIST files; without them, the bundled digits",
+        group=FURTHER,
+        metavar="DIR",
+    )
+    download: bool = flag("download MNIST into the data folder first", group=FURTHER)
+    seed: int | None = seed_option(FURTHER)
 
     @property
     def training_step(self) -> int:
@@ -44,30 +53,25 @@ class Settings:
         return self.test_batch_size * INFERENCE_ITERATIONS
 
     @property
-    def least_accumulation(self) -> int:
-        """The smallest gradient accumulation that the strategy allows."""
-        return PIPELINE_MINIMUM if self.strategy == PIPELINED else 1
+    def factors(self) -> tuple[Factor, ...]:
+        """The options whose product is the number of images in a training step."""
+        least = least_accumulation(STAGES) if self.strategy == PIPELINED else 1
+        return (
+            Factor("--batch-size", self.batch_size),
+            Factor("--gradient-accumulation", self.gradient_accumulation, least),
+            Factor("--device-iterations", self.device_iterations),
+        )
 
 
-def check_pipeline(settings: Settings) -> None:
+def check_pipeline(settings: MnistSettings) -> None:
     """Raise ``SettingsError`` when the gradient accumulation cannot fill the pipeline."""
-    if settings.gradient_accumulation < settings.least_accumulation:
-        raise SettingsError(
-            f"--gradient-accumulation {settings.gradient_accumulation} cannot fill the pipeline: training "
-            f"{STAGES} stages needs at least 2 x {STAGES} - 1 = {PIPELINE_MINIMUM} micro-batches per update; "
-            f"use --gradient-accumulation {PIPELINE_MINIMUM} or more, or --strategy {SHARDED}"
-        )
+    if settings.strategy == PIPELINED:
+        check_accumulation(settings.gradient_accumulation, STAGES, f"{STAGES} stages", f"--strategy {SHARDED}")
 
 
-def check_data(settings: Settings, training_images: int, test_images: int) -> None:
+def check_data(settings: MnistSettings, training_images: int, test_images: int) -> None:
     """Raise ``SettingsError`` when one training or test step takes more images than there are."""
-    if settings.training_step > training_images:
-        raise SettingsError(
-            f"one training step takes --batch-size {settings.batch_size} x --gradient-accumulation "
-            f"{settings.gradient_accumulation} x --device-iterations {settings.device_iterations} = "
-            f"{settings.training_step} images, but there are {training_images}; nearest settings that work: "
-            + " or ".join(smaller_training_steps(settings, training_images))
-        )
+    check_call("one training step", settings.factors, training_images)
     if settings.test_step > test_images:
         largest = test_images // INFERENCE_ITERATIONS
         works = f"use --test-batch-size {largest} or less" if largest else "a larger test set is needed"
@@ -75,20 +79,3 @@ def check_data(settings: Settings, training_images: int, test_images: int) -> No
             f"one test step takes --test-batch-size {settings.test_batch_size} x {INFERENCE_ITERATIONS} "
             f"device iterations = {settings.test_step} images, but there are {test_images}; {works}"
         )
-
-
-def smaller_training_steps(settings: Settings, images: int) -> list[str]:
-    """The largest values of one option, or failing that of several, that fit a step into ``images``."""
-    batch, accumulation = settings.batch_size, settings.gradient_accumulation
-    iterations = settings.device_iterations
-    choices = (
-        ("--device-iterations", images // (batch * accumulation), 1),
-        ("--batch-size", images // (accumulation * iterations), 1),
-        ("--gradient-accumulation", images // (batch * iterations), settings.least_accumulation),
-    )
-    single = [f"{option} {largest}" for option, largest, least in choices if largest >= least]
-    if single:
-        return single
-    least = settings.least_accumulation
-    largest_batch = max(1, min(batch, images // least))
-    return [f"--device-iterations 1 --gradient-accumulation {least} --batch-size {largest_batch}"]

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import textwrap
 from typing import Sequence
 
 from ipu_course import engine
 from ipu_course.ladder import ModelledStep, PublishedLadder
-from ipu_course.programs.train.profiles import KIB
+from ipu_course.programs.text import aligned, wrapped
 
+KIB = 1024
 HEADINGS = (
     ("step", ""),
     ("epoch s", "modelled"),
@@ -24,17 +24,14 @@ HEADINGS = (
 NOTHING = "-"
 # Short enough for a narrow column.
 CELLS = {"fits": "yes", "too close to call": "close", "does not fit": "no"}
-NOTE_WIDTH = 110
 
 
-def table(steps: Sequence[ModelledStep], ladder: PublishedLadder) -> str:
+def ladder_table(steps: Sequence[ModelledStep], ladder: PublishedLadder) -> str:
     """Return the steps as a text table with notes on where its numbers come from."""
     rows = [tuple(heading[line] for heading in HEADINGS) for line in (0, 1)]
     rows += [_cells(step) for step in steps]
-    widths = [max(len(row[column]) for row in rows) for column in range(len(HEADINGS))]
-    lines = [_aligned(row, widths) for row in rows]
-    lines.insert(2, "-" * max(len(line) for line in lines))
-    return "\n".join([ladder.title, "", *lines, "", *_notes(ladder)])
+    table = aligned(rows, left=(0, len(HEADINGS) - 1), heads=2)
+    return "\n".join([ladder.title, "", table, "", *_notes(ladder)])
 
 
 def _cells(modelled: ModelledStep) -> tuple[str, ...]:
@@ -57,15 +54,6 @@ def _number(value: float | None, form: str) -> str:
     return NOTHING if value is None else format(value, form)
 
 
-def _aligned(row: Sequence[str], widths: Sequence[int]) -> str:
-    """Texts to the left, numbers to the right."""
-    cells = [
-        text.ljust(width) if column in (0, len(row) - 1) else text.rjust(width)
-        for column, (text, width) in enumerate(zip(row, widths))
-    ]
-    return "  ".join(cells).rstrip()
-
-
 def _notes(ladder: PublishedLadder) -> list[str]:
     host = ladder.host
     notes = [
@@ -74,4 +62,4 @@ def _notes(ladder: PublishedLadder) -> list[str]:
         f"8-bit I/O, {host.seconds_per_call * 1000:.0f} ms a call, {host.source}: where the host limits, a small error "
         "shows the fit and not the model of the IPUs.",
     ]
-    return [line for note in notes for line in textwrap.wrap(note, NOTE_WIDTH)]
+    return [line for note in notes for line in wrapped(note)]

@@ -1,13 +1,11 @@
-"""How the program loads its images: what the host does with each, and the loader around it."""
+"""How the program loads its images: what the host does with each one, and what that costs here."""
 
 from __future__ import annotations
 
 import time
-from contextlib import contextmanager
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Iterator
+from typing import TYPE_CHECKING, Any, ContextManager
 
-import torch
 from torch.utils.data import DataLoader, Dataset, RandomSampler
 from torchvision import transforms
 
@@ -15,8 +13,8 @@ import poptorch
 from ipu_course import engine
 from ipu_course.datasets.cifar10_pictures import PictureDataset
 from ipu_course.models import MEAN, STD
-from ipu_course.programs.train.model import image_dtype
-from ipu_course.programs.train.settings import Settings
+from ipu_course.programs import running
+from ipu_course.programs.train.settings import TrainSettings
 
 if TYPE_CHECKING:
     from ipu_course.engine import HostWork
@@ -25,10 +23,10 @@ WARM_UP_BATCHES = 1
 MEASURED_BATCHES = 5
 
 
-def host_transform(settings: Settings) -> transforms.Compose:
-    """What the host does with each picture: PIL image to tensor [3, S, S].
+def host_transform(settings: TrainSettings) -> transforms.Compose:
+    """Return what the host does with each picture: PIL image to tensor [3, S, S].
 
-    With 8-bit I/O the tensor is uint8; otherwise it is converted and normalised here.
+    With 8-bit I/O the tensor is uint8; otherwise the host converts and normalises it, too.
     """
     steps = [
         transforms.RandomHorizontalFlip(),
@@ -36,38 +34,27 @@ def host_transform(settings: Settings) -> transforms.Compose:
         transforms.PILToTensor(),
     ]
     if not settings.eight_bit_io:
-        steps += [transforms.ConvertImageDtype(image_dtype(settings)), transforms.Normalize(MEAN, STD)]
+        images = running.dtypes(settings.precision)[0]
+        steps += [transforms.ConvertImageDtype(images), transforms.Normalize(MEAN, STD)]
     return transforms.Compose(steps)
 
 
-@contextmanager
-def loading(settings: Settings, options: poptorch.Options, images: Dataset[Any]) -> Iterator[poptorch.DataLoader]:
-    """A loader of shuffled images in batches for whole calls; its processes end with the block."""
+def loading(
+    settings: TrainSettings, options: poptorch.Options, images: Dataset[Any]
+) -> ContextManager[poptorch.DataLoader]:
+    """Return a loader of shuffled images for whole calls, whose processes end with the block."""
     order: dict[str, Any] = {"shuffle": True}
     if settings.limit_batches is not None:
-        # A new choice of images every epoch.
+        # Every epoch chooses its images anew.
         count = settings.calls_per_epoch(len(images)) * settings.images_per_call  # type: ignore[arg-type]
         order = {"sampler": RandomSampler(images, num_samples=count)}  # type: ignore[arg-type]
-    mode = poptorch.DataLoaderMode.Async if settings.async_dataloader else poptorch.DataLoaderMode.Sync
-    loader = poptorch.DataLoader(
-        options,
-        images,
-        batch_size=settings.batch_size,
-        drop_last=True,
-        num_workers=settings.num_workers,
-        mode=mode,
-        **order,
-    )
-    try:
-        yield loader
-    finally:
-        loader.terminate()
+    asynchronous, workers = settings.async_dataloader, settings.num_workers
+    return running.loading(options, images, settings.batch_size, asynchronous, num_workers=workers, **order)
 
 
-def measured_seconds_per_image(settings: Settings, images: Dataset[Any]) -> float:
-    """Seconds that this process needs to load one image, measured over some micro-batches."""
-    loader = DataLoader(images, batch_size=settings.batch_size, shuffle=True, drop_last=True)
-    batches = iter(loader)
+def measured_seconds_per_image(settings: TrainSettings, images: Dataset[Any]) -> float:
+    """Return the seconds that this process needs to load one image, measured over some micro-batches."""
+    batches = iter(DataLoader(images, batch_size=settings.batch_size, shuffle=True, drop_last=True))
     for _ in islice(batches, WARM_UP_BATCHES):
         pass
     loaded, start = 0, time.perf_counter()
@@ -76,7 +63,7 @@ def measured_seconds_per_image(settings: Settings, images: Dataset[Any]) -> floa
     return (time.perf_counter() - start) / loaded
 
 
-def measured_host(settings: Settings, images: PictureDataset) -> HostWork | None:
+def measured_host(settings: TrainSettings, images: PictureDataset) -> HostWork | None:
     """Return what this machine's loader costs, measured now; ``None`` without an IPU Model.
 
     What the training loop does for each call besides is not part of it.
@@ -84,10 +71,3 @@ def measured_host(settings: Settings, images: PictureDataset) -> HostWork | None
     seconds = measured_seconds_per_image(settings, images)
     source = f"measured here: {seconds * 1000:.2f} ms an image ({images.description})"
     return engine.host_work(seconds, 0.0, settings.async_dataloader, settings.num_workers, source)
-
-
-def example_micro_batch(settings: Settings) -> tuple[torch.Tensor, torch.Tensor]:
-    """Images and labels of one micro-batch, all zeros: what a profile needs to know of the data."""
-    shape = (settings.batch_size, 3, settings.image_size, settings.image_size)
-    dtype = torch.uint8 if settings.eight_bit_io else image_dtype(settings)
-    return torch.zeros(shape, dtype=dtype), torch.zeros(settings.batch_size, dtype=torch.int64)

@@ -1,10 +1,9 @@
-"""What runs on the IPUs: a torchvision classifier, split over them, with its loss and accuracy."""
+"""What runs on the IPUs: a torchvision classifier, split over them, with its loss, its options and its optimiser."""
 
 from __future__ import annotations
 
-import difflib
 import itertools
-from typing import Any, Iterable
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torchvision
@@ -12,66 +11,89 @@ from torch import nn
 from torch.func import functional_call
 
 import poptorch
-from ipu_course.errors import SettingsError
+from ipu_course import engine
+from ipu_course.errors import CourseError, SettingsError
 from ipu_course.models import ClassifierWithLoss, NormaliseOnDevice
-from ipu_course.programs.train.settings import NO_SPLIT, Settings
+from ipu_course.programs.options import NO_SPLIT, nearest
+from ipu_course.programs.running import begin_stages, dtypes
+from ipu_course.programs.train.settings import TrainSettings
 
-_DTYPES = {"16": torch.float16, "32": torch.float32}
-# With auxiliary classifiers these two would give several results in training.
+if TYPE_CHECKING:
+    from ipu_course.engine import ModelledModule
+
+# With their auxiliary classifiers these two would return several results in training.
 _PLAIN = {"aux_logits": False, "init_weights": True}
 
 
-def image_dtype(settings: Settings) -> torch.dtype:
-    """The type that images are normalised in: the first half of the precision."""
-    return _DTYPES[settings.precision.split(".")[0]]
+def training_module(settings: TrainSettings) -> ClassifierWithLoss:
+    """Return the classifier that the settings name, untrained, split over its IPUs, in its precision.
 
-
-def model_dtype(settings: Settings) -> torch.dtype:
-    """The type of the weights: the second half of the precision."""
-    return _DTYPES[settings.precision.split(".")[1]]
-
-
-def training_module(settings: Settings) -> ClassifierWithLoss:
-    """The classifier that the settings name, untrained, split over its IPUs, in the precision asked for.
-
-    Raises ``SettingsError`` when torchvision has no such model, the model no such layer, or images of that
-    size do not pass through it.
+    Raises ``SettingsError`` when torchvision has no such model, when the model has no such layer, and when images
+    of that size do not pass through it.
     """
     model = _classifier(settings)
     _check_images_pass(model, settings)
-    split(model, settings)
-    normalise = NormaliseOnDevice(image_dtype(settings)) if settings.eight_bit_io else None
-    return ClassifierWithLoss(model, normalise).to(model_dtype(settings))
-
-
-def split(model: nn.Module, settings: Settings) -> None:
-    """Let each of the settings' layers begin on the next IPU, in the order of the model.
-
-    Raises ``SettingsError`` when the model has no layer of that name.
-    """
-    layers = dict(model.named_modules())
-    del layers[""]
+    layers = [name for name, _ in model.named_modules() if name]
     for name in settings.split_layers:
         if name not in layers:
             raise SettingsError(
                 f"--split {name}: {settings.model} has no such layer; {nearest(name, layers)}; --split {NO_SPLIT} "
                 "keeps the model on one IPU"
             )
-    chosen = [name for name in layers if name in settings.split_layers]
-    for ipu, name in enumerate(chosen, start=1):
-        parent, _, own_name = name.rpartition(".")
-        block = poptorch.BeginBlock(layers[name], ipu_id=ipu)
-        setattr(model.get_submodule(parent), own_name, block)
+    begin_stages(model, [name for name in layers if name in settings.split_layers])
+    images, weights = dtypes(settings.precision)
+    normalise = NormaliseOnDevice(images) if settings.eight_bit_io else None
+    return ClassifierWithLoss(model, normalise).to(weights)
 
 
-def nearest(name: str, known: Iterable[str]) -> str:
-    """The names most like ``name``, as the end of an error message."""
-    known = list(known)
-    close = difflib.get_close_matches(name, known, n=3, cutoff=0.4)
-    return "nearest: " + ", ".join(close or known[:3])
+def training_options(settings: TrainSettings) -> poptorch.Options:
+    """Return the options for training, not yet frozen."""
+    options = poptorch.Options()
+    if settings.seed is not None:
+        options.randomSeed(settings.seed)
+    options.deviceIterations(settings.device_iterations)
+    options.replicationFactor(settings.replicas)
+    options.Training.gradientAccumulation(settings.gradient_accumulation)
+    return options
 
 
-def _classifier(settings: Settings) -> nn.Module:
+def make_optimiser(settings: TrainSettings, module: nn.Module) -> torch.optim.Optimizer:
+    """Return AdamW; with 16-bit weights it scales gradients and keeps all but the second moments in 16 bits."""
+    if settings.precision != "16.16":
+        return poptorch.optim.AdamW(module.parameters(), lr=settings.learning_rate)
+    return poptorch.optim.AdamW(
+        module.parameters(),
+        lr=settings.learning_rate,
+        loss_scaling=1000,
+        accum_type=torch.float16,
+        first_order_momentum_accum_type=torch.float16,
+        second_order_momentum_accum_type=torch.float32,
+    )
+
+
+def example_micro_batch(settings: TrainSettings) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return images and labels of one micro-batch, all zeros: a profile needs only their shapes and types."""
+    shape = (settings.batch_size, 3, settings.image_size, settings.image_size)
+    dtype = torch.uint8 if settings.eight_bit_io else dtypes(settings.precision)[0]
+    return torch.zeros(shape, dtype=dtype), torch.zeros(settings.batch_size, dtype=torch.int64)
+
+
+def captured(settings: TrainSettings) -> ModelledModule:
+    """Capture the training program once, to be profiled with other loops and hosts.
+
+    Raises ``CourseError`` where there is no IPU Model.
+    """
+    if not engine.is_available():
+        raise CourseError(
+            "a modelled profile needs the IPU Model, which is not installed here; leave out --profile-only and "
+            "--ladder to train on the IPUs of this machine and measure"
+        )
+    module = training_module(settings)
+    optimiser = make_optimiser(settings, module)
+    return engine.modelled_module(module, example_micro_batch(settings), training_options(settings), optimiser)
+
+
+def _classifier(settings: TrainSettings) -> nn.Module:
     known = torchvision.models.list_models(module=torchvision.models)
     if settings.model not in known:
         raise SettingsError(
@@ -85,8 +107,8 @@ def _classifier(settings: Settings) -> nn.Module:
     return model
 
 
-def _arguments(settings: Settings) -> dict[str, Any]:
-    """What some of torchvision's models have to be told besides."""
+def _arguments(settings: TrainSettings) -> dict[str, Any]:
+    """Return the further arguments that some of torchvision's models need."""
     if settings.model in ("googlenet", "inception_v3"):
         return _PLAIN
     if settings.model.startswith("vit_"):
@@ -96,7 +118,7 @@ def _arguments(settings: Settings) -> dict[str, Any]:
     return {}
 
 
-def _check_images_pass(model: nn.Module, settings: Settings) -> None:
+def _check_images_pass(model: nn.Module, settings: TrainSettings) -> None:
     """Send a micro-batch through the model, with shapes in place of numbers."""
     shape = (settings.batch_size, 3, settings.image_size, settings.image_size)
     tensors = itertools.chain(model.named_parameters(), model.named_buffers())
@@ -108,7 +130,7 @@ def _check_images_pass(model: nn.Module, settings: Settings) -> None:
         raise _refused(settings, problem) from problem
 
 
-def _refused(settings: Settings, problem: Exception) -> SettingsError:
+def _refused(settings: TrainSettings, problem: Exception) -> SettingsError:
     size = settings.image_size
     reason = str(problem).strip().split("\n")[0] or "torchvision gives no reason"
     return SettingsError(

@@ -18,6 +18,8 @@ TESTS ?=
 UPSTREAM_ARGS ?=
 LESSON ?=
 NBVAL_ARGS ?=
+NOTEBOOK ?=
+PULL_ARGS ?=
 
 VENV_PYTHON := .venv/bin/python
 # A file's tests stay together and in their order, as a notebook's cells must. The longest files come first, those of
@@ -30,7 +32,7 @@ export PYTHON OFFLINE WHEELHOUSE
 export JUPYTER_PREFER_ENV_PATH := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup lab preflight test test-fast test-large companions coverage mutate nbval-conditions notebooks try-answers check-notebooks docs lint format bench fuzz soak upstream-tests lock wheelhouse clean
+.PHONY: help setup lab preflight test test-fast test-large companions coverage mutate nbval-conditions notebooks pull-notebook try-answers check-notebooks docs lint format bench fuzz soak upstream-tests lock wheelhouse clean
 
 help: ## list the targets and variables
 	@echo "make TARGET [VARIABLE=value ...]"
@@ -48,6 +50,7 @@ help: ## list the targets and variables
 	@echo "  RULE='half partials'  only changes to rules with these words (mutate)"
 	@echo "  NBVAL_ARGS=--record   write the notebooks' seconds to notebooks/measured.json (nbval-conditions)"
 	@echo "  LESSON='06 07'        only these lessons (notebooks, check-notebooks, try-answers, nbval-conditions)"
+	@echo "  PULL_ARGS=--delete    take cells that were deleted in the notebook out of the source (pull-notebook)"
 	@echo "  BENCH_ARGS=...        more options for the benchmark (bench)"
 	@echo "  FUZZ_ARGS='--seconds 1200 --seed 7'   how long to try, and which programs (fuzz)"
 	@echo "  TESTS=poptorch/tests  the folder with the tests of a checkout of PopTorch (upstream-tests)"
@@ -95,6 +98,10 @@ nbval-conditions: setup ## run the notebooks as users do: offline, read-only, fr
 
 notebooks: setup ## build the notebooks from the lessons' sources and execute them
 	PYTHONPATH=tools $(VENV_PYTHON) -m notebook_build build $(LESSON)
+
+pull-notebook: setup ## take the edits of a notebook back into the source of its lesson (LESSON=02, NOTEBOOK=my.ipynb for a copy)
+	@[ -n "$(LESSON)" ] || { echo "make pull-notebook LESSON=02 [NOTEBOOK=my_course/02_gradient_accumulation.ipynb]"; exit 2; }
+	PYTHONPATH=tools $(VENV_PYTHON) -m notebook_build pull $(LESSON) $(NOTEBOOK) $(PULL_ARGS)
 
 try-answers: setup ## run right and wrong answers to the lessons' exercises and print every verdict
 	PYTHONPATH=tools $(VENV_PYTHON) -m notebook_build try $(LESSON)

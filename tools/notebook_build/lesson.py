@@ -30,10 +30,14 @@ class Cell:
 
 @dataclass(frozen=True)
 class LessonSource:
-    """One lesson: its source file and the notebook that is built from it."""
+    """One lesson: its source file and the notebook that is built from it.
+
+    `draft` is a text to be tried in place of what the file says.
+    """
 
     source: Path
     notebook: Path
+    draft: str | None = None
 
     @property
     def name(self) -> str:
@@ -76,7 +80,8 @@ def lessons(
 
 def read_cells(lesson: LessonSource) -> list[Cell]:
     """Return the cells of a lesson's source, exercises solved; SourceError on unlisted tags or metadata."""
-    parsed = jupytext.reads(lesson.source.read_text(encoding="utf-8"), fmt="py:percent")
+    text = lesson.source.read_text(encoding="utf-8") if lesson.draft is None else lesson.draft
+    parsed = jupytext.reads(text, fmt="py:percent")
     cells = []
     for number, raw in enumerate(parsed.cells, start=1):
         where = f"{lesson.name}: cell {number}"

@@ -128,7 +128,7 @@ class TestTimeline:
         said = texts(axes_of(figure))
         assert said.count("F ×6") == said.count("B ×6") == 2
         assert said.count("R ×6") == 1
-        assert "×n: n of them, drawn as one" in legend(figure)
+        assert "×n: n of them drawn together; really they take turns" in legend(figure)
         assert len(axes_of(figure).lines) > 0
 
     def test_a_window_shows_a_part(self) -> None:

@@ -66,19 +66,33 @@ def test_its_length_does_not_grow_with_the_counts(times: list[Times], way: Execu
 
 @given(k=st.integers(1, 5), g=COUNT)
 def test_a_short_pipeline_names_every_micro_batch(k: int, g: int) -> None:
-    """Unless more than two cycles are alike, each pass is a span of its own with its stage and micro-batch."""
+    """Unless more than 16 cycles are alike, each pass is a span of its own with its stage and micro-batch."""
     spans = scheduled([Times()] * k, min(g, 2 * k)).timeline
     for kind in ("forward", "backward"):
         named = [(span.stage, span.micro_batch) for span in spans if span.kind == kind]
         assert sorted(named) == [(s, m) for s in range(k) for m in range(min(g, 2 * k))]
 
 
-def test_of_cycles_that_are_alike_one_is_drawn_and_then_the_others_together() -> None:
-    spans = scheduled([Times(10, 20), Times(10, 20)], 12).timeline
+def test_of_many_cycles_that_are_alike_one_is_drawn_and_then_the_others_together() -> None:
+    spans = scheduled([Times(10, 20), Times(10, 20)], 20).timeline
     forward = [span for span in spans if span.resource == "IPU 0" and span.kind == "forward"]
-    assert [(span.micro_batch, span.repeats) for span in forward] == [(0, 1), (1, 1), (2, 1), (None, 9)]
-    assert forward[-1].seconds == pytest.approx(9 * 10 / CLOCK)
-    assert forward[-1].label == "forward of stage 0, x 9 micro-batches"
+    assert [(span.micro_batch, span.repeats) for span in forward] == [(0, 1), (1, 1), (2, 1), (None, 17)]
+    assert forward[-1].seconds == pytest.approx(17 * 10 / CLOCK)
+    assert forward[-1].label == "forward of stage 0, x 17 micro-batches"
+
+
+@given(k=st.integers(1, 4), g=st.integers(1, 16))
+def test_up_to_16_micro_batches_each_row_is_in_true_order(k: int, g: int) -> None:
+    """Forward and backward passes alternate as the pipeline runs them, and no span stands for several."""
+    spans = scheduled([Times(1, 2, 1)] * k, g).timeline
+    assert {span.repeats for span in spans} == {1}
+    for stage in range(k):
+        own = [(s.kind, s.micro_batch) for s in spans if s.stage == stage and s.kind in ("forward", "backward")]
+        # PopART's cycles: stage i runs the forward pass of micro-batch c - i and then the backward pass of micro-batch
+        # c - 2 (k - 1) + i in cycle c.
+        cycles = range(g + 2 * (k - 1))
+        expected = [pair for c in cycles for pair in (("forward", c - stage), ("backward", c - 2 * (k - 1) + stage))]
+        assert own == [(kind, m) for kind, m in expected if 0 <= m < g]
 
 
 def test_later_updates_are_drawn_together() -> None:

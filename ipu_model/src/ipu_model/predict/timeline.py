@@ -1,7 +1,8 @@
 """The timeline of one call: a small number of spans, whatever is repeated, that fill each IPU's row without a gap.
 
-The first update is shown cycle by cycle, but only the first of many identical cycles is drawn. The other cycles and
-all later updates are drawn together: one span for each kind of work stands for all its repetitions.
+The first update is shown cycle by cycle, in the order in which forward passes, recomputation and backward passes
+alternate. Of many identical cycles only the first is drawn. The other cycles and all later updates are drawn together:
+one span for each kind of work stands for all its repetitions.
 """
 
 from __future__ import annotations
@@ -13,8 +14,8 @@ from ipu_model.predict.profile import PhaseCycles, Span
 from ipu_model.predict.segments import Piece, Segment
 from ipu_model.predict.timing import Call, TimedInterval
 
-_FEW = 2
-"""So many identical cycles are drawn one by one; of more, only the first is."""
+_FEW = 16
+"""So many identical cycles are drawn one by one, as a reader can still tell them apart; of more, only the first is."""
 
 
 def timeline_of(call: Call, clock_hz: float, round_name: str) -> tuple[Span, ...]:

@@ -31,7 +31,7 @@ from ipu_model.report.figures.canvas import (
 from ipu_model.report.looks import INK, OTHER_LOOK, PHASE_LOOKS, SPAN_LOOKS
 from ipu_model.report.quantities import duration, percent, time_unit
 
-_REPEATS = "×n: n of them, drawn as one"
+_REPEATS = "×n: n of them drawn together; really they take turns"
 _HALF_ROW = 0.4
 _ROW_INCHES = 0.46
 _LETTERS = {"forward": "F", "recompute": "R", "backward": "B", "update": "update"}

@@ -28,7 +28,7 @@ def describe_timeline(profile: Profile, repeated: str = "Bars with a break") -> 
     repeats = any(span.repeats > 1 for row in rows for span in row.spans)
     return _sentences(
         f"What the device does in one call of {duration(seconds)}: {_listed(busy, len(rows))}",
-        f"{repeated} stand for several equal stretches drawn together, which really take turns with others" if repeats else "",
+        f"{repeated} stand for several equal stretches, which really take turns with others" if repeats else "",
     )
 
 

@@ -1,4 +1,4 @@
-"""How near gradient accumulation brings a pipeline to its highest rate: counted, modelled and published."""
+"""How near gradient accumulation brings a pipeline to its highest rate, and what each of its stages does."""
 
 from __future__ import annotations
 
@@ -6,73 +6,79 @@ from typing import TYPE_CHECKING, Mapping
 
 from ipu_course import engine, show
 from ipu_course.figures.curves import curves_figure
-from ipu_course.schedule import pipelined
+from ipu_course.lessons.gradient_accumulation.exercises import highest_rate
+from ipu_course.schedule import busy_by_steps, busy_by_time
 
 if TYPE_CHECKING:
-    from ipu_course.engine import Profile
+    from ipu_course.engine import ModelledModule, Profile
 
+STAGES = 2
+DRAWN = (3, 4, 5, 8, 12, 24, 32, 64)
 SHOWN_IN_TABLE = (3, 5, 8, 12, 32, 64)  # exercise 3's answer lies between two of them
-COUNTED, BY_TIME, MODELLED = "formula: m / (m + 2)", "formula for time: m / (m + 1)", "IPU Model"
+BY_TIME, BY_STEPS, MODELLED = "equal stages, by time: m / (m + 1)", "counted in steps: m / (m + 2)", "IPU Model"
+DERIVED = "derived from two published traces"
+# The timeline draws the many equal micro-batches of so long an update as one span of each kind.
+LONG = 64
+STEADY = ("stream in", "forward", "recompute", "backward", "wait")
 
 
 def share_of_highest_rate(cycles: Mapping[int, float]) -> dict[int, float]:
-    """Shares of the highest rate from ``cycles``: a call's cycles for each of two or more accumulations.
+    """Derive shares of the highest rate from ``cycles``: a call's cycles for each of two or more accumulations.
 
     The cycles of one more micro-batch, ``c``, are the slope between the smallest and the largest accumulation.
     No program is faster than one micro-batch in ``c``, so ``m`` micro-batches in ``C`` cycles reach ``m c / C``.
     Raises ``ValueError`` for fewer than two accumulations.
     """
     if len(cycles) < 2:
-        raise ValueError("two accumulations are needed to know the cycles of one more micro-batch")
+        raise ValueError("the cycles of one more micro-batch need the traces of two accumulations")
     least, most = min(cycles), max(cycles)
     each = (cycles[most] - cycles[least]) / (most - least)
     return {accumulation: accumulation * each / whole for accumulation, whole in cycles.items()}
 
 
-def show_rates(profiles: Mapping[int, Profile | None], highest: float, published: Mapping[int, float]) -> None:
-    """Show what share of their ``highest`` rate two IPUs reach, by accumulation: a figure and a table.
+def show_rates(program: ModelledModule, published_cycles: Mapping[int, float]) -> None:
+    """Show what share of its highest rate a program over two IPUs reaches, by accumulation: a figure and a table.
 
-    ``highest`` is in images a second; ``published`` are shares of hardware. ``profiles`` is empty, and nothing is
-    shown but a line, where there is no IPU Model.
+    ``published_cycles`` are the cycles of one call of the same program on hardware, by accumulation.
     """
-    known = {accumulation: profile for accumulation, profile in profiles.items() if profile}
-    if not known:
+    if program is engine.NOT_MODELLED:
         print(engine.NOT_HERE)
         return
-    modelled = [profile.device_samples_per_second / highest for profile in known.values()]
-    counted = [pipelined(2, accumulation).utilisation for accumulation in known]
-    timed = [pipelined(2, accumulation).busy_share(backward=2.0) for accumulation in known]
+    profiles = {each: program.profile(gradient_accumulation=each) for each in DRAWN}
+    highest = highest_rate(program)
+    modelled = {each: profile.device_samples_per_second / highest for each, profile in profiles.items()}
+    derived = share_of_highest_rate(published_cycles)
     drawn = curves_figure(
-        list(known),
-        {MODELLED: modelled, BY_TIME: timed, COUNTED: counted},
+        DRAWN,
+        {
+            MODELLED: list(modelled.values()),
+            BY_TIME: [busy_by_time(STAGES, each) for each in DRAWN],
+            BY_STEPS: [busy_by_steps(STAGES, each) for each in DRAWN],
+        },
         "gradient accumulation m (micro-batches in a weight update)",
         "share of the highest rate",
-        "The first few micro-batches gain most",
+        "How much of the highest rate do two IPUs reach?",
         log_x=True,
         percent=True,
-        marked={f"{share:.1%}": (accumulation, share) for accumulation, share in published.items()},
+        marked={f"{share:.1%}": (accumulation, share) for accumulation, share in derived.items()},
     )
-    for text in drawn.axes[0].texts:  # above the points, clear of the line that rises to their right
+    axes = drawn.axes[0]
+    for text in axes.texts:  # above the points, clear of the line that rises to their right
         text.set(position=(0, 9), horizontalalignment="center")
-    first, last = min(known), max(known)
-    words = (
-        f"Share of the highest rate against accumulation {first} to {last}. Modelled, from {modelled[0]:.1%} to "
-        f"{modelled[-1]:.1%}; the formula for time is close, the one that counts steps is lower at first, "
-        f"{counted[0]:.1%}.{_published_words(published, dict(zip(known, modelled)))}"
+    legend = axes.get_legend()
+    for entry in legend.get_texts() if legend is not None else ():
+        entry.set_text(entry.get_text().replace("published", DERIVED))
+    apart = max(abs(share - modelled[each]) for each, share in derived.items())
+    show.figure(
+        drawn,
+        "The first few micro-batches gain most, and counting steps underrates them.",
+        f"Share of the highest rate against accumulation {DRAWN[0]} to {DRAWN[-1]}. The model rises from "
+        f"{modelled[DRAWN[0]]:.1%} to {modelled[DRAWN[-1]]:.1%}. The formula by time starts at "
+        f"{busy_by_time(STAGES, DRAWN[0]):.1%}, the one that counts steps at {busy_by_steps(STAGES, DRAWN[0]):.1%}. "
+        f"The points derived from published traces, at {' and '.join(map(str, derived))}, are at most "
+        f"{100 * apart:.1f} percentage points from the model.",
     )
-    show.figure(drawn, words)
-    show.table([_row(each, known[each], highest) for each in known if each in SHOWN_IN_TABLE], index="accumulation")
-
-
-def _published_words(published: Mapping[int, float], modelled: Mapping[int, float]) -> str:
-    """How far the published shares are from the modelled ones."""
-    apart = {each: abs(share - modelled[each]) for each, share in published.items() if each in modelled}
-    if not apart:
-        return ""
-    return (
-        f" Published points, at {' and '.join(map(str, apart))}, are at most {100 * max(apart.values()):.1f} "
-        "percentage points from the modelled line."
-    )
+    show.table([_row(each, profiles[each], highest) for each in SHOWN_IN_TABLE], index="accumulation")
 
 
 def _row(accumulation: int, profile: Profile, highest: float) -> dict[str, object]:
@@ -80,7 +86,29 @@ def _row(accumulation: int, profile: Profile, highest: float) -> dict[str, objec
         "accumulation": accumulation,
         "images a second (modelled)": f"{profile.device_samples_per_second:,.0f}",
         "of the highest rate": f"{profile.device_samples_per_second / highest:.1%}",
-        "counted in steps": f"{pipelined(2, accumulation).utilisation:.1%}",
-        "time in ramps": f"{profile.shares['fill and flush']:.1%}",
-        "time in the weight update": f"{profile.shares['update']:.1%}",
+        "by time": f"{busy_by_time(STAGES, accumulation):.1%}",
+        "counted in steps": f"{busy_by_steps(STAGES, accumulation):.1%}",
+        "of the time, weight update": f"{profile.shares['update']:.1%}",
     }
+
+
+def show_stages(program: ModelledModule) -> None:
+    """Show what each IPU does with one micro-batch while the pipeline is full, in milliseconds."""
+    if program is engine.NOT_MODELLED:
+        print(engine.NOT_HERE)
+        return
+    profile = program.profile(gradient_accumulation=LONG)
+    show.table([_stage_row(profile, ipu) for ipu in range(len(profile.cycles))], index="one micro-batch (modelled)")
+
+
+def steady_milliseconds(profile: Profile, ipu: int) -> dict[str, float]:
+    """Return the milliseconds of one micro-batch while the pipeline is full, by kind of work."""
+    spans = [span for span in profile.timeline if span.ipu == ipu and span.repeats > 1]
+    return {kind: 1e3 * sum(span.seconds / span.repeats for span in spans if span.kind == kind) for kind in STEADY}
+
+
+def _stage_row(profile: Profile, ipu: int) -> dict[str, object]:
+    found = steady_milliseconds(profile, ipu)
+    names = {"stream in": "images and labels arrive", "recompute": "recomputation", "wait": "waiting"}
+    cells = {names.get(kind, f"{kind} pass"): f"{value:.2f} ms" for kind, value in found.items()}
+    return {"one micro-batch (modelled)": f"IPU {ipu}", **cells}

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy
 import pytest
+import torch
 
 from ipu_course import engine
 from ipu_course.lesson import Lesson
@@ -89,3 +91,15 @@ def test_a_guess_that_is_no_number_gets_a_hint_and_counts_as_none(
 def test_a_result_that_is_no_number_is_refused(result: object) -> None:
     with pytest.raises(TypeError, match="a result is a number"):
         LESSON.predict("steps", 1).reveal(result)  # type: ignore[arg-type]  # what is tested
+
+
+@pytest.mark.parametrize("number", [8, 8.0, numpy.int64(8), torch.tensor(8.0)], ids=repr)
+def test_guess_and_result_are_numbers_of_any_kind(number: object, capsys: pytest.CaptureFixture[str]) -> None:
+    LESSON.predict("steps", number).reveal(number)
+    assert shown(capsys)[1:] == ["  your guess: 8, exactly right", "  computed: 8"]
+
+
+def test_a_result_that_is_not_modelled_is_no_result(capsys: pytest.CaptureFixture[str]) -> None:
+    LESSON.predict("seconds", 2).reveal(engine.NOT_MODELLED.call_seconds, "modelled")
+    assert shown(capsys) == ["seconds", "  your guess: 2", f"  modelled: {engine.NONE_HERE}"]
+    assert not read_progress().predictions

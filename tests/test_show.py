@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import poptorch
-from ipu_course import engine, show
+from ipu_course import engine, figures, show
 from ipu_model import Profile
 
 
@@ -62,3 +62,42 @@ def test_a_module_captured_once_is_profiled_with_other_options(profile: Profile)
     points = modelled.sweep("device_iterations", [1, 4, 0])
     assert [point.profile and point.profile.samples_per_call for point in points] == [16, 64, None]
     assert "whole number" in points[2].refused
+
+
+def outputs(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, object]]:
+    found: list[dict[str, object]] = []
+    monkeypatch.setattr(show, "display_raw", lambda data, metadata: found.append({**data, **metadata}))
+    return found
+
+
+def test_the_takeaway_is_the_caption_and_the_description_the_alternative_text(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = outputs(monkeypatch)
+    show.figure(figures.bars_figure(["a"], {"b": [1.0]}, "c", "d"), "One is enough.", "One bar of height 1.")
+    picture, caption = found
+    assert picture["text/plain"] == "One bar of height 1."
+    assert picture["image/png"]["alt"] == "One bar of height 1."  # type: ignore[index]  # metadata
+    assert caption == {"text/markdown": "*One is enough.*", "text/plain": "One is enough."}
+
+
+def test_a_drawing_brings_its_own_description(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Drawing:
+        figure = figures.bars_figure(["a"], {"b": [1.0]}, "c", "d")
+        description = "One bar."
+
+    found = outputs(monkeypatch)
+    show.drawing(Drawing(), "One is enough.")
+    assert [each["text/plain"] for each in found] == ["One bar.", "One is enough."]
+
+
+def test_a_profile_is_shown_with_its_point(profile: Profile, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = outputs(monkeypatch)
+    show.timeline(profile, "The IPU is never idle.")
+    show.memory(profile, "There is room.")
+    assert [each["text/plain"] for each in found][1::2][:2] == ["The IPU is never idle.", "There is room."]
+    assert "(modelled)" in str(found[0]["text/plain"])
+
+
+@pytest.mark.parametrize("view", [show.memory, show.liveness, show.timeline])
+def test_what_is_not_modelled_is_said_to_be_missing(view: object, capsys: pytest.CaptureFixture[str]) -> None:
+    view(engine.NOT_MODELLED)  # type: ignore[operator]  # one of the functions above
+    assert capsys.readouterr().out == f"{engine.NOT_HERE}\n"

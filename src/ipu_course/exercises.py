@@ -76,7 +76,7 @@ class Number:
         for value, hint in self.wrong.items():
             if self._is(number, value):
                 return hint
-        if isinstance(self.value, int) and not self.tolerance and not number.is_integer():
+        if isinstance(self.value, int) and not self.tolerance and math.isfinite(number) and number % 1:
             return f"{self.name} is a whole number; you wrote {_shown(answer)}."
         return self.otherwise
 

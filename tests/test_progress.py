@@ -17,16 +17,20 @@ from ipu_course.progress import (
     ExerciseRecord,
     Prediction,
     Progress,
+    QuizAnswer,
     Rung,
+    Score,
     note_check,
     note_prediction,
+    note_quiz,
     note_rung,
+    note_score,
     notes,
     read_progress,
 )
 from ipu_course.progress.file_format import VERSION, DamagedFile, NewerFile, from_text, to_text
 from ipu_course.progress.place import progress_file
-from ipu_course.progress.record import with_check, with_prediction, with_rung
+from ipu_course.progress.record import with_check, with_prediction, with_rung, with_score
 from ipu_course.progress.store import LOCK_SECONDS, locked, reset
 
 numbers = st.floats(allow_nan=False, allow_infinity=False)
@@ -74,6 +78,33 @@ def test_a_step_of_the_ladder_keeps_its_latest_known_seconds(times: list[tuple[f
     for place, value in enumerate((kept.modelled_epoch_seconds, kept.published_epoch_seconds)):
         known = [pair[place] for pair in times if pair[place] is not None]
         assert value == (known[-1] if known else None)
+
+
+@given(values=st.lists(numbers, min_size=1), better=st.sampled_from(["lower", "higher"]))
+def test_the_best_score_is_kept(values: list[float], better: str) -> None:
+    progress = Progress()
+    for value in values:
+        progress = with_score(progress, Score("06", "Exercise 1", value, "ms", better))
+    (kept,) = progress.scores
+    assert kept.value == (min(values) if better == "lower" else max(values))
+
+
+def test_what_is_no_score_is_not_noted(records: Path) -> None:
+    note_score("06", "Exercise 1", float("nan"), "ms", "lower")
+    note_score("06", "Exercise 1", 1.0, "ms", "best")
+    assert read_progress() == Progress()
+
+
+def test_a_quiz_keeps_the_first_answer_before_the_lessons_and_the_last_one_after_them(records: Path) -> None:
+    for letter in "ab":
+        note_quiz("speed", "pipeline", before=letter)
+        note_quiz("speed", "pipeline", after=letter)
+    assert read_progress().quiz_answers == (QuizAnswer("speed", "pipeline", "a", "b"),)
+
+
+def test_a_file_of_the_first_version_can_be_read() -> None:
+    content = '{"version": 1, "predictions": [], "exercises": [], "rungs": []}'
+    assert from_text(content) == Progress()
 
 
 @given(entries=st.lists(st.tuples(st.sampled_from("abc"), st.sampled_from("xy"), st.booleans())))
@@ -147,7 +178,10 @@ def progresses() -> st.SearchStrategy[Progress]:
     solved = st.integers(1, 99).flatmap(lambda n: st.tuples(st.just(n), st.none() | st.integers(1, n)))
     exercises = st.builds(lambda lesson, name, pair: ExerciseRecord(lesson, name, *pair), words, words, solved)
     rungs = st.builds(Rung, words, words, maybe, maybe)
-    return st.builds(Progress, *(st.lists(kind, max_size=3).map(tuple) for kind in (predictions, exercises, rungs)))
+    scores = st.builds(Score, words, words, numbers, words, st.sampled_from(["lower", "higher"]))
+    quiz_answers = st.builds(QuizAnswer, words, words, words, words)
+    kinds = (predictions, exercises, rungs, scores, quiz_answers)
+    return st.builds(Progress, *(st.lists(kind, max_size=3).map(tuple) for kind in kinds))
 
 
 @given(progresses())
@@ -160,8 +194,10 @@ json_values = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(words, inner, max_size=3),
     max_leaves=8,
 )
-KINDS = ("predictions", "exercises", "rungs")
-entry_names = st.sampled_from(["lesson", "quantity", "guess", "attempts", "solved_at", "step", "exercise"])
+KINDS = ("predictions", "exercises", "rungs", "scores", "quiz_answers")
+entry_names = st.sampled_from(
+    ["lesson", "quantity", "guess", "attempts", "solved_at", "step", "exercise", "better", "quiz"]
+)
 nearly = st.fixed_dictionaries(
     {"version": st.just(VERSION) | json_values},
     optional={kind: st.lists(st.dictionaries(entry_names, json_values), max_size=2) | json_values for kind in KINDS},

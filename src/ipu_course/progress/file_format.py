@@ -7,9 +7,9 @@ import math
 from dataclasses import asdict
 from typing import Any
 
-from ipu_course.progress.record import ExerciseRecord, Prediction, Progress, Rung
+from ipu_course.progress.record import ExerciseRecord, Prediction, Progress, QuizAnswer, Rung, Score
 
-VERSION = 1
+VERSION = 2  # 1 had neither scores nor answers to quizzes
 
 
 class DamagedFile(Exception):
@@ -42,6 +42,8 @@ def from_text(text: str) -> Progress:
             predictions=tuple(_prediction(entry) for entry in content["predictions"]),
             exercises=tuple(_exercise(entry) for entry in content["exercises"]),
             rungs=tuple(_rung(entry) for entry in content["rungs"]),
+            scores=tuple(_score(entry) for entry in content.get("scores", ())),
+            quiz_answers=tuple(_quiz_answer(entry) for entry in content.get("quiz_answers", ())),
         )
     except (KeyError, TypeError, ValueError, OverflowError) as problem:
         raise DamagedFile(repr(problem)) from problem
@@ -74,6 +76,17 @@ def _rung(entry: dict[str, Any]) -> Rung:
         modelled_epoch_seconds=None if modelled is None else _number(modelled),
         published_epoch_seconds=None if published is None else _number(published),
     )
+
+
+def _score(entry: dict[str, Any]) -> Score:
+    if entry["better"] not in ("lower", "higher"):
+        raise ValueError("better")
+    words = (_text(entry["lesson"]), _text(entry["exercise"]))
+    return Score(*words, _number(entry["value"]), _text(entry["unit"]), entry["better"])
+
+
+def _quiz_answer(entry: dict[str, Any]) -> QuizAnswer:
+    return QuizAnswer(*(_text(entry[name]) for name in ("quiz", "question", "before", "after")))
 
 
 def _text(value: object) -> str:

@@ -10,7 +10,18 @@ from typing import Callable
 
 from ipu_course.progress.file_format import DamagedFile, NewerFile
 from ipu_course.progress.place import progress_file
-from ipu_course.progress.record import Prediction, Progress, Rung, with_check, with_prediction, with_rung
+from ipu_course.progress.record import (
+    Prediction,
+    Progress,
+    QuizAnswer,
+    Rung,
+    Score,
+    with_check,
+    with_prediction,
+    with_quiz_answer,
+    with_rung,
+    with_score,
+)
 from ipu_course.progress.store import LOCK_SECONDS, Change, load, update
 
 # Notes that could not be written yet. They count in this process, and go to the file with the next note that can be.
@@ -53,6 +64,24 @@ def note_rung(
         return lambda progress: with_rung(progress, new)
 
     _note(change)
+
+
+def note_score(lesson: str, exercise: str, value: float, unit: str, better: str) -> None:
+    """Note a score at an exercise, of which the best is kept; ``better`` is "lower" or "higher"."""
+
+    def change() -> Change:
+        if better not in ("lower", "higher"):
+            raise ValueError(f"better is 'lower' or 'higher', not {better!r}")
+        new = Score(str(lesson), str(exercise), _finite(value), str(unit), better)
+        return lambda progress: with_score(progress, new)
+
+    _note(change)
+
+
+def note_quiz(quiz: str, question: str, before: str = "", after: str = "") -> None:
+    """Note the letter of an answer to a question of a quiz, given before the lessons or after them."""
+    new = QuizAnswer(str(quiz), str(question), str(before), str(after))
+    _note(lambda: lambda progress: with_quiz_answer(progress, new))
 
 
 def read_progress() -> Progress:

@@ -64,6 +64,30 @@ class Rung:
 
 
 @dataclass(frozen=True)
+class Score:
+    """The learner's best value at an exercise that keeps a score; ``better`` is "lower" or "higher"."""
+
+    lesson: str
+    exercise: str
+    value: float
+    unit: str
+    better: str
+
+
+@dataclass(frozen=True)
+class QuizAnswer:
+    """The letters that a learner chose for one question of a quiz, before the lessons and after them.
+
+    ``before`` is the first answer given; ``after`` is the latest. Each is empty as long as there is none.
+    """
+
+    quiz: str
+    question: str
+    before: str = ""
+    after: str = ""
+
+
+@dataclass(frozen=True)
 class Progress:
     """All that a learner has answered, each kind in the order of the first time.
 
@@ -73,12 +97,14 @@ class Progress:
     predictions: tuple[Prediction, ...] = ()
     exercises: tuple[ExerciseRecord, ...] = ()
     rungs: tuple[Rung, ...] = ()
+    scores: tuple[Score, ...] = ()
+    quiz_answers: tuple[QuizAnswer, ...] = ()
     problem: str | None = None
 
     @property
     def empty(self) -> bool:
         """Whether nothing has been answered yet."""
-        return not (self.predictions or self.exercises or self.rungs)
+        return not (self.predictions or self.exercises or self.rungs or self.scores or self.quiz_answers)
 
 
 def with_prediction(progress: Progress, new: Prediction) -> Progress:
@@ -119,6 +145,28 @@ def with_rung(progress: Progress, new: Rung) -> Progress:
         published_epoch_seconds=_newer(old.published_epoch_seconds, new.published_epoch_seconds),
     )
     return replace(progress, rungs=_put(progress.rungs, known, updated))
+
+
+def with_score(progress: Progress, new: Score) -> Progress:
+    """``progress`` with a score, where it is the first or the best one at its exercise."""
+    known = _find(progress.scores, lambda old: (old.lesson, old.exercise) == (new.lesson, new.exercise))
+    if known is None:
+        return replace(progress, scores=(*progress.scores, new))
+    old = progress.scores[known]
+    same_kind = (old.unit, old.better) == (new.unit, new.better)
+    if same_kind and (old.value <= new.value if new.better == "lower" else old.value >= new.value):
+        return progress
+    return replace(progress, scores=_put(progress.scores, known, new))
+
+
+def with_quiz_answer(progress: Progress, new: QuizAnswer) -> Progress:
+    """``progress`` with an answer: what was chosen first before the lessons stays, as it is what they started from."""
+    known = _find(progress.quiz_answers, lambda old: (old.quiz, old.question) == (new.quiz, new.question))
+    if known is None:
+        return replace(progress, quiz_answers=(*progress.quiz_answers, new))
+    old = progress.quiz_answers[known]
+    updated = replace(old, before=old.before or new.before, after=new.after or old.after)
+    return replace(progress, quiz_answers=_put(progress.quiz_answers, known, updated))
 
 
 def _find(entries: Sequence[Entry], matches: Callable[[Entry], bool]) -> int | None:

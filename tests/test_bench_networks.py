@@ -11,9 +11,8 @@ from torch import nn
 
 from ipu_course.programs.bench import settings_of_model
 from ipu_course.programs.bench.layers import units
-from ipu_course.programs.bench.module import benchmark_module, example_micro_batch
-from ipu_course.programs.bench.networks import network
-from ipu_course.programs.bench.settings import Settings
+from ipu_course.programs.bench.module import benchmark_module, example_micro_batch, network
+from ipu_course.programs.bench.settings import BenchSettings
 
 
 def on_meta(model: str, **changes: Any) -> nn.Module:
@@ -135,6 +134,6 @@ def test_the_loss_has_its_smoothing() -> None:
 
 
 def test_a_micro_batch_has_shapes_and_no_numbers() -> None:
-    images, labels = example_micro_batch(Settings("resnet18", batch_size=3, image_size=32, eight_bit_io=True))
+    images, labels = example_micro_batch(BenchSettings("resnet18", batch_size=3, image_size=32, eight_bit_io=True))
     assert (images.shape, images.dtype, images.device.type) == ((3, 3, 32, 32), torch.uint8, "meta")
     assert labels.shape == (3,)

@@ -14,8 +14,7 @@ from ipu_course.data_folder import FOLDER_VARIABLE
 from ipu_course.errors import DataError
 from ipu_course.programs.bench import Result, all_configurations, modelled_result
 from ipu_course.programs.bench.page import Configuration, benchmark_page
-from ipu_course.programs.bench.results import check
-from ipu_course.programs.bench.sweeps import page_points
+from ipu_course.programs.bench.results import check, page_points
 
 ROOT = Path(__file__).resolve().parent.parent
 # Options of the page and the settings they are, for those whose value is the setting.

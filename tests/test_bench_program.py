@@ -10,7 +10,8 @@ import pytest
 
 from ipu_course import engine
 from ipu_course.command_line import main
-from ipu_course.programs.bench import all_configurations, configuration, settings_of_model, sweeps
+from ipu_course.programs.bench import all_configurations, configuration, settings_of_model
+from ipu_course.programs.bench import results as modelled
 from ipu_course.programs.bench.report import heading
 
 SMALL = "bench --model resnet18 --image-size 32"
@@ -76,7 +77,7 @@ def test_all_models_the_page_s_points_as_one_table(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     points = [(name, settings_of_model("resnet18", image_size=32, batch_size=2)) for name in ("one", "two")]
-    monkeypatch.setattr(sweeps, "page_points", lambda: points)
+    monkeypatch.setattr(modelled, "page_points", lambda: points)
     assert main(["bench", "--all"]) == 0
     out, err = capsys.readouterr()
     assert [line.split()[0] for line in out.splitlines() if line.startswith(("one ", "two "))] == ["one", "two"]

@@ -14,8 +14,7 @@ from ipu_course.command_line import main, make_parser
 from ipu_course.errors import SettingsError
 from ipu_course.programs.bench import changed, configuration, settings_of_model
 from ipu_course.programs.bench.layers import page_names, stage_starts, units
-from ipu_course.programs.bench.options import changes_from
-from ipu_course.programs.bench.settings import Settings, check_settings
+from ipu_course.programs.bench.settings import BenchSettings, changes_from, check_settings
 
 
 class TestArithmetic:
@@ -76,7 +75,7 @@ class TestLayers:
     def test_names_of_the_page_end_a_stage_and_modules_begin_one(
         self, model: str, splits: tuple[str, ...], starts: tuple[str, ...]
     ) -> None:
-        assert stage_starts(Settings(model, shards=len(splits) + 1, pipeline_splits=splits)) == starts
+        assert stage_starts(BenchSettings(model, shards=len(splits) + 1, pipeline_splits=splits)) == starts
 
     @pytest.mark.parametrize(("model", "blocks"), [("resnet50", 16), ("resnext101", 33), ("efficientnet-b4", 32)])
     def test_every_block_has_a_name_of_the_page(self, model: str, blocks: int) -> None:
@@ -98,14 +97,14 @@ class TestLayers:
     )
     def test_other_splits_are_refused(self, model: str, splits: tuple[str, ...], fragment: str) -> None:
         with pytest.raises(SettingsError) as refusal:
-            stage_starts(Settings(model, pipeline_splits=splits))
+            stage_starts(BenchSettings(model, pipeline_splits=splits))
         assert fragment in str(refusal.value)
 
     @given(places=st.sets(st.integers(1, 21), min_size=1))
     def test_any_different_places_make_stages_in_the_model_s_order(self, places: set[int]) -> None:
         order = units("resnet50")
         names = tuple(order[place] for place in sorted(places, reverse=True))
-        assert stage_starts(Settings("resnet50", pipeline_splits=names)) == tuple(reversed(names))
+        assert stage_starts(BenchSettings("resnet50", pipeline_splits=names)) == tuple(reversed(names))
 
 
 def test_the_page_s_own_words_are_understood() -> None:
@@ -142,7 +141,7 @@ def test_the_page_s_own_words_are_understood() -> None:
 
 def test_every_setting_is_an_option() -> None:
     known = set(vars(make_parser().parse_args(["bench", "--all"])))
-    assert [name for name in Settings.__dataclass_fields__ if name not in known] == []
+    assert [name for name in BenchSettings.__dataclass_fields__ if name not in known] == []
 
 
 class TestRefusals:
@@ -209,7 +208,7 @@ class TestRefusals:
 
     def test_settings_made_in_a_notebook_are_checked_too(self) -> None:
         with pytest.raises(SettingsError, match="--batch-size 0: it must be a whole number from 1 on"):
-            check_settings(Settings("resnet18", batch_size=0))
+            check_settings(BenchSettings("resnet18", batch_size=0))
         with pytest.raises(SettingsError, match="there is no setting 'batchsize'; nearest: batch_size"):
             settings_of_model("resnet18", batchsize=4)
 
@@ -218,7 +217,7 @@ class TestRefusals:
     )
     def test_what_a_refusal_offers_works(self, shards: int, replicas: int, instances: int, count: int) -> None:
         splits = tuple(f"layer3.{block}" for block in range(shards - 1))
-        settings = Settings("resnet50", pipeline=True, shards=shards, pipeline_splits=splits, replicas=replicas)
+        settings = BenchSettings("resnet50", pipeline=True, shards=shards, pipeline_splits=splits, replicas=replicas)
         accumulation = replace(settings, gradient_accumulation=count)
         least = 2 * shards - 1 if shards > 1 else 1
         if count < least:

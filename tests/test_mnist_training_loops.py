@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 import torch
 
-from ipu_course.loops import right_answers as accuracy
 from ipu_course.programs.mnist.program import test as accuracy_on
 from ipu_course.programs.mnist.program import train
+from ipu_course.programs.mnist.training import accuracy
 
 
 def _predictions(*digits: int) -> torch.Tensor:

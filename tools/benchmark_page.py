@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Iterable, Sequence
 
 from ipu_course.programs.bench.page import Configuration, Page, benchmark_page
+from ipu_course.programs.bench.report import rows
 from ipu_course.programs.bench.results import Result
-from ipu_course.programs.bench.tables import rows
 
 BENCHMARKS_PAGE = Path(__file__).resolve().parent.parent / "docs" / "benchmarks.md"
 HEAD = """# CNN benchmarks

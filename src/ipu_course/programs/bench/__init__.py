@@ -5,11 +5,15 @@ Importing this package needs neither torch nor PopTorch; modelling does.
 
 from __future__ import annotations
 
-from ipu_course.programs.bench.configurations import all_configurations, changed, configuration, settings_of_model
-from ipu_course.programs.bench.page import benchmark_page
-from ipu_course.programs.bench.results import Result, modelled_result
-from ipu_course.programs.bench.sweeps import page_results, sweep
-from ipu_course.programs.bench.tables import rows
+from ipu_course.programs.bench.page import (
+    all_configurations,
+    benchmark_page,
+    changed,
+    configuration,
+    settings_of_model,
+)
+from ipu_course.programs.bench.report import rows
+from ipu_course.programs.bench.results import Result, modelled_result, page_results, sweep
 
 __all__ = [
     "Result",

@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING
 import poptorch
 from ipu_course import engine
 from ipu_course.errors import CourseError, SettingsError
-from ipu_course.programs.bench.ipu_options import make_optimiser, options_for
-from ipu_course.programs.bench.module import benchmark_module, example_micro_batch
-from ipu_course.programs.bench.settings import Settings
+from ipu_course.programs.bench.module import benchmark_module, example_micro_batch, make_optimiser, options_for
+from ipu_course.programs.bench.settings import BenchSettings
 
 if TYPE_CHECKING:
     from ipu_course.engine import ModelledModule, Profile
@@ -20,7 +19,7 @@ if TYPE_CHECKING:
 REMEMBERED = 8
 
 
-def profile_of(settings: Settings) -> Profile:
+def profile_of(settings: BenchSettings) -> Profile:
     """The modelled profile of one step of a benchmark, over all its instances.
 
     Raises ``CourseError`` where there is no IPU Model or it refuses the program.
@@ -42,7 +41,7 @@ def profile_of(settings: Settings) -> Profile:
         raise _refused(problem) from problem
 
 
-def captured(settings: Settings) -> ModelledModule:
+def captured(settings: BenchSettings) -> ModelledModule:
     """The benchmark's program; those that differ in loops, replicas, machine or data share it.
 
     Raises ``CourseError`` where there is no IPU Model or it refuses the program.
@@ -50,7 +49,7 @@ def captured(settings: Settings) -> ModelledModule:
     return _captured(_shared(settings))
 
 
-def _shared(settings: Settings) -> Settings:
+def _shared(settings: BenchSettings) -> BenchSettings:
     """The settings of which only one program is captured."""
     return replace(
         settings,
@@ -66,7 +65,7 @@ def _shared(settings: Settings) -> Settings:
 
 
 @lru_cache(maxsize=REMEMBERED)
-def _captured(settings: Settings) -> ModelledModule:
+def _captured(settings: BenchSettings) -> ModelledModule:
     module = benchmark_module(settings, "meta")
     optimiser = make_optimiser(settings, module) if settings.training else None
     try:

@@ -6,12 +6,19 @@ import argparse
 from typing import TYPE_CHECKING
 
 from ipu_course.errors import SettingsError
-from ipu_course.programs.bench.options import RUN_BATCH, RUN_STEPS, add_options, changes_from
-from ipu_course.programs.options import positive_integer
+from ipu_course.programs.bench.settings import RUN_BATCH, RUN_STEPS, BenchSettings, changes_from
+from ipu_course.programs.options import add_options, add_program, positive_integer
 
 if TYPE_CHECKING:
-    # argparse's class of sub-parsers has no public name, and is generic only for type checkers.
-    Subparsers = argparse._SubParsersAction[argparse.ArgumentParser]
+    from ipu_course.programs.options import Subparsers
+
+# Options that the page has in place of a value.
+WORDS = {
+    "--synthetic-data": ("data", "synthetic"),
+    "--generated-data": ("data", "generated"),
+    "--batch-norm": ("normalisation", "batch"),
+    "--disable-variable-offloading": ("variable_offloading", False),
+}
 
 DESCRIPTION = """Throughput, latency and memory of CNNs on IPUs, modelled: the configurations of the benchmark page by
 name, or your own. docs/benchmarks.md lists the page's command lines with their results."""
@@ -26,12 +33,13 @@ EPILOG = """examples
 
 def register(subparsers: Subparsers) -> None:
     """Add the sub-command."""
-    parser = subparsers.add_parser(
+    parser = add_program(
+        subparsers,
         "bench",
+        run,
         help="throughput, latency and memory of CNN benchmarks, modelled",
         description=DESCRIPTION,
         epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     what = parser.add_argument_group("what to model")
     what.add_argument("--list", action="store_true", help="list configurations and models")
@@ -41,10 +49,20 @@ def register(subparsers: Subparsers) -> None:
     what.add_argument(
         "--batch-sizes", nargs="+", type=positive_integer, metavar="N", help="with --sweep (default: the page's)"
     )
-    add_options(parser.add_argument_group("the benchmark; options given change the configuration"))
+    _add_settings(parser.add_argument_group("the benchmark; options given change the configuration"))
     _add_run(parser.add_argument_group("measuring on this machine"))
     _add_output(parser.add_argument_group("output"))
-    parser.set_defaults(run=run)
+
+
+def _add_settings(group: argparse._ArgumentGroup) -> None:
+    group.add_argument("--model", metavar="NAME", help="a network; --list names them")
+    kind = group.add_mutually_exclusive_group()
+    kind.add_argument("--training", dest="training", action="store_const", const=True, help="training (default)")
+    kind.add_argument("--inference", dest="training", action="store_const", const=False, help="inference")
+    add_options(group, BenchSettings, defaults=False)
+    for option, (name, value) in WORDS.items():
+        text = f"the page's word for --{name.replace('_', '-')} {'off' if value is False else value}"
+        group.add_argument(option, dest=name, action="store_const", const=value, help=text)
 
 
 def _add_run(group: argparse._ArgumentGroup) -> None:

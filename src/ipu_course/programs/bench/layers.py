@@ -7,8 +7,9 @@ import re
 from typing import Sequence
 
 from ipu_course.errors import SettingsError
-from ipu_course.programs.bench.configurations import model_data, nearest
-from ipu_course.programs.bench.settings import Settings
+from ipu_course.programs.bench.page import model_data
+from ipu_course.programs.bench.settings import BenchSettings
+from ipu_course.programs.options import nearest
 
 RESNET_STEM = ("conv1", "bn1", "relu", "maxpool")
 RESNET_HEAD = ("avgpool", "fc")
@@ -42,7 +43,7 @@ def page_names(model: str) -> dict[str, str]:
     return {f"block{unit.split('.')[1]}{chr(ord('a') + int(unit.split('.')[2]))}": unit for unit in blocks}
 
 
-def stage_starts(settings: Settings) -> tuple[str, ...]:
+def stage_starts(settings: BenchSettings) -> tuple[str, ...]:
     """The modules that the stages after the first begin with, in order.
 
     A name of the page ends a stage, so that the next one begins behind it; a module's name begins one.

@@ -10,9 +10,9 @@ import torch
 import poptorch
 from ipu_course import engine
 from ipu_course.errors import CourseError
-from ipu_course.programs.bench.ipu_options import make_optimiser, options_for
-from ipu_course.programs.bench.module import Benchmark, benchmark_module, compute_dtype
-from ipu_course.programs.bench.settings import Settings, check_settings
+from ipu_course.programs.bench.module import Benchmark, benchmark_module, make_optimiser, options_for
+from ipu_course.programs.bench.settings import BenchSettings, check_settings
+from ipu_course.programs.running import dtypes
 
 SEED = 0
 CLASSES = 1000
@@ -22,7 +22,7 @@ CLASSES = 1000
 class Measured:
     """Seconds of each step as executed on ``machine`` ("CPU" or "IPU"); the first one includes compilation."""
 
-    settings: Settings
+    settings: BenchSettings
     step_seconds: tuple[float, ...]
     machine: str
 
@@ -33,7 +33,7 @@ class Measured:
         return len(later) * self.settings.images_per_step / sum(later)
 
 
-def reduced(settings: Settings, batch_size: int, accumulation: int | None, steps: int) -> Settings:
+def reduced(settings: BenchSettings, batch_size: int, accumulation: int | None, steps: int) -> BenchSettings:
     """What is executed of a benchmark: one replica, a small batch, as few micro-batches as a step can have."""
     return replace(
         settings,
@@ -46,7 +46,7 @@ def reduced(settings: Settings, batch_size: int, accumulation: int | None, steps
     )
 
 
-def measure(settings: Settings) -> Measured:
+def measure(settings: BenchSettings) -> Measured:
     """Execute ``settings.repeat`` steps with random images, the same ones in every step.
 
     Raises ``CourseError`` when PopTorch or the network refuses the settings.
@@ -72,16 +72,16 @@ def measure(settings: Settings) -> Measured:
     return Measured(settings, tuple(seconds), engine.measured_on())
 
 
-def _wrapped(module: Benchmark, settings: Settings, options: poptorch.Options) -> poptorch.PoplarExecutor:
+def _wrapped(module: Benchmark, settings: BenchSettings, options: poptorch.Options) -> poptorch.PoplarExecutor:
     if settings.training:
         return poptorch.trainingModel(module, options, optimizer=make_optimiser(settings, module))
     return poptorch.inferenceModel(module, options)
 
 
-def _random_inputs(settings: Settings) -> tuple[torch.Tensor, ...]:
+def _random_inputs(settings: BenchSettings) -> tuple[torch.Tensor, ...]:
     """Images, and labels in training, of one step."""
     count, size = settings.images_per_step, settings.image_size
     images = torch.randint(0, 256, (count, 3, size, size), dtype=torch.uint8)
     if not settings.eight_bit_io:
-        images = (images.float() / 255 - 0.5).to(compute_dtype(settings))
+        images = (images.float() / 255 - 0.5).to(dtypes(settings.precision)[0])
     return (images, torch.randint(0, CLASSES, (count,))) if settings.training else (images,)

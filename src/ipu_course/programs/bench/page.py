@@ -1,4 +1,4 @@
-"""The benchmark page as data: its command lines, the models they name, its options in PopTorch's terms."""
+"""The benchmark page as data, and its configurations and models by name."""
 
 from __future__ import annotations
 
@@ -7,9 +7,12 @@ from functools import lru_cache
 from typing import Any, Mapping
 
 from ipu_course.data_folder import from_json
-from ipu_course.programs.bench.settings import Settings
+from ipu_course.errors import SettingsError
+from ipu_course.programs.bench.settings import BenchSettings
+from ipu_course.programs.options import nearest
 
 PAGE_FILE = "cnn_benchmarks.json"
+INFERENCE_ITERATIONS = 100
 
 
 @dataclass(frozen=True)
@@ -23,7 +26,7 @@ class Configuration:
     title: str
     heading: str
     command_line: str
-    settings: Settings
+    settings: BenchSettings
     batch_sizes: tuple[int, ...] = ()
     deviations: tuple[str, ...] = ()
 
@@ -85,7 +88,55 @@ def _configuration(entry: Mapping[str, Any], models: Mapping[str, Mapping[str, A
         title=entry["title"],
         heading=entry["heading"],
         command_line=entry["command_line"],
-        settings=replace(Settings(model=values["model"], image_size=size), **values),
+        settings=replace(BenchSettings(model=values["model"], image_size=size), **values),
         batch_sizes=tuple(entry.get("batch_sizes", ())),
         deviations=tuple(entry.get("deviations", ())),
     )
+
+
+def all_configurations() -> tuple[Configuration, ...]:
+    """All configurations, in the page's order."""
+    return benchmark_page().configurations
+
+
+def configuration(name: str) -> Configuration:
+    """The configuration of that name. Raises ``SettingsError`` for others, with the nearest names."""
+    known = {each.name: each for each in all_configurations()}
+    if name not in known:
+        raise SettingsError(f"--config {name}: there is no such configuration; {nearest(name, known)} (--list: all)")
+    return known[name]
+
+
+def model_data(name: str) -> Mapping[str, Any]:
+    """What describes the model of that name. Raises ``SettingsError`` for others, with the nearest names."""
+    models = benchmark_page().models
+    if name not in models:
+        raise SettingsError(f"--model {name}: there is no such model; {nearest(name, models)}")
+    return models[name]
+
+
+def settings_of_model(name: str, training: bool = True, **changes: Any) -> BenchSettings:
+    """BenchSettings of a model without a configuration: one IPU, its own image size, then ``changes``.
+
+    Raises ``SettingsError`` for unknown models.
+    """
+    size = model_data(name)["image_size"]
+    iterations = 1 if training else INFERENCE_ITERATIONS
+    return changed(BenchSettings(name, training=training, image_size=size, device_iterations=iterations), **changes)
+
+
+def changed(settings: BenchSettings, **changes: Any) -> BenchSettings:
+    """The settings with some changed; another model comes with its own image size.
+
+    Raises ``SettingsError`` for unknown models and names of settings.
+    """
+    model = changes.get("model", settings.model)
+    size = model_data(model)["image_size"]
+    if model != settings.model:
+        changes.setdefault("image_size", size)
+    unknown = [name for name in changes if name not in BenchSettings.__dataclass_fields__]
+    if unknown:
+        raise SettingsError(
+            f"there is no setting {unknown[0]!r}; {nearest(unknown[0], BenchSettings.__dataclass_fields__)}"
+        )
+    return replace(settings, **changes)

@@ -11,14 +11,18 @@ from tqdm import tqdm
 from ipu_course import engine
 from ipu_course.errors import CourseError
 from ipu_course.programs.bench import report
-from ipu_course.programs.bench.configurations import all_configurations, changed, configuration, settings_of_model
-from ipu_course.programs.bench.files import STANDARD_OUTPUT, csv_text, json_text, write
-from ipu_course.programs.bench.options import RUN_BATCH, RUN_STEPS
-from ipu_course.programs.bench.page import Configuration, benchmark_page
-from ipu_course.programs.bench.results import Result, check, modelled_result
-from ipu_course.programs.bench.settings import Settings
-from ipu_course.programs.bench.sweeps import page_results, sweep_points
-from ipu_course.programs.bench.tables import record, rows, text_table
+from ipu_course.programs.bench.page import (
+    Configuration,
+    all_configurations,
+    benchmark_page,
+    changed,
+    configuration,
+    settings_of_model,
+)
+from ipu_course.programs.bench.report import STANDARD_OUTPUT, csv_text, json_text, record, rows, text_table, write
+from ipu_course.programs.bench.results import Result, check, modelled_result, page_results, sweep_points
+from ipu_course.programs.bench.settings import RUN_BATCH, RUN_STEPS, BenchSettings
+from ipu_course.programs.text import wrapped
 
 NOTES = (
     "All figures are modelled by the IPU Model, none is measured. images/s: the first step left out; in brackets: what "
@@ -56,7 +60,7 @@ def _batch_sizes(of: Configuration) -> str:
     return f", batch {', '.join(map(str, of.batch_sizes))}" if of.batch_sizes else ""
 
 
-def _chosen(parsed: argparse.Namespace, changes: Mapping[str, Any]) -> tuple[Configuration | None, Settings]:
+def _chosen(parsed: argparse.Namespace, changes: Mapping[str, Any]) -> tuple[Configuration | None, BenchSettings]:
     if parsed.config:
         of = configuration(parsed.config)
         return of, changed(of.settings, **changes)
@@ -70,7 +74,7 @@ def _need_engine() -> None:
         raise CourseError(f"{engine.NOT_HERE} --run measures a benchmark on what is here.")
 
 
-def _bar(points: Sequence[tuple[str, Settings]]) -> Iterable[tuple[str, Settings]]:
+def _bar(points: Sequence[tuple[str, BenchSettings]]) -> Iterable[tuple[str, BenchSettings]]:
     # disable=None: a bar only where there is a terminal to redraw it.
     return tqdm(points, desc="modelling", unit="result", disable=None, leave=False, file=sys.stderr)
 
@@ -79,7 +83,7 @@ def _prints_data(parsed: argparse.Namespace) -> bool:
     return STANDARD_OUTPUT in (parsed.json, parsed.csv)
 
 
-def _sweep(parsed: argparse.Namespace, of: Configuration | None, settings: Settings) -> None:
+def _sweep(parsed: argparse.Namespace, of: Configuration | None, settings: BenchSettings) -> None:
     _need_engine()
     sizes = parsed.batch_sizes or (of.batch_sizes if of else None) or None
     name = of.name if of else settings.model
@@ -103,7 +107,7 @@ def _show(parsed: argparse.Namespace, title: str, results: Sequence[Result]) -> 
     if _prints_data(parsed):
         return
     print(f"{title}\n\n{text_table(rows(results))}\n")
-    print("\n".join(report.wrapped(NOTES)))
+    print("\n".join(wrapped(NOTES)))
     for lines in _problems(results):
         print(lines)
 
@@ -116,7 +120,7 @@ def _problems(results: Sequence[Result]) -> Iterable[str]:
             which = f"{result.name}, batch {result.settings.batch_size}, {result.verdict}"
             by_remedy.setdefault(report.remedies(result), []).append(which)
     for remedy, them in by_remedy.items():
-        yield "\n".join(report.wrapped(f"{'; '.join(them)}. {remedy}"))
+        yield "\n".join(wrapped(f"{'; '.join(them)}. {remedy}"))
 
 
 def _write_data(parsed: argparse.Namespace, records: Sequence[dict[str, Any]]) -> None:
@@ -125,7 +129,7 @@ def _write_data(parsed: argparse.Namespace, records: Sequence[dict[str, Any]]) -
             write(text(records), target, option)
 
 
-def _one(parsed: argparse.Namespace, of: Configuration | None, settings: Settings) -> None:
+def _one(parsed: argparse.Namespace, of: Configuration | None, settings: BenchSettings) -> None:
     check(settings)
     quiet = _prints_data(parsed)
     if not parsed.execute:
@@ -141,7 +145,7 @@ def _one(parsed: argparse.Namespace, of: Configuration | None, settings: Setting
     _write_data(parsed, [data])
 
 
-def _measured(parsed: argparse.Namespace, settings: Settings, quiet: bool) -> dict[str, Any]:
+def _measured(parsed: argparse.Namespace, settings: BenchSettings, quiet: bool) -> dict[str, Any]:
     """Execute some steps, print what was measured, and give it as a record."""
     from ipu_course.programs.bench.measured import measure, reduced  # imports torch and poptorch
 

@@ -1,19 +1,27 @@
-"""What the program prints of one benchmark."""
+"""What the program prints and writes: text for one benchmark, tables, JSON and CSV."""
 
 from __future__ import annotations
 
-import textwrap
+import csv
+import io
+import json
+import sys
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Iterable, Sequence
 
+from ipu_course.errors import CourseError
 from ipu_course.programs.bench.page import Configuration
 from ipu_course.programs.bench.results import Result
-from ipu_course.programs.bench.settings import Settings
+from ipu_course.programs.bench.settings import BenchSettings
+from ipu_course.programs.text import aligned, counted, wrapped
 
 if TYPE_CHECKING:
     from ipu_course.programs.bench.measured import Measured
 
-WIDTH = 110
+NUMBERS = ("batch", "IPUs", "images/s", "latency ms", "KiB on a tile", "loader MB/s")
+WORDS = {"fits": "yes", "too close to call": "close", "does not fit": "no"}
+STANDARD_OUTPUT = "-"
 SHOWN_STEPS = 3
 OWN_REMEDIES = (
     "Here: a smaller --batch-size with more --gradient-accumulation, --precision 16.16, other --pipeline-splits, more "
@@ -21,7 +29,7 @@ OWN_REMEDIES = (
 )
 
 
-def heading(settings: Settings, of: Configuration | None) -> str:
+def heading(settings: BenchSettings, of: Configuration | None) -> str:
     """What is modelled: the page's command line, where it is one, and the arithmetic of a step."""
     lines = [of.title if of else f"{settings.model}, {'training' if settings.training else 'inference'}"]
     if of:
@@ -32,8 +40,8 @@ def heading(settings: Settings, of: Configuration | None) -> str:
     return "\n".join([*lines, *wrapped(step_text(settings), "  ")])
 
 
-def _changes(before: Settings, after: Settings) -> list[str]:
-    names = [name for name in Settings.__dataclass_fields__ if getattr(before, name) != getattr(after, name)]
+def _changes(before: BenchSettings, after: BenchSettings) -> list[str]:
+    names = [name for name in BenchSettings.__dataclass_fields__ if getattr(before, name) != getattr(after, name)]
     return [f"{name.replace('_', ' ')} {_word(getattr(after, name))}" for name in names]
 
 
@@ -45,23 +53,19 @@ def _word(value: object) -> str:
     return str(value)
 
 
-def step_text(settings: Settings) -> str:
+def step_text(settings: BenchSettings) -> str:
     """A step as a product, and where it runs."""
-    return f"{_product(settings)}, on {_counted(settings.ipus, 'IPU')} of {settings.machine}."
+    return f"{_product(settings)}, on {counted(settings.ipus, 'IPU')} of {settings.machine}."
 
 
-def _product(settings: Settings) -> str:
-    factors = [f"batch {settings.batch_size}", _counted(settings.replicas, "replica")]
+def _product(settings: BenchSettings) -> str:
+    factors = [f"batch {settings.batch_size}", counted(settings.replicas, "replica")]
     if settings.training:
-        factors.append(f"{_counted(settings.gradient_accumulation, 'micro-batch', 'es')} an update")
+        factors.append(f"{counted(settings.gradient_accumulation, 'micro-batch', 'es')} an update")
     if settings.device_iterations > 1:
         factors.append(f"{settings.device_iterations} device iterations")
     size = f"{settings.image_size} x {settings.image_size}"
-    return f"A step: {_counted(settings.images_per_step, 'image')} of {size} ({' x '.join(factors)})"
-
-
-def _counted(count: int, noun: str, plural: str = "s") -> str:
-    return f"{count:,} {noun}{'' if count == 1 else plural}"
+    return f"A step: {counted(settings.images_per_step, 'image')} of {size} ({' x '.join(factors)})"
 
 
 def result_text(result: Result) -> str:
@@ -159,9 +163,109 @@ def measured_record(measured: Measured) -> dict[str, object]:
     }
 
 
-def wrapped(text: str, indent: str = "") -> list[str]:
-    """The text in lines of at most 110 characters."""
-    return textwrap.wrap(
-        text, WIDTH, initial_indent=indent, subsequent_indent=indent + "  ", break_long_words=False,
-        break_on_hyphens=False,
-    )  # fmt: skip
+def rows(results: Iterable[Result]) -> list[dict[str, object]]:
+    """One row for each result, as ``ipu_course.show.table`` takes them; figures are modelled.
+
+    Rates of what does not fit stand in brackets: they would be so.
+    """
+    return [_row(result) for result in results]
+
+
+def _row(result: Result) -> dict[str, object]:
+    settings = result.settings
+    rate = f"{result.images_per_second:,.0f}"
+    latency = result.latency_seconds
+    return {
+        "configuration": result.name,
+        "batch": settings.batch_size,
+        "IPUs": settings.ipus,
+        "images/s": f"({rate})" if result.verdict == "does not fit" else rate,
+        "error band": _percent(result),
+        "latency ms": "-" if latency is None else f"{1000 * latency:.2f}",
+        "KiB on a tile": f"{result.tile_kib:.0f}",
+        "fits": WORDS[result.verdict],
+        "limited by": result.profile.limited_by,
+        "loader MB/s": f"{result.loader_bytes_per_second / 1e6:,.0f}",
+    }
+
+
+def _percent(result: Result) -> str:
+    low, high = (100 * (factor - 1) for factor in result.rate_band)
+    return f"{low:+.0f} to {high:+.0f} %"
+
+
+def text_table(lines: Sequence[dict[str, object]]) -> str:
+    """Return rows as text in aligned columns, numbers to the right."""
+    if not lines:
+        return ""
+    heads = list(lines[0])
+    left = [column for column, head in enumerate(heads) if head not in NUMBERS]
+    return aligned([heads, *([str(line[head]) for head in heads] for line in lines)], left)
+
+
+def record(result: Result) -> dict[str, Any]:
+    """A result as plain values, with units in the names; all figures are modelled."""
+    profile, memory = result.profile, result.profile.memory
+    return {
+        "configuration": result.name,
+        "settings": asdict(result.settings),
+        "modelled": {
+            "images_per_second": result.images_per_second,
+            "images_per_second_of_each_step": list(result.step_rates),
+            "error_band_of_images_per_second": list(result.rate_band),
+            "step_seconds": profile.call_seconds,
+            "images_per_step": result.settings.images_per_step,
+            "start_seconds": result.start_seconds,
+            "compilation_seconds": profile.compilation_seconds,
+            "latency_seconds": result.latency_seconds,
+            "latency_device_seconds": result.latency_device_seconds,
+            "fits": result.verdict,
+            "bytes_on_fullest_tile": memory.max_tile_bytes,
+            "bytes_of_a_tile": memory.tile_bytes,
+            "bytes_on_fullest_tile_of_each_ipu": [ipu.max_tile_bytes for ipu in memory],
+            "limited_by": profile.limited_by,
+            "loader_images_per_second": result.loader_images_per_second,
+            "loader_bytes_per_second": result.loader_bytes_per_second,
+            "teraflops_per_ipu": result.teraflops_per_ipu,
+            "notes": list(profile.notes),
+            "remedies": list(result.remedies),
+        },
+    }
+
+
+def json_text(records: Sequence[dict[str, Any]]) -> str:
+    """Records as a JSON list."""
+    return json.dumps(list(records), indent=1) + "\n"
+
+
+def csv_text(records: Sequence[dict[str, Any]]) -> str:
+    """Records as CSV: a line each, columns named by the way to the value; lists are one text."""
+    lines = [dict(_flat(record)) for record in records]
+    columns = list(dict.fromkeys(name for line in lines for name in line))
+    buffer = io.StringIO()
+    writer = csv.DictWriter(buffer, columns, restval="", lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(lines)
+    return buffer.getvalue()
+
+
+def _flat(record: dict[str, Any], way: str = "") -> list[tuple[str, Any]]:
+    found: list[tuple[str, Any]] = []
+    for name, value in record.items():
+        if isinstance(value, dict):
+            found += _flat(value, f"{way}{name}.")
+        else:
+            found.append((way + name, "; ".join(map(str, value)) if isinstance(value, (list, tuple)) else value))
+    return found
+
+
+def write(content: str | bytes, target: str, option: str) -> None:
+    """Write a file, or to the standard output for "-". Raises ``CourseError`` where it cannot be written."""
+    if target == STANDARD_OUTPUT and isinstance(content, str):
+        sys.stdout.write(content)
+        return
+    data = content.encode() if isinstance(content, str) else content
+    try:
+        Path(target).write_bytes(data)
+    except OSError as problem:
+        raise CourseError(f"{option} {target} cannot be written ({problem.strerror}); choose another file") from problem

@@ -1,20 +1,22 @@
-"""The modelled result of one benchmark."""
+"""The modelled results of one benchmark, of a sweep over batch sizes, and of the whole page."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Callable, Iterable, Iterator, Sequence, TypeVar
 
 from ipu_course import engine
 from ipu_course.errors import SettingsError
 from ipu_course.programs.bench.layers import stage_starts
-from ipu_course.programs.bench.settings import Settings, check_settings
+from ipu_course.programs.bench.page import Configuration, all_configurations
+from ipu_course.programs.bench.settings import BenchSettings, check_settings
 
 if TYPE_CHECKING:
     from ipu_course.engine import Profile
-    from ipu_course.programs.bench.page import Configuration
 
 KIB = 1024
+Item = TypeVar("Item")
+Watch = Callable[[Sequence[Item]], Iterable[Item]]
 
 
 @dataclass(frozen=True)
@@ -29,7 +31,7 @@ class Result:
     """
 
     name: str
-    settings: Settings
+    settings: BenchSettings
     profile: Profile = field(repr=False)
     verdict: str
     start_seconds: float
@@ -88,12 +90,12 @@ class Result:
         return each * self.images_per_second / self.settings.ipus / 1e12
 
 
-def modelled_result(of: Settings | Configuration, name: str = "") -> Result | None:
+def modelled_result(of: BenchSettings | Configuration, name: str = "") -> Result | None:
     """The modelled result of settings, or of a configuration of the page; ``None`` without an IPU Model.
 
     Raises ``CourseError`` for settings that do not go together or that the model refuses.
     """
-    settings, title = (of, name or of.model) if isinstance(of, Settings) else (of.settings, name or of.name)
+    settings, title = (of, name or of.model) if isinstance(of, BenchSettings) else (of.settings, name or of.name)
     check(settings)
     if not engine.is_available():
         return None
@@ -114,12 +116,12 @@ def modelled_result(of: Settings | Configuration, name: str = "") -> Result | No
     )
 
 
-def one_batch(settings: Settings) -> Settings:
+def one_batch(settings: BenchSettings) -> BenchSettings:
     """The settings of a call of as few batches as possible: one, or one for each stage of a pipeline."""
     return replace(settings, device_iterations=settings.least_iterations)
 
 
-def check(settings: Settings) -> None:
+def check(settings: BenchSettings) -> None:
     """Raise ``CourseError`` for settings that do not go together, with the model or with the machine."""
     stage_starts(settings)
     check_settings(settings)
@@ -134,8 +136,56 @@ def check(settings: Settings) -> None:
         )
 
 
-def _smaller(settings: Settings, ipus: int) -> str:
+def _smaller(settings: BenchSettings, ipus: int) -> str:
     replicas = ipus // settings.shards
     if replicas:
         return f"use --replicas {replicas}, or a larger machine such as POD16, POD64 or POD256"
     return "use fewer shards, or a larger machine such as POD16, POD64 or POD256"
+
+
+def sweep(
+    of: BenchSettings | Configuration, batch_sizes: Sequence[int] | None = None, name: str = ""
+) -> tuple[Result, ...]:
+    """One result for each batch size; the page's, or those around the settings' own, by default.
+
+    Nothing without an IPU Model. Raises ``CourseError`` as ``modelled_result`` does.
+    """
+    return tuple(_modelled(sweep_points(of, batch_sizes, name)))
+
+
+def sweep_points(
+    of: BenchSettings | Configuration, batch_sizes: Sequence[int] | None = None, name: str = ""
+) -> list[tuple[str, BenchSettings]]:
+    """What ``sweep`` models: names and settings."""
+    if isinstance(of, BenchSettings):
+        sizes = batch_sizes or around(of.batch_size)
+        return [(name or of.model, replace(of, batch_size=size)) for size in sizes]
+    sizes = batch_sizes or of.batch_sizes or around(of.settings.batch_size)
+    return [(name or of.name, replace(of.settings, batch_size=size)) for size in sizes]
+
+
+def around(batch_size: int) -> tuple[int, ...]:
+    """Batch sizes from a quarter to twice of one."""
+    return tuple(sorted({max(1, batch_size // 4), max(1, batch_size // 2), batch_size, 2 * batch_size}))
+
+
+def page_points() -> list[tuple[str, BenchSettings]]:
+    """Every command line of the page with every batch size it asks for: names and settings."""
+    return [
+        point for each in all_configurations() for point in sweep_points(each, each.batch_sizes or None)
+        if each.batch_sizes or point[1] == each.settings
+    ]  # fmt: skip
+
+
+def page_results(watch: Watch[tuple[str, BenchSettings]] = lambda points: points) -> tuple[Result, ...]:
+    """The results of the whole page; ``watch`` goes through the work, as tqdm does. Nothing without an IPU Model."""
+    return tuple(_modelled(watch(page_points())))
+
+
+def _modelled(points: Iterable[tuple[str, BenchSettings]]) -> Iterator[Result]:
+    if not engine.is_available():
+        return
+    for name, settings in points:
+        result = modelled_result(settings, name)
+        if result is not None:
+            yield result

@@ -1,22 +1,34 @@
-"""The settings of one benchmark and the arithmetic of its calls. Knows neither torch nor PopTorch."""
+"""The settings of one benchmark, as options, and the arithmetic of its calls. It needs no torch."""
 
 from __future__ import annotations
 
+import argparse
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from typing import Any
 
 from ipu_course.errors import SettingsError
+from ipu_course.programs.calls import check_accumulation, least_accumulation
+from ipu_course.programs.options import NO_SPLIT, PRECISIONS, check_values, count, on_off, option
+from ipu_course.programs.text import counted
 
-PRECISIONS = ("16.16", "16.32", "32.32")
-SCHEDULES = ("grouped", "interleaved", "sequential")
-OPTIMISERS = ("momentum", "rmsprop")
-NORMALISATIONS = ("batch", "group")
-DATA = ("imagenet", "synthetic", "generated")
-NO_SPLIT = "none"
+RUN_STEPS, RUN_BATCH = 3, 2  # of a small run on this machine
+
+
+def _choice(default: str, help: str, *choices: str, name: str = "") -> Any:
+    return option(default, help, *([name] if name else []), type=str.lower, choices=choices)
+
+
+def _switch(help: str, *names: str) -> Any:
+    return option(False, help, *names, type=on_off, nargs="?", const=True, metavar="on|off")
+
+
+def _share(default: float | None, help: str) -> Any:
+    return option(default, help, type=float, metavar="SHARE")
 
 
 @dataclass(frozen=True)
-class Settings:
+class BenchSettings:
     """One benchmark: a model, its options and the machine.
 
     ``precision`` is "<bits of the computation>.<bits of the weights>". ``pipeline_splits`` are names of the
@@ -28,33 +40,53 @@ class Settings:
 
     model: str
     training: bool = True
-    machine: str = "M2000"
-    batch_size: int = 1
-    image_size: int = 224
-    group_dim: int = 1
-    expand_ratio: int = 6
-    precision: str = "16.16"
-    normalisation: str = "batch"
-    norm_groups: int = 32
-    shards: int = 1
-    pipeline: bool = False
-    pipeline_splits: tuple[str, ...] = ()
-    schedule: str = "grouped"
-    replicas: int = 1
-    instances: int = 1
-    gradient_accumulation: int = 1
-    device_iterations: int = 1
-    recomputation: bool = False
-    half_partials: bool = False
-    stable_norm: bool = False
-    available_memory_proportion: float | None = None
-    eight_bit_io: bool = False
-    variable_offloading: bool = False
-    optimiser: str = "momentum"
-    momentum: float = 0.9
-    label_smoothing: float = 0.0
-    data: str = "imagenet"
-    repeat: int = 10
+    machine: str = option("M2000", "M2000, POD16, POD64, Bow-POD16, ... (default: M2000)", metavar="NAME")
+    batch_size: int = count(1, "micro-batch size")
+    image_size: int = count(224, "pixels in a row and in a column")
+    gradient_accumulation: int = count(
+        1, "micro-batches per weight update", "--gradient-accumulation", "--gradient-accumulation-count"
+    )
+    device_iterations: int = count(1, "weight updates, or batches of inference, per step")
+    replicas: int = count(1, "copies of the model, over all instances", "--replicas", "--num-replicas")
+    instances: int = count(1, "host processes", "--instances", "--num-instances")
+    shards: int = count(1, "IPUs of one replica", "--shards", "--ipus-per-replica")
+    pipeline: bool = _switch("let the shards work at the same time")
+    pipeline_splits: tuple[str, ...] = option(
+        (),
+        "last layers of stages in the page's names (b1/2/relu, block2c), or modules that begin one (layer3.4); "
+        f"{NO_SPLIT}: one IPU",
+        nargs="+",
+        metavar="LAYER",
+    )
+    schedule: str = _choice(
+        "grouped", "order of the pipeline's work", "grouped", "interleaved", "sequential", name="--pipeline-schedule"
+    )
+    precision: str = _choice("16.16", "bits of the computation, then of the weights", *PRECISIONS)
+    half_partials: bool = _switch(
+        "sum inside matrix products in half precision", "--half-partials", "--enable-half-partials"
+    )
+    recomputation: bool = _switch(
+        "compute activations again for the backward pass", "--recomputation", "--enable-recomputation"
+    )
+    variable_offloading: bool = _switch("keep the optimiser's state in streaming memory")
+    available_memory_proportion: float | None = _share(None, "share of a tile for a convolution's temporary data")
+    eight_bit_io: bool = _switch("send images as uint8, and normalise them on the IPU")
+    data: str = _choice(
+        "imagenet",
+        "loaded by the host, made on the IPU, or random images from the host",
+        "imagenet",
+        "synthetic",
+        "generated",
+    )
+    normalisation: str = _choice("batch", "kind of normalisation", "batch", "group")
+    norm_groups: int = count(32, "groups of group normalisation", "--norm-groups", "--groups")
+    stable_norm: bool = _switch("use the slower, more accurate formula of normalisation")
+    optimiser: str = _choice("momentum", "optimiser", "momentum", "rmsprop")
+    momentum: float = _share(0.9, "momentum of the optimiser")
+    label_smoothing: float = _share(0.0, "label smoothing of the loss")
+    group_dim: int = count(1, "EfficientNet: channels in a group of its middle convolutions; 1: depthwise")
+    expand_ratio: int = count(6, "EfficientNet: how much wider a block's middle is than its ends")
+    repeat: int = count(10, "steps, one throughput value each")
 
     @property
     def ipus(self) -> int:
@@ -89,7 +121,7 @@ class Settings:
     @property
     def least_accumulation(self) -> int:
         """The smallest gradient accumulation that fills the pipeline."""
-        return 2 * self.shards - 1 if self.is_pipelined else 1
+        return least_accumulation(self.shards) if self.is_pipelined else 1
 
     @property
     def least_iterations(self) -> int:
@@ -103,50 +135,37 @@ class Settings:
         return 3 * self.image_size**2 * bits // 8
 
 
-def check_settings(settings: Settings) -> None:
+def check_settings(settings: BenchSettings) -> None:
     """Raise ``SettingsError`` when numbers or options do not go together."""
-    _check_values(settings)
+    check_values(settings)
+    _check_shares(settings)
     _check_shards(settings)
     _check_replicas(settings)
     _check_loops(settings)
 
 
-def _check_values(settings: Settings) -> None:
-    for name in ("batch_size", "image_size", "group_dim", "expand_ratio", "norm_groups", "shards", "replicas",
-                 "instances", "gradient_accumulation", "device_iterations", "repeat"):  # fmt: skip
-        value = getattr(settings, name)
-        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-            raise SettingsError(f"{_option(name)} {value}: it must be a whole number from 1 on")
-    for name, choices in (("precision", PRECISIONS), ("schedule", SCHEDULES), ("optimiser", OPTIMISERS),
-                          ("normalisation", NORMALISATIONS), ("data", DATA)):  # fmt: skip
-        value = getattr(settings, name)
-        if value not in choices:
-            raise SettingsError(f"{_option(name)} {value}: it must be one of {', '.join(choices)}")
+def _check_shares(settings: BenchSettings) -> None:
     proportion = settings.available_memory_proportion
     if proportion is not None and not 0.0 < proportion <= 1.0:
         raise SettingsError(f"--available-memory-proportion {proportion}: it must be above 0 and at most 1")
     for name in ("momentum", "label_smoothing"):
         value = getattr(settings, name)
         if not (math.isfinite(value) and 0.0 <= value < 1.0):
-            raise SettingsError(f"{_option(name)} {value}: it must be from 0 to below 1")
+            raise SettingsError(f"--{name.replace('_', '-')} {value}: it must be from 0 to below 1")
 
 
-def _option(name: str) -> str:
-    return "--pipeline-schedule" if name == "schedule" else "--" + name.replace("_", "-")
-
-
-def _check_shards(settings: Settings) -> None:
+def _check_shards(settings: BenchSettings) -> None:
     stages = len(settings.pipeline_splits) + 1
     if stages != settings.shards:
         splits = " ".join(settings.pipeline_splits) or NO_SPLIT
-        fewer = f"--pipeline-splits {NO_SPLIT}" if settings.shards == 1 else _count(settings.shards - 1, "split")
+        fewer = f"--pipeline-splits {NO_SPLIT}" if settings.shards == 1 else counted(settings.shards - 1, "split")
         raise SettingsError(
-            f"--shards {settings.shards} and --pipeline-splits {splits} do not agree: {_count(stages - 1, 'split')} "
-            f"make {_count(stages, 'shard')}; use --shards {stages}, or {fewer}"
+            f"--shards {settings.shards} and --pipeline-splits {splits} do not agree: {counted(stages - 1, 'split')} "
+            f"make {counted(stages, 'shard')}; use --shards {stages}, or {fewer}"
         )
 
 
-def _check_replicas(settings: Settings) -> None:
+def _check_replicas(settings: BenchSettings) -> None:
     if settings.replicas % settings.instances:
         known = [count for count in range(1, settings.replicas + 1) if settings.replicas % count == 0]
         near = min(known, key=lambda count: abs(count - settings.instances))
@@ -156,14 +175,10 @@ def _check_replicas(settings: Settings) -> None:
         )
 
 
-def _check_loops(settings: Settings) -> None:
-    least = settings.least_accumulation
-    if settings.training and settings.gradient_accumulation < least:
-        raise SettingsError(
-            f"--gradient-accumulation {settings.gradient_accumulation} cannot fill the pipeline: training --shards "
-            f"{settings.shards} with --pipeline needs at least 2 x {settings.shards} - 1 = {least} micro-batches per "
-            f"update; use --gradient-accumulation {least} or more, or --pipeline off"
-        )
+def _check_loops(settings: BenchSettings) -> None:
+    if settings.training and settings.is_pipelined:
+        pipeline = f"--shards {settings.shards} with --pipeline"
+        check_accumulation(settings.gradient_accumulation, settings.shards, pipeline, "--pipeline off")
     if settings.device_iterations < settings.least_iterations:
         raise SettingsError(
             f"--device-iterations {settings.device_iterations} cannot fill the pipeline: inference with --shards "
@@ -172,5 +187,11 @@ def _check_loops(settings: Settings) -> None:
         )
 
 
-def _count(count: int, noun: str) -> str:
-    return f"{count} {noun}{'' if count == 1 else 's'}"
+def changes_from(parsed: argparse.Namespace) -> dict[str, Any]:
+    """Return the settings that were given on the command line, by name."""
+    values = {each.name: getattr(parsed, each.name, None) for each in fields(BenchSettings)}
+    given = {name: value for name, value in values.items() if value is not None}
+    if "pipeline_splits" in given:
+        splits = given["pipeline_splits"]
+        given["pipeline_splits"] = () if splits == [NO_SPLIT] else tuple(splits)
+    return given

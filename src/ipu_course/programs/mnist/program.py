@@ -9,9 +9,9 @@ from tqdm import tqdm
 
 import poptorch
 from ipu_course.datasets import ImageDataset, mnist
-from ipu_course.loops import right_answers
 from ipu_course.programs.mnist.model import BLOCKS, Network, TrainingModelWithLoss
 from ipu_course.programs.mnist.settings import INFERENCE_ITERATIONS, PIPELINED, MnistSettings, check_data
+from ipu_course.programs.mnist.training import accuracy
 from ipu_course.programs.running import loading, refusals_in_a_line
 
 
@@ -69,7 +69,7 @@ def train(training_model: poptorch.PoplarExecutor, training_data: poptorch.DataL
         for images, labels in bar:
             logits, losses = training_model(images, labels)
             mean_loss = torch.mean(losses).item()
-            progress = f"Loss:{mean_loss:0.4f} | Accuracy:{right_answers(logits, labels):0.2f}%"
+            progress = f"Loss:{mean_loss:0.4f} | Accuracy:{accuracy(logits, labels):0.2f}%"
             bar.set_description(progress)
         if no_bar:
             print(progress, flush=True)
@@ -78,7 +78,7 @@ def train(training_model: poptorch.PoplarExecutor, training_data: poptorch.DataL
 def test(inference_model: poptorch.PoplarExecutor, test_data: poptorch.DataLoader) -> float:
     """Return the mean accuracy over the steps of the test data, in per cent."""
     bar = tqdm(test_data, total=len(test_data), disable=None)
-    return sum(right_answers(inference_model(images), labels) for images, labels in bar) / len(test_data)
+    return sum(accuracy(inference_model(images), labels) for images, labels in bar) / len(test_data)
 
 
 def _load(settings: MnistSettings) -> tuple[ImageDataset, ImageDataset]:

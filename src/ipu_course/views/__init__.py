@@ -1,1 +1,1 @@
-"""What single lessons show of a profile: each a figure or a table, with its words."""
+"""The former place of ``call_parts`` and ``epoch_parts``, until no lesson imports from here."""

@@ -1,9 +1,10 @@
-"""Write the generated pages of docs/ and the README's picture. `make docs` calls it."""
+"""Write the generated pages of docs/, the tables of lessons, and the README's picture. `make docs` calls it."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
+import lesson_tables
 from benchmark_page import BENCHMARKS_PAGE, benchmark_page_text
 
 from ipu_course import figures
@@ -22,6 +23,7 @@ PICTURE = DOCS / "pipeline_schedule.png"
 def main() -> None:
     """Write all of them."""
     DOCS.mkdir(exist_ok=True)
+    lesson_tables.main()
     SUPPORT_PAGE.write_text(support.as_markdown(), encoding="utf-8")
     VALIDATION_PAGE.write_text(comparison_markdown(compare_rows()), encoding="utf-8")
     BENCHMARKS_PAGE.write_text(benchmark_page_text(page_results()), encoding="utf-8")

@@ -1,1 +1,28 @@
-"""Lesson 06: Pipelining: one network on several IPUs."""
+"""Lesson 06: pipelining, one network on several IPUs."""
+
+from __future__ import annotations
+
+from ipu_course.lesson import Lesson
+from ipu_course.lessons.pipelining_mnist.balance import balanced_cut, show_cuts, show_stages
+from ipu_course.lessons.pipelining_mnist.exercises import HOST, PLACEMENT, STASHES, WHEN
+from ipu_course.lessons.pipelining_mnist.explorer import SCHEDULES
+from ipu_course.lessons.pipelining_mnist.learner_schedule import show_schedule
+from ipu_course.lessons.pipelining_mnist.placements import show_all_placements, show_placement
+from ipu_course.lessons.pipelining_mnist.program_run import run_program
+from ipu_course.lessons.pipelining_mnist.stash import show_schedules
+from ipu_course.programs.mnist.model import ConvLayer
+
+__all__ = [
+    "ConvLayer",
+    "balanced_cut",
+    "lesson",
+    "run_program",
+    "show_all_placements",
+    "show_cuts",
+    "show_placement",
+    "show_schedule",
+    "show_schedules",
+    "show_stages",
+]
+
+lesson = Lesson("06", exercises=(WHEN, STASHES, HOST, PLACEMENT), explorers=(SCHEDULES,))

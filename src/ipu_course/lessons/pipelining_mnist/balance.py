@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Mapping, Sequence
 
 from ipu_course import engine, show
 from ipu_course.figures.bars import bars_figure
@@ -12,9 +12,10 @@ from ipu_course.lessons.pipelining_mnist.balance_figure import balance_figure
 if TYPE_CHECKING:
     from ipu_course.engine import Profile
 
-__all__ = ["StageTime", "fastest_cut", "show_cuts", "show_stages", "stage_times"]
+__all__ = ["StageTime", "balanced_cut", "show_cuts", "show_stages", "stage_times"]
 
 KIB = 1024
+WORKSHOP_CUT = 8
 
 
 @dataclass(frozen=True)
@@ -44,9 +45,9 @@ def stage_times(profile: Profile) -> tuple[StageTime, ...]:
     )
 
 
-def show_stages(profile: Profile | None, names: Sequence[str]) -> None:
-    """Show what each stage takes for one micro-batch, and its share of the longest stage; ``names`` are theirs."""
-    if not profile:
+def show_stages(profile: Profile, names: Sequence[str]) -> None:
+    """Show what each stage takes for one micro-batch; ``names`` are those of the stages."""
+    if profile is engine.NOT_MODELLED:
         print(engine.NOT_HERE)
         return
     times = stage_times(profile)
@@ -55,55 +56,70 @@ def show_stages(profile: Profile | None, names: Sequence[str]) -> None:
         "forward again": [1e6 * time.again for time in times],
         "backward": [1e6 * time.backward for time in times],
     }
-    title = "What each stage takes for one micro-batch (modelled)"
     words = "; ".join(f"{name} {1e6 * time.total:.0f}" for name, time in zip(names, times))
+    longest = max(range(len(times)), key=lambda stage: times[stage].total)
     show.figure(
-        bars_figure(list(names), passes, "microseconds", title, form="{:.1f}"),
+        bars_figure(list(names), passes, "microseconds", "What each stage takes for one micro-batch (modelled)",
+                    form="{:.1f}"),
+        f"The stages are uneven: {names[longest]} takes longest, and the others wait for it.",
         f"Microseconds of forward pass, forward pass computed again and backward pass, modelled; together: {words}.",
-    )
-    longest = max(time.total for time in times)
-    show.table([
-        {"stage": name, "all passes": f"{1e6 * time.total:.0f} us", "of the longest": f"{time.total / longest:.0%}"}
-        for name, time in zip(names, times)
-    ])  # fmt: skip
+    )  # fmt: skip
 
 
-def show_cuts(profiles: Mapping[str, Profile | None]) -> None:
-    """Show two-stage programs that differ in their cut: time and memory of both IPUs, and time of an update.
+def show_cuts(profiles: Mapping[int, Profile], published_ratio: float) -> None:
+    """Show two-stage programs by the block of ``layer3`` at which the second IPU begins.
 
-    The profiles are of calls with one weight update.
+    The last column has the longer stage if IPU 1 were slower by the factor that brings the model's ratio of the two
+    IPUs, with the workshop's cut, to ``published_ratio``. The profiles are of calls with one weight update.
     """
-    cuts = {name: profile for name, profile in profiles.items() if profile}
-    if not cuts:
+    if engine.NOT_MODELLED in profiles.values():
         print(engine.NOT_HERE)
         return
-    times = [[1e3 * time.total for time in stage_times(profile)] for profile in cuts.values()]
-    kib = [[ipu.max_tile_bytes / KIB for ipu in profile.memory] for profile in cuts.values()]
-    limit = next(iter(cuts.values())).memory.tile_bytes / KIB
+    milliseconds = {cut: [1e3 * each.total for each in stage_times(profile)] for cut, profile in profiles.items()}
+    kib = {cut: [ipu.max_tile_bytes / KIB for ipu in profile.memory] for cut, profile in profiles.items()}
+    slower = published_ratio / _ratio(profiles[WORKSHOP_CUT])
+    limit = next(iter(profiles.values())).memory.tile_bytes / KIB
+    names = [f"layer3[{cut}]" for cut in profiles]
     words = "; ".join(
         f"cut before {name}: {first:.1f} and {second:.1f} ms, {here:.0f} and {there:.0f} KiB"
-        for name, (first, second), (here, there) in zip(cuts, times, kib)
+        for name, (first, second), (here, there) in zip(names, milliseconds.values(), kib.values())
     )
+    updates = [profile.device_seconds_per_call for profile in profiles.values()]
     show.figure(
-        balance_figure(list(cuts), times, kib, limit, "Where the second IPU begins (modelled)"),
+        balance_figure(names, list(milliseconds.values()), list(kib.values()), limit, "Where IPU 1 begins (modelled)"),
+        f"The slowest of these cuts takes {max(updates) / min(updates) - 1:.0%} longer than the fastest. The model's "
+        f"own error is {next(iter(profiles.values())).error_band.high - 1:.0%}: too close to call.",
         f"Time of one micro-batch and fullest tile of IPU 0 and IPU 1, modelled; {words}. A tile has {limit:.0f} KiB.",
     )
     show.table(
-        [_cut_row(name, profile, time) for (name, profile), time in zip(cuts.items(), times)], index="cut before"
+        [
+            {
+                "cut before": f"layer3[{cut}]",
+                "weight update": f"{1e3 * profile.device_seconds_per_call:.1f} ms",
+                "longer stage": f"{max(milliseconds[cut]):.2f} ms",
+                f"longer stage, IPU 1 {slower:.2f} times as slow": f"{_slower(milliseconds[cut], slower):.2f} ms",
+                "fullest tile": f"{max(kib[cut]):.0f} KiB",
+            }
+            for cut, profile in profiles.items()
+        ],
+        index="cut before",
     )
+    print(f"IPU 1 / IPU 0 with the workshop's cut, layer3[{WORKSHOP_CUT}]: modelled "
+          f"{_ratio(profiles[WORKSHOP_CUT]):.2f}, published 0.85 to 0.9")  # fmt: skip
 
 
-def _cut_row(name: str, profile: Profile, milliseconds: Sequence[float]) -> dict[str, object]:
-    return {
-        "cut before": name,
-        "slower stage": f"IPU {milliseconds.index(max(milliseconds))}",
-        "weight update every": f"{1e3 * profile.device_seconds_per_call:.1f} ms",
-        "fullest tile": f"{profile.memory.max_tile_bytes / KIB:.0f} KiB",
-        "fits": engine.fits_in_a_word(profile),
-    }
+def balanced_cut(profiles: Mapping[int, Profile]) -> Any:
+    """Return the cut whose weight update takes the least time; ``NOT_MODELLED`` without an IPU Model."""
+    if engine.NOT_MODELLED in profiles.values():
+        return engine.NOT_MODELLED
+    return min(profiles, key=lambda cut: profiles[cut].device_seconds_per_call)
 
 
-def fastest_cut(profiles: Mapping[int, Profile | None]) -> int | None:
-    """The cut whose program takes the least time of those that fit; ``None`` without profiles."""
-    fitting = {cut: profile.device_seconds_per_call for cut, profile in profiles.items() if profile and profile.fits}
-    return min(fitting, key=lambda cut: fitting[cut], default=None)
+def _ratio(profile: Profile) -> float:
+    """Return for how long IPU 1 computes, as a share of IPU 0's time: on-tile work, as the trace counts it."""
+    first, second = (each.on_tile_execute for each in profile.cycles)
+    return second / first
+
+
+def _slower(milliseconds: Sequence[float], factor: float) -> float:
+    return max(milliseconds[0], factor * milliseconds[1])

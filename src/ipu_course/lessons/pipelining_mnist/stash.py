@@ -6,38 +6,20 @@ from typing import TYPE_CHECKING
 
 from ipu_course import engine, show
 from ipu_course.figures.bars import bars_figure
-from ipu_course.schedule import interleaved, pipelined
 
 if TYPE_CHECKING:
     from ipu_course.engine import ModelledModule, Profile
 
-__all__ = ["show_schedules", "show_stash"]
+__all__ = ["show_schedules"]
 
 KIB = 1024
 STASHES = "stashes"
 SCHEDULES = {"grouped": "pipelined", "interleaved": "interleaved"}
 
 
-def show_stash(modelled: ModelledModule | None, stages: int, accumulation: int) -> None:
-    """Show how many micro-batches each stage keeps, counted in both schedules, and the modelled bytes of its stash."""
-    grouped, alternating = pipelined(stages, accumulation), interleaved(stages, accumulation)
-    profiles = {} if not modelled else {name: modelled.profile(execution=how) for name, how in SCHEDULES.items()}
-    rows: list[dict[str, object]] = []
-    for stage in range(stages):
-        row: dict[str, object] = {
-            "stage": stage,
-            "grouped": grouped.stash(stage),
-            "interleaved": alternating.stash(stage),
-        }
-        for name, profile in profiles.items():
-            row[f"{name}, modelled"] = f"{_stash_bytes(profile, stage) / KIB:,.0f} KiB"
-        rows.append(row)
-    show.table(rows, index="stage")
-
-
-def show_schedules(modelled: ModelledModule | None) -> None:
+def show_schedules(modelled: ModelledModule) -> None:
     """Show a full-size pipeline in both schedules, with and without computing activations again."""
-    if not modelled:
+    if modelled is engine.NOT_MODELLED:
         print(engine.NOT_HERE)
         return
     found = {
@@ -57,6 +39,7 @@ def show_schedules(modelled: ModelledModule | None) -> None:
             "Two schedules, and what is kept for the backward pass (modelled)",
             form="{:.0f}",
         ),
+        "Recomputation, not the schedule, makes this pipeline fit.",
         f"KiB of stash and of everything else on the fullest tile of IPU 0, modelled: {words}. A tile has "
         f"{limit:.0f} KiB.",
     )
@@ -74,7 +57,3 @@ def _row(name: str, profile: Profile) -> dict[str, object]:
 
 def _kib(profile: Profile, category: str) -> float:
     return profile.memory[0].bytes_by_category.get(category, 0.0) / KIB
-
-
-def _stash_bytes(profile: Profile, ipu: int) -> float:
-    return sum(each.total_bytes for each in profile.memory[ipu].categories if each.name == STASHES)

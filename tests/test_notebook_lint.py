@@ -15,6 +15,7 @@ from notebooks_support import places, write_lesson
 
 from notebook_build.__main__ import main
 from notebook_build.assemble import assemble
+from notebook_build.errors import SourceError
 from notebook_build.lesson import LessonSource
 from notebook_build.lint import lint, output_findings
 
@@ -99,7 +100,6 @@ def test_a_lesson_in_the_form_passes(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("old", "new", "finding"),
     [
-        ("# # A lesson", "# A lesson", "0 headings of level 1, and there is one: the first"),
         ("# ## Predict", "# # Predict", "2 headings of level 1, and there is one: the first"),
         ("# # A lesson", "# ## Before\n#\n# # A lesson", "1 headings of level 1, and there is one: the first"),
         ("# ## Predict", "# ### Predict", "heading 'Predict' goes down from level 1 to 3"),
@@ -134,6 +134,12 @@ def test_a_lesson_in_the_form_passes(tmp_path: Path) -> None:
 )
 def test_a_departure_is_found(tmp_path: Path, old: str, new: str, finding: str) -> None:
     assert finding in "\n".join(found(tmp_path, old, new))
+
+
+def test_a_lesson_without_a_title_cannot_be_built(tmp_path: Path) -> None:
+    """The links between lessons need it."""
+    with pytest.raises(SourceError, match="begins with a title"):
+        found(tmp_path, "# # A lesson", "# A lesson")
 
 
 def test_folded_solutions_references_code_and_addresses_are_no_words(tmp_path: Path) -> None:

@@ -139,6 +139,16 @@ class TestDrawn:
         assert words.startswith("10 micro-batches on 4 IPUs in true order over 39 forward passes, 16 pipeline steps")
         assert "76.9%" in words
 
+    def test_the_phases_are_named_where_there_is_a_steady_state(self) -> None:
+        phases = {"ramp-up", "steady state", "ramp-down"}
+        drawing = figures.schedule(pipelined(2, 3))
+        assert phases <= {text.get_text() for text in drawing.figure.axes[0].texts}
+        assert (
+            "Ramp-up takes 2 steps, the steady state, in which all IPUs do both passes, 1 step," in drawing.description
+        )
+        without = figures.schedule(pipelined(2, 2)).figure.axes[0].texts
+        assert not phases & {text.get_text() for text in without}
+
     def test_passes_that_break_a_rule_are_framed_and_told(self) -> None:
         drawing = figures.schedule(schedule_of(lambda k, m: (m // 2, m), 1, 2))
         (axes,) = drawing.figure.axes

@@ -39,6 +39,9 @@ class TestSchedule:
         said = texts(figures.schedule_figure(pipelined(4, 10), ""))
         assert {"ramp-up: 6 steps", "steady state: 4 steps", "ramp-down: 6 steps"} <= set(said)
 
+    def test_one_step_is_no_plural(self) -> None:
+        assert "steady state: 1 step" in texts(figures.schedule_figure(pipelined(4, 7), ""))
+
     def test_there_are_no_phases_without_a_steady_state(self) -> None:
         for schedule in (pipelined(4, 6), sharded(4, 2)):
             assert not any("steps" in text for text in texts(figures.schedule_figure(schedule, "")))

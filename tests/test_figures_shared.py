@@ -57,6 +57,15 @@ class TestBars:
         said = [text.get_text() for text in axes_of(drawn).texts]
         assert said == ["does not fit into memory", "53.8", "does not fit into memory", "52.6"]
 
+    def test_on_a_logarithmic_axis_a_thousandth_is_still_a_bar(self) -> None:
+        drawn = figures.bars_figure(["a", "b"], {"one": [0.001, 1.0]}, "share", "T", percent=True, log=True)
+        axes = axes_of(drawn)
+        start = axes.get_xlim()[0]
+        assert axes.get_xscale() == "log"
+        assert [patch.get_x() + patch.get_width() for patch in axes.patches] == pytest.approx([0.001, 1.0])
+        assert 0 < start < 0.001
+        assert [text.get_text() for text in axes.texts] == ["0.1%", "100%"]
+
     def test_groups_of_another_length_are_refused(self) -> None:
         with pytest.raises(ValueError, match="the group 'one' has 1 values for 2 labels"):
             figures.bars_figure(["a", "b"], {"one": [1.0]}, "KiB", "T")

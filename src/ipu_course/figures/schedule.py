@@ -70,7 +70,13 @@ def _draw_phases(axes: Axes, schedule: Schedule) -> None:
     bracket = {"arrowstyle": "|-|,widthA=0.25,widthB=0.25", "color": INK, "shrinkA": 1, "shrinkB": 1}
     for name, begin, end in zip(("ramp-up", "steady state", "ramp-down"), borders, borders[1:]):
         axes.annotate("", (begin, -0.72), (end, -0.72), arrowprops=bracket)
-        axes.text((begin + end) / 2, -0.85, f"{name}: {end - begin} steps", ha="center", va="bottom")
+        axes.text(
+            (begin + end) / 2,
+            -0.85,
+            f"{name}: {end - begin} step{'' if end - begin == 1 else 's'}",
+            ha="center",
+            va="bottom",
+        )
     for border in (steady.start, steady.stop):
         axes.plot([border] * 2, [-0.72, schedule.stages - 0.5], color=INK, linestyle="--", linewidth=1, zorder=3)
 

@@ -18,6 +18,7 @@ from ipu_course.schedule import PassTimes, Problem, Schedule, TimedPass, problem
 HALF_ROW = 0.4
 MOST_TOLD = 3  # problems in a description
 UPDATE_SHARE = 0.035
+PHASES, PHASES_AT = ("ramp-up", "steady state", "ramp-down"), -0.62
 BROKEN = Look("white", "", ORANGE)
 CHARACTER, SMALLEST = 0.72, 6.0  # the width of a letter in its size, and the least size that is written
 UNIT = "forward passes"
@@ -35,7 +36,7 @@ def schedule(
     passes = timed_passes(of, PassTimes() if times is None else times)
     found = problems(of)
     with in_style():
-        figure = Figure(figsize=(WIDTH_INCHES, 1.55 + 0.44 * of.stages), layout="constrained")
+        figure = Figure(figsize=(WIDTH_INCHES, 1.75 + 0.44 * of.stages), layout="constrained")
         axes = figure.add_subplot()
         end = max((each.end for each in passes), default=1.0)
         for stage in range(of.stages):
@@ -44,6 +45,7 @@ def schedule(
             _draw_pass(axes, each, passes, end)
         _frame_problems(axes, passes, found)
         _draw_update(axes, of, end)
+        _draw_phases(axes, of, passes, end)
         _label(axes, of, end, title, unit)
         _draw_keys(figure, passes, found)
     return Drawing(figure, _words(of, passes, end, unit, found))
@@ -90,9 +92,24 @@ def _draw_update(axes: Axes, of: Schedule, end: float) -> None:
               color=UPDATE.text)  # fmt: skip
 
 
+def _draw_phases(axes: Axes, of: Schedule, passes: Sequence[TimedPass], end: float) -> None:
+    """Name ramp-up, steady state and ramp-down above the rows, where there is a steady state."""
+    steady = [each for each in passes if each.of.step in of.steady_steps]
+    if not steady:
+        return
+    borders = (0.0, min(each.start for each in steady), max(each.end for each in steady), end)
+    sides = ("left", "center", "right")
+    for name, side, begin, stop in zip(PHASES, sides, borders, borders[1:]):
+        if stop > begin:
+            axes.plot([begin, stop], [PHASES_AT, PHASES_AT], color=INK, linewidth=1.2, marker="|", markersize=8)
+            at = {"left": begin, "center": (begin + stop) / 2, "right": stop}[side]
+            axes.text(at, PHASES_AT - 0.12, name, ha=side, va="bottom", fontsize=9.5)
+
+
 def _label(axes: Axes, of: Schedule, end: float, title: str, unit: str) -> None:
     axes.set_title(title)
-    axes.set(xlim=(0, (1.01 + UPDATE_SHARE) * end), ylim=(of.stages - 0.5, -0.5), xlabel=f"time ({unit})")
+    top = PHASES_AT - 0.55 if of.steady_steps else -0.5
+    axes.set(xlim=(0, (1.01 + UPDATE_SHARE) * end), ylim=(of.stages - 0.5, top), xlabel=f"time ({unit})")
     axes.set_yticks(range(of.stages), [f"IPU {stage}" for stage in range(of.stages)])
     axes.tick_params(axis="y", length=0)
     axes.spines["left"].set_visible(False)
@@ -115,7 +132,17 @@ def _words(of: Schedule, passes: Sequence[TimedPass], end: float, unit: str, fou
         f"{of.micro_batches} micro-batches on {of.stages} IPUs in true order over {end:,.4g} {unit}, {of.steps} "
         f"pipeline steps; on average an IPU works for {work / (of.stages * end):.1%} of the time, until the update."
     ]
+    steady = of.steady_steps
+    if steady:
+        said.append(
+            f"Ramp-up takes {_steps(steady.start)}, the steady state, in which all IPUs do both passes, "
+            f"{_steps(len(steady))}, and ramp-down {_steps(of.steps - steady.stop)}."
+        )
     said += [problem.words for problem in found[:MOST_TOLD]]
     if len(found) > MOST_TOLD:
         said.append(f"And {len(found) - MOST_TOLD} more rules are broken.")
     return " ".join(said)
+
+
+def _steps(count: int) -> str:
+    return "1 step" if count == 1 else f"{count} steps"

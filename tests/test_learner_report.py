@@ -141,7 +141,9 @@ def test_what_comes_next_is_what_was_begun_then_the_next_lesson() -> None:
     assert [step.split(",")[0] for step in steps] == ["Lesson 01", "Lesson 02", "Lesson 03", "Begin lesson 04"]
     assert "Exercise 2 is tried but not solved" in steps[1]
     assert titles["04"].notebook in steps[-1]
-    assert next_steps(Progress()) == (f"Begin lesson 00, {titles['00'].title}: notebooks/00_start_here.ipynb.",)
+    assert next_steps(Progress()) == (
+        f"Begin lesson 00, {titles['00'].title}: 00_start_here.ipynb in your copy of the notebooks.",
+    )
 
 
 def test_who_has_solved_everything_is_told_so() -> None:

@@ -11,6 +11,7 @@ from ipu_course.doctor import command as doctor_command
 from ipu_course.errors import CourseError
 from ipu_course.lab import command as lab_command
 from ipu_course.learner_report import command as report_command
+from ipu_course.learner_report import leaderboard_command
 from ipu_course.programs.bench import command as bench_command
 from ipu_course.programs.mnist import command as mnist_command
 from ipu_course.programs.train import command as train_command
@@ -18,7 +19,15 @@ from ipu_course.programs.train import command as train_command
 # Each module offers register(subparsers): it adds its parser and sets the default `run`, a function of the
 # parsed arguments that may give an exit code. What `run` needs is imported inside it, so that --help does not
 # wait for torch.
-COMMANDS = (lab_command, doctor_command, mnist_command, train_command, bench_command, report_command)
+COMMANDS = (
+    lab_command,
+    doctor_command,
+    mnist_command,
+    train_command,
+    bench_command,
+    report_command,
+    leaderboard_command,
+)
 
 
 def make_parser() -> argparse.ArgumentParser:

@@ -1,4 +1,4 @@
-"""The sub-command ``report``: the learner's page, the records as JSON, or a new beginning."""
+"""The sub-command ``report``: the learner's page, the records, a result for the leaderboard, or a new beginning."""
 
 from __future__ import annotations
 
@@ -13,10 +13,9 @@ if TYPE_CHECKING:
     # argparse's class of sub-parsers has no public name, and is generic only for type checkers.
     Subparsers = argparse._SubParsersAction[argparse.ArgumentParser]
 
-DESCRIPTION = """Write a page of what you answered so far: predictions, exercises, the ladder. It is made from a file
-on this machine; nothing is sent anywhere."""
+DESCRIPTION = """Write a page of what you answered so far: predictions, exercises, scores, quiz and ladder. The page is
+made from a file on this machine; nothing is sent anywhere."""
 DEFAULT_OUTPUT = "ipu_course_report.html"
-LONGEST_START = 2000
 
 
 def register(subparsers: Subparsers) -> None:
@@ -29,6 +28,8 @@ def register(subparsers: Subparsers) -> None:
     kind = parser.add_mutually_exclusive_group()
     kind.add_argument("--json", action="store_true", help="print the records as JSON, write no page")
     kind.add_argument("--reset", action="store_true", help="begin anew; the records so far stay as a backup")
+    kind.add_argument("--export", type=Path, metavar="FILE", help="write your result for the leaderboard of a room")
+    parser.add_argument("--name", metavar="NAME", help="with --export: your name on the leaderboard (default: none)")
     parser.add_argument("--yes", action="store_true", help="with --reset: do not ask")
     parser.set_defaults(run=run)
 
@@ -46,6 +47,8 @@ def run(parsed: argparse.Namespace) -> None:
         if progress.problem is not None:
             print(progress.problem, file=sys.stderr)
         print(to_text(progress), end="")
+    elif parsed.export is not None:
+        _export(parsed.export, parsed.name or "")
     else:
         _write_page(parsed.output or Path(DEFAULT_OUTPUT), parsed.open)
 
@@ -53,24 +56,23 @@ def run(parsed: argparse.Namespace) -> None:
 def _refuse_what_means_nothing(parsed: argparse.Namespace) -> None:
     if parsed.yes and not parsed.reset:
         raise CourseError("--yes answers the question of --reset; give both, or neither")
-    if (parsed.json or parsed.reset) and (parsed.output is not None or parsed.open):
-        raise CourseError("--output and --open are about the page, which --json and --reset do not write")
+    if parsed.name is not None and parsed.export is None:
+        raise CourseError("--name is your name in the file of --export; give both, or neither")
+    if (parsed.json or parsed.reset or parsed.export is not None) and (parsed.output is not None or parsed.open):
+        raise CourseError("--output and --open are about the page, which --json, --export and --reset do not write")
 
 
 def _write_page(output: Path, show: bool) -> None:
     from datetime import date
 
-    from ipu_course.learner_report.page import EMPTY, report_page
+    from ipu_course.learner_report.output import write_output
+    from ipu_course.learner_report.page import EMPTY, GENERATOR, report_page
+    from ipu_course.learner_report.template import is_page_of
     from ipu_course.progress import read_progress
 
     progress = read_progress()
-    _refuse_to_overwrite(output)
-    try:
-        output.write_text(report_page(progress, date.today()), encoding="utf-8")
-    except OSError as problem:
-        raise CourseError(
-            f"{output} cannot be written ({problem.strerror}); choose another file with --output"
-        ) from problem
+    page = report_page(progress, date.today())
+    write_output(output, page, "report", "--output", lambda start: is_page_of(GENERATOR, start))
     if progress.problem is not None:
         print(progress.problem)
     if progress.empty:
@@ -83,23 +85,15 @@ def _write_page(output: Path, show: bool) -> None:
             print("No browser was found: open the file yourself.")
 
 
-def _refuse_to_overwrite(output: Path) -> None:
-    """Raise ``CourseError`` unless ``output`` is free or a report of this course."""
-    from ipu_course.learner_report.page import is_own_page
+def _export(path: Path, name: str) -> None:
+    from ipu_course.learner_report.output import write_output
+    from ipu_course.learner_report.result_file import FORMAT, result_of, to_text
+    from ipu_course.progress import read_progress
 
-    if not output.exists():
-        return
-    start = ""
-    if output.is_file():
-        try:
-            with output.open(encoding="utf-8", errors="replace") as file:
-                start = file.read(LONGEST_START)
-        except OSError as problem:
-            raise CourseError(
-                f"{output} cannot be read ({problem.strerror}); choose another with --output"
-            ) from problem
-    if not is_own_page(start):
-        raise CourseError(f"{output} is there already and is no report of this course; choose another with --output")
+    result = result_of(read_progress(), name)
+    write_output(path, to_text(result), "result", "--export", lambda start: FORMAT in start)
+    print(f"Your result for the leaderboard: {path}. It holds {'your name, ' if result.name else ''}your scores, how")
+    print("far your guesses were off, and how many exercises you solved; it holds nothing else.")
 
 
 def _reset(sure: bool) -> None:

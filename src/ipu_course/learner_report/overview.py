@@ -77,7 +77,7 @@ def next_steps(progress: Progress) -> tuple[str, ...]:
     ]
     fresh = _next_lesson(all_states)
     if fresh is not None:
-        steps.append(f"Begin lesson {fresh.number}, {fresh.title}: notebooks/{fresh.notebook}.")
+        steps.append(f"Begin lesson {fresh.number}, {fresh.title}: {fresh.notebook} in your copy of the notebooks.")
     if not steps:
         steps.append("Every lesson is done. Try a model of your own: python -m ipu_course train --help.")
     return tuple(steps)

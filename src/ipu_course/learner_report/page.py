@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from datetime import date
-from typing import Any
-
-from jinja2 import Environment, PackageLoader, StrictUndefined
-from markupsafe import Markup
 
 from ipu_course.learner_report.ladder_section import difference, ladder
 from ipu_course.learner_report.overview import LessonState, close_guesses, next_steps, states
-from ipu_course.learner_report.wording import counted, distance, guesses, number, seconds, verdict, visible
+from ipu_course.learner_report.quiz_section import quiz_tables
+from ipu_course.learner_report.template import rendered
+from ipu_course.learner_report.wording import distance, guesses, number, seconds, verdict
 from ipu_course.progress import Progress
 
 TITLE = "My report of the IPU course"
@@ -23,17 +21,9 @@ EMPTY = (
 
 def report_page(progress: Progress, today: date) -> str:
     """The whole page for ``progress``, dated ``today``."""
-    environment = Environment(
-        loader=PackageLoader("ipu_course.learner_report"),
-        autoescape=True,
-        finalize=_shown,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        undefined=StrictUndefined,
-    )
-    environment.filters.update(counted=counted, seconds=seconds)
     lessons, climbed = states(progress), ladder(progress.rungs)
-    page = environment.get_template("page.html").render(
+    return rendered(
+        "page.html",
         title=TITLE,
         generator=GENERATOR,
         empty=EMPTY,
@@ -54,17 +44,11 @@ def report_page(progress: Progress, today: date) -> str:
             (rung.step, seconds(rung.modelled_epoch_seconds), seconds(rung.published_epoch_seconds), difference(rung))
             for rung in (climbed.rungs if climbed else ())
         ],
+        score_rows=[
+            (f"{score.lesson}: {score.exercise}", number(score.value), score.unit) for score in progress.scores
+        ],
+        quizzes=quiz_tables(progress),
     )
-    return page.lstrip()
-
-
-def is_own_page(start: str) -> bool:
-    """Whether a file that starts so is a page made by ``report_page``."""
-    return start.startswith("<!DOCTYPE html>") and f'<meta name="generator" content="{GENERATOR}">' in start
-
-
-def _shown(value: Any) -> Any:
-    return visible(value) if isinstance(value, str) and not isinstance(value, Markup) else value
 
 
 def _lesson(state: LessonState) -> tuple[object, ...]:

@@ -1,0 +1,50 @@
+"""The sub-command ``leaderboard``: one page of the results that the learners of a room have exported."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ipu_course.errors import CourseError
+
+if TYPE_CHECKING:
+    # argparse's class of sub-parsers has no public name, and is generic only for type checkers.
+    Subparsers = argparse._SubParsersAction[argparse.ArgumentParser]
+
+DESCRIPTION = """Merge the files that learners have written with 'python -m ipu_course report --export FILE' into one
+page: the best scores, and the best predictions. Nothing is sent anywhere."""
+DEFAULT_OUTPUT = "leaderboard.html"
+
+
+def register(subparsers: Subparsers) -> None:
+    """Add the sub-command."""
+    parser = subparsers.add_parser(
+        "leaderboard", help="one page of the results that learners exported", description=DESCRIPTION
+    )
+    parser.add_argument("files", nargs="+", type=Path, metavar="FILE", help="a result that a learner has exported")
+    parser.add_argument(
+        "-o", "--output", type=Path, default=Path(DEFAULT_OUTPUT), metavar="PAGE", help="the page (%(default)s)"
+    )
+    parser.set_defaults(run=run)
+
+
+def run(parsed: argparse.Namespace) -> None:
+    """Write the page; files that are no results are named and left out. Raises ``CourseError`` where none is left."""
+    from ipu_course.learner_report.leaderboard import GENERATOR, leaderboard_page
+    from ipu_course.learner_report.output import write_output
+    from ipu_course.learner_report.result_file import read_result
+    from ipu_course.learner_report.template import is_page_of
+
+    results = []
+    for path in parsed.files:
+        try:
+            results.append(read_result(path))
+        except CourseError as problem:
+            print(f"Left out: {problem}.", file=sys.stderr)
+    if not results:
+        raise CourseError("none of the files is a result; learners write one with 'report --export FILE'")
+    page = leaderboard_page(results)
+    write_output(parsed.output, page, "leaderboard", "--output", lambda start: is_page_of(GENERATOR, start))
+    print(f"The leaderboard of {len(results)} learner{'' if len(results) == 1 else 's'}: {parsed.output}")

@@ -50,6 +50,7 @@ __all__ = [
     "profile_module",
     "start_seconds",
     "text_report",
+    "time_loader",
 ]
 
 NOT_HERE = (
@@ -127,6 +128,17 @@ def host_work(
         hosts=hosts,
         cores_per_host=cores_per_host,
     )
+
+
+@needs_the_model
+def time_loader(loader: poptorch.DataLoader, batches: int = 10) -> HostWork:
+    """What loading costs this machine: times some ``batches`` of a loader, without any training.
+
+    Raises ``poptorch.Error`` for a loader that is empty.
+    """
+    import ipu_model
+
+    return ipu_model.time_loader(loader, batches=batches)
 
 
 @needs_the_model

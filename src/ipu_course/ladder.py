@@ -150,6 +150,7 @@ def host_of(settings: TrainSettings) -> HostWork | None:
 
 
 @engine.needs_the_model
+@engine.needs_the_model
 def epoch_seconds(profile: Profile | None) -> float | None:
     """Return the modelled seconds of an epoch over CIFAR-10's 50,000 training images, without incomplete calls.
 

@@ -1,1 +1,23 @@
 """Lesson 04: 8-bit I/O: send bytes, normalise on the device."""
+
+from ipu_course.lesson import Lesson
+from ipu_course.lessons.eight_bit_io.call_parts_figure import call_parts_figure
+from ipu_course.lessons.eight_bit_io.exercises import BOUND, BYTE_PATH, HOST_SPEED, HUNT
+from ipu_course.lessons.eight_bit_io.explorer import IO
+from ipu_course.lessons.eight_bit_io.image_types import parts_by_image_type, programs_by_image_type
+from ipu_course.lessons.eight_bit_io.input_paths_figure import InputPath, input_paths_figure
+from ipu_course.lessons.eight_bit_io.pictures import measured_host, pictures, workshop_loader
+
+__all__ = [
+    "InputPath",
+    "call_parts_figure",
+    "input_paths_figure",
+    "lesson",
+    "measured_host",
+    "parts_by_image_type",
+    "pictures",
+    "programs_by_image_type",
+    "workshop_loader",
+]
+
+lesson = Lesson("04", exercises=(BYTE_PATH, HUNT, BOUND, HOST_SPEED), explorers=(IO,))

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Mapping
+from typing import TYPE_CHECKING, Mapping
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
-from ipu_course.figures.style import AREA_LOOKS, GREY, INK, in_style, new_figure, only_grid
+from ipu_course import engine
+from ipu_course.figures.looks import CALL, COMPUTE, LINK, LOAD
+from ipu_course.figures.style import in_style, new_figure, only_grid
 
 if TYPE_CHECKING:
     from ipu_course.views.call import CallParts
@@ -19,13 +21,14 @@ PARTS = {
     "stream": "IPUs: stream",
     "compute": "IPUs: compute, exchange, wait",
 }
-LOOKS: tuple[dict[str, Any], ...] = (*AREA_LOOKS, {"facecolor": GREY, "edgecolor": INK, "hatch": ".."})
+LOOKS = (LOAD, CALL, LINK, COMPUTE)
 ROW_INCHES = 0.62
 MILLISECONDS = 1000.0
 # Narrower parts, as a share of the longest bar, get no number: it would not fit.
 NARROWEST_LABELLED = 0.05
 
 
+@engine.needs_the_model
 def call_parts_figure(programs: Mapping[str, CallParts], title: str) -> Figure:
     """One bar for each program, its parts one behind another, in milliseconds.
 
@@ -37,7 +40,7 @@ def call_parts_figure(programs: Mapping[str, CallParts], title: str) -> Figure:
         figure, axes = new_figure(1.5 + ROW_INCHES * len(rows))
         for place, (_, values) in enumerate(rows):
             _draw_row(axes, place, values, longest)
-        keys = [Patch(label=words, **look) for look, words in zip(LOOKS, PARTS.values())]
+        keys = [Patch(label=words, **look.area()) for look, words in zip(LOOKS, PARTS.values())]
         axes.set_yticks(range(len(rows)), [name for name, _ in rows])
         axes.set_ylim(len(rows) - 0.5, -0.5)
         axes.set_xlim(0, 1.1 * longest or 1.0)
@@ -53,7 +56,7 @@ def _draw_row(axes: Axes, place: int, values: Mapping[str, float], longest: floa
     for look, part in zip(LOOKS, PARTS):
         width = values.get(part, 0.0) * MILLISECONDS
         if width:
-            axes.barh(place, width, left=start, height=0.62, linewidth=0.8, **look)
+            axes.barh(place, width, left=start, height=0.62, **look.area())
         if width > NARROWEST_LABELLED * longest:
             box = {"facecolor": "white", "edgecolor": "none", "pad": 1.5}
             axes.text(start + width / 2, place, f"{width:.0f}", ha="center", va="center", fontsize=9, bbox=box)

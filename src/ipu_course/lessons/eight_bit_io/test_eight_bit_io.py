@@ -1,97 +1,105 @@
-"""Lesson 04: what its checks say about answers by their properties, and the parts of a call."""
+"""Lesson 04: its checks, judged by what answers compute, its figures, and the parts of a call."""
 
 from __future__ import annotations
+
+from typing import Any
 
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from matplotlib.patches import Rectangle
+from matplotlib.patches import FancyBboxPatch, Rectangle
+from torch import nn
 
 import poptorch
-from ipu_course import engine, ladder, models
+from ipu_course import engine, ladder
+from ipu_course.exercises import judge, letting_errors_through
+from ipu_course.lessons.eight_bit_io import lesson, workshop_loader
+from ipu_course.lessons.eight_bit_io.byte_path import every_pixel, module_hint, normalised, transform_hint
 from ipu_course.lessons.eight_bit_io.call_parts_figure import call_parts_figure
-from ipu_course.lessons.eight_bit_io.checks import (
-    GAINS,
-    SAVED_BYTES,
-    SHARE,
-    check_minus_one_to_one,
-    check_stream_bound,
-    check_who_gains,
-    every_pixel,
-)
-from ipu_course.lessons.eight_bit_io.host_cost import milliseconds_per_image
-from ipu_course.models import NormaliseOnDevice
+from ipu_course.lessons.eight_bit_io.exercises import BOUND, SAVED_BYTES, SHARE
+from ipu_course.lessons.eight_bit_io.input_paths_figure import InputPath, input_paths_figure
+from ipu_course.models import ClassifierWithLoss, NormaliseOnDevice
+from ipu_course.programs.train.loading import host_transform
+from ipu_course.programs.train.settings import TrainSettings
 from ipu_course.views.call import CallParts, call_parts
 
 TIMES = st.floats(0.0, 10.0)
 
 
-def said(capsys: pytest.CaptureFixture[str]) -> str:
-    return capsys.readouterr().out
+class Half(NormaliseOnDevice):
+    """The course's own module, made without arguments as the exercise asks."""
+
+    def __init__(self) -> None:
+        super().__init__(torch.float16)
 
 
-class TestStreamBound:
-    def test_the_answer_is_the_published_configuration_s(self, capsys: pytest.CaptureFixture[str]) -> None:
-        # 64 x 8 x 4 images of 3 x 64 x 64 numbers, one byte less each; 3 GB/s; 1.88 s against 1.77 calls a second.
-        assert SAVED_BYTES == 2048 * 12_288
-        assert pytest.approx(25_165_824 / 3e9 / (1.88 - 0.564972), rel=1e-5) == SHARE
-        check_stream_bound(SAVED_BYTES, round(SHARE, 4))
-        assert "correct. 25,165,824 bytes take 8.4 ms" in said(capsys)
+class TestBytePath:
+    def test_the_workshop_s_own_path_is_right(self) -> None:
+        to_bytes = host_transform(TrainSettings(eight_bit_io=True))
+        with letting_errors_through():
+            assert judge(lesson.exercises[0], (to_bytes, Half)).correct
 
-    @pytest.mark.parametrize("answer", [("25165824", 0.0064), (True, 0.0064), (SAVED_BYTES, "0.6 %"), (-1, 0.0064)])
-    def test_other_kinds_of_answers_are_named(
-        self, answer: tuple[object, object], capsys: pytest.CaptureFixture[str]
-    ) -> None:
-        check_stream_bound(*answer)
-        assert "number" in said(capsys)
-
-    @given(st.floats(allow_nan=True, allow_infinity=True))
-    def test_only_the_right_share_is_accepted(self, share: float) -> None:
-        from ipu_course.lessons.eight_bit_io.checks import _share_hint
-
-        assert (_share_hint(share) is None) == (abs(share - SHARE) <= 0.02 * SHARE)
-
-
-class TestRange:
     def test_all_256_values_are_tried_in_every_colour(self) -> None:
         pixels = every_pixel()
         assert all(sorted(pixels[:, colour].flatten().tolist()) == list(range(256)) for colour in range(3))
 
+    def test_the_wanted_numbers_are_those_of_the_workshop_s_host(self) -> None:
+        pixels = every_pixel()
+        on_host = host_transform(TrainSettings(precision="32.32")).transforms[-2:]
+        for image, wanted in zip(pixels, normalised(pixels)):
+            for step in on_host:
+                image = step(image)
+            assert torch.allclose(image.double(), wanted, atol=1e-6)
+
     @pytest.mark.parametrize(
-        ("function", "words"),
+        ("answer", "words"),
         [
-            (lambda x: x.half() / 127.5 - 1, "correct."),
-            (lambda x: ((x.int() * 2 - 255) / 255).half(), "correct."),
-            (lambda x: 1 - x.half() / 127.5, "jump back"),
-            (lambda x: x.half()[0] / 127.5 - 1, "shape"),
-            (lambda x: (x.half() / 127.5 - 1).tolist(), "gives list"),
-            (lambda x: 1 / (x.half() * 0), "infinite"),
-            (lambda x: x.no_such_method(), "could not use your answer"),
-            (3, "is a function"),
+            (3, "a function of a picture"),
+            (lambda picture: None, "returns nothing"),
+            (lambda picture: torch.zeros(64, 64, 3, dtype=torch.uint8), "colours come last"),
+            (lambda picture: torch.zeros(3, 64, 64, dtype=torch.int64), "need torch.uint8"),
+            (lambda picture: torch.arange(3 * 64 * 64).view(3, 64, 64).to(torch.uint8), "must arrive unchanged"),
         ],
     )
-    def test_answers_are_judged_by_what_they_compute(
-        self, function: object, words: str, capsys: pytest.CaptureFixture[str]
-    ) -> None:
-        check_minus_one_to_one(function)
-        assert words in said(capsys)
+    def test_a_transform_is_judged_by_its_tensor(self, answer: Any, words: str) -> None:
+        assert words in str(transform_hint(answer))
+
+    @pytest.mark.parametrize(
+        ("forward", "words"),
+        [
+            (lambda x: x.half() / 255, "only goes from 0 to 1"),
+            (lambda x: x.half(), "only cast"),
+            (lambda x: x.half()[0], "shape must stay"),
+            (lambda x: (x.half() / 255).tolist(), "returns list"),
+            (lambda x: 1 / (x.half() * 0), "infinite"),
+            (lambda x: x.half() / 255 + 7, "Pixel 0 of the first colour"),
+        ],
+    )
+    def test_a_module_is_judged_by_what_it_computes(self, forward: Any, words: str) -> None:
+        answer = type("Answer", (nn.Module,), {"forward": lambda self, images: forward(images)})
+        assert words in str(module_hint(answer))
 
 
-@pytest.mark.parametrize("name", GAINS)
-def test_each_wrong_belief_about_gains_has_its_hint(name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    check_who_gains(**{**GAINS, name: not GAINS[name]})
-    assert f"not yet. {name}: " in said(capsys)
+class TestBound:
+    def test_the_answer_is_the_published_configuration_s(self) -> None:
+        # 64 x 8 x 4 images of 3 x 64 x 64 numbers, one byte less each; 3 GB/s; 1.88 s against 1.77 calls a second.
+        assert SAVED_BYTES == 2048 * 12_288
+        assert pytest.approx(25_165_824 / 3e9 / (1.88 - 0.564972), rel=1e-5) == SHARE
+        assert judge(BOUND, (25165824.0, round(SHARE, 4))).correct
+
+    @given(st.floats(allow_nan=False, allow_infinity=True))
+    def test_only_the_right_share_is_accepted(self, share: float) -> None:
+        assert judge(BOUND, (SAVED_BYTES, share)).correct == (abs(share - SHARE) <= 0.02 * SHARE)
 
 
 class TestCallParts:
     def test_they_are_those_of_the_profile(self) -> None:
-        module = models.ClassifierWithLoss(
-            torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(3 * 64 * 64, 10)), NormaliseOnDevice(torch.float32)
+        module = ClassifierWithLoss(
+            nn.Sequential(nn.Flatten(), nn.Linear(3 * 64 * 64, 10)), NormaliseOnDevice(torch.float32)
         )
         optimizer = poptorch.optim.SGD(module.parameters(), lr=0.1)
         program = engine.modelled_module(module, ladder.micro_batch(torch.uint8), poptorch.Options(), optimizer)
-        assert program is not None
         for asynchronous, workers in ((False, 0), (True, 0), (False, 2), (True, 4)):
             profile = program.profile(host=ladder.host(True, asynchronous, workers), device_iterations=8)
             parts = call_parts(profile)
@@ -122,12 +130,19 @@ class TestCallParts:
         assert labels == ["one", "other", "at the same time"]
 
 
-def test_the_host_s_cost_is_measured_on_pictures_of_the_course() -> None:
-    seen: list[tuple[int, int]] = []
+def test_both_paths_have_the_same_steps_in_another_place() -> None:
+    figure = input_paths_figure([InputPath("fp16", 2, 12_288, False), InputPath("bytes", 1, 12_288, True)])
+    (axes,) = figure.axes
+    boxes = [patch for patch in axes.patches if isinstance(patch, FancyBboxPatch)]
+    rows = [round(box.get_y() + box.get_height() / 2) for box in boxes]
+    assert rows.count(0) == rows.count(1) == 6
+    texts = [text.get_text() for text in axes.texts]
+    assert {"24,576 bytes", "12,288 bytes"} <= set(texts)
 
-    def transform(picture: object) -> torch.Tensor:
-        seen.append(picture.size)  # type: ignore[attr-defined]  # a PIL image
-        return torch.zeros(1)
 
-    assert milliseconds_per_image(transform) > 0
-    assert set(seen) == {(32, 32)}
+@pytest.mark.parametrize(("eight_bit_io", "dtype"), [(True, torch.uint8), (False, torch.float16)])
+def test_the_workshop_s_loader_has_images_of_its_type(eight_bit_io: bool, dtype: torch.dtype) -> None:
+    images, labels = next(iter(workshop_loader(eight_bit_io)))
+    assert images.dtype == dtype
+    assert images.shape == (64, 3, 64, 64)
+    assert labels.shape == (64,)

@@ -14,9 +14,11 @@ from hypothesis import strategies as st
 
 from ipu_course.command_line import main
 from ipu_course.errors import CourseError
+from ipu_course.exercises import Exercise, Points
 from ipu_course.learner_report.leaderboard import leaderboard_page, prediction_rows, rankings
 from ipu_course.learner_report.page import report_page
 from ipu_course.learner_report.result_file import Result, read_result, result_of, to_text
+from ipu_course.lesson import Lesson
 from ipu_course.progress import Score, note_check, note_prediction, note_quiz, note_score, read_progress
 from ipu_course.quiz.questions import questions
 
@@ -47,6 +49,17 @@ def test_a_result_is_small_and_holds_no_more_than_it_says(
     assert main(["report", "--export", str(file)]) == 0, "an older result is replaced"
     assert read_result(file).name == ""
     assert "it holds nothing else" in capsys.readouterr().out
+
+
+def test_a_right_answer_of_an_exercise_with_a_score_is_noted(records: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def too_large(value: float) -> str | None:
+        return "This does not fit." if value > 10 else None
+
+    placing = Exercise(("milliseconds",), too_large, "It fits.", lambda value: Points(value, "ms", "lower"))
+    for value in (..., 20.0, 8.0, 9.5):
+        Lesson("06", exercises=(placing,)).check(1, value)
+    assert read_progress().scores == (Score("06", "Exercise 1", 8.0, "ms", "lower"),)
+    assert "correct. It fits. Your score: 9.5 ms (lower is better)." in capsys.readouterr().out
 
 
 def test_an_export_replaces_no_other_file(answered: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

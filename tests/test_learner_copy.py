@@ -6,6 +6,7 @@ import pytest
 
 from ipu_course import learner_copy
 from ipu_course.learner_report.overview import states
+from ipu_course.lesson import Lesson, wait_for_guesses
 from ipu_course.lesson_folders import lesson_folders
 from ipu_course.progress import ExerciseRecord, Progress, note_check
 
@@ -61,8 +62,22 @@ def test_time_is_rounded_up_to_five_minutes(minutes: int, words: str) -> None:
 
 def test_the_cell_prints_its_lines(records: object, capsys: pytest.CaptureFixture[str]) -> None:
     note_check("00", "Exercise 1", True)
-    learner_copy.start("00")
+    try:
+        learner_copy.start("00")
+    finally:
+        wait_for_guesses(False)
     assert capsys.readouterr().out.startswith("Lesson 00: ")
+
+
+def test_after_the_cell_a_result_waits_for_a_guess(records: object, capsys: pytest.CaptureFixture[str]) -> None:
+    try:
+        learner_copy.start("00")
+        Lesson("00").predict("tiles", ...).reveal(1472)
+        assert "1472" not in capsys.readouterr().out.replace(",", "")
+        Lesson("00").predict("tiles", 1000).reveal(1472)
+        assert "1,472" in capsys.readouterr().out
+    finally:
+        wait_for_guesses(False)
 
 
 def test_every_lesson_plans_its_minutes() -> None:

@@ -14,11 +14,21 @@ from dataclasses import dataclass, field
 from decimal import Decimal
 from traceback import walk_tb
 from types import FunctionType
-from typing import Any, Callable, Iterator, Mapping, Sequence, Union
+from typing import Any, Callable, Iterator, Mapping, NamedTuple, Sequence, Union
 
 from ipu_course.not_modelled import NOT_MODELLED
 
-__all__ = ["Exercise", "Number", "Numbers", "Verdict", "as_number", "judge", "letting_errors_through", "open_parts"]
+__all__ = [
+    "Exercise",
+    "Number",
+    "Numbers",
+    "Points",
+    "Verdict",
+    "as_number",
+    "judge",
+    "letting_errors_through",
+    "open_parts",
+]
 
 NOT_ATTEMPTED = "not attempted yet"
 CHECK_FAILED = "The check could not use your answer"
@@ -40,16 +50,26 @@ def letting_errors_through() -> Iterator[None]:
         _letting_errors_through.reset(before)
 
 
+class Points(NamedTuple):
+    """What a right answer is worth, such as ``Points(56.5, "ms a call", "lower")``: ``better`` is lower or higher."""
+
+    value: float
+    unit: str
+    better: str
+
+
 @dataclass(frozen=True)
 class Exercise:
     """One exercise: the ``names`` that a learner fills in, and how to judge the answers.
 
-    ``find_hint`` takes the answers in this order, and ``using`` by keyword where the notebook passes it.
+    ``find_hint`` takes the answers in this order, and ``using`` by keyword where the notebook passes it. ``score``
+    takes the same, is asked about right answers only, and returns what they are worth, or ``None``.
     """
 
     names: Sequence[str]
     find_hint: FindHint
     praise: str
+    score: Callable[..., Points | None] | None = None
 
 
 @dataclass(frozen=True)
@@ -101,6 +121,7 @@ class Verdict:
 
     text: str
     correct: bool | None = None
+    points: Points | None = None
 
 
 def judge(exercise: Exercise, answers: Sequence[object], using: object = None) -> Verdict:
@@ -117,13 +138,18 @@ def judge(exercise: Exercise, answers: Sequence[object], using: object = None) -
         return Verdict(f"still to fill in: {', '.join(part for found in parts for part in found)}")
     if any(each is NOT_MODELLED for each in (*answers, using)):
         return Verdict(NEEDS_THE_MODEL)
-    hint = _hint(exercise, answers, using)
-    return Verdict(f"correct. {exercise.praise}", True) if hint is None else Verdict(f"not yet. {hint}", False)
+    passed = {} if using is None else {"using": using}
+    hint = _hint(exercise, answers, passed)
+    if hint is not None:
+        return Verdict(f"not yet. {hint}", False)
+    points = None if exercise.score is None else exercise.score(*answers, **passed)
+    told = "" if points is None else f" Your score: {points.value:,.4g} {points.unit} ({points.better} is better)."
+    return Verdict(f"correct. {exercise.praise}{told}", True, points)
 
 
-def _hint(exercise: Exercise, answers: Sequence[object], using: object) -> str | None:
+def _hint(exercise: Exercise, answers: Sequence[object], passed: Mapping[str, object]) -> str | None:
     try:
-        return exercise.find_hint(*answers) if using is None else exercise.find_hint(*answers, using=using)
+        return exercise.find_hint(*answers, **passed)
     except Exception as problem:  # a check never raises, whatever the learner's objects do
         said = f"{type(problem).__name__}: {problem}"
         line = _learners_line(problem, answers)

@@ -6,13 +6,15 @@ from html import escape
 
 from ipu_course.figures.shown import display_raw
 from ipu_course.learner_report.overview import LessonState, states
+from ipu_course.lesson import wait_for_guesses
 from ipu_course.progress import Progress, read_progress
 
 _MARKS = {"done": "✓", "begun": "◐", "not begun": "○"}
 
 
 def start(lesson: str) -> None:
-    """Show the learner's progress at the start of ``lesson``, such as "02"."""
+    """Show the learner's progress at the start of ``lesson``, such as "02"; from now on, results wait for guesses."""
+    wait_for_guesses()
     progress = read_progress()
     known = [state for state in states(progress) if state.lesson.slug]
     lines = progress_lines(lesson, known, progress)

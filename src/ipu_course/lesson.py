@@ -10,7 +10,7 @@ from ipu_course.exercises import Exercise, as_number, judge
 from ipu_course.ladder import climb, published_ladder, show_steps
 from ipu_course.lesson_folders import lesson_folder
 from ipu_course.not_modelled import NONE_HERE, NOT_MODELLED
-from ipu_course.progress import note_check, note_prediction, note_rung
+from ipu_course.progress import note_check, note_prediction, note_rung, note_score
 from ipu_course.published import PublishedFigure, published_figure
 
 if TYPE_CHECKING:
@@ -120,6 +120,8 @@ class Lesson:
         print(f"Exercise {number}: {verdict.text}")
         if verdict.correct is not None:
             note_check(self.number, f"Exercise {number}", verdict.correct)
+        if verdict.points is not None:
+            note_score(self.number, f"Exercise {number}", *verdict.points)
 
     def explore(self, *subjects: object, explorer: int = 1, **settings: object) -> None:
         """Show an explorer of ``subjects``, such as a modelled program; ``settings`` are those it begins with."""

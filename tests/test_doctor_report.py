@@ -11,10 +11,9 @@ import pytest
 
 from ipu_course.command_line import main
 from ipu_course.doctor import doctor, examination
-from ipu_course.doctor.examination import CHECKS, STAGES, Result, examine, exit_code
+from ipu_course.doctor.examination import CHECKS, STAGES, Result, as_json, brief_text, examine, exit_code, full_text
 from ipu_course.doctor.finding import Finding, Verdict, notice, ok, problem
 from ipu_course.doctor.probing import ADVICE, Probe
-from ipu_course.doctor.report import as_json, brief_text, full_text
 
 RESULTS = [
     Result("Python", ok("Python 3.11 (x86_64)")),

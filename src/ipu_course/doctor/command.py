@@ -9,8 +9,7 @@ from ipu_course.errors import CourseError
 from ipu_course.programs.options import positive_number
 
 if TYPE_CHECKING:
-    # argparse's class of sub-parsers has no public name, and is generic only for type checkers.
-    Subparsers = argparse._SubParsersAction[argparse.ArgumentParser]
+    from ipu_course.programs.options import Subparsers
 
 DESCRIPTION = """Look over this machine: Python, packages, poptorch, cores, memory, kernel, JupyterLab, data, worker
 processes. Every finding says what is wrong, why it matters and what helps. No network is used. Exit code 0: no problem;
@@ -42,10 +41,9 @@ def register(subparsers: Subparsers) -> None:
 
 
 def run(parsed: argparse.Namespace) -> int:
-    """Run the doctor with parsed arguments and give its exit code."""
+    """Run the doctor with parsed arguments and return its exit code."""
     try:
-        from ipu_course.doctor.examination import Result, examine, exit_code
-        from ipu_course.doctor.report import as_json, full_text
+        from ipu_course.doctor.examination import Result, as_json, examine, exit_code, full_text
     except ImportError as error:
         raise CourseError(
             f"not even the doctor's own package {error.name!r} is here: make setup, or pip install -r "

@@ -22,13 +22,13 @@ _SETTINGS: Any = {"svg.fonttype": "none", "svg.hashsalt": "ipu-course", "text.pa
 _PAGE_COLOURS = {INK.lower(): "var(--ink)", "#000000": "var(--ink)", GREY.lower(): "var(--grid)"}
 _CAPTION = (
     "Seconds an epoch, one change at a time; the table below has the same numbers. Modelled: computed by the IPU "
-    "Model for the hands-on's machine."
+    "Model for the workshop's machine."
 )
 
 
 @dataclass(frozen=True)
 class Ladder:
-    """The steps in the hands-on's order, their figure, and what stands below it."""
+    """The steps in the published order, their figure, and what stands below it."""
 
     rungs: tuple[Rung, ...]
     figure: Markup
@@ -61,7 +61,7 @@ def _published() -> PublishedLadder | None:
 
 
 def _in_order(rungs: Sequence[Rung], published: PublishedLadder | None) -> list[Rung]:
-    """As in the hands-on; steps that it does not have stay at the end."""
+    """Return the rungs in the published order; steps that were not published stay at the end."""
     names = [] if published is None else [step.name for step in published.steps]
     return sorted(rungs, key=lambda rung: names.index(rung.step) if rung.step in names else len(names))
 

@@ -1,60 +1,126 @@
-"""Lesson 00: its checks' arithmetic, its explorer's pictures, its first steps of a program."""
+"""Lesson 00: the story's figure, its explorer, and the check of a ported loop."""
 
 from __future__ import annotations
 
 import pytest
 import torch
+import torchvision
+from torch import Tensor, nn
 
 import poptorch
-from ipu_course import engine
-from ipu_course.lessons.start_here import checks as start
-from ipu_course.lessons.start_here.explorer import QUESTIONS, READING, view_of
-from ipu_course.lessons.start_here.steps import first_steps, show_steps
-from ipu_course.lessons.start_here.steps_figure import steps_figure
+from ipu_course import engine, ladder
+from ipu_course.lessons.start_here.exercises import EVENLY, FULLEST_TILE, RESNET101_PARAMETERS
+from ipu_course.lessons.start_here.explorer import PICTURES, READING, kib_for_parameters, picture_view
+from ipu_course.lessons.start_here.port import port_hint
+from ipu_course.lessons.start_here.story import story_description, story_figure
 from ipu_model import Profile
 
 
 @pytest.fixture(scope="module")
 def profile() -> Profile:
-    layers = [torch.nn.Conv2d(3, 8, 3, bias=False), torch.nn.BatchNorm2d(8), torch.nn.ReLU(), torch.nn.MaxPool2d(2)]
-    module = torch.nn.Sequential(*layers, torch.nn.Flatten(), torch.nn.Linear(8 * 49, 10))
-    found = engine.profile_module(module, (torch.zeros(16, 3, 16, 16),), poptorch.Options())
-    assert found is not None
-    return found
+    """A small network whose second half, on IPU 1, has most of the parameters."""
+    module = nn.Sequential(nn.Linear(64, 256), nn.ReLU(), poptorch.BeginBlock(nn.Linear(256, 8192), ipu_id=1))
+    with_loss = Squared(module)
+    options = poptorch.Options()
+    options.Training.gradientAccumulation(3)
+    optimiser = poptorch.optim.AdamW(with_loss.parameters())
+    return engine.profile_module(with_loss, (torch.zeros(16, 64),), options, optimiser)
 
 
-def test_the_right_answer_is_bytes_over_tiles_over_1024() -> None:
-    # 42.5 million parameters of 10 bytes on 2 x 1,472 tiles.
-    assert pytest.approx(425e6 / 2944 / 1024) == start.RIGHT_KIB
-    assert start._kib_hint(141) is None
-    assert start._kib_hint(torch.tensor(140.98)) is None
+class Squared(nn.Module):
+    """A network and the mean of its squared outputs as a loss."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        outputs = self.model(x)
+        return outputs, poptorch.identity_loss(outputs.pow(2).mean(), reduction="none")
 
 
-def test_the_examples_tell_every_mistake_from_the_right_answer_and_from_each_other() -> None:
-    functions = [start._wanted, *(mistake for mistake, _ in start._MISTAKES)]
-    answers = [torch.stack([function(images) for images in start._examples()]) for function in functions]
-    for number, answer in enumerate(answers):
-        assert not any(torch.allclose(answer, other) for other in answers[number + 1 :])
+def test_the_parameters_are_those_of_the_course_s_resnet() -> None:
+    with torch.device("meta"):
+        network = torchvision.models.resnet101()
+    assert sum(parameter.numel() for parameter in network.parameters()) == RESNET101_PARAMETERS
+    assert pytest.approx(147.8, abs=0.05) == EVENLY
 
 
-@pytest.mark.parametrize("picture", QUESTIONS.values())
+def test_the_story_has_a_bar_for_every_step_and_tells_its_seconds() -> None:
+    steps = ladder.published_ladder().steps
+    (axes,) = story_figure().axes
+    assert [label.get_text()[:9] for label in axes.get_yticklabels()][1:] == [
+        f"lesson {number:02d}" for number in range(1, len(steps))
+    ]
+    assert [bar.get_width() for bar in axes.patches] == [step.epoch_seconds or 0 for step in steps]
+    assert all(f"{step.epoch_seconds:.1f} s" in story_description() for step in steps if step.fits)
+
+
+@pytest.mark.parametrize("picture", READING)
 def test_every_question_has_its_picture_and_how_to_read_it(profile: Profile, picture: str) -> None:
-    view = view_of(profile, picture)
+    view = picture_view(profile, picture)
     assert view.figure is not None
-    assert view.text == READING[picture]
+    assert view.takeaway.startswith(READING[picture])
+    assert bool(view.rows) == (picture == "memory")
 
 
-def test_the_first_steps_are_those_of_the_forward_pass_in_microseconds(profile: Profile) -> None:
-    steps = first_steps(profile, ipu=0, count=4)
-    assert [step.name for step in steps] == ["1: convolution", "2: batch norm", "3: relu", "4: max pool2d"]
-    op = profile.ops[0]
-    assert steps[0].compute == pytest.approx(op.on_tile_execute / profile.machine.clock_hz * 1e6)
-    (axes,) = steps_figure(steps, "T").axes
-    assert len(axes.patches) == 3 * len(steps)
+def test_the_explorer_offers_every_picture_that_it_can_read() -> None:
+    assert {state["picture"] for state in PICTURES.states()} == set(READING)
 
 
-def test_the_steps_are_told_in_words_or_not_at_all(profile: Profile, capsys: pytest.CaptureFixture[str]) -> None:
-    show_steps(profile, ipu=0, first=3)
-    assert "the first 3 operations on IPU 0, modelled" in capsys.readouterr().out
-    show_steps(None, ipu=0, first=3)
-    assert capsys.readouterr().out == f"{engine.NOT_HERE}\n"
+def test_the_table_holds_what_the_third_exercise_adds_up(profile: Profile) -> None:
+    rows = {row["on the fullest tile, KiB"]: row for row in picture_view(profile, "memory").rows}
+    shown = sum(float(str(rows[part]["IPU 1"])) for part in ("variables", "optimiser state", "gradient accumulators"))
+    assert shown == pytest.approx(kib_for_parameters(profile, 1), abs=0.2)
+    assert FULLEST_TILE.find_hint(shown, using=profile) is None
+    assert "IPU 0" in str(FULLEST_TILE.find_hint(kib_for_parameters(profile, 0), using=profile))
+
+
+class WithLoss(nn.Module):
+    """A right answer to exercise 2."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, images: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+        logits = self.model(images)
+        return logits, nn.functional.cross_entropy(logits, labels)
+
+
+def right_loop(model: nn.Module, batches: list[tuple[Tensor, Tensor]], options: poptorch.Options) -> list[float]:
+    wrapper = WithLoss(model)
+    optimiser = poptorch.optim.SGD(wrapper.parameters(), lr=0.05)
+    training_model = poptorch.trainingModel(wrapper, options, optimiser)
+    losses = [training_model(images, labels)[1].item() for images, labels in batches]
+    training_model.detachFromDevice()
+    return losses
+
+
+def loop_that_leaves_out_a_batch(
+    model: nn.Module, batches: list[tuple[Tensor, Tensor]], options: poptorch.Options
+) -> list[float]:
+    return right_loop(model, batches[1:], options)
+
+
+def loop_of_another_model(
+    model: nn.Module, batches: list[tuple[Tensor, Tensor]], options: poptorch.Options
+) -> list[float]:
+    fresh = nn.Sequential(nn.Flatten(), nn.Linear(48, 10))
+    return right_loop(fresh, batches, options)
+
+
+def test_a_right_port_needs_no_hint() -> None:
+    assert port_hint(WithLoss, right_loop) is None
+
+
+@pytest.mark.parametrize(
+    ("loop", "hint"),
+    [(loop_that_leaves_out_a_batch, "5 losses for 6 batches"), (loop_of_another_model, "Already the first loss")],
+)
+def test_a_wrong_loop_gets_its_hint(loop: object, hint: str) -> None:
+    assert hint in str(port_hint(WithLoss, loop))
+
+
+def test_a_wrapper_that_is_no_module_gets_a_hint() -> None:
+    assert "derives from nn.Module" in str(port_hint(lambda model: model, right_loop))

@@ -1,74 +1,55 @@
-"""Lesson 01's explorer: types of data, model, optimiser state and partial sums; memory against the limit, and rate."""
+"""Lesson 01's explorer: what a loss scaling does to both ends of the distribution of gradients."""
 
 from __future__ import annotations
 
-from functools import partial
-from typing import TYPE_CHECKING, Mapping
+from typing import Any, Mapping
 
-import torch
+from torch import Tensor
 
-from ipu_course import engine, ladder
-from ipu_course.explorers.controls import Choice
-from ipu_course.explorers.explorer import View, explore
-from ipu_course.lessons.half_precision.views import memory_cells, memory_figure, memory_words
+from ipu_course import figures
+from ipu_course.explorers.controls import Slider
+from ipu_course.explorers.explorer import Explorer, View
+from ipu_course.lessons.half_precision.gradient_sizes import ACTIVATIONS, WEIGHTS, share_below
 
-if TYPE_CHECKING:
-    from ipu_course.engine import ModelledModule, Profile
-
-TYPES = {"fp32": torch.float32, "fp16": torch.float16}
-HALF_PARTIALS = {"fp32": False, "fp16": True}
-FP16_MOMENTS = (
-    "Memory only: with second moments in fp16, the training above gave no numbers any more. Keep them in fp32."
-)
-
-Captured = Mapping[str, "ModelledModule | None"]
+LARGEST_HALF = 65504.0
+BANDS = {"underflow": (-40.0, -25.0), "digits lost": (-25.0, -14.0), "overflow": (16.0, 24.0)}
+LEAST_SHARE = 0.01
 
 
-def explore_precision(captured: Captured) -> None:
-    """Show the explorer of programs that were captured in each precision, such as ``{"16.16": ...}``.
-
-    Without an IPU Model it says so, as there is nothing to explore.
-    """
-    names = [name for name, module in captured.items() if module]
-    if not names:
-        print(engine.NOT_HERE)
-        return
-    explore(
-        {
-            "precision": Choice("precision (data.model)", {name: name for name in names}, names[-1]),
-            "accumulators": Choice("accumulators", TYPES, torch.float16),
-            "first": Choice("first moments", TYPES, torch.float16),
-            "second": Choice("second moments", TYPES, torch.float32),
-            "half_partials": Choice("partial sums", HALF_PARTIALS, False),
-        },
-        partial(precision_view, captured),
-    )
-
-
-def precision_view(
-    captured: Captured,
-    precision: str,
-    accumulators: torch.dtype,
-    first: torch.dtype,
-    second: torch.dtype,
-    half_partials: bool,
-) -> View:
-    """The memory and rate of one setting."""
-    module = captured.get(precision)
-    if not module:
-        return View(text=engine.NOT_HERE)
-    typed = module.with_state_types(accumulators, first, second)
-    profile = typed.profile(host=ladder.host(), half_partials=half_partials)
-    epoch = ladder.epoch_seconds(profile)
-    row = {
-        **memory_cells(profile),
-        "images a second, IPUs alone": f"{profile.device_samples_per_second:,.0f}",
-        "epoch, with the host": "-" if epoch is None else f"{epoch:.1f} s",
+def scaling_view(gradients: Mapping[str, Tensor], exponent: int) -> View:
+    """Return the distribution of ``gradients`` times 2 to the power of ``exponent``, against the range of float16."""
+    scaled: dict[str, Any] = {
+        f"{kind} x 2^{exponent}": 2.0**exponent * gradients[kind] for kind in (ACTIVATIONS, WEIGHTS)
     }
-    text = FP16_MOMENTS if second is torch.float16 else f"Modelled. {_limit(profile)}"
-    shown = {precision: profile}
-    return View(memory_figure(shown), description=memory_words(shown), rows=[row], text=text)
+    drawn = figures.histogram_figure(
+        scaled, "absolute gradient", "Gradients of ResNet-101 before training", log2=True, bands=BANDS
+    )
+    below = share_below(2.0**exponent * gradients[ACTIVATIONS], -14)
+    lost = share_below(2.0**exponent * gradients[ACTIVATIONS], -25)
+    largest = 2.0**exponent * max(float(gradients[kind].max()) for kind in (ACTIVATIONS, WEIGHTS))
+    row = {
+        "loss scaling": f"2^{exponent}",
+        "activation gradients below 2^-25": f"{lost:.2%}",
+        "below 2^-14": f"{below:.1%}",
+        "largest gradient": f"{largest:,.0f}",
+    }
+    description = (
+        f"Share of gradients by powers of two, for a loss scaling of 2^{exponent}: {below:.1%} of the activation "
+        f"gradients lie below 2^-14, where fp16 loses digits, {lost:.2%} below 2^-25, where they become zero. The "
+        f"largest gradient is {largest:,.0f}; fp16 ends at 65,504."
+    )
+    return View(drawn, _takeaway(below, largest), description, [row])
 
 
-def _limit(profile: Profile) -> str:
-    return f"What limits this program: {profile.limited_by if engine.may_run(profile) else 'memory'}."
+def _takeaway(below: float, largest: float) -> str:
+    if largest > LARGEST_HALF:
+        return "Scaled too far: the largest gradients overflow."
+    if below >= LEAST_SHARE:
+        return "Many small gradients lie where fp16 loses digits, and at the other end there is room."
+    return "Nearly all gradients fit into the range of fp16, at both ends."
+
+
+LOSS_SCALING = Explorer(
+    controls={"exponent": Slider("loss scaling, as a power of two", tuple(range(17)), 0)},
+    view=scaling_view,
+)

@@ -1,4 +1,4 @@
-"""Lesson 01: gradients and their sizes, small trainings, bars of memory, and the checks of its exercises."""
+"""Lesson 01: gradients and their sizes, small trainings, what is shown, and the checks of its exercises."""
 
 from __future__ import annotations
 
@@ -9,26 +9,18 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from matplotlib.colors import to_hex
 from torch import Tensor, nn
 from train_support import profile as profile_with
 
 import poptorch
-from ipu_course import engine
 from ipu_course.digit_training import Digits, Trial, digit_layers, try_out
-from ipu_course.lessons.half_precision.checks import check_loss_scaling, check_norm
+from ipu_course.lessons.half_precision.camera import CameraDigits
+from ipu_course.lessons.half_precision.diagnosis import layers_hint, repair_hint
+from ipu_course.lessons.half_precision.exercises import WINDOW
+from ipu_course.lessons.half_precision.explorer import LARGEST_HALF, LOSS_SCALING, scaling_view
 from ipu_course.lessons.half_precision.gradient_sizes import KEPT, gradient_sizes, share_below
 from ipu_course.lessons.half_precision.steady_updates import SteadyUpdates
-from ipu_course.lessons.half_precision.tile_memory_figure import LOOKS, tile_memory_figure
-from ipu_course.lessons.half_precision.views import (
-    PARTS_IN_ORDER,
-    memory_cells,
-    memory_figure,
-    show_rates,
-    show_tile_memory,
-    tile_parts,
-)
-from ipu_model import Profile
+from ipu_course.lessons.half_precision.views import fit_row
 
 HALF, SINGLE = torch.float16, torch.float32
 
@@ -157,129 +149,102 @@ def test_small_updates_survive_in_fp32_or_when_rounded_stochastically(
     assert float(means[-1]) == pytest.approx(mean, abs=1e-3 if stochastic else 1e-5)
 
 
-# --- what is shown of profiles
-
-
-@pytest.fixture(scope="module")
-def profile() -> Profile:
-    network = Digits()
-    options = quiet_options()
-    options.Training.gradientAccumulation(2)
-    inputs = (torch.zeros(8, 1, 28, 28), torch.zeros(8, dtype=torch.int64))
-    found = engine.profile_module(network, inputs, options, poptorch.optim.AdamW(network.parameters()))
-    assert found is not None
-    return found
-
-
-def test_the_parts_of_a_tile_add_up_to_the_tile(profile: Profile) -> None:
-    (ipu,) = profile.memory
-    parts = tile_parts(ipu)
-    assert tuple(parts) == PARTS_IN_ORDER
-    assert 1024 * sum(parts.values()) == pytest.approx(ipu.max_tile_bytes)
-    sizes = ipu.bytes_by_category
-    state = sizes["optimiser state"] + sizes["gradient accumulators"]
-    assert parts["optimiser and accumulators"] == pytest.approx(state / 1024)
-
-
-def test_the_bars_of_memory_are_as_long_as_their_parts() -> None:
-    drawn = tile_memory_figure({"A": {"x": 100.0, "y": 50.0}, "B": {"x": 30.0, "y": 0.0}}, 120.0, "Title")
-    axes = drawn.axes[0]
-    assert [patch.get_width() for patch in axes.patches] == [100.0, 30.0, 50.0, 0.0]
-    texts = [text.get_text() for text in axes.texts]
-    assert {"150", "30", " a tile has 120 KiB"} <= set(texts)
-    assert [label.get_text() for label in axes.get_yticklabels()] == ["A", "B"]
-    assert axes.get_xlim()[1] > 150
-
-
-def test_parts_differ_in_colour_and_pattern() -> None:
-    looks = {(to_hex(look["facecolor"]), look.get("hatch", "")) for look in LOOKS}
-    assert len(looks) == len(LOOKS) == len(PARTS_IN_ORDER)
-    with pytest.raises(ValueError, match="can be told apart"):
-        tile_memory_figure({"A": {str(part): 1.0 for part in range(6)}}, 10.0, "Title")
-
-
-def test_each_ipu_of_each_program_has_its_bar(profile: Profile) -> None:
-    labels = memory_figure({"one": profile, "two": profile}).axes[0].get_yticklabels()
-    assert [label.get_text() for label in labels] == ["one, IPU 0", "two, IPU 0"]
+# --- what is shown
 
 
 @pytest.mark.parametrize(("share", "said"), [(0.5, "yes"), (0.99, "yes"), (1.0, "too close to call"), (2.0, "no")])
 def test_the_verdict_on_memory_says_when_the_model_cannot_tell(share: float, said: str) -> None:
     """The engine cannot tell from just below a full tile to a little more."""
-    assert memory_cells(profile_with(tile_kib=share * 624))["fits"] == said
+    assert fit_row("16.16", profile_with(tile_kib=share * 624))["fits (modelled)"] == said
 
 
-@pytest.mark.parametrize("view", [show_tile_memory, show_rates])
-def test_without_an_engine_one_line_says_so(view: Any, capsys: pytest.CaptureFixture[str]) -> None:
-    view({"16.16": None})
-    assert capsys.readouterr().out.strip() == engine.NOT_HERE
+# From 2^4 on the small activation gradients reach 2^-14; from 2^12 on the large weight gradient is 2^16 > 65,504.
+GRADIENTS = {"activations": torch.full((1000,), 2.0**-18), "weights": torch.tensor([2.0**4, 0.0])}
+
+
+@pytest.mark.parametrize("state", list(LOSS_SCALING.states()), ids=str)
+def test_the_explorer_s_caption_says_which_end_is_out_of_range(state: dict[str, int]) -> None:
+    view = scaling_view(GRADIENTS, **state)
+    exponent = state["exponent"]
+    said = "overflow" if exponent >= 12 else "fit into" if exponent >= 4 else "loses digits"
+    assert said in view.takeaway
+    assert view.rows[0]["largest gradient"] == f"{2.0 ** (4 + exponent):,.0f}"
 
 
 # --- exercises
 
-# 0.1 % of the activation gradients stay below 2^-14 for any scaling allowed, and one weight gradient is 2^4.
-GRADIENTS = {
-    "activations": torch.cat([torch.full((999,), 2.0**-18), torch.tensor([2.0**-40])]),
-    "weights": torch.tensor([2.0**4, 0.0]),
-}
+
+def test_the_window_is_that_of_the_gradients_that_the_lesson_shows() -> None:
+    import torchvision
+
+    from ipu_course.datasets import colour_shapes
+
+    torch.manual_seed(0)
+    network = torchvision.models.resnet101()
+    sample = colour_shapes(train=True, images=8)
+    images = nn.functional.interpolate(sample.images, size=64)
+    sizes = gradient_sizes(network, images, sample.labels, batch_size=64)
+    good = [
+        exponent
+        for exponent in range(17)
+        if share_below(2.0**exponent * sizes["activations"], -14) < 0.01
+        and 2.0**exponent * max(float(each.max()) for each in sizes.values()) <= LARGEST_HALF
+    ]
+    assert WINDOW.find_hint(good[0], good[-1]) is None
 
 
-@given(st.integers(-10, 30))
-def test_a_power_of_two_is_right_between_both_ends_of_the_range(exponent: int) -> None:
-    # From 2^4 on the small ones reach 2^-14; from 2^12 on the large one is 2^16 > 65,504.
-    assert (said_of_scaling(2.0**exponent) == "correct") == (4 <= exponent < 12)
+def test_the_camera_s_network_learns_in_fp32_only_and_a_scaled_loss_does_not_help() -> None:
+    def accuracy(network: nn.Module, data: torch.dtype, **adamw: Any) -> float:
+        options = quiet_options().deviceIterations(10).outputMode(poptorch.OutputMode.All)
+        optimiser = poptorch.optim.AdamW(network.parameters(), lr=0.004, **adamw)
+        return try_out(poptorch.trainingModel(network, options, optimiser), network, data, images_per_call=400).accuracy
+
+    assert accuracy(CameraDigits(), SINGLE) > 85
+    assert accuracy(CameraDigits().half(), HALF) < 60
+    assert accuracy(CameraDigits().half(), HALF, loss_scaling=1024.0) < 60
 
 
-@given(st.one_of(st.floats(), st.integers(), st.text(max_size=3), st.none(), st.booleans()))
-def test_any_scaling_gets_a_verdict(value: object) -> None:
-    assert said_of_scaling(value) in {"correct", "not yet"}
+def right_layers(model: nn.Module, images: Tensor) -> list[str]:
+    """Follow each layer by hooks, as a learner does."""
+    found: list[str] = []
+    handles = []
+    for name, layer in model.named_modules():
+
+        def hook(layer: nn.Module, inputs: object, output: Tensor, name: str = name) -> None:
+            if output.abs().max() > LARGEST_HALF:
+                found.append(name)
+
+        if not list(layer.children()):
+            handles.append(layer.register_forward_hook(hook))
+    model(images)
+    for handle in handles:
+        handle.remove()
+    return found
 
 
-def said_of_scaling(value: object) -> str:
-    return verdict_of(lambda: check_loss_scaling(value, GRADIENTS))
+def layers_of_a_model_made_half(model: nn.Module, images: Tensor) -> list[str]:
+    names = right_layers(model, images)
+    model.half()
+    return names
 
 
-def verdict_of(action: Any) -> str:
-    import contextlib
-    import io
-
-    said = io.StringIO()
-    with contextlib.redirect_stdout(said):
-        action()
-    return said.getvalue().partition(": ")[2].partition(".")[0].strip()
+def test_a_diagnosis_gets_a_hint_only_when_it_is_wrong_or_leaves_traces() -> None:
+    assert layers_hint(right_layers) is None
+    assert "do not call half()" in str(layers_hint(layers_of_a_model_made_half))
+    assert "should be a function" in str(layers_hint(["energy", "pool"]))
 
 
-def narrow(x: Tensor) -> Tensor:
-    return x / (x.pow(2).mean(-1, keepdim=True) + 1e-5).sqrt()
+class InFloat32(nn.Module):
+    """A right answer to exercise 3."""
+
+    def __init__(self, *layers: nn.Module) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(*layers)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.layers(x.float()).half()  # type: ignore[no-any-return]  # nn.Module's call is Any
 
 
-def wide(x: Tensor) -> Tensor:
-    return narrow(x.float()).half()
-
-
-def test_the_planted_fault_is_one_and_silent() -> None:
-    class Norm(nn.Module):
-        def forward(self, x: Tensor) -> Tensor:
-            return narrow(x)
-
-    rows = 1000 * torch.ones(2, 8, dtype=HALF)
-    result = poptorch.inferenceModel(Norm(), quiet_options())(rows)
-    clipped = 1000 / math.sqrt(65504)  # the square, a million, is clipped: 3.9 instead of 1
-    torch.testing.assert_close(result, torch.full((2, 8), clipped, dtype=HALF))
-    assert torch.equal(wide(rows), torch.ones(2, 8, dtype=HALF))
-
-
-@pytest.mark.parametrize(
-    ("norm", "said"),
-    [
-        (wide, "correct"),
-        (narrow, "not yet"),
-        (lambda x: ..., "not attempted yet"),
-        (lambda x: x.no_such_method(), "not yet"),
-        (lambda x: None, "not yet"),
-        (lambda x: x, "not yet"),
-        (3, "not yet"),
-    ],
-)
-def test_a_norm_gets_a_verdict_whatever_it_does(norm: Any, said: str) -> None:
-    assert verdict_of(lambda: check_norm(norm)) == said
+def test_a_wrapper_that_computes_in_float32_is_right_and_a_function_is_not() -> None:
+    assert repair_hint(InFloat32) is None
+    assert "derives from nn.Module" in str(repair_hint(lambda x: x))

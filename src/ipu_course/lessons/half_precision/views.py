@@ -1,116 +1,69 @@
-"""What lesson 01 shows of its profiles: memory by parts against the limit, and the rates of the IPUs alone."""
+"""What lesson 01 shows: whether its programs fit, the rates of the IPUs alone, losses, and the paths of weights."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Mapping, Sequence
 
-from ipu_course import engine, show
-from ipu_course.figures.bars import bars_figure
-from ipu_course.figures.curves import curves_figure
-from ipu_course.lessons.half_precision.tile_memory_figure import tile_memory_figure
+from ipu_course import engine, figures, show
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
-    from ipu_course.engine import IpuMemory, Profile
+    from ipu_course.digit_training import Trial
+    from ipu_course.engine import Profile
 
 KIB = 1024
 UPDATES_BETWEEN_MARKS = 10
-# The engine's categories, in the words of the lesson.
-PARTS: Mapping[str, str] = {
-    "variables": "weights",
-    "optimiser state": "optimiser and accumulators",
-    "gradient accumulators": "optimiser and accumulators",
-    "activations": "activations and gradients",
-    "gradients": "activations and gradients",
-    "stashes": "activations and gradients",
-    "temporaries": "temporaries",
-}
-REST = "code and exchange"
-PARTS_IN_ORDER = (*dict.fromkeys(PARTS.values()), REST)
-MEMORY_TITLE = "What fills the fullest tile of each IPU (modelled)"
 
-Named = Mapping[str, "Profile | None"]
+Named = Mapping[str, "Profile"]
 
 
-def show_tile_memory(profiles: Named) -> None:
-    """Show what the fullest tile of each program holds, by parts, against the limit."""
-    there = _there(profiles)
-    if there:
-        show.figure(memory_figure(there), memory_words(there))
-        rows = [{"program": name, **memory_cells(profile)} for name, profile in there.items()]
-        show.table(rows, index="program")
-
-
-def show_rates(profiles: Named) -> None:
-    """Show the images a second of the IPUs alone, the host left out, for each program."""
-    there = _there(profiles)
-    if not there:
+def show_fit(profiles: Named) -> None:
+    """Show the fullest tile of each program against the limit."""
+    if not engine.is_available():
+        print(engine.NOT_HERE)
         return
-    rates = [profile.device_samples_per_second for profile in there.values()]
-    drawn = bars_figure(
-        list(there), {"rate": rates}, "images a second", "ResNet-101, the IPUs alone (modelled)", form="{:,.0f}"
-    )
-    words = "; ".join(f"{name} {rate:,.0f}" for name, rate in zip(there, rates))
-    show.figure(drawn, f"Images a second of the two IPUs, without the host, modelled: {words}.")
+    show.table([fit_row(name, profile) for name, profile in profiles.items()], index="precision")
 
 
-def show_paths(paths: Mapping[str, Sequence[float]]) -> None:
-    """Show the mean of weights before the first and after each update, for up to three ways of rounding."""
-    updates = range(0, max(len(path) for path in paths.values()), UPDATES_BETWEEN_MARKS)
-    curves = {name: [path[update] for update in updates] for name, path in paths.items()}
-    drawn = curves_figure(
-        updates, curves, "updates of 0.0001", "mean of 1,000 weights", "Updates that are smaller than half a step"
-    )
-    words = "; ".join(f"{name} {path[-1]:.2f}" for name, path in paths.items())
-    show.figure(drawn, f"Mean of the weights against the updates, one line for each rounding. At the end: {words}.")
-
-
-def memory_figure(profiles: Mapping[str, Profile]) -> Figure:
-    """One bar for each program and IPU: its fullest tile by parts, against the limit."""
-    limit = next(iter(profiles.values())).memory.tile_bytes / KIB
-    bars = {f"{name}, IPU {ipu.ipu}": tile_parts(ipu) for name, profile in profiles.items() for ipu in profile.memory}
-    return tile_memory_figure(bars, limit, MEMORY_TITLE)
-
-
-def memory_words(profiles: Mapping[str, Profile]) -> str:
-    """The figure in words."""
-    each = "; ".join(f"{name} {_ipus_in_words(profile)}" for name, profile in profiles.items())
-    limit = next(iter(profiles.values())).memory.tile_bytes / KIB
-    return f"One bar for each IPU, its fullest tile by parts, in KiB, modelled: {each}. A tile has {limit:.0f}."
-
-
-def _ipus_in_words(profile: Profile) -> str:
-    return ", ".join(
-        f"IPU {ipu.ipu} {ipu.max_tile_bytes / KIB:.0f} (most of it {_largest_part(ipu)})" for ipu in profile.memory
-    )
-
-
-def memory_cells(profile: Profile) -> dict[str, object]:
-    """Table cells: the fullest tile, the limit, and whether it fits."""
+def fit_row(name: str, profile: Profile) -> dict[str, object]:
+    """Return the row of one program: its fullest tile, what a tile has, and the verdict."""
     memory = profile.memory
     return {
+        "precision": name,
         "fullest tile": f"{memory.max_tile_bytes / KIB:.0f} KiB",
-        "limit": f"{memory.tile_bytes / KIB:.0f} KiB",
-        "fits": engine.fits_in_a_word(profile),
+        "a tile has": f"{memory.tile_bytes / KIB:.0f} KiB",
+        "fits (modelled)": engine.fits_in_a_word(profile),
     }
 
 
-def tile_parts(memory: IpuMemory) -> dict[str, float]:
-    """KiB on the fullest tile of one IPU, by the parts of this lesson."""
-    parts = dict.fromkeys(PARTS_IN_ORDER, 0.0)
-    for category, size in memory.bytes_by_category.items():
-        parts[PARTS.get(category, REST)] += size / KIB
-    return parts
-
-
-def _largest_part(memory: IpuMemory) -> str:
-    parts = tile_parts(memory)
-    return max(parts, key=lambda part: parts[part])
-
-
-def _there(profiles: Named) -> dict[str, Profile]:
-    there = {name: profile for name, profile in profiles.items() if profile}
-    if not there:
+def show_rates(profiles: Named, takeaway: str) -> None:
+    """Show the images a second of the IPUs alone, without the host, for each program."""
+    if not engine.is_available():
         print(engine.NOT_HERE)
-    return there
+        return
+    rates = [profile.device_samples_per_second for profile in profiles.values()]
+    drawn = figures.bars_figure(
+        list(profiles), {"rate": rates}, "images a second", "ResNet-101, the IPUs alone (modelled)", form="{:,.0f}"
+    )
+    told = "; ".join(f"{name} {rate:,.0f}" for name, rate in zip(profiles, rates))
+    show.figure(drawn, takeaway, f"Images a second of the two IPUs, without the host, modelled: {told}.")
+
+
+def show_losses(trials: Mapping[str, Trial], takeaway: str) -> None:
+    """Show the loss of each epoch, for up to three runs."""
+    curves = {name: trial.losses for name, trial in trials.items()}
+    epochs = range(1, max(len(losses) for losses in curves.values()) + 1)
+    title = "Digits, with the loss divided by 262,144"
+    drawn = figures.curves_figure(epochs, curves, "epoch", "mean cross-entropy", title, from_zero=True)
+    told = "; ".join(f"{name} from {losses[0]:.1f} to {losses[-1]:.1f}" for name, losses in curves.items())
+    show.figure(drawn, takeaway, f"Loss by epoch, one line for each run: {told}.")
+
+
+def show_paths(paths: Mapping[str, Sequence[float]], takeaway: str) -> None:
+    """Show the mean of weights before the first and after each update, for up to three ways of rounding."""
+    updates = range(0, max(len(path) for path in paths.values()), UPDATES_BETWEEN_MARKS)
+    curves = {name: [path[update] for update in updates] for name, path in paths.items()}
+    drawn = figures.curves_figure(
+        updates, curves, "updates of 0.0001", "mean of 1,000 weights", "Updates that are smaller than half a step"
+    )
+    told = "; ".join(f"{name} {path[-1]:.2f}" for name, path in paths.items())
+    show.figure(drawn, takeaway, f"Mean of the weights against the updates, for each rounding. At the end: {told}.")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ipu_course.figures import looks as course_looks
 from ipu_course.figures import style as course_style
 from ipu_model.report import looks
 from ipu_model.report.figures import style
@@ -26,3 +27,21 @@ def test_forward_and_backward_passes_look_the_same_in_both() -> None:
     assert looks.SPAN_LOOKS["forward"].face == course_style.BLUE
     assert looks.SPAN_LOOKS["backward"][:3] == (backward["facecolor"], backward["hatch"], backward["edgecolor"])
     assert looks.SPAN_LOOKS["wait"].face == course_style.GREY
+
+
+def test_what_happens_over_time_has_one_look_in_the_course_and_in_reports() -> None:
+    of_the_course = {
+        "forward": course_looks.FORWARD,
+        "recompute": course_looks.RECOMPUTE,
+        "backward": course_looks.BACKWARD,
+        "update": course_looks.UPDATE,
+        "wait": course_looks.WAIT,
+        "load": course_looks.LOAD,
+        "call": course_looks.CALL,
+    }
+    assert {name: tuple(looks.SPAN_LOOKS[name]) for name in of_the_course} == {
+        name: tuple(look) for name, look in of_the_course.items()
+    }
+    assert tuple(looks.PHASE_LOOKS["DoExchange"]) == tuple(course_looks.EXCHANGE)
+    assert tuple(looks.PHASE_LOOKS["InternalSync"]) == tuple(course_looks.SYNC)
+    assert looks.PHASE_LOOKS["OnTileExecute"].face == course_looks.COMPUTE.face

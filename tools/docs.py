@@ -28,8 +28,8 @@ def main() -> None:
     VALIDATION_PAGE.write_text(comparison_markdown(compare_rows()), encoding="utf-8")
     BENCHMARKS_PAGE.write_text(benchmark_page_text(page_results()), encoding="utf-8")
     schedule = pipelined(stages=4, micro_batches=10)
-    picture = figures.schedule_figure(schedule, "Schedule of one weight update: 4 IPUs, 10 micro-batches")
-    PICTURE.write_bytes(figures.png(picture))
+    picture = figures.schedule(schedule, title="One weight update: 4 IPUs, 10 micro-batches")
+    PICTURE.write_bytes(figures.png(picture.figure))
     print(f"wrote {', '.join(page.name for page in (SUPPORT_PAGE, VALIDATION_PAGE, BENCHMARKS_PAGE, PICTURE))}")
 
 

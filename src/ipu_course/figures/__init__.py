@@ -14,16 +14,12 @@ from ipu_course.figures.drawings.ipu_system import ipu_system
 from ipu_course.figures.drawings.ring_all_reduce import ring_all_reduce
 from ipu_course.figures.drawings.roofline import Roof, RooflinePoint, roofline
 from ipu_course.figures.drawings.round_trips import round_trips
+from ipu_course.figures.drawings.schedule import schedule
 from ipu_course.figures.drawings.streaming_state import streaming_state
 from ipu_course.figures.drawings.tile import tile
+from ipu_course.figures.drawings.utilisation import utilisation
 from ipu_course.figures.histogram import histogram_figure
-from ipu_course.figures.schedule import schedule_figure
 from ipu_course.figures.shown import png, show
-from ipu_course.figures.utilisation import utilisation_figure
-
-# After the modules of the same name, which these functions will replace.
-from ipu_course.figures.drawings.schedule import schedule  # isort: skip
-from ipu_course.figures.drawings.utilisation import utilisation  # isort: skip
 
 __all__ = [
     "Drawing",
@@ -40,10 +36,8 @@ __all__ = [
     "roofline",
     "round_trips",
     "schedule",
-    "schedule_figure",
     "show",
     "streaming_state",
     "tile",
     "utilisation",
-    "utilisation_figure",
 ]

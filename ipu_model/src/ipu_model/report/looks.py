@@ -36,7 +36,7 @@ SPAN_LOOKS = {
     "offload": Look(WHITE, "////", GREEN),
     "wait": Look(GREY, text=INK),
     "load": Look(GREEN, "----", WHITE),
-    "call": Look(SKY, "\\\\\\\\", BLUE),
+    "call": Look(WHITE, "++++", GREEN),
     "works": Look(BLUE, text=WHITE),
 }
 """One for each of `predict.profile.SPAN_KINDS`, and for the device as a whole."""
@@ -45,12 +45,12 @@ OTHER_LOOK = Look(WHITE, "++++", INK)
 
 PHASE_LOOKS = {
     "OnTileExecute": Look(BLUE, text=WHITE),
-    "DoExchange": Look(YELLOW, "////", HATCH),
+    "DoExchange": Look(WHITE, "||||", PURPLE),
     "GlobalExchange": Look(PURPLE, "||||", WHITE),
     "StreamCopyBegin": Look(WHITE, "----", GREEN),
     "StreamCopyMid": Look(GREEN, text=WHITE),
     "StreamCopyEnd": Look(WHITE, "////", GREEN),
-    "InternalSync": Look(SKY, "\\\\\\\\", BLUE),
+    "InternalSync": Look(WHITE, "xxxx", INK),
     "ExternalSync": Look(GREY, text=INK),
 }
 MEMORY_LOOKS = {

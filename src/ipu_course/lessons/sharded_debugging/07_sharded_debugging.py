@@ -47,10 +47,9 @@ lesson = Lesson("07")
 
 # %%
 guess = lesson.predict("times as long, four stages, 10 micro-batches", ...)
-figures.show(
-    figures.schedule_figure(sharded(stages=4, micro_batches=4), "Sharded: 4 micro-batches through 4 stages"),
-    "Sharded schedule: one pass at a time runs down from IPU 0 to IPU 3 and up again, then the next micro-batch "
-    "starts. 4 micro-batches take 16 steps; all other places are idle.")
+show.drawing(
+    figures.schedule(sharded(stages=4, micro_batches=4), title="Sharded: 4 micro-batches through 4 stages"),
+    "Sharded execution runs one pass at a time, so three of the four IPUs always wait.")
 guess.reveal(sharded(4, 10).steps / pipelined(4, 10).steps, "computed as (4 x 10) / (10 + 2 x 3)")
 
 # %% [markdown]

@@ -85,7 +85,7 @@ def show_differences(compared: Mapping[str, tuple[Outputs, Outputs]]) -> None:
     show.figure(
         bars_figure(
             stages, heights, "largest difference, of the reference's largest value",
-            "Each stage beside plain PyTorch in fp32", percent=True, missing=NOT_FINITE,
+            "Each stage beside plain PyTorch in fp32", percent=True, missing=NOT_FINITE, log=True,
         ),
         f"How far each stage is from plain PyTorch. {words}.",
     )  # fmt: skip

@@ -1,25 +1,14 @@
-"""The figures: what they draw for a schedule, and that they come with a description."""
+"""Showing a figure: it comes with its description, and the learner's own style stays."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import pytest
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 
 from ipu_course import figures
 from ipu_course.figures import shown as shown_module
 from ipu_course.schedule import pipelined
-
-
-def axes_of(figure: Figure) -> Axes:
-    (axes,) = figure.axes
-    return axes
-
-
-def texts(figure: Figure) -> list[str]:
-    return [text.get_text() for text in axes_of(figure).texts]
 
 
 def test_a_shown_figure_has_its_description_below_and_as_alternative_text(
@@ -49,5 +38,5 @@ def test_drawing_leaves_the_learner_s_own_style_alone() -> None:
     import matplotlib
 
     before = dict(matplotlib.rcParams)
-    figures.schedule(pipelined(2, 3)).figure
+    figures.schedule(pipelined(2, 3))
     assert dict(matplotlib.rcParams) == before

@@ -22,10 +22,10 @@ from torch import nn
 import poptorch
 from ipu_course import figures, ladder, show
 from ipu_course.datasets import colour_shapes
+from ipu_course.epoch_parts import show_epoch_parts
 from ipu_course.lessons.device_iterations import (
     RESNET, SMALL, lesson, modelled_programs, rate_at, show_call, show_long_calls)
 from ipu_course.models import SmallNetwork, WithLoss
-from ipu_course.views.epoch import show_epoch_parts
 
 torch.set_num_threads(1)  # a small network would only make more threads wait for each other
 shapes = colour_shapes(train=True, images=128)
@@ -158,7 +158,8 @@ lesson.check(2, mean_loss, using=results["All"][1])
 #
 # The explorer has three programs: the small network, one whose outputs are larger than its images (ten numbers for each
 # **pixel**), and the workshop's ResNet-101. Move the sliders, and try `All` with the pixel network: the cost of
-# outputs follows their bytes. (The model's error band for such small networks is wide: 0.66 to 1.52 times the time.)
+# outputs follows their bytes. (For such small networks the model's error band is wide, as the first table
+# says.)
 
 # %%
 lesson.explore(programs, iterations=4)

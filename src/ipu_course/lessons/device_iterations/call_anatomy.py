@@ -25,7 +25,11 @@ def show_call(program: ModelledModule) -> None:
     if program is engine.NOT_MODELLED:
         print(engine.NOT_HERE)
         return
-    parts = call_milliseconds(program.profile())
+    profile = program.profile()
+    parts, band = call_milliseconds(profile), profile.error_band
     whole = sum(parts.values())
     row = {name: f"{value:.2f} ms" for name, value in parts.items()}
-    show.table([{"modelled": "one call", **row, "in all": f"{whole:.2f} ms"}], index="modelled")
+    hardware = f"{band.low:.2f} to {band.high:.2f} times as long"
+    show.table(
+        [{"modelled": "one call", **row, "in all": f"{whole:.2f} ms", "device on hardware": hardware}], index="modelled"
+    )

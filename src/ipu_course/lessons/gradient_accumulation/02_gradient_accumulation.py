@@ -23,10 +23,10 @@ import torchvision
 import poptorch
 from ipu_course import engine, figures, ladder, show
 from ipu_course.datasets import colour_shapes
+from ipu_course.epoch_parts import show_epoch_parts
 from ipu_course.lessons.gradient_accumulation import lesson, percent_apart, show_rates, show_stages
 from ipu_course.models import ClassifierWithLoss, SmallNetwork, WithLoss
 from ipu_course.schedule import pipelined
-from ipu_course.views.epoch import show_epoch_parts
 
 torch.set_num_threads(1)  # a small network would only make more threads wait for each other
 shapes = colour_shapes(train=True, images=256)
@@ -146,7 +146,7 @@ show_rates(resnet, {m: lesson.published(f"cycles_{m}").value for m in (3, 8)})
 
 # %% [markdown]
 # Counting steps promises 80 / 60 = 1.33, and the formula by time (8 / 9) / (3 / 4) = 1.19. The real stages are not
-# equally long, and a ramp with only the shorter one costs less, so accumulation 3 was not quite as bad as that.
+# equally long: a ramp step with only the shorter one costs less, so accumulation 3 was less bad than that.
 #
 # The two diamonds are **derived**: two published cycle counts [1] and the line through them. Some of the model's
 # constants were **fitted** on the same traces, so the close agreement proves little.
@@ -165,9 +165,9 @@ show_stages(resnet)
 # %% [markdown]
 # The pipeline moves at the pace of its **longest stage** [2]. IPU 0 receives the images and recomputes; IPU 1, the last
 # stage, goes straight from its forward to its backward pass and then waits. More accumulation shortens the ramps
-# but not this wait. Only moving work from the longest stage helps, and lesson 06 moves it. (The model probably
-# exaggerates: it gives IPU 1 78 % of IPU 0's cycles of code, the published trace 85 to 90 % [1]. That is an open
-# question.)
+# but not this wait. Only moving work out of the longest stage helps, and lesson 06 does that. (Is it really a
+# third? In the model, IPU 1 runs code for 44.9 / 57.7 = 78 % as many cycles as IPU 0, in the published trace for 85 to
+# 90 % [1]. On hardware it probably waits less. That is an open question.)
 #
 # **Exercise 3** (4 min). Move the slider: what is the smallest accumulation with which the modelled IPUs reach at
 # least 95 % of their highest rate?

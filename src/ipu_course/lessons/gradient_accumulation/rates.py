@@ -93,12 +93,17 @@ def _row(accumulation: int, profile: Profile, highest: float) -> dict[str, objec
 
 
 def show_stages(program: ModelledModule) -> None:
-    """Show what each IPU does with one micro-batch while the pipeline is full, in milliseconds."""
+    """Show what each IPU does with one micro-batch while the pipeline is full, and how much of an update it runs code.
+
+    The micro-batch is in milliseconds, and the update is one with accumulation 8.
+    """
     if program is engine.NOT_MODELLED:
         print(engine.NOT_HERE)
         return
-    profile = program.profile(gradient_accumulation=LONG)
-    show.table([_stage_row(profile, ipu) for ipu in range(len(profile.cycles))], index="one micro-batch (modelled)")
+    steady, whole = (program.profile(gradient_accumulation=each) for each in (LONG, 8))
+    show.table(
+        [_stage_row(steady, whole, ipu) for ipu in range(len(steady.cycles))], index="one micro-batch (modelled)"
+    )
 
 
 def steady_milliseconds(profile: Profile, ipu: int) -> dict[str, float]:
@@ -107,8 +112,9 @@ def steady_milliseconds(profile: Profile, ipu: int) -> dict[str, float]:
     return {kind: 1e3 * sum(span.seconds / span.repeats for span in spans if span.kind == kind) for kind in STEADY}
 
 
-def _stage_row(profile: Profile, ipu: int) -> dict[str, object]:
-    found = steady_milliseconds(profile, ipu)
+def _stage_row(steady: Profile, whole: Profile, ipu: int) -> dict[str, object]:
+    found = steady_milliseconds(steady, ipu)
+    code = whole.cycles[ipu].on_tile_execute / whole.cycles[ipu].total
     names = {"stream in": "images and labels arrive", "recompute": "recomputation", "wait": "waiting"}
     cells = {names.get(kind, f"{kind} pass"): f"{value:.2f} ms" for kind, value in found.items()}
-    return {"one micro-batch (modelled)": f"IPU {ipu}", **cells}
+    return {"one micro-batch (modelled)": f"IPU {ipu}", **cells, "runs code, whole update": f"{code:.1%}"}

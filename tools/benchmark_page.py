@@ -12,18 +12,19 @@ from ipu_course.programs.bench.results import Result
 BENCHMARKS_PAGE = Path(__file__).resolve().parent.parent / "docs" / "benchmarks.md"
 HEAD = """# CNN benchmarks
 
-Written by `make docs` from `data/cnn_benchmarks.json` and the IPU Model; a test compares them. The command lines are
-those of {source}.
+`make docs` writes this page from `data/cnn_benchmarks.json` and the IPU Model, and a test compares them. The command
+lines are those of {source}.
 
-Every figure here is **modelled**; none is measured, and the page publishes none.
+Every figure here is **modelled**: none is measured, and the benchmark page publishes none.
 
-* **images/s**: images of a step over its seconds; the first step is left out, as the page asks. A step is one call.
-* **error band**: by how much the hardware's rate may differ, from the comparison with published results
+* **images/s**: the throughput over all steps but the first, which the page leaves out, too. A step is one call.
+* **error band**: how far the hardware's throughput may differ, according to the comparison with published results
   ([validation.md](validation.md)).
-* **latency ms** (inference): from the call to its result, for a call of one batch on every replica.
-* **KiB on a tile**: the fullest tile of {limit:.0f} KiB. **fits**: "close" is too close to call; rates of what does not
-  fit stand in brackets.
-* **loader MB/s**: images that the host has to give so that the IPUs never wait. Its own time is not modelled."""
+* **latency ms** (inference): the time from the call to its result, for a call of one batch on every replica.
+* **KiB on a tile**: the memory used on the fullest tile, of {limit:.0f} KiB. **fits**: "close" means too close to call.
+  The throughput of a program that does not fit is in brackets.
+* **loader MB/s**: how much image data the host has to deliver so that the IPUs never wait. The host's own time is not
+  modelled."""
 NUMBERS = ("batch", "IPUs", "images/s", "error band", "latency ms", "KiB on a tile", "loader MB/s")
 
 

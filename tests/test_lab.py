@@ -244,13 +244,13 @@ def test_the_exit_code_is_jupyterlabs(tmp_path: Path, option: str, code: int) ->
 
 
 @pytest.mark.slow
-def test_ctrl_c_twice_ends_it_without_an_error(tmp_path: Path) -> None:
+def test_ctrl_c_and_a_yes_end_it_without_an_error(tmp_path: Path) -> None:
     environment = {**os.environ, "JUPYTER_RUNTIME_DIR": str(tmp_path), "JUPYTER_CONFIG_DIR": str(tmp_path / "config")}
     arguments = ["lab", "--folder", str(tmp_path / "mine"), "--no-browser", "--", "--ServerApp.port=0"]
     with subprocess.Popen(
         [sys.executable, "-m", "ipu_course", *arguments],
         env=environment,
-        stdin=subprocess.DEVNULL,
+        stdin=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
     ) as process:
@@ -258,8 +258,9 @@ def test_ctrl_c_twice_ends_it_without_an_error(tmp_path: Path) -> None:
         while not started.exists() and process.poll() is None:
             time.sleep(0.1)
         assert json.loads(started.read_text())["root_dir"] == str(tmp_path / "mine")
-        process.send_signal(signal.SIGINT)
-        time.sleep(1)  # JupyterLab asks whether to stop, and takes a second Ctrl-C for a yes
+        assert process.stdin is not None
+        process.stdin.write("y\n")  # JupyterLab asks whether to stop
+        process.stdin.flush()
         process.send_signal(signal.SIGINT)
         assert process.wait(timeout=60) == 0
         assert process.stderr is not None

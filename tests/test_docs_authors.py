@@ -1,0 +1,62 @@
+"""The page for authors: its new lesson, written down as the page lists it, builds, checks its answers and is linked."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import nbformat
+import pytest
+
+FILE = re.compile(r"^`([\w.]+)`\n\n```\w+\n(.*?)^```$", re.M | re.S)
+TARGET = re.compile(r"(?:^|`)make ([a-z-]+)", re.M)
+
+
+@pytest.fixture(scope="module")
+def page() -> str:
+    return (Path(__file__).resolve().parents[1] / "docs" / "authors.md").read_text(encoding="utf-8")
+
+
+def test_the_lesson_on_the_page_is_a_whole_one(page: str, project: Path, tmp_path: Path) -> None:
+    """It is put into a copy of the course, as its author would put it into a clone."""
+    package, notebooks = tmp_path / "src" / "ipu_course", tmp_path / "notebooks"
+    shutil.copytree(project / "src" / "ipu_course", package, ignore=shutil.ignore_patterns("__pycache__"))
+    notebooks.mkdir()
+    files = dict(FILE.findall(page))
+    assert set(files) == {"11_counting_tiles.py", "__init__.py", "exercises.py", "answers.toml"}
+    folder = package / "lessons" / "counting_tiles"
+    folder.mkdir()
+    for name, text in files.items():
+        (folder / name).write_text(text, encoding="utf-8")
+    path = os.pathsep.join([str(tmp_path / "src"), str(project / "tools"), os.environ.get("PYTHONPATH", "")])
+
+    def run(*arguments: str) -> str:
+        done = subprocess.run(
+            [sys.executable, "-m", "notebook_build", *arguments, "--notebooks", str(notebooks)],
+            env={**os.environ, "PYTHONPATH": path},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+    assert "11_counting_tiles: 9 cells" in run("build", "11")
+    assert "FAULT" not in run("try", "11")
+    built = nbformat.read(notebooks / "11_counting_tiles.ipynb", as_version=4)
+    assert "(00_start_here.ipynb)" in built.cells[0].source
+    assert run("pull", "11") == "11_counting_tiles: nothing to take back: the notebook is what the source says\n"
+
+
+def test_every_target_and_file_that_the_page_names_exists(page: str, project: Path) -> None:
+    makefile = (project / "Makefile").read_text(encoding="utf-8")
+    targets = set(TARGET.findall(page))
+    assert {"notebooks", "pull-notebook", "try-answers", "check-notebooks"} <= targets
+    assert [target for target in targets if not re.search(rf"^{target}:", makefile, re.M)] == []
+    links = re.findall(r"\]\((\.\./[^)]+|[\w.]+\.md)\)", page)
+    assert links
+    assert [link for link in links if not (project / "docs" / link).exists()] == []

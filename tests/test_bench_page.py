@@ -106,7 +106,7 @@ def test_a_pod64_differs_from_the_pod16_in_replicas_and_accumulation_only(model:
     named = {each.name: each for each in all_configurations()}
     small, large = named[f"{model}-train-pod16"].settings, named[f"{model}-train-pod64"]
     names = [name for name in small.__dataclass_fields__ if getattr(small, name) != getattr(large.settings, name)]
-    assert names == ["machine", "replicas", "instances", "gradient_accumulation"]
+    assert set(names) == {"machine", "replicas", "instances", "gradient_accumulation"}
     options = options_of(large.command_line)
     assert (large.settings.replicas, large.settings.instances) == (int(options["num-replicas"][0]), 16)
     assert any(options["config"][0] in note for note in large.deviations)

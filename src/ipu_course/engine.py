@@ -1,7 +1,7 @@
-"""The course's one door to the IPU Model's engine: modelled profiles, where there is an IPU Model.
+"""The only module of the course that imports the IPU Model.
 
-On a machine with Graphcore's SDK there is none, and every function here gives ``NOT_MODELLED``: programs then show
-what they measure, and nothing modelled.
+A machine with Graphcore's SDK has no IPU Model. There, every function that would model something returns
+``NOT_MODELLED``, and programs show only what they measure.
 """
 
 from __future__ import annotations
@@ -75,12 +75,12 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 def is_available() -> bool:
-    """Whether the IPU Model is installed."""
+    """Tell whether the IPU Model is installed."""
     return find_spec("ipu_model") is not None
 
 
 def needs_the_model(function: Function) -> Function:
-    """Have ``function`` return ``NOT_MODELLED`` without an IPU Model, and for what is not modelled itself."""
+    """Make ``function`` return ``NOT_MODELLED`` without an IPU Model, or when an argument is ``NOT_MODELLED``."""
 
     @functools.wraps(function)
     def modelled(*arguments: Any, **options: Any) -> Any:
@@ -93,9 +93,9 @@ def needs_the_model(function: Function) -> Function:
 
 
 def measured_on() -> str:
-    """What measured times are those of: "IPU" or "CPU".
+    """Return what a measured time was measured on: "IPU" or "CPU".
 
-    The IPU Model computes on the CPU even if it is told to pass for hardware.
+    The IPU Model computes on the CPU, even when it is told to report hardware.
     """
     import poptorch
 
@@ -112,10 +112,10 @@ def host_work(
     hosts: int = 1,
     cores_per_host: int = 0,
 ) -> HostWork:
-    """What the program itself does on the host; ``source`` says where the two times, in seconds, are from.
+    """Return the program's own work on the host; ``source`` says where the two times, in seconds, come from.
 
-    ``asynchronous`` loading runs while the IPUs work; ``workers`` of 0 means the program itself loads. Processes
-    are dealt out over ``hosts``, whose loaders share ``cores_per_host`` (0: as many as there are loaders).
+    ``asynchronous`` loading runs while the IPUs work. With 0 ``workers`` the program itself loads. Processes are
+    spread over ``hosts``, whose loaders share ``cores_per_host`` cores (0 means one core for each loader).
     """
     from ipu_model.predict.host import HostWork, Loading
 
@@ -143,7 +143,7 @@ def time_loader(loader: poptorch.DataLoader, batches: int = 10) -> HostWork:
 
 @needs_the_model
 def profile(model: poptorch.PoplarExecutor, host: HostWork | None = None) -> Profile:
-    """The modelled profile of one call of a compiled ``model``.
+    """Return the modelled profile of one call of a compiled ``model``.
 
     Raises ``poptorch.Error`` when the engine cannot model it.
     """
@@ -160,7 +160,7 @@ def profile_module(
     optimizer: torch.optim.Optimizer | None = None,
     host: HostWork | None = None,
 ) -> Profile:
-    """The modelled profile of one call of a module that is not wrapped yet; ``inputs`` are one micro-batch.
+    """Return the modelled profile of one call of a module that is not wrapped yet; ``inputs`` are one micro-batch.
 
     With an ``optimizer`` it is a training call. Raises ``poptorch.Error`` when the engine cannot model it.
     """
@@ -170,18 +170,18 @@ def profile_module(
 
 
 class ModelledModule:
-    """A module captured once, to be profiled with many settings."""
+    """A module that was captured once and can be profiled with many settings."""
 
     def __init__(self, program: Program) -> None:
         self._program = program
 
     @property
     def optimiser(self) -> OptimiserSpec | None:
-        """The optimiser it was captured with: a value of the option ``optimiser`` of other modules."""
+        """The optimiser of the capture, which other modules take as their option ``optimiser``."""
         return self._program.optimiser
 
     def profile(self, host: HostWork | None = None, **options: Any) -> Profile:
-        """The modelled profile with ``options`` set anew, such as ``gradient_accumulation=8``.
+        """Return the modelled profile with other ``options``, such as ``gradient_accumulation=8``.
 
         Raises ``poptorch.Error`` for options it does not know and settings that the program cannot have.
         """
@@ -192,7 +192,7 @@ class ModelledModule:
     def sweep(
         self, option: str, values: Iterable[object], host: HostWork | None = None, **options: Any
     ) -> tuple[SweepPoint, ...]:
-        """One point (``.value``, ``.profile`` or ``None``, ``.refused``) for each value of an option.
+        """Return one point (``.value``, ``.profile`` or ``None``, ``.refused``) for each value of an option.
 
         Raises ``poptorch.Error`` for options it does not know.
         """
@@ -201,7 +201,7 @@ class ModelledModule:
         return ipu_model.sweep(self._program, option, values, host=host, **options)
 
     def memory_remedies(self, of: Profile) -> tuple[str, ...]:
-        """What usually helps where this module's profile ``of`` does not fit, the most promising first."""
+        """Return what usually helps when this module's profile ``of`` does not fit, the most promising first."""
         from ipu_model.predict.memory.remedies import remedies
 
         return tuple(remedies(of.memory, self._program))
@@ -214,7 +214,7 @@ class ModelledModule:
         constant_global_batch: bool = False,
         **options: object,
     ) -> tuple[ScalingPoint, ...]:
-        """One point (``.replicas``, ``.profile`` or ``None``, ``.efficiency``...) for each number of replicas.
+        """Return one point (``.replicas``, ``.profile`` or ``None``, ``.efficiency``...) for each number of replicas.
 
         Each is on the smallest machine with enough IPUs. See ``ipu_model.scaling``. Raises ``poptorch.Error`` for
         options it does not know.
@@ -231,7 +231,7 @@ class ModelledModule:
         )
 
     def update_time(self, host: HostWork | None = None, **options: object) -> UpdateTime:
-        """The time of a weight update: what each of its micro-batches takes, and what is constant.
+        """Return the time of a weight update, split into the time of each micro-batch and a constant part.
 
         Raises ``poptorch.Error`` for a module that was captured without an optimiser.
         """
@@ -243,7 +243,7 @@ class ModelledModule:
     def with_state_types(
         self, accumulators: torch.dtype, first_moments: torch.dtype, second_moments: torch.dtype
     ) -> ModelledModule:
-        """The same module with an optimiser that keeps its state in these types: float16 or float32.
+        """Return the module with an optimiser that keeps its state in these types, float16 or float32.
 
         Raises ``ValueError`` for a module that was captured without an optimiser.
         """
@@ -270,7 +270,7 @@ def modelled_module(
     options: poptorch.Options,
     optimizer: torch.optim.Optimizer | None = None,
 ) -> ModelledModule:
-    """A module to be profiled with many settings, captured once; ``inputs`` are one micro-batch.
+    """Capture a module once, to profile it with many settings; ``inputs`` are one micro-batch.
 
     Raises ``poptorch.Error`` when the engine cannot model it.
     """
@@ -281,7 +281,7 @@ def modelled_module(
 
 @needs_the_model
 def machine_ipus(name: str) -> int:
-    """How many IPUs the machine of that name has, such as "POD16" or "Bow".
+    """Return how many IPUs a machine such as "POD16" or "Bow" has.
 
     Raises ``ValueError`` for machines it does not know; the message lists those it knows.
     """
@@ -296,27 +296,27 @@ def machine_ipus(name: str) -> int:
 
 @needs_the_model
 def memory_verdict(of: Profile) -> str:
-    """Whether a profile's program fits: "fits", "too close to call" or "does not fit"."""
+    """Return whether a profile's program fits into memory: "fits", "too close to call" or "does not fit"."""
     return of.verdict.value
 
 
 @needs_the_model
 def fits_in_a_word(of: Profile) -> str:
-    """The verdict on memory as the cell of a column called "fits": yes, no or too close to call."""
+    """Return the verdict on memory for a column called "fits": yes, no or too close to call."""
     return FITS_CELLS[memory_verdict(of)]
 
 
 @needs_the_model
 def may_run(of: Profile) -> bool:
-    """Whether the program compiles: PopTorch here refuses only what clearly does not fit."""
+    """Tell whether the program compiles: the course's PopTorch refuses only what clearly does not fit."""
     return memory_verdict(of) != DOES_NOT_FIT
 
 
 @needs_the_model
 def start_seconds(of: Profile) -> float:
-    """How long code, weights and optimiser state take to the IPUs before the first call, at the host link's rate.
+    """Return the seconds in which code, weights and optimiser state reach the IPUs before the first call.
 
-    Machines of a POD are loaded at the same time, each over its own link.
+    The host link's rate sets the time. The machines of a POD are loaded at the same time, each over its own link.
     """
     from ipu_model.predict.hardware import system_named
     from ipu_model.predict.memory import categories
@@ -330,7 +330,7 @@ def start_seconds(of: Profile) -> float:
 
 @needs_the_model
 def figure(kind: str, of: Profile, **arguments: Any) -> tuple[Figure, str]:
-    """One of ``FIGURES`` for a profile, and its description.
+    """Draw one of ``FIGURES`` for a profile, and return it with its description.
 
     Raises ``ValueError`` for other kinds.
     """
@@ -344,7 +344,7 @@ def figure(kind: str, of: Profile, **arguments: Any) -> tuple[Figure, str]:
 
 @needs_the_model
 def text_report(of: Profile) -> str:
-    """The profile as a text to print."""
+    """Return the profile as text."""
     from ipu_model.report.text import text_report as engine_report
 
     return engine_report(of)

@@ -1,4 +1,4 @@
-"""What a notebook shows of a profile: a figure with its description, and a table with the same facts."""
+"""Show figures, tables and profiles in a notebook, each figure with its point and a description."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def figure(drawn: Figure, takeaway: str, description: str | None = None) -> None
 
 
 def caption(takeaway: str) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The line below a figure, as data and metadata of a notebook's output."""
+    """Return the line below a figure as data and metadata of a notebook's output."""
     return {"text/markdown": f"*{takeaway}*", "text/plain": takeaway}, {}
 
 
@@ -99,7 +99,7 @@ def memory(profiles: Profiles, takeaway: str | None = None) -> None:
 
 
 def order_of(sizes: Mapping[str, float]) -> str:
-    """The two largest categories in words."""
+    """Name the two largest categories."""
     largest = sorted(sizes, key=lambda key: -sizes[key])[:2]
     return " and ".join(largest)
 
@@ -110,7 +110,7 @@ def memory_per_tile(profile: Profile | None, takeaway: str | None = None) -> Non
 
 
 def liveness(profile: Profile | None, takeaway: str | None = None) -> None:
-    """Show not-always-live memory while the program runs."""
+    """Show how much not-always-live memory the program holds while it runs."""
     _show("liveness", profile, takeaway)
 
 
@@ -138,7 +138,7 @@ def table(rows: Sequence[Mapping[str, object]], index: str | None = None) -> Non
 
 
 def table_html(rows: Sequence[Mapping[str, object]], index: str | None = None) -> str:
-    """The rows as an HTML table whose headings say what they are headings of."""
+    """Return the rows as an HTML table whose headings carry their scope."""
     if not rows:
         return ""
     columns = list(rows[0])
@@ -151,7 +151,7 @@ def table_html(rows: Sequence[Mapping[str, object]], index: str | None = None) -
 
 
 def escaped(text: object) -> str:
-    """The text as HTML shows it."""
+    """Return the text with its HTML characters escaped."""
     return html.escape(str(text))
 
 
@@ -161,7 +161,7 @@ def _cell(value: object, heading: bool) -> str:
 
 
 def table_text(rows: Sequence[Mapping[str, object]]) -> str:
-    """The rows as text, in aligned columns."""
+    """Return the rows as text in aligned columns."""
     if not rows:
         return ""
     lines = [[str(name) for name in rows[0]], *([str(row.get(name, "")) for name in rows[0]] for row in rows)]
@@ -170,7 +170,7 @@ def table_text(rows: Sequence[Mapping[str, object]]) -> str:
 
 
 def _named(profiles: Profiles) -> dict[str, Profile]:
-    """The profiles there are, by name; says so where there is none."""
+    """Return the profiles that exist by name, and print that the model is missing when there is none."""
     given: Mapping[str, Any] = profiles if isinstance(profiles, Mapping) else {"this program": profiles}
     named = {name: profile for name, profile in given.items() if profile}
     if not named:

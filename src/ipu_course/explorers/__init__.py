@@ -1,1 +1,1 @@
-"""The lessons' explorers: knobs to turn, and a picture that follows. One file a lesson."""
+"""Explorers: controls to move, and a figure that follows them."""

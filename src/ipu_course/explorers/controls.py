@@ -1,4 +1,4 @@
-"""The knobs of an explorer: what each is called, which settings it has, and its widget."""
+"""The controls of an explorer, each with a label, its possible values and its widget."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Slider:
         _check_default(self.label, self.values, self.default)
 
     def widget(self) -> Any:
-        """The slider; it reports a value when it is let go."""
+        """Return the slider, which reports a value when you let it go."""
         return ipywidgets.SelectionSlider(
             options=[(f"{value:,}" if isinstance(value, (int, float)) else str(value), value) for value in self.values],
             value=self.default,
@@ -51,7 +51,7 @@ class Choice:
         return list(self.options.values())
 
     def widget(self) -> Any:
-        """The menu."""
+        """Return the menu."""
         options = list(self.options.items())
         return ipywidgets.Dropdown(
             options=options, value=self.default, description=self.label, style=_WIDE, layout=_LAYOUT
@@ -60,7 +60,7 @@ class Choice:
 
 @dataclass(frozen=True)
 class Switch:
-    """Something that is on or off."""
+    """A setting that is on or off."""
 
     label: str
     default: bool = False
@@ -71,7 +71,7 @@ class Switch:
         return (False, True)
 
     def widget(self) -> Any:
-        """A box to tick."""
+        """Return the checkbox."""
         return ipywidgets.Checkbox(value=self.default, description=self.label, indent=False, layout=_LAYOUT)
 
 

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     import poptorch
     from ipu_model.explore.what_if import SweepPoint
     from ipu_model.optimiser import OptimiserSpec
+    from ipu_model.predict.hardware import System
     from ipu_model.predict.host import HostWork
     from ipu_model.predict.profile import IpuMemory, Profile
     from ipu_model.predict.program import Program
@@ -40,6 +41,7 @@ __all__ = [
     "fits_in_a_word",
     "host_work",
     "is_available",
+    "machine",
     "machine_ipus",
     "may_run",
     "measured_on",
@@ -280,8 +282,8 @@ def modelled_module(
 
 
 @needs_the_model
-def machine_ipus(name: str) -> int:
-    """Return how many IPUs a machine such as "POD16" or "Bow" has.
+def machine(name: str) -> System:
+    """Return what the IPU Model knows of a machine such as "POD16" or "Bow": its chip, links and IPUs.
 
     Raises ``ValueError`` for machines it does not know; the message lists those it knows.
     """
@@ -289,9 +291,14 @@ def machine_ipus(name: str) -> int:
     from ipu_model.predict.hardware import system_named
 
     try:
-        return system_named(name).ipus
+        return system_named(name)
     except Error as problem:
         raise ValueError(problem.message) from problem
+
+
+def machine_ipus(name: str) -> int:
+    """Return how many IPUs a machine has. Raises ``ValueError`` for machines it does not know."""
+    return machine(name).ipus
 
 
 @needs_the_model

@@ -9,6 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import lru_cache
 
+from ipu_course import engine
+
 SYSTEM = "M2000"
 
 
@@ -55,11 +57,9 @@ WITHOUT_IPU_MODEL = Hardware(
 @lru_cache(maxsize=1)
 def hardware() -> Hardware:
     """Return the numbers of the IPU Model, or those of the table above where there is none."""
-    try:
-        from ipu_model.predict.hardware import system_named
-    except ImportError:
+    if not engine.is_available():
         return WITHOUT_IPU_MODEL
-    system = system_named(SYSTEM)
+    system = engine.machine(SYSTEM)
     chip = system.chip
     return Hardware(
         tiles=chip.tiles,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ipu_course.explorers.controls import Choice, Control, Slider, Switch
-from ipu_course.explorers.explorer import View, explore
+from ipu_course.explorers.explorer import Explorer, View
 from ipu_course.lessons.async_data_loading.loading import Loading, bound, timeline
 from ipu_course.lessons.async_data_loading.loading_figure import loading_timeline_figure
 
@@ -21,18 +21,22 @@ CONTROLS: dict[str, Control] = {
 }
 
 
-def explore_loading() -> None:
-    """Show the explorer. It computes from the times that are set, so it needs no IPU Model."""
-    explore(CONTROLS, view)
+def waiting(load_ms: int, call_ms: int, workers: int, buffer: int, uneven: bool) -> float:
+    """Return the share of the time for which the IPUs wait for data from an asynchronous loader."""
+    computed = timeline(_loads(load_ms, uneven), call_ms / 1000, Loading(True, workers, buffer))
+    return max(0.0, 1 - call_ms / 1000 / computed.seconds_per_call)
+
+
+def _loads(load_ms: int, uneven: bool) -> list[float]:
+    factors = UNEVEN if uneven else (1.0,)
+    return [load_ms / 1000 * factors[number % len(factors)] for number in range(CALLS)]
 
 
 def view(asynchronous: bool, load_ms: int, call_ms: int, workers: int, buffer: int, uneven: bool) -> View:
-    """The first calls on an axis of time, and the steady rate."""
+    """Draw the first calls on an axis of time, with the steady rate in the table."""
     loading = Loading(asynchronous, workers, buffer)
     load, call = load_ms / 1000, call_ms / 1000
-    factors = UNEVEN if uneven else (1.0,)
-    loads = [load * factors[number % len(factors)] for number in range(CALLS)]
-    computed = timeline(loads, call, loading)
+    computed = timeline(_loads(load_ms, uneven), call, loading)
     name = "loader's worker" if workers else "loader" if asynchronous else "program loads"
     drawn = loading_timeline_figure(computed, name, "Loading and calls", SHOWN_CALLS * (load + call))
     seconds, closed = computed.seconds_per_call, bound(load, call, loading)
@@ -48,7 +52,8 @@ def view(asynchronous: bool, load_ms: int, call_ms: int, workers: int, buffer: i
         f"Loading takes {load_ms} ms a call on average, the call {call_ms} ms. In the steady state a call begins "
         f"every {1000 * seconds:.0f} ms, and the IPUs wait for data {row['IPUs wait for data']} of the time."
     )
-    return View(drawn, description=words, rows=[row], text=_note(loading))
+    takeaway = f"The bottleneck is {row['limited by']}: a call every {1000 * seconds:.0f} ms."
+    return View(drawn, takeaway, words, [row], _note(loading))
 
 
 def _note(loading: Loading) -> str:
@@ -57,3 +62,6 @@ def _note(loading: Loading) -> str:
     if not loading.asynchronous and loading.workers:
         return "torch's workers load ahead with Sync, too: two batches each."
     return ""
+
+
+LOADING = Explorer(CONTROLS, view)

@@ -24,12 +24,12 @@ from torch import nn
 import poptorch
 from ipu_course import engine, figures, ladder, models, show
 from ipu_course.datasets import mnist
-from ipu_course.lessons.sharded_debugging.checks import check_first_difference, check_placement
+from ipu_course.lessons.sharded_debugging.checks import check_first_difference, check_silent_fault
 from ipu_course.lessons.sharded_debugging.stage_differences import first_wrong, plain_outputs, show_differences
 from ipu_course.lesson import Lesson
 from ipu_course.programs.mnist.model import ConvLayer
 from ipu_course.schedule import pipelined, sharded
-from ipu_course.lessons.sharded_debugging.placement import show_ipus
+from ipu_course.lessons.sharded_debugging.placement import show_ipus, somebodys_placement
 from ipu_course.lessons.sharded_debugging.sharding import further_micro_batch, show_sharding, update_times
 
 lesson = Lesson("07")
@@ -42,17 +42,19 @@ lesson = Lesson("07")
 # IPUs wait. So nothing happens at the same time, no stash is needed, and there is **no minimum** for gradient
 # accumulation or device iterations.
 #
-# **Predict:** four stages, 10 micro-batches, all passes equally long. How many times as long as a pipeline
-# does sharded execution take?
+# **Predict:** four equally long stages, 10 micro-batches. How many times as long as a pipeline does sharded
+# execution take?
 
 # %%
 guess = lesson.predict("times as long, four stages, 10 micro-batches", ...)
 show.drawing(
     figures.schedule(sharded(stages=4, micro_batches=4), title="Sharded: 4 micro-batches through 4 stages"),
     "Sharded execution runs one pass at a time, so three of the four IPUs always wait.")
-guess.reveal(sharded(4, 10).steps / pipelined(4, 10).steps, "computed as (4 x 10) / (10 + 2 x 3)")
+guess.reveal(pipelined(4, 10).busy_share(1) / sharded(4, 10).busy_share(1), "computed as (10 / 13) / (1 / 4)")
 
 # %% [markdown]
+# The pipeline works for *m / (m + N - 1)* = 10 / 13 of the time, sharded execution for a quarter.
+#
 # ## Compare pipelined and sharded results
 #
 # Our network reads digits from two scanners: one gives pixels from 0 to 255, the other from 0 to 4,095.
@@ -315,8 +317,8 @@ del os.environ["IPU_MODEL_HALF_OVERFLOW"]
 # images go to a person. **Which is worse?** The GPU's fault is larger, and somebody reports it on the first day. The
 # IPU's may last for years: the accuracy is fine, and nobody sees the mistakes.
 #
-# So make overflow visible. Floating-point exceptions stop the program at the first overflow, on the device too. (They
-# would not find a wrong formula.) `IPU_MODEL_REPORT_CLIPPING=1` makes the IPU Model warn instead.
+# So make overflow visible. Floating-point exceptions stop the program at the first overflow, on the device too.
+# `IPU_MODEL_REPORT_CLIPPING=1` makes the IPU Model warn instead.
 #
 # The cure: compute the power in fp32.
 
@@ -353,48 +355,56 @@ for execution in (poptorch.ShardedExecution, poptorch.PipelinedExecution):
         print(execution.__name__, "is refused:", str(error).split(". Use")[0].replace("'poptorch_py_error': ", ""))
 
 # %% [markdown]
-# Sharded, it runs and is right: so the model is fine. The error names one fault. There is a second one, of which
-# no error will ever tell.
-#
-# **Exercise 2** (5 min). Repair the placement: four stages of a pipeline, each with an IPU for itself.
+# Sharded, it runs and is right, so the model is fine, and the error names the fault: B2 comes before B3.
+# Here is a fault without an error: somebody placed ResNet-101 on four IPUs with three
+# blocks. It compiles, its losses are right, and it is slow. You have only its profile.
+
+# %%
+def resnet_on_four_ipus(place):
+    resnet = torchvision.models.resnet101().half()
+    place(resnet)
+    adamw = poptorch.optim.AdamW(resnet.parameters(), accum_type=torch.half, first_order_momentum_accum_type=torch.half)
+    return engine.modelled_module(models.ClassifierWithLoss(resnet), ladder.micro_batch(torch.half),
+                                  options_for(poptorch.PipelinedExecution(), accumulation=16), adamw)
+
+model = resnet_on_four_ipus(somebodys_placement)
+slow = model.profile()
+show_ipus({"as found": slow})
+
+# %% [markdown]
+# **Exercise 2** (5 min). Read the figure and the table. Which IPU has no work at all, and which one has the work of two
+# stages? Each is a number from 0 to 3.
 
 # %% tags=["exercise"]
 ### BEGIN SOLUTION
-### STARTER: strategy = ...
-strategy = poptorch.PipelinedExecution(
-    poptorch.Stage("B1").ipu(0), poptorch.Stage("B2").ipu(1),
-    poptorch.Stage("B3").ipu(2), poptorch.Stage("B4").ipu(3))
+### STARTER: idle = ...
+### STARTER: crowded = ...
+idle = 2
+crowded = 1
 ### END SOLUTION
-check_placement(strategy)
+check_silent_fault(idle, crowded)
 
 # %% [markdown] tags=["hint"]
-# In which order does the data pass the blocks? Which IPU has two stages?
+# An IPU without work has neither milliseconds nor KiB. The other one takes about twice as long as the IPU after the
+# idle one.
 
 # %% [markdown] tags=["solution"]
-# B2 comes before B3; that is what PopTorch's message says. And B4 shared IPU 2 with another stage.
+# IPU 2 has 0 ms and 0 KiB, and IPU 1 takes about twice as long as IPU 3.
 
 # %% [markdown]
-# The second kind of fault at full size: ResNet-101 on four IPUs. It compiles, its losses are right, and it is
-# slow. One number in the code is wrong. (`split` asks the model what a stage on each IPU would give.)
-#
 # **Predict:** how many times as long does an update take as with a stage on each IPU?
 
 # %%
+import inspect
+
 guess = lesson.predict("times as long as with the right placement", ...)
-poptorch.removeBlocks(resnet)
-poptorch.BeginBlock(resnet.layer2[0], ipu_id=1)
-poptorch.BeginBlock(resnet.layer3[4], ipu_id=1)
-poptorch.BeginBlock(resnet.layer3[14], ipu_id=3)
-model = engine.modelled_module(models.ClassifierWithLoss(resnet), ladder.micro_batch(torch.half),
-                               options_for(poptorch.PipelinedExecution(), accumulation=16), adamw)
-slow = model and model.profile()
-repaired = model and model.profile(split=("model.layer2.0", "model.layer3.4", "model.layer3.14"))
+print("".join(inspect.getsourcelines(somebodys_placement)[0][2:]))
+repaired = model.profile(split=("model.layer2.0", "model.layer3.4", "model.layer3.14"))
 show_ipus({"as found": slow, "a stage on each IPU": repaired})
-guess.reveal(slow and slow.device_seconds_per_call / repaired.device_seconds_per_call, "modelled")
+guess.reveal(slow.device_seconds_per_call / repaired.device_seconds_per_call, "modelled")
 
 # %% [markdown]
-# IPU 2 has nothing to do, and IPU 1 twice the work of the others: the second `ipu_id` should be 2. Results alone
-# would never show that.
+# The second `ipu_id` should be 2. Only the profile shows that.
 #
 # ## Work through a checklist
 #
@@ -408,7 +418,6 @@ guess.reveal(slow and slow.device_seconds_per_call / repaired.device_seconds_per
 # | does not learn | gradients of first and last layer | `ipu_print_tensor`, `Gradient___...` |
 # | right, but slow | work and wait of each IPU | profile |
 # | out of memory | the fullest tile, by category | profile; not sharding |
-# | nothing makes sense | what was really set | `poptorch.setLogLevel("DEBUG")` |
 #
 # ## Summary
 #

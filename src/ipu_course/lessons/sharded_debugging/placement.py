@@ -4,16 +4,26 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Mapping
 
+import torchvision
+
+import poptorch
 from ipu_course import engine, show
 from ipu_course.figures.bars import bars_figure
 
 if TYPE_CHECKING:
     from ipu_course.engine import Profile
 
-__all__ = ["show_ipus", "work_by_ipu"]
+__all__ = ["show_ipus", "somebodys_placement", "work_by_ipu"]
 
 KIB = 1024
 PASSES = ("forward", "recompute", "backward")
+
+
+def somebodys_placement(resnet: torchvision.models.ResNet) -> None:
+    """Place ResNet-101 on four IPUs with a fault that no error tells of: a hunt for the lesson."""
+    poptorch.BeginBlock(resnet.layer2[0], ipu_id=1)
+    poptorch.BeginBlock(resnet.layer3[4], ipu_id=1)
+    poptorch.BeginBlock(resnet.layer3[14], ipu_id=3)
 
 
 def work_by_ipu(profile: Profile) -> tuple[float, ...]:

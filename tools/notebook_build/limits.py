@@ -25,8 +25,6 @@ WORDS = Range(800, 1500)
 # Lessons with more to tell than the others.
 LONGER = {"06": Range(800, 2500)}
 EXERCISES = Range(2, 5)
-# Lesson 00 shows how the course works, and has one exercise to try that on.
-EXERCISES_OF_THE_FIRST = Range(1, 5)
 LEAST_EXERCISE_SHARE = 0.4
 MOST_CODE_LINES = 15
 LEAST_ALT_WORDS = 10

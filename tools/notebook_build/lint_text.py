@@ -10,7 +10,6 @@ from nbformat import NotebookNode
 from notebook_build.lesson import EXERCISE, SOLUTION, LessonSource
 from notebook_build.limits import (
     EXERCISES,
-    EXERCISES_OF_THE_FIRST,
     LAST_SECTIONS,
     LEAST_EXERCISE_SHARE,
     LONGER,
@@ -32,7 +31,7 @@ def text_findings(cells: list[NotebookNode], lesson: LessonSource) -> list[str]:
     return [
         *heading_findings(texts),
         *plan_findings(texts, lesson.has_front),
-        *exercise_findings(cells, lesson),
+        *exercise_findings(cells),
         *LONGER.get(lesson.name[:2], WORDS).complaint(words(cells), "words"),
         *citation_findings(texts),
         *link_findings(texts, lesson),
@@ -70,11 +69,10 @@ def plan_findings(texts: list[str], has_front: bool) -> Iterator[str]:
         yield f"the exercises take {minutes} of {plan[1]} minutes, less than {LEAST_EXERCISE_SHARE:.0%}"
 
 
-def exercise_findings(cells: list[NotebookNode], lesson: LessonSource) -> Iterator[str]:
+def exercise_findings(cells: list[NotebookNode]) -> Iterator[str]:
     """Yield what is wrong with the number of exercises, and with the texts before them."""
     places = [index for index, cell in enumerate(cells) if has_tag(cell, EXERCISE)]
-    allowed = EXERCISES_OF_THE_FIRST if lesson.name.startswith("00") else EXERCISES
-    yield from allowed.complaint(len(places), "exercises")
+    yield from EXERCISES.complaint(len(places), "exercises")
     for number, place in enumerate(places, start=1):
         tasks = TASK.findall(cells[place - 1].source) if place else []
         if [int(task) for task, _ in tasks] != [number]:

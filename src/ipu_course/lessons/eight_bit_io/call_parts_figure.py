@@ -13,7 +13,7 @@ from ipu_course.figures.looks import CALL, COMPUTE, LINK, LOAD
 from ipu_course.figures.style import in_style, new_figure, only_grid
 
 if TYPE_CHECKING:
-    from ipu_course.views.call import CallParts
+    from ipu_course.call_parts import CallParts
 
 PARTS = {
     "load": "host: load the images",

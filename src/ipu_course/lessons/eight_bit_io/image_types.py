@@ -10,9 +10,9 @@ from torch import Tensor, nn
 
 import poptorch
 from ipu_course import engine, ladder
+from ipu_course.call_parts import CallParts, call_parts
 from ipu_course.engine import ModelledModule
 from ipu_course.models import ClassifierWithLoss, NormaliseOnDevice
-from ipu_course.views.call import CallParts, call_parts
 
 TYPES = {"fp32": torch.float32, "fp16": torch.float16, "uint8": torch.uint8}
 

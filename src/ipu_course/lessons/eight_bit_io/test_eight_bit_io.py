@@ -13,6 +13,7 @@ from torch import nn
 
 import poptorch
 from ipu_course import engine, ladder
+from ipu_course.call_parts import CallParts, call_parts
 from ipu_course.exercises import judge, letting_errors_through
 from ipu_course.lessons.eight_bit_io import lesson, workshop_loader
 from ipu_course.lessons.eight_bit_io.byte_path import every_pixel, module_hint, normalised, transform_hint
@@ -22,7 +23,6 @@ from ipu_course.lessons.eight_bit_io.input_paths_figure import InputPath, input_
 from ipu_course.models import ClassifierWithLoss, NormaliseOnDevice
 from ipu_course.programs.train.loading import host_transform
 from ipu_course.programs.train.settings import TrainSettings
-from ipu_course.views.call import CallParts, call_parts
 
 TIMES = st.floats(0.0, 10.0)
 

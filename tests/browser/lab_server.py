@@ -11,7 +11,7 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -116,11 +116,14 @@ def wait_for_address(process: subprocess.Popen[bytes], home: Path) -> str:
 
 
 @contextmanager
-def running_lab(folder: Path, home: Path) -> Iterator[LabServer]:
-    """Run JupyterLab on `folder`, its own files below `home`, until the block ends."""
+def running_lab(folder: Path, home: Path, start: Sequence[str] = ()) -> Iterator[LabServer]:
+    """Run JupyterLab on `folder`, its own files below `home`, until the block ends.
+
+    `start` is the command line that starts JupyterLab on `folder`, after Python's `-m`, where it is not its own.
+    """
     token = secrets.token_hex(16)
-    command = [sys.executable, "-m", "jupyterlab", "--no-browser", "--allow-root", "--ip=127.0.0.1"]
-    command += [f"--ServerApp.root_dir={folder}", f"--IdentityProvider.token={token}"]
+    own = ("jupyterlab", "--no-browser", "--allow-root", f"--ServerApp.root_dir={folder}")
+    command = [sys.executable, "-m", *(start or own), "--ip=127.0.0.1", f"--IdentityProvider.token={token}"]
     # The system gives each server a port of its own: two that look for a free one from the same number
     # on can both find the first. Kernels need none where there are files to meet at.
     command += ["--ServerApp.port=0"]
@@ -128,6 +131,7 @@ def running_lab(folder: Path, home: Path) -> Iterator[LabServer]:
     # The page then has `jupyterapp`, whose commands choose the theme and put the side bar away.
     command += ["--LabApp.expose_app_in_browser=True"]
     environment = private_environment(home)
+    folder.mkdir(parents=True, exist_ok=True)
     with (home / "server.log").open("wb") as log:
         process = subprocess.Popen(command, env=environment, cwd=folder, stdout=log, stderr=subprocess.STDOUT)
     try:

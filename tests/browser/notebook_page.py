@@ -66,11 +66,10 @@ class NotebookPage:
         return self.server.folder / self.name
 
     def open(self) -> None:
-        """Clear the notebook, open it and wait until its kernel takes requests from this page.
+        """Open the notebook and wait until its kernel takes requests from this page.
 
         JupyterLab shows a kernel as idle before it has asked for one, and drops what is run until then.
         """
-        clear_outputs(self.path)
         self.page.goto(self.server.notebook_url(self.name), timeout=OPEN_MILLISECONDS)
         deadline = time.monotonic() + OPEN_MILLISECONDS / 1_000
         while not any(kernel["connections"] for kernel in self.server.kernels()):
@@ -129,8 +128,9 @@ class NotebookPage:
 
 
 def opened(page: Page, server: LabServer, name: str) -> NotebookPage:
-    """Open a notebook of the server's folder."""
+    """Open a notebook of the server's folder, without the outputs that it has."""
     notebook = NotebookPage(page, server, name)
+    clear_outputs(notebook.path)
     notebook.open()
     return notebook
 

@@ -1,5 +1,6 @@
 """Lesson 05: Asynchronous data loading: load while the IPUs work."""
 
+from ipu_course.call_parts import call_parts
 from ipu_course.lesson import Lesson
 from ipu_course.lessons.async_data_loading import calls_timed
 from ipu_course.lessons.async_data_loading.exercises import BUFFER, CALL_ENDS, KEEP, TRACES
@@ -7,7 +8,6 @@ from ipu_course.lessons.async_data_loading.explorer import LOADING
 from ipu_course.lessons.async_data_loading.safe_script import run_scripts
 from ipu_course.lessons.async_data_loading.slow_images import SlowImages
 from ipu_course.lessons.async_data_loading.traces import three_traces, traces_figure
-from ipu_course.views.call import call_parts
 
 __all__ = [
     "SlowImages",

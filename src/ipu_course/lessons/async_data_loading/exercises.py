@@ -9,11 +9,11 @@ from typing import Any, Iterator, Mapping
 import torch
 from torch import Tensor
 
+from ipu_course.call_parts import CallParts
 from ipu_course.exercises import Exercise, Number, Numbers
 from ipu_course.lessons.async_data_loading.explorer import CONTROLS, UNEVEN, waiting
 from ipu_course.lessons.async_data_loading.loading import Loading, timeline
 from ipu_course.lessons.async_data_loading.traces import bottleneck
-from ipu_course.views.call import CallParts
 
 LIMITS = {
     "loading": "Look for a row without grey: the loading has gaps, so it waits for a free slot.",

@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 from jupyter_client import BlockingKernelClient, KernelManager
 from jupyter_client.manager import start_new_kernel
 
+from ipu_course.call_parts import CallParts
 from ipu_course.datasets import colour_shapes
 from ipu_course.lessons.async_data_loading.calls_timed import milliseconds_per_call
 from ipu_course.lessons.async_data_loading.exercises import keep_hint, traces_hint
@@ -32,7 +33,6 @@ from ipu_course.lessons.async_data_loading.safe_script import (
 )
 from ipu_course.lessons.async_data_loading.slow_images import SlowImages
 from ipu_course.lessons.async_data_loading.traces import traces_figure
-from ipu_course.views.call import CallParts
 
 PATIENCE_SECONDS = 90
 
@@ -184,8 +184,6 @@ import poptorch, time
 from ipu_course.lessons.async_data_loading.calls_timed import milliseconds_per_call
 from ipu_course.datasets import colour_shapes
 from ipu_course.lessons.async_data_loading.slow_images import SlowImages
-from ipu_course.lessons.async_data_loading.traces import traces_figure
-from ipu_course.views.call import CallParts
 def make():
     slow = SlowImages(colour_shapes(train=True, images=400), 20)
     return poptorch.DataLoader(poptorch.Options(), slow, batch_size=4, mode=poptorch.DataLoaderMode.Async)

@@ -9,11 +9,11 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
 from ipu_course import engine, ladder
+from ipu_course.call_parts import CallParts, call_parts
 from ipu_course.engine import ModelledModule
 from ipu_course.figures.looks import CALL, COMPUTE, LOAD, WAIT, Look
 from ipu_course.figures.style import in_style, new_figure
 from ipu_course.lessons.async_data_loading.loading import Loading, timeline
-from ipu_course.views.call import CallParts, call_parts
 
 ROWS = {"loading": LOAD, "call on the host": CALL, "IPUs": COMPUTE}
 MILLISECONDS = 1000.0

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from packaging.requirements import Requirement
 
-from ipu_course.doctor import jupyter_checks
-from ipu_course.doctor.finding import Verdict
-from ipu_course.doctor.jupyter_checks import WIDGETS_EXTENSION, judge_kernel, judge_lab
+from ipu_course.programs.doctor import jupyter_checks
+from ipu_course.programs.doctor.finding import Verdict
+from ipu_course.programs.doctor.jupyter_checks import WIDGETS_EXTENSION, judge_kernel, judge_lab
 
 HERE = Path(sys.executable)
 # What ipywidgets 8.1.9's metadata say.

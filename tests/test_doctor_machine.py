@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from ipu_course.doctor import machine_checks
-from ipu_course.doctor.finding import Verdict
-from ipu_course.doctor.machine_checks import GIB, judge_memory, judge_threads
+from ipu_course.programs.doctor import machine_checks
+from ipu_course.programs.doctor.finding import Verdict
+from ipu_course.programs.doctor.machine_checks import GIB, judge_memory, judge_threads
 
 
 @pytest.mark.parametrize(

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from ipu_course.doctor.finding import Verdict
-from ipu_course.doctor.poptorch_check import check_poptorch, judge_poptorch
+from ipu_course.programs.doctor.finding import Verdict
+from ipu_course.programs.doctor.poptorch_check import check_poptorch, judge_poptorch
 
 MODEL = Path("/env/ipu_model")
 MODELS_POPTORCH = Path("/env/poptorch")

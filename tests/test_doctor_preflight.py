@@ -9,8 +9,8 @@ import nbformat
 import pytest
 from nbformat.v4 import new_code_cell, new_notebook
 
-from ipu_course.doctor.finding import Finding, Verdict
-from ipu_course.doctor.preflight import find_lesson, run_lesson
+from ipu_course.programs.doctor.finding import Finding, Verdict
+from ipu_course.programs.doctor.preflight import find_lesson, run_lesson
 
 KERNELSPEC = {"kernelspec": {"name": "python3", "display_name": "Python 3", "language": "python"}}
 

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from ipu_course.doctor import probe
-from ipu_course.doctor.finding import Verdict
-from ipu_course.doctor.probing import ADVICE, Probe, ProbeResult, judge_stage, read_lines
+from ipu_course.programs.doctor import probe
+from ipu_course.programs.doctor.finding import Verdict
+from ipu_course.programs.doctor.probing import ADVICE, Probe, ProbeResult, judge_stage, read_lines
 
 
 def line(stage: str, works: bool = True, text: str = "fine") -> str:

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from packaging.requirements import Requirement
 
-from ipu_course.doctor import packages_check
-from ipu_course.doctor.finding import Finding, Verdict
-from ipu_course.doctor.packages_check import judge_packages, judge_python, judge_torch_pair, pins
+from ipu_course.programs.doctor import packages_check
+from ipu_course.programs.doctor.finding import Finding, Verdict
+from ipu_course.programs.doctor.packages_check import judge_packages, judge_python, judge_torch_pair, pins
 
 NEEDED = [Requirement("numpy>=1.22"), Requirement("tqdm>=4.64")]
 PINNED = [Requirement("numpy==2.4.6"), Requirement("ruff==0.17.5")]

@@ -10,10 +10,19 @@ from pathlib import Path
 import pytest
 
 from ipu_course.command_line import main
-from ipu_course.doctor import doctor, examination
-from ipu_course.doctor.examination import CHECKS, STAGES, Result, as_json, brief_text, examine, exit_code, full_text
-from ipu_course.doctor.finding import Finding, Verdict, notice, ok, problem
-from ipu_course.doctor.probing import ADVICE, Probe
+from ipu_course.programs.doctor import doctor, examination
+from ipu_course.programs.doctor.examination import (
+    CHECKS,
+    STAGES,
+    Result,
+    as_json,
+    brief_text,
+    examine,
+    exit_code,
+    full_text,
+)
+from ipu_course.programs.doctor.finding import Finding, Verdict, notice, ok, problem
+from ipu_course.programs.doctor.probing import ADVICE, Probe
 
 RESULTS = [
     Result("Python", ok("Python 3.11 (x86_64)")),

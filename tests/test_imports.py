@@ -85,7 +85,7 @@ def test_every_kind_of_import_is_found() -> None:
     """At the top, inside a function, and for type checkers only, in modules of this project that have one."""
     assert len(MODULES) > 100
     assert "poptorch" in GRAPH["ipu_course.lessons.pipelining_mnist.placements"]
-    assert "ipu_course.doctor.examination" in GRAPH["ipu_course.doctor"]
+    assert "ipu_course.programs.doctor.examination" in GRAPH["ipu_course.programs.doctor"]
     assert any(other.startswith("ipu_model.") for other in GRAPH["ipu_course.engine"])
 
 

@@ -15,9 +15,9 @@ import pytest
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 
 from ipu_course.command_line import main
-from ipu_course.lab import command
-from ipu_course.lab.copies import START_TAG, make_copies, reset_copy, usual_folder
 from ipu_course.lesson_folders import notebook_folder
+from ipu_course.programs.lab import command
+from ipu_course.programs.lab.copies import START_TAG, make_copies, reset_copy, usual_folder
 from notebook_build.lesson import NOTEBOOKS
 from notebook_build.lint_text import LINK
 
@@ -67,7 +67,7 @@ class TestCopies:
             nbformat.validate(copy)
             first, *others = copy.cells
             assert first.metadata.tags == [START_TAG]
-            assert f'learner_copy.start("{path.name[:2]}")' in first.source
+            assert first.source == f'from ipu_course import learner_copy\n\nlearner_copy.start("{path.name[:2]}")'
             assert [(cell.cell_type, cell.id) for cell in others] == [
                 (cell.cell_type, cell.id) for cell in lesson.cells
             ]

@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 from ipu_course.command_line import main
 from ipu_course.errors import CourseError
 from ipu_course.exercises import Exercise, Points
-from ipu_course.learner_report.leaderboard import leaderboard_page, prediction_rows, rankings
-from ipu_course.learner_report.page import report_page
-from ipu_course.learner_report.result_file import Result, read_result, result_of, to_text
 from ipu_course.lesson import Lesson
+from ipu_course.programs.report.leaderboard import leaderboard_page, prediction_rows, rankings
+from ipu_course.programs.report.page import report_page
+from ipu_course.programs.report.result_file import Result, read_result, result_of, to_text
 from ipu_course.progress import Score, note_check, note_prediction, note_quiz, note_score, read_progress
 from ipu_course.quiz.questions import questions
 

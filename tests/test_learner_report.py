@@ -17,10 +17,10 @@ from learner_report_support import HALF_WAY
 
 from ipu_course.command_line import main
 from ipu_course.ladder import published_ladder
-from ipu_course.learner_report.overview import close_guesses, next_steps, states
-from ipu_course.learner_report.page import EMPTY, report_page
-from ipu_course.learner_report.wording import distance, guesses, number, visible
 from ipu_course.lesson_folders import lesson_folders
+from ipu_course.programs.report.overview import close_guesses, next_steps, states
+from ipu_course.programs.report.page import EMPTY, report_page
+from ipu_course.programs.report.wording import distance, guesses, number, visible
 from ipu_course.progress import ExerciseRecord, Prediction, Progress, Rung, note_check, read_progress
 from ipu_course.progress.file_format import from_text, to_text
 

@@ -13,7 +13,7 @@ from nbformat import NotebookNode
 from nbformat.v4 import new_code_cell, new_markdown_cell
 from notebooks_support import LESSON, each_lesson, places, write_lesson
 
-from ipu_course.lab.copies import make_copies
+from ipu_course.programs.lab.copies import make_copies
 from notebook_build.__main__ import main
 from notebook_build.assemble import assemble
 from notebook_build.errors import SourceError

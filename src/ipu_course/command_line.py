@@ -7,13 +7,13 @@ import os
 import sys
 from typing import Sequence
 
-from ipu_course.doctor import command as doctor_command
 from ipu_course.errors import CourseError
-from ipu_course.lab import command as lab_command
-from ipu_course.learner_report import command as report_command
-from ipu_course.learner_report import leaderboard_command
 from ipu_course.programs.bench import command as bench_command
+from ipu_course.programs.doctor import command as doctor_command
+from ipu_course.programs.lab import command as lab_command
 from ipu_course.programs.mnist import command as mnist_command
+from ipu_course.programs.report import command as report_command
+from ipu_course.programs.report import leaderboard_command
 from ipu_course.programs.train import command as train_command
 
 # Each module offers register(subparsers): it adds its parser and sets the default `run`, a function of the

@@ -11,7 +11,7 @@ import pytest
 from offline import opened_offline
 from playwright.sync_api import BrowserContext, Page
 
-from ipu_course.learner_report.page import report_page
+from ipu_course.programs.report.page import report_page
 
 TESTS = Path(__file__).resolve().parents[1]
 

@@ -15,7 +15,7 @@ from pathlib import Path
 import nbformat
 from nbformat import NotebookNode
 
-from ipu_course.lab.copies import LINKED_FOLDER, MADE_FROM, START_TAG, digest
+from ipu_course.programs.lab.copies import LINKED_FOLDER, MADE_FROM, START_TAG, digest
 from notebook_build.assemble import assemble
 from notebook_build.errors import SourceError
 from notebook_build.exercise import REGION, Exercise, find_exercises

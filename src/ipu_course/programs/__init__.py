@@ -1,1 +1,1 @@
-"""The course's command-line programs: train, mnist and bench."""
+"""The programs of ``python -m ipu_course``: a folder each, with what a learner or a teacher starts in ``command``."""

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from ipu_course.datasets import colour_shapes
-from ipu_course.doctor import doctor
 from ipu_course.lesson import Lesson
 from ipu_course.lessons.start_here.exercises import FULLEST_TILE, PORT, SPREAD_EVENLY
 from ipu_course.lessons.start_here.explorer import PICTURES
 from ipu_course.lessons.start_here.story import show_story
 from ipu_course.models import ClassifierWithLoss, SmallNetwork
+from ipu_course.programs.doctor import doctor
 
 __all__ = ["ClassifierWithLoss", "SmallNetwork", "colour_shapes", "doctor", "lesson", "show_story"]
 

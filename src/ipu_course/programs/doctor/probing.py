@@ -12,10 +12,10 @@ import time
 from dataclasses import dataclass
 from typing import Mapping, Sequence
 
-from ipu_course.doctor.finding import Finding, ok, problem
-from ipu_course.doctor.packages_check import INSTALL
+from ipu_course.programs.doctor.finding import Finding, ok, problem
+from ipu_course.programs.doctor.packages_check import INSTALL
 
-PROBE = (sys.executable, "-m", "ipu_course.doctor.probe")
+PROBE = (sys.executable, "-m", "ipu_course.programs.doctor.probe")
 SECONDS = 120.0
 LAST_LINES = 3
 

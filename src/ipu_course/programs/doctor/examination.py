@@ -8,12 +8,12 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import Callable, Sequence
 
-from ipu_course.doctor.finding import Finding, Verdict, problem
-from ipu_course.doctor.jupyter_checks import check_kernel, check_lab
-from ipu_course.doctor.machine_checks import check_memory, check_threads
-from ipu_course.doctor.packages_check import check_packages, check_python, check_torch_pair
-from ipu_course.doctor.poptorch_check import check_poptorch
-from ipu_course.doctor.probing import Probe, judge_stage
+from ipu_course.programs.doctor.finding import Finding, Verdict, problem
+from ipu_course.programs.doctor.jupyter_checks import check_kernel, check_lab
+from ipu_course.programs.doctor.machine_checks import check_memory, check_threads
+from ipu_course.programs.doctor.packages_check import check_packages, check_python, check_torch_pair
+from ipu_course.programs.doctor.poptorch_check import check_poptorch
+from ipu_course.programs.doctor.probing import Probe, judge_stage
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ipu_course.errors import CourseError
-from ipu_course.learner_report.overview import CLOSE_FACTOR
+from ipu_course.programs.report.overview import CLOSE_FACTOR
 from ipu_course.progress import Progress, Score
 
 FORMAT = "result of the IPU course"

@@ -6,7 +6,7 @@ from importlib.metadata import PackageNotFoundError, distribution
 from importlib.util import find_spec
 from pathlib import Path
 
-from ipu_course.doctor.finding import Finding, ok, problem
+from ipu_course.programs.doctor.finding import Finding, ok, problem
 
 GRAPHCORE = "poptorch"  # the name of Graphcore's distribution; the IPU Model's is called ipu-model
 INSTALL = (

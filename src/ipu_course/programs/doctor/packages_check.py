@@ -12,7 +12,7 @@ from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 
 from ipu_course import engine
-from ipu_course.doctor.finding import Finding, notice, ok, problem
+from ipu_course.programs.doctor.finding import Finding, notice, ok, problem
 
 OLDEST_WITH_IPU_MODEL, NEWEST_WITH_IPU_MODEL = (3, 10), (3, 14)  # as tools/setup.sh; a test compares them
 OLDEST_WITH_SDK = (3, 8)
@@ -126,7 +126,7 @@ def requirements_of(name: str) -> list[Requirement]:
 
 
 def _requirements_file() -> Path | None:
-    file = Path(__file__).resolve().parents[3] / "requirements.txt"
+    file = Path(__file__).resolve().parents[4] / "requirements.txt"
     return file if file.is_file() else None
 
 

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Sequence
 
-from ipu_course.learner_report.result_file import Result
-from ipu_course.learner_report.template import rendered
-from ipu_course.learner_report.wording import number
+from ipu_course.programs.report.result_file import Result
+from ipu_course.programs.report.template import rendered
+from ipu_course.programs.report.wording import number
 from ipu_course.progress import Score
 
 GENERATOR = "ipu_course leaderboard"

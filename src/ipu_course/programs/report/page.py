@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from datetime import date
 
-from ipu_course.learner_report.ladder_section import difference, ladder
-from ipu_course.learner_report.overview import LessonState, close_guesses, next_steps, states
-from ipu_course.learner_report.quiz_section import quiz_tables
-from ipu_course.learner_report.template import rendered
-from ipu_course.learner_report.wording import distance, guesses, number, seconds, verdict
+from ipu_course.programs.report.ladder_section import difference, ladder
+from ipu_course.programs.report.overview import LessonState, close_guesses, next_steps, states
+from ipu_course.programs.report.quiz_section import quiz_tables
+from ipu_course.programs.report.template import rendered
+from ipu_course.programs.report.wording import distance, guesses, number, seconds, verdict
 from ipu_course.progress import Progress
 
 TITLE = "My report of the IPU course"

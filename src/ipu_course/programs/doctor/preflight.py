@@ -8,9 +8,9 @@ import time
 from pathlib import Path
 from typing import Any
 
-from ipu_course.doctor.finding import Finding, notice, ok, problem
-from ipu_course.doctor.packages_check import INSTALL
 from ipu_course.lesson_folders import notebook_folder
+from ipu_course.programs.doctor.finding import Finding, notice, ok, problem
+from ipu_course.programs.doctor.packages_check import INSTALL
 from ipu_course.progress.place import VARIABLE
 
 FIRST_LESSON = "00"

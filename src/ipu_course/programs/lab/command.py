@@ -43,8 +43,8 @@ def register(subparsers: Subparsers) -> None:
 
 def run(parsed: argparse.Namespace) -> None:
     """Do what the parsed arguments say; JupyterLab then takes this process's place. Raises ``CourseError``."""
-    from ipu_course.lab.copies import usual_folder
     from ipu_course.lesson_folders import notebook_folder
+    from ipu_course.programs.lab.copies import usual_folder
 
     if parsed.port is not None and parsed.port > LARGEST_PORT:
         raise CourseError(f"--port {parsed.port} is no port: the largest is {LARGEST_PORT}")
@@ -71,7 +71,7 @@ def run(parsed: argparse.Namespace) -> None:
 
 
 def _copy(notebooks: Path, folder: Path) -> None:
-    from ipu_course.lab.copies import make_copies
+    from ipu_course.programs.lab.copies import make_copies
 
     changes = make_copies(notebooks, folder)
     if changes.made:
@@ -82,7 +82,7 @@ def _copy(notebooks: Path, folder: Path) -> None:
 
 
 def _reset(lesson: str, notebooks: Path, folder: Path) -> None:
-    from ipu_course.lab.copies import reset_copy
+    from ipu_course.programs.lab.copies import reset_copy
 
     copy, old = reset_copy(lesson, notebooks, folder)
     kept = "" if old is None else f" Your old copy is {old}."

@@ -7,13 +7,13 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from ipu_course.learner_report.wording import counted, seconds, visible
+from ipu_course.programs.report.wording import counted, seconds, visible
 
 
 def rendered(template: str, **values: object) -> str:
     """Return the page that a template of this package makes of ``values``."""
     environment = Environment(
-        loader=PackageLoader("ipu_course.learner_report"),
+        loader=PackageLoader("ipu_course.programs.report"),
         autoescape=True,
         finalize=_shown,
         trim_blocks=True,

@@ -1,7 +1,7 @@
 """Runs in a process of its own: imports what the lessons import and uses each thing once.
 
-`python -m ipu_course.doctor.probe` prints one line of JSON for each stage that ended. When a stage ends the process,
-or never ends, the doctor knows which one it was by the line that is missing.
+`python -m ipu_course.programs.doctor.probe` prints one line of JSON for each stage that ended. When a stage ends the
+process, or never ends, the doctor knows which one it was by the line that is missing.
 """
 
 from __future__ import annotations

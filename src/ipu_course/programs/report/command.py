@@ -65,9 +65,9 @@ def _refuse_what_means_nothing(parsed: argparse.Namespace) -> None:
 def _write_page(output: Path, show: bool) -> None:
     from datetime import date
 
-    from ipu_course.learner_report.output import write_output
-    from ipu_course.learner_report.page import EMPTY, GENERATOR, report_page
-    from ipu_course.learner_report.template import is_page_of
+    from ipu_course.programs.report.output import write_output
+    from ipu_course.programs.report.page import EMPTY, GENERATOR, report_page
+    from ipu_course.programs.report.template import is_page_of
     from ipu_course.progress import read_progress
 
     progress = read_progress()
@@ -86,8 +86,8 @@ def _write_page(output: Path, show: bool) -> None:
 
 
 def _export(path: Path, name: str) -> None:
-    from ipu_course.learner_report.output import write_output
-    from ipu_course.learner_report.result_file import FORMAT, result_of, to_text
+    from ipu_course.programs.report.output import write_output
+    from ipu_course.programs.report.result_file import FORMAT, result_of, to_text
     from ipu_course.progress import read_progress
 
     result = result_of(read_progress(), name)

@@ -43,7 +43,7 @@ def register(subparsers: Subparsers) -> None:
 def run(parsed: argparse.Namespace) -> int:
     """Run the doctor with parsed arguments and return its exit code."""
     try:
-        from ipu_course.doctor.examination import Result, as_json, examine, exit_code, full_text
+        from ipu_course.programs.doctor.examination import Result, as_json, examine, exit_code, full_text
     except ImportError as error:
         raise CourseError(
             f"not even the doctor's own package {error.name!r} is here: make setup, or pip install -r "
@@ -52,7 +52,7 @@ def run(parsed: argparse.Namespace) -> int:
 
     results = examine()
     if parsed.preflight is not None:
-        from ipu_course.doctor.preflight import run_lesson
+        from ipu_course.programs.doctor.preflight import run_lesson
 
         results.append(Result("lesson in a kernel", run_lesson(parsed.preflight, parsed.seconds)))
     print(as_json(results) if parsed.json else full_text(results))

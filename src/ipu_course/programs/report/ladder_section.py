@@ -14,7 +14,7 @@ from markupsafe import Markup
 from ipu_course.errors import DataError
 from ipu_course.figures.style import GREY, INK
 from ipu_course.ladder import PublishedLadder, ladder_figure, published_ladder
-from ipu_course.learner_report.wording import NO_TIME, visible
+from ipu_course.programs.report.wording import NO_TIME, visible
 from ipu_course.progress import Rung
 
 # Text stays text: it can be searched, and takes the page's colour. What a step is called is no formula.

@@ -32,10 +32,10 @@ def register(subparsers: Subparsers) -> None:
 
 def run(parsed: argparse.Namespace) -> None:
     """Write the page; files that are no results are named and left out. Raises ``CourseError`` where none is left."""
-    from ipu_course.learner_report.leaderboard import GENERATOR, leaderboard_page
-    from ipu_course.learner_report.output import write_output
-    from ipu_course.learner_report.result_file import read_result
-    from ipu_course.learner_report.template import is_page_of
+    from ipu_course.programs.report.leaderboard import GENERATOR, leaderboard_page
+    from ipu_course.programs.report.output import write_output
+    from ipu_course.programs.report.result_file import read_result
+    from ipu_course.programs.report.template import is_page_of
 
     results = []
     for path in parsed.files:

@@ -10,8 +10,8 @@ from typing import Sequence
 
 from packaging.requirements import Requirement
 
-from ipu_course.doctor.finding import Finding, notice, ok, problem
-from ipu_course.doctor.packages_check import INSTALL, installed_version, requirements_of
+from ipu_course.programs.doctor.finding import Finding, notice, ok, problem
+from ipu_course.programs.doctor.packages_check import INSTALL, installed_version, requirements_of
 
 KERNEL = "python3"
 BARE_NAMES = ("python", "python3", "python{}.{}".format(*sys.version_info[:2]))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from ipu_course.doctor.finding import Finding, notice, ok, problem
+from ipu_course.programs.doctor.finding import Finding, notice, ok, problem
 
 GIB = 2**30
 # Measured, in GiB: the kernel of lesson 06 takes 0.7, profiles of ResNet-101 take 1.0, JupyterLab itself 0.2.

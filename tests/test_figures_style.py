@@ -22,10 +22,8 @@ def test_both_set_the_same_of_matplotlib() -> None:
     assert style.STYLE == course_style.STYLE
 
 
-def test_forward_and_backward_passes_look_the_same_in_both() -> None:
-    backward = course_style.BACKWARD_LOOK
+def test_forward_passes_and_waiting_look_the_same_in_both() -> None:
     assert looks.SPAN_LOOKS["forward"].face == course_style.BLUE
-    assert looks.SPAN_LOOKS["backward"][:3] == (backward["facecolor"], backward["hatch"], backward["edgecolor"])
     assert looks.SPAN_LOOKS["wait"].face == course_style.GREY
 
 
@@ -45,3 +43,10 @@ def test_what_happens_over_time_has_one_look_in_the_course_and_in_reports() -> N
     assert tuple(looks.PHASE_LOOKS["DoExchange"]) == tuple(course_looks.EXCHANGE)
     assert tuple(looks.PHASE_LOOKS["InternalSync"]) == tuple(course_looks.SYNC)
     assert looks.PHASE_LOOKS["OnTileExecute"].face == course_looks.COMPUTE.face
+
+
+def test_what_is_compared_looks_like_nothing_that_has_a_meaning() -> None:
+    fillings = [look[:3] for name, look in vars(course_looks).items() if isinstance(look, course_looks.Look)]
+    assert len(fillings) >= 15
+    assert not set(fillings) & {look[:3] for look in course_looks.COMPARED}
+    assert len(set(course_looks.COMPARED)) == 3

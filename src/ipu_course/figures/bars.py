@@ -9,7 +9,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import PercentFormatter
 
-from ipu_course.figures.style import AREA_LOOKS, INK, check_lines, in_style, new_figure, only_grid, rows_named
+from ipu_course.figures.looks import COMPARED, Look
+from ipu_course.figures.style import INK, check_lines, in_style, new_figure, only_grid, rows_named
 
 GROUP_WIDTH = 0.8
 ROW_INCHES = 0.28
@@ -28,14 +29,16 @@ def bars_figure(
     missing: str = MISSING,
     limit: tuple[float, str] | None = None,
     log: bool = False,
+    looks: Sequence[Look] = COMPARED,
 ) -> Figure:
-    """Horizontal bars: for each label one bar of each of ``groups`` (at most 3), with its value at its end.
+    """Draw horizontal bars: for each label one bar of each of ``groups`` (at most 3), with its value at its end.
 
     ``None`` is drawn as the word ``missing``. ``limit`` is a line (value, words) across all bars. ``percent``
-    takes shares from 0 to 1. ``log`` makes the axis logarithmic, where 0.1 % stands beside 100 %. Raises
-    ``ValueError`` for more groups than looks and for groups of another length.
+    takes shares from 0 to 1. ``log`` makes the axis logarithmic, where 0.1 % stands beside 100 %. Groups with a
+    meaning of their own, such as forward passes, bring their ``looks``. Raises ``ValueError`` for more groups than
+    looks and for groups of another length.
     """
-    check_lines(len(groups), len(AREA_LOOKS))
+    check_lines(len(groups), len(looks))
     for name, values in groups.items():
         if len(values) != len(labels):
             raise ValueError(f"the group {name!r} has {len(values)} values for {len(labels)} labels")
@@ -47,7 +50,7 @@ def bars_figure(
         for number, (name, values) in enumerate(groups.items()):
             places = [row - GROUP_WIDTH / 2 + (number + 0.5) * height for row in range(len(labels))]
             widths = [0.0 if value is None else max(0.0, value - start) for value in values]
-            axes.barh(places, widths, left=start, height=0.92 * height, label=name, **AREA_LOOKS[number])
+            axes.barh(places, widths, left=start, height=0.92 * height, label=name, **looks[number].area())
             for place, value in zip(places, values):
                 text = missing if value is None else _percentage(value, log) if percent else form.format(value)
                 end = start if value is None else max(start, value)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from ipu_course.figures.style import BLUE, GREEN, GREY, HATCH, INK, ORANGE, YELLOW
+from ipu_course.figures.style import BLUE, GREEN, GREY, HATCH, INK, ORANGE, PALE_SLATE, SLATE, YELLOW
 
 SKY, PURPLE, WHITE, BLACK = "#56B4E9", "#CC79A7", "#FFFFFF", "#111111"
 
@@ -50,3 +50,6 @@ OTHER = Look(GREEN, text=WHITE)
 CHIP = Look("#F7F7F7", edge=INK)
 MEMORY = Look("#FFF4D6", edge=INK)
 HOST = Look("#E3F3EC", edge=GREEN)
+
+# What is compared: programs, settings, results of the model and of hardware. These looks have no meaning of their own.
+COMPARED = (Look(SLATE, text=WHITE), Look(PALE_SLATE, "....", SLATE), Look(WHITE, edge=SLATE))

@@ -12,13 +12,14 @@ from matplotlib.figure import Figure
 # passes are dark and the backward passes light; hatching, letters and line styles say the same once more.
 BLUE, YELLOW, ORANGE, GREEN = "#0072B2", "#F5D27A", "#D55E00", "#009E73"
 INK, GREY, HATCH = "#333333", "#EBEBEB", "#D9A920"
+SLATE, PALE_SLATE = "#5A5A78", "#D5D5E3"
 LINE_STYLES = ((BLUE, "-", "o"), (ORANGE, "--", "s"), (GREEN, ":", "^"))
 AREA_LOOKS: tuple[dict[str, Any], ...] = (
-    {"facecolor": BLUE, "edgecolor": "white"},
-    {"facecolor": YELLOW, "edgecolor": HATCH, "hatch": "////"},
-    {"facecolor": "white", "edgecolor": GREEN, "hatch": "----"},
+    {"facecolor": SLATE, "edgecolor": "white"},
+    {"facecolor": PALE_SLATE, "edgecolor": SLATE, "hatch": "...."},
+    {"facecolor": "white", "edgecolor": SLATE},
 )
-BACKWARD_LOOK = AREA_LOOKS[1]
+BACKWARD_LOOK: dict[str, Any] = {"facecolor": YELLOW, "edgecolor": HATCH, "hatch": "////"}
 # Any: matplotlib types the settings as one Literal of all their names, and older versions as plain strings.
 STYLE: Any = {
     "font.family": "DejaVu Sans",

@@ -2,9 +2,9 @@
 # # Start here: meet the IPU
 #
 # In 2022 a workshop trained ResNet-101 on two IPUs. Its first program never ran a step: the compiler wanted 768 KiB
-# on tiles that have 624. Half precision made it fit, and then an epoch of CIFAR-10 took 52 seconds, most of which
-# the IPUs spent waiting. Four small changes later it took 8 [1]. This course makes those changes with you, one
-# lesson at a time.
+# of memory on processors that have 624 KiB each. Half precision made the program fit, and then an epoch of CIFAR-10
+# took 52 seconds. Four small changes later, on the same two chips, it took 8 [1]. This course makes those changes
+# with you, one lesson at a time.
 #
 # *Plan 35 minutes, 14 of them for the exercises; the notebook itself runs in seconds. Before it: PyTorch, and a
 # training loop you have written yourself.*
@@ -14,7 +14,7 @@
 # * follow the story of the course,
 # * check your installation,
 # * meet the chip and its system,
-# * wait for the slowest tile,
+# * see why tiles wait,
 # * port a training loop,
 # * write for one static graph,
 # * read a profile.
@@ -37,8 +37,8 @@ torch.set_num_threads(1)  # the networks that run here are too small for more
 # An **IPU** (Intelligence Processing Unit, by Graphcore) is a chip for machine learning that works differently from
 # a GPU. **PopTorch** runs PyTorch models on it. The figure shows where lessons 01 to 05 will take you.
 #
-# What do you expect? The quiz below the figure asks six questions. Write six letters in place of the dots, one for
-# each question, and guess where you do not know. The course asks again in [lesson 10](10_data_parallelism.ipynb).
+# What do you expect? The quiz below the figure asks six questions. You need not know its terms yet: guess. Write six
+# letters in place of the dots, one for each question. The course asks again in [lesson 10](10).
 
 # %%
 show_story()
@@ -55,20 +55,20 @@ quiz.before("speed", ...)
 # | 09, 10 | How fast should it be, and how far does it scale? | judge a benchmark, and use many replicas |
 # | 11 to 17 | Where does every KiB go? | (part two, in preparation: memory and the whole picture) |
 #
-# You need no IPU: the course brings an **IPU Model**, which computes PopTorch programs on your CPU and predicts
-# what an IPU would do with them. Watch four words. **Measured** is time on your machine's clock. **Modelled** comes
-# from the IPU Model. **Published** is somebody's result on real hardware, and **derived** is computed from
-# published results.
+# You need no IPU: the course brings an **IPU Model**, which computes PopTorch programs on your CPU and predicts what
+# an IPU would do with them. Four words say where a number comes from. **Measured** is time on your machine's clock.
+# **Modelled** comes from the IPU Model. **Published** is somebody's result on real hardware, and **derived** is
+# computed from published results.
 #
-# *If you fitted it, what does agreement prove?* Very little. For the story above, what the host does was **fitted**
-# to the five published epochs: three numbers, chosen to match five rows. That the modelled epochs then agree to
-# within 3 % shows only that three numbers can describe five rows. Evidence comes from rows that the model had never
-# seen: 26 such rows, **scored blind**, were off by 5.1 % at the median. Twelve training runs of transformers were
-# off by 11 % at the median and 45 % at worst ([validation](../docs/validation.md)).
+# *If you fitted it, what does agreement prove?* Very little. Three numbers about the workshop's host were **fitted**:
+# chosen so that five modelled epochs match the five published ones. That they agree to within 3 % is no evidence.
+# Evidence comes from rows that the model had never seen: on 26 of them, **scored blind**, its median error was 5.1 %.
+# On twelve training runs of transformers it was 11 %, and 45 % at worst ([validation](../docs/validation.md)).
 #
 # ## Check your installation
 #
-# `python -m ipu_course doctor` in a terminal prints more, and how to solve each problem.
+# The next cell checks whether the lessons run here. `python -m ipu_course doctor` in a terminal prints more, and how
+# to solve each problem.
 
 # %% tags=["nbval-ignore-output"]
 doctor(brief=True)
@@ -80,10 +80,10 @@ doctor(brief=True)
 # and computes only with what is in it. There is no cache, and no large memory next to the chip that all tiles could
 # read at full speed [2].
 #
-# Code, weights and activations must all fit on the chip, spread over its tiles. An A100 GPU has 40 or 80 GB, but
-# outside the processor. The IPU's memory is small and fast: all tiles together read 47.5 TB a second, about thirty
-# times an A100's 1.6 [2, 3]. Four IPUs share an M2000 machine. A **host** computer loads the data and starts every
-# call.
+# Code, weights and activations must all fit on the chip, spread over its tiles. An A100 GPU has 40 or 80 GB of
+# memory, but outside its processor. The IPU's memory is small and fast: all tiles together read 47.5 TB a second,
+# about thirty times an A100's 1.6 [2, 3]. Four IPUs share an M2000 machine. A **host** computer loads the data and
+# starts every **call**, a line of Python that runs something on the IPUs.
 
 # %%
 show.drawing(figures.tile(), "A tile computes with its own memory and nothing else.")
@@ -91,9 +91,10 @@ show.drawing(figures.chip(), "All tiles together hold 897 MiB, and the exchange 
 show.drawing(figures.ipu_system(), "The host loads the data, and the IPUs compute: either can be the bottleneck.")
 
 # %% [markdown]
-# **Exercise 1** (3 min). ResNet-101 has 44,549,160 parameters. While it trains, the chips hold 10 bytes for each:
-# the weight, its gradient, and what the optimiser remembers. How many **KiB** does each tile of two IPUs hold, if
-# everything is spread evenly? Give one digit after the decimal point, and compare with 624.
+# **Exercise 1** (3 min). ResNet-101 has 44,549,160 parameters. While it trains in half precision, the chips hold 10
+# bytes for each: 2 for the weight, 2 for its gradient, and 6 for what the optimiser remembers. If everything is
+# spread evenly over the tiles of two IPUs, how many **KiB** does each tile hold? Give one digit after the decimal
+# point, and compare with 624.
 
 # %% tags=["exercise"]
 ### BEGIN SOLUTION
@@ -106,22 +107,23 @@ lesson.check(1, kib_on_each_tile)
 # Divide all bytes by the number of tiles of both IPUs, and then by 1,024.
 
 # %% [markdown] tags=["solution"]
-# 445 MB over 2,944 tiles are 147.8 KiB on each, if they are spread evenly. Are they? Exercise 3 looks.
+# 445 MB over 2,944 tiles are 147.8 KiB on each, if they are spread evenly. You will see in exercise 3 whether they
+# are.
 
 # %% [markdown]
-# ## Wait for the slowest tile
+# ## See why tiles wait
 #
-# Tiles do not talk while they compute. They work in steps, all together:
+# Tiles do not talk while they compute. Together, they repeat three phases:
 #
 # 1. **Compute**: every tile works on its own memory.
 # 2. **Synchronise**: tiles that have finished wait for the slowest.
-# 3. **Exchange**: all tiles send and receive at once, on paths that the compiler has planned to the cycle.
+# 3. **Exchange**: all tiles send and receive at once, by a plan in which the compiler has fixed every cycle.
 #
 # This is called **bulk-synchronous parallel** (BSP). Suppose one of the 1,472 tiles gets twice the work of the
 # others.
 #
-# **Predict:** while they compute, what percentage of all tiles' time is spent waiting? Write it in place of the
-# dots.
+# **Predict:** until the slowest tile has finished, what percentage of all tiles' time is spent waiting? Write the
+# number in place of the dots.
 
 # %% tags=["prediction"]
 waiting = lesson.predict("percentage of the tiles' time spent waiting when one tile has twice the work", ...)
@@ -134,7 +136,8 @@ show.drawing(figures.bulk_synchronous([1000, 1000, 1000, 2000, 1000, 1000]),
              "One slow tile keeps all others waiting before every exchange.")
 
 # %% [markdown]
-# A single tile costs half the chip. That is why compilers balance work so carefully, and why they take minutes.
+# A single slow tile wastes half of the chip's time. That is why the compiler balances the work so carefully, and one
+# reason why it takes minutes.
 #
 # ## Port a training loop
 #
@@ -167,13 +170,16 @@ print("batches:", len(losses), "| the loss fell:", sum(losses[-5:]) < sum(losses
 # |---|---|
 # | the loss is computed in the loop | a wrapper's `forward(images, labels)` returns `(logits, loss)` |
 # | `torch.optim.SGD(...)` | `poptorch.optim.SGD(...)`, over the wrapper's parameters |
-# | - | `training_model = poptorch.trainingModel(wrapper, options, optimiser)` |
+# | (nothing like it) | `training_model = poptorch.trainingModel(wrapper, options, optimiser)` |
 # | `zero_grad`, `backward`, `step` | `logits, loss = training_model(images, labels)` |
-# | - | `training_model.detachFromDevice()` copies the weights back and frees the IPU |
+# | (nothing like it) | `training_model.detachFromDevice()` copies the weights back and frees the IPU |
+#
+# PopTorch recognises the losses of PyTorch, such as `cross_entropy`. A loss that you compute in any other way has to
+# pass through `poptorch.identity_loss(loss, reduction="none")`.
 #
 # **Exercise 2** (8 min). Write the wrapper `WithLoss`, and `train_on_ipu(model, batches, options)`, which trains
-# `model` and returns the list of losses. The check runs both beside plain PyTorch: the losses must be equal, the
-# options used, and the trained weights back in `model`.
+# `model` and returns the list of losses. The check runs both beside plain PyTorch: the losses must be equal, your
+# function must use the options, and the trained weights must be back in `model` at the end.
 
 # %% tags=["exercise"]
 ### BEGIN SOLUTION
@@ -217,11 +223,10 @@ lesson.check(2, WithLoss, train_on_ipu)
 # %% [markdown]
 # ## Write for one static graph
 #
-# PopTorch runs `forward` **once**, and compiles what it saw into one **static graph**: a fixed list of operations
-# with fixed sizes. Later calls run that list, and your Python code does not run again.
+# `Counter` below counts in its `forward` how often that has run, and multiplies its input by the count. In plain
+# PyTorch, three calls with 1.0 return 1, 2 and 3.
 #
-# **Predict:** this model multiplies by the number of times that `forward` ran. What is its third output for an
-# input of 1.0?
+# **Predict:** what does the third call return in PopTorch?
 
 # %% tags=["prediction"]
 third = lesson.predict("third output for 1.0", ...)
@@ -245,12 +250,15 @@ except poptorch.Error as error:
     print(str(error).split(". ")[0].replace("'poptorch_py_error': ", ""))
 
 # %% [markdown]
-# Sizes are fixed, too, so training loops drop an incomplete last batch. An `if` on a tensor's value cannot be
-# compiled: let `torch.where` choose instead.
+# PopTorch runs `forward` **once**, and compiles what it saw into one **static graph**: a fixed list of operations
+# with fixed sizes. Later calls run that list, not your Python code, so the count stays 1.
+#
+# Five numbers instead of one were refused, because sizes are fixed, too. That is why training loops drop an
+# incomplete last batch. An `if` on a tensor's value cannot be compiled: let `torch.where` choose instead.
 #
 # ## Read a profile
 #
-# A **profile** says what a program does with time and memory. Here is that of the workshop's program in half
+# A **profile** says what a program does with time and memory. You will now make one of the workshop's program in half
 # precision. `BeginBlock` says where the second IPU's part begins; lessons 01 and 02 explain the settings.
 
 # %%
@@ -280,16 +288,17 @@ print(f"the bottleneck, modelled: {resnet.limited_by}")
 lesson.explore(resnet)
 
 # %% [markdown]
-# The IPUs work for less than a tenth of the time. For the rest, they wait for the host: mostly for a loader that
-# prepares images, partly for the training loop itself. A faster chip would not help. Lessons 03 to 05 do.
+# The IPUs work for less than a tenth of the time. For the rest they wait for the host: mostly for a loader that
+# prepares images, partly for the training loop itself. A faster chip would hardly help. Lessons 02 to 05 shorten the
+# wait.
 #
-# Ask four questions of every profile. **Does it fit?** The fullest tile decides. **What is the bottleneck?**
-# **Where do the cycles go?** **How sure is that?** The explorer above has pictures for the first three. For the
-# fourth, a profile carries an error band.
+# Ask four questions of every profile. **Does it fit?** The fullest tile decides. **What is the bottleneck?** **Where
+# do the cycles go?** **How sure is that?** The explorer above has pictures for the first three. For the fourth, a
+# profile has an error band.
 #
-# **Exercise 3** (3 min). In exercise 1 you spread 10 bytes for each parameter evenly. What does the model say?
-# Choose another question above, and add what variables (the weights), optimiser state and gradient accumulators
-# take on the fullest tile of **IPU 1**, in KiB.
+# **Exercise 3** (3 min). In exercise 1 you spread 10 bytes for each parameter evenly. What does the model say? Choose
+# "What fills the memory?" above, and add up the variables (weights), optimiser state and gradient accumulators on the
+# fullest tile of **IPU 1**, in KiB.
 
 # %% tags=["exercise"]
 ### BEGIN SOLUTION
@@ -300,19 +309,19 @@ kib_on_ipu_1 = (memory["variables"] + memory["optimiser state"] + memory["gradie
 lesson.check(3, kib_on_ipu_1, using=resnet)
 
 # %% [markdown] tags=["hint"]
-# The table below "What fills the memory?" has one row for each part.
+# The table below the picture has one row for each part, and one column for each IPU. Add three numbers.
 
 # %% [markdown] tags=["solution"]
-# About 225 KiB, not 147.8. The late layers of ResNet-101 have most of its parameters, and they all lie on IPU 1. So
-# the average says little about the fullest tile. Lesson 11 takes such a tile apart.
+# The answer is about 225 KiB, not 147.8. The late layers of ResNet-101 have most of its parameters, and they all lie
+# on IPU 1. So the average says little about the fullest tile. Lesson 11 will take such a tile apart.
 
 # %% [markdown]
 # ## Summary
 #
-# * A tile computes with its own 624 KiB, and 1,472 of them make an IPU. What does not fit does not run.
+# * A tile computes with its own 624 KiB, and 1,472 of them make an IPU. A program that does not fit does not run.
 # * Tiles compute, synchronise and exchange together, at the speed of the slowest.
 # * The loss belongs inside `forward`, which runs once and becomes a static graph with fixed sizes.
-# * A profile tells whether a program fits, and what its bottleneck is.
+# * A profile tells you whether a program fits, and what its bottleneck is.
 #
 # **Takeaway:** first make it fit, then find out who waits for whom.
 #
@@ -328,7 +337,7 @@ lesson.check(3, kib_on_ipu_1, using=resnet)
 #
 # ## What transfers
 #
-# `torch.compile`, `jax.jit` and TPUs like static graphs with fixed shapes, too. "Who waits for whom?" is the first
+# `torch.compile`, `jax.jit` and TPUs prefer static graphs with fixed shapes, too. "Who waits for whom?" is the first
 # question on every accelerator.
 #
 # ## References
@@ -338,4 +347,4 @@ lesson.check(3, kib_on_ipu_1, using=resnet)
 #    (GC200) product descriptions.
 # 3. NVIDIA, *A100 Tensor Core GPU* data sheet, 40 GB version (2020).
 #
-# **Next:** [lesson 01](01_half_precision.ipynb) makes the program fit.
+# **Next:** The workshop's first program does not fit, and half precision makes it fit.

@@ -59,5 +59,5 @@ def fullest_tile_hint(kib: object, using: object) -> str | None:
 FULLEST_TILE = Exercise(
     names=("kib_on_ipu_1",),
     find_hint=fullest_tile_hint,
-    praise="That is half as much again as if all were spread evenly. The next text says why.",
+    praise="That is half as much again as if all were spread evenly. The solution below says why.",
 )

@@ -1,11 +1,10 @@
 # %% [markdown]
 # # Half precision
 #
-# In single precision (fp32, four bytes a number), the workshop's ResNet-101 wants 768 KiB on tiles that have 624
-# [1]. In half precision (fp16, two bytes) it fits, and the IPUs need little more than half the time (modelled). But
-# fp16 fails silently: in this lesson a training run reports a loss of 2.30 for four epochs, which is what guessing
-# among ten digits costs. It gives no error, no warning and no NaN. You will learn why, and how to find such a
-# fault.
+# In single precision (fp32, four bytes a number), the workshop's ResNet-101 wants 768 KiB on tiles that have 624 [1].
+# In half precision (fp16, two bytes) it fits, and it runs faster. But fp16 can fail silently: in this lesson a
+# training run reports a loss of 2.30 for four epochs, which is the loss of guessing among ten digits. There is no
+# error, no warning and no NaN. You will learn why, and how to find such a fault.
 #
 # *Plan 50 minutes, 20 of them for the exercises; the notebook itself runs in under one. Before it: lesson 00.*
 #
@@ -47,8 +46,8 @@ half, single = torch.float16, torch.float32
 #   type of its *input*, so activations and their gradients are fp16, and the weights and their updates stay fp32.
 # * **16.16**: fp16 data, and `model.half()`.
 #
-# Here is the workshop's program in all three. In 16.16 its AdamW optimiser gets four more settings, which this
-# lesson explains one by one.
+# Here is the workshop's program in all three. In 16.16 its AdamW optimiser gets four more settings, which this lesson
+# explains one by one.
 
 # %%
 def resnet():
@@ -71,16 +70,15 @@ profiles = {name: program.profile(host=ladder.host()) for name, program in progr
 show_fit(profiles)
 
 # %% [markdown]
-# 32.32 does not fit, modelled and published. 16.32 is no way out with this cut. 16.16 fits: most tiles were
-# published at 480 to 560 KiB [1]. Lessons 11 and 12 explain where the memory goes. This lesson is about the
-# numbers.
+# 32.32 does not fit, in the model and in the workshop. Nor does 16.32 with this split over two IPUs (modelled). 16.16
+# fits: the workshop shows 480 to 560 KiB on most tiles [1]. Lessons 11 and 12 explain where the memory goes.
 #
 # ## Run the matrix units faster
 #
-# Each tile has a matrix unit, which multiplies inputs and adds the products up in **partial sums**. The fewer bits,
-# the more it does in a cycle [2]. For fp16 inputs, PopTorch keeps partial sums in fp32, unless `setPartialsType`
-# says otherwise. Rounding them to fp16 costs no time, but a long sum loses digits. The table shows peak rates, and
-# the relative error of sums of 4,096 products.
+# Each tile has a matrix unit, which multiplies inputs and adds the products up in **partial sums**. With fewer bits
+# it does more in a cycle [2]. For fp16 inputs, PopTorch keeps partial sums in fp32, unless `setPartialsType` says
+# otherwise. Rounding them to fp16 costs no time, but a long sum loses digits. The table shows peak rates, and the
+# relative error of sums of 4,096 products.
 
 # %%
 layer, x = nn.Linear(4096, 64, bias=False), torch.randn(64, 4096)
@@ -102,8 +100,8 @@ show.table([{"inputs.partials": name, "multiply-adds a cycle, each tile": produc
             for name, (inputs, partials, products) in rates.items()])
 
 # %% [markdown]
-# From 32.32 to 16.16 the matrix units double their rate. The next figure shows how fast the two IPUs train the
-# whole network. (32.32 cannot run, as it does not fit. The model can time it all the same.)
+# From 32.32 to 16.16 the matrix units double their rate. How much faster do the two IPUs train the whole network?
+# (32.32 does not fit, so it cannot run. The model can time it all the same.)
 
 # %%
 half_partials = programs["16.16"].profile(half_partials=True)
@@ -111,9 +109,9 @@ show_rates({**profiles, "16.16, half partials": half_partials},
            "Faster matrix units speed up only the part of the time that they take.")
 
 # %% [markdown]
-# The whole network trains 1.8 times as fast, not twice, and half partials add a factor of 1.3 instead of another 2:
-# normalisation, exchange and waiting take their share. 16.32 is nearly as fast as 16.16, because it computes in
-# fp16, too.
+# The whole network trains 1.8 times as fast, not twice, and half partials add a factor of 1.3, not another 2:
+# normalisation, exchange and waiting take time, too. 16.32 is nearly as fast as 16.16, because it also computes in
+# fp16.
 #
 # ## Read the distribution of gradients
 #
@@ -131,9 +129,9 @@ gradients = gradient_sizes(resnet().model, images, sample.labels, batch_size=64)
 lesson.explore(gradients)
 
 # %% [markdown]
-# **Exercise 1** (4 min). Which powers of two are good loss scalings? Find the exponent of the `smallest` that
-# leaves less than 1 % of the activation gradients below 2^-14, and of the `largest` with which no gradient exceeds
-# 65,504.
+# **Exercise 1** (4 min). Which powers of two are good loss scalings? Find the exponent of the `smallest` that leaves
+# less than 1 % of the activation gradients below 2^-14, and of the `largest` with which no gradient, of activations
+# or weights, exceeds 65,504.
 
 # %% tags=["exercise"]
 ### BEGIN SOLUTION
@@ -148,18 +146,18 @@ lesson.check(1, smallest, largest)
 # Move the slider and read the table below the figure, one end at a time.
 
 # %% [markdown] tags=["solution"]
-# Powers of two change only the exponent, so they round nothing. Loss scaling is not free: what helps small
-# gradients uses up the headroom of large ones. Only four powers are left here, and training moves both ends.
+# Powers of two change only the exponent, so they round nothing. Loss scaling is not free: it helps small gradients
+# and uses up the headroom of large ones. Only four powers of two are left here, and both ends move during training.
 
 # %% [markdown]
 # ## Scale the loss, and scale it too far
 #
-# Now a small network learns handwritten digits for real, and every result is rounded as fp16 does it. In 16.16 it
-# learns as well as in 32.32, without any care. But many losses are small: a mean over all pixels of a picture, or a
-# term with a small weight. We divide the loss by 2^18, the pixels of a 512 x 512 picture, and train in four ways:
-# 32.32, 16.32, 16.16, and 16.16 with a loss scaling of 2^18.
+# Now a small network learns handwritten digits for real, and every result is rounded to fp16. In 16.16 it learns as
+# well as in 32.32, without any care. But many losses are small: a mean over all pixels of a picture, or a term with a
+# small weight. To imitate one, we divide the loss by 2^18, the number of pixels in a 512 x 512 picture. We train in
+# four ways: 32.32, 16.32, 16.16, and 16.16 with a loss scaling of 2^18.
 #
-# **Predict:** how many of the four runs learn?
+# **Predict:** how many of the four runs learn, with more than 85 % of the test digits right?
 
 # %% tags=["prediction"]
 learning = lesson.predict("runs out of four that learn", ...)
@@ -183,13 +181,13 @@ show_losses({name: runs[name] for name in ("32.32", "16.16", "16.16, scaled")},
             "Without loss scaling, nothing is learned and nothing is reported.")
 
 # %% [markdown]
-# Without scaling, the gradients underflow. Weights in fp32 do not help, because in 16.32 the gradients of
-# activations are fp16.
+# Without scaling, the gradients underflow. Weights in fp32 do not help: in 16.32 the gradients of the activations are
+# fp16.
 #
 # What happens at the other end? On a GPU, a result beyond 65,504 is infinity, and soon NaN. An IPU most likely
 # **clips** it to 65,504 and reports nothing. (This is derived, not documented: "NaN on overflow" is a switch, and
-# PopTorch leaves it off [5].) The IPU Model clips, too. `IPU_MODEL_HALF_OVERFLOW=infinity` makes it compute like a
-# GPU.
+# PopTorch leaves it off [5].) The IPU Model clips, too. With `IPU_MODEL_HALF_OVERFLOW=infinity` it computes like a
+# GPU, which is how the next table was made.
 
 # %%
 rows = []
@@ -205,8 +203,8 @@ del os.environ["IPU_MODEL_HALF_OVERFLOW"]
 show.table(rows, index="loss scaling")
 
 # %% [markdown]
-# **Which is worse?** The GPU fails earlier, but nobody overlooks NaN, and `GradScaler` [4] relies on it. On the
-# IPU, at 2^24, nothing is learned and every loss is a number.
+# **Which is worse?** The GPU fails earlier, but nobody overlooks NaN, and `GradScaler` [4] relies on it. On the IPU,
+# at 2^24, the network learns nothing and every loss is a number.
 # `options.Precision.enableFloatingPointExceptions(True)` stops a program at the first overflow, on the device, too.
 # `IPU_MODEL_REPORT_CLIPPING=1` makes the IPU Model warn, with the line of your program.
 #
@@ -222,7 +220,7 @@ for name, trial in camera.items():
     print(f"{name}: {'learns' if trial.accuracy > 85 else 'does not learn'}; all losses are numbers: {trial.finite}")
 
 # %% [markdown]
-# The knob does nothing, so small gradients are not the problem. What about the outputs of the layers?
+# Loss scaling does not help, so small gradients are not the problem. What about the outputs of the layers?
 #
 # **Exercise 2** (9 min). Write `layers_out_of_range(model, images)`. It runs an fp32 model in plain PyTorch and
 # returns the names of all layers without children whose outputs exceed the range of fp16. PyTorch calls a **forward
@@ -254,8 +252,8 @@ lesson.check(2, layers_out_of_range)
 # last name, unless you bind it: `def hook(layer, inputs, output, name=name)`.
 
 # %% [markdown] tags=["solution"]
-# It finds `energy` and `pool`. A filter's output above 256 has a square beyond 65,504. In fp16 most of the picture
-# has the same clipped energy, so little is left to learn from. The next exercise repairs it.
+# It finds `energy` and `pool`. Where a filter's output is above 256, its square is beyond 65,504. In fp16 most of the
+# picture has the same clipped energy, so little is left to learn from. You will repair that in the next exercise.
 
 # %% [markdown]
 # **Exercise 3** (7 min). Write `InFloat32`, a module that wraps layers: it takes fp16, computes the layers in fp32,
@@ -281,14 +279,14 @@ lesson.check(3, InFloat32)
 # 3,000 squared is nine million. Which operation is the first that cannot hold its result? Convert before it.
 
 # %% [markdown] tags=["solution"]
-# The logarithm brings the values back into range, so the wrapper may end there. The fp32 copies live for a moment
-# only. For layers with weights, call `wrapper.layers.float()` after `model.half()`.
+# The logarithm brings the values back into range, so the wrapper may end there. The fp32 copies live only for a
+# moment. For layers with weights, call `wrapper.layers.float()` after `model.half()`.
 
 # %% [markdown]
 # ## Round stochastically
 #
-# Next to 1, fp16 numbers are 1/1024 apart. We update 1,000 weights, all 1, a hundred times by 0.0001. In fp32 each
-# arrives at 1.01.
+# Just above 1, fp16 numbers are 1/1024 apart. We start with 1,000 weights of 1, and add 0.0001 to each a hundred
+# times. In fp32 they all arrive at 1.01.
 #
 # **Predict:** what is their mean in fp16, if every update is rounded to the nearest number?
 
@@ -312,8 +310,8 @@ show_paths(paths, "Rounded to the nearest, every update is lost. Rounded stochas
 
 # %% [markdown]
 # An update below half a step is rounded away, every time. **Stochastic rounding** rounds up with a probability of
-# update / step: one weight is then less exact, but the mean is right. On the IPU it costs no time [2]. Switch it
-# off for inference. (The IPU Model rounds this way in the weight update only.)
+# update / step: each weight is less exact, but the mean is right. On the IPU it costs no time [2]. Switch it off for
+# inference. (The IPU Model rounds this way in the weight update only.)
 #
 # ## Keep state small but exact
 #
@@ -325,8 +323,10 @@ show_paths(paths, "Rounded to the nearest, every update is lost. Rounded stochas
 # Second moments are squares, times 0.001: a gradient of 0.005 gives 0.000000025, which fp16 rounds to zero. AdamW
 # then divides by nearly zero: with all three in fp16, the loss of the digits jumps above 10,000. (Try it: pass
 # `second_order_momentum_accum_type=half` to `train`.) The accumulator holds scaled gradients, so loss scaling
-# protects it. (Do not confuse three settings: `accum_type` is about sums over micro-batches, `setPartialsType`
-# about sums inside a matrix product, and stochastic rounding about how a result becomes fp16.)
+# protects it.
+#
+# Do not confuse three settings: `accum_type` is about sums over micro-batches, `setPartialsType` about sums inside a
+# matrix product, and stochastic rounding about how a result becomes fp16.
 #
 # ## Decide which layers need fp32
 #
@@ -338,15 +338,15 @@ show_paths(paths, "Rounded to the nearest, every update is lost. Rounded stochas
 # | another layer that misbehaves | its weights or inputs leave the range | measure, as in exercise 2 |
 #
 # Keep everything else in fp16, and decide by measuring: look at outputs, gradients and weights, layer by layer [3].
-# Lesson 16 does this for a whole network. Here is the first step of the ladder:
+# Lesson 16 does this for a whole network. Half precision is also the first step of the ladder:
 
 # %%
 lesson.show_ladder("half precision")
 
 # %% [markdown]
-# The IPUs alone would need about a tenth of that time. The host is the bottleneck, and its part of the modelled
-# time is **fitted** to the published epochs, so the agreement is no evidence for the model of the IPUs. The
-# verdicts on memory are predictions. The next lesson makes the IPUs work more efficiently.
+# The IPUs alone would need less than a tenth of that time. The host is the bottleneck, and its part of the modelled
+# time is **fitted** to the published epochs, so the agreement is no evidence for the model of the IPUs. The verdicts
+# on memory are predictions.
 #
 # ## Summary
 #
@@ -354,15 +354,15 @@ lesson.show_ladder("half precision")
 # * Small gradients underflow: scale the loss, within its headroom.
 # * Overflow is silent on an IPU: look for it, layer by layer.
 # * Small updates get lost: round stochastically.
-# * Losses, squares and second moments stay in fp32.
+# * Keep losses, squares and second moments in fp32.
 #
-# **Takeaway:** half precision is a range to fit into, not a switch.
+# **Takeaway:** half precision is not a switch: your numbers have to fit into its range.
 #
 # `python -m ipu_course report` shows your predictions and exercises.
 #
 # ## On real hardware
 #
-# The code stays the same, and times are measured, with `options.enableProfiling()` and PopVision. Graphcore's
+# The code stays the same, and you measure the times, with `options.enableProfiling()` and PopVision. Graphcore's
 # PopTorch can look for the scaling itself: `options.Training.setAutomaticLossScaling(True)`, a preview.
 #
 # ## What transfers
@@ -379,4 +379,4 @@ lesson.show_ladder("half precision")
 # 4. Micikevicius et al., *[Mixed Precision Training](https://arxiv.org/abs/1710.03740)*, 2017.
 # 5. Graphcore, *TensorFlow user guide*, half precision; PopART sources, `irlowering.cpp`.
 #
-# **Next:** [lesson 02](02_gradient_accumulation.ipynb), gradient accumulation.
+# **Next:** The program fits now, and gradient accumulation keeps its two IPUs busier.

@@ -152,10 +152,10 @@ lesson.check(1, smallest, largest)
 # %% [markdown]
 # ## Scale the loss, and scale it too far
 #
-# Now a small network learns handwritten digits for real, and every result is rounded to fp16. In 16.16 it learns as
-# well as in 32.32, without any care. But many losses are small: a mean over all pixels of a picture, or a term with a
-# small weight. To imitate one, we divide the loss by 2^18, the number of pixels in a 512 x 512 picture. We train in
-# four ways: 32.32, 16.32, 16.16, and 16.16 with a loss scaling of 2^18.
+# Now a small network learns handwritten digits for real. In 16.16 every result is rounded to fp16, and yet it learns
+# as well as in 32.32, without any care. But many losses are small: a mean over all pixels of a picture, or a term
+# with a small weight. To imitate one, we divide the loss by 2^18, the number of pixels in a 512 x 512 picture. We
+# train in four ways: 32.32, 16.32, 16.16, and 16.16 with a loss scaling of 2^18.
 #
 # **Predict:** how many of the four runs learn, with more than 85 % of the test digits right?
 

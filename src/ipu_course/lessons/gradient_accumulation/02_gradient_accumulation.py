@@ -1,10 +1,10 @@
 # %% [markdown]
 # # Gradient accumulation: many micro-batches, one weight update
 #
-# Half precision made ResNet-101 fit on two IPUs. Now an epoch takes **52 seconds** [1], and you would like more.
-# The IPUs are not busy even when they have data: in a published trace of one call, IPU 0 runs code in only
-# **51.57 %** of its cycles [1]. You would also like a larger batch than 192 images, but the memory is nearly full.
-# One option answers all of this. What does it buy, and what does it cost?
+# Half precision made ResNet-101 fit on two IPUs, and an epoch takes **52 seconds** [1]. Even when the IPUs have data,
+# they are not busy: in a published trace of one call, IPU 0 runs code in only **51.57 %** of its cycles [1]. You
+# would also like to learn from more than 192 images at once, but the memory is nearly full. One option helps with all
+# of this. What does it buy, and what does it cost?
 #
 # *Plan 50 minutes, 21 of them for the exercises; the notebook itself runs in under one. Before it: lesson 01.* You will
 #
@@ -12,7 +12,7 @@
 # * fill a pipeline,
 # * predict the gain,
 # * find the longest stage,
-# * keep the memory,
+# * use no more memory,
 # * choose between Mean and Sum,
 # * climb the ladder, and see the price.
 
@@ -71,10 +71,10 @@ lesson.check(1, accumulate)
 # %% [markdown]
 # ## Fill a pipeline
 #
-# ResNet-101 is cut in two **stages**, the first on IPU 0 and the second on IPU 1. A single micro-batch would
-# leave one IPU idle while the other works on it, so the next micro-batch follows at once: a **pipeline**. In each step,
-# an IPU does at most one forward and one backward pass. The first steps fill the pipeline (**ramp-up**), and the last
-# ones drain it (**ramp-down**) before the weights are updated. Accumulation decides how many steps lie between.
+# ResNet-101 is cut in two **stages**, one on each IPU. A single micro-batch would leave one IPU idle while the other
+# works on it, so the next micro-batch follows at once: this is a **pipeline**. In each step, an IPU does at most one
+# forward and one backward pass. The first steps fill the pipeline (**ramp-up**), and the last ones drain it
+# (**ramp-down**) before the weights are updated. Accumulation decides how many steps lie between.
 
 # %%
 show.drawing(figures.schedule(pipelined(stages=2, micro_batches=3)),
@@ -90,13 +90,13 @@ except poptorch.Error as error:
     print(str(error).split(". ")[0].replace("'poptorch_py_error': ", ""))
 
 # %% [markdown]
-# PopTorch refuses an accumulation of 2: *N* stages need at least *2N - 1* micro-batches, the way forward and the way
-# back. (That is what its message counts as 3 stages.)
+# PopTorch refuses an accumulation of 2: *N* stages need at least *2N - 1* micro-batches. Its message counts stages on
+# the way forward and on the way back, and the last one only once, which makes 3.
 #
-# If all stages take equally long, *m* micro-batches keep each IPU busy for *m / (m + N - 1)* of the **time**. Counting
-# **steps**, *m / (m + 2(N - 1))*, gives a simple lower bound, because it takes a ramp step with only a forward pass to
-# be as long as a full one. Either way the guide's rule follows: choose an accumulation **much greater than the number
-# of stages** [2].
+# If all stages take equally long, *m* micro-batches keep each IPU busy for *m / (m + N - 1)* of the **time**.
+# Counting **steps**, *m / (m + 2(N - 1))*, gives a simple lower bound: it counts a ramp step, which has only one
+# pass, as if it took as long as a full step. Either way the guide's rule follows: choose an accumulation **much
+# greater than the number of stages** [2].
 #
 # **Exercise 2** (5 min). A model with four equal stages should learn from 512 images in each update, and each IPU
 # should be busy at least 80 % of the time. Find the **largest** micro-batch that allows this, and its accumulation.
@@ -121,7 +121,7 @@ lesson.check(2, micro_batch, accumulation)
 #
 # Now the workshop's own program: ResNet-101 in half precision, micro-batches of 64 images of 64 x 64 pixels.
 #
-# **Predict:** how many times as many images a second do the **IPUs alone** process with accumulation 8 as with 3?
+# **Predict:** by which factor do the **IPUs alone** process more images a second with accumulation 8 than with 3?
 # Leave the host out.
 
 # %% tags=["prediction"]
@@ -146,10 +146,11 @@ show_rates(resnet, {m: lesson.published(f"cycles_{m}").value for m in (3, 8)})
 
 # %% [markdown]
 # Counting steps promises 80 / 60 = 1.33, and the formula by time (8 / 9) / (3 / 4) = 1.19. The real stages are not
-# equally long: a ramp step with only the shorter one costs less, so accumulation 3 was less bad than that.
+# equally long: a ramp step with only the shorter one costs less, so accumulation 3 was better than the formulas say.
 #
-# The two diamonds are **derived**: two published cycle counts [1] and the line through them. Some of the model's
-# constants were **fitted** on the same traces, so the close agreement proves little.
+# The two diamonds are **derived** from two published cycle counts [1]: their difference tells what one more
+# micro-batch costs. Some of the model's constants were **fitted** on the same traces, so the close agreement proves
+# little.
 #
 # ## Find the longest stage
 #
@@ -163,11 +164,12 @@ lesson.explore(resnet, accumulation=8)
 show_stages(resnet)
 
 # %% [markdown]
-# The pipeline moves at the pace of its **longest stage** [2]. IPU 0 receives the images and recomputes; IPU 1, the last
-# stage, goes straight from its forward to its backward pass and then waits. More accumulation shortens the ramps
-# but not this wait. Only moving work out of the longest stage helps, and lesson 06 does that. (Is it really a
-# third? In the model, IPU 1 runs code for 44.9 / 57.7 = 78 % as many cycles as IPU 0, in the published trace for 85 to
-# 90 % [1]. On hardware it probably waits less. That is an open question.)
+# The pipeline moves at the pace of its **longest stage** [2]. IPU 0 receives the images and recomputes; IPU 1, the
+# last stage, goes straight from its forward to its backward pass and then waits. More accumulation shortens the ramps
+# but not this wait. Only moving work out of the longest stage helps, and lesson 06 does that.
+#
+# (Is it really a third? In the model, IPU 1 runs code for 44.9 / 57.7 = 78 % as many cycles as IPU 0; in the
+# published trace, for 85 to 90 % [1]. On hardware it probably waits less: an open question.)
 #
 # **Exercise 3** (4 min). Move the slider: what is the smallest accumulation with which the modelled IPUs reach at
 # least 95 % of their highest rate?
@@ -180,15 +182,17 @@ smallest = 16
 lesson.check(3, smallest, using=resnet)
 
 # %% [markdown] tags=["hint"]
-# The figure before brackets the answer. The column to watch is called "of the highest rate".
+# The table of the figure before this one shows between which two accumulations the answer lies. The column to watch
+# is called "of the highest rate".
 
 # %% [markdown] tags=["solution"]
 # The formula by time would say 19, and the count of steps 38: the shorter second stage makes the ramps cheaper.
 
 # %% [markdown]
-# ## Keep the memory
+# ## Use no more memory
 #
-# There are two ways to 512 images an update: eight micro-batches of 64, or four of 128. What does each cost?
+# There are two ways to 512 images an update: eight micro-batches of 64, or four of 128. What does each cost in
+# memory?
 
 # %%
 programs = {"64 x 3": (resnet, 3), "64 x 8": (resnet, 8), "128 x 4": (captured_resnet(micro_batch=128), 4)}
@@ -208,9 +212,10 @@ show.table([{"micro-batch x accumulation": name,
 #
 # By default, PopTorch divides the sum of the gradients by the accumulation, as you did: `ReductionType.Mean`. `Sum`
 # does not divide. The next cell trains for real, four updates of 64 images each: in plain PyTorch with large batches,
-# and in PopTorch as 4 x 16. It prints how far apart the weights end, as a percentage of the way that they went.
+# and in PopTorch as 4 x 16. It prints how far apart the weights end, as a percentage of the distance that training
+# moves them.
 #
-# **Predict** its line for `AdamW` with `Sum` and an unchanged learning rate. How many per cent apart?
+# **Predict** this percentage for `AdamW` with `Sum`, the same learning rate, and group normalisation.
 
 # %% tags=["prediction"]
 apart = lesson.predict("per cent between AdamW with Sum and one large batch, at the same learning rate", ...)
@@ -236,7 +241,7 @@ show.table([{**row, **{norm: f"{row[norm]:.0f} % apart" for norm in ("GroupNorm"
 # %% [markdown]
 # With `GroupNorm` and `Mean`, accumulation **is** the large batch. For **SGD**, `Sum` is exactly a learning rate four
 # times as high, so a quarter of the rate repairs it. **AdamW** divides each gradient by its own typical size, so it
-# hardly notices a factor, and "repairing" the rate makes it learn too little.
+# hardly notices a factor, and "repairing" the rate makes its updates too small.
 #
 # **Batch normalisation** breaks the equality, because it takes mean and variance from its 16 images instead of 64. No
 # setting repairs that, so use group or layer normalisation with small micro-batches.
@@ -255,7 +260,8 @@ learning_rate = 0.2 / 16
 lesson.check(4, accumulation, learning_rate)
 
 # %% [markdown] tags=["hint"]
-# Keep the global batch first. Then: how many times as large as the mean is the sum?
+# Keep the global batch: how many micro-batches does it need now? Then ask how many times as large as the mean the sum
+# is.
 
 # %% [markdown] tags=["solution"]
 # 64 x 8 = 512 = 32 x 16. The sum of 16 gradients is 16 times their mean, and a rate of 0.2 / 16 makes up for it.
@@ -276,18 +282,18 @@ lesson.show_ladder("gradient accumulation 8")
 show_epoch_parts({f"accumulation {m}": profile for m, profile in loaded.items()})
 
 # %% [markdown]
-# The IPUs became 15 % faster, and that is the **smaller** part of what the epoch gained. A single Python process loads
-# the images and takes as long as before. Most of the saved seconds are the work around the calls: 97 instead of 260.
+# The IPUs became 15 % faster, and that is the **smaller** part of what the epoch gained. A single Python process
+# loads the images and takes as long as before. Most of the saved seconds are the host's work around the calls: 97
+# calls instead of 260.
 #
-# How sure is this? The published column is derived from the printed calls a second; the document itself prints 00:52
-# and 00:46. The host's part is **fitted**, three numbers on the ladder's five published epochs, so these rows are no
-# predictions.
+# How sure is this? The published column is derived from the printed calls a second; the document prints 00:52 and
+# 00:46. The host's part is **fitted**, three numbers on five published epochs, so these rows are no predictions.
 #
-# The price: fewer updates learn less per epoch. The learning rate stayed at 0.001 [1]. After five epochs the run with
-# accumulation 3 printed a training accuracy of 74.0 %; the four runs with accumulation 8 printed 65.1 to 68.9 %. (That
-# is one run against four, and PopTorch's default output returns only the last micro-batch of each call.) For SGD,
-# people raise the rate in proportion to the batch, with a warm-up [3]; for Adam, with its square root [4]. Beyond some
-# size, neither makes up for the missing updates.
+# The price is that fewer updates learn less per epoch. The learning rate stayed at 0.001 [1]. After five epochs the
+# run with accumulation 3 printed a training accuracy of 74.0 %; the four runs with accumulation 8 printed 65.1 to
+# 68.9 %. (That is one run against four, and PopTorch's default output returns only the last micro-batch of each
+# call.) For SGD, people raise the rate in proportion to the batch, with a warm-up [3]; for Adam, with its square root
+# [4]. Beyond some size, neither makes up for the missing updates.
 #
 # ## Summary
 #
@@ -299,16 +305,18 @@ show_epoch_parts({f"accumulation {m}": profile for m, profile in loaded.items()}
 #
 # **Takeaway:** accumulate until the ramps no longer matter, and no further, because every doubling halves the updates.
 #
-# Your predictions, checks and ladder: `python -m ipu_course report`.
+# `python -m ipu_course report` shows your predictions, checks and ladder.
 #
 # ## On real hardware
 #
-# With the Poplar SDK the same cells run on IPUs, and PopVision shows rates and memory. Every accumulation is
-# a new program: compiling this one took about 8 minutes each time [1], unless `enableExecutableCaching` finds it.
+# With the Poplar SDK the same cells run on IPUs, and PopVision shows rates and memory. Every accumulation is a new
+# program, and compiling this one took about 8 minutes [1]. `options.enableExecutableCaching("cache")` keeps it for
+# the next time.
 #
 # ## What transfers
 #
-# Your `accumulate` is what people write on GPUs. Ramps are the same in GPipe, whose authors count *N - 1* of them [5].
+# Your `accumulate` is what people write on GPUs. GPipe has the same ramps, and its authors count *N - 1* steps for
+# them [5].
 #
 # ## References
 #
@@ -321,4 +329,4 @@ show_epoch_parts({f"accumulation {m}": profile for m, profile in loaded.items()}
 #    Algorithms](https://arxiv.org/abs/2205.10287)*, 2022.
 # 5. Huang et al., *[GPipe](https://arxiv.org/abs/1811.06965)*, 2019.
 #
-# **Next:** [lesson 03](03_device_iterations.ipynb) lets the loop over the updates run on the device.
+# **Next:** Each update is still a call of its own, and the loop over the updates can run on the device.

@@ -1,10 +1,10 @@
 # %% [markdown]
 # # Device iterations: let the loop run on the device
 #
-# You send 16 small images to an IPU and wait **0.88 ms** for the predictions (modelled). How much of that time does the
-# IPU compute? Less than you think. The rest is a **round trip**, and a training loop in Python pays for it with every
-# batch. One option repeats the loop on the device instead. For some programs it is the best option there is, for others
-# it does nothing, and it has traps.
+# You send 16 small images to an IPU and wait **0.88 ms** for the predictions (modelled). How much of that time does
+# the IPU compute? The rest is a **round trip** between host and IPU, and a training loop in Python pays for one with
+# every batch. One option repeats the loop on the device instead. It speeds up some programs several times and others
+# not at all, and it has traps.
 #
 # *Plan 45 minutes, 19 of them for the exercises; the notebook itself runs in under one. Before it: lesson 02.* You will
 #
@@ -12,7 +12,7 @@
 # * move the loop to the device, with its learning-rate schedule,
 # * choose what comes back,
 # * see when iterations help,
-# * climb the ladder, where they hardly do,
+# * climb the ladder,
 # * choose how many are enough.
 
 # %%
@@ -34,7 +34,7 @@ programs = modelled_programs()
 # %% [markdown]
 # ## Take a call apart
 #
-# A **call** is one line of Python: `model(images)`. The host, which is the computer that Python runs on, hands over the
+# A **call** is one line of Python: `model(images)`. The host, which is the computer that runs Python, hands over the
 # images, starts the IPU, waits, and fetches the results.
 #
 # **Predict:** the call takes 0.88 ms. For what percentage of it does the IPU compute?
@@ -49,16 +49,20 @@ computing.reveal(round(100 * one.shares["main"] * one.device_seconds_per_call / 
 show_call(small)
 
 # %% [markdown]
-# PopTorch's own work and the start of the IPU are paid for **every call**, whatever the call computes. (The 0.3 ms for
-# PopTorch are *estimated*. A published small CNN trained at 375 calls a second [3], 2.7 ms each with all its host
-# work.)
+# You pay for PopTorch's own work and for the start of the IPU in **every call**, whatever the call computes. (The 0.3
+# ms for PopTorch are *estimated*. A published small CNN trained at 375 calls a second [3], which is 2.7 ms a call
+# with all the host's work. The last column is the model's **error band**: on hardware, the part on the device may
+# take 0.66 to 1.52 times as long.)
 #
 # ## Move the loop to the device
 #
-# With `deviceIterations(n)`, the device repeats the training step *n* times in one call, on images that the host hands
-# over together. A call then takes micro-batch x accumulation x device iterations (x replicas) images, and the loader
-# knows that. Does the network learn the same? Eight updates, in eight calls and in two, and then once more while the
-# host halves the learning rate after every call:
+# With `deviceIterations(n)`, the device repeats the training step *n* times in one call, on images that the host
+# hands over together. This is not accumulation: accumulation repeats the passes **before** one weight update, and
+# device iterations repeat the update, too. A call then takes micro-batch x accumulation x device iterations (x
+# replicas) images, and PopTorch's loader knows that.
+#
+# Does the network learn the same? The next cells make eight updates with 1 and with 4 device iterations, so in eight
+# calls and in two. Then they do it once more, while the host halves the learning rate after every call.
 
 # %%
 def trained(iterations, halve):
@@ -82,12 +86,13 @@ for halve in (False, True):
 
 # %% [markdown]
 # The loop on the device computes what the loop in Python computes. But Python acts only **between** calls, so the
-# second program halved its rate twice instead of eight times. The same happens to every scheduler, log and
-# checkpoint that counts calls.
+# second program halved its rate twice instead of eight times. The same happens to every scheduler, log and checkpoint
+# that counts calls.
 #
-# **Exercise 1** (8 min). Write `train`, whose weights equal those of plain PyTorch with the schedule `rate_at(update)`,
-# with 1, 2 or 4 device iterations. (`rate_at` halves the rate after every 4 updates.) Wrap `network` with `options` and
-# `poptorch.optim.SGD`, train on every batch of `loader`, and copy the weights back at the end.
+# **Exercise 1** (8 min). Write `train`, whose weights equal those of plain PyTorch with the schedule
+# `rate_at(update)`, with 1, 2 or 4 device iterations. (`rate_at` counts updates from 0 and halves the rate after
+# every 4 of them.) `network` returns the loss, too. Wrap it with `options` and `poptorch.optim.SGD`, train on every
+# batch of `loader`, and copy the weights back at the end.
 
 # %% tags=["exercise"]
 ### BEGIN SOLUTION
@@ -105,18 +110,18 @@ def train(network, options, loader):
 lesson.check(1, train)
 
 # %% [markdown] tags=["hint"]
-# The loop of `trained` above is nearly right. `options.device_iterations` tells how many updates a call makes.
+# The loop of `trained` above is nearly right. `options.device_iterations` says how many updates a call makes.
 
 # %% [markdown] tags=["solution"]
-# Count updates, not calls. It works because 1, 2 and 4 divide 4: with 8 device iterations, the rate would have to
+# Count updates, not calls. This works because 1, 2 and 4 divide 4. With 8 device iterations, the rate would have to
 # change in the middle of a call, and the host cannot do that.
 
 # %% [markdown]
 # ## Choose what comes back
 #
 # One call with 4 device iterations and an accumulation of 2 has 8 micro-batches, and so 8 losses. The **output mode**
-# decides which come back: `Final` only the last micro-batch (the default for training), `All` every one (the default
-# for inference), `EveryN` each N-th, and `Sum` all of them added up.
+# decides which come back to the host: `Final` only those of the last micro-batch (the default for training), `All`
+# those of every one (the default for inference), `EveryN` those of each N-th, and `Sum` the sum over all of them.
 
 # %%
 def returned(mode, *period):
@@ -137,7 +142,7 @@ show.table([{"mode": name, "predictions": str(list(predictions.shape)), "losses"
 
 # %% [markdown]
 # **Exercise 2** (3 min). `Sum` returns as few bytes as `Final`, but the loss of **every** micro-batch is in it. (It
-# adds the predictions, too, which is of no use.) Compute the mean loss of the call from `summed_loss`.
+# adds up the predictions, too, which is of no use.) Compute the mean loss of the call from `summed_loss`.
 
 # %% tags=["exercise"]
 _, summed_loss = results["Sum"]
@@ -148,18 +153,18 @@ mean_loss = summed_loss / (4 * 2)
 lesson.check(2, mean_loss, using=results["All"][1])
 
 # %% [markdown] tags=["hint"]
-# How many losses were added? Each of them is a mean over its micro-batch already.
+# How many losses were added? Each of them is already a mean over its micro-batch.
 
 # %% [markdown] tags=["solution"]
-# Device iterations x accumulation: 8 losses. In a training loop you get an exact mean at the price of `Final`.
+# The call added device iterations x accumulation = 8 losses. In a training loop, this gives you the exact mean of a
+# call, and no more bytes come back than with `Final`.
 
 # %% [markdown]
 # ## See when iterations help
 #
-# The explorer has three programs: the small network, one whose outputs are larger than its images (ten numbers for each
-# **pixel**), and the workshop's ResNet-101. Move the sliders, and try `All` with the pixel network: the cost of
-# outputs follows their bytes. (For such small networks the model's error band is wide, as the first table
-# says.)
+# The explorer has three programs: the small network, one whose outputs are larger than its images (ten numbers for
+# each **pixel**), and the workshop's ResNet-101. Move the sliders. Try `All` with the pixel network, and you see that
+# more bytes of output take more time. (The model's error band is wide for such small networks.)
 
 # %%
 lesson.explore(programs, iterations=4)
@@ -167,8 +172,8 @@ lesson.explore(programs, iterations=4)
 # %% [markdown]
 # **Exercise 3** (4 min). Both questions are about the small network, inference, with `Final`.
 #
-# * A user waits. All results of a call come back at its end, the host works 1 ms for each call, and the results must
-#   come within 4.5 ms. What is the largest number of device `iterations` on the slider?
+# * A user waits for the results of a call, which all come back at its end. The host works 1 ms for each call, and the
+#   results must come within 4.5 ms. What is the largest number of device `iterations` on the slider?
 # * Now the host works 0 ms for each call and 800 µs for each image. By which factor, `gain`, do the images a second
 #   grow from 1 to 128 device iterations?
 
@@ -185,11 +190,11 @@ lesson.check(3, iterations, gain, using=small)
 # The table's columns are "results come after" and "images a second".
 
 # %% [markdown] tags=["solution"]
-# More iterations raise the throughput and the latency together. Where loading is the bottleneck, they raise only the
-# latency.
+# More iterations raise both throughput and latency. Where loading is the bottleneck, they raise hardly anything but
+# the latency.
 
 # %% [markdown]
-# ## Climb the ladder, where they hardly do
+# ## Climb the ladder
 #
 # **Predict:** with accumulation 8 and one device iteration, the workshop's epoch took 46 s [1]. How many seconds does
 # it take with four?
@@ -205,34 +210,34 @@ lesson.show_ladder("device iterations 4")
 show_epoch_parts({"1 iteration": profiles[1], "4 iterations": profiles[4]})
 
 # %% [markdown]
-# A quarter of the calls costs a quarter of the call work. But loading takes most of the epoch, and no iteration
-# prepares an image faster. This is the usual reason why an option "does nothing": **something else is the bottleneck**.
-# Lessons 04 and 05 turn to it.
+# A quarter of the calls need a quarter of the call work. But loading takes most of the epoch, and no device iteration
+# prepares an image faster. This is the usual reason why an option "does nothing": **something else is the
+# bottleneck**. Lessons 04 and 05 turn to it.
 #
-# **Why 34 ms a call here, and 0.3 ms before?** They are different things. The 0.3 ms are PopTorch's own work. The 34 ms
-# are all that the workshop's *training loop* does for each call besides loading, and they are **fitted** on these very
-# epochs, so they cannot prove anything. They do not even fit well: modelled, four iterations save 3.0 s, but the
-# published epochs differ by only about 1 s. Nobody has published what the loop did in that time.
+# **Why 34 ms a call here, and 0.3 ms before?** They are different things. The 0.3 ms are PopTorch's own work. The 34
+# ms are everything that the workshop's *training loop* does for each call besides loading. They are **fitted** on
+# these very epochs, so they prove nothing. They do not even fit well: in the model, four iterations save 3.0 s, but
+# the published epochs differ by only about 1 s. Nobody has published what the loop did in that time.
 #
 # ## Choose how many are enough
 #
 # The workshop warns that more device iterations than the optimum "might cause I/O overhead" [1]. What does the model
-# say? The table has the ladder's program, with the workshop's host.
+# say? The table is about the ladder's program, with the workshop's host.
 
 # %%
 show_long_calls(resnet)
 
 # %% [markdown]
-# The modelled images a second only ever **rise**: the model has no such overhead, and it sees no change in a tile's
-# memory. Is the warning about stream buffers on the host, or about images that are not ready? We do not know. That is
+# The modelled images a second only ever **rise**. The model has no such overhead, and in it a tile's memory stays the
+# same. Is the warning about stream buffers on the host, or about images that are not ready? We do not know. That is
 # an **open question** between the workshop and the model.
 #
-# Three costs are certain. The host must hold **all** images of a call. The first results come at its end. And an epoch
-# has whole calls only, so the other images are **left out**. With 64 iterations that is a third of them.
+# Three costs are certain. The host must hold **all** images of a call. The first results come only at its end. And an
+# epoch has whole calls only, so the remaining images are **left out**: a third of them with 64 iterations.
 #
 # **Exercise 4** (4 min). The program trains with 512 images an update. The learning rate should change after every 12
-# updates, at most 1,000 of the 50,000 images may be left out, and at most 16 device iterations are allowed. What is the
-# largest number?
+# updates, at most 1,000 of the 50,000 images may be left out, and a call may have at most 16 device iterations. What
+# is the largest number of `iterations`?
 
 # %% tags=["exercise"]
 ### BEGIN SOLUTION
@@ -242,35 +247,36 @@ iterations = 12
 lesson.check(4, iterations)
 
 # %% [markdown] tags=["hint"]
-# The updates of a call must divide 12. Then look at 50,000 modulo 512 times that number.
+# The number of updates in a call must divide 12. Then look at 50,000 modulo 512 times that number.
 
 # %% [markdown] tags=["solution"]
-# 12 x 512 = 6,144 images a call, 8 calls, 49,152 images. 16 would leave out as few, but the rate would have to change
-# in the middle of a call.
+# A call takes 12 x 512 = 6,144 images, and 8 calls take 49,152. 16 iterations would leave out as few images, but the
+# rate would have to change in the middle of a call.
 
 # %% [markdown]
 # ## Summary
 #
-# * A call has a fixed cost. Device iterations share it among several rounds of the loop.
-# * The device learns the same, but Python acts only between calls: count schedules in updates.
+# * A call has a fixed cost. Device iterations share it among several steps.
+# * The network learns the same, but Python acts only between calls: count schedules in updates.
 # * The output mode decides what comes back. `Final` and `Sum` stay small, and `All` grows with the call.
 # * Iterations help where calls are the bottleneck. They cost latency, host memory and the end of the epoch.
 #
 # **Takeaway:** use as many device iterations as make the call's own cost small, and no more.
 #
-# Your predictions, checks and ladder: `python -m ipu_course report`.
+# `python -m ipu_course report` shows your predictions, checks and ladder.
 #
 # ## On real hardware
 #
-# With the Poplar SDK the same cells run on IPUs, and `model.getLatency()` tells how long a call takes. A new number of
-# iterations is a new program, and so is a call with fewer images: that is why the loader drops the rest, and
-# why the guide wants **one** computational graph [2]. To avoid compiling for eight minutes again, call
+# With the Poplar SDK the same cells run on IPUs, and `model.getLatency()` tells you how long a call takes. A new
+# number of iterations is a new program, and so is a call with fewer images. That is why the loader drops the rest,
+# and why the guide wants **one** computational graph [2]. To avoid compiling for eight minutes again, call
 # `options.enableExecutableCaching("cache")`.
 #
 # ## What transfers
 #
-# CUDA graphs, `steps_per_execution` in Keras and `lax.scan` in JAX do the same: several steps for one launch. The
-# advice transfers, too: find the bottleneck before you choose an option.
+# `steps_per_execution` in Keras and `lax.scan` in JAX do the same: one launch runs several steps. CUDA graphs do it
+# on a smaller scale, with one launch for many kernels. The advice transfers, too: find the bottleneck before you
+# choose an option.
 #
 # ## References
 #
@@ -281,4 +287,4 @@ lesson.check(4, iterations)
 #    one-computational-graph concept, and 4.5.3, Looping.
 # 3. IPU hands-on training workshop, day 01 (2022): Fashion-MNIST on one Mk2 IPU, all host work included.
 #
-# **Next:** [lesson 04](04_eight_bit_io.ipynb) takes most of the loading away from the host.
+# **Next:** Most of an epoch is loading, and 8-bit images take most of that away from the host.

@@ -77,7 +77,7 @@ def _left_hint(model: nn.Module, before: dict[str, Tensor]) -> str | None:
         return "Your hooks stay in the model and would run in every later call: call remove() on each handle."
     after = model.state_dict()
     if any(after[name].dtype != value.dtype or not torch.equal(after[name], value) for name, value in before.items()):
-        return "The model is no longer what it was: look at it in fp32, and do not call half() on it."
+        return "Your function changed the model. Look at it in fp32, and do not call half() on it."
     return None
 
 

@@ -12,7 +12,7 @@ WINDOW = Numbers(
         "smallest",
         8,
         wrong={
-            7: "At 2^7 there are still 1.3 % of the activation gradients below 2^-14.",
+            7: "At 2^7, 1.3 % of the activation gradients are still below 2^-14.",
             256: "2^8 is the right scaling. The question is about the exponent.",
             12: "2^12 is far more than the activation gradients need. Look for the first one below 1 %.",
             14: "That moves 1 to 2^14. Only 1 % of the activation gradients may stay below 2^-14: read the table.",

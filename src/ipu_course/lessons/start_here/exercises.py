@@ -47,7 +47,7 @@ def fullest_tile_hint(kib: object, using: object) -> str | None:
         second,
         wrong={
             first: "Those are the three rows of IPU 0. The question is about IPU 1.",
-            first + second: "You added both IPUs. Their tiles are different tiles.",
+            first + second: "You added up both IPUs, but a tile belongs to one of them.",
             state: "That is the optimiser state alone. Add the weights and the gradient accumulators.",
             memory.max_tile_bytes / 1024: "That is all that the tile holds, code and activations included.",
         },

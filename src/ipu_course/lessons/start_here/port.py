@@ -121,10 +121,11 @@ def _values_hint(losses: Any, wanted: list[float]) -> str | None:
         return None
     if not torch.isclose(found[0], torch.tensor(wanted[0]), rtol=1e-3):
         return (
-            f"Already the first loss is {found[0]:.4f} where plain PyTorch has {wanted[0]:.4f}. Train the model given."
+            f"Even the first loss is {found[0]:.4f}, but plain PyTorch has {wanted[0]:.4f}. Train the model that the "
+            "function is given."
         )
     return (
-        "The first loss is that of plain PyTorch, and the later ones are not: the weights are updated differently. "
+        "The first loss equals that of plain PyTorch, but the later ones differ: the weights are updated differently. "
         f"Use trainingModel, and SGD with lr={LEARNING_RATE} over the network's parameters."
     )
 

@@ -116,7 +116,7 @@ def test_a_right_port_needs_no_hint() -> None:
 
 @pytest.mark.parametrize(
     ("loop", "hint"),
-    [(loop_that_leaves_out_a_batch, "5 losses for 6 batches"), (loop_of_another_model, "Already the first loss")],
+    [(loop_that_leaves_out_a_batch, "5 losses for 6 batches"), (loop_of_another_model, "Even the first loss")],
 )
 def test_a_wrong_loop_gets_its_hint(loop: object, hint: str) -> None:
     assert hint in str(port_hint(WithLoss, loop))

@@ -207,7 +207,8 @@ resnet = programs[RESNET]
 profiles = {n: resnet.profile(host=ladder.host(), device_iterations=n) for n in (1, 4)}
 epoch.reveal(ladder.epoch_seconds(profiles[4]), "modelled", published="epoch_4")
 lesson.show_ladder("device iterations 4")
-show_epoch_parts({"1 iteration": profiles[1], "4 iterations": profiles[4]})
+show_epoch_parts({"1 iteration": profiles[1], "4 iterations": profiles[4]},
+                 "Fewer calls cost less, but loading takes most of the epoch.")
 
 # %% [markdown]
 # A quarter of the calls need a quarter of the call work. But loading takes most of the epoch, and no device iteration

@@ -58,7 +58,7 @@ def iterations_view(
         f"whole program reaches {chosen.samples_per_second:,.0f}, the IPUs alone "
         f"{chosen.device_samples_per_second:,.0f}.",
         rows=[_row(chosen)],
-        text=f"Modelled. The bottleneck on the device or beside it: {chosen.limited_by}.",
+        text=f"Modelled. The bottleneck of the program: {chosen.limited_by}.",
     )
 
 

@@ -223,8 +223,8 @@ lesson.check(2, WithLoss, train_on_ipu)
 # %% [markdown]
 # ## Write for one static graph
 #
-# `Counter` below counts in its `forward` how often that has run, and multiplies its input by the count. In plain
-# PyTorch, three calls with 1.0 return 1, 2 and 3.
+# The forward pass of `Counter` counts how often it has run, and multiplies its input by the count. In plain PyTorch,
+# three calls with 1.0 return 1, 2 and 3.
 #
 # **Predict:** what does the third call return in PopTorch?
 

@@ -218,7 +218,7 @@ show.table([{"micro-batch x accumulation": name,
 # **Predict** this percentage for `AdamW` with `Sum`, the same learning rate, and group normalisation.
 
 # %% tags=["prediction"]
-apart = lesson.predict("per cent between AdamW with Sum and one large batch, at the same learning rate", ...)
+apart = lesson.predict("percentage apart: AdamW with Sum and one large batch, same learning rate", ...)
 
 # %%
 def accumulated(network, optimiser):  # each call updates the weights once, from 4 x 16 images

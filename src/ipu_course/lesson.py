@@ -12,6 +12,7 @@ from ipu_course.lesson_folders import lesson_folder
 from ipu_course.not_modelled import NONE_HERE, NOT_MODELLED
 from ipu_course.progress import note_check, note_prediction, note_rung, note_score
 from ipu_course.published import PublishedFigure, published_figure
+from ipu_course.rest_of_cell import hide_rest_of_cell
 
 if TYPE_CHECKING:
     from ipu_course.explorers.explorer import Explorer
@@ -19,8 +20,9 @@ if TYPE_CHECKING:
 __all__ = ["Lesson", "Prediction", "wait_for_guesses"]
 
 WAITS = (
-    "  This result waits for your guess: write a number in place of ... where you predict it, run that cell, and then\n"
-    "  run this one again. With None in place of ... you see the result without a guess."
+    "  This result waits for your guess, and so does the rest of this cell: write a number in place of ... where you\n"
+    "  predict it, run that cell, and then run this one again. With None in place of ... you see the result without\n"
+    "  a guess."
 )
 _waiting_for_guesses = False
 
@@ -50,11 +52,13 @@ class Prediction:
         """Print the guess beside the result; ``source`` says what kind of result it is, such as "modelled".
 
         ``published`` is the key of a published figure of the lesson. Without a guess, the learner's copy prints how
-        to give one instead. Raises ``TypeError`` for a result that is no number.
+        to give one instead, and hides what the rest of the cell would show. Raises ``TypeError`` for a result that is
+        no number.
         """
         print(self.quantity)
         if self.waits and _waiting_for_guesses:
             print(WAITS)
+            hide_rest_of_cell()
             return
         number = None if result is None or result is NOT_MODELLED else _result(result)
         print(f"  your guess: {self._compared(number)}")

@@ -143,8 +143,8 @@ def _hint_for(accumulate: Update, micro_batches: int) -> str | None:
             return hint
     apart = (run.weights - right).norm() / moved
     return (
-        f"After {UPDATES} updates your weights differ from those of the large batch by {apart:.0%} of the distance that "
-        "these moved. Clear the gradients, add up each micro-batch's share, and step once."
+        f"After {UPDATES} updates your weights differ from those of the large batch by {apart:.0%} of the distance "
+        "that these moved. Clear the gradients, add up each micro-batch's share, and step once."
     )
 
 

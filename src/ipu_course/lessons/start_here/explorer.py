@@ -20,7 +20,7 @@ QUESTIONS = {
 }
 READING = {
     "memory per tile": "No tile may come above the dashed limit: the fullest one decides.",
-    "memory": "Code and activations need as much room as the parameters do.",
+    "memory": "The parameters are only a part: code and activations take a lot of memory, too.",
     "host and device": "The device works only after the host has loaded; the gaps are time in which the IPUs wait.",
     "timeline": "Where one IPU works and the other does not, the pipeline is filling or draining (lesson 06).",
     "cycles": "OnTileExecute is computing, DoExchange is exchange; the syncs and StreamCopyBegin are waiting.",

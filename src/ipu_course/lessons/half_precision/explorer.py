@@ -30,7 +30,7 @@ def scaling_view(gradients: Mapping[str, Tensor], exponent: int) -> View:
     row = {
         "loss scaling": f"2^{exponent}",
         "activation gradients below 2^-25": f"{lost:.2%}",
-        "below 2^-14": f"{below:.1%}",
+        "activation gradients below 2^-14": f"{below:.1%}",
         "largest gradient": f"{largest:,.0f}",
     }
     description = (

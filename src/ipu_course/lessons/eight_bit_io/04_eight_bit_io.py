@@ -5,8 +5,8 @@
 # step changes one thing: the host sends each pixel as one byte, and the IPU does the normalising. The epoch then
 # takes 13 seconds [1]. No other step of the ladder saves as much.
 #
-# Why? "Bytes are half as large as fp16 numbers" is the answer that comes to mind first. This lesson finds out how
-# much of the saving it can explain.
+# Why? "Bytes are half as large as fp16 numbers" is the answer that comes to mind first. In this lesson you find out
+# how much of the saving this answer explains.
 #
 # *Plan 45 minutes, 18 of them for the exercises; the notebook itself runs in under one. Before it: lesson 03.*
 # You will
@@ -28,14 +28,14 @@ from torchvision import transforms
 import poptorch
 from ipu_course import ladder, loops, models, show
 from ipu_course.lessons.eight_bit_io import (
-    InputPath, call_parts_figure, input_paths_figure, lesson, measured_host, parts_by_image_type, pictures,
-    programs_by_image_type)
+    InputPath, input_paths_figure, lesson, measured_host, parts_by_image_type, pictures, programs_by_image_type)
 
 # %% [markdown]
 # ## Count the bytes
 #
-# **I/O** is what travels between the host, which runs Python, and the IPUs. The IPU fetches each micro-batch of
-# images in a transfer called a **stream**, and by default it does not compute meanwhile.
+# **I/O** (input and output) is the data that travels between the host, which runs Python, and the IPUs. The IPU
+# fetches each micro-batch of images in a transfer called a **stream**. By default it does not compute during the
+# transfer.
 #
 # A pixel is a whole number from 0 to 255, so it fits into one byte (`uint8`). A network wants numbers with a mean
 # near 0. If the host normalises the pixels, it must send floating-point numbers. If the IPU normalises them, the
@@ -68,10 +68,11 @@ show.figure(
 # ```
 #
 # **Exercise 1** (8 min). Write the two ends of the byte path. `to_bytes` is a transform that turns a picture into
-# a `uint8` tensor [3, 64, 64], flipped and resized as above. `Normalise` is a module, the first layer of the
-# network. It turns `uint8` images [N, 3, 64, 64] into the numbers of the fp16 path. Register mean and std as
-# *buffers*: `.half()` converts buffers, and PopTorch sends them to the IPU with the weights. The check runs both
-# through a `poptorch.DataLoader` and `poptorch.inferenceModel`.
+# a `uint8` tensor [3, 64, 64], flipped and resized as above. `Normalise` is a module that becomes the first layer of
+# the network. It turns `uint8` images [N, 3, 64, 64] into the numbers of the fp16 path. Register `MEAN` and `STD` as
+# *buffers*: `.half()` converts buffers, and PopTorch sends them to the IPU with the weights. The check calls
+# `Normalise()` without arguments and then `.half()`, and runs both ends with `poptorch.DataLoader` and
+# `poptorch.inferenceModel`.
 
 # %% tags=["exercise"]
 ### BEGIN SOLUTION
@@ -95,8 +96,8 @@ lesson.check(1, to_bytes, Normalise)
 
 # %% [markdown] tags=["hint"]
 # The first three transforms are enough for the host. In the module,
-# `self.register_buffer("mean", torch.tensor(MEAN).view(3, 1, 1))` lines the three means up with the colours. Call
-# `super().__init__()` first.
+# `self.register_buffer("mean", torch.tensor(MEAN).view(3, 1, 1))` gives each colour its own mean. Call
+# `super().__init__()` first. Cast the images to the type of the buffers before you calculate.
 
 # %% [markdown] tags=["solution"]
 # `.half()` turns the buffers into fp16, and `images.to(self.mean.dtype)` follows them. The module is plain PyTorch:
@@ -106,7 +107,8 @@ lesson.check(1, to_bytes, Normalise)
 # %% [markdown]
 # ## Hunt bugs
 #
-# Each of these four lines looks plausible. `x` holds `uint8` pixels; one channel is enough to see the effect.
+# Each of these four lines looks plausible, but three of them have a bug. `x` holds `uint8` pixels. We look at one
+# colour only, which is enough to see the effect.
 #
 # * **A**: `(x.half() / 255 - 0.485) / 0.229`
 # * **B**: `(x - 124).half() / (255 * 0.229)`, where 124 is 255 x 0.485, rounded
@@ -114,7 +116,7 @@ lesson.check(1, to_bytes, Normalise)
 # * **D**: `labels = labels.to(torch.uint8)`, with 1,000 classes
 #
 # **Exercise 2** (3 min). Which line is `innocent`? Which one `brightens` dark pixels? Which one `flattens` the
-# picture to two values? Answer with letters, such as `"D"`, before you run the cell below.
+# picture to two values? Answer with letters, such as `"D"`, before you run the cell that prints the results.
 
 # %% tags=["exercise"]
 ### BEGIN SOLUTION
@@ -124,13 +126,13 @@ innocent, brightens, flattens = "A", "B", "C"
 lesson.check(2, innocent, brightens, flattens)
 
 # %% [markdown] tags=["hint"]
-# Try a dark and a bright pixel on paper: 0 and 200. Numbers of `uint8` go from 0 to 255 and then begin again.
+# Try a dark and a bright pixel on paper: 0 and 200. A `uint8` number cannot be negative: one below 0 is 255.
 
 # %% [markdown] tags=["solution"]
 # * **A** is right: fp16 holds every whole number up to 2,048 exactly, so the cast loses nothing.
-# * **B** wraps around: in `uint8`, 0 - 124 is 132. There is no error and no warning.
-# * **C** leaves 0 and 1, because `//` drops the fraction.
-# * **D** changes every label above 255, silently. Cast images only.
+# * **B** wraps around: in `uint8`, 0 - 124 is 132. PyTorch raises no error and prints no warning.
+# * **C** leaves only 0 and 1, because `//` drops the fraction.
+# * **D** changes every label above 255 without a warning. Cast images only.
 
 # %%
 x = torch.tensor([0, 100, 200, 255], dtype=torch.uint8)
@@ -144,10 +146,10 @@ print("D turns labels 9, 255 and 999 into", torch.tensor([9, 255, 999]).to(torch
 # ## Bound what the link can save
 #
 # Before you ask a model, ask how much a shorter stream can save *at most*. The workshop published 1.88 s a call
-# before this step and 1.77 calls a second after it [1]. A link to an IPU is known to move 3 GB/s or more [3].
+# before this step and 1.77 calls a second after it [1]. The link between host and IPU moves at least 3 GB/s [3].
 #
-# **Exercise 3** (4 min). How many bytes does uint8 save in one call, compared with fp16? What share of the
-# published saving per call can that explain at most? Give the share as a number from 0 to 1.
+# **Exercise 3** (4 min). How many bytes does uint8 save in one call, compared with fp16? At 3 GB/s, what share of the
+# published saving per call can these bytes explain? Give the share as a number from 0 to 1.
 
 # %% tags=["exercise"]
 ### BEGIN SOLUTION
@@ -159,22 +161,22 @@ share = (saved_bytes / 3e9) / (1.88 - 1 / 1.77)
 lesson.check(3, saved_bytes, share)
 
 # %% [markdown] tags=["hint"]
-# Each number becomes one byte smaller. The stream saves bytes divided by bytes a second. The call got shorter by
-# 1.88 s minus 1 / 1.77 s.
+# Each number becomes one byte smaller. The saved bytes divided by the bytes a second give the seconds that the stream
+# saves. The call got shorter by 1.88 s minus 1 / 1.77 s.
 
 # %% [markdown] tags=["solution"]
 # 25 MB at 3 GB/s take 8 ms, and the call got more than 1.3 s shorter: the link explains less than one per cent.
-# The bound says nothing about the host's own work. The host also copies every byte that it sends, but at a slow
-# 1 GB/s one copy of 25 MB would take only 25 ms.
+# The bound covers the link only, and not the work on the host. The host also copies every byte that it sends, but
+# even at a slow 1 GB/s one copy of 25 MB takes only 25 ms.
 
 # %% [markdown]
 # ## Profile the device
 #
-# Now the device, at full size: ResNet-101 over two IPUs with images of each type. With fp32 images the device casts
-# them, with fp16 images it has nothing to do, and with uint8 images it normalises.
+# Next we profile the device at full size: ResNet-101 over two IPUs, with images of each type. The device casts fp32
+# images to fp16, it uses fp16 images as they are, and it casts and normalises uint8 images.
 #
-# **Predict:** uint8 images are half as large as fp16 images. How many times faster does that make the *device*,
-# stream and computation together, without the host?
+# **Predict:** uint8 images are half as large as fp16 images. How many times as fast does that make the *device*, with
+# stream and computation together, but without the host?
 
 # %% tags=["prediction"]
 faster = lesson.predict("device time with fp16 images, divided by that with uint8 images", ...)
@@ -183,46 +185,41 @@ faster = lesson.predict("device time with fp16 images, divided by that with uint
 programs = programs_by_image_type()
 parts = parts_by_image_type(programs)
 faster.reveal(parts["fp16"].device / parts["uint8"].device, "modelled")
+
+# %%
 show.table([{"images": name, "stream, ms a call": f"{1000 * each.stream:.1f}",
              "compute, ms a call": f"{1000 * each.compute:.1f}", "device, ms a call": f"{1000 * each.device:.1f}"}
             for name, each in parts.items()], index="images")
 
 # %% [markdown]
-# The stream follows the bytes, but it is a small part of the device's time. So the device does not explain the
-# step either, and only the host is left.
+# The time of the stream halves with the bytes, but it is a small part of the device's time. So the device does not
+# explain the saving either, and only the host is left.
 #
 # ## Measure your host
 #
-# With bytes, the host has less to *do*: it neither converts nor normalises. You can measure this part on your own
-# machine. `measured_host` times some batches of a `poptorch.DataLoader` with the workshop's transform, without any
-# training. It does so three times and keeps the fastest, because other programs only slow a loader down.
+# On the byte path the host has less to *do*: it neither converts nor normalises. You can measure what that saves on
+# your own machine. `measured_host` times ten batches of a `poptorch.DataLoader` with the workshop's transform, without
+# any training. It does so three times and keeps the fastest run, because other programs can only slow a loader down.
 #
-# **Predict:** how many times longer does your processor need for an image on the fp16 path than on the byte path?
+# **Predict:** how many times as long does your processor take for an image on the fp16 path as on the byte path?
 
 # %% tags=["prediction"]
 slower = lesson.predict("time an image on the fp16 path, divided by that on the byte path", ...)
 
 # %% tags=["nbval-ignore-output"]
 measured = {"fp16": measured_host(eight_bit_io=False), "uint8": measured_host(eight_bit_io=True)}
-for name, host in measured.items():
-    print(f"{name:5}: {1000 * host.seconds_per_sample:.3f} ms an image ({host.source})")
 slower.reveal(measured["fp16"].seconds_per_sample / measured["uint8"].seconds_per_sample, "measured here")
 
 # %% [markdown]
 # ## Take the step apart
 #
 # The workshop did not publish how long its host needs for an image. The ladder uses 0.80 ms (fp16) and 0.18 ms
-# (uint8), which were **fitted** on the published epochs. That the modelled epochs meet the published ones is
-# therefore no proof. The figure shows what the fit implies. The table below it replaces the fit with your own
-# measurement: what would an epoch take if your machine were the workshop's host? After it come the ladder so far and
-# an explorer of the call.
-
-# %%
-show.figure(
-    call_parts_figure({name: parts[name] for name in ("fp16", "uint8")}, "One call of 2,048 images"),
-    "Nearly all of the saving is work on the host (modelled, with fitted host times).",
-    "Two bars of four parts, one call each, modelled: with fp16 images nine tenths of the call are the host loading "
-    "images; with uint8 images this part is less than a quarter as long. The other parts hardly change.")
+# (uint8), which were **fitted** on the published epochs. It is therefore no proof of the model that its epochs agree
+# with the published ones.
+#
+# The first table compares the fitted times with your own measurement: how long would an epoch take if your machine
+# were the workshop's host? The ladder and an explorer follow. The explorer's two bars are a call with fp16 images and
+# a call with the settings that you choose, at first with uint8 images. Nearly all of the difference is host work.
 
 # %% tags=["nbval-ignore-output"]
 fitted = {name: ladder.host(eight_bit_io=name == "uint8") for name in ("fp16", "uint8")}
@@ -241,15 +238,15 @@ lesson.show_ladder("8-bit I/O")
 lesson.explore(programs)
 
 # %% [markdown]
-# **Why does my laptop show 0.1 ms or so for converting and normalising, where the ladder has 0.62?** We do not
-# know. The 0.62 ms are the difference of two fitted numbers, that is, of what remains of the published calls when
-# the modelled device is taken away. The host's processor, PyTorch's slower fp16 code of 2022, copies between the
-# loader and the link, or threads that wait for each other may all be in it. Your measurement contains only your
-# processor and your libraries, and on a busy machine it varies a lot: run the cell again. The lesson of the fit is
-# the size of the host's part, not its cause.
+# **Converting and normalising take about 0.1 ms an image on my laptop. Why does the ladder have 0.80 - 0.18 =
+# 0.62 ms?** We do not know. Both fitted numbers are what remains of the published calls after the modelled time of
+# the device is subtracted. So they may also contain a slower processor, PyTorch's fp16 code of 2022, copies between
+# the loader and the link, or threads that wait for each other. Your measurement contains only your processor and your
+# libraries, and on a busy machine it varies a lot: run the cell again. The fit shows how large the host's part is. It
+# does not show the cause.
 #
-# **Exercise 4** (3 min). Use the explorer above. First: on a host that needs 0 ms an image, by how many per cent is
-# the rate with uint8 images higher than with fp16 images? Then, with uint8 images and `Sync`: what is the slowest
+# **Exercise 4** (3 min). Use the explorer above. First set the host to 0 ms an image: by what percentage is the rate
+# with uint8 images higher than the rate with fp16 images? Then choose uint8 images and `Sync`: what is the slowest
 # host on the slider, in ms an image, with which loading is not the bottleneck?
 
 # %% tags=["exercise"]
@@ -266,15 +263,15 @@ lesson.check(4, gain_percent, host_ms, using=programs)
 # the bottleneck ("stage 0" is the first IPU).
 
 # %% [markdown] tags=["solution"]
-# With a free host, uint8 gains 3.7 %: that is all the shorter stream can give. From 0.1 ms an image on, loading
-# takes longer than the device's work.
+# With a host that takes no time, uint8 gains 3.7 %: the shorter stream can give no more. From 0.1 ms an image on,
+# loading takes longer than the rest of the call.
 
 # %% [markdown]
 # ## Train with bytes
 #
-# Does a network learn the same? Here is a real training of a small network on the synthetic pictures, once on each
-# path, from the same weights and in the same order. The host's fp32 numbers take four bytes each on the link, the
-# pixels take one.
+# Does a network learn equally well from bytes? We train a small network on synthetic pictures, once on each path,
+# from the same first weights and with the images in the same order. The host sends fp32 numbers of four bytes each on
+# one path, and pixels of one byte each on the other.
 
 # %%
 tidy = poptorch.Options()
@@ -299,9 +296,9 @@ print("the last loss is below 2.15, and guessing gives ln 10 = 2.30:", pixels[-1
 # %% [markdown]
 # ## Summary
 #
-# * Send pixels as `uint8`; cast and normalise in the first layer. Cast images only.
+# * Send pixels as `uint8`, and cast and normalise them in the first layer. Do not cast labels.
 # * Losses agree with those of host normalisation within rounding.
-# * The link explains less than one per cent of the step from 45 to 13 s, by a bound that needs no model.
+# * The link explains less than one per cent of the step from 45 to 13 s. This bound needs no model.
 # * The host explains the rest. How much work the workshop's host did for an image is fitted, not measured.
 #
 # **8-bit I/O takes work off the host.** The price is a little computation on the IPU. The host is still the
@@ -310,18 +307,20 @@ print("the last loss is below 2.15, and guessing gives ln 10 = 2.30:", pixels[-1
 # ## On real hardware
 #
 # The same cells run with the Poplar SDK. To measure your loader alone, time `for batch in loader: pass`. If
-# PopVision's execution trace shows long StreamCopy phases, the guide has three remedies [2]:
+# PopVision's execution trace shows long StreamCopy phases, the optimisation guide offers three remedies [2]:
 #
-# * Fill the stream's buffer in advance: `opts._Popart.set("defaultPrefetchBufferingDepth", 3)`.
-# * Set some tiles aside for I/O, so that streams run while the others compute. They must hold a micro-batch: about
-#   1.05 x (its bytes) / 624 KiB tiles. The guide prints the same symbol twice in this formula; read it as samples
-#   times bytes per sample. Try powers of two. It works on one IPU or with the grouped schedule.
-# * Return fewer results, in a smaller type.
+# * Fill the stream's buffers in advance: `opts._Popart.set("defaultPrefetchBufferingDepth", 3)`.
+# * Set some tiles aside for I/O, so that streams run while the other tiles compute. The I/O tiles must hold a
+#   micro-batch, so you need about 1.05 x (its bytes) / 624 KiB of them. (The guide prints the same symbol twice in this
+#   formula. We read it as samples times bytes per sample.) Try powers of two. This works only on a single IPU or in a
+#   pipeline with the grouped schedule.
+# * Return fewer results, or results of a smaller type.
 #
 # ## What transfers
 #
-# On GPUs you do the same: send uint8, then `.to(dtype)` and normalise on the device. NVIDIA DALI even decodes
-# there. It does not help text, whose tokens need more than 256 values, or a loader that is never waited for.
+# You do the same on GPUs: send uint8, then cast with `.to(dtype)` and normalise on the device. NVIDIA DALI even
+# decodes the images there. The method does not help with text, whose tokens need more than 256 values, and it gains
+# nothing where training never waits for the loader.
 #
 # ## References
 #
@@ -331,4 +330,4 @@ print("the last loss is below 2.15, and guessing gives ln 10 = 2.30:", pixels[-1
 #    IPU](https://docs.graphcore.ai/projects/memory-performance-optimisation/)*, section 4.4.
 # 3. Graphcore, *Efficient data loading with PopTorch*, tutorial: 46,700 items of 65,536 bytes a second.
 #
-# **Next:** [lesson 05](05_async_data_loading.ipynb), where loading runs beside the IPUs.
+# **Next:** The host still loads first and calls afterwards. Let it load the next images while the IPUs work.

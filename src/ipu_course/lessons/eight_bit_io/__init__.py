@@ -1,7 +1,6 @@
 """Lesson 04: 8-bit I/O: send bytes, normalise on the device."""
 
 from ipu_course.lesson import Lesson
-from ipu_course.lessons.eight_bit_io.call_parts_figure import call_parts_figure
 from ipu_course.lessons.eight_bit_io.exercises import BOUND, BYTE_PATH, HOST_SPEED, HUNT
 from ipu_course.lessons.eight_bit_io.explorer import IO
 from ipu_course.lessons.eight_bit_io.image_types import parts_by_image_type, programs_by_image_type
@@ -10,7 +9,6 @@ from ipu_course.lessons.eight_bit_io.pictures import measured_host, pictures, wo
 
 __all__ = [
     "InputPath",
-    "call_parts_figure",
     "input_paths_figure",
     "lesson",
     "measured_host",

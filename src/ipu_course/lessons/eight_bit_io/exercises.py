@@ -24,8 +24,8 @@ INNOCENT, BRIGHTENS, FLATTENS = "A", "B", "C"
 SUSPECTS = ("A", "B", "C", "D")
 SUSPECT_HINTS = {
     "A": "A casts first. fp16 holds every whole number up to 2,048 exactly, so no pixel is lost before the division.",
-    "B": "B subtracts in uint8, which cannot hold numbers below 0. What does 0 - 124 become there?",
-    "C": "C uses //, which drops the fraction. Which values are left of 0 to 255?",
+    "B": "B subtracts in uint8, which has no numbers below 0. What does 0 - 124 become there?",
+    "C": "C uses //, which drops the fraction. Which results are left for pixels from 0 to 255?",
     "D": "D casts labels from 0 to 999, and uint8 ends at 255. Nothing happens to the pixels.",
 }
 
@@ -91,19 +91,19 @@ def _host_ms_hint(host_ms: object, programs: Mapping[str, Any]) -> str | None:
     if value not in HOST_MS:
         return begin + f"host_ms is one of the slider's settings: {', '.join(f'{ms:g}' for ms in HOST_MS)}."
     if value < wanted:
-        return begin + f"With {value:g} ms loading is no bottleneck, but a slower host is fast enough, too."
+        return begin + f"With {value:g} ms loading is not the bottleneck, but a slower host is fast enough, too."
     return begin + f"With {value:g} ms, uint8 and Sync, the table still says that the host's loader is the bottleneck."
 
 
 BYTE_PATH = Exercise(
     ("to_bytes", "Normalise"),
     byte_path_hint,
-    "The device computes what the host computed, within fp16's precision, and each number is one byte on the link.",
+    "The device computes what the host computed, within fp16's precision, and each number takes one byte on the link.",
 )
 HUNT = Exercise(
     ("innocent", "brightens", "flattens"),
     suspects_hint,
-    "Cast the images first, calculate afterwards, and leave the labels alone.",
+    "Cast the images first, calculate afterwards, and do not cast the labels.",
 )
 BOUND = Numbers(
     Number(
@@ -162,5 +162,5 @@ BOUND = Numbers(
 HOST_SPEED = Exercise(
     ("gain_percent", "host_ms"),
     host_speed_hint,
-    "Where the host costs nothing, smaller images gain a few per cent; a host that slows the IPUs down costs far more.",
+    "With a host that takes no time, smaller images gain a few per cent. A slow host costs far more.",
 )

@@ -2,8 +2,8 @@
 # # Asynchronous data loading: load while the IPUs work
 #
 # After lesson 04 an epoch takes 13.6 seconds, and the IPUs work for less than a third of it (modelled). For the rest
-# they wait for Python, which loads images, and Python then waits for them. In this lesson both work at the same
-# time. The workshop got from 13 to 8 seconds an epoch with one argument.
+# of the time they wait for Python to load images. When the images are there, the IPUs work and Python waits. In this
+# lesson both work at the same time. The workshop needed one argument of the loader for this step.
 #
 # *Plan 50 minutes, 20 of them for the exercises; the notebook itself runs in under one. Before it: lesson 04.*
 # You will
@@ -14,7 +14,7 @@
 # * choose a buffer for uneven loads,
 # * follow the bottleneck,
 # * measure an asynchronous loader on your machine,
-# * guard the main module, and see what happens without.
+# * guard the main module, and see what happens without a guard.
 
 # %%
 import torch
@@ -29,9 +29,9 @@ from ipu_course.lessons.async_data_loading import (
 # %% [markdown]
 # ## Read timelines
 #
-# This is the workshop's program after lesson 04: ResNet-101 on two IPUs, 2,048 uint8 images in one **call** of the
-# training model. `DataLoaderMode.Sync` is the default: the program loads, then calls, then loads again. The host's
-# times are fitted on the published epochs, as lesson 04 explains.
+# This is the workshop's program after lesson 04. It trains ResNet-101 on two IPUs, with 2,048 uint8 images in one
+# **call** of the training model. `DataLoaderMode.Sync` is the default: the program loads, then calls, then loads
+# again. The host's times were fitted on the published epochs, as lesson 04 explains.
 
 # %%
 torch.set_num_threads(1)
@@ -53,8 +53,8 @@ show.figure(traces_figure({"Sync": call_parts(sync)}, 1.2, "Host and IPUs, model
 # %% [markdown]
 # With `DataLoaderMode.Async`, another process loads the next call's images while this call runs.
 #
-# **Predict:** how many images a second will the program train on then? With Sync, 1.77 calls of 2,048 images a
-# second were published [1], which are 3,625 images.
+# **Predict:** how many images a second does the program then train on? The workshop published 1.77 calls of 2,048
+# images a second with Sync [1], which makes 3,625 images a second. The figure above shows the times that you need.
 
 # %% tags=["prediction"]
 rate = lesson.predict("images a second with asynchronous loading", ...)
@@ -62,6 +62,8 @@ rate = lesson.predict("images a second with asynchronous loading", ...)
 # %%
 background = program.profile(host=ladder.host(eight_bit_io=True, asynchronous=True))
 rate.reveal(background.samples_per_second, "modelled, host costs fitted", published="asynchronous_rate")
+
+# %%
 both = {"Sync": call_parts(sync), "Async": call_parts(background)}
 show.figure(traces_figure(both, 1.2, "Host and IPUs on one axis, modelled with a fitted host"),
             "Async hides the IPUs' work behind the loading. The loading never waits, so it is the bottleneck.",
@@ -69,18 +71,20 @@ show.figure(traces_figure(both, 1.2, "Host and IPUs on one axis, modelled with a
             "a call starts every 369 ms instead of every 567 ms.")
 traces = three_traces(program)
 show.figure(traces_figure(traces, 1.0, "Three settings on one axis, modelled"),
-            "In each trace, one kind of work leaves the others waiting. Which one?",
+            "In each trace, the other kinds of work wait for one of the three. Which one?",
             "Three groups of three rows over one second: loading, the call on the host, and the IPUs' work for the "
             "settings A, B and C. The busy and the grey parts of the rows show what waits for what.")
 
 # %% [markdown]
-# Let *L* be the time to load one call's data and *C* the time of the call itself. With Sync a call takes *L + C*,
-# with Async *max(L, C)*, and with *w* workers that share the loading, on cores of their own, *max(L / w, C)*. So
-# Async at most doubles the rate, when *L = C*. Far from there it gains little.
+# Let *L* be the time to load one call's data, and *C* the time of the call itself, on the host and on the IPUs. With
+# Sync, one call follows another after *L + C*, and with Async after *max(L, C)*. If *w* worker processes share the
+# loading, each on a core of its own, it is *max(L / w, C)*. So Async can at most double the rate, which happens when
+# *L = C*. If one of the two is much longer than the other, Async gains little.
 #
-# The second figure above has three other settings of this program. All of them load ahead.
+# The second figure above shows three other settings of this program: A, B and C. All of them load ahead.
 #
-# **Exercise 1** (4 min). What limits each of them: `"loading"`, the `"calls"` on the host, or the `"IPUs"`?
+# **Exercise 1** (4 min). What is the bottleneck in each of them: `"loading"`, the `"calls"` on the host, or the
+# `"IPUs"`?
 
 # %% tags=["exercise"]
 ### BEGIN SOLUTION
@@ -90,26 +94,26 @@ trace_a, trace_b, trace_c = "loading", "IPUs", "calls"
 lesson.check(1, trace_a, trace_b, trace_c, using=traces)
 
 # %% [markdown] tags=["hint"]
-# The bottleneck is the work that hardly ever waits. If the calls follow each other without a gap, compare their two
-# parts: the host's and the IPUs'.
+# If the loading never waits, it is the bottleneck. If the calls follow each other without a gap, compare their two
+# parts: the longer of the host's part and the IPUs' part is the bottleneck.
 
 # %% [markdown] tags=["solution"]
-# A needs faster loading: more workers, or less work for an image. B needs faster IPUs, or more of them. C makes many
-# short calls: more device iterations help (lesson 03), and another loader does not.
+# A needs faster loading: more workers, or less work for each image. B needs faster IPUs, or more of them. C makes many
+# short calls: more device iterations help (lesson 03), and a faster loader does not.
 
 # %% [markdown]
 # ## Load ahead
 #
-# `poptorch.DataLoader` has three modes. **Sync** is PyTorch's own loading. **Async** has a process that writes each
+# `poptorch.DataLoader` has three modes. **Sync** loads as PyTorch does. **Async** starts a process that writes each
 # call's data into a ring of slots in shared memory. **AsyncRebatched** also joins the incomplete batches of several
-# workers into full calls. The items come in the same order. Call `terminate()` when you are done, also after an
-# error: `finally` does that.
+# workers into full calls. Without shuffling, the items of a data set arrive in the same order in every mode. Call
+# `terminate()` when you no longer need an asynchronous loader, even after an error; a `finally` block does that.
 #
-# An incomplete last call is dropped, because a compiled program takes only full calls (`drop_last=True` is PopTorch's
-# default, and not PyTorch's).
+# The loader drops an incomplete last call, because a compiled program takes only full calls. (`drop_last=True` is the
+# default in PopTorch, but not in PyTorch.)
 #
-# Now a trap. Collect all items of an asynchronous loader in a list, and look at their first labels. The data set has
-# eight items, which begin with the labels 0, 8, 6, 4, 2, 0, 8, 6.
+# There is a trap. The next cell collects all items of an asynchronous loader in a list and prints their first labels.
+# The loader has eight items, and their first labels are 0, 8, 6, 4, 2, 0, 8, 6.
 
 # %%
 tidy = poptorch.Options()
@@ -125,11 +129,11 @@ print("right:    ", [0, 8, 6, 4, 2, 0, 8, 6])
 print("collected:", [int(labels[0]) for labels in collected])
 
 # %% [markdown]
-# The loader only **lends** its tensors. They are views of the three slots, and a later item overwrites them. In a
-# training loop you never notice, because each item is used before the next one arrives.
+# The loader only **lends** you its tensors. They are views of the three slots, and later items overwrite them. You
+# never notice this in a training loop, because you use each item before you ask for the next one.
 #
-# **Exercise 2** (3 min). Write a function `keep` of one tensor, so that `[keep(labels) for _, labels in loader]` is
-# right.
+# **Exercise 2** (3 min). Write a function `keep` of one tensor, so that `[keep(labels) for _, labels in loader]` has
+# the right labels.
 
 # %% tags=["exercise"]
 ### BEGIN SOLUTION
@@ -139,22 +143,23 @@ keep = torch.clone
 lesson.check(2, keep)
 
 # %% [markdown] tags=["hint"]
-# Which tensor methods copy the data always, and which only sometimes or never?
+# Which methods of a tensor always copy the data? Which ones copy it only sometimes, or never?
 
 # %% [markdown] tags=["solution"]
 # `clone()` copies. `detach()`, `view()` and `numpy()` share the memory; `to()` and `contiguous()` copy only when they
-# have something to change. Results of the model are new tensors: they need no copy.
+# have something to change. The results of a model are new tensors, so you need not copy them.
 
 # %% [markdown]
 # ## Predict when calls end
 #
-# How far can the loader run ahead? It writes into a ring of `buffer_size` slots (3 by default). The slot of the
-# running call counts, too, and becomes free when that call ends. Loads are not always equally long: a large file or
-# a slow disk makes one of them late.
+# How far can the loader run ahead? It writes into a ring of `buffer_size` slots (3 by default). The data of the
+# running call stay in their slot until that call ends. Loads are not always equally long: a large file or a slow disk
+# makes one of them late.
 #
-# **Exercise 3** (9 min). Write `call_ends(loads, call, slots)`. `loads` has the seconds of each load, and every call
-# takes `call` seconds. Return the list of times at which the calls end. One process loads in order and starts a load
-# when it is free *and* a slot is. A call starts when its data are there *and* the call before it has ended.
+# **Exercise 3** (9 min). Write `call_ends(loads, call, slots)`. `loads` is a list with the seconds of each load, and
+# every call takes `call` seconds. Return the list of the times at which the calls end. The clock starts at 0 with all
+# slots empty. One process does the loads in order. It starts a load as soon as the load before has ended *and* a slot
+# is free. A call starts as soon as its data are there *and* the call before it has ended.
 
 # %% tags=["exercise"]
 ### BEGIN SOLUTION
@@ -173,26 +178,26 @@ def call_ends(loads, call, slots):
 lesson.check(3, call_ends)
 
 # %% [markdown] tags=["hint"]
-# With 2 slots, load 2 needs the slot of call 0: it starts at `max(loaded[1], ended[0])`. In general, load n needs the
-# slot of call n - slots.
+# Count from 0. With 2 slots, load 2 needs the slot of call 0, so it starts at `max(loaded[1], ended[0])`. In general,
+# load n needs the slot of call n - slots.
 
 # %% [markdown] tags=["solution"]
-# With one slot, the recurrence is that of Sync: each load waits for the call before it.
+# With one slot the loader cannot load ahead: each load waits for the call before it, as with Sync.
 
 # %% [markdown]
 # ## Choose a buffer
 #
-# `async_options` sets the ring: `{"buffer_size": 5}`, for example, and `"early_preload": True` to fill it before
-# training begins. Slots cost host memory. If all loads take equally long, two slots are enough. The explorer computes
-# with the same recurrence.
+# You set the size of the ring with `async_options={"buffer_size": 5}`, for example. With `"early_preload": True` the
+# loader begins to fill the ring before you ask for the first item. Every slot costs host memory. If all loads take
+# equally long, two slots are enough. The explorer follows the same rules as your function.
 
 # %%
 lesson.explore()
 
 # %% [markdown]
-# **Exercise 4** (4 min). Loading takes 150 ms on average and a call 200 ms, so the loader is fast enough. Make the
-# loads uneven, without workers. For what percentage of the time do the IPUs wait with 3 slots? How many `slots` does
-# the ring need at least, of those on the slider, so that they no longer wait?
+# **Exercise 4** (4 min). Loading takes 150 ms on average and a call takes 200 ms, so the loader is fast enough on
+# average. Now make the loads uneven, without workers. For what percentage of the time do the IPUs wait with 3 slots?
+# What is the smallest number of `slots` on the slider with which they no longer wait?
 
 # %% tags=["exercise"]
 ### BEGIN SOLUTION
@@ -207,13 +212,15 @@ lesson.check(4, wait_percent, slots)
 # Tick the box below the sliders and read the column "IPUs wait for data".
 
 # %% [markdown] tags=["solution"]
-# With 3 slots a call takes 210 ms instead of 200. The long load takes 450 ms: the buffer must hold the data of the
-# calls that run meanwhile. A buffer evens out uneven loads, but it does not make a slow loader faster.
+# With 3 slots a call takes 210 ms instead of 200 on average. The long load takes 450 ms, and the buffer must hold the
+# data of the calls that run during that time. A buffer evens out uneven loads, but it does not make a slow loader
+# faster.
 
 # %% [markdown]
 # ## Follow the bottleneck
 #
-# **No published run had workers**: the table is a what-if that assumes that workers share the work perfectly.
+# The ladder has a new step. **No published run used workers**: the table below the ladder is a what-if, and it assumes
+# that workers share the loading perfectly. In its last column, "stage 0" is the first IPU.
 
 # %%
 lesson.show_ladder("asynchronous loading")
@@ -228,11 +235,12 @@ show.table(rows, index="workers (what if)")
 # %% [markdown]
 # ## Measure it here
 #
-# The gain of Async is largest where *L = C*, so the next cell sets up that case on your machine. It measures a call
-# of a small network alone, and then lets `SlowImages` sleep until loading takes as long.
+# Async gains most where *L = C*, so the next cell sets up that case on your machine. It measures a call of a small
+# network alone. Then each image of `SlowImages` sleeps long enough that loading takes the same time as a call.
 #
-# **Why is Async no faster on this shared server?** A sleeping loader needs no processor. A real one does: it needs a
-# core of its own beside the call's. If all cores are busy, both share one, and *max(L, C)* becomes *L + C* again.
+# **Why is Async hardly faster on a shared server?** The loader needs a processor core of its own beside the core that
+# runs the call. If all cores are busy, the two share a core, and *max(L, C)* becomes *L + C* again. Our loader sleeps
+# for most of its time, but it also has to wake up, copy images and hand them over, and that needs a core, too.
 
 # %% tags=["nbval-ignore-output"]
 network = models.WithLoss(models.SmallNetwork())
@@ -251,13 +259,14 @@ for mode in (poptorch.DataLoaderMode.Sync, poptorch.DataLoaderMode.Async):
 # %% [markdown]
 # ## Guard the main module
 #
-# An asynchronous loader starts a new Python process (start methods *spawn* and *forkserver*). The new process
-# imports your script once more, to find your classes. If the script makes the loader at its top level, the import
-# would start another process, and so on. Python stops that with an error. The guard
+# An asynchronous loader starts a new Python process (with the start method *spawn* or *forkserver*). The new process
+# imports your script again, because it has to find your classes. If the script makes the loader at its top level, this
+# import would start another process, and so on. Python stops that with an error. The guard
 # `if __name__ == "__main__":` prevents it.
 #
-# A notebook is not imported, so it needs no guard. But its classes cannot be found either: **data sets belong
-# in a module**. Three scripts try all this beside the notebook, with a time limit.
+# A new process cannot import a notebook, so a notebook needs no guard. But for the same reason it cannot find the
+# notebook's classes: **define your data sets in a module**. The next cell tries all three cases in processes of their
+# own, with a time limit.
 
 # %%
 script = """
@@ -279,25 +288,26 @@ for name, end in run_scripts({"no guard": script + "main()", "guard": guarded}, 
 # %% [markdown]
 # ## Summary
 #
-# * Sync takes *L + C* a call, Async *max(L, C)*, and workers *max(L / w, C)*.
-# * The workshop went from 13 to 8 s an epoch, and loading is still the bottleneck. In the what-if, two workers end
-#   that.
-# * An asynchronous loader lends its tensors: clone what you keep.
+# * A call takes *L + C* with Sync, *max(L, C)* with Async, and *max(L / w, C)* with *w* workers.
+# * The workshop's epoch went from 13 to 8 s, and loading is still the bottleneck. In the what-if, two workers are
+#   enough to make the IPUs the bottleneck.
+# * The price is a process that needs a core, and host memory for its slots.
+# * An asynchronous loader lends its tensors: clone what you want to keep.
 # * A buffer evens out uneven loads. It does not make a slow loader faster.
-# * Guard scripts, put data sets into modules, terminate loaders.
+# * Guard your scripts, define data sets in modules, and terminate your loaders.
 #
-# **Find the slower of loading and call before you speed up either.** From here on only the IPUs can become faster:
-# lesson 06 divides a network among four of them.
+# **Find out whether loading or the call is slower before you speed up either of them.**
 #
 # ## On real hardware
 #
-# The same cells run with the Poplar SDK. Time an empty loop over your loader and compare it with a training
-# epoch: nearly equal means that the host limits. PopVision's System Analyser shows both on one axis.
+# The same cells run with the Poplar SDK. Time an empty loop over your loader and compare it with a training epoch. If
+# the two are nearly equal, the host is the bottleneck. PopVision's System Analyser shows host and IPUs on one axis.
 #
 # ## What transfers
 #
-# PyTorch's `num_workers`, `prefetch_factor` and `persistent_workers` do the same for GPUs, with the same guard.
-# `tf.data`'s `prefetch` is a buffer, too. And *max* instead of *sum* is the reason for every pipeline.
+# PyTorch's `num_workers`, `prefetch_factor` and `persistent_workers` do the same for GPUs, and they need the same
+# guard. `prefetch` of `tf.data` is such a buffer, too. Every pipeline works like this: when two steps overlap, you
+# wait for the longer one and no longer for their sum.
 #
 # ## References
 #
@@ -306,4 +316,4 @@ for name, end in run_scripts({"no guard": script + "main()", "guard": guarded}, 
 # 2. Graphcore, *[Efficient data batching](https://docs.graphcore.ai/projects/poptorch-user-guide/en/latest/batching.html)*,
 #    PopTorch user guide: `DataLoader` and `AsynchronousDataAccessor`.
 #
-# **Next:** [lesson 06](06_pipelining_mnist.ipynb), pipelining.
+# **Next:** Loading now overlaps with the IPUs' work. The next step is to let several IPUs overlap their work, too.

@@ -16,9 +16,9 @@ from ipu_course.lessons.async_data_loading.loading import Loading, timeline
 from ipu_course.lessons.async_data_loading.traces import bottleneck
 
 LIMITS = {
-    "loading": "Look for a row without grey: the loading has gaps, so it waits for a free slot.",
-    "calls": "Compare the host's part of each call with the IPUs' part: the IPUs' part is longer, or data are missing.",
-    "IPUs": "The IPUs have grey gaps between two pieces of work, and something else fills that time.",
+    "loading": "Its loading has grey gaps: it waits for a slot, which becomes free when a call ends.",
+    "calls": "The IPUs' part of each call is longer than the host's part, or the call waits for its data.",
+    "IPUs": "The IPUs have grey gaps between two pieces of work. Which other row fills most of that time?",
 }
 UNEVEN_LOAD_MS, UNEVEN_CALL_MS = 150, 200
 
@@ -129,9 +129,11 @@ def _wait_percent() -> int:
 
 
 TRACES = Exercise(
-    ("trace_a", "trace_b", "trace_c"), traces_hint, "The bottleneck is the row that has no time left to wait."
+    ("trace_a", "trace_b", "trace_c"),
+    traces_hint,
+    "In A the loading never waits. In B and C the calls never wait, so the longer part of a call is the bottleneck.",
 )
-KEEP = Exercise(("keep",), keep_hint, "A copy stays, whatever the loader writes into its buffer.")
+KEEP = Exercise(("keep",), keep_hint, "A copy keeps its values, whatever the loader writes into its slots later.")
 CALL_ENDS = Exercise(
     ("call_ends",), call_ends_hint, "Your recurrence agrees with the course's simulation for even and uneven loads."
 )
@@ -147,10 +149,10 @@ BUFFER = Numbers(
         "slots",
         _smallest_buffer(),
         wrong={
-            8: "wait_percent is right. 8 slots are enough, and fewer are, too.",
+            8: "wait_percent is right. 8 slots are enough, but fewer slots are enough, too.",
             3: "wait_percent is right. With 3 slots the IPUs still wait.",
         },
         otherwise="wait_percent is right. Move buffer_size until the IPUs no longer wait: which is the smallest?",
     ),
-    praise=f"The {max(UNEVEN) * UNEVEN_LOAD_MS:g} ms of the long load hide behind the data of the calls in the buffer.",
+    praise=f"While the long load takes its {max(UNEVEN) * UNEVEN_LOAD_MS:g} ms, the calls use the data in the buffer.",
 )

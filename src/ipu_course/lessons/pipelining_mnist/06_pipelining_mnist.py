@@ -1,10 +1,10 @@
 # %% [markdown]
 # # Pipelining: one network on several IPUs
 #
-# Lesson 01 had to give up single precision, because ResNet-101 did not fit on two IPUs. On four it fits. But an
-# image is only in one place at a time: cut a network into four parts the naive way, and **three of your four IPUs,
-# 75 % of the machine, wait**. A pipeline puts them to work. Then we look at Graphcore's own pipelining tutorial [1]
-# and find its four IPUs waiting again, for a reason that no pipeline can mend.
+# In lesson 01 you had to give up single precision, because ResNet-101 did not fit on two IPUs. It fits on four
+# (modelled). But an image is only in one place at a time: if you simply cut a network into four parts, **three of your
+# four IPUs, 75 % of the machine, wait** at any moment. A pipeline puts them to work. Then we look at Graphcore's own
+# pipelining tutorial [1] and find its four IPUs waiting again, for a reason that no pipeline can remove.
 #
 # *Plan 80 minutes, 32 of them for the exercises; the notebook itself runs in under one. Before it: lessons 00
 # and 02.*
@@ -32,20 +32,20 @@ from ipu_course import engine, figures, ladder, models, show
 from ipu_course.datasets import mnist
 from ipu_course.lessons.pipelining_mnist import (
     ConvLayer, balanced_cut, lesson, run_program, show_all_placements, show_cuts, show_placement, show_schedule,
-    show_schedules, show_stages)
+    show_stages)
 
-torch.set_num_threads(1)  # for so small a network, more threads would only wait for each other
+torch.set_num_threads(1)  # the network is so small that more threads would only wait for each other
 
 # %% [markdown]
 # ## Load and normalise the digits
 #
-# The hyper-parameters are the tutorial's. Its data are MNIST: 60,000 training and 10,000 test images of 28 x 28 grey
-# pixels. We use 20,000 digits in the same format that come with the course;
-# `mnist(train=True, root="mnist_data", download=True)` gets MNIST itself.
+# The hyper-parameters are the tutorial's. Its data set is MNIST, with 60,000 training and 10,000 test images of
+# 28 x 28 grey pixels. We use 20,000 training digits in the same format, which come with the course. To get MNIST
+# itself, call `mnist(train=True, root="mnist_data", download=True)`.
 #
-# torchvision's `ToTensor()` turns pixels from 0 to 255 into numbers from 0 to 1 (the tutorial says that the
-# numbers stay between 0 and 255, and that the images are coloured; neither is so). `Normalize((0.1307,),
-# (0.3081,))` then subtracts the mean and divides by the standard deviation of MNIST's pixels. Our digits were
+# torchvision's `ToTensor()` turns pixels from 0 to 255 into numbers from 0 to 1. (The tutorial's text says that the
+# numbers lie between 0 and 255, separately for red, green and blue. That is a mistake.) `Normalize((0.1307,),
+# (0.3081,))` then subtracts the mean of MNIST's pixels and divides by their standard deviation. Our digits were
 # prepared in the same way.
 
 # %%
@@ -63,16 +63,16 @@ print("normalised as in the tutorial?", torch.allclose(by_hand, training_set.ima
 # %% [markdown]
 # ## Split a network into blocks
 #
-# A **block** is a named part of `forward`. Blocks alone change nothing; they are the pieces that you place later.
-# PopTorch has three ways to mark them:
+# A **block** is a named part of `forward`. Blocks do not change what a model computes. They are the pieces that you
+# later place on IPUs. PopTorch has three ways to mark them:
 #
 # * `with poptorch.Block("B1"):` around lines of `forward`, as here,
 # * `poptorch.BeginBlock(layer, "B1")` for a layer of a network that you cannot edit: the block begins when the
 #   layer is called and lasts until the next one begins,
 # * the decorator `@poptorch.BlockFunction("B1")` for a function.
 #
-# After a first `with` block, every operation needs a block. That is why the loss, which only training needs, enters
-# `"B4"` a second time: it joins the last layer.
+# After the first `with` block, every operation has to be in a block. That is why the loss, which only training needs,
+# enters `"B4"` a second time: it is then in the same block as the last layer.
 
 # %%
 class Network(torch.nn.Module):
@@ -111,15 +111,15 @@ def make_training_model(model, options):
 # %% [markdown]
 # ## Choose stages and a strategy
 #
-# A **stage** is one or more neighbouring blocks that run together on one IPU; in training its forward and its
-# backward pass are always on the same IPU. The **execution strategy** says when stages run. PopTorch has three:
-# `PipelinedExecution`, `ShardedExecution` (one IPU at a time: lesson 07) and phased execution
-# (`SerialPhasedExecution` and `ParallelPhasedExecution`, which swap parts of a network in from memory outside the
-# chip; the tutorial leaves it out, and so do we).
+# A **stage** is one block, or several neighbouring blocks, that run together on one IPU. In training, the forward and
+# the backward pass of a stage always run on the same IPU. The **execution strategy** determines when each stage runs.
+# PopTorch has three kinds: `PipelinedExecution`, `ShardedExecution` (one IPU at a time: [lesson 07](07)) and phased
+# execution. Phased execution (`SerialPhasedExecution`, `ParallelPhasedExecution`) loads one part of a network after
+# the other from memory outside the chip. The tutorial leaves it out, and so do we.
 #
-# You need not always write stages. The default is `PipelinedExecution(AutoStage.SameAsIpu)`: each block's `ipu_id` is
-# its stage. `AutoStage.AutoIncrement` makes every new block a stage. Blocks like ours, without an `ipu_id`, need
-# explicit stages, or they go wrong in one of the two ways below.
+# You do not always have to write stages. The default is `PipelinedExecution(AutoStage.SameAsIpu)`, where a block's
+# `ipu_id` is its stage. With `AutoStage.AutoIncrement`, every new block begins a new stage. Our blocks have no
+# `ipu_id`. The next cell tries both defaults on them, and then explicit stages.
 
 # %%
 def try_strategy(name, strategy, accumulation=10):
@@ -139,17 +139,13 @@ try_strategy("AutoIncrement, 8 micro-batches", poptorch.PipelinedExecution(popto
 try_strategy("explicit, 8 micro-batches", poptorch.PipelinedExecution("B1", "B2", "B3", "B4"), 8)
 
 # %% [markdown]
-# `AutoIncrement` counts from 1: IPU 0 is left for what comes before the first block, and here that is nothing. So it
-# sees five stages, and one IPU would stay empty. Explicit stages say what you mean.
+# `SameAsIpu` needs an `ipu_id`. `AutoIncrement` counts from 1 and keeps stage 0 for operations before the first block.
+# We have none, but PopTorch still counts five stages, and five stages need at least nine micro-batches (you will see
+# why). Explicit stages avoid both problems.
 #
-# Two numbers then fill the pipeline. **Gradient accumulation** sends this many micro-batches through it, one
-# after the other, and averages their gradients into one weight update. **Device iterations** repeat that update
-# on the device before the call returns to Python.
-#
-# **Predict:** how many images does one call of the training model take?
-
-# %% tags=["prediction"]
-images = lesson.predict("images in one call of the training model", ...)
+# Two numbers then fill the pipeline. **Gradient accumulation** is how many micro-batches go through it, one after
+# the other, before their gradients are averaged into one weight update. **Device iterations** is how many such
+# updates the device makes before the call returns to Python.
 
 # %%
 options = poptorch.Options()
@@ -162,21 +158,22 @@ options.outputMode(poptorch.OutputMode.All)  # explained further down
 options.randomSeed(42)
 options.showCompilationProgressBar(False)  # keeps this page tidy
 
-images_per_call = batch_size * gradient_accumulation * training_iterations
-images.reveal(images_per_call, "computed")
+print(f"images in one call: {batch_size * gradient_accumulation * training_iterations:,}")
 
 # %% [markdown]
 # ## Write the schedule of a pipeline
 #
-# When IPU 0 has passed on micro-batch 1, it can start with micro-batch 2. Time is divided into **pipeline steps**:
+# When IPU 0 has passed a micro-batch on to IPU 1, it can start with the next one. Time is divided into **pipeline
+# steps**, with three rules:
 #
 # * In one step, an IPU runs at most one forward pass and then at most one backward pass.
 # * Results move between IPUs only between steps.
 # * The last stage has the loss: it runs a micro-batch's backward pass right after its forward pass, in the same step.
 #
-# **Exercise 1** (10 min). Write `when(stage, micro_batch)` for four stages: it returns the step of the micro-batch's
-# forward pass and the step of its backward pass in this stage. Everything counts from 0. Start each pass as early as
-# the rules allow; `show_schedule` draws what you wrote, and frames each pass that breaks a rule.
+# **Exercise 1** (10 min). Write `when(stage, micro_batch)` for four stages. It returns two numbers: the step of the
+# micro-batch's forward pass in this stage, and the step of its backward pass. Stages, micro-batches and steps count
+# from 0. Start each pass as early as the rules allow. `show_schedule` draws your schedule and puts a frame around
+# each pass that breaks a rule. The drawing numbers micro-batches from 1: F1 and B1 are the passes of micro-batch 0.
 
 # %% tags=["exercise"]
 def when(stage, micro_batch):
@@ -189,26 +186,29 @@ show_schedule(when, stages=4, micro_batches=10)
 lesson.check(1, when)
 
 # %% [markdown] tags=["hint"]
-# In which step does micro-batch 0 reach stage 1, 2, 3? In which step is it back in stage 2, 1, 0? Micro-batch 1 does
-# the same one step later.
+# In which step does micro-batch 0 reach the stages 1, 2 and 3? In which steps is it back in the stages 2, 1 and 0?
+# Micro-batch 1 does the same one step later.
 
 # %% [markdown] tags=["solution"]
-# With *N* stages, the forward pass is in step *k + m* and the backward pass in step *2(N - 1) - k + m*. Ten
-# micro-batches take 10 + 2(N - 1) = 16 steps. The tutorial's execution trace agrees: it shows 16 copies between IPUs.
+# With *N* stages, stage *k* runs the forward pass of micro-batch *m* in step *k + m* and its backward pass in step
+# *2(N - 1) - k + m*. Ten micro-batches take 10 + 2(N - 1) = 16 steps. The tutorial's execution trace agrees: it shows
+# 16 copies between IPUs.
 
 # %% [markdown]
 # ## Explore what waits in the stashes
 #
-# The first steps fill the pipeline (**ramp-up**), the last ones empty it (**ramp-down**), and then the weights
-# change, once. Between its forward and its backward pass, a micro-batch's activations wait in a **stash**.
-# PopTorch's order of passes is called **grouped**. In the **interleaved** order, neighbours alternate forward and
-# backward passes.
+# The first steps fill the pipeline (**ramp-up**), and the last ones empty it (**ramp-down**). Then the weights are
+# updated once. Between the forward and the backward pass of a micro-batch, its activations wait in a **stash** on each
+# IPU. Your schedule is called **grouped**: all IPUs run their forward passes at the same time, and then their backward
+# passes. In the **interleaved** schedule, an IPU runs a forward pass while its neighbour runs a backward pass. The
+# chart assumes that a backward pass takes twice as long as a forward pass.
 
 # %%
 lesson.explore(stages=4, accumulation=10)
 
 # %% [markdown]
-# **Exercise 2** (5 min). How many micro-batches wait on IPU 0 of eight IPUs with accumulation 20, in either schedule?
+# **Exercise 2** (5 min). With eight IPUs and accumulation 20, how many micro-batches wait in the stash of IPU 0 in the
+# `grouped` schedule? How many wait there in the `interleaved` schedule?
 
 # %% tags=["exercise"]
 ### BEGIN SOLUTION
@@ -223,27 +223,26 @@ lesson.check(2, grouped, interleaved)
 # Set both sliders, then change the schedule in the menu. The table has a row for each IPU.
 
 # %% [markdown] tags=["solution"]
-# With *N* IPUs, stage *k* keeps *2(N - 1 - k) + 1* micro-batches when grouped, and *N - k* when interleaved; the last
-# stage keeps none. PopTorch has only the grouped schedule.
+# With *N* IPUs, stage *k* keeps *2(N - 1 - k) + 1* micro-batches in the grouped schedule and *N - k* in the interleaved
+# one. The last stage keeps none in either. PopTorch has only the grouped schedule.
 
 # %% [markdown]
-# **Three documents, one formula?** PopTorch refuses fewer than *2N - 1* micro-batches (the message above says 9
-# for five stages), and your schedule is full from step 2N - 1 = 7 on. The optimisation guide [2] writes *2N + 1*
-# stashed micro-batches on the first IPU, *2(N - 1) + 1* on the second, and *N + 1* when interleaved. This is the
-# same if its *N* counts the IPUs **after** the first one. The tutorial says that the pipeline is full "after 2N+1
-# steps where N is the number of IPUs", nine for four IPUs. By our count that is two too many, and we cannot ask;
-# the 16 copies in its own trace mean 2 x 3 steps of ramp-up and ramp-down.
-
-# %% [markdown]
+# **Do the documents agree?** PopTorch refuses fewer than *2N - 1* micro-batches (the message above says 9 for five
+# stages). In your schedule all IPUs run both passes from the seventh step on, and 2N - 1 is 7. The optimisation guide
+# [2] writes *2N + 1* stashed micro-batches on the first IPU, *2(N - 1) + 1* on the second, and *N + 1* when
+# interleaved. That agrees with the explorer if its *N* is the number of IPUs **after** the first one. The tutorial
+# says that the pipeline is full "after 2N+1 steps where N is the number of IPUs", which makes nine steps for four
+# IPUs. By our count it is full earlier, and the 16 copies in the tutorial's own trace support our count.
+#
 # ## Predict the utilisation
 #
 # If all stages take equally long, an IPU works for ***m* / (*m* + *N* - 1)** of the time with *m* micro-batches.
-# Counting steps, *m / (m + 2(N - 1))*, gives less, because steps of the ramps count as full ones although they
-# hold one kind of pass only. It is a simple lower bound, and the guide's reason to choose an accumulation **much
-# greater** than the number of stages.
+# If you count steps instead of time, you get *m / (m + 2(N - 1))*. That is less, because a step of a ramp counts as a
+# full step although it has only one kind of pass. It is a simple lower bound. Both formulas show why the guide
+# recommends a gradient accumulation **much greater** than the number of stages.
 #
-# The price is a larger global batch. And a pipeline is no help when you need one answer quickly: the guide does not
-# recommend it for low-latency inference, where a single sample passes all stages one after the other.
+# The price is a larger global batch. And a pipeline does not help when you need one answer quickly: a single sample
+# passes all stages one after the other, so the guide does not recommend pipelines for low-latency inference.
 
 # %%
 show.drawing(figures.utilisation((2, 4, 8), largest=64, marked=[(4, 10)]),
@@ -258,13 +257,13 @@ print(f"modelled: {1e3 * profile.device_seconds_per_call:.1f} ms on the device f
 # %% [markdown]
 # ## Train, and choose what comes back
 #
-# A training call returns the predictions and losses of its last micro-batch only: `OutputMode.Final`, the
-# default. The tutorial chooses `OutputMode.All`, which is slower because everything goes to the host. `accuracy`
-# works with both: it compares the predictions with as many labels from the end, `labels[-n:]`. With `Final` it
-# would judge 40 images of 4,000, in steps of 2.5 %.
+# By default, a training call returns the predictions and losses of its last micro-batch only (`OutputMode.Final`).
+# The tutorial chooses `OutputMode.All`, which returns those of all micro-batches. This is slower, because more data go
+# to the host. `accuracy` works with both modes: it compares *n* predictions with the last *n* labels, `labels[-n:]`.
+# With `Final` it would judge only 40 images of 4,000, in steps of 2.5 %.
 #
-# The loader prepares the next call in another process (`Async`, lesson 05). In a script of your own, this needs
-# `if __name__ == "__main__":`.
+# The loader prepares the next call in another process (`Async`, [lesson 05](05)). A script of your own then needs the
+# guard `if __name__ == "__main__":`.
 
 # %% tags=["nbval-ignore-output"]
 def accuracy(predictions, labels):
@@ -284,8 +283,8 @@ training_data.terminate()
 training_model.detachFromDevice()  # frees the four IPUs
 
 # %% [markdown]
-# Now test. The inference model shares `model`'s parameters, so it has the trained weights. Nothing is accumulated in
-# inference, so device iterations fill the pipeline: PopTorch asks for at least *N*.
+# Now test the network. The inference model shares the parameters of `model`, so it has the trained weights. Inference
+# accumulates nothing, so device iterations have to fill the pipeline: PopTorch asks for at least *N*.
 
 # %% tags=["nbval-ignore-output"]
 test_options = options.clone()  # the loader has frozen the original
@@ -301,10 +300,10 @@ for key in ("training_accuracy", "test_accuracy"):
 # %% [markdown]
 # ## Find what limits the tutorial
 #
-# Compilation took the tutorial 1 min 31 s for training and 35 s for inference. How fast is it after that? An
-# epoch is 15 calls of 4,000 images, and you know the modelled time of a call on the device.
+# The tutorial's compilation took 1 min 31 s for training and 35 s for inference. How fast is the training after that?
+# One call takes 4,000 images, and above you saw the modelled time of a call on the device.
 #
-# **Predict:** how many calls a second did the tutorial's progress bar show, on four IPUs?
+# **Predict:** how many calls a second did the tutorial's progress bar show on four IPUs?
 
 # %% tags=["prediction"]
 calls = lesson.predict("calls a second in the tutorial", ...)
@@ -315,13 +314,13 @@ device = lesson.published("device_milliseconds")
 print(f"{device.kind}: {device.text} {device.source}")
 
 # %% [markdown]
-# The tutorial's call takes 1,000 / 15.04 = 66.5 ms, and trace and model agree that the IPUs need 9 to 10 of them.
-# The rest is the host: loading 4,000 images, normalising each of them in Python, and taking 100 results apart.
-# The asynchronous loader works while the IPUs compute, so the slower of the two sets the pace. It is the loader,
-# most likely; the page does not say how many processes load.
+# The tutorial's trace and our model agree that the IPUs need 9 to 10 ms for a call. Between two calls, much more time
+# passes. In that time the host loads 4,000 images, normalises each of them in Python, and handles the results of 100
+# micro-batches. The asynchronous loader works while the IPUs compute, so the slower of the two is the bottleneck. Most
+# likely it is the loader, but the tutorial does not say how many processes load.
 #
-# **Exercise 3** (5 min). For what percentage of the time do the tutorial's IPUs work? How many times as fast would
-# the host have to be before they limit the training?
+# **Exercise 3** (5 min). For what percentage of the time are the tutorial's IPUs `working`? By what factor must the
+# host speed up (`speed_up`) before the IPUs are the bottleneck?
 
 # %% tags=["exercise"]
 ### BEGIN SOLUTION
@@ -333,47 +332,51 @@ speed_up = 66.5 / 9.5
 lesson.check(3, working, speed_up)
 
 # %% [markdown] tags=["hint"]
-# Compare the time of a call on the device with the time from one call to the next.
+# How many milliseconds pass from one call to the next, at the number of calls a second that you just saw? Compare them
+# with the time of a call on the device.
 
 # %% [markdown] tags=["solution"]
-# 9.1 to 9.9 of 66.5 ms are 14 to 15 %, and 66.5 is about seven times as long. Better stages would not change the 15
-# calls a second at all: first find the bottleneck, then tune.
+# From one call to the next, 1,000 / 15.04 = 66.5 ms pass. Of these, 9.1 to 9.9 ms are 14 to 15 %, and 66.5 ms is about
+# seven times as long. Better stages would not change the 15 calls a second at all. Find the bottleneck before you tune.
 
 # %% [markdown]
 # ## Run the program and read its profile
 #
-# The tutorial ends with a script. The course has the same program, with the same options. Its four example commands
-# stand at the end of the help. Sharded runs and offloaded optimiser state compute the same and are the subjects of
-# lessons 07 and 08. `--profile` writes a report for each model: `report.html` to read, `trace.json` for Perfetto.
+# The tutorial ends with a script. The course has the same program with the same options. At the end of its help you
+# find the tutorial's four example commands. Sharded execution and the offloading of optimiser state do not change the
+# results; they are the subjects of lessons 07 and 08. `--profile` writes a report for each model. You can read
+# `report.html` in a browser and open `trace.json` in Perfetto, a viewer for traces.
 
 # %% tags=["nbval-ignore-output"]
 run_program("--help")
 run_program("--epochs 1 --profile --profile-dir pipeline_profile")
 
 # %% [markdown]
-# The tutorial reads three things from such a profile. Do the stages fit, with always-live and not-always-live
-# memory (the *liveness* report)? Do they take equally long? How much goes between IPUs? Here is the second one.
-# All stages but the last run their forward pass twice: a pipelined PopTorch model keeps only what enters a stage,
-# and **recomputes** the rest for the backward pass.
+# Such a profile answers three questions. Do the stages fit into memory? (The *liveness* report separates always-live
+# memory, which the program needs all the time, from not-always-live memory.) Do the stages take equally long? How much
+# data moves between IPUs? The next figure answers the second question. All stages but the last run their forward pass
+# twice: PopTorch keeps only what enters a stage of a pipeline, and **recomputes** the other activations for the
+# backward pass.
 
 # %%
 show_stages(profile, ["B1 on IPU 0", "B2 on IPU 1", "B3 on IPU 2", "B4 on IPU 3"])
 print("on the device, this program is limited by:", profile.limited_by)
 
 # %% [markdown]
-# The longest stage sets the pace, so the guide advises to break it up and to balance the rest again; shortening any
-# other stage gains nothing. But here not even that would help the device: so small a network spends more time on
-# **streams**, the transfers between host and IPUs, than on any stage.
+# The longest stage determines how fast a pipeline is. So the guide recommends that you break it up and balance all
+# stages again. It does not help to make another stage shorter. Here not even better balance would help: this network
+# is so small that the device spends more time on **streams**, the transfers between host and IPUs, than on any stage.
 #
 # ## Compare five cuts of a large network
 #
-# Now ResNet-101 of the workshop [3] (lessons 01 to 05) in half precision over two IPUs. Its third group of layers
-# has 23 blocks, and the workshop begins the second IPU with the ninth, `layer3[8]`.
+# Now take the workshop's ResNet-101 [3] (lessons 01 to 05) in half precision over two IPUs. (ResNet has "blocks", too:
+# groups of three convolutions.) `layer3` has 23 of them, and the workshop's second IPU begins at the ninth,
+# `layer3[8]`.
 #
-# **Predict:** which of the blocks 5 to 9 of `layer3` gives the fastest update?
+# **Predict:** if the second IPU begins at `layer3[n]`, which *n* from 5 to 9 gives the fastest weight update?
 
 # %% tags=["prediction"]
-cut = lesson.predict("block of layer3 before which the fastest cut is", ...)
+cut = lesson.predict("n of layer3[n], where IPU 1 begins in the fastest cut", ...)
 
 # %%
 resnet = torchvision.models.resnet101().half()
@@ -385,27 +388,22 @@ two_ipus.Training.gradientAccumulation(8)
 half = engine.modelled_module(
     models.ClassifierWithLoss(resnet), ladder.micro_batch(torch.half), two_ipus, optimizer)
 cuts = {block: half.profile(split=f"model.layer3.{block}") for block in (5, 6, 7, 8, 9)}
-show_cuts(cuts, lesson.published("stage_ratio").value)
-cut.reveal(balanced_cut(cuts), "modelled", published="stage_ratio")
-
-# %% [markdown]
-# **Too close to call.** The model names a winner, but all five lie within its own error. Worse, it says that IPU
-# 1 computes for less time, compared with IPU 0, than the published trace shows. Make IPU 1 slower until the ratio
-# agrees (the third column of times), and another cut wins. The honest answer is a range, and a measurement on
-# your own machine. Memory is a further reason to prefer one: look at the last column.
-#
-# Could another schedule help? The guide says that the interleaved one saves memory and may be slower. The model
-# agrees, but once activations are recomputed, there is little left to save:
+cut.reveal(balanced_cut(cuts), "modelled")
 
 # %%
-show_schedules(half)
+show_cuts(cuts, lesson.published("stage_ratio").value)
 
 # %% [markdown]
+# **Too close to call.** The model has a winner, but all five cuts lie within its own error. There is also a known
+# difference: compared with IPU 0, IPU 1 computes for less time in the model than in the published trace. If you make
+# IPU 1 slower until the ratio agrees (the column "IPU 1 ... times as slow"), another cut wins. The honest answer is a
+# range of cuts, and a measurement on your own machine. Memory may decide between them: look at the last column.
+#
 # ## Place ResNet-101 over four IPUs
 #
-# Back to the opening: ResNet-101 in **single precision**, micro-batches of 64 images, accumulation 16, four IPUs.
-# It has 3, 4, 23 and 3 blocks in `layer1` to `layer4`. Early blocks have large activations, late ones have many
-# weights. So **time and memory ask for different cuts**.
+# Back to the opening: ResNet-101 in **single precision** on four IPUs, with micro-batches of 64 images and
+# accumulation 16. `layer1` to `layer4` have 3, 4, 23 and 3 blocks. Early blocks have large activations, and late
+# blocks have many weights. So **time and memory ask for different cuts**.
 
 # %%
 wide = torchvision.models.resnet101()
@@ -415,9 +413,10 @@ single = engine.modelled_module(models.ClassifierWithLoss(wide), ladder.micro_ba
                                 poptorch.optim.AdamW(wide.parameters()))
 
 # %% [markdown]
-# **Exercise 4** (12 min). Write `place(resnet)`: begin blocks on the IPUs 1, 2 and 3 so that every IPU fits into
-# 624 KiB a tile and the update is at least 95 % as fast as with the best of all placements. Your best score
-# counts.
+# **Exercise 4** (12 min). Write `place(resnet)`. It begins a block on each of the IPUs 1, 2 and 3, with
+# `poptorch.BeginBlock(resnet.layer..., ipu_id=...)` as in the cell of the five cuts. Every IPU has to fit into 624 KiB
+# a tile, and the update has to be at least 95 % as fast as with the best placement that fits. The figure shows how
+# fast yours is, so run the cell as often as you like.
 
 # %% tags=["exercise"]
 def place(resnet):
@@ -432,40 +431,42 @@ show_placement(place, single)
 lesson.check(4, place, using=single)
 
 # %% [markdown] tags=["hint"]
-# Start with three cuts that give every IPU about eight blocks. Look at the longest bar on the left: shorten that
-# stage by one block at either end. The last stage computes its forward pass once only, but holds most of the
-# weights.
+# Start with three cuts that give every IPU about eight blocks. Find the longest bar on the left, and make that stage
+# one block shorter at either end. The last stage computes its forward pass only once, but it holds most of the weights.
 
 # %% [markdown] tags=["solution"]
-# `layer2[3]`, `layer3[7]` and `layer3[16]` are the best of all placements before whole blocks that fit. One block
-# more on IPU 3 (`layer3[15]`) would be faster still, but takes 640 KiB: there memory decides.
+# Of all placements that cut between blocks and fit, this one is the fastest (modelled). One more block on IPU 3, from
+# `layer3[15]` on, is faster still, but needs 640 KiB. The model's error in memory is larger than the missing 16 KiB,
+# so on a real machine you would try it.
 
 # %%
 show_all_placements(single)
 
 # %% [markdown]
-# How special is the best placement? Not very: many others are within the model's error of it. Take one of them
-# that leaves memory free, and measure two or three.
+# The best placement is not much better than the next ones: many others are within the model's error of it. Choose two
+# or three of them that leave memory free, and measure those.
 #
 # ## Summary
 #
-# * Blocks are named pieces, stages put them on IPUs, and the strategy decides who works when.
-# * Accumulation fills the pipeline: equal stages work for *m / (m + N - 1)* of the time. PopTorch asks for *2N - 1*.
-# * The longest stage sets the pace, and the fullest tile decides whether it fits. Neither matters while the host
-#   limits.
-# * It cost a larger global batch, a second forward pass, and a minute and a half of compilation.
+# * Blocks are named pieces of a network, stages put them on IPUs, and the strategy determines when each stage runs.
+# * Gradient accumulation fills the pipeline: with *N* equal stages and *m* micro-batches, an IPU works for
+#   *m / (m + N - 1)* of the time. PopTorch asks for at least *2N - 1* micro-batches.
+# * The longest stage determines the speed, and the fullest tile determines whether the network fits. Balance does not
+#   matter while the host is the bottleneck.
+# * A pipeline costs a larger global batch, a second forward pass, and in the tutorial a minute and a half of
+#   compilation.
 #
 # Your predictions and exercises: `python -m ipu_course report`.
 #
 # ## On real hardware
 #
-# With the Poplar SDK, `import poptorch` finds Graphcore's package, and all of this runs. `--profile` then writes
-# `profile.pop` for PopVision's Graph Analyser: its execution trace shows how long each stage really takes.
+# With the Poplar SDK, `import poptorch` imports Graphcore's package, and the same cells run. `--profile` then writes
+# `profile.pop` for PopVision's Graph Analyser, whose execution trace shows how long each stage really takes.
 #
 # ## What transfers
 #
-# Micro-batches, ramps and balanced stages are the same on GPUs and TPUs. GPipe [4] runs all forward passes first; the
-# interleaved order is the "one forward, one backward" of `torch.distributed.pipelining`.
+# Micro-batches, ramps and balanced stages are the same on GPUs and TPUs. GPipe [4] runs all forward passes before the
+# first backward pass. The interleaved schedule is the "one forward, one backward" of `torch.distributed.pipelining`.
 #
 # ## References
 #
@@ -475,5 +476,5 @@ show_all_placements(single)
 # 3. *ResNet-101 on CIFAR-10*, hands-on of a workshop on IPUs (2022): two Mk2 IPUs, execution trace and epoch times.
 # 4. Huang et al., *[GPipe](https://arxiv.org/abs/1811.06965)*, 2019.
 #
-# **Next:** A pipeline works on many micro-batches at once, which makes every fault hard to see. Take it away, and
-# hunt for one.
+# **Next:** A pipeline works on many micro-batches at once, which makes every fault hard to find. So you switch it off
+# and hunt for a fault.

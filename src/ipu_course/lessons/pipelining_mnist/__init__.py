@@ -9,7 +9,6 @@ from ipu_course.lessons.pipelining_mnist.explorer import SCHEDULES
 from ipu_course.lessons.pipelining_mnist.learner_schedule import show_schedule
 from ipu_course.lessons.pipelining_mnist.placements import show_all_placements, show_placement
 from ipu_course.lessons.pipelining_mnist.program_run import run_program
-from ipu_course.lessons.pipelining_mnist.stash import show_schedules
 from ipu_course.programs.mnist.model import ConvLayer
 
 __all__ = [
@@ -21,7 +20,6 @@ __all__ = [
     "show_cuts",
     "show_placement",
     "show_schedule",
-    "show_schedules",
     "show_stages",
 ]
 

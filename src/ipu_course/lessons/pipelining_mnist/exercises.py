@@ -42,7 +42,7 @@ STASHES = Numbers(
         "grouped",
         15,
         wrong={
-            7: "7 belongs to four stages: set the explorer to eight.",
+            7: "7 is the number for four stages: set the explorer to eight.",
             8: "8 is the interleaved schedule's number: choose the grouped one.",
             13: "13 is IPU 1's stash: read the row of IPU 0.",
             17: "17 is 2 N + 1 with N = 8. The explorer counts fewer: read the row of IPU 0.",
@@ -54,7 +54,7 @@ STASHES = Numbers(
         "interleaved",
         8,
         wrong={
-            4: "4 belongs to four stages: set the explorer to eight.",
+            4: "4 is the number for four stages: set the explorer to eight.",
             9: "9 is N + 1 with N = 8. The explorer counts one less.",
             15: "15 is the grouped schedule's number: choose the interleaved one.",
         },
@@ -82,13 +82,13 @@ HOST = Numbers(
         7.0,
         tolerance=0.5,
         wrong={
-            0.143: "You divided the device's time by the host's: turn the fraction round.",
-            15.0: "15 is the number of calls in a second. How much shorter must each call's 66.5 ms become?",
-            6.0: "The host's part has to shrink to the device's own time: divide the two times.",
+            0.143: "You divided the device's time by the time from call to call: divide the other way round.",
+            15.0: "15 is the number of calls in a second. How many ms pass from call to call?",
+            6.0: "The time from call to call has to shrink to the device's own time: divide the two times.",
         },
         otherwise="The host is fast enough when it prepares a call in the time that the device needs for one.",
     ),
-    praise="Until the host is about seven times as fast, no other pipeline would train this network any faster.",
+    praise="Until the host is about seven times as fast, no better pipeline can train this network faster.",
 )
 
 PLACEMENT = Exercise(

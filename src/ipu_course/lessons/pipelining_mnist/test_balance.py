@@ -10,10 +10,8 @@ import torch
 import poptorch
 from ipu_course import engine
 from ipu_course.lessons.pipelining_mnist import balance
-from ipu_course.lessons.pipelining_mnist import stash as stash_view
 from ipu_course.lessons.pipelining_mnist.balance import balanced_cut, show_cuts, show_stages, stage_times
 from ipu_course.lessons.pipelining_mnist.balance_figure import balance_figure
-from ipu_course.lessons.pipelining_mnist.stash import show_schedules
 from ipu_course.programs.mnist.model import Network, TrainingModelWithLoss
 
 
@@ -31,9 +29,8 @@ def tutorial() -> engine.ModelledModule:
 def tables(monkeypatch: pytest.MonkeyPatch) -> list[list[dict[str, Any]]]:
     """What is shown as tables; figures are drawn, but not shown."""
     found: list[list[dict[str, Any]]] = []
-    for module in (balance, stash_view):
-        monkeypatch.setattr(module.show, "table", lambda rows, index=None: found.append(list(rows)))
-        monkeypatch.setattr(module.show, "figure", lambda drawn, takeaway, words: None)
+    monkeypatch.setattr(balance.show, "table", lambda rows, index=None: found.append(list(rows)))
+    monkeypatch.setattr(balance.show, "figure", lambda drawn, takeaway, words: None)
     return found
 
 
@@ -76,14 +73,7 @@ class TestCuts:
             balance_figure(["a", "b"], rows, [[1.0, 2.0]] * 2, 624, "")
 
 
-class TestStash:
-    def test_all_four_ways_are_shown(self, tutorial: engine.ModelledModule, tables: list[list[dict[str, Any]]]) -> None:
-        show_schedules(tutorial)
-        assert [row["schedule"].split(",")[0] for row in tables[0]] == ["grouped", "interleaved"] * 2
-
-
 def test_without_a_model_each_view_says_so(capsys: pytest.CaptureFixture[str]) -> None:
     show_stages(engine.NOT_MODELLED, ["a"])
     show_cuts({8: engine.NOT_MODELLED}, published_ratio=0.9)
-    show_schedules(engine.NOT_MODELLED)
-    assert capsys.readouterr().out.splitlines() == [engine.NOT_HERE] * 3
+    assert capsys.readouterr().out.splitlines() == [engine.NOT_HERE] * 2

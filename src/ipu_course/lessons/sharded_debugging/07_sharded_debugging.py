@@ -3,8 +3,8 @@
 #
 # *Plan 50 minutes, 12 of them for the exercises; the notebook itself runs in under one. Before it: lesson 06.*
 #
-# Something is wrong: the loss does not fall, some answers are nonsense, or all is right and far too slow. A
-# pipeline works on many micro-batches at once, which makes every fault hard to see. So take the pipeline away
+# Something is wrong: the loss does not fall, some predictions are nonsense, or the results are right but take far too
+# long. A pipeline works on many micro-batches at once, which makes every fault hard to find. So switch it off
 # first. You will
 #
 # * run one IPU at a time,
@@ -37,12 +37,11 @@ lesson = Lesson("07")
 # %% [markdown]
 # ## Run one IPU at a time
 #
-# `poptorch.ShardedExecution` takes the same blocks and stages as a pipeline (lesson 06). But only one
-# micro-batch is under way: it goes from the first IPU to the last and back, then the next one starts. All other
-# IPUs wait. So nothing happens at the same time, no stash is needed, and there is **no minimum** for gradient
-# accumulation or device iterations.
+# `poptorch.ShardedExecution` takes the same blocks and stages as a pipeline (lesson 06). But it runs only one
+# micro-batch at a time, from the first IPU to the last and back. Then the next one starts. All other IPUs wait
+# meanwhile. So it needs no stash, and there is **no minimum** for gradient accumulation or device iterations.
 #
-# **Predict:** four equally long stages, 10 micro-batches. How many times as long as a pipeline does sharded
+# **Predict:** take four equally long stages and 10 micro-batches. How many times as long as a pipeline does sharded
 # execution take?
 
 # %%
@@ -58,11 +57,11 @@ guess.reveal(pipelined(4, 10).busy_share(1) / sharded(4, 10).busy_share(1), "com
 # ## Compare pipelined and sharded results
 #
 # Our network reads digits from two scanners: one gives pixels from 0 to 255, the other from 0 to 4,095.
-# `UnitScale` gives all images the same power, so both look alike to the layers after it.
+# `UnitScale` divides each image by the root of its power, so that later layers see no difference in brightness.
 #
 # A fair comparison changes the strategy and nothing else: same first weights, same data, same accumulation.
 # **If the two agree, the fault is in the model or its data**, and you can look for it in the simpler program.
-# If they differ, look at the placement, and at what depends on the order of work, such as random numbers.
+# If they differ, look at the placement, and at everything that depends on the order of work, such as random numbers.
 
 # %%
 class UnitScale(nn.Module):
@@ -119,8 +118,7 @@ print("the same weights?", all(torch.allclose(*pair, atol=1e-5) for pair in zip(
 # %% [markdown]
 # ## Count the cost of sharding
 #
-# ResNet-101 on two IPUs, as in the hands-on [2] of lessons 01 to 05. Does sharding take twice as long on two
-# IPUs?
+# Take ResNet-101 on two IPUs, as in the workshop [2] of lessons 01 to 05. Does sharding take twice as long there?
 #
 # **Predict:** how many times as long does a weight update of 64 micro-batches take when sharded?
 
@@ -138,22 +136,22 @@ guess.reveal(times[-1].ratio if times else None, "modelled", "only in words, \"l
 if times:
     pipelined_ms, sharded_ms = (1e3 * seconds for seconds in further_micro_batch(times))
     print(f"modelled: {pipelined_ms:.2f} ms for a further micro-batch, pipelined; {sharded_ms:.2f} ms sharded")
-print(f"published: {6_454_419 / 1.33e6:.2f} ms pipelined; 6,454,419 cycles of IPU 0 at 1.33 GHz [2]")
+print(f"derived: {6_454_419 / 1.33e6:.2f} ms pipelined; 6,454,419 cycles of IPU 0 at 1.33 GHz, from two traces [2]")
 
 # %% [markdown]
-# No: less than twice. The pipeline has to compute activations again, to keep its stash small. Sharded, there is
-# only one micro-batch, so its activations are simply kept. With few micro-batches, the pipeline also spends much
-# of its time in ramp-up and ramp-down. And the memory is nearly the same: **sharding is no cure for a model that
-# does not fit**. The longer the run, the more it costs; for ten calls of debugging, it hardly matters.
+# No, it takes less than twice as long. The pipeline computes activations again, to keep its stash small. Sharded
+# execution has only one micro-batch under way and keeps its activations. With few micro-batches, the pipeline also
+# spends much of its time in ramp-up and ramp-down. The memory is nearly the same: **sharding does not help a model
+# that does not fit**. Its cost matters in a long training, but hardly in ten calls of debugging.
 #
 # ## Reduce a run to a single sample
 #
 # The best bug report is the smallest program that still fails: one sample, accumulation 1, device iterations 1,
-# sharded. Every tensor then belongs to that sample, and is printed once. A pipeline could not run it: it asks
-# for *2N - 1* micro-batches.
+# sharded. Every tensor then belongs to that sample, and is printed once. A pipeline could not run it, because it
+# needs *2N - 1* micro-batches.
 #
-# A layer whose answer depends on the **rest of the batch** spoils this. Batch norm in training takes mean and
-# variance over the batch: alone, an image gives other numbers. Test such a network with `eval()`, or use group
+# This does not work with a layer whose output depends on the **rest of the batch**. Batch norm in training takes mean
+# and variance over the batch, so an image alone gives other numbers. Test such a network with `eval()`, or use group
 # norm.
 
 # %%
@@ -177,9 +175,9 @@ show.table([{"layer": name, "an image alone gives the same as in its batch":
 # computed. Use what it returns, or it is not part of the graph. A **forward hook** puts it behind a layer
 # without changing the model's code. It prints to stderr; here we catch that.
 #
-# **Anchoring** is for comparing by program: the call brings an internal tensor to the host, as it brings back
-# results. `getTensorNames()` lists all names after compilation; `Gradient___` stands before gradients. Each
-# anchored tensor costs memory and transfer, so anchor a few.
+# **Anchoring** lets your program compare values: the call returns an internal tensor to the host, as it returns
+# results. After compilation `getTensorNames()` lists all names; those of gradients begin with `Gradient___`. Each
+# anchored tensor costs memory and transfer, so anchor only a few.
 
 # %%
 import contextlib
@@ -201,7 +199,7 @@ print("the gradient as in plain PyTorch?", torch.allclose(slope, wanted, atol=1e
 print("some of", len(model.getTensorNames()), "names:", *model.getTensorNames()[11:14])
 
 # %% [markdown]
-# The gradient of the logits is negative only at the label: training will raise that one and lower the others.
+# The gradient is negative only at the label: training raises that logit and lowers the others.
 #
 # ## Find a numerical bug by bisection
 #
@@ -234,8 +232,8 @@ print("at least 95 % right, fp32 and fp16:", [all(per_scanner(right, to) >= 95) 
 guess.reveal(10 * round(per_scanner(unsure, torch.half)[1].item() / 10), "computed on the IPU")
 
 # %% [markdown]
-# Is all well? No: hardly any image goes to a person now. The network is sure even when it is wrong, without NaN or
-# error. Which stage is at fault?
+# Hardly any image goes to a person now, so something is wrong. The network is sure even when its prediction is wrong,
+# and there is no NaN and no error. Which stage is at fault?
 #
 # **Exercise 1** (7 min). Write `first_difference(reference, device)`. Both are dictionaries of stage names to
 # tensors, in order; the device's are fp16. Return the **name of the first stage** whose largest difference is
@@ -257,8 +255,8 @@ check_first_difference(first_difference)
 # Loop over `reference.items()`. Sizes of differences: `.abs().max()`. What is `nan > 0.02`?
 
 # %% [markdown] tags=["solution"]
-# Asking whether all is well, and turning the answer round, catches NaN as well. The first stage counts: later
-# ones only inherit its fault.
+# `not difference <= 0.02` is true for NaN as well. The first stage that differs counts, because later stages only
+# inherit its fault.
 
 # %% [markdown]
 # Now one image of each scanner, with the end of each stage anchored. The reference is plain PyTorch, where
@@ -313,9 +311,9 @@ del os.environ["IPU_MODEL_HALF_OVERFLOW"]
 # power is too small and the image too bright. For a brighter image, ReLU layers give similar but larger outputs: the
 # same logit wins, but by far too much.
 #
-# On the GPU the power is infinite, one over its root is 0, and so the whole image is 0: 10 % are right, and all
-# images go to a person. **Which is worse?** The GPU's fault is larger, and somebody reports it on the first day. The
-# IPU's may last for years: the accuracy is fine, and nobody sees the mistakes.
+# On the GPU the power is infinite, one over its root is 0, and so is the whole image: 10 % are right, and all images
+# go to a person. **Which is worse?** Somebody reports the GPU's fault on the first day. The IPU's may last for years:
+# the accuracy is fine, and nobody sees the mistakes.
 #
 # So make overflow visible. Floating-point exceptions stop the program at the first overflow, on the device too.
 # `IPU_MODEL_REPORT_CLIPPING=1` makes the IPU Model warn instead.
@@ -355,9 +353,9 @@ for execution in (poptorch.ShardedExecution, poptorch.PipelinedExecution):
         print(execution.__name__, "is refused:", str(error).split(". Use")[0].replace("'poptorch_py_error': ", ""))
 
 # %% [markdown]
-# Sharded, it runs and is right, so the model is fine, and the error names the fault: B2 comes before B3.
-# Here is a fault without an error: somebody placed ResNet-101 on four IPUs with three
-# blocks. It compiles, its losses are right, and it is slow. You have only its profile.
+# With sharded execution the losses are right, so the model is fine. The error of the pipeline names the fault: B2
+# comes before B3. The next fault causes no error. Somebody placed ResNet-101 on four IPUs with three blocks. It
+# compiles and its losses are right, but it is slow. You have only its profile.
 
 # %%
 def resnet_on_four_ipus(place):
@@ -372,8 +370,8 @@ slow = model.profile()
 show_ipus({"as found": slow})
 
 # %% [markdown]
-# **Exercise 2** (5 min). Read the figure and the table. Which IPU has no work at all, and which one has the work of two
-# stages? Each is a number from 0 to 3.
+# **Exercise 2** (5 min). Which IPU has no work at all, and which one does the work of two stages? Each is a number
+# from 0 to 3.
 
 # %% tags=["exercise"]
 ### BEGIN SOLUTION
@@ -404,7 +402,7 @@ show_ipus({"as found": slow, "a stage on each IPU": repaired})
 guess.reveal(slow.device_seconds_per_call / repaired.device_seconds_per_call, "modelled")
 
 # %% [markdown]
-# The second `ipu_id` should be 2. Only the profile shows that.
+# The second `ipu_id` should be 2. Only the profile shows this fault.
 #
 # ## Work through a checklist
 #
@@ -425,9 +423,9 @@ guess.reveal(slow.device_seconds_per_call / repaired.device_seconds_per_call, "m
 # * Make the failing run small: one sample, sharded. Then compare with plain PyTorch, stage by stage.
 # * The first stage that differs has the fault. Bisect, and mind NaN.
 # * Overflow in fp16 is obvious on a GPU, silent on an IPU.
-# * Wrong placement shows as an error if you are lucky, else only in the profile.
+# * A wrong placement causes an error if you are lucky. Otherwise only the profile shows it.
 #
-# **Takeaway:** make it small, make it sequential, find the first difference.
+# **Takeaway:** make the run small, make it sequential, and find the first difference.
 #
 # Your predictions, checks and ladder: `python -m ipu_course report`.
 #
@@ -439,9 +437,9 @@ guess.reveal(slow.device_seconds_per_call / repaired.device_seconds_per_call, "m
 #
 # ## What transfers
 #
-# Every accelerator has this hunt: eager mode or `jax.disable_jit()` instead of sharding, `torch.compile`'s
-# minifier for bisection, one rank instead of many. fp16's limit of 65,504 is the same everywhere, but what
-# happens beyond it is not: check what your device does.
+# You can hunt faults like this on every accelerator: with eager mode or `jax.disable_jit()` instead of sharding,
+# `torch.compile`'s minifier for bisection, and one rank instead of many. fp16 ends at 65,504 everywhere, but devices
+# differ in what happens beyond it: check yours.
 #
 # ## References
 #
@@ -450,4 +448,4 @@ guess.reveal(slow.device_seconds_per_call / repaired.device_seconds_per_call, "m
 # 2. *ResNet-101 on CIFAR-10*, hands-on of a workshop on IPUs (2022): two Mk2 IPUs; execution traces with
 #    accumulation 3 and 8. Their difference is five micro-batches, counted without the waiting in ExternalSync.
 #
-# **Next:** [lesson 08](08_optimiser_offload.ipynb), moving the optimiser's state off the chip.
+# **Next:** When a model still does not fit, you can move the optimiser's state off the chip.

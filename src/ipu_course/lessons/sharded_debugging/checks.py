@@ -68,7 +68,7 @@ class Case:
 
 
 def _stages(**changed: Tensor) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-    """Four stages of 400 values, and the same as a device gives them in fp16, but for those that are ``changed``."""
+    """Return four stages of 400 values and the device's fp16 copies of them, except for those that are ``changed``."""
     random = torch.Generator().manual_seed(7)
     reference = {name: torch.randn(1, 400, generator=random) for name in BLOCKS}
     device = {name: changed.get(name, value.half()) for name, value in reference.items()}
@@ -82,7 +82,7 @@ def _with(value: Tensor, place: int, number: float) -> Tensor:
 
 
 def cases() -> tuple[Case, ...]:
-    """Pairs of runs, each of which only answers with a certain misunderstanding get wrong; the plainest come first."""
+    """Return pairs of runs, the plainest first, chosen so that each misunderstanding fails on one of them."""
     exact, _ = _stages()
     large, tiny = {"B1": 1000 * exact["B1"]}, {"B1": 1e-3 * exact["B1"]}
     mixed = {"B1": torch.tensor([[1000.0, 1.0, -0.5, 0.01]])}
@@ -119,8 +119,8 @@ def cases() -> tuple[Case, ...]:
             mixed,
             {"B1": (mixed["B1"] + 0.25).half()},
             None,
-            "A quarter is much for the small values there, but the stage's largest value is 1,000: compare all "
-            "differences with the stage's largest value, not each with its own.",
+            "0.25 is a large difference for the small values there, but the stage's largest value is 1,000. Compare "
+            "all differences with the stage's largest value, not each with its own.",
         ),
         Case(tiny, {"B1": tiny["B1"] * 1.5}, "B1", f"Small values that are half as large again do differ. {_RELATIVE}"),
     )

@@ -79,7 +79,8 @@ show.figure(traces_figure(traces, 1.0, "Three settings on one axis, modelled"),
 # Let *L* be the time to load one call's data, and *C* the time of the call itself, on the host and on the IPUs. With
 # Sync, one call follows another after *L + C*, and with Async after *max(L, C)*. If *w* worker processes share the
 # loading, each on a core of its own, it is *max(L / w, C)*. So Async can at most double the rate, which happens when
-# *L = C*. If one of the two is much longer than the other, Async gains little.
+# *L = C*. If one of the two is much longer than the other, Async gains little. These three formulas are the *closed
+# forms* in the tables below.
 #
 # The second figure above shows three other settings of this program: A, B and C. All of them load ahead.
 #

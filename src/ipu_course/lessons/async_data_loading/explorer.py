@@ -58,9 +58,9 @@ def view(asynchronous: bool, load_ms: int, call_ms: int, workers: int, buffer: i
 
 def _note(loading: Loading) -> str:
     if loading.asynchronous and not loading.runs_ahead:
-        return "One slot holds the data in use, so there is no place to load ahead: like Sync."
+        return "The only slot holds the data in use, so the loader cannot load ahead: this works like Sync."
     if not loading.asynchronous and loading.workers:
-        return "torch's workers load ahead with Sync, too: two batches each."
+        return "PyTorch's workers load ahead with Sync, too: each of them keeps two batches ready."
     return ""
 
 

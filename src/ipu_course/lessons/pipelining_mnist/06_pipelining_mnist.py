@@ -119,7 +119,7 @@ def make_training_model(model, options):
 #
 # You do not always have to write stages. The default is `PipelinedExecution(AutoStage.SameAsIpu)`, where a block's
 # `ipu_id` is its stage. With `AutoStage.AutoIncrement`, every new block begins a new stage. Our blocks have no
-# `ipu_id`. The next cell tries both defaults on them, and then explicit stages.
+# `ipu_id`. The next cell tries both automatic ways on them, and then explicit stages.
 
 # %%
 def try_strategy(name, strategy, accumulation=10):
@@ -228,11 +228,12 @@ lesson.check(2, grouped, interleaved)
 
 # %% [markdown]
 # **Do the documents agree?** PopTorch refuses fewer than *2N - 1* micro-batches (the message above says 9 for five
-# stages). In your schedule all IPUs run both passes from the seventh step on, and 2N - 1 is 7. The optimisation guide
-# [2] writes *2N + 1* stashed micro-batches on the first IPU, *2(N - 1) + 1* on the second, and *N + 1* when
-# interleaved. That agrees with the explorer if its *N* is the number of IPUs **after** the first one. The tutorial
-# says that the pipeline is full "after 2N+1 steps where N is the number of IPUs", which makes nine steps for four
-# IPUs. By our count it is full earlier, and the 16 copies in the tutorial's own trace support our count.
+# stages). In your schedule all IPUs run both passes from the seventh step on, and 2N - 1 is 7: with fewer micro-batches
+# the pipeline is never full. The optimisation guide [2] writes *2N + 1* stashed micro-batches on the first IPU,
+# *2(N - 1) + 1* on the second, and *N + 1* when interleaved. That agrees with the explorer if its *N* is the number of
+# IPUs **after** the first one. The tutorial says that the pipeline is full "after 2N+1 steps where N is the number of
+# IPUs", which makes nine steps for four IPUs. By our count it is full earlier, and the 16 copies in the tutorial's own
+# trace support our count.
 #
 # ## Predict the utilisation
 #

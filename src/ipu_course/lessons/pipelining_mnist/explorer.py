@@ -49,8 +49,8 @@ def schedule_view(stages: int, accumulation: int, kind: str) -> View:
         f"An IPU is busy for {busy:.1%} of the time.",
         picture.description,
         rows,
-        f"{schedule.steps} pipeline steps; busy for {busy:.1%} of the time, if a backward pass takes two forward "
-        f"passes, and for {schedule.utilisation:.1%} of all half-steps.",
+        f"The update takes {schedule.steps} pipeline steps. If a backward pass takes as long as two forward passes, an "
+        f"IPU is busy for {busy:.1%} of the time; counted in steps, it is {schedule.utilisation:.1%}.",
     )
 
 

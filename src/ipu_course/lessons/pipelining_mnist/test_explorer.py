@@ -23,8 +23,9 @@ def test_a_setting_has_a_chart_or_a_reason(setting: dict[str, Any]) -> None:
 def test_the_default_is_the_tutorial_s_schedule() -> None:
     view = schedule_view(4, 10, "grouped")
     # 10 + 2 x 3 steps; 10 / (10 + 3) of the time; 10 / 16 of the steps; 2 (3 - s) + 1 micro-batches in stage s.
-    assert view.text.startswith("16 pipeline steps; busy for 76.9% of the time")
-    assert "62.5% of all half-steps" in view.text
+    assert view.text.startswith("The update takes 16 pipeline steps.")
+    assert "busy for 76.9% of the time" in view.text
+    assert "counted in steps, it is 62.5%" in view.text
     assert [row["micro-batches in its stash"] for row in view.rows] == [7, 5, 3, 0]
 
 

@@ -8,14 +8,17 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
-from ipu_course.figures.style import BACKWARD_LOOK, BLUE, GREY, in_style, new_figure, only_grid
+from ipu_course.figures.looks import LOAD
+from ipu_course.figures.style import BLUE, GREY, in_style, new_figure, only_grid
 from ipu_course.lessons.async_data_loading.loading import Event, LoadingTimeline
 
 ROW_INCHES = 0.42
 HALF_ROW = 0.36
 MILLISECONDS = 1000.0
 NARROWEST_LABELLED = 0.015
-LOADING_LOOK: dict[str, Any] = BACKWARD_LOOK
+# The numbers on the hatched bars stand on white, or they could not be read.
+LABEL_BOX: dict[str, Any] = {"facecolor": "white", "edgecolor": "none", "pad": 1.0}
+LOADING_LOOK: dict[str, Any] = LOAD.area(0.8)
 
 
 def loading_timeline_figure(timeline: LoadingTimeline, loaders: str, title: str, until: float) -> Figure:
@@ -49,11 +52,13 @@ def loading_timeline_figure(timeline: LoadingTimeline, loaders: str, title: str,
 
 def _draw(axes: Axes, event: Event, rows: int, until: float) -> None:
     place = rows if event.row is None else event.row
-    look: dict[str, Any] = {"facecolor": BLUE, "edgecolor": "white"} if event.row is None else LOADING_LOOK
+    look: dict[str, Any] = (
+        {"facecolor": BLUE, "edgecolor": "white", "linewidth": 0.8} if event.row is None else LOADING_LOOK
+    )
     end = min(event.end, until)
     start, width = event.start * MILLISECONDS, (end - event.start) * MILLISECONDS
-    axes.barh(place, width, left=start, height=2 * HALF_ROW, linewidth=0.8, **look)
+    axes.barh(place, width, left=start, height=2 * HALF_ROW, **look)
     if end - event.start > NARROWEST_LABELLED * until:
-        colour = "white" if event.row is None else "black"
+        colour, box = ("white", None) if event.row is None else ("black", LABEL_BOX)
         middle = start + width / 2
-        axes.text(middle, place, str(event.number + 1), ha="center", va="center", fontsize=9, color=colour)
+        axes.text(middle, place, str(event.number + 1), ha="center", va="center", fontsize=9, color=colour, bbox=box)

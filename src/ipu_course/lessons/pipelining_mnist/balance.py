@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Mapping, Sequence
 
 from ipu_course import engine, show
 from ipu_course.figures.bars import bars_figure
+from ipu_course.figures.looks import BACKWARD, FORWARD, RECOMPUTE
 from ipu_course.lessons.pipelining_mnist.balance_figure import balance_figure
 
 if TYPE_CHECKING:
@@ -53,16 +54,16 @@ def show_stages(profile: Profile, names: Sequence[str]) -> None:
     times = stage_times(profile)
     passes = {
         "forward": [1e6 * time.forward for time in times],
-        "forward again": [1e6 * time.again for time in times],
+        "recomputation": [1e6 * time.again for time in times],
         "backward": [1e6 * time.backward for time in times],
     }
     words = "; ".join(f"{name} {1e6 * time.total:.0f}" for name, time in zip(names, times))
     longest = max(range(len(times)), key=lambda stage: times[stage].total)
     show.figure(
         bars_figure(list(names), passes, "microseconds", "What each stage takes for one micro-batch (modelled)",
-                    form="{:.1f}"),
+                    form="{:.1f}", looks=(FORWARD, RECOMPUTE, BACKWARD)),
         f"The stages are uneven: {names[longest]} takes longest, and the others wait for it.",
-        f"Microseconds of forward pass, forward pass computed again and backward pass, modelled; together: {words}.",
+        f"Microseconds of forward pass, recomputation and backward pass, modelled; together: {words}.",
     )  # fmt: skip
 
 

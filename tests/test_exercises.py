@@ -77,6 +77,16 @@ class TestNumbers:
         if abs(difference) > 1.0001e-4:
             assert not right
 
+    def test_the_tolerance_holds_for_known_misunderstandings_and_the_nearer_one_counts(self) -> None:
+        gain = Number("gain", 3.1, tolerance=0.1, wrong={2.5: "Half is not idle.", 2.65: "Not ten steps."})
+        assert gain.hint(2.45) == gain.hint(2.57) == "Half is not idle."
+        assert gain.hint(2.58) == gain.hint(2.7) == "Not ten steps."
+        assert gain.hint(2.2) == gain.otherwise
+
+    def test_a_misunderstanding_that_would_count_as_right_is_refused(self) -> None:
+        with pytest.raises(ValueError, match=r"gain: the wrong value 3\.05 counts as right \(tolerance 0\.1\)"):
+            Number("gain", 3.1, tolerance=0.1, wrong={3.05: "You rounded too early."})
+
     def test_the_first_wrong_answer_gets_its_hint(self) -> None:
         assert text(51_200, 0.05) == "not yet. You counted the device iterations."
         assert text(12_800, 0.05) == "not yet. That is the rate of the larger batch."

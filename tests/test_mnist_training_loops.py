@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 import torch
 
+from ipu_course.loops import accuracy
 from ipu_course.programs.mnist.program import test as accuracy_on
 from ipu_course.programs.mnist.program import train
-from ipu_course.programs.mnist.training import accuracy
 
 
 def _predictions(*digits: int) -> torch.Tensor:
@@ -18,6 +18,12 @@ def _predictions(*digits: int) -> torch.Tensor:
 
 def test_accuracy_is_the_percentage_of_right_digits() -> None:
     assert accuracy(_predictions(1, 2, 3, 4), torch.tensor([1, 2, 3, 0])) == 75.0
+
+
+def test_accuracy_is_exact_where_single_precision_would_round() -> None:
+    # 1,481 of 2,000 are 74.05 %; as a mean in single precision they would be 74.0500012.
+    labels = torch.zeros(2000, dtype=torch.int64)
+    assert accuracy(_predictions(*[0] * 1481, *[1] * 519), labels) == pytest.approx(74.05, rel=1e-12)
 
 
 def test_accuracy_compares_the_last_labels_when_fewer_predictions_come_back() -> None:

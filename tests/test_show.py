@@ -27,6 +27,11 @@ def test_a_table_is_html_with_headings_and_text_in_columns() -> None:
     assert show.table_html([]) == show.table_text([]) == ""
 
 
+def test_a_table_without_rows_says_so(capsys: pytest.CaptureFixture[str]) -> None:
+    show.table([], index="name")
+    assert capsys.readouterr().out == "The table has no rows.\n"
+
+
 @pytest.mark.parametrize("view", [show.memory_per_tile, show.timeline, show.host_and_device, show.cycles])
 def test_every_view_is_described_as_modelled(
     view: object, profile: Profile, capsys: pytest.CaptureFixture[str]

@@ -76,8 +76,9 @@ class Exercise:
 class Number:
     """A number to find: ``wrong`` maps values that a known misunderstanding gives to its hint.
 
-    ``tolerance`` is absolute and in the number's unit; rounding in the last digits is always accepted. ``otherwise``
-    is the hint for all other values.
+    ``tolerance`` is absolute and in the number's unit; rounding in the last digits is always accepted. It holds for
+    wrong values, too, as learners round those in the same way; where it covers two of them, the nearer one counts.
+    ``otherwise`` is the hint for all other values. Raises ``ValueError`` for a wrong value that counts as right.
     """
 
     name: str
@@ -86,6 +87,13 @@ class Number:
     otherwise: str = "Check each factor and its unit."
     tolerance: float = 0.0
 
+    def __post_init__(self) -> None:
+        right = [value for value in self.wrong if self._is(value, self.value)]
+        if right:
+            raise ValueError(
+                f"{self.name}: the wrong value {right[0]} counts as right, with tolerance {self.tolerance}"
+            )
+
     def hint(self, answer: object) -> str | None:
         """Return the hint for ``answer``, or ``None`` when it is right."""
         number = as_number(answer)
@@ -93,9 +101,9 @@ class Number:
             return f"{self.name} is a number; you wrote {_shown(answer)}."
         if self._is(number, self.value):
             return None
-        for value, hint in self.wrong.items():
-            if self._is(number, value):
-                return hint
+        known = [value for value in self.wrong if self._is(number, value)]
+        if known:
+            return self.wrong[min(known, key=lambda value: abs(number - value))]
         if isinstance(self.value, int) and not self.tolerance and math.isfinite(number) and number % 1:
             return f"{self.name} is a whole number; you wrote {_shown(answer)}."
         return self.otherwise

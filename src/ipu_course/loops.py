@@ -11,19 +11,19 @@ if TYPE_CHECKING:
 
 
 class EpochResult(NamedTuple):
-    """Mean loss of an epoch, and the percentage of right answers, both over what the model returned."""
+    """Mean loss of an epoch, and the percentage of right predictions, both over what the model returned."""
 
     loss: float
     accuracy: float
 
 
-def right_answers(logits: Tensor, labels: Tensor) -> float:
-    """Percentage of logits [N, classes] whose largest entry is the label.
+def accuracy(predictions: Tensor, labels: Tensor) -> float:
+    """Return the percentage of predictions [N, classes] whose largest entry is the label, exact in double precision.
 
-    Of more labels than logits the last ones count: a model may return only its last results.
+    Of more labels than predictions the last ones count: a model may return only its last results.
     """
-    labels = labels[-len(logits) :]
-    return 100.0 * (logits.argmax(1) == labels).float().mean().item()
+    labels = labels[-len(predictions) :]
+    return int((predictions.argmax(1) == labels).sum()) / len(labels) * 100.0
 
 
 def train_epoch(training_model: poptorch.PoplarExecutor, batches: Iterable[tuple[Tensor, Tensor]]) -> EpochResult:
@@ -32,15 +32,15 @@ def train_epoch(training_model: poptorch.PoplarExecutor, batches: Iterable[tuple
     for images, labels in batches:
         logits, loss = training_model(images, labels)
         losses.append(loss.float().mean().item())
-        accuracies.append(right_answers(logits, labels))
+        accuracies.append(accuracy(logits, labels))
     if not losses:
         raise ValueError("there was no batch to train on: one call takes more images than the data set has")
     return EpochResult(sum(losses) / len(losses), sum(accuracies) / len(accuracies))
 
 
 def test_accuracy(inference_model: poptorch.PoplarExecutor, batches: Iterable[tuple[Tensor, Tensor]]) -> float:
-    """Percentage of right answers over all ``batches``. Raises ``ValueError`` when there are none."""
-    calls = [right_answers(inference_model(images), labels) for images, labels in batches]
+    """Return the percentage of right predictions over all ``batches``. Raises ``ValueError`` when there are none."""
+    calls = [accuracy(inference_model(images), labels) for images, labels in batches]
     if not calls:
         raise ValueError("there was no batch to test on: one call takes more images than the data set has")
     return sum(calls) / len(calls)

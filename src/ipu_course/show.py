@@ -130,9 +130,9 @@ def cycles(profile: Profile | None, takeaway: str | None = None) -> None:
 
 
 def table(rows: Sequence[Mapping[str, object]], index: str | None = None) -> None:
-    """Show rows as a table; ``index`` names the column whose cells are row headings."""
-    if not rows and not engine.is_available():
-        print(engine.NOT_HERE)
+    """Show rows as a table; ``index`` names the column whose cells are row headings. Without rows, print why."""
+    if not rows:
+        print("The table has no rows." if engine.is_available() else engine.NOT_HERE)
         return
     display_raw({"text/html": table_html(rows, index), "text/plain": table_text(rows)}, {})
 

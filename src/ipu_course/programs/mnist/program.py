@@ -9,9 +9,9 @@ from tqdm import tqdm
 
 import poptorch
 from ipu_course.datasets import ImageDataset, mnist
+from ipu_course.loops import accuracy
 from ipu_course.programs.mnist.model import BLOCKS, Network, TrainingModelWithLoss
 from ipu_course.programs.mnist.settings import INFERENCE_ITERATIONS, PIPELINED, MnistSettings, check_data
-from ipu_course.programs.mnist.training import accuracy
 from ipu_course.programs.running import loading, refusals_in_a_line
 
 

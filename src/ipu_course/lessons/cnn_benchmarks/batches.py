@@ -1,22 +1,23 @@
-"""What a table of throughputs says, and what stands behind it: steps, batch sizes, latency, memory."""
+"""Modelled benchmarks of the page: averages over steps, throughput over batch sizes, and what fits."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Mapping, Sequence
 
-from ipu_course import engine, figures, show
-from ipu_course.lessons.cnn_benchmarks.benchmark_figure import latency_figure, throughput_figure
+from ipu_course import engine, show
+from ipu_course.lessons.cnn_benchmarks.benchmark_figure import throughput_figure
+from ipu_course.programs.bench import changed, configuration, modelled_result, sweep
 
 if TYPE_CHECKING:
     from ipu_course.programs.bench import Result
 
 __all__ = [
+    "modelled",
+    "modelled_batches",
     "peak_flops",
-    "rate_band",
     "share_of_peak",
     "show_batches",
     "show_fit",
-    "show_latencies",
     "show_steps",
     "step_averages",
 ]
@@ -25,25 +26,38 @@ __all__ = [
 FLOPS_PER_TILE_AND_CYCLE = 128
 
 
+def modelled(name: str, **changes: Any) -> Result:
+    """Return the modelled result of a configuration of the page, such as "resnet50-infer-synthetic", with changes.
+
+    Where there is no IPU Model, it is ``engine.NOT_MODELLED``. Raises ``CourseError`` for unknown names and settings.
+    """
+    result: Any = modelled_result(changed(configuration(name).settings, **changes), name)
+    return engine.NOT_MODELLED if result is None else result  # type: ignore[no-any-return]
+
+
+def modelled_batches(name: str, batch_sizes: Sequence[int] | None = None, **changes: Any) -> Sequence[Result]:
+    """Return one modelled result for each batch size, by default those of the page.
+
+    Where there is no IPU Model, it is ``engine.NOT_MODELLED``. Raises ``CourseError`` as ``modelled`` does.
+    """
+    page = configuration(name)
+    results: Any = sweep(changed(page.settings, **changes), batch_sizes or page.batch_sizes, name)
+    return results or engine.NOT_MODELLED
+
+
 def peak_flops(result: Result) -> float:
-    """Floating-point operations a second of one IPU's matrix units: 16-bit numbers, half partials."""
+    """Return the floating-point operations a second of one IPU's matrix units: 16-bit numbers, half partials."""
     machine = result.profile.machine
     return machine.tiles * machine.clock_hz * FLOPS_PER_TILE_AND_CYCLE
 
 
 def share_of_peak(result: Result) -> float:
-    """The part of the peak that the rate amounts to, from 0 to 1."""
+    """Return the share of the peak that the rate amounts to, from 0 to 1."""
     return result.teraflops_per_ipu * 1e12 / peak_flops(result)
 
 
-def rate_band(result: Result) -> tuple[float, float]:
-    """The lowest and the highest images a second within the error band, which is of the device's time."""
-    band = result.profile.error_band
-    return result.images_per_second / band.high, result.images_per_second / band.low
-
-
 def step_averages(result: Result) -> dict[str, tuple[float, float]]:
-    """Images a second by how they are averaged: (program from a cache, program compiled in the first step)."""
+    """Return images a second by how they are averaged: (program from a cache, program compiled in the first step)."""
     step, count = result.profile.call_seconds, result.settings.repeat
     images = result.settings.images_per_step
     firsts = [result.start_seconds + step]
@@ -58,9 +72,9 @@ def step_averages(result: Result) -> dict[str, tuple[float, float]]:
     return {name: (cached, compiled) for name, (cached, compiled) in rates.items()}
 
 
-def show_steps(result: Result | None) -> None:
+def show_steps(result: Result) -> None:
     """Show the modelled throughput of one run, averaged in several ways."""
-    if result is None:
+    if result is engine.NOT_MODELLED:
         print(engine.NOT_HERE)
         return
     show.table(
@@ -72,103 +86,51 @@ def show_steps(result: Result | None) -> None:
     )
 
 
-def show_batches(results: Sequence[Result]) -> None:
-    """Show throughput over batch sizes with its error band, and how much of the peak it is."""
+def show_batches(results: Sequence[Result], published: Mapping[int, float]) -> None:
+    """Show throughput over batch sizes with its error band and the published rates, and where the time goes."""
     if not results:
         print(engine.NOT_HERE)
         return
     batches = [result.settings.batch_size for result in results]
     rates = [result.images_per_second for result in results]
-    bands = [rate_band(result) for result in results]
+    bands = [(rate * result.rate_band[0], rate * result.rate_band[1]) for rate, result in zip(rates, results)]
     words = ", ".join(f"{batch}: {rate:,.0f}" for batch, rate in zip(batches, rates))
+    beside = ", ".join(f"{batch}: {rate:,.0f}" for batch, rate in published.items())
     show.figure(
-        throughput_figure(batches, rates, bands, f"{results[0].name} (modelled)"),
-        f"Images a second against the batch size: a curve that rises ever more slowly. Modelled, by batch: {words}. "
-        f"At batch {batches[-1]} the error band is from {bands[-1][0]:,.0f} to {bands[-1][1]:,.0f}.",
+        throughput_figure(batches, rates, bands, published, "ResNet-50 on one C600"),
+        "Every further image gains less than the one before.",
+        f"Images a second against the batch size. The curve rises ever more slowly. Modelled, by batch: {words}. "
+        f"Published: {beside}. At batch {batches[-1]} the error band is from {bands[-1][0]:,.0f} to "
+        f"{bands[-1][1]:,.0f}.",
     )
     show.table([_batch_row(result) for result in results], index="batch")
 
 
 def _batch_row(result: Result) -> dict[str, object]:
     cycles = result.profile.cycles[0]
-    low, high = rate_band(result)
     return {
         "batch": result.settings.batch_size,
-        "images/s": f"{result.images_per_second:,.0f}",
-        "error band": f"{low:,.0f} to {high:,.0f}",
-        "ms a batch": f"{1e3 * result.settings.images_per_batch / result.images_per_second:.2f}",
+        "images a second (modelled)": f"{result.images_per_second:,.0f}",
+        "ms a batch, in a long loop": f"{1e3 * result.settings.images_per_batch / result.images_per_second:.2f}",
+        "ms a batch, called alone": f"{1e3 * (result.latency_seconds or 0.0):.2f}",
         "exchange and sync": f"{(cycles.do_exchange + cycles.internal_sync) / cycles.total:.0%}",
-        "of peak": f"{share_of_peak(result):.0%}",
+        "of the matrix units' peak": f"{share_of_peak(result):.0%}",
     }
 
 
-def show_latencies(results: Sequence[Result], budget_ms: float) -> None:
-    """Show throughput against latency, a point for each batch size, and a line at the budget."""
-    if not results:
-        print(engine.NOT_HERE)
-        return
-    points = [
-        (result.settings.batch_size, 1e3 * (result.latency_seconds or 0.0), result.images_per_second)
-        for result in results
+def show_fit(results: Mapping[str, Sequence[Result]]) -> None:
+    """Show the fullest tile of some batches of each network, and their throughput."""
+    rows: list[dict[str, object]] = [
+        {
+            "benchmark": f"{network}, batch {result.settings.batch_size}",
+            "fullest tile": f"{result.tile_kib:.0f} KiB of {result.tile_limit_kib:.0f}",
+            "the model's verdict": result.verdict,
+            "images a second (modelled)": f"{result.images_per_second:,.0f}",
+        }
+        for network, found in results.items()
+        for result in found
     ]
-    words = ", ".join(f"{batch}: {milliseconds:.2f}" for batch, milliseconds, _ in points)
-    show.figure(
-        latency_figure({results[0].name: points}, budget_ms, f"{results[0].name}: both columns in one (modelled)"),
-        "Images a second against the latency of one batch, a point for each batch size: both grow together. Modelled "
-        f"latency in ms, by batch: {words}. A line marks {budget_ms:g} ms.",
-    )
-    show.table([_latency_row(result, budget_ms) for result in results], index="batch")
-
-
-def _latency_row(result: Result, budget_ms: float) -> dict[str, object]:
-    latency = 1e3 * (result.latency_seconds or 0.0)
-    steady = 1e3 * result.settings.images_per_batch / result.images_per_second
-    return {
-        "batch": result.settings.batch_size,
-        "latency": f"{latency:.2f} ms",
-        "in a long loop": f"{steady:.2f} ms",
-        "the call alone": f"{latency - steady:.2f} ms",
-        f"within {budget_ms:g} ms": "yes" if latency <= budget_ms else "no",
-        "images/s of single calls": f"{1e3 * result.settings.images_per_batch / latency:,.0f}",
-    }
-
-
-def show_fit(results: Sequence[Result]) -> None:
-    """Show the fullest tile of several benchmarks beside what a tile has."""
-    if not results:
+    if not rows:
         print(engine.NOT_HERE)
         return
-    labels = [f"{result.name}, batch {result.settings.batch_size}" for result in results]
-    kib = [result.tile_kib for result in results]
-    limit = results[0].tile_limit_kib
-    words = ", ".join(f"{label} {size:.0f} ({result.verdict})" for label, size, result in zip(labels, kib, results))
-    show.figure(
-        figures.bars_figure(
-            labels,
-            {"modelled": kib},
-            "KiB on the fullest tile",
-            "What still fits (modelled)",
-            form="{:.0f}",
-            limit=(limit, f"{limit:.0f} KiB"),
-        ),
-        f"KiB on the fullest tile, modelled: {words}. A tile has {limit:.0f}.",
-    )
-    show.table(
-        [
-            {
-                "benchmark": label,
-                "of a tile": f"{result.tile_kib / limit:.0%}",
-                "fits": engine.FITS_CELLS[result.verdict],
-            }
-            for label, result in zip(labels, results)
-        ],
-        index="benchmark",
-    )
-
-
-def named(results: Mapping[str, Result | None]) -> dict[str, Result]:
-    """The results there are, by name; says so where there is none."""
-    found = {name: result for name, result in results.items() if result is not None}
-    if not found:
-        print(engine.NOT_HERE)
-    return found
+    show.table(rows, index="benchmark")

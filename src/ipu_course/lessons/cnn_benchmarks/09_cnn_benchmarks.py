@@ -1,10 +1,9 @@
 # %% [markdown]
 # # CNN benchmarks: read a table of throughputs
 #
-# The next cell lists four published throughputs of the same network on IPUs, copied from four places on the web. The
-# largest number is **more than ten times** the smallest, and every one of them is right. Which system is the fastest,
-# and which would you buy? From this table, nobody can tell. In this lesson you learn what to ask, and at the end the
-# same table comes back with the answers.
+# The next cell lists four published throughputs of the same network on IPUs. The largest is **more than ten times**
+# the smallest, and none of them is wrong. Which system is the fastest? From this table, nobody can tell. You will
+# learn what to ask, and at the end the table comes back with the answers.
 #
 # *Plan 60 minutes, 24 of them for the exercises; the notebook itself runs in under one. Before it: lessons 05 and
 # 06.* You will
@@ -14,7 +13,6 @@
 # * reproduce a published row,
 # * keep a latency budget,
 # * say what limits each network,
-# * say which batch still fits,
 # * scale training from 4 to 64 IPUs,
 # * find what a page does not say.
 
@@ -27,8 +25,8 @@ import poptorch
 from ipu_course import engine, show
 from ipu_course.datasets import colour_shapes
 from ipu_course.lessons.cnn_benchmarks import (
-    as_printed, command_line_rows, lesson, modelled, modelled_batches, show_batches, show_fit, show_limits,
-    show_machines, show_scored_blind, show_steps, with_settings)
+    as_printed, command_line_rows, lesson, modelled, modelled_batches, show_batches, show_limits, show_machines,
+    show_scored_blind, show_steps, with_settings)
 from ipu_course.models import SmallNetwork
 from ipu_course.programs.bench import benchmark_page, configuration
 from ipu_course.published_resnet50 import PUBLISHED_RATE, PUBLISHED_REPLICAS, published_resnet50
@@ -68,9 +66,8 @@ print(configuration(resnet50).command_line)
 show_steps(modelled(resnet50, batch_size=16))
 
 # %% [markdown]
-# An average of *values* hides a long first step almost as well as leaving it out does, because every step
-# counts the same, however long it takes. Only the last line, *all images by all seconds*, shows what the user waited
-# for. If several instances print values of their own, average over the steps and **add** over the instances.
+# An average of *values* hides a long first step almost as well as leaving it out does, because every step counts the
+# same, however long it takes. Only *all images by all seconds* shows what the user waited for. If several instances print values of their own, average over the steps and **add** over the instances.
 #
 # **Exercise 1** (9 min). Write `images_per_second`: the rate of a long run, **loading included**, but without the first
 # batch, because its call compiles. `call(batch)` returns when the result is on the host, `loader` yields
@@ -105,32 +102,31 @@ lesson.check(1, images_per_second)
 # on numbers that it makes itself. One vendor table [2] has results of such a program. It does not name its board; from
 # its clock of 1.5 GHz we infer a C600 card.
 #
-# **Predict:** how much higher is the throughput at batch 64 than at batch 1? (A factor.)
+# **Predict:** how much higher is the throughput at batch 64 than at batch 1?
 
 # %% tags=["prediction"]
 gain = lesson.predict("throughput at batch 64, as a multiple of that at batch 1", ...)
 
 # %%
-curve = modelled_batches(resnet50, machine="C600")  # the page's batch sizes
+curve = modelled_batches(resnet50, (1, 4, 16, 32, 64, 90, 96), machine="C600")
 gain.reveal(curve[4].images_per_second / curve[0].images_per_second, "modelled", published="gain_1_to_64")
 show_batches(curve, {batch: lesson.published(f"c600_{batch}").value for batch in (1, 4, 16, 64)})
-
-# %% [markdown]
-# One image already occupies all 1,472 tiles, but badly. Every layer has costs that do not grow with the
-# batch, such as exchanging weights and synchronising, and a larger batch spreads them over more images.
-#
-# **How far can you trust the model?** These rows were **scored blind**: on the day of the comparison, nobody had seen
-# them while building the model. That day's error is the evidence. Afterwards the model was improved with the rows in
-# view, so today's error proves less, even though no constant was fitted to them.
-
-# %%
 show_scored_blind(lesson, curve)
 
 # %% [markdown]
-# Two things stay **open**. Batch 1 was too fast that day, and today it is even more so: with so little work, fixed costs
-# decide, and the model knows those least, so its error band is wide there. And the board is an inference. For
-# inference with *grouped* convolutions (ResNeXt, EfficientNet) no published row exists at all; there the
-# band reaches from about half the rate to twice, so believe the shape of a curve more than its numbers.
+# One image already occupies all 1,472 tiles, but badly. Every layer has costs that do not grow with the batch, such as
+# exchanging weights and synchronising, and a larger batch spreads them over more images. Why does the page end at 90?
+# In the model 96 still fits, but it is slower, as it was on a C600 (published, `docs/validation.md`). The end of a list
+# can be a limit, a best value, or only the end of a list.
+#
+# **How far can you trust the model?** The second table's rows were **scored blind**: on the day of the comparison, the
+# model had never seen them. That day's error is the evidence. Later the model was improved with the rows in view, so
+# today's error proves less, even though no constant was fitted to them.
+#
+# Two things stay **open**. Batch 1 was too fast that day, and today it is even more so: fixed costs decide there, and
+# the model knows those least, so its error band is wide. And the board is an inference. For inference with *grouped*
+# convolutions (ResNeXt, EfficientNet) there is no published row at all; its band reaches from about half the rate to
+# twice, so believe the shape of a curve more than its numbers.
 #
 # ## Reproduce a published row
 #
@@ -167,13 +163,14 @@ lesson.check(2, published_options, using=modelled(resnet50, machine="C600", batc
 # When somebody waits for the answer, **latency** counts: the time from the call to the result of one batch. You cannot
 # compute it from a table of throughputs, because there 100 batches share the cost of one call. A batch that is called
 # alone pays for the whole call (an estimate: nobody has published the cost of a call).
-#
-# **Exercise 3** (4 min). ResNet-50 runs on four IPUs and is sent **8-bit** images. Move the slider: what is the
-# **largest** batch whose latency stays within 2 ms? And what is the largest **safe** one, which stays within 2 ms even
-# at the end of the error band (the table's next column)?
 
 # %%
 lesson.explore(batch=16)
+
+# %% [markdown]
+# **Exercise 3** (4 min). ResNet-50 runs on four IPUs and is sent **8-bit** images. Move the slider: what is the
+# **largest** batch whose latency stays within 2 ms? And the largest **safe** one, which stays within 2 ms even at the
+# end of the error band (the table's next column)?
 
 # %% tags=["exercise"]
 ### BEGIN SOLUTION
@@ -188,14 +185,14 @@ lesson.check(3, largest, safe, using=modelled("resnet50-infer-generated"))
 # Set four IPUs and "generated, 8 bits", then try the batches between 4 and 10.
 
 # %% [markdown] tags=["solution"]
-# Batch 7 misses the budget by about a hundredth of a millisecond, and the error band is ten times as wide: too close to call.
+# Batch 7 misses the budget by a hundredth of a millisecond, far less than the error band is wide: too close to call.
 
 # %% [markdown]
 # ## Say what limits each network
 #
 # Synthetic data measures computing only. With **generated** data, the host sends random images but loads nothing.
-# Only **real** data is loaded, decoded and sent. The page's second set of tables uses generated 8-bit images
-# and four IPUs, which share one host link. EfficientNet-B0 was designed to need few operations for an image.
+# Only **real** data is loaded, decoded and sent. The page also has tables with generated 8-bit images for four IPUs,
+# which share one host link. EfficientNet-B0 was designed to need few operations.
 #
 # **Predict:** EfficientNet-B0 on four IPUs is sent 8-bit images in batches of 16. What percentage of the synthetic
 # throughput remains?
@@ -215,37 +212,21 @@ remains.reveal(100 * sent[few].images_per_second / alone[few].images_per_second,
 show_limits(sent, alone)
 
 # %% [markdown]
-# In a **roofline**, the slope is what the link can feed and the flat part is what the matrix units can compute. The table
-# refines it, because no network comes near the flat part: the real ceiling is what the **IPUs alone** reach.
-# ResNet-50 lies below the slope with 8-bit images, but its IPUs are the bottleneck all the same. With 16 bits the
-# link is. EfficientNet-B0, the fastest and the one that uses the matrix units least, is limited by the link either way.
+# In a **roofline**, the slope is what the link can feed, and the flat part is what the matrix units can compute. No
+# network comes near the flat part, so the table has the real ceiling: what the **IPUs alone** reach. ResNet-50 stands
+# below the slope with 8-bit images, and yet its IPUs are the bottleneck. With 16 bits it is the link.
+# EfficientNet-B0, the fastest and the one that uses the matrix units least, is limited by the link.
 #
 # By default the IPU waits for its images and *then* computes, so both times add up, and every point lies below both
-# limits. (I/O tiles would overlap them, at the price of tiles.) The host would still have to load this many
-# images, and no row of the page shows that it can.
-#
-# ## Say which batch still fits
-#
-# A program does not fit if its fullest tile does not. The page's lists end at 90 images for ResNet-50, 16 for
-# ResNeXt-101 and 32 for EfficientNet-B0. Which of these ends is a limit of memory? Guess before you run the cell.
-
-# %%
-show_fit({"ResNet-50": modelled_batches(resnet50, [90, 96, 100, 112]),
-          "ResNeXt-101": modelled_batches("resnext101-infer-synthetic", [16]),
-          "EfficientNet-B0": modelled_batches("efficientnet-b0-infer-synthetic", [32])})
-
-# %% [markdown]
-# Two lists end with a lot of memory left. ResNet-50 fits up to 100, but 96 is slower than 90 in the model, as it was on
-# a C600 (published, `docs/validation.md`). So 90 is probably the fastest that somebody found. The end of a list may be a
-# limit, a best value, or only the end of a list.
+# limits. (I/O tiles would overlap them, at the price of tiles.) The host would still have to load that many images.
 #
 # ## Scale training from 4 to 64 IPUs
 #
-# ResNet-50 again, trained in a pipeline of four IPUs. An IPU-M2000 holds one such **replica**, a POD16 four and a POD64
-# sixteen. The **global batch** stays at 16,384 images, so the accumulation shrinks from 1,024 to 256 and 64. (For the
+# The page trains ResNet-50 in a pipeline of four IPUs. An IPU-M2000 holds one such **replica**, a POD16 four and a
+# POD64 sixteen. The **global batch** stays at 16,384 images, so the accumulation shrinks from 1,024 to 64. (For the
 # POD64 the page names a file that it does not show; the course takes the POD16's options.)
 #
-# **Predict:** how much higher is the throughput of 64 IPUs than that of 4? (A factor.)
+# **Predict:** how much higher is the throughput of 64 IPUs than that of 4?
 
 # %% tags=["prediction"]
 scale = lesson.predict("throughput of 64 IPUs, as a multiple of that of 4", ...)
@@ -264,8 +245,8 @@ print(f"POD16, MLPerf's options:   {PUBLISHED_RATE:,.0f} images a second, derive
 # Every update fills and drains the pipeline and adds up gradients between replicas. Both take the same time for 1,024
 # micro-batches as for 64.
 #
-# MLPerf's run had the same network and the same machine, but no pipeline: 16 replicas of one IPU each. It was
-# one and a half times as fast. "ResNet-50 on a POD16" specifies nothing.
+# MLPerf's run had the same network and machine, but no pipeline: 16 replicas of one IPU each. It was one and a half
+# times as fast. "ResNet-50 on a POD16" specifies nothing.
 #
 # ## Find what a page does not say
 #
@@ -303,9 +284,8 @@ show.table(with_settings(lesson), index="system")
 # %% [markdown]
 # Whoever runs lines 6 and 8 to compare "Standard" with "Modified" compares a program with itself.
 #
-# The last table is the one that you started with. A and B are one system, with one setting changed. C and D train
-# instead of answering, on 16 IPUs of two different clocks. For each IPU they process fewest images, and yet nothing in
-# this table is slow: training an image takes about three times the operations.
+# The last table is the one that you started with. A and B are one system with one setting changed. C and D train, on 16
+# IPUs with two different clocks, and training an image takes about three times the operations.
 #
 # ## Summary
 #
@@ -313,7 +293,7 @@ show.table(with_settings(lesson), index="system")
 # * Throughput and latency grow together with the batch, so a table shows one or the other.
 # * Synthetic data measures computing, generated data sending too; neither measures loading.
 # * The bottleneck is the lower of two ceilings, and without overlap you get less than either.
-# * A model deserves as much trust as its errors on rows that it had never seen.
+# * A model deserves the trust that its errors on unseen rows have earned.
 #
 # **Takeaway:** a throughput without its settings cannot be compared with anything.
 #
@@ -322,8 +302,7 @@ show.table(with_settings(lesson), index="system")
 # ## On real hardware
 #
 # `python -m ipu_course bench --list` names the page's configurations, and `--config resnet50-infer-synthetic --sweep`
-# prints a table like this lesson's. With the Poplar SDK, `--run` measures. Note all settings, and measure with
-# synthetic data, too: the difference is the input path.
+# prints a table like this lesson's. With the Poplar SDK, `--run` measures.
 #
 # ## What transfers
 #
@@ -341,4 +320,4 @@ show.table(with_settings(lesson), index="system")
 # 4. Argonne Leadership Computing Facility, user guides, scaling of ResNet-50 on 16 Bow IPUs.
 # 5. Masters et al., *[Making EfficientNet More Efficient](https://arxiv.org/abs/2106.03640)*, 2021.
 #
-# **Next:** [lesson 10](10_data_parallelism.ipynb) takes MLPerf's program apart: what do sixteen replicas have to agree on?
+# **Next:** [lesson 10](10_data_parallelism.ipynb) takes MLPerf's program apart.

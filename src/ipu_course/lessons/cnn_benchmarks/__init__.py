@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ipu_course.lesson import Lesson
-from ipu_course.lessons.cnn_benchmarks.batches import modelled, modelled_batches, show_batches, show_fit, show_steps
+from ipu_course.lessons.cnn_benchmarks.batches import modelled, modelled_batches, show_batches, show_steps
 from ipu_course.lessons.cnn_benchmarks.command_lines import command_line_rows
 from ipu_course.lessons.cnn_benchmarks.exercises import BUDGET, LINES_OF_THE_PAGE, MEASURE, OPTIONS
 from ipu_course.lessons.cnn_benchmarks.explorer import BENCHMARK
@@ -18,7 +18,6 @@ __all__ = [
     "modelled",
     "modelled_batches",
     "show_batches",
-    "show_fit",
     "show_limits",
     "show_machines",
     "show_scored_blind",

@@ -17,7 +17,6 @@ __all__ = [
     "peak_flops",
     "share_of_peak",
     "show_batches",
-    "show_fit",
     "show_steps",
     "step_averages",
 ]
@@ -113,24 +112,7 @@ def _batch_row(result: Result) -> dict[str, object]:
         "images a second (modelled)": f"{result.images_per_second:,.0f}",
         "ms a batch, in a long loop": f"{1e3 * result.settings.images_per_batch / result.images_per_second:.2f}",
         "ms a batch, called alone": f"{1e3 * (result.latency_seconds or 0.0):.2f}",
+        "fullest tile": f"{result.tile_kib:.0f} KiB, {result.verdict}",
         "exchange and sync": f"{(cycles.do_exchange + cycles.internal_sync) / cycles.total:.0%}",
         "of the matrix units' peak": f"{share_of_peak(result):.0%}",
     }
-
-
-def show_fit(results: Mapping[str, Sequence[Result]]) -> None:
-    """Show the fullest tile of some batches of each network, and their throughput."""
-    rows: list[dict[str, object]] = [
-        {
-            "benchmark": f"{network}, batch {result.settings.batch_size}",
-            "fullest tile": f"{result.tile_kib:.0f} KiB of {result.tile_limit_kib:.0f}",
-            "the model's verdict": result.verdict,
-            "images a second (modelled)": f"{result.images_per_second:,.0f}",
-        }
-        for network, found in results.items()
-        for result in found
-    ]
-    if not rows:
-        print(engine.NOT_HERE)
-        return
-    show.table(rows, index="benchmark")

@@ -67,7 +67,8 @@ show_steps(modelled(resnet50, batch_size=16))
 
 # %% [markdown]
 # An average of *values* hides a long first step almost as well as leaving it out does, because every step counts the
-# same, however long it takes. Only *all images by all seconds* shows what the user waited for. If several instances print values of their own, average over the steps and **add** over the instances.
+# same, however long it takes. Only *all images by all seconds* shows what the user waited for. If several instances
+# print values of their own, average over the steps and **add** over the instances.
 #
 # **Exercise 1** (9 min). Write `images_per_second`: the rate of a long run, **loading included**, but without the first
 # batch, because its call compiles. `call(batch)` returns when the result is on the host, `loader` yields

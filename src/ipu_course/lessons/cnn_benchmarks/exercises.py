@@ -123,7 +123,7 @@ def mistaken_rates() -> dict[float, str]:
     rates = [each.images / each.calling for each in later]
     compiles = "The first call compiles the program, and your rate includes it."
     average = (
-        "You averaged the rates of single batches. A slow batch takes more of the time than of the average: divide "
+        "You averaged the rates of single batches, but a slow batch takes more of the time than of the average. Divide "
         "all images by all seconds."
     )
     return {
@@ -132,7 +132,7 @@ def mistaken_rates() -> dict[float, str]:
         "once before the loop and once after it, and let the loop load the batches.",
         sum(rates) / len(rates): f"{average} You also left out the time that loading takes.",
         sum(each.rate for each in later) / len(later): average,
-        sum(each.rate for each in everything) / len(everything): f"{compiles} Besides, {average[0].lower()}{average[1:]}",
+        sum(each.rate for each in everything) / len(everything): f"{compiles} {average}",
         len(later) / seconds: "That is batches a second. Count the images of each batch: len(batch).",
         len(later) * everything[0].images / seconds: "You counted every batch as a full one, but the last one is "
         "smaller: add up len(batch).",
@@ -161,8 +161,8 @@ def measure_hint(images_per_second: object) -> str | None:
             return hint
     return (
         f"The simulated run loads and computes {_rate(after_the_first):,.0f} images a second after its first call, and "
-        f"you returned {found:,.4g}. Start the clock when the first call is done, stop it after the last one, and count "
-        "the images in between."
+        f"you returned {found:,.4g}. Start the clock when the first call is done, stop it after the last one, and "
+        "count the images in between."
     )
 
 
@@ -247,11 +247,11 @@ def _batch_hint(name: str, answer: object, slow: float) -> str | None:
     if batch not in BATCHES:
         return f"{name}: the slider has no batch of {batch}. Choose among {', '.join(map(str, BATCHES))}."
     taken = slow * latency_ms(batch)
-    at = f"{name}: a batch of {batch} takes {taken:.2f} ms" + (f" if it takes {slow:g} times as long" if slow > 1 else "")
+    said = f"{name}: a batch of {batch} takes {taken:.2f} ms" + (" at the end of the error band" if slow > 1 else "")
     if taken > BUDGET_MS:
-        return f"{at}, which is more than {BUDGET_MS:g} ms."
+        return f"{said}, which is more than {BUDGET_MS:g} ms."
     if batch < largest_within(slow):
-        return f"{at}. A larger batch on the slider still keeps the budget."
+        return f"{said}. A larger batch on the slider still keeps the budget."
     return None
 
 
@@ -278,7 +278,7 @@ def _contradicting_hint(answer: object) -> str | None:
     if lines and lines < UNDER_WRONG_HEADING:
         return "That is one of them. Look at the second line below the same heading, too."
     if lines:
-        return "The headings of lines 1 to 4 say nothing about groups, and the lines print none: they do not contradict."
+        return "The headings of lines 1 to 4 say nothing about groups, and the lines print none: no contradiction there."
     return "There are contradictions: compare the Group Dim of each heading with the column --group-dim."
 
 

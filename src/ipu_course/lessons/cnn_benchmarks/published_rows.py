@@ -42,9 +42,14 @@ BLIND = {1: 3905.0, 4: 7446.0, 16: 11248.0, 64: 15235.0}
 def as_printed(lesson: Lesson) -> list[dict[str, object]]:
     """Return the table that one could make of four published pages without reading them."""
     return [
-        {"system": row.letter, "network": "ResNet-50", "images a second": _rate(lesson, row), "source": _source(lesson, row)}
+        {
+            "system": row.letter,
+            "network": "ResNet-50",
+            "images a second": _rate(lesson, row),
+            "source": _source(lesson, row),
+        }
         for row in ROWS
-    ]  # fmt: skip
+    ]
 
 
 def with_settings(lesson: Lesson) -> list[dict[str, object]]:

@@ -100,8 +100,8 @@ lesson.check(1, images_per_second)
 # ## Read a batch-size curve
 #
 # The page runs ResNet-50 with batches of 1 to 90 images and `--synthetic-data`: no image is sent, and the IPU computes
-# on numbers that it makes itself. One vendor table [2] has results of such a program. It does not name its board; from
-# its clock of 1.5 GHz we infer a C600 card.
+# on numbers that it makes itself. One vendor table [2] has results of such a program. It does not name its board;
+# that it is a C600 card at 1.5 GHz is our inference.
 #
 # **Predict:** how much higher is the throughput at batch 64 than at batch 1?
 

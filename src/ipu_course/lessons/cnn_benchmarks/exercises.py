@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Callable, Iterable, Iterator
 
 import torch
@@ -14,6 +15,7 @@ from ipu_course import engine
 from ipu_course.exercises import Exercise, as_number
 from ipu_course.lessons.cnn_benchmarks.explorer import BATCHES, BUDGET_MS, EIGHT_BITS, RESNET50, benchmark_result
 from ipu_course.programs.bench.module import benchmark_module, example_micro_batch
+from ipu_course.published import published_figure
 
 if TYPE_CHECKING:
     from ipu_course.engine import Profile
@@ -200,19 +202,13 @@ def options_hint(published_options: Callable[[], object], using: Result) -> str 
             f"{told} The published program runs {settings.device_iterations} batches in each call, and yours "
             f"{options.device_iterations}: the cost of a call is shared by fewer batches."
         )
-    low, _ = band_around(using)
-    if rate < low:
+    published = published_figure(Path(__file__).parent, "c600_64").value
+    if rate < published / using.profile.error_band.high:
         return (
             f"{told} The published program sums inside its matrix products in half precision. The option for this "
             "stands in options.Precision."
         )
     return None
-
-
-def band_around(result: Result) -> tuple[float, float]:
-    """Return the lowest and the highest images a second within the error band, which is of the device's time."""
-    band = result.profile.error_band
-    return result.images_per_second / band.high, result.images_per_second / band.low
 
 
 def _images_per_second(profile: Profile) -> float:
@@ -278,7 +274,9 @@ def _contradicting_hint(answer: object) -> str | None:
     if lines and lines < UNDER_WRONG_HEADING:
         return "That is one of them. Look at the second line below the same heading, too."
     if lines:
-        return "The headings of lines 1 to 4 say nothing about groups, and the lines print none: no contradiction there."
+        return (
+            "The headings of lines 1 to 4 say nothing about groups, and the lines print none: no contradiction there."
+        )
     return "There are contradictions: compare the Group Dim of each heading with the column --group-dim."
 
 

@@ -74,9 +74,7 @@ def show_scored_blind(lesson: Lesson, results: Sequence[Result]) -> None:
     if not results:
         print(engine.NOT_HERE)
         return
-    show.table(
-        [_blind_row(lesson, result) for result in results if result.settings.batch_size in BLIND], index="batch"
-    )
+    show.table([_blind_row(lesson, result) for result in results if result.settings.batch_size in BLIND], index="batch")
 
 
 def _blind_row(lesson: Lesson, result: Result) -> dict[str, object]:

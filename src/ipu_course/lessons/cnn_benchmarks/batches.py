@@ -93,12 +93,14 @@ def show_batches(results: Sequence[Result], published: Mapping[int, float]) -> N
     batches = [result.settings.batch_size for result in results]
     rates = [result.images_per_second for result in results]
     bands = [(rate * result.rate_band[0], rate * result.rate_band[1]) for rate, result in zip(rates, results)]
+    best = batches[rates.index(max(rates))]
     words = ", ".join(f"{batch}: {rate:,.0f}" for batch, rate in zip(batches, rates))
     beside = ", ".join(f"{batch}: {rate:,.0f}" for batch, rate in published.items())
     show.figure(
         throughput_figure(batches, rates, bands, published, "ResNet-50 on one C600"),
-        "Every further image gains less than the one before.",
-        f"Images a second against the batch size. The curve rises ever more slowly. Modelled, by batch: {words}. "
+        f"Every further image gains less than the one before, and beyond batch {best} the rate falls.",
+        f"Images a second against the batch size. The curve rises ever more slowly, up to batch {best}. Modelled, by "
+        f"batch: {words}. "
         f"Published: {beside}. At batch {batches[-1]} the error band is from {bands[-1][0]:,.0f} to "
         f"{bands[-1][1]:,.0f}.",
     )

@@ -132,7 +132,8 @@ def mistaken_rates() -> dict[float, str]:
         (images + everything[0].images) / (seconds + everything[0].seconds): f"{compiles} Start the clock after it.",
         images / calling: "You timed the calls only. In a real run the loader takes time, too, so read the clock "
         "once before the loop and once after it, and let the loop load the batches.",
-        sum(rates) / len(rates): f"{average} You also left out the time that loading takes.",
+        sum(rates) / len(rates): "You averaged the rates of the calls alone. That leaves out the time that loading "
+        "takes, and it counts a slow call no more than a fast one: divide all images by all seconds.",
         sum(each.rate for each in later) / len(later): average,
         sum(each.rate for each in everything) / len(everything): f"{compiles} {average}",
         len(later) / seconds: "That is batches a second. Count the images of each batch: len(batch).",
@@ -220,33 +221,38 @@ def budget_hint(largest: object, safe: object, using: Result) -> str | None:
 
     ``using`` is any modelled result; the latencies are those of the explorer.
     """
-    slow = using.profile.error_band.high
-    return _batch_hint("largest", largest, 1.0) or _batch_hint("safe", safe, slow)
+    return _batch_hint("largest", largest, modelled_ms) or _batch_hint("safe", safe, slow_ms)
 
 
-def latency_ms(batch: int) -> float:
+def modelled_ms(batch: int) -> float:
     """Return the modelled latency of a batch of ResNet-50 on each of four IPUs, 8-bit images sent."""
-    result = benchmark_result(RESNET50, batch, EIGHT_BITS, IPUS)
-    return 1e3 * (result.latency_seconds or 0.0)
+    return 1e3 * (benchmark_result(RESNET50, batch, EIGHT_BITS, IPUS).latency_seconds or 0.0)
 
 
-def largest_within(slow: float) -> int:
-    """Return the slider's largest batch within the budget if everything takes ``slow`` times as long as modelled."""
-    return max(batch for batch in BATCHES if slow * latency_ms(batch) <= BUDGET_MS)
+def slow_ms(batch: int) -> float:
+    """Return the same latency at the end of that batch's error band."""
+    return modelled_ms(batch) * benchmark_result(RESNET50, batch, EIGHT_BITS, IPUS).profile.error_band.high
 
 
-def _batch_hint(name: str, answer: object, slow: float) -> str | None:
+def largest_within(latency: Callable[[int], float]) -> int:
+    """Return the slider's largest batch whose ``latency`` is within the budget."""
+    return max(batch for batch in BATCHES if latency(batch) <= BUDGET_MS)
+
+
+def _batch_hint(name: str, answer: object, latency: Callable[[int], float]) -> str | None:
     number = as_number(answer)
     if number is None or not number.is_integer():
         return f"{name} is a batch size, so a whole number; you wrote {answer!r}."
     batch = int(number)
     if batch not in BATCHES:
         return f"{name}: the slider has no batch of {batch}. Choose among {', '.join(map(str, BATCHES))}."
-    taken = slow * latency_ms(batch)
-    said = f"{name}: a batch of {batch} takes {taken:.2f} ms" + (" at the end of the error band" if slow > 1 else "")
+    taken = latency(batch)
+    said = f"{name}: a batch of {batch} takes {taken:.2f} ms" + (
+        " at the end of the error band" if latency is slow_ms else ""
+    )
     if taken > BUDGET_MS:
         return f"{said}, which is more than {BUDGET_MS:g} ms."
-    if batch < largest_within(slow):
+    if batch < largest_within(latency):
         return f"{said}. A larger batch on the slider still keeps the budget."
     return None
 

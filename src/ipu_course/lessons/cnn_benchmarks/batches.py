@@ -41,7 +41,7 @@ def modelled_batches(name: str, batch_sizes: Sequence[int] | None = None, **chan
     """
     page = configuration(name)
     results: Any = sweep(changed(page.settings, **changes), batch_sizes or page.batch_sizes, name)
-    return results or engine.NOT_MODELLED
+    return results or engine.NOT_MODELLED  # type: ignore[no-any-return]
 
 
 def peak_flops(result: Result) -> float:

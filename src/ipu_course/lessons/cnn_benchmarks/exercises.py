@@ -178,7 +178,7 @@ def _near(one: float, other: float) -> bool:
     return math.isclose(one, other, rel_tol=NEAR_RATE)
 
 
-def options_hint(published_options: Callable[[], object], using: Result) -> str | None:
+def options_hint(published_options: Any, using: Result) -> str | None:
     """Return the hint for options that are to bring a program to its published rate; ``using`` is that program."""
     if not callable(published_options):
         return f"published_options is a function that returns the options; you wrote {published_options!r}."

@@ -210,6 +210,7 @@ class TestRoofline:
         assert marks == [(10.0, 0.05), (1000.0, 1.0)]
         assert {"a", "b"} <= set(said(drawing))
         assert "a has 10 FLOP per byte, at most 0.2 TFLOP/s and reaches 0.05" in drawing.description
+        assert "b has 1,000 FLOP per byte, at most 1 TFLOP/s." in drawing.description
 
     def test_a_roofline_of_nothing_is_refused(self) -> None:
         with pytest.raises(ValueError, match="at least one point"):

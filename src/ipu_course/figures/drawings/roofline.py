@@ -56,7 +56,7 @@ def roofline(
             ridge = peak / roof.bytes_per_second
             heights = [attainable(x, roof, peak) / TERA for x in (low, ridge, high)]
             axes.plot([low, ridge, high], heights, color=colour, linestyle=dashes, linewidth=2.2,
-                      label=f"{roof.name}: {roof.bytes_per_second / GIGA:,.4g} GB/s")  # fmt: skip
+                      label=f"{roof.name}: {_digits(roof.bytes_per_second / GIGA, 4)} GB/s")  # fmt: skip
         axes.set(xscale="log", yscale="log", xlim=(low, high))
         for point in points:
             _draw_point(axes, point, roofs[0], peak)
@@ -81,15 +81,20 @@ def _draw_point(axes: Axes, point: RooflinePoint, roof: Roof, peak: float) -> No
 
 
 def _words(points: Sequence[RooflinePoint], peak: float, roofs: Sequence[Roof]) -> str:
-    slopes = ", ".join(f"{roof.name} with {roof.bytes_per_second / GIGA:,.4g} GB/s" for roof in roofs)
+    slopes = ", ".join(f"{roof.name} with {_digits(roof.bytes_per_second / GIGA, 4)} GB/s" for roof in roofs)
     parts = []
     for point in points:
         bound = min(attainable(point.flops_per_byte, roof, peak) for roof in roofs)
         reached = point.flops_per_second
-        known = "" if reached is None else f" and reaches {reached / TERA:,.3g}"
-        most = f"at most {bound / TERA:,.3g} TFLOP/s"
-        parts.append(f"{point.name} has {point.flops_per_byte:,.3g} FLOP per byte, {most}{known}")
+        known = "" if reached is None else f" and reaches {_digits(reached / TERA)}"
+        most = f"at most {_digits(bound / TERA)} TFLOP/s"
+        parts.append(f"{point.name} has {_digits(point.flops_per_byte)} FLOP per byte, {most}{known}")
     return (
         "A roofline: operations a second over operations per byte, both axes logarithmic. The flat roof is "
         f"{peak / TERA:.0f} TFLOP/s; slopes: {slopes}. {'; '.join(parts)}."
     )
+
+
+def _digits(value: float, digits: int = 3) -> str:
+    """Write a number from 0.0001 up with at least ``digits`` significant digits and without an exponent."""
+    return f"{value:,.0f}" if value >= 10 ** (digits - 1) else f"{value:.{digits}g}"

@@ -1,8 +1,8 @@
 # %% [markdown]
 # # CNN benchmarks: read a table of throughputs
 #
-# The next cell lists four published throughputs of the same network on IPUs. The largest is **more than ten times**
-# the smallest, and none of them is wrong. Which system is the fastest? From this table, nobody can tell. You will
+# The next cell lists four throughputs of the same network on IPUs, all from published pages. The largest is **more
+# than ten times** the smallest, and none of them is wrong. Which system is the fastest? From this table, nobody can tell. You will
 # learn what to ask, and at the end the table comes back with the answers.
 #
 # *Plan 60 minutes, 24 of them for the exercises; the notebook itself runs in under one. Before it: lessons 05 and
@@ -124,8 +124,8 @@ show_scored_blind(lesson, curve)
 # model had never seen them. That day's error is the evidence. Later the model was improved with the rows in view, so
 # today's error proves less, even though no constant was fitted to them.
 #
-# Two things stay **open**. Batch 1 was too fast that day, and today it is even more so: fixed costs decide there, and
-# the model knows those least, so its error band is wide. And the board is an inference. For inference with *grouped*
+# Two things stay **open**. At batch 1 the model was too fast that day, and today it is even more so: fixed costs decide
+# there, and the model knows those least, so its error band is wide. And nobody has confirmed which board it was. For inference with *grouped*
 # convolutions (ResNeXt, EfficientNet) there is no published row at all; its band reaches from about half the rate to
 # twice, so believe the shape of a curve more than its numbers.
 #
@@ -171,7 +171,7 @@ lesson.explore(batch=16)
 # %% [markdown]
 # **Exercise 3** (4 min). ResNet-50 runs on four IPUs and is sent **8-bit** images. Move the slider: what is the
 # **largest** batch whose latency stays within 2 ms? And the largest **safe** one, which stays within 2 ms even at the
-# end of the error band (the table's next column)?
+# slow end of the error band (the table's next column)?
 
 # %% tags=["exercise"]
 ### BEGIN SOLUTION
@@ -321,4 +321,5 @@ show.table(with_settings(lesson), index="system")
 # 4. Argonne Leadership Computing Facility, user guides, scaling of ResNet-50 on 16 Bow IPUs.
 # 5. Masters et al., *[Making EfficientNet More Efficient](https://arxiv.org/abs/2106.03640)*, 2021.
 #
-# **Next:** [lesson 10](10_data_parallelism.ipynb) takes MLPerf's program apart.
+# **Next:** MLPerf's program was one and a half times as fast with sixteen replicas instead of four pipelines: take it
+# apart and see why.

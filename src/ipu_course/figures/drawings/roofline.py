@@ -62,7 +62,7 @@ def roofline(
             _draw_point(axes, point, roofs[0], peak)
         axes.axhline(peak / TERA, color=INK, linewidth=1.0)
         axes.text(
-            low * 1.15, 1.12 * peak / TERA, f"{peak_name}: {peak / TERA:.0f} TFLOP/s", va="bottom", fontsize=SMALL
+            low * 1.15, 1.12 * peak / TERA, f"{peak_name}: {_digits(peak / TERA)} TFLOP/s", va="bottom", fontsize=SMALL
         )
         axes.set_ylim(top=4 * peak / TERA)
         axes.set(xlabel="operations for each byte moved (FLOP per byte)", ylabel="TFLOP/s")
@@ -91,7 +91,7 @@ def _words(points: Sequence[RooflinePoint], peak: float, roofs: Sequence[Roof]) 
         parts.append(f"{point.name} has {_digits(point.flops_per_byte)} FLOP per byte, {most}{known}")
     return (
         "A roofline: operations a second over operations per byte, both axes logarithmic. The flat roof is "
-        f"{peak / TERA:.0f} TFLOP/s; slopes: {slopes}. {'; '.join(parts)}."
+        f"{_digits(peak / TERA)} TFLOP/s; slopes: {slopes}. {'; '.join(parts)}."
     )
 
 

@@ -2,8 +2,8 @@
 # # CNN benchmarks: read a table of throughputs
 #
 # The next cell lists four throughputs of the same network on IPUs, all from published pages. The largest is **more
-# than ten times** the smallest, and none of them is wrong. Which system is the fastest? From this table, nobody can tell. You will
-# learn what to ask, and at the end the table comes back with the answers.
+# than ten times** the smallest, and none of them is wrong. Which system is the fastest? From this table, nobody can
+# tell. You will learn what to ask, and at the end the table comes back with the answers.
 #
 # *Plan 60 minutes, 24 of them for the exercises; the notebook itself runs in under one. Before it: lessons 05 and
 # 06.* You will
@@ -67,8 +67,8 @@ show_steps(modelled(resnet50, batch_size=16))
 
 # %% [markdown]
 # An average of *values* hides a long first step almost as well as leaving it out does, because every step counts the
-# same, however long it takes. Only *all images by all seconds* shows what the user waited for. If several instances
-# print values of their own, average over the steps and **add** over the instances.
+# same, however long it takes. Only *all images divided by all seconds* shows what the user waited for. If several
+# instances print values of their own, average over the steps and **add** over the instances.
 #
 # **Exercise 1** (9 min). Write `images_per_second`: the rate of a long run, **loading included**, but without the first
 # batch, because its call compiles. `call(batch)` returns when the result is on the host, `loader` yields
@@ -124,10 +124,10 @@ show_scored_blind(lesson, curve)
 # model had never seen them. That day's error is the evidence. Later the model was improved with the rows in view, so
 # today's error proves less, even though no constant was fitted to them.
 #
-# Two things stay **open**. At batch 1 the model was too fast that day, and today it is even more so: fixed costs decide
-# there, and the model knows those least, so its error band is wide. And nobody has confirmed which board it was. For inference with *grouped*
-# convolutions (ResNeXt, EfficientNet) there is no published row at all; its band reaches from about half the rate to
-# twice, so believe the shape of a curve more than its numbers.
+# Two things stay **open**. At batch 1 the model was too fast that day, and today it is even more so: fixed costs
+# decide there, and the model knows those least, so its error band is wide. And nobody has confirmed which board it
+# was. For inference with *grouped* convolutions (ResNeXt, EfficientNet) there is no published row at all; its band
+# reaches from about half the rate to twice, so believe the shape of a curve more than its numbers.
 #
 # ## Reproduce a published row
 #
@@ -290,7 +290,7 @@ show.table(with_settings(lesson), index="system")
 #
 # ## Summary
 #
-# * An honest throughput is all images by all seconds, and it says which seconds.
+# * An honest throughput is all images divided by all seconds, and it says which seconds.
 # * Throughput and latency grow together with the batch, so a table shows one or the other.
 # * Synthetic data measures computing, generated data sending too; neither measures loading.
 # * The bottleneck is the lower of two ceilings, and without overlap you get less than either.
@@ -307,8 +307,8 @@ show.table(with_settings(lesson), index="system")
 #
 # ## What transfers
 #
-# All of it. On GPUs the first steps compile and tune, and calls return early, so synchronise before you read the clock.
-# MLPerf separates *single stream* (latency) from *offline* (throughput).
+# Everything here does. On GPUs the first steps compile and tune, and calls return early, so synchronise before you
+# read the clock. MLPerf separates *single stream* (latency) from *offline* (throughput).
 #
 # ## References
 #

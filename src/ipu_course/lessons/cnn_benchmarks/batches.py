@@ -66,7 +66,7 @@ def step_averages(result: Result) -> dict[str, tuple[float, float]]:
         "the first value": [images / first for first in firsts],
         f"average of all {count} values": [(images / first + sum(later)) / count for first in firsts],
         "average without the first": [sum(later) / len(later) if later else images / step for _ in firsts],
-        "all images by all seconds": [count * images / (first + (count - 1) * step) for first in firsts],
+        "all images divided by all seconds": [count * images / (first + (count - 1) * step) for first in firsts],
     }
     return {name: (cached, compiled) for name, (cached, compiled) in rates.items()}
 

@@ -37,6 +37,7 @@ def throughput_figure(
         axes.set_xlim(left=0)
         axes.set_ylim(bottom=0)
         axes.set(xlabel="batch size", ylabel="images a second", title=title)
+        axes.yaxis.set_major_formatter("{x:,.0f}")
         only_grid(axes)
         axes.legend(frameon=False, loc="lower right")
     return figure

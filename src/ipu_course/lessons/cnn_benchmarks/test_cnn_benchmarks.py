@@ -141,7 +141,7 @@ class TestSteps:
         assert averages["average without the first"] == pytest.approx((small.images_per_second,) * 2)
 
     def test_seconds_count_the_first_step_in_full(self, small: Result) -> None:
-        cached, compiled = step_averages(small)["all images by all seconds"]
+        cached, compiled = step_averages(small)["all images divided by all seconds"]
         images, step = 10 * small.settings.images_per_step, small.profile.call_seconds
         assert cached == pytest.approx(images / (small.start_seconds + 10 * step))
         assert compiled == pytest.approx(images / (small.profile.compilation_seconds + small.start_seconds + 10 * step))

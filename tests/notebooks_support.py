@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import os
 import re
 from collections.abc import Iterator
@@ -72,8 +73,8 @@ def shown(notebook: NotebookNode) -> list[str]:
 def modelled_figures(notebook: NotebookNode) -> Iterator[str]:
     """Yield the lines that give a modelled figure."""
     for text in shown(notebook):
-        # References such as [1] are no figures; the cells of a table's row belong together.
-        plain = re.sub(r"</t[dh]>\s*<t[dh][^>]*>", " ", re.sub(r"\[\d+\]", "", text))
+        # References such as [1] and HTML's numbered characters are no figures; a table's row belongs together.
+        plain = re.sub(r"</t[dh]>\s*<t[dh][^>]*>", " ", re.sub(r"\[\d+\]", "", html.unescape(text)))
         yield from (match[0] for match in MODELLED_FIGURE.finditer(plain))
 
 

@@ -87,7 +87,7 @@ def test_a_profile_says_that_there_is_no_model(spoken: list[str]) -> None:
         ("modelled: 31 ms", ["modelled: 31"]),
         ("<td>modelled</td>\n  <td>31</td>", ["modelled 31"]),
         ("modelled  published [1]", []),
-        ("Modelled figures need the IPU Model.", []),
+        ("Modelled figures need the course&#x27;s IPU Model.", []),
         ("published: 8 s", []),
     ],
 )

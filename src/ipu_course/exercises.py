@@ -90,9 +90,7 @@ class Number:
     def __post_init__(self) -> None:
         right = [value for value in self.wrong if self._is(value, self.value)]
         if right:
-            raise ValueError(
-                f"{self.name}: the wrong value {right[0]} counts as right, with tolerance {self.tolerance}"
-            )
+            raise ValueError(f"{self.name}: the wrong value {right[0]} counts as right (tolerance {self.tolerance})")
 
     def hint(self, answer: object) -> str | None:
         """Return the hint for ``answer``, or ``None`` when it is right."""

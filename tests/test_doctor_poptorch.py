@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from ipu_course.programs.doctor.environment import judge_poptorch
+from ipu_course.programs.doctor.examination import CHECKS
 from ipu_course.programs.doctor.finding import Verdict
-from ipu_course.programs.doctor.poptorch_check import check_poptorch, judge_poptorch
 
 MODEL = Path("/env/ipu_model")
 MODELS_POPTORCH = Path("/env/poptorch")
@@ -16,12 +17,12 @@ GRAPHCORE = Path("/sdk/site-packages/poptorch")
 
 def test_the_ipu_models() -> None:
     finding = judge_poptorch(MODELS_POPTORCH, MODEL, None)
-    assert (finding.verdict, finding.what) == (Verdict.OK, "the IPU Model's poptorch")
+    assert (finding.verdict, finding.what) == (Verdict.OK, "`import poptorch` finds the IPU Model's poptorch.")
 
 
 def test_graphcores() -> None:
     finding = judge_poptorch(GRAPHCORE, None, GRAPHCORE)
-    assert (finding.verdict, finding.what) == (Verdict.OK, "Graphcore's poptorch")
+    assert (finding.verdict, finding.what) == (Verdict.OK, "`import poptorch` finds Graphcore's poptorch.")
 
 
 @pytest.mark.parametrize("found", [MODELS_POPTORCH, GRAPHCORE])
@@ -39,7 +40,7 @@ def test_none() -> None:
 def test_a_file_that_hides_it_is_named(model: Path | None, graphcore: Path | None) -> None:
     finding = judge_poptorch(Path("/home/learner/poptorch.py"), model, graphcore)
     assert finding.verdict is Verdict.PROBLEM
-    assert "rename or move /home/learner/poptorch.py" in finding.cure
+    assert "Rename or move /home/learner/poptorch.py" in finding.cure
 
 
 def test_a_folder_that_hides_it_is_found_without_importing_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -47,10 +48,10 @@ def test_a_folder_that_hides_it_is_found_without_importing_it(tmp_path: Path, mo
     (tmp_path / "poptorch" / "__init__.py").write_text("raise SystemExit", encoding="utf-8")
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.delitem(__import__("sys").modules, "poptorch", raising=False)
-    finding = check_poptorch()
+    finding = dict(CHECKS)["poptorch"]()
     assert finding.verdict is Verdict.PROBLEM
     assert str(tmp_path / "poptorch") in finding.what
 
 
 def test_here_it_is_the_ipu_models() -> None:
-    assert check_poptorch().what == "the IPU Model's poptorch"
+    assert dict(CHECKS)["poptorch"]().what == "`import poptorch` finds the IPU Model's poptorch."

@@ -11,43 +11,45 @@ from pathlib import Path
 import pytest
 
 from ipu_course.programs.doctor import probe
-from ipu_course.programs.doctor.finding import Verdict
-from ipu_course.programs.doctor.probing import ADVICE, Probe, ProbeResult, judge_stage, read_lines
+from ipu_course.programs.doctor.finding import Finding, Verdict
+from ipu_course.programs.doctor.probe import Stage, judge, read_answers
 
 
-def line(stage: str, works: bool = True, text: str = "fine") -> str:
-    return json.dumps({"stage": stage, "works": works, "text": text})
+def line(check: str, works: bool = True, text: str = "It works.") -> str:
+    return json.dumps([check, works, text])
 
 
-def probe_that_runs(code: str, seconds: float = 60) -> ProbeResult:
-    return Probe([sys.executable, "-c", code], seconds).result()
+def judged(said: str) -> dict[str, Finding]:
+    return {result.check: result.finding for result in judge(read_answers(said), "ended with code 1")}
 
 
-def test_every_stage_has_its_advice() -> None:
-    assert list(ADVICE) == list(probe.STAGES)
+def probe_that_runs(code: str, seconds: float = 60) -> dict[str, Finding]:
+    return {result.check: result.finding for result in probe.probe([sys.executable, "-c", code], seconds)}
 
 
 def test_a_stage_that_worked_and_one_that_failed() -> None:
-    result = ProbeResult(read_lines("\n".join([line("torch"), "a library's chatter", line("data", False, "gone")])))
-    assert judge_stage("torch", result).verdict is Verdict.OK
-    failed = judge_stage("data", result)
-    assert (failed.verdict, failed.what) == (Verdict.PROBLEM, "gone")
-    assert failed.cure
+    findings = judged(
+        "\n".join([line("import torch"), "a library's chatter", "[]", line("worker process", False, "no")])
+    )
+    assert findings["import torch"].verdict is Verdict.OK
+    failed = findings["worker process"]
+    assert (failed.verdict, failed.what) == (Verdict.PROBLEM, "no")
+    assert "--shm-size" in failed.cure
 
 
 def test_a_crash_is_told_of_the_stage_that_it_happened_in() -> None:
     """An old processor ends torch's import with signal 4, and no Python error."""
-    result = probe_that_runs(f"import os; print({line('torch')!r}, flush=True); os.kill(os.getpid(), 4)")
-    assert judge_stage("torch", result).verdict is Verdict.OK
-    crashed, untried = judge_stage("torchvision", result), judge_stage("poptorch", result)
+    findings = probe_that_runs(f"import os; print({line('import torch')!r}, flush=True); os.kill(os.getpid(), 4)")
+    assert findings["import torch"].verdict is Verdict.OK
+    crashed, untried = findings["import torchvision"], findings["import poptorch"]
     assert "signal 4" in crashed.what
-    assert untried.what == "not tried: the test process ended at torchvision"
+    assert untried.what == "This was not tried, because the test process ended at 'import torchvision'."
     assert Verdict.PROBLEM is crashed.verdict is untried.verdict
 
 
 def test_a_process_that_cannot_start_python_shows_its_last_words() -> None:
-    result = probe_that_runs("raise SystemExit('no module named ipu_course')")
-    assert "no module named ipu_course" in judge_stage("torch", result).what
+    findings = probe_that_runs("raise SystemExit('no module named ipu_course')")
+    assert findings["import torch"].what == "The test process ended with code 1: no module named ipu_course."
 
 
 def test_a_worker_that_never_ends_is_ended_with_its_children(tmp_path: Path) -> None:
@@ -56,12 +58,12 @@ def test_a_worker_that_never_ends_is_ended_with_its_children(tmp_path: Path) -> 
 import subprocess, sys, time
 child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
 open({str(note)!r}, "w").write(str(child.pid))
-print({line("torch")!r}, flush=True)
+print({line("import torch")!r}, flush=True)
 time.sleep(600)
 """
-    result = probe_that_runs(code, seconds=3)
-    assert result.ending == "did not end within 3 seconds"
-    assert judge_stage("torch", result).verdict is Verdict.OK
+    findings = probe_that_runs(code, seconds=3)
+    assert findings["import torch"].verdict is Verdict.OK
+    assert findings["import torchvision"].what == "The test process did not end within 3 seconds."
     assert is_gone(int(note.read_text()))
 
 
@@ -79,14 +81,14 @@ def is_gone(process: int) -> bool:
     return False
 
 
-@pytest.mark.parametrize("stage", ["torch", "torchvision", "poptorch", "engine", "data"])
-def test_the_stages_work_here(stage: str) -> None:
-    assert probe.STAGES[stage]()
+@pytest.mark.parametrize("stage", probe.STAGES[:-1], ids=lambda stage: stage.check)
+def test_the_stages_work_here(stage: Stage) -> None:
+    assert stage.run()
 
 
 def test_without_the_engine_the_stage_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(probe, "find_spec", lambda name: None)
-    assert probe.use_engine().startswith("no IPU Model here")
+    assert probe.use_engine().startswith("There is no IPU Model here")
 
 
 def test_a_stage_that_raises_does_not_end_the_probe(
@@ -95,6 +97,6 @@ def test_a_stage_that_raises_does_not_end_the_probe(
     def fail() -> str:
         raise OSError("damaged")
 
-    monkeypatch.setattr(probe, "STAGES", {"torch": fail, "data": lambda: "read"})
+    monkeypatch.setattr(probe, "STAGES", (Stage("torch", fail, "", ""), Stage("data", lambda: "read", "", "")))
     probe.main()
-    assert read_lines(capsys.readouterr().out) == {"torch": (False, "OSError: damaged"), "data": (True, "read")}
+    assert read_answers(capsys.readouterr().out) == {"torch": (False, "OSError: damaged"), "data": (True, "read")}

@@ -9,17 +9,24 @@ from pathlib import Path
 import pytest
 from packaging.requirements import Requirement
 
-from ipu_course.programs.doctor import packages_check
+from ipu_course.programs.doctor import environment
+from ipu_course.programs.doctor.environment import (
+    built_for,
+    judge_packages,
+    judge_python,
+    judge_torch_pair,
+    pinned_packages,
+)
+from ipu_course.programs.doctor.examination import CHECKS
 from ipu_course.programs.doctor.finding import Finding, Verdict
-from ipu_course.programs.doctor.packages_check import judge_packages, judge_python, judge_torch_pair, pins
 
 NEEDED = [Requirement("numpy>=1.22"), Requirement("tqdm>=4.64")]
 PINNED = [Requirement("numpy==2.4.6"), Requirement("ruff==0.17.5")]
-ASKED = [Requirement("torch==2.12.1")]  # what torchvision 0.27.1's metadata say
+ASKED = [Requirement("torchvision"), Requirement("torch==2.12.1")]  # what torchvision 0.27.1's metadata say
 
 
 def judged(installed: dict[str, str], pinned: list[Requirement] = PINNED) -> Finding:
-    return judge_packages(NEEDED, pinned, installed.get, cure="make setup")
+    return judge_packages(NEEDED, pinned, installed.get)
 
 
 # --- Python
@@ -28,7 +35,7 @@ def judged(installed: dict[str, str], pinned: list[Requirement] = PINNED) -> Fin
 def test_the_supported_pythons_are_those_of_the_set_up(project: Path) -> None:
     script = (project / "tools" / "setup.sh").read_text(encoding="utf-8")
     limits = tuple(int(re.search(rf"^{name}=(\d+)", script, re.MULTILINE)[1]) for name in ("oldest", "newest"))
-    assert limits == (packages_check.OLDEST_WITH_IPU_MODEL[1], packages_check.NEWEST_WITH_IPU_MODEL[1])
+    assert limits == (environment.OLDEST_WITH_IPU_MODEL[1], environment.NEWEST_WITH_IPU_MODEL[1])
 
 
 @pytest.mark.parametrize(
@@ -49,7 +56,7 @@ def test_pythons(version: tuple[int, int], with_ipu_model: bool, verdict: Verdic
 
 
 def test_the_python_of_the_tests_is_supported() -> None:
-    assert packages_check.check_python().verdict is Verdict.OK
+    assert dict(CHECKS)["Python"]().verdict is Verdict.OK
 
 
 # --- packages
@@ -68,7 +75,7 @@ def test_a_package_that_the_lessons_import_is_missing() -> None:
 def test_a_package_that_is_too_old() -> None:
     finding = judged({"numpy": "1.21", "tqdm": "4.70.1", "ruff": "0.17.5"})
     assert finding.verdict is Verdict.PROBLEM
-    assert "numpy 1.21 (wanted >=1.22)" in finding.what
+    assert "numpy 1.21 (>=1.22 is needed)" in finding.what
 
 
 @pytest.mark.parametrize("installed", [{"ruff": "0.17.5", "numpy": "2.4.5"}, {"numpy": "2.4.6"}])
@@ -86,7 +93,7 @@ def test_an_sdk_machine_has_no_pins_to_differ_from() -> None:
 def test_many_differences_are_counted_rather_than_listed() -> None:
     many = [Requirement(f"package{number}==1") for number in range(20)]
     finding = judged({"numpy": "2.4.6", "tqdm": "4.70.1"}, pinned=many)
-    assert finding.what.endswith(f"and {20 - packages_check.SHOWN} more")
+    assert finding.what.endswith(f"and {20 - environment.SHOWN} more.")
 
 
 def test_pins_for_other_pythons_and_systems_are_left_out(tmp_path: Path) -> None:
@@ -96,11 +103,11 @@ def test_pins_for_other_pythons_and_systems_are_left_out(tmp_path: Path) -> None
         f"# made\n-e .\nold==1 ; python_version < '3'\nhere==2 ; python_version == '{here}'\nall==3  # why\n",
         encoding="utf-8",
     )
-    assert [str(pin.name) for pin in pins(file)] == ["here", "all"]
+    assert [str(pin.name) for pin in pinned_packages(file)] == ["here", "all"]
 
 
 def test_both_of_our_distributions_are_asked_what_they_need() -> None:
-    names = {each.name for name in packages_check.OURS for each in packages_check._asked_by(name)}
+    names = {each.name for each in environment.needed_packages()}
     assert {"matplotlib", "ipywidgets", "jupyterlab", "ipykernel", "torch"} <= names
     assert "hypothesis" not in names
 
@@ -110,22 +117,21 @@ def test_both_of_our_distributions_are_asked_what_they_need() -> None:
 
 @pytest.mark.parametrize("torch", ["2.12.1", "2.12.1+cpu"])
 def test_a_pair_that_belongs_together(torch: str) -> None:
-    assert judge_torch_pair(torch, "0.27.1", ASKED).verdict is Verdict.OK
+    assert judge_torch_pair(ASKED, {"torch": torch, "torchvision": "0.27.1"}.get).verdict is Verdict.OK
 
 
 def test_a_torchvision_for_another_torch() -> None:
-    finding = judge_torch_pair("2.13.0", "0.27.1", ASKED)
+    finding = judge_torch_pair(ASKED, {"torch": "2.13.0", "torchvision": "0.27.1"}.get)
     assert finding.verdict is Verdict.PROBLEM
-    assert "built for torch ==2.12.1" in finding.what
+    assert "torch 2.13.0 (==2.12.1 is needed)" in finding.what
 
 
 def test_a_missing_torchvision() -> None:
-    finding = judge_torch_pair("2.12.1", None, [])
+    finding = judge_torch_pair(ASKED, {"torch": "2.12.1"}.get)
     assert finding.verdict is Verdict.PROBLEM
-    assert finding.what == "torchvision not installed"
+    assert finding.what.endswith(": torchvision is missing.")
 
 
 def test_torchvision_here_says_which_torch_it_is_built_for() -> None:
     """Otherwise the check above would have nothing to compare."""
-    asked = [each for each in packages_check.requirements_of("torchvision") if each.name == "torch"]
-    assert [str(each.specifier)[:2] for each in asked] == ["=="]
+    assert [str(each.specifier)[:2] for each in built_for("torchvision", "torch")] == ["", "=="]

@@ -11,18 +11,18 @@ from ipu_course.programs.options import positive_number
 if TYPE_CHECKING:
     from ipu_course.programs.options import Subparsers
 
-DESCRIPTION = """Look over this machine: Python, packages, poptorch, cores, memory, kernel, JupyterLab, data, worker
-processes. Every finding says what is wrong, why it matters and what helps. No network is used. Exit code 0: no problem;
-1: at least one."""
-FIRST_LESSON, SECONDS = "00", 300.0  # as in preflight; importing it is for when it runs
+DESCRIPTION = """Check whether the lessons will run on this machine: Python, packages, poptorch, cores, memory, kernel,
+JupyterLab, data, worker processes. Every finding says what is wrong, why it matters and what helps. No network is used.
+The exit code is 1 if there is at least one problem, else 0."""
+FIRST_LESSON, SECONDS = "00", 300.0
 
 
 def register(subparsers: Subparsers) -> None:
     """Add the sub-command."""
     parser = subparsers.add_parser(
-        "doctor", help="look over this machine: will the lessons run here?", description=DESCRIPTION
+        "doctor", help="check whether the lessons will run on this machine", description=DESCRIPTION
     )
-    parser.add_argument("--json", action="store_true", help="print a list of findings as JSON")
+    parser.add_argument("--json", action="store_true", help="print the findings as JSON")
     parser.add_argument(
         "--preflight",
         nargs="?",
@@ -43,12 +43,13 @@ def register(subparsers: Subparsers) -> None:
 def run(parsed: argparse.Namespace) -> int:
     """Run the doctor with parsed arguments and return its exit code."""
     try:
-        from ipu_course.programs.doctor.examination import Result, as_json, examine, exit_code, full_text
+        from ipu_course.programs.doctor.examination import examine
     except ImportError as error:
         raise CourseError(
-            f"not even the doctor's own package {error.name!r} is here: make setup, or pip install -r "
-            "requirements.txt, standing in the course's folder"
+            f"even the package {error.name!r}, which the doctor itself needs, is missing. Run `make setup`, or "
+            "`pip install -r requirements.txt`, in the course's folder"
         ) from error
+    from ipu_course.programs.doctor.finding import Result, as_json, exit_code, full_text
 
     results = examine()
     if parsed.preflight is not None:

@@ -1,9 +1,17 @@
-"""What a check of the doctor found."""
+"""What the checks found, and how it is printed."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import json
+import textwrap
+from collections import Counter
+from dataclasses import asdict, dataclass
 from enum import Enum
+from typing import Sequence
+
+INSTALL = (
+    "Run `make setup` in the course's folder, or `pip install -r requirements.txt` there in an environment of your own."
+)
 
 
 class Verdict(str, Enum):
@@ -12,6 +20,13 @@ class Verdict(str, Enum):
     OK = "ok"
     NOTICE = "notice"
     PROBLEM = "problem"
+
+
+SUMMARIES = {
+    Verdict.PROBLEM: "Some lessons will not run yet. The command `python -m ipu_course doctor` prints what helps.",
+    Verdict.NOTICE: "The lessons run here. The command `python -m ipu_course doctor` explains the notices.",
+    Verdict.OK: "The lessons run here.",
+}
 
 
 @dataclass(frozen=True)
@@ -25,15 +40,61 @@ class Finding:
 
 
 def ok(what: str) -> Finding:
-    """All is well."""
+    """Report that all is well."""
     return Finding(Verdict.OK, what)
 
 
 def notice(what: str, why: str, cure: str) -> Finding:
-    """The lessons run, with a difference that the learner should know."""
+    """Report that the lessons run, with a difference that the learner should know."""
     return Finding(Verdict.NOTICE, what, why, cure)
 
 
 def problem(what: str, why: str, cure: str) -> Finding:
-    """Some lesson will not run."""
+    """Report that some lesson will not run."""
     return Finding(Verdict.PROBLEM, what, why, cure)
+
+
+@dataclass(frozen=True)
+class Result:
+    """A check's name and what it found."""
+
+    check: str
+    finding: Finding
+
+
+def exit_code(results: Sequence[Result]) -> int:
+    """Return 1 when there is a problem, else 0."""
+    return int(any(result.finding.verdict is Verdict.PROBLEM for result in results))
+
+
+def full_text(results: Sequence[Result]) -> str:
+    """Return every finding, with why it matters and the cure where something is to be done."""
+    lines = []
+    for check, finding in ((result.check, result.finding) for result in results):
+        lines.append(f"{finding.verdict.value:<8} {check:<24} {finding.what}")
+        lines += [_indented(f"{name}: {text}") for name, text in (("why", finding.why), ("cure", finding.cure)) if text]
+    counts = Counter(result.finding.verdict for result in results)
+    return "\n".join([*lines, "", ", ".join(_counted(counts[verdict], verdict) for verdict in Verdict)])
+
+
+def brief_text(results: Sequence[Result]) -> str:
+    """Return one line a check, in words that are the same on every machine where the check ends the same way."""
+    lines = [f"{result.finding.verdict.value:<8} {result.check}" for result in results]
+    found = {result.finding.verdict for result in results} | {Verdict.OK}
+    return "\n".join([*lines, "", next(text for verdict, text in SUMMARIES.items() if verdict in found)])
+
+
+def as_json(results: Sequence[Result]) -> str:
+    """Return a list of objects: check, verdict, what, why, cure."""
+    return json.dumps([{"check": result.check, **asdict(result.finding)} for result in results], indent=2)
+
+
+def _indented(text: str) -> str:
+    # Commands are to be copied: no word is cut.
+    return textwrap.fill(
+        text, 110, initial_indent=" " * 9, subsequent_indent=" " * 11, break_long_words=False, break_on_hyphens=False
+    )
+
+
+def _counted(count: int, verdict: Verdict) -> str:
+    return f"{count} {verdict.value}{'' if verdict is Verdict.OK or count == 1 else 's'}"

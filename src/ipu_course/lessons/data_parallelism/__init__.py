@@ -1,1 +1,14 @@
 """Lesson 10: Data parallelism: many replicas, many processes."""
+
+from __future__ import annotations
+
+from ipu_course.lesson import Lesson
+from ipu_course.lessons.data_parallelism.exercises import COUNTS, INSTANCE, LIMITS, RING
+from ipu_course.lessons.data_parallelism.explorer import SCALING
+from ipu_course.lessons.data_parallelism.poprun_run import run_poprun
+from ipu_course.lessons.data_parallelism.scaling import show_constant_batch, show_scaling
+from ipu_course.lessons.data_parallelism.state_in_parts import show_state_in_parts
+
+__all__ = ["lesson", "run_poprun", "show_constant_batch", "show_scaling", "show_state_in_parts"]
+
+lesson = Lesson("10", exercises=(RING, COUNTS, INSTANCE, LIMITS), explorers=(SCALING,))

@@ -1,6 +1,6 @@
-"""The program that lesson 10 starts with poprun: each instance trains on its part of the digits, and says what it sees.
+"""Train on the digits in several instances, then make three mistakes: the program that lesson 10 starts with poprun.
 
-Every line printed is "fact: value". With ``--save FILE`` the first instance writes the trained weights there.
+Every line that it prints is "fact: value". With ``--save FILE`` the first instance writes the trained weights there.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ SAME = 1e-6  # weights that differ by less are called equal
 
 
 def start() -> None:
-    """What a program does first, and once: join the other instances."""
+    """Join the other instances, as a program does once, before all else."""
     if popdist.isPopdistEnvSet():
         popdist.init()
     hvd.init()
 
 
 def make_options() -> poptorch.Options:
-    """The options of this instance; started without poprun, it has all replicas."""
+    """Return the options of this instance; without poprun it has all replicas."""
     options: poptorch.Options
     if popdist.isPopdistEnvSet():
         options = popdist.poptorch.Options()  # its replicas, the instances, and which of them this is
@@ -43,7 +43,7 @@ def make_options() -> poptorch.Options:
 
 
 def train(network: nn.Module) -> list[float]:
-    """Train on this instance's digits; the loss of each call."""
+    """Train on this instance's digits, and return the mean loss of each call."""
     options = make_options()
     optimizer = poptorch.optim.SGD(network.parameters(), lr=0.1)
     model = poptorch.trainingModel(network, options, optimizer)
@@ -55,7 +55,7 @@ def train(network: nn.Module) -> list[float]:
 
 
 def loaded(options: poptorch.Options, partitioned: bool = True) -> str:
-    """What a loader with these options gives to this instance."""
+    """Return in words what a loader with these options gives to this instance."""
     numbers = TensorDataset(torch.arange(IMAGES))
     loader = poptorch.DataLoader(
         options, numbers, batch_size=MICRO_BATCH, auto_distributed_partitioning=partitioned
@@ -65,7 +65,7 @@ def loaded(options: poptorch.Options, partitioned: bool = True) -> str:
 
 
 def own_weights() -> Digits:
-    """A network whose first weights depend on the instance, as in a program that forgets the seed."""
+    """Return a network whose first weights depend on the instance, as in a program that forgets the seed."""
     network = Digits()
     torch.manual_seed(popdist.getInstanceIndex())
     for layer in network.layers:
@@ -75,48 +75,48 @@ def own_weights() -> Digits:
 
 
 def agree(network: nn.Module) -> bool:
-    """Whether all instances have the same weights."""
+    """Tell whether all instances have the same weights."""
     mine = torch.cat([weight.detach().float().flatten() for weight in network.parameters()])
     everyone: Tensor = hvd.allgather(mine).view(-1, len(mine))
     return bool((everyone - mine).abs().max() < SAME)
 
 
 def plain_options() -> poptorch.Options:
-    """What a program has that does not ask popdist: poprun's replicas are unknown to it."""
+    """Return the options of a program that does not ask popdist, and so does not know about poprun's replicas."""
     options = poptorch.Options()
     options.Training.gradientAccumulation(ACCUMULATION)
     return options
 
 
 def say(fact: str, value: object) -> None:
-    """Print one line, at once: instances share the screen."""
+    """Print one line and flush it, because the instances share the screen."""
     print(f"{fact}: {value}", flush=True)
 
 
 def main() -> None:
-    """Train three times, and say what this instance sees."""
+    """Train three times, and print what this instance sees."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--save", help="file for the trained weights")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     start()
-    say("replicas here, in all", f"{popdist.getNumLocalReplicas()}, {popdist.getNumTotalReplicas()}")
-    say("loaded", loaded(make_options()))
+    say("replicas", f"{popdist.getNumLocalReplicas()} of {popdist.getNumTotalReplicas()}")
+    say("its loader gives", loaded(make_options()))
     network = Digits()
     losses = train(network)
-    say("loss fell", losses[-1] < losses[0])
-    say("weights agree", agree(network))
+    say("the loss fell", losses[-1] < losses[0])
+    say("the weights of all instances agree", agree(network))
     if arguments.save and popdist.getInstanceIndex() == 0:
         torch.save([weight.detach() for weight in network.parameters()], arguments.save)
-    say("mistake 1, loaded", loaded(plain_options()))
-    say("mistake 2, loaded", loaded(make_options(), partitioned=False))
+    say("mistake 1, its loader gives", loaded(plain_options()))
+    say("mistake 2, its loader gives", loaded(make_options(), partitioned=False))
     network = own_weights()
     train(network)
-    say("mistake 3, weights agree", agree(network))
+    say("mistake 3, the weights agree", agree(network))
     network = own_weights()
     hvd.broadcast_parameters(network.state_dict(), root_rank=0)
     train(network)
-    say("mistake 3 put right, weights agree", agree(network))
+    say("mistake 3 repaired, the weights agree", agree(network))
 
 
 if __name__ == "__main__":

@@ -1,143 +1,155 @@
-"""How throughput grows with replicas: what each of them brings, and what feeds them."""
+"""How throughput grows with replicas, beside published runs, and what a constant global batch costs."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Mapping, Sequence
 
 from ipu_course import engine, figures, show
+from ipu_course.published_resnet50 import MICRO_BATCH
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from ipu_course.engine import Profile, ScalingPoint
+    from ipu_course.engine import ModelledModule, Profile, ScalingPoint
 
-__all__ = [
-    "limiter",
-    "per_replica_figure",
-    "show_hosts",
-    "show_scaling",
-    "throughput_figure",
-    "update_share",
-]
+__all__ = ["PublishedStep", "bottleneck", "show_constant_batch", "show_scaling", "update_share"]
 
 KIB = 1024
 EXCHANGE = "global exchange code"
-REPLICAS = "replicas, one IPU each"
+AXIS = "replicas, one IPU each"
+REPLICAS = (1, 2, 4, 8, 16, 32, 64)
+# The submissions to MLPerf have a process on the host for every two replicas.
+REPLICAS_PER_INSTANCE = 2
 # What a weight update does once, however many micro-batches it has.
 ONCE = ("collective", "update", "fill and flush", "offload", "run start")
-LIMITERS = {"host loader": "host loader", "host call": "host, work of the call", "stream": "host link"}
+BOTTLENECKS = {"host loader": "host, loading", "host call": "host, calls", "stream": "host link"}
 
 
-def limiter(profile: Profile) -> str:
-    """What has to become faster first, in this lesson's words."""
-    return LIMITERS.get(profile.limited_by, "IPUs")
+@dataclass(frozen=True)
+class PublishedStep:
+    """The published time of one weight update on a machine."""
+
+    machine: str
+    replicas: int
+    accumulation: int
+    seconds: float
+
+    @property
+    def images(self) -> int:
+        """The global batch."""
+        return self.replicas * self.accumulation * MICRO_BATCH
+
+    @property
+    def rate(self) -> float:
+        """Images a second."""
+        return self.images / self.seconds
+
+
+def bottleneck(profile: Profile) -> str:
+    """Return what has to become faster first, in this lesson's words."""
+    return BOTTLENECKS.get(profile.limited_by, "IPUs")
 
 
 def update_share(profile: Profile) -> float:
-    """The share of the device's time that a weight update takes once: all-reduce, update, start."""
+    """Return the share of the device's time that a weight update takes once: all-reduce, update, start."""
     return sum(profile.shares[name] for name in ONCE)
 
 
-def show_scaling(points: Sequence[ScalingPoint], published: tuple[int, float]) -> None:
-    """Show images a second of each replica beside theory, and a table; ``published`` is (replicas, images a second)."""
-    if not points:
+def show_scaling(program: ModelledModule, published: Sequence[PublishedStep]) -> None:
+    """Show images a second of each replica with the accumulations of the published runs, and a table of both."""
+    if not program:
         print(engine.NOT_HERE)
         return
-    show.figure(per_replica_figure(points, published), _described(points, published))
-    show.table([_scaling_row(point) for point in points], index="replicas")
+    lines = {run.accumulation: _points(program, run.accumulation) for run in published}
+    described = "; ".join(
+        f"accumulation {count}: " + ", ".join(f"{p.replicas}: {p.samples_per_second / p.replicas:,.0f}" for p in points)
+        for count, points in lines.items()
+    )
+    points = "; ".join(f"{run.machine} {run.rate / run.replicas:,.0f}" for run in published)
+    show.figure(
+        per_replica_figure(lines, published),
+        "Each replica does nearly the same, however many there are. Less accumulation costs more than more replicas.",
+        f"Images a second and replica against replicas, modelled: {described}. Derived from published runs: {points}.",
+    )
+    show.table([_row(run, lines[run.accumulation]) for run in published], index="machine")
 
 
-def per_replica_figure(points: Sequence[ScalingPoint], published: tuple[int, float]) -> Figure:
-    """Images a second and replica: a flat line is perfect scaling."""
-    replicas, rate = published
-    drawn = figures.curves_figure(
-        [point.replicas for point in points],
-        {
-            "theory: as one replica alone": [p.theoretical_samples_per_second / p.replicas for p in points],
-            "modelled": [_rate(p, p.replicas) for p in points],
-        },
+def _points(program: ModelledModule, accumulation: int, constant: bool = False) -> tuple[ScalingPoint, ...]:
+    return program.scaling(
         REPLICAS,
+        replicas_per_instance=REPLICAS_PER_INSTANCE,
+        constant_global_batch=constant,
+        gradient_accumulation=accumulation,
+    )
+
+
+def per_replica_figure(lines: Mapping[int, Sequence[ScalingPoint]], published: Sequence[PublishedStep]) -> Figure:
+    """Draw images a second and replica, a line for each accumulation: a flat line is perfect scaling."""
+    drawn = figures.curves_figure(
+        REPLICAS,
+        {
+            f"accumulation {count}, modelled": [point.samples_per_second / point.replicas for point in points]
+            for count, points in lines.items()
+        },
+        AXIS,
         "images a second and replica",
-        "What each replica brings (accumulation stays, modelled)",
+        "What each replica contributes",
         log_x=True,
         from_zero=True,
-        marked={f"{replicas} IPUs": (replicas, rate / replicas)},
-    )
-    _headroom(drawn)
+        marked={f"{run.machine}, accum. {run.accumulation}": (run.replicas, run.rate / run.replicas)
+                for run in published},
+    )  # fmt: skip
+    axes = drawn.axes[0]
+    axes.set_ylim(top=1.15 * axes.get_ylim()[1])
+    axes.set_xlim(right=8 * REPLICAS[-1])  # the text beside the last point needs room
     return drawn
 
 
-def _headroom(drawn: Figure) -> None:
-    """Room above lines that run along the top."""
-    axes = drawn.axes[0]
-    axes.set_ylim(top=1.15 * axes.get_ylim()[1])
-
-
-def _described(points: Sequence[ScalingPoint], published: tuple[int, float]) -> str:
-    words = ", ".join(f"{p.replicas}: {p.samples_per_second / p.replicas:,.0f}" for p in points if p.profile)
-    return (
-        "Images a second and replica against replicas; theory is a flat line, the modelled line begins there and "
-        f"falls below it. Modelled, {words}. Published at {published[0]}: {published[1] / published[0]:,.0f}."
-    )
-
-
-def _rate(point: ScalingPoint, over: int = 1) -> float | None:
-    return point.samples_per_second / over if point.profile else None
-
-
-def _scaling_row(point: ScalingPoint) -> dict[str, object]:
+def _row(run: PublishedStep, points: Sequence[ScalingPoint]) -> dict[str, object]:
+    point, alone = points[REPLICAS.index(run.replicas)], points[0]
     profile = point.profile
-    row: dict[str, object] = {"replicas": point.replicas, "global batch": f"{point.global_batch:,}"}
-    if not profile:
-        return {**row, "images a second": "refused"}
+    assert profile is not None
     code = max(dict(ipu.bytes_by_category).get(EXCHANGE, 0.0) for ipu in profile.memory) / KIB
     return {
-        **row,
-        "machine": profile.machine.name,
-        "images a second": f"{point.samples_per_second:,.0f}",
-        "efficiency": f"{point.efficiency:.1%}",
-        "all-reduce": f"{profile.shares['collective']:.1%}",
-        "streams": f"{profile.shares['stream']:.1%}",
-        "code for exchange between IPUs": f"{code:.0f} KiB a tile",
-        "fits": engine.fits_in_a_word(profile),
+        "machine": run.machine,
+        "replicas x accumulation": f"{run.replicas} x {run.accumulation}",
+        "images a second, one replica, modelled": f"{alone.samples_per_second:,.0f}",
+        "all replicas, modelled": f"{point.samples_per_second:,.0f}",
+        "derived from published": f"{run.rate:,.0f}",
+        "efficiency, modelled": f"{point.efficiency:.1%}",
+        "all-reduce, modelled": f"{1e3 * profile.device_seconds_per_call * profile.shares['collective']:.1f} ms",
+        "exchange code, modelled": f"{code:.0f} KiB a tile",
     }
 
 
-def show_hosts(hosts: Mapping[str, Sequence[ScalingPoint]], fast: Sequence[ScalingPoint]) -> None:
-    """Show images a second over replicas for up to 3 ways to feed them; ``fast`` is a host that costs no time."""
-    if not fast:
+def show_constant_batch(program: ModelledModule, one: PublishedStep, other: PublishedStep) -> None:
+    """Show the efficiency when replicas share out the batch of ``other``, modelled and from both published runs.
+
+    The published runs give the time m of a micro-batch, and the time u that an update takes once.
+    """
+    if not program:
         print(engine.NOT_HERE)
         return
-    words = "; ".join(f"{name} {points[-1].samples_per_second:,.0f}" for name, points in hosts.items())
+    micro_batches = other.replicas * other.accumulation
+    m = (one.seconds - other.seconds) / (one.accumulation - other.accumulation)
+    u = one.seconds - one.accumulation * m
+
+    def derived(replicas: int) -> float:
+        return (micro_batches * m + u) / (replicas * (micro_batches / replicas * m + u))
+
+    grows, stays = (_points(program, micro_batches, constant) for constant in (False, True))
+    lines: dict[str, Sequence[float | None]] = {
+        "batch grows, modelled": [point.efficiency for point in grows],
+        f"{other.images:,} images, derived from m and u": [derived(count) for count in REPLICAS],
+        f"{other.images:,} images, modelled": [point.efficiency for point in stays],
+    }
+    words = ", ".join(f"{point.replicas}: {point.efficiency:.0%}" for point in stays)
     show.figure(
-        throughput_figure(hosts, "Images a second by host (modelled)"),
-        f"Images a second against replicas, both logarithmic: each line rises in proportion and then stays flat, the "
-        f"later the better the replicas are fed. Modelled with {fast[-1].replicas} replicas: {words}.",
+        figures.curves_figure(
+            REPLICAS, lines, AXIS, "efficiency", "Of perfect scaling", log_x=True, percent=True, from_zero=True
+        ),
+        "If the global batch may not grow, every doubling of the replicas makes u a larger part of the time.",
+        f"Efficiency against replicas. With a growing batch it stays high. At {other.images:,} images an update it "
+        f"falls, modelled: {words}. Derived from the published runs: {derived(REPLICAS[-1]):.0%} with {REPLICAS[-1]}.",
     )
-    rows = []
-    for name, points in hosts.items():
-        most = [point for point, free in zip(points, fast) if _feeds(point, free)]
-        rows.append({
-            "host": name, "feeds up to": _replicas(most[-1].replicas) if most else "not even 1",
-            **{f"{p.replicas}: limited by": "refused" if p.profile is None else limiter(p.profile)
-               for p in points if p.replicas in (1, 16, 64)},
-        })  # fmt: skip
-    show.table(rows, index="host")
-
-
-def _replicas(count: int) -> str:
-    return "1 replica" if count == 1 else f"{count} replicas"
-
-
-def _feeds(point: ScalingPoint, free: ScalingPoint) -> bool:
-    """Whether the IPUs do not wait for this host."""
-    return point.profile is not None and point.samples_per_second > 0.999 * free.samples_per_second
-
-
-def throughput_figure(lines: Mapping[str, Sequence[ScalingPoint]], title: str) -> Figure:
-    """Images a second against replicas, both logarithmic."""
-    replicas = [point.replicas for point in next(iter(lines.values()))]
-    rates = {name: [_rate(point) for point in points] for name, points in lines.items()}
-    return figures.curves_figure(
-        replicas, rates, REPLICAS, "images a second", title, log_x=True, log_y=True
-    )  # fmt: skip

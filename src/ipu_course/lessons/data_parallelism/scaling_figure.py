@@ -1,4 +1,4 @@
-"""Throughput over replicas beside theory, with one number of replicas pointed out."""
+"""Throughput over replicas beside perfect scaling, with one number of replicas circled."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ def scaling_figure(
     chosen: tuple[int, float],
     title: str,
 ) -> Figure:
-    """Images a second against replicas, both logarithmic; ``chosen`` (replicas, images a second) is circled.
+    """Draw images a second against replicas, both logarithmic, and circle ``chosen`` (replicas, images a second).
 
     ``None`` in ``modelled`` leaves a gap.
     """
     with in_style():
         figure, axes = new_figure(HEIGHT_INCHES)
-        for name, values, (colour, dashes, marker) in zip(("theory", "modelled"), (theory, modelled), LINE_STYLES):
+        for name, values, (colour, dashes, marker) in zip(("perfect scaling", "modelled"), (theory, modelled), LINE_STYLES):
             heights = [float("nan") if value is None else value for value in values]
             axes.plot(
                 replicas, heights, color=colour, linestyle=dashes, marker=marker, linewidth=2, markersize=5, label=name

@@ -7,8 +7,7 @@ from ipu_course.lessons.data_parallelism.exercises import COUNTS, INSTANCE, LIMI
 from ipu_course.lessons.data_parallelism.explorer import SCALING
 from ipu_course.lessons.data_parallelism.poprun_run import run_poprun
 from ipu_course.lessons.data_parallelism.scaling import show_constant_batch, show_scaling
-from ipu_course.lessons.data_parallelism.state_in_parts import show_state_in_parts
 
-__all__ = ["lesson", "run_poprun", "show_constant_batch", "show_scaling", "show_state_in_parts"]
+__all__ = ["lesson", "run_poprun", "show_constant_batch", "show_scaling"]
 
 lesson = Lesson("10", exercises=(RING, COUNTS, INSTANCE, LIMITS), explorers=(SCALING,))

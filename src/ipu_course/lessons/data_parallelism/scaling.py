@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Mapping, Sequence
 
 from ipu_course import engine, figures, show
-from ipu_course.published_resnet50 import MICRO_BATCH
+from ipu_course.published import published_figure
+from ipu_course.published_resnet50 import ACCUMULATION, MICRO_BATCH
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from ipu_course.engine import ModelledModule, Profile, ScalingPoint
 
-__all__ = ["PublishedStep", "bottleneck", "show_constant_batch", "show_scaling", "update_share"]
+__all__ = ["POD16", "POD64", "PublishedStep", "bottleneck", "show_constant_batch", "show_scaling", "update_share"]
 
 KIB = 1024
 EXCHANGE = "global exchange code"
@@ -28,7 +30,7 @@ BOTTLENECKS = {"host loader": "host, loading", "host call": "host, calls", "stre
 
 @dataclass(frozen=True)
 class PublishedStep:
-    """The published time of one weight update on a machine."""
+    """The time of one weight update on a machine, derived from a published run."""
 
     machine: str
     replicas: int
@@ -46,6 +48,15 @@ class PublishedStep:
         return self.images / self.seconds
 
 
+def _milliseconds(key: str) -> float:
+    return published_figure(Path(__file__).parent, key).value
+
+
+POD16 = PublishedStep("POD16", 16, ACCUMULATION, _milliseconds("step_16") / 1000)
+POD64 = PublishedStep("POD64", 64, 3, _milliseconds("step_64") / 1000)
+RUNS = (POD16, POD64)
+
+
 def bottleneck(profile: Profile) -> str:
     """Return what has to become faster first, in this lesson's words."""
     return BOTTLENECKS.get(profile.limited_by, "IPUs")
@@ -56,23 +67,23 @@ def update_share(profile: Profile) -> float:
     return sum(profile.shares[name] for name in ONCE)
 
 
-def show_scaling(program: ModelledModule, published: Sequence[PublishedStep]) -> None:
+def show_scaling(program: ModelledModule) -> None:
     """Show images a second of each replica with the accumulations of the published runs, and a table of both."""
     if not program:
         print(engine.NOT_HERE)
         return
-    lines = {run.accumulation: _points(program, run.accumulation) for run in published}
+    lines = {run.accumulation: _points(program, run.accumulation) for run in RUNS}
     described = "; ".join(
         f"accumulation {count}: " + ", ".join(f"{p.replicas}: {p.samples_per_second / p.replicas:,.0f}" for p in points)
         for count, points in lines.items()
     )
-    points = "; ".join(f"{run.machine} {run.rate / run.replicas:,.0f}" for run in published)
+    derived = "; ".join(f"{run.machine} {run.rate / run.replicas:,.0f}" for run in RUNS)
     show.figure(
-        per_replica_figure(lines, published),
-        "Each replica does nearly the same, however many there are. Less accumulation costs more than more replicas.",
-        f"Images a second and replica against replicas, modelled: {described}. Derived from published runs: {points}.",
+        per_replica_figure(lines),
+        "More replicas cost each of them little. Less accumulation costs more.",
+        f"Images a second and replica against replicas, modelled: {described}. Derived from published runs: {derived}.",
     )
-    show.table([_row(run, lines[run.accumulation]) for run in published], index="machine")
+    show.table([_row(run, lines[run.accumulation]) for run in RUNS], index="machine")
 
 
 def _points(program: ModelledModule, accumulation: int, constant: bool = False) -> tuple[ScalingPoint, ...]:
@@ -84,7 +95,7 @@ def _points(program: ModelledModule, accumulation: int, constant: bool = False) 
     )
 
 
-def per_replica_figure(lines: Mapping[int, Sequence[ScalingPoint]], published: Sequence[PublishedStep]) -> Figure:
+def per_replica_figure(lines: Mapping[int, Sequence[ScalingPoint]]) -> Figure:
     """Draw images a second and replica, a line for each accumulation: a flat line is perfect scaling."""
     drawn = figures.curves_figure(
         REPLICAS,
@@ -97,12 +108,13 @@ def per_replica_figure(lines: Mapping[int, Sequence[ScalingPoint]], published: S
         "What each replica contributes",
         log_x=True,
         from_zero=True,
-        marked={f"{run.machine}, accum. {run.accumulation}": (run.replicas, run.rate / run.replicas)
-                for run in published},
-    )  # fmt: skip
+        marked={
+            f"{run.machine}, accumulation {run.accumulation}": (run.replicas, run.rate / run.replicas) for run in RUNS
+        },
+    )
     axes = drawn.axes[0]
     axes.set_ylim(top=1.15 * axes.get_ylim()[1])
-    axes.set_xlim(right=8 * REPLICAS[-1])  # the text beside the last point needs room
+    axes.set_xlim(right=16 * REPLICAS[-1])  # the text beside the last point needs room
     return drawn
 
 
@@ -116,24 +128,24 @@ def _row(run: PublishedStep, points: Sequence[ScalingPoint]) -> dict[str, object
         "replicas x accumulation": f"{run.replicas} x {run.accumulation}",
         "images a second, one replica, modelled": f"{alone.samples_per_second:,.0f}",
         "all replicas, modelled": f"{point.samples_per_second:,.0f}",
-        "derived from published": f"{run.rate:,.0f}",
+        "derived from a published run": f"{round(run.rate, -2):,.0f}",
         "efficiency, modelled": f"{point.efficiency:.1%}",
         "all-reduce, modelled": f"{1e3 * profile.device_seconds_per_call * profile.shares['collective']:.1f} ms",
         "exchange code, modelled": f"{code:.0f} KiB a tile",
     }
 
 
-def show_constant_batch(program: ModelledModule, one: PublishedStep, other: PublishedStep) -> None:
-    """Show the efficiency when replicas share out the batch of ``other``, modelled and from both published runs.
+def show_constant_batch(program: ModelledModule) -> None:
+    """Show the efficiency when replicas share out the batch of the POD64, modelled and from both published runs.
 
     The published runs give the time m of a micro-batch, and the time u that an update takes once.
     """
     if not program:
         print(engine.NOT_HERE)
         return
-    micro_batches = other.replicas * other.accumulation
-    m = (one.seconds - other.seconds) / (one.accumulation - other.accumulation)
-    u = one.seconds - one.accumulation * m
+    micro_batches = POD64.replicas * POD64.accumulation
+    m = (POD16.seconds - POD64.seconds) / (POD16.accumulation - POD64.accumulation)
+    u = POD16.seconds - POD16.accumulation * m
 
     def derived(replicas: int) -> float:
         return (micro_batches * m + u) / (replicas * (micro_batches / replicas * m + u))
@@ -141,8 +153,8 @@ def show_constant_batch(program: ModelledModule, one: PublishedStep, other: Publ
     grows, stays = (_points(program, micro_batches, constant) for constant in (False, True))
     lines: dict[str, Sequence[float | None]] = {
         "batch grows, modelled": [point.efficiency for point in grows],
-        f"{other.images:,} images, derived from m and u": [derived(count) for count in REPLICAS],
-        f"{other.images:,} images, modelled": [point.efficiency for point in stays],
+        f"{POD64.images:,} images, derived from m and u": [derived(count) for count in REPLICAS],
+        f"{POD64.images:,} images, modelled": [point.efficiency for point in stays],
     }
     words = ", ".join(f"{point.replicas}: {point.efficiency:.0%}" for point in stays)
     show.figure(
@@ -150,6 +162,6 @@ def show_constant_batch(program: ModelledModule, one: PublishedStep, other: Publ
             REPLICAS, lines, AXIS, "efficiency", "Of perfect scaling", log_x=True, percent=True, from_zero=True
         ),
         "If the global batch may not grow, every doubling of the replicas makes u a larger part of the time.",
-        f"Efficiency against replicas. With a growing batch it stays high. At {other.images:,} images an update it "
+        f"Efficiency against replicas. With a growing batch it stays high. At {POD64.images:,} images an update it "
         f"falls, modelled: {words}. Derived from the published runs: {derived(REPLICAS[-1]):.0%} with {REPLICAS[-1]}.",
     )

@@ -126,9 +126,8 @@ print("the same weights as with 4 replicas?", same(weights, network.parameters()
 print("trained at all?", not same(weights, Digits().parameters()))
 
 # %% [markdown]
-# It is. Replicas are a larger batch, so everything that lesson 02 says about large batches holds: fewer updates, and
-# for SGD a learning rate in proportion to the batch, with a warm-up [2]. (Batch normalisation sees one micro-batch, as
-# before.)
+# It is. Replicas are a larger batch, so what lesson 02 says about large batches holds: fewer updates, and for SGD a
+# learning rate in proportion to the batch, with a warm-up [2]. (Batch normalisation still sees one micro-batch.)
 #
 # An **instance** is a process on the host. A run may have several, each with its own loader and some of the replicas.
 # In its options, `replicationFactor` counts the replicas of *this* instance.
@@ -238,15 +237,13 @@ show_scaling(program)
 
 # %% [markdown]
 # **Efficiency** is the rate divided by that of perfect scaling. From 16 to 64 replicas, neither line falls by more than
-# about 1 %, because the ring's bytes hardly grow. But the lines are 9 % apart. (Up to 4 replicas, the IPUs of one
-# machine come to share its host link. The POD64's run was *scored blind*: the model was 3.8 % too slow that day, and
-# today it is about 3 % too fast.)
+# about 1 %, because the ring's bytes hardly grow. But the lines are 9 % apart. (The POD64's run was *scored blind*: the
+# model was 3.8 % too slow that day. Today's, improved with this run in view, is about 3 % too fast.)
 #
 # ## Find out what limits you
 #
 # So far, loading costs nothing. Now assume that a core decodes and crops a photograph in 2 ms while the IPUs work.
-# (Measure yours, as in lesson 05.) Which is the bottleneck: the workers of a process, the processes, the cores of a
-# host, or what an update does once?
+# (Measure yours, as in lesson 05.) Which is the bottleneck: workers, processes, cores, or what an update does once?
 
 # %%
 lesson.explore(program)
@@ -310,7 +307,7 @@ show_constant_batch(program)
 #
 # **Takeaway:** ask what limits you before you add replicas.
 #
-# This is the end of part one. At its start you answered six questions. What do you say now?
+# This is the end of part one. At its start you answered six questions. What do you answer now?
 
 # %%
 quiz.after("speed", ...)

@@ -14,10 +14,7 @@ from ipu_course.lessons.data_parallelism.poprun_run import (
     last_word,
     lines_by_instance,
     run_poprun,
-    source_of,
 )
-
-PROGRAM = "ipu_course.lessons.data_parallelism.distributed_digits"
 
 
 def test_lines_are_sorted_by_instance_however_they_come() -> None:
@@ -83,16 +80,3 @@ def test_a_run_that_does_not_end_is_ended(tmp_path: Path, monkeypatch: pytest.Mo
     end = run_poprun("poprun python -m a.b", limit_seconds=2.0)
     assert "time limit" in end.problem
     assert left.exists()
-
-
-def test_the_source_is_read_and_nothing_imported(monkeypatch: pytest.MonkeyPatch) -> None:
-    text = source_of(PROGRAM, "make_options")
-    assert text.startswith("def make_options()")
-    assert "popdist.poptorch.Options()" in text
-    assert PROGRAM not in sys.modules
-
-
-@pytest.mark.parametrize(("module", "function"), [("ipu_course.no_such", "main"), (PROGRAM, "no_such")])
-def test_what_is_not_there_is_named(module: str, function: str) -> None:
-    with pytest.raises(ValueError, match="no_such"):
-        source_of(module, function)

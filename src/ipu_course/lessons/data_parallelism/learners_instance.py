@@ -15,7 +15,6 @@ from torch import Tensor, nn
 
 import popdist
 import popdist.poptorch
-import poptorch
 from ipu_course.datasets import mnist
 from ipu_course.lessons.data_parallelism.distributed_digits import IMAGES, agree, own_weights, say, start
 from ipu_course.lessons.data_parallelism.function_file import read_function

@@ -25,7 +25,9 @@ def scaling_figure(
     """
     with in_style():
         figure, axes = new_figure(HEIGHT_INCHES)
-        for name, values, (colour, dashes, marker) in zip(("perfect scaling", "modelled"), (theory, modelled), LINE_STYLES):
+        for name, values, (colour, dashes, marker) in zip(
+            ("perfect scaling", "modelled"), (theory, modelled), LINE_STYLES
+        ):
             heights = [float("nan") if value is None else value for value in values]
             axes.plot(
                 replicas, heights, color=colour, linestyle=dashes, marker=marker, linewidth=2, markersize=5, label=name

@@ -25,7 +25,9 @@ def modelled() -> engine.ModelledModule:
 
 @pytest.fixture(scope="module")
 def resnet() -> engine.ModelledModule:
-    return published_resnet50()
+    found = published_resnet50()
+    assert found
+    return found
 
 
 def is_complete(modelled: engine.ModelledModule, setting: dict[str, Any]) -> bool:

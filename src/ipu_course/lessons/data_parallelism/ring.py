@@ -101,7 +101,7 @@ def _form_hint(held: Any, replicas: int) -> str | None:
 
 
 def _is_summed(held: Held, gradients: Held) -> bool:
-    sums = [sum(parts) for parts in zip(*gradients)]
+    sums = [torch.stack(parts).sum(0) for parts in zip(*gradients)]
     return all(torch.allclose(part.double(), total) for parts in held for part, total in zip(parts, sums))
 
 

@@ -105,16 +105,20 @@ def per_replica_figure(lines: Mapping[int, Sequence[ScalingPoint]]) -> Figure:
         },
         AXIS,
         "images a second and replica",
-        "What each replica contributes",
+        "What each replica contributes (the axis begins at 1,500)",
         log_x=True,
-        from_zero=True,
         marked={
             f"{run.machine}, accumulation {run.accumulation}": (run.replicas, run.rate / run.replicas) for run in RUNS
         },
     )
     axes = drawn.axes[0]
-    axes.set_ylim(top=1.15 * axes.get_ylim()[1])
-    axes.set_xlim(right=16 * REPLICAS[-1])  # the text beside the last point needs room
+    axes.set_ylim(1_500, 2_150)
+    for note in axes.texts:  # below the lines, and left of the last point
+        note.set_position((-8, -14))
+        note.set_horizontalalignment("right")
+    legend = axes.get_legend()
+    assert legend is not None
+    legend.get_texts()[-1].set_text("derived from published runs")
     return drawn
 
 
@@ -157,10 +161,12 @@ def show_constant_batch(program: ModelledModule) -> None:
         f"{POD64.images:,} images, modelled": [point.efficiency for point in stays],
     }
     words = ", ".join(f"{point.replicas}: {point.efficiency:.0%}" for point in stays)
+    drawn = figures.curves_figure(
+        REPLICAS, lines, AXIS, "efficiency", "Of perfect scaling (the axis begins at 70 %)", log_x=True, percent=True
+    )
+    drawn.axes[0].set_ylim(0.7, 1.02)
     show.figure(
-        figures.curves_figure(
-            REPLICAS, lines, AXIS, "efficiency", "Of perfect scaling", log_x=True, percent=True, from_zero=True
-        ),
+        drawn,
         "If the global batch may not grow, every doubling of the replicas makes u a larger part of the time.",
         f"Efficiency against replicas. With a growing batch it stays high. At {POD64.images:,} images an update it "
         f"falls, modelled: {words}. Derived from the published runs: {derived(REPLICAS[-1]):.0%} with {REPLICAS[-1]}.",

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Mapping, Sequence
 
 from ipu_course import engine, figures, show
+from ipu_course.not_modelled import NOT_MODELLED
 from ipu_course.published import published_figure
 from ipu_course.published_resnet50 import ACCUMULATION, MICRO_BATCH
 
@@ -69,7 +70,7 @@ def update_share(profile: Profile) -> float:
 
 def show_scaling(program: ModelledModule) -> None:
     """Show images a second of each replica with the accumulations of the published runs, and a table of both."""
-    if not program:
+    if program is NOT_MODELLED:
         print(engine.NOT_HERE)
         return
     lines = {run.accumulation: _points(program, run.accumulation) for run in RUNS}
@@ -144,7 +145,7 @@ def show_constant_batch(program: ModelledModule) -> None:
 
     The published runs give the time m of a micro-batch, and the time u that an update takes once.
     """
-    if not program:
+    if program is NOT_MODELLED:
         print(engine.NOT_HERE)
         return
     micro_batches = POD64.replicas * POD64.accumulation

@@ -116,21 +116,22 @@ def _sums_hint(held: Held, gradients: Held) -> str | None:
     once = [1] * replicas
     if all(sorted(counts[replica]) == sorted(_own(replica, replicas)) for replica in range(replicas)):
         return "The gradients have not changed. Replace a part of held by itself plus what arrived."
+    every = [(replica, part) for replica in range(replicas) for part in range(replicas)]
+    for replica, part in every:
+        most = max(counts[replica][part])
+        if most > 1:
+            return (
+                f"Part {part} of replica {replica} contains the gradient of replica "
+                f"{counts[replica][part].index(most)} {most} times. In the all-gather, what arrives is complete: it "
+                "replaces the part and is not added."
+            )
     if all(parts.count(once) == 1 for parts in counts):
         return (
             "Each replica now has exactly one complete sum. That is the reduce-scatter. Next, the complete sums go "
             "round: the all-gather."
         )
-    replica, part = next(
-        (replica, part) for replica in range(replicas) for part in range(replicas) if counts[replica][part] != once
-    )
+    replica, part = next((replica, part) for replica, part in every if counts[replica][part] != once)
     found = counts[replica][part]
-    if any(count > 1 for count in found):
-        twice = next(other for other, count in enumerate(found) if count > 1)
-        return (
-            f"Part {part} of replica {replica} contains the gradient of replica {twice} {found[twice]} times. In the "
-            "all-gather, what arrives is complete: it replaces the part and is not added."
-        )
     members = ", ".join(str(other) for other, count in enumerate(found) if count) or "none of them"
     return (
         f"Part {part} of replica {replica} contains the gradients of replicas {members}, and all {replicas} should be "

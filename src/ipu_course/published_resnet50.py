@@ -47,8 +47,8 @@ def resnet50() -> nn.Module:
         return ClassifierWithLoss(network, NormaliseOnDevice(torch.float16)).half()
 
 
-def published_resnet50() -> ModelledModule | None:
-    """The program with one replica, ready to be profiled; ``None`` without an IPU Model."""
+def published_resnet50() -> ModelledModule:
+    """Return the program with one replica, ready to be profiled, or ``NOT_MODELLED`` without an IPU Model."""
     model = resnet50()
     options = poptorch.Options()
     options.Training.gradientAccumulation(ACCUMULATION)

@@ -7,21 +7,29 @@ from typing import Mapping
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from ipu_course.figures.style import AREA_LOOKS, INK, WIDTH_INCHES, in_style, only_grid
+from ipu_course.figures import looks
+from ipu_course.figures.style import GREEN, GREY, INK, WIDTH_INCHES, in_style, only_grid
 
 ROW_INCHES = 0.34
+COPIES, STATE = "copies of state", "optimiser's state"
+# Copies have the look that the timeline gives them.
+LOOKS = {
+    COPIES: looks.Look(looks.WHITE, "////", GREEN),
+    STATE: looks.OPTIMISER_STATE,
+    "weights": looks.WEIGHTS,
+}
+REST = looks.Look(GREY, text=INK)
 
 
 def update_figure(milliseconds: Mapping[str, float], kib: Mapping[str, float], memory_label: str, title: str) -> Figure:
-    """Bars on the left for the parts of the time, on the right for the parts of one tile.
+    """Draw bars for the parts of the time, and below them bars for the parts of one tile.
 
-    ``memory_label`` says in which unit and where. The last part of each, which is about the optimiser's state, has
-    a look of its own.
+    ``memory_label`` says in which unit and where.
     """
     with in_style():
-        rows = max(len(milliseconds), len(kib))
-        figure = Figure(figsize=(WIDTH_INCHES, 1.2 + ROW_INCHES * rows), layout="constrained")
-        time, memory = figure.subplots(1, 2)
+        heights = [len(milliseconds), len(kib)]
+        figure = Figure(figsize=(WIDTH_INCHES, 1.8 + ROW_INCHES * sum(heights)), layout="constrained")
+        time, memory = figure.subplots(2, 1, height_ratios=heights)
         _bars(time, milliseconds, "{:.1f}", "ms of one weight update")
         _bars(memory, kib, "{:.0f}", memory_label)
         figure.suptitle(title, x=0.01, ha="left", fontsize=11)
@@ -30,9 +38,8 @@ def update_figure(milliseconds: Mapping[str, float], kib: Mapping[str, float], m
 
 def _bars(axes: Axes, parts: Mapping[str, float], form: str, label: str) -> None:
     largest = max([*parts.values(), 1e-9])
-    for row, value in enumerate(parts.values()):
-        look = AREA_LOOKS[1] if row == len(parts) - 1 else AREA_LOOKS[0]
-        axes.barh(row, value, height=0.7, **look)
+    for row, (name, value) in enumerate(parts.items()):
+        axes.barh(row, value, height=0.7, **LOOKS.get(name, REST).area())
         axes.text(value + 0.015 * largest, row, form.format(value), va="center", fontsize=9, color=INK)
     axes.set_yticks(range(len(parts)), list(parts))
     axes.set_ylim(len(parts) - 0.5, -0.5)

@@ -59,8 +59,8 @@ show.memory({"32 bits, everything on the chip": on_chip}, "Optimiser state is th
 # ## Count the state
 #
 # **State** is what an optimiser keeps from one update to the next. Momentum keeps one tensor for each weight, a
-# running mean of its gradients (the *velocity*). Adam, AdamW and LAMB keep two: the **moments**, of the gradients and of
-# their squares. The **accumulator** is something else: it sums up gradients, and every update empties it.
+# running mean of its gradients (the *velocity*). Adam, AdamW and LAMB keep two **moments**: means of the gradients and
+# of their squares. The **accumulator** is something else: it sums up gradients, and every update empties it.
 #
 # After a call, `optimizer.state_dict()` returns the state. The next cell trains a small network once with each
 # optimiser and counts. Below the table you see where the state can live.
@@ -134,8 +134,8 @@ show_places({"state on the chip": on_chip, "state off the chip": off_chip},
             "Most of the memory is saved on IPU 1, which has the widest layers.")
 
 # %% [markdown]
-# The two IPUs share the rate until IPU 0, which has less state, has finished. No tile computes while its own state
-# moves. The band is wide, because the 20 GB/s are an estimate and no published program tests the model here.
+# The two IPUs share the rate until IPU 0, which has less state, has finished. The band is wide, because the 20 GB/s
+# are an estimate, and nobody has published a program with which to test the model here.
 #
 # ## Make it fit at the lowest cost
 #
@@ -182,7 +182,8 @@ lesson.explore(resnet, accumulation=8)
 # %% [markdown]
 # **Exercise 3** (5 min). All of AdamW's state is off the chip. Derive from the table: with which smallest
 # `accumulation` do the copies take at most a tenth of the device time? Check it with the explorer. Then move its
-# controls: with which smallest accumulation is an update of **SGD with momentum** at most 5.0 % longer than on the chip?
+# controls: with which smallest accumulation does an update of **SGD with momentum** take at most 5.0 % longer than on
+# the chip?
 
 # %% tags=["exercise"]
 ### BEGIN SOLUTION
@@ -216,14 +217,14 @@ def elsewhere(group):
         getattr(options.TensorLocations, f"set{group}Location")(settings)
     return program(place_group).profile()
 
-groups = {group: elsewhere(group) for group in ("Optimizer", "Weight", "Accumulator", "Activation")}
+groups = {group: elsewhere(group) for group in ("Optimizer", "Weight", "Accumulator")}
 moved.reveal(1e3 * groups["Weight"].device_seconds_per_call, "modelled")
 place_table(groups)
 
 # %% [markdown]
 # Each of eight micro-batches reads the weights twice, forward and backward, and the update reads and writes them: 18
-# trips of 179 MB instead of two of 356. So ask **how often** a tensor is used before you ask how large it is. Offload
-# what an update needs once.
+# trips of 179 MB instead of two of 356. Accumulators fare as badly, because every backward pass reads and writes them.
+# So ask **how often** a tensor is used before you ask how large it is, and offload what is needed once per update.
 #
 # ## Turn offloading off again
 #
@@ -248,16 +249,16 @@ on, off = losses(lambda options: None), losses(all_state)
 print("the same losses?", torch.allclose(torch.tensor(on), torch.tensor(off), rtol=1e-3), "- lower?", off[-1] < off[0])
 
 # %% [markdown]
-# Half precision is the better cure here, if your training bears it (lesson 01): it fits without copies and trains
+# Half precision is the better cure here, if your training bears it ([lesson 01](01)): it fits without copies and trains
 # several times as many images a second. A smaller micro-batch is no free cure, as it uses the matrix units less
-# well (lesson 09). Offloading is for programs with many parameters and much accumulation.
+# well ([lesson 09](09)). Offloading is for programs with many parameters and much accumulation.
 #
 # ## Share the state out over replicas
 #
 # **Replicas** are copies of the program on other IPUs, and all of them would hold the same state. **Replicated tensor
-# sharding** gives each replica one part. It adds up only the gradients of its part (*reduce-scatter*), updates these
-# weights, and collects the others (*all-gather*). Together this costs about as much as the *all-reduce* that replicas
-# need anyway. Tensors with fewer than 8,192 elements stay whole by default.
+# sharding** gives each replica one part. A replica receives the summed gradients of its part (*reduce-scatter*),
+# updates the weights that belong to it, and collects the others (*all-gather*). Together this takes about as long as
+# the *all-reduce* that replicas need anyway. Tensors with fewer than 8,192 elements stay whole by default.
 #
 # **Exercise 4** (4 min). Write `options` for 4 replicas with accumulation 8 that share out the optimiser's state and
 # copy nothing to streaming memory. The cell after it shows whether the program in 32 bits then fits. Be careful:
@@ -283,18 +284,19 @@ lesson.check(4, options)
 show_sharding(resnet, replicas=(2, 4, 8), machine="POD16")
 
 # %% [markdown]
-# In parts, the program fits on the chip, and an update takes as long as before (modelled). Off the chip, whole states make it worse:
-# replicas of one machine share its streaming memory. Parts repair that, because each replica copies only its own.
+# In parts, the program fits on the chip, and an update takes as long as with whole states (modelled). Off the chip,
+# replicas make whole states worse, because those of one machine share its streaming memory. In parts, each replica
+# copies only its own part, and more machines mean shorter copies.
 #
 # ## Summary
 #
 # * Momentum keeps one tensor for each weight, Adam two. Only the update needs them.
 # * Off the chip, they cost two trips per update: bytes x 2 / rate, whatever the accumulation.
 # * A threshold moves the few large tensors and leaves the many small ones.
-# * More accumulation makes the copies rarer. Weights and activations are needed too often to be moved.
+# * More accumulation makes the copies rarer. Weights and accumulators are needed too often to be moved.
 # * With replicas, sharding saves the same memory without copies.
 #
-# **Takeaway:** offload when it is the state that does not fit, move as little as possible, and turn it off when you can.
+# **Takeaway:** offload when the state is what does not fit, move as little as possible, and go back when you can.
 #
 # Your predictions and checks: `python -m ipu_course report`.
 #
@@ -306,8 +308,8 @@ show_sharding(resnet, replicas=(2, 4, 8), machine="POD16")
 #
 # ## What transfers
 #
-# DeepSpeed's ZeRO [3] does the same on GPUs: stage 1 shards the state over replicas, ZeRO-Offload keeps it in the host's
-# memory. PyTorch has `ZeroRedundancyOptimizer`.
+# DeepSpeed's ZeRO [3] does the same on GPUs: stage 1 shards the state over replicas, and ZeRO-Offload keeps it in the
+# host's memory. PyTorch has `ZeroRedundancyOptimizer`.
 #
 # ## References
 #
@@ -316,4 +318,4 @@ show_sharding(resnet, replicas=(2, 4, 8), machine="POD16")
 #    IPU](https://docs.graphcore.ai/projects/memory-performance-optimisation/)*, sections 4.4.4, 4.7 and 5.4.
 # 3. Rajbhandari et al., *[ZeRO](https://arxiv.org/abs/1910.02054)*, 2020.
 #
-# **Next:** [lesson 09](09_cnn_benchmarks.ipynb) runs whole networks and asks which numbers you can believe.
+# **Next:** You have tuned one program. Now read a whole table of programs, and ask which of its numbers you can believe.

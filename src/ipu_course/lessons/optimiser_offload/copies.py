@@ -39,8 +39,8 @@ def show_update(profile: Profile) -> None:
     show.figure(
         drawn,
         "The copies stand at the end, in the update, and no tile computes while its own state moves.",
-        f"One weight update of {whole:.1f} ms over time, modelled. Forward and backward passes of all micro-batches come "
-        f"first. Then the state moves: {each}. The tiles run code in {code} of the cycles.",
+        f"One weight update of {whole:.1f} ms over time, modelled. Forward and backward passes of all micro-batches "
+        f"come first. Then the state moves: {each}. The tiles run code in {code} of the cycles.",
     )
     low, high = profile.error_band
     print(f"On hardware, the update may take {low:.2f} to {high:.2f} times as long as modelled.")

@@ -31,7 +31,7 @@ AS_GOOD = 1.001  # of the best time
 
 
 def place_hint(place: Any, using: Profile) -> str | None:
-    """Return the hint for a function that places the program's tensors; ``using`` is it with all of them on the chip."""
+    """Return the hint for a function that places the program's tensors; ``using`` has them all on the chip."""
     if not callable(place):
         return f"place is a function of the options; you wrote {place!r}."
     options = _placed(place)
@@ -212,7 +212,7 @@ RARE = Numbers(
             32: "With 32 an update takes nearly 10 % longer. Keep moving the slider.",
             128: "128 is enough for AdamW. SGD's single velocity is half as large: choose it as the optimiser.",
         },
-        otherwise="Choose SGD with momentum, keep the state off the chip, and watch the column 'longer than on chip by'.",
+        otherwise="Choose SGD with momentum, keep the state off the chip, and watch 'longer than on the chip by'.",
     ),
     praise="Rarer copies cost less. But 57 micro-batches of 32 images are 1,824 images an update, so ask whether your "
     "training still learns as much in an epoch (lesson 02).",

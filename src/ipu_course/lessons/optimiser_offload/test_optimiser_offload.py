@@ -88,7 +88,9 @@ class TestPlacement:
 
 class TestRareCopies:
     def test_from_57_micro_batches_on_the_copies_take_a_tenth(self) -> None:
-        shares = {m: copies_share(program().profile(gradient_accumulation=m, optimiser_off_chip=True)) for m in (56, 57)}
+        shares = {
+            m: copies_share(program().profile(gradient_accumulation=m, optimiser_off_chip=True)) for m in (56, 57)
+        }
         assert shares[57] <= 10 < shares[56]
 
     def test_from_63_micro_batches_on_an_update_with_momentum_is_five_per_cent_longer(self) -> None:

@@ -1,9 +1,9 @@
 # %% [markdown]
 # # Optimiser state: on the chip or off it
 #
-# In 32 bits, the workshop's ResNet-101 [1] does not fit on two IPUs, even if you halve its micro-batch to 32 images.
-# The fullest tile needs **671 KiB** and has 624 (modelled). **180 KiB** of that are the state of the optimiser,
-# AdamW. It sits there during every forward and backward pass, although only the weight update reads it.
+# In 32 bits, the workshop's ResNet-101 runs out of memory on two IPUs [1]. Halve its micro-batch to 32 images, and the
+# fullest tile still needs **671 KiB** of its 624 (modelled). **180 KiB** of that are the state of the optimiser, AdamW.
+# It sits there during every forward and backward pass, although only the weight update reads it.
 #
 # You can move it off the chip. The program then fits, and each update has to fetch its state and bring it back. How
 # much does that cost, and how little do you have to move?
@@ -113,8 +113,8 @@ lesson.check(1, state_megabytes, copy_milliseconds)
 # %% [markdown]
 # ## Find the copies in the profile
 #
-# This is the option. In PopVision's execution trace, the copies are called **StreamCopyMidRemoteBuffer**. The guide
-# advises looking at their percentage of the cycles [2].
+# `setOptimizerLocation` moves the state, as the cell after your prediction shows. In PopVision's execution trace, the
+# copies are called **StreamCopyMidRemoteBuffer**. The guide advises looking at their percentage of the cycles [2].
 #
 # **Predict:** with everything on the chip, an update with accumulation 8 would take 49.3 ms (modelled). What
 # percentage of the device time do the copies take once the state is off the chip?
@@ -228,8 +228,8 @@ place_table(groups)
 #
 # ## Turn offloading off again
 #
-# A place is not a number: results stay the same, as the next cell shows by training for real. So you can
-# choose freely, and if the program fits without offloading, turn it off [2]. In 16 bits it does.
+# Where a tensor lives does not change its values, so results stay the same. The next cell shows that by training for
+# real. So you can choose freely, and where a program fits without offloading, turn it off [2]. In 16 bits ours fits.
 
 # %%
 place_table({"32 bits, all state off": off_chip, "16 bits, all state off": program(all_state, half).profile(),
@@ -292,7 +292,7 @@ show_sharding(resnet, replicas=(2, 4, 8), machine="POD16")
 #
 # * Momentum keeps one tensor for each weight, Adam two. Only the update needs them.
 # * Off the chip, they cost two trips per update: bytes x 2 / rate, whatever the accumulation.
-# * A threshold moves the few large tensors and leaves the many small ones.
+# * A threshold moves the few large tensors and leaves the many small ones. Here that bought 60 KiB for 9 ms an update.
 # * More accumulation makes the copies rarer. Weights and accumulators are needed too often to be moved.
 # * With replicas, sharding saves the same memory without copies.
 #

@@ -318,4 +318,4 @@ show_sharding(resnet, replicas=(2, 4, 8), machine="POD16")
 #    IPU](https://docs.graphcore.ai/projects/memory-performance-optimisation/)*, sections 4.4.4, 4.7 and 5.4.
 # 3. Rajbhandari et al., *[ZeRO](https://arxiv.org/abs/1910.02054)*, 2020.
 #
-# **Next:** You have tuned one program. Now read a whole table of programs, and ask which of its numbers you can believe.
+# **Next:** You have tuned one program. Now read a whole table of programs, and ask which of its numbers to believe.

@@ -103,8 +103,8 @@ def _specification(optimiser: str) -> object:
     if optimiser == ADAMW:
         made = poptorch.optim.AdamW(module.parameters())
     else:
-        momentum = 0.9 if optimiser == MOMENTUM else 0.0
-        made = poptorch.optim.SGD(module.parameters(), lr=0.01, momentum=momentum)
+        settings = {"momentum": 0.9} if optimiser == MOMENTUM else {}
+        made = poptorch.optim.SGD(module.parameters(), lr=0.01, **settings)
     return engine.modelled_module(module, (torch.zeros(1, 8),), options, made).optimiser
 
 

@@ -44,7 +44,7 @@ def place_hint(place: Any, using: Profile) -> str | None:
             "you hand them to options.TensorLocations."
         )
     profile = resnet101(options).profile()
-    return _memory_hint(profile) or _group_hint(places, profile) or _time_hint(profile, using)
+    return _memory_hint(places, profile) or _group_hint(places, profile) or _time_hint(profile, using)
 
 
 def _placed(place: Any) -> poptorch.Options:
@@ -54,13 +54,16 @@ def _placed(place: Any) -> poptorch.Options:
     return returned if isinstance(returned, poptorch.Options) else options
 
 
-def _memory_hint(profile: Profile) -> str | None:
+def _memory_hint(places: Mapping[str, Any], profile: Profile) -> str | None:
     verdict = engine.memory_verdict(profile)
     if verdict == "fits":
         return None
+    advice = "More of the optimiser's state has to leave the chip."
+    if (places.get(OPTIMISER) or {}).get("onChip") != 0:
+        advice = "What you moved does not make enough room. Move the optimiser's state instead."
     return (
-        f"The model's verdict is {verdict!r}: the fullest tile has {profile.memory.max_tile_bytes / KIB:.0f} KiB. More "
-        "of the optimiser's state has to leave the chip."
+        f"The model's verdict is {verdict!r}: the fullest tile has {profile.memory.max_tile_bytes / KIB:.0f} KiB. "
+        f"{advice}"
     )
 
 

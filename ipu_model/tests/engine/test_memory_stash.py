@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from memory_support import memory_for, squares, total
+from memory_support import memory_for, memory_of_program, program_of, squares, total
 
 from ipu_model.graph import Graph
-from ipu_model.predict.order import stash_slots
-from ipu_model.predict.program import Execution, Location, Locations, Recomputation
+from ipu_model.predict.order import device_bytes, order_of, stash_slots
+from ipu_model.predict.program import Execution, Location, Locations, Program, Recomputation
 
 WIDTH, BATCH = 256, 64
 ACTIVATION = WIDTH * BATCH * 4  # bytes of one rectifier's result in fp32
+AWAY = Locations(activations=Location(on_chip=False))
 
 
 @given(st.integers(1, 16), st.data())
@@ -73,9 +76,37 @@ class TestBytes:
         assert [total(m, "stashes") for m in memory] == [0, 0, 0, 0]
 
     def test_off_chip_activations_take_the_stashes_along(self) -> None:
+        """The last IPU has no stash. Its own kept tensors leave the chip between the passes, once each."""
         on_chip = memory_for(two_layers_on_each_of_four_ipus(), accumulation=8)
-        off_chip = memory_for(
-            two_layers_on_each_of_four_ipus(), accumulation=8, locations=Locations(activations=Location(on_chip=False))
-        )
-        assert off_chip.off_chip_bytes == sum(total(m, "stashes") for m in on_chip)
+        away = program_of(two_layers_on_each_of_four_ipus(), accumulation=8, locations=AWAY)
+        off_chip = memory_of_program(away)
+        last = sum(device_bytes(held.tensor) for held in order_of(away).held if held.stage == 3)
+        assert last > 0
+        assert off_chip.off_chip_bytes == sum(total(m, "stashes") for m in on_chip) + last
         assert [total(m, "stashes") for m in off_chip] == [0, 0, 0, 0]
+
+
+class TestActivationsOffChipWithoutStash:
+    """One IPU keeps no stash: each activation leaves after the forward pass and returns for the backward pass."""
+
+    DEPTH = 8
+
+    def programs(self) -> tuple[Program, Program]:
+        graph = squares(self.DEPTH, width=WIDTH, batch=BATCH)
+        return program_of(graph), program_of(graph, locations=AWAY)
+
+    def test_the_tiles_hold_few_of_them_at_a_time(self) -> None:
+        on_chip, away = (memory_of_program(program)[0] for program in self.programs())
+        assert total(on_chip, "activations") >= (self.DEPTH - 1) * ACTIVATION
+        assert total(away, "activations") < 3 * ACTIVATION
+        assert away.max_tile_bytes < on_chip.max_tile_bytes
+
+    def test_streaming_memory_holds_what_the_passes_move(self) -> None:
+        _, away = self.programs()
+        kept = sum(device_bytes(held.tensor) for held in order_of(away).held)
+        assert memory_of_program(away).off_chip_bytes == kept
+
+    def test_small_ones_stay(self) -> None:
+        on_chip, _ = self.programs()
+        least = Location(on_chip=False, least_off_chip=WIDTH * BATCH + 1)
+        assert memory_of_program(replace(on_chip, locations=Locations(activations=least))) == memory_of_program(on_chip)

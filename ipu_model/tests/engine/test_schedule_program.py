@@ -367,6 +367,16 @@ class TestOffChip:
         assert plain == 0
         assert heavy > 0
 
+    def test_momentum_of_zero_that_may_change_has_a_velocity_to_move(self) -> None:
+        """poptorch.optim.SGD(..., momentum=0.0) streams its momentum, so the program is compiled with a velocity."""
+        hyper = Hyper(lr=0.1, variable=frozenset({"lr", "momentum"}))
+        plain, moved = (
+            profiled(program(optimiser=OptimiserSpec("SGD2", hyper), locations=locations)).cycles[0].stream_copy_mid
+            for locations in (Locations(), self.locations(optimiser=Location(on_chip=False)))
+        )
+        velocity = self.PARAMETERS * 4 * 2 / (20e9 / 2)
+        assert (moved - plain) / 1.33e9 == pytest.approx(velocity)
+
     def test_small_tensors_stay_on_chip(self) -> None:
         weights_only = WIDTH * WIDTH * 2 * 4 * 2 / (20e9 / 2)
         assert self.extra(optimiser=Location(on_chip=False, least_off_chip=1000)) == pytest.approx(weights_only)

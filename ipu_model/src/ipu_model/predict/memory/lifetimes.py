@@ -172,7 +172,7 @@ def _joined(temporary: Spread, fetched: Iterable[Spread]) -> Spread:
 
 
 class Borders:
-    """The tensors that move between the IPUs of a program, and whether stashes are kept off chip."""
+    """The tensors that move between the IPUs of a program, and which of the kept ones wait off chip."""
 
     def __init__(self, program: Program, storages: Storages) -> None:
         self._program, self._storages = program, storages
@@ -191,7 +191,7 @@ class Borders:
         return sum(ipu in readers or self._storages.ipu(root) == ipu for root, readers in self._leaving.items())
 
     def is_off_chip(self, root: str) -> bool:
-        """Whether stashes of a tensor are kept in streaming memory."""
+        """Whether a tensor of the forward pass waits for the backward pass in streaming memory."""
         return self._program.locations.activations.is_off_chip(self._storages.step.tensors[root].elements)
 
 
@@ -233,7 +233,8 @@ class Lifetimes:
     In a pipeline, every stage except the last runs the backward pass of an older micro-batch than the forward pass
     before it: the backward pass reads its tensors from a stash, and only the stash lives between the two. Tensors for
     another IPU are kept until the copy at the end of the cycle; tensors from another IPU are present from the start of
-    a cycle. `elsewhere` are variables that live on other IPUs.
+    a cycle. Activations that are placed off chip, and have no stash, leave after the forward pass has last read them
+    and come back when the backward pass first does. `elsewhere` are variables that live on other IPUs.
     """
 
     def __init__(
@@ -243,6 +244,7 @@ class Lifetimes:
         self._elsewhere = elsewhere
         self._found: dict[_Instance, _Lifetime] = {}
         self.stashed: dict[str, int] = {}
+        self._away: set[str] = set()  # activations that leave the chip between the passes, without a stash
         for number, moment in enumerate(moments.all):
             for root in moment.makes:
                 self._extend(_Instance(root, moment.phase == RECOMPUTE or storages.is_backward(root)), number, number)
@@ -296,9 +298,10 @@ class Lifetimes:
 
     @property
     def off_chip_bytes(self) -> float:
-        """Bytes of stashes in streaming memory."""
+        """Bytes of stashes and of other activations in streaming memory."""
         spread = self._storages.spread
-        return sum(spread(root).total * n for root, n in self.stashed.items() if self._borders.is_off_chip(root))
+        stashes = sum(spread(root).total * n for root, n in self.stashed.items() if self._borders.is_off_chip(root))
+        return stashes + sum(spread(root).total for root in self._away)
 
     def _read(self, root: str, moment: Moment, number: int) -> None:
         is_backward = self._storages.is_backward(root)
@@ -312,6 +315,9 @@ class Lifetimes:
             self.stashed[root] = max(slots, self.stashed.get(root, 0))
             self._extend(_Instance(root, True), self._backward_start, number)
             self._keep_for_stash(root)
+        elif self._borders.is_off_chip(root):
+            self._away.add(root)
+            self._extend(_Instance(root, True), number, number)
         else:
             self._extend(_Instance(root, False), self._arrival(root, number), number)
 

@@ -2,10 +2,10 @@
 # # Optimiser state: on the chip or off it
 #
 # In 32 bits, the workshop's ResNet-101 runs out of memory on two IPUs [1]. Halve its micro-batch to 32 images, and the
-# fullest tile still needs **671 KiB** of its 624 (modelled). **180 KiB** of that are the state of the optimiser, AdamW.
-# It sits there during every forward and backward pass, although only the weight update reads it.
+# fullest tile still needs **671 KiB**, though it has only 624 (modelled). **180 KiB** of that are the state of the
+# optimiser, AdamW. It sits there during every forward and backward pass, although only the weight update reads it.
 #
-# You can move it off the chip. The program then fits, and each update has to fetch its state and bring it back. How
+# You can move it off the chip. The program then fits, but each update has to fetch the state and write it back. How
 # much does that cost, and how little do you have to move?
 #
 # *Plan 50 minutes, 21 of them for the exercises; the notebook itself runs in under one. Before it: lessons 01, 02
@@ -51,7 +51,7 @@ def program(place=None, dtype=single):
         place(options)
     return resnet101(options, dtype)
 
-resnet = program()  # nothing said: everything is on the chip
+resnet = program()  # without a placement, everything is on the chip
 on_chip = resnet.profile()
 show.memory({"32 bits, everything on the chip": on_chip}, "Optimiser state is the largest part of the fullest tile.")
 
@@ -85,7 +85,8 @@ show.drawing(figures.streaming_state(), "The state is on the chip during the upd
 # %% [markdown]
 # ## Move it off the chip, and price the copies
 #
-# Plain SGD keeps nothing, even when it accumulates. AdamW keeps twice the size of the weights.
+# Plain SGD keeps nothing, even when it accumulates. AdamW keeps twice the size of the weights. (If you write
+# `momentum=0.0` yourself, PopTorch lets you change it later, and keeps a velocity for that.)
 #
 # Beside its IPUs, an IPU-M2000 has ordinary memory chips: **streaming memory**, which is large and slow. Tensors that
 # live there are in **remote buffers**. By default PopTorch keeps everything on the chip. (The *phased* strategies are
@@ -134,12 +135,12 @@ show_places({"state on the chip": on_chip, "state off the chip": off_chip},
             "Most of the memory is saved on IPU 1, which has the widest layers.")
 
 # %% [markdown]
-# The two IPUs share the rate until IPU 0, which has less state, has finished. The band is wide, because the 20 GB/s
-# are an estimate, and nobody has published a program with which to test the model here.
+# The two IPUs share the 20 GB/s until IPU 0, which has less state, has finished. The error band is wide, because the
+# rate is an estimate and nobody has published a program with which to test it.
 #
 # ## Make it fit at the lowest cost
 #
-# The program fits now, with more than 130 KiB to spare, so you moved more than necessary. Settings have a threshold:
+# The program now fits with more than 130 KiB to spare, so you moved more than necessary. Settings have a threshold:
 # `minElementsForOffChip(n)` keeps tensors with fewer than *n* elements on the chip. The same settings work for
 # `setWeightLocation`, `setAccumulatorLocation` and `setActivationLocation`.
 #
@@ -164,15 +165,17 @@ lesson.check(2, place, using=on_chip)
 
 # %% [markdown] tags=["solution"]
 # Five tensors have two million elements or more, 11 million in all, and all of them are on IPU 1. Moving their 90 MB
-# of state is enough: 611 KiB, 58.3 ms. Without the classifier's 2,048,000 it would be too close to call.
+# of state is enough: 611 KiB and 58.3 ms, 18 % longer than on the chip. If the classifier's 2,048,000 elements stay,
+# too, it is too close to call.
 
 # %% [markdown]
-# From 85.1 to 58.3 ms: only 18 % longer than on the chip. The order of the placements is certain, as one moves fewer
-# bytes than the other. The times are not, and 611 of 624 KiB is a narrow fit. On hardware, leave more room.
+# You can be sure which of two such placements is faster, because one moves fewer bytes than the other. The times
+# themselves are not certain, and the best placement leaves only 13 KiB of a tile free. On hardware, leave more room.
 #
 # ## Accumulate until the copies hardly matter
 #
-# The copies cost the same in every update, whatever the accumulation. More micro-batches in an update make them rarer.
+# The copies take the same time in every update, whatever the accumulation. The more micro-batches an update has, the
+# rarer the copies are.
 
 # %%
 show_price(resnet)
@@ -217,19 +220,22 @@ def elsewhere(group):
         getattr(options.TensorLocations, f"set{group}Location")(settings)
     return program(place_group).profile()
 
-groups = {group: elsewhere(group) for group in ("Optimizer", "Weight", "Accumulator")}
+groups = {group: elsewhere(group) for group in ("Optimizer", "Weight", "Accumulator", "Activation")}
 moved.reveal(1e3 * groups["Weight"].device_seconds_per_call, "modelled")
 place_table(groups)
 
 # %% [markdown]
 # Each of eight micro-batches reads the weights twice, forward and backward, and the update reads and writes them: 18
 # trips of 179 MB instead of two of 356. Accumulators fare as badly, because every backward pass reads and writes them.
+# Activations are smaller here, but each of them goes out and comes back for every micro-batch.
+#
 # So ask **how often** a tensor is used before you ask how large it is, and offload what is needed once per update.
 #
 # ## Turn offloading off again
 #
-# Where a tensor lives does not change its values, so results stay the same. The next cell shows that by training for
-# real. So you can choose freely, and where a program fits without offloading, turn it off [2]. In 16 bits ours fits.
+# Where a tensor lives does not change its values, so the results stay the same. The next cell shows that by training
+# for real. You can therefore choose freely: where a program fits without offloading, turn it off [2]. Ours fits in
+# 16 bits.
 
 # %%
 place_table({"32 bits, all state off": off_chip, "16 bits, all state off": program(all_state, half).profile(),
@@ -249,9 +255,9 @@ on, off = losses(lambda options: None), losses(all_state)
 print("the same losses?", torch.allclose(torch.tensor(on), torch.tensor(off), rtol=1e-3), "- lower?", off[-1] < off[0])
 
 # %% [markdown]
-# Half precision is the better cure here, if your training bears it ([lesson 01](01)): it fits without copies and trains
-# several times as many images a second. A smaller micro-batch is no free cure, as it uses the matrix units less
-# well ([lesson 09](09)). Offloading is for programs with many parameters and much accumulation.
+# Half precision is the better cure here, if your training tolerates it ([lesson 01](01)): the program then fits without
+# copies and trains several times as many images a second. A smaller micro-batch is no free cure, as it uses the matrix
+# units less well ([lesson 09](09)). Offloading is for programs with many parameters and much accumulation.
 #
 # ## Share the state out over replicas
 #
@@ -284,9 +290,9 @@ lesson.check(4, options)
 show_sharding(resnet, replicas=(2, 4, 8), machine="POD16")
 
 # %% [markdown]
-# In parts, the program fits on the chip, and an update takes as long as with whole states (modelled). Off the chip,
-# replicas make whole states worse, because those of one machine share its streaming memory. In parts, each replica
-# copies only its own part, and more machines mean shorter copies.
+# With the state in parts, the program fits on the chip, and an update takes as long as with whole states (modelled).
+# Off the chip, whole states take longer with replicas than without, because the replicas of one machine share its
+# streaming memory. With parts, each replica copies only its own, so more machines mean shorter copies.
 #
 # ## Summary
 #
@@ -318,4 +324,4 @@ show_sharding(resnet, replicas=(2, 4, 8), machine="POD16")
 #    IPU](https://docs.graphcore.ai/projects/memory-performance-optimisation/)*, sections 4.4.4, 4.7 and 5.4.
 # 3. Rajbhandari et al., *[ZeRO](https://arxiv.org/abs/1910.02054)*, 2020.
 #
-# **Next:** You have tuned one program. Now read a whole table of programs, and ask which of its numbers to believe.
+# **Next:** You have tuned one program; now you read a whole table of programs and ask which of its numbers to believe.

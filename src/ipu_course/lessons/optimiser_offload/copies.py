@@ -26,7 +26,7 @@ def show_update(profile: Profile) -> None:
 
     The engine's own words for a timeline count copies as work, so the description here says what the tiles do.
     """
-    if not profile:
+    if profile is engine.NOT_MODELLED:
         print(engine.NOT_HERE)
         return
     drawn, _ = engine.figure("timeline", profile)
@@ -38,7 +38,7 @@ def show_update(profile: Profile) -> None:
     )
     show.figure(
         drawn,
-        "The copies stand at the end, in the update, and no tile computes while its own state moves.",
+        "The copies (offload) come at the end, in the update, and no tile computes while its own state moves.",
         f"One weight update of {whole:.1f} ms over time, modelled. Forward and backward passes of all micro-batches "
         f"come first. Then the state moves: {each}. The tiles run code in {code} of the cycles.",
     )
@@ -85,7 +85,7 @@ def show_accumulations(program: ModelledModule, accumulations: Sequence[int]) ->
     show.figure(
         curves_figure(
             accumulations,
-            {"copies, of the time": shares, "longer than on the chip": longer},
+            {"copies' share of the time": shares, "longer than on the chip": longer},
             "gradient accumulation (micro-batches per weight update)",
             "percentage",
             "What does it cost to keep AdamW's state off the chip? (modelled)",
@@ -93,7 +93,7 @@ def show_accumulations(program: ModelledModule, accumulations: Sequence[int]) ->
             percent=True,
             from_zero=True,
         ),
-        "Twice the accumulation makes an update about half as much longer.",
+        "Doubling the accumulation roughly halves the percentage by which an update takes longer.",
         "Two falling lines: the copies' share of the time, and how much longer an update takes than with the state on "
         f"the chip. Modelled, by accumulation: {words}.",
     )

@@ -58,8 +58,8 @@ def _row(profile: Profile, longer: float) -> dict[str, object]:
     return {
         "one weight update": f"{1e3 * profile.device_seconds_per_call:.1f} ms",
         "longer than on the chip by": f"{longer:.1%}",
-        "copies, of the time": f"{profile.shares['offload']:.1%}",
-        "fullest tile of all": f"{memory.max_tile_bytes / KIB:.0f} of {memory.tile_bytes / KIB:.0f} KiB",
+        "copies' share of the time": f"{profile.shares['offload']:.1%}",
+        "fullest tile": f"{memory.max_tile_bytes / KIB:.0f} of {memory.tile_bytes / KIB:.0f} KiB",
         "the model's verdict": engine.memory_verdict(profile),
     }
 
@@ -103,8 +103,8 @@ def _specification(optimiser: str) -> object:
     if optimiser == ADAMW:
         made = poptorch.optim.AdamW(module.parameters())
     else:
-        settings = {"momentum": 0.9} if optimiser == MOMENTUM else {}
-        made = poptorch.optim.SGD(module.parameters(), lr=0.01, **settings)
+        # PopTorch would keep a velocity for a momentum of 0.0, too; None keeps it a constant.
+        made = poptorch.optim.SGD(module.parameters(), lr=0.01, momentum=0.9 if optimiser == MOMENTUM else None)
     return engine.modelled_module(module, (torch.zeros(1, 8),), options, made).optimiser
 
 

@@ -54,6 +54,6 @@ def place_row(name: str, profile: Profile) -> dict[str, object]:
         "the model's verdict": engine.memory_verdict(profile),
         "off the chip": f"{profile.memory.off_chip_bytes / MEGA:,.0f} MB",
         "one weight update": f"{1e3 * profile.device_seconds_per_call:.1f} ms",
-        "copies, of the time": f"{profile.shares['offload']:.0%}",
+        "copies' share of the time": f"{profile.shares['offload']:.0%}",
         "images a second, IPUs alone": f"{profile.device_samples_per_second:,.0f}",
     }

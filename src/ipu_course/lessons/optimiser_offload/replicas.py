@@ -37,7 +37,7 @@ def show_sharding(program: ModelledModule, replicas: Sequence[int], machine: str
     words = "; ".join(f"{label} {a:.0f} and {b:.0f}" for label, a, b in zip(labels, *kib.values()))
     show.figure(
         bars_figure(labels, kib, "KiB of state on the fullest tile", "State in parts (modelled)", form="{:.0f}"),
-        "The more replicas there are, the smaller is the part that each one keeps.",
+        "The more replicas share the state, the less of it each one keeps.",
         f"KiB of optimiser state on the fullest tile, whole on each replica and in parts, modelled: {words}.",
     )
     show.table(rows, index="replicas (modelled)")

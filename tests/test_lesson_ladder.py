@@ -11,6 +11,8 @@ from ipu_course.ladder import published_ladder
 from ipu_course.lesson import Lesson
 from ipu_course.progress import read_progress
 
+STEPS = ("half precision", "gradient accumulation 8")
+
 
 @pytest.fixture(autouse=True)
 def own_progress(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -28,6 +30,25 @@ def test_the_steps_up_to_the_named_one_are_shown_and_noted(capsys: pytest.Captur
     out = capsys.readouterr().out
     assert published_ladder().source in out
     assert "fitted" in out
+
+
+def test_a_fitted_row_is_called_fitted_and_the_caption_says_what_the_step_changed(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    Lesson("02").show_ladder("gradient accumulation 8")
+    out = capsys.readouterr().out
+    rows = {step: line for line in out.splitlines() for step in ("base", "half", "gradient") if line.startswith(step)}
+    assert "fitted" not in rows["base"]  # out of memory: that is no time of the host
+    assert "s, host work fitted" in rows["half"]
+    assert "s, host work fitted" in rows["gradient"]
+    assert "derived from [1]" in out
+    before, after = (ladder.epoch_seconds(step.profile) for step in ladder.climb(list(STEPS)))
+    assert f"With {STEPS[1]}, an epoch takes {after:.1f} s instead of {before:.1f} s" in out
+
+
+def test_every_published_epoch_was_used_for_the_fit_of_the_host() -> None:
+    known = published_ladder()
+    assert [step.name for step in known.steps if step.fits] == list(known.host.fitted_on)
 
 
 def test_an_unknown_step_is_refused_with_those_there_are() -> None:

@@ -128,7 +128,7 @@ class TestTable:
         lines = ladder_table(
             [modelled(), modelled(step=2), modelled(tile_kib=900, step=0)], published_ladder()
         ).splitlines()
-        where = {line.index("modelled", 20) for line in lines if line.strip().startswith("modelled  published")}
+        where = {line.index("modelled", 20) for line in lines if line.strip().startswith("modelled  derived")}
         assert len(where) == 1
         ends = {re.search(r"(yes|no)  ", line).end() for line in lines if re.search(r"(yes|no)  ", line)}  # type: ignore[union-attr]
         assert len(ends) == 1

@@ -41,6 +41,7 @@ __all__ = [
 PUBLISHED_FILE = "published_day03.json"
 MICRO_BATCH, SIDE = 64, 64
 DOES_NOT_FIT = "does not fit"
+MODELLED = "modelled (host work fitted)"
 
 
 @dataclass(frozen=True)
@@ -61,7 +62,7 @@ class PublishedStep:
 
     @property
     def epoch_seconds(self) -> float | None:
-        """Seconds of an epoch."""
+        """Seconds of an epoch, derived from the published time of a call."""
         if self.calls_per_epoch is None or self.seconds_per_call is None:
             return None
         return self.calls_per_epoch * self.seconds_per_call
@@ -104,8 +105,13 @@ class ModelledStep:
         return self.calls_per_epoch * self.profile.call_seconds if engine.may_run(self.profile) else None
 
     @property
+    def fitted(self) -> bool:
+        """Whether the host work in the modelled epoch was fitted on this very step."""
+        return self.epoch_seconds is not None and self.published.name in published_ladder().host.fitted_on
+
+    @property
     def error(self) -> float | None:
-        """How far the modelled epoch is from the published one: 0.05 means 5 % too long."""
+        """How far the modelled epoch is from the one that follows from the published rate: 0.05 means 5 % too long."""
         ours, theirs = self.epoch_seconds, self.published.epoch_seconds
         return None if ours is None or theirs is None else ours / theirs - 1
 
@@ -150,7 +156,6 @@ def host_of(settings: TrainSettings) -> HostWork | None:
 
 
 @engine.needs_the_model
-@engine.needs_the_model
 def epoch_seconds(profile: Profile | None) -> float | None:
     """Return the modelled seconds of an epoch over CIFAR-10's 50,000 training images, without incomplete calls.
 
@@ -187,13 +192,21 @@ def climb(names: Sequence[str] | None = None) -> tuple[ModelledStep, ...]:
     return tuple(climbed)
 
 
-def ladder_figure(names: Sequence[str], modelled: Sequence[float | None], published: Sequence[float | None]) -> Figure:
-    """Draw the seconds an epoch of each step, modelled and published; ``None`` means that a step does not fit."""
+def ladder_figure(
+    names: Sequence[str],
+    modelled: Sequence[float | None],
+    derived: Sequence[float | None],
+    reference: str = "published rates",
+) -> Figure:
+    """Draw the seconds an epoch of each step, modelled and derived from the rates of ``reference``.
+
+    ``None`` means that a step does not fit.
+    """
     from ipu_course.figures.bars import bars_figure  # imports matplotlib
 
     return bars_figure(
         names,
-        {"modelled": modelled, "published": published},
+        {MODELLED: modelled, f"derived from {reference}": derived},
         "seconds an epoch",
         "ResNet-101 on CIFAR-10 over two IPUs: one change at a time",
         form="{:.1f}",
@@ -201,34 +214,49 @@ def ladder_figure(names: Sequence[str], modelled: Sequence[float | None], publis
     )
 
 
-def show_steps(steps: Sequence[ModelledStep]) -> None:
-    """Show the seconds an epoch of these steps, modelled beside published, as a figure and a table."""
+def show_steps(steps: Sequence[ModelledStep], reference: str = "[1]") -> None:
+    """Show the seconds an epoch of these steps, modelled beside those derived from ``reference``: a figure, a table."""
     from ipu_course import show  # imports matplotlib and IPython
 
     names = [step.published.name for step in steps]
     modelled = [step.epoch_seconds for step in steps]
-    published = [step.published.epoch_seconds for step in steps]
-    show.figure(ladder_figure(names, modelled, published), _description(steps))
-    show.table([_row(step) for step in steps], index="step")
+    derived = [step.published.epoch_seconds for step in steps]
+    drawn = ladder_figure(names, modelled, derived, reference)
+    show.figure(drawn, _takeaway(steps), _description(steps, reference))
+    show.table([_row(step, reference) for step in steps], index="step")
     ladder = published_ladder()
-    print(f"Published figures: {ladder.source}; {ladder.machine}.")
+    derivation = "calls an epoch times the published time of a call"
+    print(f"Derived from {reference}: {derivation}; {ladder.source}; {ladder.machine}.")
     print(f"Host work in the modelled times: {ladder.host.source}.")
 
 
-def _description(steps: Sequence[ModelledStep]) -> str:
+def _takeaway(steps: Sequence[ModelledStep]) -> str:
+    """Say what the last step changed."""
+    last = steps[-1]
+    before = steps[-2].epoch_seconds if len(steps) > 1 else None
+    if last.epoch_seconds is None:
+        return f"The step {last.published.name!r} does not fit into memory."
+    now = f"With {last.published.name}, "
+    if before is None:
+        return f"{now}the program fits into memory, and an epoch takes {last.epoch_seconds:.1f} s, {MODELLED}."
+    return f"{now}an epoch takes {last.epoch_seconds:.1f} s instead of {before:.1f} s, {MODELLED}."
+
+
+def _description(steps: Sequence[ModelledStep], reference: str) -> str:
     parts = [
-        f"{step.published.name} {_seconds(step.epoch_seconds)} modelled, "
-        f"{_seconds(step.published.epoch_seconds)} published"
+        f"{step.published.name}: {_seconds(step.epoch_seconds)} modelled, {_seconds(step.published.epoch_seconds)} "
+        + ("published" if step.published.epoch_seconds is None else "derived")
         for step in steps
     ]
-    return f"Two bars for each step, seconds an epoch: {'; '.join(parts)}."
+    return f"Two bars for each step: seconds an epoch, {MODELLED} and derived from {reference}. {'; '.join(parts)}."
 
 
-def _row(step: ModelledStep) -> dict[str, object]:
+def _row(step: ModelledStep, reference: str) -> dict[str, object]:
+    derived = step.published.epoch_seconds
     return {
         "step": step.published.name,
-        "modelled": _seconds(step.epoch_seconds),
-        "published": _seconds(step.published.epoch_seconds),
+        "modelled": _seconds(step.epoch_seconds) + (", host work fitted" if step.fitted else ""),
+        f"derived from {reference}": f"{DOES_NOT_FIT} (published)" if derived is None else _seconds(derived),
         "difference": "-" if step.error is None else f"{step.error:+.1%}",
         "limited by (modelled)": step.profile.limited_by if engine.may_run(step.profile) else "memory",
     }

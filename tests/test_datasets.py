@@ -18,7 +18,6 @@ import ipu_course.data_folder
 from ipu_course.data_folder import data_file, from_json
 from ipu_course.datasets import DataError, ImageDataset, mnist
 from ipu_course.datasets.augmentation import Ranges, extend
-from ipu_course.datasets.digits import digits_for_training
 from ipu_course.datasets.images import normalise
 
 TRAINING_ORIGINALS = 997
@@ -296,11 +295,11 @@ class TestDataFolder:
         ):  # fmt: skip
             np.savez(tmp_path / "digits.npz", train_images=images, train_labels=numbers)
             with pytest.raises(DataError, match=r"'digits.npz' is damaged"):
-                digits_for_training()
+                mnist(train=True)
         np.save(tmp_path / "alone.npy", pixels)
         (tmp_path / "alone.npy").replace(tmp_path / "digits.npz")
         with pytest.raises(DataError, match=r"'digits.npz' is damaged"):
-            digits_for_training()
+            mnist(train=True)
 
     @pytest.mark.parametrize("text", ["[" * 100_000, '{"a": 1' + "0" * 5000 + "}", "4", "", "\0"])
     def test_damaged_json_is_named(self, text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

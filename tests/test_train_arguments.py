@@ -12,10 +12,10 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from ipu_course.command_line import main, make_parser
-from ipu_course.datasets.cifar10_source import SOURCES
 from ipu_course.errors import SettingsError
 from ipu_course.programs.calls import smaller_calls
 from ipu_course.programs.options import declared, settings_from
+from ipu_course.programs.train.cifar10 import SOURCES
 from ipu_course.programs.train.settings import WORKSHOP_OPTIONS, TrainSettings, check_data, check_settings
 
 TRAINING_IMAGES = 50_000

@@ -18,10 +18,9 @@ from hypothesis import strategies as st
 from torch.utils.data import DataLoader
 
 from ipu_course.data_folder import FOLDER_VARIABLE
-from ipu_course.datasets.cifar10_pictures import ShapePictures, StoredPictures
 from ipu_course.datasets.cifar10_shapes import CLASSES, SHAPES, draw
-from ipu_course.datasets.cifar10_source import cifar10
 from ipu_course.errors import DataError
+from ipu_course.programs.train.cifar10 import ShapePictures, StoredPictures, cifar10
 
 ROWS_PER_FILE = 4
 
@@ -169,7 +168,7 @@ class TestSource:
 def test_shapes_need_no_torchvision() -> None:
     code = (
         "import sys\nsys.modules['torchvision'] = None\n"
-        "from ipu_course.datasets.cifar10_source import cifar10\n"
+        "from ipu_course.programs.train.cifar10 import cifar10\n"
         "print(len(cifar10(train=True, source='shapes')))"
     )
     finished = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=120)

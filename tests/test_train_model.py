@@ -11,10 +11,10 @@ import torchvision
 from torch import nn
 
 import poptorch
-from ipu_course.datasets.cifar10_source import cifar10
 from ipu_course.errors import SettingsError
 from ipu_course.models import ClassifierWithLoss, NormaliseOnDevice
 from ipu_course.programs.options import nearest
+from ipu_course.programs.train.cifar10 import cifar10
 from ipu_course.programs.train.loading import host_transform, loading, measured_seconds_per_image
 from ipu_course.programs.train.model import example_micro_batch, make_optimiser, training_module, training_options
 from ipu_course.programs.train.settings import TrainSettings

@@ -10,11 +10,7 @@ from typing import Any, Callable
 import numpy as np
 
 SIDE = 32
-TRAINING_IMAGES = 50_000
-TEST_IMAGES = 10_000
-# Each image has a seed of its own: those for training start here, those for testing behind them.
-FIRST_TRAINING_SEED = 0
-FIRST_TEST_SEED = 1_000_000
+FIRST_TEST_SEED = 1_000_000  # image i for training has the seed i; those for testing have theirs far behind
 
 # Any: numpy's array types cannot be subscripted at run time with Python 3.8.
 Array = Any
@@ -30,33 +26,9 @@ _Y: Array = (2 * _rows + 1) / SIDE - 1.0
 _X: Array = (2 * _columns + 1) / SIDE - 1.0
 
 
-def _disc(u: Array, v: Array) -> Array:
-    return np.hypot(u, v) - 0.9
-
-
-def _square(u: Array, v: Array) -> Array:
-    return np.maximum(np.abs(u), np.abs(v)) - 0.8
-
-
-def _triangle(u: Array, v: Array) -> Array:
-    return np.maximum(v, np.abs(u) * 0.866 - v * 0.5) - 0.6
-
-
 def _cross(u: Array, v: Array) -> Array:
     along, across = np.abs(u), np.abs(v)
     return np.minimum(np.maximum(along - 1.0, across - 0.28), np.maximum(across - 1.0, along - 0.28))
-
-
-def _ring(u: Array, v: Array) -> Array:
-    return np.abs(np.hypot(u, v) - 0.78) - 0.2
-
-
-def _frame(u: Array, v: Array) -> Array:
-    return np.abs(np.maximum(np.abs(u), np.abs(v)) - 0.7) - 0.18
-
-
-def _star(u: Array, v: Array) -> Array:
-    return np.hypot(u, v) - (0.7 + 0.35 * np.cos(5.0 * np.arctan2(v, u)))
 
 
 def _in_patch(texture: Array, u: Array, v: Array) -> Array:
@@ -64,36 +36,30 @@ def _in_patch(texture: Array, u: Array, v: Array) -> Array:
     return np.maximum(texture, np.hypot(u, v) - 1.15)
 
 
-def _stripes(u: Array, v: Array) -> Array:
-    return _in_patch(0.3 * np.sin(8.5 * u), u, v)
-
-
-def _checks(u: Array, v: Array) -> Array:
-    return _in_patch(0.4 * np.sin(5.5 * u) * np.sin(5.5 * v), u, v)
-
-
-def _dots(u: Array, v: Array) -> Array:
-    return _in_patch(0.25 * (0.8 - np.cos(7.5 * u) - np.cos(7.5 * v)), u, v)
-
-
 # The distance to a shape's border (of textures: roughly), negative inside, in units of its radius.
 SHAPES: dict[str, Distance] = {
-    "disc": _disc,
-    "square": _square,
-    "triangle": _triangle,
+    "disc": lambda u, v: np.hypot(u, v) - 0.9,
+    "square": lambda u, v: np.maximum(np.abs(u), np.abs(v)) - 0.8,
+    "triangle": lambda u, v: np.maximum(v, np.abs(u) * 0.866 - v * 0.5) - 0.6,
     "cross": _cross,
-    "ring": _ring,
-    "frame": _frame,
-    "star": _star,
-    "stripes": _stripes,
-    "checks": _checks,
-    "dots": _dots,
+    "ring": lambda u, v: np.abs(np.hypot(u, v) - 0.78) - 0.2,
+    "frame": lambda u, v: np.abs(np.maximum(np.abs(u), np.abs(v)) - 0.7) - 0.18,
+    "star": lambda u, v: np.hypot(u, v) - (0.7 + 0.35 * np.cos(5.0 * np.arctan2(v, u))),
+    "stripes": lambda u, v: _in_patch(0.3 * np.sin(8.5 * u), u, v),
+    "checks": lambda u, v: _in_patch(0.4 * np.sin(5.5 * u) * np.sin(5.5 * v), u, v),
+    "dots": lambda u, v: _in_patch(0.25 * (0.8 - np.cos(7.5 * u) - np.cos(7.5 * v)), u, v),
 }
 CLASSES = tuple(SHAPES)
 
 
+def shape(train: bool, index: int) -> tuple[Array, int]:
+    """Return an image [32, 32, 3] uint8 of one part, and its label: neighbours show one class after the other."""
+    label = index % len(CLASSES)
+    return draw(label, index if train else FIRST_TEST_SEED + index), label
+
+
 def draw(label: int, seed: int) -> Array:
-    """Image [32, 32, 3] uint8 of the class ``label``: one shape of random place, size, turn and colours.
+    """Draw an image [32, 32, 3] uint8 of the class ``label``: one shape of random place, size, turn and colours.
 
     The background is a gradient between two colours, and noise lies over all of it. The same arguments give
     the same image.
@@ -111,7 +77,7 @@ def draw(label: int, seed: int) -> Array:
 
 
 def _turned_grid(random: np.random.RandomState) -> tuple[Array, Array, float]:
-    """Coordinates [32, 32] twice in the shape's own system, and its radius in half sides."""
+    """Return coordinates [32, 32] twice in the shape's own system, and its radius in half sides."""
     x, y = random.uniform(-CENTRE_RANGE, CENTRE_RANGE, 2)
     radius = random.uniform(*RADIUS_RANGE)
     angle = random.uniform(0.0, 2 * np.pi)
@@ -121,7 +87,7 @@ def _turned_grid(random: np.random.RandomState) -> tuple[Array, Array, float]:
 
 
 def _colours(random: np.random.RandomState) -> tuple[Array, Array]:
-    """The background [32, 32, 3] and the shape's colour [3], apart from each other; values 0 to 1."""
+    """Return the background [32, 32, 3] and the shape's colour [3], apart from each other; values 0 to 1."""
     while True:
         first, second, colour = random.uniform(0.0, 1.0, (3, 3))
         middle = (first + second) / 2

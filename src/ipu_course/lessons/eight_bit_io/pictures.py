@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any, Callable
 
 import poptorch
 from ipu_course import engine
-from ipu_course.datasets.cifar10_pictures import StoredPictures
 from ipu_course.datasets.colour_images import colour_shapes
+from ipu_course.programs.train.cifar10 import StoredPictures
 from ipu_course.programs.train.loading import host_transform
 from ipu_course.programs.train.settings import TrainSettings
 

@@ -11,9 +11,9 @@ from torchvision import transforms
 
 import poptorch
 from ipu_course import engine
-from ipu_course.datasets.cifar10_pictures import PictureDataset
 from ipu_course.models import MEAN, STD
 from ipu_course.programs import running
+from ipu_course.programs.train.cifar10 import PictureDataset
 from ipu_course.programs.train.settings import TrainSettings
 
 if TYPE_CHECKING:

@@ -11,11 +11,10 @@ from tqdm import tqdm
 
 import poptorch
 from ipu_course import engine
-from ipu_course.datasets.cifar10_pictures import PictureDataset, ShapePictures
-from ipu_course.datasets.cifar10_source import AUTO, cifar10
 from ipu_course.ladder import climb, host_of, published_ladder
 from ipu_course.programs.running import refusals_in_a_line
 from ipu_course.programs.text import counted
+from ipu_course.programs.train.cifar10 import AUTO, PictureDataset, ShapePictures, cifar10
 from ipu_course.programs.train.ladder_table import KIB, ladder_table
 from ipu_course.programs.train.loading import host_transform, loading, measured_host
 from ipu_course.programs.train.model import captured, make_optimiser, training_module, training_options

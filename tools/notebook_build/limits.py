@@ -19,7 +19,7 @@ class Range:
 
 CELLS = Range(20, 35)
 # Lesson 06 covers all of a tutorial, with four exercises and two predictions in cells of their own.
-MORE_CELLS = {"06": Range(20, 50), "07": Range(20, 38)}
+MORE_CELLS = {"06": Range(20, 50)}
 # In the markdown cells, without folded solutions and references.
 WORDS = Range(800, 1500)
 # Lessons with more to tell than the others.
@@ -29,5 +29,5 @@ LEAST_EXERCISE_SHARE = 0.4
 MOST_CODE_LINES = 15
 LEAST_ALT_WORDS = 10
 LAST_SECTIONS = ("Summary", "On real hardware", "What transfers", "References")
-# 00 explains the notebook itself, and 07 is about finding a fault: neither needs controls to move.
-WITHOUT_EXPLORER = frozenset({"00", "07"})
+# 00 explains the notebook itself, and needs no controls to move.
+WITHOUT_EXPLORER = frozenset({"00"})

@@ -10,8 +10,7 @@ from ipu_course.figures.curves import curves_figure
 
 if TYPE_CHECKING:
     from ipu_course.engine import ModelledModule, Profile
-
-__all__ = ["UpdateTimes", "further_micro_batch", "show_sharding", "update_times"]
+    from ipu_course.published import PublishedFigure
 
 KIB = 1024
 
@@ -26,19 +25,18 @@ class UpdateTimes:
 
     @property
     def ratio(self) -> float | None:
-        """How many times as long the update takes sharded."""
+        """The sharded update's time as a multiple of the pipelined one's."""
         if self.pipelined is None:
             return None
         return self.sharded.device_seconds_per_call / self.pipelined.device_seconds_per_call
 
 
-def update_times(modelled: ModelledModule | None, accumulations: Sequence[int]) -> tuple[UpdateTimes, ...]:
-    """The modelled weight update at each accumulation; none without an IPU Model.
+@engine.needs_the_model
+def update_times(modelled: ModelledModule, accumulations: Sequence[int]) -> tuple[UpdateTimes, ...]:
+    """Return the modelled weight update at each accumulation.
 
     As PopTorch does, the pipeline computes activations again, and the sharded program keeps them.
     """
-    if not modelled:
-        return ()
     pipelined = modelled.sweep("gradient_accumulation", accumulations, execution="pipelined")
     sharded = modelled.sweep("gradient_accumulation", accumulations, execution="sharded", recomputation="none")
     return tuple(
@@ -49,22 +47,25 @@ def update_times(modelled: ModelledModule | None, accumulations: Sequence[int]) 
 
 
 def further_micro_batch(times: Sequence[UpdateTimes]) -> tuple[float, float]:
-    """Seconds that one micro-batch more takes, (pipelined, sharded), from the two longest updates.
+    """Return the seconds that one more micro-batch takes, (pipelined, sharded), from the two longest updates.
 
     Raises ``ValueError`` when fewer than two of them run as a pipeline.
     """
     running = [(each.pipelined, each.sharded, each.accumulation) for each in times if each.pipelined is not None]
     if len(running) < 2:
-        raise ValueError("two updates that run as a pipeline are needed to tell what a micro-batch more takes")
+        raise ValueError("two updates have to run as a pipeline to show what one more micro-batch takes")
     (short_pipelined, short_sharded, few), (long_pipelined, long_sharded, many) = running[-2:]
     pipelined = long_pipelined.device_seconds_per_call - short_pipelined.device_seconds_per_call
     sharded = long_sharded.device_seconds_per_call - short_sharded.device_seconds_per_call
     return pipelined / (many - few), sharded / (many - few)
 
 
-def show_sharding(times: Sequence[UpdateTimes]) -> None:
-    """Show the time of a weight update against accumulation, pipelined and sharded, and the fullest tile of both."""
-    if not times:
+def show_sharding(times: Sequence[UpdateTimes], published: PublishedFigure) -> None:
+    """Show the time of a weight update against accumulation, pipelined and sharded, and the fullest tile of both.
+
+    ``published`` is the published time of one more micro-batch in the pipeline.
+    """
+    if times is engine.NOT_MODELLED:
         print(engine.NOT_HERE)
         return
     names: dict[str, list[Profile | None]] = {
@@ -89,9 +90,20 @@ def show_sharding(times: Sequence[UpdateTimes]) -> None:
             "A weight update, one IPU at a time and pipelined (modelled)",
             from_zero=True,
         ),
+        _takeaway(times),
         f"Time of a weight update on the IPUs, modelled. {words}.",
     )
     show.table([_row(each) for each in times], index="accumulation")
+    pipelined, sharded = further_micro_batch(times)
+    print(f"modelled: {1e3 * pipelined:.2f} ms for one more micro-batch, pipelined; {1e3 * sharded:.2f} ms sharded")
+    print(f"{published.kind}: {published.text} {published.source}")
+
+
+def _takeaway(times: Sequence[UpdateTimes]) -> str:
+    refused = [each.accumulation for each in times if each.pipelined is None]
+    longest = times[-1]
+    begin = f"Sharded execution also runs {refused[0]} micro-batch, which the pipeline refuses. " if refused else ""
+    return f"{begin}With {longest.accumulation}, an update takes {longest.ratio:.2f} times as long as pipelined."
 
 
 def _row(each: UpdateTimes) -> dict[str, object]:

@@ -1,7 +1,7 @@
-"""A network's stages on the device beside plain PyTorch: where do the two part?
+"""A network's stages on the device beside plain PyTorch: from which stage on do they differ?
 
-How large a difference is comes in bands: what a trained network computes is not the same to the last digit on
-every machine.
+Tables and descriptions give differences in bands, because a trained network does not compute the same to the last
+digit on every machine.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ NOT_FINITE = "inf or NaN"
 
 
 def plain_outputs(network: nn.Module, modules: Mapping[str, str], images: Tensor) -> dict[str, Tensor]:
-    """What the modules of ``network`` give for ``images`` in plain PyTorch, by name and in the order of ``modules``.
+    """Return the outputs of the modules of ``network`` for ``images`` in plain PyTorch, in the order of ``modules``.
 
     ``modules`` maps each name to the path of a module. Raises ``AttributeError`` for a path that is not there.
     """
@@ -45,30 +45,30 @@ def plain_outputs(network: nn.Module, modules: Mapping[str, str], images: Tensor
 
 
 def relative_difference(reference: Tensor, found: Tensor) -> float:
-    """The largest difference of two tensors, as a share of the reference's largest value; NaN where one is NaN."""
+    """Return the largest difference of two tensors as a share of the reference's largest value; NaN where one is."""
     reference, found = reference.detach().float(), found.detach().float()
     return float((found - reference).abs().max() / reference.abs().max())
 
 
 def band(difference: float) -> str:
-    """How large a relative difference is, in words that hold on every machine."""
+    """Return how large a relative difference is, in words that hold on every machine."""
     if not math.isfinite(difference):
         return NOT_FINITE
     return next(words for limit, words in BANDS if difference < limit)
 
 
 def first_wrong(reference: Outputs, found: Outputs, tolerance: float = 0.02) -> int:
-    """The number, from 1, of the first stage further than ``tolerance`` from its reference; 0 when there is none."""
+    """Return the number, from 1, of the first stage further than ``tolerance`` from its reference; 0 for none."""
     for number, (name, wanted) in enumerate(reference.items(), start=1):
         if not relative_difference(wanted, found[name]) <= tolerance:  # no comparison with a NaN is ever true
             return number
     return 0
 
 
-def show_differences(compared: Mapping[str, tuple[Outputs, Outputs]]) -> None:
+def show_differences(compared: Mapping[str, tuple[Outputs, Outputs]], takeaway: str) -> None:
     """Show how far each stage is from its reference; ``compared`` maps a case to (reference, found).
 
-    All cases have the same stages.
+    All cases have the same stages. ``takeaway`` is the figure's caption.
     """
     shares = {
         case: {name: relative_difference(reference[name], found[name]) for name in reference}
@@ -87,6 +87,7 @@ def show_differences(compared: Mapping[str, tuple[Outputs, Outputs]]) -> None:
             stages, heights, "largest difference, of the reference's largest value",
             "Each stage beside plain PyTorch in fp32", percent=True, missing=NOT_FINITE, log=True,
         ),
+        takeaway,
         f"How far each stage is from plain PyTorch. {words}.",
     )  # fmt: skip
     show.table([{"stage": name, **{case: band(shares[case][name]) for case in shares}} for name in stages], "stage")

@@ -1,4 +1,4 @@
-"""Lesson 07: what its comparisons find, its check's cases, its views of sharding and of placements."""
+"""Lesson 07: what its comparisons find, its exercises, and its views of sharding and of placements."""
 
 from __future__ import annotations
 
@@ -7,15 +7,25 @@ from typing import Any
 
 import pytest
 import torch
-import torchvision
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
 import poptorch
-from ipu_course import engine, ladder, models
-from ipu_course.lessons.sharded_debugging import checks as debugging
-from ipu_course.lessons.sharded_debugging.placement import show_ipus, somebodys_placement, work_by_ipu
+from ipu_course import engine
+from ipu_course.exercises import judge, letting_errors_through
+from ipu_course.lessons.sharded_debugging import lesson
+from ipu_course.lessons.sharded_debugging.comparison import cases, comparison_hint
+from ipu_course.lessons.sharded_debugging.exercises import COMPARISON, OVERFLOW, PLACEMENT
+from ipu_course.lessons.sharded_debugging.placement import (
+    CROWDED,
+    IDLE,
+    intended_profile,
+    resnet_on_four_ipus,
+    show_ipus,
+    somebodys_placement,
+    work_by_ipu,
+)
 from ipu_course.lessons.sharded_debugging.sharding import further_micro_batch, show_sharding, update_times
 from ipu_course.lessons.sharded_debugging.stage_differences import (
     band,
@@ -45,11 +55,9 @@ def modelled(ipus: tuple[int, ...]) -> engine.ModelledModule:
     module = Chain(ipus)
     options = poptorch.Options()
     options.Training.gradientAccumulation(8)
-    found = engine.modelled_module(
+    return engine.modelled_module(
         module, (torch.zeros(16, 64),), options, torch.optim.SGD(module.parameters(), lr=0.1)
     )  # fmt: skip
-    assert found is not None
-    return found
 
 
 @pytest.fixture(scope="module")
@@ -97,8 +105,9 @@ def test_plain_outputs_are_those_of_the_modules_and_leave_no_hooks() -> None:
 def test_differences_are_shown_by_stage_and_case(capsys: pytest.CaptureFixture[str]) -> None:
     reference = {"B1": torch.ones(2), "B2": torch.ones(2)}
     wrong = {"B1": torch.ones(2), "B2": torch.tensor([math.nan, 1.0])}
-    show_differences({"good": (reference, reference), "bad": (reference, wrong)})
+    show_differences({"good": (reference, reference), "bad": (reference, wrong)}, "B2 is wrong.")
     shown = capsys.readouterr().out
+    assert "B2 is wrong." in shown
     assert "bad: B1 below 1 %, B2 inf or NaN" in shown
     assert "B2     below 1 %  inf or NaN" in shown
 
@@ -112,53 +121,68 @@ def right(reference: dict[str, torch.Tensor], device: dict[str, torch.Tensor]) -
 
 
 def test_the_right_function_passes_every_case() -> None:
-    assert [right(case.reference, case.device) for case in debugging.cases()] == [
-        case.expected for case in debugging.cases()
-    ]
+    assert [right(case.reference, case.device) for case in cases()] == [case.expected for case in cases()]
+    assert judge(COMPARISON, [right]).correct
 
 
 def test_every_case_is_far_from_the_limit_of_two_per_cent() -> None:
     shares = [
-        relative_difference(case.reference[name], case.device[name])
-        for case in debugging.cases()
-        for name in case.reference
+        relative_difference(case.reference[name], case.device[name]) for case in cases() for name in case.reference
     ]
     assert not any(0.01 < share < 0.04 for share in shares)
 
 
 def test_each_case_alone_can_be_what_an_answer_gets_wrong() -> None:
-    for number, case in enumerate(debugging.cases()):
-        found = iter(range(len(debugging.cases())))
+    for number, case in enumerate(cases()):
+        found = iter(range(len(cases())))
 
         def answer(reference: Any, device: Any, wrong: int = number, found: Any = found) -> str | None:
             name = right(reference, device)
             return ("B4" if name is None else None) if next(found) == wrong else name
 
-        assert debugging._function_hint(answer) == case.hint
+        assert comparison_hint(answer) == case.hint
 
 
-# --- exercise 2
+@given(st.one_of(st.none(), st.text(), st.floats(), st.integers(), st.lists(st.integers()), st.tuples(st.integers())))
+def test_no_answer_makes_a_check_raise(answer: object) -> None:
+    with letting_errors_through():
+        judge(COMPARISON, [answer])
+        judge(COMPARISON, [lambda reference, device: answer])
+        judge(OVERFLOW, [answer, answer])
+        judge(OVERFLOW, [11, answer])
 
 
-def test_the_silent_fault_is_that_of_the_placement() -> None:
-    resnet = torchvision.models.resnet101()
-    somebodys_placement(resnet)
-    options = poptorch.Options()
-    options.Training.gradientAccumulation(16)
-    optimizer = poptorch.optim.AdamW(resnet.parameters())
-    module = models.ClassifierWithLoss(resnet)
-    work = work_by_ipu(engine.profile_module(module, ladder.micro_batch(torch.float32), options, optimizer))
-    assert work.index(0) == debugging.IDLE
-    assert work.index(max(work)) == debugging.CROWDED
+# --- exercise 3
+
+
+@pytest.fixture(scope="module")
+def faulty() -> engine.ModelledModule:
+    return resnet_on_four_ipus(somebodys_placement)
+
+
+def test_the_silent_fault_is_that_of_the_placement(faulty: engine.ModelledModule) -> None:
+    work = work_by_ipu(faulty.profile())
+    assert work.index(0) == IDLE
+    assert work.index(max(work)) == CROWDED
     assert max(work) > 1.5 * sorted(work)[-2]
 
 
-def test_only_the_two_numbers_are_right(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_lesson_s_text_has_the_modelled_times(faulty: engine.ModelledModule) -> None:
+    found, intended = faulty.profile().device_seconds_per_call, intended_profile(faulty).device_seconds_per_call
+    (source,) = lesson.folder.glob("07_*.py")
+    opening = source.read_text(encoding="utf-8")[:800]
+    for figure in (f"{1e3 * found:.1f} ms", f"{1e3 * intended:.1f} ms", f"{found / intended:.2f} times"):
+        assert figure in opening
+    assert f"takes {1e3 * intended:.1f} ms or less" in source.read_text(encoding="utf-8")
+
+
+def test_only_the_two_numbers_are_right(faulty: engine.ModelledModule) -> None:
     for idle in range(4):
         for crowded in range(4):
-            debugging.check_silent_fault(idle, crowded)
-            right = (idle, crowded) == (debugging.IDLE, debugging.CROWDED)
-            assert (": correct." in capsys.readouterr().out) == right
+            # The placement is the faulty one: right numbers lead to the hint about it.
+            verdict = judge(PLACEMENT, [idle, crowded, somebodys_placement], faulty)
+            assert not verdict.correct
+            assert ("With your placement IPU 2 has no work" in verdict.text) == ((idle, crowded) == (IDLE, CROWDED))
 
 
 # --- the cost of sharding
@@ -199,11 +223,20 @@ def test_one_pipeline_has_no_slope(four_ipus: engine.ModelledModule) -> None:
 def test_the_cost_is_told_in_words_or_not_at_all(
     four_ipus: engine.ModelledModule, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    show_sharding(update_times(four_ipus, (1, 8)))
+    published = lesson.published("further_micro_batch")
+    show_sharding(update_times(four_ipus, (1, 8, 16)), published)
     assert "accumulation 1: sharded" in (shown := capsys.readouterr().out)
     assert "pipelined refused" in shown
-    show_sharding(update_times(None, (1, 8)))
+    assert "Sharded execution also runs 1 micro-batch, which the pipeline refuses." in shown
+    assert f"derived: {published.text} [2]" in shown
+    show_sharding(update_times(engine.NOT_MODELLED, (1, 8)), published)
     assert capsys.readouterr().out == f"{engine.NOT_HERE}\n"
+
+
+def test_the_published_micro_batch_is_that_of_the_two_traces() -> None:
+    # The phases of IPU 0 in both traces, without ExternalSync; 8 - 3 micro-batches, at 1.33 GHz.
+    long, short = 56_541_731 - 3_612_795, 24_342_210 - 3_685_373
+    assert lesson.published("further_micro_batch").value == pytest.approx((long - short) / 5 / 1.33e6, abs=0.005)
 
 
 # --- placements
@@ -231,10 +264,9 @@ def _all_passes(profile: Profile) -> float:
 def test_placements_are_told_in_words_or_not_at_all(
     four_ipus: engine.ModelledModule, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    show_ipus({"as found": modelled((0, 1, 1, 3)).profile(), "repaired": four_ipus.profile(), "not here": None})
+    show_ipus({"as found": modelled((0, 1, 1, 3)).profile(), "repaired": four_ipus.profile()})
     shown = capsys.readouterr().out
     assert "as found: " in shown
     assert "0.0 ms, 0 KiB" in shown
-    assert "not here" not in shown
-    show_ipus({"as found": None})
+    show_ipus({"as found": engine.NOT_MODELLED})
     assert capsys.readouterr().out == f"{engine.NOT_HERE}\n"

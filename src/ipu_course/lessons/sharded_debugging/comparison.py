@@ -1,60 +1,17 @@
-"""The exercises of the debugging lesson: the first stage that differs, and a placement with a silent fault."""
+"""Exercise 1: pairs of runs to compare, and which misunderstanding fails on each."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, Callable, Mapping
+from typing import Any, Callable
 
 import torch
 from torch import Tensor
 
-from ipu_course.checks import check
-from ipu_course.exercises import as_number
+from ipu_course.lessons.sharded_debugging.network import BLOCKS
 
-LESSON = "07"
-BLOCKS = ("B1", "B2", "B3", "B4")
-IDLE, CROWDED = 2, 1
-IDLE_HINTS: Mapping[float, str] = {
-    0: "IPU 0 has less work than the others, but it has some. Which one has none?",
-    1: "IPU 1 has the most work of all. Which one has none?",
-    3: "The IPUs count from 0: the third one is IPU 2. IPU 3 has work.",
-}
-CROWDED_HINTS: Mapping[float, str] = {
-    0: "IPU 0 has the least work of those that have any. Which takes longest?",
-    2: "The IPUs count from 0: the second one is IPU 1. IPU 2 has no work.",
-    3: "IPU 3 has one stage, and its fullest tile holds the most weights. Which IPU takes about twice as long?",
-}
 _RELATIVE = "Compare with the size of the reference: divide by its largest value."
-
-
-def check_first_difference(first_difference: object) -> None:
-    """Exercise 1: a function of (reference, device) that names the first stage more than 2 % apart, or ``None``."""
-    check(
-        LESSON,
-        "Exercise 1",
-        {"first_difference": first_difference},
-        lambda: _function_hint(first_difference),
-        "The first stage in order counts, and a NaN counts as a difference.",
-    )
-
-
-def check_silent_fault(idle: object, crowded: object) -> None:
-    """Exercise 2: the IPU without work and the one with two stages, read from the profile of a wrong placement."""
-    check(
-        LESSON,
-        "Exercise 2",
-        {"idle": idle, "crowded": crowded},
-        lambda: _ipu_hint("idle", idle, IDLE, IDLE_HINTS) or _ipu_hint("crowded", crowded, CROWDED, CROWDED_HINTS),
-        "IPU 1 has the work of two stages, and IPU 2 waits all the time.",
-    )
-
-
-def _ipu_hint(name: str, answer: object, wanted: int, hints: Mapping[float, str]) -> str | None:
-    number = as_number(answer)
-    if number is None:
-        return f"{name} is the number of an IPU; you wrote {answer!r}."
-    return None if number == wanted else hints.get(number, "The IPUs count from 0, so their numbers are 0 to 3.")
 
 
 @dataclass(frozen=True)
@@ -97,7 +54,7 @@ def cases() -> tuple[Case, ...]:
         Case(
             *_stages(B2=2 * exact["B2"].half(), B4=9 * exact["B4"].half()),
             "B2",
-            "Several stages differ, and the first of them is wanted: what follows only inherits the fault.",
+            "Several stages differ, and the exercise asks for the first: later stages only inherit the fault.",
         ),
         Case(
             *_stages(B2=_with(exact["B2"], peak, 0.0)),
@@ -112,7 +69,7 @@ def cases() -> tuple[Case, ...]:
         Case(
             *_stages(B2=_with(exact["B2"], 5, math.inf), B4=_with(exact["B4"], 5, math.nan)),
             "B2",
-            "An inf in the second stage is the first fault there; what follows only inherits it.",
+            "An inf in the second stage is the first fault there, and later stages only inherit it.",
         ),
         Case(large, {"B1": large["B1"] * 1.005}, None, f"Half a per cent of 1,000 is 5, and no fault. {_RELATIVE}"),
         Case(
@@ -126,11 +83,12 @@ def cases() -> tuple[Case, ...]:
     )
 
 
-def _function_hint(function: object) -> str | None:
-    if not callable(function):
-        return f"first_difference is to be a function of (reference, device); you wrote {function!r}."
+def comparison_hint(first_difference: object) -> str | None:
+    """Return what a function of (reference, device) overlooks that names the first stage 2 % apart, or ``None``."""
+    if not callable(first_difference):
+        return f"first_difference has to be a function of (reference, device); you wrote {first_difference!r}."
     for case in cases():
-        hint = _case_hint(function, case)
+        hint = _case_hint(first_difference, case)
         if hint:
             return hint
     return None
@@ -141,11 +99,9 @@ def _case_hint(function: Callable[..., Any], case: Case) -> str | None:
         answer = function(dict(case.reference), dict(case.device))
     except (TypeError, RuntimeError) as problem:
         return _raised_hint(problem)
-    if answer == case.expected and (answer is None or isinstance(answer, str)):
-        return None
-    if isinstance(answer, bool) or not (answer is None or isinstance(answer, str)):
+    if not (answer is None or isinstance(answer, str)):
         return f"Return the name of a stage, such as 'B2', or None; yours returned {answer!r}."
-    return case.hint
+    return None if answer == case.expected else case.hint
 
 
 def _raised_hint(problem: Exception) -> str:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -109,6 +111,15 @@ class TestMessage:
         low, high = close_band()
         assert "too close to call" in note
         assert f"101.0% (modelled; the model cannot tell between {low:.1%} and {high:.1%} of a tile)" in note
+
+    def test_both_messages_name_the_section_of_the_catalogue_that_explains_them(self, error: Error) -> None:
+        note = note_on_memory(memory_with({"activations": 1.01 * LIMIT}), program())
+        assert note is not None
+        catalogue = (Path(__file__).resolve().parents[3] / "docs" / "errors.md").read_text(encoding="utf-8")
+        for message in (error.message, note):
+            section = re.search(r"The section '(.+?)' of the course's docs/errors.md", message)
+            assert section is not None
+            assert f"\n## {section[1]}\n" in catalogue
 
     def test_lists_categories_by_weight(self, error: Error) -> None:
         assert error.message.index("activations 776,476") < error.message.index("variables 100,000")

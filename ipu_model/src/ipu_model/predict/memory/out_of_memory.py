@@ -26,7 +26,8 @@ def out_of_memory(memory: Memory, program: Program) -> Error | None:
     text = (
         f"Memory allocation error: the program does not fit, out of memory on tile {worst.fullest_tile} of IPU "
         f"{worst.ipu}: {worst.max_tile_bytes:,.0f} bytes used but tiles only have {memory.tile_bytes:,} bytes of "
-        f"memory (modelled; {_tiles(over)} over). {_largest(worst)} {_advice(memory, program)}"
+        f"memory (modelled; {_tiles(over)} over). {_largest(worst)} {_advice(memory, program)} "
+        f"{_explained('Does not fit')}"
     )
     return Error(text, type=ERROR_TYPE)
 
@@ -39,7 +40,8 @@ def note_on_memory(memory: Memory, program: Program) -> str | None:
     return (
         f"Memory is too close to call: tile {worst.fullest_tile} of IPU {worst.ipu} holds "
         f"{worst.max_tile_bytes:,.0f} of {memory.tile_bytes:,} bytes, {_share(memory)} (modelled; {_band()}), so a "
-        f"device may run out of memory. {_largest(worst)} {_advice(memory, program)}"
+        f"device may run out of memory. {_largest(worst)} {_advice(memory, program)} "
+        f"{_explained('Too close to call')}"
     )
 
 
@@ -68,3 +70,7 @@ def _largest(memory: IpuMemory) -> str:
 
 def _advice(memory: Memory, program: Program) -> str:
     return f"What usually helps: {'; '.join(remedies(memory, program))}."
+
+
+def _explained(section: str) -> str:
+    return f"The section '{section}' of the course's docs/errors.md explains this message."

@@ -21,8 +21,8 @@ from ipu_course.lesson_folders import lesson_folders
 from ipu_course.programs.report.overview import close_guesses, next_steps, states
 from ipu_course.programs.report.page import EMPTY, report_page
 from ipu_course.programs.report.wording import distance, guesses, number, visible
-from ipu_course.progress import ExerciseRecord, Prediction, Progress, Rung, note_check, read_progress
-from ipu_course.progress.file_format import from_text, to_text
+from ipu_course.progress import ExerciseRecord, PredictionRecord, Progress, Rung, note_check, read_progress
+from ipu_course.progress.store import from_text, to_text
 
 TODAY = date(2026, 3, 2)
 VOID = {"meta", "path", "rect", "use"}
@@ -190,11 +190,11 @@ def test_numbers_read_as_in_the_lessons(value: float, words: str) -> None:
      (1, 1e9, "too low by a factor over 1,000")],
 )  # fmt: skip
 def test_the_distance_of_a_guess_in_words(guess: float, result: float, words: str) -> None:
-    assert distance(Prediction("01", "q", guess, result, "modelled")) == words
+    assert distance(PredictionRecord("01", "q", guess, result, "modelled")) == words
 
 
 def test_of_many_later_guesses_the_last_three_are_listed() -> None:
-    assert guesses(Prediction("01", "q", 1, 9, "modelled", None, (2.0, 3.0, 4.0, 5.0))) == "1 (later: … 3, 4, 5)"
+    assert guesses(PredictionRecord("01", "q", 1, 9, "modelled", None, (2.0, 3.0, 4.0, 5.0))) == "1 (later: … 3, 4, 5)"
 
 
 # How it is made
@@ -250,7 +250,7 @@ def test_what_the_learner_wrote_is_shown_and_nothing_else(words: str) -> None:
 
     def progress(text: str) -> Progress:
         return Progress(
-            (Prediction("01", text, 1, 2, text, text),),
+            (PredictionRecord("01", text, 1, 2, text, text),),
             (ExerciseRecord(f"x{text}", text, 1),),
         )
 

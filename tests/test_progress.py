@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from ipu_course.progress import (
     ExerciseRecord,
-    Prediction,
+    PredictionRecord,
     Progress,
     QuizAnswer,
     Rung,
@@ -28,10 +28,17 @@ from ipu_course.progress import (
     notes,
     read_progress,
 )
-from ipu_course.progress.file_format import VERSION, DamagedFile, NewerFile, from_text, to_text
-from ipu_course.progress.place import progress_file
-from ipu_course.progress.record import with_check, with_prediction, with_rung, with_score
-from ipu_course.progress.store import LOCK_SECONDS, locked, reset
+from ipu_course.progress.store import (
+    LOCK_SECONDS,
+    VERSION,
+    DamagedFile,
+    NewerFile,
+    from_text,
+    locked,
+    progress_file,
+    reset,
+    to_text,
+)
 
 numbers = st.floats(allow_nan=False, allow_infinity=False)
 words = st.text(max_size=12)
@@ -40,6 +47,10 @@ maybe = st.none() | numbers
 
 def files_beside(records: Path) -> list[str]:
     return sorted(file.name for file in records.parent.iterdir())
+
+
+def attempt(lesson: str, exercise: str, correct: bool) -> ExerciseRecord:
+    return ExerciseRecord(lesson, exercise, 1, 1 if correct else None)
 
 
 # Which answers count
@@ -51,7 +62,7 @@ def test_only_the_first_guess_counts(guesses: list[float], results: list[float])
     progress = Progress()
     for place, guess in enumerate(guesses):
         result = results[place % len(results)]
-        progress = with_prediction(progress, Prediction("01", "seconds", guess, result, "modelled"))
+        progress = progress.with_entries([PredictionRecord("01", "seconds", guess, result, "modelled")])
     (kept,) = progress.predictions
     assert (kept.guess, kept.result) == (guesses[0], results[0])
     changes = [new for old, new in zip(guesses, guesses[1:]) if new != old]
@@ -62,7 +73,7 @@ def test_only_the_first_guess_counts(guesses: list[float], results: list[float])
 def test_attempts_are_counted_and_solved_stays_solved(verdicts: list[bool]) -> None:
     progress = Progress()
     for verdict in verdicts:
-        progress = with_check(progress, "01", "Exercise 1", verdict)
+        progress = progress.with_entries([attempt("01", "Exercise 1", verdict)])
     (kept,) = progress.exercises
     assert kept.attempts == len(verdicts)
     assert kept.correct == any(verdicts)
@@ -73,7 +84,7 @@ def test_attempts_are_counted_and_solved_stays_solved(verdicts: list[bool]) -> N
 def test_a_step_of_the_ladder_keeps_its_latest_known_seconds(times: list[tuple[float | None, float | None]]) -> None:
     progress = Progress()
     for modelled, published in times:
-        progress = with_rung(progress, Rung("01", "half precision", modelled, published))
+        progress = progress.with_entries([Rung("01", "half precision", modelled, published)])
     (kept,) = progress.rungs
     for place, value in enumerate((kept.modelled_epoch_seconds, kept.published_epoch_seconds)):
         known = [pair[place] for pair in times if pair[place] is not None]
@@ -84,7 +95,7 @@ def test_a_step_of_the_ladder_keeps_its_latest_known_seconds(times: list[tuple[f
 def test_the_best_score_is_kept(values: list[float], better: str) -> None:
     progress = Progress()
     for value in values:
-        progress = with_score(progress, Score("06", "Exercise 1", value, "ms", better))
+        progress = progress.with_entries([Score("06", "Exercise 1", value, "ms", better)])
     (kept,) = progress.scores
     assert kept.value == (min(values) if better == "lower" else max(values))
 
@@ -113,7 +124,7 @@ def test_entries_of_other_lessons_and_exercises_stay_apart_in_their_first_order(
 ) -> None:
     progress = Progress()
     for lesson, exercise, verdict in entries:
-        progress = with_check(progress, lesson, exercise, verdict)
+        progress = progress.with_entries([attempt(lesson, exercise, verdict)])
     names = [(record.lesson, record.exercise) for record in progress.exercises]
     assert names == list(dict.fromkeys((lesson, exercise) for lesson, exercise, _ in entries))
     assert sum(record.attempts for record in progress.exercises) == len(entries)
@@ -124,7 +135,7 @@ def test_entries_of_other_lessons_and_exercises_stay_apart_in_their_first_order(
     [(4, 2, 2), (2, 4, 2), (-2, -4, 2), (3, 3, 1), (0, 0, 1), (0, 5, None), (-1, 1, None), (1e308, 1e-308, None)],
 )
 def test_the_factor_between_guess_and_result(guess: float, result: float, factor: float | None) -> None:
-    assert Prediction("01", "q", guess, result, "modelled").factor_off == factor
+    assert PredictionRecord("01", "q", guess, result, "modelled").factor_off == factor
 
 
 def test_what_is_noted_is_read_again_from_the_file(records: Path) -> None:
@@ -134,7 +145,7 @@ def test_what_is_noted_is_read_again_from_the_file(records: Path) -> None:
     note_rung("01", "half precision", 52.6, 52.4)
     notes._waiting.clear()
     assert read_progress() == Progress(
-        predictions=(Prediction("01", "seconds an epoch", 100.0, 52.6, "modelled", "52 s, hands-on day 03"),),
+        predictions=(PredictionRecord("01", "seconds an epoch", 100.0, 52.6, "modelled", "52 s, hands-on day 03"),),
         exercises=(ExerciseRecord("01", "Exercise 1", attempts=2, solved_at=2),),
         rungs=(Rung("01", "half precision", 52.6, 52.4),),
     )
@@ -168,12 +179,17 @@ def test_a_guess_that_is_no_finite_number_is_not_noted(
     assert capfd.readouterr() == ("", "")
 
 
+def test_text_that_no_file_can_hold_does_not_damage_the_record(records: Path) -> None:
+    note_prediction("01", "half a pair: \ud800", 1, 2, "modelled")
+    assert from_text(records.read_text()).predictions[0].quantity == "half a pair: ?"
+
+
 # The file
 
 
 def progresses() -> st.SearchStrategy[Progress]:
     predictions = st.builds(
-        Prediction, words, words, numbers, numbers, words, st.none() | words, st.lists(numbers).map(tuple)
+        PredictionRecord, words, words, numbers, numbers, words, st.none() | words, st.lists(numbers).map(tuple)
     )
     solved = st.integers(1, 99).flatmap(lambda n: st.tuples(st.just(n), st.none() | st.integers(1, n)))
     exercises = st.builds(lambda lesson, name, pair: ExerciseRecord(lesson, name, *pair), words, words, solved)

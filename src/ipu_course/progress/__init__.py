@@ -4,11 +4,11 @@ Nothing here raises or prints: a lesson runs the same on a full disk. Nothing le
 """
 
 from ipu_course.progress.notes import note_check, note_prediction, note_quiz, note_rung, note_score, read_progress
-from ipu_course.progress.record import ExerciseRecord, Prediction, Progress, QuizAnswer, Rung, Score
+from ipu_course.progress.record import ExerciseRecord, PredictionRecord, Progress, QuizAnswer, Rung, Score
 
 __all__ = [
     "ExerciseRecord",
-    "Prediction",
+    "PredictionRecord",
     "Progress",
     "QuizAnswer",
     "Rung",

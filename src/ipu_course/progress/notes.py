@@ -2,30 +2,16 @@
 
 from __future__ import annotations
 
-import functools
 import math
 import threading
 from dataclasses import replace
 from typing import Callable
 
-from ipu_course.progress.file_format import DamagedFile, NewerFile
-from ipu_course.progress.place import progress_file
-from ipu_course.progress.record import (
-    Prediction,
-    Progress,
-    QuizAnswer,
-    Rung,
-    Score,
-    with_check,
-    with_prediction,
-    with_quiz_answer,
-    with_rung,
-    with_score,
-)
-from ipu_course.progress.store import LOCK_SECONDS, Change, load, update
+from ipu_course.progress.record import Entry, ExerciseRecord, PredictionRecord, Progress, QuizAnswer, Rung, Score
+from ipu_course.progress.store import LOCK_SECONDS, DamagedFile, NewerFile, add, load, progress_file
 
 # Notes that could not be written yet. They count in this process, and go to the file with the next note that can be.
-_waiting: list[Change] = []
+_waiting: list[Entry] = []
 _guard = threading.Lock()
 
 
@@ -33,63 +19,47 @@ def note_prediction(
     lesson: str, quantity: str, guess: float, result: float, source: str, published: str | None = None
 ) -> None:
     """Note a guess and the result that was then shown; what is not a finite number is not noted."""
-
-    def change() -> Change:
-        told = None if published is None else str(published)
-        new = Prediction(str(lesson), str(quantity), _finite(guess), _finite(result), str(source), told)
-        return lambda progress: with_prediction(progress, new)
-
-    _note(change)
+    _note(
+        lambda: PredictionRecord(
+            _text(lesson),
+            _text(quantity),
+            _finite(guess),
+            _finite(result),
+            _text(source),
+            None if published is None else _text(published),
+        )
+    )
 
 
 def note_check(lesson: str, exercise: str, correct: bool) -> None:
     """Note one attempt at an exercise."""
-
-    def change() -> Change:
-        names, right = (str(lesson), str(exercise)), bool(correct)
-        return lambda progress: with_check(progress, *names, right)
-
-    _note(change)
+    _note(lambda: ExerciseRecord(_text(lesson), _text(exercise), 1, 1 if correct else None))
 
 
 def note_rung(
     lesson: str, step: str, modelled_epoch_seconds: float | None, published_epoch_seconds: float | None
 ) -> None:
     """Note a step of the ladder; ``None`` stands for a step without a time: not known, or it does not fit."""
-
-    def change() -> Change:
-        modelled = None if modelled_epoch_seconds is None else _finite(modelled_epoch_seconds)
-        published = None if published_epoch_seconds is None else _finite(published_epoch_seconds)
-        new = Rung(str(lesson), str(step), modelled, published)
-        return lambda progress: with_rung(progress, new)
-
-    _note(change)
+    times = modelled_epoch_seconds, published_epoch_seconds
+    _note(lambda: Rung(_text(lesson), _text(step), *(None if time is None else _finite(time) for time in times)))
 
 
 def note_score(lesson: str, exercise: str, value: float, unit: str, better: str) -> None:
     """Note a score at an exercise, of which the best is kept; ``better`` is "lower" or "higher"."""
-
-    def change() -> Change:
-        if better not in ("lower", "higher"):
-            raise ValueError(f"better is 'lower' or 'higher', not {better!r}")
-        new = Score(str(lesson), str(exercise), _finite(value), str(unit), better)
-        return lambda progress: with_score(progress, new)
-
-    _note(change)
+    _note(lambda: Score(_text(lesson), _text(exercise), _finite(value), _text(unit), better))
 
 
 def note_quiz(quiz: str, question: str, before: str = "", after: str = "") -> None:
     """Note the letter of an answer to a question of a quiz, given before the lessons or after them."""
-    new = QuizAnswer(str(quiz), str(question), str(before), str(after))
-    _note(lambda: lambda progress: with_quiz_answer(progress, new))
+    _note(lambda: QuizAnswer(_text(quiz), _text(question), _text(before), _text(after)))
 
 
 def read_progress() -> Progress:
-    """All that is noted: the file's content and what this process could not write. ``problem`` says what is wrong."""
+    """Return all that is noted, with what this process could not write; its ``problem`` says what is wrong, if any."""
     try:
         known = load(progress_file())
     except NewerFile:
-        known = Progress(problem="The progress file is of a newer release of the course. It is left as it is.")
+        known = Progress(problem="A newer release of the course wrote the progress file. It is left as it is.")
     except DamagedFile:
         known = Progress(problem="The progress file is damaged. The next answer puts it aside and begins a new one.")
     except Exception as problem:
@@ -98,27 +68,26 @@ def read_progress() -> Progress:
         unwritten = tuple(_waiting)
     if unwritten and known.problem is None:
         known = replace(known, problem="Answers of this session could not be written to the progress file.")
-    return _all_of(unwritten, known)
+    return known.with_entries(unwritten)
 
 
-def _note(make_change: Callable[[], Change]) -> None:
+def _note(make: Callable[[], Entry]) -> None:
     # Whatever happens to the record, a lesson goes on: so every exception ends here.
     try:
-        change = make_change()
+        entry = make()
         with _guard:
             # One note waits for other kernels' locks; those after it only try.
             wait_seconds = 0.0 if _waiting else LOCK_SECONDS
-            _waiting.append(change)
-            update(progress_file(), functools.partial(_all_of, tuple(_waiting)), wait_seconds)
+            _waiting.append(entry)
+            add(progress_file(), tuple(_waiting), wait_seconds)
             _waiting.clear()
     except Exception:
         return
 
 
-def _all_of(changes: tuple[Change, ...], progress: Progress) -> Progress:
-    for change in changes:
-        progress = change(progress)
-    return progress
+def _text(value: object) -> str:
+    # Half a surrogate pair is text in Python, but not in a file.
+    return str(value).encode("utf-8", "replace").decode("utf-8")
 
 
 def _finite(value: float) -> float:

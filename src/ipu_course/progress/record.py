@@ -1,16 +1,13 @@
 """The record of a learner's answers, and the rules by which a new answer joins it."""
 
-from __future__ import annotations
-
+# Without `from __future__ import annotations`: the file's codec reads these types, on Python 3.8 too.
 import math
 from dataclasses import dataclass, replace
-from typing import Callable, Sequence, TypeVar
-
-Entry = TypeVar("Entry")
+from typing import Any, Dict, Iterable, Optional, Tuple, Union
 
 
 @dataclass(frozen=True)
-class Prediction:
+class PredictionRecord:
     """One quantity that the learner guessed before it was shown.
 
     ``guess`` and ``result`` are those of the first time, in the unit that ``quantity`` names. ``source`` says what
@@ -23,11 +20,16 @@ class Prediction:
     guess: float
     result: float
     source: str
-    published: str | None = None
-    later_guesses: tuple[float, ...] = ()
+    published: Optional[str] = None
+    later_guesses: Tuple[float, ...] = ()
 
     @property
-    def factor_off(self) -> float | None:
+    def key(self) -> Tuple[str, str]:
+        """What only entries for the same quantity have in common."""
+        return self.lesson, self.quantity
+
+    @property
+    def factor_off(self) -> Optional[float]:
         """How many times the larger of guess and result is the smaller, or ``None`` where no ratio exists."""
         if self.guess == self.result:
             return 1.0
@@ -37,6 +39,13 @@ class Prediction:
         factor = larger / smaller
         return factor if math.isfinite(factor) else None
 
+    def followed_by(self, new: "PredictionRecord") -> "PredictionRecord":
+        """Keep the first guess and its result; another guess later is only listed after it."""
+        latest = (self.guess, *self.later_guesses)[-1]
+        if new.guess == latest:
+            return self  # the same cell, run again
+        return replace(self, later_guesses=(*self.later_guesses, new.guess))
+
 
 @dataclass(frozen=True)
 class ExerciseRecord:
@@ -45,12 +54,27 @@ class ExerciseRecord:
     lesson: str
     exercise: str
     attempts: int
-    solved_at: int | None = None
+    solved_at: Optional[int] = None
+
+    def __post_init__(self) -> None:
+        if not 1 <= (self.attempts if self.solved_at is None else self.solved_at) <= self.attempts:
+            raise ValueError(f"an exercise cannot be solved at attempt {self.solved_at} of {self.attempts}")
+
+    @property
+    def key(self) -> Tuple[str, str]:
+        """What only entries for the same exercise have in common."""
+        return self.lesson, self.exercise
 
     @property
     def correct(self) -> bool:
         """Whether any attempt was right: a wrong one afterwards takes nothing away."""
         return self.solved_at is not None
+
+    def followed_by(self, new: "ExerciseRecord") -> "ExerciseRecord":
+        """Count the attempts together: once solved, an exercise stays solved."""
+        later = None if new.solved_at is None else self.attempts + new.solved_at
+        solved_at = later if self.solved_at is None else self.solved_at
+        return replace(self, attempts=self.attempts + new.attempts, solved_at=solved_at)
 
 
 @dataclass(frozen=True)
@@ -59,8 +83,22 @@ class Rung:
 
     lesson: str
     step: str
-    modelled_epoch_seconds: float | None
-    published_epoch_seconds: float | None
+    modelled_epoch_seconds: Optional[float]
+    published_epoch_seconds: Optional[float]
+
+    @property
+    def key(self) -> str:
+        """What only entries for the same step have in common."""
+        return self.step
+
+    def followed_by(self, new: "Rung") -> "Rung":
+        """Replace older seconds by newer ones, but keep them where there are none now (no engine)."""
+        modelled, published = new.modelled_epoch_seconds, new.published_epoch_seconds
+        return replace(
+            self,
+            modelled_epoch_seconds=self.modelled_epoch_seconds if modelled is None else modelled,
+            published_epoch_seconds=self.published_epoch_seconds if published is None else published,
+        )
 
 
 @dataclass(frozen=True)
@@ -72,6 +110,22 @@ class Score:
     value: float
     unit: str
     better: str
+
+    def __post_init__(self) -> None:
+        if self.better not in ("lower", "higher"):
+            raise ValueError(f"better is 'lower' or 'higher', not {self.better!r}")
+
+    @property
+    def key(self) -> Tuple[str, str]:
+        """What only entries for the same exercise have in common."""
+        return self.lesson, self.exercise
+
+    def followed_by(self, new: "Score") -> "Score":
+        """Keep the better one of two; a score of another kind replaces this one."""
+        if (self.unit, self.better) != (new.unit, new.better):
+            return new
+        is_better = new.value < self.value if self.better == "lower" else new.value > self.value
+        return new if is_better else self
 
 
 @dataclass(frozen=True)
@@ -86,6 +140,18 @@ class QuizAnswer:
     before: str = ""
     after: str = ""
 
+    @property
+    def key(self) -> Tuple[str, str]:
+        """What only entries for the same question have in common."""
+        return self.quiz, self.question
+
+    def followed_by(self, new: "QuizAnswer") -> "QuizAnswer":
+        """Keep what was chosen first before the lessons, as it is what the learner started from."""
+        return replace(self, before=self.before or new.before, after=new.after or self.after)
+
+
+Entry = Union[PredictionRecord, ExerciseRecord, Rung, Score, QuizAnswer]
+
 
 @dataclass(frozen=True)
 class Progress:
@@ -94,88 +160,34 @@ class Progress:
     ``problem`` is a sentence for the learner when the file could not be read or written, else ``None``.
     """
 
-    predictions: tuple[Prediction, ...] = ()
-    exercises: tuple[ExerciseRecord, ...] = ()
-    rungs: tuple[Rung, ...] = ()
-    scores: tuple[Score, ...] = ()
-    quiz_answers: tuple[QuizAnswer, ...] = ()
-    problem: str | None = None
+    predictions: Tuple[PredictionRecord, ...] = ()
+    exercises: Tuple[ExerciseRecord, ...] = ()
+    rungs: Tuple[Rung, ...] = ()
+    scores: Tuple[Score, ...] = ()
+    quiz_answers: Tuple[QuizAnswer, ...] = ()
+    problem: Optional[str] = None
 
     @property
     def empty(self) -> bool:
         """Whether nothing has been answered yet."""
         return not (self.predictions or self.exercises or self.rungs or self.scores or self.quiz_answers)
 
-
-def with_prediction(progress: Progress, new: Prediction) -> Progress:
-    """``progress`` with a guess: the first stands with its result; another one later is only listed after it."""
-    known = _find(progress.predictions, lambda old: (old.lesson, old.quantity) == (new.lesson, new.quantity))
-    if known is None:
-        return replace(progress, predictions=(*progress.predictions, new))
-    old = progress.predictions[known]
-    latest = old.later_guesses[-1] if old.later_guesses else old.guess
-    if new.guess == latest:
-        return progress  # the same cell, run again
-    updated = replace(old, later_guesses=(*old.later_guesses, new.guess))
-    return replace(progress, predictions=_put(progress.predictions, known, updated))
-
-
-def with_check(progress: Progress, lesson: str, exercise: str, correct: bool) -> Progress:
-    """``progress`` with one more attempt at an exercise: once solved, it stays solved."""
-    known = _find(progress.exercises, lambda old: (old.lesson, old.exercise) == (lesson, exercise))
-    if known is None:
-        first = ExerciseRecord(lesson, exercise, attempts=1, solved_at=1 if correct else None)
-        return replace(progress, exercises=(*progress.exercises, first))
-    old = progress.exercises[known]
-    attempts = old.attempts + 1
-    solved_at = attempts if correct and old.solved_at is None else old.solved_at
-    updated = replace(old, attempts=attempts, solved_at=solved_at)
-    return replace(progress, exercises=_put(progress.exercises, known, updated))
-
-
-def with_rung(progress: Progress, new: Rung) -> Progress:
-    """``progress`` with a step of the ladder: newer seconds replace older ones, but none (no engine) replaces none."""
-    known = _find(progress.rungs, lambda old: old.step == new.step)
-    if known is None:
-        return replace(progress, rungs=(*progress.rungs, new))
-    old = progress.rungs[known]
-    updated = replace(
-        old,
-        modelled_epoch_seconds=_newer(old.modelled_epoch_seconds, new.modelled_epoch_seconds),
-        published_epoch_seconds=_newer(old.published_epoch_seconds, new.published_epoch_seconds),
-    )
-    return replace(progress, rungs=_put(progress.rungs, known, updated))
-
-
-def with_score(progress: Progress, new: Score) -> Progress:
-    """``progress`` with a score, where it is the first or the best one at its exercise."""
-    known = _find(progress.scores, lambda old: (old.lesson, old.exercise) == (new.lesson, new.exercise))
-    if known is None:
-        return replace(progress, scores=(*progress.scores, new))
-    old = progress.scores[known]
-    same_kind = (old.unit, old.better) == (new.unit, new.better)
-    if same_kind and (old.value <= new.value if new.better == "lower" else old.value >= new.value):
+    def with_entries(self, entries: Iterable[Entry]) -> "Progress":
+        """Return the progress with new entries, each of which follows the earlier one with its key."""
+        progress = self
+        for new in entries:
+            field = _FIELDS[type(new)]
+            known: Dict[object, Any] = {each.key: each for each in getattr(progress, field)}
+            known[new.key] = known[new.key].followed_by(new) if new.key in known else new
+            change: Any = {field: tuple(known.values())}
+            progress = replace(progress, **change)
         return progress
-    return replace(progress, scores=_put(progress.scores, known, new))
 
 
-def with_quiz_answer(progress: Progress, new: QuizAnswer) -> Progress:
-    """``progress`` with an answer: what was chosen first before the lessons stays, as it is what they started from."""
-    known = _find(progress.quiz_answers, lambda old: (old.quiz, old.question) == (new.quiz, new.question))
-    if known is None:
-        return replace(progress, quiz_answers=(*progress.quiz_answers, new))
-    old = progress.quiz_answers[known]
-    updated = replace(old, before=old.before or new.before, after=new.after or old.after)
-    return replace(progress, quiz_answers=_put(progress.quiz_answers, known, updated))
-
-
-def _find(entries: Sequence[Entry], matches: Callable[[Entry], bool]) -> int | None:
-    return next((index for index, entry in enumerate(entries) if matches(entry)), None)
-
-
-def _put(entries: tuple[Entry, ...], index: int, entry: Entry) -> tuple[Entry, ...]:
-    return (*entries[:index], entry, *entries[index + 1 :])
-
-
-def _newer(old: float | None, new: float | None) -> float | None:
-    return old if new is None else new
+_FIELDS = {
+    PredictionRecord: "predictions",
+    ExerciseRecord: "exercises",
+    Rung: "rungs",
+    Score: "scores",
+    QuizAnswer: "quiz_answers",
+}

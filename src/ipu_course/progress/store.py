@@ -1,42 +1,90 @@
-"""The progress file on disk: read, changed under a lock, replaced whole."""
+"""The progress file: where it lies, how it is read, and how it is changed under a lock and replaced whole."""
 
-from __future__ import annotations
-
+# Without `from __future__ import annotations`: msgspec reads the types of `_Content`, on Python 3.8 too.
+import json
 import os
 import tempfile
 from contextlib import contextmanager
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Callable, Iterator
+from typing import Iterator, Optional, Sequence, Tuple, Union
 
+import msgspec
+import platformdirs
 from filelock import FileLock, Timeout
 
-from ipu_course.progress.file_format import DamagedFile, from_text, to_text
-from ipu_course.progress.record import Progress
+from ipu_course.progress.record import Entry, ExerciseRecord, PredictionRecord, Progress, QuizAnswer, Rung, Score
 
+VARIABLE = "IPU_COURSE_PROGRESS"
+VERSION = 2  # 1 had neither scores nor answers to quizzes
 LOCK_SECONDS = 2.0
 """How long a note waits for other kernels: a lesson must not stand still for its records."""
-
 POLL_SECONDS = 0.01
 
-Change = Callable[[Progress], Progress]
+
+class DamagedFile(Exception):
+    """The file is not what this course wrote."""
+
+
+class NewerFile(Exception):
+    """A later release of the course wrote the file."""
+
+
+@dataclass(frozen=True)
+class _Version:
+    version: int
+
+
+@dataclass(frozen=True)
+class _Content:
+    predictions: Tuple[PredictionRecord, ...]
+    exercises: Tuple[ExerciseRecord, ...]
+    rungs: Tuple[Rung, ...]
+    scores: Tuple[Score, ...] = ()
+    quiz_answers: Tuple[QuizAnswer, ...] = ()
+
+
+def progress_file() -> Path:
+    """Return the file that ``IPU_COURSE_PROGRESS`` names, else one in the user's data folder.
+
+    A relative path is taken from the working directory. Raises ``RuntimeError`` when the user has no home folder.
+    """
+    chosen = os.environ.get(VARIABLE, "").strip()
+    folder = Path(platformdirs.user_data_dir("ipu-course", appauthor=False))
+    if not chosen and not folder.is_absolute():  # without a home folder "~" stays as it is
+        raise RuntimeError("the user has no home folder")
+    # A link stays a link: it is its target that gets replaced.
+    return Path(os.path.realpath(Path(chosen).expanduser() if chosen else folder / "progress.json"))
+
+
+def to_text(progress: Progress) -> str:
+    """Return the file's content for ``progress``."""
+    kept = {"version": VERSION, **asdict(progress)}
+    del kept["problem"]
+    return json.dumps(kept, indent=1, allow_nan=False) + "\n"
+
+
+def from_text(text: Union[str, bytes]) -> Progress:
+    """Return the progress in a file's content; raises ``NewerFile`` or ``DamagedFile``."""
+    try:
+        if msgspec.json.decode(text, type=_Version).version > VERSION:
+            raise NewerFile
+        content = msgspec.json.decode(text, type=_Content)
+    except (msgspec.MsgspecError, UnicodeError, RecursionError) as problem:
+        raise DamagedFile(str(problem)) from problem
+    return Progress(content.predictions, content.exercises, content.rungs, content.scores, content.quiz_answers)
 
 
 def load(path: Path) -> Progress:
-    """The progress in ``path``, empty when there is no such file.
+    """Return the progress in ``path``, empty when there is no such file.
 
     Raises ``OSError``, ``DamagedFile`` or ``NewerFile``.
     """
-    if not _is_there(path):
-        return Progress()
-    content = path.read_bytes()
-    try:
-        return from_text(content.decode("utf-8"))
-    except UnicodeDecodeError as problem:
-        raise DamagedFile(str(problem)) from problem
+    return from_text(path.read_bytes()) if _is_there(path) else Progress()
 
 
-def update(path: Path, change: Change, wait_seconds: float = LOCK_SECONDS) -> None:
-    """Apply ``change`` to the progress in ``path``; raises ``OSError`` or ``NewerFile`` with the file left as it was.
+def add(path: Path, entries: Sequence[Entry], wait_seconds: float = LOCK_SECONDS) -> None:
+    """Add entries to the progress in ``path``; raises ``OSError`` or ``NewerFile`` with the file left as it was.
 
     A damaged file is first moved aside, to ``progress.damaged-1.json`` and so on.
     """
@@ -48,13 +96,13 @@ def update(path: Path, change: Change, wait_seconds: float = LOCK_SECONDS) -> No
         except DamagedFile:
             move_aside(path, "damaged")
             known = Progress()
-        changed = change(known)
+        changed = known.with_entries(entries)
         if changed != known:
-            _replace(path, to_text(changed))
+            write_whole(path, to_text(changed))
 
 
-def reset(path: Path) -> Path | None:
-    """Move the progress file aside as a backup and give the backup's path; ``None`` when there was none."""
+def reset(path: Path) -> Optional[Path]:
+    """Move the progress file aside as a backup and return the backup's path; ``None`` when there was none."""
     if not _is_there(path):
         return None
     with locked(path):
@@ -84,13 +132,32 @@ def locked(path: Path, wait_seconds: float = LOCK_SECONDS) -> Iterator[None]:
 
 def move_aside(path: Path, why: str) -> Path:
     """Rename ``path`` to the first free ``NAME.WHY-NUMBER.SUFFIX`` beside it; the caller holds the lock."""
+    target = free_name(path, why)
+    os.replace(path, target)
+    return target
+
+
+def free_name(path: Path, why: str) -> Path:
+    """Return the first ``NAME.WHY-NUMBER.SUFFIX`` beside ``path`` that nothing has."""
     number = 1
-    while True:
-        target = path.with_name(f"{path.stem}.{why}-{number}{path.suffix}")
-        if not os.path.lexists(target):
-            os.replace(path, target)
-            return target
+    while os.path.lexists(target := path.with_name(f"{path.stem}.{why}-{number}{path.suffix}")):
         number += 1
+    return target
+
+
+def write_whole(path: Path, text: str, mode: int = 0o600) -> None:
+    """Write a file as a whole or not at all. Raises ``OSError`` with an older file left as it was."""
+    descriptor, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+    try:
+        with os.fdopen(descriptor, "w", encoding="utf-8", newline="\n") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        os.chmod(temporary, mode)
+        os.replace(temporary, path)
+    except BaseException:
+        os.unlink(temporary)
+        raise
 
 
 def _is_there(path: Path) -> bool:
@@ -98,16 +165,3 @@ def _is_there(path: Path) -> bool:
     if path.exists() and not path.is_file():
         raise OSError(f"{path} is not a regular file")
     return path.exists()
-
-
-def _replace(path: Path, text: str) -> None:
-    descriptor, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-    try:
-        with os.fdopen(descriptor, "w", encoding="utf-8", newline="\n") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    except BaseException:
-        os.unlink(temporary)
-        raise

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from ipu_course.lesson_folders import notebook_folder
 from ipu_course.programs.doctor.finding import INSTALL, Finding, notice, ok, problem
-from ipu_course.progress.place import VARIABLE
+from ipu_course.progress.store import VARIABLE
 
 KERNEL_SECONDS = 60
 

@@ -6,13 +6,12 @@ import hashlib
 import json
 import os
 import re
-import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Dict
 
 from ipu_course.errors import CourseError
-from ipu_course.progress.store import move_aside
+from ipu_course.progress.store import free_name, move_aside, write_whole
 
 Notebook = Dict[str, Any]  # a notebook as JSON
 
@@ -57,7 +56,7 @@ def make_copies(notebooks: Path, folder: Path) -> Changes:
             made.append(copy)
             write_copy(lesson, source, copy)
         elif digest(lesson) not in made_from(copy):
-            beside = free_name(copy)
+            beside = free_name(copy, "new")
             newer.append(beside)
             write_copy(lesson, source, beside)
     return Changes(tuple(made), tuple(newer))
@@ -114,26 +113,10 @@ def made_from(copy: Path) -> set[str]:
     return known
 
 
-def free_name(copy: Path) -> Path:
-    """Return the first name for a newer lesson that nothing in the folder has."""
-    number = 1
-    while os.path.lexists(beside := copy.with_name(f"{copy.stem}.new-{number}{copy.suffix}")):
-        number += 1
-    return beside
-
-
 def write_copy(lesson: Notebook, source: Path, target: Path) -> None:
     """Write the learner's copy of ``lesson``, which was read from ``source``, as a whole file or not at all."""
     text = json.dumps(as_copy(lesson, source, target.parent), indent=1, ensure_ascii=False) + "\n"
-    descriptor, temporary = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)
-    try:
-        with os.fdopen(descriptor, "w", encoding="utf-8", newline="\n") as file:
-            file.write(text)
-        os.chmod(temporary, source.stat().st_mode & 0o666 | 0o600)
-        os.replace(temporary, target)
-    except BaseException:
-        os.unlink(temporary)
-        raise
+    write_whole(target, text, source.stat().st_mode & 0o666 | 0o600)
 
 
 def as_copy(lesson: Notebook, source: Path, folder: Path) -> Notebook:

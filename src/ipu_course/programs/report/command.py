@@ -41,7 +41,7 @@ def run(parsed: argparse.Namespace) -> None:
         _reset(parsed.yes)
     elif parsed.json:
         from ipu_course.progress import read_progress
-        from ipu_course.progress.file_format import to_text
+        from ipu_course.progress.store import to_text
 
         progress = read_progress()
         if progress.problem is not None:
@@ -97,8 +97,7 @@ def _export(path: Path, name: str) -> None:
 
 
 def _reset(sure: bool) -> None:
-    from ipu_course.progress.place import progress_file
-    from ipu_course.progress.store import reset
+    from ipu_course.progress.store import progress_file, reset
 
     if not sure:
         if not sys.stdin.isatty():

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Iterable
 
 from ipu_course.lesson_folders import LessonFolder, lesson_folders
-from ipu_course.progress import ExerciseRecord, Prediction, Progress
+from ipu_course.progress import ExerciseRecord, PredictionRecord, Progress
 
 CLOSE_FACTOR = 2.0
 
@@ -16,7 +16,7 @@ class LessonState:
     """One lesson and what was answered in it."""
 
     lesson: LessonFolder
-    predictions: tuple[Prediction, ...]
+    predictions: tuple[PredictionRecord, ...]
     exercises: tuple[ExerciseRecord, ...]
 
     @property
@@ -48,7 +48,7 @@ class LessonState:
 def states(progress: Progress) -> tuple[LessonState, ...]:
     """All lessons of the course in order, then those that only the records know."""
     known = {lesson.number for lesson in lesson_folders()}
-    entries: Iterable[Prediction | ExerciseRecord] = (*progress.predictions, *progress.exercises)
+    entries: Iterable[PredictionRecord | ExerciseRecord] = (*progress.predictions, *progress.exercises)
     others = sorted({entry.lesson for entry in entries} - known)
     lessons = (*lesson_folders(), *(LessonFolder(number, "", f"Lesson {number}", 0) for number in others))
     return tuple(

@@ -1,12 +1,12 @@
 """A learner's result for the leaderboard of a room: one small file without paths, hosts or dates."""
 
-from __future__ import annotations
-
+# Without `from __future__ import annotations`: msgspec reads the types of `Result`, on Python 3.8 too.
 import json
-import math
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Tuple
+
+import msgspec
 
 from ipu_course.errors import CourseError
 from ipu_course.programs.report.overview import CLOSE_FACTOR
@@ -24,13 +24,25 @@ class Result:
 
     name: str
     solved: int
-    scores: tuple[Score, ...]
-    factors_off: tuple[float, ...]
+    scores: Tuple[Score, ...]
+    factors_off: Tuple[float, ...]
+
+    def __post_init__(self) -> None:
+        if self.solved < 0:
+            raise ValueError(f"nobody has solved {self.solved} exercises")
+        if any(factor < 1 for factor in self.factors_off):
+            raise ValueError("a guess cannot be off by a factor below 1")
 
     @property
     def close_guesses(self) -> int:
         """How many first guesses are within a factor of 2 of their results."""
         return sum(factor <= CLOSE_FACTOR for factor in self.factors_off)
+
+
+@dataclass(frozen=True)
+class _Head:
+    format: str = ""
+    version: object = None
 
 
 def result_of(progress: Progress, name: str) -> Result:
@@ -54,39 +66,19 @@ def read_result(path: Path) -> Result:
     try:
         if path.stat().st_size > LARGEST_BYTES:
             raise CourseError(f"{path}: the file is too large for a result of this course")
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = path.read_bytes()
     except OSError as problem:
         raise CourseError(f"{path}: the file cannot be read ({problem.strerror})") from problem
-    except (ValueError, RecursionError):
-        content = None
-    if not isinstance(content, dict) or content.get("format") != FORMAT:
+    try:
+        head = msgspec.json.decode(content, type=_Head)
+    except (msgspec.MsgspecError, UnicodeError, RecursionError):
+        head = _Head()
+    if head.format != FORMAT:
         raise CourseError(f"{path}: the file is not a result that 'report --export' wrote")
-    if content.get("version") != VERSION:
+    if head.version != VERSION:
         raise CourseError(f"{path}: another version of the course wrote this result; export it again with this one")
     try:
-        return _result(content)
-    except (LookupError, TypeError, ValueError, OverflowError, AttributeError) as problem:
+        result = msgspec.json.decode(content, type=Result)
+    except msgspec.MsgspecError as problem:
         raise CourseError(f"{path}: the result is damaged ({problem}); export it again") from problem
-
-
-def _result(content: dict[str, Any]) -> Result:
-    name, solved = content["name"], content["solved"]
-    if not isinstance(name, str) or not isinstance(solved, int) or isinstance(solved, bool) or solved < 0:
-        raise ValueError("its name or its count of exercises")
-    factors = tuple(_number(factor) for factor in content["factors_off"])
-    if any(factor < 1 for factor in factors):
-        raise ValueError("a guess cannot be off by a factor below 1")
-    return Result(name[:LONGEST_NAME], solved, tuple(map(_score, content["scores"])), factors)
-
-
-def _score(entry: dict[str, Any]) -> Score:
-    words = [entry[key] for key in ("lesson", "exercise", "unit", "better")]
-    if not all(isinstance(each, str) for each in words) or entry["better"] not in ("lower", "higher"):
-        raise ValueError("a score")
-    return Score(entry["lesson"], entry["exercise"], _number(entry["value"]), entry["unit"], entry["better"])
-
-
-def _number(value: object) -> float:
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
-        raise ValueError(f"{value!r} is no number")
-    return float(value)
+    return replace(result, name=result.name[:LONGEST_NAME])

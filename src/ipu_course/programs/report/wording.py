@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ipu_course.progress import ExerciseRecord, Prediction
+from ipu_course.progress import ExerciseRecord, PredictionRecord
 
 NO_TIME = "does not fit"
 
@@ -22,7 +22,7 @@ def counted(count: int, thing: str) -> str:
     return f"{count:,} {thing}" if count == 1 else f"{count:,} {thing}s"
 
 
-def distance(prediction: Prediction) -> str:
+def distance(prediction: PredictionRecord) -> str:
     """How far a guess is from its result, in words."""
     if prediction.guess == prediction.result:
         return "exactly right"
@@ -35,7 +35,7 @@ def distance(prediction: Prediction) -> str:
     return f"{direction} by a factor of {factor:.3g}" if factor < 1000 else f"{direction} by a factor over 1,000"
 
 
-def guesses(prediction: Prediction) -> str:
+def guesses(prediction: PredictionRecord) -> str:
     """The guess that counts, and those made later."""
     if not prediction.later_guesses:
         return number(prediction.guess)

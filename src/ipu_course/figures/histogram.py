@@ -12,6 +12,7 @@ from matplotlib.ticker import PercentFormatter
 from ipu_course.figures.style import GREY, INK, LINE_STYLES, check_lines, in_style, new_figure, only_grid
 
 HEIGHT_INCHES = 3.4
+MARKS = ("--", "-")
 
 
 def histogram_figure(
@@ -21,12 +22,14 @@ def histogram_figure(
     *,
     log2: bool = False,
     bands: Mapping[str, tuple[float, float]] | None = None,
+    ylabel: str = "share of all values",
+    marked: Mapping[str, float] | None = None,
 ) -> Figure:
     """One outline for each of ``values`` (at most 3): share of the values in each interval.
 
     With ``log2`` the intervals are powers of two of the absolute value, and zeros are left out. ``bands``
-    maps names to ranges (low, high) of the axis, in exponents with ``log2``, which are shaded. Raises
-    ``ValueError`` for more outlines than styles.
+    maps names to ranges (low, high) of the axis, in exponents with ``log2``, which are shaded. ``marked`` maps at most
+    2 names to values, drawn as upright lines. Raises ``ValueError`` for more outlines or lines than styles.
     """
     check_lines(len(values), len(LINE_STYLES))
     placed = {name: _placed(numbers, log2) for name, numbers in values.items()}
@@ -38,15 +41,16 @@ def histogram_figure(
             shares = np.histogram(numbers, bins=edges)[0] / max(1, len(values[name]))
             axes.stairs(shares, edges, color=colour, linestyle=dashes, linewidth=2, label=name)
         _shade(axes, bands or {})
+        _mark(axes, marked or {})
         axes.yaxis.set_major_formatter(PercentFormatter(1.0))
-        axes.set(xlabel=xlabel, ylabel="share of all values")
+        axes.set(xlabel=xlabel, ylabel=ylabel)
         axes.set_title(title, pad=20 if bands else None)  # the bands' names stand between the title and the axes
         if log2:
             axes.xaxis.set_major_formatter(lambda exponent, _: f"$2^{{{exponent:.0f}}}$")
         only_grid(axes)
         if len(values) > 1 and bands:
             figure.legend(loc="outside lower center", ncol=len(values), frameon=False)
-        elif len(values) > 1:
+        elif len(values) > 1 or marked:
             axes.legend(frameon=False)
     return figure
 
@@ -58,6 +62,12 @@ def _placed(numbers: Sequence[float], log2: bool) -> np.ndarray:
         return array
     exponents: np.ndarray = np.log2(np.abs(array[array != 0]))
     return exponents
+
+
+def _mark(axes: Axes, marked: Mapping[str, float]) -> None:
+    check_lines(len(marked), len(MARKS))
+    for (name, value), dashes in zip(marked.items(), MARKS):
+        axes.axvline(value, color=INK, linestyle=dashes, linewidth=1.6, label=name, zorder=4)
 
 
 def _shade(axes: Axes, bands: Mapping[str, tuple[float, float]]) -> None:

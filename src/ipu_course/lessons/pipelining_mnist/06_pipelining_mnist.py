@@ -3,8 +3,8 @@
 #
 # In lesson 01 you had to give up single precision, because ResNet-101 did not fit on two IPUs. It fits on four
 # (modelled). But an image is only in one place at a time: if you simply cut a network into four parts, **three of your
-# four IPUs, 75 % of the machine, wait** at any moment. A pipeline puts them to work. Then we look at Graphcore's own
-# pipelining tutorial [1] and find its four IPUs waiting again, for a reason that no pipeline can remove.
+# four IPUs, 75 % of the machine, wait** at any moment. A pipeline puts them to work. Graphcore's own pipelining
+# tutorial [1] does so, and still its four IPUs wait most of the time. Why?
 #
 # *Plan 80 minutes, 32 of them for the exercises; the notebook itself runs in under one. Before it: lessons 00
 # and 02.*
@@ -16,7 +16,7 @@
 # * choose stages and a strategy,
 # * write the schedule of a pipeline,
 # * explore what waits in the stashes,
-# * predict the utilisation,
+# * compute the utilisation,
 # * train, and choose what comes back,
 # * find what limits the tutorial,
 # * run the program and read its profile,
@@ -31,8 +31,8 @@ import poptorch
 from ipu_course import engine, figures, ladder, models, show
 from ipu_course.datasets import mnist
 from ipu_course.lessons.pipelining_mnist import (
-    ConvLayer, balanced_cut, lesson, run_program, show_all_placements, show_cuts, show_placement, show_schedule,
-    show_stages)
+    ConvLayer, balanced_cut, captured_resnet, lesson, run_program, show_all_placements, show_cuts, show_placement,
+    show_schedule, show_stages, show_strategies)
 
 torch.set_num_threads(1)  # the network is so small that more threads would only wait for each other
 
@@ -120,47 +120,32 @@ def make_training_model(model, options):
 # You do not always have to write stages. The default is `PipelinedExecution(AutoStage.SameAsIpu)`, where a block's
 # `ipu_id` is its stage. With `AutoStage.AutoIncrement`, every new block begins a new stage. Our blocks have no
 # `ipu_id`. The next cell tries both automatic ways on them, and then explicit stages.
-
-# %%
-def try_strategy(name, strategy, accumulation=10):
-    options = poptorch.Options()
-    options.setExecutionStrategy(strategy)
-    options.Training.gradientAccumulation(accumulation)
-    options.showCompilationProgressBar(False)
-    model = make_training_model(Network(), options)
-    try:
-        model.compile(training_set.images[:40 * accumulation], training_set.labels[:40 * accumulation])
-        print(f"{name}: compiles")
-    except (poptorch.Error, AssertionError) as problem:
-        print(f"{name}:", str(problem).replace("'poptorch_py_error': ", "").split(". ")[0])
-
-try_strategy("the default", poptorch.PipelinedExecution())
-try_strategy("AutoIncrement, 8 micro-batches", poptorch.PipelinedExecution(poptorch.AutoStage.AutoIncrement), 8)
-try_strategy("explicit, 8 micro-batches", poptorch.PipelinedExecution("B1", "B2", "B3", "B4"), 8)
-
-# %% [markdown]
-# `SameAsIpu` needs an `ipu_id`. `AutoIncrement` counts from 1 and keeps stage 0 for operations before the first block.
-# We have none, but PopTorch still counts five stages, and five stages need at least nine micro-batches (you will see
-# why). Explicit stages avoid both problems.
 #
-# Two numbers then fill the pipeline. **Gradient accumulation** is how many micro-batches go through it, one after
+# Two numbers fill the pipeline. **Gradient accumulation** is how many micro-batches go through it, one after
 # the other, before their gradients are averaged into one weight update. **Device iterations** is how many such
 # updates the device makes before the call returns to Python.
 
 # %%
-options = poptorch.Options()
-options.setExecutionStrategy(poptorch.PipelinedExecution(
-    poptorch.Stage("B1").ipu(0), poptorch.Stage("B2").ipu(1),
-    poptorch.Stage("B3").ipu(2), poptorch.Stage("B4").ipu(3)))  # in short: PipelinedExecution("B1", "B2", "B3", "B4")
+explicit = poptorch.PipelinedExecution(  # in short: PipelinedExecution("B1", "B2", "B3", "B4")
+    poptorch.Stage("B1").ipu(0), poptorch.Stage("B2").ipu(1), poptorch.Stage("B3").ipu(2), poptorch.Stage("B4").ipu(3))
+show_strategies(
+    {"the default": poptorch.PipelinedExecution(),
+     "AutoIncrement": poptorch.PipelinedExecution(poptorch.AutoStage.AutoIncrement),
+     "explicit stages": explicit},
+    lambda options: make_training_model(Network(), options), training_set.images, training_set.labels, accumulation=8)
+
+options = poptorch.Options().setExecutionStrategy(explicit).showCompilationProgressBar(False)
 options.Training.gradientAccumulation(gradient_accumulation)
 options.deviceIterations(training_iterations)
 options.outputMode(poptorch.OutputMode.All)  # explained further down
 options.randomSeed(42)
-options.showCompilationProgressBar(False)  # keeps this page tidy
-
 print(f"images in one call: {batch_size * gradient_accumulation * training_iterations:,}")
 
 # %% [markdown]
+# The default needs an `ipu_id`. `AutoIncrement` counts from 1 and keeps stage 0 for operations before the first block.
+# We have none, but PopTorch still counts five stages, and five stages need at least nine micro-batches (you will see
+# why). Explicit stages avoid both problems.
+#
 # ## Write the schedule of a pipeline
 #
 # When IPU 0 has passed a micro-batch on to IPU 1, it can start with the next one. Time is divided into **pipeline
@@ -235,7 +220,7 @@ lesson.check(2, grouped, interleaved)
 # IPUs", which makes nine steps for four IPUs. By our count it is full earlier, and the 16 copies in the tutorial's own
 # trace support our count.
 #
-# ## Predict the utilisation
+# ## Compute the utilisation
 #
 # If all stages take equally long, an IPU works for ***m* / (*m* + *N* - 1)** of the time with *m* micro-batches.
 # If you count steps instead of time, you get *m / (m + 2(N - 1))*. That is less, because a step of a ramp counts as a
@@ -265,6 +250,10 @@ print(f"modelled: {1e3 * profile.device_seconds_per_call:.1f} ms on the device f
 #
 # The loader prepares the next call in another process (`Async`, [lesson 05](05)). A script of your own then needs the
 # guard `if __name__ == "__main__":`.
+#
+# The second cell tests the network. The inference model shares the parameters of `model`, so it has the trained
+# weights. Inference accumulates nothing, so device iterations have to fill the pipeline: PopTorch asks for at least
+# *N*.
 
 # %% tags=["nbval-ignore-output"]
 def accuracy(predictions, labels):
@@ -283,10 +272,6 @@ for epoch in range(epochs):
 training_data.terminate()
 training_model.detachFromDevice()  # frees the four IPUs
 
-# %% [markdown]
-# Now test the network. The inference model shares the parameters of `model`, so it has the trained weights. Inference
-# accumulates nothing, so device iterations have to fill the pipeline: PopTorch asks for at least *N*.
-
 # %% tags=["nbval-ignore-output"]
 test_options = options.clone()  # the loader has frozen the original
 test_options.Training.gradientAccumulation(1)
@@ -301,8 +286,8 @@ for key in ("training_accuracy", "test_accuracy"):
 # %% [markdown]
 # ## Find what limits the tutorial
 #
-# The tutorial's compilation took 1 min 31 s for training and 35 s for inference. How fast is the training after that?
-# One call takes 4,000 images, and above you saw the modelled time of a call on the device.
+# The tutorial's compilation took 1 min 31 s for training and 35 s for inference. How fast does it train after that?
+# One call takes 4,000 images, and you saw the modelled time of a call on the device above.
 #
 # **Predict:** how many calls a second did the tutorial's progress bar show on four IPUs?
 
@@ -343,21 +328,20 @@ lesson.check(3, working, speed_up)
 # %% [markdown]
 # ## Run the program and read its profile
 #
-# The tutorial ends with a script. The course has the same program with the same options. At the end of its help you
-# find the tutorial's four example commands. Sharded execution and the offloading of optimiser state do not change the
-# results; they are the subjects of lessons 07 and 08. `--profile` writes a report for each model. You can read
-# `report.html` in a browser and open `trace.json` in Perfetto, a viewer for traces.
+# The tutorial ends with a script, and the course has the same program with the same options. The tutorial's four
+# example commands are at the end of its help. Sharded execution and the offloading of optimiser state do not change the
+# results; they are the subjects of lessons [07](07) and [08](08). `--profile` writes a report for each model. You can
+# read `report.html` in a browser and open `trace.json` in Perfetto, a viewer for traces.
+#
+# Such a profile answers three questions. Do the stages fit into memory? (The *liveness* report separates always-live
+# memory, which the program needs all the time, from not-always-live memory.) Do the stages take equally long? How much
+# data moves between IPUs? The figure below answers the second question. All stages but the last run their forward pass
+# twice: PopTorch keeps only what enters a stage of a pipeline, and **recomputes** the other activations for the
+# backward pass.
 
 # %% tags=["nbval-ignore-output"]
 run_program("--help")
 run_program("--epochs 1 --profile --profile-dir pipeline_profile")
-
-# %% [markdown]
-# Such a profile answers three questions. Do the stages fit into memory? (The *liveness* report separates always-live
-# memory, which the program needs all the time, from not-always-live memory.) Do the stages take equally long? How much
-# data moves between IPUs? The next figure answers the second question. All stages but the last run their forward pass
-# twice: PopTorch keeps only what enters a stage of a pipeline, and **recomputes** the other activations for the
-# backward pass.
 
 # %%
 show_stages(profile, ["B1 on IPU 0", "B2 on IPU 1", "B3 on IPU 2", "B4 on IPU 3"])
@@ -390,36 +374,29 @@ half = engine.modelled_module(
     models.ClassifierWithLoss(resnet), ladder.micro_batch(torch.half), two_ipus, optimizer)
 cuts = {block: half.profile(split=f"model.layer3.{block}") for block in (5, 6, 7, 8, 9)}
 cut.reveal(balanced_cut(cuts), "modelled")
-
-# %%
-show_cuts(cuts, lesson.published("stage_ratio").value)
+show_cuts(cuts, lesson.published("stage_ratio"))
 
 # %% [markdown]
-# **Too close to call.** The model has a winner, but all five cuts lie within its own error. There is also a known
-# difference: compared with IPU 0, IPU 1 computes for less time in the model than in the published trace. If you make
-# IPU 1 slower until the ratio agrees (the column "IPU 1 ... times as slow"), another cut wins. The honest answer is a
-# range of cuts, and a measurement on your own machine. Memory may decide between them: look at the last column.
+# **Too close to call.** The model has a winner, but all five cuts lie within its own error. And there is a known
+# disagreement: compared with IPU 0, IPU 1 computes for less time in the model than in the published trace. If you make
+# IPU 1 slower until the ratio agrees (the column "IPU 1 ... times as slow"), another cut wins. So you can say which
+# cuts are worth a measurement on your own machine, but not which one is the best. Memory may decide between them:
+# look at the last column.
 #
 # ## Place ResNet-101 over four IPUs
 #
 # Back to the opening: ResNet-101 in **single precision** on four IPUs, with micro-batches of 64 images and
 # accumulation 16. `layer1` to `layer4` have 3, 4, 23 and 3 blocks. Early blocks have large activations, and late
 # blocks have many weights. So **time and memory ask for different cuts**.
-
-# %%
-wide = torchvision.models.resnet101()
-four_ipus = poptorch.Options()
-four_ipus.Training.gradientAccumulation(16)
-single = engine.modelled_module(models.ClassifierWithLoss(wide), ladder.micro_batch(torch.float32), four_ipus,
-                                poptorch.optim.AdamW(wide.parameters()))
-
-# %% [markdown]
+#
 # **Exercise 4** (12 min). Write `place(resnet)`. It begins a block on each of the IPUs 1, 2 and 3, with
 # `poptorch.BeginBlock(resnet.layer..., ipu_id=...)` as in the cell of the five cuts. Every IPU has to fit into 624 KiB
 # a tile, and the update has to be at least 95 % as fast as with the best placement that fits. The figure shows how
-# fast yours is, so run the cell as often as you like.
+# fast yours is, so run the cell as often as you like: the shortest update is the best score.
 
 # %% tags=["exercise"]
+single = captured_resnet()  # single precision, AdamW, accumulation 16
+
 def place(resnet):
     ### BEGIN SOLUTION
     ### STARTER: ...
@@ -441,11 +418,11 @@ lesson.check(4, place, using=single)
 # so on a real machine you would try it.
 
 # %%
-show_all_placements(single)
+show_all_placements(single, place)
 
 # %% [markdown]
-# The best placement is not much better than the next ones: many others are within the model's error of it. Choose two
-# or three of them that leave memory free, and measure those.
+# Many placements are within the model's error of the best one. Choose two or three of them that leave memory free, and
+# measure those.
 #
 # ## Summary
 #
@@ -457,7 +434,7 @@ show_all_placements(single)
 # * A pipeline costs a larger global batch, a second forward pass, and in the tutorial a minute and a half of
 #   compilation.
 #
-# Your predictions and exercises: `python -m ipu_course report`.
+# Your predictions, exercises and score: `python -m ipu_course report`.
 #
 # ## On real hardware
 #

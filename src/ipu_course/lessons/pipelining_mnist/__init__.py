@@ -7,13 +7,15 @@ from ipu_course.lessons.pipelining_mnist.balance import balanced_cut, show_cuts,
 from ipu_course.lessons.pipelining_mnist.exercises import HOST, PLACEMENT, STASHES, WHEN
 from ipu_course.lessons.pipelining_mnist.explorer import SCHEDULES
 from ipu_course.lessons.pipelining_mnist.learner_schedule import show_schedule
-from ipu_course.lessons.pipelining_mnist.placements import show_all_placements, show_placement
+from ipu_course.lessons.pipelining_mnist.placements import captured_resnet, show_all_placements, show_placement
 from ipu_course.lessons.pipelining_mnist.program_run import run_program
+from ipu_course.lessons.pipelining_mnist.strategies import show_strategies
 from ipu_course.programs.mnist.model import ConvLayer
 
 __all__ = [
     "ConvLayer",
     "balanced_cut",
+    "captured_resnet",
     "lesson",
     "run_program",
     "show_all_placements",
@@ -21,6 +23,7 @@ __all__ = [
     "show_placement",
     "show_schedule",
     "show_stages",
+    "show_strategies",
 ]
 
 lesson = Lesson("06", exercises=(WHEN, STASHES, HOST, PLACEMENT), explorers=(SCHEDULES,))

@@ -12,6 +12,7 @@ from ipu_course.lessons.pipelining_mnist.balance_figure import balance_figure
 
 if TYPE_CHECKING:
     from ipu_course.engine import Profile
+    from ipu_course.published import PublishedFigure
 
 __all__ = ["StageTime", "balanced_cut", "show_cuts", "show_stages", "stage_times"]
 
@@ -67,18 +68,19 @@ def show_stages(profile: Profile, names: Sequence[str]) -> None:
     )  # fmt: skip
 
 
-def show_cuts(profiles: Mapping[int, Profile], published_ratio: float) -> None:
+def show_cuts(profiles: Mapping[int, Profile], published: PublishedFigure) -> None:
     """Show two-stage programs by the block of ``layer3`` at which the second IPU begins.
 
-    The last column has the longer stage if IPU 1 were slower by the factor that brings the model's ratio of the two
-    IPUs, with the workshop's cut, to ``published_ratio``. The profiles are of calls with one weight update.
+    ``published`` is the ratio of the two IPUs' times with the workshop's cut. The last but one column has the longer
+    stage if IPU 1 were slower by the factor that brings the model to it. The profiles are of calls with one weight
+    update.
     """
     if engine.NOT_MODELLED in profiles.values():
         print(engine.NOT_HERE)
         return
     milliseconds = {cut: [1e3 * each.total for each in stage_times(profile)] for cut, profile in profiles.items()}
     kib = {cut: [ipu.max_tile_bytes / KIB for ipu in profile.memory] for cut, profile in profiles.items()}
-    slower = published_ratio / _ratio(profiles[WORKSHOP_CUT])
+    slower = published.value / _ratio(profiles[WORKSHOP_CUT])
     limit = next(iter(profiles.values())).memory.tile_bytes / KIB
     names = [f"layer3[{cut}]" for cut in profiles]
     words = "; ".join(
@@ -105,8 +107,8 @@ def show_cuts(profiles: Mapping[int, Profile], published_ratio: float) -> None:
         ],
         index="cut before",
     )
-    print(f"IPU 1 / IPU 0 with the workshop's cut, layer3[{WORKSHOP_CUT}]: modelled "
-          f"{_ratio(profiles[WORKSHOP_CUT]):.2f}, published 0.85 to 0.9")  # fmt: skip
+    print(f"{published.kind}: {published.text} {published.source}")
+    print(f"modelled: with the same cut, {_ratio(profiles[WORKSHOP_CUT]):.2f} times as long")
 
 
 def balanced_cut(profiles: Mapping[int, Profile]) -> Any:

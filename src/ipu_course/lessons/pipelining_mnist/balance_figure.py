@@ -7,7 +7,8 @@ from typing import Sequence
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from ipu_course.figures.style import AREA_LOOKS, INK, WIDTH_INCHES, check_lines, in_style, only_grid
+from ipu_course.figures.looks import COMPARED
+from ipu_course.figures.style import INK, WIDTH_INCHES, in_style, only_grid
 
 BAR = 0.38
 ROW_INCHES = 0.52
@@ -28,7 +29,6 @@ def balance_figure(
     for rows in (milliseconds, kib):
         if len(rows) != len(cuts) or any(len(row) != 2 for row in rows):
             raise ValueError(f"each of the {len(cuts)} cuts needs a value for IPU 0 and one for IPU 1")
-    check_lines(2, len(AREA_LOOKS))
     with in_style():
         figure = Figure(figsize=(WIDTH_INCHES, 1.3 + ROW_INCHES * len(cuts)), layout="constrained")
         times, memory = figure.subplots(1, 2, sharey=True)
@@ -51,7 +51,7 @@ def _bars(axes: Axes, rows: Sequence[Sequence[float]], form: str) -> None:
     for ipu in (0, 1):
         places = [row + (ipu - 0.5) * BAR for row in range(len(rows))]
         values = [row[ipu] for row in rows]
-        axes.barh(places, values, height=0.92 * BAR, label=f"IPU {ipu}", **AREA_LOOKS[ipu])
+        axes.barh(places, values, height=0.92 * BAR, label=f"IPU {ipu}", **COMPARED[ipu].area())
         for place, value in zip(places, values):
             text = axes.text(value + 0.015 * largest, place, form.format(value), va="center", fontsize=9)
             text.set_bbox({"facecolor": "white", "edgecolor": "none", "pad": 0.5})  # above a line that passes

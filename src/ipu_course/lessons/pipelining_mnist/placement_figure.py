@@ -6,7 +6,8 @@ from typing import Sequence
 
 from matplotlib.figure import Figure
 
-from ipu_course.figures.style import AREA_LOOKS, INK, WIDTH_INCHES, in_style, only_grid
+from ipu_course.figures.looks import COMPARED
+from ipu_course.figures.style import INK, WIDTH_INCHES, in_style, only_grid
 
 ROW_INCHES = 0.34
 
@@ -23,7 +24,7 @@ def placement_figure(milliseconds: Sequence[float], kib: Sequence[float], limit:
         axes = figure.subplots(1, 2, sharey=True)
         rows = range(len(kib))
         for panel, values, form in zip(axes, (milliseconds, kib), ("{:.2f}", "{:.0f}")):
-            panel.barh(rows, values, height=0.7, **AREA_LOOKS[0])
+            panel.barh(rows, values, height=0.7, **COMPARED[0].area())
             for row, value in zip(rows, values):
                 text = panel.text(value + 0.015 * max(values), row, form.format(value), va="center", fontsize=9)
                 text.set_bbox({"facecolor": "white", "edgecolor": "none", "pad": 0.5})

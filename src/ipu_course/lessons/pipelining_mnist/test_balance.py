@@ -9,10 +9,11 @@ import torch
 
 import poptorch
 from ipu_course import engine
-from ipu_course.lessons.pipelining_mnist import balance
+from ipu_course.lessons.pipelining_mnist import balance, lesson
 from ipu_course.lessons.pipelining_mnist.balance import balanced_cut, show_cuts, show_stages, stage_times
 from ipu_course.lessons.pipelining_mnist.balance_figure import balance_figure
 from ipu_course.programs.mnist.model import Network, TrainingModelWithLoss
+from ipu_course.published import PublishedFigure
 
 
 @pytest.fixture(scope="module")
@@ -60,12 +61,12 @@ class TestCuts:
         # The convolutions, layer1 and layer2, are most of the work: cut before layer2, IPU 1 has more to do.
         cuts = {7: tutorial.profile(split="model.layer2"), 8: tutorial.profile(split="model.layer3")}
         assert [time.total for time in stage_times(cuts[7])] == sorted(time.total for time in stage_times(cuts[7]))
-        show_cuts(cuts, published_ratio=2.0)
+        show_cuts(cuts, PublishedFigure(2.0, "IPU 1 computes twice as long", "published", "[3]"))
         assert [row["cut before"] for row in tables[0]] == ["layer3[7]", "layer3[8]"]
         slower = next(name for name in tables[0][0] if "times as slow" in name)
         first = tables[0][0]
         assert float(str(first[slower]).split()[0]) > float(str(first["longer stage"]).split()[0])
-        assert "published 0.85 to 0.9" in capsys.readouterr().out
+        assert "published: IPU 1 computes twice as long [3]" in capsys.readouterr().out
 
     @pytest.mark.parametrize("rows", [[[1.0, 2.0]], [[1.0], [2.0]]])
     def test_a_figure_needs_two_values_for_each_cut(self, rows: list[list[float]]) -> None:
@@ -75,5 +76,5 @@ class TestCuts:
 
 def test_without_a_model_each_view_says_so(capsys: pytest.CaptureFixture[str]) -> None:
     show_stages(engine.NOT_MODELLED, ["a"])
-    show_cuts({8: engine.NOT_MODELLED}, published_ratio=0.9)
+    show_cuts({8: engine.NOT_MODELLED}, lesson.published("stage_ratio"))
     assert capsys.readouterr().out.splitlines() == [engine.NOT_HERE] * 2

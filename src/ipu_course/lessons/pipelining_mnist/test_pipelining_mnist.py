@@ -6,16 +6,23 @@ from pathlib import Path
 
 import pytest
 import torch
-import torchvision
 from hypothesis import given
 from hypothesis import strategies as st
 
 import poptorch
-from ipu_course import engine, ladder, models
+from ipu_course import engine
 from ipu_course.exercises import judge, letting_errors_through
-from ipu_course.lessons.pipelining_mnist import lesson, run_program, show_schedule
-from ipu_course.lessons.pipelining_mnist.exercises import HOST, STASHES, WHEN
-from ipu_course.lessons.pipelining_mnist.placements import BEST, BLOCKS, best_seconds, estimated_seconds
+from ipu_course.lessons.pipelining_mnist import (
+    captured_resnet,
+    lesson,
+    run_program,
+    show_all_placements,
+    show_schedule,
+    show_strategies,
+)
+from ipu_course.lessons.pipelining_mnist.exercises import HOST, PLACEMENT, STASHES, WHEN
+from ipu_course.lessons.pipelining_mnist.placements import BEST, BLOCKS, PLACEMENTS, best_seconds, estimated_seconds
+from ipu_course.programs.mnist.model import Network, TrainingModelWithLoss
 from ipu_course.schedule import interleaved, pipelined
 
 TILE_KIB = 624
@@ -23,13 +30,13 @@ TILE_KIB = 624
 
 @pytest.fixture(scope="module")
 def resnet() -> engine.ModelledModule:
-    network = torchvision.models.resnet101()
-    options = poptorch.Options()
-    options.Training.gradientAccumulation(16)
-    optimizer = poptorch.optim.AdamW(network.parameters())
-    return engine.modelled_module(
-        models.ClassifierWithLoss(network), ladder.micro_batch(torch.float32), options, optimizer
-    )  # fmt: skip
+    return captured_resnet()
+
+
+def best_place(network: torch.nn.Module) -> None:
+    """Place ResNet-101 as ``BEST`` says."""
+    for ipu, name in enumerate(BEST, start=1):
+        poptorch.BeginBlock(network.get_submodule(name), ipu_id=ipu)
 
 
 def test_the_poptorch_schedule_is_right_and_any_delay_is_not() -> None:
@@ -86,7 +93,7 @@ def test_the_estimate_of_an_update_differs_from_its_profile_by_the_transfers_onl
 def test_no_placement_that_fits_is_faster_than_the_best(resnet: engine.ModelledModule) -> None:
     # Estimates are within 2 % of the profiles (the test above), so a faster placement is among those within 4 %.
     estimates = estimated_seconds(resnet.profile(split=[f"model.{name}" for name in BEST]))
-    assert len(estimates) == 5456  # 33 x 32 x 31 / 6
+    assert len(estimates) == PLACEMENTS == 33 * 32 * 31 // 6
     assert len(BLOCKS) == 33
     best = best_seconds(resnet)
     near = [names for names, seconds in estimates.items() if seconds < estimates[BEST] + 0.04 * best]
@@ -96,3 +103,47 @@ def test_no_placement_that_fits_is_faster_than_the_best(resnet: engine.ModelledM
         fits = profile.memory.max_tile_bytes <= TILE_KIB * 1024
         assert names == BEST or not fits or profile.device_seconds_per_call >= best
     assert resnet.profile(split=[f"model.{name}" for name in BEST]).memory.max_tile_bytes <= TILE_KIB * 1024
+
+
+def test_the_score_is_the_time_of_the_learner_s_update(resnet: engine.ModelledModule) -> None:
+    verdict = judge(PLACEMENT, [best_place], resnet)
+    assert verdict.correct
+    assert verdict.points is not None
+    assert verdict.points.value == pytest.approx(1e3 * best_seconds(resnet), rel=1e-3)
+    assert verdict.points.better == "lower"
+
+
+def test_the_figure_of_all_placements_marks_the_learner_s(
+    resnet: engine.ModelledModule, capsys: pytest.CaptureFixture[str]
+) -> None:
+    show_all_placements(resnet, best_place)
+    best = f"{1e3 * best_seconds(resnet):.1f} ms"
+    assert f"Marked: the best that fits: {best}, yours: {best}." in capsys.readouterr().out
+
+    def place(network: torch.nn.Module) -> object: ...
+
+    show_all_placements(resnet, place)
+    assert f"Marked: the best that fits: {best}." in capsys.readouterr().out
+
+
+def test_strategies_compile_or_say_why_not(capsys: pytest.CaptureFixture[str]) -> None:
+    def build(options: poptorch.Options) -> poptorch.PoplarExecutor:
+        model = TrainingModelWithLoss(Network())
+        return poptorch.trainingModel(model, options, poptorch.optim.AdamW(model.parameters()))
+
+    pipelined_over = poptorch.PipelinedExecution
+    show_strategies(
+        {
+            "default": pipelined_over(),
+            "counted": pipelined_over(poptorch.AutoStage.AutoIncrement),
+            "explicit": pipelined_over("B1", "B2", "B3", "B4"),
+        },
+        build,
+        torch.zeros(320, 1, 28, 28),
+        torch.zeros(320, dtype=torch.int64),
+        accumulation=8,
+    )
+    default, counted, explicit = capsys.readouterr().out.splitlines()
+    assert "no IPU was specified for block B1" in default
+    assert "number of pipeline stages (9)" in counted  # five stages there and back: 2 x 5 - 1
+    assert explicit == "explicit: compiles"

@@ -66,4 +66,12 @@ def show_epoch_parts(profiles: Mapping[str, Profile | None], takeaway: str | Non
 
 def _row(name: str, parts: EpochParts) -> dict[str, object]:
     seconds = {label: f"{value:.1f} s" for label, value in parts.labelled.items()}
-    return {"program": name, "calls an epoch": f"{parts.calls:,}", **seconds, "whole epoch": f"{parts.total:.1f} s"}
+    each = f"{1e3 * parts.call / parts.calls:.0f} ms" if parts.calls else "-"
+    whole = f"{parts.total:.1f} s"
+    return {
+        "program": name,
+        "calls an epoch": f"{parts.calls:,}",
+        "work of one call": each,
+        **seconds,
+        "whole epoch": whole,
+    }

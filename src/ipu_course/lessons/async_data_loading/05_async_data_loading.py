@@ -312,7 +312,7 @@ for name, end in run_scripts({"no guard": script + "main()", "guard": guarded}, 
 #
 # ## References
 #
-# 1. IPU hands-on training workshop, day 03, *Memory and Performance Optimisation on the IPU* (2022), sections
+# 1. IPU training workshop, day 03, *Memory and Performance Optimisation on the IPU* (2022), sections
 #    8-bit I/O and Asynchronous Data Loading.
 # 2. Graphcore, *[Efficient data batching](https://docs.graphcore.ai/projects/poptorch-user-guide/en/latest/batching.html)*,
 #    PopTorch user guide: `DataLoader` and `AsynchronousDataAccessor`.

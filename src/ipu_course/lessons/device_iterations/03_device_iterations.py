@@ -215,10 +215,10 @@ show_epoch_parts({"1 iteration": profiles[1], "4 iterations": profiles[4]},
 # prepares an image faster. This is the usual reason why an option "does nothing": **something else is the
 # bottleneck**. Lessons 04 and 05 turn to it.
 #
-# **Why 34 ms a call here, and 0.3 ms before?** They are different things. The 0.3 ms are PopTorch's own work. The 34
-# ms are everything that the workshop's *training loop* does for each call besides loading. They are **fitted** on
-# these very epochs, so they prove nothing. They do not even fit well: in the model, four iterations save 3.0 s, but
-# the published epochs differ by only about 1 s. Nobody has published what the loop did in that time.
+# **Why 34 ms for the work of one call here, and 0.3 ms before?** They are different things. The 0.3 ms are PopTorch's
+# own work. The 34 ms are everything that the workshop's *training loop* does for each call besides loading. They are
+# **fitted** on these very epochs, so they prove nothing. They do not even fit well: in the model, four iterations
+# save 3.0 s, but the published epochs differ by only about 1 s. Nobody has published what the loop did in that time.
 #
 # ## Choose how many are enough
 #
@@ -237,8 +237,9 @@ show_long_calls(resnet)
 # epoch has whole calls only, so the remaining images are **left out**: a third of them with 64 iterations.
 #
 # **Exercise 4** (4 min). The program trains with 512 images an update. The learning rate should change after every 12
-# updates, at most 1,000 of the 50,000 images may be left out, and a call may have at most 16 device iterations. What
-# is the largest number of `iterations`?
+# updates. At most 1,000 of the 50,000 images may be left out: you are ready to lose 2 % of an epoch, and no more. A
+# call may have at most 16 device iterations, because the host has memory for the images of 16. What is the largest
+# number of `iterations`?
 
 # %% tags=["exercise"]
 ### BEGIN SOLUTION
@@ -281,11 +282,11 @@ lesson.check(4, iterations)
 #
 # ## References
 #
-# 1. IPU hands-on training workshop, day 03 (2022), sections Gradient Accumulation and Device Iterations. Two Mk2
+# 1. IPU training workshop, day 03 (2022), sections Gradient Accumulation and Device Iterations. Two Mk2
 #    IPUs, Poplar SDK 2.5/2.6.
 # 2. Graphcore, *[Memory and Performance Optimisation on the
 #    IPU](https://docs.graphcore.ai/projects/memory-performance-optimisation/)*, sections 4.5.2, The
 #    one-computational-graph concept, and 4.5.3, Looping.
-# 3. IPU hands-on training workshop, day 01 (2022): Fashion-MNIST on one Mk2 IPU, all host work included.
+# 3. IPU training workshop, day 01 (2022): Fashion-MNIST on one Mk2 IPU, all host work included.
 #
 # **Next:** Most of an epoch is loading, and 8-bit images take most of that away from the host.

@@ -324,7 +324,7 @@ print("the last loss is below 2.15, and guessing gives ln 10 = 2.30:", pixels[-1
 #
 # ## References
 #
-# 1. IPU hands-on training workshop, day 03, *Memory and Performance Optimisation on the IPU* (2022), sections
+# 1. IPU training workshop, day 03, *Memory and Performance Optimisation on the IPU* (2022), sections
 #    Device Iterations and 8-bit I/O.
 # 2. Graphcore, *[Memory and Performance Optimisation on the
 #    IPU](https://docs.graphcore.ai/projects/memory-performance-optimisation/)*, section 4.4.

@@ -321,7 +321,7 @@ show_epoch_parts({f"accumulation {m}": profile for m, profile in loaded.items()}
 #
 # ## References
 #
-# 1. IPU hands-on training workshop, day 03 (2022), sections Half Precision to Asynchronous Data Loading; slides with
+# 1. IPU training workshop, day 03 (2022), sections Half Precision to Asynchronous Data Loading; slides with
 #    PopVision traces. Two Mk2 IPUs, Poplar SDK 2.5/2.6.
 # 2. Graphcore, *[Memory and Performance Optimisation on the
 #    IPU](https://docs.graphcore.ai/projects/memory-performance-optimisation/)*, section 4.2.

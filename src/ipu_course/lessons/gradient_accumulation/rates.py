@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 STAGES = 2
 DRAWN = (3, 4, 5, 8, 12, 24, 32, 64)
-SHOWN_IN_TABLE = (3, 5, 8, 12, 32, 64)  # exercise 3's answer lies between two of them
+SHOWN_IN_TABLE = (3, 5, 8, 12, 24, 32, 64)  # exercise 3's answer lies between two of them
 BY_TIME, BY_STEPS, MODELLED = "equal stages, by time: m / (m + 1)", "counted in steps: m / (m + 2)", "IPU Model"
 DERIVED = "derived from two published traces"
 # The timeline draws the many equal micro-batches of so long an update as one span of each kind.
@@ -85,10 +85,10 @@ def _row(accumulation: int, profile: Profile, highest: float) -> dict[str, objec
     return {
         "accumulation": accumulation,
         "images a second (modelled)": f"{profile.device_samples_per_second:,.0f}",
-        "of the highest rate": f"{profile.device_samples_per_second / highest:.1%}",
-        "by time": f"{busy_by_time(STAGES, accumulation):.1%}",
-        "counted in steps": f"{busy_by_steps(STAGES, accumulation):.1%}",
-        "of the time, weight update": f"{profile.shares['update']:.1%}",
+        "of the highest rate (modelled)": f"{profile.device_samples_per_second / highest:.1%}",
+        "m / (m + 1), by time": f"{busy_by_time(STAGES, accumulation):.1%}",
+        "m / (m + 2), by steps": f"{busy_by_steps(STAGES, accumulation):.1%}",
+        "the weight update takes (modelled)": f"{profile.shares['update']:.1%}",
     }
 
 

@@ -181,30 +181,29 @@ show_losses({name: runs[name] for name in ("32.32", "16.16", "16.16, scaled")},
             "Without loss scaling, nothing is learned and nothing is reported.")
 
 # %% [markdown]
-# Without scaling, the gradients underflow. Weights in fp32 do not help: in 16.32 the gradients of the activations are
-# fp16.
+# Without scaling, the gradients underflow. Weights in fp32 do not help: in 16.32 the activations' gradients are fp16.
 #
 # What happens at the other end? On a GPU, a result beyond 65,504 is infinity, and soon NaN. An IPU most likely
 # **clips** it to 65,504 and reports nothing. (This is derived, not documented: "NaN on overflow" is a switch, and
-# PopTorch leaves it off [5].) The IPU Model clips, too. With `IPU_MODEL_HALF_OVERFLOW=infinity` it computes like a
-# GPU, which is how the next table was made.
+# PopTorch leaves it off [5].) By default the IPU Model clips, too. For half of the next table,
+# `IPU_MODEL_HALF_OVERFLOW=infinity` makes its overflows infinity, as on a GPU.
 
 # %%
 rows = []
 for exponent in (10, 18, 24):
     row = {"loss scaling": f"2^{exponent}"}
-    for device, overflow in (("GPU", "infinity"), ("IPU", "clip")):
+    for overflow, name in (("infinity", "to infinity"), ("clip", "clipped")):
         os.environ["IPU_MODEL_HALF_OVERFLOW"] = overflow  # read when a model is compiled
         trial = train(Digits().half(), half, loss_scaling=2.0 ** exponent)
-        row[f"{device}: the loss"] = "a number" if trial.finite else "NaN"
-        row[f"{device}: learns"] = "yes" if trial.accuracy > 85 else "no"
+        row[f"{name}: the loss"] = "a number" if trial.finite else "NaN"
+        row[f"{name}: learns"] = "yes" if trial.accuracy > 85 else "no"
     rows.append(row)
 del os.environ["IPU_MODEL_HALF_OVERFLOW"]
 show.table(rows, index="loss scaling")
 
 # %% [markdown]
-# **Which is worse?** The GPU fails earlier, but nobody overlooks NaN, and `GradScaler` [4] relies on it. On the IPU,
-# at 2^24, the network learns nothing and every loss is a number.
+# **Which is worse?** With infinity, training fails earlier, but nobody overlooks NaN, and `GradScaler` [4] relies on
+# it. With clipping, at 2^24, the network learns nothing and every loss is still a number.
 # `options.Precision.enableFloatingPointExceptions(True)` stops a program at the first overflow, on the device, too.
 # `IPU_MODEL_REPORT_CLIPPING=1` makes the IPU Model warn, with the line of your program.
 #
@@ -373,7 +372,7 @@ lesson.show_ladder("half precision")
 #
 # ## References
 #
-# 1. *Memory and Performance Optimisation on the IPU*, hands-on of a workshop on IPUs, day 03 (2022): two Mk2 IPUs.
+# 1. IPU training workshop, day 03 (2022), *Memory and Performance Optimisation on the IPU*: two Mk2 IPUs.
 # 2. Graphcore, *AI-Float: mixed precision arithmetic for AI*, white paper; PopLibs sources, `ConvVertexType.cpp`.
 # 3. Graphcore, *Memory and Performance Optimisation on the IPU*, section 4.6.
 # 4. Micikevicius et al., *[Mixed Precision Training](https://arxiv.org/abs/1710.03740)*, 2017.

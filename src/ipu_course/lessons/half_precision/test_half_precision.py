@@ -117,7 +117,7 @@ def test_a_small_loss_underflows_in_half_precision_until_it_is_scaled(model: tor
 def test_second_moments_in_half_precision_ruin_the_training() -> None:
     ruined = trial(HALF, HALF, loss_scaling=1000, second_order_momentum_accum_type=HALF)
     assert ruined.finite
-    assert ruined.losses[-1] > 1000
+    assert max(ruined.losses) > 10_000  # as the lesson's text says
     assert trial(HALF, HALF, loss_scaling=1000, first_order_momentum_accum_type=HALF).accuracy > 90
 
 
@@ -191,6 +191,8 @@ def test_the_window_is_that_of_the_gradients_that_the_lesson_shows() -> None:
         and 2.0**exponent * max(float(each.max()) for each in sizes.values()) <= LARGEST_HALF
     ]
     assert WINDOW.find_hint(good[0], good[-1]) is None
+    below = share_below(2.0 ** (good[0] - 1) * sizes["activations"], -14)
+    assert f"{100 * below:.1f} % of the activation gradients" in str(WINDOW.find_hint(good[0] - 1, good[-1]))
 
 
 def test_the_camera_s_network_learns_in_fp32_only_and_a_scaled_loss_does_not_help() -> None:

@@ -57,8 +57,8 @@ quiz.before("speed", ...)
 #
 # You need no IPU: the course brings an **IPU Model**, which computes PopTorch programs on your CPU and predicts what
 # an IPU would do with them. Four words say where a number comes from. **Measured** is time on your machine's clock.
-# **Modelled** comes from the IPU Model. **Published** is somebody's result on real hardware, and **derived** is
-# computed from published results.
+# **Modelled** comes from the IPU Model. **Published** is somebody's result on real hardware, such as the 52 s of the
+# workshop's progress bar. **Derived** is computed from published results, such as the figure's 52.6 s.
 #
 # *If you fitted it, what does agreement prove?* Very little. Three numbers about the workshop's host were **fitted**:
 # chosen so that five modelled epochs match the five published ones. That they agree to within 3 % is no evidence.
@@ -136,12 +136,12 @@ show.drawing(figures.bulk_synchronous([1000, 1000, 1000, 2000, 1000, 1000]),
              "One slow tile keeps all others waiting before every exchange.")
 
 # %% [markdown]
-# A single slow tile wastes half of the chip's time. That is why the compiler balances the work so carefully, and one
-# reason why it takes minutes.
+# A single slow tile wastes half of the chip's time. So the compiler balances the work carefully, which is one reason
+# why it takes minutes.
 #
 # ## Port a training loop
 #
-# This is a training loop in PyTorch. You will port it to PopTorch.
+# You will port this PyTorch loop to PopTorch.
 
 # %%
 def train_in_pytorch(model, batches):
@@ -253,8 +253,8 @@ except poptorch.Error as error:
 # PopTorch runs `forward` **once**, and compiles what it saw into one **static graph**: a fixed list of operations
 # with fixed sizes. Later calls run that list, not your Python code, so the count stays 1.
 #
-# Five numbers instead of one were refused, because sizes are fixed, too. That is why training loops drop an
-# incomplete last batch. An `if` on a tensor's value cannot be compiled: let `torch.where` choose instead.
+# Five numbers instead of one were refused, because sizes are fixed, too. So training loops drop an incomplete last
+# batch. An `if` on a tensor's value cannot be compiled: use `torch.where` instead.
 #
 # ## Read a profile
 #
@@ -288,9 +288,8 @@ print(f"the bottleneck, modelled: {resnet.limited_by}")
 lesson.explore(resnet)
 
 # %% [markdown]
-# The IPUs work for less than a tenth of the time. For the rest they wait for the host: mostly for a loader that
-# prepares images, partly for the training loop itself. A faster chip would hardly help. Lessons 02 to 05 shorten the
-# wait.
+# The IPUs work for less than a tenth of the time, so a faster chip would hardly help. For the rest they wait for the
+# host: by the fit, mostly for the loader that prepares images. Lessons 02 to 05 shorten the wait.
 #
 # Ask four questions of every profile. **Does it fit?** The fullest tile decides. **What is the bottleneck?** **Where
 # do the cycles go?** **How sure is that?** The explorer above has pictures for the first three. For the fourth, a
@@ -342,7 +341,7 @@ lesson.check(3, kib_on_ipu_1, using=resnet)
 #
 # ## References
 #
-# 1. *Memory and Performance Optimisation on the IPU*, hands-on of a workshop on IPUs, day 03 (2022): two Mk2 IPUs.
+# 1. IPU training workshop, day 03 (2022), *Memory and Performance Optimisation on the IPU*: two Mk2 IPUs.
 # 2. Graphcore, *[IPU Programmer's Guide](https://docs.graphcore.ai/projects/ipu-programmers-guide/)* and Mk2
 #    (GC200) product descriptions.
 # 3. NVIDIA, *A100 Tensor Core GPU* data sheet, 40 GB version (2020).

@@ -70,9 +70,10 @@ show_steps(modelled(resnet50, batch_size=16))
 # same, however long it takes. Only *all images divided by all seconds* shows what the user waited for. If several
 # instances print values of their own, average over the steps and **add** over the instances.
 #
-# **Exercise 1** (9 min). Write `images_per_second`: the rate of a long run, **loading included**, but without the first
-# batch, because its call compiles. `call(batch)` returns when the result is on the host, `loader` yields
-# the batches (the last one may be smaller), and `clock()` returns seconds. The check runs it on a simulated clock.
+# **Exercise 1** (9 min). Write `images_per_second(call, loader, clock)`. It returns the rate of a long run, **loading
+# included**, but without the first batch, because its call compiles. `call(batch)` returns when the result is on the
+# host, `loader` yields the batches (the last one may be smaller), and `clock()` returns seconds. The check runs your
+# function on a simulated clock.
 
 # %% tags=["exercise"]
 ### BEGIN SOLUTION
@@ -94,14 +95,14 @@ lesson.check(1, images_per_second)
 # Read the clock once after the first call and once after the last. Whatever happens in between belongs to the rate.
 
 # %% [markdown] tags=["solution"]
-# `iter(loader)` lets you take the first batch out of the loop. One division at the end weights each batch by its time.
+# `iter(loader)` lets you take the first batch before the loop. One division at the end weights each batch by its time.
 
 # %% [markdown]
 # ## Read a batch-size curve
 #
 # The page runs ResNet-50 with batches of 1 to 90 images and `--synthetic-data`: no image is sent, and the IPU computes
 # on numbers that it makes itself. One vendor table [2] has results of such a program. It does not name its board;
-# that it is a C600 card at 1.5 GHz is our inference.
+# we infer a C600 card at 1.5 GHz.
 #
 # **Predict:** how much higher is the throughput at batch 64 than at batch 1?
 
@@ -115,19 +116,18 @@ show_batches(curve, {batch: lesson.published(f"c600_{batch}").value for batch in
 show_scored_blind(lesson, curve)
 
 # %% [markdown]
-# One image already occupies all 1,472 tiles, but badly. Every layer has costs that do not grow with the batch, such as
-# exchanging weights and synchronising, and a larger batch spreads them over more images. Why does the page end at 90?
-# In the model 96 still fits, but it is slower, as it was on a C600 (published, `docs/validation.md`). The end of a list
-# can be a limit, a best value, or only the end of a list.
+# One image already occupies all 1,472 tiles, but it uses them badly. Every layer has costs that do not grow with the
+# batch, such as exchanging weights and synchronising, and a larger batch spreads them over more images. Why does the
+# page end at 90? In the model, 96 still fits, but it is slower, as it was on a C600 (published, `docs/validation.md`).
 #
 # **How far can you trust the model?** The second table's rows were **scored blind**: on the day of the comparison, the
 # model had never seen them. That day's error is the evidence. Later the model was improved with the rows in view, so
 # today's error proves less, even though no constant was fitted to them.
 #
-# Two things stay **open**. At batch 1 the model was too fast that day, and today it is even more so: fixed costs
-# decide there, and the model knows those least, so its error band is wide. And nobody has confirmed which board it
-# was. For inference with *grouped* convolutions (ResNeXt, EfficientNet) there is no published row at all; its band
-# reaches from about half the rate to twice, so believe the shape of a curve more than its numbers.
+# Two things stay **open**. At batch 1 the model was too fast that day, and today it is even faster. Fixed costs decide
+# there, and the model knows those least, so its error band is wide. And nobody has confirmed which board it was. For
+# inference with *grouped* convolutions (ResNeXt, EfficientNet) there is no published row at all; its band reaches from
+# about half the rate to twice, so believe the shape of a curve more than its numbers.
 #
 # ## Reproduce a published row
 #
@@ -155,23 +155,23 @@ lesson.check(2, published_options, using=modelled(resnet50, machine="C600", batc
 # Tab. Do not forget to return the options.
 
 # %% [markdown] tags=["solution"]
-# Leave any one of them out, and the modelled rate falls below the band. So three settings that a table rarely
-# prints decide whether "16,084" is true.
+# If you leave any one of them out, the modelled rate falls below the band. Tables rarely print these three settings,
+# but they decide whether "16,084" is true.
 
 # %% [markdown]
 # ## Keep a latency budget
 #
 # When somebody waits for the answer, **latency** counts: the time from the call to the result of one batch. You cannot
 # compute it from a table of throughputs, because there 100 batches share the cost of one call. A batch that is called
-# alone pays for the whole call (an estimate: nobody has published the cost of a call).
+# alone pays for the whole call. (The model's cost of a call is an estimate, because nobody has published one.)
 
 # %%
 lesson.explore(batch=16)
 
 # %% [markdown]
 # **Exercise 3** (4 min). ResNet-50 runs on four IPUs and is sent **8-bit** images. Move the slider: what is the
-# **largest** batch whose latency stays within 2 ms? And the largest **safe** one, which stays within 2 ms even at the
-# slow end of the error band (the table's next column)?
+# **largest** batch whose latency stays within 2 ms? And what is the largest **safe** one, which stays within 2 ms even
+# at the slow end of the error band (the column after the latency)?
 
 # %% tags=["exercise"]
 ### BEGIN SOLUTION
@@ -215,11 +215,11 @@ show_limits(sent, alone)
 # %% [markdown]
 # In a **roofline**, the slope is what the link can feed, and the flat part is what the matrix units can compute. No
 # network comes near the flat part, so the table has the real ceiling: what the **IPUs alone** reach. ResNet-50 stands
-# below the slope with 8-bit images, and yet its IPUs are the bottleneck. With 16 bits it is the link.
+# below the slope with 8-bit images, and yet its IPUs are the bottleneck. With 16-bit images the link is.
 # EfficientNet-B0, the fastest and the one that uses the matrix units least, is limited by the link.
 #
 # By default the IPU waits for its images and *then* computes, so both times add up, and every point lies below both
-# limits. (I/O tiles would overlap them, at the price of tiles.) The host would still have to load that many images.
+# limits. (I/O tiles would overlap them, at the price of tiles.)
 #
 # ## Scale training from 4 to 64 IPUs
 #
@@ -247,7 +247,7 @@ print(f"POD16, MLPerf's options:   {PUBLISHED_RATE:,.0f} images a second, derive
 # micro-batches as for 64.
 #
 # MLPerf's run had the same network and machine, but no pipeline: 16 replicas of one IPU each. It was one and a half
-# times as fast. "ResNet-50 on a POD16" specifies nothing.
+# times as fast. "ResNet-50 on a POD16" says too little to compare anything.
 #
 # ## Find what a page does not say
 #
@@ -255,8 +255,8 @@ print(f"POD16, MLPerf's options:   {PUBLISHED_RATE:,.0f} images a second, derive
 # Standard one, in which some convolutions see a single channel each (**group dimension** 1), and one modified for the
 # IPU, with groups of 16 channels and an expand ratio of 4 instead of 6 [5].
 #
-# **Exercise 4** (5 min). Bug hunt in a real page: which lines contradict their heading? And which line has a different
-# global batch from the other lines of its network?
+# **Exercise 4** (5 min). This is a bug hunt in a real page. Which lines contradict their heading? And which line has a
+# different global batch from the other lines of its network?
 
 # %% tags=["exercise"]
 show.table(command_line_rows(), index="line")
@@ -292,7 +292,7 @@ show.table(with_settings(lesson), index="system")
 #
 # * An honest throughput is all images divided by all seconds, and it says which seconds.
 # * Throughput and latency grow together with the batch, so a table shows one or the other.
-# * Synthetic data measures computing, generated data sending too; neither measures loading.
+# * Synthetic data measures computing, and generated data measures sending as well. Neither measures loading.
 # * The bottleneck is the lower of two ceilings, and without overlap you get less than either.
 # * A model deserves the trust that its errors on unseen rows have earned.
 #
@@ -307,8 +307,8 @@ show.table(with_settings(lesson), index="system")
 #
 # ## What transfers
 #
-# Everything here does. On GPUs the first steps compile and tune, and calls return early, so synchronise before you
-# read the clock. MLPerf separates *single stream* (latency) from *offline* (throughput).
+# Everything in this lesson does. On GPUs, the first steps compile and tune, and calls return early, so synchronise
+# before you read the clock. MLPerf separates *single stream* (latency) from *offline* (throughput).
 #
 # ## References
 #

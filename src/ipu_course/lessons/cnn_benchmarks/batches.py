@@ -116,5 +116,5 @@ def _batch_row(result: Result) -> dict[str, object]:
         "ms a batch, called alone": f"{1e3 * (result.latency_seconds or 0.0):.2f}",
         "fullest tile": f"{result.tile_kib:.0f} KiB, {result.verdict}",
         "exchange and sync": f"{(cycles.do_exchange + cycles.internal_sync) / cycles.total:.0%}",
-        "of the matrix units' peak": f"{share_of_peak(result):.0%}",
+        "share of the matrix units' peak": f"{share_of_peak(result):.0%}",
     }

@@ -117,7 +117,7 @@ def _row(result: Result, latency_ms: float, slow_ms: float) -> dict[str, object]
         "images a second, single calls": f"{1e3 * result.settings.images_per_batch / latency_ms:,.0f}",
         "latency": f"{latency_ms:.2f} ms",
         f"latency x {result.profile.error_band.high:g} (error band)": f"{slow_ms:.2f} ms",
-        "of the peak": f"{share_of_peak(result):.0%}",
+        "share of the peak": f"{share_of_peak(result):.0%}",
         "host sends": f"{result.loader_bytes_per_second / 1e9:.1f} GB/s",
         "memory": result.verdict,
     }

@@ -63,7 +63,7 @@ def show_limits(sent: Mapping[str, Result], alone: Mapping[str, Result]) -> None
     roof = figures.Roof("host link while it sends (modelled)", first.link_bytes_per_second)
     show.drawing(
         figures.roofline(points, peak=ipus * peak_flops(first.sent), roofs=[roof], peak_name=f"{ipus} IPUs"),
-        "The fewer operations an image needs, the earlier the link is the limit.",
+        "The fewer operations an image needs, the sooner the host link becomes the bottleneck.",
     )
     show.table([_row(name, each) for name, each in found.items()], index="4 IPUs, batch 16 on each (modelled)")
 
@@ -79,5 +79,5 @@ def _row(name: str, each: Limits) -> dict[str, object]:
         "operations for each byte": f"{each.flops_per_byte:,.0f}",
         **{f"images a second, {what}": f"{rate:,.0f}" for what, rate in rates.items()},
         "bottleneck if they overlap": each.bottleneck,
-        "of the peak, IPUs alone": f"{share_of_peak(each.alone):.0%}",
+        "share of the peak, IPUs alone": f"{share_of_peak(each.alone):.0%}",
     }

@@ -30,7 +30,7 @@ def _row(result: Result, first: Result) -> dict[str, object]:
         "global batch": f"{settings.global_batch:,}",
         "images a second (modelled)": f"{result.images_per_second:,.0f}",
         f"times those of {first.settings.ipus} IPUs": f"{result.images_per_second / first.images_per_second:.2f}",
-        "of the time, ramps": f"{shares['fill and flush']:.1%}",
-        "of the time, all-reduce": f"{shares['collective']:.1%}",
-        "counted in steps, full": f"{busy_by_steps(settings.shards, settings.gradient_accumulation):.1%}",
+        "time spent filling and draining": f"{shares['fill and flush']:.1%}",
+        "time spent on the all-reduce": f"{shares['collective']:.1%}",
+        "busy, counted in steps": f"{busy_by_steps(settings.shards, settings.gradient_accumulation):.1%}",
     }

@@ -35,7 +35,7 @@ digits = mnist(train=True, images=1024)
 # samples. Before every weight update, all of them need the same gradient, the sum over all replicas. (PopTorch then
 # divides it, for the mean.) This step is called an **all-reduce**.
 #
-# The simplest way: each replica sends its gradient to all the others. With 64 replicas, each would send it 63 times.
+# If each replica simply sent its gradient to all the others, each of 64 would send it 63 times.
 #
 # **Predict:** how many times the size of its gradient does each of 64 replicas have to send, if you do it well?
 
@@ -78,12 +78,13 @@ def all_reduce(held, pass_on):
 lesson.check(1, all_reduce)
 
 # %% [markdown] tags=["hint"]
-# In step 0, let replica `r` send part `r`. So it receives part `r - 1`, and that is what it sends in step 1. After the
-# reduce-scatter, replica `r` has the complete sum of part `r + 1`. Use `% n` to stay in the ring.
+# In step 0, let replica `r` send part `r`. It then receives part `r - 1`, and that is what it sends in step 1. After
+# the reduce-scatter, replica `r` has the complete sum of part `r + 1`. Use `% n` to stay in the ring.
 
 # %% [markdown] tags=["solution"]
-# 2 (n - 1) steps, each with one n-th of the gradient: less than twice its size, however many replicas there are.
-# ResNet-50 has 51 MB of gradients in half precision, so each of 16 replicas sends 96 MB.
+# Each replica sends one n-th of its gradient in each of 2 (n - 1) steps. That is less than twice its size, however many
+# replicas there are. ResNet-50 has 51 MB of gradients in half precision, so each of 16 replicas sends
+# 96 MB.
 
 # %% [markdown]
 # ## Count with replicas and instances
@@ -126,15 +127,16 @@ print("the same weights as with 4 replicas?", same(weights, network.parameters()
 print("trained at all?", not same(weights, Digits().parameters()))
 
 # %% [markdown]
-# It is. Replicas are a larger batch, so what lesson 02 says about large batches holds: fewer updates, and for SGD a
-# learning rate in proportion to the batch, with a warm-up [2]. (Batch normalisation still sees one micro-batch.)
+# It is the same. Replicas make the batch larger, so what [lesson 02](02) says about large batches holds: there are
+# fewer updates, and SGD needs a learning rate in proportion to the batch, with a warm-up [2]. (Batch normalisation
+# still sees one micro-batch.)
 #
 # An **instance** is a process on the host. A run may have several, each with its own loader and some of the replicas.
 # In its options, `replicationFactor` counts the replicas of *this* instance.
 #
-# **Exercise 2** (4 min). Micro-batch 20, accumulation 10, 4 device iterations, 64 replicas in 32 instances. Find the
-# global batch, the rows of one item of one instance's loader, the calls of each instance in an epoch of 1,281,167
-# images, and the learning rate, if 0.1 is right for SGD with 256 images.
+# **Exercise 2** (4 min). A run has micro-batch 20, accumulation 10, 4 device iterations, and 64 replicas in 32
+# instances. Find the global batch, the rows in one item of an instance's loader, how many calls each instance makes in
+# an epoch of 1,281,167 images, and the learning rate, if 0.1 is right for SGD with 256 images.
 
 # %% tags=["exercise"]
 ### BEGIN SOLUTION
@@ -161,16 +163,16 @@ lesson.check(2, global_batch, rows_per_item, calls, learning_rate)
 #
 # Why several processes? One process can only load so much: in the workshop, 8 IPUs fed by one process were 1.4 times as
 # fast as 2, not 4 times [3]. `poprun` starts a program several times, and tells each instance which replicas are
-# its own. Next, two instances with two replicas each train on the digits as above. Each update takes 32 digits of the
-# first half and 32 of the second, so for the comparison one process gets its digits in that order.
+# its own. In the next cell, two instances with two replicas each train on the digits as above. Each update takes 32
+# digits of the first half and 32 of the second, so for the comparison one process gets its digits in that order.
 #
-# **Bug hunt.** Afterwards the same run makes three mistakes. All three train without an error. What is wrong in each
-# row of the second table? Decide before you read on.
+# **Bug hunt.** Afterwards the same run makes three mistakes, and all of them train without an error. The second table
+# shows what each does. Decide what went wrong before you open the answer.
 
 # %%
 run = run_poprun(
     "poprun --num-replicas 4 --num-instances 2 python -m ipu_course.lessons.data_parallelism.distributed_digits")
-print(run.problem or "all instances ended well")
+print(run.problem or "no instance failed")
 show.table(run.rows[:4], index="fact")
 
 order = torch.arange(1024).view(2, 16, 32).transpose(0, 1).flatten()  # [instance, call, row] to [call, instance, row]
@@ -180,17 +182,21 @@ if run.weights:
 show.table(run.rows[4:], index="fact")
 
 # %% [markdown]
-# 1. *Plain `poptorch.Options()`* know the instances, but not the replicas: each instance has one. Half of the IPUs have
-#    nothing to do, and the global batch is half as large. Use `popdist.poptorch.Options()`.
-# 2. *`auto_distributed_partitioning=False`*, or PyTorch's own loader: every instance loads all digits.
-# 3. *Each instance has a seed of its own.* Equal updates of different weights leave them different, so each instance
-#    trains another network with gradients of neither. Use one seed, or broadcast the weights of one instance with
+# <details>
+# <summary>The three mistakes</summary>
+#
+# 1. *The options are plain `poptorch.Options()`.* They know the instances but not the replicas, so each instance has
+#    one. Half of the IPUs have nothing to do. Use `popdist.poptorch.Options()`.
+# 2. *The loader has `auto_distributed_partitioning=False`, or is PyTorch's own.* Every instance loads all digits.
+# 3. *Each instance has a seed of its own.* Weights that differ at first still differ after equal updates, so each
+#    instance trains a network of its own with an average of gradients from both. Use one seed, or
 #    `hvd.broadcast_parameters(network.state_dict(), root_rank=0)`.
+#
+# </details>
 #
 # **Exercise 3** (8 min). Write `instance(network, data)`, which prepares one instance and returns `(model, loader)`:
 # micro-batch 8, accumulation 2, SGD with a rate of 0.1. All instances must begin with the weights of instance 0. The
-# check starts your function with `poprun --num-replicas 4 --num-instances 2`, in networks with different first
-# weights.
+# check starts your function with `poprun` as above, and each instance has other first weights.
 
 # %% tags=["exercise"]
 ### BEGIN SOLUTION
@@ -220,14 +226,14 @@ lesson.check(3, instance)
 # %% [markdown]
 # ## Read a scaling curve
 #
-# Now full size: ResNet-50 on photographs of 224 x 224, one IPU a replica, as submitted to MLPerf [1]: micro-batch 20,
-# half precision, bytes as input, recomputation. The POD16's run has accumulation 10.
+# Here is the full-size program, as submitted to MLPerf [1]: ResNet-50 on photographs of 224 x 224 pixels, one IPU for
+# each replica, micro-batch 20, half precision, bytes as input, and recomputation. The POD16's run has accumulation 10.
 #
-# **Predict:** by the model, how many times as many images a second do 64 replicas train on as 16, both with
-# accumulation 10 and with a host that costs no time?
+# **Predict:** how much higher is the modelled throughput of 64 replicas than that of 16, if both have accumulation 10
+# and the host costs no time?
 
 # %% tags=["prediction"]
-gain = lesson.predict("times as many images a second with 64 replicas as with 16, accumulation 10", ...)
+gain = lesson.predict("throughput of 64 replicas, as a multiple of that of 16, accumulation 10", ...)
 
 # %%
 program = published_resnet50()
@@ -237,13 +243,13 @@ show_scaling(program)
 
 # %% [markdown]
 # More replicas are not the problem: from 16 to 64, neither line falls by more than about 1 %, because the ring's bytes
-# hardly grow. But the lines are 9 % apart. **Efficiency** is the rate divided by that of perfect scaling. (The POD64's
-# run was *scored blind*: the model was 3.8 % too slow that day. Today's, improved with this run in view, is about 3 %
-# too fast.)
+# hardly grow. But the lines are 9 to 10 % apart. **Efficiency** is the rate divided by that of perfect scaling. (The
+# POD64's run was *scored blind*: the model was 3.8 % too slow that day. Today's, improved with this run in view, is
+# about 3 % too fast.)
 #
 # ## Find out what limits you
 #
-# So far, loading costs nothing. Now assume that a core decodes and crops a photograph in 2 ms while the IPUs work.
+# So far, loading has cost nothing. Now assume that a core decodes and crops a photograph in 2 ms while the IPUs work.
 # (Measure yours, as in lesson 05.) Which is the bottleneck: workers, processes, cores, or what an update does once?
 
 # %%
@@ -284,26 +290,25 @@ lesson.check(4, hosts, replicas, m, u)
 show_constant_batch(program)
 
 # %% [markdown]
-# **Where does scaling stop?** The guide looks at the host first, then at accumulation, and only then at the rest [4].
-# It stops
+# **Where does scaling stop?** The guide looks at the host first [4]. Scaling stops
 #
 # 1. at the **host**, until you start more instances and use more hosts;
 # 2. at **u**, when learning does not allow a larger batch. With 3,840 images, 192 replicas have one micro-batch each.
-#    More of them need smaller ones. **Amdahl's law** says it in general: with a constant share *s* of the time,
-#    *R* replicas are at most 1 / (*s* + (1 - *s*) / *R*) times as fast;
-# 3. at the **memory**, because code for exchange grows with the replicas: published, from 1.0 to 4.7 MB for BERT-Large
-#    with 1 and 4 replicas;
+#    **Amdahl's law** says it in general: with a constant share *s* of the time, *R* replicas are at most
+#    1 / (*s* + (1 - *s*) / *R*) times as fast;
+# 3. at the **memory**, because code for exchange grows with the replicas: for BERT-Large, from 1.0 MB with 1 replica to
+#    4.7 MB with 4 (published [4]);
 # 4. at the **links**, because racks of 64 IPUs are joined by slower ones.
 #
-# The halves of your ring have a second use: replicated tensor sharding ([lesson 08](08)). The reduce-scatter brings
-# each replica the sum of its part of the gradient. It updates this part of the weights, and needs only this part of the
-# optimiser's state. The all-gather brings it the other weights. The bytes sent are the same.
+# The halves of your ring have a second use: replicated tensor sharding ([lesson 08](08)). Between reduce-scatter and
+# all-gather, each replica updates only its part of the weights, so it needs only that part of the optimiser's state.
+# The bytes sent are the same.
 #
 # ## Summary
 #
 # * A ring all-reduce sends less than twice the gradient, whatever the number of replicas.
 # * Global batch: micro-batch x accumulation x all replicas. The weights are those of that batch in plain PyTorch.
-# * Instances multiply loaders, and cores and hosts limit them. Equal first weights are your task.
+# * Instances multiply loaders, and cores and hosts limit them. You have to make the first weights equal.
 # * *u* is paid once per update. The missing second is the POD64's *u*, after 3 micro-batches instead of 10.
 #
 # **Takeaway:** ask what limits you before you add replicas.
@@ -336,4 +341,5 @@ quiz.after("speed", ...)
 # 4. Graphcore, *[Memory and Performance Optimisation on the
 #    IPU](https://docs.graphcore.ai/projects/memory-performance-optimisation/)*, sections 4.3, 4.7 and 7.
 #
-# **Next:** the course ends here; `python -m ipu_course bench` asks the same questions of the benchmark page's programs.
+# **Next:** Part one ends here, and `python -m ipu_course bench` lets you ask the same questions about the benchmark
+# page's programs.

@@ -81,8 +81,8 @@ def show_scaling(program: ModelledModule) -> None:
     derived = "; ".join(f"{run.machine} {run.rate / run.replicas:,.0f}" for run in RUNS)
     show.figure(
         per_replica_figure(lines),
-        "More replicas cost each of them little. Less accumulation costs more.",
-        f"Images a second and replica against replicas, modelled: {described}. Derived from published runs: {derived}.",
+        "Adding replicas slows each of them down a little. Less accumulation costs more.",
+        f"Images a second per replica against replicas, modelled: {described}. Derived from published runs: {derived}.",
     )
     show.table([_row(run, lines[run.accumulation]) for run in RUNS], index="machine")
 
@@ -97,7 +97,7 @@ def _points(program: ModelledModule, accumulation: int, constant: bool = False) 
 
 
 def per_replica_figure(lines: Mapping[int, Sequence[ScalingPoint]]) -> Figure:
-    """Draw images a second and replica, a line for each accumulation: a flat line is perfect scaling."""
+    """Draw images a second per replica, a line for each accumulation: a flat line is perfect scaling."""
     drawn = figures.curves_figure(
         REPLICAS,
         {
@@ -105,7 +105,7 @@ def per_replica_figure(lines: Mapping[int, Sequence[ScalingPoint]]) -> Figure:
             for count, points in lines.items()
         },
         AXIS,
-        "images a second and replica",
+        "images a second per replica",
         "What each replica contributes (the axis begins at 1,500)",
         log_x=True,
         marked={
@@ -131,7 +131,7 @@ def _row(run: PublishedStep, points: Sequence[ScalingPoint]) -> dict[str, object
     return {
         "machine": run.machine,
         "replicas x accumulation": f"{run.replicas} x {run.accumulation}",
-        "images a second, one replica, modelled": f"{alone.samples_per_second:,.0f}",
+        "images a second, one replica alone, modelled": f"{alone.samples_per_second:,.0f}",
         "all replicas, modelled": f"{point.samples_per_second:,.0f}",
         "derived from a published run": f"{round(run.rate, -2):,.0f}",
         "efficiency, modelled": f"{point.efficiency:.1%}",
@@ -163,7 +163,13 @@ def show_constant_batch(program: ModelledModule) -> None:
     }
     words = ", ".join(f"{point.replicas}: {point.efficiency:.0%}" for point in stays)
     drawn = figures.curves_figure(
-        REPLICAS, lines, AXIS, "efficiency", "Of perfect scaling (the axis begins at 70 %)", log_x=True, percent=True
+        REPLICAS,
+        lines,
+        AXIS,
+        "efficiency",
+        "How near to perfect scaling? (the axis begins at 70 %)",
+        log_x=True,
+        percent=True,
     )
     drawn.axes[0].set_ylim(0.7, 1.02)
     show.figure(

@@ -137,7 +137,7 @@ def test_every_option_of_the_page_has_its_line_in_the_table() -> None:
 
 
 def test_options_of_the_table_are_options_of_the_program(capsys: pytest.CaptureFixture[str]) -> None:
-    from ipu_course.command_line import main
+    from ipu_course.programs.command_line import main
 
     with pytest.raises(SystemExit):
         main(["bench", "--help"])

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from ipu_course import engine
-from ipu_course.command_line import main
 from ipu_course.programs.bench import all_configurations, configuration, settings_of_model
 from ipu_course.programs.bench import results as modelled
 from ipu_course.programs.bench.report import heading
+from ipu_course.programs.command_line import main
 
 SMALL = "bench --model resnet18 --image-size 32"
 

@@ -10,11 +10,11 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from ipu_course.command_line import main, make_parser
 from ipu_course.errors import SettingsError
 from ipu_course.programs.bench import changed, configuration, settings_of_model
 from ipu_course.programs.bench.layers import page_names, stage_starts, units
 from ipu_course.programs.bench.settings import BenchSettings, changes_from, check_settings
+from ipu_course.programs.command_line import main, make_parser
 
 
 class TestArithmetic:
@@ -233,7 +233,7 @@ class TestRefusals:
 
 def test_help_needs_neither_torch_nor_poptorch() -> None:
     code = (
-        "import sys\nfrom ipu_course.command_line import main\nimport ipu_course.programs.bench\n"
+        "import sys\nfrom ipu_course.programs.command_line import main\nimport ipu_course.programs.bench\n"
         "try:\n    main(['bench', '--help'])\nexcept SystemExit:\n    pass\n"
         "main(['bench', '--list'])\n"
         "sys.exit('torch' in sys.modules or 'poptorch' in sys.modules)"

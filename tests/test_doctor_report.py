@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from ipu_course.command_line import main
+from ipu_course.programs.command_line import main
 from ipu_course.programs.doctor import doctor, examination
 from ipu_course.programs.doctor.examination import CHECKS, careful, examine
 from ipu_course.programs.doctor.finding import (

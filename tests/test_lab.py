@@ -14,8 +14,8 @@ import nbformat
 import pytest
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 
-from ipu_course.command_line import main
 from ipu_course.lesson_folders import notebook_folder
+from ipu_course.programs.command_line import main
 from ipu_course.programs.lab import command
 from ipu_course.programs.lab.copies import START_TAG, make_copies, reset_copy, usual_folder
 from notebook_build.lesson import NOTEBOOKS

@@ -12,10 +12,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ipu_course.command_line import main
 from ipu_course.errors import CourseError
 from ipu_course.exercises import Exercise, Points
 from ipu_course.lesson import Lesson
+from ipu_course.programs.command_line import main
 from ipu_course.programs.report.leaderboard import leaderboard_page, prediction_rows, rankings
 from ipu_course.programs.report.page import report_page
 from ipu_course.programs.report.result_file import Result, read_result, result_of, to_text
@@ -112,7 +112,7 @@ def test_the_command_leaves_out_what_is_no_result_and_goes_on(
         Path(name).write_text(text)
     assert main(["leaderboard", *files, "missing", "-o", "page.html"]) == 0
     printed = capsys.readouterr()
-    assert printed.out == "The leaderboard of 1 learner: page.html\n"
+    assert printed.out == "The leaderboard of 1 learner is page.html.\n"
     told = dict(re.findall(r"^Left out: (\w+): (.+)$", printed.err, re.M))
     assert set(told) == {*files, "missing"} - {"good"}
     assert "another version" in told["newer"]

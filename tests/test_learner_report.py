@@ -15,9 +15,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from learner_report_support import HALF_WAY
 
-from ipu_course.command_line import main
 from ipu_course.ladder import published_ladder
 from ipu_course.lesson_folders import lesson_folders
+from ipu_course.programs.command_line import main
 from ipu_course.programs.report.overview import close_guesses, next_steps, states
 from ipu_course.programs.report.page import EMPTY, report_page
 from ipu_course.programs.report.wording import distance, guesses, number, visible
@@ -291,7 +291,7 @@ def test_the_command_writes_the_page(
     opened: list[str] = []
     monkeypatch.setattr(webbrowser, "open", opened.append)
     assert main(["report"]) == 0
-    assert capsys.readouterr().out == "Your report: ipu_course_report.html\n"
+    assert capsys.readouterr().out == "Your report is ipu_course_report.html.\n"
     assert cells((tmp_path / "ipu_course_report.html").read_text(encoding="utf-8"), "01: Exercise 1")
     assert opened == []
 
@@ -304,7 +304,7 @@ def test_only_on_demand_it_opens_the_page(
     monkeypatch.setattr(webbrowser, "open", opened.append)  # gives None: no browser
     assert main(["report", "--output", str(page), "--open"]) == 0
     assert opened == [page.as_uri()]
-    assert "open the file yourself" in capsys.readouterr().out
+    assert "Open the file yourself" in capsys.readouterr().out
 
 
 def test_it_replaces_a_report_but_nothing_else(

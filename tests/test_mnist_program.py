@@ -16,8 +16,8 @@ import pytest
 import torch
 
 import poptorch
-from ipu_course.command_line import main
 from ipu_course.datasets import ImageDataset, mnist
+from ipu_course.programs.command_line import main
 from ipu_course.programs.mnist import program
 from ipu_course.programs.mnist.program import train
 

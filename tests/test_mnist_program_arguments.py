@@ -11,9 +11,9 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from ipu_course.command_line import main, make_parser
 from ipu_course.errors import SettingsError
 from ipu_course.programs.calls import smaller_calls
+from ipu_course.programs.command_line import main, make_parser
 from ipu_course.programs.mnist.settings import MnistSettings, check_data, check_pipeline
 from ipu_course.programs.options import settings_from
 
@@ -99,7 +99,7 @@ def test_help_names_every_option_and_the_additions_apart(capsys: pytest.CaptureF
 
 def test_help_needs_neither_torch_nor_poptorch() -> None:
     code = (
-        "import sys\nfrom ipu_course.command_line import main\n"
+        "import sys\nfrom ipu_course.programs.command_line import main\n"
         "try:\n    main(['mnist', '--help'])\nexcept SystemExit:\n    pass\n"
         "sys.exit('torch' in sys.modules or 'poptorch' in sys.modules)"
     )

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from ipu_course.command_line import main, make_parser
 from ipu_course.errors import SettingsError
 from ipu_course.programs.calls import smaller_calls
+from ipu_course.programs.command_line import main, make_parser
 from ipu_course.programs.options import declared, settings_from
 from ipu_course.programs.train.cifar10 import SOURCES
 from ipu_course.programs.train.settings import WORKSHOP_OPTIONS, TrainSettings, check_data, check_settings
@@ -120,7 +120,7 @@ def test_help_names_every_option(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_help_needs_neither_torch_nor_poptorch() -> None:
     code = (
-        "import sys\nfrom ipu_course.command_line import main\n"
+        "import sys\nfrom ipu_course.programs.command_line import main\n"
         "try:\n    main(['train', '--help'])\nexcept SystemExit:\n    pass\n"
         "sys.exit('torch' in sys.modules or 'poptorch' in sys.modules)"
     )

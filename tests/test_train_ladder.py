@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 from train_support import profile
 
-from ipu_course.command_line import main
 from ipu_course.data_folder import FOLDER_VARIABLE, data_file
 from ipu_course.errors import DataError
 from ipu_course.ladder import PUBLISHED_FILE, ModelledStep, climb, published_ladder
+from ipu_course.programs.command_line import main
 from ipu_course.programs.train.ladder_table import ladder_table
 from ipu_course.programs.train.settings import check_settings
 from ipu_model.predict.calibration import constant_facts

@@ -17,7 +17,7 @@ from train_support import profile
 
 import poptorch
 from ipu_course import engine
-from ipu_course.command_line import main
+from ipu_course.programs.command_line import main
 from ipu_course.programs.train import program
 from ipu_course.programs.train.program import train_epoch
 

@@ -9,7 +9,7 @@ import shlex
 import tempfile
 from pathlib import Path
 
-from ipu_course.command_line import main
+from ipu_course.programs.command_line import main
 
 
 def run_program(arguments: str) -> None:

@@ -20,8 +20,8 @@ WORDS = {
     "--disable-variable-offloading": ("variable_offloading", False),
 }
 
-DESCRIPTION = """Throughput, latency and memory of CNNs on IPUs, modelled: the configurations of the benchmark page by
-name, or your own. docs/benchmarks.md lists the page's command lines with their results."""
+DESCRIPTION = """Model the throughput, latency and memory of CNNs on IPUs. Choose a configuration of the benchmark page
+by its name, or describe your own. docs/benchmarks.md lists the page's command lines with their modelled results."""
 EPILOG = """examples
   python -m ipu_course bench --list
   python -m ipu_course bench --config resnet50-train-m2000
@@ -37,28 +37,32 @@ def register(subparsers: Subparsers) -> None:
         subparsers,
         "bench",
         run,
-        help="throughput, latency and memory of CNN benchmarks, modelled",
+        help="model the throughput, latency and memory of CNN benchmarks",
         description=DESCRIPTION,
         epilog=EPILOG,
     )
     what = parser.add_argument_group("what to model")
-    what.add_argument("--list", action="store_true", help="list configurations and models")
-    what.add_argument("--all", action="store_true", help="the whole page as one table")
-    what.add_argument("--config", metavar="NAME", help="a configuration of the page")
-    what.add_argument("--sweep", action="store_true", help="over batch sizes")
+    what.add_argument("--list", action="store_true", help="list the configurations and the models")
+    what.add_argument("--all", action="store_true", help="model the whole page, and print it as one table")
+    what.add_argument("--config", metavar="NAME", help="model one configuration of the page")
+    what.add_argument("--sweep", action="store_true", help="model a range of batch sizes")
     what.add_argument(
-        "--batch-sizes", nargs="+", type=positive_integer, metavar="N", help="with --sweep (default: the page's)"
+        "--batch-sizes",
+        nargs="+",
+        type=positive_integer,
+        metavar="N",
+        help="the batch sizes of --sweep (default: the page's)",
     )
-    _add_settings(parser.add_argument_group("the benchmark; options given change the configuration"))
+    _add_settings(parser.add_argument_group("the benchmark (what you give here changes the configuration)"))
     _add_run(parser.add_argument_group("measuring on this machine"))
     _add_output(parser.add_argument_group("output"))
 
 
 def _add_settings(group: argparse._ArgumentGroup) -> None:
-    group.add_argument("--model", metavar="NAME", help="a network; --list names them")
+    group.add_argument("--model", metavar="NAME", help="the network; --list names the known ones")
     kind = group.add_mutually_exclusive_group()
-    kind.add_argument("--training", dest="training", action="store_const", const=True, help="training (default)")
-    kind.add_argument("--inference", dest="training", action="store_const", const=False, help="inference")
+    kind.add_argument("--training", dest="training", action="store_const", const=True, help="model training (default)")
+    kind.add_argument("--inference", dest="training", action="store_const", const=False, help="model inference")
     add_options(group, BenchSettings, defaults=False)
     for option, (name, value) in WORDS.items():
         text = f"the page's word for --{name.replace('_', '-')} {'off' if value is False else value}"
@@ -72,8 +76,12 @@ def _add_run(group: argparse._ArgumentGroup) -> None:
         action="store_true",
         help="also execute some small steps on one replica, with random images, and measure them",
     )
-    group.add_argument("--run-steps", type=positive_integer, metavar="N", help=f"steps (default: {RUN_STEPS})")
-    group.add_argument("--run-batch-size", type=positive_integer, metavar="N", help=f"default: {RUN_BATCH}")
+    group.add_argument(
+        "--run-steps", type=positive_integer, metavar="N", help=f"how many steps to measure (default: {RUN_STEPS})"
+    )
+    group.add_argument(
+        "--run-batch-size", type=positive_integer, metavar="N", help=f"batch size of these steps (default: {RUN_BATCH})"
+    )
     group.add_argument(
         "--run-accumulation",
         type=positive_integer,
@@ -83,9 +91,9 @@ def _add_run(group: argparse._ArgumentGroup) -> None:
 
 
 def _add_output(group: argparse._ArgumentGroup) -> None:
-    group.add_argument("--json", metavar="FILE", help="write results as JSON; -: print them, and nothing else")
-    group.add_argument("--csv", metavar="FILE", help="write results as CSV; -: print them, and nothing else")
-    group.add_argument("--figure", metavar="FILE.png", help="with --sweep: draw it")
+    group.add_argument("--json", metavar="FILE", help="write the results as JSON; with -, print them and nothing else")
+    group.add_argument("--csv", metavar="FILE", help="write the results as CSV; with -, print them and nothing else")
+    group.add_argument("--figure", metavar="FILE.png", help="with --sweep: draw the results")
 
 
 def run(parsed: argparse.Namespace) -> None:

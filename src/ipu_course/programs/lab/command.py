@@ -13,8 +13,7 @@ from ipu_course.errors import CourseError
 from ipu_course.programs.options import positive_integer
 
 if TYPE_CHECKING:
-    # argparse's class of sub-parsers has no public name, and is generic only for type checkers.
-    Subparsers = argparse._SubParsersAction[argparse.ArgumentParser]
+    from ipu_course.programs.options import Subparsers
 
 DESCRIPTION = """Open JupyterLab on your own copy of the notebooks. The copy has no outputs; it is made at the first
 start and never overwritten. When the course has a newer version of a lesson, the new one is put beside your copy."""
@@ -28,16 +27,18 @@ def register(subparsers: Subparsers) -> None:
         "--folder",
         type=Path,
         metavar="FOLDER",
-        help="the folder of your copy (default: my_course, in the clone when you are in it, else where you are)",
+        help="the folder of your copy (default: my_course, in the clone if you are in one, else where you are)",
     )
     parser.add_argument(
         "--reset",
         metavar="LESSON",
-        help="make a fresh copy of a lesson, such as 02, and keep your old one under another name; does not open it",
+        help="make a fresh copy of a lesson, such as 02, and keep the old one under another name; open nothing",
     )
     parser.add_argument("--no-browser", action="store_true", help="start JupyterLab without opening a browser")
     parser.add_argument("--port", type=positive_integer, metavar="N", help="JupyterLab's port (default: 8888)")
-    parser.add_argument("options", nargs="*", metavar="-- OPTION", help="more options for JupyterLab, after two dashes")
+    parser.add_argument(
+        "options", nargs="*", metavar="-- OPTION", help="options for JupyterLab itself, after two dashes"
+    )
     parser.set_defaults(run=run)
 
 
@@ -47,7 +48,7 @@ def run(parsed: argparse.Namespace) -> None:
     from ipu_course.programs.lab.copies import usual_folder
 
     if parsed.port is not None and parsed.port > LARGEST_PORT:
-        raise CourseError(f"--port {parsed.port} is no port: the largest is {LARGEST_PORT}")
+        raise CourseError(f"there is no port {parsed.port}; the largest is {LARGEST_PORT}")
     notebooks = notebook_folder()
     if notebooks is None:
         raise CourseError(

@@ -24,7 +24,7 @@ def register(subparsers: Subparsers) -> None:
         subparsers,
         "mnist",
         run,
-        help="train MNIST on four IPUs, pipelined or sharded",
+        help="train a small network on handwritten digits, pipelined or sharded over four IPUs",
         description="Train and test a small network on handwritten digits, split over four IPUs.",
         epilog=EPILOG,
     )

@@ -10,27 +10,30 @@ from typing import TYPE_CHECKING
 from ipu_course.errors import CourseError
 
 if TYPE_CHECKING:
-    # argparse's class of sub-parsers has no public name, and is generic only for type checkers.
-    Subparsers = argparse._SubParsersAction[argparse.ArgumentParser]
+    from ipu_course.programs.options import Subparsers
 
-DESCRIPTION = """Write a page of what you answered so far: predictions, exercises, scores, quiz and ladder. The page is
-made from a file on this machine; nothing is sent anywhere."""
+DESCRIPTION = """Write a page that shows your predictions, exercises, scores, quiz and ladder so far. The page is made
+from a file on this machine; nothing is sent anywhere."""
 DEFAULT_OUTPUT = "ipu_course_report.html"
 
 
 def register(subparsers: Subparsers) -> None:
     """Add the sub-command."""
     parser = subparsers.add_parser(
-        "report", help="your predictions, exercises and ladder so far, as one page", description=DESCRIPTION
+        "report", help="write a page of your predictions, exercises and ladder so far", description=DESCRIPTION
     )
-    parser.add_argument("--output", type=Path, metavar="FILE", help=f"the page (default: {DEFAULT_OUTPUT})")
+    parser.add_argument(
+        "--output", type=Path, metavar="FILE", help=f"where to write the page (default: {DEFAULT_OUTPUT})"
+    )
     parser.add_argument("--open", action="store_true", help="show the page in your browser")
     kind = parser.add_mutually_exclusive_group()
-    kind.add_argument("--json", action="store_true", help="print the records as JSON, write no page")
-    kind.add_argument("--reset", action="store_true", help="begin anew; the records so far stay as a backup")
-    kind.add_argument("--export", type=Path, metavar="FILE", help="write your result for the leaderboard of a room")
-    parser.add_argument("--name", metavar="NAME", help="with --export: your name on the leaderboard (default: none)")
-    parser.add_argument("--yes", action="store_true", help="with --reset: do not ask")
+    kind.add_argument("--json", action="store_true", help="print your records as JSON, and write no page")
+    kind.add_argument(
+        "--reset", action="store_true", help="start again with empty records; the old ones are kept as a backup"
+    )
+    kind.add_argument("--export", type=Path, metavar="FILE", help="write your result to a file for the leaderboard")
+    parser.add_argument("--name", metavar="NAME", help="with --export: your name on the leaderboard (default: no name)")
+    parser.add_argument("--yes", action="store_true", help="with --reset: do not ask for confirmation")
     parser.set_defaults(run=run)
 
 
@@ -55,11 +58,11 @@ def run(parsed: argparse.Namespace) -> None:
 
 def _refuse_what_means_nothing(parsed: argparse.Namespace) -> None:
     if parsed.yes and not parsed.reset:
-        raise CourseError("--yes answers the question of --reset; give both, or neither")
+        raise CourseError("--yes confirms --reset, so it needs --reset, too")
     if parsed.name is not None and parsed.export is None:
-        raise CourseError("--name is your name in the file of --export; give both, or neither")
+        raise CourseError("--name is your name in the file of --export, so it needs --export, too")
     if (parsed.json or parsed.reset or parsed.export is not None) and (parsed.output is not None or parsed.open):
-        raise CourseError("--output and --open are about the page, which --json, --export and --reset do not write")
+        raise CourseError("--json, --export and --reset write no page, so --output and --open do not go with them")
 
 
 def _write_page(output: Path, show: bool) -> None:
@@ -77,12 +80,12 @@ def _write_page(output: Path, show: bool) -> None:
         print(progress.problem)
     if progress.empty:
         print(EMPTY)
-    print(f"Your report: {output}")
+    print(f"Your report is {output}.")
     if show:
         import webbrowser
 
         if not webbrowser.open(output.resolve().as_uri()):
-            print("No browser was found: open the file yourself.")
+            print("No browser was found. Open the file yourself.")
 
 
 def _export(path: Path, name: str) -> None:
@@ -92,8 +95,8 @@ def _export(path: Path, name: str) -> None:
 
     result = result_of(read_progress(), name)
     write_output(path, to_text(result), "result", "--export", lambda start: FORMAT in start)
-    print(f"Your result for the leaderboard: {path}. It holds {'your name, ' if result.name else ''}your scores, how")
-    print("far your guesses were off, and how many exercises you solved; it holds nothing else.")
+    print(f"Your result for the leaderboard is {path}. It holds {'your name, ' if result.name else ''}your scores, how")
+    print("far off your guesses were, and how many exercises you have solved; it holds nothing else.")
 
 
 def _reset(sure: bool) -> None:
@@ -101,12 +104,15 @@ def _reset(sure: bool) -> None:
 
     if not sure:
         if not sys.stdin.isatty():
-            raise CourseError("--reset asks on a terminal, and this is none; say --reset --yes to begin anew")
-        if input("Begin anew? The records so far are kept as a backup. [y/N] ").strip().lower() not in ("y", "yes"):
+            raise CourseError(
+                "--reset asks for confirmation, and there is no terminal here; --reset --yes does not ask"
+            )
+        answer = input("Start with empty records? The old ones are kept as a backup. [y/N] ")
+        if answer.strip().lower() not in ("y", "yes"):
             print("Nothing was changed.")
             return
     try:
         backup = reset(progress_file())
     except (OSError, RuntimeError) as problem:
         raise CourseError(f"the records cannot be moved aside ({problem}); nothing was changed") from problem
-    print("There were no records." if backup is None else f"You begin anew. Your records so far: {backup}")
+    print("There were no records." if backup is None else f"Your records are empty now. The old ones are in {backup}.")

@@ -10,22 +10,26 @@ from typing import TYPE_CHECKING
 from ipu_course.errors import CourseError
 
 if TYPE_CHECKING:
-    # argparse's class of sub-parsers has no public name, and is generic only for type checkers.
-    Subparsers = argparse._SubParsersAction[argparse.ArgumentParser]
+    from ipu_course.programs.options import Subparsers
 
 DESCRIPTION = """Merge the files that learners have written with 'python -m ipu_course report --export FILE' into one
-page: the best scores, and the best predictions. Nothing is sent anywhere."""
+page with the best scores and the best predictions. Nothing is sent anywhere."""
 DEFAULT_OUTPUT = "leaderboard.html"
 
 
 def register(subparsers: Subparsers) -> None:
     """Add the sub-command."""
     parser = subparsers.add_parser(
-        "leaderboard", help="one page of the results that learners exported", description=DESCRIPTION
+        "leaderboard", help="make one page of the results that learners have exported", description=DESCRIPTION
     )
     parser.add_argument("files", nargs="+", type=Path, metavar="FILE", help="a result that a learner has exported")
     parser.add_argument(
-        "-o", "--output", type=Path, default=Path(DEFAULT_OUTPUT), metavar="PAGE", help="the page (%(default)s)"
+        "-o",
+        "--output",
+        type=Path,
+        default=Path(DEFAULT_OUTPUT),
+        metavar="PAGE",
+        help="where to write the page (default: %(default)s)",
     )
     parser.set_defaults(run=run)
 
@@ -36,6 +40,7 @@ def run(parsed: argparse.Namespace) -> None:
     from ipu_course.programs.report.output import write_output
     from ipu_course.programs.report.result_file import read_result
     from ipu_course.programs.report.template import is_page_of
+    from ipu_course.programs.report.wording import counted
 
     results = []
     for path in parsed.files:
@@ -47,4 +52,4 @@ def run(parsed: argparse.Namespace) -> None:
         raise CourseError("none of the files is a result; learners write one with 'report --export FILE'")
     page = leaderboard_page(results)
     write_output(parsed.output, page, "leaderboard", "--output", lambda start: is_page_of(GENERATOR, start))
-    print(f"The leaderboard of {len(results)} learner{'' if len(results) == 1 else 's'}: {parsed.output}")
+    print(f"The leaderboard of {counted(len(results), 'learner')} is {parsed.output}.")

@@ -12,14 +12,14 @@ if TYPE_CHECKING:
     from ipu_course.programs.options import Subparsers
 
 DESCRIPTION = """Train an image classifier on CIFAR-10, by default ResNet-101 split over two IPUs, and print how long
-an epoch takes: measured on this machine, and modelled on IPUs."""
-EPILOG = """examples: the workshop's steps
+an epoch takes, as measured on this machine and as modelled for IPUs."""
+EPILOG = """the steps of the workshop:
   python -m ipu_course train --batch-size 64 --precision 16.16 --gradient-accumulation 3
   python -m ipu_course train --batch-size 64 --precision 16.16 --gradient-accumulation 8
   python -m ipu_course train --batch-size 64 --precision 16.16 --gradient-accumulation 8 --device-iterations 4
   ... --eight-bit-io
   ... --eight-bit-io --async-dataloader
-all of these steps modelled, beside the published results:
+all of these steps as modelled, beside the published results:
   python -m ipu_course train --ladder
 a model that a laptop trains in a minute:
   python -m ipu_course train --model resnet18 --image-size 32 --limit-batches 20"""
@@ -31,7 +31,7 @@ def register(subparsers: Subparsers) -> None:
         subparsers,
         "train",
         run,
-        help="train ResNet-101 (or another torchvision model) on CIFAR-10, faster step by step",
+        help="train ResNet-101, or another torchvision model, on CIFAR-10",
         description=DESCRIPTION,
         epilog=EPILOG,
     )

@@ -1,4 +1,4 @@
-"""The course's programs: one sub-command each."""
+"""The command line of the course's programs: one sub-command each."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ COMMANDS = (
 
 
 def make_parser() -> argparse.ArgumentParser:
-    """The parser of ``python -m ipu_course`` with all its sub-commands."""
+    """Return the parser of ``python -m ipu_course`` with all its sub-commands."""
     parser = argparse.ArgumentParser(
         prog="python -m ipu_course",
         description="Programs of the course on IPUs with PopTorch.",
-        epilog="'python -m ipu_course PROGRAM --help' tells the options of a program.",
+        epilog="'python -m ipu_course PROGRAM --help' prints the options of a program.",
     )
     subparsers = parser.add_subparsers(title="programs", dest="program", metavar="PROGRAM", required=True)
     for command in COMMANDS:

@@ -6,10 +6,8 @@ from typing import Any
 
 import pytest
 
-from ipu_course import figures
-from ipu_course.explorers import explorer as explorer_module
-from ipu_course.explorers.controls import Choice, Slider, Switch
-from ipu_course.explorers.explorer import Explorer, View, explore
+from ipu_course import explorers, figures
+from ipu_course.explorers import Choice, Explorer, Slider, Switch, View
 
 WIDGET_VIEW = "application/vnd.jupyter.widget-view+json"
 
@@ -33,7 +31,7 @@ def shown(monkeypatch: pytest.MonkeyPatch) -> list[Handle]:
         handles.append(Handle(data))
         return handles[-1]
 
-    monkeypatch.setattr(explorer_module, "display_raw", display_raw)
+    monkeypatch.setattr(explorers, "display_raw", display_raw)
     return handles
 
 
@@ -90,7 +88,7 @@ def test_an_impossible_setting_shows_why_and_a_broken_one_does_too(shown: list[H
 
 
 def test_text_is_escaped(shown: list[Handle]) -> None:
-    explore({"count": Slider("count", (8,), 8)}, lambda count: View(text="<b>no</b>"))
+    Explorer({"count": Slider("count", (8,), 8)}, lambda count: View(text="<b>no</b>")).show()
     assert shown[1].data["text/html"] == "<p>&lt;b&gt;no&lt;/b&gt;</p>"
 
 

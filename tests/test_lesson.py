@@ -8,12 +8,10 @@ from typing import Any
 
 import pytest
 
-from ipu_course import engine, lesson_folders, published
+from ipu_course import engine, explorers, lesson_folders, published
 from ipu_course import lesson as lesson_module
 from ipu_course.exercises import Number, Numbers
-from ipu_course.explorers import explorer as explorer_module
-from ipu_course.explorers.controls import Slider, Switch
-from ipu_course.explorers.explorer import Explorer, View
+from ipu_course.explorers import Explorer, Slider, Switch, View
 from ipu_course.lesson import Lesson, wait_for_guesses
 from ipu_course.not_modelled import NOT_MODELLED
 from ipu_course.progress import read_progress
@@ -56,7 +54,7 @@ class TestExplore:
     @pytest.fixture
     def shown(self, monkeypatch: pytest.MonkeyPatch) -> list[str]:
         words: list[str] = []
-        monkeypatch.setattr(explorer_module, "display_raw", lambda data, *_, **__: words.append(data["text/plain"]))
+        monkeypatch.setattr(explorers, "display_raw", lambda data, *_, **__: words.append(data["text/plain"]))
         return words
 
     def test_the_view_gets_the_subjects_and_the_defaults(self, shown: list[str]) -> None:

@@ -36,12 +36,12 @@ def test_a_table_without_rows_says_so(capsys: pytest.CaptureFixture[str]) -> Non
 def test_every_view_is_described_as_modelled(
     view: object, profile: Profile, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    view(profile)  # type: ignore[operator]  # one of the functions above
+    view(profile, "It is busy.")  # type: ignore[operator]  # one of the functions above
     assert "(modelled)" in capsys.readouterr().out
 
 
 def test_memory_of_several_programs_stands_side_by_side(profile: Profile, capsys: pytest.CaptureFixture[str]) -> None:
-    show.memory({"one": profile, "other": profile, "missing": None})
+    show.memory({"one": profile, "other": profile, "missing": None}, "They are equally full.")
     out = capsys.readouterr().out
     kib = f"{profile.memory.max_tile_bytes / 1024:.0f} KiB"
     assert f"one {kib} in all" in out
@@ -50,7 +50,7 @@ def test_memory_of_several_programs_stands_side_by_side(profile: Profile, capsys
 
 @pytest.mark.parametrize("view", [show.memory, show.memory_per_tile, show.liveness, show.timeline])
 def test_without_a_profile_one_line_says_what_would_show_it(view: object, capsys: pytest.CaptureFixture[str]) -> None:
-    view(None)  # type: ignore[operator]  # one of the functions above
+    view(None, "It is busy.")  # type: ignore[operator]  # one of the functions above
     assert capsys.readouterr().out == f"{engine.NOT_HERE}\n"
 
 
@@ -85,12 +85,8 @@ def test_the_takeaway_is_the_caption_and_the_description_the_alternative_text(mo
 
 
 def test_a_drawing_brings_its_own_description(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Drawing:
-        figure = figures.bars_figure(["a"], {"b": [1.0]}, "c", "d")
-        description = "One bar."
-
     found = outputs(monkeypatch)
-    show.drawing(Drawing(), "One is enough.")
+    show.drawing(figures.Drawing(figures.bars_figure(["a"], {"b": [1.0]}, "c", "d"), "One bar."), "One is enough.")
     assert [each["text/plain"] for each in found] == ["One bar.", "One is enough."]
 
 
@@ -104,5 +100,5 @@ def test_a_profile_is_shown_with_its_point(profile: Profile, monkeypatch: pytest
 
 @pytest.mark.parametrize("view", [show.memory, show.liveness, show.timeline])
 def test_what_is_not_modelled_is_said_to_be_missing(view: object, capsys: pytest.CaptureFixture[str]) -> None:
-    view(engine.NOT_MODELLED)  # type: ignore[operator]  # one of the functions above
+    view(engine.NOT_MODELLED, "It is busy.")  # type: ignore[operator]  # one of the functions above
     assert capsys.readouterr().out == f"{engine.NOT_HERE}\n"

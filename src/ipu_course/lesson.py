@@ -15,7 +15,7 @@ from ipu_course.published import PublishedFigure, published_figure
 from ipu_course.rest_of_cell import hide_rest_of_cell
 
 if TYPE_CHECKING:
-    from ipu_course.explorers.explorer import Explorer
+    from ipu_course.explorers import Explorer
 
 __all__ = ["Lesson", "Prediction", "wait_for_guesses"]
 

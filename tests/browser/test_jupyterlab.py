@@ -56,7 +56,7 @@ def test_a_kernel_that_dies_fails_the_run(lab_page: Page, lab: LabServer, monkey
 EXPLORER = """
 import ipywidgets
 from IPython.display import HTML, display
-from ipu_course.explorers.controls import Choice, Slider, Switch
+from ipu_course.explorers import Choice, Slider, Switch
 
 controls = [
     Slider("stages", (1, 2, 4, 8), 2).widget(),

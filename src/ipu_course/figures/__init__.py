@@ -19,7 +19,7 @@ from ipu_course.figures.drawings.streaming_state import streaming_state
 from ipu_course.figures.drawings.tile import tile
 from ipu_course.figures.drawings.utilisation import utilisation
 from ipu_course.figures.histogram import histogram_figure
-from ipu_course.figures.shown import png, show
+from ipu_course.figures.shown import png
 
 __all__ = [
     "Drawing",
@@ -36,7 +36,6 @@ __all__ = [
     "roofline",
     "round_trips",
     "schedule",
-    "show",
     "streaming_state",
     "tile",
     "utilisation",

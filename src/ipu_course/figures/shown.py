@@ -1,9 +1,9 @@
-"""Showing a figure in a notebook, with its description for everybody."""
+"""Outputs of a notebook: pictures with their descriptions, captions, and how to display them."""
 
 from __future__ import annotations
 
 import io
-from typing import Any
+from typing import Any, Dict, Tuple
 
 from IPython.core.interactiveshell import InteractiveShell
 from IPython.display import display
@@ -13,31 +13,23 @@ from ipu_course.figures.style import DOTS_PER_INCH, in_style
 
 SHOWN_PIXELS_AN_INCH = 100
 
-
-def show(figure: Figure, description: str) -> None:
-    """Show a figure in the notebook, with ``description`` below it.
-
-    The description is the picture's alternative text too, but few front ends hand that on to a screen reader:
-    so it is there to read, for everybody.
-    """
-    display_raw(*picture(figure, description))
-    display_raw(*caption(description))
+Output = Tuple[Dict[str, Any], Dict[str, Any]]
+"""Data and metadata of a notebook's output."""
 
 
-def picture(figure: Figure, description: str) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The figure as data and metadata of a notebook's output; ``description`` is its alternative text."""
+def picture(figure: Figure, description: str) -> Output:
+    """Return the figure as an output; ``description`` is its alternative text."""
     image = {"alt": description, "width": round(SHOWN_PIXELS_AN_INCH * figure.get_figwidth())}
     return {"image/png": png(figure), "text/plain": description}, {"image/png": image}
 
 
-def caption(description: str) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The line below a figure, as data and metadata of a notebook's output."""
-    words = f"Figure: {description}"
-    return {"text/markdown": f"*{words}*", "text/plain": words}, {}
+def caption(takeaway: str) -> Output:
+    """Return the line below a figure as an output."""
+    return {"text/markdown": f"*{takeaway}*", "text/plain": takeaway}, {}
 
 
 def png(figure: Figure) -> bytes:
-    """The figure as a PNG in the course's resolution."""
+    """Return the figure as a PNG in the course's resolution."""
     with in_style():
         buffer = io.BytesIO()
         figure.savefig(buffer, format="png", dpi=DOTS_PER_INCH, bbox_inches="tight")

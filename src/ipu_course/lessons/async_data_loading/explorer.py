@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from ipu_course.explorers.controls import Choice, Control, Slider, Switch
-from ipu_course.explorers.explorer import Explorer, View
+from ipu_course.explorers import Choice, Control, Explorer, Slider, Switch, View
 from ipu_course.lessons.async_data_loading.loading import Loading, bound, timeline
 from ipu_course.lessons.async_data_loading.loading_figure import loading_timeline_figure
 

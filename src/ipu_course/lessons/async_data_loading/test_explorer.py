@@ -7,7 +7,7 @@ from explorer_settings import some_of
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ipu_course.explorers.controls import Choice, Slider
+from ipu_course.explorers import Choice, Slider
 from ipu_course.lessons.async_data_loading.explorer import CALLS, CONTROLS, UNEVEN, view
 from ipu_course.lessons.async_data_loading.loading import Loading, bound, timeline
 

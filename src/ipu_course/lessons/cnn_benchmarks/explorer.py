@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any, Mapping, NamedTuple
 
 from ipu_course import engine
 from ipu_course.errors import CourseError
-from ipu_course.explorers.controls import Choice, Slider
-from ipu_course.explorers.explorer import Explorer, View
+from ipu_course.explorers import Choice, Explorer, Slider, View
 from ipu_course.figures import looks
 from ipu_course.lessons.cnn_benchmarks.batches import share_of_peak
 from ipu_course.lessons.cnn_benchmarks.benchmark_figure import latency_figure

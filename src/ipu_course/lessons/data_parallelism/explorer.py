@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Sequence
 
 from ipu_course import engine
-from ipu_course.explorers.controls import Choice, Slider, Switch
-from ipu_course.explorers.explorer import Explorer, View
+from ipu_course.explorers import Choice, Explorer, Slider, Switch, View
 from ipu_course.lessons.data_parallelism.scaling import bottleneck, update_share
 from ipu_course.lessons.data_parallelism.scaling_figure import scaling_figure
 

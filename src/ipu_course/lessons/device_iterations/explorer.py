@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING, Mapping
 
 from ipu_course import engine
 from ipu_course.call_parts import call_parts
-from ipu_course.explorers.controls import Choice, Slider
-from ipu_course.explorers.explorer import Explorer, View
+from ipu_course.explorers import Choice, Explorer, Slider, View
 from ipu_course.figures.curves import curves_figure
 from ipu_course.figures.style import INK
 from ipu_course.lessons.device_iterations.exercises import ITERATIONS

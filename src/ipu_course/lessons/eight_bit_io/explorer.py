@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any, Mapping
 import poptorch
 from ipu_course import engine, ladder
 from ipu_course.call_parts import CallParts, call_parts
-from ipu_course.explorers.controls import Choice, Slider
-from ipu_course.explorers.explorer import Explorer, View
+from ipu_course.explorers import Choice, Explorer, Slider, View
 from ipu_course.lessons.eight_bit_io.call_parts_figure import call_parts_figure
 
 if TYPE_CHECKING:

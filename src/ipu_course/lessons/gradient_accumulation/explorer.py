@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ipu_course import engine, ladder
-from ipu_course.explorers.controls import Choice, Slider
-from ipu_course.explorers.explorer import Explorer, View
+from ipu_course.explorers import Choice, Explorer, Slider, View
 from ipu_course.lessons.gradient_accumulation.exercises import highest_rate
 
 if TYPE_CHECKING:

@@ -7,8 +7,7 @@ from typing import Any, Mapping
 from torch import Tensor
 
 from ipu_course import figures
-from ipu_course.explorers.controls import Slider
-from ipu_course.explorers.explorer import Explorer, View
+from ipu_course.explorers import Explorer, Slider, View
 from ipu_course.lessons.half_precision.gradient_sizes import ACTIVATIONS, WEIGHTS, share_below
 
 LARGEST_HALF = 65504.0

@@ -10,8 +10,7 @@ from torch import Tensor, nn
 
 import poptorch
 from ipu_course import engine
-from ipu_course.explorers.controls import Choice, Slider, Switch
-from ipu_course.explorers.explorer import Explorer, View
+from ipu_course.explorers import Choice, Explorer, Slider, Switch, View
 from ipu_course.lessons.optimiser_offload.update_parts_figure import COPIES, STATE, update_figure
 
 if TYPE_CHECKING:

@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import Callable
 
 from ipu_course import figures
-from ipu_course.explorers.controls import Choice, Slider
-from ipu_course.explorers.explorer import Explorer, View
+from ipu_course.explorers import Choice, Explorer, Slider, View
 from ipu_course.schedule import PassTimes, Schedule, interleaved, pipelined, sharded
 
 STAGES = (2, 4, 8)

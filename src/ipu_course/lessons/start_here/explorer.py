@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ipu_course import engine
-from ipu_course.explorers.controls import Choice
-from ipu_course.explorers.explorer import Explorer, View
+from ipu_course.explorers import Choice, Explorer, View
 
 KIB = 1024
 FOR_PARAMETERS = ("variables", "optimiser state", "gradient accumulators")

@@ -1,4 +1,4 @@
-"""An explorer: controls, and a view of their values that is renewed in place.
+"""Explorers: controls to move, and a figure that follows them.
 
 The view of the first values is an ordinary output of the cell, so that it is there on paper and wherever no widget
 manager is. Moving a control replaces that output.
@@ -9,14 +9,90 @@ from __future__ import annotations
 import itertools
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, Callable, Iterator, Mapping, Sequence
+from typing import Any, Callable, Iterator, Mapping, Sequence, Union
 
 import ipywidgets
 from matplotlib.figure import Figure
 
 from ipu_course import show
-from ipu_course.explorers.controls import Control
-from ipu_course.figures.shown import caption, display_raw, picture
+from ipu_course.figures.shown import Output, caption, display_raw, picture
+
+__all__ = ["Choice", "Control", "Explorer", "ShownExplorer", "Slider", "Switch", "View"]
+
+_WIDE = {"description_width": "initial"}
+_LAYOUT = {"width": "auto", "min_width": "22rem"}
+
+
+@dataclass(frozen=True)
+class Slider:
+    """A slider over ``values``, such as (1, 2, 4, 8); ``default`` is one of them."""
+
+    label: str
+    values: Sequence[Any]
+    default: Any
+
+    def __post_init__(self) -> None:
+        _check_default(self)
+
+    def widget(self) -> Any:
+        """Return the slider, which reports a value when you let it go."""
+        options = [(f"{each:,}" if isinstance(each, (int, float)) else str(each), each) for each in self.values]
+        return ipywidgets.SelectionSlider(
+            options=options, value=self.default, description=self.label, continuous_update=False, style=_WIDE,
+            layout=_LAYOUT,
+        )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A menu: ``options`` maps what a learner reads to values; ``default`` is one of the values."""
+
+    label: str
+    options: Mapping[str, Any]
+    default: Any
+
+    def __post_init__(self) -> None:
+        _check_default(self)
+
+    @property
+    def values(self) -> Sequence[Any]:
+        """The values in the menu's order."""
+        return list(self.options.values())
+
+    def widget(self) -> Any:
+        """Return the menu."""
+        options = list(self.options.items())
+        return ipywidgets.Dropdown(
+            options=options, value=self.default, description=self.label, style=_WIDE, layout=_LAYOUT
+        )
+
+
+@dataclass(frozen=True)
+class Switch:
+    """A setting that is on or off."""
+
+    label: str
+    default: bool = False
+
+    @property
+    def values(self) -> Sequence[Any]:
+        """Off and on."""
+        return (False, True)
+
+    def widget(self) -> Any:
+        """Return the checkbox."""
+        return ipywidgets.Checkbox(value=self.default, description=self.label, indent=False, layout=_LAYOUT)
+
+
+Control = Union[Slider, Choice, Switch]
+
+
+def _check_default(control: Slider | Choice) -> None:
+    label, values, default = control.label, control.values, control.default
+    if None in values:
+        raise ValueError(f"{label}: None cannot be a value, as ipywidgets shows it as nothing chosen; use 0 or a text")
+    if default not in values:
+        raise ValueError(f"{label}: the default {default!r} is none of its values {list(values)!r}")
 
 
 @dataclass(frozen=True)
@@ -77,48 +153,39 @@ class ShownExplorer:
             widget.observe(self._renew, names="value")
 
     def settings(self) -> dict[str, Any]:
-        """The controls' values."""
+        """Return the controls' values."""
         return {name: widget.value for name, widget in self.widgets.items()}
 
     def _renew(self, _: object) -> None:
         for handle, (data, metadata) in zip(self._handles, self._outputs()):
             handle.update(data, metadata=metadata, raw=True)
 
-    def _outputs(self) -> list[tuple[dict[str, Any], dict[str, Any]]]:
-        """Picture, caption and table, always in this order and always three."""
+    def _outputs(self) -> list[Output]:
+        """Return picture, caption and table, always in this order and always three."""
         view = self._viewed()
         if view.figure is None:
             drawn, words = _text(view.text), _text("")
         else:
-            drawn, words = picture(view.figure, view.description), _caption(view)
+            drawn, words = picture(view.figure, view.description), caption(view.takeaway)
         rows = show.table_html(view.rows) or "<p></p>"
         below = f"{rows}<p>{show.escaped(view.text)}</p>" if view.text and view.figure is not None else rows
         plain = "\n".join(part for part in (show.table_text(view.rows), view.text) if part)
         return [drawn, words, ({"text/html": below, "text/plain": plain}, {})]
 
     def _viewed(self) -> View:
-        """The view of the current settings; a fault in it becomes a text, so that the controls go on working."""
+        """Return the view of the current settings; a fault in it becomes a text, so that the controls still work."""
         try:
             return self._view(**self.settings())
         except Exception as problem:  # whatever a view raises, the learner can still move the control back
             return View(text=f"There is no picture for this setting: {problem}")
 
 
-def explore(controls: Mapping[str, Control], view: Callable[..., View]) -> None:
-    """Show ``controls`` and what ``view`` makes of their values, given by their names."""
-    Explorer(controls, view).show()
-
-
-def _caption(view: View) -> tuple[dict[str, Any], dict[str, Any]]:
-    return show.caption(view.takeaway) if view.takeaway else caption(view.description)
-
-
-def _text(words: str) -> tuple[dict[str, Any], dict[str, Any]]:
+def _text(words: str) -> Output:
     return {"text/html": f"<p>{show.escaped(words)}</p>", "text/plain": words}, {}
 
 
-def _widget_output(widget: Any) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The widget as an output whose text does not depend on versions or model numbers."""
+def _widget_output(widget: Any) -> Output:
+    """Return the widget as an output whose text does not depend on versions or model numbers."""
     words = "Controls: run this cell to move them."
     view = {"version_major": 2, "version_minor": 0, "model_id": widget.model_id}
     return {"application/vnd.jupyter.widget-view+json": view, "text/plain": words}, {}

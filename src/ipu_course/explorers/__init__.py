@@ -1,1 +1,0 @@
-"""Explorers: controls to move, and a figure that follows them."""

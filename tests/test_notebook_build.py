@@ -239,3 +239,31 @@ def test_an_unknown_lesson_is_refused(tmp_path: Path, capsys: pytest.CaptureFixt
     write_lesson(tmp_path)
     assert main(["check", "77", *places(tmp_path)]) == 1
     assert "no lesson starts with 77" in capsys.readouterr().err
+
+
+DEFINITION = '''\
+# %% tags=["exercise"]
+### BEGIN SOLUTION
+### STARTER: def accumulate(model, batches):
+### STARTER:     """Add up the gradients."""
+### STARTER:     ...
+def accumulate(model, batches):
+    for batch in batches:
+        model(batch).backward()
+### END SOLUTION
+lesson.check(1, accumulate)
+
+# %% [markdown] tags=["hint"]
+# Loop.
+
+# %% [markdown] tags=["solution"]
+# Gradients add up.
+'''
+
+
+def test_the_starter_of_a_function_keeps_its_indentation(tmp_path: Path) -> None:
+    lesson = write_lesson(tmp_path, DEFINITION)
+    assert assemble(lesson).cells[0].source == (
+        'def accumulate(model, batches):\n    """Add up the gradients."""\n    ...\nlesson.check(1, accumulate)'
+    )
+    assert "model(batch).backward()\nlesson.check" in assemble(lesson, solved).cells[0].source

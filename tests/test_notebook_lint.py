@@ -5,6 +5,7 @@ A departure is a piece of the good lesson's source, what stands there instead, a
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import nbformat
@@ -25,24 +26,24 @@ FIRST = """\
 # %% [markdown]
 # # A lesson
 #
-# *Plan 45 minutes, 10 of them for the exercises; the notebook itself runs in under one.*
+# *Plan 25 minutes, 10 of them for the exercises; the notebook itself runs in under one.*
 
 # %%
-from ipu_course.lesson import Lesson
-
-lesson = Lesson("03")
+from ipu_course.lessons.small_lesson import count_tiles, lesson
 
 # %% [markdown]
 # ## Predict
 #
 # The chip has many tiles [1], and [lesson 03](lessons/small_lesson/03_small_lesson.py) says more.
 
-# %%
+# %% tags=["prediction"]
 guess = lesson.predict("tiles", ...)
-guess.reveal(1472, "computed", "1,472 tiles, [1]")
 
 # %%
-explore_tiles()
+guess.reveal(count_tiles(), "computed", published="tiles")
+
+# %%
+lesson.explore()
 """
 EXERCISE = """
 # %% [markdown]
@@ -53,7 +54,7 @@ EXERCISE = """
 ### STARTER: tiles = ...
 tiles = 1472
 ### END SOLUTION
-check_tiles(tiles)
+lesson.check({0}, tiles)
 
 # %% [markdown] tags=["hint"]
 # Count.
@@ -87,10 +88,21 @@ GOOD = FIRST + PARAGRAPHS + EXERCISE.format(1) + EXERCISE.format(2) + LAST
 LONG_CELL = "\n# %%\n" + "".join(f"step_{each} = {each}\n\n" for each in range(16))
 
 
-def found(folder: Path, old: str = "", new: str = "", name: str = "03_small_lesson") -> list[str]:
+FIGURES = {"tiles": {"value": 1472, "text": "1,472 tiles", "kind": "published", "source": "[1]"}}
+
+
+def written(folder: Path, source: str, name: str = "03_small_lesson", declared: str = "03") -> LessonSource:
+    """Write a lesson with its package and its published figures, not built yet."""
+    lesson = write_lesson(folder, source, name)
+    (lesson.folder / "__init__.py").write_text(f"lesson = Lesson({declared!r})\n", encoding="utf-8")
+    (lesson.folder / "published.json").write_text(json.dumps(FIGURES), encoding="utf-8")
+    return lesson
+
+
+def found(folder: Path, old: str = "", new: str = "") -> list[str]:
     """Return the findings on the good lesson with all of `old` replaced."""
     assert old in GOOD
-    return lint(write_lesson(folder, GOOD.replace(old, new) if old else GOOD, name))
+    return lint(written(folder, GOOD.replace(old, new) if old else GOOD))
 
 
 def test_a_lesson_in_the_form_passes(tmp_path: Path) -> None:
@@ -106,15 +118,15 @@ def test_a_lesson_in_the_form_passes(tmp_path: Path) -> None:
         ("# ## On real hardware", "# ## Hardware", "the last sections are not Summary, On real hardware"),
         ("# ## What transfers\n#\n# Counting.\n#\n", "", "the last sections are not Summary, On real hardware"),
         ("# **Next:** lesson 04.", "# Lesson 04 is next.", "the last cell has no **Next:**"),
-        ("# *Plan 45 minutes, 10 of", "# *About 45 minutes, 10 of", "the first cell has no 'Plan N minutes, M of them"),
-        ("45 minutes, 10", "45 minutes, 20", "the plan has 20 minutes for the exercises, and theirs add up to 10"),
-        ("45 minutes, 10", "10 minutes, 10", "a plan of 10 minutes leaves nothing beside the exercises' 10"),
+        ("# *Plan 25 minutes, 10 of", "# *About 25 minutes, 10 of", "the first cell has no 'Plan N minutes, M of them"),
+        ("25 minutes, 10", "25 minutes, 20", "the plan has 20 minutes for the exercises, and theirs add up to 10"),
+        ("25 minutes, 10", "10 minutes, 10", "a plan of 10 minutes leaves nothing beside the exercises' 10"),
         ("**Exercise 2** (5 min).", "**Exercise 2.**", "the cell before exercise 2 has no '**Exercise 2** (K min)'"),
         ("**Exercise 2**", "**Exercise 3**", "the cell before exercise 2 has no '**Exercise 2** (K min)'"),
         (EXERCISE.format(2), "", "1 exercises, not 2 to 5"),
         (EXERCISE.format(2), "".join(EXERCISE.format(each) for each in (2, 3, 4, 5, 6)), "6 exercises, not 2 to 5"),
-        (PARAGRAPHS, "", "14 cells, not 20 to 35"),
-        (LAST, "\n# %%\n1\n" * 12 + LAST, "40 cells, not 20 to 35"),
+        (PARAGRAPHS, "", "15 cells, not 20 to 35"),
+        (LAST, "\n# %%\n1\n" * 12 + LAST, "41 cells, not 20 to 35"),
         (PARAGRAPH, "# Tiles.\n", " words, not 800 to 1500"),
         (PARAGRAPH, PARAGRAPH * 2, " words, not 800 to 1500"),
         ("many tiles [1]", "many tiles [7]", "the text cites [7], which is not in the references"),
@@ -126,10 +138,19 @@ def test_a_lesson_in_the_form_passes(tmp_path: Path) -> None:
         ("[lesson 03](", "![](", "the picture lessons/small_lesson/03_small_lesson.py has no alternative text"),
         (LAST, LONG_CELL + LAST, "has 16 lines, not 15 at most"),
         ("tiles = 1472", LONG_CELL[6:], "has 17 lines, not 15 at most"),  # a solution; the check is a line, too
-        ('lesson = Lesson("03")', 'lesson = Lesson("02")', "there is no single Lesson('03')"),
+        ("25 minutes, 10", "26 minutes, 10", "the exercises take 10 of 26 minutes, less than 40%"),  # 0.4 x 26 = 10.4
         ('lesson.predict("tiles", ...)', "tiles", "there is no prediction"),
         ('"tiles", ...)', '"tiles", 1472)', "a prediction gives its number away: the guess is ..."),
-        ("explore_tiles()", "tiles()", "there is no explorer: a call of lesson.explore(...)"),
+        ('# %% tags=["prediction"]', "# %%", "code cell 2 predicts without the tag prediction"),
+        ("...)\n\n# %%\n", "...)\nprint(1472)\n\n# %%\n", "code cell 2 is tagged prediction, and holds more than"),
+        ("...)\n\n# %%\n", "...)\nguess.reveal(1)\n\n# %%\n", "code cell 2 is tagged prediction, and holds more than"),
+        ('published="tiles"', 'published="tile"', "published='tile' is no key of published.json"),
+        ('published="tiles"', 'published="1,472 tiles [1]"', "published='1,472 tiles [1]' is no key of published.json"),
+        ('published="tiles"', '"1,472 tiles [1]"', "a reveal takes its published figure by key"),
+        ("reveal(count_tiles()", "reveal(1472", "the source of a reveal holds the published value 1472"),
+        ("lesson.check(2, ", "lesson.check(1, ", "exercise 2 does not end in lesson.check(2, ...)"),
+        ("lesson.check(2, tiles)", "print(tiles)", "exercise 2 does not end in lesson.check(2, ...)"),
+        ("lesson.explore()", "1", "there is no explorer: a call of lesson.explore(...)"),
     ],
 )
 def test_a_departure_is_found(tmp_path: Path, old: str, new: str, finding: str) -> None:
@@ -155,10 +176,14 @@ def test_a_hash_in_a_code_block_is_no_heading(tmp_path: Path) -> None:
     assert found(tmp_path, "# Counting.", "# ```python\n# # a comment\n# ```") == []
 
 
-def test_lesson_00_may_have_no_explorer(tmp_path: Path) -> None:
-    first = GOOD.replace("explore_tiles()", "tiles()").replace('Lesson("03")', 'Lesson("00")')
-    first = first.replace("lessons/small_lesson/03_small_lesson.py", "lessons")
-    assert lint(write_lesson(tmp_path, first, "00_small_start")) == []
+def test_the_package_declares_the_lessons_own_number(tmp_path: Path) -> None:
+    assert lint(written(tmp_path, GOOD, declared="02")) == ["the package does not declare one Lesson('03', ...)"]
+
+
+def test_lesson_06_may_be_longer(tmp_path: Path) -> None:
+    longer = GOOD.replace("# Tiles are many.", "# " + "tile " * 1200)
+    assert not any("words" in finding for finding in lint(written(tmp_path, longer, "06_small_lesson")))
+    assert any("words" in finding for finding in lint(written(tmp_path, longer, "07_small_lesson")))
 
 
 # --- saved outputs
@@ -209,7 +234,7 @@ def test_outputs_are_described_and_have_their_sources(
 
 def saved(folder: Path) -> LessonSource:
     """The good lesson with a notebook that nobody executed."""
-    lesson = write_lesson(folder, GOOD)
+    lesson = written(folder, GOOD)
     nbformat.write(assemble(lesson), lesson.notebook)
     return lesson
 

@@ -20,12 +20,18 @@ from notebook_build.wrong_answers import TriedAnswer, asks_the_model, file_of, r
 
 SOURCE = """\
 # %%
-from ipu_course.checks import check
+from ipu_course.exercises import Exercise
+from ipu_course.lesson import Lesson
 
 def hint(area):
     if area == 7:
         return "That is the sum of the sides."
     return None if area == 12 else f"{area} square metres, and 12 are asked for."
+
+lesson = Lesson("03", exercises=(
+    Exercise(("width", "height"), lambda width, height: hint(width * height), "3 x 4 = 12."),
+    Exercise(("area",), hint, "It is 12."),
+))
 
 # %% tags=["exercise"]
 ### BEGIN SOLUTION
@@ -33,7 +39,7 @@ def hint(area):
 ### STARTER: height = ...
 width, height = 3, 4
 ### END SOLUTION
-check("03", "Exercise 1", {"width": width, "height": height}, lambda: hint(width * height), "3 x 4 = 12.")
+lesson.check(1, width, height)
 
 # %% [markdown] tags=["hint"]
 # Multiply.
@@ -48,7 +54,7 @@ def area():
     return width * height
     ### END SOLUTION
 
-check("03", "Exercise 2", {"area": area()}, lambda: hint(area()), "It is 12.")
+lesson.check(2, area())
 
 # %% [markdown] tags=["hint"]
 # Multiply.
@@ -149,7 +155,7 @@ def test_the_next_exercise_sees_the_solution_of_the_last(good: Trial) -> None:
 
 def test_an_answer_gets_the_regions_indentation_and_its_setup_comes_first(good: Trial) -> None:
     cell = good.of(2, WRONG)[2].cell.source
-    assert cell.startswith("other = 5\ndef area():\n    return other * height\n\ncheck(")
+    assert cell.startswith("other = 5\ndef area():\n    return other * height\n\nlesson.check(")
 
 
 def test_the_command_prints_a_table_and_the_faults(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

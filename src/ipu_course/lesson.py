@@ -63,21 +63,11 @@ class Prediction:
         number = None if result is None or result is NOT_MODELLED else _result(result)
         print(f"  your guess: {self._compared(number)}")
         print(f"  {source}: {NONE_HERE if number is None else _text(number)}")
-        beside = self._published_line(published)
+        beside = None if published is None else self.lesson.published(published).line
         if beside is not None:
             print(f"  {beside}")
         if self.guess is not None and number is not None:
-            # The record names the kind of figure itself where it is published.
-            told = None if beside is None else beside.replace("published: ", "", 1)
-            note_prediction(self.lesson.number, self.quantity, self.guess, number, source, told)
-
-    def _published_line(self, published: str | None) -> str | None:
-        if published is None:
-            return None
-        if not published.isidentifier():
-            return f"published: {published}"
-        figure = self.lesson.published(published)
-        return f"{figure.kind}: {figure.text} {figure.source}"
+            note_prediction(self.lesson.number, self.quantity, self.guess, number, source, beside)
 
     def _compared(self, result: float | None) -> str:
         guess = self.guess

@@ -27,6 +27,11 @@ class PublishedFigure:
         if self.kind not in KINDS:
             raise ValueError(f"kind is {' or '.join(KINDS)}, not {self.kind!r}")
 
+    @property
+    def line(self) -> str:
+        """The figure as learners read it: its kind, the figure with its unit, and the source."""
+        return f"{self.kind}: {self.text} {self.source}"
+
 
 def published_figure(folder: Path, key: str) -> PublishedFigure:
     """Return the figure called ``key`` in the ``published.json`` of a lesson's ``folder``.

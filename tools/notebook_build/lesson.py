@@ -54,11 +54,6 @@ class LessonSource:
         file = self.folder / "__init__.py"
         return file.read_text(encoding="utf-8") if file.exists() else ""
 
-    @property
-    def has_front(self) -> bool:
-        """Tell whether the package declares the lesson, so that its notebook imports it from there."""
-        return "Lesson(" in self.front
-
 
 def lessons(
     wanted: tuple[str, ...] = (), folder: Path = LESSONS_FOLDER, notebooks: Path = NOTEBOOKS

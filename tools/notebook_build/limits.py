@@ -29,5 +29,3 @@ LEAST_EXERCISE_SHARE = 0.4
 MOST_CODE_LINES = 15
 LEAST_ALT_WORDS = 10
 LAST_SECTIONS = ("Summary", "On real hardware", "What transfers", "References")
-# 00 explains the notebook itself, and needs no controls to move.
-WITHOUT_EXPLORER = frozenset({"00"})

@@ -9,18 +9,20 @@ from nbformat import NotebookNode
 
 from ipu_course.published import PublishedFigure, published_figures
 from notebook_build.lesson import EXERCISE, PREDICTION, LessonSource
-from notebook_build.limits import MOST_CODE_LINES, WITHOUT_EXPLORER
+from notebook_build.limits import MOST_CODE_LINES
 
 
 def code_findings(cells: list[NotebookNode], lesson: LessonSource) -> list[str]:
     """Return where the code of a built notebook departs from the form."""
     code = [cell for cell in cells if cell.cell_type == "code"]
     calls = [call for cell in code for call in calls_in(cell.source)]
-    found = [*long_cells([cell.source for cell in code]), *call_findings(calls, lesson)]
-    if lesson.has_front:
-        keys = published_figures(lesson.folder)
-        found += [*prediction_findings(code), *reveal_findings(calls, keys), *check_findings(code)]
-    return found
+    return [
+        *long_cells([cell.source for cell in code]),
+        *call_findings(calls, lesson),
+        *prediction_findings(code),
+        *reveal_findings(calls, published_figures(lesson.folder)),
+        *check_findings(code),
+    ]
 
 
 def long_cells(code: list[str]) -> Iterator[str]:
@@ -34,16 +36,15 @@ def long_cells(code: list[str]) -> Iterator[str]:
 def call_findings(calls: list[ast.Call], lesson: LessonSource) -> Iterator[str]:
     """Yield what a lesson does not call, or calls in another form."""
     number = lesson.name[:2]
-    declared = [*calls, *calls_in(lesson.front)]
-    if [value(call.args[0]) for call in declared if name(call) == "Lesson" and call.args] != [number]:
-        yield f"there is no single Lesson({number!r})"
+    declared = [value(call.args[0]) for call in calls_in(lesson.front) if name(call) == "Lesson" and call.args]
+    if declared != [number]:
+        yield f"the package does not declare one Lesson({number!r}, ...)"
     predictions = [call for call in calls if name(call) == "predict"]
     if not predictions:
         yield "there is no prediction: lesson.predict(quantity, ...)"
     if any(len(call.args) != 2 or value(call.args[1]) is not ... for call in predictions):
         yield "a prediction gives its number away: the guess is ..."
-    explorers = [call for call in calls if name(call) == "explore" or name(call).startswith("explore_")]
-    if number not in WITHOUT_EXPLORER and not explorers:
+    if not any(name(call) == "explore" for call in calls):
         yield "there is no explorer: a call of lesson.explore(...)"
 
 

@@ -30,7 +30,7 @@ def text_findings(cells: list[NotebookNode], lesson: LessonSource) -> list[str]:
     texts = [CODE.sub(" ", cell.source) for cell in cells if cell.cell_type == "markdown"]
     return [
         *heading_findings(texts),
-        *plan_findings(texts, lesson.has_front),
+        *plan_findings(texts),
         *exercise_findings(cells),
         *LONGER.get(lesson.name[:2], WORDS).complaint(words(cells), "words"),
         *citation_findings(texts),
@@ -54,7 +54,7 @@ def heading_findings(texts: list[str]) -> Iterator[str]:
         yield "the last cell has no **Next:**"
 
 
-def plan_findings(texts: list[str], has_front: bool) -> Iterator[str]:
+def plan_findings(texts: list[str]) -> Iterator[str]:
     """Yield what is wrong with the minutes that a lesson announces."""
     plan = PLAN.search(texts[0]) if texts else None
     if plan is None:
@@ -65,7 +65,7 @@ def plan_findings(texts: list[str], has_front: bool) -> Iterator[str]:
         yield f"the plan has {plan[2]} minutes for the exercises, and theirs add up to {minutes}"
     if int(plan[1]) <= minutes:
         yield f"a plan of {plan[1]} minutes leaves nothing beside the exercises' {minutes}"
-    if has_front and minutes < LEAST_EXERCISE_SHARE * int(plan[1]):
+    if minutes < LEAST_EXERCISE_SHARE * int(plan[1]):
         yield f"the exercises take {minutes} of {plan[1]} minutes, less than {LEAST_EXERCISE_SHARE:.0%}"
 
 

@@ -6,8 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from ipu_course import engine
-from ipu_course.explorers.controls import Slider
-from ipu_course.explorers.explorer import Explorer, View
+from ipu_course.explorers import Explorer, Slider, View
 from ipu_course.figures.bars import bars_figure
 from ipu_course.lessons.sharded_debugging.scanners import Answers, answers, looked_at_words, scanned
 

@@ -107,9 +107,9 @@ def test_the_ladders_figure_is_described_and_takes_the_pages_colours(page: str) 
     ((_, svg),) = [each for each in Reader(page).elements if each[0] == "svg"]
     assert svg["role"] == "img"
     assert svg["aria-label"] == (
-        "Two bars for each step, seconds an epoch: base, 32-bit does not fit modelled, does not fit published; "
-        "half precision 52.6 seconds modelled, 52.4 seconds published; "
-        "gradient accumulation 8 46.9 seconds modelled, 46.2 seconds published."
+        "Two bars for each step, seconds an epoch: base, 32-bit does not fit modelled, does not fit derived; "
+        "half precision 52.6 seconds modelled, 52.4 seconds derived; "
+        "gradient accumulation 8 46.9 seconds modelled, 46.2 seconds derived."
     )
     assert "#000000" not in page.split("<svg")[1].split("</svg>")[0]
     assert "gradient accumulation 8" in Reader(page).texts["text"]

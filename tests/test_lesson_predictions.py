@@ -56,7 +56,7 @@ def test_a_guess_is_noted_with_what_it_was_compared_with(capsys: pytest.CaptureF
     assert shown(capsys)[2:] == ["  returned: 16.5", f"  {line}"]
     (noted,) = read_progress().predictions
     assert (noted.lesson, noted.quantity, noted.guess, noted.result) == ("06", "calls", 20, 16.5)
-    assert (noted.source, noted.published) == ("returned", line)
+    assert (noted.source, noted.compared_with) == ("returned", line)
 
 
 def test_a_result_of_zero_can_be_compared(capsys: pytest.CaptureFixture[str]) -> None:

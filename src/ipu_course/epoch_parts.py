@@ -42,7 +42,7 @@ def epoch_parts(profile: Profile) -> EpochParts:
     return EpochParts(calls, calls * parts.load, calls * parts.call, calls * parts.device, calls * profile.call_seconds)
 
 
-def show_epoch_parts(profiles: Mapping[str, Profile | None], takeaway: str | None = None) -> None:
+def show_epoch_parts(profiles: Mapping[str, Profile | None], takeaway: str) -> None:
     """Show the parts of an epoch of each program, by its name: bars, and a table with the calls."""
     parts = {name: epoch_parts(profile) for name, profile in profiles.items() if profile}
     if not parts:
@@ -60,7 +60,7 @@ def show_epoch_parts(profiles: Mapping[str, Profile | None], takeaway: str | Non
         for name, each in parts.items()
     )
     described = f"Three groups of bars, seconds an epoch (modelled). {words}."
-    show.figure(drawn, takeaway or described, described if takeaway else None)
+    show.figure(drawn, takeaway, described)
     show.table([_row(name, each) for name, each in parts.items()], index="program")
 
 

@@ -46,7 +46,7 @@ def test_it_fits_the_window(opened: Page, screenshots: Path, width: int, theme: 
 
 
 def test_the_ladder_is_drawn_and_described(opened: Page) -> None:
-    figure = opened.get_by_role("img", name="half precision 52.6 seconds modelled, 52.4 seconds published")
+    figure = opened.get_by_role("img", name="half precision 52.6 seconds modelled, 52.4 seconds derived")
     box = figure.bounding_box()
     assert box is not None
     assert box["width"] > 600

@@ -16,7 +16,7 @@ _guard = threading.Lock()
 
 
 def note_prediction(
-    lesson: str, quantity: str, guess: float, result: float, source: str, published: str | None = None
+    lesson: str, quantity: str, guess: float, result: float, source: str, compared_with: str | None = None
 ) -> None:
     """Note a guess and the result that was then shown; what is not a finite number is not noted."""
     _note(
@@ -26,7 +26,7 @@ def note_prediction(
             _finite(guess),
             _finite(result),
             _text(source),
-            None if published is None else _text(published),
+            None if compared_with is None else _text(compared_with),
         )
     )
 

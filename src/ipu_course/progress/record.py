@@ -11,7 +11,8 @@ class PredictionRecord:
     """One quantity that the learner guessed before it was shown.
 
     ``guess`` and ``result`` are those of the first time, in the unit that ``quantity`` names. ``source`` says what
-    kind of result it is (modelled, computed, measured); ``published`` is the sentence beside it, with its source.
+    kind of result it is (modelled, computed, measured); ``compared_with`` is the published or
+    derived figure that was shown beside it, with its kind and source.
     ``later_guesses`` were made after the result had been seen.
     """
 
@@ -20,7 +21,7 @@ class PredictionRecord:
     guess: float
     result: float
     source: str
-    published: Optional[str] = None
+    compared_with: Optional[str] = None
     later_guesses: Tuple[float, ...] = ()
 
     @property

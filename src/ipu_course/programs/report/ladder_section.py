@@ -1,4 +1,4 @@
-"""The ladder so far: the learner's modelled seconds an epoch beside the published ones."""
+"""The ladder so far: the learner's modelled seconds an epoch beside those that follow from published rates."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _SETTINGS: Any = {"svg.fonttype": "none", "svg.hashsalt": "ipu-course", "text.pa
 _PAGE_COLOURS = {INK.lower(): "var(--ink)", "#000000": "var(--ink)", GREY.lower(): "var(--grid)"}
 _CAPTION = (
     "Seconds an epoch, one change at a time; the table below has the same numbers. Modelled: computed by the IPU "
-    "Model for the workshop's machine."
+    "Model for the workshop's machine, with host work that is fitted on these steps."
 )
 
 
@@ -41,12 +41,14 @@ def ladder(rungs: Sequence[Rung]) -> Ladder | None:
         return None
     published = _published()
     ordered = _in_order(rungs, published)
-    words = "" if published is None else f" Published: {published.source}; {published.machine}."
+    words = (
+        "" if published is None else f" Derived from the published rates of {published.source}; {published.machine}."
+    )
     return Ladder(tuple(ordered), Markup(_svg(ordered)), _CAPTION + words)
 
 
 def difference(rung: Rung) -> str:
-    """By how many per cent the modelled time is above the published one."""
+    """By how many per cent the modelled time is above the one that follows from the published rate."""
     modelled, published = rung.modelled_epoch_seconds, rung.published_epoch_seconds
     if modelled is None or not published:
         return "-"
@@ -71,7 +73,7 @@ def _description(rungs: Sequence[Rung]) -> str:
         return NO_TIME if value is None else f"{value:.1f} seconds"
 
     parts = [
-        f"{rung.step} {words(rung.modelled_epoch_seconds)} modelled, {words(rung.published_epoch_seconds)} published"
+        f"{rung.step} {words(rung.modelled_epoch_seconds)} modelled, {words(rung.published_epoch_seconds)} derived"
         for rung in rungs
     ]
     return f"Two bars for each step, seconds an epoch: {'; '.join(parts)}."

@@ -59,7 +59,7 @@ def _lesson(state: LessonState) -> tuple[object, ...]:
 
 def _predictions(state: LessonState) -> list[tuple[str, ...]]:
     return [
-        (each.quantity, guesses(each), number(each.result), each.source, distance(each), each.published or "none")
+        (each.quantity, guesses(each), number(each.result), each.source, distance(each), each.compared_with or "none")
         for each in state.predictions
     ]
 

@@ -18,7 +18,6 @@ from ipu_course.schedule import (
     FORWARD,
     PassTimes,
     Schedule,
-    busy_by_steps,
     busy_by_time,
     interleaved,
     pipelined,
@@ -163,25 +162,3 @@ class TestDrawn:
 
 def _key(face: str, hatch: str) -> str:
     return f"{Rectangle((0, 0), 1, 1, facecolor=face).get_facecolor()} {hatch}"
-
-
-class TestUtilisation:
-    @given(stage_counts, micro_batch_counts)
-    def test_the_share_of_the_steps_is_the_lower_one(self, stages: int, micro_batches: int) -> None:
-        assert busy_by_steps(stages, micro_batches) == pipelined(stages, micro_batches).utilisation
-        assert busy_by_steps(stages, micro_batches) <= busy_by_time(stages, micro_batches) <= 1
-
-    def test_both_curves_are_drawn_from_the_minimum_on(self) -> None:
-        (axes,) = figures.utilisation((2, 4), 32).figure.axes
-        curves = [line for line in axes.lines if len(line.get_xdata()) > 2]
-        for stages, pair in zip((2, 4), zip(curves[::2], curves[1::2])):
-            for curve, formula in zip(pair, (busy_by_time, busy_by_steps)):
-                counts = list(curve.get_xdata())
-                assert counts == list(range(2 * stages - 1, 33))
-                assert list(curve.get_ydata()) == [formula(stages, count) for count in counts]
-
-    def test_a_marked_point_has_both_percentages(self) -> None:
-        drawing = figures.utilisation((4,), marked=((4, 10),))
-        (axes,) = drawing.figure.axes
-        assert {"76.9%", "62.5%"} <= {text.get_text() for text in axes.texts}
-        assert "76.9% of the time and 62.5% of the steps" in drawing.description

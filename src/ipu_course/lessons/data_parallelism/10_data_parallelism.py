@@ -18,11 +18,11 @@
 import torch
 
 import poptorch
-from ipu_course import figures, quiz, show
+from ipu_course import quiz, show
 from ipu_course.datasets import mnist
 from ipu_course.digit_training import Digits
-from ipu_course.figures.drawings.ring_all_reduce import bytes_sent, ring_steps
-from ipu_course.lessons.data_parallelism import lesson, run_poprun, show_constant_batch, show_scaling
+from ipu_course.lessons.data_parallelism import (
+    bytes_sent, lesson, ring_all_reduce, ring_steps, run_poprun, show_constant_batch, show_scaling)
 from ipu_course.published_resnet50 import published_resnet50
 
 torch.set_num_threads(1)
@@ -44,7 +44,7 @@ sent = lesson.predict("times the size of its gradient that each of 64 replicas s
 
 # %%
 sent.reveal(bytes_sent(ring_steps(64), replicas=64, size=1.0))
-show.drawing(figures.ring_all_reduce(replicas=4),
+show.drawing(ring_all_reduce(replicas=4),
              "Sums grow while they travel round the ring, and then the complete sums travel on.")
 
 # %% [markdown]

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from ipu_course.figures.drawings.ring_all_reduce import bytes_sent, ring_steps
 from ipu_course.lessons.data_parallelism.ring import Held, PassOn, Ring, least_share, ring_hint
+from ipu_course.lessons.data_parallelism.ring_figure import bytes_sent, ring_steps
 
 
 def drawn_all_reduce(held: Held, pass_on: PassOn) -> None:

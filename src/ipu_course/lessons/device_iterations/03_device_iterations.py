@@ -20,11 +20,11 @@ import torch
 from torch import nn
 
 import poptorch
-from ipu_course import figures, ladder, show
+from ipu_course import ladder, show
 from ipu_course.datasets import colour_shapes
 from ipu_course.epoch_parts import show_epoch_parts
 from ipu_course.lessons.device_iterations import (
-    RESNET, SMALL, lesson, modelled_programs, rate_at, show_call, show_long_calls)
+    RESNET, SMALL, lesson, modelled_programs, rate_at, round_trips, show_call, show_long_calls)
 from ipu_course.models import SmallNetwork, WithLoss
 
 torch.set_num_threads(1)  # a small network would only make more threads wait for each other
@@ -79,7 +79,7 @@ def trained(iterations, halve):
     return nn.utils.parameters_to_vector(network.parameters())
 
 # %%
-show.drawing(figures.round_trips(), "The host pays for one call instead of four, and loads the images all the same.")
+show.drawing(round_trips(), "The host pays for one call instead of four, and loads the images all the same.")
 for halve in (False, True):
     same = torch.allclose(trained(1, halve), trained(4, halve), atol=1e-5)
     print(f"{'rate halved after every call' if halve else 'constant rate'}: the same weights? {same}")

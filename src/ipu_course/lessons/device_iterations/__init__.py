@@ -8,7 +8,8 @@ from ipu_course.lessons.device_iterations.exercises import GOOD_CALL, IN_TIME, M
 from ipu_course.lessons.device_iterations.explorer import DEVICE_ITERATIONS, RESNET, SMALL
 from ipu_course.lessons.device_iterations.long_calls import show_long_calls
 from ipu_course.lessons.device_iterations.programs import modelled_programs
+from ipu_course.lessons.device_iterations.round_trips_figure import round_trips
 
-__all__ = ["RESNET", "SMALL", "lesson", "modelled_programs", "rate_at", "show_call", "show_long_calls"]
+__all__ = ["RESNET", "SMALL", "lesson", "modelled_programs", "rate_at", "round_trips", "show_call", "show_long_calls"]
 
 lesson = Lesson("03", exercises=(SCHEDULE, MEAN_LOSS, IN_TIME, GOOD_CALL), explorers=(DEVICE_ITERATIONS,))

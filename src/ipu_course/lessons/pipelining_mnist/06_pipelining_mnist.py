@@ -28,11 +28,11 @@ import torch
 import torchvision
 
 import poptorch
-from ipu_course import engine, figures, ladder, models, show
+from ipu_course import engine, ladder, models, show
 from ipu_course.datasets import mnist
 from ipu_course.lessons.pipelining_mnist import (
     ConvLayer, balanced_cut, captured_resnet, lesson, run_program, show_all_placements, show_cuts, show_placement,
-    show_schedule, show_stages, show_strategies)
+    show_schedule, show_stages, show_strategies, utilisation)
 
 torch.set_num_threads(1)  # the network is so small that more threads would only wait for each other
 
@@ -231,7 +231,7 @@ lesson.check(2, grouped, interleaved)
 # passes all stages one after the other, so the guide does not recommend pipelines for low-latency inference.
 
 # %%
-show.drawing(figures.utilisation((2, 4, 8), largest=64, marked=[(4, 10)]),
+show.drawing(utilisation((2, 4, 8), largest=64, marked=[(4, 10)]),
              "More micro-batches fill the pipeline: four IPUs with ten of them are busy for 76.9 % of the time.")
 
 sample = TrainingModelWithLoss(Network())

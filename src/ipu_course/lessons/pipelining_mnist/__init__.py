@@ -10,6 +10,7 @@ from ipu_course.lessons.pipelining_mnist.learner_schedule import show_schedule
 from ipu_course.lessons.pipelining_mnist.placements import captured_resnet, show_all_placements, show_placement
 from ipu_course.lessons.pipelining_mnist.program_run import run_program
 from ipu_course.lessons.pipelining_mnist.strategies import show_strategies
+from ipu_course.lessons.pipelining_mnist.utilisation_figure import utilisation
 from ipu_course.programs.mnist.model import ConvLayer
 
 __all__ = [
@@ -24,6 +25,7 @@ __all__ = [
     "show_schedule",
     "show_stages",
     "show_strategies",
+    "utilisation",
 ]
 
 lesson = Lesson("06", exercises=(WHEN, STASHES, HOST, PLACEMENT), explorers=(SCHEDULES,))

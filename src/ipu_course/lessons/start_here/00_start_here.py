@@ -27,7 +27,7 @@ from torch import nn
 import poptorch
 from ipu_course import engine, figures, ladder, quiz, show
 from ipu_course.lessons.start_here import (
-    ClassifierWithLoss, SmallNetwork, colour_shapes, doctor, lesson, show_story)
+    ClassifierWithLoss, SmallNetwork, bulk_synchronous, chip, colour_shapes, doctor, ipu_system, lesson, show_story)
 
 torch.set_num_threads(1)  # the networks that run here are too small for more
 
@@ -87,8 +87,8 @@ doctor(brief=True)
 
 # %%
 show.drawing(figures.tile(), "A tile computes with its own memory and nothing else.")
-show.drawing(figures.chip(), "All tiles together hold 897 MiB, and the exchange connects them.")
-show.drawing(figures.ipu_system(), "The host loads the data, and the IPUs compute: either can be the bottleneck.")
+show.drawing(chip(), "All tiles together hold 897 MiB, and the exchange connects them.")
+show.drawing(ipu_system(), "The host loads the data, and the IPUs compute: either can be the bottleneck.")
 
 # %% [markdown]
 # **Exercise 1** (3 min). ResNet-101 has 44,549,160 parameters. While it trains in half precision, the chips hold 10
@@ -132,7 +132,7 @@ waiting = lesson.predict("percentage of the tiles' time spent waiting when one t
 work = torch.ones(1472)
 work[0] = 2
 waiting.reveal(round(100 * (1 - work.mean() / work.max()).item(), 1), "computed")
-show.drawing(figures.bulk_synchronous([1000, 1000, 1000, 2000, 1000, 1000]),
+show.drawing(bulk_synchronous([1000, 1000, 1000, 2000, 1000, 1000]),
              "One slow tile keeps all others waiting before every exchange.")
 
 # %% [markdown]

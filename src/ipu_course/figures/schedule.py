@@ -8,8 +8,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
-from ipu_course.figures.drawing import Drawing
-from ipu_course.figures.drawings.board import keys
+from ipu_course.figures.board import Drawing, keys
 from ipu_course.figures.looks import BACKWARD, FORWARD, RECOMPUTE, UPDATE, WAIT, Look
 from ipu_course.figures.style import INK, ORANGE, WIDTH_INCHES, in_style
 from ipu_course.schedule import FORWARD as FORWARD_PASS

@@ -1,7 +1,8 @@
-"""What the concept drawings are drawn on: a sheet measured in inches, with boxes, arrows and words."""
+"""What drawings of concepts are drawn on: a sheet measured in inches, with boxes, arrows and words."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, Iterable, NamedTuple
 
 from matplotlib.axes import Axes
@@ -14,6 +15,14 @@ from ipu_course.figures.style import INK
 SHEET_INCHES = 7.6
 """Narrower than the charts, so that its words can still be read on a telephone."""
 TEXT, SMALL, LARGE = 11.0, 10.0, 13.0
+
+
+@dataclass(frozen=True)
+class Drawing:
+    """A figure and its description, which is the alternative text and carries the numbers."""
+
+    figure: Figure
+    description: str
 
 
 class Place(NamedTuple):

@@ -8,8 +8,7 @@ from typing import FrozenSet, Tuple
 from matplotlib.axes import Axes
 from matplotlib.patches import Rectangle
 
-from ipu_course.figures.drawing import Drawing
-from ipu_course.figures.drawings.board import SHEET_INCHES, SMALL, Place, arrow, box, sheet, write
+from ipu_course.figures.board import SHEET_INCHES, SMALL, Drawing, Place, arrow, box, sheet, write
 from ipu_course.figures.looks import LINK, Look
 from ipu_course.figures.style import BLUE, INK, ORANGE, in_style
 

@@ -7,8 +7,7 @@ from typing import Sequence
 
 from matplotlib.axes import Axes
 
-from ipu_course.figures.drawing import Drawing
-from ipu_course.figures.drawings.board import SMALL, chart, keys, without_frame
+from ipu_course.figures.board import SMALL, Drawing, chart, keys, without_frame
 from ipu_course.figures.hardware import hardware
 from ipu_course.figures.looks import COMPUTE, EXCHANGE, SYNC, WAIT, Look
 from ipu_course.figures.style import INK, in_style

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from matplotlib.axes import Axes
 
-from ipu_course.figures.drawing import Drawing
-from ipu_course.figures.drawings.board import LARGE, SMALL, Place, arrow, box, sheet, write
+from ipu_course.figures.board import LARGE, SMALL, Drawing, Place, arrow, box, sheet, write
 from ipu_course.figures.hardware import Hardware, hardware
 from ipu_course.figures.looks import ACTIVATIONS, CHIP, MEMORY, OPTIMISER_STATE, UPDATE, WEIGHTS
 from ipu_course.figures.style import in_style

@@ -8,8 +8,7 @@ from typing import Sequence
 from matplotlib.axes import Axes
 from matplotlib.patheffects import withStroke
 
-from ipu_course.figures.drawing import Drawing
-from ipu_course.figures.drawings.board import SMALL, TEXT, chart
+from ipu_course.figures.board import SMALL, TEXT, Drawing, chart
 from ipu_course.figures.style import INK, LINE_STYLES, ORANGE, check_lines, in_style, only_grid
 
 TERA, GIGA = 1e12, 1e9

@@ -7,8 +7,7 @@ from typing import Sequence
 from matplotlib.axes import Axes
 from matplotlib.ticker import PercentFormatter
 
-from ipu_course.figures.drawing import Drawing
-from ipu_course.figures.drawings.board import SMALL, chart
+from ipu_course.figures.board import SMALL, Drawing, chart
 from ipu_course.figures.style import INK, LINE_STYLES, check_lines, in_style, only_grid
 from ipu_course.schedule import busy_by_steps, busy_by_time
 

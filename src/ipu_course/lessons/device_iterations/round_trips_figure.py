@@ -7,8 +7,7 @@ from typing import Sequence
 
 from matplotlib.axes import Axes
 
-from ipu_course.figures.drawing import Drawing
-from ipu_course.figures.drawings.board import SMALL, chart, keys, without_frame
+from ipu_course.figures.board import SMALL, Drawing, chart, keys, without_frame
 from ipu_course.figures.looks import CALL, COMPUTE, LOAD, WAIT, Look
 from ipu_course.figures.style import INK, in_style
 

@@ -1,1 +1,0 @@
-"""The concept drawings, one file each: simple, few words, one point."""

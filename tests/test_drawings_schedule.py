@@ -13,6 +13,7 @@ from ipu_course import figures
 from ipu_course.figures.looks import BACKWARD as BACKWARD_LOOK
 from ipu_course.figures.looks import FORWARD as FORWARD_LOOK
 from ipu_course.figures.looks import RECOMPUTE
+from ipu_course.lessons.pipelining_mnist.learner_schedule import schedule_of
 from ipu_course.schedule import (
     BACKWARD,
     FORWARD,
@@ -22,7 +23,6 @@ from ipu_course.schedule import (
     interleaved,
     pipelined,
     problems,
-    schedule_of,
     sharded,
     timed_passes,
 )

@@ -66,7 +66,7 @@ def test_a_result_of_zero_can_be_compared(capsys: pytest.CaptureFixture[str]) ->
 
 def test_a_result_that_only_the_ipu_model_has_may_be_missing(capsys: pytest.CaptureFixture[str]) -> None:
     LESSON.predict("seconds", 2).reveal(None, "modelled", published="calls_per_second")
-    assert shown(capsys)[:3] == ["seconds", "  your guess: 2", f"  modelled: {engine.NONE_HERE}"]
+    assert shown(capsys)[:3] == ["seconds", "  your guess: 2", f"  modelled: {engine.NOT_MODELLED}"]
     assert not read_progress().predictions
 
 
@@ -98,5 +98,5 @@ def test_guess_and_result_are_numbers_of_any_kind(number: object, capsys: pytest
 
 def test_a_result_that_is_not_modelled_is_no_result(capsys: pytest.CaptureFixture[str]) -> None:
     LESSON.predict("seconds", 2).reveal(engine.NOT_MODELLED.call_seconds, "modelled")
-    assert shown(capsys) == ["seconds", "  your guess: 2", f"  modelled: {engine.NONE_HERE}"]
+    assert shown(capsys) == ["seconds", "  your guess: 2", f"  modelled: {engine.NOT_MODELLED}"]
     assert not read_progress().predictions

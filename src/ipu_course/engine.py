@@ -10,7 +10,7 @@ import functools
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Callable, Iterable, Sequence, TypeVar, cast
 
-from ipu_course.not_modelled import NONE_HERE, NOT_MODELLED
+from ipu_course.not_modelled import NOT_MODELLED
 
 if TYPE_CHECKING:
     import torch
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 __all__ = [
     "FIGURES",
     "FITS_CELLS",
-    "NONE_HERE",
     "NOT_HERE",
     "NOT_MODELLED",
     "HostWork",

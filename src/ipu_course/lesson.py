@@ -9,7 +9,7 @@ from ipu_course import engine
 from ipu_course.exercises import Exercise, as_number, judge
 from ipu_course.ladder import climb, published_ladder, show_steps
 from ipu_course.lesson_folders import lesson_folder
-from ipu_course.not_modelled import NONE_HERE, NOT_MODELLED
+from ipu_course.not_modelled import NOT_MODELLED
 from ipu_course.progress import note_check, note_prediction, note_rung, note_score
 from ipu_course.published import PublishedFigure, published_figure
 from ipu_course.rest_of_cell import hide_rest_of_cell
@@ -62,7 +62,7 @@ class Prediction:
             return
         number = None if result is None or result is NOT_MODELLED else _result(result)
         print(f"  your guess: {self._compared(number)}")
-        print(f"  {source}: {NONE_HERE if number is None else _text(number)}")
+        print(f"  {source}: {NOT_MODELLED if number is None else _text(number)}")
         beside = None if published is None else self.lesson.published(published).line
         if beside is not None:
             print(f"  {beside}")

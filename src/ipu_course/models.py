@@ -1,4 +1,4 @@
-"""The small network that the lessons train for real, and what goes around any classifier: loss and normalisation."""
+"""The small networks that the lessons train for real, and what goes around any classifier: loss, normalisation."""
 
 from __future__ import annotations
 
@@ -75,3 +75,38 @@ class ClassifierWithLoss(nn.Module):
         loss = poptorch.identity_loss(F.cross_entropy(logits, labels), reduction="none")
         accuracy = (logits.argmax(1) == labels).float().mean() * 100
         return loss, logits, accuracy
+
+
+def digit_layers() -> nn.Sequential:
+    """Images [N, 1, 28, 28] to logits [N, 10]: two convolutions, two linear layers, the same weights every time."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        return nn.Sequential(
+            nn.Conv2d(1, 8, 5, stride=2),
+            nn.ReLU(),
+            nn.Conv2d(8, 16, 5, stride=2),
+            nn.ReLU(),
+            nn.Flatten(),
+            nn.Linear(256, 64),
+            nn.ReLU(),
+            nn.Linear(64, 10),
+        )
+
+
+class Digits(nn.Module):
+    """Images [N, 1, 28, 28] to logits [N, 10]; with labels [N] to (logits, ``loss_weight`` x cross-entropy).
+
+    The loss is computed in float32, whatever the type of the layers.
+    """
+
+    def __init__(self, loss_weight: float = 1.0) -> None:
+        super().__init__()
+        self.layers = digit_layers()
+        self.loss_weight = loss_weight
+
+    def forward(self, images: Tensor, labels: Tensor | None = None) -> Tensor | tuple[Tensor, Tensor]:
+        logits: Tensor = self.layers(images)
+        if labels is None:
+            return logits
+        loss = F.cross_entropy(logits.float(), labels) * self.loss_weight
+        return logits, poptorch.identity_loss(loss, reduction="none")

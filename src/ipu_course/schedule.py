@@ -7,12 +7,10 @@ work, not a duration: real passes differ in length.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Callable, Sequence
+from typing import Sequence
 
 FORWARD = "forward"
 BACKWARD = "backward"
-When = Callable[[int, int], "tuple[int, int]"]
-"""``when(stage, micro_batch)`` returns the pipeline steps of its forward and of its backward pass, from 0."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +56,7 @@ class Schedule:
         return len(self.passes) / (2 * self.steps * self.stages)
 
     def busy_share(self, backward: float) -> float:
-        """Share of the time in which the IPUs work, from 0 to 1.
+        """Return the share of the time in which the IPUs work, from 0 to 1.
 
         A backward pass takes ``backward`` times as long as a forward pass; stages are equally long. A half-step lasts
         as long as the longest pass in it, and one without any pass takes no time.
@@ -72,7 +70,7 @@ class Schedule:
         return work / (self.stages * sum(longest.values()))
 
     def stash(self, stage: int) -> int:
-        """How many micro-batches a stage keeps at once from their forward to their backward pass.
+        """Return how many micro-batches a stage keeps at once from their forward to their backward pass.
 
         None where each micro-batch goes straight on to its backward pass, as in the last stage: nothing has to be
         put aside then.
@@ -86,80 +84,54 @@ class Schedule:
 
 
 def pipelined(stages: int, micro_batches: int) -> Schedule:
-    """The grouped pipeline schedule: in every step all IPUs run forward passes, then all run backward passes.
+    """Return the grouped pipeline schedule: in every step all IPUs run forward passes, then all run backward passes.
 
     Micro-batch m is in stage k's forward pass in step k + m, and in its backward pass in step
     2 (stages - 1) - k + m. Below 2 x stages - 1 micro-batches, which PopTorch refuses, no step is steady.
     Raises ``ValueError`` for counts below 1.
     """
-    _check(stages, micro_batches)
+    check_counts(stages, micro_batches)
     last = stages - 1
     forward = [(stage, m, 2 * (stage + m)) for m in range(micro_batches) for stage in range(stages)]
     backward = [(stage, m, 2 * (2 * last - stage + m) + 1) for m in range(micro_batches) for stage in range(stages)]
-    return Schedule(stages, micro_batches, _passes(forward, backward))
+    return Schedule(stages, micro_batches, in_order(forward, backward))
 
 
 def interleaved(stages: int, micro_batches: int) -> Schedule:
-    """The interleaved pipeline schedule: neighbouring IPUs alternate, one runs a forward, the other a backward pass.
+    """Return the interleaved schedule: neighbouring IPUs alternate, one runs a forward, the other a backward pass.
 
     Micro-batch m is in stage k's forward pass in half-step k + 2m, and in its backward pass in half-step
     2 stages - 1 - k + 2m. PopTorch does not offer it; TensorFlow for the IPU did. Raises ``ValueError`` for counts
     below 1.
     """
-    _check(stages, micro_batches)
+    check_counts(stages, micro_batches)
     forward = [(stage, m, stage + 2 * m) for m in range(micro_batches) for stage in range(stages)]
     backward = [(stage, m, 2 * stages - 1 - stage + 2 * m) for m in range(micro_batches) for stage in range(stages)]
-    return Schedule(stages, micro_batches, _passes(forward, backward))
+    return Schedule(stages, micro_batches, in_order(forward, backward))
 
 
 def sharded(stages: int, micro_batches: int) -> Schedule:
-    """The sharded schedule: one IPU at a time, each micro-batch to its end before the next one starts.
+    """Return the sharded schedule: one IPU at a time, each micro-batch to its end before the next one starts.
 
     Raises ``ValueError`` for counts below 1.
     """
-    _check(stages, micro_batches)
+    check_counts(stages, micro_batches)
     trip = 2 * stages
     forward = [(stage, m, trip * m + stage) for m in range(micro_batches) for stage in range(stages)]
     backward = [(stage, m, trip * (m + 1) - 1 - stage) for m in range(micro_batches) for stage in range(stages)]
-    return Schedule(stages, micro_batches, _passes(forward, backward))
+    return Schedule(stages, micro_batches, in_order(forward, backward))
 
 
-def _passes(forward: list[tuple[int, int, int]], backward: list[tuple[int, int, int]]) -> tuple[Pass, ...]:
+def in_order(forward: list[tuple[int, int, int]], backward: list[tuple[int, int, int]]) -> tuple[Pass, ...]:
+    """Return passes in order of time; each is given as (stage, micro-batch, half-step)."""
     made = [Pass(FORWARD, *place) for place in forward] + [Pass(BACKWARD, *place) for place in backward]
     return tuple(sorted(made, key=lambda each: (each.half_step, each.stage)))
 
 
-def _check(stages: int, micro_batches: int) -> None:
+def check_counts(stages: int, micro_batches: int) -> None:
+    """Raise ``ValueError`` for counts below 1."""
     if stages < 1 or micro_batches < 1:
         raise ValueError(f"a schedule has at least 1 stage and 1 micro-batch, not {stages} and {micro_batches}")
-
-
-def schedule_of(when: When, stages: int, micro_batches: int) -> Schedule:
-    """The schedule that ``when(stage, micro_batch)`` describes, as it is: ``problems`` says what is wrong with it.
-
-    Each step has a half for forward and then one for backward passes. Raises ``ValueError`` for counts below 1, and
-    where ``when`` does not return two whole numbers from 0 on.
-    """
-    _check(stages, micro_batches)
-    forward, backward = [], []
-    for stage in range(stages):
-        for micro_batch in range(micro_batches):
-            first, second = _two_steps(when, stage, micro_batch)
-            forward.append((stage, micro_batch, 2 * first))
-            backward.append((stage, micro_batch, 2 * second + 1))
-    return Schedule(stages, micro_batches, _passes(forward, backward))
-
-
-def _two_steps(when: When, stage: int, micro_batch: int) -> tuple[int, int]:
-    answer: object = when(stage, micro_batch)
-    if isinstance(answer, (tuple, list)) and len(answer) == 2:
-        steps = [int(each) for each in answer if isinstance(each, (int, float)) and float(each).is_integer()]
-        if len(steps) == 2 and min(steps) >= 0 and not any(isinstance(each, bool) for each in answer):
-            return steps[0], steps[1]
-    raise ValueError(
-        f"when({stage}, {micro_batch}) returned {answer!r}; it has to return two whole numbers from 0 on, the steps of "
-        "the forward and of the backward pass"
-    )
 
 
 @dataclass(frozen=True)
@@ -171,7 +143,7 @@ class Problem:
 
 
 def problems(schedule: Schedule) -> tuple[Problem, ...]:
-    """What makes a schedule impossible: passes of one IPU at the same time, and passes before what they need."""
+    """Return what makes a schedule impossible: passes of one IPU at the same time, and passes before what they need."""
     return (*_overlaps(schedule), *_too_early(schedule))
 
 
@@ -206,7 +178,7 @@ def _too_early(schedule: Schedule) -> list[Problem]:
 
 
 def _needs(each: Pass, stages: int) -> tuple[str, int, int]:
-    """The pass whose result a pass takes; for the first one, a pass that there is not."""
+    """Return the pass whose result a pass takes; for the first one, a pass that there is not."""
     if each.direction == FORWARD:
         return FORWARD, each.stage - 1, each.micro_batch
     if each.stage == stages - 1:
@@ -238,7 +210,7 @@ class TimedPass:
 
 
 def timed_passes(schedule: Schedule, times: PassTimes | Sequence[PassTimes]) -> tuple[TimedPass, ...]:
-    """The passes with their times: all IPUs start a half-step together, when the longest pass before it has ended.
+    """Return the passes with their times: all IPUs start a half-step when the longest pass before it has ended.
 
     ``times`` are those of every stage, or one for each stage. Raises ``ValueError`` for another number of them.
     """
@@ -265,16 +237,16 @@ def _timed(each: Pass, start: float, length: float, times: PassTimes) -> TimedPa
 
 
 def busy_by_time(stages: int, micro_batches: int) -> float:
-    """Share of the time in which an IPU of a grouped pipeline works, from 0 to 1, if its stages are equally long.
+    """Return the share of the time, 0 to 1, in which an IPU of a grouped pipeline works, if stages are equally long.
 
     All run forward passes in micro_batches + stages - 1 half-steps, and backward passes in as many; the other
     half-steps are empty and take no time.
     """
-    _check(stages, micro_batches)
+    check_counts(stages, micro_batches)
     return micro_batches / (micro_batches + stages - 1)
 
 
 def busy_by_steps(stages: int, micro_batches: int) -> float:
-    """Share of the steps in which an IPU of a grouped pipeline works, from 0 to 1: less than its share of the time."""
-    _check(stages, micro_batches)
+    """Return the share of the steps, 0 to 1, in which an IPU of a grouped pipeline works: less than of the time."""
+    check_counts(stages, micro_batches)
     return micro_batches / (micro_batches + 2 * (stages - 1))

@@ -14,12 +14,6 @@ BLUE, YELLOW, ORANGE, GREEN = "#0072B2", "#F5D27A", "#D55E00", "#009E73"
 INK, GREY, HATCH = "#333333", "#EBEBEB", "#D9A920"
 SLATE, PALE_SLATE = "#5A5A78", "#D5D5E3"
 LINE_STYLES = ((BLUE, "-", "o"), (ORANGE, "--", "s"), (GREEN, ":", "^"))
-AREA_LOOKS: tuple[dict[str, Any], ...] = (
-    {"facecolor": SLATE, "edgecolor": "white"},
-    {"facecolor": PALE_SLATE, "edgecolor": SLATE, "hatch": "...."},
-    {"facecolor": "white", "edgecolor": SLATE},
-)
-BACKWARD_LOOK: dict[str, Any] = {"facecolor": YELLOW, "edgecolor": HATCH, "hatch": "////"}
 # Any: matplotlib types the settings as one Literal of all their names, and older versions as plain strings.
 STYLE: Any = {
     "font.family": "DejaVu Sans",

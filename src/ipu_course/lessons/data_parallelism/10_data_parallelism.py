@@ -20,9 +20,9 @@ import torch
 import poptorch
 from ipu_course import quiz, show
 from ipu_course.datasets import mnist
-from ipu_course.digit_training import Digits
 from ipu_course.lessons.data_parallelism import (
     bytes_sent, lesson, ring_all_reduce, ring_steps, run_poprun, show_constant_batch, show_scaling)
+from ipu_course.models import Digits
 from ipu_course.published_resnet50 import published_resnet50
 
 torch.set_num_threads(1)

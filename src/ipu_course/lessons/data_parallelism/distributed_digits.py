@@ -16,7 +16,7 @@ import popdist
 import popdist.poptorch
 import poptorch
 from ipu_course.datasets import mnist
-from ipu_course.digit_training import Digits
+from ipu_course.models import Digits
 
 IMAGES, MICRO_BATCH, ACCUMULATION, REPLICAS = 1_024, 8, 2, 4
 SAME = 1e-6  # weights that differ by less are called equal

@@ -12,9 +12,9 @@ import torch
 from torch import Tensor, nn
 
 from ipu_course.datasets import mnist
-from ipu_course.digit_training import Digits
 from ipu_course.lessons.data_parallelism.function_file import write_function
 from ipu_course.lessons.data_parallelism.poprun_run import PoprunEnd, run_poprun
+from ipu_course.models import Digits
 
 IMAGES, MICRO_BATCH, ACCUMULATION, RATE = 1_024, 8, 2, 0.1
 INSTANCES, REPLICAS = 2, 4

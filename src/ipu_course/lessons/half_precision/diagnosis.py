@@ -11,8 +11,9 @@ from torch import Tensor, nn
 
 import poptorch
 from ipu_course.datasets import mnist
-from ipu_course.digit_training import Digits, try_out
 from ipu_course.lessons.half_precision.camera import CameraDigits, LogOfOnePlus, Square
+from ipu_course.lessons.half_precision.trial import try_out
+from ipu_course.models import Digits
 
 LARGEST_HALF = 65504.0
 LEARNED = 85.0  # per cent of the test digits

@@ -13,14 +13,15 @@ from torch import Tensor, nn
 from train_support import profile as profile_with
 
 import poptorch
-from ipu_course.digit_training import Digits, Trial, digit_layers, try_out
 from ipu_course.lessons.half_precision.camera import CameraDigits
 from ipu_course.lessons.half_precision.diagnosis import layers_hint, repair_hint
 from ipu_course.lessons.half_precision.exercises import WINDOW
 from ipu_course.lessons.half_precision.explorer import LARGEST_HALF, LOSS_SCALING, scaling_view
 from ipu_course.lessons.half_precision.gradient_sizes import KEPT, gradient_sizes, share_below
 from ipu_course.lessons.half_precision.steady_updates import SteadyUpdates
+from ipu_course.lessons.half_precision.trial import Trial, try_out
 from ipu_course.lessons.half_precision.views import fit_row
+from ipu_course.models import Digits, digit_layers
 
 HALF, SINGLE = torch.float16, torch.float32
 

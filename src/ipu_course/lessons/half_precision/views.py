@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Mapping, Sequence
 from ipu_course import engine, figures, show
 
 if TYPE_CHECKING:
-    from ipu_course.digit_training import Trial
     from ipu_course.engine import Profile
+    from ipu_course.lessons.half_precision.trial import Trial
 
 KIB = 1024
 UPDATES_BETWEEN_MARKS = 10

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from ipu_course.exercises import Exercise, Number, Numbers
+from ipu_course.lessons.pipelining_mnist.learner_schedule import schedule_of
 from ipu_course.lessons.pipelining_mnist.placements import PLACEMENTS, placement_hint, update_milliseconds
-from ipu_course.schedule import pipelined, problems, schedule_of
+from ipu_course.schedule import pipelined, problems
 
 STAGES, MICRO_BATCHES = 4, 10
 SHORTEST = pipelined(STAGES, MICRO_BATCHES).steps

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Callable
+
 from ipu_course import figures, show
 from ipu_course.exercises import open_parts
-from ipu_course.schedule import When, problems, schedule_of
+from ipu_course.schedule import Schedule, check_counts, in_order, problems
+
+When = Callable[[int, int], "tuple[int, int]"]
+"""``when(stage, micro_batch)`` returns the pipeline steps of its forward and of its backward pass, from 0."""
 
 
 def show_schedule(when: When, stages: int = 4, micro_batches: int = 10) -> None:
@@ -25,3 +30,31 @@ def show_schedule(when: When, stages: int = 4, micro_batches: int = 10) -> None:
         f"{found} of its passes break a rule." if found else "no pass breaks a rule."
     )
     show.drawing(figures.schedule(schedule, title="Your schedule of one weight update"), point)
+
+
+def schedule_of(when: When, stages: int, micro_batches: int) -> Schedule:
+    """Return the schedule that ``when(stage, micro_batch)`` describes, whether it breaks a rule or not.
+
+    Each step has a half for forward and then one for backward passes. Raises ``ValueError`` for counts below 1, and
+    where ``when`` does not return two whole numbers from 0 on.
+    """
+    check_counts(stages, micro_batches)
+    forward, backward = [], []
+    for stage in range(stages):
+        for micro_batch in range(micro_batches):
+            first, second = _two_steps(when, stage, micro_batch)
+            forward.append((stage, micro_batch, 2 * first))
+            backward.append((stage, micro_batch, 2 * second + 1))
+    return Schedule(stages, micro_batches, in_order(forward, backward))
+
+
+def _two_steps(when: When, stage: int, micro_batch: int) -> tuple[int, int]:
+    answer: object = when(stage, micro_batch)
+    if isinstance(answer, (tuple, list)) and len(answer) == 2:
+        steps = [int(each) for each in answer if isinstance(each, (int, float)) and float(each).is_integer()]
+        if len(steps) == 2 and min(steps) >= 0 and not any(isinstance(each, bool) for each in answer):
+            return steps[0], steps[1]
+    raise ValueError(
+        f"when({stage}, {micro_batch}) returned {answer!r}; it has to return two whole numbers from 0 on, the steps of "
+        "the forward and of the backward pass"
+    )

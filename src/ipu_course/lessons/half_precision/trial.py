@@ -30,41 +30,6 @@ class Trial(NamedTuple):
         return all(math.isfinite(loss) for loss in self.losses)
 
 
-def digit_layers() -> nn.Sequential:
-    """Images [N, 1, 28, 28] to logits [N, 10]: two convolutions, two linear layers, the same weights every time."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
-        return nn.Sequential(
-            nn.Conv2d(1, 8, 5, stride=2),
-            nn.ReLU(),
-            nn.Conv2d(8, 16, 5, stride=2),
-            nn.ReLU(),
-            nn.Flatten(),
-            nn.Linear(256, 64),
-            nn.ReLU(),
-            nn.Linear(64, 10),
-        )
-
-
-class Digits(nn.Module):
-    """Images [N, 1, 28, 28] to logits [N, 10]; with labels [N] to (logits, ``loss_weight`` x cross-entropy).
-
-    The loss is computed in float32, whatever the type of the layers.
-    """
-
-    def __init__(self, loss_weight: float = 1.0) -> None:
-        super().__init__()
-        self.layers = digit_layers()
-        self.loss_weight = loss_weight
-
-    def forward(self, images: Tensor, labels: Tensor | None = None) -> Tensor | tuple[Tensor, Tensor]:
-        logits: Tensor = self.layers(images)
-        if labels is None:
-            return logits
-        loss = F.cross_entropy(logits.float(), labels) * self.loss_weight
-        return logits, poptorch.identity_loss(loss, reduction="none")
-
-
 def try_out(
     training_model: poptorch.PoplarExecutor, network: nn.Module, data: torch.dtype, images_per_call: int
 ) -> Trial:

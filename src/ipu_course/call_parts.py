@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from ipu_course import engine
+
 if TYPE_CHECKING:
     from ipu_course.engine import Profile
 
@@ -41,6 +43,7 @@ class CallParts:
         return max(self.load, self.rest) if self.overlaps else self.load + self.rest
 
 
+@engine.needs_the_model
 def call_parts(profile: Profile) -> CallParts:
     """Return the parts of a profile's call; ``load`` is what all loader workers together need for one call."""
     load = sum(span.seconds for span in profile.timeline if span.kind == LOADING)

@@ -85,6 +85,18 @@ def timeline(load_seconds: Sequence[float], call_seconds: float, loading: Loadin
     return LoadingTimeline(tuple(loads), tuple(calls))
 
 
+def mean_seconds(load_seconds: Sequence[float], call_seconds: float, loading: Loading, calls: int) -> float:
+    """Return the mean time between the ends of two of the first ``calls`` calls; the loads repeat ``load_seconds``.
+
+    A measurement of as many calls compares with this. Raises ``ValueError`` for less than two calls.
+    """
+    if calls < 2:
+        raise ValueError(f"{calls} calls have no time between them")
+    loads = [load_seconds[number % len(load_seconds)] for number in range(calls)]
+    ends = [call.end for call in timeline(loads, call_seconds, loading).calls]
+    return (ends[-1] - ends[0]) / (calls - 1)
+
+
 def bound(load_seconds: float, call_seconds: float, loading: Loading) -> float:
     """Seconds a call in closed form, for even loads: their sum, or the slower of the two when loading runs ahead."""
     if not loading.runs_ahead:

@@ -21,9 +21,10 @@ from jupyter_client.manager import start_new_kernel
 
 from ipu_course.call_parts import CallParts
 from ipu_course.datasets import colour_shapes
-from ipu_course.lessons.async_data_loading.calls_timed import milliseconds_per_call
+from ipu_course.lessons.async_data_loading.calls_timed import TimedCalls, time_calls
 from ipu_course.lessons.async_data_loading.exercises import keep_hint, traces_hint
 from ipu_course.lessons.async_data_loading.explorer import waiting
+from ipu_course.lessons.async_data_loading.measured_loaders import MeasuredLoader, ruled_milliseconds
 from ipu_course.lessons.async_data_loading.safe_script import (
     LIMIT_WORDS,
     ScriptEnd,
@@ -32,7 +33,7 @@ from ipu_course.lessons.async_data_loading.safe_script import (
     start_error,
 )
 from ipu_course.lessons.async_data_loading.slow_images import SlowImages
-from ipu_course.lessons.async_data_loading.traces import traces_figure
+from ipu_course.lessons.async_data_loading.traces import traces_description, traces_figure
 
 PATIENCE_SECONDS = 90
 
@@ -78,19 +79,45 @@ def test_traces_share_one_axis() -> None:
     ]
 
 
-class TestData:
-    def test_slow_images_are_the_images_after_a_sleep(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        images, slept = colour_shapes(train=True, images=3), []
-        monkeypatch.setattr(time, "sleep", slept.append)
-        slow = SlowImages(images, milliseconds=3)
-        assert len(slow) == 3
-        assert all(torch.equal(slow[i][0], images[i][0]) for i in range(3))
-        assert slept == [0.003] * 3
+def test_the_description_of_traces_says_how_often_a_call_starts() -> None:
+    # With Sync the parts add up, and with Async the longer of loading and call counts.
+    parts = {"Sync": CallParts(0.3, 0.1, 0.05, 0.05, False), "Async": CallParts(0.3, 0.1, 0.05, 0.05, True)}
+    words = traces_description(parts, 1.0)
+    assert "Sync: loading for 300 ms, then a call of 100 ms on the host and 100 ms on the IPUs" in words
+    assert "only after the call, and a call starts every 500 ms" in words
+    assert "during the calls, and a call starts every 300 ms" in words
 
-    @pytest.mark.parametrize("milliseconds", [-1, 1001])
-    def test_images_slower_than_a_second_are_refused(self, milliseconds: float) -> None:
-        with pytest.raises(ValueError, match="0 to 1,000 ms"):
-            SlowImages(colour_shapes(train=True, images=1), milliseconds)
+
+class TestData:
+    def test_slow_images_are_the_images_and_each_batch_sleeps_once(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        images, slept = colour_shapes(train=True, images=7), []
+        monkeypatch.setattr(time, "sleep", slept.append)
+        slow = SlowImages(images, milliseconds=[3, 9], batch_size=2)
+        assert len(slow) == 7
+        assert all(torch.equal(slow[i][0], images[i][0]) for i in range(7))
+        assert slept == [0.003, 0.009, 0.003, 0.009]
+
+    @pytest.mark.parametrize("milliseconds", [[5, -1], [1001], []])
+    def test_impossible_times_are_refused(self, milliseconds: list[float]) -> None:
+        with pytest.raises(ValueError, match=r"0 to 1,000 ms|at least one time"):
+            SlowImages(colour_shapes(train=True, images=1), milliseconds, batch_size=1)
+
+
+class TestRule:
+    @staticmethod
+    def ruled(loads: list[float], slots: int) -> float:
+        return ruled_milliseconds(20, MeasuredLoader(loads, slots, TimedCalls(0.0, 26, 1.0)))
+
+    def test_even_loads_as_long_as_a_call_are_added_with_sync_and_hidden_with_async(self) -> None:
+        assert self.ruled([20], 0) == pytest.approx(40)
+        assert self.ruled([20], 3) == pytest.approx(20)
+
+    def test_uneven_loads_of_the_same_mean_need_more_slots(self) -> None:
+        uneven = [10.0, 10.0, 10.0, 10.0, 60.0]
+        assert self.ruled(uneven, 0) == pytest.approx(40)
+        # With 3 slots, calls wait for the long load; a long ring leaves only the first wait, before it is full.
+        assert 1.1 * 20 < self.ruled(uneven, 3) < 1.5 * 20
+        assert 20 <= self.ruled(uneven, 8) < 1.1 * 20
 
 
 class Counted:
@@ -110,13 +137,13 @@ class Counted:
 class TestTimedCalls:
     def test_every_item_is_called_and_the_loader_terminated(self) -> None:
         loader, seen = Counted(4), []
-        assert milliseconds_per_call(loader, seen.append) >= 0  # type: ignore[arg-type]  # a stand-in
+        assert time_calls(loader, seen.append).calls == 4  # type: ignore[arg-type]  # a stand-in
         assert seen == [0, 1, 2, 3]
         assert loader.terminated == 1
 
     def test_it_ends_at_the_limit(self) -> None:
         loader = Counted(10**9)
-        milliseconds_per_call(loader, lambda _: time.sleep(0.01), limit_seconds=0.05)  # type: ignore[arg-type]
+        time_calls(loader, lambda _: time.sleep(0.01), limit_seconds=0.05)  # type: ignore[arg-type]
         assert loader.terminated == 1
 
     @pytest.mark.parametrize("problem", [KeyboardInterrupt, ValueError])
@@ -127,12 +154,12 @@ class TestTimedCalls:
             raise problem
 
         with pytest.raises(problem):
-            milliseconds_per_call(loader, fail)  # type: ignore[arg-type]
+            time_calls(loader, fail)  # type: ignore[arg-type]
         assert loader.terminated == 1
 
     def test_one_call_is_too_few(self) -> None:
         with pytest.raises(ValueError, match="too few"):
-            milliseconds_per_call(Counted(1), lambda _: None)  # type: ignore[arg-type]
+            time_calls(Counted(1), lambda _: None)  # type: ignore[arg-type]
 
 
 class TestScripts:
@@ -181,15 +208,15 @@ class TestScripts:
 
 SETUP = """
 import poptorch, time
-from ipu_course.lessons.async_data_loading.calls_timed import milliseconds_per_call
+from ipu_course.lessons.async_data_loading.calls_timed import time_calls
 from ipu_course.datasets import colour_shapes
 from ipu_course.lessons.async_data_loading.slow_images import SlowImages
 def make():
-    slow = SlowImages(colour_shapes(train=True, images=400), 20)
+    slow = SlowImages(colour_shapes(train=True, images=400), [80], batch_size=4)
     return poptorch.DataLoader(poptorch.Options(), slow, batch_size=4, mode=poptorch.DataLoaderMode.Async)
 loader = make()
 """
-USE = "milliseconds_per_call(loader, lambda *batch: print('called', flush=True), limit_seconds=60)"
+USE = "time_calls(loader, lambda *batch: print('called', flush=True), limit_seconds=60)"
 
 
 @pytest.fixture

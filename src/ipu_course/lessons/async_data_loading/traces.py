@@ -8,7 +8,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
-from ipu_course import engine, ladder
+from ipu_course import engine, ladder, show
 from ipu_course.call_parts import CallParts, call_parts
 from ipu_course.engine import ModelledModule
 from ipu_course.figures.looks import CALL, COMPUTE, LOAD, WAIT, Look
@@ -39,7 +39,25 @@ def bottleneck(parts: CallParts) -> str:
     return "calls" if parts.call > parts.device else "IPUs"
 
 
-@engine.needs_the_model
+def show_traces(programs: Mapping[str, CallParts], until: float, title: str, takeaway: str) -> None:
+    """Show the rows of each program on one axis that ends after ``until`` seconds."""
+    if not engine.is_available():
+        print(engine.NOT_HERE)
+        return
+    show.figure(traces_figure(programs, until, title), takeaway, traces_description(programs, until))
+
+
+def traces_description(programs: Mapping[str, CallParts], until: float) -> str:
+    """Return the figure in words: how long each kind of work takes, and how often a call starts."""
+    told = (
+        f"{name}: loading for {_ms(parts.load)}, then a call of {_ms(parts.call)} on the host and {_ms(parts.device)} "
+        f"on the IPUs; loading goes on {'during the calls' if parts.overlaps else 'only after the call'}, and a call "
+        f"starts every {_ms(parts.total)}."
+        for name, parts in programs.items()
+    )
+    return f"Three rows for each program over {until:g} s: loading, call on the host, IPUs. {' '.join(told)}"
+
+
 def traces_figure(programs: Mapping[str, CallParts], until: float, title: str) -> Figure:
     """Draw three rows for each program, all on one axis that ends after ``until`` seconds. Grey is waiting."""
     with in_style():
@@ -69,6 +87,10 @@ def _draw(axes: Axes, first: float, parts: CallParts, until: float) -> None:
         device = call.start + parts.call
         _bar(axes, first + 1, call.start, min(device, until), CALL)
         _bar(axes, first + 2, device, min(call.end, until), COMPUTE)
+
+
+def _ms(seconds: float) -> str:
+    return f"{MILLISECONDS * seconds:.0f} ms"
 
 
 def _bar(axes: Axes, place: float, start: float, end: float, look: Look) -> None:

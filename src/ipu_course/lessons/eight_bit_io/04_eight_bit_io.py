@@ -28,7 +28,7 @@ from torchvision import transforms
 import poptorch
 from ipu_course import ladder, loops, models, show
 from ipu_course.lessons.eight_bit_io import (
-    InputPath, input_paths_figure, lesson, measured_host, parts_by_image_type, pictures, programs_by_image_type)
+    InputPath, lesson, measured_host, parts_by_image_type, pictures, programs_by_image_type, show_input_paths)
 
 # %% [markdown]
 # ## Count the bytes
@@ -49,12 +49,8 @@ numbers, images_per_call = 3 * 64 * 64, 64 * 8 * 4  # a call: micro-batch x accu
 show.table([{"type": name, "bytes an image": f"{size * numbers:,}", "KiB a micro-batch": 64 * size * numbers // 1024,
              "MB a call": f"{images_per_call * size * numbers / 1e6:.1f}"}
             for name, size in {"fp32": 4, "fp16": 2, "uint8": 1}.items()], index="type")
-show.figure(
-    input_paths_figure([InputPath("fp16 path", 2, numbers, False), InputPath("byte path", 1, numbers, True)]),
-    "The byte path moves two steps from the host to the IPU, and halves the bytes on the link.",
-    "Two rows of boxes. Fp16 path: the host loads, flips, resizes, makes a uint8 tensor, converts it to fp16 and "
-    "normalises it; 24,576 bytes of each image cross the link. Byte path: 12,288 bytes cross the link after the uint8 "
-    "tensor, and the IPU converts and normalises.")
+show_input_paths([InputPath("fp16 path", 2, numbers, False), InputPath("byte path", 1, numbers, True)],
+                 "The byte path moves two steps from the host to the IPU, and halves the bytes on the link.")
 
 # %% [markdown]
 # ## Write the byte path
@@ -108,10 +104,10 @@ lesson.check(1, to_bytes, Normalise)
 # ## Hunt bugs
 #
 # Each of these four lines looks plausible, but three of them have a bug. `x` holds `uint8` pixels. We look at one
-# colour only, which is enough to see the effect.
+# colour only, which is enough to see the effect, and a difference of 0.01 is rounding, not a bug.
 #
-# * **A**: `(x.half() / 255 - 0.485) / 0.229`
-# * **B**: `(x - 124).half() / (255 * 0.229)`, where 124 is 255 x 0.485, rounded
+# * **A**: `(x.half() - 124) / (255 * 0.229)`, where 124 is 255 x 0.485, rounded
+# * **B**: `(x - 124).half() / (255 * 0.229)`
 # * **C**: `((x // 255).half() - 0.485) / 0.229`
 # * **D**: `labels = labels.to(torch.uint8)`, with 1,000 classes
 #
@@ -129,14 +125,14 @@ lesson.check(2, innocent, brightens, flattens)
 # Try a dark and a bright pixel on paper: 0 and 200. A `uint8` number cannot be negative: one below 0 is 255.
 
 # %% [markdown] tags=["solution"]
-# * **A** is right: fp16 holds every whole number up to 2,048 exactly, so the cast loses nothing.
-# * **B** wraps around: in `uint8`, 0 - 124 is 132. PyTorch raises no error and prints no warning.
+# * **A** is right: it casts first, and fp16 holds every whole number up to 2,048 and down to -2,048 exactly.
+# * **B** subtracts first and wraps around: in `uint8`, 0 - 124 is 132. PyTorch raises no error and prints no warning.
 # * **C** leaves only 0 and 1, because `//` drops the fraction.
 # * **D** changes every label above 255 without a warning. Cast images only.
 
 # %%
 x = torch.tensor([0, 100, 200, 255], dtype=torch.uint8)
-ways = {"right": (x.double() / 255 - 0.485) / 0.229, "A": (x.half() / 255 - 0.485) / 0.229,
+ways = {"right": (x.double() / 255 - 0.485) / 0.229, "A": (x.half() - 124) / (255 * 0.229),
         "B": (x - 124).half() / (255 * 0.229), "C": ((x // 255).half() - 0.485) / 0.229}
 show.table([{"line": name, **{f"pixel {pixel}": f"{number:.2f}" for pixel, number in zip(x.tolist(), way.tolist())}}
             for name, way in ways.items()], index="line")
@@ -217,9 +213,10 @@ slower.reveal(measured["fp16"].seconds_per_sample / measured["uint8"].seconds_pe
 # (uint8), which were **fitted** on the published epochs. It is therefore no proof of the model that its epochs agree
 # with the published ones.
 #
-# The first table compares the fitted times with your own measurement: how long would an epoch take if your machine
-# were the workshop's host? The ladder and an explorer follow. The explorer's two bars are a call with fp16 images and
-# a call with the settings that you choose, at first with uint8 images. Nearly all of the difference is host work.
+# The first table compares the fitted times with your own measurement: how long would a modelled epoch take if your
+# machine were the workshop's host? The ladder and an explorer follow. The explorer's two bars are a call with fp16
+# images and a call with the settings that you choose, at first with uint8 images. Nearly all of the difference is host
+# work.
 
 # %% tags=["nbval-ignore-output"]
 fitted = {name: ladder.host(eight_bit_io=name == "uint8") for name in ("fp16", "uint8")}
@@ -228,9 +225,9 @@ rows = [{"host": name, **{f"{kind}, ms an image": f"{1000 * host.seconds_per_sam
          **{f"{kind}, s an epoch": f"{ladder.epoch_seconds(programs[kind].profile(host=host)):.1f}"
             for kind, host in both.items()}}
         for name, both in {"the workshop's, fitted": fitted, "this machine, measured": measured}.items()]
-published = {"fp16": ladder.published("device iterations 4"), "uint8": ladder.published("8-bit I/O")}
-rows += [{"host": "published [1]", **{f"{kind}, s an epoch": f"{step.epoch_seconds:.1f}"
-                                      for kind, step in published.items()}}]
+workshop = {"fp16": ladder.published("device iterations 4"), "uint8": ladder.published("8-bit I/O")}
+rows += [{"host": "derived from [1]", **{f"{kind}, s an epoch": f"{step.epoch_seconds:.1f}"
+                                         for kind, step in workshop.items()}}]
 show.table(rows, index="host")
 
 # %%
@@ -330,4 +327,4 @@ print("the last loss is below 2.15, and guessing gives ln 10 = 2.30:", pixels[-1
 #    IPU](https://docs.graphcore.ai/projects/memory-performance-optimisation/)*, section 4.4.
 # 3. Graphcore, *Efficient data loading with PopTorch*, tutorial: 46,700 items of 65,536 bytes a second.
 #
-# **Next:** The host still loads first and calls afterwards. Let it load the next images while the IPUs work.
+# **Next:** The host still loads first and calls afterwards, and now it will load while the IPUs work.

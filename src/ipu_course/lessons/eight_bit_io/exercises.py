@@ -23,7 +23,7 @@ SHARE = STREAM_SECONDS / SAVED_SECONDS
 INNOCENT, BRIGHTENS, FLATTENS = "A", "B", "C"
 SUSPECTS = ("A", "B", "C", "D")
 SUSPECT_HINTS = {
-    "A": "A casts first. fp16 holds every whole number up to 2,048 exactly, so no pixel is lost before the division.",
+    "A": "A casts first. fp16 holds every whole number up to 2,048 exactly, and it has numbers below 0.",
     "B": "B subtracts in uint8, which has no numbers below 0. What does 0 - 124 become there?",
     "C": "C uses //, which drops the fraction. Which results are left for pixels from 0 to 255?",
     "D": "D casts labels from 0 to 999, and uint8 ends at 255. Nothing happens to the pixels.",

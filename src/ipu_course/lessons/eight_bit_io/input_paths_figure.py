@@ -9,6 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import FancyArrowPatch, FancyBboxPatch
 
+from ipu_course import show
 from ipu_course.figures.style import GREY, INK, ORANGE, in_style, new_figure
 
 HOST_STEPS = ("load the\npicture", "flip,\nresize", "to a uint8\ntensor")
@@ -38,6 +39,31 @@ class InputPath:
         """Bytes that cross the link for one image."""
         return self.bytes_per_number * self.numbers
 
+    @property
+    def host_steps(self) -> tuple[str, ...]:
+        """What the host does with an image before it sends it."""
+        return HOST_STEPS if self.on_device else HOST_STEPS + MOVED_STEPS
+
+    @property
+    def device_steps(self) -> tuple[str, ...]:
+        """What the IPU does with an image that it has received."""
+        return (*MOVED_STEPS, DEVICE_STEP) if self.on_device else (DEVICE_STEP,)
+
+
+def show_input_paths(paths: Sequence[InputPath], takeaway: str) -> None:
+    """Show what host and IPU do on each path, and the bytes of an image that cross the link."""
+    show.figure(input_paths_figure(paths), takeaway, input_paths_description(paths))
+
+
+def input_paths_description(paths: Sequence[InputPath]) -> str:
+    """Return the figure in words: the boxes of each row from left to right, and the bytes on the link."""
+    rows = (
+        f"{path.name}: the host's steps are {_listed(path.host_steps)}; {path.bytes_per_image:,} bytes of each image "
+        f"cross the link; the IPU's steps are {_listed(path.device_steps)}."
+        for path in paths
+    )
+    return " ".join([f"{len(paths)} rows of boxes, one for each path of an image.", *rows])
+
 
 def input_paths_figure(paths: Sequence[InputPath]) -> Figure:
     """Draw one row for each path: boxes for the host's steps, an arrow for the link, boxes for the device's steps."""
@@ -60,11 +86,13 @@ def input_paths_figure(paths: Sequence[InputPath]) -> Figure:
     return figure
 
 
+def _listed(steps: Sequence[str]) -> str:
+    return ", ".join(step.replace("\n", " ") for step in steps)
+
+
 def _draw_path(axes: Axes, row: int, path: InputPath, host_end: float, device_start: float) -> None:
-    host = HOST_STEPS if path.on_device else HOST_STEPS + MOVED_STEPS
-    device = (*MOVED_STEPS, DEVICE_STEP) if path.on_device else (DEVICE_STEP,)
-    ends = [_draw_steps(axes, row, 0.0, host), device_start]
-    _draw_steps(axes, row, device_start, device)
+    ends = [_draw_steps(axes, row, 0.0, path.host_steps), device_start]
+    _draw_steps(axes, row, device_start, path.device_steps)
     arrow = FancyArrowPatch(
         (ends[0] - GAP, row),
         (ends[1], row),

@@ -19,7 +19,11 @@ from ipu_course.lessons.eight_bit_io import lesson, workshop_loader
 from ipu_course.lessons.eight_bit_io.byte_path import every_pixel, module_hint, normalised, transform_hint
 from ipu_course.lessons.eight_bit_io.call_parts_figure import call_parts_figure
 from ipu_course.lessons.eight_bit_io.exercises import BOUND, SAVED_BYTES, SHARE
-from ipu_course.lessons.eight_bit_io.input_paths_figure import InputPath, input_paths_figure
+from ipu_course.lessons.eight_bit_io.input_paths_figure import (
+    InputPath,
+    input_paths_description,
+    input_paths_figure,
+)
 from ipu_course.models import ClassifierWithLoss, NormaliseOnDevice
 from ipu_course.programs.train.loading import host_transform
 from ipu_course.programs.train.settings import TrainSettings
@@ -131,13 +135,17 @@ class TestCallParts:
 
 
 def test_both_paths_have_the_same_steps_in_another_place() -> None:
-    figure = input_paths_figure([InputPath("fp16", 2, 12_288, False), InputPath("bytes", 1, 12_288, True)])
+    paths = [InputPath("fp16", 2, 12_288, False), InputPath("bytes", 1, 12_288, True)]
+    figure = input_paths_figure(paths)
     (axes,) = figure.axes
     boxes = [patch for patch in axes.patches if isinstance(patch, FancyBboxPatch)]
     rows = [round(box.get_y() + box.get_height() / 2) for box in boxes]
     assert rows.count(0) == rows.count(1) == 6
     texts = [text.get_text() for text in axes.texts]
     assert {"24,576 bytes", "12,288 bytes"} <= set(texts)
+    words = input_paths_description(paths)
+    assert "fp16: the host's steps are load the picture, flip, resize, to a uint8 tensor, convert to fp16" in words
+    assert "12,288 bytes of each image cross the link; the IPU's steps are convert to fp16, normalise" in words
 
 
 @pytest.mark.parametrize(("eight_bit_io", "dtype"), [(True, torch.uint8), (False, torch.float16)])

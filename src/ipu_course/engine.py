@@ -1,7 +1,8 @@
 """The only module of the course that imports the IPU Model.
 
 A machine with Graphcore's SDK has no IPU Model. There, every function that would model something returns
-``NOT_MODELLED``, and programs show only what they measure.
+``NOT_MODELLED``, and programs show only what they measure. The IPU Model and PopTorch are imported when a function
+needs them, so that this module loads quickly and on every machine.
 """
 
 from __future__ import annotations
@@ -61,7 +62,7 @@ NOT_HERE = (
 DOES_NOT_FIT = "does not fit"
 # The engine's verdicts on memory as cells of a column called "fits".
 FITS_CELLS = {"fits": "yes", "too close to call": "too close to call", DOES_NOT_FIT: "no"}
-# What `figure` can draw: its name, and the engine's name for it.
+# The figures of a profile, and what the engine calls them.
 FIGURES = {
     "memory": "memory-categories",
     "memory per tile": "memory-per-tile",
@@ -94,7 +95,7 @@ def needs_the_model(function: Function) -> Function:
 
 
 def measured_on() -> str:
-    """Return what a measured time was measured on: "IPU" or "CPU".
+    """Return where measured times come from: "IPU" or "CPU".
 
     The IPU Model computes on the CPU, even when it is told to report hardware.
     """
@@ -133,7 +134,7 @@ def host_work(
 
 @needs_the_model
 def time_loader(loader: poptorch.DataLoader, batches: int = 10) -> HostWork:
-    """What loading costs this machine: times some ``batches`` of a loader, without any training.
+    """Measure what loading costs this machine: time some ``batches`` of a loader, without any training.
 
     Raises ``poptorch.Error`` for a loader that is empty.
     """
@@ -178,7 +179,7 @@ class ModelledModule:
 
     @property
     def optimiser(self) -> OptimiserSpec | None:
-        """The optimiser of the capture, which other modules take as their option ``optimiser``."""
+        """The optimiser that the module was captured with; other modules take it as their option ``optimiser``."""
         return self._program.optimiser
 
     def profile(self, host: HostWork | None = None, **options: Any) -> Profile:
@@ -193,7 +194,9 @@ class ModelledModule:
     def sweep(
         self, option: str, values: Iterable[object], host: HostWork | None = None, **options: Any
     ) -> tuple[SweepPoint, ...]:
-        """Return one point (``.value``, ``.profile`` or ``None``, ``.refused``) for each value of an option.
+        """Profile the module once for each of an option's ``values``; ``host`` and ``options`` stay the same.
+
+        Each point has ``.value``, ``.profile`` (``None`` where it is refused) and ``.refused``, the reason.
 
         Raises ``poptorch.Error`` for options it does not know.
         """
@@ -215,10 +218,10 @@ class ModelledModule:
         constant_global_batch: bool = False,
         **options: object,
     ) -> tuple[ScalingPoint, ...]:
-        """Return one point (``.replicas``, ``.profile`` or ``None``, ``.efficiency``...) for each number of replicas.
+        """Profile the module once for each number of ``replicas``, on the smallest machine with enough IPUs.
 
-        Each is on the smallest machine with enough IPUs. See ``ipu_model.scaling``. Raises ``poptorch.Error`` for
-        options it does not know.
+        Each point has ``.replicas``, ``.profile`` (``None`` where it is refused), ``.efficiency`` and the other fields
+        of ``ipu_model.scaling.ScalingPoint``. Raises ``poptorch.Error`` for options it does not know.
         """
         from ipu_model.scaling import scaling
 
@@ -240,28 +243,6 @@ class ModelledModule:
         from ipu_model.scaling import update_time
 
         return update_time(with_options(self._program, **options), host)
-
-    def with_state_types(
-        self, accumulators: torch.dtype, first_moments: torch.dtype, second_moments: torch.dtype
-    ) -> ModelledModule:
-        """Return the module with an optimiser that keeps its state in these types, float16 or float32.
-
-        Raises ``ValueError`` for a module that was captured without an optimiser.
-        """
-        from dataclasses import replace
-
-        from ipu_model.graph import dtype_of
-
-        optimiser = self._program.optimiser
-        if optimiser is None:
-            raise ValueError("the module was captured without an optimiser, so it has no state to keep")
-        typed = replace(
-            optimiser,
-            accum_dtype=dtype_of(accumulators),
-            first_dtype=dtype_of(first_moments),
-            second_dtype=dtype_of(second_moments),
-        )
-        return ModelledModule(replace(self._program, optimiser=typed))
 
 
 @needs_the_model
@@ -302,19 +283,19 @@ def machine_ipus(name: str) -> int:
 
 @needs_the_model
 def memory_verdict(of: Profile) -> str:
-    """Return whether a profile's program fits into memory: "fits", "too close to call" or "does not fit"."""
+    """Return the verdict on a program's memory: "fits", "too close to call" or "does not fit"."""
     return of.verdict.value
 
 
 @needs_the_model
 def fits_in_a_word(of: Profile) -> str:
-    """Return the verdict on memory for a column called "fits": yes, no or too close to call."""
+    """Return the verdict on a program's memory for a column called "fits": yes, no or too close to call."""
     return FITS_CELLS[memory_verdict(of)]
 
 
 @needs_the_model
 def may_run(of: Profile) -> bool:
-    """Tell whether the program compiles: the course's PopTorch refuses only what clearly does not fit."""
+    """Tell whether a program compiles: the course's PopTorch refuses only what clearly does not fit."""
     return memory_verdict(of) != DOES_NOT_FIT
 
 

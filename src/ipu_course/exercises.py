@@ -1,4 +1,4 @@
-"""Exercises as data: what a learner fills in, which answers are right, and the hint for each wrong one."""
+"""Exercises as data: what a learner fills in, which answers are right, and which hint each wrong one gets."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ CHECK_FAILED = "The check could not use your answer"
 NEEDS_THE_MODEL = "this check needs the IPU Model, which is not installed here"
 
 FindHint = Callable[..., Union[str, None]]
-"""Takes the answers in the order of their names: a hint for a wrong one, or ``None`` when all are right."""
+"""A function of the answers, in the order of their names, that returns a hint, or ``None`` when all are right."""
 
 _letting_errors_through: ContextVar[bool] = ContextVar("_letting_errors_through", default=False)
 
 
 @contextmanager
 def letting_errors_through() -> Iterator[None]:
-    """Raise the errors of checks instead of turning them into hints, as tests need it."""
+    """Let checks raise their errors instead of turning them into hints, which tests need."""
     before = _letting_errors_through.set(True)
     try:
         yield
@@ -51,7 +51,7 @@ def letting_errors_through() -> Iterator[None]:
 
 
 class Points(NamedTuple):
-    """What a right answer is worth, such as ``Points(56.5, "ms a call", "lower")``: ``better`` is lower or higher."""
+    """The score of a right answer, such as ``Points(56.5, "ms a call", "lower")``; ``better`` is lower or higher."""
 
     value: float
     unit: str
@@ -63,7 +63,7 @@ class Exercise:
     """One exercise: the ``names`` that a learner fills in, and how to judge the answers.
 
     ``find_hint`` takes the answers in this order, and ``using`` by keyword where the notebook passes it. ``score``
-    takes the same, is asked about right answers only, and returns what they are worth, or ``None``.
+    takes the same, is called for right answers only, and returns their score, or ``None``.
     """
 
     names: Sequence[str]
@@ -111,7 +111,7 @@ class Number:
 
 
 class Numbers(Exercise):
-    """An exercise whose answers are numbers; the first that is wrong gets its hint."""
+    """An exercise whose answers are numbers; the first wrong one gets its hint."""
 
     def __init__(self, *wanted: Number, praise: str) -> None:
         def first_hint(*answers: object) -> str | None:
@@ -123,7 +123,7 @@ class Numbers(Exercise):
 
 @dataclass(frozen=True)
 class Verdict:
-    """What a check says; ``correct`` is ``None`` where it did not judge."""
+    """What a check says; ``correct`` is ``None`` where it could not judge."""
 
     text: str
     correct: bool | None = None
@@ -149,8 +149,8 @@ def judge(exercise: Exercise, answers: Sequence[object], using: object = None) -
     if hint is not None:
         return Verdict(f"not yet. {hint}", False)
     points = None if exercise.score is None else exercise.score(*answers, **passed)
-    told = "" if points is None else f" Your score: {points.value:,.4g} {points.unit} ({points.better} is better)."
-    return Verdict(f"correct. {exercise.praise}{told}", True, points)
+    score = "" if points is None else f" Your score: {points.value:,.4g} {points.unit} ({points.better} is better)."
+    return Verdict(f"correct. {exercise.praise}{score}", True, points)
 
 
 def _hint(exercise: Exercise, answers: Sequence[object], passed: Mapping[str, object]) -> str | None:
@@ -174,7 +174,7 @@ def _learners_line(problem: Exception, answers: Sequence[object]) -> int | None:
 
 
 def as_number(answer: object) -> float | None:
-    """Return an answer as a number, or ``None`` when it is none: text, bool, NaN, several values.
+    """Return an answer as a number, or ``None`` for anything else: text, a bool, NaN, several values.
 
     Whole numbers, floats, fractions and the scalars of numpy and torch are numbers.
     """
@@ -192,7 +192,7 @@ def as_number(answer: object) -> float | None:
 
 
 def open_parts(name: str, answer: object) -> list[str]:
-    """Return what of an answer is still ``...``: the name itself, or the entries of a dict, list or tuple."""
+    """Name the parts of an answer that are still ``...``: all of it, or some entries of a dict, list or tuple."""
     if _is_open(answer):
         return [name]
     if isinstance(answer, dict):
@@ -210,7 +210,7 @@ def _is_open(answer: object) -> bool:
 
 
 def _functions(answer: object) -> list[FunctionType]:
-    """Return the functions that a learner wrote for this answer: itself, or those of a class."""
+    """Return the functions that a learner wrote for this answer: the answer itself, or the methods of a class."""
     if isinstance(answer, FunctionType):
         return [answer]
     if isinstance(answer, type):
@@ -226,7 +226,7 @@ def _is_empty_class(answer: object) -> bool:
 
 
 def _has_dots(function: FunctionType) -> bool:
-    """Tell whether ``...`` still stands for a statement, or for a whole value, in a function."""
+    """Tell whether ``...`` still stands for a statement or for a whole value in a function."""
     try:
         tree = ast.parse(textwrap.dedent(inspect.getsource(function)))
     except (OSError, TypeError, SyntaxError):
@@ -236,7 +236,7 @@ def _has_dots(function: FunctionType) -> bool:
 
 
 def _returns_nothing(function: FunctionType) -> bool:
-    """Tell the same from the bytecode, where there is no source: nothing is computed."""
+    """Tell the same without the source, from the bytecode: the function computes nothing."""
     computing = {"RESUME", "NOP", "LOAD_CONST", "LOAD_COMMON_CONSTANT", "RETURN_VALUE", "RETURN_CONST"}
     instructions = list(dis.get_instructions(function))
     loaded = [each.argval for each in instructions if each.opname in ("LOAD_CONST", "RETURN_CONST")]

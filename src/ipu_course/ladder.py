@@ -70,7 +70,7 @@ class PublishedStep:
 
 @dataclass(frozen=True)
 class FittedHost:
-    """What the workshop's program costs its host, in seconds, fitted on the published steps ``fitted_on``."""
+    """The host work of the workshop's program in seconds, fitted on the published steps ``fitted_on``."""
 
     seconds_per_image: float
     seconds_per_eight_bit_image: float
@@ -138,13 +138,13 @@ def micro_batch(dtype: torch.dtype, size: int = MICRO_BATCH) -> tuple[torch.Tens
     return torch.zeros(size, 3, SIDE, SIDE, dtype=dtype), torch.zeros(size, dtype=torch.int64)
 
 
-def host(eight_bit_io: bool = False, asynchronous: bool = False, workers: int = 0) -> HostWork | None:
-    """Return what the workshop's program costs its host, fitted on its published epochs."""
+def host(eight_bit_io: bool = False, asynchronous: bool = False, workers: int = 0) -> HostWork:
+    """Return the host work of the workshop's program, which is fitted on its published epochs."""
     return host_of(TrainSettings(eight_bit_io=eight_bit_io, async_dataloader=asynchronous, num_workers=workers))
 
 
-def host_of(settings: TrainSettings) -> HostWork | None:
-    """Return what these settings of the training program cost the workshop's host; ``None`` without an IPU Model."""
+def host_of(settings: TrainSettings) -> HostWork:
+    """Return the host work of the training program with these ``settings`` on the workshop's host."""
     fitted = published_ladder().host
     return engine.host_work(
         fitted.seconds_per_eight_bit_image if settings.eight_bit_io else fitted.seconds_per_image,

@@ -49,7 +49,7 @@ class Prediction:
             print(f"A guess is a number, such as 12 or 0.5; you wrote {guess!r}.")
 
     def reveal(self, result: object, source: str = "computed", published: str | None = None) -> None:
-        """Print the guess beside the result; ``source`` says what kind of result it is, such as "modelled".
+        """Print the guess and the result; ``source`` says what kind of result it is, such as "modelled".
 
         ``published`` is the key of a published figure of the lesson. Without a guess, the learner's copy prints how
         to give one instead, and hides what the rest of the cell would show. Raises ``TypeError`` for a result that is
@@ -60,7 +60,7 @@ class Prediction:
             print(WAITS)
             hide_rest_of_cell()
             return
-        number = None if result is None or result is NOT_MODELLED else _result(result)
+        number = _result(result)
         print(f"  your guess: {self._compared(number)}")
         print(f"  {source}: {NOT_MODELLED if number is None else _text(number)}")
         beside = None if published is None else self.lesson.published(published).line
@@ -118,7 +118,7 @@ class Lesson:
             note_score(self.number, f"Exercise {number}", *verdict.points)
 
     def explore(self, *subjects: object, explorer: int = 1, **settings: object) -> None:
-        """Show an explorer of ``subjects``, such as a modelled program; ``settings`` are those it begins with."""
+        """Show an explorer of ``subjects``, such as a modelled program; ``settings`` replace its first values."""
         chosen = _numbered(self.explorers, explorer, "explorer")
         if any(subject is NOT_MODELLED for subject in subjects):
             print(engine.NOT_HERE)
@@ -148,9 +148,9 @@ def _numbered(things: Sequence[Any], number: int, kind: str) -> Any:
     return things[number - 1]
 
 
-def _result(result: object) -> float:
+def _result(result: object) -> float | None:
     number = as_number(result)
-    if number is None:
+    if number is None and result is not None and result is not NOT_MODELLED:
         raise TypeError(f"a result is a number, None or NOT_MODELLED, not {result!r}")
     return number
 

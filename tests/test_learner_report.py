@@ -139,7 +139,7 @@ def test_what_comes_next_is_what_was_begun_then_the_next_lesson() -> None:
     titles = {lesson.number: lesson for lesson in lesson_folders()}
     steps = next_steps(HALF_WAY)
     assert [step.split(",")[0] for step in steps] == ["Lesson 01", "Lesson 02", "Lesson 03", "Begin lesson 04"]
-    assert "Exercise 2 is tried but not solved" in steps[1]
+    assert "you have not solved Exercise 2 yet" in steps[1]
     assert titles["04"].notebook in steps[-1]
     assert next_steps(Progress()) == (
         f"Begin lesson 00, {titles['00'].title}: 00_start_here.ipynb in your copy of the notebooks.",
@@ -155,7 +155,7 @@ def test_who_has_solved_everything_is_told_so() -> None:
     progress = Progress(exercises=solved)
     assert all(state.done for state in states(progress))
     (step,) = next_steps(progress)
-    assert step.startswith("Every lesson is done")
+    assert step.startswith("You have finished every lesson.")
 
 
 def test_a_lesson_that_is_not_in_the_list_is_shown_too() -> None:

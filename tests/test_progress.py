@@ -118,6 +118,13 @@ def test_a_file_of_the_first_version_can_be_read() -> None:
     assert from_text(content) == Progress()
 
 
+def test_a_file_of_the_second_version_keeps_what_it_called_published() -> None:
+    content = to_text(Progress((PredictionRecord("01", "q", 1, 2, "modelled", "52 s [1]"),)))
+    older = content.replace('"version": 3', '"version": 2').replace('"compared_with"', '"published"')
+    assert "published" in older
+    assert from_text(older) == from_text(content)
+
+
 @given(entries=st.lists(st.tuples(st.sampled_from("abc"), st.sampled_from("xy"), st.booleans())))
 def test_entries_of_other_lessons_and_exercises_stay_apart_in_their_first_order(
     entries: list[tuple[str, str, bool]],

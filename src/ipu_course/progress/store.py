@@ -16,7 +16,7 @@ from filelock import FileLock, Timeout
 from ipu_course.progress.record import Entry, ExerciseRecord, PredictionRecord, Progress, QuizAnswer, Rung, Score
 
 VARIABLE = "IPU_COURSE_PROGRESS"
-VERSION = 2  # 1 had neither scores nor answers to quizzes
+VERSION = 3  # 1 had neither scores nor answers to quizzes; 1 and 2 called `compared_with` `published`
 LOCK_SECONDS = 2.0
 """How long a note waits for other kernels: a lesson must not stand still for its records."""
 POLL_SECONDS = 0.01
@@ -67,10 +67,14 @@ def to_text(progress: Progress) -> str:
 def from_text(text: Union[str, bytes]) -> Progress:
     """Return the progress in a file's content; raises ``NewerFile`` or ``DamagedFile``."""
     try:
-        if msgspec.json.decode(text, type=_Version).version > VERSION:
+        plain = msgspec.json.decode(text)
+        version = msgspec.convert(plain, type=_Version).version
+        if version > VERSION:
             raise NewerFile
-        content = msgspec.json.decode(text, type=_Content)
-    except (msgspec.MsgspecError, UnicodeError, RecursionError) as problem:
+        for prediction in plain["predictions"] if version < 3 else ():
+            prediction["compared_with"] = prediction.pop("published", None)
+        content = msgspec.convert(plain, type=_Content)
+    except (msgspec.MsgspecError, UnicodeError, RecursionError, LookupError, TypeError, AttributeError) as problem:
         raise DamagedFile(str(problem)) from problem
     return Progress(content.predictions, content.exercises, content.rungs, content.scores, content.quiz_answers)
 

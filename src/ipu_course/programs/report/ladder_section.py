@@ -21,8 +21,9 @@ from ipu_course.progress import Rung
 _SETTINGS: Any = {"svg.fonttype": "none", "svg.hashsalt": "ipu-course", "text.parse_math": False}
 _PAGE_COLOURS = {INK.lower(): "var(--ink)", "#000000": "var(--ink)", GREY.lower(): "var(--grid)"}
 _CAPTION = (
-    "Seconds an epoch, one change at a time; the table below has the same numbers. Modelled: computed by the IPU "
-    "Model for the workshop's machine, with host work that is fitted on these steps."
+    "Each step makes one more change; the bars show the seconds that an epoch takes, and the table below has the same "
+    "numbers. The IPU Model computed the modelled ones for the workshop's machine, with host work that is fitted on "
+    "these steps."
 )
 
 
@@ -36,19 +37,19 @@ class Ladder:
 
 
 def ladder(rungs: Sequence[Rung]) -> Ladder | None:
-    """What the page shows of the ladder; ``None`` where no step was climbed."""
+    """Return what the page shows of the ladder, ``None`` where no step was climbed."""
     if not rungs:
         return None
     published = _published()
     ordered = _in_order(rungs, published)
-    words = (
-        "" if published is None else f" Derived from the published rates of {published.source}; {published.machine}."
-    )
+    words = ""
+    if published is not None:
+        words = f" The others are derived from the published rates of {published.source}; {published.machine}."
     return Ladder(tuple(ordered), Markup(_svg(ordered)), _CAPTION + words)
 
 
 def difference(rung: Rung) -> str:
-    """By how many per cent the modelled time is above the one that follows from the published rate."""
+    """Return by what percentage the modelled time is above the one that follows from the published rate."""
     modelled, published = rung.modelled_epoch_seconds, rung.published_epoch_seconds
     if modelled is None or not published:
         return "-"
@@ -80,7 +81,7 @@ def _description(rungs: Sequence[Rung]) -> str:
 
 
 def _svg(rungs: Sequence[Rung]) -> str:
-    """The course's figure as one element that follows the page's colours."""
+    """Return the course's figure as one element that follows the page's colours."""
     with matplotlib.rc_context({key: value for key, value in _SETTINGS.items() if key in matplotlib.rcParams}):
         figure = ladder_figure(
             [visible(rung.step) for rung in rungs],

@@ -40,7 +40,7 @@ def run(parsed: argparse.Namespace) -> None:
     from ipu_course.programs.report.output import write_output
     from ipu_course.programs.report.result_file import read_result
     from ipu_course.programs.report.template import is_page_of
-    from ipu_course.programs.report.wording import counted
+    from ipu_course.programs.text import counted
 
     results = []
     for path in parsed.files:

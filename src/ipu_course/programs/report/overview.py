@@ -46,7 +46,7 @@ class LessonState:
 
 
 def states(progress: Progress) -> tuple[LessonState, ...]:
-    """All lessons of the course in order, then those that only the records know."""
+    """Return all lessons of the course in order, then those that only the records know."""
     known = {lesson.number for lesson in lesson_folders()}
     entries: Iterable[PredictionRecord | ExerciseRecord] = (*progress.predictions, *progress.exercises)
     others = sorted({entry.lesson for entry in entries} - known)
@@ -62,13 +62,13 @@ def states(progress: Progress) -> tuple[LessonState, ...]:
 
 
 def close_guesses(progress: Progress) -> int:
-    """How many first guesses are within a factor of 2 of their results."""
+    """Count the first guesses that are within a factor of 2 of their results."""
     factors = [prediction.factor_off for prediction in progress.predictions]
     return sum(factor is not None and factor <= CLOSE_FACTOR for factor in factors)
 
 
 def next_steps(progress: Progress) -> tuple[str, ...]:
-    """What to do next, in words: what was begun first, then the next lesson."""
+    """Say what to do next: what was begun first, then the next lesson."""
     all_states = states(progress)
     steps = [
         f"Lesson {state.lesson.number}, {state.lesson.title}: {_left(state)}."
@@ -79,12 +79,12 @@ def next_steps(progress: Progress) -> tuple[str, ...]:
     if fresh is not None:
         steps.append(f"Begin lesson {fresh.number}, {fresh.title}: {fresh.notebook} in your copy of the notebooks.")
     if not steps:
-        steps.append("Every lesson is done. Try a model of your own: python -m ipu_course train --help.")
+        steps.append("You have finished every lesson. Try a model of your own: python -m ipu_course train --help.")
     return tuple(steps)
 
 
 def _next_lesson(all_states: tuple[LessonState, ...]) -> LessonFolder | None:
-    """The lesson after the last one begun, else the first one left out."""
+    """Return the lesson after the last one begun, else the first one left out."""
     last = max((place for place, state in enumerate(all_states) if state.begun), default=-1)
     fresh = [place for place, state in enumerate(all_states) if not state.begun]
     later = [place for place in fresh if place > last]
@@ -94,7 +94,7 @@ def _next_lesson(all_states: tuple[LessonState, ...]) -> LessonFolder | None:
 def _left(state: LessonState) -> str:
     tried = [record.exercise for record in state.exercises if not record.correct]
     untried = max(0, state.lesson.exercises - len(state.exercises))
-    parts = [f"{name} is tried but not solved" for name in tried]
+    parts = [f"you have not solved {name} yet" for name in tried]
     if untried:
-        parts.append(f"{untried} {'exercise is' if untried == 1 else 'exercises are'} not tried yet")
-    return ", ".join(parts)
+        parts.append(f"{untried} {'exercise is' if untried == 1 else 'exercises are'} left to try")
+    return "; ".join(parts)

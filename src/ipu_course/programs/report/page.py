@@ -14,13 +14,13 @@ from ipu_course.progress import Progress
 TITLE = "My report of the IPU course"
 GENERATOR = "ipu_course report"
 EMPTY = (
-    "Nothing is noted yet. Answers are noted as you work in the notebooks: a number written into a prediction, an "
-    "exercise tried, a step of the ladder shown. Then make this page again: python -m ipu_course report."
+    "There are no answers of yours yet. The notebooks note each prediction, exercise and step of the ladder as you go. "
+    "Then make this page again with python -m ipu_course report."
 )
 
 
 def report_page(progress: Progress, today: date) -> str:
-    """The whole page for ``progress``, dated ``today``."""
+    """Return the whole page for ``progress``, dated ``today``."""
     lessons, climbed = states(progress), ladder(progress.rungs)
     return rendered(
         "page.html",

@@ -7,7 +7,8 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from ipu_course.programs.report.wording import counted, seconds, visible
+from ipu_course.programs.report.wording import seconds, visible
+from ipu_course.programs.text import counted
 
 
 def rendered(template: str, **values: object) -> str:

@@ -8,7 +8,7 @@ NO_TIME = "does not fit"
 
 
 def number(value: float) -> str:
-    """A number as the lessons print it: whole ones with all digits, others with four."""
+    """Return a number as the lessons print it: whole ones with all digits, others with four."""
     size = abs(value)
     if size >= 1e15:
         return f"{value:.3e}"
@@ -17,13 +17,8 @@ def number(value: float) -> str:
     return f"{value:,.0f}" if size >= 10_000 else f"{value:,.4g}"
 
 
-def counted(count: int, thing: str) -> str:
-    """A count with its noun, such as "1 attempt" or "2 attempts"."""
-    return f"{count:,} {thing}" if count == 1 else f"{count:,} {thing}s"
-
-
 def distance(prediction: PredictionRecord) -> str:
-    """How far a guess is from its result, in words."""
+    """Say how far a guess is from its result."""
     if prediction.guess == prediction.result:
         return "exactly right"
     direction = "too low" if prediction.guess < prediction.result else "too high"
@@ -36,7 +31,7 @@ def distance(prediction: PredictionRecord) -> str:
 
 
 def guesses(prediction: PredictionRecord) -> str:
-    """The guess that counts, and those made later."""
+    """Return the guess that counts, and those made later."""
     if not prediction.later_guesses:
         return number(prediction.guess)
     later = prediction.later_guesses[-3:]
@@ -46,17 +41,17 @@ def guesses(prediction: PredictionRecord) -> str:
 
 
 def verdict(record: ExerciseRecord) -> str:
-    """Whether an exercise is solved."""
+    """Say whether an exercise is solved."""
     return "not solved yet" if record.solved_at is None else f"solved at attempt {record.solved_at}"
 
 
 def seconds(value: float | None) -> str:
-    """Seconds of an epoch; a step without them does not fit into memory."""
+    """Return the seconds of an epoch; a step without them does not fit into memory."""
     return NO_TIME if value is None else f"{value:.1f} s"
 
 
 def visible(words: str) -> str:
-    """``words`` with the characters that no page may hold replaced by their codes."""
+    """Return ``words`` with the characters that no page may hold replaced by their codes."""
     return "".join(c if _is_allowed(c) else f"\\x{ord(c):02x}" for c in words)
 
 

@@ -7,27 +7,27 @@ import os
 import pytest
 
 from ipu_course.programs.doctor import machine
-from ipu_course.programs.doctor.finding import Verdict
+from ipu_course.programs.doctor.finding import Severity
 from ipu_course.programs.doctor.machine import GIB, judge_memory, judge_threads
 
 
 @pytest.mark.parametrize(
     ("cores", "usable", "chosen", "verdict"),
     [
-        (2, 2, "", Verdict.OK),  # a laptop: torch chooses well
-        (2, 2, "1", Verdict.OK),
-        (64, 4, "4,1", Verdict.OK),  # OpenMP's list for nested regions
-        (64, 64, "", Verdict.OK),
-        (64, 2, "", Verdict.NOTICE),  # a container's quota that OpenMP does not see
-        (4, 4, "16", Verdict.NOTICE),
-        (4, 4, "many", Verdict.NOTICE),
-        (4, 4, "0", Verdict.NOTICE),
+        (2, 2, "", Severity.OK),  # a laptop: torch chooses well
+        (2, 2, "1", Severity.OK),
+        (64, 4, "4,1", Severity.OK),  # OpenMP's list for nested regions
+        (64, 64, "", Severity.OK),
+        (64, 2, "", Severity.NOTICE),  # a container's quota that OpenMP does not see
+        (4, 4, "16", Severity.NOTICE),
+        (4, 4, "many", Severity.NOTICE),
+        (4, 4, "0", Severity.NOTICE),
     ],
 )
-def test_threads(cores: int, usable: int, chosen: str, verdict: Verdict) -> None:
+def test_threads(cores: int, usable: int, chosen: str, verdict: Severity) -> None:
     finding = judge_threads(cores, usable, chosen)
     assert finding.verdict is verdict
-    if verdict is Verdict.NOTICE:
+    if verdict is Severity.NOTICE:
         assert f"OMP_NUM_THREADS={usable}" in finding.cure
 
 
@@ -44,9 +44,9 @@ def test_a_containers_quota_counts(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize(
     ("available", "verdict"),
-    [(8 * GIB, Verdict.OK), (3 * GIB // 2, Verdict.NOTICE), (GIB // 2, Verdict.PROBLEM)],
+    [(8 * GIB, Severity.OK), (3 * GIB // 2, Severity.NOTICE), (GIB // 2, Severity.PROBLEM)],
 )
-def test_memory(available: int, verdict: Verdict) -> None:
+def test_memory(available: int, verdict: Severity) -> None:
     assert judge_memory(available).verdict is verdict
 
 

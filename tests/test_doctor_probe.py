@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from ipu_course.programs.doctor import probe
-from ipu_course.programs.doctor.finding import Finding, Verdict
-from ipu_course.programs.doctor.probe import Stage, judge, read_answers
+from ipu_course.programs.doctor.finding import Finding, Severity
+from ipu_course.programs.doctor.probe import Stage, judge_stages, read_answers
 
 
 def line(check: str, works: bool = True, text: str = "It works.") -> str:
@@ -20,7 +20,7 @@ def line(check: str, works: bool = True, text: str = "It works.") -> str:
 
 
 def judged(said: str) -> dict[str, Finding]:
-    return {result.check: result.finding for result in judge(read_answers(said), "ended with code 1")}
+    return {result.check: result.finding for result in judge_stages(read_answers(said), "ended with code 1")}
 
 
 def probe_that_runs(code: str, seconds: float = 60) -> dict[str, Finding]:
@@ -31,20 +31,20 @@ def test_a_stage_that_worked_and_one_that_failed() -> None:
     findings = judged(
         "\n".join([line("import torch"), "a library's chatter", "[]", line("worker process", False, "no")])
     )
-    assert findings["import torch"].verdict is Verdict.OK
+    assert findings["import torch"].verdict is Severity.OK
     failed = findings["worker process"]
-    assert (failed.verdict, failed.what) == (Verdict.PROBLEM, "no")
+    assert (failed.verdict, failed.what) == (Severity.PROBLEM, "no")
     assert "--shm-size" in failed.cure
 
 
 def test_a_crash_is_told_of_the_stage_that_it_happened_in() -> None:
     """An old processor ends torch's import with signal 4, and no Python error."""
     findings = probe_that_runs(f"import os; print({line('import torch')!r}, flush=True); os.kill(os.getpid(), 4)")
-    assert findings["import torch"].verdict is Verdict.OK
+    assert findings["import torch"].verdict is Severity.OK
     crashed, untried = findings["import torchvision"], findings["import poptorch"]
     assert "signal 4" in crashed.what
     assert untried.what == "This was not tried, because the test process ended at 'import torchvision'."
-    assert Verdict.PROBLEM is crashed.verdict is untried.verdict
+    assert Severity.PROBLEM is crashed.verdict is untried.verdict
 
 
 def test_a_process_that_cannot_start_python_shows_its_last_words() -> None:
@@ -62,7 +62,7 @@ print({line("import torch")!r}, flush=True)
 time.sleep(600)
 """
     findings = probe_that_runs(code, seconds=3)
-    assert findings["import torch"].verdict is Verdict.OK
+    assert findings["import torch"].verdict is Severity.OK
     assert findings["import torchvision"].what == "The test process did not end within 3 seconds."
     assert is_gone(int(note.read_text()))
 

@@ -18,7 +18,7 @@ from ipu_course.programs.doctor.environment import (
     pinned_packages,
 )
 from ipu_course.programs.doctor.examination import CHECKS
-from ipu_course.programs.doctor.finding import Finding, Verdict
+from ipu_course.programs.doctor.finding import Finding, Severity
 
 NEEDED = [Requirement("numpy>=1.22"), Requirement("tqdm>=4.64")]
 PINNED = [Requirement("numpy==2.4.6"), Requirement("ruff==0.17.5")]
@@ -41,40 +41,40 @@ def test_the_supported_pythons_are_those_of_the_set_up(project: Path) -> None:
 @pytest.mark.parametrize(
     ("version", "with_ipu_model", "verdict"),
     [
-        ((3, 10), True, Verdict.OK),
-        ((3, 14), True, Verdict.OK),
-        ((3, 9), True, Verdict.PROBLEM),
-        ((3, 15), True, Verdict.PROBLEM),
-        ((3, 8), False, Verdict.OK),  # an SDK machine
-        ((3, 7), False, Verdict.PROBLEM),
+        ((3, 10), True, Severity.OK),
+        ((3, 14), True, Severity.OK),
+        ((3, 9), True, Severity.PROBLEM),
+        ((3, 15), True, Severity.PROBLEM),
+        ((3, 8), False, Severity.OK),  # an SDK machine
+        ((3, 7), False, Severity.PROBLEM),
     ],
 )
-def test_pythons(version: tuple[int, int], with_ipu_model: bool, verdict: Verdict) -> None:
+def test_pythons(version: tuple[int, int], with_ipu_model: bool, verdict: Severity) -> None:
     finding = judge_python(version, with_ipu_model)
     assert finding.verdict is verdict
-    assert bool(finding.cure) is (verdict is Verdict.PROBLEM)
+    assert bool(finding.cure) is (verdict is Severity.PROBLEM)
 
 
 def test_the_python_of_the_tests_is_supported() -> None:
-    assert dict(CHECKS)["Python"]().verdict is Verdict.OK
+    assert dict(CHECKS)["Python"]().verdict is Severity.OK
 
 
 # --- packages
 
 
 def test_everything_as_pinned() -> None:
-    assert judged({"numpy": "2.4.6", "tqdm": "4.70.1", "ruff": "0.17.5"}).verdict is Verdict.OK
+    assert judged({"numpy": "2.4.6", "tqdm": "4.70.1", "ruff": "0.17.5"}).verdict is Severity.OK
 
 
 def test_a_package_that_the_lessons_import_is_missing() -> None:
     finding = judged({"numpy": "2.4.6", "ruff": "0.17.5"})
-    assert finding.verdict is Verdict.PROBLEM
+    assert finding.verdict is Severity.PROBLEM
     assert "tqdm is missing" in finding.what
 
 
 def test_a_package_that_is_too_old() -> None:
     finding = judged({"numpy": "1.21", "tqdm": "4.70.1", "ruff": "0.17.5"})
-    assert finding.verdict is Verdict.PROBLEM
+    assert finding.verdict is Severity.PROBLEM
     assert "numpy 1.21 (>=1.22 is needed)" in finding.what
 
 
@@ -82,12 +82,12 @@ def test_a_package_that_is_too_old() -> None:
 def test_a_difference_from_the_pins_is_only_a_notice(installed: dict[str, str]) -> None:
     """A tool for developers that is missing stops no lesson."""
     finding = judged({"tqdm": "4.70.1", **installed})
-    assert finding.verdict is Verdict.NOTICE
+    assert finding.verdict is Severity.NOTICE
     assert "not as pinned" in finding.what
 
 
 def test_an_sdk_machine_has_no_pins_to_differ_from() -> None:
-    assert judged({"numpy": "1.26", "tqdm": "4.64"}, pinned=[]).verdict is Verdict.OK
+    assert judged({"numpy": "1.26", "tqdm": "4.64"}, pinned=[]).verdict is Severity.OK
 
 
 def test_many_differences_are_counted_rather_than_listed() -> None:
@@ -117,18 +117,18 @@ def test_both_of_our_distributions_are_asked_what_they_need() -> None:
 
 @pytest.mark.parametrize("torch", ["2.12.1", "2.12.1+cpu"])
 def test_a_pair_that_belongs_together(torch: str) -> None:
-    assert judge_torch_pair(ASKED, {"torch": torch, "torchvision": "0.27.1"}.get).verdict is Verdict.OK
+    assert judge_torch_pair(ASKED, {"torch": torch, "torchvision": "0.27.1"}.get).verdict is Severity.OK
 
 
 def test_a_torchvision_for_another_torch() -> None:
     finding = judge_torch_pair(ASKED, {"torch": "2.13.0", "torchvision": "0.27.1"}.get)
-    assert finding.verdict is Verdict.PROBLEM
+    assert finding.verdict is Severity.PROBLEM
     assert "torch 2.13.0 (==2.12.1 is needed)" in finding.what
 
 
 def test_a_missing_torchvision() -> None:
     finding = judge_torch_pair(ASKED, {"torch": "2.12.1"}.get)
-    assert finding.verdict is Verdict.PROBLEM
+    assert finding.verdict is Severity.PROBLEM
     assert finding.what.endswith(": torchvision is missing.")
 
 

@@ -13,9 +13,9 @@ from ipu_course.programs.command_line import main
 from ipu_course.programs.doctor import doctor, examination
 from ipu_course.programs.doctor.examination import CHECKS, careful, examine
 from ipu_course.programs.doctor.finding import (
+    CheckResult,
     Finding,
-    Result,
-    Verdict,
+    Severity,
     as_json,
     brief_text,
     exit_code,
@@ -27,16 +27,16 @@ from ipu_course.programs.doctor.finding import (
 from ipu_course.programs.doctor.probe import STAGES
 
 RESULTS = [
-    Result("Python", ok("Python 3.11 (x86_64)")),
-    Result("kernel", notice("a kernel in /home/learner", "it hides this one", "rm -r '/home/learner/a kernel'")),
-    Result("memory", problem("0.5 GiB available", "kernels end", "close programs")),
+    CheckResult("Python", ok("Python 3.11 (x86_64)")),
+    CheckResult("kernel", notice("a kernel in /home/learner", "it hides this one", "rm -r '/home/learner/a kernel'")),
+    CheckResult("memory", problem("0.5 GiB available", "kernels end", "close programs")),
 ]
 
 
 @pytest.fixture
 def quick_probe(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the probe say that everything works."""
-    monkeypatch.setattr(examination, "probe", lambda: [Result(stage.check, ok("It works.")) for stage in STAGES])
+    monkeypatch.setattr(examination, "probe", lambda: [CheckResult(stage.check, ok("It works.")) for stage in STAGES])
 
 
 def failing_check() -> Finding:
@@ -84,7 +84,7 @@ def test_json_holds_every_finding() -> None:
 
 def test_a_check_that_fails_itself_is_a_finding() -> None:
     finding = careful(failing_check)
-    assert finding.verdict is Verdict.PROBLEM
+    assert finding.verdict is Severity.PROBLEM
     assert "ZeroDivisionError" in finding.what
 
 
@@ -92,9 +92,9 @@ def test_without_jupyters_packages_the_doctor_still_says_what_is_missing(monkeyp
     for package in ("jupyter_client.kernelspec", "jupyter_core.paths", "psutil"):
         monkeypatch.setitem(sys.modules, package, None)
     findings = {name: careful(check) for name, check in CHECKS}
-    assert {findings[name].verdict for name in ("memory", "kernel", "JupyterLab and widgets")} == {Verdict.PROBLEM}
+    assert {findings[name].verdict for name in ("memory", "kernel", "JupyterLab and widgets")} == {Severity.PROBLEM}
     assert findings["memory"].what == "The package 'psutil' is missing."
-    assert findings["Python"].verdict is Verdict.OK
+    assert findings["Python"].verdict is Severity.OK
 
 
 @pytest.mark.usefixtures("quick_probe")

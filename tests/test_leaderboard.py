@@ -18,14 +18,14 @@ from ipu_course.lesson import Lesson
 from ipu_course.programs.command_line import main
 from ipu_course.programs.report.leaderboard import leaderboard_page, prediction_rows, rankings
 from ipu_course.programs.report.page import report_page
-from ipu_course.programs.report.result_file import Result, read_result, result_of, to_text
+from ipu_course.programs.report.result_file import LearnerResult, read_result, result_of, to_text
 from ipu_course.progress import Score, note_check, note_prediction, note_quiz, note_score, read_progress
 from ipu_course.quiz.questions import questions
 
 
-def placed(name: str, value: float, better: str = "lower", factors: tuple[float, ...] = ()) -> Result:
+def placed(name: str, value: float, better: str = "lower", factors: tuple[float, ...] = ()) -> LearnerResult:
     """The result of a learner with one score."""
-    return Result(name, 1, (Score("06", "Exercise 2", value, "ms a call", better),), factors)
+    return LearnerResult(name, 1, (Score("06", "Exercise 2", value, "ms a call", better),), factors)
 
 
 @pytest.fixture
@@ -175,4 +175,4 @@ def test_the_report_shows_scores_and_says_what_is_right_only_after_the_lessons(a
 def test_without_records_a_result_is_empty() -> None:
     from ipu_course.progress import Progress
 
-    assert result_of(Progress(), "") == Result("", 0, (), ())
+    assert result_of(Progress(), "") == LearnerResult("", 0, (), ())

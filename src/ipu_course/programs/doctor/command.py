@@ -49,12 +49,12 @@ def run(parsed: argparse.Namespace) -> int:
             f"even the package {error.name!r}, which the doctor itself needs, is missing. Run `make setup`, or "
             "`pip install -r requirements.txt`, in the course's folder"
         ) from error
-    from ipu_course.programs.doctor.finding import Result, as_json, exit_code, full_text
+    from ipu_course.programs.doctor.finding import CheckResult, as_json, exit_code, full_text
 
     results = examine()
     if parsed.preflight is not None:
         from ipu_course.programs.doctor.preflight import run_lesson
 
-        results.append(Result("lesson in a kernel", run_lesson(parsed.preflight, parsed.seconds)))
+        results.append(CheckResult("lesson in a kernel", run_lesson(parsed.preflight, parsed.seconds)))
     print(as_json(results) if parsed.json else full_text(results))
     return exit_code(results)

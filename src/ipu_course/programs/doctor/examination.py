@@ -19,7 +19,7 @@ from ipu_course.programs.doctor.environment import (
     needed_packages,
     pinned_packages,
 )
-from ipu_course.programs.doctor.finding import INSTALL, Finding, Result, problem
+from ipu_course.programs.doctor.finding import INSTALL, CheckResult, Finding, problem
 from ipu_course.programs.doctor.jupyter import check_kernel, find_extension, judge_lab, lab_packages
 from ipu_course.programs.doctor.machine import THREADS, available_memory, judge_memory, judge_threads, usable_cores
 from ipu_course.programs.doctor.probe import probe
@@ -42,9 +42,9 @@ CHECKS: tuple[Check, ...] = (
 )
 
 
-def examine() -> list[Result]:
+def examine() -> list[CheckResult]:
     """Run all checks, and then what takes seconds and is tried in a process of its own."""
-    return [*(Result(name, careful(check)) for name, check in CHECKS), *probe()]
+    return [*(CheckResult(name, careful(check)) for name, check in CHECKS), *probe()]
 
 
 def careful(check: Callable[[], Finding]) -> Finding:

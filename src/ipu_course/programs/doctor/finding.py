@@ -14,7 +14,7 @@ INSTALL = (
 )
 
 
-class Verdict(str, Enum):
+class Severity(str, Enum):
     """How a check ended. A notice may be left as it is; a problem stops some lesson."""
 
     OK = "ok"
@@ -23,9 +23,9 @@ class Verdict(str, Enum):
 
 
 SUMMARIES = {
-    Verdict.PROBLEM: "Some lessons will not run yet. The command `python -m ipu_course doctor` prints what helps.",
-    Verdict.NOTICE: "The lessons run here. The command `python -m ipu_course doctor` explains the notices.",
-    Verdict.OK: "The lessons run here.",
+    Severity.PROBLEM: "Some lessons will not run yet. The command `python -m ipu_course doctor` prints what helps.",
+    Severity.NOTICE: "The lessons run here. The command `python -m ipu_course doctor` explains the notices.",
+    Severity.OK: "The lessons run here.",
 }
 
 
@@ -33,7 +33,7 @@ SUMMARIES = {
 class Finding:
     """One thing that a check found: ``what`` it is, ``why`` it matters, the ``cure`` (both empty when it is ok)."""
 
-    verdict: Verdict
+    verdict: Severity
     what: str
     why: str = ""
     cure: str = ""
@@ -41,50 +41,50 @@ class Finding:
 
 def ok(what: str) -> Finding:
     """Report that all is well."""
-    return Finding(Verdict.OK, what)
+    return Finding(Severity.OK, what)
 
 
 def notice(what: str, why: str, cure: str) -> Finding:
     """Report that the lessons run, with a difference that the learner should know."""
-    return Finding(Verdict.NOTICE, what, why, cure)
+    return Finding(Severity.NOTICE, what, why, cure)
 
 
 def problem(what: str, why: str, cure: str) -> Finding:
     """Report that some lesson will not run."""
-    return Finding(Verdict.PROBLEM, what, why, cure)
+    return Finding(Severity.PROBLEM, what, why, cure)
 
 
 @dataclass(frozen=True)
-class Result:
+class CheckResult:
     """A check's name and what it found."""
 
     check: str
     finding: Finding
 
 
-def exit_code(results: Sequence[Result]) -> int:
+def exit_code(results: Sequence[CheckResult]) -> int:
     """Return 1 when there is a problem, else 0."""
-    return int(any(result.finding.verdict is Verdict.PROBLEM for result in results))
+    return int(any(result.finding.verdict is Severity.PROBLEM for result in results))
 
 
-def full_text(results: Sequence[Result]) -> str:
+def full_text(results: Sequence[CheckResult]) -> str:
     """Return every finding, with why it matters and the cure where something is to be done."""
     lines = []
     for check, finding in ((result.check, result.finding) for result in results):
         lines.append(f"{finding.verdict.value:<8} {check:<24} {finding.what}")
         lines += [_indented(f"{name}: {text}") for name, text in (("why", finding.why), ("cure", finding.cure)) if text]
     counts = Counter(result.finding.verdict for result in results)
-    return "\n".join([*lines, "", ", ".join(_counted(counts[verdict], verdict) for verdict in Verdict)])
+    return "\n".join([*lines, "", ", ".join(_counted(counts[verdict], verdict) for verdict in Severity)])
 
 
-def brief_text(results: Sequence[Result]) -> str:
+def brief_text(results: Sequence[CheckResult]) -> str:
     """Return one line a check, in words that are the same on every machine where the check ends the same way."""
     lines = [f"{result.finding.verdict.value:<8} {result.check}" for result in results]
-    found = {result.finding.verdict for result in results} | {Verdict.OK}
+    found = {result.finding.verdict for result in results} | {Severity.OK}
     return "\n".join([*lines, "", next(text for verdict, text in SUMMARIES.items() if verdict in found)])
 
 
-def as_json(results: Sequence[Result]) -> str:
+def as_json(results: Sequence[CheckResult]) -> str:
     """Return a list of objects: check, verdict, what, why, cure."""
     return json.dumps([{"check": result.check, **asdict(result.finding)} for result in results], indent=2)
 
@@ -96,5 +96,5 @@ def _indented(text: str) -> str:
     )
 
 
-def _counted(count: int, verdict: Verdict) -> str:
-    return f"{count} {verdict.value}{'' if verdict is Verdict.OK or count == 1 else 's'}"
+def _counted(count: int, verdict: Severity) -> str:
+    return f"{count} {verdict.value}{'' if verdict is Severity.OK or count == 1 else 's'}"

@@ -17,7 +17,7 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import Callable, Mapping, Sequence, Tuple
 
-from ipu_course.programs.doctor.finding import INSTALL, Finding, Result, ok, problem
+from ipu_course.programs.doctor.finding import INSTALL, CheckResult, Finding, ok, problem
 
 COMMAND = (sys.executable, "-m", "ipu_course.programs.doctor.probe")
 SECONDS = 120.0
@@ -124,7 +124,7 @@ def main() -> None:
         print(json.dumps([stage.check, works, text]), flush=True)
 
 
-def probe(command: Sequence[str] = COMMAND, seconds: float = SECONDS) -> list[Result]:
+def probe(command: Sequence[str] = COMMAND, seconds: float = SECONDS) -> list[CheckResult]:
     """Run the stages in a process of its own, which ends after at most ``seconds``, and judge what it says."""
     with subprocess.Popen(
         list(command),
@@ -144,7 +144,7 @@ def probe(command: Sequence[str] = COMMAND, seconds: float = SECONDS) -> list[Re
             ending = f"did not end within {seconds:.0f} seconds"
         finally:
             _end(process)
-    return judge(read_answers(said), ending)
+    return judge_stages(read_answers(said), ending)
 
 
 def read_answers(said: str) -> Answers:
@@ -157,10 +157,10 @@ def read_answers(said: str) -> Answers:
     return answers
 
 
-def judge(answers: Answers, ending: str) -> list[Result]:
+def judge_stages(answers: Answers, ending: str) -> list[CheckResult]:
     """Judge each stage: it worked, it failed, or the process ended (and ``ending`` says how) before the stage did."""
     silent = [stage.check for stage in STAGES if stage.check not in answers]
-    return [Result(stage.check, _judge_stage(stage, answers, silent, ending)) for stage in STAGES]
+    return [CheckResult(stage.check, _judge_stage(stage, answers, silent, ending)) for stage in STAGES]
 
 
 def _judge_stage(stage: Stage, answers: Answers, silent: Sequence[str], ending: str) -> Finding:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Sequence
 
-from ipu_course.programs.report.result_file import Result
+from ipu_course.programs.report.result_file import LearnerResult
 from ipu_course.programs.report.template import rendered
 from ipu_course.programs.report.wording import number
 from ipu_course.progress import Score
@@ -24,7 +24,7 @@ class Ranking:
     rows: tuple[tuple[int, str, str], ...]
 
 
-def leaderboard_page(results: Sequence[Result]) -> str:
+def leaderboard_page(results: Sequence[LearnerResult]) -> str:
     """Return the page of these results."""
     solved = sorted(results, key=lambda result: -result.solved)
     return rendered(
@@ -37,13 +37,13 @@ def leaderboard_page(results: Sequence[Result]) -> str:
     )
 
 
-def rankings(results: Sequence[Result]) -> list[Ranking]:
+def rankings(results: Sequence[LearnerResult]) -> list[Ranking]:
     """Return a ranking for each exercise with scores, in the order of lessons and exercises."""
     kinds = {_kind(score) for result in results for score in result.scores}
     return [_ranking(kind, results) for kind in sorted(kinds)]
 
 
-def prediction_rows(results: Sequence[Result]) -> list[tuple[str, int, int, str]]:
+def prediction_rows(results: Sequence[LearnerResult]) -> list[tuple[str, int, int, str]]:
     """Return name, first guesses, close ones and the typical factor; the learner with the most close guesses first."""
     guessed = [result for result in results if result.factors_off]
     ordered = sorted(guessed, key=lambda result: (-result.close_guesses, median(result.factors_off)))
@@ -57,7 +57,7 @@ def _kind(score: Score) -> tuple[str, str, str, str]:
     return score.lesson, score.exercise, score.unit, score.better
 
 
-def _ranking(kind: tuple[str, str, str, str], results: Sequence[Result]) -> Ranking:
+def _ranking(kind: tuple[str, str, str, str], results: Sequence[LearnerResult]) -> Ranking:
     lesson, exercise, unit, better = kind
     scored = [
         (score.value, result.name or NAMELESS) for result in results for score in result.scores if _kind(score) == kind

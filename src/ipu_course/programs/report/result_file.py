@@ -1,6 +1,6 @@
 """A learner's result for the leaderboard of a room: one small file without paths, hosts or dates."""
 
-# Without `from __future__ import annotations`: msgspec reads the types of `Result`, on Python 3.8 too.
+# Without `from __future__ import annotations`: msgspec reads the types of `LearnerResult`, on Python 3.8 too.
 import json
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -19,7 +19,7 @@ LONGEST_NAME = 40
 
 
 @dataclass(frozen=True)
-class Result:
+class LearnerResult:
     """What a learner hands in: solved exercises, best scores, and the factor by which each first guess was off."""
 
     name: str
@@ -45,10 +45,10 @@ class _Head:
     version: object = None
 
 
-def result_of(progress: Progress, name: str) -> Result:
+def result_of(progress: Progress, name: str) -> LearnerResult:
     """Return what a learner with these records hands in; ``name`` may be empty."""
     factors = (prediction.factor_off for prediction in progress.predictions)
-    return Result(
+    return LearnerResult(
         name.strip()[:LONGEST_NAME],
         sum(record.correct for record in progress.exercises),
         progress.scores,
@@ -56,12 +56,12 @@ def result_of(progress: Progress, name: str) -> Result:
     )
 
 
-def to_text(result: Result) -> str:
+def to_text(result: LearnerResult) -> str:
     """Return the content of a result's file."""
     return json.dumps({"format": FORMAT, "version": VERSION, **asdict(result)}, indent=1) + "\n"
 
 
-def read_result(path: Path) -> Result:
+def read_result(path: Path) -> LearnerResult:
     """Read a result's file. Raises ``CourseError`` with the reason for a file that is none."""
     try:
         if path.stat().st_size > LARGEST_BYTES:
@@ -78,7 +78,7 @@ def read_result(path: Path) -> Result:
     if head.version != VERSION:
         raise CourseError(f"{path}: another version of the course wrote this result; export it again with this one")
     try:
-        result = msgspec.json.decode(content, type=Result)
+        result = msgspec.json.decode(content, type=LearnerResult)
     except msgspec.MsgspecError as problem:
         raise CourseError(f"{path}: the result is damaged ({problem}); export it again") from problem
     return replace(result, name=result.name[:LONGEST_NAME])

@@ -27,7 +27,7 @@ def test_the_lesson_on_the_page_is_a_whole_one(page: str, project: Path, tmp_pat
     shutil.copytree(project / "src" / "ipu_course", package, ignore=shutil.ignore_patterns("__pycache__"))
     notebooks.mkdir()
     files = dict(FILE.findall(page))
-    assert set(files) == {"11_counting_tiles.py", "__init__.py", "exercises.py", "answers.toml"}
+    assert set(files) == {"18_counting_tiles.py", "__init__.py", "exercises.py", "answers.toml"}
     folder = package / "lessons" / "counting_tiles"
     folder.mkdir()
     for name, text in files.items():
@@ -45,11 +45,11 @@ def test_the_lesson_on_the_page_is_a_whole_one(page: str, project: Path, tmp_pat
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout
 
-    assert "11_counting_tiles: 9 cells" in run("build", "11")
-    assert "FAULT" not in run("try", "11")
-    built = nbformat.read(notebooks / "11_counting_tiles.ipynb", as_version=4)
+    assert "18_counting_tiles: 9 cells" in run("build", "18")
+    assert "FAULT" not in run("try", "18")
+    built = nbformat.read(notebooks / "18_counting_tiles.ipynb", as_version=4)
     assert "(00_start_here.ipynb)" in built.cells[0].source
-    assert run("pull", "11") == "11_counting_tiles: nothing to take back: the notebook is what the source says\n"
+    assert run("pull", "18") == "18_counting_tiles: nothing to take back: the notebook is what the source says\n"
 
 
 def test_every_target_and_file_that_the_page_names_exists(page: str, project: Path) -> None:

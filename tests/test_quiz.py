@@ -93,5 +93,5 @@ def test_letters_may_be_written_in_several_ways(
 
 
 def test_an_unknown_quiz_is_named() -> None:
-    with pytest.raises(ValueError, match="there is no quiz 'memory'; there is 'speed'"):
-        quiz.before("memory", ...)
+    with pytest.raises(ValueError, match="there is no quiz 'taste'; there is 'memory', 'speed'"):
+        quiz.before("taste", ...)

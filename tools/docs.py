@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import guide_sections
 import lesson_tables
 from benchmark_page import BENCHMARKS_PAGE, benchmark_page_text
 
@@ -24,6 +25,7 @@ def main() -> None:
     """Write all of them."""
     DOCS.mkdir(exist_ok=True)
     lesson_tables.main()
+    guide_sections.main()
     SUPPORT_PAGE.write_text(support.as_markdown(), encoding="utf-8")
     VALIDATION_PAGE.write_text(comparison_markdown(compare_rows()), encoding="utf-8")
     BENCHMARKS_PAGE.write_text(benchmark_page_text(page_results()), encoding="utf-8")

@@ -341,5 +341,5 @@ quiz.after("speed", ...)
 # 4. Graphcore, *[Memory and Performance Optimisation on the
 #    IPU](https://docs.graphcore.ai/projects/memory-performance-optimisation/)*, sections 4.3, 4.7 and 7.
 #
-# **Next:** Part one ends here; `python -m ipu_course bench` asks the same questions about the benchmark page's programs.
-# Part two begins with the question of what fills a tile.
+# **Next:** You know how to make programs fast, and `python -m ipu_course bench` lets you ask the same questions about
+# the benchmark page's programs. Part two begins with what fills a tile.

@@ -1,4 +1,4 @@
-"""What stands for a modelled result where no IPU Model is installed."""
+"""NOT_MODELLED, which stands for every modelled result where no IPU Model is installed."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ NONE_HERE = "no IPU Model here"
 
 
 class _NotModelled:
-    """A result that nobody has: whatever is computed from it is not known either, as with NaN.
+    """A result that is not known: whatever you compute from it is not known either, as with NaN.
 
     Its attributes, items, calls and arithmetic give the object itself. It is false, contains nothing, equals nothing,
     is neither larger nor smaller than anything, and reads "no IPU Model here" in every format.

@@ -1,4 +1,4 @@
-"""Bars beside each other: a few things, compared in one or more quantities."""
+"""Bars beside each other, which compare a few things in one or more quantities."""
 
 from __future__ import annotations
 

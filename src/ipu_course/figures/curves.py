@@ -1,4 +1,4 @@
-"""Lines over one knob: what changes when it is turned."""
+"""Curves over one setting: what changes when you change it."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ def curves_figure(
     marked: Mapping[str, tuple[float, float]] | None = None,
     from_zero: bool = False,
 ) -> Figure:
-    """A line with markers for each of ``curves`` (at most 3) over ``x``; labels carry the units.
+    """Draw a line with markers for each of ``curves`` (at most 3) over ``x``; labels carry the units.
 
-    ``None`` leaves a gap. ``percent`` writes shares (0 to 1) as per cent. ``marked`` maps texts to points
+    ``None`` leaves a gap. ``percent`` writes shares (0 to 1) as percentages. ``marked`` maps texts to points
     (x, y), drawn as diamonds, for published values. Raises ``ValueError`` for more lines than styles and for
     curves that are not as long as ``x``.
     """
@@ -66,7 +66,7 @@ def _scales(axes: Axes, x: Sequence[float], log_x: bool, log_y: bool, percent: b
 
 
 def _mark(axes: Axes, marked: Mapping[str, tuple[float, float]]) -> None:
-    """One key for all of them: their texts stand beside the points."""
+    """Draw the points with one key for all of them; their texts stand beside the points."""
     for number, (text, (x, y)) in enumerate(marked.items()):
         label = "published" if number == 0 else None
         axes.plot(x, y, "D", color=INK, markersize=7, linestyle="none", label=label, zorder=5)

@@ -1,4 +1,4 @@
-"""How often values of a size occur: gradients, activations, weights."""
+"""Histograms: how often values of each size occur, such as gradients, activations and weights."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def histogram_figure(
     ylabel: str = "share of all values",
     marked: Mapping[str, float] | None = None,
 ) -> Figure:
-    """One outline for each of ``values`` (at most 3): share of the values in each interval.
+    """Draw one outline for each of ``values`` (at most 3): the share of the values in each interval.
 
     With ``log2`` the intervals are powers of two of the absolute value, and zeros are left out. ``bands``
     maps names to ranges (low, high) of the axis, in exponents with ``log2``, which are shaded. ``marked`` maps at most

@@ -1,4 +1,4 @@
-"""How things look in every figure of the course: one meaning has one colour and one hatching.
+"""How things look in every figure of the course: each meaning has one colour and one hatching.
 
 Colours are from Okabe and Ito's palette. Neighbours differ in lightness, so that they stay apart in grey, and the
 hatching says the same once more. The reports of the IPU Model use the same looks, which a test compares.
@@ -14,7 +14,7 @@ SKY, PURPLE, WHITE, BLACK = "#56B4E9", "#CC79A7", "#FFFFFF", "#111111"
 
 
 class Look(NamedTuple):
-    """How an area is filled: its colour, its hatching with the colour of that, and the colour of text on it."""
+    """How an area is filled: its colour, its hatching, the colour of its edge and hatching, and that of text on it."""
 
     face: str
     hatch: str = ""
@@ -51,5 +51,5 @@ CHIP = Look("#F7F7F7", edge=INK)
 MEMORY = Look("#FFF4D6", edge=INK)
 HOST = Look("#E3F3EC", edge=GREEN)
 
-# What is compared: programs, settings, results of the model and of hardware. These looks have no meaning of their own.
+# What figures compare: programs, settings, modelled and published results. These looks have no meaning of their own.
 COMPARED = (Look(SLATE, text=WHITE), Look(PALE_SLATE, "....", SLATE), Look(WHITE, edge=SLATE))

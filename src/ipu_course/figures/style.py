@@ -1,4 +1,4 @@
-"""The one style of the course's figures; that of the IPU Model's reports is the same, which a test compares."""
+"""The style of all the course's figures. The IPU Model's reports have the same style; a test compares the two."""
 
 from __future__ import annotations
 
@@ -33,24 +33,24 @@ DOTS_PER_INCH = 160
 
 
 def in_style() -> Any:
-    """A context in which matplotlib has the course's style; the learner's own settings stay as they are."""
+    """Return a context in which matplotlib has the course's style; the learner's own settings stay as they are."""
     return matplotlib.rc_context(STYLE)
 
 
 def new_figure(height: float) -> tuple[Figure, Axes]:
-    """A figure of the course's width and ``height`` inches, with one pair of axes. Call it within ``in_style()``."""
+    """Return a figure of the course's width and ``height`` inches and its axes. Call it within ``in_style()``."""
     figure = Figure(figsize=(WIDTH_INCHES, height), layout="constrained")
     return figure, figure.add_subplot()
 
 
 def only_grid(axes: Axes, axis: Any = "y") -> None:
-    """Grid lines of one ``axis``, behind the data."""
+    """Draw the grid lines of one ``axis`` only, behind the data."""
     axes.grid(axis=axis, color=GREY)
     axes.set_axisbelow(True)
 
 
 def rows_named(axes: Axes, names: Sequence[str]) -> None:
-    """One row for each name, from the top, without marks at the axis."""
+    """Make one row for each name, from the top, without marks at the axis."""
     axes.set_yticks(range(len(names)), list(names))
     axes.set_ylim(len(names) - 0.5, -0.7)
     axes.tick_params(axis="y", length=0)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from ipu_course import engine, explorers, lesson_folders, published
+from ipu_course import engine, explorers, lesson_folders, published, takeaways
 from ipu_course import lesson as lesson_module
 from ipu_course.exercises import Number, Numbers
 from ipu_course.explorers import Explorer, Slider, Switch, View
@@ -97,6 +97,27 @@ def figures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     find = lesson_folders.lesson_folder
     monkeypatch.setattr(lesson_module, "lesson_folder", lambda number: find(number, tmp_path / "lessons"))
     return content
+
+
+class TestTakeaway:
+    def test_a_caption_is_found_by_its_key(self, figures: dict[str, Any]) -> None:
+        (LESSON.folder / takeaways.FILE_NAME).write_text('{"lost": "Every update is lost."}', encoding="utf-8")
+        assert LESSON.takeaway("lost") == "Every update is lost."
+
+    def test_an_unknown_key_is_refused_with_the_nearest(self, tmp_path: Path) -> None:
+        (tmp_path / takeaways.FILE_NAME).write_text('{"lost": "Every update is lost."}', encoding="utf-8")
+        with pytest.raises(ValueError, match="has no caption 'last'; the nearest is 'lost'"):
+            takeaways.takeaway_of(tmp_path, "last")
+
+    def test_a_lesson_without_captions_has_none(self, tmp_path: Path) -> None:
+        with pytest.raises(ValueError, match="has no caption 'lost'; the nearest is 'none at all'"):
+            takeaways.takeaway_of(tmp_path, "lost")
+
+    @pytest.mark.parametrize("content", ["[1]", '{"lost": 3}', '{"lost": ""}', "{"])
+    def test_a_file_that_is_no_table_of_texts_is_refused(self, content: str, tmp_path: Path) -> None:
+        (tmp_path / takeaways.FILE_NAME).write_text(content, encoding="utf-8")
+        with pytest.raises(ValueError, match=r"takeaways\.json"):
+            takeaways.takeaways_of(tmp_path)
 
 
 class TestPublished:

@@ -111,6 +111,17 @@ def test_a_shells_matplotlib_backend_does_not_reach_the_kernel(tmp_path: Path, m
     assert "inline" in execute(assemble(lesson), tmp_path).cells[0].outputs[0].text
 
 
+def test_prints_after_a_figure_stay_after_it(tmp_path: Path) -> None:
+    shown = "display({'text/plain': 'a figure'}, raw=True)"
+    lesson = write_lesson(tmp_path, f"# %%\nprint('one')\nprint('two', flush=True)\n{shown}\nprint('three')\n")
+    outputs = execute(assemble(lesson), tmp_path).cells[0].outputs
+    assert [output.get("text") or output.data["text/plain"] for output in outputs] == [
+        "one\ntwo\n",
+        "a figure",
+        "three\n",
+    ]
+
+
 def test_widget_views_are_left_out(tmp_path: Path) -> None:
     lesson = write_lesson(tmp_path, "# %%\nimport ipywidgets\nipywidgets.IntSlider(value=3)\n")
     assert main(["build", *places(tmp_path)]) == 0

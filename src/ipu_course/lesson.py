@@ -13,6 +13,7 @@ from ipu_course.not_modelled import NOT_MODELLED
 from ipu_course.progress import note_check, note_prediction, note_rung, note_score
 from ipu_course.published import PublishedFigure, published_figure
 from ipu_course.rest_of_cell import hide_rest_of_cell
+from ipu_course.takeaways import takeaway_of
 
 if TYPE_CHECKING:
     from ipu_course.explorers import Explorer
@@ -103,6 +104,13 @@ class Lesson:
     def published(self, key: str) -> PublishedFigure:
         """Return a published figure of this lesson. Raises ``ValueError`` for an unknown key."""
         return published_figure(self.folder, key)
+
+    def takeaway(self, key: str) -> str:
+        """Return a caption of this lesson that would give a prediction away if it stood in the notebook's source.
+
+        Raises ``ValueError`` for an unknown key.
+        """
+        return takeaway_of(self.folder, key)
 
     def check(self, number: int, *answers: object, using: object = None) -> None:
         """Print the verdict on the answers to an exercise, and note it in the learner's progress.

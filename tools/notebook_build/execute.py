@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from nbclient import NotebookClient
@@ -36,11 +36,25 @@ def execute(
         # The connection to the kernel broke, which says nothing about the notebook: once more, in a new kernel.
         _run(notebook, folder, environment, allow_errors)
     for cell in notebook.cells:
+        if "outputs" in cell:
+            cell.outputs = with_neighbouring_prints_joined(cell.outputs)
         for output in cell.get("outputs", ()):
             # A view without its state shows as an error; what remains is the text of the widget.
             output.get("data", {}).pop(WIDGET_VIEW, None)
     notebook.metadata = NotebookNode(METADATA)
     return notebook
+
+
+def with_neighbouring_prints_joined(outputs: Sequence[NotebookNode]) -> list[NotebookNode]:
+    """Return a cell's outputs with prints in a row as one output, however the kernel cut them into messages."""
+    joined: list[NotebookNode] = []
+    for output in outputs:
+        last = joined[-1] if joined else None
+        if last is not None and output.output_type == last.output_type == "stream" and output.name == last.name:
+            last.text += output.text
+        else:
+            joined.append(output)
+    return joined
 
 
 def _run(notebook: NotebookNode, folder: Path, environment: Mapping[str, str] | None, allow_errors: bool) -> None:
@@ -53,7 +67,8 @@ def _run(notebook: NotebookNode, folder: Path, environment: Mapping[str, str] | 
             resources={"metadata": {"path": str(folder)}},
             record_timing=False,
             store_widget_state=False,
-            coalesce_streams=True,
+            # nbclient would join all prints of a cell, and so put those after a figure in front of it.
+            coalesce_streams=False,
             allow_errors=allow_errors,
             config=Config(KernelManager=connection(Path(scratch))),
         )

@@ -171,7 +171,7 @@ class TestRefusals:
             ("--list --all", "--list shows the whole page, so --all cannot change it"),
             ("--model resnet18 --figure a.png", "--figure needs --sweep"),
             ("--model resnet18 --batch-sizes 1 2", "--batch-sizes needs --sweep"),
-            ("--model resnet18 --sweep --batch-size 2", "say --batch-sizes N N ..."),
+            ("--model resnet18 --sweep --batch-size 2", "use --batch-sizes N N ..."),
             ("--model resnet18 --sweep --run", "leave one of them out"),
             ("--model resnet18 --sweep --figure a.pdf", "use a name that ends in .png"),
             ("--model resnet18 --run-steps 3", "--run-steps needs --run"),

@@ -66,7 +66,7 @@ def test_an_export_replaces_no_other_file(answered: Path, tmp_path: Path, capsys
     thesis = tmp_path / "thesis.json"
     thesis.write_text("{}")
     assert main(["report", "--export", str(thesis)]) == 2
-    assert "is no result of this course" in capsys.readouterr().err
+    assert "is not a result of this course" in capsys.readouterr().err
     assert thesis.read_text() == "{}"
     assert main(["report", "--name", "Ada"]) == 2
     assert main(["report", "--export", str(tmp_path / "x"), "--open"]) == 2
@@ -121,7 +121,7 @@ def test_the_command_leaves_out_what_is_no_result_and_goes_on(
     assert main(["leaderboard", "damaged"]) == 2
     Path("mine.html").write_text("years of work")
     assert main(["leaderboard", "good", "-o", "mine.html"]) == 2
-    assert "is no leaderboard of this course" in capsys.readouterr().err
+    assert "is not a leaderboard of this course" in capsys.readouterr().err
 
 
 JSON = st.recursive(

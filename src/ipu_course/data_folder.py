@@ -15,7 +15,7 @@ FOLDER_VARIABLE = "IPU_COURSE_DATA"
 
 
 def data_file(name: str) -> Path:
-    """Path of a file of the course's ``data/`` folder.
+    """Find a file of the course's ``data/`` folder.
 
     Looks in the folder that the environment variable ``IPU_COURSE_DATA`` names. When that is not set: in the
     clone that this package was installed from (``pip install -e``), then in the ``data/`` folders beside the
@@ -41,7 +41,7 @@ def data_file(name: str) -> Path:
 
 
 def from_json(name: str, build: Callable[[Any], T]) -> T:
-    """What ``build`` makes of the content of a JSON file of the ``data/`` folder.
+    """Return what ``build`` makes of the content of a JSON file of the ``data/`` folder.
 
     Raises ``DataError`` when the file is missing, or when it or what ``build`` looks for in it is damaged.
     """

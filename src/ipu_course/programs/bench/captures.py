@@ -20,7 +20,7 @@ REMEMBERED = 8
 
 
 def profile_of(settings: BenchSettings) -> Profile:
-    """The modelled profile of one step of a benchmark, over all its instances.
+    """Return the modelled profile of one step of a benchmark, over all its instances.
 
     Raises ``CourseError`` where there is no IPU Model or it refuses the program.
     """
@@ -42,7 +42,7 @@ def profile_of(settings: BenchSettings) -> Profile:
 
 
 def captured(settings: BenchSettings) -> ModelledModule:
-    """The benchmark's program; those that differ in loops, replicas, machine or data share it.
+    """Return the benchmark's program; benchmarks that differ in loops, replicas, machine or data share it.
 
     Raises ``CourseError`` where there is no IPU Model or it refuses the program.
     """
@@ -50,7 +50,7 @@ def captured(settings: BenchSettings) -> ModelledModule:
 
 
 def _shared(settings: BenchSettings) -> BenchSettings:
-    """The settings of which only one program is captured."""
+    """Return the settings that stand for all benchmarks with this program."""
     return replace(
         settings,
         machine="",

@@ -115,12 +115,12 @@ def check_arguments(parsed: argparse.Namespace) -> None:
         if others:
             raise SettingsError(f"{which} shows the whole page, so {' and '.join(others)} cannot change it")
     elif not (parsed.config or parsed.model):
-        raise SettingsError("say what to model: --config NAME or --model NAME; --list names them, --all takes all")
+        raise SettingsError("say what to model: --config NAME or --model NAME; --list names them, --all models all")
     for option, needed in (("batch_sizes", "sweep"), ("figure", "sweep")):
         if getattr(parsed, option) and not getattr(parsed, needed):
             raise SettingsError(f"--{option.replace('_', '-')} needs --{needed}")
     if parsed.sweep and parsed.batch_size:
-        raise SettingsError("--batch-size is one size and --sweep takes several; say --batch-sizes N N ...")
+        raise SettingsError("--batch-size is one size, but --sweep takes several; use --batch-sizes N N ... instead")
     if parsed.sweep and parsed.execute:
         raise SettingsError("--run executes one benchmark, --sweep models several; leave one of them out")
     _check_run(parsed)

@@ -35,7 +35,7 @@ def sweep_figure(results: Sequence[Result], title: str) -> Figure:
 
 
 def description(results: Sequence[Result]) -> str:
-    """The figure in words."""
+    """Describe the figure in words."""
     points = [
         f"{result.settings.batch_size}: {result.images_per_second:,.0f} images/s, {result.tile_kib:.0f} KiB"
         f"{'' if result.is_sure_to_fit else f' ({result.verdict})'}"

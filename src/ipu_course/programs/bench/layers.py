@@ -21,7 +21,7 @@ EFFICIENTNET_NAME = re.compile(r"block(\d+)([a-z])")
 
 
 def units(model: str) -> tuple[str, ...]:
-    """The modules that a stage may begin with, in the order in which they run.
+    """Return the modules that a stage may begin with, in the order in which they run.
 
     Raises ``SettingsError`` for unknown models.
     """
@@ -35,7 +35,7 @@ def units(model: str) -> tuple[str, ...]:
 
 
 def page_names(model: str) -> dict[str, str]:
-    """The page's names of layers, and the module that each of them is."""
+    """Return the module for each of the page's names of layers."""
     if model_data(model)["family"] == "resnet":
         blocks = [unit for unit in units(model) if unit.startswith("layer")]
         return {f"b{unit[5]}/{unit[7:]}/relu": unit for unit in blocks}
@@ -44,7 +44,7 @@ def page_names(model: str) -> dict[str, str]:
 
 
 def stage_starts(settings: BenchSettings) -> tuple[str, ...]:
-    """The modules that the stages after the first begin with, in order.
+    """Return the modules that the stages after the first begin with, in order.
 
     A name of the page ends a stage, so that the next one begins behind it; a module's name begins one.
     Raises ``SettingsError`` for names the model does not have, and for splits that leave a stage empty.
@@ -67,7 +67,7 @@ def _other(place: int, order: Sequence[str]) -> str:
 
 
 def _start(name: str, model: str, order: Sequence[str]) -> str:
-    """The module that begins the stage behind the split ``name``."""
+    """Return the module that begins the stage after the split ``name``."""
     ends = page_names(model)
     written = f"{name}/relu" if RESNET_NAME.fullmatch(name) and not name.endswith("/relu") else name
     if written in ends:

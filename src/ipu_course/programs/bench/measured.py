@@ -34,7 +34,7 @@ class Measured:
 
 
 def reduced(settings: BenchSettings, batch_size: int, accumulation: int | None, steps: int) -> BenchSettings:
-    """What is executed of a benchmark: one replica, a small batch, as few micro-batches as a step can have."""
+    """Return the part of a benchmark that is executed: one replica, a small batch, as few micro-batches as possible."""
     return replace(
         settings,
         batch_size=batch_size,

@@ -67,7 +67,7 @@ class Benchmark(nn.Module):
 
 
 def benchmark_module(settings: BenchSettings, device: str = "cpu") -> Benchmark:
-    """The network of the settings, untrained; on the device "meta" it has shapes and no numbers.
+    """Build the network of the settings, untrained; on the device "meta" it has shapes and no numbers.
 
     Raises ``SettingsError`` for unknown models and layers, and for splits that leave a stage empty.
     """
@@ -126,7 +126,7 @@ def _with_groups_of(depthwise: nn.Conv2d, group_dim: int) -> nn.Conv2d:
 
 
 def network(settings: BenchSettings) -> nn.Module:
-    """The network that the settings name, in float32, with new weights.
+    """Build the network that the settings name, in float32, with new weights.
 
     Raises ``SettingsError`` when there is no such model, or groups of normalisation do not divide its channels.
     """
@@ -176,7 +176,7 @@ def _efficientnet(data: Mapping[str, Any], settings: BenchSettings) -> nn.Module
 
 
 def options_for(settings: BenchSettings) -> poptorch.Options:
-    """The options of one instance, not yet frozen."""
+    """Return the options of one instance, not yet frozen."""
     options = poptorch.Options()
     options.deviceIterations(settings.device_iterations)
     options.replicationFactor(settings.replicas_per_instance)

@@ -64,7 +64,7 @@ class Page:
 
 @lru_cache(maxsize=1)
 def benchmark_page() -> Page:
-    """The page. Raises ``DataError`` when its file is missing or damaged."""
+    """Read the page. Raises ``DataError`` when its file is missing or damaged."""
     return from_json(PAGE_FILE, _page)
 
 
@@ -95,12 +95,12 @@ def _configuration(entry: Mapping[str, Any], models: Mapping[str, Mapping[str, A
 
 
 def all_configurations() -> tuple[Configuration, ...]:
-    """All configurations, in the page's order."""
+    """Return all configurations, in the page's order."""
     return benchmark_page().configurations
 
 
 def configuration(name: str) -> Configuration:
-    """The configuration of that name. Raises ``SettingsError`` for others, with the nearest names."""
+    """Return the configuration of that name. Raises ``SettingsError`` for other names, with the nearest ones."""
     known = {each.name: each for each in all_configurations()}
     if name not in known:
         raise SettingsError(f"--config {name}: there is no such configuration; {nearest(name, known)} (--list: all)")
@@ -108,7 +108,7 @@ def configuration(name: str) -> Configuration:
 
 
 def model_data(name: str) -> Mapping[str, Any]:
-    """What describes the model of that name. Raises ``SettingsError`` for others, with the nearest names."""
+    """Return what describes the model of that name. Raises ``SettingsError`` for other names, with the nearest ones."""
     models = benchmark_page().models
     if name not in models:
         raise SettingsError(f"--model {name}: there is no such model; {nearest(name, models)}")
@@ -126,7 +126,7 @@ def settings_of_model(name: str, training: bool = True, **changes: Any) -> Bench
 
 
 def changed(settings: BenchSettings, **changes: Any) -> BenchSettings:
-    """The settings with some changed; another model comes with its own image size.
+    """Return the settings with some of them changed; another model comes with its own image size.
 
     Raises ``SettingsError`` for unknown models and names of settings.
     """

@@ -113,7 +113,7 @@ def _show(parsed: argparse.Namespace, title: str, results: Sequence[Result]) -> 
 
 
 def _problems(results: Sequence[Result]) -> Iterable[str]:
-    """What is not sure to fit, and what helps: results that the same helps stand together."""
+    """Say which results may not fit and what helps; results that need the same remedy share one line."""
     by_remedy: dict[str, list[str]] = {}
     for result in results:
         if not result.is_sure_to_fit:

@@ -30,7 +30,7 @@ OWN_REMEDIES = (
 
 
 def heading(settings: BenchSettings, of: Configuration | None) -> str:
-    """What is modelled: the page's command line, where it is one, and the arithmetic of a step."""
+    """Say what is modelled: the page's command line, if there is one, and the arithmetic of a step."""
     lines = [of.title if of else f"{settings.model}, {'training' if settings.training else 'inference'}"]
     if of:
         lines += wrapped(f"The page: {of.command_line}", "  ")
@@ -54,7 +54,7 @@ def _word(value: object) -> str:
 
 
 def step_text(settings: BenchSettings) -> str:
-    """A step as a product, and where it runs."""
+    """Write a step as a product, and say where it runs."""
     return f"{_product(settings)}, on {counted(settings.ipus, 'IPU')} of {settings.machine}."
 
 
@@ -69,7 +69,7 @@ def _product(settings: BenchSettings) -> str:
 
 
 def result_text(result: Result) -> str:
-    """The modelled figures, one a line."""
+    """Return the modelled figures, one on each line."""
     profile = result.profile
     lines = [f"Modelled (IPU Model, {profile.machine}):"]
     if result.verdict == "does not fit":
@@ -96,12 +96,12 @@ def _kib(result: Result) -> str:
 
 
 def remedies(result: Result) -> str:
-    """What helps a program that is not sure to fit, in PopTorch's terms and in this program's."""
+    """Say what helps a program that may not fit, in the terms of PopTorch and of this command."""
     return f"What usually helps: {'; '.join(result.remedies)}. {OWN_REMEDIES}"
 
 
 def _own_notes(result: Result) -> Sequence[str]:
-    """The profile's notes; those on memory repeat what is said already."""
+    """Return the profile's notes without those on memory, which repeat what is said already."""
     return [note for note in result.profile.notes if not note.startswith("Memory")]
 
 
@@ -138,7 +138,7 @@ def _loader(result: Result) -> str:
 
 
 def measured_text(measured: Measured) -> str:
-    """What was executed, and how fast."""
+    """Say what was executed, and how fast."""
     settings = measured.settings
     seconds = ", ".join(f"{each:.2f}" for each in measured.step_seconds)
     kind = "training" if settings.training else "inference"
@@ -154,7 +154,7 @@ def measured_text(measured: Measured) -> str:
 
 
 def measured_record(measured: Measured) -> dict[str, object]:
-    """What was measured as plain values, with units in the names."""
+    """Return what was measured as plain values, with units in the names."""
     return {
         "images_per_second": measured.images_per_second,
         "step_seconds": list(measured.step_seconds),
@@ -164,7 +164,7 @@ def measured_record(measured: Measured) -> dict[str, object]:
 
 
 def rows(results: Iterable[Result]) -> list[dict[str, object]]:
-    """One row for each result, as ``ipu_course.show.table`` takes them; figures are modelled.
+    """Return one row for each result, as ``ipu_course.show.table`` takes them; figures are modelled.
 
     Rates of what does not fit stand in brackets: they would be so.
     """
@@ -204,7 +204,7 @@ def text_table(lines: Sequence[dict[str, object]]) -> str:
 
 
 def record(result: Result) -> dict[str, Any]:
-    """A result as plain values, with units in the names; all figures are modelled."""
+    """Return a result as plain values, with units in the names; all figures are modelled."""
     profile, memory = result.profile, result.profile.memory
     return {
         "configuration": result.name,

@@ -91,7 +91,7 @@ class Result:
 
 
 def modelled_result(of: BenchSettings | Configuration, name: str = "") -> Result | None:
-    """The modelled result of settings, or of a configuration of the page; ``None`` without an IPU Model.
+    """Model the result of settings, or of a configuration of the page; ``None`` without an IPU Model.
 
     Raises ``CourseError`` for settings that do not go together or that the model refuses.
     """
@@ -117,7 +117,7 @@ def modelled_result(of: BenchSettings | Configuration, name: str = "") -> Result
 
 
 def one_batch(settings: BenchSettings) -> BenchSettings:
-    """The settings of a call of as few batches as possible: one, or one for each stage of a pipeline."""
+    """Return the settings of a call with as few batches as possible: one, or one for each stage of a pipeline."""
     return replace(settings, device_iterations=settings.least_iterations)
 
 
@@ -178,7 +178,7 @@ def page_points() -> list[tuple[str, BenchSettings]]:
 
 
 def page_results(watch: Watch[tuple[str, BenchSettings]] = lambda points: points) -> tuple[Result, ...]:
-    """The results of the whole page; ``watch`` goes through the work, as tqdm does. Nothing without an IPU Model."""
+    """Model the whole page; ``watch`` follows the work, as tqdm does. Empty without an IPU Model."""
     return tuple(_modelled(watch(page_points())))
 
 

@@ -35,7 +35,7 @@ class Changes:
 
 
 def usual_folder(notebooks: Path) -> Path:
-    """Return the learner's folder: in the clone when you work in it, else in the working directory."""
+    """Return the learner's folder: in the clone if you work in it, else in the working directory."""
     clone, here = notebooks.resolve().parent, Path.cwd()
     return (clone if clone == here or clone in here.parents else here) / FOLDER_NAME
 

@@ -1,4 +1,4 @@
-"""The first cell of a learner's copy of a lesson: what is done, what comes next, and how long it takes."""
+"""The first cell of a learner's copy: it says what is done, what comes next, and how long that takes."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def _next(known: list[LessonState], place: int | None) -> str:
 
 
 def _minutes_left(state: LessonState) -> int:
-    """The plan of a lesson, without the minutes of the exercises that are solved."""
+    """Return the planned minutes of a lesson, without the minutes of the exercises that are solved."""
     if state.done:
         return 0
     solved = state.solved / state.exercise_count if state.exercise_count else 0.0
@@ -73,7 +73,7 @@ def _listed(numbers: list[str]) -> str:
 
 
 def _chip(state: LessonState) -> str:
-    """A lesson as a link with its mark; its title says the state in words."""
+    """Return a link to a lesson with its mark; its title says the state in words."""
     lesson = state.lesson
     words = escape(f"{lesson.title}: {state.words}")
     return f'<a href="{lesson.notebook}" title="{words}">{_MARKS[state.words]}&nbsp;{lesson.number}</a>'

@@ -49,7 +49,7 @@ def run(parsed: argparse.Namespace) -> None:
         except CourseError as problem:
             print(f"Left out: {problem}.", file=sys.stderr)
     if not results:
-        raise CourseError("none of the files is a result; learners write one with 'report --export FILE'")
+        raise CourseError("none of the files is a result; learners write theirs with 'report --export FILE'")
     page = leaderboard_page(results)
     write_output(parsed.output, page, "leaderboard", "--output", lambda start: is_page_of(GENERATOR, start))
     print(f"The leaderboard of {counted(len(results), 'learner')} is {parsed.output}.")

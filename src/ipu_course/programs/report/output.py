@@ -19,7 +19,7 @@ def write_output(path: Path, text: str, what: str, option: str, is_own: Callable
     try:
         start = path.open(encoding="utf-8", errors="replace").read(LONGEST_START) if path.is_file() else ""
         if path.exists() and not is_own(start):
-            raise CourseError(f"{path} is there already and is no {what} of this course; choose another with {option}")
+            raise CourseError(f"{path} exists already and is not a {what} of this course; choose another with {option}")
         path.write_text(text, encoding="utf-8")
     except OSError as problem:
         raise CourseError(

@@ -60,11 +60,11 @@ rate = lesson.predict("images a second with asynchronous loading", ...)
 # %%
 background = program.profile(host=ladder.host(eight_bit_io=True, asynchronous=True))
 rate.reveal(background.samples_per_second, "modelled, host costs fitted", published="asynchronous_rate")
-
-# %%
 both = {"Sync": call_parts(sync), "Async": call_parts(background)}
 show_traces(both, 1.2, "Host and IPUs on one axis, modelled with a fitted host",
             "Async hides the IPUs' work behind the loading. The loading never waits, so it is the bottleneck.")
+
+# %%
 traces = three_traces(program)
 show_traces(traces, 1.0, "Three settings on one axis, modelled",
             "In each trace, the other kinds of work wait for one of the three. Which one?")
@@ -74,9 +74,9 @@ show_traces(traces, 1.0, "Three settings on one axis, modelled",
 # Sync, one call follows another after *L + C*, and with Async after *max(L, C)*. If *w* worker processes share the
 # loading, each on a core of its own, it is *max(L / w, C)*. So Async can at most double the rate, which happens when
 # *L = C*. If one of the two is much longer than the other, Async gains little. These three formulas are the *closed
-# forms* in the tables below.
+# forms* in the explorer's table below.
 #
-# The second figure above shows three other settings of this program: A, B and C. All of them load ahead.
+# The last figure above shows three other settings of this program: A, B and C. All of them load ahead.
 #
 # **Exercise 1** (4 min). What is the bottleneck in each of them: `"loading"`, the `"calls"` on the host, or the
 # `"IPUs"`?

@@ -3,8 +3,8 @@
 #
 # You send 16 small images to an IPU and wait **0.88 ms** for the predictions (modelled). How much of that time does
 # the IPU compute? The rest is a **round trip** between host and IPU, and a training loop in Python pays for one with
-# every batch. One option repeats the loop on the device instead. It speeds up some programs several times and others
-# not at all, and it has traps.
+# every batch. One option repeats the loop on the device instead. It makes some programs several times as fast and
+# others hardly faster, and it has traps.
 #
 # *Plan 45 minutes, 19 of them for the exercises; the notebook itself runs in under one. Before it: lesson 02.* You will
 #

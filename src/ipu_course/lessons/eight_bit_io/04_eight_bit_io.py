@@ -37,9 +37,9 @@ from ipu_course.lessons.eight_bit_io import (
 # fetches each micro-batch of images in a transfer called a **stream**. By default it does not compute during the
 # transfer.
 #
-# A pixel is a whole number from 0 to 255, so it fits into one byte (`uint8`). A network wants numbers with a mean
-# near 0. If the host normalises the pixels, it must send floating-point numbers. If the IPU normalises them, the
-# host can send bytes.
+# Each colour of a pixel is a whole number from 0 to 255, so it fits into one byte (`uint8`). A network wants numbers
+# with a mean near 0. If the host normalises the pixels, it must send floating-point numbers. If the IPU normalises
+# them, the host can send bytes.
 
 # %%
 torch.set_num_threads(1)
@@ -142,7 +142,8 @@ print("D turns labels 9, 255 and 999 into", torch.tensor([9, 255, 999]).to(torch
 # ## Bound what the link can save
 #
 # Before you ask a model, ask how much a shorter stream can save *at most*. The workshop published 1.88 s a call
-# before this step and 1.77 calls a second after it [1]. The link between host and IPU moves at least 3 GB/s [3].
+# before this step and 1.77 calls a second after it [1]. The link between host and IPU moves at least 3 GB/s [3]. (Its
+# peak is higher, but a bound should not depend on peaks.)
 #
 # **Exercise 3** (4 min). How many bytes does uint8 save in one call, compared with fp16? At 3 GB/s, what share of the
 # published saving per call can these bytes explain? Give the share as a number from 0 to 1.
@@ -181,8 +182,6 @@ faster = lesson.predict("device time with fp16 images, divided by that with uint
 programs = programs_by_image_type()
 parts = parts_by_image_type(programs)
 faster.reveal(parts["fp16"].device / parts["uint8"].device, "modelled")
-
-# %%
 show.table([{"images": name, "stream, ms a call": f"{1000 * each.stream:.1f}",
              "compute, ms a call": f"{1000 * each.compute:.1f}", "device, ms a call": f"{1000 * each.device:.1f}"}
             for name, each in parts.items()], index="images")

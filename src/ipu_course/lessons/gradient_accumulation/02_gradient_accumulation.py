@@ -287,8 +287,8 @@ show_epoch_parts({f"accumulation {m}": profile for m, profile in loaded.items()}
 # loads the images and takes as long as before. Most of the saved seconds are the host's work around the calls: 97
 # calls instead of 260.
 #
-# How sure is this? The published column is derived from the printed calls a second; the document prints 00:52 and
-# 00:46. The host's part is **fitted**, three numbers on five published epochs, so these rows are no predictions.
+# How sure is this? The ladder's second column is derived from printed calls a second; the progress bars print 00:52
+# and 00:46. The host's part is **fitted**, three numbers on five epochs, so these rows are no predictions.
 #
 # The price is that fewer updates learn less per epoch. The learning rate stayed at 0.001 [1]. After five epochs the
 # run with accumulation 3 printed a training accuracy of 74.0 %; the four runs with accumulation 8 printed 65.1 to

@@ -118,7 +118,7 @@ show_rates({**profiles, "16.16, half partials": half_partials},
 # fp16 has 11 significant bits from 2^-14 up to 65,504. Below 2^-14 it loses digits, and below 2^-25 the number
 # becomes zero: it **underflows**. Where are the gradients of ResNet-101? We compute them in fp32.
 #
-# **Loss scaling** moves them all: PopTorch multiplies the loss by `loss_scaling` and divides by it before the
+# **Loss scaling** makes them all larger: PopTorch multiplies the loss by `loss_scaling` and divides by it before the
 # weight update. The loss that you see stays as it is.
 
 # %%
@@ -153,7 +153,7 @@ lesson.check(1, smallest, largest)
 # ## Scale the loss, and scale it too far
 #
 # Now a small network learns handwritten digits for real. In 16.16 every result is rounded to fp16, and yet it learns
-# as well as in 32.32, without any care. But many losses are small: a mean over all pixels of a picture, or a term
+# as well as in 32.32, without special care. But many losses are small: a mean over all pixels of a picture, or a term
 # with a small weight. To imitate one, we divide the loss by 2^18, the number of pixels in a 512 x 512 picture. We
 # train in four ways: 32.32, 16.32, 16.16, and 16.16 with a loss scaling of 2^18.
 #

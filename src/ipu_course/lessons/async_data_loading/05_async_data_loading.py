@@ -62,7 +62,7 @@ background = program.profile(host=ladder.host(eight_bit_io=True, asynchronous=Tr
 rate.reveal(background.samples_per_second, "modelled, host costs fitted", published="asynchronous_rate")
 both = {"Sync": call_parts(sync), "Async": call_parts(background)}
 show_traces(both, 1.2, "Host and IPUs on one axis, modelled with a fitted host",
-            "Async hides the IPUs' work behind the loading. The loading never waits, so it is the bottleneck.")
+            lesson.takeaway("one_axis"))
 
 # %%
 traces = three_traces(program)

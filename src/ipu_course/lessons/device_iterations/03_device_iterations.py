@@ -208,7 +208,7 @@ profiles = {n: resnet.profile(host=ladder.host(), device_iterations=n) for n in 
 epoch.reveal(ladder.epoch_seconds(profiles[4]), "modelled", published="epoch_4")
 lesson.show_ladder("device iterations 4")
 show_epoch_parts({"1 iteration": profiles[1], "4 iterations": profiles[4]},
-                 "Fewer calls cost less, but loading takes most of the epoch.")
+                 lesson.takeaway("epoch_parts"))
 
 # %% [markdown]
 # A quarter of the calls need a quarter of the call work. But loading takes most of the epoch, and no device iteration

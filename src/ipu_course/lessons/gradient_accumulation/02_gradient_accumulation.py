@@ -280,7 +280,7 @@ loaded = {m: resnet.profile(host=ladder.host(), gradient_accumulation=m) for m i
 epoch.reveal(ladder.epoch_seconds(loaded[8]), "modelled", published="epoch_8")
 lesson.show_ladder("gradient accumulation 8")
 show_epoch_parts({f"accumulation {m}": profile for m, profile in loaded.items()},
-                 "Fewer calls save more seconds than faster IPUs, and loading takes as long as before.")
+                 lesson.takeaway("epoch_parts"))
 
 # %% [markdown]
 # The IPUs became 15 % faster, and that is the **smaller** part of what the epoch gained. A single Python process

@@ -178,7 +178,7 @@ learned = [name for name, trial in runs.items() if trial.accuracy > 85]
 learning.reveal(len(learned), "computed")
 print("the runs that learn:", *learned, sep="\n  ")
 show_losses({name: runs[name] for name in ("32.32", "16.16", "16.16, scaled")},
-            "Without loss scaling, nothing is learned and nothing is reported.")
+            lesson.takeaway("small_loss"))
 
 # %% [markdown]
 # Without scaling, the gradients underflow. Weights in fp32 do not help: in 16.32 the activations' gradients are fp16.
@@ -305,7 +305,7 @@ def means(dtype, stochastic):
 
 paths = {"fp32": means(single, False), "fp16, nearest": means(half, False), "fp16, stochastic": means(half, True)}
 mean.reveal(round(paths["fp16, nearest"][-1], 4), "computed")
-show_paths(paths, "Rounded to the nearest, every update is lost. Rounded stochastically, the mean is right.")
+show_paths(paths, lesson.takeaway("small_updates"))
 
 # %% [markdown]
 # An update below half a step is rounded away, every time. **Stochastic rounding** rounds up with a probability of

@@ -319,7 +319,7 @@ def test_it_replaces_a_report_but_nothing_else(
         other.write_bytes(content)
         assert main(["report", "--output", str(other)]) == 2
         assert other.read_bytes() == content
-        assert "no report of this course" in capsys.readouterr().err
+        assert "not a report of this course" in capsys.readouterr().err
     assert main(["report", "--output", str(tmp_path)]) == 2
     assert main(["report", "--output", str(tmp_path / "nowhere" / "report.html")]) == 2
     assert "choose another file with --output" in capsys.readouterr().err

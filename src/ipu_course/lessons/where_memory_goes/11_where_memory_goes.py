@@ -72,7 +72,7 @@ optimiser = poptorch.optim.AdamW(training.parameters(), loss_scaling=1000, accum
 workshop = engine.profile_module(training, ladder.micro_batch(half), options, optimiser)
 fullest = workshop.memory[1]
 weights.reveal(100 * fullest.bytes_by_category["variables"] / fullest.max_tile_bytes, "modelled")
-show.memory(workshop, "The weights are a small part; state, code, activations and temporary data are the rest.")
+show.memory(workshop, lesson.takeaway("fullest_tile"))
 print(f"{lesson.published('tiles_16_16').kind}: {lesson.published('tiles_16_16').text} [1]")
 
 # %% [markdown]

@@ -50,7 +50,7 @@ print(tried(engine.reach))
 
 # %%
 import torch
-model = poptorch.inferenceModel(torch.nn.Linear(2, 3))
+model = poptorch.inferenceModel(torch.nn.Linear(2, 3), poptorch.Options().showCompilationProgressBar(False))
 print(tuple(model(torch.ones(1, 2)).shape))
 
 # %%

@@ -22,9 +22,9 @@ from torch import nn
 import poptorch
 from ipu_course import ladder, show
 from ipu_course.datasets import colour_shapes
-from ipu_course.epoch_parts import show_epoch_parts
 from ipu_course.lessons.device_iterations import (
-    RESNET, SMALL, lesson, modelled_programs, rate_at, round_trips, show_call, show_long_calls)
+    RESNET, SMALL, lesson, modelled_programs, rate_at, round_trips, show_call,
+    show_epoch_parts, show_long_calls)
 from ipu_course.models import SmallNetwork, WithLoss
 
 torch.set_num_threads(1)  # a small network would only make more threads wait for each other

@@ -23,8 +23,7 @@ import torchvision
 import poptorch
 from ipu_course import engine, figures, ladder, show
 from ipu_course.datasets import colour_shapes
-from ipu_course.epoch_parts import show_epoch_parts
-from ipu_course.lessons.gradient_accumulation import lesson, percent_apart, show_rates, show_stages
+from ipu_course.lessons.gradient_accumulation import lesson, percent_apart, show_epoch_parts, show_rates, show_stages
 from ipu_course.models import ClassifierWithLoss, SmallNetwork, WithLoss
 from ipu_course.schedule import pipelined
 

@@ -167,7 +167,7 @@ lesson.check(2, forward, using=profiles.a)
 
 # %% [markdown] tags=["solution"]
 # What is kept and what is computed again between two checkpoints are in memory together. The sum is smallest
-# somewhere in the middle. Lesson 12's subject is where exactly.
+# somewhere in the middle.
 
 # %% [markdown]
 # ## Mend one fat tile
@@ -241,7 +241,7 @@ lesson.check(4, widths, using=profiles.c)
 # %% [markdown]
 # ## Mend optimiser state and a vocabulary
 #
-# **Program D** trains 57 million weights with AdamW, which keeps two numbers for each, in single precision. Nothing
+# **Program D** trains 60 million weights with AdamW, which keeps two numbers for each, in single precision. Nothing
 # needs them before the update, so they can wait in streaming memory (lesson 08).
 #
 # **Program E** predicts a word out of 60,000. Its last product, `words @ weight.t()`, has 512 rows and 60,000 columns.
@@ -273,7 +273,7 @@ lesson.check(5, state_options, logits, using=profiles.d)
 
 # %% [markdown] tags=["hint"]
 # `poptorch.TensorLocationSettings().useOnChipStorage(False)` says where, `options.TensorLocations` what. The factor has
-# to divide 60,000, and 2 is not enough.
+# to divide 60,000.
 
 # %% [markdown] tags=["solution"]
 # For E, `poptorch.set_available_memory(words @ weight.t(), 0.1)` works, too: it tells the compiler how much of a tile

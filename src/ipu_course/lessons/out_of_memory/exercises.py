@@ -69,8 +69,8 @@ def causes_hint(causes: object, using: Profiles) -> str | None:
 
 
 def _cause_hint(program: BrokenProgram, profile: Profile, answer: object) -> str | None:
-    named = str(answer).strip().lower()
-    if named not in CAUSES:
+    named = {cause.lower(): cause for cause in CAUSES}.get(str(answer).strip().lower())
+    if named is None:
         return f"{answer!r} is no cause of the diagram, which has: {', '.join(CAUSES)}."
     facts = facts_of(profile)
     if named == cause_of(facts):

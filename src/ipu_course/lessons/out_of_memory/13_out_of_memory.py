@@ -327,4 +327,4 @@ show_settings(profiles)
 #    IPU](https://docs.graphcore.ai/projects/memory-performance-optimisation/)*, section 6.
 # 2. IPU hands-on training workshop (2022), day 03: 8 min 07 s to compile ResNet-101 for two IPUs.
 #
-# **Next:** the part about memory ends here; `python -m ipu_course report` shows what you have done.
+# **Next:** the course ends here; `python -m ipu_course bench` asks what limits the benchmark page's programs.

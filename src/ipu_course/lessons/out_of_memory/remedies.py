@@ -22,7 +22,7 @@ SETTINGS: Mapping[str, Mapping[str, Any]] = {
     "proportion 0.1": {"available_memory_proportion": 0.1},
     "state off the chip": {"optimiser_off_chip": True},
 }
-SENTENCE = re.compile(r"(?<=[.)]) (?=[A-Z])")
+SENTENCE = re.compile(r"(?<=[.)]) (?=[A-Z]|ipu_model|poptorch)")
 
 
 def print_sentences(message: object) -> None:

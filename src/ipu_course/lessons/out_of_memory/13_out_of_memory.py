@@ -8,8 +8,8 @@
 # The next cell shows five programs that do not fit. All of them need about 730,000 bytes on their fullest tile, which
 # is 13 or 14 % too many. And yet each of them needs another remedy. At the end of this lesson, you find it in minutes.
 #
-# *Plan 75 minutes, 33 of them for the exercises; the notebook itself runs in under one. Before it: lessons 02, 04 and
-# 08.* You will
+# *Plan 75 minutes, 33 of them for the exercises; the notebook itself runs in under one. Before it: lessons 01, 02
+# and 08.* You will
 #
 # * compile offline, and read the error line by line,
 # * know the limits, and what is too close to call,
@@ -73,8 +73,8 @@ except poptorch.Error as error:
 # * **A tile** has 624 KiB, and this is the only limit that counts. **An IPU** has 1,472 tiles, or 897 MiB, but memory
 #   on another tile does not help: one full tile is enough for the error.
 # * **More IPUs** give more tiles, but a layer stays on one of them. Their number is a power of two.
-# * **The IPU Model** errs, too. Published programs decide how much: below 99.5 % of a tile it says *fits*, above 104.6
-#   % *does not fit*, and between them **too close to call**, with a warning instead of an error.
+# * **The IPU Model** errs, too. Published programs decide how much: it says *fits* below 99.5 % of a tile,
+#   *does not fit* above 104.6 %, and **too close to call** between them, with a warning instead of an error.
 #
 # Both ends of this range come from few programs: only four published ones were out of memory. So do not argue about
 # 2 %. If a program is too close to call, take the cheapest remedy that brings it out of the range, or compile it
@@ -139,7 +139,7 @@ show_half_precision(profiles)
 #
 # Program A keeps the activations of all blocks until the backward pass has used them. With **recomputation**, it keeps
 # only some, the *checkpoints*, and computes the others again. A pipeline does that by itself, with its stages as
-# checkpoints (lesson 02). On one IPU, you ask for it with `options._Popart.set("autoRecomputation", 4)`.
+# checkpoints ([lesson 02](02)). On one IPU, you ask for it with `options._Popart.set("autoRecomputation", 4)`.
 #
 # **Exercise 2** (7 min). Write `forward(blocks, images)`: run the eight blocks one after another, and pass the outputs
 # that are to be kept through `poptorch.recomputationCheckpoint`. The micro-batch has to stay, because batch
@@ -242,7 +242,7 @@ lesson.check(4, widths, using=profiles.c)
 # ## Mend optimiser state and a vocabulary
 #
 # **Program D** trains 60 million weights with AdamW, which keeps two numbers for each, in single precision. Nothing
-# needs them before the update, so they can wait in streaming memory (lesson 08).
+# needs them before the update, so they can wait in streaming memory ([lesson 08](08)).
 #
 # **Program E** predicts a word out of 60,000. Its last product, `words @ weight.t()`, has 512 rows and 60,000 columns.
 # While it and its gradient are computed, the tiles hold rearranged operands and partial sums. You can run such

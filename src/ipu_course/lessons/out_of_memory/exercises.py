@@ -197,7 +197,7 @@ def widths_hint(widths: Sequence[int], using: Profile) -> str | None:
 EQUAL = Exercise(
     names=("widths",),
     find_hint=widths_hint,
-    praise="As many layers and as many parameters, but equal layers share one copy of their code.",
+    praise="As many layers and about as many parameters, but equal layers share one copy of their code.",
 )
 
 # ------------------------------------------------------------------------------- exercise 5

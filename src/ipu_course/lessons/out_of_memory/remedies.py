@@ -26,9 +26,10 @@ SENTENCE = re.compile(r"(?<=[.)]) (?=[A-Z]|ipu_model|poptorch)")
 
 
 def print_sentences(message: object) -> None:
-    """Print a message with one sentence a line."""
+    """Print a message with one sentence a line; where there is no IPU Model, leave out what only it could say."""
     for sentence in SENTENCE.split(str(message)):
-        print(sentence)
+        if engine.is_available() or "modelled" not in sentence:
+            print(sentence)
 
 
 def show_programs(profiles: Profiles) -> None:

@@ -6,14 +6,25 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch import Tensor, nn
 
 import poptorch
 from ipu_course import engine
 from ipu_course.exercises import judge, letting_errors_through
 from ipu_course.lessons.out_of_memory import lesson, remedies
-from ipu_course.lessons.out_of_memory.broken import PROGRAMS, A, Profiles, captured, profile_all
+from ipu_course.lessons.out_of_memory.broken import (
+    EXPERT_WIDTH,
+    EXPERTS,
+    PROGRAMS,
+    A,
+    B,
+    Profiles,
+    captured,
+    profile_all,
+)
 from ipu_course.lessons.out_of_memory.decision import (
     ACTIVATIONS,
     CAUSES,
@@ -30,7 +41,9 @@ from ipu_course.lessons.out_of_memory.decision import (
 from ipu_course.lessons.out_of_memory.decision_figure import decision_figure
 from ipu_course.lessons.out_of_memory.exercises import WALK
 from ipu_course.lessons.out_of_memory.remedies import HALF, HALF_BATCH, SETTINGS, with_setting
+from ipu_course.models import WithLoss
 from ipu_course.not_modelled import NOT_MODELLED
+from ipu_model.predict.verdict import close_band
 
 FOUND = {"A": ACTIVATIONS, "B": TILE, "C": CODE, "D": STATE, "E": ONE_OP}
 FULL = Facts(fullest=700.0, average=690.0, over=9, limit=624, other_ipu=None, always_live=100.0, one_op=100.0,
@@ -40,6 +53,13 @@ FULL = Facts(fullest=700.0, average=690.0, over=9, limit=624, other_ipu=None, al
 @pytest.fixture(scope="module")
 def profiles() -> Profiles:
     return profile_all()
+
+
+class SumUp(nn.Module):
+    """The sum over all layers: [rows, layers, width] to [rows, width]."""
+
+    def forward(self, outputs: Tensor) -> Tensor:
+        return outputs.sum(1)
 
 
 class TestPrograms:
@@ -55,6 +75,18 @@ class TestPrograms:
         found = {program.name: cause_of(facts_of(profile)) for program, profile in zip(PROGRAMS, profiles)}
         assert found == FOUND
 
+    def test_the_text_names_the_range_that_is_too_close_to_call(self) -> None:
+        text = next(lesson.folder.glob("13_*.py")).read_text(encoding="utf-8")
+        assert all(f"{100 * end:.1f} %" in text for end in close_band())
+
+    def test_together_program_b_needs_less_code_and_less_time(self, profiles: Profiles) -> None:
+        """The praise for exercise 3: as one wide layer, it does the same work."""
+        layers = nn.Sequential(nn.Linear(EXPERT_WIDTH, EXPERTS * EXPERT_WIDTH), nn.ReLU())
+        wide = B.modelled(nn.Sequential(layers, nn.Unflatten(1, (EXPERTS, EXPERT_WIDTH)), SumUp(), nn.Linear(32, 10)))
+        joined = wide.profile()
+        assert facts_of(joined).code < facts_of(profiles.b).code / 2
+        assert joined.device_seconds_per_call < profiles.b.device_seconds_per_call / 2
+
     def test_what_the_text_says_of_them(self, profiles: Profiles) -> None:
         a, b, _, d, _ = map(facts_of, profiles)
         assert a.over == 1_365
@@ -66,10 +98,6 @@ class TestPrograms:
 
     def test_the_error_of_the_notebook_is_that_of_the_profile(self, profiles: Profiles) -> None:
         """Compiled with real tensors, as in the notebook, program A is the program that was profiled."""
-        import torch
-
-        from ipu_course.models import WithLoss
-
         module = WithLoss(A.network())
         options = poptorch.Options().useOfflineIpuTarget().showCompilationProgressBar(False)
         model = poptorch.trainingModel(module, options, A.optimiser(module))
@@ -130,6 +158,17 @@ class TestSettings:
     def test_half_precision_is_the_first_remedy_that_the_message_names_for_b(self, profiles: Profiles) -> None:
         """The text: the message recommends it."""
         assert "half precision" in captured(PROGRAMS[1]).memory_remedies(profiles.b)[0]
+
+    def test_a_message_is_printed_sentence_by_sentence(
+        self, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        message = "It is full (modelled; 1 tile is over). Use less. ipu_model.make_it_fit(model) may help."
+        sentences = ["It is full (modelled; 1 tile is over).", "Use less.", "ipu_model.make_it_fit(model) may help."]
+        remedies.print_sentences(message)
+        assert capsys.readouterr().out.splitlines() == sentences
+        monkeypatch.setattr(engine, "is_available", lambda: False)
+        remedies.print_sentences(message)
+        assert capsys.readouterr().out.splitlines() == sentences[1:]
 
     def test_without_a_model_each_says_so_once(self, capsys: pytest.CaptureFixture[str]) -> None:
         remedies.show_half_precision(NOT_MODELLED)

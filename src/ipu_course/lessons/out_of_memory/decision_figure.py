@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from matplotlib.axes import Axes
 
-from ipu_course.figures.drawing import Drawing
-from ipu_course.figures.drawings.board import SMALL, TEXT, Place, arrow, box, sheet, write
+from ipu_course.figures.board import SMALL, TEXT, Drawing, Place, arrow, box, sheet, write
 from ipu_course.figures.looks import ACTIVATIONS, CHIP, CODE, COMPARED, OPTIMISER_STATE, TEMPORARY, Look
 from ipu_course.figures.style import in_style
 from ipu_course.lessons.out_of_memory import decision

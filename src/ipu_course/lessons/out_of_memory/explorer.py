@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ipu_course import engine
-from ipu_course.explorers.controls import Choice
-from ipu_course.explorers.explorer import Explorer, View
+from ipu_course.explorers import Choice, Explorer, View
 from ipu_course.lessons.out_of_memory.broken import PROGRAMS
 from ipu_course.lessons.out_of_memory.decision import KIB, Facts, facts_of
 

@@ -2,7 +2,7 @@
 # # Sharded debugging
 #
 # A colleague trains ResNet-101 on four IPUs. It compiles, and every loss is right. But each weight update takes
-# 91.7 ms where 58.0 ms would be enough (modelled): **1.58 times as long**. A second network answers 98 % of its images
+# 91.7 ms where 58.0 ms would be enough (modelled): **1.58 times as long**. A second network gets 98 % of its images
 # right and does damage all the same. Neither prints an error. How do you find such faults?
 #
 # *Plan 55 minutes, 22 of them for the exercises; the notebook itself runs in under one. Before it: lesson 06.* You will
@@ -29,8 +29,8 @@ import poptorch
 from ipu_course import engine, figures, ladder, models, show
 from ipu_course.datasets import mnist
 from ipu_course.lessons.sharded_debugging import (
-    BLOCKS, DigitNetwork, first_wrong, lesson, plain_outputs, resnet_on_four_ipus, show_cure, show_differences,
-    show_ipus, show_sharding, somebodys_placement, update_times)
+    BLOCKS, DigitNetwork, UnitScale, first_wrong, lesson, plain_outputs, resnet_on_four_ipus, show_cure,
+    show_differences, show_ipus, show_sharding, somebodys_placement, update_times)
 from ipu_course.schedule import pipelined, sharded
 
 # %% [markdown]
@@ -42,27 +42,29 @@ from ipu_course.schedule import pipelined, sharded
 # gradient accumulation or device iterations.
 #
 # **Predict:** how many times as long does sharded execution take as a pipeline, with four equally long stages
-# and 10 micro-batches? And how many times as long with ResNet-101 on two IPUs and 64 micro-batches?
+# and 10 micro-batches?
 
 # %% tags=["prediction"]
 equal = lesson.predict("times as long sharded, four equal stages, 10 micro-batches", ...)
-resnet = lesson.predict("times as long sharded, ResNet-101 on two IPUs, 64 micro-batches", ...)
 
 # %%
+busy = {schedule.__name__: schedule(4, 10).busy_share(backward=2) for schedule in (pipelined, sharded)}
+equal.reveal(busy["pipelined"] / busy["sharded"], "computed")
+print("busy:", {name: f"{share:.1%} of the time" for name, share in busy.items()})
 show.drawing(
     figures.schedule(sharded(stages=4, micro_batches=4), title="Sharded: 4 micro-batches through 4 stages"),
     "Sharded execution runs one pass at a time, so three of the four IPUs always wait.")
-busy = {schedule.__name__: schedule(4, 10).busy_share(backward=2) for schedule in (pipelined, sharded)}
-print("busy:", {name: f"{share:.1%} of the time" for name, share in busy.items()})
-equal.reveal(busy["pipelined"] / busy["sharded"], "computed")
 
 # %% [markdown]
 # With equal stages, a pipeline works for *m / (m + N - 1)* = 10 / 13 of the time and sharded execution for 1 / 4,
-# however long a backward pass takes (in the drawing, twice as long as a forward pass).
+# however long a backward pass takes.
 #
 # ## Count the cost of sharding
 #
-# Does the workshop's ResNet-101 [2] take twice as long on two IPUs?
+# **Predict:** how many times as long does the workshop's ResNet-101 [2] take, on two IPUs with 64 micro-batches?
+
+# %% tags=["prediction"]
+resnet = lesson.predict("times as long sharded, ResNet-101 on two IPUs, 64 micro-batches", ...)
 
 # %%
 network = torchvision.models.resnet101().half()
@@ -72,20 +74,20 @@ options = poptorch.Options()
 options.Training.gradientAccumulation(8)
 program = engine.modelled_module(models.ClassifierWithLoss(network), ladder.micro_batch(torch.half), options, adamw)
 times = update_times(program, (1, 3, 8, 24, 64))
-resnet.reveal(times[-1].ratio, "modelled")
+resnet.reveal(times[-1].ratio, "modelled, if sharded execution keeps its activations")
 show_sharding(times, lesson.published("further_micro_batch"))
 
 # %% [markdown]
-# No. The pipeline computes activations again to keep its stash small, and its slower stage sets the pace. Sharded
-# execution has one micro-batch under way and keeps its activations. The memory is nearly the same, so **sharding does
-# not help a model that does not fit**. The tutorial warns of its "low efficiency" [1], but ten calls of debugging
-# hardly notice.
+# It is not twice as long: the pipeline computes activations again to keep its stash small, and its slower stage sets
+# the pace. We assume that sharded execution, with one micro-batch under way, keeps its activations. Nobody has
+# published a sharded time, and with recomputation it would be slower (last line). The memory is nearly the same, so
+# **sharding does not help a model that does not fit**. But ten calls of debugging hardly notice its cost.
 #
 # ## Compare pipelined and sharded results
 #
 # Our network reads digits from two scanners: one gives pixels from 0 to 255, the other has 12 bits and gives 0 to
-# 4,095. `UnitScale`, behind the first convolution, divides each image by the root of its power, so that brightness
-# makes no difference to later layers. The blocks B1 to B4 begin at `layer1`, `scale`, `layer3` and `layer4`.
+# 4,095. `UnitScale`, behind the first convolution, makes all images equally bright for the later layers. The blocks B1
+# to B4 begin at `layer1`, `scale`, `layer3` and `layer4`.
 #
 # A fair comparison changes the strategy and nothing else: same first weights, same data, same accumulation.
 # **If the two agree, the fault is in the model or its data**, and you can look for it in the simpler program.
@@ -93,11 +95,6 @@ show_sharding(times, lesson.published("further_micro_batch"))
 
 # %%
 torch.set_num_threads(1)  # for so small a model, more threads would only wait for each other
-
-class UnitScale(torch.nn.Module):
-    def forward(self, x):  # the mean of an image's squares becomes 1
-        power = (x * x).mean(dim=(1, 2, 3), keepdim=True)
-        return x * torch.rsqrt(power + 0.001)
 
 def new_network():
     torch.manual_seed(1)  # the same first weights every time
@@ -130,10 +127,9 @@ print("the same weights?", all(torch.allclose(*pair, atol=1e-5) for pair in zip(
 # ## Reduce a run to one sample, and print its tensors
 #
 # The best bug report is the smallest program that still fails: one sample, accumulation 1, device iterations 1,
-# sharded. Every tensor then belongs to that sample. (With batch norm in training, one image alone gives other numbers
-# than in its batch: test such a network with `eval()`.)
+# sharded. Every tensor then belongs to that sample. (Test a network with batch norm in `eval()`.)
 #
-# `print(x)` in `forward` is of no use, because `forward` runs once, when the graph is made.
+# `print(x)` in `forward` is of no use: `forward` runs once, when the graph is made.
 # `poptorch.ipu_print_tensor` is an operation of the graph: the IPU prints the value, and in training its gradient,
 # whenever they are computed. Use what it returns, or it is not part of the graph. A **forward hook** puts it behind a
 # layer without changing the model's code. It prints to stderr, which we catch here.
@@ -164,14 +160,14 @@ print("some of", len(model.getTensorNames()), "names:", *model.getTensorNames()[
 # ## Find the first stage that differs
 #
 # Now the hunt. We train the network in fp32 on images of the first scanner, then run it in half precision on images of
-# the second one. When the network is less than 90 % sure, a person looks at the image. In fp32 this happens to one
+# the second one. An image of which the network is less than 90 % sure is sent to manual review. In fp32 this is one
 # image in eight, for either scanner.
 #
-# **Predict:** in fp16, what percentage of the second scanner's images does a person look at, to the nearest ten? And
-# if something goes wrong, in which of the four blocks does it begin?
+# **Predict:** in fp16, what percentage of the second scanner's images is sent to review, to the nearest ten? And if
+# something goes wrong, in which of the four blocks does it begin?
 
 # %% tags=["prediction"]
-looked_at = lesson.predict("percentage that a person looks at, second scanner, fp16", ...)
+review = lesson.predict("review rate in per cent, second scanner, fp16", ...)
 block = lesson.predict("number of the first block that is wrong (0 for none)", ...)
 
 # %%
@@ -179,22 +175,24 @@ _, network = train(poptorch.ShardedExecution(*BLOCKS), updates=80, accumulation=
 tests, right = test_digits.pixels.float().unsqueeze(1), test_digits.labels
 bright = tests * (4095 / 255)  # the same digits from the second scanner
 
-def percentages(dtype):  # second scanner: right answers, and images that a person looks at
+def percentages(dtype):  # second scanner: accuracy and review rate
     model = poptorch.inferenceModel(copy.deepcopy(network).eval().to(dtype), single)
     sure, digit = model(bright.to(dtype)).float().softmax(1).max(1)
     return [100 * share.float().mean().item() for share in (digit == right, sure < 0.9)]
 
 found = {dtype: percentages(dtype) for dtype in (torch.float32, torch.half)}
-looked_at.reveal(10 * round(found[torch.half][1] / 10), "computed on the IPU")
-print("at least 95 % of the answers right, fp32 and fp16:", [each[0] >= 95 for each in found.values()])
+review.reveal(10 * round(found[torch.half][1] / 10), "computed on the IPU")
+print("accuracy of at least 95 %, fp32 and fp16:", [each[0] >= 95 for each in found.values()])
 
 # %% [markdown]
-# There is no NaN, no error, and the accuracy is as good as in fp32. But hardly any image goes to a person now: the
-# network is sure even when it is wrong. Which stage is at fault?
+# There is no NaN, no error, and the accuracy is as good as in fp32. But hardly any image is reviewed now: the network
+# is sure even when it is wrong. Which stage is at fault?
 #
 # **Exercise 1** (8 min). Write `first_difference(reference, device)`. Both are dictionaries of stage names to
 # tensors, in order; the device's are fp16. Return the **name of the first stage** whose largest difference is
-# more than 2 % of the reference's largest value, or `None`. Mind NaN.
+# more than 2 % of the reference's largest value, or `None`. Mind NaN. The cell after it compares one image of each
+# scanner, with the end of each stage anchored; the reference is plain PyTorch, where forward hooks note the same
+# places. `first_wrong` calls your function, or ours until yours is right.
 
 # %% tags=["exercise"]
 ### BEGIN SOLUTION
@@ -214,12 +212,8 @@ lesson.check(1, first_difference)
 # Loop over `reference.items()`. Sizes of differences: `.abs().max()`. What is `nan > 0.02`?
 
 # %% [markdown] tags=["solution"]
-# `not difference <= 0.02` is true for NaN as well. The first stage that differs counts, because later stages only
-# inherit its fault.
-
-# %% [markdown]
-# Next, one image of each scanner, with the end of each stage anchored. The reference is plain PyTorch, where forward
-# hooks note the same places.
+# `not difference <= 0.02` is true for NaN as well; `difference > 0.02 or difference.isnan()` says the same. The first
+# stage that differs counts, because later stages only inherit its fault.
 
 # %%
 ends = {"B1": "layer1/relu/Relu:0", "B2": "layer2/relu/Relu:0", "B3": "layer3/Gemm:0", "B4": "layer4/Gemm:0"}
@@ -233,20 +227,22 @@ for scanner, image in (("first scanner", tests[:1]), ("second scanner", bright[:
     model(image.half())
     outputs = {stage: model.getAnchoredTensor(stage) for stage in ends}
     compared[scanner] = (plain_outputs(network, modules, image), outputs)
-block.reveal(first_wrong(*compared["second scanner"]), "found by comparing")
-show_differences(compared, "The second scanner's image goes wrong inside B2, and the later stages inherit the fault.")
+block.reveal(first_wrong(first_difference, *compared["second scanner"]), "found by comparing")
+show_differences(compared, lesson.takeaway("first_block"))
 
 # %% [markdown]
-# B1 only rounds; B2 is wrong. In a network of a hundred layers, anchor the middle one: if it is right, go on in the
-# second half, else in the first. With this **bisection**, seven runs find one layer in a hundred.
+# In a network of a hundred layers, anchor the middle one: if it is right, go on in the second half, else in the first.
+# With this **bisection**, seven runs find one layer in a hundred.
 #
 # ## Repair an overflow
 #
-# B2 begins with `scale`. Floating-point exceptions stop a program at the first overflow, on the device too, and the IPU
-# Model says where. (`IPU_MODEL_REPORT_CLIPPING=1` makes it warn instead.) The explorer then runs the network on all
-# test images, as brighter and brighter scanners give them: in fp32, in fp16 on the IPU, and in fp16 as on a GPU.
+# B1 only rounds; B2 is wrong. It begins with `scale`, so look at its code. Floating-point exceptions stop a program at
+# the first overflow, and the IPU Model says where.
+# The explorer then runs all test images, as brighter and brighter scanners give them: in fp32, in fp16 on the IPU, and
+# in fp16 as on a GPU.
 
 # %%
+print(inspect.getsource(UnitScale))
 strict = single.clone()
 strict.Precision.enableFloatingPointExceptions(True)
 try:
@@ -256,14 +252,15 @@ except poptorch.Error as error:
 lesson.explore(network, tests, right)
 
 # %% [markdown]
-# fp16 ends at 65,504. `x * x` is larger, and the IPU clips it (*derived*, see [lesson 01](01)). So the power is too
-# small and the image too bright. ReLU layers answer a brighter image with larger outputs: the same logit wins, but by
-# far too much. On a GPU the power is infinite, one over its root is 0, and so is the whole image. **Which is
-# worse?** Somebody reports the GPU's fault on the first day. The IPU's may last for years.
+# You know this overflow from [lesson 01](01), but here you had to find it. fp16 ends at 65,504.
+# `x * x` is larger, and the IPU clips it (*derived*). So the power is too small and the image too bright. ReLU layers
+# answer a brighter image with larger outputs: the same logit wins, but by far too much. On a GPU the power is infinite,
+# one over its root is 0, and so is the whole image. **Which is worse?** Somebody reports the GPU's fault on the first
+# day. The IPU's may last for years.
 #
-# **Exercise 2** (6 min). Move the slider: with how many `bits`, at the least, does a person look at fewer than half as
-# many images on the IPU as in fp32? Then write `SafeUnitScale`. It takes and returns images of the same type as
-# `UnitScale`, but nothing inside overflows.
+# **Exercise 2** (6 min). Move the slider: what is the smallest number of `bits` with which the IPU's review rate is
+# less than half of fp32's? Then write `SafeUnitScale`. It takes and returns images of the same type as `UnitScale`,
+# but nothing inside overflows.
 
 # %% tags=["exercise"]
 ### BEGIN SOLUTION
@@ -286,7 +283,7 @@ lesson.check(2, bits, SafeUnitScale)
 
 # %% [markdown] tags=["solution"]
 # With 10 bits only the brightest squares are clipped. The cure needs float32 for the multiplication, not only for the
-# mean. Dividing by the largest pixel first works as well.
+# mean. Dividing by the largest pixel first works as well, if you guard against a blank image: 0 / 0 is NaN.
 
 # %% [markdown]
 # ## Find a placement bug with the profile
@@ -375,9 +372,9 @@ print(f"modelled: an update takes {ratio:.2f} times as long as intended")
 #
 # ## On real hardware
 #
-# All of this runs unchanged with the Poplar SDK. Printed tensors then come past Python's `sys.stderr`: look in the
-# terminal. Names of tensors may differ a little. Each anchored program compiles anew, which takes minutes, so
-# bisection saves more there.
+# The PopTorch cells run unchanged with the Poplar SDK, and the modelled ones say that they need the IPU Model. Printed
+# tensors then come past Python's `sys.stderr`: look in the terminal. Names of tensors may differ. Each anchored
+# program compiles anew, which takes minutes, so bisection saves more there.
 #
 # ## What transfers
 #

@@ -44,6 +44,7 @@ def cases() -> tuple[Case, ...]:
     large, tiny = {"B1": 1000 * exact["B1"]}, {"B1": 1e-3 * exact["B1"]}
     mixed = {"B1": torch.tensor([[1000.0, 1.0, -0.5, 0.01]])}
     peak = int(exact["B2"].abs().argmax())
+    wide = {"B1": torch.randn(1, 10_000, generator=torch.Generator().manual_seed(7))}
     return (
         Case(*_stages(), None, "Nothing is wrong there: fp16 rounds, by up to 0.05 %. Ask for more than 2 %."),
         Case(
@@ -60,6 +61,12 @@ def cases() -> tuple[Case, ...]:
             *_stages(B2=_with(exact["B2"], peak, 0.0)),
             "B2",
             "One wrong number in a stage is a fault, too: a mean or a sum over the stage hides it.",
+        ),
+        Case(
+            wide,
+            {"B1": _with(wide["B1"], 5, float(wide["B1"][0, 5]) + 1)},
+            "B1",
+            "One number of 10,000 is wrong there, by a quarter of the largest: a norm, a mean or a sum hides it.",
         ),
         Case(
             *_stages(B3=_with(exact["B3"], 5, math.nan)),

@@ -11,6 +11,14 @@ from ipu_course.programs.mnist.model import ConvLayer
 BLOCKS = ("B1", "B2", "B3", "B4")
 
 
+class UnitScale(nn.Module):
+    """Scale each image so that its power, the mean of its squares, becomes 1."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        power = (x * x).mean(dim=(1, 2, 3), keepdim=True)
+        return x * torch.rsqrt(power + 0.001)
+
+
 class DigitNetwork(nn.Module):
     """Digits [N, 1, 28, 28] to logits [N, 10]; with labels [N] it gives (logits, mean cross-entropy []).
 

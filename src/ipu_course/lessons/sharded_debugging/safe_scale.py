@@ -9,22 +9,17 @@ import torch
 from torch import Tensor, nn
 
 import poptorch
+from ipu_course.lessons.sharded_debugging.network import UnitScale
 
-EPSILON = 0.001
 BRIGHT = 4095 / 255
 NEAR = 0.02  # of the largest value
 
 
-def wanted_scale(x: Tensor) -> Tensor:
-    """Return what the lesson's ``UnitScale`` gives where nothing overflows."""
-    return x * torch.rsqrt((x * x).mean(dim=(1, 2, 3), keepdim=True) + EPSILON)
-
-
 def features() -> Tensor:
-    """Return what ``layer1`` gives for two images, the second one from the bright scanner: [2, 10, 12, 12] float32."""
+    """Return what ``layer1`` may give for a dark, a bright and a blank image: [3, 10, 12, 12] float32."""
     draw = torch.Generator().manual_seed(7)
     dark, bright = 100 * torch.rand(2, 10, 12, 12, generator=draw)
-    return torch.stack((dark, BRIGHT * bright))
+    return torch.stack((dark, BRIGHT * bright, torch.zeros_like(dark)))
 
 
 def scale_hint(layer: object) -> str | None:
@@ -44,7 +39,7 @@ def scale_hint(layer: object) -> str | None:
             f"For a float16 image your layer returns {str(together.dtype).partition('.')[2]}, but the next layer's "
             "weights are float16. Convert the result to x.dtype."
         )
-    wanted = wanted_scale(x)
+    wanted = UnitScale()(x)
     if not _near(together[:1], alone):
         return (
             "An image comes out differently when it is alone than in its batch. Take the mean over the dimensions 1, 2 "
@@ -53,12 +48,17 @@ def scale_hint(layer: object) -> str | None:
     if not _near(together[0], wanted[0]):
         return (
             "Even the first scanner's image is not what UnitScale makes of it: x times one over the root of (its "
-            f"power + {EPSILON})."
+            "power + 0.001)."
         )
     if not _near(together[1], wanted[1]):
         return (
             "The first scanner's image is right, the second one's is not: a number still leaves the range of fp16. "
             "Everything between x and the root has to be computed in float32, the multiplication first of all."
+        )
+    if not _near(together[2], wanted[2]):
+        return (
+            "Both scanners' images are right, but a blank image, all zeros behind a ReLU, does not stay zero: 0 / 0 is "
+            "NaN, for example. UnitScale adds 0.001 before it divides."
         )
     if wide.dtype != torch.float32 or not _near(wide, wanted):
         return "It works in fp16, but the network is trained in fp32: for a float32 image, return float32, too."

@@ -1,6 +1,6 @@
 """What a trained network answers for a scanner's images in some number format, and what that means for people.
 
-An image goes to a person when the network is less than 90 % sure of it.
+An image is sent to manual review when the network is less than 90 % sure of it.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from ipu_course.lessons.sharded_debugging.network import BLOCKS
 SURE = 0.9
 EIGHT_BITS = 255
 OVERFLOW_SETTING = "IPU_MODEL_HALF_OVERFLOW"
-SAME = 0.02  # of all images: two runs that differ by less send equally many to a person
+SAME = 0.02  # of all images: two runs whose review rates differ by less have the same
 
 
 @dataclass(frozen=True)
 class Answers:
-    """Shares from 0 to 1: right answers and images that a person looks at, of all; ``unseen``, of all mistakes."""
+    """Shares from 0 to 1: ``right`` and ``reviewed`` of all images, ``undetected`` of all errors."""
 
     right: float
-    looked_at: float
-    unseen: float
+    reviewed: float
+    undetected: float
 
 
 def scanned(images: Tensor, bits: int) -> Tensor:
@@ -63,10 +63,10 @@ def answers(network: nn.Module, images: Tensor, labels: Tensor, dtype: torch.dty
     model.destroy()
     sure, digit = logits.softmax(1).max(1)
     wrong = digit != labels
-    seen = ~(sure >= SURE)  # a NaN is not sure, either
-    mistakes = int(wrong.sum())
-    unseen = int((wrong & ~seen).sum()) / mistakes if mistakes else 0.0
-    return Answers(float((~wrong).float().mean()), float(seen.float().mean()), unseen)
+    reviewed = ~(sure >= SURE)  # a NaN is not sure, either
+    errors = int(wrong.sum())
+    undetected = int((wrong & ~reviewed).sum()) / errors if errors else 0.0
+    return Answers(float((~wrong).float().mean()), float(reviewed.float().mean()), undetected)
 
 
 def show_cure(network: nn.Module, layer: type[nn.Module], images: Tensor, labels: Tensor) -> None:
@@ -80,16 +80,15 @@ def show_cure(network: nn.Module, layer: type[nn.Module], images: Tensor, labels
         wanted = answers(network, images, labels, torch.float32)
         for bits in (8, 12):
             found = answers(cured, scanned(images, bits), labels, torch.half)
-            print(f"fp16, {bits} bits: a person looks at {looked_at_words(found, wanted)}")
+            print(f"fp16, {bits} bits: review rate {review_words(found, wanted)}")
     except Exception:  # whatever a learner's code raises, the check names it
         print("The network does not run with this layer: the check below says why.")
 
 
-def looked_at_words(found: Answers, plain: Answers) -> str:
-    """Return how many images go to a person beside those of ``plain``, in words that hold on every machine."""
-    if found.looked_at > SURE:
+def review_words(found: Answers, plain: Answers) -> str:
+    """Return the review rate beside that of ``plain``, in words that hold on every machine."""
+    if found.reviewed > SURE:
         return "nearly all images"
-    if found.looked_at < plain.looked_at / 2:
-        return "fewer than half as many images as in fp32"
-    same = abs(found.looked_at - plain.looked_at) < SAME
-    return "as many images as in fp32" if same else "another number of images than in fp32"
+    if found.reviewed < plain.reviewed / 2:
+        return "less than half of fp32's"
+    return "as in fp32" if abs(found.reviewed - plain.reviewed) < SAME else "not as in fp32"

@@ -57,12 +57,12 @@ def band(difference: float) -> str:
     return next(words for limit, words in BANDS if difference < limit)
 
 
-def first_wrong(reference: Outputs, found: Outputs, tolerance: float = 0.02) -> int:
-    """Return the number, from 1, of the first stage further than ``tolerance`` from its reference; 0 for none."""
-    for number, (name, wanted) in enumerate(reference.items(), start=1):
+def differing_stage(reference: Outputs, found: Outputs, tolerance: float = 0.02) -> str | None:
+    """Return the name of the first stage further than ``tolerance`` from its reference, or ``None``."""
+    for name, wanted in reference.items():
         if not relative_difference(wanted, found[name]) <= tolerance:  # no comparison with a NaN is ever true
-            return number
-    return 0
+            return name
+    return None
 
 
 def show_differences(compared: Mapping[str, tuple[Outputs, Outputs]], takeaway: str) -> None:

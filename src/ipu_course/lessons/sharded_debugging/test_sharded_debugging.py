@@ -16,7 +16,7 @@ from ipu_course import engine
 from ipu_course.exercises import judge, letting_errors_through
 from ipu_course.lessons.sharded_debugging import lesson
 from ipu_course.lessons.sharded_debugging.comparison import cases, comparison_hint
-from ipu_course.lessons.sharded_debugging.exercises import COMPARISON, OVERFLOW, PLACEMENT
+from ipu_course.lessons.sharded_debugging.exercises import COMPARISON, OVERFLOW, PLACEMENT, first_wrong
 from ipu_course.lessons.sharded_debugging.placement import (
     CROWDED,
     IDLE,
@@ -29,7 +29,7 @@ from ipu_course.lessons.sharded_debugging.placement import (
 from ipu_course.lessons.sharded_debugging.sharding import further_micro_batch, show_sharding, update_times
 from ipu_course.lessons.sharded_debugging.stage_differences import (
     band,
-    first_wrong,
+    differing_stage,
     plain_outputs,
     relative_difference,
     show_differences,
@@ -73,15 +73,16 @@ def test_a_difference_is_relative_to_the_largest_value(scale: float, share: floa
     reference = scale * torch.tensor([1.0, -4.0, 2.0])
     found = reference + torch.tensor([0.0, 0.0, share * 4 * scale])
     assert relative_difference(reference, found) == pytest.approx(share, rel=1e-3, abs=1e-4)
-    assert first_wrong({"a": reference}, {"a": found}, tolerance=share + 0.01) == 0
-    assert first_wrong({"a": reference}, {"a": found}, tolerance=share - 0.01) == 1
+    assert differing_stage({"a": reference}, {"a": found}, tolerance=share + 0.01) is None
+    assert differing_stage({"a": reference}, {"a": found}, tolerance=share - 0.01) == "a"
 
 
 @pytest.mark.parametrize("number", [math.nan, math.inf, -math.inf])
 def test_what_is_not_finite_is_wrong(number: float) -> None:
     reference = {"a": torch.ones(3), "b": torch.ones(3)}
     found = {"a": torch.ones(3).half(), "b": torch.tensor([1.0, number, 1.0]).half()}
-    assert first_wrong(reference, found) == 2
+    assert differing_stage(reference, found) == "b"
+    assert first_wrong(differing_stage, reference, found) == 2
     assert band(relative_difference(reference["b"], found["b"])) == "inf or NaN"
 
 
@@ -115,14 +116,27 @@ def test_differences_are_shown_by_stage_and_case(capsys: pytest.CaptureFixture[s
 # --- exercise 1
 
 
-def right(reference: dict[str, torch.Tensor], device: dict[str, torch.Tensor]) -> str | None:
-    number = first_wrong(reference, device)
-    return list(reference)[number - 1] if number else None
+def test_the_learner_s_function_finds_the_block_once_it_is_right() -> None:
+    reference = {"B1": torch.ones(3), "B2": torch.ones(3)}
+    device = {"B1": torch.ones(3).half(), "B2": 2 * torch.ones(3).half()}
+    asked: list[str] = []
+
+    def learners(reference: Any, device: Any) -> str | None:
+        asked.append(next(iter(reference)))
+        return differing_stage(reference, device)
+
+    def starter(reference: Any, device: Any) -> object: ...
+
+    assert first_wrong(learners, reference, device) == 2
+    assert len(asked) == len(cases()) + 1
+    assert first_wrong(learners, reference, reference) == 0
+    for wrong in (starter, lambda reference, device: "B1", lambda reference: None, "B1"):
+        assert first_wrong(wrong, reference, device) == 2
 
 
 def test_the_right_function_passes_every_case() -> None:
-    assert [right(case.reference, case.device) for case in cases()] == [case.expected for case in cases()]
-    assert judge(COMPARISON, [right]).correct
+    assert [differing_stage(case.reference, case.device) for case in cases()] == [case.expected for case in cases()]
+    assert judge(COMPARISON, [differing_stage]).correct
 
 
 def test_every_case_is_far_from_the_limit_of_two_per_cent() -> None:
@@ -137,7 +151,7 @@ def test_each_case_alone_can_be_what_an_answer_gets_wrong() -> None:
         found = iter(range(len(cases())))
 
         def answer(reference: Any, device: Any, wrong: int = number, found: Any = found) -> str | None:
-            name = right(reference, device)
+            name = differing_stage(reference, device)
             return ("B4" if name is None else None) if next(found) == wrong else name
 
         assert comparison_hint(answer) == case.hint
@@ -195,11 +209,17 @@ def test_a_pipeline_is_refused_below_its_minimum_and_sharding_is_not(four_ipus: 
     assert all(each.sharded.options["recomputation"] == "none" for each in times)
 
 
-def test_sharded_keeps_what_the_pipeline_computes_again(four_ipus: engine.ModelledModule) -> None:
+def test_sharded_keeps_what_the_pipeline_computes_again_or_recomputes(
+    four_ipus: engine.ModelledModule,
+) -> None:
     (each,) = update_times(four_ipus, (8,))
     assert each.pipelined is not None
     assert "recompute" in {span.kind for span in each.pipelined.timeline}
     assert "recompute" not in {span.kind for span in each.sharded.timeline}
+    assert "recompute" in {span.kind for span in each.recomputing.timeline}
+    assert each.ratio is not None
+    assert each.recomputing_ratio is not None
+    assert each.recomputing_ratio > each.ratio
 
 
 def test_a_further_micro_batch_is_the_slope_between_the_longest_two(four_ipus: engine.ModelledModule) -> None:
@@ -227,6 +247,7 @@ def test_the_cost_is_told_in_words_or_not_at_all(
     show_sharding(update_times(four_ipus, (1, 8, 16)), published)
     assert "accumulation 1: sharded" in (shown := capsys.readouterr().out)
     assert "pipelined refused" in shown
+    assert "times if it recomputes them" in shown
     assert "Sharded execution also runs 1 micro-batch, which the pipeline refuses." in shown
     assert f"derived: {published.text} [2]" in shown
     show_sharding(update_times(engine.NOT_MODELLED, (1, 8)), published)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Mapping
 
+import torchvision
+
 import poptorch
 from ipu_course import engine
 from ipu_course.exercises import Exercise, Number, Numbers, Points
@@ -15,6 +17,8 @@ if TYPE_CHECKING:
 
 KIB = 1024
 REPLICAS = 4
+DEFAULT_THRESHOLD = 8192  # elements from which PopTorch shares a tensor out over replicas
+NEARLY_ALL = 0.9  # of the state in parts, so that each replica keeps about a quarter
 
 # The four groups of tensors: key in the options, and what they are called.
 OPTIMISER = "location_optimizer"
@@ -37,6 +41,11 @@ def place_hint(place: Any, using: Profile) -> str | None:
     options = _placed(place)
     if options.Training.gradient_accumulation != ACCUMULATION:
         return f"Leave the accumulation at {ACCUMULATION}: only the places of tensors are yours to choose."
+    if options.device_iterations != 1:
+        return (
+            f"Leave the device iterations at 1: with {options.device_iterations}, a call has that many updates. Only "
+            "the places of tensors are yours to choose."
+        )
     places: Mapping[str, Any] = options.TensorLocations.toDict()
     if not any(settings and settings.get("onChip") == 0 for settings in places.values()):
         return (
@@ -44,7 +53,9 @@ def place_hint(place: Any, using: Profile) -> str | None:
             "you hand them to options.TensorLocations."
         )
     profile = resnet101(options).profile()
-    return _memory_hint(places, profile) or _group_hint(places, profile) or _time_hint(profile, using)
+    return (
+        _memory_hint(places, profile) or _group_hint(places, profile) or _time_hint(places[OPTIMISER], profile, using)
+    )
 
 
 def _placed(place: Any) -> poptorch.Options:
@@ -77,15 +88,20 @@ def _group_hint(places: Mapping[str, Any], profile: Profile) -> str | None:
     )
 
 
-def _time_hint(profile: Profile, on_chip: Profile) -> str | None:
+def _time_hint(settings: Mapping[str, Any], profile: Profile, on_chip: Profile) -> str | None:
     if profile.device_seconds_per_call <= AS_GOOD * _best().device_seconds_per_call:
         return None
     fullest = f"{profile.memory.max_tile_bytes / KIB:.0f} of {profile.memory.tile_bytes / KIB:.0f} KiB"
     longer = milliseconds(profile) - milliseconds(on_chip)
+    advice = "leave more of the smaller tensors on the chip, with a higher minElementsForOffChip."
+    if "minElementsForOffChip" not in settings:
+        advice = (
+            "leave the smaller tensors on the chip, with minElementsForOffChip. If you set it, set it before "
+            "setOptimizerLocation, which copies the settings."
+        )
     return (
         f"It fits ({fullest}), and an update takes {milliseconds(profile):.1f} ms, {longer:.1f} ms more than on the "
-        "chip. There is a faster placement: leave more of the smaller tensors on the chip, with a higher "
-        "minElementsForOffChip."
+        f"chip. There is a faster placement: {advice}"
     )
 
 
@@ -107,7 +123,7 @@ def milliseconds(profile: Profile) -> float:
 
 def place_score(place: Any, using: Profile) -> Points:
     """Return the time of an update with this placement."""
-    return Points(round(milliseconds(resnet101(_placed(place)).profile()), 1), "ms an update", "lower")
+    return Points(round(milliseconds(resnet101(_placed(place)).profile()), 1), "ms per update", "lower")
 
 
 def options_hint(options: Any) -> str | None:
@@ -134,7 +150,24 @@ def _parts_hint(places: Mapping[str, Any]) -> str | None:
         return "The state is off the chip, so it would be copied. Its parts are small enough to stay on the chip."
     if not settings.get("useReplicatedTensorSharding"):
         return "Every replica still holds the whole state. useReplicatedTensorSharding() gives each replica a part."
+    least = settings.get("minElementsForReplicatedTensorSharding", DEFAULT_THRESHOLD)
+    share = share_in_parts(least)
+    if share < NEARLY_ALL:
+        return (
+            f"Tensors with fewer than {least:,} elements stay whole, so only {share:.0%} of ResNet-101's state is in "
+            "parts. Leave out minElementsForReplicatedTensorSharding, or choose a lower number."
+        )
     return None
+
+
+def share_in_parts(least: int) -> float:
+    """Return the share of ResNet-101's parameters, from 0 to 1, in tensors with ``least`` elements or more."""
+    return sum(size for size in _sizes() if size >= least) / sum(_sizes())
+
+
+@lru_cache(maxsize=1)
+def _sizes() -> tuple[int, ...]:
+    return tuple(weight.numel() for weight in torchvision.models.resnet101().parameters())
 
 
 def _replicas_hint(options: poptorch.Options) -> str | None:
@@ -217,7 +250,7 @@ RARE = Numbers(
         },
         otherwise="Choose SGD with momentum, keep the state off the chip, and watch 'longer than on the chip by'.",
     ),
-    praise="Rarer copies cost less. But 57 micro-batches of 32 images are 1,824 images an update, so ask whether your "
+    praise="Rarer copies cost less. But 57 micro-batches of 32 images are 1,824 images per update, so ask whether your "
     "training still learns as much in an epoch (lesson 02).",
 )
 

@@ -11,7 +11,8 @@ from torch import Tensor, nn
 import poptorch
 from ipu_course import engine
 from ipu_course.explorers import Choice, Explorer, Slider, Switch, View
-from ipu_course.lessons.optimiser_offload.update_parts_figure import COPIES, STATE, update_figure
+from ipu_course.lessons.optimiser_offload.parts import kib_by_part
+from ipu_course.lessons.optimiser_offload.update_parts_figure import COPIES, update_figure
 
 if TYPE_CHECKING:
     from ipu_course.engine import ModelledModule, Profile
@@ -67,15 +68,6 @@ def milliseconds(profile: Profile) -> dict[str, float]:
     """Return the milliseconds of one weight update by part."""
     whole = 1e3 * profile.device_seconds_per_call
     return {name: whole * sum(profile.shares[share] for share in shares) for name, shares in PARTS.items()}
-
-
-def kib_by_part(profile: Profile, ipu: int) -> dict[str, float]:
-    """Return what fills the fullest tile of one IPU, with the optimiser's state as the last part."""
-    parts = {name: size / KIB for name, size in profile.memory[ipu].bytes_by_category.items()}
-    weights, accumulators, state = (
-        parts.pop(name, 0.0) for name in ("variables", "gradient accumulators", "optimiser state")
-    )
-    return {"everything else": sum(parts.values()), "weights": weights, "accumulators": accumulators, STATE: state}
 
 
 def _list(parts: Mapping[str, float]) -> str:

@@ -55,5 +55,5 @@ def place_row(name: str, profile: Profile) -> dict[str, object]:
         "off the chip": f"{profile.memory.off_chip_bytes / MEGA:,.0f} MB",
         "one weight update": f"{1e3 * profile.device_seconds_per_call:.1f} ms",
         "copies' share of the time": f"{profile.shares['offload']:.0%}",
-        "images a second, IPUs alone": f"{profile.device_samples_per_second:,.0f}",
+        "images/s, IPUs alone": f"{profile.device_samples_per_second:,.0f}",
     }

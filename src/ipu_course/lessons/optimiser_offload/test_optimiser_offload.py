@@ -17,10 +17,21 @@ from ipu_course import engine
 from ipu_course.exercises import judge, letting_errors_through
 from ipu_course.lessons.optimiser_offload import copies, lesson, places, replicas
 from ipu_course.lessons.optimiser_offload.copies import copies_share, copying_milliseconds
-from ipu_course.lessons.optimiser_offload.exercises import BEST_THRESHOLD, PLACE, PRICE, RARE, SHARED, best_place
+from ipu_course.lessons.optimiser_offload.exercises import (
+    BEST_THRESHOLD,
+    DEFAULT_THRESHOLD,
+    PLACE,
+    PRICE,
+    RARE,
+    SHARED,
+    best_place,
+    share_in_parts,
+)
 from ipu_course.lessons.optimiser_offload.explorer import MOMENTUM, offload_view
+from ipu_course.lessons.optimiser_offload.parts import kib_by_part, show_parts
 from ipu_course.lessons.optimiser_offload.program import resnet101, training_options
 from ipu_course.lessons.optimiser_offload.states import state_bytes
+from ipu_course.lessons.optimiser_offload.update_parts_figure import STATE
 from ipu_course.not_modelled import NOT_MODELLED
 
 
@@ -115,6 +126,10 @@ class TestSharedState:
         whole = training_options().replicationFactor(4)
         assert engine.memory_verdict(resnet101(whole).profile()) == "does not fit"
 
+    def test_nearly_all_of_the_state_is_in_parts_by_default(self) -> None:
+        assert share_in_parts(DEFAULT_THRESHOLD) > 0.99
+        assert share_in_parts(max(sizes())) > 0 == share_in_parts(max(sizes()) + 1)
+
     def test_each_replica_keeps_its_part(self) -> None:
         # Two moments of 4 bytes, a quarter of the elements each.
         off = one_weight().profile(replicas=4, optimiser_sharded=True, optimiser_off_chip=True)
@@ -145,6 +160,14 @@ class TestStateBytes:
 
 
 class TestViews:
+    def test_four_parts_are_the_whole_tile_and_the_opening_has_them(self) -> None:
+        parts = kib_by_part(profile(), 1)
+        (source,) = lesson.folder.glob("08_*.py")
+        opening = source.read_text(encoding="utf-8")[:600]
+        assert sum(parts.values()) == pytest.approx(profile().memory.max_tile_bytes / 1024)
+        assert f"**{sum(parts.values()):.0f} KiB**" in opening
+        assert f"**{parts[STATE]:.0f} KiB**" in opening
+
     def test_the_share_is_that_of_the_ipu_that_copies_longest(self) -> None:
         off = profile(Optimizer=2)
         longest = max(copying_milliseconds(off, ipu) for ipu in range(2))
@@ -162,6 +185,7 @@ class TestViews:
         "show",
         [
             lambda: copies.show_update(NOT_MODELLED),
+            lambda: show_parts(NOT_MODELLED),
             lambda: copies.show_price(NOT_MODELLED),
             lambda: copies.show_accumulations(NOT_MODELLED, (3, 8)),
             lambda: places.show_places({"on": NOT_MODELLED, "off": NOT_MODELLED}, "nothing"),

@@ -30,13 +30,14 @@ def update_figure(milliseconds: Mapping[str, float], kib: Mapping[str, float], m
         heights = [len(milliseconds), len(kib)]
         figure = Figure(figsize=(WIDTH_INCHES, 1.8 + ROW_INCHES * sum(heights)), layout="constrained")
         time, memory = figure.subplots(2, 1, height_ratios=heights)
-        _bars(time, milliseconds, "{:.1f}", "ms of one weight update")
-        _bars(memory, kib, "{:.0f}", memory_label)
+        bars(time, milliseconds, "{:.1f}", "ms of one weight update")
+        bars(memory, kib, "{:.0f}", memory_label)
         figure.suptitle(title, x=0.01, ha="left", fontsize=11)
     return figure
 
 
-def _bars(axes: Axes, parts: Mapping[str, float], form: str, label: str) -> None:
+def bars(axes: Axes, parts: Mapping[str, float], form: str, label: str) -> None:
+    """Draw one bar for each part, with its value in the format ``form``; ``label`` names the axis."""
     largest = max([*parts.values(), 1e-9])
     for row, (name, value) in enumerate(parts.items()):
         axes.barh(row, value, height=0.7, **LOOKS.get(name, REST).area())

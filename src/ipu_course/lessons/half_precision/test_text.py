@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 from lesson_words import notes, outputs, printed, text
 
@@ -9,6 +11,7 @@ from ipu_course import engine
 from ipu_course.lessons.half_precision.exercises import WINDOW
 from ipu_course.programs.train.model import captured
 from ipu_course.programs.train.settings import TrainSettings
+from ipu_model.predict.verdict import close_band
 
 TEXT, NOTES = text("01"), notes("half_precision")
 
@@ -29,8 +32,25 @@ def test_the_gains_are_those_of_the_figure_of_rates() -> None:
 def test_the_verdicts_on_memory_are_those_of_the_table() -> None:
     verdicts = dict(line.split()[::5] for line in outputs("01").splitlines() if " KiB " in line)
     assert verdicts == {"32.32": "no", "16.32": "no", "16.16": "yes"}
+    for precision, told in (("32.32", "the model says {} KiB"), ("16.16", "({} against at most 560 published")):
+        assert told.format(f"{printed('01', re.escape(precision) + ' +([0-9]+) KiB'):.0f}") in TEXT
     kib = printed("01", r"16\.32 +(\d+) KiB")
     assert f"workshop's cut ({kib:.0f} KiB, modelled)" in NOTES
+
+
+def test_the_band_of_doubt_is_the_model_s() -> None:
+    low, high = close_band()
+    for told in (TEXT, NOTES):
+        assert f"{100 * low:.1f} to {100 * high:.1f} % of a tile" in told
+
+
+def test_half_partials_halve_temporaries_and_not_the_fullest_tile() -> None:
+    program = captured(TrainSettings(precision="16.16"))
+    memories = [program.profile(half_partials=half).memory for half in (False, True)]
+    before, after = (f"{memory[0].bytes_by_category['temporaries'] / 1024:.0f}" for memory in memories)
+    assert f"from {before} to {after} KiB (modelled)" in NOTES
+    before, after = (f"{memory.max_tile_bytes / 1024:.0f}" for memory in memories)
+    assert f"only from {before} to {after} KiB" in NOTES
 
 
 def test_no_cut_of_the_notes_makes_16_32_fit() -> None:

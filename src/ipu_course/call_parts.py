@@ -95,7 +95,7 @@ def show_epoch_parts(profiles: Mapping[str, Profile | None], takeaway: str) -> N
     drawn = bars_figure(
         EPOCH_LABELS,
         {name: list(each.labelled.values()) for name, each in parts.items()},
-        "seconds an epoch (modelled)",
+        "seconds per epoch (modelled)",
         "What the seconds of an epoch are spent on",
         form="{:.1f} s",
     )
@@ -103,7 +103,7 @@ def show_epoch_parts(profiles: Mapping[str, Profile | None], takeaway: str) -> N
         f"{name}: {', '.join(f'{label} {seconds:.1f} s' for label, seconds in each.labelled.items())}"
         for name, each in parts.items()
     )
-    described = f"Three groups of bars, seconds an epoch (modelled). {words}."
+    described = f"Three groups of bars, seconds per epoch (modelled). {words}."
     show.figure(drawn, takeaway, described)
     show.table([_row(name, each) for name, each in parts.items()], index="program")
 
@@ -114,7 +114,7 @@ def _row(name: str, parts: EpochParts) -> dict[str, object]:
     whole = f"{parts.total:.1f} s"
     return {
         "program": name,
-        "calls an epoch": f"{parts.calls:,}",
+        "calls per epoch": f"{parts.calls:,}",
         "work of one call": each,
         **seconds,
         "whole epoch": whole,

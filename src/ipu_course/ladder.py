@@ -198,7 +198,7 @@ def ladder_figure(
     derived: Sequence[float | None],
     reference: str = "published rates",
 ) -> Figure:
-    """Draw the seconds an epoch of each step, modelled and derived from the rates of ``reference``.
+    """Draw the seconds per epoch of each step, modelled and derived from the rates of ``reference``.
 
     ``None`` means that a step does not fit.
     """
@@ -207,7 +207,7 @@ def ladder_figure(
     return bars_figure(
         names,
         {MODELLED: modelled, f"derived from {reference}": derived},
-        "seconds an epoch",
+        "seconds per epoch",
         "ResNet-101 on CIFAR-10 over two IPUs: one change at a time",
         form="{:.1f}",
         missing="does not fit into memory",
@@ -215,7 +215,7 @@ def ladder_figure(
 
 
 def show_steps(steps: Sequence[ModelledStep], reference: str = "[1]") -> None:
-    """Show the seconds an epoch of these steps, modelled beside those derived from ``reference``: a figure, a table."""
+    """Show the seconds per epoch of these steps, modelled beside derived from ``reference``: a figure and a table."""
     from ipu_course import show  # imports matplotlib and IPython
 
     names = [step.published.name for step in steps]
@@ -225,7 +225,7 @@ def show_steps(steps: Sequence[ModelledStep], reference: str = "[1]") -> None:
     show.figure(drawn, _takeaway(steps), _description(steps, reference))
     show.table([_row(step, reference) for step in steps], index="step")
     ladder = published_ladder()
-    derivation = "calls an epoch times the published time of a call"
+    derivation = "calls per epoch times the published time of a call"
     print(f"Derived from {reference}: {derivation}; {ladder.source}; {ladder.machine}.")
     print(f"Host work in the modelled times: {ladder.host.source}.")
 
@@ -248,7 +248,7 @@ def _description(steps: Sequence[ModelledStep], reference: str) -> str:
         + ("published" if step.published.epoch_seconds is None else "derived")
         for step in steps
     ]
-    return f"Two bars for each step: seconds an epoch, {MODELLED} and derived from {reference}. {'; '.join(parts)}."
+    return f"Two bars for each step: seconds per epoch, {MODELLED} and derived from {reference}. {'; '.join(parts)}."
 
 
 def _row(step: ModelledStep, reference: str) -> dict[str, object]:

@@ -134,7 +134,7 @@ class Lesson:
         chosen.show(*subjects, **settings)
 
     def show_ladder(self, upto: str) -> None:
-        """Show the ladder's steps up to the one named ``upto``: seconds an epoch, modelled beside published.
+        """Show the ladder's steps up to the one named ``upto``: seconds per epoch, modelled beside published.
 
         Raises ``ValueError`` for a step that the ladder does not have.
         """

@@ -51,11 +51,11 @@ show_traces({"Sync": call_parts(sync)}, 1.2, "Host and IPUs, modelled with a fit
 # %% [markdown]
 # With `DataLoaderMode.Async`, another process loads the next call's images while this call runs.
 #
-# **Predict:** how many images a second does the program then train on? The workshop published 1.77 calls of 2,048
-# images a second with Sync [1], which makes 3,625 images a second. The figure above shows the times that you need.
+# **Predict:** how many images per second does the program then train on? The workshop published 1.77 calls of 2,048
+# images per second with Sync [1], which makes 3,625 images per second. The figure above shows the times that you need.
 
 # %% tags=["prediction"]
-rate = lesson.predict("images a second with asynchronous loading", ...)
+rate = lesson.predict("images per second with asynchronous loading", ...)
 
 # %%
 background = program.profile(host=ladder.host(eight_bit_io=True, asynchronous=True))
@@ -70,13 +70,7 @@ show_traces(traces, 1.0, "Three settings on one axis, modelled",
             "In each trace, the other kinds of work wait for one of the three. Which one?")
 
 # %% [markdown]
-# Let *L* be the time to load one call's data, and *C* the time of the call itself, on the host and on the IPUs. With
-# Sync, one call follows another after *L + C*, and with Async after *max(L, C)*. If *w* worker processes share the
-# loading, each on a core of its own, it is *max(L / w, C)*. So Async can at most double the rate, which happens when
-# *L = C*. If one of the two is much longer than the other, Async gains little. These three formulas are the *closed
-# forms* in the explorer's table below.
-#
-# The last figure above shows three other settings of this program: A, B and C. All of them load ahead.
+# This figure shows three other settings of the program: A, B and C. All of them load ahead.
 #
 # **Exercise 1** (4 min). What is the bottleneck in each of them: `"loading"`, the `"calls"` on the host, or the
 # `"IPUs"`?
@@ -99,6 +93,12 @@ lesson.check(1, trace_a, trace_b, trace_c, using=traces)
 # %% [markdown]
 # ## Load ahead
 #
+# Let *L* be the time to load one call's data, and *C* the time of the call itself, on the host and on the IPUs. With
+# Sync, one call follows another after *L + C*, and with Async after *max(L, C)*. If *w* worker processes share the
+# loading, each on a core of its own, it is *max(L / w, C)*. So Async can at most double the rate, which happens when
+# *L = C*. If one of the two is much longer than the other, Async gains little. These three formulas are the *closed
+# forms* in the explorer's table below.
+#
 # `poptorch.DataLoader` has three modes. **Sync** loads as PyTorch does. **Async** starts a process that writes each
 # call's data into a ring of slots in shared memory. **AsyncRebatched** also joins the incomplete batches of several
 # workers into full calls. Without shuffling, the items of a data set arrive in the same order in every mode. Call
@@ -107,28 +107,27 @@ lesson.check(1, trace_a, trace_b, trace_c, using=traces)
 # The loader drops an incomplete last call, because a compiled program takes only full calls. (`drop_last=True` is the
 # default in PopTorch, but not in PyTorch.)
 #
-# There is a trap. The next cell collects all items of an asynchronous loader in a list and prints their first labels.
-# The loader has eight items, and their first labels are 0, 8, 6, 4, 2, 0, 8, 6.
+# There is a trap. The next cell collects all items of an asynchronous loader in a list and prints their numbers. The
+# loader has eight items, numbered from 0 to 7. What do you expect to see?
 
 # %%
 tidy = poptorch.Options()
 tidy.showCompilationProgressBar(False)  # keeps this page tidy
-loader = poptorch.DataLoader(tidy, colour_shapes(train=True, images=64), batch_size=8,
-                             mode=poptorch.DataLoaderMode.Async,
+numbers = torch.utils.data.TensorDataset(torch.arange(8).repeat_interleave(4))  # four equal rows for each item
+loader = poptorch.DataLoader(tidy, numbers, batch_size=4, mode=poptorch.DataLoaderMode.Async,
                              async_options={"buffer_size": 3, "load_indefinitely": False})
 try:
-    collected = [labels for _, labels in loader]
+    collected = [item for item, in loader]
 finally:
     loader.terminate()
-print("right:    ", [0, 8, 6, 4, 2, 0, 8, 6])
-print("collected:", [int(labels[0]) for labels in collected])
+print("collected:", [int(item[0]) for item in collected])
 
 # %% [markdown]
 # The loader only **lends** you its tensors. They are views of the three slots, and later items overwrite them. You
 # never notice this in a training loop, because you use each item before you ask for the next one.
 #
-# **Exercise 2** (3 min). Write a function `keep` of one tensor, so that `[keep(labels) for _, labels in loader]` has
-# the right labels.
+# **Exercise 2** (3 min). Write a function `keep` of one tensor, so that `[keep(item) for item, in loader]` holds the
+# items 0 to 7.
 
 # %% tags=["exercise"]
 ### BEGIN SOLUTION
@@ -153,8 +152,8 @@ lesson.check(2, keep)
 #
 # **Exercise 3** (9 min). Write `call_ends(loads, call, slots)`. `loads` is a list with the seconds of each load, and
 # every call takes `call` seconds. Return the list of the times at which the calls end. The clock starts at 0 with all
-# slots empty. One process does the loads in order. It starts a load as soon as the load before has ended *and* a slot
-# is free. A call starts as soon as its data are there *and* the call before it has ended.
+# slots empty. One process loads, one call's data after the other. It starts a load as soon as the load before has
+# ended *and* a slot is free. A call starts as soon as its data are there *and* the call before it has ended.
 
 # %% tags=["exercise"]
 ### BEGIN SOLUTION
@@ -222,9 +221,9 @@ lesson.show_ladder("asynchronous loading")
 rows = []
 for workers in (0, 2, 4):
     profile = program.profile(host=ladder.host(eight_bit_io=True, asynchronous=True, workers=workers))
-    rows.append({"workers (what if)": workers, "load, ms a call": f"{1000 * call_parts(profile).load:.0f}",
+    rows.append({"workers (what if)": workers, "load, ms per call": f"{1000 * call_parts(profile).load:.0f}",
                  "all but loading, ms": f"{1000 * call_parts(profile).rest:.0f}",
-                 "an epoch": f"{ladder.epoch_seconds(profile):.1f} s", "bottleneck": profile.limited_by})
+                 "seconds per epoch": f"{ladder.epoch_seconds(profile):.1f}", "bottleneck": profile.limited_by})
 show.table(rows, index="workers (what if)")
 
 # %% [markdown]
@@ -234,11 +233,6 @@ show.table(rows, index="workers (what if)")
 # case here. It first measures a call of a small network alone. Then `SlowImages` sleeps before each batch: the even
 # loads sleep as long as one call takes, and the uneven loads have the same mean, but every fifth is six times as long
 # as the others. So loading and computing take equally long, on average.
-#
-# **Why is Async hardly faster on a shared server?** The loader needs a processor core of its own beside the core that
-# runs the call. If all cores are busy, the two share a core, and *max(L, C)* becomes *L + C* again. A loader that
-# sleeps hardly notices, but one that decodes images does. The cell also prints how much of the time the call had a
-# core: a share well below 100 % means that other programs took it.
 
 # %% tags=["nbval-ignore-output"]
 mode = poptorch.DataLoaderMode
@@ -260,6 +254,11 @@ show_loaders(alone.milliseconds, {name: MeasuredLoader(*how, measured(*how)) for
 # %% [markdown]
 # The rule leaves out what waking up, copying and handing over cost, so the measured times are somewhat longer. Even
 # loads are hidden behind the calls with 3 slots. Uneven loads with the same mean need more of them.
+#
+# **Why is Async hardly faster on a shared server?** The loader needs a processor core of its own beside the core that
+# runs the call. If all cores are busy, the two share a core, and *max(L, C)* becomes *L + C* again. A loader that
+# sleeps hardly notices, but one that decodes images does. The first line of the output says how much of the time the
+# call had a core: a share well below 100 % means that other programs took it.
 #
 # ## Guard the main module
 #

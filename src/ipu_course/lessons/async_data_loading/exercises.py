@@ -103,6 +103,11 @@ def _ends_hint(call_ends: Any, loads: list[float], call: float, slots: int) -> s
         return shown + "Your loader never waits for a free slot: load n needs the slot that call n - slots releases."
     if _same(ends, _ends(loads, call, slots + 1)):
         return shown + "Your ring has one slot too many: the slot in use counts, too."
+    if _same(ends, _waiting_for_the_last(loads, call, slots)):
+        return (
+            shown
+            + "In Python ended[-1] is the last element of a list. The first loads, one for each slot, wait for nobody."
+        )
     if slots > 1 and _same(ends, _ends(loads, call, 1)):
         return shown + "Your loader does not load ahead: with more slots it loads while calls run."
     return shown + "A call starts when its data are there and the call before it has ended."
@@ -110,6 +115,18 @@ def _ends_hint(call_ends: Any, loads: list[float], call: float, slots: int) -> s
 
 def _ends(loads: list[float], call: float, slots: int) -> list[float]:
     return [event.end for event in timeline(loads, call, Loading(True, 0, slots)).calls]
+
+
+def _waiting_for_the_last(loads: list[float], call: float, slots: int) -> list[float]:
+    """Return the ends if ``ended[number - slots]`` were read with negative places, too, as soon as they exist."""
+    loaded: list[float] = []
+    ended: list[float] = []
+    for number, load in enumerate(loads):
+        place = number - slots
+        slot_free = ended[place] if -len(ended) <= place < len(ended) else 0.0
+        loaded.append(max(slot_free, loaded[-1] if loaded else 0.0) + load)
+        ended.append(max(loaded[-1], ended[-1] if ended else 0.0) + call)
+    return ended
 
 
 def _same(one: list[float], other: list[float]) -> bool:

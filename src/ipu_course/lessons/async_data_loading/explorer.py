@@ -41,8 +41,8 @@ def view(asynchronous: bool, load_ms: int, call_ms: int, workers: int, buffer: i
     seconds, closed = computed.seconds_per_call, bound(load, call, loading)
     waits = 1 - call / seconds
     row: dict[str, object] = {
-        "calls a second": f"{1 / seconds:.2f}",
-        "time a call": f"{1000 * seconds:.0f} ms",
+        "calls per second": f"{1 / seconds:.2f}",
+        "time per call": f"{1000 * seconds:.0f} ms",
         "closed form, even loads": f"{1000 * closed:.0f} ms",
         "IPUs wait for data": f"{max(0.0, waits):.0%}",
         "limited by": "loading" if waits > 0.01 else "the call",

@@ -34,6 +34,6 @@ def ruled_milliseconds(call_ms: float, measured: MeasuredLoader) -> float:
 def _row(call_ms: float, name: str, measured: MeasuredLoader) -> dict[str, object]:
     return {
         "loader": name,
-        "by the rule, ms a call": f"{ruled_milliseconds(call_ms, measured):.0f}",
-        "measured here, ms a call": f"{measured.timed.milliseconds:.0f}",
+        "by the rule, ms per call": f"{ruled_milliseconds(call_ms, measured):.0f}",
+        "measured here, ms per call": f"{measured.timed.milliseconds:.0f}",
     }

@@ -22,8 +22,8 @@ def test_the_hook_is_the_workshop_s_epoch_and_the_modelled_share() -> None:
 def test_the_published_rate_with_sync_follows_from_its_calls() -> None:
     step = ladder.published("8-bit I/O")
     assert step.seconds_per_call
-    assert f"{1 / step.seconds_per_call:.2f} calls of 2,048 images a second" in TEXT
-    assert f"which makes {2048 / step.seconds_per_call:,.0f} images a second" in TEXT
+    assert f"{1 / step.seconds_per_call:.2f} calls of 2,048 images per second" in TEXT
+    assert f"which makes {2048 / step.seconds_per_call:,.0f} images per second" in TEXT
 
 
 def test_two_workers_are_enough_in_the_table_of_the_what_if() -> None:

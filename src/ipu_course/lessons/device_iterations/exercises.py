@@ -179,7 +179,7 @@ def _gain_hint(factor: float, program: ModelledModule) -> str | None:
     if abs(factor / (free_many / free_one) - 1) < NEAR_GAIN:
         return "iterations is right. That gain is the one without loading: set 800 µs for each image."
     return (
-        "iterations is right. For gain, set 800 µs for each image and 0 ms for each call, read the images a second "
+        "iterations is right. For gain, set 800 µs for each image and 0 ms for each call, read the images per second "
         "with 1 and with 128 device iterations, and divide."
     )
 

@@ -42,7 +42,7 @@ def iterations_view(
         ITERATIONS,
         {"whole program": whole, "IPUs alone": alone},
         "device iterations",
-        "images a second (modelled)",
+        "images per second (modelled)",
         f"{program}: {iterations} device iterations",
         log_x=True,
         from_zero=True,
@@ -53,8 +53,8 @@ def iterations_view(
     return View(
         drawn,
         takeaway=f"The whole program reaches {share:.0%} of what the IPUs could do alone (modelled).",
-        description=f"Images a second (modelled) over 1 to {ITERATIONS[-1]} device iterations. With {iterations}, the "
-        f"whole program reaches {chosen.samples_per_second:,.0f}, the IPUs alone "
+        description=f"Images per second (modelled) over 1 to {ITERATIONS[-1]} device iterations. With {iterations}, "
+        f"the whole program reaches {chosen.samples_per_second:,.0f}, the IPUs alone "
         f"{chosen.device_samples_per_second:,.0f}.",
         rows=[_row(chosen)],
         text=f"Modelled. The bottleneck of the program: {chosen.limited_by}.",
@@ -64,12 +64,12 @@ def iterations_view(
 def _row(profile: Profile) -> dict[str, object]:
     parts = call_parts(profile)
     return {
-        "images in a call": f"{profile.samples_per_call:,}",
+        "images per call": f"{profile.samples_per_call:,}",
         "loading": _milliseconds(parts.load),
         "work of the call": _milliseconds(parts.call),
         "work of the IPUs": _milliseconds(parts.device),
         "results come after": _milliseconds(parts.total),
-        "images a second": f"{profile.samples_per_second:,.0f}",
+        "images per second": f"{profile.samples_per_second:,.0f}",
     }
 
 

@@ -39,8 +39,8 @@ def long_call_row(iterations: int) -> dict[str, object]:
     missing = left_out(epoch, images)
     return {
         "device iterations": iterations,
-        "images in a call": f"{images:,}",
-        "calls in an epoch": f"{epoch // images:,}",
+        "images per call": f"{images:,}",
+        "calls per epoch": f"{epoch // images:,}",
         "images left out": f"{missing:,} ({missing / epoch:.1%})",
         "a call's images on the host": f"{images * BYTES_PER_IMAGE / MEGABYTE:,.0f} MB",
     }
@@ -48,7 +48,7 @@ def long_call_row(iterations: int) -> dict[str, object]:
 
 def _modelled(profile: Profile) -> dict[str, object]:
     return {
-        "images a second (modelled)": f"{profile.samples_per_second:,.0f}",
+        "images per second (modelled)": f"{profile.samples_per_second:,.0f}",
         "first results after (modelled)": f"{profile.call_seconds:.1f} s",
         "fullest tile (modelled)": f"{profile.memory.max_tile_bytes / 1024:.0f} KiB",
     }

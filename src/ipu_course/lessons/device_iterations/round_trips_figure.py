@@ -75,7 +75,7 @@ def round_trips(
             top = 2.7 * place
             _draw(axes, stretches, top)
             ticks += [(top, "host"), (top + 0.85, "device")]
-            title = f"{iterations} device iteration{'s' if iterations > 1 else ''} a call"
+            title = f"{iterations} device iteration{'s' if iterations > 1 else ''} per call"
             axes.text(0, top - 0.5, title, fontweight="bold", va="bottom")
             axes.text(stretches[-1].end, top + 0.42, f"  {_done(stretches, unit)}", va="center", fontsize=SMALL)
         axes.set_yticks([y for y, _ in ticks], [name for _, name in ticks])

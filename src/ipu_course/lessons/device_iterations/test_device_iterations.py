@@ -57,7 +57,7 @@ class TestCalls:
 
     @pytest.mark.parametrize(("step", "iterations"), [("gradient accumulation 8", 1), ("device iterations 4", 4)])
     def test_calls_are_those_of_the_published_runs(self, step: str, iterations: int) -> None:
-        assert long_call_row(iterations)["calls in an epoch"] == str(ladder.published(step).calls_per_epoch)
+        assert long_call_row(iterations)["calls per epoch"] == str(ladder.published(step).calls_per_epoch)
 
 
 def test_the_published_epoch_is_the_ladder_s() -> None:

@@ -35,13 +35,13 @@ def test_every_setting_has_curves_or_a_reason(setting: dict[str, object]) -> Non
     assert (view.figure is None) == refused
     assert ("PopTorch refuses this" in view.text) == refused
     if not refused:
-        assert view.rows[0]["images in a call"] == f"{8 * setting['iterations']:,}"  # type: ignore[operator]
+        assert view.rows[0]["images per call"] == f"{8 * setting['iterations']:,}"  # type: ignore[operator]
 
 
 def rate(iterations: int, call: int, image: int) -> float:
     """Images a second that the view's table shows."""
     row = iterations_view(programs(), SMALL, iterations, call, image, "all").rows[0]
-    return float(str(row["images a second"]).replace(",", ""))
+    return float(str(row["images per second"]).replace(",", ""))
 
 
 def test_iterations_help_when_calls_are_dear_and_hardly_when_images_are() -> None:
@@ -54,7 +54,7 @@ def test_iterations_help_when_calls_are_dear_and_hardly_when_images_are() -> Non
 @pytest.mark.parametrize("iterations", [1, 128])
 def test_all_outputs_never_make_a_program_faster(iterations: int) -> None:
     final, everything = (
-        iterations_view(programs(), SMALL, iterations, 0, 0, mode).rows[0]["images a second"]
+        iterations_view(programs(), SMALL, iterations, 0, 0, mode).rows[0]["images per second"]
         for mode in ("final", "all")
     )
     assert float(str(everything).replace(",", "")) <= float(str(final).replace(",", ""))

@@ -5,6 +5,8 @@ from __future__ import annotations
 from lesson_words import notes, outputs, printed, text
 
 from ipu_course import ladder
+from ipu_course.lessons.device_iterations import SMALL, modelled_programs
+from ipu_course.lessons.device_iterations.explorer import ITERATIONS
 
 TEXT, NOTES = text("03"), notes("device_iterations")
 
@@ -12,11 +14,17 @@ TEXT, NOTES = text("03"), notes("device_iterations")
 def test_the_call_is_the_one_that_the_notebook_takes_apart() -> None:
     whole = printed("03", r"one call .* ([\d.]+) ms +0\.")
     computes = printed("03", r"one call .* ([\d.]+) ms +[\d.]+ ms +0\.")
-    assert f"wait **{whole:.2f} ms** for the predictions (modelled)" in TEXT
+    assert f"takes **{whole:.2f} ms** (modelled)" in TEXT
     percentage = printed("03", r"modelled: (\d\.\d)\n")
     assert f"{percentage:.1f} % modelled, {computes:.2f} of {whole:.2f} ms" in NOTES
     low, high = (printed("03", pattern) for pattern in (r" ([\d.]+) to [\d.]+ times", r" to ([\d.]+) times as long"))
     assert f"{low:.2f} to {high:.2f} times as long" in TEXT
+
+
+def test_the_rates_of_the_hook_are_those_of_the_explorer_s_first_and_last_setting() -> None:
+    small = modelled_programs()[SMALL]
+    slow, fast = (small.profile(device_iterations=n).samples_per_second for n in (1, ITERATIONS[-1]))
+    assert f"{round(slow, -3):,.0f} images per second on one IPU, or {round(fast, -3):,.0f} (both modelled)" in TEXT
 
 
 def test_what_four_iterations_save_is_that_of_the_ladder_and_of_the_workshop() -> None:
@@ -31,7 +39,7 @@ def test_what_four_iterations_save_is_that_of_the_ladder_and_of_the_workshop() -
 def test_the_work_of_a_call_stands_in_the_table_of_the_epochs() -> None:
     work = printed("03", r"1 iteration +97 +(\d+) ms")
     assert work == 1000 * ladder.published_ladder().host.seconds_per_call
-    assert f"Why {work:.0f} ms for the work of one call here" in TEXT
+    assert f"why {work:.0f} ms for the work of one call here" in TEXT
 
 
 def test_the_rates_of_long_calls_are_those_of_the_table() -> None:

@@ -94,8 +94,18 @@ def module_hint(normalise: Any) -> str | None:
     if not (isinstance(normalise, type) and issubclass(normalise, nn.Module)):
         return "Normalise is a class that begins with class Normalise(nn.Module)."
     module = normalise().half()
+    if list(module.parameters()):
+        return "An optimiser would train your mean and std: register them as buffers, not as parameters."
     pixels = every_pixel()
-    result = module(pixels.clone())
+    try:
+        result = module(pixels.clone())
+    except RuntimeError:
+        if any(buffer.dim() == 1 for buffer in module.buffers()):
+            return (
+                "Your mean has its 3 numbers in one dimension, which lines up with the width of the images. Colours "
+                "are the second dimension of [N, 3, H, W]: .view(3, 1, 1) lines the numbers up with them."
+            )
+        raise
     if not isinstance(result, Tensor):
         return f"forward returns {type(result).__name__}: return the normalised images."
     if result.shape != pixels.shape:

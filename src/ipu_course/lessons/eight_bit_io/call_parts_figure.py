@@ -45,7 +45,7 @@ def call_parts_figure(programs: Mapping[str, CallParts], title: str) -> Figure:
         axes.set_ylim(len(rows) - 0.5, -0.5)
         axes.set_xlim(0, 1.1 * longest or 1.0)
         axes.tick_params(axis="y", length=0)
-        axes.set(xlabel="milliseconds a call", title=title)
+        axes.set(xlabel="milliseconds per call", title=title)
         only_grid(axes, "x")
         figure.legend(handles=keys, loc="outside lower center", ncol=len(PARTS), frameon=False, fontsize=9)
     return figure

@@ -20,29 +20,31 @@ SAVED_SECONDS = CALL_BEFORE - CALL_AFTER
 STREAM_SECONDS = SAVED_BYTES / LINK_BYTES_PER_SECOND
 SHARE = STREAM_SECONDS / SAVED_SECONDS
 
-INNOCENT, BRIGHTENS, FLATTENS = "A", "B", "C"
+INNOCENT = "A"
 SUSPECTS = ("A", "B", "C", "D")
 SUSPECT_HINTS = {
-    "A": "A casts first. fp16 holds every whole number up to 2,048 exactly, and it has numbers below 0.",
     "B": "B subtracts in uint8, which has no numbers below 0. What does 0 - 124 become there?",
     "C": "C uses //, which drops the fraction. Which results are left for pixels from 0 to 255?",
-    "D": "D casts labels from 0 to 999, and uint8 ends at 255. Nothing happens to the pixels.",
+    "D": "D casts labels from 0 to 999, and uint8 ends at 255.",
 }
+DIVISOR = 255 * 0.229  # of lines A and B
+BLACK = (0 - 124) % 256 / DIVISOR
+VALUES = len({pixel // 255 for pixel in range(256)})
 
 GAIN_TOLERANCE = 0.2  # percentage points: rates are read from a table without decimals
 
 
-def suspects_hint(innocent: object, brightens: object, flattens: object) -> str | None:
-    """Return a hint on the first suspect that is judged wrongly."""
-    answers = {"innocent": innocent, "brightens": brightens, "flattens": flattens}
-    right = {"innocent": INNOCENT, "brightens": BRIGHTENS, "flattens": FLATTENS}
-    for name, answer in answers.items():
-        letter = answer.strip().upper() if isinstance(answer, str) else ""
-        if letter not in SUSPECTS:
-            return f'{name} is one of the letters "A", "B", "C" and "D"; you wrote {answer!r}.'
-        if letter != right[name]:
-            return f"{name} is not {letter}. {SUSPECT_HINTS[letter]}"
-    return None
+def innocent_hint(innocent: object) -> str | None:
+    """Return a hint unless ``innocent`` is the letter of the one line without a bug."""
+    letter = innocent.strip().upper() if isinstance(innocent, str) else ""
+    if letter not in SUSPECTS:
+        return f'innocent is one of the letters "A", "B", "C" and "D"; you wrote {innocent!r}.'
+    return None if letter == INNOCENT else f"innocent is not {letter}. {SUSPECT_HINTS[letter]}"
+
+
+def suspects_hint(innocent: object, black: object, values: object) -> str | None:
+    """Return a hint on the first answer about the four lines that is wrong."""
+    return innocent_hint(innocent) or BUGS.find_hint(black, values)
 
 
 def host_speed_hint(gain_percent: object, host_ms: object, using: Mapping[str, Any]) -> str | None:
@@ -59,7 +61,7 @@ def gain_percent(programs: Mapping[str, Any], uint8_ms: float, fp16_ms: float) -
 
 
 def slowest_free_host(programs: Mapping[str, Any]) -> float:
-    """Return the longest host time of the slider, in milliseconds an image, with which loading is no bottleneck."""
+    """Return the longest host time of the slider, in milliseconds per image, with which loading is no bottleneck."""
     return max(ms for ms in HOST_MS if limited_by(programs["uint8"], ms) != LIMITED_BY_LOADING)
 
 
@@ -77,7 +79,7 @@ def _gain_hint(gain: float, programs: Mapping[str, Any]) -> str | None:
     times = 1000 * fitted.seconds_per_eight_bit_image, 1000 * fitted.seconds_per_image
     if abs(gain - gain_percent(programs, *times)) <= 1:
         return "You changed the host's time together with the type of the images. Set it to 0 ms for both types."
-    return "Set the host to 0 ms an image, and read the images a second with uint8 and with fp16."
+    return "Set the host to 0 ms per image, and read the images per second with uint8 and with fp16."
 
 
 def _host_ms_hint(host_ms: object, programs: Mapping[str, Any]) -> str | None:
@@ -100,11 +102,33 @@ BYTE_PATH = Exercise(
     byte_path_hint,
     "The device computes what the host computed, within fp16's precision, and each number takes one byte on the link.",
 )
-HUNT = Exercise(
-    ("innocent", "brightens", "flattens"),
-    suspects_hint,
-    "Cast the images first, calculate afterwards, and do not cast the labels.",
+BUGS = Numbers(
+    Number(
+        "black",
+        BLACK,
+        tolerance=0.01,  # fp16 rounds the divisor and the result
+        wrong={
+            -124 / DIVISOR: "innocent is right. That is what line A makes of 0. B subtracts before it casts.",
+            132: "innocent is right. 0 - 124 is 132 in uint8: now divide.",
+            -124: "innocent is right. uint8 has no numbers below 0: count on downwards from 255. Then divide.",
+            131 / DIVISOR: "innocent is right. One below 0 is 255, so 124 below 0 is 256 - 124.",
+            131: "innocent is right. One below 0 is 255, so 124 below 0 is 256 - 124. Then divide.",
+        },
+        otherwise="innocent is right. What is 0 - 124 in uint8? Cast the result and divide it by 255 * 0.229.",
+    ),
+    Number(
+        "values",
+        VALUES,
+        wrong={
+            1: "black is right. Line C keeps 0 apart from one other pixel value: which one is 1 after // 255?",
+            256: "black is right. // gives whole numbers: what does it make of 254?",
+            255: "black is right. // gives whole numbers: what does it make of 254?",
+        },
+        otherwise="black is right. Calculate x // 255 for 0, 100, 254 and 255.",
+    ),
+    praise="Cast the images first, calculate afterwards, and do not cast the labels.",
 )
+HUNT = Exercise(("innocent", "black", "values"), suspects_hint, BUGS.praise)
 BOUND = Numbers(
     Number(
         "saved_bytes",

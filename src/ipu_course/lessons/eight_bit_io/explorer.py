@@ -56,13 +56,13 @@ def _view(reference: CallParts, profile: Profile) -> View:
     parts = call_parts(profile)
     epoch = ladder.epoch_seconds(profile)
     row: dict[str, object] = {
-        "images a call": f"{profile.samples_per_call:,}",
+        "images per call": f"{profile.samples_per_call:,}",
         "load": f"{1000 * parts.load:,.1f} ms",
         "call": f"{1000 * parts.call:,.1f} ms",
         "stream": f"{1000 * parts.stream:,.1f} ms",
         "compute": f"{1000 * parts.compute:,.1f} ms",
-        "images a second": f"{profile.samples_per_second:,.0f}",
-        "an epoch": "does not fit" if epoch is None else f"{epoch:.1f} s",
+        "images per second": f"{profile.samples_per_second:,.0f}",
+        "seconds per epoch": "does not fit" if epoch is None else f"{epoch:.1f}",
         "bottleneck": profile.limited_by if engine.may_run(profile) else "memory",
     }
     description = (
@@ -81,7 +81,7 @@ def _view(reference: CallParts, profile: Profile) -> View:
 IO = Explorer(
     controls={
         "images": Choice("images are", {"fp32": "fp32", "fp16": "fp16", "uint8": "uint8"}, "uint8"),
-        "host_ms": Slider("host, ms an image", HOST_MS, 0.18),
+        "host_ms": Slider("host, ms per image", HOST_MS, 0.18),
         "loading": Choice("loading", {"before the call (Sync)": False, "beside the call (Async)": True}, False),
         "accumulation": Slider("gradient accumulation", (2, 3, 8, 16, 32), 8),
         "iterations": Slider("device iterations", (1, 2, 4, 8, 16), 4),

@@ -73,7 +73,7 @@ def test_the_controls_are_the_view_s_arguments(programs: dict[str, ModelledModul
 
 def test_the_exercise_s_answers_are_those_of_the_table(programs: dict[str, ModelledModule]) -> None:
     rows = [io_view(programs, images, 0.0, False, 8, 4).rows[0] for images in ("uint8", "fp16")]
-    faster, slower = (float(str(row["images a second"]).replace(",", "")) for row in rows)
+    faster, slower = (float(str(row["images per second"]).replace(",", "")) for row in rows)
     read = 100 * (faster / slower - 1)
     assert read == pytest.approx(gain_percent(programs, 0.0, 0.0), abs=0.1)
     free = slowest_free_host(programs)

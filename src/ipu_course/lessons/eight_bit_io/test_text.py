@@ -15,6 +15,7 @@ def test_the_epochs_of_the_hook_are_the_workshop_s_and_lesson_03_s() -> None:
     assert before.result.startswith("45 s")
     assert after.result.startswith("13 s")
     assert "from 45 to 13 s" in TEXT
+    assert f"when the host sends bytes: {after.epoch_seconds:.1f}, derived from the published" in NOTES
     # Lesson 03's table of an epoch, with 4 device iterations.
     work = printed("03", r"4 iterations +24 .* ([\d.]+) s +[\d.]+ s\n")
     assert f"the IPUs work for only {work:.0f} of them (modelled)" in TEXT

@@ -31,8 +31,8 @@ import poptorch
 from ipu_course import engine, ladder, models, show
 from ipu_course.datasets import mnist
 from ipu_course.lessons.pipelining_mnist import (
-    ConvLayer, balanced_cut, captured_resnet, lesson, run_program, show_all_placements, show_cuts, show_placement,
-    show_schedule, show_stages, show_strategies, utilisation)
+    ConvLayer, captured_resnet, lesson, percentage_between, run_program, show_all_placements, show_cuts,
+    show_placement, show_schedule, show_stages, show_strategies, utilisation)
 
 torch.set_num_threads(1)  # the network is so small that more threads would only wait for each other
 
@@ -43,10 +43,9 @@ torch.set_num_threads(1)  # the network is so small that more threads would only
 # 28 x 28 grey pixels. We use 20,000 training digits in the same format, which come with the course. To get MNIST
 # itself, call `mnist(train=True, root="mnist_data", download=True)`.
 #
-# torchvision's `ToTensor()` turns pixels from 0 to 255 into numbers from 0 to 1. (The tutorial's text says that the
-# numbers lie between 0 and 255, separately for red, green and blue. That is a mistake.) `Normalize((0.1307,),
-# (0.3081,))` then subtracts the mean of MNIST's pixels and divides by their standard deviation. Our digits were
-# prepared in the same way.
+# torchvision's `ToTensor()` turns pixels from 0 to 255 into numbers from 0 to 1. `Normalize((0.1307,), (0.3081,))` then
+# subtracts the mean of MNIST's pixels and divides by their standard deviation. Our digits were prepared in the same
+# way.
 
 # %%
 learning_rate, epochs = 0.001, 3
@@ -70,9 +69,6 @@ print("normalised as in the tutorial?", torch.allclose(by_hand, training_set.ima
 # * `poptorch.BeginBlock(layer, "B1")` for a layer of a network that you cannot edit: the block begins when the
 #   layer is called and lasts until the next one begins,
 # * the decorator `@poptorch.BlockFunction("B1")` for a function.
-#
-# After the first `with` block, every operation has to be in a block. That is why the loss, which only training needs,
-# enters `"B4"` a second time: it is then in the same block as the last layer.
 
 # %%
 class Network(torch.nn.Module):
@@ -101,7 +97,7 @@ class TrainingModelWithLoss(torch.nn.Module):
         output = self.model(images)
         if labels is None:
             return output
-        with poptorch.Block("B4"):
+        with poptorch.Block("B4"):  # after the first block, every operation has to be in one
             return output, self.loss(output, labels)
 
 def make_training_model(model, options):
@@ -114,8 +110,7 @@ def make_training_model(model, options):
 # A **stage** is one block, or several neighbouring blocks, that run together on one IPU. In training, the forward and
 # the backward pass of a stage always run on the same IPU. The **execution strategy** determines when each stage runs.
 # PopTorch has three kinds: `PipelinedExecution`, `ShardedExecution` (one IPU at a time: [lesson 07](07)) and phased
-# execution. Phased execution (`SerialPhasedExecution`, `ParallelPhasedExecution`) loads one part of a network after
-# the other from memory outside the chip. The tutorial leaves it out, and so do we.
+# execution, which loads one part of a network after the other from memory outside the chip and is not used here.
 #
 # You do not always have to write stages. The default is `PipelinedExecution(AutoStage.SameAsIpu)`, where a block's
 # `ipu_id` is its stage. With `AutoStage.AutoIncrement`, every new block begins a new stage. Our blocks have no
@@ -192,43 +187,43 @@ lesson.check(1, when)
 lesson.explore(stages=4, accumulation=10)
 
 # %% [markdown]
-# **Exercise 2** (5 min). With eight IPUs and accumulation 20, how many micro-batches wait in the stash of IPU 0 in the
-# `grouped` schedule? How many wait there in the `interleaved` schedule?
-
-# %% tags=["exercise"]
-### BEGIN SOLUTION
-### STARTER: grouped = ...
-### STARTER: interleaved = ...
-grouped = 15
-interleaved = 8
-### END SOLUTION
-lesson.check(2, grouped, interleaved)
-
-# %% [markdown] tags=["hint"]
-# Set both sliders, then change the schedule in the menu. The table has a row for each IPU.
-
-# %% [markdown] tags=["solution"]
-# With *N* IPUs, stage *k* keeps *2(N - 1 - k) + 1* micro-batches in the grouped schedule and *N - k* in the interleaved
-# one. The last stage keeps none in either. PopTorch has only the grouped schedule.
-
-# %% [markdown]
-# **Do the documents agree?** PopTorch refuses fewer than *2N - 1* micro-batches (the message above says 9 for five
-# stages). In your schedule all IPUs run both passes from the seventh step on, and 2N - 1 is 7: with fewer micro-batches
-# the pipeline is never full. The optimisation guide [2] writes *2N + 1* stashed micro-batches on the first IPU,
-# *2(N - 1) + 1* on the second, and *N + 1* when interleaved. That agrees with the explorer if its *N* is the number of
-# IPUs **after** the first one. The tutorial says that the pipeline is full "after 2N+1 steps where N is the number of
-# IPUs", which makes nine steps for four IPUs. By our count it is full earlier, and the 16 copies in the tutorial's own
-# trace support our count.
-#
 # ## Compute the utilisation
 #
 # If all stages take equally long, an IPU works for ***m* / (*m* + *N* - 1)** of the time with *m* micro-batches.
-# If you count steps instead of time, you get *m / (m + 2(N - 1))*. That is less, because a step of a ramp counts as a
-# full step although it has only one kind of pass. It is a simple lower bound. Both formulas show why the guide
-# recommends a gradient accumulation **much greater** than the number of stages.
+# If you count steps instead of time, you get *m / (m + 2(N - 1))*, a simple lower bound. Both formulas show why the
+# guide recommends a gradient accumulation **much greater** than the number of stages. The price is a larger global
+# batch. And a pipeline does not help when you need one answer quickly: a single sample passes all stages one after the
+# other, so the guide does not recommend pipelines for low-latency inference.
 #
-# The price is a larger global batch. And a pipeline does not help when you need one answer quickly: a single sample
-# passes all stages one after the other, so the guide does not recommend pipelines for low-latency inference.
+# **Exercise 2** (5 min). Eight IPUs with equally long stages: how many `micro_batches` do they need, at the least, to
+# be busy for 90 % of the time? With accumulation 20, how many micro-batches wait in the stash of IPU 0 in the `grouped`
+# schedule, and how many in the `interleaved` one?
+
+# %% tags=["exercise"]
+### BEGIN SOLUTION
+### STARTER: micro_batches = ...
+### STARTER: grouped = ...
+### STARTER: interleaved = ...
+micro_batches = 63
+grouped = 15
+interleaved = 8
+### END SOLUTION
+lesson.check(2, micro_batches, grouped, interleaved)
+
+# %% [markdown] tags=["hint"]
+# Solve the first formula for *m*. For the stashes, set both sliders, then change the schedule in the menu.
+
+# %% [markdown] tags=["solution"]
+# *m / (m + 7) = 0.9* gives *m = 63*. With *N* IPUs, stage *k* keeps *2(N - 1 - k) + 1* micro-batches in the grouped
+# schedule and *N - k* in the interleaved one. The last stage keeps none in either. PopTorch has only the grouped
+# schedule.
+
+# %% [markdown]
+# PopTorch refuses fewer than *2N - 1* micro-batches (the message above says 9 for five stages), because with fewer the
+# pipeline is never full. Count it in your schedule: with four stages, all IPUs run both passes from the seventh step
+# on. Some documents count differently. The guide [2] writes *2N + 1* stashed micro-batches on the first IPU, which
+# agrees if its *N* is the number of IPUs **after** the first one. The tutorial's pipeline is full "after 2N+1 steps",
+# but the 16 copies in its own trace support our count.
 
 # %%
 show.drawing(utilisation((2, 4, 8), largest=64, marked=[(4, 10)]),
@@ -289,10 +284,10 @@ for key in ("training_accuracy", "test_accuracy"):
 # The tutorial's compilation took 1 min 31 s for training and 35 s for inference. How fast does it train after that?
 # One call takes 4,000 images, and you saw the modelled time of a call on the device above.
 #
-# **Predict:** how many calls a second did the tutorial's progress bar show on four IPUs?
+# **Predict:** how many calls per second did the tutorial's progress bar show on four IPUs?
 
 # %% tags=["prediction"]
-calls = lesson.predict("calls a second in the tutorial", ...)
+calls = lesson.predict("calls per second in the tutorial", ...)
 
 # %%
 calls.reveal(lesson.published("calls_per_second").value, "published, in the second epoch [1]")
@@ -318,12 +313,13 @@ speed_up = 66.5 / 9.5
 lesson.check(3, working, speed_up)
 
 # %% [markdown] tags=["hint"]
-# How many milliseconds pass from one call to the next, at the number of calls a second that you just saw? Compare them
-# with the time of a call on the device.
+# How many milliseconds pass from one call to the next, at the number of calls per second that you just saw? Compare
+# them with the time of a call on the device.
 
 # %% [markdown] tags=["solution"]
 # From one call to the next, 1,000 / 15.04 = 66.5 ms pass. Of these, 9.1 to 9.9 ms are 14 to 15 %, and 66.5 ms is about
-# seven times as long. Better stages would not change the 15 calls a second at all. Find the bottleneck before you tune.
+# seven times as long. Better stages would not change the 15 calls per second at all. Find the bottleneck before you
+# tune.
 
 # %% [markdown]
 # ## Run the program and read its profile
@@ -333,11 +329,10 @@ lesson.check(3, working, speed_up)
 # results; they are the subjects of lessons [07](07) and [08](08). `--profile` writes a report for each model. You can
 # read `report.html` in a browser and open `trace.json` in Perfetto, a viewer for traces.
 #
-# Such a profile answers three questions. Do the stages fit into memory? (The *liveness* report separates always-live
-# memory, which the program needs all the time, from not-always-live memory.) Do the stages take equally long? How much
-# data moves between IPUs? The figure below answers the second question. All stages but the last run their forward pass
-# twice: PopTorch keeps only what enters a stage of a pipeline, and **recomputes** the other activations for the
-# backward pass.
+# Such a profile answers three questions. Do the stages fit into memory ([lesson 11](11) takes a tile's memory apart)?
+# Do the stages take equally long? How much data moves between IPUs? The figure below answers the second question. All
+# stages but the last run their forward pass twice: PopTorch keeps only what enters a stage of a pipeline, and
+# **recomputes** the other activations for the backward pass.
 
 # %% tags=["nbval-ignore-output"]
 run_program("--help")
@@ -358,10 +353,11 @@ print("on the device, this program is limited by:", profile.limited_by)
 # groups of three convolutions.) `layer3` has 23 of them, and the workshop's second IPU begins at the ninth,
 # `layer3[8]`.
 #
-# **Predict:** if the second IPU begins at `layer3[n]`, which *n* from 5 to 9 gives the fastest weight update?
+# **Predict:** let the second IPU begin at `layer3[n]`, with *n* from 5 to 9. By what percentage does a weight update
+# take longer with the slowest of these five cuts than with the fastest?
 
 # %% tags=["prediction"]
-cut = lesson.predict("n of layer3[n], where IPU 1 begins in the fastest cut", ...)
+spread = lesson.predict("percentage by which the slowest of five cuts takes longer than the fastest", ...)
 
 # %%
 resnet = torchvision.models.resnet101().half()
@@ -373,13 +369,13 @@ two_ipus.Training.gradientAccumulation(8)
 half = engine.modelled_module(
     models.ClassifierWithLoss(resnet), ladder.micro_batch(torch.half), two_ipus, optimizer)
 cuts = {block: half.profile(split=f"model.layer3.{block}") for block in (5, 6, 7, 8, 9)}
-cut.reveal(balanced_cut(cuts), "modelled")
+spread.reveal(percentage_between(cuts), "modelled")
 show_cuts(cuts, lesson.published("stage_ratio"))
 
 # %% [markdown]
 # **Too close to call.** The model has a winner, but all five cuts lie within its own error. And there is a known
-# disagreement: compared with IPU 0, IPU 1 computes for less time in the model than in the published trace. If you make
-# IPU 1 slower until the ratio agrees (the column "IPU 1 ... times as slow"), another cut wins. So you can say which
+# disagreement: compared with IPU 0, IPU 1 computes for less time in the model than in the published trace. If IPU 1
+# really takes as much longer as the trace suggests (last column but one), the best cut moves. So you can say which
 # cuts are worth a measurement on your own machine, but not which one is the best. Memory may decide between them:
 # look at the last column.
 #
@@ -390,9 +386,10 @@ show_cuts(cuts, lesson.published("stage_ratio"))
 # blocks have many weights. So **time and memory ask for different cuts**.
 #
 # **Exercise 4** (12 min). Write `place(resnet)`. It begins a block on each of the IPUs 1, 2 and 3, with
-# `poptorch.BeginBlock(resnet.layer..., ipu_id=...)` as in the cell of the five cuts. Every IPU has to fit into 624 KiB
-# a tile, and the update has to be at least 95 % as fast as with the best placement that fits. The figure shows how
-# fast yours is, so run the cell as often as you like: the shortest update is the best score.
+# `poptorch.BeginBlock(resnet.layer..., ipu_id=...)` as in the cell of the five cuts. Every IPU may need 624 KiB on its
+# fullest tile and no more (here the model's error does not count), and the update has to be at least 95 % as fast as
+# with the best such placement. The figure shows how fast yours is, so run the cell as often as you like: the shortest
+# update is the best score.
 
 # %% tags=["exercise"]
 single = captured_resnet()  # single precision, AdamW, accumulation 16
@@ -444,7 +441,8 @@ show_all_placements(single, place)
 # ## What transfers
 #
 # Micro-batches, ramps and balanced stages are the same on GPUs and TPUs. GPipe [4] runs all forward passes before the
-# first backward pass. The interleaved schedule is the "one forward, one backward" of `torch.distributed.pipelining`.
+# first backward pass. The interleaved schedule is `Schedule1F1B` of `torch.distributed.pipelining`, "one forward, one
+# backward"; what that package calls *interleaved* is something else, several stages on each device.
 #
 # ## References
 #

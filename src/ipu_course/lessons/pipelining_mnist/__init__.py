@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ipu_course.lesson import Lesson
-from ipu_course.lessons.pipelining_mnist.balance import balanced_cut, show_cuts, show_stages
+from ipu_course.lessons.pipelining_mnist.balance import percentage_between, show_cuts, show_stages
 from ipu_course.lessons.pipelining_mnist.exercises import HOST, PLACEMENT, STASHES, WHEN
 from ipu_course.lessons.pipelining_mnist.explorer import SCHEDULES
 from ipu_course.lessons.pipelining_mnist.learner_schedule import show_schedule
@@ -15,9 +15,9 @@ from ipu_course.programs.mnist.model import ConvLayer
 
 __all__ = [
     "ConvLayer",
-    "balanced_cut",
     "captured_resnet",
     "lesson",
+    "percentage_between",
     "run_program",
     "show_all_placements",
     "show_cuts",

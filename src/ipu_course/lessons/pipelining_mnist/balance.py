@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from ipu_course.engine import Profile
     from ipu_course.published import PublishedFigure
 
-__all__ = ["StageTime", "balanced_cut", "show_cuts", "show_stages", "stage_times"]
+__all__ = ["StageTime", "percentage_between", "show_cuts", "show_stages", "stage_times"]
 
 KIB = 1024
 WORKSHOP_CUT = 8
@@ -81,16 +81,16 @@ def show_cuts(profiles: Mapping[int, Profile], published: PublishedFigure) -> No
     milliseconds = {cut: [1e3 * each.total for each in stage_times(profile)] for cut, profile in profiles.items()}
     kib = {cut: [ipu.max_tile_bytes / KIB for ipu in profile.memory] for cut, profile in profiles.items()}
     slower = published.value / _ratio(profiles[WORKSHOP_CUT])
+    if_slower = f"longer stage if IPU 1 takes {slower - 1:.0%} more time"
     limit = next(iter(profiles.values())).memory.tile_bytes / KIB
     names = [f"layer3[{cut}]" for cut in profiles]
     words = "; ".join(
         f"cut before {name}: {first:.1f} and {second:.1f} ms, {here:.0f} and {there:.0f} KiB"
         for name, (first, second), (here, there) in zip(names, milliseconds.values(), kib.values())
     )
-    updates = [profile.device_seconds_per_call for profile in profiles.values()]
     show.figure(
         balance_figure(names, list(milliseconds.values()), list(kib.values()), limit, "Where IPU 1 begins (modelled)"),
-        f"The slowest of these cuts takes {max(updates) / min(updates) - 1:.0%} longer than the fastest. The model's "
+        f"The slowest of these cuts takes {percentage_between(profiles):.0f}% longer than the fastest. The model's "
         f"own error is {next(iter(profiles.values())).error_band.high - 1:.0%}: too close to call.",
         f"Time of one micro-batch and fullest tile of IPU 0 and IPU 1, modelled; {words}. A tile has {limit:.0f} KiB.",
     )
@@ -100,7 +100,7 @@ def show_cuts(profiles: Mapping[int, Profile], published: PublishedFigure) -> No
                 "cut before": f"layer3[{cut}]",
                 "weight update": f"{1e3 * profile.device_seconds_per_call:.1f} ms",
                 "longer stage": f"{max(milliseconds[cut]):.2f} ms",
-                f"longer stage, IPU 1 {slower:.2f} times as slow": f"{_slower(milliseconds[cut], slower):.2f} ms",
+                if_slower: f"{_slower(milliseconds[cut], slower):.2f} ms",
                 "fullest tile": f"{max(kib[cut]):.0f} KiB",
             }
             for cut, profile in profiles.items()
@@ -111,11 +111,12 @@ def show_cuts(profiles: Mapping[int, Profile], published: PublishedFigure) -> No
     print(f"modelled: with the same cut, {_ratio(profiles[WORKSHOP_CUT]):.2f} times as long")
 
 
-def balanced_cut(profiles: Mapping[int, Profile]) -> Any:
-    """Return the cut whose weight update takes the least time; ``NOT_MODELLED`` without an IPU Model."""
+def percentage_between(profiles: Mapping[int, Profile]) -> Any:
+    """Return by what percentage the slowest update takes longer than the fastest; ``NOT_MODELLED`` without a model."""
     if engine.NOT_MODELLED in profiles.values():
         return engine.NOT_MODELLED
-    return min(profiles, key=lambda cut: profiles[cut].device_seconds_per_call)
+    updates = [profile.device_seconds_per_call for profile in profiles.values()]
+    return 100 * (max(updates) / min(updates) - 1)
 
 
 def _ratio(profile: Profile) -> float:

@@ -5,10 +5,11 @@ from __future__ import annotations
 from ipu_course.exercises import Exercise, Number, Numbers
 from ipu_course.lessons.pipelining_mnist.learner_schedule import schedule_of
 from ipu_course.lessons.pipelining_mnist.placements import PLACEMENTS, placement_hint, update_milliseconds
-from ipu_course.schedule import pipelined, problems
+from ipu_course.schedule import Schedule, pipelined, problems
 
 STAGES, MICRO_BATCHES = 4, 10
-SHORTEST = pipelined(STAGES, MICRO_BATCHES).steps
+SHORTEST = pipelined(STAGES, MICRO_BATCHES)
+BACKWARD = 2.0  # what a backward pass usually takes, in forward passes
 
 
 def when_hint(when: object) -> str | None:
@@ -23,22 +24,47 @@ def when_hint(when: object) -> str | None:
     if found:
         more = "" if len(found) == 1 else f" ({len(found) - 1} more passes break a rule.)"
         return f"{found[0].words}{more}"
-    if schedule.steps > SHORTEST:
+    if min(each.step for each in schedule.passes) > 0:
+        return "Your schedule breaks no rule, but it begins too late. Steps count from 0: the first pass is in step 0."
+    if schedule.steps > SHORTEST.steps:
         return (
-            f"Your schedule breaks no rule, but it takes {schedule.steps} steps, and {SHORTEST} are enough. Start "
-            "every pass in the first step in which its IPU is free and its input is there."
+            f"Your schedule breaks no rule, but it takes {schedule.steps} steps, and {SHORTEST.steps} are enough. "
+            "Start every pass in the first step in which its IPU is free and its input is there."
+            f"{_stash_words(schedule)}"
         )
     return None
+
+
+def _stash_words(schedule: Schedule) -> str:
+    """Return why a schedule that takes no longer than the shortest is worse all the same."""
+    if schedule.busy_share(BACKWARD) < SHORTEST.busy_share(BACKWARD):
+        return ""
+    return (
+        f" (Measured in time yours is as fast, but {schedule.stash(0)} micro-batches wait in the stash of IPU 0 for "
+        f"their backward pass, instead of {SHORTEST.stash(0)}. That is the reason to begin backward passes early.)"
+    )
 
 
 WHEN = Exercise(
     names=("when",),
     find_hint=when_hint,
-    praise=f"No pass breaks a rule, and {MICRO_BATCHES} micro-batches take {SHORTEST} steps.",
+    praise=f"No pass breaks a rule, and {MICRO_BATCHES} micro-batches take {SHORTEST.steps} steps.",
 )
 
-# 2 (8 - 1) + 1 micro-batches wait on the first of eight IPUs in the grouped schedule, and 8 in the interleaved one.
+# m / (m + 7) is 0.9 for m = 63. 2 (8 - 1) + 1 micro-batches wait on the first of eight IPUs in the grouped schedule,
+# and 8 in the interleaved one.
 STASHES = Numbers(
+    Number(
+        "micro_batches",
+        63,
+        wrong={
+            64: "64 are enough, and one less is, too.",
+            72: "72 is 0.9 of m + N. With N = 8, the time has m + N - 1 steps of full length.",
+            126: "126 counts steps, m / (m + 14). The exercise asks for a percentage of the time.",
+            27: "27 is the number for four IPUs.",
+        },
+        otherwise="Solve m / (m + 8 - 1) = 0.9 for m.",
+    ),
     Number(
         "grouped",
         15,
@@ -84,7 +110,7 @@ HOST = Numbers(
         tolerance=0.5,
         wrong={
             0.143: "You divided the device's time by the time from call to call: divide the other way round.",
-            15.0: "15 is the number of calls in a second. How many ms pass from call to call?",
+            15.0: "15 is the number of calls per second. How many ms pass from call to call?",
             6.0: "The time from call to call has to shrink to the device's own time: divide the two times.",
         },
         otherwise="The host is fast enough when it prepares a call in the time that the device needs for one.",

@@ -99,10 +99,11 @@ def _memory_hint(profile: Profile) -> str | None:
     if max(kib) <= limit:
         return None
     full = kib.index(max(kib))
+    close = engine.memory_verdict(profile) == "too close to call"
     where = "the IPU after it" if full == 0 else "the IPU before it"
     return (
-        f"The fullest tile of IPU {full} needs {kib[full]:.0f} KiB, and a tile has {limit:.0f}. "
-        f"Move a block to {where}."
+        f"The fullest tile of IPU {full} needs {kib[full]:.0f} KiB, and the exercise asks for at most {limit:.0f}"
+        f"{', although the model finds it too close to call' if close else ''}. Move a block to {where}."
     )
 
 

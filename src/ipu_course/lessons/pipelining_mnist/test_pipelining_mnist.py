@@ -21,6 +21,7 @@ from ipu_course.lessons.pipelining_mnist import (
     show_strategies,
 )
 from ipu_course.lessons.pipelining_mnist.exercises import HOST, PLACEMENT, STASHES, WHEN
+from ipu_course.lessons.pipelining_mnist.learner_schedule import schedule_of
 from ipu_course.lessons.pipelining_mnist.placements import BEST, BLOCKS, PLACEMENTS, best_seconds, estimated_seconds
 from ipu_course.programs.mnist.model import Network, TrainingModelWithLoss
 from ipu_course.schedule import interleaved, pipelined
@@ -49,13 +50,23 @@ def test_no_answer_makes_a_check_raise(answer: object) -> None:
     with letting_errors_through():
         judge(WHEN, [answer])
         judge(WHEN, [lambda stage, m: answer])
-        judge(STASHES, [answer, answer])
+        judge(STASHES, [answer, answer, answer])
         judge(HOST, [answer, answer])
 
 
 def test_the_stashes_are_those_of_the_schedules() -> None:
     answers = [schedule(8, 20).stash(0) for schedule in (pipelined, interleaved)]
-    assert judge(STASHES, answers).correct
+    busy_enough = next(m for m in range(1, 200) if pipelined(8, m).busy_share(2.0) >= 0.9)
+    assert judge(STASHES, [busy_enough, *answers]).correct
+
+
+def test_a_schedule_with_all_forward_passes_first_is_as_fast_and_is_told_what_it_costs() -> None:
+    def gpipe(stage: int, m: int) -> tuple[int, int]:
+        return stage + m, 16 - stage + m
+
+    assert schedule_of(gpipe, 4, 10).busy_share(2.0) == pytest.approx(pipelined(4, 10).busy_share(2.0))
+    assert "10 micro-batches wait in the stash of IPU 0" in judge(WHEN, [gpipe]).text
+    assert "stash" not in judge(WHEN, [lambda stage, m: (7 * m + stage, 7 * m + 6 - stage)]).text
 
 
 def test_the_host_exercise_accepts_the_trace_and_the_model() -> None:

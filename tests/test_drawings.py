@@ -107,6 +107,13 @@ class TestRoofline:
         assert "a has 10 FLOP per byte, at most 0.2 TFLOP/s and reaches 0.05" in drawing.description
         assert "b has 1,000 FLOP per byte, at most 1 TFLOP/s." in drawing.description
 
+    def test_what_a_point_reaches_alone_is_a_short_line_around_it(self) -> None:
+        alone = figures.RooflinePoint("a", 10.0, 50e9, alone_per_second=80e9)
+        drawing = figures.roofline([alone], peak=1e12, roofs=ROOFS)
+        heights = [list(line.get_ydata()) for line in drawing.figure.axes[0].lines]
+        assert [0.08, 0.08] in heights
+        assert "computing alone 0.08" in drawing.description
+
     def test_a_roofline_of_nothing_is_refused(self) -> None:
         with pytest.raises(ValueError, match="at least one point"):
             figures.roofline([], peak=1e12, roofs=ROOFS)

@@ -13,15 +13,20 @@ from ipu_course.figures.style import INK, LINE_STYLES, ORANGE, check_lines, in_s
 
 TERA, GIGA = 1e12, 1e9
 HALO = withStroke(linewidth=3, foreground="white")
+ALONE_WIDTH, ALONE_HALF_LENGTH = 3.5, 1.25  # points; a factor on the logarithmic axis
 
 
 @dataclass(frozen=True)
 class RooflinePoint:
-    """A program or layer: operations for each byte moved, and how many a second it reaches, if that is known."""
+    """A program or layer: operations for each byte moved, and how many a second it reaches, if that is known.
+
+    ``alone_per_second`` is what its computing alone reaches, when no bytes have to be moved.
+    """
 
     name: str
     flops_per_byte: float
     flops_per_second: float | None = None
+    alone_per_second: float | None = None
 
 
 @dataclass(frozen=True)
@@ -42,13 +47,14 @@ def roofline(
 ) -> Drawing:
     """Draw the peak (operations a second), a slope for each of at most 3 ``roofs``, and the named points.
 
-    A point whose rate is not known stands on the first roof. Raises ``ValueError`` for no points and more roofs.
+    A point whose rate is not known stands on the first roof; a short line marks what a point reaches alone. Raises
+    ``ValueError`` for no points and more roofs.
     """
     if not points:
         raise ValueError("a roofline needs at least one point")
     check_lines(len(roofs), len(LINE_STYLES))
     intensities = [point.flops_per_byte for point in points] + [peak / roof.bytes_per_second for roof in roofs]
-    low, high = min(intensities) / 4, max(intensities) * 6
+    low, high = min(intensities) / 4, max(intensities) * 4
     with in_style():
         figure, axes = chart(3.9)
         for roof, (colour, dashes, _) in zip(roofs, LINE_STYLES):
@@ -59,6 +65,8 @@ def roofline(
         axes.set(xscale="log", yscale="log", xlim=(low, high))
         for point in points:
             _draw_point(axes, point, roofs[0], peak)
+        if any(point.alone_per_second for point in points):
+            axes.plot([], [], color=INK, linewidth=ALONE_WIDTH, label="computing alone, no bytes moved")
         axes.axhline(peak / TERA, color=INK, linewidth=1.0)
         axes.text(
             low * 1.15, 1.12 * peak / TERA, f"{peak_name}: {_digits(peak / TERA)} TFLOP/s", va="bottom", fontsize=SMALL
@@ -72,6 +80,9 @@ def roofline(
 
 def _draw_point(axes: Axes, point: RooflinePoint, roof: Roof, peak: float) -> None:
     reached = point.flops_per_second
+    if point.alone_per_second is not None:
+        ends = (point.flops_per_byte / ALONE_HALF_LENGTH, point.flops_per_byte * ALONE_HALF_LENGTH)
+        axes.plot(ends, [point.alone_per_second / TERA] * 2, color=INK, linewidth=ALONE_WIDTH, zorder=4)
     height = (attainable(point.flops_per_byte, roof, peak) if reached is None else reached) / TERA
     fill = "white" if reached is None else ORANGE
     axes.plot(point.flops_per_byte, height, "o", markersize=8, color=ORANGE, markerfacecolor=fill, zorder=5)
@@ -87,7 +98,8 @@ def _words(points: Sequence[RooflinePoint], peak: float, roofs: Sequence[Roof]) 
         reached = point.flops_per_second
         known = "" if reached is None else f" and reaches {_digits(reached / TERA)}"
         most = f"at most {_digits(bound / TERA)} TFLOP/s"
-        parts.append(f"{point.name} has {_digits(point.flops_per_byte)} FLOP per byte, {most}{known}")
+        own = "" if point.alone_per_second is None else f", computing alone {_digits(point.alone_per_second / TERA)}"
+        parts.append(f"{point.name} has {_digits(point.flops_per_byte)} FLOP per byte, {most}{known}{own}")
     return (
         "A roofline: operations a second over operations per byte, both axes logarithmic. The flat roof is "
         f"{_digits(peak / TERA)} TFLOP/s; slopes: {slopes}. {'; '.join(parts)}."

@@ -8,7 +8,7 @@ from ipu_course.lessons.cnn_benchmarks.command_lines import command_line_rows
 from ipu_course.lessons.cnn_benchmarks.exercises import BUDGET, LINES_OF_THE_PAGE, MEASURE, OPTIONS
 from ipu_course.lessons.cnn_benchmarks.explorer import BENCHMARK
 from ipu_course.lessons.cnn_benchmarks.limits import show_limits
-from ipu_course.lessons.cnn_benchmarks.machines import show_machines
+from ipu_course.lessons.cnn_benchmarks.machines import pod16_rows, show_machines
 from ipu_course.lessons.cnn_benchmarks.published_rows import as_printed, show_scored_blind, with_settings
 
 __all__ = [
@@ -17,6 +17,7 @@ __all__ = [
     "lesson",
     "modelled",
     "modelled_batches",
+    "pod16_rows",
     "show_batches",
     "show_limits",
     "show_machines",

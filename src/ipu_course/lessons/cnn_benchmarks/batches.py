@@ -56,7 +56,7 @@ def share_of_peak(result: Result) -> float:
 
 
 def step_averages(result: Result) -> dict[str, tuple[float, float]]:
-    """Return images a second by how they are averaged: (program from a cache, program compiled in the first step)."""
+    """Return images per second by how they are averaged: (program from a cache, program compiled in the first step)."""
     step, count = result.profile.call_seconds, result.settings.repeat
     images = result.settings.images_per_step
     firsts = [result.start_seconds + step]
@@ -78,15 +78,15 @@ def show_steps(result: Result) -> None:
         return
     show.table(
         [
-            {"images a second": name, "program from a cache": f"{cached:,.0f}", "compiled first": f"{compiled:,.0f}"}
+            {"images/s": name, "program from a cache": f"{cached:,.0f}", "compiled first": f"{compiled:,.0f}"}
             for name, (cached, compiled) in step_averages(result).items()
         ],
-        index="images a second",
+        index="images/s",
     )
 
 
 def show_batches(results: Sequence[Result], published: Mapping[int, float]) -> None:
-    """Show throughput over batch sizes with its error band and the published rates, and where the time goes."""
+    """Show throughput over batch sizes with its error band and the published rates, and what it uses of the chip."""
     if not results:
         print(engine.NOT_HERE)
         return
@@ -99,7 +99,7 @@ def show_batches(results: Sequence[Result], published: Mapping[int, float]) -> N
     show.figure(
         throughput_figure(batches, rates, bands, published, "ResNet-50 on one C600"),
         f"Every further image gains less than the one before, and beyond batch {best} the rate falls.",
-        f"Images a second against the batch size. The curve rises ever more slowly, up to batch {best}. Modelled, by "
+        f"Images per second against the batch size. The curve rises ever more slowly, up to batch {best}. Modelled, by "
         f"batch: {words}. "
         f"Published: {beside}. At batch {batches[-1]} the error band is from {bands[-1][0]:,.0f} to "
         f"{bands[-1][1]:,.0f}.",
@@ -108,13 +108,9 @@ def show_batches(results: Sequence[Result], published: Mapping[int, float]) -> N
 
 
 def _batch_row(result: Result) -> dict[str, object]:
-    cycles = result.profile.cycles[0]
     return {
         "batch": result.settings.batch_size,
-        "images a second (modelled)": f"{result.images_per_second:,.0f}",
-        "ms a batch, in a long loop": f"{1e3 * result.settings.images_per_batch / result.images_per_second:.2f}",
-        "ms a batch, called alone": f"{1e3 * (result.latency_seconds or 0.0):.2f}",
+        "images/s (modelled)": f"{result.images_per_second:,.0f}",
         "fullest tile": f"{result.tile_kib:.0f} KiB, {result.verdict}",
-        "exchange and sync": f"{(cycles.do_exchange + cycles.internal_sync) / cycles.total:.0%}",
         "share of the matrix units' peak": f"{share_of_peak(result):.0%}",
     }

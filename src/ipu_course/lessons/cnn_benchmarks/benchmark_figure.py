@@ -20,7 +20,7 @@ def throughput_figure(
     published: Mapping[int, float],
     title: str,
 ) -> Figure:
-    """Draw images a second over batch sizes, with published rates as diamonds.
+    """Draw images per second over batch sizes, with published rates as diamonds.
 
     ``bands`` are the lowest and the highest rate for each batch size, drawn as an area.
     """
@@ -36,7 +36,7 @@ def throughput_figure(
         axes.set_xticks(list(batches), [str(batch) for batch in batches])
         axes.set_xlim(left=0)
         axes.set_ylim(bottom=0)
-        axes.set(xlabel="batch size", ylabel="images a second", title=title)
+        axes.set(xlabel="batch size", ylabel="images/s", title=title)
         axes.yaxis.set_major_formatter("{x:,.0f}")
         only_grid(axes)
         axes.legend(frameon=False, loc="lower right")

@@ -10,7 +10,6 @@ from ipu_course import engine
 from ipu_course.errors import CourseError
 from ipu_course.explorers import Choice, Explorer, Slider, View
 from ipu_course.figures import looks
-from ipu_course.lessons.cnn_benchmarks.batches import share_of_peak
 from ipu_course.lessons.cnn_benchmarks.benchmark_figure import latency_figure
 from ipu_course.programs.bench import changed, configuration, modelled_result
 
@@ -112,12 +111,10 @@ def latency_parts(result: Result) -> Parts:
 
 def _row(result: Result, latency_ms: float, slow_ms: float) -> dict[str, object]:
     return {
-        "images a second, long loop": f"{result.images_per_second:,.0f}",
-        "images a second, single calls": f"{1e3 * result.settings.images_per_batch / latency_ms:,.0f}",
+        "images/s, long loop": f"{result.images_per_second:,.0f}",
+        "images/s, single calls": f"{1e3 * result.settings.images_per_batch / latency_ms:,.0f}",
         "latency": f"{latency_ms:.2f} ms",
         f"latency x {result.profile.error_band.high:g} (error band)": f"{slow_ms:.2f} ms",
-        "share of the peak": f"{share_of_peak(result):.0%}",
-        "host sends": f"{result.loader_bytes_per_second / 1e9:.1f} GB/s",
         "memory": result.verdict,
     }
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Mapping
 
 from ipu_course import engine, figures, show
-from ipu_course.lessons.cnn_benchmarks.batches import peak_flops, share_of_peak
+from ipu_course.lessons.cnn_benchmarks.batches import peak_flops
 
 if TYPE_CHECKING:
     from ipu_course.programs.bench import Result
@@ -16,7 +16,7 @@ __all__ = ["Limits", "limits_of", "show_limits"]
 
 @dataclass(frozen=True)
 class Limits:
-    """A benchmark's rate with images sent, and its two bounds, all in images a second."""
+    """A benchmark's rate with images sent, and its two bounds, all in images per second."""
 
     sent: Result
     alone: Result
@@ -28,13 +28,13 @@ class Limits:
 
     @property
     def link_bytes_per_second(self) -> float:
-        """Bytes a second over the host link while it sends (modelled)."""
+        """Bytes per second over the host link while it sends (modelled)."""
         bytes_per_second = self.sent.images_per_second * self.sent.settings.image_bytes
         return bytes_per_second / self.sent.profile.shares["stream"]
 
     @property
     def link_rate(self) -> float:
-        """Images a second that the link sends if it never stops."""
+        """Images per second that the link sends if it never stops."""
         return self.link_bytes_per_second / self.sent.settings.image_bytes
 
     @property
@@ -57,7 +57,12 @@ def show_limits(sent: Mapping[str, Result], alone: Mapping[str, Result]) -> None
     first = next(iter(found.values()))
     ipus = first.sent.settings.ipus
     points = [
-        figures.RooflinePoint(name, each.flops_per_byte, each.sent.teraflops_per_ipu * ipus * 1e12)
+        figures.RooflinePoint(
+            name,
+            each.flops_per_byte,
+            each.sent.teraflops_per_ipu * ipus * 1e12,
+            alone_per_second=each.alone.teraflops_per_ipu * ipus * 1e12,
+        )
         for name, each in found.items()
     ]
     roof = figures.Roof("host link while it sends (modelled)", first.link_bytes_per_second)
@@ -70,14 +75,12 @@ def show_limits(sent: Mapping[str, Result], alone: Mapping[str, Result]) -> None
 
 def _row(name: str, each: Limits) -> dict[str, object]:
     rates = {
-        "the link alone": each.link_rate,
-        "the IPUs alone": each.alone.images_per_second,
+        "link alone": each.link_rate,
+        "IPUs alone": each.alone.images_per_second,
         "one after the other": each.sent.images_per_second,
     }
     return {
         "4 IPUs, batch 16 on each (modelled)": name,
-        "operations for each byte": f"{each.flops_per_byte:,.0f}",
-        **{f"images a second, {what}": f"{rate:,.0f}" for what, rate in rates.items()},
-        "bottleneck if they overlap": each.bottleneck,
-        "share of the peak, IPUs alone": f"{share_of_peak(each.alone):.0%}",
+        **{f"images/s, {what}": f"{rate:,.0f}" for what, rate in rates.items()},
+        "lower of the first two": each.bottleneck,
     }

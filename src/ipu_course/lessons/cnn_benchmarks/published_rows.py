@@ -35,7 +35,7 @@ ROWS = (
     PublishedRow("D", "alcf_bow16", "training", 16, "Bow", 18, "8-bit images, origin not recorded"),
 )
 
-# Batch size: images a second that the model gave for a C600 on the day when it had never seen these rows.
+# Batch size: images per second that the model gave for a C600 on the day when it had never seen these rows.
 BLIND = {1: 3905.0, 4: 7446.0, 16: 11248.0, 64: 15235.0}
 
 
@@ -45,7 +45,7 @@ def as_printed(lesson: Lesson) -> list[dict[str, object]]:
         {
             "system": row.letter,
             "network": "ResNet-50",
-            "images a second": _rate(lesson, row),
+            "images/s": _rate(lesson, row),
             "source": _source(lesson, row),
         }
         for row in ROWS
@@ -57,10 +57,10 @@ def with_settings(lesson: Lesson) -> list[dict[str, object]]:
     return [
         {
             "system": row.letter,
-            "images a second": _rate(lesson, row),
+            "images/s": _rate(lesson, row),
             "work": row.work,
             "IPUs": row.ipus,
-            "for each IPU (derived)": f"{lesson.published(row.key).value / row.ipus:,.0f}",
+            "images/s per IPU (derived)": f"{lesson.published(row.key).value / row.ipus:,.0f}",
             "chip": row.chip,
             "micro-batch": row.micro_batch,
             "data": row.data,
@@ -80,15 +80,12 @@ def show_scored_blind(lesson: Lesson, results: Sequence[Result]) -> None:
 def _blind_row(lesson: Lesson, result: Result) -> dict[str, object]:
     batch = result.settings.batch_size
     published = lesson.published(f"c600_{batch}").value
-    low, high = (result.images_per_second * factor for factor in result.rate_band)
     return {
         "batch": batch,
-        "published": f"{published:,.0f}",
+        "images/s, published": f"{published:,.0f}",
         "scored blind": f"{BLIND[batch]:,.0f}",
-        "error that day": f"{BLIND[batch] / published - 1:+.1%}",
-        "modelled today": f"{result.images_per_second:,.0f}",
+        "error of that day": f"{BLIND[batch] / published - 1:+.1%}",
         "error today": f"{result.images_per_second / published - 1:+.1%}",
-        "error band today": f"{low:,.0f} to {high:,.0f}",
     }
 
 

@@ -60,10 +60,8 @@ quiz.before("speed", ...)
 # **Modelled** comes from the IPU Model. **Published** is somebody's result on real hardware, such as the 52 s of the
 # workshop's progress bar. **Derived** is computed from published results, such as the figure's 52.6 s.
 #
-# *If you fitted it, what does agreement prove?* Very little. Three numbers about the workshop's host were **fitted**:
-# chosen so that five modelled epochs match the five published ones. That they agree to within 3 % is no evidence.
-# Evidence comes from rows that the model had never seen: on 26 of them, **scored blind**, its median error was 5.1 %.
-# On twelve training runs of transformers it was 11 %, and 45 % at worst ([validation](../docs/validation.md)).
+# Where a number of the model was **fitted**, chosen so that its results meet published ones, their agreement proves
+# nothing. [Lesson 09](09) asks how far you can trust the model.
 #
 # ## Check your installation
 #
@@ -82,8 +80,9 @@ doctor(brief=True)
 #
 # Code, weights and activations must all fit on the chip, spread over its tiles. An A100 GPU has 40 or 80 GB of
 # memory, but outside its processor. The IPU's memory is small and fast: all tiles together read 47.5 TB a second,
-# about thirty times an A100's 1.6 [2, 3]. Four IPUs share an M2000 machine. A **host** computer loads the data and
-# starts every **call**, a line of Python that runs something on the IPUs.
+# about thirty times an A100's 1.6 [2, 3]. The **exchange** is the network between the tiles. Four IPUs share an M2000
+# machine, with **streaming memory** beside the chips (lesson 08). A **host** computer loads the data and starts every
+# **call**, a line of Python that runs something on the IPUs.
 
 # %%
 show.drawing(figures.tile(), "A tile computes with its own memory and nothing else.")
@@ -122,8 +121,8 @@ lesson.check(1, kib_on_each_tile)
 # This is called **bulk-synchronous parallel** (BSP). Suppose one of the 1,472 tiles gets twice the work of the
 # others.
 #
-# **Predict:** until the slowest tile has finished, what percentage of all tiles' time is spent waiting? Write the
-# number in place of the dots.
+# **Predict:** look at the time until the slowest tile has finished. Of the time of all tiles together, what percentage
+# is spent waiting? Write the number in place of the dots.
 
 # %% tags=["prediction"]
 waiting = lesson.predict("percentage of the tiles' time spent waiting when one tile has twice the work", ...)
@@ -136,8 +135,7 @@ show.drawing(bulk_synchronous([1000, 1000, 1000, 2000, 1000, 1000]),
              "One slow tile keeps all others waiting before every exchange.")
 
 # %% [markdown]
-# A single slow tile wastes half of the chip's time. So the compiler balances the work carefully, which is one reason
-# why it takes minutes.
+# So the compiler balances the work carefully, which is one reason why it takes minutes.
 #
 # ## Port a training loop
 #
@@ -174,8 +172,8 @@ print("batches:", len(losses), "| the loss fell:", sum(losses[-5:]) < sum(losses
 # | `zero_grad`, `backward`, `step` | `logits, loss = training_model(images, labels)` |
 # | (nothing like it) | `training_model.detachFromDevice()` copies the weights back and frees the IPU |
 #
-# PopTorch recognises the losses of PyTorch, such as `cross_entropy`. A loss that you compute in any other way has to
-# pass through `poptorch.identity_loss(loss, reduction="none")`.
+# PopTorch recognises a loss of PyTorch, such as `cross_entropy`. A loss that you compute in any other way, or a sum of
+# several, has to pass through `poptorch.identity_loss(loss, reduction="none")`.
 #
 # **Exercise 2** (8 min). Write the wrapper `WithLoss`, and `train_on_ipu(model, batches, options)`, which trains
 # `model` and returns the list of losses. The check runs both beside plain PyTorch: the losses must be equal, your
@@ -253,8 +251,8 @@ except poptorch.Error as error:
 # PopTorch runs `forward` **once**, and compiles what it saw into one **static graph**: a fixed list of operations
 # with fixed sizes. Later calls run that list, not your Python code, so the count stays 1.
 #
-# Five numbers instead of one were refused, because sizes are fixed, too. So training loops drop an incomplete last
-# batch. An `if` on a tensor's value cannot be compiled: use `torch.where` instead.
+# Five numbers instead of one were refused, because sizes are fixed, too. An `if` on a tensor's value cannot be
+# compiled: use `torch.where` instead.
 #
 # ## Read a profile
 #
@@ -275,25 +273,27 @@ images_and_labels = ladder.micro_batch(torch.half)  # 64 images of 64 x 64 pixel
 resnet = engine.profile_module(network, images_and_labels, options, optimiser, ladder.host())
 
 # %% [markdown]
-# **Predict:** during what percentage of a call do the IPUs work?
+# **Predict:** an epoch of 50,000 images takes about 53 s. The IPUs alone could train on about 10,000 images per second.
+# During what percentage of a call do the IPUs work?
 
 # %% tags=["prediction"]
 working = lesson.predict("percentage of a call during which the IPUs work", ...)
 
 # %%
 working.reveal(100 * resnet.device_seconds_per_call / resnet.call_seconds, "modelled")
-print(f"an epoch: {ladder.epoch_seconds(resnet):.1f} s, modelled with a host that was fitted to the published epochs")
-print(f"on hardware: {ladder.published('half precision').epoch_seconds:.1f} s, derived from [1]")
+print(f"seconds per epoch, modelled with a host fitted to the published epochs: {ladder.epoch_seconds(resnet):.1f}")
+print(f"seconds per epoch, derived from [1]: {ladder.published('half precision').epoch_seconds:.1f}")
 print(f"the bottleneck, modelled: {resnet.limited_by}")
 lesson.explore(resnet)
 
 # %% [markdown]
 # The IPUs work for less than a tenth of the time, so a faster chip would hardly help. For the rest they wait for the
-# host: by the fit, mostly for the loader that prepares images. Lessons 02 to 05 shorten the wait.
+# host: by the fit, mostly for the loader that prepares images. Then the host spends 34 ms on the call itself (lesson
+# 03) before the IPUs start.
 #
 # Ask four questions of every profile. **Does it fit?** The fullest tile decides. **What is the bottleneck?** **Where
 # do the cycles go?** **How sure is that?** The explorer above has pictures for the first three. For the fourth, a
-# profile has an error band.
+# profile has an **error band**: real IPUs should need 0.91 to 1.10 times this profile's time on the device.
 #
 # **Exercise 3** (3 min). In exercise 1 you spread 10 bytes for each parameter evenly. What does the model say? Choose
 # "What fills the memory?" above, and add up the variables (weights), optimiser state and gradient accumulators on the
@@ -332,7 +332,7 @@ lesson.check(3, kib_on_ipu_1, using=resnet)
 # ResNet-101 then compiles for about 8 minutes [1], and PopVision, Graphcore's viewer, shows measured profiles.
 #
 # *Can you still get an IPU?* This course cannot tell: the newest of its sources is from early 2024, and says
-# nothing about today's offers. Ask the operator of your machine room, or Graphcore. The lessons need none.
+# nothing about today's offers. Ask Graphcore. The lessons need none.
 #
 # ## What transfers
 #

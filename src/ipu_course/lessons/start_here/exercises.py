@@ -21,6 +21,7 @@ SPREAD_EVENLY = Numbers(
             EVENLY / 5: "That counts the weights alone, 2 bytes each. The optimiser's share is in the 10 bytes.",
             1024 * EVENLY: "Those are bytes. One KiB has 1,024 of them.",
             1.024 * EVENLY: "You divided by 1,000, which gives kB. A KiB has 1,024 bytes, and a tile has 624 KiB.",
+            round(EVENLY): "That is right, but rounded: give one digit after the decimal point.",
             8 * EVENLY: "You counted bits. The 10 are bytes already.",
             IPUS * TILES * EVENLY: "That is the memory in total. Every tile holds its own part of it.",
         },

@@ -6,7 +6,9 @@ from matplotlib.figure import Figure
 
 from ipu_course import figures, ladder, show
 
-TAKEAWAY = "Five lessons, one change each. Which change do you think saves the most seconds?"
+TAKEAWAY = (
+    "Write down which lesson you think saves the most seconds. The ladder at the end of lesson 05 has the answer."
+)
 DOES_NOT_FIT, OPEN = "does not fit into memory", "? (you will find out)"
 
 
@@ -21,7 +23,7 @@ def story_figure() -> Figure:
     drawn = figures.bars_figure(
         list(told),
         {"hardware": [seconds if isinstance(seconds, float) else None for seconds in told.values()]},
-        "seconds an epoch, derived from the published calls per second",
+        "seconds per epoch, derived from the published calls per second",
         "ResNet-101 on CIFAR-10 over two IPUs",
     )
     for text, seconds in zip(drawn.axes[0].texts, told.values()):
@@ -32,7 +34,7 @@ def story_figure() -> Figure:
 def story_description() -> str:
     """Return the figure in words."""
     told = "; ".join(f"{label}: {_words(seconds)}" for label, seconds in _told_seconds().items())
-    return f"Seconds an epoch on two IPUs, derived from published calls per second. {told}."
+    return f"Seconds per epoch on two IPUs, derived from published calls per second. {told}."
 
 
 def _told_seconds() -> dict[str, float | str]:

@@ -24,7 +24,12 @@ def show_machines(results: Sequence[Result]) -> None:
 
 
 def pod16_rows(pipelines: Result, replicas: ScalingPoint) -> list[dict[str, object]]:
-    """Return a table of two ways to train ResNet-50 on a POD16: the page's pipelines and MLPerf's single IPUs."""
+    """Return a table of two ways to train ResNet-50 on a POD16: the page's pipelines and MLPerf's single IPUs.
+
+    Without a model there are no rows.
+    """
+    if pipelines is engine.NOT_MODELLED:
+        return []
     rates = (
         ("4 pipelines of 4 IPUs (the page)", pipelines.images_per_second, "not published"),
         ("16 replicas of 1 IPU (MLPerf)", replicas.samples_per_second, f"{PUBLISHED_RATE:,.0f}"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from ipu_course.exercises import Exercise, Number, Numbers
 from ipu_course.lessons.data_parallelism.instance_trial import instance_hint
+from ipu_course.lessons.data_parallelism.mistakes import mistakes_hint
 from ipu_course.lessons.data_parallelism.ring import ring_hint
 from ipu_course.lessons.data_parallelism.scaling import POD16, POD64
 from ipu_course.published_resnet50 import ACCUMULATION, MICRO_BATCH
@@ -17,7 +18,7 @@ CALLS = IMAGES // (ROWS * INSTANCES)
 KNOWN_BATCH, KNOWN_RATE = 256, 0.1
 RATE = KNOWN_RATE * GLOBAL_BATCH / KNOWN_BATCH
 
-# Exercise 4: the updates of the two published runs have 10 and 3 micro-batches, and take so many milliseconds.
+# Exercise 5: the updates of the two published runs have 10 and 3 micro-batches, and take so many milliseconds.
 STEP_16, STEP_64 = 1000 * POD16.seconds, 1000 * POD64.seconds
 MANY, FEW = POD16.accumulation, POD64.accumulation
 M = (STEP_16 - STEP_64) / (MANY - FEW)
@@ -87,6 +88,12 @@ COUNTS = Numbers(
     "the epoch. A rate of 5 is so high that such runs need a warm-up and, as in MLPerf, another optimiser (LARS).",
 )
 
+MISTAKES = Exercise(
+    names=("mistakes",),
+    find_hint=mistakes_hint,
+    praise="None of the three raises an error, and in all three the loss falls. Only such facts give them away.",
+)
+
 INSTANCE = Exercise(
     names=("instance",),
     find_hint=instance_hint,
@@ -143,5 +150,5 @@ LIMITS = Numbers(
         tolerance=0.1,
     ),
     praise="The POD64 paid its 4.3 ms after every 3 micro-batches, which is 12 % of its time. The POD16 paid them "
-    "after every 10, which is 4 %. That is the missing second.",
+    "after every 10, which is 4 %. If both machines have the same m and u, that is the missing second.",
 )

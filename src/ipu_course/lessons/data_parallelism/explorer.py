@@ -50,8 +50,8 @@ def scaling_view(
     return View(
         _figure(points, alone, chosen),
         takeaway=f"{replicas} replicas reach {row['efficiency']} of perfect scaling (modelled).",
-        description="Images a second against replicas, perfect scaling and modelled, both axes logarithmic. With "
-        f"{replicas} replicas {row['images a second']} images a second are modelled. The bottleneck: "
+        description="Images per second against replicas, perfect scaling and modelled, both axes logarithmic. With "
+        f"{replicas} replicas {row['images/s']} images per second are modelled. The bottleneck: "
         f"{row['bottleneck']}.",
         rows=[row],
     )
@@ -63,7 +63,7 @@ def _figure(points: Sequence[ScalingPoint], alone: float, chosen: ScalingPoint) 
         [alone * count for count in REPLICAS],
         [point.samples_per_second if point.profile else None for point in points],
         (chosen.replicas, chosen.samples_per_second),
-        f"{chosen.replicas} replicas: {chosen.samples_per_second:,.0f} images a second (modelled)",
+        f"{chosen.replicas} replicas: {chosen.samples_per_second:,.0f} images/s (modelled)",
     )
 
 
@@ -75,7 +75,7 @@ def _row(point: ScalingPoint, alone: float) -> dict[str, object]:
         "instances": point.instances,
         "accumulation": point.accumulation,
         "global batch": f"{point.global_batch:,}",
-        "images a second": f"{point.samples_per_second:,.0f}",
+        "images/s": f"{point.samples_per_second:,.0f}",
         "efficiency": f"{point.samples_per_second / (alone * point.replicas):.0%}",
         "bottleneck": bottleneck(profile),
         "all-reduce and update": f"{update_share(profile):.0%}",

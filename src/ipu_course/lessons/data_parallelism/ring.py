@@ -132,10 +132,12 @@ def _sums_hint(held: Held, gradients: Held) -> str | None:
         )
     replica, part = next((replica, part) for replica, part in every if counts[replica][part] != once)
     found = counts[replica][part]
-    members = ", ".join(str(other) for other, count in enumerate(found) if count) or "none of them"
+    members = [str(other) for other, count in enumerate(found) if count]
+    plural = "s" * (len(members) > 1)
+    whose = f"gradient{plural} of replica{plural} {', '.join(members)}" if members else "gradient of no replica"
     return (
-        f"Part {part} of replica {replica} contains the gradients of replicas {members}, and all {replicas} should be "
-        "in it. In each step a replica sends on the part that it received in the step before."
+        f"Part {part} of replica {replica} contains the {whose}, and all "
+        f"{replicas} should be in it. In each step a replica sends on the part that it received in the step before."
     )
 
 

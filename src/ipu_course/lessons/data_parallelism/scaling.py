@@ -1,4 +1,4 @@
-"""How throughput grows with replicas, beside published runs, and what a constant global batch costs."""
+"""How throughput grows with replicas, beside published runs."""
 
 from __future__ import annotations
 
@@ -16,10 +16,8 @@ if TYPE_CHECKING:
 
     from ipu_course.engine import ModelledModule, Profile, ScalingPoint
 
-__all__ = ["POD16", "POD64", "PublishedStep", "bottleneck", "show_constant_batch", "show_scaling", "update_share"]
+__all__ = ["POD16", "POD64", "PublishedStep", "bottleneck", "show_scaling", "update_share"]
 
-KIB = 1024
-EXCHANGE = "global exchange code"
 AXIS = "replicas, one IPU each"
 REPLICAS = (1, 2, 4, 8, 16, 32, 64)
 # The submissions to MLPerf have a process on the host for every two replicas.
@@ -45,7 +43,7 @@ class PublishedStep:
 
     @property
     def rate(self) -> float:
-        """Images a second."""
+        """Images per second."""
         return self.images / self.seconds
 
 
@@ -69,7 +67,7 @@ def update_share(profile: Profile) -> float:
 
 
 def show_scaling(program: ModelledModule) -> None:
-    """Show images a second of each replica with the accumulations of the published runs, and a table of both."""
+    """Show images per second of each replica with the accumulations of the published runs, and a table of both."""
     if program is NOT_MODELLED:
         print(engine.NOT_HERE)
         return
@@ -82,22 +80,18 @@ def show_scaling(program: ModelledModule) -> None:
     show.figure(
         per_replica_figure(lines),
         "Adding replicas slows each of them down a little. Less accumulation costs more.",
-        f"Images a second per replica against replicas, modelled: {described}. Derived from published runs: {derived}.",
+        f"Images per second of each replica against replicas, modelled: {described}. Derived from published runs: "
+        f"{derived}.",
     )
     show.table([_row(run, lines[run.accumulation]) for run in RUNS], index="machine")
 
 
-def _points(program: ModelledModule, accumulation: int, constant: bool = False) -> tuple[ScalingPoint, ...]:
-    return program.scaling(
-        REPLICAS,
-        replicas_per_instance=REPLICAS_PER_INSTANCE,
-        constant_global_batch=constant,
-        gradient_accumulation=accumulation,
-    )
+def _points(program: ModelledModule, accumulation: int) -> tuple[ScalingPoint, ...]:
+    return program.scaling(REPLICAS, replicas_per_instance=REPLICAS_PER_INSTANCE, gradient_accumulation=accumulation)
 
 
 def per_replica_figure(lines: Mapping[int, Sequence[ScalingPoint]]) -> Figure:
-    """Draw images a second per replica, a line for each accumulation: a flat line is perfect scaling."""
+    """Draw images per second per replica, a line for each accumulation: a flat line is perfect scaling."""
     drawn = figures.curves_figure(
         REPLICAS,
         {
@@ -105,7 +99,7 @@ def per_replica_figure(lines: Mapping[int, Sequence[ScalingPoint]]) -> Figure:
             for count, points in lines.items()
         },
         AXIS,
-        "images a second per replica",
+        "images/s per replica",
         "What each replica contributes (the axis begins at 1,500)",
         log_x=True,
         marked={
@@ -127,54 +121,12 @@ def _row(run: PublishedStep, points: Sequence[ScalingPoint]) -> dict[str, object
     point, alone = points[REPLICAS.index(run.replicas)], points[0]
     profile = point.profile
     assert profile is not None
-    code = max(dict(ipu.bytes_by_category).get(EXCHANGE, 0.0) for ipu in profile.memory) / KIB
     return {
         "machine": run.machine,
         "replicas x accumulation": f"{run.replicas} x {run.accumulation}",
-        "images a second, one replica alone, modelled": f"{alone.samples_per_second:,.0f}",
+        "images/s, one replica alone, modelled": f"{alone.samples_per_second:,.0f}",
         "all replicas, modelled": f"{point.samples_per_second:,.0f}",
         "derived from a published run": f"{round(run.rate, -2):,.0f}",
         "efficiency, modelled": f"{point.efficiency:.1%}",
         "all-reduce, modelled": f"{1e3 * profile.device_seconds_per_call * profile.shares['collective']:.1f} ms",
-        "exchange code, modelled": f"{code:.0f} KiB a tile",
     }
-
-
-def show_constant_batch(program: ModelledModule) -> None:
-    """Show the efficiency when replicas share out the batch of the POD64, modelled and from both published runs.
-
-    The published runs give the time m of a micro-batch, and the time u that an update takes once.
-    """
-    if program is NOT_MODELLED:
-        print(engine.NOT_HERE)
-        return
-    micro_batches = POD64.replicas * POD64.accumulation
-    m = (POD16.seconds - POD64.seconds) / (POD16.accumulation - POD64.accumulation)
-    u = POD16.seconds - POD16.accumulation * m
-
-    def derived(replicas: int) -> float:
-        return (micro_batches * m + u) / (replicas * (micro_batches / replicas * m + u))
-
-    grows, stays = (_points(program, micro_batches, constant) for constant in (False, True))
-    lines: dict[str, Sequence[float | None]] = {
-        "batch grows, modelled": [point.efficiency for point in grows],
-        f"{POD64.images:,} images, derived from m and u": [derived(count) for count in REPLICAS],
-        f"{POD64.images:,} images, modelled": [point.efficiency for point in stays],
-    }
-    words = ", ".join(f"{point.replicas}: {point.efficiency:.0%}" for point in stays)
-    drawn = figures.curves_figure(
-        REPLICAS,
-        lines,
-        AXIS,
-        "efficiency",
-        "How near to perfect scaling? (the axis begins at 70 %)",
-        log_x=True,
-        percent=True,
-    )
-    drawn.axes[0].set_ylim(0.7, 1.02)
-    show.figure(
-        drawn,
-        "If the global batch may not grow, every doubling of the replicas makes u a larger part of the time.",
-        f"Efficiency against replicas. With a growing batch it stays high. At {POD64.images:,} images an update it "
-        f"falls, modelled: {words}. Derived from the published runs: {derived(REPLICAS[-1]):.0%} with {REPLICAS[-1]}.",
-    )

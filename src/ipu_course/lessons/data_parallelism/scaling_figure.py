@@ -19,7 +19,7 @@ def scaling_figure(
     chosen: tuple[int, float],
     title: str,
 ) -> Figure:
-    """Draw images a second against replicas, both logarithmic, and circle ``chosen`` (replicas, images a second).
+    """Draw images per second against replicas, both logarithmic, and circle ``chosen`` (replicas, images per second).
 
     ``None`` in ``modelled`` leaves a gap.
     """
@@ -41,7 +41,7 @@ def scaling_figure(
         axes.set_xticks(list(replicas), [f"{count}" for count in replicas])
         axes.xaxis.set_minor_locator(NullLocator())
         axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
-        axes.set(xlabel="replicas, one IPU each", ylabel="images a second", title=title)
+        axes.set(xlabel="replicas, one IPU each", ylabel="images/s", title=title)
         only_grid(axes)
         axes.legend(frameon=False, loc="upper left")
     return figure

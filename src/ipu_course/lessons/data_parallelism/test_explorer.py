@@ -63,7 +63,7 @@ def test_a_host_loads_as_fast_as_its_loaders_or_cores(
     """The tiny program takes far more images than any host here loads, so the loaders set the rate."""
     (row,) = scaling_view(modelled, replicas, instances, workers, hosts, 16, False).rows
     assert row["bottleneck"] == "host, loading"
-    assert row["images a second"] == f"{loaders / IMAGE_SECONDS:,.0f}"
+    assert row["images/s"] == f"{loaders / IMAGE_SECONDS:,.0f}"
 
 
 def test_a_constant_global_batch_divides_the_accumulation(modelled: engine.ModelledModule) -> None:

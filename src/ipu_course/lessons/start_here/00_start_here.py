@@ -332,7 +332,7 @@ lesson.check(3, kib_on_ipu_1, using=resnet)
 # ResNet-101 then compiles for about 8 minutes [1], and PopVision, Graphcore's viewer, shows measured profiles.
 #
 # *Can you still get an IPU?* This course cannot tell: the newest of its sources is from early 2024, and says
-# nothing about today's offers. Ask Graphcore. The lessons need none.
+# nothing about today's offers. The lessons need none.
 #
 # ## What transfers
 #

@@ -93,10 +93,10 @@ except poptorch.Error as error:
 # PopTorch refuses an accumulation of 2: *N* stages need at least *2N - 1* micro-batches. Its message counts stages on
 # the way forward and on the way back, and the last one only once, which makes 3.
 #
-# If all stages take equally long, *m* micro-batches keep each IPU busy for *m / (m + N - 1)* of the **time**.
-# Counting **steps**, *m / (m + 2(N - 1))*, gives a simple lower bound: it counts a ramp step, which has only one
-# pass, as if it took as long as a full step. Either way the guide's rule follows: choose an accumulation **much
-# greater than the number of stages** [2].
+# If all stages take equally long, *m* micro-batches keep each IPU busy for *m / (m + N - 1)* of the **time**. So the
+# guide's rule is to choose an accumulation **much greater than the number of stages** [2].
+#
+# (The share of the **steps**, *m / (m + 2(N - 1))*, is a lower bound, because a ramp step has only one pass.)
 #
 # **Exercise 2** (5 min). A model with four equal stages should learn from 512 images in each update, and each IPU
 # should be busy at least 80 % of the time. Find the **largest** micro-batch that allows this, and its accumulation.
@@ -121,11 +121,12 @@ lesson.check(2, micro_batch, accumulation)
 #
 # Now the workshop's own program: ResNet-101 in half precision, micro-batches of 64 images of 64 x 64 pixels.
 #
-# **Predict:** by which factor do the **IPUs alone** process more images a second with accumulation 8 than with 3?
-# Leave the host out.
+# **Predict:** by which factor do the **IPUs alone** process more images per second with accumulation 8 than with 3?
+# Leave the host out. (The **highest rate**, in the figure below, is the rate with so many micro-batches that the ramps
+# no longer matter.)
 
 # %% tags=["prediction"]
-gain = lesson.predict("images a second of the IPUs, accumulation 8 as a multiple of accumulation 3", ...)
+gain = lesson.predict("images per second of the IPUs, accumulation 8 as a multiple of accumulation 3", ...)
 
 # %%
 def captured_resnet(micro_batch):  # captured once, then modelled with many settings
@@ -148,29 +149,17 @@ show_rates(resnet, {m: lesson.published(f"cycles_{m}").value for m in (3, 8)})
 # Counting steps promises 80 / 60 = 1.33, and the formula by time (8 / 9) / (3 / 4) = 1.19. The real stages are not
 # equally long: a ramp step with only the shorter one costs less, so accumulation 3 was better than the formulas say.
 #
-# The two diamonds are **derived** from two published cycle counts [1]: their difference tells what one more
-# micro-batch costs. Some of the model's constants were **fitted** on the same traces, so the close agreement proves
-# little.
+# The two diamonds are **derived** from two published cycle counts [1]. Some of the model's constants were **fitted** on
+# the same traces, so the close agreement proves little.
 #
-# ## Find the longest stage
-#
-# The next figure shows one update in true order, with accumulation 8. During **recomputation**, IPU 0 repeats a forward
-# pass so that fewer activations have to wait in memory. Why does IPU 1 spend about a third of its time waiting?
+# The next figure shows one update in true order. During **recomputation**, IPU 0 repeats a forward pass so that fewer
+# activations have to wait in memory.
 
 # %%
 lesson.explore(resnet, accumulation=8)
-
-# %%
 show_stages(resnet)
 
 # %% [markdown]
-# The pipeline moves at the pace of its **longest stage** [2]. IPU 0 receives the images and recomputes; IPU 1, the
-# last stage, goes straight from its forward to its backward pass and then waits. More accumulation shortens the ramps
-# but not this wait. Only moving work out of the longest stage helps, and lesson 06 does that.
-#
-# (Is it really a third? In the model, IPU 1 runs code for 44.9 / 57.7 = 78 % as many cycles as IPU 0; in the
-# published trace, for 85 to 90 % [1]. On hardware it probably waits less: an open question.)
-#
 # **Exercise 3** (4 min). Move the slider: what is the smallest accumulation with which the modelled IPUs reach at
 # least 95 % of their highest rate?
 
@@ -182,16 +171,32 @@ smallest = 16
 lesson.check(3, smallest, using=resnet)
 
 # %% [markdown] tags=["hint"]
-# The table of the figure before this one shows between which two accumulations the answer lies. The column to watch
-# is called "of the highest rate".
+# The table before this figure shows between which two accumulations the answer lies. The column to watch is called
+# "percentage of the highest rate".
 
 # %% [markdown] tags=["solution"]
 # The formula by time would say 19, and the count of steps 38: the shorter second stage makes the ramps cheaper.
 
 # %% [markdown]
+# ## Find the longest stage
+#
+# With accumulation 8, why does IPU 1 spend about a third of its time waiting? The last table says it.
+#
+# The pipeline moves at the pace of its **longest stage** [2]. IPU 0 receives the images and recomputes; IPU 1, the
+# last stage, goes straight from its forward to its backward pass and then waits. More accumulation shortens the ramps
+# but not this wait. Only moving work out of the longest stage helps, and lesson 06 does that.
+#
+# <details>
+# <summary>Is it really a third?</summary>
+#
+# In the model, IPU 1 runs code for 44.9 / 57.7 = 78 % as many cycles as IPU 0; in the published trace, for 85 to 90 %
+# [1]. On hardware it probably waits less.
+#
+# </details>
+#
 # ## Use no more memory
 #
-# There are two ways to 512 images an update: eight micro-batches of 64, or four of 128. What does each cost in
+# There are two ways to 512 images per update: eight micro-batches of 64, or four of 128. What does each cost in
 # memory?
 
 # %%
@@ -214,8 +219,9 @@ show.table([{"micro-batch x accumulation": name,
 # does not divide. The next cell trains for real, four updates of 64 images each: in plain PyTorch with large batches,
 # and in PopTorch as 4 x 16. It prints how far apart the weights end, as a percentage of the distance that training
 # moves them.
+# With `SGD`, the same learning rate and group normalisation, that is 0 % with `Mean` and 434 % with `Sum`.
 #
-# **Predict** this percentage for `AdamW` with `Sum`, the same learning rate, and group normalisation.
+# **Predict** this percentage for `AdamW` with `Sum`.
 
 # %% tags=["prediction"]
 apart = lesson.predict("percentage apart: AdamW with Sum and one large batch, same learning rate", ...)
@@ -270,10 +276,10 @@ lesson.check(4, accumulation, learning_rate)
 # ## Climb the ladder, and see the price
 #
 # **Predict:** with accumulation 3, the workshop's epoch took 52 s [1], loading included. How many seconds does it take
-# with accumulation 8?
+# with accumulation 8? (Each call costs the host some time, too.)
 
 # %% tags=["prediction"]
-epoch = lesson.predict("seconds an epoch with accumulation 8", ...)
+epoch = lesson.predict("seconds per epoch with accumulation 8", ...)
 
 # %%
 loaded = {m: resnet.profile(host=ladder.host(), gradient_accumulation=m) for m in (3, 8)}
@@ -288,10 +294,9 @@ show_epoch_parts({f"accumulation {m}": profile for m, profile in loaded.items()}
 # loads the images and takes as long as before. Most of the saved seconds are the host's work around the calls: 97
 # calls instead of 260.
 #
-# How sure is this? The ladder's second column is derived from printed calls a second; the progress bars print 00:52
-# and 00:46. The host's part is **fitted**, three numbers on five epochs, so these rows are no predictions.
+# The host's part is **fitted**, three numbers on five epochs, so these rows are no predictions.
 #
-# The price is that fewer updates learn less per epoch. The learning rate stayed at 0.001 [1]. After five epochs the
+# The price is that fewer updates learn less per epoch. After five epochs the
 # run with accumulation 3 printed a training accuracy of 74.0 %; the four runs with accumulation 8 printed 65.1 to
 # 68.9 %. (That is one run against four, and PopTorch's default output returns only the last micro-batch of each
 # call.) For SGD, people raise the rate in proportion to the batch, with a warm-up [3]; for Adam, with its square root
@@ -307,18 +312,15 @@ show_epoch_parts({f"accumulation {m}": profile for m, profile in loaded.items()}
 #
 # **Takeaway:** accumulate until the ramps no longer matter, and no further, because every doubling halves the updates.
 #
-# `python -m ipu_course report` shows your predictions, checks and ladder.
-#
 # ## On real hardware
 #
-# With the Poplar SDK the same cells run on IPUs, and PopVision shows rates and memory. Every accumulation is a new
+# Every accumulation is a new
 # program, and compiling this one took about 8 minutes [1]. `options.enableExecutableCaching("cache")` keeps it for
 # the next time.
 #
 # ## What transfers
 #
-# Your `accumulate` is what people write on GPUs. GPipe has the same ramps, and its authors count *N - 1* steps for
-# them [5].
+# Your `accumulate` is what people write on GPUs. GPipe has the same ramps [5].
 #
 # ## References
 #

@@ -66,6 +66,13 @@ def _step_inside(network: Any, optimiser: Any, images: Tensor, labels: Tensor, m
         one_large_batch(network, optimiser, part, right)
 
 
+def _cut_with_split(network: Any, optimiser: Any, images: Tensor, labels: Tensor, micro_batches: int) -> None:
+    optimiser.zero_grad()
+    for part, right in zip(images.split(micro_batches), labels.split(micro_batches)):
+        (network(part, right)[1] / micro_batches).backward()
+    optimiser.step()
+
+
 def _divided_by_images(network: Any, optimiser: Any, images: Tensor, labels: Tensor, micro_batches: int) -> None:
     optimiser.zero_grad()
     for part, right in zip(images.chunk(micro_batches), labels.chunk(micro_batches)):
@@ -99,15 +106,20 @@ _MISTAKES: tuple[tuple[Update, str], ...] = (
         "You divide by the number of images, but each loss is already a mean over the images of its micro-batch. "
         "Divide by the number of micro-batches.",
     ),
+    (
+        _cut_with_split,
+        "You make too many micro-batches: split(n) cuts a tensor into pieces of n images, chunk(n) into n pieces.",
+    ),
 )
 
 
 @dataclass(frozen=True)
 class _Run:
-    """The weights after some updates, and how many images the network was given at once."""
+    """The weights after some updates, and how many images and graphs of activations were in memory at once."""
 
     weights: Tensor
     images_at_once: int
+    graphs_at_once: int
 
 
 def accumulate_hint(accumulate: object) -> str | None:
@@ -132,12 +144,7 @@ def _hint_for(accumulate: Update, micro_batches: int) -> str | None:
     if is_near(before):
         return "The weights did not change: each loss needs backward(), and the optimiser needs one step() at the end."
     if is_near(right):
-        if run.images_at_once <= IMAGES // micro_batches:
-            return None
-        return (
-            f"The weights are right, but {run.images_at_once} images went through the network at once. Only "
-            f"{IMAGES // micro_batches}, one micro-batch, would fit into memory."
-        )
+        return _memory_hint(run, micro_batches)
     for mistake, hint in _MISTAKES:
         if is_near(_run(mistake, micro_batches).weights):
             return hint
@@ -146,6 +153,20 @@ def _hint_for(accumulate: Update, micro_batches: int) -> str | None:
         f"After {UPDATES} updates your weights differ from those of the large batch by {apart:.0%} of the distance "
         "that these moved. Clear the gradients, add up each micro-batch's share, and step once."
     )
+
+
+def _memory_hint(run: _Run, micro_batches: int) -> str | None:
+    if run.images_at_once > IMAGES // micro_batches:
+        return (
+            f"The weights are right, but {run.images_at_once} images went through the network at once. Only "
+            f"{IMAGES // micro_batches}, one micro-batch, would fit into memory."
+        )
+    if run.graphs_at_once > 1:
+        return (
+            f"The weights are right, but the activations of {run.graphs_at_once} micro-batches wait in memory for "
+            "their backward(). Call it for each micro-batch, before the next one goes through the network."
+        )
+    return None
 
 
 def _first_network() -> WithLoss:
@@ -160,16 +181,28 @@ def _first_weights() -> Tensor:
 
 def _run(update: Update, micro_batches: int) -> _Run:
     """Run ``update`` on the same network and images, however often it is called."""
-    network, seen = _first_network(), [0]
-    network.register_forward_pre_hook(
-        lambda _, given, named: seen.append(len(given[0] if given else named["images"])), with_kwargs=True
-    )
+    network, seen, waiting, most = _first_network(), [0], [0], [0]
+
+    def begin(_: nn.Module, given: Any, named: Any) -> None:
+        seen.append(len(given[0] if given else named["images"]))
+
+    def end(_: nn.Module, given: Any, returned: Any) -> None:
+        loss = returned[1]
+        if not loss.requires_grad:
+            return
+        waiting[0] += 1
+        most[0] = max(most[0], waiting[0])
+        # The gradient of a loss arrives when the backward pass through its graph begins.
+        loss.register_hook(lambda gradient: waiting.__setitem__(0, waiting[0] - 1))
+
+    network.register_forward_pre_hook(begin, with_kwargs=True)
+    network.register_forward_hook(end)
     optimiser = torch.optim.SGD(network.parameters(), lr=RATE)
     draw = torch.Generator().manual_seed(2)
     for _ in range(UPDATES):
         images, labels = torch.randn(IMAGES, 3, 32, 32, generator=draw), torch.randint(10, (IMAGES,), generator=draw)
         update(network, optimiser, images, labels, micro_batches)
-    return _Run(nn.utils.parameters_to_vector(network.parameters()).detach(), max(seen))
+    return _Run(nn.utils.parameters_to_vector(network.parameters()).detach(), max(seen), most[0])
 
 
 def whole_number_hint(name: str, answer: object) -> str | None:
@@ -228,7 +261,7 @@ def enough_hint(smallest: Any, using: ModelledModule) -> str | None:
 
 
 def highest_rate(program: ModelledModule) -> float:
-    """Return the images a second that the modelled IPUs approach with more and more accumulation."""
+    """Return the images per second that the modelled IPUs approach with more and more accumulation."""
     return program.profile(gradient_accumulation=ENDLESS).device_samples_per_second
 
 

@@ -32,11 +32,11 @@ def accumulation_view(modelled: ModelledModule, accumulation: int, strategy: str
     waits = " and ".join(f"IPU {ipu} waits for {share:.0%}" for ipu, share in enumerate(waiting_shares(profile)))
     row: dict[str, object] = {
         "accumulation": accumulation,
-        "images in an update": f"{ladder.MICRO_BATCH * accumulation:,}",
-        "updates in an epoch": f"{ladder.published_ladder().training_images // (ladder.MICRO_BATCH * accumulation):,}",
-        "images a second, IPUs alone": f"{profile.device_samples_per_second:,.0f}",
-        "of the highest rate": f"{profile.device_samples_per_second / highest_rate(modelled):.1%}",
-        "of the time, update": f"{profile.shares['update']:.1%}",
+        "images per update": f"{ladder.MICRO_BATCH * accumulation:,}",
+        "updates per epoch": f"{ladder.published_ladder().training_images // (ladder.MICRO_BATCH * accumulation):,}",
+        "images per second, IPUs alone": f"{profile.device_samples_per_second:,.0f}",
+        "percentage of the highest rate": f"{profile.device_samples_per_second / highest_rate(modelled):.1%}",
+        "time for the weight update": f"{profile.shares['update']:.1%}",
         "fullest tile": f"{profile.memory.max_tile_bytes / KIB:.0f} KiB",
     }
     return View(

@@ -84,11 +84,11 @@ def show_rates(program: ModelledModule, published_cycles: Mapping[int, float]) -
 def _row(accumulation: int, profile: Profile, highest: float) -> dict[str, object]:
     return {
         "accumulation": accumulation,
-        "images a second (modelled)": f"{profile.device_samples_per_second:,.0f}",
-        "of the highest rate (modelled)": f"{profile.device_samples_per_second / highest:.1%}",
+        "images per second (modelled)": f"{profile.device_samples_per_second:,.0f}",
+        "percentage of the highest rate (modelled)": f"{profile.device_samples_per_second / highest:.1%}",
         "m / (m + 1), by time": f"{busy_by_time(STAGES, accumulation):.1%}",
         "m / (m + 2), by steps": f"{busy_by_steps(STAGES, accumulation):.1%}",
-        "the weight update takes (modelled)": f"{profile.shares['update']:.1%}",
+        "time for the weight update (modelled)": f"{profile.shares['update']:.1%}",
     }
 
 

@@ -43,7 +43,7 @@ def test_a_setting_has_a_timeline_or_a_reason(setting: dict[str, object]) -> Non
 
 def test_more_accumulation_comes_nearer_to_the_highest_rate() -> None:
     views = [accumulation_view(two_stages(), each, PIPELINED) for each in ACCUMULATIONS if each >= 3]
-    shares = [float(str(view.rows[0]["of the highest rate"]).rstrip("%")) for view in views]
+    shares = [float(str(view.rows[0]["percentage of the highest rate"]).rstrip("%")) for view in views]
     assert shares == sorted(shares)
     assert shares[-1] <= 100
 

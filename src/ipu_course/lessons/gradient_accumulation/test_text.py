@@ -45,7 +45,7 @@ def test_the_stages_are_those_of_the_table() -> None:
     assert printed("02", r"IPU 1 waits for (\d+)% of the time") == pytest.approx(100 / 3, abs=2)
     assert "IPU 1 spend about a third of its time waiting" in TEXT
     assert f"{last['code']} / {first['code']} = {100 * last['code'] / first['code']:.0f} %" in TEXT
-    assert f"takes {last['work']:.2f} ms a micro-batch, IPU 0's {first['work']:.2f} ms" in NOTES
+    assert f"takes {last['work']:.2f} ms per micro-batch, IPU 0's {first['work']:.2f} ms" in NOTES
 
 
 def test_the_epoch_and_its_calls_are_those_that_the_notebook_prints() -> None:
@@ -58,6 +58,11 @@ def test_the_memory_of_the_larger_micro_batch_is_that_of_the_table() -> None:
     kib = printed("02", "128 x 4 +([0-9]+) KiB")
     assert f"{kib:.0f} KiB, {kib / 624:.0%} of a tile, lie above".replace("%", " %") in NOTES
     assert "does not fit" in outputs("02")
+
+
+def test_what_sgd_does_is_what_the_notebook_prints() -> None:
+    mean, total = (printed("02", rf"SGD, {how}, rate 0.02 +([0-9]+) % apart") for how in ("Mean", "Sum"))
+    assert f"that is {mean:.0f} % with `Mean` and {total:.0f} % with `Sum`" in TEXT
 
 
 def test_the_shares_of_code_are_those_of_the_published_traces() -> None:

@@ -92,7 +92,10 @@ def _names_hint(found: set[str], case: Case) -> str | None:
         container = containers[0] or "the whole model"
         return f"You name {container!r}, which is a container: only layers without children count."
     if extra:
-        return f"{case.otherwise} you name {extra[0]!r}, whose outputs are all within 65,504."
+        hint = f"{case.otherwise} you name {extra[0]!r}, whose outputs are all within 65,504."
+        if found == {list(named)[-1]}:
+            return f"{hint} (That is the last layer: does each hook still see its own name when it runs?)"
+        return hint
     if "negative" in case.otherwise:
         return f"{case.otherwise} you miss {missing[0]!r}: -70,000 is out of range, too. Compare absolute values."
     return f"{case.otherwise} you miss {missing[0]!r}, whose largest output exceeds 65,504."

@@ -36,16 +36,16 @@ def fit_row(name: str, profile: Profile) -> dict[str, object]:
 
 
 def show_rates(profiles: Named, takeaway: str) -> None:
-    """Show the images a second of the IPUs alone, without the host, for each program."""
+    """Show the images per second of the IPUs alone, without the host, for each program."""
     if not engine.is_available():
         print(engine.NOT_HERE)
         return
     rates = [profile.device_samples_per_second for profile in profiles.values()]
     drawn = figures.bars_figure(
-        list(profiles), {"rate": rates}, "images a second", "ResNet-101, the IPUs alone (modelled)", form="{:,.0f}"
+        list(profiles), {"rate": rates}, "images per second", "ResNet-101, the IPUs alone (modelled)", form="{:,.0f}"
     )
     told = "; ".join(f"{name} {rate:,.0f}" for name, rate in zip(profiles, rates))
-    show.figure(drawn, takeaway, f"Images a second of the two IPUs, without the host, modelled: {told}.")
+    show.figure(drawn, takeaway, f"Images per second of the two IPUs, without the host, modelled: {told}.")
 
 
 def show_losses(trials: Mapping[str, Trial], takeaway: str) -> None:

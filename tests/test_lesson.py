@@ -28,8 +28,8 @@ LESSON = Lesson("06", exercises=(CALLS,), explorers=(KNOBS, Explorer({}, lambda:
 
 
 @pytest.fixture(autouse=True)
-def own_progress(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("IPU_COURSE_PROGRESS", str(tmp_path / "progress.json"))
+def own_progress(records: Path) -> None:
+    """Give every test records of its own, and none that an earlier one could not write."""
 
 
 class TestCheck:

@@ -15,8 +15,8 @@ STEPS = ("half precision", "gradient accumulation 8")
 
 
 @pytest.fixture(autouse=True)
-def own_progress(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("IPU_COURSE_PROGRESS", str(tmp_path / "progress.json"))
+def own_progress(records: Path) -> None:
+    """Give every test records of its own, and none that an earlier one could not write."""
 
 
 def test_the_steps_up_to_the_named_one_are_shown_and_noted(capsys: pytest.CaptureFixture[str]) -> None:

@@ -46,7 +46,7 @@ def scaling_view(
     chosen = points[REPLICAS.index(replicas)]
     if chosen.profile is None:
         return View(text=f"PopTorch cannot run this: {chosen.refused}")
-    row = _row(chosen, alone)
+    row = _row(chosen, alone, workers, hosts)
     return View(
         _figure(points, alone, chosen),
         takeaway=f"{replicas} replicas reach {row['efficiency']} of perfect scaling (modelled).",
@@ -67,12 +67,13 @@ def _figure(points: Sequence[ScalingPoint], alone: float, chosen: ScalingPoint) 
     )
 
 
-def _row(point: ScalingPoint, alone: float) -> dict[str, object]:
+def _row(point: ScalingPoint, alone: float, workers: int, hosts: int) -> dict[str, object]:
     profile = point.profile
     assert profile is not None
     return {
         "replicas": point.replicas,
         "instances": point.instances,
+        "loaders on cores": f"{workers * point.instances:,} on {CORES * hosts}",
         "accumulation": point.accumulation,
         "global batch": f"{point.global_batch:,}",
         "images/s": f"{point.samples_per_second:,.0f}",

@@ -217,8 +217,7 @@ show_hill(hill, kept_kib)
 # For the network above, the activations rise to what you counted, to within 3 %, and fall in the backward pass. But
 # the peak is four times as high, because single operations need **temporary data**: rearranged inputs and partial sums
 # of a matrix product or convolution, for a moment only. Here the convolutions' weight gradients need most. You cannot
-# count it by hand, because the planner decides it when compiling. An option limits it: the available memory proportion,
-# a subject of the next lesson.
+# count it by hand, because the planner decides it when compiling. An option limits it: the available memory proportion.
 #
 # One more kind is missing from both counts: **back-propagation variables**, one gradient for each parameter. With
 # accumulation, a gradient is added to its accumulator at once and is gone. Without, it waits for the weight update:

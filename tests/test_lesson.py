@@ -117,7 +117,7 @@ class TestTakeaway:
     def test_a_file_that_is_no_table_of_texts_is_refused(self, content: str, tmp_path: Path) -> None:
         (tmp_path / takeaways.FILE_NAME).write_text(content, encoding="utf-8")
         with pytest.raises(ValueError, match=r"takeaways\.json"):
-            takeaways.takeaways_of(tmp_path)
+            takeaways.takeaway_of(tmp_path, "lost")
 
 
 class TestPublished:

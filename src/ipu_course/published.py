@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
-from difflib import get_close_matches
 from pathlib import Path
+
+from ipu_course.lesson_data import broken, entry_of, read_table
 
 FILE_NAME = "published.json"
 KINDS = ("published", "derived")
@@ -38,11 +38,7 @@ def published_figure(folder: Path, key: str) -> PublishedFigure:
 
     Raises ``ValueError`` for a key that the file does not have.
     """
-    figures = published_figures(folder)
-    if key not in figures:
-        nearest = get_close_matches(key, figures, n=1, cutoff=0) or ["none at all"]
-        raise ValueError(f"{folder.name}/{FILE_NAME} has no figure {key!r}; the nearest is {nearest[0]!r}")
-    return figures[key]
+    return entry_of(published_figures(folder), folder / FILE_NAME, "figure", key)
 
 
 def published_figures(folder: Path) -> dict[str, PublishedFigure]:
@@ -51,10 +47,12 @@ def published_figures(folder: Path) -> dict[str, PublishedFigure]:
     Raises ``ValueError`` for a file that breaks a rule.
     """
     file = folder / FILE_NAME
-    if not file.exists():
-        return {}
-    try:
-        content = json.loads(file.read_text(encoding="utf-8"))
-        return {key: PublishedFigure(**entry) for key, entry in content.items()}
-    except (TypeError, AttributeError, ValueError) as problem:
-        raise ValueError(f"{folder.name}/{FILE_NAME}: {problem}") from problem
+    figures: dict[str, PublishedFigure] = {}
+    for key, entry in read_table(file).items():
+        if not isinstance(entry, dict):
+            raise broken(file, f"{key!r} is no table of value, text, kind and source")
+        try:
+            figures[key] = PublishedFigure(**entry)
+        except (TypeError, ValueError) as problem:
+            raise broken(file, problem) from problem
+    return figures

@@ -5,6 +5,8 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from ipu_model.one_poptorch import refuse_graphcores
+
 if TYPE_CHECKING:
     from ipu_model import scaling
     from ipu_model.explore.advise import advise
@@ -15,9 +17,13 @@ if TYPE_CHECKING:
     from ipu_model.predict.host import HostWork
     from ipu_model.predict.profile import Profile
 
+# Both pyproject.toml and whatever names a version read this line.
+__version__ = "1.0.0"
+
 __all__ = [
     "HostWork",
     "Profile",
+    "__version__",
     "advise",
     "make_it_fit",
     "profile",
@@ -27,6 +33,9 @@ __all__ = [
     "time_loader",
     "what_if",
 ]
+
+# Whatever of this distribution is imported, this module comes first.
+refuse_graphcores(__version__)
 
 _HOMES = {
     "HostWork": "ipu_model.predict.host",

@@ -7,7 +7,7 @@ import os
 import sys
 from collections.abc import Sequence
 
-from ipu_model import machines_command
+from ipu_model import __version__, machines_command
 from ipu_model.errors import Error
 from ipu_model.explore import fit_and_advise_commands
 from ipu_model.report import report_and_compare_commands
@@ -26,6 +26,7 @@ def make_parser() -> argparse.ArgumentParser:
         description="The IPU Model: what programs would do on IPUs. All numbers are modelled.",
         epilog="example: python -m ipu_model fit --help explains what a program is and lists the options",
     )
+    parser.add_argument("--version", action="version", version=f"ipu-model {__version__}")
     subparsers = parser.add_subparsers(title="commands", dest="command", metavar="COMMAND", required=True)
     for command in COMMANDS:
         command.register(subparsers)

@@ -3,10 +3,9 @@
 `ipu_model` executes and models programs; this package holds PopTorch's names, rules and errors.
 """
 
-from importlib.metadata import version as _version
-
 import torch  # noqa: F401  # PopTorch programs write poptorch.torch
 
+from ipu_model import __version__ as _version
 from ipu_model.errors import Error, RecoverableError, UnrecoverableError
 from poptorch import enums, ops, optim, options, poptorch_core, profiling, testing
 from poptorch._backend.as_hardware import ipuHardwareIsAvailable, ipuHardwareVersion
@@ -80,7 +79,7 @@ from poptorch.options import (
 from poptorch.poptorch_core import importPoptorchMetadataFromFile, poptorchAtExit
 
 # PopTorch's release whose behaviour this is; the local part says what it really is.
-__version__ = f"3.4.0+ipu.model.{_version('ipu-model')}"
+__version__ = f"3.4.0+ipu.model.{_version}"
 
 _register_ops()
 

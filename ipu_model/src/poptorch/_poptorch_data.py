@@ -10,14 +10,13 @@ import contextlib
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import astuple, dataclass
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from ipu_model import stored
+from ipu_model import __version__, stored
 from ipu_model.capture.digest import digest_of
 from ipu_model.compute.gradients import ReplicaGroups
 from ipu_model.compute.randomness import RandomStreams
@@ -69,7 +68,7 @@ def weights_of(graph: Graph) -> tuple[Weight, ...]:
 
 def versions() -> dict[str, str]:
     """Return the versions that a file must have been written with to be used here."""
-    return {"poptorch": version("ipu-model"), "torch": str(torch.__version__)}
+    return {"poptorch": __version__, "torch": str(torch.__version__)}
 
 
 def check_versions(values: Mapping[str, Any]) -> None:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-from importlib.metadata import version
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import ipu_model
 import poptorch
 from popdist.run.command import main, meeting_port, plan_of, shared_variables
 from popdist.run.options import FLAGS, OPTIONS, exported, read, read_mpi, split
@@ -89,7 +89,7 @@ class TestReading:
             assert end.value.code == 0
         text = capsys.readouterr().out
         assert [option.name for option in OPTIONS if option.name not in text] == []
-        assert f"poprun of ipu-model {version('ipu-model')}" in text
+        assert f"poprun of ipu-model {ipu_model.__version__}" in text
 
 
 class TestFiles:

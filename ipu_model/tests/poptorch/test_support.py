@@ -6,13 +6,13 @@ import inspect
 import subprocess
 import sys
 from importlib import import_module
-from importlib.metadata import version
 from typing import Any
 
 import pytest
 import torch
 from names_page import NAMES
 
+import ipu_model
 import popart
 import popdist
 import popdist.poptorch
@@ -156,7 +156,7 @@ class TestCompleteness:
 class TestPresence:
     def test_the_version_is_that_of_the_distribution(self) -> None:
         """After the +, which comparisons of versions ignore; before it is the PopTorch whose behaviour this is."""
-        assert poptorch.__version__ == f"3.4.0+ipu.model.{version('ipu-model')}"
+        assert poptorch.__version__ == f"3.4.0+ipu.model.{ipu_model.__version__}"
 
     @pytest.mark.parametrize(("area", "entry"), ENTRIES, ids=IDS)
     def test_each_name_can_be_reached_refused_ones_included(self, area: support.Area, entry: support.Entry) -> None:

@@ -7,6 +7,7 @@ import os
 import sys
 from typing import Sequence
 
+from ipu_course import __version__
 from ipu_course.errors import CourseError
 from ipu_course.programs.bench import command as bench_command
 from ipu_course.programs.doctor import command as doctor_command
@@ -37,6 +38,7 @@ def make_parser() -> argparse.ArgumentParser:
         description="Programs of the course on IPUs with PopTorch.",
         epilog="'python -m ipu_course PROGRAM --help' prints the options of a program.",
     )
+    parser.add_argument("--version", action="version", version=f"ipu-course {__version__}")
     subparsers = parser.add_subparsers(title="programs", dest="program", metavar="PROGRAM", required=True)
     for command in COMMANDS:
         command.register(subparsers)

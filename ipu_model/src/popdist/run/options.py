@@ -8,10 +8,10 @@ import json
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any, NoReturn
 
+from ipu_model import __version__
 from ipu_model.errors import Error
 
 _DESCRIPTION = """Start a program as several instances that train one model together, here and on other hosts.
@@ -210,7 +210,7 @@ def _parser() -> argparse.ArgumentParser:
         parser.add_argument(*names, option.name, type=option.kind, metavar="VALUE", help=option.text, action=action)
     parser.add_argument("-v", "--verbose", action="count", dest="verbosity", default=0, help="say what is done")
     parser.add_argument("--vv", action="store_const", const=2, dest="verbosity", help="say more (-vv works too)")
-    parser.add_argument("--version", action="version", version=f"poprun of ipu-model {version('ipu-model')}")
+    parser.add_argument("--version", action="version", version=f"poprun of ipu-model {__version__}")
     return parser
 
 

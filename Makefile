@@ -4,6 +4,7 @@
 PYTHON ?=
 OFFLINE ?=
 WHEELHOUSE ?=
+DIST ?=
 PLATFORM ?=
 PYTHON_VERSION ?=
 PORT ?=
@@ -32,7 +33,7 @@ export PYTHON OFFLINE WHEELHOUSE
 export JUPYTER_PREFER_ENV_PATH := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup lab preflight test test-fast test-large companions coverage mutate nbval-conditions notebooks pull-notebook try-answers check-notebooks docs lint format bench fuzz soak upstream-tests lock wheelhouse clean
+.PHONY: help setup lab preflight test test-fast test-large companions coverage mutate nbval-conditions notebooks pull-notebook try-answers check-notebooks docs lint format bench fuzz soak upstream-tests lock wheelhouse wheels clean
 
 help: ## list the targets and variables
 	@echo "make TARGET [VARIABLE=value ...]"
@@ -41,6 +42,7 @@ help: ## list the targets and variables
 	@echo "  PYTHON=python3.12     the Python to make .venv with (3.10 to 3.14)"
 	@echo "  OFFLINE=1             take .venv as it is, though the requirements have changed"
 	@echo "  WHEELHOUSE=wheelhouse install from this folder, without a network; the folder to fill (wheelhouse)"
+	@echo "  DIST=dist             the folder to put wheels into (wheels)"
 	@echo "  PLATFORM=macos-arm64  for other machines: linux-x86_64, linux-aarch64, macos-arm64 (wheelhouse)"
 	@echo "  PYTHON_VERSION=3.12   for another Python than this one (wheelhouse)"
 	@echo "  PORT=8890             JupyterLab's port (lab)"
@@ -143,6 +145,9 @@ wheelhouse: ## fetch every pinned wheel into a folder, for a room without a netw
 	$(VENV_PYTHON) -m pip install --quiet --disable-pip-version-check uv
 	$(VENV_PYTHON) tools/wheelhouse.py $(if $(WHEELHOUSE),"$(WHEELHOUSE)") $(if $(PLATFORM),--platform=$(PLATFORM)) \
 	    $(if $(PYTHON_VERSION),--python-version=$(PYTHON_VERSION))
+
+wheels: setup ## build wheels and source distributions of both distributions into dist/
+	@$(VENV_PYTHON) tools/wheels.py $(if $(DIST),"$(DIST)")
 
 clean: ## remove caches and build results (.venv stays: remove that by hand)
 	rm -rf build dist ipu_model/build ipu_model/dist .pytest_cache .mypy_cache .ruff_cache .hypothesis profile

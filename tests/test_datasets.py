@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.utils.data import DataLoader
 
-import ipu_course.data_folder
+from ipu_course import course_files
 from ipu_course.data_folder import data_file, from_json
 from ipu_course.datasets import DataError, ImageDataset, mnist
 from ipu_course.datasets.augmentation import Ranges, extend
@@ -258,7 +258,7 @@ class TestDataFolder:
     def test_it_is_found_above_the_working_directory_when_the_package_is_elsewhere(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(ipu_course.data_folder, "__file__", "/somewhere/site-packages/ipu_course/x.py")
+        monkeypatch.setattr(course_files, "PACKAGE", Path("/somewhere/site-packages/ipu_course"))
         (tmp_path / "data").mkdir()
         (tmp_path / "data" / "digits.npz").touch()
         (tmp_path / "notebooks").mkdir()
@@ -266,7 +266,7 @@ class TestDataFolder:
         assert data_file("digits.npz") == tmp_path / "data" / "digits.npz"
 
     def test_without_it_the_error_tells_what_to_do(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(ipu_course.data_folder, "__file__", "/somewhere/site-packages/ipu_course/x.py")
+        monkeypatch.setattr(course_files, "PACKAGE", Path("/somewhere/site-packages/ipu_course"))
         monkeypatch.chdir(tmp_path)
         with pytest.raises(DataError, match="pip install -e"):
             mnist(train=False)

@@ -226,7 +226,7 @@ class TestCommand:
         assert (in_clone / "my_course" / NAME).exists(), "the copy is of use to other editors"
         (in_clone / "notebooks" / NAME).write_text("{")
         assert main(["lab"]) == 2
-        assert "fetch the course's notebooks again" in capsys.readouterr().err
+        assert "fetch it again with 'git checkout notebooks'" in capsys.readouterr().err
         monkeypatch.setattr("ipu_course.lesson_folders.notebook_folder", lambda: None)
         assert main(["lab"]) == 2
         assert "the course's notebooks were not found" in capsys.readouterr().err

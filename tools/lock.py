@@ -17,7 +17,7 @@ ROOT = Path(__file__).resolve().parents[1]
 TARGET = ROOT / "requirements.txt"
 COMPANIONS_TARGET = ROOT / "requirements-companions.txt"
 OLDEST_PYTHON = "3.10"
-EXTRAS = ("lab", "vision", "test", "lint")
+EXTRAS = ("lab", "programs", "test", "lint")
 COMPANIONS = "companions"
 
 # What torch asks for on Linux only. torch pins these itself, and a learner whose pip is set up for a CPU-only

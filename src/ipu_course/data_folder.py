@@ -7,6 +7,7 @@ import os
 from pathlib import Path
 from typing import Any, Callable, TypeVar
 
+from ipu_course.course_files import bring_back, course_folders
 from ipu_course.errors import DataError
 
 T = TypeVar("T")
@@ -18,13 +19,13 @@ def data_file(name: str) -> Path:
     """Find a file of the course's ``data/`` folder.
 
     Looks in the folder that the environment variable ``IPU_COURSE_DATA`` names. When that is not set: in the
-    clone that this package was installed from (``pip install -e``), then in the ``data/`` folders beside the
-    working directory and above it.
+    installed wheel or in the clone that this package was installed from (``pip install -e``), then in the ``data/``
+    folders beside the working directory and above it.
 
     Raises ``DataError`` when the file is in none of them.
     """
     chosen = os.environ.get(FOLDER_VARIABLE)
-    folders = [Path(chosen)] if chosen else _usual_folders()
+    folders = [Path(chosen)] if chosen else [each / "data" for each in course_folders()]
     for folder in folders:
         if (folder / name).is_file():
             return folder / name
@@ -34,9 +35,9 @@ def data_file(name: str) -> Path:
             "data/ folder of a clone of the course, or unset it inside a clone."
         )
     raise DataError(
-        f"The course's data file {name!r} was not found: the package is installed without the data/ folder "
-        "of its clone. Run inside a clone of the course, install it from one with 'pip install -e .', or set "
-        f"{FOLDER_VARIABLE} to its data/ folder."
+        f"The course's data file {name!r} was not found: the package was copied without its data. Run inside a "
+        "clone of the course, install it from its wheel or from a clone with 'pip install -e .', or set "
+        f"{FOLDER_VARIABLE} to the data/ folder of a clone."
     )
 
 
@@ -49,12 +50,4 @@ def from_json(name: str, build: Callable[[Any], T]) -> T:
     try:
         return build(json.loads(path.read_text(encoding="utf-8")))
     except (OSError, ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError) as problem:
-        raise DataError(
-            f"The data file {name!r} is damaged ({problem}). Fetch it again with 'git checkout data/{name}'."
-        ) from problem
-
-
-def _usual_folders() -> list[Path]:
-    clone = Path(__file__).resolve().parents[2]
-    here = Path.cwd()
-    return [folder / "data" for folder in (clone, here, *here.parents)]
+        raise DataError(f"The data file {name!r} is damaged ({problem}): {bring_back(f'data/{name}')}.") from problem

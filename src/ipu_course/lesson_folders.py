@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
+from ipu_course.course_files import course_folders
+
 LESSONS_FOLDER = Path(__file__).resolve().parent / "lessons"
 SOURCE_NAME = re.compile(r"(\d\d)_([a-z0-9_]+)\.py")
 _TITLE = re.compile(r"^# # (.+)$", re.MULTILINE)
@@ -70,10 +72,9 @@ def _read(source: Path) -> LessonFolder:
 
 
 def notebook_folder() -> Path | None:
-    """Return the folder of the built notebooks: in the clone of this package, else in or above the working directory.
+    """Return the folder of the built notebooks: this package's own, else in or above the working directory.
 
     ``None`` where none of these has a ``notebooks/`` with lessons in it.
     """
-    clone, here = Path(__file__).resolve().parents[2], Path.cwd()
-    folders = (folder / "notebooks" for folder in (clone, here, *here.parents))
+    folders = (folder / "notebooks" for folder in course_folders())
     return next((folder for folder in folders if any(folder.glob("[0-9][0-9]_*.ipynb"))), None)

@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ipu_course.course_files import bring_back
 from ipu_course.data_folder import data_file
 from ipu_course.datasets.augmentation import extend
 from ipu_course.datasets.images import ImageDataset
@@ -95,6 +96,5 @@ def _bundled(part: str) -> tuple[Tensor, Tensor]:
         return torch.from_numpy(images), torch.from_numpy(labels)
     except Exception as problem:  # what a damaged archive leads to: errors of zip, zlib, numpy, memory
         raise DataError(
-            f"The data file {DIGITS_FILE!r} is damaged ({problem}). Fetch it again with "
-            "'git checkout data/digits.npz', or make it with 'python data/make_digits.py'."
+            f"The data file {DIGITS_FILE!r} is damaged ({problem}): {bring_back(f'data/{DIGITS_FILE}')}."
         ) from problem

@@ -45,9 +45,10 @@ def run(parsed: argparse.Namespace) -> int:
     try:
         from ipu_course.programs.doctor.examination import examine
     except ImportError as error:
+        from ipu_course.programs.doctor.finding import INSTALL
+
         raise CourseError(
-            f"even the package {error.name!r}, which the doctor itself needs, is missing. Run `make setup`, or "
-            "`pip install -r requirements.txt`, in the course's folder"
+            f"even the package {error.name!r}, which the doctor itself needs, is missing. {INSTALL}"
         ) from error
     from ipu_course.programs.doctor.finding import CheckResult, as_json, exit_code, full_text
 

@@ -10,13 +10,12 @@ from typing import Callable, Iterable, Optional, Sequence
 
 from packaging.requirements import InvalidRequirement, Requirement
 
-from ipu_course.programs.doctor.finding import INSTALL, Finding, notice, ok, problem
+from ipu_course.programs.doctor.finding import INSTALL, WITH_SDK, Finding, notice, ok, problem
 
 OLDEST_WITH_IPU_MODEL, NEWEST_WITH_IPU_MODEL = (3, 10), (3, 14)  # as tools/setup.sh; a test compares them
 OLDEST_WITH_SDK = (3, 8)
 SHOWN = 6
 OURS = ("ipu-course", "ipu-model")
-WITH_SDK = "Run `pip install -r requirements-ipu.txt` in the course's folder, in the SDK's Python environment."
 
 FindVersion = Callable[[str], Optional[str]]
 
@@ -86,13 +85,19 @@ def unmet(needed: Iterable[Requirement], version_of: FindVersion = installed_ver
 
 
 def judge_packages(
-    needed: Sequence[Requirement], pinned: Sequence[Requirement], version_of: FindVersion = installed_version
+    needed: Sequence[Requirement],
+    pinned: Sequence[Requirement],
+    version_of: FindVersion = installed_version,
+    cure: str = INSTALL,
 ) -> Finding:
-    """Judge what the lessons import (``needed``), and the environment as it was tested, where that is ``pinned``."""
+    """Judge what the lessons import (``needed``), and the environment as it was tested, where that is ``pinned``.
+
+    Beside an IPU Model ``cure`` is to install what is missing, on an SDK machine it is to do so without the model.
+    """
     missing, differing = unmet(needed, version_of), unmet(pinned, version_of)
     if missing:
         what = f"Some packages are missing or too old: {missing}."
-        return problem(what, "The lessons import them.", INSTALL if pinned else WITH_SDK)
+        return problem(what, "The lessons import them.", cure)
     if differing:
         why = "The lessons were tested with the pinned versions, and others may give other outputs than the saved ones."
         return notice(f"Some packages are not as pinned in requirements.txt: {differing}.", why, INSTALL)
@@ -133,13 +138,13 @@ def judge_poptorch(found: Path | None, ipu_model: Path | None, graphcore: Path |
     if ipu_model is not None and graphcore is not None:
         return problem(
             f"There are two packages called poptorch: the IPU Model's beside {ipu_model}, Graphcore's in {graphcore}.",
-            "Chance decides which one is imported, and you could take the results of one for those of the other.",
-            "Keep only one in an environment: pip uninstall ipu-model, or pip uninstall poptorch.",
+            "An environment may have only one of them: chance decides which one is imported, and you could take "
+            "modelled results for those of IPUs. The IPU Model therefore refuses to be imported.",
+            "On a machine with IPUs, run `python -m pip uninstall ipu-model poptorch` and install Graphcore's wheel "
+            "again. To use the IPU Model, install it into a virtual environment of its own (`python -m venv`).",
         )
     if found is None:
-        cure = (
-            f"Without IPUs, run `make setup`. With the Poplar SDK, enable it and install its poptorch wheel. {WITH_SDK}"
-        )
+        cure = f"Without IPUs: {INSTALL} With the Poplar SDK, enable it and install its poptorch wheel. {WITH_SDK}"
         return problem("There is no poptorch.", "Every lesson imports it.", cure)
     if ipu_model is not None and found == ipu_model.parent / "poptorch":
         return ok("`import poptorch` finds the IPU Model's poptorch.")

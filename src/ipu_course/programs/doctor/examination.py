@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Callable, Tuple
 
 from ipu_course import engine
+from ipu_course.course_files import PACKAGE
 from ipu_course.programs.doctor.environment import (
     built_for,
     folder_of,
@@ -19,17 +20,17 @@ from ipu_course.programs.doctor.environment import (
     needed_packages,
     pinned_packages,
 )
-from ipu_course.programs.doctor.finding import INSTALL, CheckResult, Finding, problem
+from ipu_course.programs.doctor.finding import INSTALL, WITH_SDK, CheckResult, Finding, problem
 from ipu_course.programs.doctor.jupyter import check_kernel, find_extension, judge_lab, lab_packages
 from ipu_course.programs.doctor.machine import THREADS, available_memory, judge_memory, judge_threads, usable_cores
 from ipu_course.programs.doctor.probe import probe
 
 Check = Tuple[str, Callable[[], Finding]]
 
-PINS = Path(__file__).resolve().parents[4] / "requirements.txt"
+PINS = PACKAGE.parents[1] / "requirements.txt"  # of a clone
 CHECKS: tuple[Check, ...] = (
     ("Python", lambda: judge_python(sys.version_info[:2], engine.is_available())),
-    ("packages", lambda: judge_packages(needed_packages(), pinned_packages(PINS) if engine.is_available() else [])),
+    ("packages", lambda: judge_all_packages(engine.is_available())),
     ("torch and torchvision", lambda: judge_torch_pair(built_for("torchvision", "torch"))),
     (
         "poptorch",
@@ -40,6 +41,13 @@ CHECKS: tuple[Check, ...] = (
     ("kernel", check_kernel),
     ("JupyterLab and widgets", lambda: judge_lab(lab_packages(), find_extension(), Path(sys.prefix))),
 )
+
+
+def judge_all_packages(with_ipu_model: bool) -> Finding:
+    """Judge the course's packages; an SDK decides on versions of its own, and a wheel knows no pins."""
+    if with_ipu_model:
+        return judge_packages(needed_packages(), pinned_packages(PINS))
+    return judge_packages(needed_packages(), [], cure=WITH_SDK)
 
 
 def examine() -> list[CheckResult]:

@@ -9,9 +9,25 @@ from dataclasses import asdict, dataclass
 from enum import Enum
 from typing import Sequence
 
-INSTALL = (
+from ipu_course import __version__
+from ipu_course.course_files import is_wheel
+
+_WHEEL = f"./ipu_course-{__version__}-py3-none-any.whl"
+IN_CLONE = (
     "Run `make setup` in the course's folder, or `pip install -r requirements.txt` there in an environment of your own."
 )
+FROM_WHEELS = (
+    "In the folder with the two wheels, run "
+    f"`python -m pip install '{_WHEEL}[lab,programs]' ./ipu_model-{__version__}-py3-none-any.whl`."
+)
+WITH_SDK_IN_CLONE = "Run `pip install -r requirements-ipu.txt` in the course's folder, in the SDK's Python environment."
+WITH_SDK_FROM_WHEEL = (
+    f"In the folder with the course's wheel, run `python -m pip install 'numpy<2' '{_WHEEL}[lab]'`, in the SDK's "
+    "Python environment."
+)
+# What installs the course's packages, without an SDK and with one.
+INSTALL = FROM_WHEELS if is_wheel() else IN_CLONE
+WITH_SDK = WITH_SDK_FROM_WHEEL if is_wheel() else WITH_SDK_IN_CLONE
 
 
 class Severity(str, Enum):

@@ -17,6 +17,7 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import Callable, Mapping, Sequence, Tuple
 
+from ipu_course.course_files import bring_back
 from ipu_course.programs.doctor.finding import INSTALL, CheckResult, Finding, ok, problem
 
 COMMAND = (sys.executable, "-m", "ipu_course.programs.doctor.probe")
@@ -109,7 +110,7 @@ STAGES = (
     Stage("import torchvision", import_torchvision, "The lessons profile models of torchvision.", INSTALL),
     Stage("import poptorch", import_poptorch, "Every lesson needs poptorch.", _POPTORCH),
     Stage("IPU Model", use_engine, "The IPU Model computes the modelled figures.", INSTALL),
-    Stage("reading the data", read_data, "The lessons train on these files.", "In a clone, run `git checkout data/`."),
+    Stage("reading the data", read_data, "The lessons train on these files.", f"To cure it, {bring_back('data/')}."),
     Stage("worker process", use_loader, "Asynchronous data loading uses such processes.", _LOADER),
 )
 

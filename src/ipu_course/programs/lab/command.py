@@ -44,6 +44,7 @@ def register(subparsers: Subparsers) -> None:
 
 def run(parsed: argparse.Namespace) -> None:
     """Do what the parsed arguments say; JupyterLab then takes this process's place. Raises ``CourseError``."""
+    from ipu_course.course_files import bring_back
     from ipu_course.lesson_folders import notebook_folder
     from ipu_course.programs.lab.copies import usual_folder
 
@@ -52,8 +53,8 @@ def run(parsed: argparse.Namespace) -> None:
     notebooks = notebook_folder()
     if notebooks is None:
         raise CourseError(
-            "the course's notebooks were not found: the package is installed without its clone. Run this in a clone "
-            "of the course, or install the package from one with 'pip install -e .'"
+            "the course's notebooks were not found: the package was copied without them. Run this in a clone of the "
+            "course, or install the course from its wheel, or from a clone with 'pip install -e .'"
         )
     folder = usual_folder(notebooks) if parsed.folder is None else parsed.folder.expanduser()
     try:
@@ -67,7 +68,7 @@ def run(parsed: argparse.Namespace) -> None:
             f"your copy in {folder} cannot be written ({reason}); choose another folder with --folder"
         ) from problem
     except ValueError as problem:
-        raise CourseError(f"{problem}; fetch the course's notebooks again with 'git checkout notebooks'") from problem
+        raise CourseError(f"{problem}; {bring_back('notebooks')}") from problem
     _start_jupyterlab(folder, parsed)
 
 

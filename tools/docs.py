@@ -1,9 +1,13 @@
-"""Write the generated pages of docs/, the tables of lessons, and the README's picture. `make docs` calls it."""
+"""Write the generated pages of docs/, the tables of lessons, the README's picture, what needs the project's address.
+
+`make docs` calls it.
+"""
 
 from __future__ import annotations
 
 from pathlib import Path
 
+import address_blocks
 import guide_sections
 import lesson_tables
 from benchmark_page import BENCHMARKS_PAGE, benchmark_page_text
@@ -26,6 +30,7 @@ def main() -> None:
     DOCS.mkdir(exist_ok=True)
     lesson_tables.main()
     guide_sections.main()
+    address_blocks.main()
     SUPPORT_PAGE.write_text(support.as_markdown(), encoding="utf-8")
     VALIDATION_PAGE.write_text(comparison_markdown(compare_rows()), encoding="utf-8")
     BENCHMARKS_PAGE.write_text(benchmark_page_text(page_results()), encoding="utf-8")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 
 from ipu_model.errors import Error
@@ -54,6 +54,12 @@ class Hyper:
         """Whether momentum is, or may become, other than zero; such weights need a velocity tensor."""
         return self.momentum != 0.0 or "momentum" in self.variable
 
+    @property
+    def compiled_in(self) -> Hyper:
+        """The same group without the values of streamed numbers, which no compilation depends on."""
+        defaults = Hyper()
+        return replace(self, **{name: getattr(defaults, name) for name in self.variable})
+
 
 @dataclass(frozen=True)
 class OptimiserSpec:
@@ -79,6 +85,13 @@ class OptimiserSpec:
     def hyper(self, group: int | None) -> Hyper:
         """Return the numbers for tensors of parameter group `group`, or of no group for `None`."""
         return self.default if group is None else self.groups[group]
+
+    @property
+    def compiled_in(self) -> OptimiserSpec:
+        """The same optimiser without the values of streamed numbers: equal for all that share one executable."""
+        scaling = OptimiserSpec.loss_scaling if self.loss_scaling_variable else self.loss_scaling
+        groups = tuple(group.compiled_in for group in self.groups)
+        return replace(self, default=self.default.compiled_in, groups=groups, loss_scaling=scaling)
 
     @property
     def attributes(self) -> tuple[str, ...]:

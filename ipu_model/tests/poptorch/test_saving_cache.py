@@ -199,6 +199,33 @@ class TestWhatDecides:
         assert new(2, torch.cat([X, X])) == 1
         assert new(2, torch.cat([X, X])) == 0
 
+    @pytest.mark.parametrize(
+        ("optimiser", "first", "second", "programs_made"),
+        [
+            (poptorch.optim.SGD, {"lr": 0.1}, {"lr": 0.2}, 1),
+            (poptorch.optim.SGD, {"loss_scaling": 8.0}, {"loss_scaling": 64.0}, 1),
+            (poptorch.optim.SGD, {}, {"momentum": 0.9}, 2),  # now there is a velocity
+            (poptorch.optim.AdamW, {"betas": (0.8, 0.9)}, {"betas": (0.7, 0.99)}, 1),
+            (poptorch.optim.AdamW, {}, {"accum_type": torch.float16}, 2),
+        ],
+    )
+    def test_numbers_that_are_streamed_decide_nothing(
+        self, optimiser: Any, first: dict[str, Any], second: dict[str, Any], programs_made: int, tmp_path: Path
+    ) -> None:
+        for own in (first, second):
+            model = Mixed()
+            optimizer = optimiser(model.parameters(), **{"lr": 0.1, **own})
+            poptorch.trainingModel(model, options(tmp_path), optimizer).compile(X, Y)
+        assert len(programs(tmp_path)) == programs_made
+
+    def test_a_constant_learning_rate_decides(self, tmp_path: Path) -> None:
+        for rate in (0.1, 0.2):
+            model = Mixed()
+            optimizer = poptorch.optim.SGD(model.parameters(), lr=rate)
+            optimizer.variable_attrs.markAsConstant("lr")
+            poptorch.trainingModel(model, options(tmp_path), optimizer).compile(X, Y)
+        assert len(programs(tmp_path)) == 2
+
     def test_what_is_only_said_about_the_host_does_not(self, tmp_path: Path) -> None:
         assert compile_all(tmp_path, Mixed()) == 1
         poptorch.inferenceModel(Mixed(), options(tmp_path).logDir("elsewhere").randomSeed(3)).compile(X)

@@ -50,8 +50,12 @@ def cache_directory(options: Options) -> Path | None:
 
 
 def key_of(graph: Graph, program: Program, options: Options, *more: object) -> str:
-    """Return the digest of a graph and of everything that affects its compilation; `more` is plain data."""
+    """Return the digest of a graph and of everything that affects its compilation; `more` is plain data.
+
+    Numbers of the optimiser that are streamed to the device, such as the learning rate, do not affect it.
+    """
     settings = {field.name: getattr(program, field.name) for field in fields(program) if field.name != "step"}
+    settings["optimiser"] = None if program.optimiser is None else program.optimiser.compiled_in
     text = _text((digest_of(graph), settings, options_text(options), versions(), _own_sources(), more))
     return hashlib.blake2b(text.encode(), digest_size=20).hexdigest()
 

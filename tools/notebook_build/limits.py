@@ -19,12 +19,12 @@ class Range:
 
 CELLS = Range(20, 35)
 # Lesson 06 covers all of a tutorial, with four exercises and two predictions in cells of their own. Lesson 11 has as
-# many exercises, three predictions and the quiz of part two.
-MORE_CELLS = {"06": Range(20, 43), "11": Range(20, 42)}
+# many exercises, three predictions and the quiz of part two. Lesson 15 has five exercises and three predictions.
+MORE_CELLS = {"06": Range(20, 43), "11": Range(20, 42), "15": Range(20, 39)}
 # In the markdown cells, without folded solutions and references.
 WORDS = Range(800, 1500)
 # Lesson 06 and part two have more to tell than the others.
-LONGER = {"06": Range(800, 2500), "11": Range(800, 2500), "13": Range(800, 2500)}
+LONGER = {"06": Range(800, 2500), "11": Range(800, 2500), "13": Range(800, 2500), "15": Range(800, 2500)}
 EXERCISES = Range(2, 5)
 LEAST_EXERCISE_SHARE = 0.4
 MOST_CODE_LINES = 15

@@ -327,4 +327,4 @@ show_settings(profiles)
 #    IPU](https://docs.graphcore.ai/projects/memory-performance-optimisation/)*, section 6.
 # 2. IPU hands-on training workshop (2022), day 03: 8 min 07 s to compile ResNet-101 for two IPUs.
 #
-# **Next:** the course ends here; `python -m ipu_course bench` asks what limits the benchmark page's programs.
+# **Next:** Your programs fit; now look at what they do with their time, and what they wait for.

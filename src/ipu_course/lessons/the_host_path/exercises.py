@@ -58,7 +58,7 @@ def io_tiles_needed(samples: int, bytes_per_sample: int) -> int | None:
 
 
 def _power(wanted: float, rounded: Callable[[float], float] = math.ceil) -> int:
-    return 2 ** int(rounded(math.log2(max(1.0, wanted))))
+    return int(2 ** rounded(math.log2(max(1.0, wanted))))
 
 
 def _in_range(tiles: int) -> int | None:

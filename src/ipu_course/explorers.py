@@ -125,6 +125,10 @@ class Explorer:
 
         Raises ``ValueError`` for a setting that the explorer does not have.
         """
+        return ShownExplorer(self.starting_with(settings).controls, partial(self.view, *subjects))
+
+    def starting_with(self, settings: Mapping[str, Any]) -> Explorer:
+        """Return this explorer with other first values. Raises ``ValueError`` for a control that it does not have."""
         unknown = sorted(set(settings) - set(self.controls))
         if unknown:
             raise ValueError(f"the explorer has no control {unknown[0]!r}; it has {', '.join(self.controls)}")
@@ -132,7 +136,7 @@ class Explorer:
             name: replace(control, default=settings.get(name, control.default))
             for name, control in self.controls.items()
         }
-        return ShownExplorer(controls, partial(self.view, *subjects))
+        return replace(self, controls=controls)
 
     def states(self) -> Iterator[dict[str, Any]]:
         """Yield every setting of all controls."""

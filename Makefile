@@ -20,6 +20,7 @@ UPSTREAM_ARGS ?=
 LESSON ?=
 NBVAL_ARGS ?=
 NOTEBOOK ?=
+SITE_ARGS ?=
 PULL_ARGS ?=
 
 VENV_PYTHON := .venv/bin/python
@@ -33,7 +34,7 @@ export PYTHON OFFLINE WHEELHOUSE
 export JUPYTER_PREFER_ENV_PATH := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup lab preflight test test-fast test-large companions coverage mutate nbval-conditions notebooks pull-notebook try-answers check-notebooks docs lint format bench fuzz soak upstream-tests lock wheelhouse wheels clean
+.PHONY: help setup lab preflight test test-fast test-large companions coverage mutate nbval-conditions notebooks pull-notebook try-answers check-notebooks docs site lint format bench fuzz soak upstream-tests lock wheelhouse wheels clean
 
 help: ## list the targets and variables
 	@echo "make TARGET [VARIABLE=value ...]"
@@ -53,6 +54,7 @@ help: ## list the targets and variables
 	@echo "  NBVAL_ARGS=--record   write the notebooks' seconds to notebooks/measured.json (nbval-conditions)"
 	@echo "  LESSON='06 07'        only these lessons (notebooks, check-notebooks, try-answers, nbval-conditions)"
 	@echo "  PULL_ARGS=--delete    take cells that were deleted in the notebook out of the source (pull-notebook)"
+	@echo "  SITE_ARGS='--states 500'   how many views of an explorer the site has, and more (site)"
 	@echo "  BENCH_ARGS=...        more options for the benchmark (bench)"
 	@echo "  FUZZ_ARGS='--seconds 1200 --seed 7'   how long to try, and which programs (fuzz)"
 	@echo "  TESTS=poptorch/tests  the folder with the tests of a checkout of PopTorch (upstream-tests)"
@@ -114,6 +116,11 @@ check-notebooks: setup ## check that the notebooks are what the lessons' sources
 docs: setup ## write the support page and the README's picture
 	$(VENV_PYTHON) tools/docs.py
 
+site: setup ## build the site with the lessons, the documents and the reference in build/site (LESSON=02: only its explorers move)
+	@$(VENV_PYTHON) -c "import furo, myst_nb, sphinx" 2>/dev/null || \
+	    $(VENV_PYTHON) -m pip install --quiet --disable-pip-version-check --no-deps -r requirements-site.txt
+	PYTHONPATH=tools $(VENV_PYTHON) -m course_site $(LESSON) $(SITE_ARGS)
+
 lint: setup ## check style and types
 	$(VENV_PYTHON) -m ruff check .
 	$(VENV_PYTHON) -m ruff format --check .
@@ -136,7 +143,7 @@ upstream-tests: setup ## run PopTorch's own tests from a checkout and compare th
 	@[ -n "$(TESTS)" ] || { echo "make upstream-tests TESTS=CHECKOUT/tests"; exit 2; }
 	PYTHONPATH=tools $(VENV_PYTHON) -m upstream_tests "$(TESTS)" $(UPSTREAM_ARGS)
 
-lock: setup ## resolve the ranges in pyproject.toml anew and write requirements.txt and requirements-companions.txt
+lock: setup ## resolve the ranges in pyproject.toml anew and write requirements.txt, requirements-companions.txt and requirements-site.txt
 	$(VENV_PYTHON) -m pip install --quiet --disable-pip-version-check uv
 	$(VENV_PYTHON) tools/lock.py
 

@@ -3,7 +3,8 @@
 `make lock` runs it after a range in a pyproject.toml changed. It needs uv, which resolves for all platforms
 at once; a package whose newest version does not know Python 3.10 gets a line for each version, with markers.
 
-requirements-companions.txt, for `make companions`, has what PopTorch's companion packages need beside these.
+requirements-companions.txt, for `make companions`, has what PopTorch's companion packages need beside these, and
+requirements-site.txt what `make site` needs.
 """
 
 from __future__ import annotations
@@ -16,9 +17,10 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 TARGET = ROOT / "requirements.txt"
 COMPANIONS_TARGET = ROOT / "requirements-companions.txt"
+SITE_TARGET = ROOT / "requirements-site.txt"
 OLDEST_PYTHON = "3.10"
 EXTRAS = ("lab", "programs", "test", "lint")
-COMPANIONS = "companions"
+COMPANIONS, SITE = "companions", "site"
 
 # What torch asks for on Linux only. torch pins these itself, and a learner whose pip is set up for a CPU-only
 # build of torch must not get several GB of CUDA libraries because of us.
@@ -36,6 +38,11 @@ COMPANIONS_HEADER = """\
 # Pins of PopTorch's companion packages and of their dependencies that requirements.txt lacks. Made by `make lock`.
 # `make companions` installs them without dependencies, so the versions in requirements.txt win even if a companion asks
 # for an older one.
+
+"""
+
+SITE_HEADER = """\
+# Pins of what builds the site and requirements.txt lacks. Made by `make lock`; `make site` installs it into .venv.
 
 """
 
@@ -68,16 +75,17 @@ def main() -> int:
     extras = [f"--extra={extra}" for extra in EXTRAS]
     requirements = resolve(*extras, "pyproject.toml", "ipu_model/pyproject.toml")
     write(TARGET, HEADER, requirements)
-    write_companions()
+    write_beside(COMPANIONS_TARGET, COMPANIONS_HEADER, COMPANIONS)
+    write_beside(SITE_TARGET, SITE_HEADER, SITE)
     return 0
 
 
-def write_companions() -> None:
-    """Write the pins of the companion packages, except for packages that requirements.txt pins."""
+def write_beside(target: Path, header: str, extra: str) -> None:
+    """Write the pins of an extra, except for packages that requirements.txt pins."""
     lines = TARGET.read_text(encoding="utf-8").splitlines()
     pinned = {name_of(line) for line in lines if "==" in line}
-    companions = resolve(f"--override={TARGET.name}", f"--extra={COMPANIONS}", "pyproject.toml")
-    write(COMPANIONS_TARGET, COMPANIONS_HEADER, [line for line in companions if name_of(line) not in pinned])
+    found = resolve(f"--override={TARGET.name}", f"--extra={extra}", "pyproject.toml")
+    write(target, header, [line for line in found if name_of(line) not in pinned])
 
 
 if __name__ == "__main__":

@@ -21,14 +21,13 @@ def main(words: list[str] | None = None) -> int:
     """Build the site from the repository; return Sphinx's exit code."""
     arguments = _parser().parse_args(words)
     began = time.perf_counter()
-    chosen = lessons(tuple(arguments.lessons))
     work = arguments.work.resolve()
     recorded, source = work / "explorers", work / "source"
     if not arguments.keep_explorers:
         shutil.rmtree(recorded, ignore_errors=True)
-        capture_explorers(chosen, recorded, arguments.states, arguments.processes)
+        capture_explorers(lessons(tuple(arguments.lessons)), recorded, arguments.states, arguments.processes)
     shutil.rmtree(source, ignore_errors=True)
-    outline = read_outline([f"notebooks/{lesson.notebook.name}" for lesson in chosen])
+    outline = read_outline([f"notebooks/{lesson.notebook.name}" for lesson in lessons()])
     lay_out(outline, recorded, source, project_address())
     code = run_sphinx(source, arguments.output.resolve(), work / "doctrees")
     if code == 0:
@@ -48,7 +47,7 @@ def run_sphinx(source: Path, output: Path, doctrees: Path) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="course_site", description="Build the course's site.")
-    parser.add_argument("lessons", nargs="*", help="numbers of lessons, such as 02; all of them if there is none")
+    parser.add_argument("lessons", nargs="*", help="lessons whose explorers move, such as 02; all if none is named")
     parser.add_argument("--output", type=Path, default=ROOT / "build" / "site", help="the folder for the pages")
     parser.add_argument("--work", type=Path, default=ROOT / "build" / "site-work", help="a folder for what is between")
     parser.add_argument("--states", type=int, default=MOST_STATES, help="the most views of an explorer")

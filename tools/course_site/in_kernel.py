@@ -16,10 +16,10 @@ def record_all(folder: str, most: int) -> None:
     show = Explorer.show
     shown: list[Explorer] = []
 
-    def show_and_record(explorer: Explorer, *subjects: object, **settings: Any) -> ShownExplorer:
-        result = show(explorer, *subjects, **settings)
-        shown.append(explorer)
-        record(explorer.starting_with(settings), subjects, Path(folder) / str(len(shown)), most)
+    def show_and_record(self: Explorer, *subjects: object, **settings: Any) -> ShownExplorer:
+        result = show(self, *subjects, **settings)
+        shown.append(self)
+        record(self.starting_with(settings), subjects, Path(folder) / str(len(shown)), most)
         return result
 
     Explorer.show = show_and_record  # type: ignore[method-assign]  # the lesson calls it, and must not know of pages

@@ -45,10 +45,8 @@ def lesson_page(
 
 def _put_in(cell: NotebookNode, explorer: str) -> None:
     """Replace the explorer's four outputs (controls, picture, caption, table) with one that moves."""
-    place = next(
-        (number for number, output in enumerate(cell.outputs) if _words(output).startswith("Controls:")),
-        len(cell.outputs),
-    )
+    controls = [place for place, output in enumerate(cell.outputs) if _words(output).startswith("Controls:")]
+    place = controls[0] if controls else len(cell.outputs)
     output = new_output("display_data", data={"text/html": explorer, "text/plain": "an explorer"})
     cell.outputs = [*cell.outputs[:place], output, *cell.outputs[place + 4 :]]
 

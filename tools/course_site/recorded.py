@@ -118,7 +118,7 @@ def _every_other(values: list[Any], first: Any) -> list[Any]:
     if len(values) == 2:
         return [first]
     last = len(values) - 1
-    chosen = {place for place in range(0, last, 2)} | {last}
+    chosen = {*range(0, last, 2), last}
     if values.index(first) not in chosen:
         chosen.add(values.index(first))
     if len(chosen) == len(values):  # such as 3 values whose first view is the middle one

@@ -9,12 +9,13 @@ import sys
 import time
 from pathlib import Path
 
+from project_address import project_address
+
 from course_site.capture import capture_explorers, usual_processes
 from course_site.outline import ROOT, read_outline
 from course_site.recorded import MOST_STATES
 from course_site.source_tree import lay_out
 from notebook_build.lesson import lessons
-from project_address import project_address
 
 
 def main(words: list[str] | None = None) -> int:

@@ -166,7 +166,7 @@ class TestMemory:
             "IPU 0, tiles 0 to 1471",
             "IPU 1, tiles 0 to 1471",
         ]
-        assert axes.get_ylabel() == "bytes of a tile (KiB)"
+        assert axes.get_ylabel() == "memory of a tile (KiB)"
 
     def test_groups_of_categories_lie_on_top_of_each_other(self) -> None:
         """Real profiles know every tile by category; the uppermost area ends at the fullest tile."""
@@ -178,7 +178,8 @@ class TestMemory:
         assert len(tops) == 2 * count
         assert tops == sorted(tops[:count]) + sorted(tops[count:])
         assert [tops[count - 1], tops[-1]] == pytest.approx([memory.max_tile_bytes / KIB for memory in profile.memory])
-        assert [key.get_text() for key in figure.legends[0].get_texts()] == groups
+        said = [key.get_text() for key in figure.legends[0].get_texts()]
+        assert said == ["parameters", "code", "activations, gradients", "temporary data", "other"]
 
     def test_what_is_above_the_limit_looks_different(self) -> None:
         axes = axes_of(figures.memory_per_tile_figure(pipeline_profile(fits=False)))
@@ -210,7 +211,7 @@ class TestMemory:
         for axes, memory in zip(figure.axes, profile.memory):
             peak = max(memory.liveness, key=lambda step: step.bytes_on_tile)
             said = texts(axes)
-            assert f"{peak.bytes_on_tile:,.0f} bytes at {peak.node}" in said
+            assert f"{peak.bytes_on_tile:,.0f} bytes at {peak.name or peak.node}" in said
             assert {"forward", "backward"} <= set(said)
 
     def test_the_room_for_it_is_what_always_live_data_leaves(self) -> None:
@@ -218,6 +219,17 @@ class TestMemory:
         axes = figures.liveness_figure(profile).axes[0]
         room = (638_976 - profile.memory[0].always_live_bytes) / KIB
         assert any(list(line.get_ydata()) == pytest.approx([room, room]) for line in axes.lines)
+
+    def test_where_always_live_data_fill_the_tile_it_says_that_there_is_no_room(self) -> None:
+        profile = pipeline_profile()
+        held = tuple(
+            replace(each, bytes_on_fullest_tile=640_000.0) if each.always_live else each
+            for each in profile.memory[0].categories
+        )
+        full = replace(profile.memory[0], categories=held)
+        crowded = replace(profile, memory=replace(profile.memory, ipus=(full, *profile.memory[1:])))
+        said = [texts(axes) for axes in figures.liveness_figure(crowded).axes]
+        assert [any("no room" in text for text in each) for each in said] == [True, False]
 
     def test_without_liveness_it_says_so(self) -> None:
         (axes,) = figures.liveness_figure(inference_profile()).axes

@@ -30,14 +30,12 @@ from ipu_model.report.figures.canvas import (
 from ipu_model.report.looks import (
     BLUE,
     DARK,
-    HATCH,
     INK,
     IPU_LOOKS,
     MEMORY_LOOKS,
     ORANGE,
     OTHER_LOOK,
     WHITE,
-    YELLOW,
     Look,
 )
 from ipu_model.report.quantities import KIB, whole
@@ -46,7 +44,9 @@ MOST_IPUS = len(IPU_LOOKS)
 _BAR_INCHES = 0.135
 _SHARED_HATCH = "////"
 _ABOVE = Look("none", "xxxx", DARK)
-_LIVE, _TEMPORARY = Look(BLUE), Look(YELLOW, "////", HATCH)
+_LIVE, _TEMPORARY = MEMORY_LOOKS["activations"], MEMORY_LOOKS["temporary data"]
+_NO_ROOM = "no room: what is always live already fills the tile"
+_LONGER = {"activations": "activations, gradients"}
 _LEAST_PHASE = 0.06  # of all steps, for its name to have room
 
 
@@ -72,7 +72,7 @@ def memory_per_tile_figure(profile: Profile) -> Figure:
             borders.append((start, len(memory.tiles), memory.ipu))
             start += len(memory.tiles)
         top = max(profile.memory.max_tile_bytes, profile.memory.tile_bytes) / KIB * 1.2
-        axes.set(xlim=(0, max(1, start)), ylim=(0, top), ylabel="bytes of a tile (KiB)")
+        axes.set(xlim=(0, max(1, start)), ylim=(0, top), ylabel="memory of a tile (KiB)")
         _draw_limit(axes, profile.memory.tile_bytes, start)
         _name_ipus(axes, borders)
         _mark_fullest(axes, profile, borders)
@@ -221,7 +221,9 @@ def _stack_tiles(axes: Axes, memory: IpuMemory, start: int, limit: int) -> list[
 
 def _group_keys(names: set[str], *, above: bool) -> list[Patch]:
     """Return the legend's entries for these groups, in the order in which they are drawn."""
-    entries = [key(name, MEMORY_LOOKS.get(name, OTHER_LOOK)) for name in MEMORY_GROUPS if name in names]
+    entries = [
+        key(_LONGER.get(name, name), MEMORY_LOOKS.get(name, OTHER_LOOK)) for name in MEMORY_GROUPS if name in names
+    ]
     return [*entries, key("above the limit", _ABOVE)] if above else entries
 
 
@@ -243,12 +245,13 @@ def _draw_ipu(axes: Axes, memory: IpuMemory, tile_bytes: int) -> None:
     numbers = range(len(steps) + 1)
     total = [step.bytes_on_tile / KIB for step in (*steps, steps[-1])]
     live = [(step.bytes_on_tile - step.temporary_bytes) / KIB for step in (*steps, steps[-1])]
-    axes.fill_between(numbers, live, step="post", color=_LIVE.face, linewidth=0)
-    axes.fill_between(numbers, live, total, step="post", facecolor=_TEMPORARY.face, edgecolor=_TEMPORARY.edge,
-                      hatch=_TEMPORARY.hatch, linewidth=0)  # fmt: skip
+    axes.fill_between(numbers, live, step="post", **area(_LIVE, 0.0))
+    axes.fill_between(numbers, live, total, step="post", **area(_TEMPORARY, 0.0))
     room = (tile_bytes - memory.always_live_bytes) / KIB
     axes.axhline(room, color=INK, linestyle="--", linewidth=1.2)
     axes.set(xlim=(0, len(steps)), ylim=(0, 1.35 * max(room, *total, 1)))
+    if room <= 0:
+        axes.text(0.01, 0.7, _NO_ROOM, transform=axes.transAxes, fontsize=9)
     only_grid(axes, "y")
     _name_phases(axes, steps)
     _mark_peak(axes, steps, room)
@@ -270,4 +273,6 @@ def _mark_peak(axes: Axes, steps: tuple[LivenessStep, ...], room: float) -> None
     peak = max(range(len(steps)), key=lambda index: steps[index].bytes_on_tile)
     point = (peak + 0.5, steps[peak].bytes_on_tile / KIB)
     axes.plot(*point, "D", color=WHITE, markeredgecolor=INK, markersize=5, zorder=5, clip_on=False)
-    note_point(axes, point, f"{whole(steps[peak].bytes_on_tile)} bytes at {words(steps[peak].node)}", room)
+    note_point(
+        axes, point, f"{whole(steps[peak].bytes_on_tile)} bytes at {words(steps[peak].name or steps[peak].node)}", room
+    )

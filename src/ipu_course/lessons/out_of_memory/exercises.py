@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Iterator, Sequence
+from unittest.mock import patch
 
 import torch
 from torch import Tensor, nn
@@ -10,6 +12,7 @@ from torch import Tensor, nn
 import poptorch
 from ipu_course.exercises import Exercise, Points, as_number
 from ipu_course.lessons.out_of_memory.broken import (
+    BLOCKS,
     EXPERT_WIDTH,
     PROGRAMS,
     WIDTHS,
@@ -31,7 +34,20 @@ from ipu_course.lessons.out_of_memory.broken import (
     with_head,
     with_recomputation,
 )
-from ipu_course.lessons.out_of_memory.decision import CAUSES, KIB, UNEVEN, cause_of, facts_of, parting
+from ipu_course.lessons.out_of_memory.decision import (
+    ACTIVATIONS,
+    CAUSES,
+    CODE,
+    IPU,
+    KIB,
+    ONE_OP,
+    STATE,
+    TILE,
+    UNEVEN,
+    cause_of,
+    facts_of,
+    parting,
+)
 
 if TYPE_CHECKING:
     from ipu_course.engine import Profile
@@ -68,8 +84,16 @@ def causes_hint(causes: object, using: Profiles) -> str | None:
     return None
 
 
+# What else people call the causes of the diagram.
+_ALSO_CALLED = {
+    "tile imbalance": TILE, "ipu imbalance": IPU, "one operation": ONE_OP, "activation": ACTIVATIONS,
+    "optimiser state": STATE, "optimizer state": STATE, "exchange code": CODE,
+}  # fmt: skip
+
+
 def _cause_hint(program: BrokenProgram, profile: Profile, answer: object) -> str | None:
-    named = {cause.lower(): cause for cause in CAUSES}.get(str(answer).strip().lower())
+    words = " ".join(str(answer).replace("_", " ").replace("-", " ").strip(" .").lower().split())
+    named = {**_ALSO_CALLED, **{cause.lower(): cause for cause in CAUSES}}.get(words)
     if named is None:
         return f"{answer!r} is no cause of the diagram, which has: {', '.join(CAUSES)}."
     facts = facts_of(profile)
@@ -91,21 +115,51 @@ def forward_hint(forward: Any, using: Profile) -> str | None:
     """Return the hint for a function that runs program A's blocks and keeps some of their outputs."""
     if not callable(forward):
         return f"forward is a function; you wrote {forward!r}."
-    small, images = [convolution(3, 4), convolution(4, 4), convolution(4, 4)], torch.rand(2, 3, 8, 8)
-    found = forward(small, images)
+    small, images = [convolution(3, 4), *(convolution(4, 4) for _ in range(BLOCKS - 1))], torch.rand(8, 3, 8, 8)
+    with _checkpoints_followed() as marks:
+        found = forward(small, images)
     if not isinstance(found, Tensor):
         return "forward has to return the images after the last block."
     if found.shape[1:] != (4, 8, 8) or not torch.allclose(found, plain_forward(small, images), atol=NEAR):
-        return "forward does not give what the blocks give one after another."
+        return (
+            "forward does not give what the blocks give one after another. Run all of them, in their order, on the "
+            "whole micro-batch: batch normalisation sees all of its images."
+        )
+    if marks and None in torch.autograd.grad(found.sum(), marks, allow_unused=True):
+        return (
+            "recomputationCheckpoint returns the tensor that is kept, and you go on with the one from before. A "
+            "compiler may remove an op whose result nobody reads. Give the next block what the op returns."
+        )
     profile = _recomputed(forward)
     if profile.verdict.value == "fits":
         return None
     if profile.memory.max_tile_bytes >= 0.99 * using.memory.max_tile_bytes:
         return (
-            f"The fullest tile still needs {_kib(profile)}. Without a checkpoint, the backward pass first computes all "
-            "activations again, and then has all of them at once."
+            f"The fullest tile still needs {_kib(profile)}. Without a checkpoint between the blocks, the backward pass "
+            "first computes all activations again, and then has all of them at once."
         )
     return f"{_does_not_fit(profile)} What lies between two checkpoints is computed again at once: keep more outputs."
+
+
+@contextmanager
+def _checkpoints_followed() -> Iterator[list[Tensor]]:
+    """Add a zero to every tensor that is marked as a checkpoint, and give these zeros.
+
+    The result depends on such a zero only if the function goes on with what the op returns.
+    """
+    marks: list[Tensor] = []
+    checkpoint = poptorch.recomputationCheckpoint
+
+    def follow(tensor: Tensor) -> Tensor:
+        marks.append(torch.zeros((), requires_grad=True))
+        return tensor + marks[-1]
+
+    def checkpoint_and_follow(*tensors: Any) -> Any:
+        kept = checkpoint(*tensors)
+        return follow(kept) if isinstance(kept, Tensor) else type(kept)(map(follow, kept))
+
+    with patch.object(poptorch, "recomputationCheckpoint", checkpoint_and_follow):
+        yield marks
 
 
 def _recomputed(forward: Pass) -> Profile:
@@ -145,8 +199,15 @@ def together_hint(together: Any, using: Profile) -> str | None:
     with torch.no_grad():
         if torch.allclose(found, sum((layer(rows) for layer in few), torch.zeros(())), atol=NEAR):
             return "You add up the outputs themselves: the sum is over torch.relu of each layer's output."
+        if torch.allclose(found, torch.relu(sum((layer(rows) for layer in few), torch.zeros(()))), atol=NEAR):
+            return "You add up first and take torch.relu of the sum: take it of each layer's output, and then add up."
+        if torch.allclose(found, _not_transposed(few, rows), atol=NEAR):
+            return "Weights of nn.Linear are [out, in], and you multiply with them as [in, out]: transpose them."
         if not torch.allclose(found, Experts(few)(rows), atol=NEAR):
-            return "Your module does not give what the layers give. Weights of nn.Linear are [out, in]: transpose them."
+            return (
+                "Your module does not give what the layers give. Compare it with 2 layers by hand: is each bias added "
+                "to the outputs of its own layer, and is each weight, which nn.Linear keeps as [out, in], transposed?"
+            )
     profile = B.modelled(with_head(together(experts()))).profile()
     facts = facts_of(profile)
     if facts.fullest > UNEVEN * facts.average:
@@ -155,6 +216,10 @@ def together_hint(together: Any, using: Profile) -> str | None:
             "still many small tensors. Stack them into one weight and one bias."
         )
     return _does_not_fit(profile)
+
+
+def _not_transposed(layers: Sequence[nn.Linear], rows: Tensor) -> Tensor:
+    return sum((torch.relu(rows @ layer.weight + layer.bias) for layer in layers), torch.zeros(()))
 
 
 JOIN = Exercise(
@@ -197,7 +262,7 @@ def widths_hint(widths: Sequence[int], using: Profile) -> str | None:
 EQUAL = Exercise(
     names=("widths",),
     find_hint=widths_hint,
-    praise="As many layers and about as many parameters, but equal layers share one copy of their code.",
+    praise="The network is as deep and no smaller, but layers of one shape share one copy of their code.",
 )
 
 # ------------------------------------------------------------------------------- exercise 5
@@ -214,7 +279,10 @@ def state_and_logits_hint(state_options: Any, logits: Any, using: Profile) -> st
 def _state_hint(state_options: Any, before: Profile) -> str | None:
     options = state_options()
     if not isinstance(options, poptorch.Options):
-        return f"state_options has to return poptorch.Options; yours returned {options!r}."
+        return (
+            f"state_options has to return poptorch.Options; yours returned {type(options).__name__}. Make the options "
+            "first, set the location in a second line, and return the options in a third."
+        )
     profile = D.modelled(options=options).profile()
     held = [each.memory[0].bytes_by_category for each in (before, profile)]
     if held[1].get("variables", 0.0) < 0.9 * held[0]["variables"]:
@@ -245,6 +313,11 @@ def _logits_hint(logits: Any) -> str | None:
     if wrong is None:
         return None
     facts = facts_of(profile)
+    if facts.fullest > UNEVEN * facts.average:
+        return (
+            f"Program E: {wrong} That is {facts.fullest / facts.average:.1f} times the average tile: a part of so few "
+            "columns lies on few tiles. Cut the product into fewer parts."
+        )
     return (
         f"Program E: {wrong} The temporary data of the largest op take {facts.one_op / KIB:,.0f} KiB of it. Cut the "
         "product into more parts."

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from itertools import combinations
+from typing import Any, Sequence
 
 import pytest
 import torch
@@ -16,20 +17,26 @@ from ipu_course import engine
 from ipu_course.exercises import judge, letting_errors_through
 from ipu_course.lessons.out_of_memory import lesson, remedies
 from ipu_course.lessons.out_of_memory.broken import (
+    BLOCKS,
     EXPERT_WIDTH,
     EXPERTS,
     PROGRAMS,
     A,
     B,
+    Blocks,
+    C,
     Profiles,
     captured,
+    convolutions,
     profile_all,
+    with_recomputation,
 )
 from ipu_course.lessons.out_of_memory.decision import (
     ACTIVATIONS,
     CAUSES,
     CODE,
     IPU,
+    KIB,
     ONE_OP,
     STATE,
     TILE,
@@ -134,6 +141,48 @@ class TestDecision:
     def test_the_drawing_names_every_cause(self) -> None:
         drawn = decision_figure()
         assert all(cause in drawn.description for cause in CAUSES)
+
+
+class TestCheckpoints:
+    @pytest.mark.slow
+    def test_the_solution_is_as_good_as_the_best_of_all_placements(self) -> None:
+        """The text says that there are 128 placements, and that the best needs less than 480 KiB."""
+        needed = {places: kib_with_checkpoints(places) for places in all_placements()}
+        assert len(needed) == 128
+        assert min(needed.values()) < 480
+        assert round(needed[2, 4, 6]) <= round(min(needed.values())) + 1
+        assert max(needed, key=lambda places: needed[places]) == ()
+
+    def test_what_the_notes_say_of_some_placements(self) -> None:
+        notes = (lesson.folder / "instructor.md").read_text(encoding="utf-8")
+        for places in ((2, 4, 6), (2, 5), (3,), tuple(range(8)), ()):
+            assert f"{kib_with_checkpoints(places):.0f} KiB" in notes, places
+
+    def test_equal_layers_need_a_ninth_of_the_code(self, profiles: Profiles) -> None:
+        """The text says that C has more code than a third of a tile, and that equal widths leave a ninth of it."""
+        with torch.device("meta"):
+            equal = facts_of(C.modelled(convolutions([152] * 53)).profile())
+        found = facts_of(profiles.c)
+        assert round(found.code / equal.code) == 9
+        assert found.code > found.limit / 3 > equal.code
+
+
+def all_placements() -> list[tuple[int, ...]]:
+    """Return all sets of blocks whose outputs may be kept; after the last block, nothing is computed again."""
+    return [places for count in range(BLOCKS) for places in combinations(range(BLOCKS - 1), count)]
+
+
+def kib_with_checkpoints(places: tuple[int, ...]) -> float:
+    def forward(blocks: Sequence[nn.Module], images: Tensor) -> Tensor:
+        for number, block in enumerate(blocks):
+            images = block(images)
+            if number in places:
+                images = poptorch.recomputationCheckpoint(images)
+        return images
+
+    with torch.device("meta"):
+        network = Blocks(forward)
+    return A.modelled(network, with_recomputation()).profile().memory.max_tile_bytes / KIB
 
 
 class TestSettings:

@@ -6,7 +6,7 @@
 # fits (both modelled). Where has all the memory gone?
 #
 # Part one of the course was about speed. Part two is about memory, and it begins with a map: you take a tile apart,
-# first by hand and then in the profile. Making the parts smaller comes after that.
+# first by hand and then in the profile. How to make its parts smaller comes after that.
 #
 # *Plan 75 minutes, 30 of them for the exercises; the notebook itself runs in under one. Before it: lessons
 # [00](00), [01](01) and [02](02).*
@@ -46,16 +46,16 @@ quiz.before("memory", ...)
 # %% [markdown]
 # ## Take the fullest tile apart
 #
-# A GPU has one large memory, which a program allocates from while it runs. An IPU has 1,472 small ones, and the
-# compiler places everything in them before the program starts [3]. Four differences follow:
+# A GPU has one large memory, and a program allocates from it while it runs. An IPU has 1,472 small memories, one on
+# each tile, and the compiler places everything in them before the program starts [3]. Four differences follow:
 #
 # * Shapes are fixed. A new batch size is a new program.
 # * Every tile has to hold its part of the data **and** of the code.
-# * What does not fit is refused when compiling, never later.
-# * The engineer decides how a model is divided among IPUs, and so takes part in allocating memory.
+# * A program that does not fit is refused when it is compiled, never later.
+# * You decide how a model is divided among IPUs, so you take part in allocating memory.
 #
 # Here is the workshop's program again, as in lesson 02. **Predict:** what percentage of its fullest tile do the
-# weights take?
+# weights take? Give a number this time.
 
 # %% tags=["prediction"]
 weights = lesson.predict("percentage of the fullest tile that the weights take", ...)
@@ -76,13 +76,13 @@ show.memory(workshop, lesson.takeaway("fullest_tile"))
 print(f"{lesson.published('tiles_16_16').kind}: {lesson.published('tiles_16_16').text} [1]")
 
 # %% [markdown]
-# "Variables" are the weights, and what else a network keeps, such as the running mean of a normalisation. The
-# following sections go through the bars: first the parameters and what belongs to them, then activations and
-# temporary data, then code.
+# These bars are IPU 1's, whose tiles are fuller than IPU 0's. "Variables" are the weights and whatever else a network
+# keeps, such as the running means of a normalisation. The following sections go through the bars: first the parameters
+# and what belongs to them, then activations and temporary data, then code.
 #
 # ## Draw the training graph
 #
-# For these steps you choose a network of your own. This one is a good start; replace its layers if you like, as long
+# From here on, you work with a network of your own. This one is a good start. Replace its layers if you like, as long
 # as it takes images of 3 x 64 x 64 pixels. `profiled` models its training on one IPU.
 
 # %%
@@ -114,14 +114,14 @@ print(f"fullest tile, modelled: {mine.memory.max_tile_bytes / 1024:.0f} KiB")
 
 # %% [markdown]
 # The compiler sees training as one static graph: each operation of the forward pass has a backward operation, and if
-# it has weights, an update [3]. Look at the row "kept": the gradient of a convolution or a normalisation needs the
-# layer's input, that of a ReLU its output. Those tensors stay in memory until the backward pass has used them. (A
-# tensor that two layers need stands at the first one.)
+# it has weights, an update, too [3]. Look at the row "kept": the gradient of a convolution or a normalisation needs the
+# layer's input, and the gradient of a ReLU needs its output. Those tensors stay in memory until the backward pass has
+# used them. (A tensor that two layers need is drawn at the first one.)
 #
 # ## Count what is always live
 #
-# **Always-live** data keeps its place during the whole step. You can count it before you compile anything. (Of the
-# guide's chapter on counting we could read only the headings: the procedures down to "Weigh the code" are ours.)
+# **Always-live** data keeps its place during the whole step. You can count it before you compile anything. (We could
+# read only the headings of the guide's chapter on counting, so the procedures down to "Weigh the code" are ours.)
 #
 # * **variables**: parameters and floating-point buffers, each in its own type,
 # * **optimiser state**: 0 numbers a parameter for SGD, 1 with momentum, 2 for AdamW,
@@ -130,8 +130,8 @@ print(f"fullest tile, modelled: {mine.memory.max_tile_bytes / 1024:.0f} KiB")
 # State and accumulators belong to *trained* parameters, and PopTorch keeps them in float32, even for a network in half
 # precision, unless the optimiser says otherwise ([lesson 01](01)).
 #
-# **Exercise 1** (8 min). Write `always_live(network, moments, accumulates)`. It returns the bytes of the variables, of
-# the optimiser state (`moments` numbers a parameter) and of the accumulators (if `accumulates`).
+# **Exercise 1** (8 min). Write `always_live(network, moments, accumulates)`. It returns three numbers: the bytes of the
+# variables, of the optimiser state (`moments` numbers for each parameter) and of the accumulators (if `accumulates`).
 
 # %% tags=["exercise"]
 ### BEGIN SOLUTION
@@ -156,19 +156,19 @@ lesson.check(1, always_live)
 show_always_live(always_live, make_network(), mine)
 
 # %% [markdown]
-# The sums agree with the profile to the byte. The two columns on the right do not agree: the fullest tile holds a
-# little more than its even share. We come back to that.
+# The sums agree with the profile to the byte. The two columns on the right do not quite agree: the fullest tile holds a
+# little more than its even share. You find out why in the section on tiles.
 #
 # ## Count what waits for the backward pass
 #
-# **Not-always-live** data shares its place with other data: whatever is no longer needed makes room. Kept activations
-# are the largest part of it. PyTorch can tell you what it keeps: inside
+# **Not-always-live** data shares its place with other data: as soon as it is no longer needed, something else can lie
+# there. The activations that are kept for the backward pass are such data. PyTorch can tell you which these are: inside
 # `with torch.autograd.graph.saved_tensors_hooks(pack, unpack):` it calls `pack(tensor)` for each tensor that it saves
 # for the backward pass, and keeps what `pack` returns; `unpack` gives the tensor back.
 #
-# **Exercise 2** (8 min). Write `kept_for_backward(network, images)`: the bytes of the activations that are kept. Leave
-# out weights and buffers, which you have counted, and integers: for max-pooling, PyTorch saves indices, but an IPU
-# compares input and output again. Count each tensor once, even if two layers save it.
+# **Exercise 2** (8 min). Write `kept_for_backward(network, images)`. It returns the bytes of the activations that are
+# kept, the images among them. Leave out weights and buffers, which you have counted, and integers: for max-pooling,
+# PyTorch saves indices, but an IPU compares input and output again. Count each tensor once, even if two layers save it.
 
 # %% tags=["exercise"]
 ### BEGIN SOLUTION
@@ -199,8 +199,8 @@ lesson.check(2, kept_for_backward)
 # %% [markdown]
 # ## Find the peak
 #
-# Spread your sum over 1,472 tiles. How high is the hill of not-always-live data at its **peak**, the moment that
-# decides whether the program fits? **Predict** it, in KiB on the fullest tile.
+# Spread your sum over 1,472 tiles. What else needs memory for a while? **Predict** how high the hill of all
+# not-always-live data is at its **peak**, the moment that decides whether the program fits, in KiB on the fullest tile.
 
 # %%
 kept_kib = kept_on_each_tile(kept_for_backward, make_network(), images)
@@ -215,12 +215,13 @@ show_hill(hill, kept_kib)
 
 # %% [markdown]
 # For the network above, the activations rise to what you counted, to within 3 %, and fall in the backward pass. But
-# the peak is four times as high, because single operations need **temporary data**: rearranged inputs and partial sums
-# of a matrix product or convolution, for a moment only. Here the convolutions' weight gradients need most. You cannot
-# count it by hand, because the planner decides it when compiling. An option limits it: the available memory proportion.
+# the peak is four times as high, because single operations need **temporary data** for a moment: rearranged inputs and
+# partial sums of a matrix product or convolution. Here the weight gradients of the convolutions need most. You cannot
+# count temporary data by hand, because the compiler plans it. An option limits it, the available memory proportion.
 #
 # One more kind is missing from both counts: **back-propagation variables**, one gradient for each parameter. With
-# accumulation, a gradient is added to its accumulator at once and is gone. Without, it waits for the weight update:
+# accumulation, each gradient is added to its accumulator at once and makes room. Without accumulation, it waits for the
+# weight update:
 
 # %%
 show_gradients({accumulation: profiled(accumulation=accumulation) for accumulation in (4, 1)})
@@ -228,16 +229,16 @@ show_gradients({accumulation: profiled(accumulation=accumulation) for accumulati
 # %% [markdown]
 # ## Tell the floor from the hill, and change the micro-batch
 #
-# The tile holds a **floor**, always live, and a **hill** on top. A remedy for the one does nothing for the other,
-# so always ask first which of them is too high. The optimiser and the types of its state change the floor. The
-# micro-batch changes the hill.
+# The tile holds a **floor**, which is always live, and a **hill** on top of it. Most remedies lower only one of the
+# two, so ask first which is too high. The optimiser and the types of its state change the floor. The micro-batch
+# changes the hill. Move the controls: when is the floor the larger part, and when the hill?
 
 # %%
 lesson.explore(profiled)
 
 # %% [markdown]
-# **Exercise 3** (5 min). In float32 with AdamW, how many KiB of the fullest tile does it free to halve the
-# micro-batch from 32 to 16, and from 2 to 1?
+# **Exercise 3** (5 min). In float32 with AdamW, how many KiB of the fullest tile do you free when you halve the
+# micro-batch from 32 to 16, and how many from 2 to 1?
 
 # %% tags=["exercise"]
 ### BEGIN SOLUTION
@@ -258,15 +259,18 @@ lesson.check(3, freed_from_32, freed_from_2, using=profiled)
 # batch, and takes no memory for activations ([lesson 02](02)).
 
 # %% [markdown]
-# Did you notice that a larger micro-batch sometimes needs *less*, such as 48 against 40? The planner then chose another
-# plan for the same convolution. (Is 48 really smaller on hardware? The difference is far below the model's error.)
+# Did you notice that a larger micro-batch sometimes needs *less*, such as 48 against 40? The compiler chose another
+# plan for the same convolution there. (Does 48 need less on hardware, too? The difference is far below the model's
+# error, so this is too close to call.)
 #
 # ## Weigh the code
 #
-# Tiles also hold their program: **vertex code** (the small programs that compute), **vertex state** (their operands'
-# addresses), **control code**, and **exchange code**, which tells each tile in each cycle what to send and receive.
+# Tiles also hold their program: **vertex code** (the small programs that compute), **vertex state** (the addresses of
+# their operands), **control code**, and **exchange code**, which tells each tile in each cycle what to send and
+# receive.
 #
-# **Predict:** what percentage of the fullest tile of the workshop's *first* IPU is code, with stacks and gaps?
+# Add up the bars of code for IPU 1 in the first figure of this lesson. IPU 0 holds fewer weights and larger images.
+# **Predict:** what percentage of *its* fullest tile is code, with stacks and gaps?
 
 # %% tags=["prediction"]
 code = lesson.predict("percentage of the fullest tile of IPU 0 that is no data", ...)
@@ -279,25 +283,26 @@ print(f"with half the micro-batch, your network's code changes by "
       f"{code_kib(profiled(micro_batch=8).memory[0]) - code_kib(mine.memory[0]):.1f} KiB")
 
 # %% [markdown]
-# Code follows the number of *different* steps, not the size of the data: IPU 0 runs more different steps, and halving
-# the micro-batch changes little. The published sums are of other networks and do not count stacks and gaps. The model's
-# bytes for each step were **fitted** on these two reports, so agreement would be no evidence.
+# Code follows the number of *different* steps, not the size of the data: IPU 0 runs more different steps, and half the
+# micro-batch changes little. The published sums belong to other networks and do not count stacks and gaps. The bytes
+# that the model gives to each step were **fitted** to these two reports, so agreement with them would prove nothing.
 #
-# Our procedure for this (the guide's section could not be read): count data by hand, and get the size of code from a
-# compilation, not from a formula.
+# Our procedure (we could not read the guide's section): count data by hand, and get the size of code from a
+# compilation, not from a formula. On hardware, code has a limit of its own, too: it may lie only in about a third of a
+# tile's memory, which the model does not check.
 #
 # ## Lay weights on tiles, and compare them tile by tile
 #
-# In lesson 00 you spread 10 bytes for each of 44.5 million parameters over two IPUs: 147.8 KiB a tile. The
-# profile said 225 for IPU 1. Which tiles are to blame?
+# In lesson 00 you spread 10 bytes for each of 44.5 million parameters over two IPUs: 147.8 KiB a tile. But the profile
+# said 225 for IPU 1. Which tiles are to blame?
 #
 # A **tile mapping** says which tile holds which elements. The simplest one is linear: the first tile takes the first
 # piece, and so on. As far as we remember PopLibs, a tile in use holds at least 256 bytes of a convolution's weight,
 # since very small pieces would cost more in code and exchange than they save.
 #
-# **Exercise 4** (9 min). Write `map_linearly(elements, element_bytes)`: a list with the bytes of one weight on each of
-# the 1,472 tiles. Every tile in use holds the same whole number of elements: as few as possible, but at least 256
-# bytes. The first piece is on tile 0, and the last tile in use gets the rest.
+# **Exercise 4** (9 min). Write `map_linearly(elements, element_bytes)`. It returns a list with the bytes of one
+# weight on each of the 1,472 tiles. Every tile in use holds the same whole number of elements: as few as possible,
+# but at least 256 bytes. The first piece is on tile 0, and the last tile in use gets the rest.
 
 # %% tags=["exercise"]
 ### BEGIN SOLUTION
@@ -324,20 +329,21 @@ print(f"{lesson.published('imbalance_resnet50').kind}: fullest tile to mean: "
       f"{lesson.published('imbalance_resnet50').text} [2]")
 
 # %% [markdown]
-# So the answer to lesson 00's question is: *no tile* is to blame. The late layers have three quarters of the
-# parameters, so IPU 1 holds 224 KiB on *every* tile. This is **IPU imbalance**, and only another cut helps. IPU 0
-# shows the other kind, **tile imbalance**: many small weights all begin on tile 0, so its fullest tile holds 30 % more
-# than the mean. Larger tensors, or a mapping that begins elsewhere, would help.
+# So *no tile* is to blame for the 225 KiB. The late layers have three quarters of the parameters, so IPU 1 holds 224
+# KiB on *every* tile. This is **IPU imbalance**, and only another cut helps. IPU 0 shows the other kind, **tile
+# imbalance**: many small weights all begin on tile 0, so its fullest tile holds 30 % more than the mean. Larger
+# tensors would help, or weights that begin on different tiles. (PopTorch has a setting for the latter,
+# `options.Training.setConvolutionDithering(True)`. The model does not compute its effect.)
 #
-# How far to trust it: the 256 bytes are recalled, not published. Over all data, the model's IPU 0 has a ratio of
-# fullest tile to mean of 1.05. The published ratio is larger, for another network; which data are to blame on
-# hardware is an open question.
+# How far can you trust this? The 256 bytes are remembered, not published. Over all data, the model's IPU 0 has a ratio
+# of fullest tile to mean of 1.05. The published ratio is larger, but it belongs to another network. Which data cause it
+# on hardware is an open question.
 #
 # ## Recognise a costly tile mapping
 #
-# Layout costs time, too. An operation wants its operands contiguous on each tile. A transposed tensor is strided, and
-# has to be copied first. In PopVision look for many `DstStridedCopy` vertices, and for `PreArrange` steps in the
-# execution trace [3]. In the model, look for *rearrangement*:
+# Layout costs time, too. Many operations want their operands contiguous on each tile. A transposed tensor is strided,
+# and may have to be copied first. In PopVision, look for many `DstStridedCopy` vertices, and for `PreArrange` steps in
+# the execution trace [3]. In the model, look for *rearrangement*:
 
 # %%
 class Transposed(nn.Module):
@@ -356,38 +362,41 @@ for contiguous in (False, True):
 print(f"{lesson.published('prearrange').kind}: {lesson.published('prearrange').text} [3]")
 
 # %% [markdown]
-# The model charges for a rearrangement that your program asks for. What PopLibs rearranges for an operation of its
-# own accord has no line here; PopVision shows it. The remedies: work on the tensor as it lies, swap the operands of a
-# product instead of transposing one, and only then write a custom operation.
+# The copy costs twice as much as the ReLU that it serves. The model charges for a rearrangement that your program asks
+# for. Where PopLibs rearranges data on its own, the model has no line for it, but PopVision shows it. There are three
+# remedies: work on the tensor as it lies, swap the operands of a product instead of transposing one [3], and only if
+# both fail, write a custom operation.
 #
 # ## See what memory buys
 #
-# Free memory buys speed: larger batches, cheaper plans for products and convolutions, and less streaming [3]. What
-# else decides how fast a model is? Our list (the guide's section on this could not be read): the schedule and the batch
-# (lessons 02, 06), the host and its I/O (03 to 05), precision (01), replicas (10), and memory, from here on.
+# Free memory buys speed: larger batches, faster plans for products and convolutions, and less streaming [3]. What else
+# decides how fast a model is? This is our list, because we could not read the guide's section on it: the schedule and
+# the batch (lessons 02 and 06), the host and its I/O (03 to 05), precision (01), replicas (10), and memory, from here
+# on.
 #
 # ## Summary
 #
-# * Fullest tile = floor (always live) + hill (not always live) at its peak.
-# * Floor: variables, optimiser state, accumulators, code. Count the first three by hand, to the byte.
-# * Hill: kept activations, gradients and temporary data. Count the activations; read the rest in a profile.
-# * The micro-batch changes the hill only. Code follows the number of different steps.
-# * IPU imbalance and tile imbalance look alike in one number. Look at every tile.
+# * The fullest tile holds a floor (always live) and, at the peak, a hill (not always live).
+# * The floor is variables, optimiser state, accumulators and code. You can count the first three by hand, to the byte.
+# * The hill is kept activations, gradients and temporary data. You can count the activations, and read the rest in a
+#   profile.
+# * The micro-batch changes almost only the hill. Code follows the number of different steps.
+# * IPU imbalance and tile imbalance look alike in a single number, so look at every tile.
 #
-# **Takeaway:** before you save memory, find out whose it is.
+# **Takeaway:** before you save memory, find out what uses it.
 #
 # Your predictions and exercises: `python -m ipu_course report`.
 #
 # ## On real hardware
 #
-# The counts by hand need no IPU. PopVision's memory report shows categories and tiles, and its liveness report the
-# hill; real reports have more categories, and gaps. Compiling offline needs no IPU either.
+# The counts by hand need no IPU. PopVision's memory report shows categories and tiles, and its liveness report shows
+# the hill. Real reports have more categories, and gaps. Compiling offline needs no IPU either ([lesson 13](13)).
 #
 # ## What transfers
 #
-# On a GPU, the same floor and hill lie in one memory: `torch.cuda.memory_summary()` shows it, and `saved_tensors_hooks`
-# works there unchanged. ZeRO's authors count 16 bytes a parameter for Adam in mixed precision [4]. Only the tiles are
-# the IPU's own.
+# On a GPU, the same floor and hill lie in one memory. `torch.cuda.memory_summary()` shows how full it is, and
+# `saved_tensors_hooks` works there unchanged. ZeRO's authors count 16 bytes for each parameter for Adam in mixed
+# precision [4]. Only the tiles are special to the IPU.
 #
 # ## References
 #

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any, Callable, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Callable, Iterator, Sequence
+from unittest.mock import patch
 
 import torch
 from torch import Tensor, nn
@@ -136,13 +138,24 @@ def always_live_hint(count: Any) -> str | None:
     for words, make in CASES:
         wanted = always_live(*make())
         found = count(*make())
-        if not isinstance(found, (tuple, list)) or len(found) != len(NAMES):
+        answers = _as_list(found)
+        if len(answers) != len(NAMES):
             return f"always_live returns three numbers: {', '.join(NAMES)}. Yours returned {_short(found)}."
-        for place, (name, right, answer) in enumerate(zip(NAMES, wanted, found)):
+        for place, (name, right, answer) in enumerate(zip(NAMES, wanted, answers)):
             number = as_number(answer)
             if number is None or not math.isclose(number, right):
                 return f"Wrong for {words}, in the {name}. {_live_mistake(place, make, number, right)}"
     return None
+
+
+def _as_list(found: Any) -> list[Any]:
+    """Return what a function gives as a list: tuples, arrays and tensors of three numbers are as good as each other."""
+    if isinstance(found, dict):
+        return []
+    try:
+        return list(found)
+    except TypeError:  # one number, or nothing
+        return []
 
 
 def _live_mistake(place: int, make: Case, found: float | None, right: int) -> str:
@@ -200,6 +213,37 @@ def _saved_twice(network: nn.Module, images: Tensor) -> int:
     return sum(found)
 
 
+def _saved_in_all(network: nn.Module, images: Tensor) -> int:
+    found: list[int] = []
+
+    def keep(tensor: Tensor) -> Tensor:
+        found.append(bytes_of(tensor))
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        network(images)
+    return sum(found)
+
+
+@contextmanager
+def _pack_watched() -> Iterator[list[object]]:
+    """Give what hooks on saved tensors return that is no tensor, which PyTorch then cannot keep."""
+    lost: list[object] = []
+
+    class WatchedHooks(torch.autograd.graph.saved_tensors_hooks):
+        def __init__(self, pack: Callable[[Tensor], Any], unpack: Callable[[Any], Tensor]) -> None:
+            def watched(tensor: Tensor) -> Any:
+                kept = pack(tensor)
+                if not isinstance(kept, Tensor):
+                    lost.append(kept)
+                return kept
+
+            super().__init__(watched, unpack)
+
+    with patch.object(torch.autograd.graph, "saved_tensors_hooks", WatchedHooks):
+        yield lost
+
+
 _KEPT_MISTAKES: tuple[tuple[Callable[[nn.Module, Tensor], float], str], ...] = (
     (
         lambda network, images: _saved(network, images, weights=True),
@@ -218,6 +262,16 @@ _KEPT_MISTAKES: tuple[tuple[Callable[[nn.Module, Tensor], float], str], ...] = (
         _saved_twice,
         "You count a tensor once for each layer that keeps it. The output of one layer is the input of the next: "
         "count each data_ptr() once.",
+    ),
+    (
+        _saved_in_all,
+        "You add up every tensor that `pack` gets. Among them are weights, the indices of max-pooling, and tensors "
+        "that two layers save. Leave out the first two, and count the others once, by their data_ptr().",
+    ),
+    (
+        lambda network, images: sum(kept_tensors(network, images).values()) - bytes_of(images),
+        "You leave out the images themselves. The first convolution needs them for its weight gradient, so they wait, "
+        "too.",
     ),
     (
         lambda network, images: sum(kept_tensors(network, images).values()) / 4,
@@ -241,11 +295,17 @@ def kept_hint(count: Any) -> str | None:
         return f"kept_for_backward is a function; you wrote {count!r}."
     for images in (IMAGES, IMAGES[:2]):
         right = kept_for_backward(small_network(), images)
-        found = as_number(count(small_network(), images))
+        with _pack_watched() as lost:
+            found = as_number(count(small_network(), images))
         if found is None:
             return "kept_for_backward returns one number, the bytes of all activations that are kept."
         if abs(found - right) <= NEAR * right:
             continue
+        if lost:
+            return (
+                "Your count loses tensors. `pack` has to return its tensor: PyTorch keeps what it returns, and the "
+                "memory of what nobody keeps is used again, at the same address."
+            )
         for mistake, hint in _KEPT_MISTAKES:
             if abs(found - mistake(small_network(), images)) <= NEAR * right:
                 return hint

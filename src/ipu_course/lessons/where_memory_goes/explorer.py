@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 
 from ipu_course import engine
 from ipu_course.explorers import Choice, Explorer, Slider, View
-from ipu_course.figures.looks import ACTIVATIONS, CODE, OPTIMISER_STATE, OTHER, TEMPORARY, WEIGHTS, Look
+from ipu_course.figures.looks import ACTIVATIONS, CODE, OPTIMISER_STATE, TEMPORARY, WEIGHTS, Look
 from ipu_course.figures.style import INK, in_style, new_figure
 
 if TYPE_CHECKING:
@@ -23,8 +23,8 @@ PARTS: tuple[tuple[str, Look, tuple[str, ...]], ...] = (
     ("optimiser state, accumulators", OPTIMISER_STATE, ("optimiser state", "gradient accumulators")),
     ("code", CODE, ("control code", "vertex code", "vertex state", "internal exchange code", "host exchange code",
                     "global exchange code", "stacks, gaps and other")),
-    ("activations, inputs", ACTIVATIONS, ("activations", "stashes", "I/O buffers", "I/O tile buffers")),
-    ("gradients", OTHER, ("gradients",)),
+    ("activations, gradients, inputs", ACTIVATIONS, ("activations", "stashes", "gradients", "I/O buffers",
+                                                     "I/O tile buffers")),
     ("temporary data", TEMPORARY, ("temporaries",)),
 )  # fmt: skip
 
@@ -76,7 +76,7 @@ def _stack(parts: dict[str, float], floor: float, limit: float) -> Figure:
         axes.text(limit, 0.42, f"{limit:.0f} KiB ", ha="right", fontsize=9)
         axes.set(ylim=(-0.4, 0.65), xlim=(0, 1.06 * max(start, limit)), yticks=[], xlabel="KiB of the fullest tile")
         axes.set_title("What fills the fullest tile at its peak (modelled)")
-        figure.legend(loc="outside lower center", ncols=6, frameon=False, fontsize=8)
+        figure.legend(loc="outside lower center", ncols=5, frameon=False, fontsize=8)
     return figure
 
 

@@ -14,10 +14,10 @@ from torch import nn
 import poptorch
 from ipu_course import engine, ladder
 from ipu_course.exercises import judge, letting_errors_through
+from ipu_course.figures.floor_and_hill import floor_and_hill
 from ipu_course.lessons.where_memory_goes import code_kib, hill_of, lesson, show_parameter_tiles, show_training_graph
 from ipu_course.lessons.where_memory_goes.by_hand import always_live, counted_by, kept_for_backward, map_linearly
 from ipu_course.lessons.where_memory_goes.exercises import ALWAYS_LIVE, FREED, KEPT, MAP, frozen_network, small_network
-from ipu_course.lessons.where_memory_goes.hill import hill_figure
 from ipu_course.lessons.where_memory_goes.tiles_figure import mapped_tiles, parameter_tiles
 from ipu_course.lessons.where_memory_goes.training_graph import layer_steps
 from ipu_course.models import ClassifierWithLoss, SmallNetwork, WithLoss
@@ -97,7 +97,7 @@ class TestTheHill:
 
     def test_its_figure_marks_the_count_at_the_end_of_the_forward_pass(self) -> None:
         hill = hill_of(profiled(small_network(), "AdamW", 4, torch.zeros(4, 3, 16, 16)))
-        (axes,) = hill_figure(hill, 3.0).axes
+        (axes,) = floor_and_hill(hill, 3.0).axes
         points = [line for line in axes.lines if line.get_marker() == "D" and len(line.get_xdata()) == 1]
         (mark,) = points
         assert hill.phases[int(mark.get_xdata()[0])] == "backward"

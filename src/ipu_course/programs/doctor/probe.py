@@ -110,7 +110,7 @@ STAGES = (
     Stage("import torchvision", import_torchvision, "The lessons profile models of torchvision.", INSTALL),
     Stage("import poptorch", import_poptorch, "Every lesson needs poptorch.", _POPTORCH),
     Stage("IPU Model", use_engine, "The IPU Model computes the modelled figures.", INSTALL),
-    Stage("reading the data", read_data, "The lessons train on these files.", f"To cure it, {bring_back('data/')}."),
+    Stage("reading the data", read_data, "The lessons train on these files.", f"{bring_back('data/')}.".capitalize()),
     Stage("worker process", use_loader, "Asynchronous data loading uses such processes.", _LOADER),
 )
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from ipu_course import engine
 from ipu_course.programs.doctor import probe
 from ipu_course.programs.doctor.finding import Finding, Severity
 from ipu_course.programs.doctor.probe import Stage, judge_stages, read_answers
@@ -87,7 +88,7 @@ def test_the_stages_work_here(stage: Stage) -> None:
 
 
 def test_without_the_engine_the_stage_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(probe, "find_spec", lambda name: None)
+    monkeypatch.setattr(engine, "is_available", lambda: False)
     assert probe.use_engine().startswith("There is no IPU Model here")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from importlib.machinery import PathFinder
 from pathlib import Path
 
 import pytest
@@ -36,6 +37,16 @@ def test_the_door_imports_nothing_of_it_before_it_is_asked() -> None:
     tree = ast.parse((COURSE / "engine.py").read_text(encoding="utf-8"))
     at_once = [node for node in tree.body if isinstance(node, (ast.Import, ast.ImportFrom))]
     assert not any("ipu_model" in ast.unparse(node) for node in at_once)
+
+
+def test_the_folder_of_the_distribution_in_a_clone_is_no_ipu_model(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On an SDK machine, a program that is started in the root of a clone finds the folder ipu_model/ there."""
+    found = PathFinder.find_spec("ipu_model", [str(project)])
+    assert found is not None
+    monkeypatch.setattr(engine, "find_spec", lambda name: found)
+    assert not engine.is_available()
 
 
 def test_without_an_ipu_model_there_is_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -78,7 +78,9 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 def is_available() -> bool:
     """Tell whether the IPU Model is installed."""
-    return find_spec("ipu_model") is not None
+    found = find_spec("ipu_model")
+    # In the root of a clone, the folder ipu_model/ looks like a package of that name, but has no file to import.
+    return found is not None and found.origin is not None
 
 
 def needs_the_model(function: Function) -> Function:

@@ -34,7 +34,11 @@ CHECKS: tuple[Check, ...] = (
     ("torch and torchvision", lambda: judge_torch_pair(built_for("torchvision", "torch"))),
     (
         "poptorch",
-        lambda: judge_poptorch(folder_of("poptorch"), folder_of("ipu_model"), folder_of_graphcores_poptorch()),
+        lambda: judge_poptorch(
+            folder_of("poptorch"),
+            folder_of("ipu_model") if engine.is_available() else None,
+            folder_of_graphcores_poptorch(),
+        ),
     ),
     ("cores and threads", lambda: judge_threads(os.cpu_count() or 1, usable_cores(), os.environ.get(THREADS, ""))),
     ("memory", lambda: judge_memory(available_memory())),

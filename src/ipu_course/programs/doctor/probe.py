@@ -14,9 +14,9 @@ import subprocess
 import sys
 from dataclasses import dataclass
 from importlib import import_module
-from importlib.util import find_spec
 from typing import Callable, Mapping, Sequence, Tuple
 
+from ipu_course import engine
 from ipu_course.course_files import bring_back
 from ipu_course.programs.doctor.finding import INSTALL, CheckResult, Finding, ok, problem
 
@@ -58,12 +58,11 @@ def import_poptorch() -> str:
 
 def use_engine() -> str:
     """Model a small profile, where there is an IPU Model."""
-    if find_spec("ipu_model") is None:
+    if not engine.is_available():
         return "There is no IPU Model here: the lessons show what is measured, and nothing that is modelled."
     import torch
 
     import poptorch
-    from ipu_course import engine
 
     profile = engine.profile_module(torch.nn.Linear(8, 8), (torch.zeros(4, 8),), poptorch.Options())
     if profile is engine.NOT_MODELLED:

@@ -30,8 +30,8 @@ from torch import nn
 
 import poptorch
 from ipu_course.lessons.the_host_path import (
-    HostPath, Scaled, count_compilations, lesson, profile_path, programs_in, show_allocators, show_compile_times,
-    show_lanes, show_replicas, small_land_cover, step_milliseconds)
+    TUNED, HostPath, Scaled, count_compilations, lesson, profile_path, programs_in, show_allocators,
+    show_compile_times, show_lanes, show_replicas, small_land_cover, step_milliseconds)
 from ipu_course.models import WithLoss
 
 torch.set_num_threads(1)
@@ -43,8 +43,8 @@ show_lanes(HostPath(), "Only one of the three works at a time.")
 #
 # Read the picture from the left. The host copies 16 images into a buffer, and the IPU cannot fetch them before that.
 # PopVision calls this part `StreamCopyBegin`. Then the link moves 25 MB of images (`StreamCopyMid`), the IPU computes,
-# and the link moves 23 MB of scores back. Lesson 05 was about the loader, which prepares the data of *calls*. This here
-# happens inside a call, for every micro-batch.
+# and the link moves 23 MB of scores back. Lesson 05 was about the loader, which prepares the data of *calls*. What
+# you see here happens inside a call, for every micro-batch.
 #
 # The host need not wait until the IPU asks. With **prefetching**, it fills a buffer as soon as the buffer is free. This
 # is on by default, but with a depth of 1 there is only one buffer, which is free only after the transfer. The
@@ -206,15 +206,20 @@ lesson.check(3, Service, service_options, using=baseline)
 # %% [markdown]
 # ## Feed several replicas
 #
-# Replicas share the link of their machine, and one process copies the images of all its replicas, one replica after
-# another. (We know only the heading of the guide's section 7.5; this is the model, from other sources.)
+# The next cell first shows where you are now. Compare it with the first picture: the IPU hardly ever waits.
+#
+# Then it adds replicas, without overlap. Four IPUs share the link of their machine, and one process copies the images
+# of all its replicas, one replica after another. (We know only the heading of the guide's section 7.5. What follows is
+# from the IPU Model.)
 
 # %%
+show_lanes(TUNED, lesson.takeaway("tuned"))
 show_replicas()
 
 # %% [markdown]
-# Two things grow. Without prefetching, the copies add up. With it, they hide behind the rest, until the link itself
-# is full. For more than one replica or instance, the guide wants several threads for the callbacks as well [1]:
+# Two things grow. Without prefetching, the copies of all replicas add up; with it, they hide behind the rest. And up to
+# four replicas wait for the same link. Eight need two machines, which have a link each. For more than one replica or
+# instance, the guide wants several threads for the callbacks as well [1]:
 #
 # ```sh
 # POPLAR_ENGINE_OPTIONS='{"streamCallbacks.multiThreadMode": "collaborative",
@@ -240,16 +245,17 @@ model = poptorch.inferenceModel(small_land_cover(), poptorch.Options().showCompi
 before = None
 with count_compilations() as compilations:
     for size in (16, 16, 9, 16, 16, 5, 16, 9):
-        if before not in (None, size):
+        if before is not None and size != before:
             model.destroy()
         model(torch.zeros(size, 12, 8, 8))
         before = size
 compiled.reveal(compilations.count)
 
 # %% [markdown]
-# Three sizes, and yet so many: the model forgets an executable when you destroy it. What else changes the graph? Any
-# other shape or type, another option that is compiled in, a Python number in `forward`, and a branch that Python takes.
-# Weights and learning rate do not: they are data.
+# Three sizes, and yet so many: the model forgets an executable when you destroy it. One model for each size would
+# compile only three times, but changing executables takes time as well: one of Graphcore's notes logs 0.6 s for each
+# change [5]. What else changes the graph? Another shape or type, another option that is compiled in, another Python
+# number in `forward`, and another branch that Python takes. Weights and learning rate do not: they are data.
 #
 # So make one size do. With a `DataLoader`, set `drop_last=True` for training, or pad the last batch.
 #
@@ -331,17 +337,18 @@ print("same scores as plain PyTorch:", torch.allclose(loaded(images), network(im
 show_compile_times()
 
 # %% [markdown]
-# PopTorch's progress bar counts 100 steps, but most of the time goes into a few: planning each *different*
-# convolution, laying out tensors and exchanges over 1,472 tiles, and generating and linking code for each of them. So
-# the time grows with the number of layers and IPUs. It does **not** grow with accumulation, device iterations, or
-# replicas, which all run the same executable: ResNet-50 took 3:48 with one replica and 4:02 with two [2]. Equal blocks
-# help, because outlining compiles them once. The line in the figure was fitted to these very programs, so their
-# agreement is no test of it. And the IPU Model's own "compilation" only traces your program: **its seconds say nothing
-# about Poplar's.**
+# The compiler plans every *different* convolution, lays out tensors and exchanges over 1,472 tiles, and generates and
+# links the code of each tile. So the time grows with the number of layers and IPUs. It hardly grows with accumulation,
+# device iterations or replicas, which all run the same executable: ResNet-50 took 3:48 with one replica and 4:02 with
+# two [2]. Equal blocks help, because outlining compiles them once.
 #
-# Before a large run starts, executables also have to be loaded. In MLPerf logs, ResNet-50 takes 92 to 102 s from the
-# start of the program to the first step, whatever the number of IPUs; BERT takes 112 to 167 s on 16 IPUs, and 271 to
-# 286 s on 256 (derived) [3]. In ten minutes of training, that is Amdahl's constant part ([lesson 10](10)).
+# The line in the figure was fitted to these very programs, so their agreement is no test of it. And the IPU Model's own
+# "compilation" only traces your program: **its seconds say nothing about Poplar's.**
+#
+# With many replicas, executables also take time to load. In MLPerf logs, ResNet-50 needs 92 to 102 s from the start of
+# the program to the first step, whatever the number of IPUs. BERT needs 112 to 167 s on 16 IPUs, and 271 to 286 s on
+# 256 (derived) [3]. The logs do not say how much of that is compiling, and isolated first runs took far longer.
+# Either way, it is Amdahl's constant part ([lesson 10](10)): the shorter the training, the more it counts.
 #
 # ## Choose a malloc
 #
@@ -397,16 +404,18 @@ show_allocators()
 # ## On real hardware
 #
 # Look for `StreamCopyBegin` in PopVision's execution trace: prefetching should shorten it, and I/O tiles should put
-# `StreamCopyMid` beside the computation. Set the prefetch depth and the I/O tiles first, and test powers of two. If
-# your SDK has no cast from int32 to uint8, return the class as fp16, which holds 0 to 10 exactly. Delete old files of
-# the cache by hand. In this notebook, everything about compiling and `malloc` runs on an SDK machine, too; the pictures
-# and tables of the host path need the IPU Model.
+# `StreamCopyMid` beside the computation. PopART also knows the prefetch depth as `defaultBufferingDepth`. We have not
+# tried the cast to uint8 on hardware; if your SDK refuses it, return the class as fp16, which holds 0 to 10 exactly.
+# Delete old files of the cache by hand.
+#
+# In this notebook, everything about compiling and `malloc` runs on an SDK machine, too, where the loop and the seven
+# runs really compile and take minutes. The pictures and tables of the host path need the IPU Model.
 #
 # ## What transfers
 #
 # GPUs have the same three lanes: pinned memory and `non_blocking=True` are their prefetching, copy engines and streams
-# are their I/O tiles, and `torch.compile` with changing shapes is their recompilation. XLA on TPUs pads to a few sizes
-# and caches by graph as well. `LD_PRELOAD` helps any host program that allocates much.
+# are their I/O tiles, and `torch.compile` recompiles for changing shapes. With XLA on TPUs, you pad to a few sizes for
+# the same reason. `LD_PRELOAD` works for any host program that allocates much.
 #
 # ## References
 #
@@ -415,8 +424,9 @@ show_allocators()
 #    7.4, 7.5 and 8.3 we know only the headings, and of 8.1 and 8.2 parts.
 # 2. IPU hands-on training workshop (2022): day 01, the first epoch of a small CNN; day 02, ResNet-50; day 03, 8 min 07
 #    s to compile ResNet-101.
-# 3. Graphcore's tutorial on pipelining MNIST for the digits; MLPerf Training v1.1 and v2.0, Graphcore's logs, for the
-#    start of large runs.
+# 3. For the digits, Graphcore's tutorial on pipelining MNIST; for the start of large runs, Graphcore's logs of MLPerf
+#    Training v1.1 and v2.0.
 # 4. Graphcore, PopART user guide, overlapping I/O with compute.
+# 5. Graphcore, technical note on computational graph recompilation and executable switching in TensorFlow.
 #
 # **Next:** the program is fast now; find out whether its numbers are right.

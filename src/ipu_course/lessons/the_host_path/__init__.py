@@ -8,11 +8,12 @@ from ipu_course.lessons.the_host_path.compilations import Scaled, count_compilat
 from ipu_course.lessons.the_host_path.compile_times import show_compile_times
 from ipu_course.lessons.the_host_path.exercises import ALLOCATOR, IO_TILES, KNOBS, ONE_GRAPH, SERVICE
 from ipu_course.lessons.the_host_path.explorer import PATHS
-from ipu_course.lessons.the_host_path.land_cover import HostPath, profile_path, step_milliseconds
+from ipu_course.lessons.the_host_path.land_cover import TUNED, HostPath, profile_path, step_milliseconds
 from ipu_course.lessons.the_host_path.replicas import show_replicas
 from ipu_course.lessons.the_host_path.step_lanes import show_lanes
 
 __all__ = [
+    "TUNED",
     "HostPath",
     "Scaled",
     "count_compilations",

@@ -15,6 +15,7 @@ from ipu_course import show
 
 MAPS = Path("/proc/self/maps")
 SYSTEM = "the C library's"
+UNKNOWN = "an unknown (only Linux tells)"
 NAMES = ("tbbmalloc", "jemalloc", "tcmalloc")
 LIBRARIES = {"tbbmalloc": ("tbbmalloc_proxy",), "jemalloc": ("jemalloc",), "tcmalloc": ("tcmalloc", "tcmalloc_minimal")}
 FOLDERS = ("/usr/lib", "/usr/lib64", "/usr/lib/*-linux-gnu", "/usr/local/lib")
@@ -37,9 +38,9 @@ def allocator_in_maps(maps: str) -> str:
 
 
 def loaded_allocator() -> str:
-    """Return which allocator this process uses, or that only Linux can tell."""
+    """Return which allocator this process uses, where it can tell."""
     if not MAPS.exists():
-        return "unknown: only Linux has /proc/self/maps"
+        return UNKNOWN
     return allocator_in_maps(MAPS.read_text(encoding="utf-8"))
 
 
@@ -89,7 +90,8 @@ def time_allocation(environment: Mapping[str, str], runs: int = RUNS) -> Allocat
     if any(each.returncode for each in ended):
         return None
     told = [each.stdout.split("\n", 1) for each in ended]
-    return AllocatorRun(min(float(seconds) for seconds, _ in told), allocator_in_maps(told[0][1]))
+    loaded = allocator_in_maps(told[0][1]) if MAPS.exists() else UNKNOWN
+    return AllocatorRun(min(float(seconds) for seconds, _ in told), loaded)
 
 
 def show_allocators() -> None:

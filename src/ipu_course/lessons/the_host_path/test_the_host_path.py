@@ -32,11 +32,13 @@ from ipu_course.lessons.the_host_path.exercises import (
     io_tiles_needed,
     path_step,
 )
+from ipu_course.lessons.the_host_path.explorer import PATHS
 from ipu_course.lessons.the_host_path.land_cover import (
     BYTES,
     NUMBERS,
     SCORES,
     TILE_BYTES,
+    TUNED,
     HostPath,
     PixelClassifier,
     micro_batch_bytes,
@@ -140,6 +142,10 @@ class TestBest:
         powers = {tiles: fitting[tiles] for tiles in (64, 128)}
         assert min(powers, key=powers.__getitem__) == 64
         assert f"{powers[64]:.2f} ms" in notes("the_host_path")
+
+    def test_the_tuned_setting_is_the_explorer_s_best(self) -> None:
+        paths = [HostPath(**state) for state in PATHS.states()]
+        assert min((path for path in paths if engine.may_run(profile_path(path))), key=path_step) == TUNED
 
     def test_only_all_three_knobs_meet_the_bound(self) -> None:
         met = [

@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import functools
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any, Callable, Iterable, Sequence, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Callable, Iterable, Mapping, Sequence, TypeVar, cast
 
 from ipu_course.not_modelled import NOT_MODELLED
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     import torch
     from matplotlib.figure import Figure
 
@@ -37,6 +39,7 @@ __all__ = [
     "Profile",
     "ScalingPoint",
     "UpdateTime",
+    "busy_shares",
     "figure",
     "fits_in_a_word",
     "host_work",
@@ -48,11 +51,14 @@ __all__ = [
     "memory_verdict",
     "modelled_module",
     "needs_the_model",
+    "phases",
     "profile",
     "profile_module",
+    "read_report",
     "start_seconds",
     "text_report",
     "time_loader",
+    "write_report",
 ]
 
 NOT_HERE = (
@@ -337,3 +343,35 @@ def text_report(of: Profile) -> str:
     from ipu_model.report.text import text_report as engine_report
 
     return engine_report(of)
+
+
+@needs_the_model
+def phases(of: Profile) -> Mapping[str, tuple[float, ...]]:
+    """Return the cycles of one call by PopVision's names, such as "DoExchange": one number for each IPU."""
+    from ipu_model.report.breakdown import phases as engine_phases
+
+    return {phase.name: phase.cycles for phase in engine_phases(of)}
+
+
+@needs_the_model
+def busy_shares(of: Profile) -> Mapping[str, float]:
+    """Return the share of the device's time in which each IPU does anything but wait, as the reports say it."""
+    from ipu_model.report.breakdown import device_rows
+
+    return {row.name: row.busy_seconds / of.device_seconds_per_call for row in device_rows(of.timeline)}
+
+
+@needs_the_model
+def write_report(of: Profile, folder: Path) -> None:
+    """Write the files of a report into a folder. Raises an error of the engine where that cannot be done."""
+    from ipu_model.report.files import write_report as engine_writes
+
+    engine_writes(of, folder)
+
+
+@needs_the_model
+def read_report(folder: Path) -> Profile:
+    """Return the profile of the report in a folder. Raises an error of the engine where there is none."""
+    from ipu_model.report.files import read_report as engine_reads
+
+    return engine_reads(folder)

@@ -24,7 +24,7 @@ MORE_CELLS = {"06": Range(20, 43), "11": Range(20, 42), "15": Range(20, 39)}
 # In the markdown cells, without folded solutions and references.
 WORDS = Range(800, 1500)
 # Lesson 06 and part two have more to tell than the others.
-LONGER = {"06": Range(800, 2500), "11": Range(800, 2500), "13": Range(800, 2500), "15": Range(800, 2500)}
+LONGER = {number: Range(800, 2500) for number in ("06", "11", "13", "14", "15")}
 EXERCISES = Range(2, 5)
 LEAST_EXERCISE_SHARE = 0.4
 MOST_CODE_LINES = 15

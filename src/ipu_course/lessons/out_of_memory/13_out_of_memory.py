@@ -342,4 +342,5 @@ show_settings(profiles)
 # 3. IPU hands-on training workshop (2022), day 02: PopVision memory report of a ResNet-50, 368 KiB on the fullest tile
 #    and 311 on average.
 #
-# **Next:** Your programs fit; now look at what they do with their time, and what they wait for.
+# **Next:** A program that fits may still be slow, and its report has the other half of the answer: learn to read where
+# the time goes.

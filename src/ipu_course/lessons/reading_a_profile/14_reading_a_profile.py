@@ -275,8 +275,8 @@ show_roofline(programs, mended)
 #
 # A **roofline** [5] finds only one of the three. Its slopes show how many operations a second are possible if all that
 # limits you is a flow of bytes: that of the host link, or that of a loader. A stands exactly on the slope of its four
-# workers, and with 16 it moves up to the next. B and C lie far below every roof: one *waits*, and the other moves bytes
-# on a way that this roofline does not draw.
+# workers. With 16 it moves up nearly to the next, where its IPU is the limit. B and C lie far below every roof: one
+# *waits*, and the other moves bytes on a way that this roofline does not draw.
 #
 # ## Profile a program of your own
 #

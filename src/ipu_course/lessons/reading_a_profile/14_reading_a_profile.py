@@ -375,5 +375,5 @@ show_replicas(scaled)
 # 4. *[Perfetto](https://ui.perfetto.dev)*, a viewer for traces in Chromium's trace event format.
 # 5. Williams, Waterman, Patterson, *Roofline: an insightful visual performance model*, Communications of the ACM, 2009.
 #
-# **Next:** a profile tells you that the IPUs wait for the host, but not what the host is doing: follow the samples on
+# **Next:** A profile tells you that the IPUs wait for the host, but not what the host is doing: follow the samples on
 # their way to the IPU, and the program on its way through the compiler.

@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 import yaml
 
+import ipu_course
+
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = [
     *(ROOT / name for name in ("CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md", "CODE_OF_CONDUCT.md")),
@@ -99,6 +101,8 @@ class TestHostedService:
         assert [f"3.{minor}" for minor in range(oldest, newest + 1)] == PYTHONS
         matrix = loaded(ROOT / ".github" / "workflows" / "tests.yml")["jobs"]["fast"]["strategy"]["matrix"]
         assert matrix["python"] == PYTHONS
+        installed = loaded(ROOT / ".github" / "workflows" / "wheels.yml")["jobs"]["install"]["strategy"]["matrix"]
+        assert installed["python"] == PYTHONS
 
     @pytest.mark.parametrize("path", FORMS, ids=lambda path: path.name)
     def test_a_form_has_questions(self, path: Path) -> None:
@@ -124,7 +128,7 @@ def test_the_citation_names_the_version_of_the_changelog_and_the_licence() -> No
     changes = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
     newest = re.search(r"^## \[([\d.]+)\] - (unreleased|\d{4}-\d{2}-\d{2})$", changes, re.MULTILINE)
     assert newest is not None
-    assert citation["version"] == newest[1]
+    assert citation["version"] == newest[1] == ipu_course.__version__
     assert ("date-released" in citation) == (newest[2] != "unreleased")
     assert (ROOT / "LICENSE").read_text(encoding="utf-8").startswith(f"{citation['license']} License")
 

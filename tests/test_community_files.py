@@ -15,6 +15,8 @@ ROOT = Path(__file__).resolve().parents[1]
 PAGES = [
     *(ROOT / name for name in ("CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md", "CODE_OF_CONDUCT.md")),
     ROOT / ".github" / "pull_request_template.md",
+    ROOT / "docs" / "licences.md",
+    ROOT / "data" / "README.md",
     *sorted((ROOT / "docs" / "decisions").glob("*.md")),
 ]
 WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))

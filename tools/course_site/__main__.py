@@ -12,6 +12,7 @@ from pathlib import Path
 from project_address import project_address
 
 from course_site.capture import capture_explorers, usual_processes
+from course_site.licences import copy_licences
 from course_site.outline import ROOT, read_outline
 from course_site.recorded import MOST_STATES
 from course_site.source_tree import lay_out
@@ -30,6 +31,7 @@ def main(words: list[str] | None = None) -> int:
     shutil.rmtree(source, ignore_errors=True)
     outline = read_outline([f"notebooks/{lesson.notebook.name}" for lesson in lessons()])
     lay_out(outline, recorded, source, project_address())
+    copy_licences(source / "_static" / "licences")
     code = run_sphinx(source, arguments.output.resolve(), work / "doctrees")
     if code == 0:
         size = sum(file.stat().st_size for file in arguments.output.rglob("*") if file.is_file())

@@ -54,7 +54,11 @@ __all__ = [
     "phases",
     "profile",
     "profile_module",
+<<<<<<< HEAD
     "read_report",
+=======
+    "register_custom_op",
+>>>>>>> e9ae0de (Lesson 12 teaches eight memory techniques, each with its price)
     "start_seconds",
     "text_report",
     "time_loader",
@@ -267,6 +271,25 @@ def modelled_module(
     from ipu_model.entry_points import program_of_module
 
     return ModelledModule(program_of_module(options, module, inputs, optimizer=optimizer, micro_batch=True))
+
+
+@needs_the_model
+def register_custom_op(
+    name: str,
+    domain: str,
+    version: int,
+    forward: Callable[..., Any],
+    backward: Callable[..., Any] | None = None,
+) -> None:
+    """Say what a ``poptorch.custom_op`` of this name, domain and version computes on the IPU Model.
+
+    ``forward(*inputs, **attributes)`` returns the results, and ``backward(inputs, outputs, gradients, attributes)`` the
+    gradient of each input; without it PyTorch differentiates ``forward``. Raises ``poptorch.Error`` for anything that
+    is no function.
+    """
+    from ipu_model.custom_ops import register
+
+    register(name, domain, version, forward, backward)
 
 
 @needs_the_model

@@ -17,14 +17,15 @@ class Range:
         return [] if self.least <= count <= self.most else [f"{count} {what}, not {self.least} to {self.most}"]
 
 
+PART_TWO = tuple(f"{number}" for number in range(11, 18))
 CELLS = Range(20, 35)
-# Lesson 06 covers all of a tutorial, with four exercises and two predictions in cells of their own. Lesson 11 has as
-# many exercises, three predictions and the quiz of part two. Lesson 15 has five exercises and three predictions.
-MORE_CELLS = {"06": Range(20, 43), "11": Range(20, 42), "15": Range(20, 39)}
+# Lesson 06 covers all of a tutorial, with four exercises and two predictions in cells of their own. Part two has as many
+# exercises and predictions; lesson 11 has the quiz of part two besides.
+MORE_CELLS = {**dict.fromkeys(PART_TWO, Range(20, 39)), "06": Range(20, 43), "11": Range(20, 42)}
 # In the markdown cells, without folded solutions and references.
 WORDS = Range(800, 1500)
 # Lesson 06 and part two have more to tell than the others.
-LONGER = {number: Range(800, 2500) for number in ("06", "11", "13", "14", "15")}
+LONGER = dict.fromkeys(("06", *PART_TWO), Range(800, 2500))
 EXERCISES = Range(2, 5)
 LEAST_EXERCISE_SHARE = 0.4
 MOST_CODE_LINES = 15

@@ -54,11 +54,8 @@ __all__ = [
     "phases",
     "profile",
     "profile_module",
-<<<<<<< HEAD
     "read_report",
-=======
     "register_custom_op",
->>>>>>> e9ae0de (Lesson 12 teaches eight memory techniques, each with its price)
     "start_seconds",
     "text_report",
     "time_loader",

@@ -19,8 +19,8 @@ class Range:
 
 PART_TWO = tuple(f"{number}" for number in range(11, 18))
 CELLS = Range(20, 35)
-# Lesson 06 covers all of a tutorial, with four exercises and two predictions in cells of their own. Part two has as many
-# exercises and predictions; lesson 11 has the quiz of part two besides.
+# Lesson 06 covers all of a tutorial, with four exercises and two predictions in cells of their own. Part two has as
+# many exercises and predictions; lesson 11 has the quiz of part two besides.
 MORE_CELLS = {**dict.fromkeys(PART_TWO, Range(20, 39)), "06": Range(20, 43), "11": Range(20, 42)}
 # In the markdown cells, without folded solutions and references.
 WORDS = Range(800, 1500)

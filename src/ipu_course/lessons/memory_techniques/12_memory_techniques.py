@@ -27,7 +27,7 @@ import poptorch
 from ipu_course import show
 from ipu_course.lessons.memory_techniques import (
     LanguageModel, as_one_operation, captured, course_options, fit_alone, lesson, modelled_training, more_code_kib,
-    plain_program, quick_gelu, show_alone, show_code, show_hills, show_own_activation, show_partials, show_schemes,
+    plain_program, show_alone, show_code, show_hills, show_own_activation, show_partials, show_schemes,
     show_sets, show_slices, show_sweep, show_trade_off, two_ipus)
 
 torch.set_num_threads(1)
@@ -38,25 +38,25 @@ alone = lesson.predict("techniques of the eight that make the program fit alone"
 
 # %%
 alone.reveal(fit_alone(), "modelled")
-show_hills({"no technique": plain_program(), "all of the block computed again": captured(8).profile(
-    recomputation="all", checkpoints=["embedded", *(f"blocks.{block}" for block in range(7))])},
-    "Spikes stand on a hill, and the hill stands on a floor: each needs techniques of its own.")
+show_hills({"no technique": plain_program()},
+           "Spikes stand on a hill, and the hill stands on a floor: each needs techniques of its own.")
 
 # %% [markdown]
 # The picture says why. The fullest tile has a **floor** that is always live, a **hill** of activations, and **spikes**
-# of temporary data ([lesson 11](11)). A technique lowers one of them, and the other two remain. On the right you see
-# two techniques that you are about to meet: the spikes in the middle are cut, and the hill is a row of low ones.
+# of temporary data ([lesson 11](11)). A technique lowers one of them, and the other two remain. So take them in the
+# order in which they matter: first the highest spike, then the hill, then the floor.
 #
 # ## Sweep the available-memory proportion, and read its price
 #
-# Start with the highest spike, because it hides everything below it. A matrix product rearranges its operands and
-# sums up partial results, and may use a share of each tile for that: the **available-memory proportion**, 0.6 by default
-# [3]. With less, the planner has to find a plan that works in smaller steps, which usually takes more cycles. With more
-# memory, large operations take fewer cycles; that is one reason why saving memory makes programs faster [1].
+# The highest spike hides everything below it. It belongs to the network's last product. A product rearranges its
+# operands and adds up partial results, and may use a share of each tile for that: the **available-memory proportion**,
+# 0.6 by default [3]. With less, the planner has to find a plan of smaller steps, which usually takes more cycles. The
+# other way round, large operations take fewer cycles when they have more memory. That is one reason why saving memory
+# makes programs faster [1].
 #
-# `options.setAvailableMemoryProportion({"IPU0": 0.2})` sets it for all products, convolutions and lookups of an IPU, and
-# `poptorch.set_available_memory(product, 0.2)` for one of them. It is a wish: if the planner finds no plan within it,
-# it drops the limit altogether [1]. So in a program that is out of memory, you may see no effect.
+# `options.setAvailableMemoryProportion({"IPU0": 0.2})` sets it for all products, convolutions and lookups of an IPU,
+# and `poptorch.set_available_memory(product, 0.2)` for one of them. It is a wish: if the planner finds no plan within
+# it, it drops the limit altogether [1]. So in a program that is out of memory, you may see no effect.
 
 # %%
 language = captured()
@@ -108,8 +108,8 @@ class Sliced(LanguageModel):  # the network of this lesson, with what its argume
 show_slices((0, 2, 4, 8))
 
 # %% [markdown]
-# Half partials did not halve anything: the planner found other plans, cut the sums into more parts, and spent the bytes
-# on speed, about 40 % fewer cycles. They round more; [lesson 01](01) shows when that matters.
+# Half partials did not halve the temporary data. The planner chose other plans, cut the sums into more parts, and spent
+# the bytes on speed: compare the cycles. Half partials round more; [lesson 01](01) shows when that matters.
 #
 # Slices save as much as a small proportion, for this one product, and the planner cannot ignore them. From some number
 # on they save nothing, because the peak is now elsewhere. Look at *its peak* in the table before you cut any further.
@@ -142,9 +142,9 @@ print(f"{lesson.published('sections').kind}: {lesson.published('sections').text}
 #
 # **Exercise 2** (10 min). Finish `run_block`: pass some of its results through `poptorch.recomputationCheckpoint`,
 # which returns the tensor that it marks. It is for the network with eight slices. The program has to fit, and be as
-# fast as possible. A block has eight results to keep or not: the score compares yours with all 256 sets. (With 10
-# sentences of 128 words, `qkv`, `up` and the weights are products of large matrices; the norms, the softmax and the
-# activation are not.)
+# fast as possible. A block has eight results to keep or not: the score compares yours with all 256 sets. (`qkv`, `out`,
+# `up` and `down` are linear layers. `weights` is the softmax of queries times keys, and `mix` multiplies it by the
+# values, 128 x 128 and 128 x 64 for each head.)
 
 # %% tags=["exercise"]
 ### BEGIN SOLUTION
@@ -269,13 +269,15 @@ show_schemes({"plain": plain_program(), "pipeline over 2 IPUs": two_ipus("pipeli
 show_alone()
 
 # %% [markdown]
-# In phases, a third of a tile is enough, and the program is many times slower, because weights, state and activations
-# travel for every micro-batch. The error band of that row is wide: nobody has published a program to compare with.
+# In phases, much less of a tile is enough, even though the spike is still there. But the program is many times slower,
+# because weights and activations travel with every micro-batch. The error band of that row is wide: nobody has
+# published a program to compare with.
 #
 # ## Combine techniques, and see the trade-off
 #
-# The second table has each technique alone. (Results stay the same unless the column *also changes* says otherwise. The
-# model's times for transformers may be off by half or more; it is better at comparing two forms of one program.)
+# The second table has each technique alone. The results of the training stay the same, unless the column *also
+# changes* says otherwise. (The model's times for transformers may be off by half. It is better at comparing two forms
+# of one program than at absolute times.)
 #
 # **Exercise 4** (7 min). Write `make_program()`, which returns the network and the options of a program that fits on
 # one IPU and is at most 10 % slower than the best combination. `LanguageModel(slices=..., block=..., activation=...)`
@@ -348,4 +350,5 @@ show_trade_off(make_program)
 # 5. Korthikanti et al., *[Reducing Activation Recomputation in Large Transformer
 #    Models](https://arxiv.org/abs/2205.05198)*, 2022.
 #
-# **Next:** You have the remedies. Now five programs do not fit, each for another reason, and you find out which needs what.
+# **Next:** You have the remedies. Now five programs do not fit, each for another reason. Find out which of them needs
+# what.

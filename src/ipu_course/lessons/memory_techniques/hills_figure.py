@@ -31,8 +31,7 @@ def show_hills(profiles: Mapping[str, Profile], takeaway: str) -> None:
     show.figure(
         hills_figure(profiles),
         takeaway,
-        f"KiB of the fullest tile over a micro-batch and the weight update, modelled. {told}. In all of them, results "
-        "pile up in the forward pass and go in the backward pass.",
+        f"KiB of the fullest tile over a micro-batch and the weight update, modelled. {told}.",
     )
 
 
@@ -67,6 +66,6 @@ def _draw(axes: Axes, profile: Profile) -> None:
     for low, high, look in zip((zero, floors, live), (floors, live, full), PARTS.values()):
         axes.fill_between(steps, low, high, step="post", **look.area(0.0))
     axes.axhline(limit, color=INK, linestyle="--", linewidth=1.2)
-    axes.text(0, limit + 6, f"a tile: {limit:.0f} KiB", fontsize=9, va="bottom")
+    axes.text(len(live) - 1, limit + 6, f"a tile: {limit:.0f} KiB", fontsize=9, ha="right", va="bottom")
     axes.set(xlim=(0, len(live) - 1), xticks=[])
     only_grid(axes)

@@ -52,7 +52,7 @@ def sweep_figure(kib: Sequence[float], rates: Sequence[float], limit: float) -> 
         left, right = figure.subplots(1, 2)
         left.plot(PROPORTIONS, kib, "o-", color=BLUE, linewidth=2, markersize=5)
         left.axhline(limit, color=INK, linestyle="--", linewidth=1.2)
-        left.text(0.6, limit - 8, f"a tile: {limit:.0f} KiB", ha="right", va="top", fontsize=9)
+        left.text(0.6, limit - 8, f"a tile: {limit:.0f} KiB", va="top", fontsize=9)
         left.set(title="Fullest tile (modelled)", ylabel="KiB", ylim=(min([limit, *kib]) - 60, max(kib) + 30))
         right.plot(PROPORTIONS, rates, "s--", color=ORANGE, linewidth=2, markersize=5)
         right.set(title="Throughput (modelled)", ylabel="samples a second", ylim=(0, 1.15 * max(rates)))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple, Sequence
+from typing import Any, Callable, NamedTuple, Sequence
 
 from matplotlib.figure import Figure
 
@@ -43,10 +43,7 @@ def front(outcomes: Sequence[ChoiceOutcome]) -> list[ChoiceOutcome]:
 def show_sets(block: Any) -> None:
     """Show all 256 sets of checkpoints, and that of a learner's ``block`` unless it is still open."""
     outcomes = stored().sets
-    yours = None
-    if not open_parts("run_block", block):
-        profile = recomputed(block)
-        yours = NamedPoint("yours", fullest_kib(profile), profile.samples_per_second)
+    yours = _learners("run_block", block, recomputed)
     best = fastest_that_fits(outcomes)
     limit = modelled(PLAIN).memory.tile_bytes / KIB
     fit = sum(each.verdict == FITS for each in outcomes)
@@ -54,12 +51,13 @@ def show_sets(block: Any) -> None:
     show.figure(
         plane_figure(outcomes, limit, f"All {len(outcomes)} sets of checkpoints inside a block (modelled)",
                      marked=() if yours is None else (yours,)),
-        "Between the slowest set and the fastest that fits lie the tensors that are cheap to compute again.",
+        "Sets that need about the same memory differ a lot in speed.",
         f"KiB of the fullest tile and samples a second of {len(outcomes)} sets of checkpoints, modelled; {fit} of them "
         f"fit. The fastest that fits needs {best.kib:.0f} KiB and has {best.rate:,.0f} samples/s; the slowest set has "
         f"{min(each.rate for each in outcomes):,.0f}.{own}",
     )  # fmt: skip
-    print(f"the fastest set that fits keeps: {'; '.join(best.choice.kept or ())} (of {len(POINTS)} results)")
+    if yours:
+        print(f"the fastest set that fits keeps: {'; '.join(best.choice.kept or ())} (of {len(POINTS)} results)")
 
 
 @engine.needs_the_model
@@ -69,8 +67,9 @@ def show_trade_off(make_program: MakeProgram) -> None:
     alone = [_point(str(number), modelled(each)) for number, each in enumerate(ALONE, 1)]
     plain = _point("plain", modelled(PLAIN))
     marked = [plain]
-    if not open_parts("make_program", make_program):
-        marked.append(_point("yours", profile_of_program(make_program)))
+    yours = _learners("make_program", make_program, profile_of_program)
+    if yours:
+        marked.append(yours)
     best = fastest_that_fits(outcomes)
     listed = "; ".join(
         f"{technique.name} {point.kib:.0f} KiB, {point.rate:,.0f}" for technique, point in zip(ALONE, alone)
@@ -84,6 +83,17 @@ def show_trade_off(make_program: MakeProgram) -> None:
         f"KiB of the fullest tile and samples a second for each IPU, modelled. Alone: {listed}. {others}. The fastest "
         f"of {len(outcomes)} combinations that fits: {best.kib:.0f} KiB, {best.rate:,.0f}.",
     )  # fmt: skip
+
+
+def _learners(name: str, answer: Any, profiled: Callable[[Any], Any]) -> NamedPoint | None:
+    """Return the point of a learner's answer; none as long as it is open or does not run."""
+    if open_parts(name, answer):
+        return None
+    try:
+        return _point("yours", profiled(answer))
+    except Exception as problem:  # whatever the learner's code does, the figure shows the others
+        print(f"{name} is not in the figure, because it does not run: {problem}")
+        return None
 
 
 def _point(name: str, profile: Any) -> NamedPoint:
@@ -113,7 +123,9 @@ def plane_figure(
             axes.annotate(point.name, (point.kib, point.rate), ha="center", va="center", fontsize=8.5)
         for point in marked:
             axes.plot(point.kib, point.rate, "D", color=ORANGE, markersize=8, zorder=5)
-            axes.annotate(point.name, (point.kib, point.rate), (8, 5), textcoords="offset points", fontsize=9)
+            axes.annotate(
+                point.name, (point.kib, point.rate), (0, -17), textcoords="offset points", ha="center", fontsize=9
+            )
         axes.axvline(limit, color=INK, linestyle="--", linewidth=1.2)
         axes.annotate(f"a tile: {limit:.0f} KiB", (limit, 0.02), (4, 0), xycoords=("data", "axes fraction"),
                       textcoords="offset points", fontsize=9)  # fmt: skip

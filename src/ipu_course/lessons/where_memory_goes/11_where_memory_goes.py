@@ -408,4 +408,4 @@ print(f"{lesson.published('prearrange').kind}: {lesson.published('prearrange').t
 #    (table 4.1) and 4.8. Of 2.3, 3.3 to 3.5 and 5.6 we know the headings only; the procedures for them are ours.
 # 4. Rajbhandari et al., *[ZeRO](https://arxiv.org/abs/1910.02054)*, 2019.
 #
-# **Next:** You know what fills a tile. Now five programs do not fit, each for another reason.
+# **Next:** You know what fills a tile. Now make each part smaller, and learn what every technique costs.

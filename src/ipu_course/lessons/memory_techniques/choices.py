@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Iterator, Mapping, NamedTuple
 
 from ipu_course import engine
+from ipu_course.lesson_data import read_table
 from ipu_course.lessons.memory_techniques.language_model import BLOCKS, LanguageModel, modelled_training, quick_gelu
 from ipu_course.lessons.memory_techniques.own_activation import courses_activation
 
@@ -141,7 +142,7 @@ def _line(outcome: ChoiceOutcome) -> str:
 @lru_cache(maxsize=1)
 def stored() -> EveryChoice:
     """Return the outcomes that ``every_choice`` has stored."""
-    content = json.loads(FILE.read_text(encoding="utf-8"))
+    content: Any = read_table(FILE)
     return EveryChoice(*(tuple(map(_outcome, content[name])) for name in EveryChoice._fields))
 
 

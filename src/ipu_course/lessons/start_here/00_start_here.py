@@ -53,9 +53,7 @@ quiz.before("speed", ...)
 # | 06, 07 | How do you split a network over IPUs? | choose a cut, and debug it stage by stage |
 # | 08 | What if the optimiser's state is too large? | move it off the chip, and know the cost |
 # | 09, 10 | How fast should it be, and how far does it scale? | judge a benchmark, and use many replicas |
-# | 11 to 13 | Where does every KiB go? | take a tile apart, and make programs fit that do not |
-# | 14 to 16 | What do profile, host and numbers tell you? | find what is slow, or silently wrong, and mend it |
-# | 17 | Can you do all of it at once? | fit a large model, make it fast, and explain why |
+# | 11 to 17 | Where does every KiB go? | save memory, read profiles, and fit a large model |
 #
 # You need no IPU: the course brings an **IPU Model**, which computes PopTorch programs on your CPU and predicts what
 # an IPU would do with them. Four words say where a number comes from. **Measured** is time on your machine's clock.

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     import poptorch
+    from ipu_model.explore.fit_result import FitResult
     from ipu_model.explore.what_if import SweepPoint
     from ipu_model.optimiser import OptimiserSpec
     from ipu_model.predict.hardware import System
@@ -46,6 +47,7 @@ __all__ = [
     "is_available",
     "machine",
     "machine_ipus",
+    "make_it_fit",
     "may_run",
     "measured_on",
     "memory_verdict",
@@ -287,6 +289,26 @@ def register_custom_op(
     from ipu_model.custom_ops import register
 
     register(name, domain, version, forward, backward)
+
+
+@needs_the_model
+def make_it_fit(
+    module: torch.nn.Module,
+    inputs: Sequence[torch.Tensor],
+    options: poptorch.Options,
+    optimizer: torch.optim.Optimizer | None = None,
+    machine: str | None = None,
+    ipus: int | None = None,
+) -> FitResult:
+    """Search settings with which a module fits on at most so many ``ipus``; ``inputs`` are one micro-batch.
+
+    Raises ``poptorch.Error`` when the engine cannot model it.
+    """
+    import ipu_model
+
+    return ipu_model.make_it_fit(
+        module, inputs, options, optimizer=optimizer, micro_batch=True, machine=machine, ipus=ipus, progress=False
+    )
 
 
 @needs_the_model

@@ -18,7 +18,7 @@ from ipu_course.takeaways import takeaway_of
 if TYPE_CHECKING:
     from ipu_course.explorers import Explorer
 
-__all__ = ["Lesson", "Prediction", "wait_for_guesses"]
+__all__ = ["Lesson", "Prediction", "is_learners_copy", "wait_for_guesses"]
 
 WAITS = (
     "  This result waits for your guess, and so does the rest of this cell: write a number in place of ... where you\n"
@@ -32,6 +32,11 @@ def wait_for_guesses(wait: bool = True) -> None:
     """Let every ``reveal`` in this kernel wait for a guess, as in the learner's copy of a notebook."""
     global _waiting_for_guesses
     _waiting_for_guesses = wait
+
+
+def is_learners_copy() -> bool:
+    """Tell whether this kernel runs a learner's copy of a notebook."""
+    return _waiting_for_guesses
 
 
 class Prediction:

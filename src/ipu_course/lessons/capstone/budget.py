@@ -1,0 +1,166 @@
+"""A budget of modelled compilations, and the ladder of the plans that a learner compiled with it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Callable
+
+import torch
+from torch import nn
+
+import poptorch
+from ipu_course import engine, show
+from ipu_course.errors import CourseError
+from ipu_course.lessons.capstone.plan_results import EveryPlan, stored_plans
+from ipu_course.lessons.capstone.plans import MACHINE
+from ipu_course.lessons.capstone.transformer import Transformer, TransformerSize, optimiser_of, sequences
+from ipu_course.not_modelled import NOT_MODELLED
+
+if TYPE_CHECKING:
+    from ipu_course.engine import Profile
+
+KIB = 1024
+COMPILATIONS = 12
+
+WritePlan = Callable[[nn.Module, int], poptorch.Options]
+"""A learner's plan: changes the network, and returns the options for it and a global batch."""
+
+
+class PlanError(CourseError):
+    """A plan that was not compiled: it breaks a rule of the task, or the budget is used up."""
+
+
+@dataclass(frozen=True)
+class Compilation:
+    """One plan that was compiled: its number in the budget, its batches and its profile."""
+
+    number: int
+    micro_batch: int
+    accumulation: int
+    profile: Profile
+
+    @property
+    def tile_kib(self) -> tuple[float, ...]:
+        """The fullest tile of each IPU, in KiB."""
+        return tuple(ipu.max_tile_bytes / KIB for ipu in self.profile.memory)
+
+    @property
+    def fits(self) -> bool:
+        """Whether it fits for certain: too close to call does not count."""
+        return engine.memory_verdict(self.profile) == "fits"
+
+    @property
+    def sequences_per_second(self) -> float:
+        """The throughput, modelled."""
+        return self.profile.samples_per_second
+
+
+class Budget:
+    """A number of compilations of one size's program; each plan that PopTorch accepts takes one."""
+
+    def __init__(self, size: TransformerSize, compilations: int = COMPILATIONS) -> None:
+        self.size = size
+        self.compilations = compilations
+        self.used: list[Compilation] = []
+
+    @property
+    def every(self) -> EveryPlan:
+        """All plans of the space for this size."""
+        return stored_plans(self.size)
+
+    @property
+    def best(self) -> Compilation | None:
+        """The fastest of the compiled plans that fit for certain, if any does."""
+        fitting = [each for each in self.used if each.fits]
+        return max(fitting, key=lambda each: each.sequences_per_second) if fitting else None
+
+    def compile(self, plan: WritePlan) -> Compilation:
+        """Compile the program as ``plan`` has it, and note it.
+
+        Raises ``PlanError`` when the plan breaks a rule or nothing is left of the budget, and ``poptorch.Error`` or
+        ``AssertionError`` when PopTorch refuses it.
+        """
+        if len(self.used) >= self.compilations:
+            raise PlanError(
+                f"The budget of {self.compilations} compilations is used up. Run the cell that made it for a new one, "
+                "and say so in your report."
+            )
+        module, micro_batch, accumulation = captured_plan(self.size, plan)
+        profile = module.profile(machine=MACHINE)
+        compilation = Compilation(len(self.used) + 1, micro_batch, accumulation, profile)
+        self.used.append(compilation)
+        return compilation
+
+
+def captured_plan(size: TransformerSize, plan: WritePlan) -> tuple[engine.ModelledModule, int, int]:
+    """Capture the network as a learner's plan has it; return it with its micro-batch and accumulation.
+
+    Raises what ``Budget.compile`` raises.
+    """
+    with torch.device("meta"):
+        model = Transformer(size)
+        options = plan(model, size.global_batch)
+        micro_batch = micro_batch_of(options, size)
+        inputs = tuple(each.to("meta") for each in sequences(size, micro_batch, seed=0))
+    module = engine.modelled_module(model, inputs, options, optimiser_of(model))
+    return module, micro_batch, int(options.Training.gradient_accumulation)
+
+
+def micro_batch_of(options: Any, size: TransformerSize) -> int:
+    """Return the micro-batch that follows from a plan's accumulation.
+
+    Raises ``PlanError`` for a plan that changes what the task fixes.
+    """
+    if not isinstance(options, poptorch.Options):
+        raise PlanError(f"plan has to return poptorch.Options; yours returned {options!r}.")
+    if options.replication_factor != 1 or options.device_iterations != 1:
+        raise PlanError("The task is one replica and one device iteration: leave both at 1.")
+    accumulation = int(options.Training.gradient_accumulation)
+    micro_batch, rest = divmod(size.global_batch, accumulation)
+    if rest or not micro_batch:
+        raise PlanError(
+            f"An accumulation of {accumulation} does not divide the global batch of {size.global_batch:,}. The "
+            "micro-batch is the global batch divided by the accumulation."
+        )
+    return micro_batch
+
+
+@engine.needs_the_model
+def new_budget(size: TransformerSize, compilations: int = COMPILATIONS) -> Budget:
+    """Return a budget for the program of a size, base or large.
+
+    Raises ``DataError`` for a size that has no enumerated plans.
+    """
+    stored_plans(size)
+    return Budget(size, compilations)
+
+
+def show_ladder(budget: Budget) -> None:
+    """Show every plan that was compiled, in its order."""
+    if budget is NOT_MODELLED:
+        print(engine.NOT_HERE)
+        return
+    if not budget.used:
+        print("No plan is compiled yet.")
+        return
+    show.table([ladder_row(each, budget) for each in budget.used], index="compilation")
+
+
+def ladder_row(compilation: Compilation, budget: Budget) -> dict[str, object]:
+    """Return one rung: memory, verdict, throughput, and how much of the best plan's that is."""
+    profile = compilation.profile
+    share = compilation.sequences_per_second / budget.every.best.sequences_per_second
+    return {
+        "compilation": f"{compilation.number} of {budget.compilations}",
+        "micro-batch x accumulation": f"{compilation.micro_batch} x {compilation.accumulation}",
+        "KiB of the fullest tile, IPU by IPU": ", ".join(f"{kib:,.0f}" for kib in compilation.tile_kib),
+        "fits": engine.fits_in_a_word(profile),
+        "sequences/s (modelled)": f"{compilation.sequences_per_second:,.0f}",
+        "limited by": profile.limited_by,
+        "of the best plan": f"{share:.0%}" if compilation.fits else "-",
+    }
+
+
+def used_ipus(compilation: Compilation) -> int:
+    """Return how many IPUs a plan uses."""
+    return sum(bool(ipu.max_tile_bytes) for ipu in compilation.profile.memory)

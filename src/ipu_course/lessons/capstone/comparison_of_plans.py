@@ -1,0 +1,60 @@
+"""The best plan beside what ``make_it_fit`` finds, and beside the published configuration."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ipu_course import engine, show
+from ipu_course.lessons.capstone.budget import KIB
+from ipu_course.lessons.capstone.plans import Plan
+from ipu_course.lessons.capstone.prices import plan_in_words, result_for
+from ipu_course.lessons.capstone.transformer import BASE, LARGE
+from ipu_course.not_modelled import NOT_MODELLED
+from ipu_course.published import published_figure
+
+if TYPE_CHECKING:
+    from ipu_course.lessons.capstone.plan_results import EveryPlan
+    from ipu_course.lessons.capstone.transformer import TransformerSize
+
+# The published configurations, in the space of plans: cut, micro-batch, checkpoints, state and proportion of the
+# public application. BERT-Large has a proportion of 0.15 on IPU 0, which the space does not have.
+PUBLISHED_PLANS = {
+    BASE.name: Plan((0, 4, 4, 4), 0, 32, every_layer=True, state_on_chip=False, proportion=0.25),
+    LARGE.name: Plan((3, 7, 7, 7), 0, 8, every_layer=True, state_on_chip=False, proportion=0.25),
+}
+
+
+def show_plans_compared(every: EveryPlan) -> None:
+    """Show the best plan, what the search finds, and the published configuration, all on this task."""
+    if every is NOT_MODELLED:
+        print(engine.NOT_HERE)
+        return
+    best = every.best
+    published = result_for(every, PUBLISHED_PLANS[every.size.name])
+    rows = [
+        _compared("the best of the space", plan_in_words(best.plan), best.sequences_per_second, every,
+                  max(best.tile_bytes) / KIB),
+        _compared("the published configuration", plan_in_words(published.plan), published.sequences_per_second, every,
+                  max(published.tile_bytes) / KIB),
+    ]  # fmt: skip
+    if every.search is not None:
+        found = every.search
+        rows.insert(1, _compared("make_it_fit", "; ".join(found.changes), found.sequences_per_second, every, None))
+    show.table(rows, index="program")
+
+
+def show_published(size: TransformerSize) -> None:
+    """Print the published rate of a size: on 16 IPUs, and what follows for four of them."""
+    for key in ("16_ipus", "4_ipus"):
+        print(published_figure(Path(__file__).parent, f"{size.name}_{key}").line)
+
+
+def _compared(name: str, words: str, rate: float, every: EveryPlan, kib: float | None) -> dict[str, object]:
+    return {
+        "program": name,
+        "decisions": words,
+        "fullest tile": "-" if kib is None else f"{kib:,.0f} KiB",
+        "sequences/s (modelled)": f"{rate:,.0f}",
+        "of the best": f"{rate / every.best.sequences_per_second:.0%}",
+    }

@@ -1,0 +1,65 @@
+"""All plans as points: the fullest tile against throughput, with the learner's own plans among them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Sequence
+
+from matplotlib.figure import Figure
+
+from ipu_course import engine, show
+from ipu_course.figures.style import BLUE, INK, ORANGE, PALE_SLATE, in_style, new_figure
+from ipu_course.lessons.capstone.budget import KIB, Budget
+from ipu_course.not_modelled import NOT_MODELLED
+
+if TYPE_CHECKING:
+    from ipu_course.lessons.capstone.budget import Compilation
+    from ipu_course.lessons.capstone.plan_results import EveryPlan, PlanResult
+
+TILE_KIB = 624
+WIDEST_KIB = 1000
+KINDS = (("fits", "fits", BLUE, "o"), ("too close to call", "too close to call", ORANGE, "^"),
+         ("does not fit", "does not fit", PALE_SLATE, "s"))  # fmt: skip
+
+
+def plans_figure(every: EveryPlan, own: Sequence[Compilation] = ()) -> Figure:
+    """Draw a point for each plan of the space, and a diamond for each of the learner's ``own``."""
+    with in_style():
+        figure, axes = new_figure(3.8)
+        for verdict, label, colour, marker in KINDS:
+            found = [each for each in every.results if each.verdict == verdict]
+            axes.plot(_kib(found), [each.sequences_per_second for each in found], marker, color=colour, markersize=4,
+                      linestyle="none", label=label, markeredgewidth=0)  # fmt: skip
+        best = every.best
+        axes.plot(_kib([best]), [best.sequences_per_second], "*", color=INK, markersize=15, label="the best that fits")
+        if own:
+            axes.plot(
+                [max(each.tile_kib) for each in own], [each.sequences_per_second for each in own], "D", color=INK,
+                markerfacecolor="white", markersize=7, linestyle="none", label="yours",
+            )  # fmt: skip
+        axes.axvline(TILE_KIB, color=INK, linestyle="--", linewidth=1)
+        axes.set(xlabel="KiB of the fullest tile", ylabel="sequences/s (modelled)", xlim=(None, WIDEST_KIB),
+                 title=f"All {len(every.results)} plans; the dashed line is a tile's {TILE_KIB} KiB")  # fmt: skip
+        axes.legend(loc="center left", bbox_to_anchor=(1.0, 0.5), frameon=False)
+    return figure
+
+
+def _kib(results: Sequence[PlanResult]) -> list[float]:
+    return [max(each.tile_bytes) / KIB for each in results]
+
+
+def show_every_plan(every: EveryPlan, budget: Budget) -> None:
+    """Show all plans of a size, and the learner's own."""
+    if every is NOT_MODELLED:
+        print(engine.NOT_HERE)
+        return
+    own = tuple(budget.used)
+    counts = {verdict: sum(each.verdict == verdict for each in every.results) for verdict, *_ in KINDS}
+    told = ", ".join(f"{count} {verdict}" for verdict, count in counts.items())
+    yours = ", ".join(f"{each.sequences_per_second:,.0f} at {max(each.tile_kib):,.0f} KiB" for each in own)
+    show.figure(
+        plans_figure(every, own),
+        "Speed and memory pull against each other, and the fastest plan that fits nearly fills a tile.",
+        f"Sequences per second against the fullest tile of {len(every.results)} plans, modelled: {told}. The best that "
+        f"fits reaches {every.best.sequences_per_second:,.0f} with {_kib([every.best])[0]:,.0f} KiB. Yours: "
+        f"{yours or 'none'}.",
+    )

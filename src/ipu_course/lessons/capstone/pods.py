@@ -1,0 +1,109 @@
+"""How a plan scales over replicas: memory, sharded state, and the all-reduce in a Pod and between Pods."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Mapping
+
+from ipu_course import engine, figures, show
+from ipu_course.lessons.capstone.plan_results import stored_plans
+from ipu_course.lessons.capstone.plans import MACHINE, PlanGraph, captured_graph
+from ipu_course.not_modelled import NOT_MODELLED
+
+if TYPE_CHECKING:
+    from ipu_course.engine import ModelledModule, ScalingPoint
+    from ipu_course.lessons.capstone.plan_results import PlanResult
+    from ipu_course.lessons.capstone.transformer import TransformerSize
+
+KIB = 1024
+ROOM = 0.95  # of a tile: what a plan may fill that is to run on more replicas
+TILE_BYTES = 624 * KIB
+REPLICAS = (1, 4, 16, 64)
+WAYS: Mapping[str, Mapping[str, bool]] = {
+    "state off the chip": {"optimiser_off_chip": True, "optimiser_sharded": False},
+    "state off the chip, sharded": {"optimiser_off_chip": True, "optimiser_sharded": True},
+    "state on the chip, sharded": {"optimiser_off_chip": False, "optimiser_sharded": True},
+}
+
+
+def best_with_room(size: TransformerSize) -> PlanResult:
+    """Return the fastest plan of the space whose state is off the chip and which leaves some of every tile."""
+    fitting = stored_plans(size).fitting
+    return next(
+        each for each in fitting if not each.plan.state_on_chip and max(each.tile_bytes) <= ROOM * TILE_BYTES
+    )  # fmt: skip
+
+
+@engine.needs_the_model
+def plan_to_scale(size: TransformerSize) -> ModelledModule:
+    """Capture the fastest plan with its state off the chip and room on every tile, to run it on more replicas."""
+    plan = best_with_room(size).plan
+    return captured_graph(size, PlanGraph(plan.layers, plan.head, plan.micro_batch))
+
+
+def scaled(module: ModelledModule, size: TransformerSize, way: str) -> tuple[ScalingPoint, ...]:
+    """Return the plan on 1 to 64 replicas of four Bow IPUs, with its state kept in one of ``WAYS``."""
+    plan = best_with_room(size).plan
+    settings: dict[str, Any] = {"available_memory_proportion": plan.proportion, **WAYS[way]}
+    if plan.every_layer:
+        settings["checkpoints"] = [f"layers.{number}" for number in range(size.layers)]
+    return module.scaling(REPLICAS, machine=MACHINE, **settings)
+
+
+def show_replicas(module: ModelledModule, size: TransformerSize) -> None:
+    """Show what each replica contributes with the state in three places, and a table with memory and times."""
+    if module is NOT_MODELLED:
+        print(engine.NOT_HERE)
+        return
+    points = {way: scaled(module, size, way) for way in WAYS}
+    curves = {way: [_each_contributes(each) for each in found] for way, found in points.items()}
+    told = "; ".join(
+        f"{way}: "
+        + ", ".join(
+            f"{count}: {'does not fit' if rate is None else f'{rate:,.0f}'}" for count, rate in zip(REPLICAS, rates)
+        )
+        for way, rates in curves.items()
+    )
+    show.figure(
+        figures.curves_figure(
+            REPLICAS, curves, "replicas of four IPUs", "sequences/s per replica",
+            "What each replica contributes (modelled)", log_x=True, from_zero=True,
+        ),
+        "Sharding turns replicas into memory: the state of one replica shrinks, and so do the copies.",
+        f"Sequences per second of each replica against replicas, modelled. {told}.",
+    )  # fmt: skip
+    show.table([replica_row(way, each) for way, found in points.items() for each in found])
+
+
+def _each_contributes(point: ScalingPoint) -> float | None:
+    """Return the rate of each replica, or ``None`` where the program does not fit."""
+    if point.profile is None or not engine.may_run(point.profile):
+        return None
+    return point.samples_per_second / point.replicas
+
+
+def replica_row(way: str, point: ScalingPoint) -> dict[str, object]:
+    """Return the memory and the times of an update of one number of replicas."""
+    profile = point.profile
+    assert profile is not None  # the machine grows with the replicas
+    milliseconds = {name: 1e3 * profile.device_seconds_per_call * share for name, share in profile.shares.items()}
+    return {
+        "optimiser state": way,
+        "replicas": point.replicas,
+        "machine": profile.machine.name,
+        "fullest tile": f"{profile.memory.max_tile_bytes / KIB:,.0f} KiB",
+        "fits": engine.fits_in_a_word(profile),
+        "all-reduce": f"{milliseconds.get('collective', 0.0):.1f} ms",
+        "copies of the state": f"{milliseconds.get('offload', 0.0):.1f} ms",
+        "efficiency": f"{point.efficiency:.0%}" if engine.may_run(profile) else "-",
+    }
+
+
+def reduced_bytes(gradient: float, replicas: int, pods: int) -> tuple[float, float]:
+    """Return the bytes that each replica sends in a hierarchical all-reduce: over IPU-Links, and between Pods.
+
+    ``replicas`` are those of one Pod. Inside, a reduce-scatter comes first and an all-gather last; between them, each
+    replica reduces its own part with its partners in the other Pods.
+    """
+    inside = 2 * (replicas - 1) / replicas * gradient
+    between = 2 * (pods - 1) / pods * gradient / replicas
+    return inside, between

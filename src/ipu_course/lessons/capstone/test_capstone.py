@@ -1,0 +1,258 @@
+"""Lesson 17: the stored plans are what the model says, and every answer that the text gives follows from them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+import poptorch
+from ipu_course import engine
+from ipu_course.exercises import judge, letting_errors_through
+from ipu_course.lessons.capstone import lesson
+from ipu_course.lessons.capstone.budget import Budget, PlanError, show_ladder
+from ipu_course.lessons.capstone.comparison_of_plans import PUBLISHED_PLANS
+from ipu_course.lessons.capstone.every_plan import result_of
+from ipu_course.lessons.capstone.exercises import COSTS, ENOUGH, REPORT, SENT
+from ipu_course.lessons.capstone.first_look import ipus_for_weights, profile_as_it_is
+from ipu_course.lessons.capstone.photographs import run_as_it_is, run_program, same_results
+from ipu_course.lessons.capstone.plan_results import EveryPlan, stored_plans
+from ipu_course.lessons.capstone.plans import (
+    PlanGraph,
+    captured_graph,
+    every_cut,
+    every_graph,
+    plans_of,
+    profile_plan,
+)
+from ipu_course.lessons.capstone.pods import reduced_bytes
+from ipu_course.lessons.capstone.prices import DECISIONS, head_loss_percent, prices, result_for, still_fitting
+from ipu_course.lessons.capstone.report import report_text
+from ipu_course.lessons.capstone.slow_program import make_loader, make_options, photographs
+from ipu_course.lessons.capstone.small import train_small
+from ipu_course.lessons.capstone.transformer import BASE, LARGE, SMALL, Transformer, TransformerSize, sequences
+from ipu_course.not_modelled import NOT_MODELLED
+
+KIB = 1024
+SIZES = (BASE, LARGE)
+
+
+def even_plan(model: torch.nn.Module, global_batch: int) -> poptorch.Options:
+    """Split the layers evenly, as in the notebook."""
+    for number, layer in enumerate(model.layers):  # type: ignore[arg-type]  # a Module's attribute
+        poptorch.BeginBlock(layer, f"layer {number}", ipu_id=number * 4 // len(model.layers))  # type: ignore[arg-type]
+    poptorch.BeginBlock(model.head, "head", ipu_id=3)  # type: ignore[arg-type]
+    options = poptorch.Options()
+    options.Training.gradientAccumulation(global_batch // 4)
+    return options
+
+
+@pytest.fixture(scope="module")
+def every() -> EveryPlan:
+    return stored_plans(BASE)
+
+
+class TestStoredPlans:
+    @pytest.mark.parametrize("size", SIZES, ids=lambda size: size.name)
+    def test_every_plan_of_the_space_is_stored_once(self, size: TransformerSize) -> None:
+        wanted = [plan for graph in every_graph(size) for plan in plans_of(graph)]
+        found = [each.plan for each in stored_plans(size).results]
+        assert sorted(map(repr, found)) == sorted(map(repr, wanted))
+        assert len(set(found)) == len(found)
+
+    def test_the_optimum_and_its_neighbours_are_what_the_model_says(self, every: EveryPlan) -> None:
+        """The figures of the best plan, and of all plans with its graph, modelled anew."""
+        best = every.best.plan
+        graph = PlanGraph(best.layers, best.head, best.micro_batch)
+        module = captured_graph(BASE, graph)
+        for plan in plans_of(graph):
+            assert result_of(plan, profile_plan(module, BASE, plan)) == result_for(every, plan)
+
+    def test_another_graph_is_what_the_model_says(self, every: EveryPlan) -> None:
+        plan = PUBLISHED_PLANS["base"]
+        module = captured_graph(BASE, PlanGraph(plan.layers, plan.head, plan.micro_batch))
+        assert result_of(plan, profile_plan(module, BASE, plan)) == result_for(every, plan)
+
+    def test_single_precision_partials_are_no_way_out(self, every: EveryPlan) -> None:
+        """The space has half partials only: with others, the best plan is slower and needs no less."""
+        best = every.best.plan
+        module = captured_graph(BASE, PlanGraph(best.layers, best.head, best.micro_batch))
+        checkpoints = [f"layers.{number}" for number in range(BASE.layers)]
+        profile = module.profile(machine="Bow-2000", available_memory_proportion=best.proportion,
+                                 checkpoints=checkpoints, half_partials=False)  # fmt: skip
+        assert profile.samples_per_second < every.best.sequences_per_second
+        assert profile.memory.max_tile_bytes >= max(every.best.tile_bytes)
+
+    @pytest.mark.parametrize("size", SIZES, ids=lambda size: size.name)
+    def test_the_published_cut_is_in_the_space(self, size: TransformerSize) -> None:
+        assert PUBLISHED_PLANS[size.name].layers in every_cut(size)
+        assert result_for(stored_plans(size), PUBLISHED_PLANS[size.name]).sequences_per_second > 0
+
+
+class TestText:
+    def test_the_hook(self, every: EveryPlan) -> None:
+        """3.5 times a tile; 78 programs; 22 % faster; a plan that is 85 % as fast beats the search."""
+        profile = profile_as_it_is(BASE)
+        assert f"{profile.memory.max_tile_bytes / profile.memory.tile_bytes:.1f}" == "3.5"
+        assert ipus_for_weights(BASE) > 1
+        assert every.search is not None
+        assert every.search.programs == 78
+        assert round(100 * (every.best.sequences_per_second / every.search.sequences_per_second - 1)) == 22
+        assert every.search.sequences_per_second < ENOUGH * every.best.sequences_per_second
+
+    def test_why_the_search_does_not_find_it(self, every: EveryPlan) -> None:
+        """With the head on IPU 3, no plan of the space is as fast as what the search found."""
+        assert every.search is not None
+        last = next(each for each in every.fitting if each.plan.head == 3)
+        assert last.sequences_per_second < every.search.sequences_per_second
+        assert any(".shrink" in change for change in every.search.changes)
+        assert any("first moments" in change for change in every.search.changes)
+
+    def test_the_first_four_plans_are_near_ties(self, every: EveryPlan) -> None:
+        rates = [each.sequences_per_second for each in every.fitting]
+        assert rates[3] > 0.985 * rates[0]
+        assert rates[4] < 0.95 * rates[0]
+
+    def test_the_reasons_of_the_solution(self, every: EveryPlan) -> None:
+        """16 is the largest micro-batch, 8 loses 11 %; without checkpoints too many KiB; 36 KiB on IPU 0."""
+        best = every.best
+        assert not result_for(every, replace(best.plan, micro_batch=32)).fits
+        eight = result_for(every, replace(best.plan, micro_batch=8))
+        assert round(100 * (1 - eight.sequences_per_second / best.sequences_per_second)) == 11
+        assert not result_for(every, replace(best.plan, every_layer=False)).fits
+        wider = result_for(every, replace(best.plan, proportion=0.6))
+        assert wider.sequences_per_second == best.sequences_per_second
+        assert round((wider.tile_bytes[0] - best.tile_bytes[0]) / KIB) == 36
+        assert round(max(best.tile_bytes) / KIB) == 612
+
+    def test_no_plan_with_its_state_off_the_chip_is_enough(self, every: EveryPlan) -> None:
+        """The instructor's notes: 82 % at most."""
+        rates = [each.sequences_per_second for each in every.fitting if not each.plan.state_on_chip]
+        assert round(100 * rates[0] / every.best.sequences_per_second) == 82
+        assert rates[0] < ENOUGH * every.best.sequences_per_second
+
+    def test_every_worst_value_costs_about_a_fifth_or_less(self, every: EveryPlan) -> None:
+        for decision in DECISIONS:
+            worst = min(price.anew or 0 for price in prices(every, decision))
+            assert worst > 0.79 * every.best.sequences_per_second
+
+
+class TestBudget:
+    def test_each_plan_takes_one_compilation_and_a_refused_one_none(self, capsys: pytest.CaptureFixture[str]) -> None:
+        budget = Budget(BASE, compilations=1)
+        with pytest.raises(PlanError, match="does not divide"):
+            budget.compile(lambda model, batch: _accumulating(100))
+        first = budget.compile(even_plan)
+        assert (first.micro_batch, first.accumulation, first.fits) == (4, 256, False)
+        assert budget.best is None
+        with pytest.raises(PlanError, match="used up"):
+            budget.compile(even_plan)
+        show_ladder(budget)
+        assert "1 of 1" in capsys.readouterr().out
+
+    def test_a_plan_of_the_space_gives_what_is_stored(self, every: EveryPlan) -> None:
+        """What a learner writes is the same program as the enumerated plan."""
+        solution = next(lesson.folder.glob("17_*.py")).read_text(encoding="utf-8")
+        code = solution.split("### STARTER:     ...\n", 1)[1].split("### END SOLUTION", 1)[0]
+        names: dict[str, object] = {"poptorch": poptorch, "torch": torch}
+        exec(code, names)
+        found = Budget(BASE).compile(names["plan"])  # type: ignore[arg-type]  # a function
+        assert found.sequences_per_second == pytest.approx(every.best.sequences_per_second, abs=0.01)
+        assert tuple(round(kib * KIB) for kib in found.tile_kib) == tuple(map(round, every.best.tile_bytes))
+
+    def test_without_a_model_the_ladder_says_so(self, capsys: pytest.CaptureFixture[str]) -> None:
+        show_ladder(NOT_MODELLED)
+        assert capsys.readouterr().out.strip() == engine.NOT_HERE
+
+
+def _accumulating(count: int) -> poptorch.Options:
+    options = poptorch.Options()
+    options.Training.gradientAccumulation(count)
+    return options
+
+
+class TestSmall:
+    def test_a_plan_trains_as_plain_pytorch_does(self) -> None:
+        run = train_small(even_plan, updates=4)
+        assert run.furthest < 1e-4
+        assert run.planned[-1] < run.planned[0]
+
+    def test_sequences_repeat_a_word(self) -> None:
+        words, places, were = sequences(SMALL, 5, seed=1)
+        assert words.shape == (5, SMALL.length)
+        assert (words.gather(1, places) == 0).all()
+        whole = words.scatter(1, places, were)
+        assert (whole == whole[:, :1]).all()
+        assert Transformer(SMALL)(words, places, were).shape == ()
+
+
+class TestPods:
+    @given(st.floats(1, 1e9), st.integers(1, 64), st.integers(1, 16))
+    def test_between_pods_goes_less_than_a_part_twice(self, gradient: float, replicas: int, pods: int) -> None:
+        inside, between = reduced_bytes(gradient, replicas, pods)
+        assert 0 <= inside < 2 * gradient
+        assert 0 <= between < 2 * gradient / replicas
+
+    def test_the_solution_s_numbers(self) -> None:
+        inside, between = reduced_bytes(1.0, 16, 64)
+        assert inside > 1.8
+        assert between < 1 / 8
+
+
+class TestPhotographs:
+    def test_the_program_as_it_is_has_its_own_results(self) -> None:
+        assert same_results(run_as_it_is())
+        assert not run_as_it_is().choice.asynchronous
+
+    def test_more_device_iterations_keep_the_results(self) -> None:
+        def four() -> poptorch.Options:
+            return make_options().deviceIterations(4)
+
+        assert same_results(run_program(four, make_loader))
+
+    def test_the_tiny_program_takes_all_its_images(self) -> None:
+        loader = make_loader(make_options(), photographs())
+        assert sum(len(images) for images, _ in loader) == len(photographs())
+
+
+class TestReport:
+    def test_it_has_plan_ladder_profile_and_reasons(self) -> None:
+        budget = Budget(BASE)
+        budget.compile(even_plan)
+        reasons = dict.fromkeys(
+            ("split", "head", "micro-batch", "recomputation", "state", "proportion", "loader"), "because of 3 KiB"
+        )
+        text = report_text(budget, reasons, {"plan": even_plan})
+        assert "No plan fits for certain yet." in text
+        assert "def even_plan" in text
+        assert text.count("because of 3 KiB") == 7
+        assert "| 1 of 12 |" in text
+
+    def test_without_a_model_it_has_the_reasons(self) -> None:
+        reasons = dict.fromkeys(
+            ("split", "head", "micro-batch", "recomputation", "state", "proportion", "loader"), "because"
+        )
+        assert "no modelled figures" in report_text(NOT_MODELLED, reasons, {})
+
+
+class TestExercises:
+    def test_the_numbers_of_exercise_2(self, every: EveryPlan) -> None:
+        assert (still_fitting(every), round(head_loss_percent(every))) == (7, 20)
+
+    @given(st.one_of(st.none(), st.text(), st.integers(), st.floats(), st.lists(st.integers())))
+    def test_no_answer_makes_a_check_raise(self, answer: object) -> None:
+        with letting_errors_through():
+            judge(COSTS, [answer, answer], stored_plans(BASE))
+            judge(SENT, [answer])
+            judge(SENT, [lambda *_: answer])
+            judge(REPORT, [answer])
+            judge(REPORT, [{"split": answer}])
+
+
+def test_the_stored_file_names_its_command() -> None:
+    text = (Path(__file__).parent / "plans_base.json").read_text(encoding="utf-8")
+    assert "python -m ipu_course.lessons.capstone.every_plan --size base --search --write" in text

@@ -238,25 +238,28 @@ lesson.explore(profiled)
 
 # %% [markdown]
 # **Exercise 3** (5 min). In float32 with AdamW, how many KiB of the fullest tile do you free when you halve the
-# micro-batch from 32 to 16, and how many from 2 to 1?
+# micro-batch from 32 to 16, and how many from 2 to 1? With a micro-batch of 2, how many do you free when you take SGD
+# (without momentum) instead of AdamW?
 
 # %% tags=["exercise"]
 ### BEGIN SOLUTION
 ### STARTER: freed_from_32 = ...
 ### STARTER: freed_from_2 = ...
+### STARTER: freed_by_sgd = ...
 tile = {size: profiled(micro_batch=size).memory.max_tile_bytes / 1024 for size in (1, 2, 16, 32)}
 freed_from_32 = tile[32] - tile[16]
 freed_from_2 = tile[2] - tile[1]
+freed_by_sgd = tile[2] - profiled(micro_batch=2, optimiser="SGD").memory.max_tile_bytes / 1024
 ### END SOLUTION
-lesson.check(3, freed_from_32, freed_from_2, using=profiled)
+lesson.check(3, freed_from_32, freed_from_2, freed_by_sgd, using=profiled)
 
 # %% [markdown] tags=["hint"]
-# Move the slider to each of the four, and read the column "fullest tile".
+# Move the slider to each of the four, and read the column "fullest tile". Then stay at 2 and change the optimiser.
 
 # %% [markdown] tags=["solution"]
-# About 165 KiB, and about 7, with the network above. Below some micro-batch, half precision or another optimiser frees
-# more than halving it again. A smaller micro-batch need not change the training: more accumulation keeps the global
-# batch, and takes no memory for activations ([lesson 02](02)).
+# With the network above, about 165 KiB, about 7, and about 56. Below some micro-batch, half precision or another
+# optimiser frees more than halving the micro-batch again. A smaller micro-batch need not change the training: more
+# accumulation keeps the global batch, and takes no memory for activations ([lesson 02](02)).
 
 # %% [markdown]
 # Did you notice that a larger micro-batch sometimes needs *less*, such as 48 against 40? The compiler chose another

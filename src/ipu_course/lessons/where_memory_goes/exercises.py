@@ -9,6 +9,7 @@ from unittest.mock import patch
 
 import torch
 from torch import Tensor, nn
+from torch.multiprocessing.reductions import StorageWeakRef
 
 from ipu_course import engine
 from ipu_course.exercises import Exercise, Number, as_number
@@ -226,22 +227,28 @@ def _saved_in_all(network: nn.Module, images: Tensor) -> int:
 
 
 @contextmanager
-def _pack_watched() -> Iterator[list[object]]:
-    """Give what hooks on saved tensors return that is no tensor, which PyTorch then cannot keep."""
-    lost: list[object] = []
+def _pack_watched() -> Iterator[list[Tensor]]:
+    """Give the tensors that hooks on saved tensors get after the memory of an earlier one is free again.
+
+    Another tensor may then have its address. A hook that returns no tensor is fine as long as it keeps all of them.
+    """
+    late: list[Tensor] = []
+    unreturned: list[StorageWeakRef] = []
 
     class WatchedHooks(torch.autograd.graph.saved_tensors_hooks):
         def __init__(self, pack: Callable[[Tensor], Any], unpack: Callable[[Any], Tensor]) -> None:
             def watched(tensor: Tensor) -> Any:
+                if any(each.expired() for each in unreturned):
+                    late.append(tensor)
                 kept = pack(tensor)
                 if not isinstance(kept, Tensor):
-                    lost.append(kept)
+                    unreturned.append(StorageWeakRef(tensor.untyped_storage()))
                 return kept
 
             super().__init__(watched, unpack)
 
     with patch.object(torch.autograd.graph, "saved_tensors_hooks", WatchedHooks):
-        yield lost
+        yield late
 
 
 _KEPT_MISTAKES: tuple[tuple[Callable[[nn.Module, Tensor], float], str], ...] = (
@@ -295,17 +302,17 @@ def kept_hint(count: Any) -> str | None:
         return f"kept_for_backward is a function; you wrote {count!r}."
     for images in (IMAGES, IMAGES[:2]):
         right = kept_for_backward(small_network(), images)
-        with _pack_watched() as lost:
+        with _pack_watched() as late:
             found = as_number(count(small_network(), images))
         if found is None:
             return "kept_for_backward returns one number, the bytes of all activations that are kept."
-        if abs(found - right) <= NEAR * right:
-            continue
-        if lost:
+        if late:
             return (
                 "Your count loses tensors. `pack` has to return its tensor: PyTorch keeps what it returns, and the "
                 "memory of what nobody keeps is used again, at the same address."
             )
+        if abs(found - right) <= NEAR * right:
+            continue
         for mistake, hint in _KEPT_MISTAKES:
             if abs(found - mistake(small_network(), images)) <= NEAR * right:
                 return hint
@@ -329,15 +336,18 @@ def fullest_kib(profile: Profile) -> float:
     return profile.memory.max_tile_bytes / KIB
 
 
-def freed_hint(from_32: object, from_2: object, using: Callable[..., Profile]) -> str | None:
-    """Return the hint for what halving the micro-batch frees on the fullest tile, in KiB.
+def freed_hint(from_32: object, from_2: object, by_sgd: object, using: Callable[..., Profile]) -> str | None:
+    """Return the hint for what a smaller micro-batch and a plain optimiser free on the fullest tile, in KiB.
 
-    ``using`` returns the profile of the learner's network for a ``micro_batch``.
+    ``using`` returns the profile of the learner's network for a ``micro_batch`` and an ``optimiser``.
     """
     if using(micro_batch=32) is engine.NOT_MODELLED:
         return engine.NOT_HERE
     tile = {size: fullest_kib(using(micro_batch=size)) for size in (1, 2, 16, 32)}
     first, second = tile[32] - tile[16], tile[2] - tile[1]
+    sgd = fullest_kib(using(micro_batch=2, optimiser="SGD"))
+    momentum = fullest_kib(using(micro_batch=2, optimiser="SGD with momentum"))
+    half = fullest_kib(using(micro_batch=32, half=True)) - fullest_kib(using(micro_batch=16, half=True))
     asked = (
         Number(
             "freed_from_32",
@@ -346,6 +356,7 @@ def freed_hint(from_32: object, from_2: object, using: Callable[..., Profile]) -
                 tile[16]: "That is what the fullest tile still holds with 16. How much less is it than with 32?",
                 tile[32] / 2: "Halving the micro-batch does not halve the tile. Move the slider and read it.",
                 100 * first / tile[32]: "That is a percentage. The exercise asks for KiB.",
+                half: "That is in float16. Set the precision to float32.",
             },
             otherwise="In float32 with AdamW: fullest tile with a micro-batch of 32, minus that with 16.",
             tolerance=1.0,
@@ -361,15 +372,28 @@ def freed_hint(from_32: object, from_2: object, using: Callable[..., Profile]) -
             otherwise="In float32 with AdamW: fullest tile with a micro-batch of 2, minus that with 1.",
             tolerance=1.0,
         ),
+        Number(
+            "freed_by_sgd",
+            tile[2] - sgd,
+            wrong={
+                sgd: "That is what the fullest tile still holds with SGD. How much less is it than with AdamW?",
+                tile[2]
+                - momentum: "That is what one number for each parameter takes. AdamW keeps two, and SGD without "
+                "momentum none.",
+            },
+            otherwise="In float32 with a micro-batch of 2: fullest tile with AdamW, minus that with SGD.",
+            tolerance=1.0,
+        ),
     )
-    hints = (number.hint(answer) for number, answer in zip(asked, (from_32, from_2)))
+    hints = (number.hint(answer) for number, answer in zip(asked, (from_32, from_2, by_sgd)))
     return next((hint for hint in hints if hint is not None), None)
 
 
 FREED = Exercise(
-    names=("freed_from_32", "freed_from_2"),
+    names=("freed_from_32", "freed_from_2", "freed_by_sgd"),
     find_hint=freed_hint,
-    praise="The hill follows the micro-batch, and the floor does not. At the end there is hardly any hill left.",
+    praise="A smaller micro-batch lowers the hill until hardly any hill is left. From then on, only what lowers the "
+    "floor helps.",
 )
 
 # ------------------------------------------------------------------------------- exercise 4

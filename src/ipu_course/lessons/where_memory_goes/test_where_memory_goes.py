@@ -193,7 +193,7 @@ class TestExercises:
                 judge(exercise, [lambda *given_: answer])
 
     def test_without_a_model_the_third_says_so(self) -> None:
-        verdict = judge(FREED, [1.0, 1.0], using=lambda **setting: NOT_MODELLED)
+        verdict = judge(FREED, [1.0, 1.0, 1.0], using=lambda **setting: NOT_MODELLED)
         assert verdict.correct is False
         assert engine.NOT_HERE in verdict.text
 

@@ -94,6 +94,8 @@ class TestHostedService:
         commands = "\n".join(step["run"] for step in steps if "run" in step)
         targets = set(re.findall(r"^make ([a-z][a-z-]*)", commands, re.MULTILINE))
         assert [target for target in targets if not re.search(rf"^{target}:", makefile, re.MULTILINE)] == []
+        programs = set(re.findall(r"^ipu-course ([a-z]+)", commands, re.MULTILINE))
+        assert [name for name in programs if not (ROOT / "src" / "ipu_course" / "programs" / name).is_dir()] == []
         files = re.findall(r"(?:^|\s)((?:\.ci|tools|docs)/[\w./-]+)", commands)
         assert [file for file in files if not (ROOT / file).exists()] == []
 

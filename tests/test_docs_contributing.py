@@ -99,6 +99,7 @@ def diffs(page: str, heading: str) -> list[str]:
 
 
 @pytest.mark.slow
+@pytest.mark.skipif(shutil.which("git") is None, reason="the examples are applied with git")
 def test_each_example_is_red_with_its_test_and_green_with_its_change(page: str, copy: Copy) -> None:
     for example in EXAMPLES:
         test, _ = diffs(page, example.heading)

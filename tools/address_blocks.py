@@ -68,7 +68,8 @@ def security_contact(address: str) -> str:
     if not address:
         return (
             "The project has no public address yet, so there is none to write to. Until there is one, tell the person\n"
-            "from whom you have the project, in private."
+            "from whom you have the project, in private. When it gets one, the maintainers set it as `address` in\n"
+            "the table `[tool.project]` of `pyproject.toml`, and `make docs` puts it here."
         )
     if is_on_github(address):
         return f"Report it in private at <{where_to_report(address)}>."

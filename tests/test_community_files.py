@@ -10,6 +10,7 @@ import pytest
 import yaml
 
 import ipu_course
+from ipu_course.lesson_folders import lesson_folders
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = [
@@ -135,6 +136,14 @@ def test_the_citation_names_the_version_of_the_changelog_and_the_licence() -> No
     assert citation["version"] == newest[1] == ipu_course.__version__
     assert ("date-released" in citation) == (newest[2] != "unreleased")
     assert (ROOT / "LICENSE").read_text(encoding="utf-8").startswith(f"{citation['license']} License")
+
+
+def test_the_changelog_names_every_lesson() -> None:
+    changes = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+    part_one = re.search(r"^- Lessons 00 to (\d\d):", changes, re.MULTILINE)
+    assert part_one is not None
+    named = {f"{number:02}" for number in range(int(part_one[1]) + 1)} | set(re.findall(r"\((\d\d)\)", changes))
+    assert {lesson.number for lesson in lesson_folders()} <= named
 
 
 def test_every_kind_of_change_in_the_changelog_is_one_of_the_usual_ones() -> None:

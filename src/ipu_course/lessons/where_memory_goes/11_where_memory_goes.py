@@ -215,9 +215,10 @@ show_hill(hill, kept_kib)
 
 # %% [markdown]
 # For the network above, the activations rise to what you counted, to within 3 %, and fall in the backward pass. But
-# the peak is four times as high, because single operations need **temporary data** for a moment: rearranged inputs and
-# partial sums of a matrix product or convolution. Here the weight gradients of the convolutions need most. You cannot
-# count temporary data by hand, because the compiler plans it. An option limits it, the available memory proportion.
+# the peak is four times as high, because single operations need **temporary data** for a moment: rearranged inputs
+# and partial sums of a matrix product or convolution. Here the weight gradients of the convolutions need most. You
+# cannot count temporary data by hand, because the compiler plans it. An option limits it, the available memory
+# proportion ([lesson 12](12)).
 #
 # One more kind is missing from both counts: **back-propagation variables**, one gradient for each parameter. With
 # accumulation, each gradient is added to its accumulator at once and makes room. Without accumulation, it waits for the

@@ -57,8 +57,8 @@ show.table(outcome_rows(trainings), index="training")
 # ([lesson 07](07)). Three kinds of names matter here: an op's result, such as `upper/Gemm:0`; a gradient, which begins
 # with `Gradient___`; and a parameter after its update, which begins with `UpdatedVar___`.
 #
-# We train in **fp32** for one epoch and look at the last of its 100 updates. Why not in fp16? There, a gradient that has
-# underflowed is zero, and you could not see how large it should have been.
+# We train in **fp32** for one epoch and look at the last of its 100 updates. Why not in fp16? There, a gradient that
+# has underflowed is zero, and you could not see how large it should have been.
 
 # %%
 names = {"weights": "{}.weight", "activations": "{}/Gemm:0", "activation gradients": "Gradient___{}/Gemm:0",
@@ -82,8 +82,8 @@ print(len(values), "tensors; activations of upper:", list(values["upper", "activ
 # ## Draw fp16's range under each layer
 #
 # fp16 keeps 11 significant bits from 2^-14 up to 65,504: these are its **normal** numbers. Below, down to 2^-24, the
-# **subnormal** numbers are all 2^-24 apart, so a value loses one bit with each power of two. From 2^-25 down, every value
-# becomes zero. Above 65,504 it overflows, and an IPU most likely clips it.
+# **subnormal** numbers are all 2^-24 apart, so a value loses one bit with each power of two. From 2^-25 down, every
+# value becomes zero. Above 65,504 it overflows, and an IPU most likely clips it.
 #
 # So count three shares of each tensor: what becomes zero, what loses digits and what overflows. Leave out values that
 # are zero already in fp32, such as the gradients of black pixels and of inactive ReLUs: they are no loss.
@@ -118,8 +118,8 @@ lesson.explore(values)
 
 # %% [markdown]
 # **Exercise 1** (4 min). Of the slider's exponents, find the `smallest` with which less than 1 % of the activation
-# gradients of `upper` become zero, and the `largest` with which no gradient of any layer overflows. Which layer would be
-# the `first` to overflow, because it has the largest gradient of all?
+# gradients of `upper` become zero, and the `largest` with which no gradient of any layer overflows. Which layer would
+# be the `first` to overflow, because it has the largest gradient of all?
 
 # %% tags=["exercise"]
 ### BEGIN SOLUTION
@@ -137,8 +137,8 @@ lesson.check(1, smallest, largest, first)
 # "largest".
 
 # %% [markdown] tags=["solution"]
-# The window is wide here, 2^12 to 2^24. Its lower end comes from `upper`, its upper end from `lower`. In a network whose
-# layers differ even more, no single scaling would serve all of them.
+# The window is wide here, 2^12 to 2^24. Its lower end comes from `upper`, its upper end from `lower`. In a network
+# whose layers differ even more, no single scaling would serve all of them.
 
 # %% [markdown]
 # ## Choose the loss scaling from the gradients
@@ -175,8 +175,8 @@ lesson.check(2, choose_scaling)
 
 # %% [markdown] tags=["solution"]
 # In one line: `2.0 ** (math.floor(math.log2(65504 / largest)) - headroom)`. Single outliers decide, and here they
-# should: on an IPU, what overflows is clipped without a sign. GPUs get by without this function: `GradScaler` raises the
-# scaling until something becomes infinite, and then steps back.
+# should: on an IPU, what overflows is clipped without a sign. GPUs get by without this function: `GradScaler` raises
+# the scaling until something becomes infinite, and then steps back.
 
 # %% [markdown]
 # Now train with your function's choice, with five powers of two as headroom.
@@ -197,21 +197,21 @@ show.table(movement_rows(values), index="layer")
 # %% [markdown]
 # ## Find layers that stand still, and decide what stays in fp32
 #
-# The figure shows how far each layer's weights have moved from their first
-# values. **Draw this figure for every training in half precision**: a layer that stands still does not show in the loss,
-# because the layers behind it learn to live with it.
+# The figure shows how far each layer's weights have moved from their first values. **Draw this figure for every
+# training in half precision**: a layer that stands still does not show in the loss, because the layers behind it learn
+# to live with it.
 #
-# The table has the facts of the record above (no scaling). AdamW divides each gradient by its usual size, so its updates
-# are about as large as the learning rate, whatever the scaling is. An fp16 weight changes only if its update is more
-# than **half an ulp** (the distance to the next fp16 number), and this distance grows with the weight.
+# The table has the facts of the record above (no scaling). AdamW divides each gradient by its usual size, so its
+# updates are about as large as the learning rate, whatever the scaling is. An fp16 weight changes only if its update is
+# more than **half an ulp** (the distance to the next fp16 number), and this distance grows with the weight.
 #
 # What can stay in fp32, and what does it cost?
 #
 # | what | how | its price |
 # |---|---|---|
 # | an op: norm, softmax, loss | `x.float()` before it, `.to(x.dtype)` after it | time, and memory for a moment |
-# | the weights of a layer | `layer.float()`: PopTorch computes in the type of the input, which is still fp16 | 2 more bytes for each weight |
-# | optimiser state | PopTorch's default ([lesson 01](01)) | 4 bytes for each number |
+# | the weights of a layer | `layer.float()`: PopTorch computes in the input's type, fp16 | 2 more bytes a weight |
+# | optimiser state | PopTorch's default ([lesson 01](01)) | 4 bytes a number |
 #
 # **Exercise 3** (7 min). Name the cause for each layer in the *unscaled* 16.16 training: `learns`, `gradients become
 # zero`, `updates are lost` or `activations overflow`. Then write `mend(network)`. It gets a `TwoSensors` in fp32, casts
@@ -237,7 +237,8 @@ lesson.check(3, causes, mend, using=trainings["32.32"])
 
 # %% [markdown] tags=["solution"]
 # `network.half()` and then `network.lower.float()`. Weights of 16 to 32 are 1/64 apart in fp16, and AdamW's updates are
-# about 0.001. Even `network.lower.weight.data = network.lower.weight.data.float()` is enough, because the bias is small.
+# about 0.001. Even `network.lower.weight.data = network.lower.weight.data.float()` is enough, because the bias is
+# small.
 
 # %% [markdown]
 # You have found the cause from figures alone. The best cure stands outside the table: **give the layers better units**.
@@ -246,16 +247,17 @@ lesson.check(3, causes, mend, using=trainings["32.32"])
 #
 # ## Write stochastic rounding yourself
 #
-# There is a way to keep `lower` in fp16. More than 99 % of its updates in the record are below half an ulp, and rounding
-# to the nearest number loses each of them. **Stochastic rounding** lets chance decide: 24.003 lies between 24 and
+# There is a way to keep `lower` in fp16. More than 99 % of its updates in the record are below half an ulp, and
+# rounding to the nearest number loses each of them. **Stochastic rounding** lets chance decide: 24.003 lies between 24
+# and
 # 24.015625, and it becomes 24.015625 in about 19 % of all cases. A single weight is less exact, but on average no
 # update is lost. Lesson 01 showed the effect; now you write it.
 #
-# **Exercise 4** (8 min). Write `round_stochastically(x, generator)` in plain PyTorch: fp32 tensor in, fp16 tensor of the
-# same shape out. Each element becomes one of its two fp16 neighbours, the upper one with a probability of its distance
-# from the lower one, divided by the distance of the two. fp16 numbers stay what they are. Draw one random number for
-# each element, from `generator`. The check rounds 20,000 copies of eight values, with fixed seeds. (Values beyond
-# 65,504 do not occur.)
+# **Exercise 4** (8 min). Write `round_stochastically(x, generator)` in plain PyTorch: fp32 tensor in, fp16 tensor of
+# the same shape out. Each element becomes one of its two fp16 neighbours, the upper one with a probability of its
+# distance from the lower one, divided by the distance of the two. fp16 numbers stay what they are. Draw one random
+# number for each element, from `generator`. The check rounds 20,000 copies of eight values, with fixed seeds. (Values
+# beyond 65,504 do not occur.)
 
 # %% tags=["exercise"]
 ### BEGIN SOLUTION
@@ -295,9 +297,9 @@ show.table(outcome_rows(trainings), index="training")
 # All faults so far came from values that a layer really gets. You can look for others *before* you train, with a unit
 # test for each layer: run it in fp16 and in float64 on the same inputs, and compare.
 #
-# How much may they differ? Each operation that rounds errs by up to half an ulp of its result. After *n* such operations
-# one after another, allow *n* half ulps **of the largest exact output**. Small outputs next to large ones often come
-# from sums in which large values cancel, and they inherit the errors of those.
+# How much may they differ? Each operation that rounds errs by up to half an ulp of its result. After *n* such
+# operations one after another, allow *n* half ulps **of the largest exact output**. Small outputs next to large ones
+# often come from sums in which large values cancel, and they inherit the errors of those.
 #
 # The inputs decide what you find. Somebody planted faults in four layers: a softmax that does not subtract the maximum,
 # a mean that divides after the whole sum, a variance as *mean of squares minus square of the mean*, and vectors scaled
@@ -317,8 +319,8 @@ show_faults()
 #
 # **Exercise 5** (8 min). Write this test: `check_layer(layer, inputs, roundings)` returns True if each output of the
 # layer in fp16 is at most `roundings` half ulps of the largest exact output away from float64's. `inputs` is fp16, and
-# so are the layer's weights, if it has any. `in_half(layer, inputs)` runs a copy of the layer with poptorch in fp16, and
-# `half_ulp(tensor)` gives half an ulp at each value. The check tries your test on nine right and six wrong pairs of
+# so are the layer's weights, if it has any. `in_half(layer, inputs)` runs a copy of the layer with poptorch in fp16,
+# and `half_ulp(tensor)` gives half an ulp at each value. The check tries your test on nine right and six wrong pairs of
 # layer and inputs.
 
 # %% tags=["exercise"]

@@ -66,8 +66,8 @@ def unit_test_cases() -> list[UnitTestCase]:
             missed = "Your test passes a layer that gives NaN. A comparison with NaN is never true."
         cases.append(UnitTestCase(each.faulty(), each.inputs, each.roundings, False, missed))
     loose = (
-        "Your test passes {}. Is your tolerance a fixed number, or a fixed percentage? It has to follow the size of the "
-        "outputs and the number of roundings."
+        "Your test passes {}. Is your tolerance a fixed number, or a fixed percentage? It has to follow the size "
+        "of the outputs and the number of roundings."
     )
     narrow = (5 + torch.rand(8, WIDTH, generator=torch.Generator().manual_seed(5))).half()
     cases += [

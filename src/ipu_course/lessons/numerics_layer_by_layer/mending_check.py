@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch import nn
 
 from ipu_course.exercises import Points
 from ipu_course.lessons.numerics_layer_by_layer.two_sensors import LAYERS, SensorTraining, TwoSensors, train
@@ -62,9 +61,9 @@ def _mend_hint(mend: Any, reference: SensorTraining) -> str | None:
     if not callable(mend):
         return "mend should be a function of the network."
     network = mend(TwoSensors())
-    if not isinstance(network, nn.Module):
+    if not isinstance(network, TwoSensors):
         return f"mend returned {network!r}. Return the network."
-    types = {layer: network.get_submodule(layer).weight.dtype for layer in LAYERS}
+    types = {layer: network.get_parameter(f"{layer}.weight").dtype for layer in LAYERS}
     wide = [layer for layer, dtype in types.items() if dtype is torch.float32]
     if len(wide) == len(LAYERS):
         return "All weights are still fp32. Call half() first, and then give the layer that needs it its fp32 back."

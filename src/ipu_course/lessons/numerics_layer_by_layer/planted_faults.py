@@ -95,11 +95,15 @@ def _random(rows: int, columns: int, seed: int) -> Tensor:
     return torch.randn(rows, columns, generator=torch.Generator().manual_seed(seed))
 
 
+_WIDE = (_random(8, WIDTH, 0) * 4).half()
+_AROUND_1000 = (1_000 + 10 * _random(8, WIDTH, 1)).half()
+_AROUND_100 = (100 + _random(8, WIDTH, 2)).half()
+_SMALL = (1e-5 * _random(8, WIDTH, 3)).half()
 TESTED = (
-    LayerWithTwin("softmax", Softmax, SoftmaxWithoutMaximum, 4, (_random(8, WIDTH, 0) * 4).half(), "a wide spread"),
-    LayerWithTwin("mean", Mean, MeanBySum, 2, (1_000 + 10 * _random(8, WIDTH, 1)).half(), "around 1,000"),
-    LayerWithTwin("variance", Variance, VarianceInOnePass, 4, (100 + _random(8, WIDTH, 2)).half(), "around 100"),
-    LayerWithTwin("directions", Directions, DirectionsOfSmallSquares, 5, (1e-5 * _random(8, WIDTH, 3)).half(), "around 0.00001"),
+    LayerWithTwin("softmax", Softmax, SoftmaxWithoutMaximum, 4, _WIDE, "a wide spread"),
+    LayerWithTwin("mean", Mean, MeanBySum, 2, _AROUND_1000, "around 1,000"),
+    LayerWithTwin("variance", Variance, VarianceInOnePass, 4, _AROUND_100, "around 100"),
+    LayerWithTwin("directions", Directions, DirectionsOfSmallSquares, 5, _SMALL, "around 0.00001"),
 )
 USUAL_INPUTS = _random(8, WIDTH, 4).half()
 

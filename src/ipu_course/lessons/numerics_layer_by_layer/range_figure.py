@@ -104,8 +104,10 @@ def _outline(
 def _note(axes: Axes, shares: RangeShares) -> None:
     parts: Sequence[tuple[float, str]] = ((shares.zero, "zero"), (shares.subnormal, "lose digits"))
     lines = [f"{share:.0%} {what}" for share, what in parts if share >= WORTH_A_NOTE]
-    axes.text(0.98, 0.95, "\n".join(lines), ha="right", va="top", fontsize=9, color=INK, transform=axes.transAxes,
-              bbox={"facecolor": "white", "edgecolor": "none", "alpha": 0.85, "pad": 1.0} if lines else None)  # fmt: skip
+    if lines:
+        box = {"facecolor": "white", "edgecolor": "none", "alpha": 0.85, "pad": 1.0}
+        axes.text(0.98, 0.95, "\n".join(lines), ha="right", va="top", fontsize=9, color=INK, transform=axes.transAxes,
+                  bbox=box)  # fmt: skip
 
 
 def _finish(figure: Figure, axes: Axes) -> None:

@@ -40,9 +40,8 @@ def show_movement(trainings: Mapping[str, SensorTraining], takeaway: str) -> Non
 def show_losses(trainings: Mapping[str, SensorTraining], takeaway: str) -> None:
     """Show the mean loss of each epoch of every training."""
     curves = {name: _epochs(training.losses) for name, training in trainings.items()}
-    drawn = curves_figure(
-        range(1, EPOCHS + 1), curves, "epoch", "mean cross-entropy", "The loss of training, epoch by epoch", from_zero=True
-    )
+    title = "The loss of training, epoch by epoch"
+    drawn = curves_figure(range(1, EPOCHS + 1), curves, "epoch", "mean cross-entropy", title, from_zero=True)
     first = next(iter(curves.values()))[-1]
     told = ", ".join(f"{name} {losses[-1] / first:.0f} times" for name, losses in curves.items())
     falls = all(losses[-1] < losses[0] for losses in curves.values())

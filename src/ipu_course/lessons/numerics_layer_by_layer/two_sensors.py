@@ -29,14 +29,15 @@ class UnitLength(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         wide = x.float()
-        return (wide / (wide.norm(dim=1, keepdim=True) + 0.001)).to(x.dtype)
+        length: Tensor = wide.norm(dim=1, keepdim=True) + 0.001
+        return (wide / length).to(x.dtype)
 
 
 class TwoSensors(nn.Module):
     """Counts of the upper 12 rows [N, 336] and volts of the lower 16 rows [N, 448] to logits [N, 10].
 
     With labels [N] it gives (logits, mean cross-entropy [], what is minimised []). The first weights are the same
-    every time: those of ``upper`` up to 1/2, those of ``lower`` from 16 to 32, so that outputs of ``lower`` are about 1.
+    every time: those of ``upper`` up to 1/2, those of ``lower`` from 16 to 32, so that it gives outputs of about 1.
     """
 
     def __init__(self) -> None:
@@ -137,7 +138,7 @@ def train(
 
 def weights_of(network: nn.Module) -> dict[str, Tensor]:
     """Return copies of the layers' weights in float32."""
-    return {layer: network.get_submodule(layer).weight.detach().float().clone() for layer in LAYERS}
+    return {layer: network.get_parameter(f"{layer}.weight").detach().float().clone() for layer in LAYERS}
 
 
 def _accuracy(network: TwoSensors, dtype: torch.dtype) -> float:

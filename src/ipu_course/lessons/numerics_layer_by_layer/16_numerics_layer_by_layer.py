@@ -376,4 +376,4 @@ lesson.check(5, check_layer)
 # 2. Graphcore, *AI-Float: mixed precision arithmetic for AI*, white paper.
 # 3. Micikevicius et al., *[Mixed Precision Training](https://arxiv.org/abs/1710.03740)*, 2017.
 #
-# **Next:** the course ends here; `python -m ipu_course bench` asks what limits the benchmark page's programs.
+# **Next:** you can make a program fit, fast and right; now do all three at once.

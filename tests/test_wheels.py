@@ -176,9 +176,18 @@ def test_the_metadata_are_complete(installed: Path, name: str) -> None:
     assert [version for version in named if not metadata.requires_python.contains(version)] == []
 
 
-def test_the_extras_are_those_that_the_pages_name(installed: Path) -> None:
-    extras = metadata_of(installed, "ipu_course").provides_extra or []
-    assert {"lab", "model", "programs", "test"} <= set(extras)
+def test_the_page_on_installing_names_the_files_extras_and_pages_that_there_are(
+    project: Path, built: Path, installed: Path
+) -> None:
+    page = (project / "docs" / "installing.md").read_text(encoding="utf-8")
+    extras = set(re.findall(r"^\| `(\w+)` \|", page, re.MULTILINE))
+    assert {"lab", "model", "programs", "test"} == extras
+    assert extras <= set(metadata_of(installed, "ipu_course").provides_extra or [])
+    files = set(re.findall(r"dist/([\w.-]+\.whl)", page))
+    assert files == {wheel_of(built, name).name for name in NAMES}
+    links = re.findall(r"\]\((?!https:)([^)#]+)", page)
+    assert links
+    assert [link for link in links if not (project / "docs" / link).exists()] == []
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -301,7 +301,7 @@ class TestFiles:
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
     ) -> None:
         with monkeypatch.context() as patch:
-            patch.setattr(_poptorch_data, "version", lambda name: "0.0.1")
+            patch.setattr(_poptorch_data, "__version__", "0.0.1")
             compile_all(tmp_path, Mixed())
         (old,) = programs(tmp_path)
         compile_all(tmp_path, Mixed())

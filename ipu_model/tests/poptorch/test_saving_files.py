@@ -231,7 +231,7 @@ class TestBadFiles:
 
     def test_another_version(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         with monkeypatch.context() as patch:
-            patch.setattr(_poptorch_data, "version", lambda name: "0.0.1")
+            patch.setattr(_poptorch_data, "__version__", "0.0.1")
             poptorch.inferenceModel(Mixed(), options()).compileAndExport(tmp_path / "model", X)
         with pytest.raises(AssertionError, match=r"Invalid file .*PopTorch version mismatch: written with 0\.0\.1"):
             poptorch.load(tmp_path / "model")

@@ -43,8 +43,8 @@ show_lanes(HostPath(), "Only one of the three works at a time.")
 #
 # Read the picture from the left. The host copies 16 images into a buffer, and the IPU cannot fetch them before that.
 # PopVision calls this part `StreamCopyBegin`. Then the link moves 25 MB of images (`StreamCopyMid`), the IPU computes,
-# and the link moves 23 MB of scores back. Lesson 05 was about the loader, which prepares the data of *calls*. What
-# you see here happens inside a call, for every micro-batch.
+# and the link moves 23 MB of scores back. [Lesson 05](05) was about the loader, which prepares the data of *calls*.
+# What you see here happens inside a call, for every micro-batch.
 #
 # The host need not wait until the IPU asks. With **prefetching**, it fills a buffer as soon as the buffer is free. This
 # is on by default, but with a depth of 1 there is only one buffer, which is free only after the transfer. The
@@ -116,13 +116,13 @@ lesson.check(1, io_tiles)
 #
 # The service returns 11 scores for every pixel, in fp16: 22 bytes. Nobody reads them, as callers only want the best
 # class. `argmax` on the IPU returns its number in 4 bytes, and a cast to uint8 makes that **one byte**. That is the
-# guide's section 4.4.3: send fewer bytes, in both directions. Lesson 04 did it for inputs. With
-# class bytes, I/O tiles also have less to hold.
+# guide's section 4.4.3: send fewer bytes, in both directions. [Lesson 04](04) did it for inputs. With these *class
+# bytes*, I/O tiles also have less to hold.
 #
-# **Exercise 2** (5 min). Move the three controls below this cell. How many milliseconds per step does depth 3 save
+# **Exercise 2** (5 min). Move the three controls below the next cell. How many milliseconds per step does depth 3 save
 # compared with depth 1, when all scores come back and nothing overlaps (`saved`)? How many does it save with 64 I/O
-# tiles and class bytes (`saved_overlapping`)? What is the `fewest` I/O tiles on offer with which all scores fit? (With
-# 0 I/O tiles, nothing overlaps.)
+# tiles and class bytes (`saved_overlapping`)? What is the `fewest` I/O tiles on offer with which the program fits and
+# returns all scores? Does your `io_tiles` agree? (With 0 I/O tiles, nothing overlaps.)
 
 # %% tags=["exercise"]
 ### BEGIN SOLUTION
@@ -206,7 +206,8 @@ lesson.check(3, Service, service_options, using=baseline)
 # %% [markdown]
 # ## Feed several replicas
 #
-# The next cell first shows where you are now. Compare it with the first picture: the IPU hardly ever waits.
+# The next cell first shows the best setting of the explorer. Compare it with the first picture: the IPU hardly ever
+# waits.
 #
 # Then it adds replicas, without overlap. Four IPUs share the link of their machine, and one process copies the images
 # of all its replicas, one replica after another. (We know only the heading of the guide's section 7.5. What follows is
@@ -295,9 +296,9 @@ lesson.check(4, classify_all)
 # deletes one, and loading one takes seconds. Several processes need it even more: with a common folder, one of them
 # compiles and the others wait; without, they all compile.
 #
-# The next code cell trains with a cache, then makes seven runs: the same again; with other weights; with another
-# learning rate; with 9 images instead of 16; with 2 device iterations; with `OutputMode.All`; and with a divisor
-# of 256 instead of 255 in `forward`.
+# The next code cell compiles a training program with a cache, and then seven times more: the same again; with other
+# weights; with another learning rate; with 9 images instead of 16; with 2 device iterations; with `OutputMode.All`; and
+# with a divisor of 256 instead of 255 in `forward`.
 #
 # **Predict:** how many of the seven are compiled anew?
 
@@ -338,9 +339,9 @@ show_compile_times()
 
 # %% [markdown]
 # The compiler plans every *different* convolution, lays out tensors and exchanges over 1,472 tiles, and generates and
-# links the code of each tile. So the time grows with the number of layers and IPUs. It hardly grows with accumulation,
-# device iterations or replicas, which all run the same executable: ResNet-50 took 3:48 with one replica and 4:02 with
-# two [2]. Equal blocks help, because outlining compiles them once.
+# links the code of each tile. So the time grows with the number of layers and IPUs. Accumulation and device
+# iterations are loops around the same code, and replicas run the same executable, so they hardly count: ResNet-50 took
+# 3:48 with one replica and 4:02 with two [2]. Equal blocks help, because outlining compiles them once.
 #
 # The line in the figure was fitted to these very programs, so their agreement is no test of it. And the IPU Model's own
 # "compilation" only traces your program: **its seconds say nothing about Poplar's.**

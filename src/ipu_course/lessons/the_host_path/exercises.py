@@ -97,7 +97,17 @@ def _tiles_hint(io_tiles: Callable[[int, int], object]) -> str | None:
     wrong = next(place for place, answer in enumerate(answers) if answer != right[place])
     samples, size = TILE_CASES[wrong]
     returned = f"For {samples} samples of {size:,} bytes, your function returns {answers[wrong]!r}. "
+    if _as_printed(as_number(answers[wrong]), samples, size):
+        return returned + PRINTED
     return returned + _tiles_mistake(answers[wrong], right[wrong])
+
+
+def _as_printed(number: float | None, samples: int, size: int) -> bool:
+    """Tell whether a number is the printed formula's, in any unit of a tile, rounded up or not at all."""
+    if number is None:
+        return False
+    printed = [SHARE_OF_DATA * one * one / tile for one in (samples, size) for tile in (624, 624_000, TILE_BYTES)]
+    return any(math.isclose(number, each, rel_tol=1e-6) or number == math.ceil(each) for each in printed)
 
 
 def _tiles_mistake(answer: object, right: int | None) -> str:
@@ -119,8 +129,7 @@ def _tiles_mistake(answer: object, right: int | None) -> str:
 IO_TILES = Exercise(
     ("io_tiles",),
     _tiles_hint,
-    praise="With class bytes, a micro-batch needs 64 I/O tiles, with all scores 128. The explorer shows whether they "
-    "really hold it.",
+    praise="The explorer below shows whether so many tiles really hold a micro-batch of the service.",
 )
 
 

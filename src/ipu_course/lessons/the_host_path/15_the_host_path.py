@@ -430,4 +430,4 @@ show_allocators()
 # 4. Graphcore, PopART user guide, overlapping I/O with compute.
 # 5. Graphcore, technical note on computational graph recompilation and executable switching in TensorFlow.
 #
-# **Next:** the program is fast now; find out whether its numbers are right.
+# **Next:** The program is fast now. But are its numbers right?

@@ -7,22 +7,13 @@ from typing import TYPE_CHECKING
 
 from ipu_course import engine, show
 from ipu_course.lessons.capstone.budget import KIB
-from ipu_course.lessons.capstone.plans import Plan
 from ipu_course.lessons.capstone.prices import plan_in_words, result_for
-from ipu_course.lessons.capstone.transformer import BASE, LARGE
+from ipu_course.lessons.capstone.published_plans import PUBLISHED_PLANS
 from ipu_course.not_modelled import NOT_MODELLED
 from ipu_course.published import published_figure
 
 if TYPE_CHECKING:
     from ipu_course.lessons.capstone.plan_results import EveryPlan
-    from ipu_course.lessons.capstone.transformer import TransformerSize
-
-# The published configurations, in the space of plans: cut, micro-batch, checkpoints, state and proportion of the
-# public application. BERT-Large has a proportion of 0.15 on IPU 0, which the space does not have.
-PUBLISHED_PLANS = {
-    BASE.name: Plan((0, 4, 4, 4), 0, 32, every_layer=True, state_on_chip=False, proportion=0.25),
-    LARGE.name: Plan((3, 7, 7, 7), 0, 8, every_layer=True, state_on_chip=False, proportion=0.25),
-}
 
 
 def show_plans_compared(every: EveryPlan) -> None:
@@ -44,10 +35,13 @@ def show_plans_compared(every: EveryPlan) -> None:
     show.table(rows, index="program")
 
 
-def show_published(size: TransformerSize) -> None:
-    """Print the published rate of a size: on 16 IPUs, and what follows for four of them."""
-    for key in ("16_ipus", "4_ipus"):
-        print(published_figure(Path(__file__).parent, f"{size.name}_{key}").line)
+def show_published(every: EveryPlan) -> None:
+    """Print the published rate of a size on 16 IPUs, what follows for four, and what the model says."""
+    name = every.size.name
+    for key in (f"{name}_16_ipus", f"{name}_4_ipus"):
+        print(published_figure(Path(__file__).parent, key).line)
+    if every.published_task is not None:
+        print(f"modelled: {every.published_task:,.0f} sequences/s, this lesson's network with that configuration")
 
 
 def _compared(name: str, words: str, rate: float, every: EveryPlan, kib: float | None) -> dict[str, object]:

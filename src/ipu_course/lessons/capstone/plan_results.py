@@ -43,11 +43,15 @@ class SearchResult:
 
 @dataclass(frozen=True)
 class EveryPlan:
-    """All plans of one size with their results, and what the search found."""
+    """All plans of one size with their results, and what the search found.
+
+    ``published_task`` is what the published configuration reaches on its own task, in sequences per second.
+    """
 
     size: TransformerSize
     results: tuple[PlanResult, ...]
     search: SearchResult | None = None
+    published_task: float | None = None
 
     @property
     def fitting(self) -> tuple[PlanResult, ...]:
@@ -80,7 +84,9 @@ def stored_plans(size: TransformerSize) -> EveryPlan:
     """
     try:
         content = json.loads(file_of(size).read_text(encoding="utf-8"))
-        return EveryPlan(size, tuple(map(_read, content["plans"])), _read_search(content["search"]))
+        return EveryPlan(
+            size, tuple(map(_read, content["plans"])), _read_search(content["search"]), content["published_task"]
+        )
     except (OSError, ValueError, LookupError, TypeError) as problem:
         raise DataError(f"{file_of(size).name} is damaged ({problem}). Write it again: {COMMAND} --write.") from problem
 

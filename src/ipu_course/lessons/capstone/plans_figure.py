@@ -37,10 +37,15 @@ def plans_figure(every: EveryPlan, own: Sequence[Compilation] = ()) -> Figure:
                 markerfacecolor="white", markersize=7, linestyle="none", label="yours",
             )  # fmt: skip
         axes.axvline(TILE_KIB, color=INK, linestyle="--", linewidth=1)
-        axes.set(xlabel="KiB of the fullest tile", ylabel="sequences/s (modelled)", xlim=(None, WIDEST_KIB),
+        axes.set(xlabel="KiB of the fullest tile", ylabel="sequences/s (modelled)", xlim=(None, _widest_kib(own)),
                  title=f"All {len(every.results)} plans; the dashed line is a tile's {TILE_KIB} KiB")  # fmt: skip
         axes.legend(loc="center left", bbox_to_anchor=(1.0, 0.5), frameon=False)
     return figure
+
+
+def _widest_kib(own: Sequence[Compilation]) -> float:
+    """Return where the picture ends: far to the right nothing fits, but the learner's own plans are always in it."""
+    return max([WIDEST_KIB, *(1.03 * max(each.tile_kib) for each in own)])
 
 
 def _kib(results: Sequence[PlanResult]) -> list[float]:
@@ -61,5 +66,5 @@ def show_every_plan(every: EveryPlan, budget: Budget) -> None:
         "Speed and memory pull against each other, and the fastest plan that fits nearly fills a tile.",
         f"Sequences per second against the fullest tile of {len(every.results)} plans, modelled: {told}. The best that "
         f"fits reaches {every.best.sequences_per_second:,.0f} with {_kib([every.best])[0]:,.0f} KiB. Yours: "
-        f"{yours or 'none'}.",
+        f"{yours or 'none'}. Plans of more than {_widest_kib(own):,.0f} KiB are not drawn.",
     )

@@ -69,7 +69,7 @@ def show_replicas(module: ModelledModule, size: TransformerSize) -> None:
             "What each replica contributes (modelled)", log_x=True, from_zero=True,
         ),
         "Sharding turns replicas into memory: the state of one replica shrinks, and so do the copies.",
-        f"Sequences per second of each replica against replicas, modelled. {told}.",
+        f"Sequences per second of each replica against the number of replicas, modelled. {told}.",
     )  # fmt: skip
     show.table([replica_row(way, each) for way, found in points.items() for each in found])
 

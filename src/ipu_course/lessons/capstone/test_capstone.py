@@ -15,7 +15,6 @@ from ipu_course import engine
 from ipu_course.exercises import judge, letting_errors_through
 from ipu_course.lessons.capstone import lesson
 from ipu_course.lessons.capstone.budget import Budget, PlanError, show_ladder
-from ipu_course.lessons.capstone.comparison_of_plans import PUBLISHED_PLANS
 from ipu_course.lessons.capstone.every_plan import result_of
 from ipu_course.lessons.capstone.exercises import COSTS, ENOUGH, REPORT, SENT
 from ipu_course.lessons.capstone.first_look import ipus_for_weights, profile_as_it_is
@@ -31,6 +30,7 @@ from ipu_course.lessons.capstone.plans import (
 )
 from ipu_course.lessons.capstone.pods import reduced_bytes
 from ipu_course.lessons.capstone.prices import DECISIONS, head_loss_percent, prices, result_for, still_fitting
+from ipu_course.lessons.capstone.published_plans import PUBLISHED_PLANS
 from ipu_course.lessons.capstone.report import report_text
 from ipu_course.lessons.capstone.slow_program import make_loader, make_options, photographs
 from ipu_course.lessons.capstone.small import train_small

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 NEAR = 0.002
 ROUGHLY = 0.03  # learners read numbers off a table
-LEAST_GAIN_B = 1.35
+LEAST_GAIN_B = 1.25
 LEAST_GAIN_OWN = 1.1
 MILLISECONDS = 1000.0
 
@@ -264,7 +264,7 @@ def mends_points(workers_a: Any, place_b: Any, options_c: Any, using: SlowProgra
 MEND = Exercise(
     names=("workers_a", "place_b", "options_c"),
     find_hint=mends_hint,
-    praise="Each mend is one line, at the part that the profile named.",
+    praise="Each mend is small, and it is made where the profile pointed.",
     score=mends_points,
 )
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import poptorch
 from ipu_course import engine, show
 from ipu_course.figures.roofline import Roof, RooflinePoint, roofline
 from ipu_course.lessons.reading_a_profile.slow_programs import (
@@ -18,6 +17,7 @@ from ipu_course.lessons.reading_a_profile.slow_programs import (
     SIDE,
     WORKERS,
     begin,
+    begin_projection,
     captured_photographs,
     captured_records,
     captured_sentences,
@@ -51,7 +51,7 @@ def projection_alone(model: Any) -> None:
     """Cut program B so that its last IPU computes nothing but the projection to words."""
     for ipu, layer in enumerate(SHORTER_LAST, 1):
         begin(model, layer, ipu)
-    model.head = poptorch.BeginBlock(model.head, ipu_id=len(SHORTER_LAST) + 1)
+    begin_projection(model, len(SHORTER_LAST) + 1)
 
 
 @engine.needs_the_model

@@ -71,6 +71,11 @@ def begin(model: Any, layer: int, ipu: int) -> None:
     model.layers[layer] = poptorch.BeginBlock(model.layers[layer], ipu_id=ipu)
 
 
+def begin_projection(model: Any, ipu: int) -> None:
+    """Let an IPU begin at the projection of program B, behind all layers."""
+    model.head = poptorch.BeginBlock(model.head, ipu_id=ipu)
+
+
 def three_layers_each(model: Any) -> None:
     """Cut program B as it is: three layers on each IPU."""
     for ipu, layer in enumerate(CUTS, 1):

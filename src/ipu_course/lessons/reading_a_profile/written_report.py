@@ -17,7 +17,7 @@ import torch
 from torch import nn
 
 import poptorch
-from ipu_course import engine
+from ipu_course import engine, show
 from ipu_course.errors import CourseError
 from ipu_course.exercises import open_parts
 from ipu_course.models import WithLoss
@@ -43,8 +43,9 @@ EngineOptions = Callable[..., str]
 
 @dataclass(frozen=True)
 class WrittenReport:
-    """A report that a program has left: its files by name, its trace as it was read, and its profile."""
+    """A report that a program has left: the engine options, its files by name, its trace, and its profile."""
 
+    options: str
     files: tuple[str, ...]
     trace: Mapping[str, Any]
     profile: Profile
@@ -74,9 +75,13 @@ def compile_something(text: str) -> None:
 
 @engine.needs_the_model
 def start_program(engine_options: EngineOptions) -> WrittenReport:
-    """Start the lesson's program with the learner's engine options, or with ours while there are none."""
-    text = OURS if open_parts("engine_options", engine_options) else engine_options(FOLDER)
-    return _started(text)
+    """Start the lesson's program with the learner's engine options; with ours while those write no trace."""
+    if not open_parts("engine_options", engine_options):
+        try:
+            return _started(engine_options(FOLDER))
+        except Exception as problem:  # whatever the learner's function does, the lesson goes on
+            print(f"With your engine options, {problem}. The course's own are used instead.")
+    return _started(OURS)
 
 
 @lru_cache(maxsize=4)
@@ -88,23 +93,21 @@ def _started(text: str) -> WrittenReport:
             command, cwd=folder, env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False
         )
         if done.returncode:
-            raise CourseError(f"the program ended with an error: {done.stderr.strip().splitlines()[-1]}")
+            raise CourseError(f"the program ends with an error: {done.stderr.strip().splitlines()[-1]}")
         report = Path(folder) / FOLDER
         if not (report / TRACE).exists():
-            raise CourseError(f"the program wrote no {TRACE} into {FOLDER}")
+            raise CourseError(f"the program writes no {TRACE} into {FOLDER}")
         trace = json.loads((report / TRACE).read_text(encoding="utf-8"))
         files = tuple(sorted(path.name for path in report.iterdir()))
-        return WrittenReport(files, trace, engine.read_report(report))
+        return WrittenReport(text, files, trace, engine.read_report(report))
 
 
 def show_files(report: WrittenReport) -> None:
-    """Show what was written, and for whom."""
+    """Show the command that was run, what it wrote, and for whom."""
     if report is NOT_MODELLED:
         print(engine.NOT_HERE)
         return
-    from ipu_course import show
-
-    print(f"$ {VARIABLE}='...' python -m {PROGRAM}")
+    print(f"$ {VARIABLE}='{report.options}' \\\n    python -m {PROGRAM}")
     show.table([{"file": name, "for": READERS.get(name, "")} for name in report.files], index="file")
 
 

@@ -129,7 +129,7 @@ every = all_plans(size)
 show_ladder(budget)
 show_every_plan(every, budget)
 show_plans_compared(every)
-show_published(every)
+show_published(size, every)
 
 # %% [markdown]
 # **Why does the search not find it?** `make_it_fit` begins with the program as it is and moves the borders of blocks.
@@ -139,10 +139,10 @@ show_published(every)
 # precision, which changes the numerics.
 #
 # **Why is the published configuration slower here?** Its cut, its head and its checkpoints are those of the best plan.
-# But it was tuned for another task. For BERT-base, four replicas share an update of 65,536 sequences, so each copies a
-# quarter of the state, and 16 times as rarely. (Our network is faster
-# than the published one on that task, because it has no dropout, no attention mask and no second loss. The program
-# with all of these is in `docs/validation.md`, *scored blind*, within 10 %.)
+# But it was tuned for another task. For BERT-base, four replicas share an update of 65,536 sequences, so each copies
+# a quarter of the state, and 16 times as rarely. (Our network is faster than the published one on that task, because
+# it has no dropout, no attention mask and no second loss. The program with all of these is in `docs/validation.md`,
+# *scored blind*, within 10 %.)
 #
 # All these figures are modelled. The first four plans differ by about 1 %, which is less than any error of the model:
 # which of them is best on hardware is **too close to call**.
@@ -341,7 +341,7 @@ quiz.after("memory", ...)
 #
 # * Fit first, for certain, then make it fast. Both ask for the same decisions, and they depend on each other.
 # * The best plan belongs to a task: with another global batch or number of replicas, another plan wins.
-# * A search knows its own moves only. Know what it cannot do.
+# * A search only knows its own moves. Know what it cannot do.
 # * Replicas with sharded state are memory. Between Pods, send only parts.
 # * Profile the whole program, host included, and change nothing that does not limit.
 #

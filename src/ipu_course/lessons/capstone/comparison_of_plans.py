@@ -14,6 +14,7 @@ from ipu_course.published import published_figure
 
 if TYPE_CHECKING:
     from ipu_course.lessons.capstone.plan_results import EveryPlan
+    from ipu_course.lessons.capstone.transformer import TransformerSize
 
 
 def show_plans_compared(every: EveryPlan) -> None:
@@ -35,12 +36,11 @@ def show_plans_compared(every: EveryPlan) -> None:
     show.table(rows, index="program")
 
 
-def show_published(every: EveryPlan) -> None:
+def show_published(size: TransformerSize, every: EveryPlan) -> None:
     """Print the published rate of a size on 16 IPUs, what follows for four, and what the model says."""
-    name = every.size.name
-    for key in (f"{name}_16_ipus", f"{name}_4_ipus"):
+    for key in (f"{size.name}_16_ipus", f"{size.name}_4_ipus"):
         print(published_figure(Path(__file__).parent, key).line)
-    if every.published_task is not None:
+    if every is not NOT_MODELLED and every.published_task is not None:
         print(f"modelled: {every.published_task:,.0f} sequences/s, this lesson's network with that configuration")
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Callable
 
 import pytest
 import torch
@@ -13,7 +14,14 @@ from hypothesis import strategies as st
 import poptorch
 from ipu_course import engine
 from ipu_course.exercises import judge, letting_errors_through
-from ipu_course.lessons.capstone import lesson
+from ipu_course.lessons.capstone import (
+    lesson,
+    show_every_plan,
+    show_plans_compared,
+    show_published,
+    show_replicas,
+    show_slow_program,
+)
 from ipu_course.lessons.capstone.budget import Budget, PlanError, show_ladder
 from ipu_course.lessons.capstone.every_plan import result_of
 from ipu_course.lessons.capstone.exercises import COSTS, ENOUGH, REPORT, SENT
@@ -167,6 +175,28 @@ class TestBudget:
     def test_without_a_model_the_ladder_says_so(self, capsys: pytest.CaptureFixture[str]) -> None:
         show_ladder(NOT_MODELLED)
         assert capsys.readouterr().out.strip() == engine.NOT_HERE
+
+
+@pytest.mark.parametrize(
+    "show_it",
+    [
+        lambda: show_every_plan(NOT_MODELLED, NOT_MODELLED),
+        lambda: show_plans_compared(NOT_MODELLED),
+        lambda: show_replicas(NOT_MODELLED, BASE),
+        lambda: show_slow_program(NOT_MODELLED),
+    ],
+)
+def test_without_a_model_everything_says_so(show_it: Callable[[], None], capsys: pytest.CaptureFixture[str]) -> None:
+    show_it()
+    assert capsys.readouterr().out.strip() == engine.NOT_HERE
+
+
+def test_without_a_model_the_published_rates_are_still_there(capsys: pytest.CaptureFixture[str]) -> None:
+    show_published(BASE, NOT_MODELLED)
+    show_published(BASE, stored_plans(BASE))
+    published, derived, *with_model = capsys.readouterr().out.splitlines()
+    assert (published, derived) == tuple(with_model[:2])
+    assert with_model[2].startswith("modelled: 17,119")
 
 
 def _accumulating(count: int) -> poptorch.Options:

@@ -28,9 +28,9 @@ import torch
 import poptorch
 from ipu_course import show
 from ipu_course.lessons.numerics_layer_by_layer import (
-    LAYERS, LEARNING_RATE, TwoSensors, calls, faults_found, half_ulp, in_half, lesson, mended, movement_rows,
-    outcome_rows, range_figure, range_shares, scaling_for, show_faults, show_losses, show_movement, train,
-    training_options)
+    LAYERS, LEARNING_RATE, SensibleUnits, TwoSensors, calls, faults_found, half_ulp, in_half, lesson, mended,
+    mended_but_unit, movement_rows, outcome_rows, range_figure, range_shares, scaling_for, show_faults, show_losses,
+    show_movement, train, training_options)
 
 torch.set_num_threads(1)
 half, single = torch.float16, torch.float32
@@ -40,9 +40,9 @@ half, single = torch.float16, torch.float32
 #
 # One sensor sees the upper 12 rows of each digit and gives **counts** from 0 to 4,095. The other sees the lower 16 rows
 # and gives **volts** from 0 to 0.002. Such units are common, and this network copes with them in fp32: the first
-# weights of `lower` are between 16 and 32 (positive or negative), so that millivolts become outputs of about 1.
-# Then `UnitLength` scales what each sensor's layer gives to length 1. Its author knew lessons 01 and 07: it computes in
-# fp32 inside, and so does the loss. The loss has a weight of 0.01, because other tasks will be added later.
+# weights of `lower` are between 16 and 32 (positive or negative), so that millivolts become outputs of about 1. Then
+# `UnitLength` scales what each sensor's layer gives to length 1. Its author knew lessons 01 and 07: it computes in fp32
+# inside, and so does the loss. The loss has a weight of 0.01, because other tasks will be added later.
 
 # %%
 print(inspect.getsource(TwoSensors.forward))
@@ -106,9 +106,10 @@ show.drawing(drawing, lesson.takeaway("ranges"))
 #   gradient that comes back is divided by the same thousands. It vanishes.
 # * **`lower`** has large weights and small activations. Its gradients come back more than 2^15 times as large.
 #
-# The last column explains why this fault is so often overlooked. In fp32, most weight gradients of `upper` are
-# large enough for fp16, because the chain rule multiplies by the counts again. In fp16 they are computed *from* the
-# activation gradients, and these are zero by then. A histogram of weight gradients alone does not show it.
+# The last column explains why this fault is so often overlooked. Computed in fp32, only a few per cent of the weight
+# gradients of `upper` are too small for fp16, because the chain rule multiplies by the counts again. In fp16 they are
+# computed *from* the activation gradients, and these are zero by then. A histogram of weight gradients alone does not
+# show it.
 #
 # Which loss scaling helps? Gradients move to the right, all by the same factor. Choose a layer and a quantity, and move
 # the slider:
@@ -202,7 +203,7 @@ show.table(movement_rows(values), index="layer")
 # to live with it.
 #
 # The table has the facts of the record above (no scaling). AdamW divides each gradient by its usual size, so its
-# updates are about as large as the learning rate, whatever the scaling is. An fp16 weight changes only if its update is
+# updates are of the order of the learning rate, whatever the scaling is. An fp16 weight changes only if its update is
 # more than **half an ulp** (the distance to the next fp16 number), and this distance grows with the weight.
 #
 # What can stay in fp32, and what does it cost?
@@ -241,9 +242,9 @@ lesson.check(3, causes, mend, using=trainings["32.32"])
 # small.
 
 # %% [markdown]
-# You have found the cause from figures alone. The best cure stands outside the table: **give the layers better units**.
-# With inputs between 0 and 1 and the usual first weights, both faults are gone. You cannot always do that, though: a
-# trained network comes with its weights, and fine-tuning has small updates everywhere.
+# You have found the causes from figures alone. The best cure stands outside the table: **give the layers sensible
+# units**, with inputs between 0 and 1 and the usual first weights. The next table will show what that is worth. You
+# cannot always do it, though: a trained network comes with its weights, and fine-tuning has small updates everywhere.
 #
 # ## Write stochastic rounding yourself
 #
@@ -278,19 +279,25 @@ lesson.check(4, round_stochastically)
 # exponents. `torch.floor(x / spacing) * spacing` is the lower neighbour, for negative values, too.
 
 # %% [markdown] tags=["solution"]
-# Everything but the draw is exact here, because `spacing` is a power of two. Hardware does it with integers: it adds 13
-# random bits to the 13 bits that fp16 has no room for, and cuts them off.
+# Everything but the draw is exact here, because `spacing` is a power of two. With integers it is shorter: add 13 random
+# bits to the 13 bits that fp16 has no room for, and cut them off.
 
 # %%
 trainings["16.16, scaled, lower in fp32"] = train(mended(), half, loss_scaling=scaling)
 trainings["16.16, scaled, stochastic"] = train(
     TwoSensors().half(), half, loss_scaling=scaling, stochastic_rounding=True)
+trainings["lower in fp32, but UnitLength in fp16"] = train(mended_but_unit(), half, loss_scaling=scaling)
+trainings["16.16, sensible units"] = train(SensibleUnits().half(), half)
 show.table(outcome_rows(trainings), index="training")
 
 # %% [markdown]
-# Both cures bring back what fp32 has. `options.Precision.enableStochasticRounding(True)` takes no additional bytes, and
-# on an IPU no time [2]. (The IPU Model rounds stochastically in the weight update only. On hardware, every fp16 result
-# is rounded this way, so switch it off for inference.) fp32 weights are repeatable without a seed, and exact.
+# Both cures bring back what fp32 has. The last two rows are for comparison. The author was right to compute
+# `UnitLength` in fp32: its squares overflow in fp16. And sensible units need no cure at all, and end higher than fp32
+# with the odd ones.
+#
+# `options.Precision.enableStochasticRounding(True)` takes no additional bytes, and on an IPU no time [2]. (The IPU
+# Model rounds stochastically in the weight update only. On hardware, every fp16 result is rounded this way, so switch
+# it off for inference.) fp32 weights are repeatable without a seed, and exact.
 #
 # ## Test layers against float64
 #
@@ -357,11 +364,12 @@ lesson.check(5, check_layer)
 #
 # ## On real hardware
 #
-# Everything here is PopTorch's own: anchors, loss scaling, types of layers, stochastic rounding. Names of ops can
-# differ between versions of the SDK, so print `getTensorNames()` first. Graphcore's guide recommends the same three
-# things, loss scaling, stochastic rounding, and distributions "in all layers" [1]; the procedure is this course's own.
-# The sensors are constructed, but such scales are not: think of prices in cents beside rates, or of a network's
-# embeddings beside its norms.
+# Nothing in this lesson is modelled: on a machine with the SDK the same cells train on IPUs, with anchors, loss
+# scaling, types of layers and stochastic rounding that are PopTorch's own. Hardware orders its sums in another way, so
+# last digits differ. Names of ops can differ between versions, so print `getTensorNames()` first. Graphcore's guide
+# recommends the same three things, loss scaling, stochastic rounding, and distributions "in all layers" [1]; the
+# procedure is this course's own. The sensors are constructed, but such scales are not: think of prices in cents beside
+# rates, or of a network's embeddings beside its norms.
 #
 # ## What transfers
 #

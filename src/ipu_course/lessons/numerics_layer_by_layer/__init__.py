@@ -11,6 +11,7 @@ from ipu_course.lessons.numerics_layer_by_layer.mending_check import mended
 from ipu_course.lessons.numerics_layer_by_layer.planted_faults import in_half
 from ipu_course.lessons.numerics_layer_by_layer.range_figure import range_figure
 from ipu_course.lessons.numerics_layer_by_layer.scaling_check import scaling_for
+from ipu_course.lessons.numerics_layer_by_layer.sensor_variants import SensibleUnits, mended_but_unit
 from ipu_course.lessons.numerics_layer_by_layer.standstill import (
     lost_updates,
     movement_rows,
@@ -30,6 +31,7 @@ from ipu_course.lessons.numerics_layer_by_layer.two_sensors import (
 __all__ = [
     "LAYERS",
     "LEARNING_RATE",
+    "SensibleUnits",
     "TwoSensors",
     "calls",
     "faults_found",
@@ -38,6 +40,7 @@ __all__ = [
     "lesson",
     "lost_updates",
     "mended",
+    "mended_but_unit",
     "movement_rows",
     "outcome_rows",
     "range_figure",

@@ -32,6 +32,7 @@ from ipu_course.lessons.numerics_layer_by_layer.mending_check import MENDING_SCA
 from ipu_course.lessons.numerics_layer_by_layer.planted_faults import TESTED
 from ipu_course.lessons.numerics_layer_by_layer.rounding_check import neighbours
 from ipu_course.lessons.numerics_layer_by_layer.scaling_check import CASES, chosen_scaling, scaling_for, scaling_hint
+from ipu_course.lessons.numerics_layer_by_layer.sensor_variants import SensibleUnits, mended_but_unit
 from ipu_course.lessons.numerics_layer_by_layer.standstill import about, lost_updates
 from ipu_course.lessons.numerics_layer_by_layer.two_sensors import (
     LAYERS,
@@ -98,6 +99,16 @@ class TestTrainings:
     def test_each_cure_alone_is_not_enough(self) -> None:
         assert train(mended(), HALF).accuracy < 80
         assert train(TwoSensors().half(), HALF, stochastic_rounding=True).accuracy < 80
+
+    def test_sensible_units_need_no_cure_and_an_op_in_fp16_undoes_one(
+        self, trainings: dict[str, SensorTraining]
+    ) -> None:
+        sensible = train(SensibleUnits().half(), HALF)
+        assert about(sensible.accuracy) == 95
+        assert sensible.accuracy > trainings["32.32"].accuracy + 2
+        narrow = train(mended_but_unit(), HALF, loss_scaling=MENDING_SCALE)
+        assert narrow.finite
+        assert narrow.accuracy < 60
 
     def test_the_sensors_share_the_digit_between_them(self) -> None:
         counts, volts, labels = readings(False, SINGLE)

@@ -51,7 +51,7 @@ class TwoSensors(nn.Module):
             nn.init.uniform_(self.upper.weight, -0.5, 0.5)
             signs = torch.randint(0, 2, self.lower.weight.shape) * 2.0 - 1.0
             self.lower.weight.data = signs * torch.empty_like(signs).uniform_(16.0, 32.0)
-        self.unit = UnitLength()
+        self.unit: nn.Module = UnitLength()
 
     def forward(self, counts: Tensor, volts: Tensor, labels: Tensor | None = None) -> Tensor | tuple[Tensor, ...]:
         sensors = torch.cat([self.unit(self.upper(counts)), self.unit(self.lower(volts))], 1)

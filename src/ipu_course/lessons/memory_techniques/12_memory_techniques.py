@@ -4,8 +4,8 @@
 # A language model with eight blocks trains on one IPU, in half precision, ten sentences at a time. Its fullest tile
 # would have to hold **896 of 624 KiB** (modelled): 44 % too many.
 #
-# This lesson takes eight techniques against that, and asks two questions of each: which bytes does it save, and what do
-# you pay? In the end you combine them, and the program not only fits. It is also faster than at the beginning.
+# This lesson tries eight techniques on it, and asks two questions of each: which bytes does it save, and what do you
+# pay? Then you combine them. In the end the program fits, and it is faster than at the beginning.
 #
 # *Plan 75 minutes, 30 of them for the exercises; the notebook itself runs in under one. Before it: lessons [01](01),
 # [08](08) and [11](11).* You will
@@ -26,9 +26,9 @@ import torch
 import poptorch
 from ipu_course import show
 from ipu_course.lessons.memory_techniques import (
-    LanguageModel, as_one_operation, captured, course_options, fit_alone, lesson, modelled_training, more_code_kib,
-    plain_program, show_alone, show_code, show_hills, show_own_activation, show_partials, show_schemes,
-    show_sets, show_slices, show_sweep, show_trade_off, two_ipus)
+    LanguageModel, captured, course_options, fit_alone, lesson, modelled_training, more_code_kib, plain_program,
+    register_activation, show_alone, show_code, show_hills, show_own_activation, show_partials, show_schemes, show_sets,
+    show_slices, show_sweep, show_trade_off, two_ipus)
 
 torch.set_num_threads(1)
 show.memory(plain_program(), "Temporary data, optimiser state and activations are the largest parts.")
@@ -56,7 +56,7 @@ show_hills({"no technique": plain_program()},
 #
 # `options.setAvailableMemoryProportion({"IPU0": 0.2})` sets it for all products, convolutions and lookups of an IPU,
 # and `poptorch.set_available_memory(product, 0.2)` for one of them. It is a wish: if the planner finds no plan within
-# it, it drops the limit altogether [1]. So in a program that is out of memory, you may see no effect.
+# it, it raises the limit, and in the end drops it. So in a program that is out of memory, you may see no effect [1].
 
 # %%
 language = captured()
@@ -66,8 +66,9 @@ print(f"{lesson.published('proportions').kind}: {lesson.published('proportions')
 lesson.explore(language)
 
 # %% [markdown]
-# **Exercise 1** (5 min). The explorer shows the program over time. What is the smallest proportion of the slider that
-# costs at most 2 % of the throughput, with partial sums in float32 (`single`) and in float16 (`half`)?
+# **Exercise 1** (5 min). Move the slider, and watch the spikes in the middle. What is the smallest proportion that
+# costs at most 2 % of the throughput: with partial sums in float32 (`single`), and with partial sums in float16
+# (`half`)?
 
 # %% tags=["exercise"]
 ### BEGIN SOLUTION
@@ -82,25 +83,29 @@ lesson.check(1, single, half, using=language)
 # The last column compares with the default of the *same* type of partial sums.
 
 # %% [markdown] tags=["solution"]
-# The price rises slowly down to these, and steeply below them. At 0.05 the tile is hardly emptier than at 0.15.
+# The price rises slowly down to these, and steeply below them. At 0.05 the tile is hardly emptier than at 0.15, because
+# by then another op is at the peak.
 
 # %% [markdown]
-# Below about 0.05, hardware pays twice: plans of so many steps need more code, which is always live [3]. The model
-# shows hardly anything of that.
+# A proportion below about 0.05 often saves nothing on hardware: a plan of so many steps needs more code, and code is
+# always live [3]. The model shows hardly any of that. An IPU's clock is constant, so a price of 2 % in throughput is 2
+# % in cycles.
 #
 # ## Count partial sums, and cut a product into slices
 #
-# A tile multiplies numbers and adds up the products. The running sums are **partials**. By default they are float32,
-# even for float16 operands. A plan that cuts the sum into *k* parts, for *k* groups of tiles, has *k* partial sums for
-# each result: results x *k* x 4 bytes. With `options.Precision.setPartialsType(torch.half)` it is 2 bytes.
+# A tile multiplies numbers and adds up the products. The running sums are called **partials**. By default they are
+# float32, even for float16 operands. If a plan cuts each sum into *k* parts, for *k* groups of tiles, then there are
+# *k* partials for each result: together results x *k* x 4 bytes. After `options.Precision.setPartialsType(torch.half)`,
+# a partial has 2 bytes instead of 4.
 #
-# A program can also cut the product itself: `poptorch.serializedMatMul(rows, weight, mode, factor)` computes it in
-# `factor` slices, one after another. Our network's last product, 1,280 rows by 8,192 words, takes a number of slices:
+# You can also cut the product itself: `poptorch.serializedMatMul(rows, weight, mode, factor)` computes it in `factor`
+# slices, one after another. The lesson's network does so with its last product, of 1,280 rows and 8,192 words, if you
+# give it a number of slices:
 
 # %%
 show_partials(language)
 
-class Sliced(LanguageModel):  # the network of this lesson, with what its argument `slices` does
+class Sliced(LanguageModel):  # what LanguageModel(slices=...) does
     def logits(self, rows):
         by_columns = poptorch.MatMulSerializationMode.OutputChannels
         return poptorch.serializedMatMul(rows, self.head.weight.t(), by_columns, self.slices)
@@ -109,21 +114,21 @@ show_slices((0, 2, 4, 8))
 
 # %% [markdown]
 # Half partials did not halve the temporary data. The planner chose other plans, cut the sums into more parts, and spent
-# the bytes on speed: compare the cycles. Half partials round more; [lesson 01](01) shows when that matters.
+# the bytes on speed: compare the cycles. The price is rounding; [lesson 01](01) shows when that matters.
 #
-# Slices save as much as a small proportion, for this one product, and the planner cannot ignore them. From some number
-# on they save nothing, because the peak is now elsewhere. Look at *its peak* in the table before you cut any further.
+# For this one product, slices save as much as a small proportion, and the planner cannot ignore them. Eight slices save
+# no more than four, because the peak is elsewhere by then. So look at the column *its peak* before you cut any further.
 #
 # ## Choose what is computed again
 #
 # With the spike gone, the hill is next: every block keeps its results until the backward pass has used them. With
-# **recomputation**, a block keeps only what a **checkpoint** marks, and computes the rest again, just before its
-# backward pass. So only one block has all of its results at any time. (Of the guide's sections on this we know the
-# headings only; how we choose is our own way.)
+# **recomputation**, the program keeps only what a **checkpoint** marks. Before the backward pass of a block, it
+# computes the other results of this block again. So only one block at a time has all of its results. (Of the guide's
+# sections on this we know the headings only; the way to choose checkpoints is our own.)
 #
-# Our network marks what each block begins with. If everything else is computed again, then every sample needs its
-# forward pass twice. A backward pass takes about twice as long as a forward pass. **Predict:** by what percentage does
-# the time for a sample grow?
+# Our network marks what each block begins with. If all the rest is computed again, every block runs its forward pass
+# twice, and a backward pass takes about twice as long as a forward pass. **Predict:** by what percentage does the time
+# for a sample grow?
 
 # %% tags=["prediction"]
 price = lesson.predict("percent more time for a sample, with each block computed again", ...)
@@ -137,14 +142,14 @@ show_hills({"all results kept": kept_all, "only what blocks begin with": kept_en
 print(f"{lesson.published('sections').kind}: {lesson.published('sections').text} {lesson.published('sections').source}")
 
 # %% [markdown]
-# You need not compute all of a block again. Some results are small and took many cycles; others are large and took
-# few. A checkpoint can stand inside a block, too.
+# You need not compute all of a block again: checkpoints can stand inside a block, too. Some results are small and took
+# many cycles, others are large and took few.
 #
 # **Exercise 2** (10 min). Finish `run_block`: pass some of its results through `poptorch.recomputationCheckpoint`,
-# which returns the tensor that it marks. It is for the network with eight slices. The program has to fit, and be as
-# fast as possible. A block has eight results to keep or not: the score compares yours with all 256 sets. (`qkv`, `out`,
-# `up` and `down` are linear layers. `weights` is the softmax of queries times keys, and `mix` multiplies it by the
-# values, 128 x 128 and 128 x 64 for each head.)
+# which returns the tensor that it marks. The program, with its last product in eight slices, has to fit, and should be
+# as fast as possible. A block has eight results that you can keep or not. The score compares your choice with all 256
+# sets, and you need 95 % of the best. (`qkv`, `out`, `up` and `down` are linear layers. `weights` is the softmax of
+# queries times keys, and `mix` multiplies it by the values: 128 x 128 times 128 x 64 in each head.)
 
 # %% tags=["exercise"]
 ### BEGIN SOLUTION
@@ -166,31 +171,32 @@ def run_block(block, x):
 lesson.check(2, run_block)
 
 # %% [markdown] tags=["hint"]
-# Ask of each result: how long would it take to make again, and how many bytes would it keep? An element-wise op is
-# cheap; a product is not.
+# Ask of each result: how many bytes does it keep, and how long would it take to compute it again? The results of `up`
+# and `activation` are equally large, for example.
 
 # %% [markdown] tags=["solution"]
-# Keep the results of products that something after them needs, and compute norms, softmax, mixing and activation again.
-# People who train large transformers on GPUs came to the same answer [5].
+# Keep what the large products give: queries, keys and values, the sum after attention, and the wide layer. Norms,
+# softmax, mixing and activation are cheap to compute again. For large transformers on GPUs, attention's softmax and
+# mixing are computed again for the same reason [5].
 
 # %%
 show_sets(run_block)
 
 # %% [markdown]
-# The command `python -m ipu_course.lessons.memory_techniques.every_choice --check` models all of these again, in about
-# a minute on two cores.
+# Nobody has to believe this picture: `python -m ipu_course.lessons.memory_techniques.every_choice --check` models all
+# sets again, in a minute or two.
 #
 # ## Write an operation with its own backward pass
 #
-# The activation `x * sigmoid(1.702 x)` is three ops to PyTorch. Two of the tensors wait for the backward pass: x and
-# the sigmoid. One operation of your own could keep x alone, and compute the sigmoid again. On hardware such an
-# operation is a C++ class with a gradient class, compiled with the SDK and loaded with `ctypes`; `poptorch.custom_op`
-# calls it by its name. The IPU Model cannot run that code. Here you register Python functions under the same name
-# instead, which is enough to test the arithmetic and the memory.
+# The activation `x * sigmoid(1.702 x)` is three ops to PyTorch, and two tensors wait for its backward pass: x and the
+# sigmoid. An operation of your own can keep x alone and compute the sigmoid again. On hardware, a custom operation is
+# C++: one class for the forward pass, and one for the gradient. You compile it with the SDK, load it with `ctypes`, and
+# call it by its name with `poptorch.custom_op`. The IPU Model cannot run compiled code for IPUs. Here you register
+# Python functions under that name instead, and so test the arithmetic and the memory before anybody writes C++.
 #
-# **Exercise 3** (8 min). Write `gradient(inputs, outputs, gradients, attributes)`. The first three are lists of
-# tensors: x, the result, and the gradient of the result. Return a list with the gradient of x. Let *s* be the sigmoid:
-# its derivative is *s (1 - s)*, times what is inside. The check compares with autograd.
+# **Exercise 3** (8 min). Write `gradient(inputs, outputs, gradients, attributes)`. The first three are lists of one
+# tensor each: x, the result, and the gradient of the result. Return a list with the gradient of x. If *s* is the
+# sigmoid of *z*, its derivative by *z* is *s (1 - s)*. The check compares with PyTorch's autograd.
 
 # %% tags=["exercise"]
 ### BEGIN SOLUTION
@@ -204,34 +210,40 @@ def gradient(inputs, outputs, gradients, attributes):
 lesson.check(3, gradient)
 
 # %% [markdown] tags=["hint"]
-# The result is a product, *x s*, and both factors depend on x. Last comes the chain rule.
+# The result is a product, *x s*, and both factors depend on x. The chain rule comes in twice: for what is inside the
+# sigmoid, and for the gradient that arrives.
 
 # %% [markdown] tags=["solution"]
 # The product rule gives *s + x s'*, and *s' = 1.702 s (1 - s)*. Times the gradient that arrives.
 
 # %%
-activation = as_one_operation(gradient)  # registers it, and returns: lambda x: poptorch.custom_op([x], name, ...)[0]
+register_activation("QuickGelu", gradient)  # x * sigmoid(1.702 x) with your gradient; on hardware, C++ does it
+
+def activation(x):
+    return poptorch.custom_op([x], "QuickGelu", "course.ops", 1, example_outputs=[x])[0]
+
 show_own_activation(activation)
 
 # %% [markdown]
-# It saves one wide tensor in each block. The model's time for it is a guess: it costs every custom operation as plain
-# code that reads and writes. Before you write C++, look for an op that does the same: `torch.nn.functional.silu`, with
-# 1 in place of 1.702, keeps x alone, too.
+# A small model trained for real, with both forms: the losses agree, and the operation saves one wide tensor in each
+# block. Its time is a guess. The model counts every custom operation as plain code that reads and writes its tensors.
+# Before you write C++, look for an op that does nearly the same: `torch.nn.functional.silu` is *x sigmoid(x)*, and
+# keeps x alone, too.
 #
-# (Why not a `torch.autograd.Function`? The IPU Model honours its backward pass, because it differentiates with PyTorch.
-# On hardware, PopART makes the backward pass from the ops of the forward pass. We found no source that says that it
-# would use yours, so do not count on it.)
+# (Would a `torch.autograd.Function` do? The IPU Model uses its backward pass, because it differentiates with PyTorch.
+# On hardware, PopART makes the backward pass from the ops of the forward pass. We found no source that says it would
+# use yours, so do not count on it.)
 #
 # ## Let equal blocks share their code, and move or share state
 #
-# The floor consists of state and code. For **state**, [lesson 08](08) has two techniques: streaming memory, which costs
-# two trips per update, and sharing among replicas, which costs more IPUs and their all-reduce. Both are in the table
-# below.
+# The floor consists of weights, state and code. For **state**, [lesson 08](08) has two techniques. Off the chip, it has
+# to come and go with each update. Shared among replicas, it takes more IPUs, which have to exchange gradients and
+# weights. The next table has the price of both.
 #
-# **Code** is shared where it can be. Two ops with the same shapes, types and attributes become one function, which is
-# called twice. This is **outlining**, and it is on by default. Our eight blocks are equal. **Predict:** give their wide
-# layers eight different widths, from 1,152 to 2,944, with the same number of weights in all. How many more KiB of code
-# does the fullest tile hold?
+# **Code** is shared where that is possible. Ops with equal shapes, types and attributes become one function that is
+# called several times. This is **outlining**, and PopART does it by default. Our eight blocks are equal. **Predict:**
+# if their wide layers have eight different widths, from 1,152 to 2,944, but as many weights together, how many more KiB
+# of code does the fullest tile hold?
 
 # %% tags=["prediction"]
 code = lesson.predict("KiB of code that eight different blocks need in addition", ...)
@@ -241,18 +253,19 @@ code.reveal(more_code_kib(), "modelled")
 show_code()
 
 # %% [markdown]
-# Eight equal blocks need hardly more code than four: control code calls them, and the host loads their weights. Eight
-# different ones need more with each block, and a longer compilation. So keep blocks equal, and pad an odd size: a few
-# wasted elements are cheaper than another copy of the exchange code. (Outlining costs a call and some copies; the model
-# does not count those.)
+# Eight equal blocks need little more code than four: there are more calls, and more weights to load from the host. With
+# different blocks, the code for exchanges grows with each of them. So keep blocks equal, and pad an odd size, because a
+# few wasted elements take less room than another copy of the code. (Outlining costs calls and copies. The model does
+# not count those.)
 #
 # ## Compare other execution schemes
 #
-# If nothing on one IPU is enough, take more. A **pipeline** does so at the best speed, and PopTorch then recomputes by
-# default ([lesson 06](06)). **Sharded** execution runs one IPU at a time ([lesson 07](07)). **Phased** execution runs a
-# part of the network, moves its tensors to streaming memory, and loads the next part. The guide calls two more a last
-# resort: cutting single layers over IPUs (*tensor parallel*) and *domain sharding* [1]. They suit very large models or
-# very large code, and you would have to write them yourself.
+# If nothing is enough on one IPU, take two. A **pipeline** keeps both of them busy ([lesson 06](06)), and PopTorch then
+# recomputes by default. **Sharded** execution runs one IPU at a time ([lesson 07](07)). **Phased** execution runs a
+# part of the network, moves its tensors to streaming memory, and loads the next part. The guide names two more as a
+# last resort, for very large models or very large code: *tensor parallel* execution, which cuts single layers over
+# IPUs, and
+# *domain sharding* [1]. High-level frameworks do not offer these two, and the model does not know them.
 
 # %%
 def in_phases():
@@ -270,8 +283,8 @@ show_alone()
 
 # %% [markdown]
 # In phases, much less of a tile is enough, even though the spike is still there. But the program is many times slower,
-# because weights and activations travel with every micro-batch. The error band of that row is wide: nobody has
-# published a program to compare with.
+# because weights, accumulators and activations travel with every micro-batch. The error band of that row is wide:
+# nobody has published a program to compare with.
 #
 # ## Combine techniques, and see the trade-off
 #
@@ -280,8 +293,9 @@ show_alone()
 # of one program than at absolute times.)
 #
 # **Exercise 4** (7 min). Write `make_program()`, which returns the network and the options of a program that fits on
-# one IPU and is at most 10 % slower than the best combination. `LanguageModel(slices=..., block=..., activation=...)`
-# takes your `run_block` and `activation`. Keep the weights and the accumulation of `course_options()`.
+# one IPU and has at least 90 % of the throughput of the best combination, out of 216. Your `run_block` and `activation`
+# are arguments: `LanguageModel(slices=..., block=..., activation=...)`. Keep its sizes, and the accumulation of
+# `course_options()`.
 
 # %% tags=["exercise"]
 ### BEGIN SOLUTION
@@ -301,12 +315,12 @@ def make_program():
 lesson.check(4, make_program)
 
 # %% [markdown] tags=["hint"]
-# First spike, then hill, then floor. Which technique makes the program *faster*, and so pays for the others? How far
-# is it then from fitting?
+# First the spike, then the hill, then the floor. Which technique makes the program *faster*, and so pays for the
+# others? How far is it from fitting then?
 
 # %% [markdown] tags=["solution"]
-# Half partials pay for everything. A proportion of 0.2, or four slices, cuts the spikes, and your checkpoints lower the
-# hill. The floor may stay: moving the state costs more than all of the others.
+# Half partials pay for everything else. A proportion of 0.2, or four slices, cuts the spikes, and your checkpoints
+# lower the hill. The floor can stay as it is: moving the state would cost more time than all the others together.
 
 # %%
 show_trade_off(make_program)
@@ -315,27 +329,27 @@ show_trade_off(make_program)
 # ## Summary
 #
 # * A technique lowers a spike, the hill or the floor. Look at the peak first, and again after each change.
-# * Spikes: a smaller proportion, or slices. Both are cheap until plans become too small.
-# * Hill: compute cheap results again, and keep those of products. Other ways are smaller micro-batches, and operations
-#   that keep less.
-# * Floor: equal blocks share code; state can move off the chip, or be shared.
+# * For spikes, take a smaller proportion, or slices. Both are cheap until the steps become too small.
+# * For the hill, compute cheap results again, and keep those of products. A smaller micro-batch, or an operation that
+#   keeps less, also helps.
+# * For the floor, keep blocks equal, so that they share code. State can move off the chip, or be shared.
 # * Half partials buy speed, and speed pays for memory.
 #
-# **Takeaway:** the cheapest program that fits is a combination, and you find it by measuring each part.
+# **Takeaway:** the fastest program that fits is a combination, and you find it by pricing each technique.
 #
 # Your predictions and exercises: `python -m ipu_course report`.
 #
 # ## On real hardware
 #
-# All options are the same. Set `POPLIBS_LOG_LEVEL=WARN` to see when the planner drops the limit. Make sections between
-# checkpoints equal, so that outlining can share their code [4]. Compile after each change, offline if you like, and
-# look at the liveness report. Custom operations need C++ and the SDK.
+# The options are the same. With `POPLIBS_LOG_LEVEL=WARN`, the planner says when it exceeds the proportion [3]. Make the
+# sections between checkpoints equal, so that outlining can share their code [4]. Compile after each change, offline if
+# you like, and look for the peak in PopVision's liveness report. Custom operations need C++ and the SDK.
 #
 # ## What transfers
 #
-# `torch.utils.checkpoint` recomputes on GPUs, and its selective policies choose by op, as you did. Fused kernels with
-# a backward pass of their own keep less, such as those of attention. Workspace limits of cuDNN are spikes, too. Equal
-# layers help compilers there as well; tile memory is the IPU's own.
+# `torch.utils.checkpoint` recomputes on GPUs, and its selective policies choose op by op, as you did. Fused kernels
+# with their own backward pass keep less, too; those for attention are the best known. The workspaces of cuDNN are
+# spikes. State is offloaded and shared there as well ([lesson 08](08)). Only code on every tile is the IPU's own.
 #
 # ## References
 #

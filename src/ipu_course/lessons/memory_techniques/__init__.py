@@ -6,16 +6,14 @@ from ipu_course.lesson import Lesson
 from ipu_course.lessons.memory_techniques.choices import captured
 from ipu_course.lessons.memory_techniques.exercises import CHECKPOINTS, GRADIENT, PROGRAM, SWEEP
 from ipu_course.lessons.memory_techniques.explorer import PROPORTION
-from ipu_course.lessons.memory_techniques.hills_figure import show_hills
 from ipu_course.lessons.memory_techniques.language_model import (
-    Block,
     LanguageModel,
     course_options,
     modelled_training,
-    quick_gelu,
 )
 from ipu_course.lessons.memory_techniques.outlining import more_code_kib, show_code
-from ipu_course.lessons.memory_techniques.own_activation import as_one_operation, show_own_activation
+from ipu_course.lessons.memory_techniques.over_time import show_hills
+from ipu_course.lessons.memory_techniques.own_activation import register_activation, show_own_activation
 from ipu_course.lessons.memory_techniques.schemes import show_schemes, two_ipus
 from ipu_course.lessons.memory_techniques.slices import show_slices
 from ipu_course.lessons.memory_techniques.sweep import show_partials, show_sweep
@@ -23,9 +21,7 @@ from ipu_course.lessons.memory_techniques.techniques import fit_alone, plain_pro
 from ipu_course.lessons.memory_techniques.tradeoff_figure import show_sets, show_trade_off
 
 __all__ = [
-    "Block",
     "LanguageModel",
-    "as_one_operation",
     "captured",
     "course_options",
     "fit_alone",
@@ -33,7 +29,7 @@ __all__ = [
     "modelled_training",
     "more_code_kib",
     "plain_program",
-    "quick_gelu",
+    "register_activation",
     "show_alone",
     "show_code",
     "show_hills",

@@ -140,7 +140,7 @@ def _spoilt(given: Any) -> Any:
 def block_points(run_block: BlockForward) -> Points:
     """Return the throughput with a learner's checkpoints."""
     best = fastest_that_fits(stored().sets).rate
-    return Points(round(recomputed(run_block).samples_per_second), f"samples/s; the best of 256 sets: {best:,.0f}",
+    return Points(round(recomputed(run_block).samples_per_second, 1), f"samples/s; the best of 256 sets: {best:,.0f}",
                   "higher")  # fmt: skip
 
 
@@ -246,7 +246,7 @@ def program_points(make_program: MakeProgram) -> Points:
     """Return the throughput of a learner's program."""
     every = stored().combinations
     best = fastest_that_fits(every).rate
-    return Points(round(profile_of_program(make_program).samples_per_second),
+    return Points(round(profile_of_program(make_program).samples_per_second, 1),
                   f"samples/s; the best of {len(every)} combinations: {best:,.0f}", "higher")  # fmt: skip
 
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from ipu_course.engine import Profile
 
 DOMAIN, VERSION = "course.ops", 1
-COURSES_NAME, LEARNERS_NAME = "QuickGelu", "LearnersQuickGelu"
+COURSES_NAME = "CoursesQuickGelu"
 STEPS, SAMPLES = 30, 8
 KIB = 1024
 
@@ -39,23 +39,19 @@ def quick_gelu_gradient(
     return [gradients[0] * share * (1 + GELU_SLOPE * x * (1 - share))]
 
 
-def as_one_operation(gradient: Gradient, name: str = LEARNERS_NAME) -> Activation:
-    """Register the activation with its ``gradient`` under a name, and return it as one operation of a network.
+def register_activation(name: str, gradient: Gradient) -> None:
+    """Register the activation with its ``gradient`` as a custom operation, for the IPU Model.
 
     As long as the learner's gradient is open, the course's takes its place.
     """
     own = quick_gelu_gradient if open_parts("gradient", gradient) else gradient
     engine.register_custom_op(name, DOMAIN, VERSION, quick_gelu, own)
 
-    def activation(x: Tensor) -> Tensor:
-        return poptorch.custom_op([x], name, DOMAIN, VERSION, example_outputs=[x])[0]
-
-    return activation
-
 
 def courses_activation() -> Activation:
-    """Return the course's own custom operation."""
-    return as_one_operation(quick_gelu_gradient, COURSES_NAME)
+    """Register the course's own custom operation, and return it as an activation of a network."""
+    register_activation(COURSES_NAME, quick_gelu_gradient)
+    return lambda x: poptorch.custom_op([x], COURSES_NAME, DOMAIN, VERSION, example_outputs=[x])[0]
 
 
 def show_own_activation(activation: Activation) -> None:

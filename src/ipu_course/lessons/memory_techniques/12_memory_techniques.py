@@ -4,8 +4,10 @@
 # A language model with eight blocks trains on one IPU, in half precision, ten sentences at a time. Its fullest tile
 # would have to hold **896 of 624 KiB** (modelled): 44 % too many.
 #
-# This lesson tries eight techniques on it, and asks two questions of each: which bytes does it save, and what do you
-# pay? Then you combine them. In the end the program fits, and it is faster than at the beginning.
+# This lesson tries eight techniques on it: a smaller proportion of memory for products, half-precision partial sums,
+# the largest product in slices, recomputation, an operation of your own, half the micro-batch, and optimiser state off
+# the chip or shared by four replicas. Which bytes does each of them save, and what do you pay? Then you combine them.
+# In the end the program fits, and it is faster than at the beginning.
 #
 # *Plan 75 minutes, 30 of them for the exercises; the notebook itself runs in under one. Before it: lessons [01](01),
 # [08](08) and [11](11).* You will
@@ -88,8 +90,8 @@ lesson.check(1, single, half, using=language)
 
 # %% [markdown]
 # A proportion below about 0.05 often saves nothing on hardware: a plan of so many steps needs more code, and code is
-# always live [3]. The model shows hardly any of that. An IPU's clock is constant, so a price of 2 % in throughput is 2
-# % in cycles.
+# always live [3]. The model shows hardly any of that. (An IPU's clock is constant, so what costs 2 % of the throughput
+# costs 2 % in cycles.)
 #
 # ## Count partial sums, and cut a product into slices
 #
@@ -214,7 +216,7 @@ lesson.check(3, gradient)
 # sigmoid, and for the gradient that arrives.
 
 # %% [markdown] tags=["solution"]
-# The product rule gives *s + x s'*, and *s' = 1.702 s (1 - s)*. Times the gradient that arrives.
+# The product rule gives *s + x s'*, with *s' = 1.702 s (1 - s)*. Multiply it by the gradient that arrives.
 
 # %%
 register_activation("QuickGelu", gradient)  # x * sigmoid(1.702 x) with your gradient; on hardware, C++ does it
@@ -225,10 +227,10 @@ def activation(x):
 show_own_activation(activation)
 
 # %% [markdown]
-# A small model trained for real, with both forms: the losses agree, and the operation saves one wide tensor in each
-# block. Its time is a guess. The model counts every custom operation as plain code that reads and writes its tensors.
-# Before you write C++, look for an op that does nearly the same: `torch.nn.functional.silu` is *x sigmoid(x)*, and
-# keeps x alone, too.
+# The cell has trained a small model with both forms of the activation, for real, and the losses agree. In the lesson's
+# program, the operation saves one wide tensor in each block. Its time is a guess, because the model counts every custom
+# operation as plain code that reads and writes its tensors. Before you write C++, look for an op that does nearly the
+# same: `torch.nn.functional.silu` is *x sigmoid(x)*, and keeps x alone, too.
 #
 # (Would a `torch.autograd.Function` do? The IPU Model uses its backward pass, because it differentiates with PyTorch.
 # On hardware, PopART makes the backward pass from the ops of the forward pass. We found no source that says it would
@@ -263,9 +265,8 @@ show_code()
 # If nothing is enough on one IPU, take two. A **pipeline** keeps both of them busy ([lesson 06](06)), and PopTorch then
 # recomputes by default. **Sharded** execution runs one IPU at a time ([lesson 07](07)). **Phased** execution runs a
 # part of the network, moves its tensors to streaming memory, and loads the next part. The guide names two more as a
-# last resort, for very large models or very large code: *tensor parallel* execution, which cuts single layers over
-# IPUs, and
-# *domain sharding* [1]. High-level frameworks do not offer these two, and the model does not know them.
+# last resort, for very large models or very large code: tensor-parallel execution, which cuts single layers over IPUs,
+# and domain sharding [1]. High-level frameworks hardly support these two, and the IPU Model has no costs for them.
 
 # %%
 def in_phases():

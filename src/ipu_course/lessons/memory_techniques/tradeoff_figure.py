@@ -21,6 +21,8 @@ from ipu_course.lessons.memory_techniques.choices import (
 from ipu_course.lessons.memory_techniques.learners_program import MakeProgram, profile_of_program, recomputed
 from ipu_course.lessons.memory_techniques.techniques import ALONE, PLAIN, modelled, rate_per_ipu
 
+PLATE = {"facecolor": "white", "edgecolor": "none", "pad": 1.0, "alpha": 0.85}
+
 
 class NamedPoint(NamedTuple):
     """A program in the plane: its name, KiB on the fullest tile, and samples a second of each IPU."""
@@ -123,9 +125,8 @@ def plane_figure(
             axes.annotate(point.name, (point.kib, point.rate), ha="center", va="center", fontsize=8.5)
         for point in marked:
             axes.plot(point.kib, point.rate, "D", color=ORANGE, markersize=8, zorder=5)
-            axes.annotate(
-                point.name, (point.kib, point.rate), (0, -17), textcoords="offset points", ha="center", fontsize=9
-            )
+            axes.annotate(point.name, (point.kib, point.rate), (0, -18), textcoords="offset points", ha="center",
+                          fontsize=9, bbox=PLATE, zorder=6)  # fmt: skip
         axes.axvline(limit, color=INK, linestyle="--", linewidth=1.2)
         axes.annotate(f"a tile: {limit:.0f} KiB", (limit, 0.02), (4, 0), xycoords=("data", "axes fraction"),
                       textcoords="offset points", fontsize=9)  # fmt: skip

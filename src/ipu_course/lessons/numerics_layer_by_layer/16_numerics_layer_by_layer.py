@@ -40,7 +40,7 @@ half, single = torch.float16, torch.float32
 #
 # One sensor sees the upper 12 rows of each digit and gives **counts** from 0 to 4,095. The other sees the lower 16 rows
 # and gives **volts** from 0 to 0.002. Such units are common, and this network copes with them in fp32: the first
-# weights of `lower` are between 16 and 32 (positive or negative), so that millivolts become outputs of about 1. Then
+# weights of `lower` are between 16 and 32 (positive or negative), so that millivolts become outputs of up to 1. Then
 # `UnitLength` scales what each sensor's layer gives to length 1. Its author knew lessons 01 and 07: it computes in fp32
 # inside, and so does the loss. The loss has a weight of 0.01, because other tasks will be added later.
 

@@ -51,6 +51,7 @@ def range_figure(values: LayerValues, exponent: int = 0) -> Drawing:
         for axes in panels[-1]:
             axes.set_xlabel("absolute value")
         panels[0][0].set_ylim(0, TALLEST)
+        figure.supylabel("share of non-zero values", fontsize=10)
         _finish(figure, panels[0][0])
     return Drawing(figure, f"Sizes of non-zero values against the range of float16. {'; '.join(told)}.")
 

@@ -104,7 +104,11 @@ def outcome_rows(trainings: Mapping[str, SensorTraining]) -> list[dict[str, obje
 
 
 def _right(accuracy: float) -> str:
-    return "less than 60 %" if accuracy < 60 else f"about {about(accuracy)} %"
+    """Return an accuracy in words: a training that fails ends at another one on every kind of processor."""
+    if accuracy < 60:
+        return "less than 60 %"
+    tens = 10 * int(accuracy // 10)
+    return f"{tens} to {tens + 10} %" if accuracy < 80 else f"about {about(accuracy)} %"
 
 
 def about(accuracy: float) -> int:

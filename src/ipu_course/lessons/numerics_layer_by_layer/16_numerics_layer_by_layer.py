@@ -384,4 +384,4 @@ lesson.check(5, check_layer)
 # 2. Graphcore, *AI-Float: mixed precision arithmetic for AI*, white paper.
 # 3. Micikevicius et al., *[Mixed Precision Training](https://arxiv.org/abs/1710.03740)*, 2017.
 #
-# **Next:** you can make a program fit, fast and right; now do all three at once.
+# **Next:** You can make a program fit, fast and right; now do all three at once.

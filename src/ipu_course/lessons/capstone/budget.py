@@ -99,11 +99,21 @@ def captured_plan(size: TransformerSize, plan: WritePlan) -> tuple[engine.Modell
     """
     with torch.device("meta"):
         model = Transformer(size)
+        before = _weights(model)
         options = plan(model, size.global_batch)
+        if _weights(model) != before:
+            raise PlanError(
+                f"The network is fixed: it has {before:,} weights, and after your plan {_weights(model):,}. A plan "
+                "decides where and when, and in which precision."
+            )
         micro_batch = micro_batch_of(options, size)
         inputs = tuple(each.to("meta") for each in sequences(size, micro_batch, seed=0))
     module = engine.modelled_module(model, inputs, options, optimiser_of(model))
     return module, micro_batch, int(options.Training.gradient_accumulation)
+
+
+def _weights(model: nn.Module) -> int:
+    return sum(each.numel() for each in model.parameters())
 
 
 def micro_batch_of(options: Any, size: TransformerSize) -> int:

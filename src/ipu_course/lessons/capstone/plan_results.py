@@ -14,6 +14,7 @@ from ipu_course.lessons.capstone.plans import Plan
 from ipu_course.lessons.capstone.transformer import TransformerSize
 
 FITS = "fits"
+NEAR_TIE = 0.02  # less than the model's error for any published program
 COMMAND = "python -m ipu_course.lessons.capstone.every_plan"
 
 
@@ -58,6 +59,12 @@ class EveryPlan:
         """The plans that fit for certain, the fastest first."""
         found = (each for each in self.results if each.fits)
         return tuple(sorted(found, key=lambda each: -each.sequences_per_second))
+
+    @property
+    def near_ties(self) -> int:
+        """How many fitting plans are within 2 % of the best one, itself included: too close to call."""
+        best = self.best.sequences_per_second
+        return sum(each.sequences_per_second >= (1 - NEAR_TIE) * best for each in self.fitting)
 
     @property
     def best(self) -> PlanResult:

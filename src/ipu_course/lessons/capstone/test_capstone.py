@@ -15,6 +15,7 @@ import poptorch
 from ipu_course import engine
 from ipu_course.exercises import judge, letting_errors_through
 from ipu_course.lessons.capstone import (
+    every_plan,
     lesson,
     show_every_plan,
     show_plans_compared,
@@ -27,7 +28,7 @@ from ipu_course.lessons.capstone.every_plan import result_of
 from ipu_course.lessons.capstone.exercises import COSTS, ENOUGH, REPORT, SENT
 from ipu_course.lessons.capstone.first_look import ipus_for_weights, profile_as_it_is
 from ipu_course.lessons.capstone.photographs import run_as_it_is, run_program, same_results
-from ipu_course.lessons.capstone.plan_results import EveryPlan, stored_plans
+from ipu_course.lessons.capstone.plan_results import EveryPlan, file_of, stored_plans
 from ipu_course.lessons.capstone.plans import (
     PlanGraph,
     captured_graph,
@@ -95,6 +96,19 @@ class TestStoredPlans:
         assert profile.samples_per_second < every.best.sequences_per_second
         assert profile.memory.max_tile_bytes >= max(every.best.tile_bytes)
 
+    def test_the_optimum_of_the_larger_size_is_what_the_model_says(self) -> None:
+        best = stored_plans(LARGE).best
+        module = captured_graph(LARGE, PlanGraph(best.plan.layers, best.plan.head, best.plan.micro_batch))
+        assert result_of(best.plan, profile_plan(module, LARGE, best.plan)) == best
+
+    def test_what_is_written_is_what_is_read(
+        self, every: EveryPlan, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    ) -> None:
+        text = file_of(BASE).read_text(encoding="utf-8")
+        monkeypatch.setattr(every_plan, "file_of", lambda size: tmp_path / "plans.json")
+        every_plan.write_plans(every)
+        assert (tmp_path / "plans.json").read_text(encoding="utf-8") == text
+
     @pytest.mark.parametrize("size", SIZES, ids=lambda size: size.name)
     def test_the_published_cut_is_in_the_space(self, size: TransformerSize) -> None:
         assert PUBLISHED_PLANS[size.name].layers in every_cut(size)
@@ -122,6 +136,7 @@ class TestText:
 
     def test_the_first_four_plans_are_near_ties(self, every: EveryPlan) -> None:
         rates = [each.sequences_per_second for each in every.fitting]
+        assert every.near_ties == 4
         assert rates[3] > 0.985 * rates[0]
         assert rates[4] < 0.95 * rates[0]
 
@@ -161,6 +176,14 @@ class TestBudget:
             budget.compile(even_plan)
         show_ladder(budget)
         assert "1 of 1" in capsys.readouterr().out
+
+    def test_a_plan_keeps_the_network(self) -> None:
+        def shorter(model: torch.nn.Module, global_batch: int) -> poptorch.Options:
+            model.layers = model.layers[:8]  # type: ignore[index,assignment]  # a ModuleList
+            return even_plan(model, global_batch)
+
+        with pytest.raises(PlanError, match="The network is fixed: it has 109,"):
+            Budget(BASE).compile(shorter)
 
     def test_a_plan_of_the_space_gives_what_is_stored(self, every: EveryPlan) -> None:
         """What a learner writes is the same program as the enumerated plan."""

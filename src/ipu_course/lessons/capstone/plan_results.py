@@ -14,7 +14,7 @@ from ipu_course.lessons.capstone.plans import Plan
 from ipu_course.lessons.capstone.transformer import TransformerSize
 
 FITS = "fits"
-NEAR_TIE = 0.02  # less than the model's error for any published program
+NEAR_TIE = 0.02  # less than the model's error for the published runs of BERT
 COMMAND = "python -m ipu_course.lessons.capstone.every_plan"
 
 

@@ -46,10 +46,11 @@ show_lanes(HostPath(), "Only one of the three works at a time.")
 # and the link moves 23 MB of scores back. [Lesson 05](05) was about the loader, which prepares the data of *calls*.
 # What you see here happens inside a call, for every micro-batch.
 #
-# The host need not wait until the IPU asks. With **prefetching**, it fills a buffer as soon as the buffer is free. This
-# is on by default, but with a depth of 1 there is only one buffer, which is free only after the transfer. The
-# *prefetch depth* says how many micro-batches the host may prepare ahead. The guide recommends 3 [1], and PopTorch
-# passes it on to PopART:
+# The host need not wait until the IPU asks. With **prefetching**, it fills a buffer as soon as the buffer is free. The
+# *prefetch depth* says how many micro-batches it may prepare ahead. Prefetching is on by default, but with a depth of
+# 1: a single buffer. You might expect the host to refill it while the IPU computes. Published profiles still show a
+# `StreamCopyBegin` in every micro-batch, so the IPU Model assumes that with one buffer the IPU waits for the whole
+# copy. The guide recommends a depth of 3 [1], and PopTorch passes it on to PopART:
 #
 # ```python
 # options = poptorch.Options()
@@ -73,8 +74,8 @@ show_lanes(HostPath(depth=3), lesson.takeaway("deeper"))
 # ## Size I/O tiles
 #
 # Why do the link and the IPU take turns? Because all tiles take part in both. If you reserve some tiles for transfers
-# only, these **I/O tiles** can receive the next images and send the last results while the others compute. Every
-# I/O tile is one tile less for computing, so you want as few as possible. But they must hold at least one micro-batch.
+# only, these **I/O tiles** can receive the next images and send the last results while the others compute. An I/O tile
+# cannot compute, so you want as few as possible. Together, they must hold at least one micro-batch.
 # The guide [1] gives this rule of thumb for their number $N_{IO}$:
 #
 # $$N_{IO} \approx 1.05 \cdot \frac{S_{micro\_batch} \cdot S_{micro\_batch}}{S_{tile}}$$
@@ -82,12 +83,12 @@ show_lanes(HostPath(depth=3), lesson.takeaway("deeper"))
 # "where $S_{micro\_batch}$ is the micro-batch size", and $S_{tile}$ = 624 kB (638,976 bytes) is the memory of a tile.
 # The 5 % are for the code and buffers of the exchange. The guide also says that a power of two may work better.
 #
-# **There is a misprint in this formula.** Check its units, or put in numbers: 16 images of 1.6 MB each.
+# **There is a misprint in this formula.** Check its units, or try it with numbers: 16 images of 1.6 MB each.
 #
 # **Exercise 1** (7 min). Write `io_tiles(samples, bytes_per_sample)` after the corrected rule, where
-# `bytes_per_sample` counts everything that is transferred for a sample. Return the smallest power of two that is
-# enough. PopTorch accepts even numbers from 32 to 192: return at least 32, and `None` if no power of two up to 192 is
-# enough.
+# `bytes_per_sample` counts everything that is transferred for a sample, in and out. Return the smallest power of two
+# that is enough. PopTorch accepts even numbers from 32 to 192, so return at least 32, and `None` if no power of two up
+# to 192 is enough.
 
 # %% tags=["exercise"]
 ### BEGIN SOLUTION
@@ -138,8 +139,9 @@ lesson.explore(baseline)
 # The table below the picture has the step with two digits. Leave two controls where they are, and move the third.
 
 # %% [markdown] tags=["solution"]
-# Without overlap the whole copy is saved, 21.57 - 20.21 ms. With overlap and class bytes, the transfers take 7.9 ms
-# with the copy and 6.5 ms without it, but the IPU computes for 7.4 ms in any case. Only what sticks out can be saved.
+# Without overlap, you save the whole copy: 21.57 - 20.21 ms. With overlap and class bytes, the transfers take 7.9 ms
+# with the copy and 6.5 ms without it, but the IPU computes for 7.4 ms in any case. You can only save what the
+# computation does not hide.
 
 # %% [markdown]
 # ## Overlap transfers with the computation
@@ -148,15 +150,15 @@ lesson.explore(baseline)
 # and go on with what the function returns; mark an output last of all:
 #
 # ```python
-# mode = poptorch.OverlapMode.OverlapDeviceIterationLoop      # in training: OverlapAccumulationLoop
+# mode = poptorch.OverlapMode.OverlapDeviceIterationLoop      # with accumulation: OverlapAccumulationLoop
 # images = poptorch.set_overlap_for_input(images, mode)
 # return poptorch.set_overlap_for_output(classes, mode)
 # ```
 #
 # The guide says that this works on one IPU and in grouped pipelines since SDK 2.3 [1]. PopTorch refuses it in
 # pipelines, and `PipelinedExecution` is the default even on one IPU, so choose `ShardedExecution`. It also needs I/O
-# tiles, and `OutputMode.All` or `Sum`. Inference has `All` by default; training has `Final`, so it has to return more
-# than before, and should return nothing but its loss.
+# tiles, and `OutputMode.All` or `Sum`. Inference uses `All` by default. Training uses `Final`, which you have to
+# change; with `All`, let it return nothing but its loss.
 #
 # **Exercise 3** (9 min). Write `Service(network)`, whose `forward(images)` returns the class of every pixel, and
 # `service_options()`, so that a step takes **less than 8.4 ms**. Keep 16 device iterations: callers wait for a whole
@@ -195,8 +197,8 @@ def service_options():
 lesson.check(3, Service, service_options, using=baseline)
 
 # %% [markdown] tags=["hint"]
-# You need all three knobs. Find the best setting in the explorer, then write it down in code. What you mark as an
-# output has to be exactly what you return, after the cast.
+# You need all three knobs of the explorer. Find its best setting, then write it in code. What you mark as an output has
+# to be exactly what you return, so mark it after the cast.
 
 # %% [markdown] tags=["solution"]
 # A number that is no power of two is a little faster here: with 44 tiles, a step takes 8.11 ms. The model knows no
@@ -207,7 +209,8 @@ lesson.check(3, Service, service_options, using=baseline)
 # ## Feed several replicas
 #
 # The next cell first shows the best setting of the explorer. Compare it with the first picture: the IPU hardly ever
-# waits.
+# waits. The thin bars behind the images are the results. In the middle of a call, a step takes only as long as the
+# computation, but the first and the last of the 16 micro-batches overlap with nothing, and the mean includes them.
 #
 # Then it adds replicas, without overlap. Four IPUs share the link of their machine, and one process copies the images
 # of all its replicas, one replica after another. (We know only the heading of the guide's section 7.5. What follows is
@@ -218,9 +221,10 @@ show_lanes(TUNED, lesson.takeaway("tuned"))
 show_replicas()
 
 # %% [markdown]
-# Two things grow. Without prefetching, the copies of all replicas add up; with it, they hide behind the rest. And up to
-# four replicas wait for the same link. Eight need two machines, which have a link each. For more than one replica or
-# instance, the guide wants several threads for the callbacks as well [1]:
+# Two things grow. The first is the copy: without prefetching, the copies of all replicas add up. With a depth of 1,
+# only one of them still delays the step, and with 3 none does. The second is the transfer: two replicas do not fill
+# the link of their machine yet, but four have to share it. Eight need two machines, each with a link of its own. For
+# more than one replica or instance, the guide also requires several threads for the callbacks [1]:
 #
 # ```sh
 # POPLAR_ENGINE_OPTIONS='{"streamCallbacks.multiThreadMode": "collaborative",
@@ -253,12 +257,12 @@ with count_compilations() as compilations:
 compiled.reveal(compilations.count)
 
 # %% [markdown]
-# Three sizes, and yet so many: the model forgets an executable when you destroy it. One model for each size would
+# There are only three sizes, but the model forgets an executable when you destroy it. One model for each size would
 # compile only three times, but changing executables takes time as well: one of Graphcore's notes logs 0.6 s for each
-# change [5]. What else changes the graph? Another shape or type, another option that is compiled in, another Python
-# number in `forward`, and another branch that Python takes. Weights and learning rate do not: they are data.
+# change [5].
 #
-# So make one size do. With a `DataLoader`, set `drop_last=True` for training, or pad the last batch.
+# So use a single size. In training, drop the last batch, which `poptorch.DataLoader` does by default. Where you need
+# every result, pad it.
 #
 # **Exercise 4** (7 min). Write `classify_all(model, batches, size)`. It returns a list with the scores of each batch,
 # as `model` gives them. `batches` is a list of tensors [n, 12, 8, 8] with at most `size` images each. The check counts
@@ -282,7 +286,7 @@ def classify_all(model, batches, size):
 lesson.check(4, classify_all)
 
 # %% [markdown] tags=["hint"]
-# `torch.cat([images, padding])` makes a batch of `size` images. Afterwards, return only the scores of real images.
+# `torch.cat([images, padding])` makes a batch of `size` images. Afterwards, keep only the scores of the real images.
 
 # %% [markdown] tags=["solution"]
 # Padding wastes some computation, which is nothing compared with minutes of compiling. With batch normalisation in
@@ -292,15 +296,15 @@ lesson.check(4, classify_all)
 # ## Keep executables, and know when a cache helps
 #
 # The next run of the same program need not compile either. `options.enableExecutableCaching(folder)`, or the variable
-# `POPTORCH_CACHE_DIR`, keeps executables in a folder, under a name that is computed from graph and options. It never
-# deletes one, and loading one takes seconds. Several processes need it even more: with a common folder, one of them
-# compiles and the others wait; without, they all compile.
+# `POPTORCH_CACHE_DIR`, keeps executables in a folder, under a name that is computed from the graph and the options. It
+# never deletes one, and loading one takes seconds. Several processes need it even more: with a common folder, one of
+# them compiles and the others wait; without it, they all compile.
 #
 # The next code cell compiles a training program with a cache, and then seven times more: the same again; with other
 # weights; with another learning rate; with 9 images instead of 16; with 2 device iterations; with `OutputMode.All`; and
 # with a divisor of 256 instead of 255 in `forward`.
 #
-# **Predict:** how many of the seven are compiled anew?
+# **Predict:** how many of the seven compile again?
 
 # %% tags=["prediction"]
 missed = lesson.predict("runs of the seven that the cache does not know", ...)
@@ -321,6 +325,9 @@ missed.reveal(counts[-1] - counts[0])
 print("executables in the folder after each run:", counts)
 
 # %% [markdown]
+# Everything that is compiled into the program counts: shapes and types, options, Python numbers in `forward`, and the
+# branches that Python takes. Weights and learning rate are data, which the same executable reads.
+#
 # ## Compile offline, and say where eight minutes go
 #
 # Compiling needs no IPU, only a fast host with much memory. `useOfflineIpuTarget` compiles on any machine with the same
@@ -340,16 +347,16 @@ show_compile_times()
 # %% [markdown]
 # The compiler plans every *different* convolution, lays out tensors and exchanges over 1,472 tiles, and generates and
 # links the code of each tile. So the time grows with the number of layers and IPUs. Accumulation and device
-# iterations are loops around the same code, and replicas run the same executable, so they hardly count: ResNet-50 took
-# 3:48 with one replica and 4:02 with two [2]. Equal blocks help, because outlining compiles them once.
+# iterations are loops around the same code, and replicas run the same executable, so they hardly matter: ResNet-50
+# took 3:48 with one replica and 4:02 with two [2]. Equal blocks help, because outlining compiles them once.
 #
 # The line in the figure was fitted to these very programs, so their agreement is no test of it. And the IPU Model's own
 # "compilation" only traces your program: **its seconds say nothing about Poplar's.**
 #
 # With many replicas, executables also take time to load. In MLPerf logs, ResNet-50 needs 92 to 102 s from the start of
 # the program to the first step, whatever the number of IPUs. BERT needs 112 to 167 s on 16 IPUs, and 271 to 286 s on
-# 256 (derived) [3]. The logs do not say how much of that is compiling, and isolated first runs took far longer.
-# Either way, it is Amdahl's constant part ([lesson 10](10)): the shorter the training, the more it counts.
+# 256 (derived) [3]. The logs do not say how much of that is compiling, but a few first runs took far longer. Either
+# way, it is Amdahl's constant part ([lesson 10](10)): the shorter the training, the more it matters.
 #
 # ## Choose a malloc
 #
@@ -360,8 +367,8 @@ show_compile_times()
 # `strace -f -e trace=openat python train.py 2>&1 | grep malloc`.
 #
 # `LD_PRELOAD` names libraries that the loader takes first, so that their `malloc` wins. It only works for dynamically
-# linked programs, and only when it is set **before** a process starts: changing `os.environ` comes too late for the
-# process that you are in.
+# linked programs [1], and only if you set it **before** a process starts. If you change `os.environ`, it is too late
+# for the process that you are in.
 #
 # **Exercise 5** (5 min). Write `with_allocator(environment, library)`. It returns a new environment for
 # `subprocess.run(..., env=...)`, in which `library` comes first and what `LD_PRELOAD` held before comes after it,
@@ -382,22 +389,22 @@ lesson.check(5, with_allocator)
 # `dict(environment)` copies an environment, `environment.get("LD_PRELOAD")` is `None` where it is not set.
 
 # %% [markdown] tags=["solution"]
-# The check starts `cat /proc/self/maps` with your environment, where there is one, and looks for the library in it.
+# On Linux, the check starts `cat /proc/self/maps` with your environment, and looks for the library in the output.
 
 # %% tags=["nbval-ignore-output"]
 show_allocators()
 
 # %% [markdown]
-# The table is from **your** machine: 160,000 small Python objects are made and freed, in processes of their own. It
-# shows how much a malloc can matter, but it is not Poplar: measure a real compilation with and without before you
-# decide. The guide's own comparison could not be read, nor what it says about the three libraries (8.3).
+# The table was measured on **your** machine, in separate processes that make and free many small Python objects. It
+# shows how much a malloc can matter, but it is not Poplar. Before you decide, measure a real compilation with each. We
+# could not read the guide's own comparison, nor what it says about the three libraries (8.3).
 #
 # ## Summary
 #
-# * Look at host, link and IPU on one axis. Prefetching hides the copy, and nothing else.
+# * Look at host, link and IPU on one axis of time. Prefetching hides the copy, and nothing else.
 # * Fewer bytes come first. Then let I/O tiles hide what is left: samples × bytes per sample × 1.05 / 638,976.
-# * One graph: one shape, one set of options. Pad or drop, and count compilations.
-# * A cache knows graph and options; weights and learning rate are data.
+# * Keep one graph, with one shape and one set of options. Pad or drop, and count compilations.
+# * A cache looks at the graph and the options; weights and learning rate are data.
 # * Compile offline on a large host, and measure the malloc there.
 #
 # **Takeaway:** hide every wait behind work that you need anyway, and do not wait twice for the same thing.
@@ -415,14 +422,14 @@ show_allocators()
 # ## What transfers
 #
 # GPUs have the same three lanes: pinned memory and `non_blocking=True` are their prefetching, copy engines and streams
-# are their I/O tiles, and `torch.compile` recompiles for changing shapes. With XLA on TPUs, you pad to a few sizes for
-# the same reason. `LD_PRELOAD` works for any host program that allocates much.
+# are their I/O tiles, and `torch.compile` may recompile when shapes change. With XLA on TPUs, you pad to a few sizes
+# for the same reason. `LD_PRELOAD` works for any host program that allocates a lot.
 #
 # ## References
 #
 # 1. Graphcore, *[Memory and Performance Optimisation on the
 #    IPU](https://docs.graphcore.ai/projects/memory-performance-optimisation/)*, sections 4.4, 4.5.2, 7.4, 7.5 and 8. Of
-#    7.4, 7.5 and 8.3 we know only the headings, and of 8.1 and 8.2 parts.
+#    7.4, 7.5 and 8.3 we know only the headings, of 8.1 most, and of 8.2 what the introduction to section 8 says.
 # 2. IPU hands-on training workshop (2022): day 01, the first epoch of a small CNN; day 02, ResNet-50; day 03, 8 min 07
 #    s to compile ResNet-101.
 # 3. For the digits, Graphcore's tutorial on pipelining MNIST; for the start of large runs, Graphcore's logs of MLPerf

@@ -170,7 +170,7 @@ def run_block(block, x):
     wide = keep(feed.up(feed.norm(x)))
     return x + feed.down(feed.activation(wide))
 ### END SOLUTION
-lesson.check(2, run_block)
+lesson.check(2, run_block, using=language)
 
 # %% [markdown] tags=["hint"]
 # Ask of each result: how many bytes does it keep, and how long would it take to compute it again? The results of `up`
@@ -243,9 +243,9 @@ show_own_activation(activation)
 # weights. The next table has the price of both.
 #
 # **Code** is shared where that is possible. Ops with equal shapes, types and attributes become one function that is
-# called several times. This is **outlining**, and PopART does it by default. Our eight blocks are equal. **Predict:**
-# if their wide layers have eight different widths, from 1,152 to 2,944, but as many weights together, how many more KiB
-# of code does the fullest tile hold?
+# called several times. This is **outlining**, and PopART does it by default [3]. Our eight blocks are equal.
+# **Predict:** if their wide layers have eight different widths, from 1,152 to 2,944, but as many weights together, how
+# many more KiB of code does the fullest tile hold?
 
 # %% tags=["prediction"]
 code = lesson.predict("KiB of code that eight different blocks need in addition", ...)
@@ -313,7 +313,7 @@ def make_program():
     network = LanguageModel(block=run_block, activation=activation)
     return network, options
 ### END SOLUTION
-lesson.check(4, make_program)
+lesson.check(4, make_program, using=language)
 
 # %% [markdown] tags=["hint"]
 # First the spike, then the hill, then the floor. Which technique makes the program *faster*, and so pays for the
@@ -360,7 +360,8 @@ show_trade_off(make_program)
 # 2. Published configurations: Graphcore's ResNet-50 in [MLPerf
 #    training](https://github.com/mlcommons/training_results_v1.1), and the `ipu_config.json` files of
 #    [optimum-graphcore](https://github.com/huggingface/optimum-graphcore).
-# 3. Graphcore, [PopLibs](https://github.com/graphcore/poplibs), public headers of convolutions and products.
+# 3. Graphcore, [PopLibs](https://github.com/graphcore/poplibs), public headers of convolutions and products, and
+#    [PopART](https://github.com/graphcore/popart), options of a session.
 # 4. Graphcore, [tutorials](https://github.com/graphcore/tutorials), recomputation of an LSTM in TensorFlow.
 # 5. Korthikanti et al., *[Reducing Activation Recomputation in Large Transformer
 #    Models](https://arxiv.org/abs/2205.05198)*, 2022.

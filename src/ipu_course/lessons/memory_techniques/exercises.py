@@ -82,8 +82,11 @@ SWEEP = Exercise(
 # ------------------------------------------------------------------------------- exercise 2
 
 
-def block_hint(run_block: Any) -> str | None:
-    """Return the hint for a function that runs a block and marks what is kept."""
+def block_hint(run_block: Any, using: object = None) -> str | None:
+    """Return the hint for a function that runs a block and marks what is kept.
+
+    ``using`` is the captured program, without which there is no verdict: ``NOT_MODELLED`` ends the check before this.
+    """
     if not callable(run_block):
         return f"run_block is a function; you wrote {run_block!r}."
     block, x = small_block(), torch.randn(2, SMALL.length, SMALL.width)
@@ -96,8 +99,6 @@ def block_hint(run_block: Any) -> str | None:
     marks = _marks_used(run_block)
     if not all(marks):
         return "One of your marks has no effect: go on with the tensor that recomputationCheckpoint returns."
-    if not engine.is_available():
-        return engine.NOT_HERE
     profile, best = recomputed(run_block), fastest_that_fits(stored().sets).rate
     rate = profile.samples_per_second
     said = f"The fullest tile needs {fullest_kib(profile):.0f} KiB, at {rate:,.0f} samples/s (modelled)."
@@ -137,7 +138,7 @@ def _spoilt(given: Any) -> Any:
     return given * float("nan") if isinstance(given, Tensor) else type(given)(map(_spoilt, given))
 
 
-def block_points(run_block: BlockForward) -> Points:
+def block_points(run_block: BlockForward, using: object = None) -> Points:
     """Return the throughput with a learner's checkpoints."""
     best = fastest_that_fits(stored().sets).rate
     return Points(round(recomputed(run_block).samples_per_second, 1), f"samples/s; the best of 256 sets: {best:,.0f}",
@@ -195,8 +196,11 @@ GRADIENT = Exercise(
 # ------------------------------------------------------------------------------- exercise 4
 
 
-def program_hint(make_program: Any) -> str | None:
-    """Return the hint for a function that makes a network and options that fit one IPU and are fast."""
+def program_hint(make_program: Any, using: object = None) -> str | None:
+    """Return the hint for a function that makes a network and options that fit one IPU and are fast.
+
+    ``using`` is the captured program, as in ``block_hint``.
+    """
     if not callable(make_program):
         return f"make_program is a function; you wrote {make_program!r}."
     with torch.device("meta"):
@@ -211,8 +215,6 @@ def program_hint(make_program: Any) -> str | None:
         return f"The second thing is poptorch.Options; yours is a {type(options).__name__}."
     if [each.shape for each in network.parameters()] != [each.shape for each in usual.parameters()]:
         return "Your network has other weights. Change how it runs, not what it computes."
-    if not engine.is_available():
-        return engine.NOT_HERE
     return _profile_hint(profile_of_program(make_program))
 
 
@@ -242,7 +244,7 @@ def _profile_hint(profile: Profile) -> str | None:
     return None
 
 
-def program_points(make_program: MakeProgram) -> Points:
+def program_points(make_program: MakeProgram, using: object = None) -> Points:
     """Return the throughput of a learner's program."""
     every = stored().combinations
     best = fastest_that_fits(every).rate

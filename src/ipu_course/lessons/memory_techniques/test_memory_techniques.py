@@ -228,6 +228,12 @@ class TestExercises:
             assert not judge(exercise, [answer]).correct
             assert not judge(exercise, [lambda *_: answer]).correct
 
+    def test_without_a_model_no_verdict_is_given(self) -> None:
+        for exercise in (CHECKPOINTS, PROGRAM):
+            verdict = judge(exercise, [best_block], NOT_MODELLED)
+            assert verdict.correct is None
+            assert "needs the IPU Model" in verdict.text
+
     def test_the_course_s_gradient_is_right(self) -> None:
         assert judge(GRADIENT, [quick_gelu_gradient]).correct
 

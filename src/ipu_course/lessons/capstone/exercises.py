@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Mapping
 
 import poptorch
 from ipu_course.exercises import Exercise, Points, as_number
+from ipu_course.lessons.capstone import slow_program
 from ipu_course.lessons.capstone.budget import KIB, PlanError, used_ipus
 from ipu_course.lessons.capstone.photographs import BUSY, NoLoader, profile_run, run_program, same_results
 from ipu_course.lessons.capstone.plans import IPUS
@@ -171,7 +172,17 @@ def loader_hint(make_options: Any, make_loader: Any, using: ModelledModule) -> s
         run = run_program(make_options, make_loader)
     except NoLoader:
         return "make_loader has to return a poptorch.DataLoader."
-    return _results_hint(run) or _rate_hint(run, using)
+    return _results_hint(run) or _batch_hint(run) or _rate_hint(run, using)
+
+
+def _batch_hint(run: LoadedRun) -> str | None:
+    accumulation = int(run.options.Training.gradient_accumulation)
+    if (run.choice.batch_size, accumulation) == (slow_program.BATCH_SIZE, slow_program.ACCUMULATION):
+        return None
+    return (
+        f"The tiny network learns the same with {run.choice.batch_size} images in a micro-batch, but ResNet-50 would "
+        "not: its batch normalisation sees one micro-batch at a time. Keep batch_size and accumulation."
+    )
 
 
 def _results_hint(run: LoadedRun) -> str | None:
@@ -191,6 +202,8 @@ def _rate_hint(run: LoadedRun, using: ModelledModule) -> str | None:
     now = f"The results are the same. {profile.samples_per_second:,.0f} images/s are {share:.0%} of the IPU's own rate."
     if not run.choice.asynchronous and not run.choice.workers:
         return f"{now} The program still loads by itself, while the IPU waits."
+    if profile.limited_by == "host loader" and run.choice.workers <= 1:
+        return f"{now} The loader is the bottleneck: one process decodes all photographs, 2 ms each."
     if profile.limited_by == "host loader":
         return f"{now} The loader is the bottleneck: {run.choice.workers} workers share 2 ms a photograph."
     overhead = 1e3 * (profile.call_seconds - profile.device_seconds_per_call)

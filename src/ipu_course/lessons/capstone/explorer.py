@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from ipu_course.lessons.capstone.plan_results import EveryPlan
 
 ALONE, ANEW = "only this value changed", "all other decisions chosen anew"
-NONE_FITS = "does not fit for certain"
+NONE_FITS = "not certain to fit"
 
 
 def decision_view(every: EveryPlan, decision: str) -> View:
@@ -22,7 +22,7 @@ def decision_view(every: EveryPlan, decision: str) -> View:
         [f"{price.value}{' (best plan)' if price.is_best else ''}" for price in found],
         {ALONE: [price.alone for price in found], ANEW: [price.anew for price in found]},
         "sequences/s (modelled)",
-        f"The best plan with another {DECISIONS[decision]}",
+        f"{DECISIONS[decision].capitalize()}: the best plan, and other values",
         form="{:,.0f}",
         missing=NONE_FITS,
     )

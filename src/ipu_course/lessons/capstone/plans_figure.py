@@ -63,7 +63,8 @@ def show_every_plan(every: EveryPlan, budget: Budget) -> None:
     yours = ", ".join(f"{each.sequences_per_second:,.0f} at {max(each.tile_kib):,.0f} KiB" for each in own)
     show.figure(
         plans_figure(every, own),
-        "Speed and memory pull against each other, and the fastest plan that fits nearly fills a tile.",
+        "Speed and memory pull against each other, and the fastest plan that fits nearly fills a tile. (Plans that "
+        "need far more than a tile are left out of the picture.)",
         f"Sequences per second against the fullest tile of {len(every.results)} plans, modelled: {told}. The best that "
         f"fits reaches {every.best.sequences_per_second:,.0f} with {_kib([every.best])[0]:,.0f} KiB. Yours: "
         f"{yours or 'none'}. Plans of more than {_widest_kib(own):,.0f} KiB are not drawn.",

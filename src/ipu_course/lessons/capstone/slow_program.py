@@ -12,14 +12,14 @@ from torch.utils.data import Dataset, TensorDataset
 import poptorch
 from ipu_course.models import WithLoss
 
-BATCH_SIZE = 20
+BATCH_SIZE, ACCUMULATION = 20, 10
 UPDATES = 16
 
 
 def make_options() -> poptorch.Options:
     """Return the options: an update after ten micro-batches."""
     options = poptorch.Options()
-    options.Training.gradientAccumulation(10)
+    options.Training.gradientAccumulation(ACCUMULATION)
     return options
 
 
@@ -28,7 +28,7 @@ def make_loader(options: poptorch.Options, data: Dataset[tuple[Tensor, ...]]) ->
     return poptorch.DataLoader(options, data, batch_size=BATCH_SIZE)
 
 
-def photographs(count: int = UPDATES * 10 * BATCH_SIZE) -> TensorDataset:
+def photographs(count: int = UPDATES * ACCUMULATION * BATCH_SIZE) -> TensorDataset:
     """Return random images [N, 3, 4, 4] and labels [N], which stand for photographs."""
     generator = torch.Generator().manual_seed(5)
     return TensorDataset(

@@ -338,6 +338,15 @@ def memory_verdict(of: Profile) -> str:
 
 
 @needs_the_model
+def close_shares() -> tuple[float, float]:
+    """Return the shares of a tile between which the verdict on memory is "too close to call"."""
+    from ipu_model.predict.verdict import close_band
+
+    band = close_band()
+    return band.low, band.high
+
+
+@needs_the_model
 def fits_in_a_word(of: Profile) -> str:
     """Return the verdict on a program's memory for a column called "fits": yes, no or too close to call."""
     return FITS_CELLS[memory_verdict(of)]

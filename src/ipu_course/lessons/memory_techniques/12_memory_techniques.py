@@ -20,7 +20,8 @@
 # * compare other execution schemes,
 # * combine techniques, and see the trade-off.
 #
-# **Predict:** how many of the eight techniques make the program fit *alone*?
+# The next picture shows what fills the tile; 272 KiB of it have to go. **Predict:** how many of the eight techniques
+# make the program fit *alone*?
 
 # %%
 import torch
@@ -90,8 +91,8 @@ lesson.check(1, single, half, using=language)
 
 # %% [markdown]
 # A proportion below about 0.05 often saves nothing on hardware: a plan of so many steps needs more code, and code is
-# always live [3]. The model shows hardly any of that. (An IPU's clock is constant, so what costs 2 % of the throughput
-# costs 2 % in cycles.)
+# always live [3]. The model shows hardly any of that. (The clock is constant, so 2 % less throughput means about 2 %
+# more cycles.)
 #
 # ## Count partial sums, and cut a product into slices
 #
@@ -115,8 +116,10 @@ class Sliced(LanguageModel):  # what LanguageModel(slices=...) does
 show_slices((0, 2, 4, 8))
 
 # %% [markdown]
-# Half partials did not halve the temporary data. The planner chose other plans, cut the sums into more parts, and spent
-# the bytes on speed: compare the cycles. The price is rounding; [lesson 01](01) shows when that matters.
+# Half partials did not halve the temporary data. Partials are the smaller part of it: most of it is operands, rearranged
+# for the plan. And the planner was free to choose other plans, with sums in more parts. What half partials buy is speed,
+# because the matrix units multiply twice as fast with them: compare the cycles. The price is rounding, and
+# [lesson 01](01) shows when that matters.
 #
 # For this one product, slices save as much as a small proportion, and the planner cannot ignore them. Eight slices save
 # no more than four, because the peak is elsewhere by then. So look at the column *its peak* before you cut any further.
@@ -128,30 +131,34 @@ show_slices((0, 2, 4, 8))
 # computes the other results of this block again. So only one block at a time has all of its results. (Of the guide's
 # sections on this we know the headings only; the way to choose checkpoints is our own.)
 #
-# Our network marks what each block begins with. If all the rest is computed again, every block runs its forward pass
-# twice, and a backward pass takes about twice as long as a forward pass. **Predict:** by what percentage does the time
-# for a sample grow?
+# Our network marks what each block begins and ends with. If all the rest is computed again, every block runs its
+# forward pass twice, and a backward pass takes about twice as long as a forward pass. **Predict:** by what percentage
+# does the time for a sample grow?
 
 # %% tags=["prediction"]
 price = lesson.predict("percent more time for a sample, with each block computed again", ...)
 
 # %%
 sliced = captured(8)
-kept_all = sliced.profile()  # the option for a program of your own: options._Popart.set("autoRecomputation", 4)
-kept_ends = sliced.profile(recomputation="all", checkpoints=["embedded", *(f"blocks.{block}" for block in range(7))])
+kept_all = sliced.profile()
+kept_ends = sliced.profile(recomputation="all", checkpoints=["embedded", *(f"blocks.{block}" for block in range(8))])
 price.reveal(100 * (kept_all.samples_per_second / kept_ends.samples_per_second - 1), "modelled")
-show_hills({"all results kept": kept_all, "only what blocks begin with": kept_ends}, lesson.takeaway("hills"))
+show_hills({"all results kept": kept_all, "only ends of blocks kept": kept_ends}, lesson.takeaway("hills"))
 print(f"{lesson.published('sections').kind}: {lesson.published('sections').text} {lesson.published('sections').source}")
 
 # %% [markdown]
-# You need not compute all of a block again: checkpoints can stand inside a block, too. Some results are small and took
-# many cycles, others are large and took few.
+# If everything ran twice, a third more would be right. But the last product, the copies and the update run once.
+#
+# In a program of your own, `options._Popart.set("autoRecomputation", 4)` asks for this: 4 is PopART's *RecomputeAll*,
+# which computes everything again but the checkpoints. And checkpoints can stand inside a block, too. Some results are
+# small and took many cycles, others are large and took few.
 #
 # **Exercise 2** (10 min). Finish `run_block`: pass some of its results through `poptorch.recomputationCheckpoint`,
-# which returns the tensor that it marks. The program, with its last product in eight slices, has to fit, and should be
-# as fast as possible. A block has eight results that you can keep or not. The score compares your choice with all 256
-# sets, and you need 95 % of the best. (`qkv`, `out`, `up` and `down` are linear layers. `weights` is the softmax of
-# queries times keys, and `mix` multiplies it by the values: 128 x 128 times 128 x 64 in each head.)
+# which returns the tensor that it marks. The program, with its last product in eight slices, has to fit (*too close to
+# call* does not count), and should be as fast as possible. A block has eight results that you can keep or not: of its
+# two norms, `qkv`, `weights`, `mix`, `up` and `activation`, and the sum after attention. The score compares your choice
+# with all 256 sets, and you need 95 % of the best. (`qkv`, `out`, `up` and `down` are linear layers. `weights` is the
+# softmax of queries times keys, and `mix` multiplies it by the values: 128 x 128 times 128 x 64 in each head.)
 
 # %% tags=["exercise"]
 ### BEGIN SOLUTION
@@ -165,7 +172,7 @@ print(f"{lesson.published('sections').kind}: {lesson.published('sections').text}
 def run_block(block, x):
     attention, feed, keep = block.attention, block.feed, poptorch.recomputationCheckpoint
     queries, keys, values = attention.split(keep(attention.qkv(attention.norm(x))))
-    mixed = attention.mix(attention.weights(queries, keys), values)
+    mixed = keep(attention.mix(attention.weights(queries, keys), values))
     x = keep(x + attention.out(mixed))
     wide = keep(feed.up(feed.norm(x)))
     return x + feed.down(feed.activation(wide))
@@ -177,16 +184,16 @@ lesson.check(2, run_block, using=language)
 # and `activation` are equally large, for example.
 
 # %% [markdown] tags=["solution"]
-# Keep what the large products give: queries, keys and values, the sum after attention, and the wide layer. Norms,
-# softmax, mixing and activation are cheap to compute again. For large transformers on GPUs, attention's softmax and
-# mixing are computed again for the same reason [5].
+# Keep what products give: queries, keys and values, the mixed values, the sum after attention, and the wide layer.
+# Norms, softmax and activation are cheap to compute again. For large transformers on GPUs, attention's softmax is
+# computed again for the same reason [5].
 
 # %%
 show_sets(run_block)
 
 # %% [markdown]
-# Nobody has to believe this picture: `python -m ipu_course.lessons.memory_techniques.every_choice --check` models all
-# sets again, in a minute or two.
+# You need not take this picture on trust: `python -m ipu_course.lessons.memory_techniques.every_choice --check` models
+# all sets again, in a minute or two.
 #
 # ## Write an operation with its own backward pass
 #
@@ -289,14 +296,14 @@ show_alone()
 #
 # ## Combine techniques, and see the trade-off
 #
-# The second table has each technique alone. The results of the training stay the same, unless the column *also
-# changes* says otherwise. (The model's times for transformers may be off by half. It is better at comparing two forms
-# of one program than at absolute times.)
+# The second table has each technique alone. Only two of them change the results of the training: half partials, by
+# rounding, and replicas, by a larger global batch. (The model's times for transformers may be off by half. It is better
+# at comparing two forms of one program than at absolute times.)
 #
 # **Exercise 4** (7 min). Write `make_program()`, which returns the network and the options of a program that fits on
 # one IPU and has at least 90 % of the throughput of the best combination, out of 216. Your `run_block` and `activation`
-# are arguments: `LanguageModel(slices=..., block=..., activation=...)`. Keep its sizes, and the accumulation of
-# `course_options()`.
+# are arguments: `LanguageModel(slices=..., block=..., activation=...)`. Checkpoints need `"autoRecomputation"` as above.
+# Keep the sizes of the network, what it computes, and the accumulation of `course_options()`.
 
 # %% tags=["exercise"]
 ### BEGIN SOLUTION

@@ -105,8 +105,8 @@ def profile_of(choice: TechniqueChoice) -> Profile:
 
 
 def checkpoint_modules(kept: tuple[str, ...]) -> list[str]:
-    """Return the modules whose results are kept: those inside of each block, and what each block begins with."""
-    ends = ["embedded", *(f"blocks.{block}" for block in range(BLOCKS - 1))]
+    """Return the modules whose results are kept: those inside each block, and what each begins and ends with."""
+    ends = ["embedded", *(f"blocks.{block}" for block in range(BLOCKS))]
     return [*ends, *(f"blocks.{block}.{POINTS[point]}" for block in range(BLOCKS) for point in kept)]
 
 

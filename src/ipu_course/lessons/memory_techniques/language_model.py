@@ -165,6 +165,7 @@ class LanguageModel(nn.Module):
         x = self.embedded(words)
         for block in self.blocks:
             x = block(poptorch.recomputationCheckpoint(x))  # marks what to keep; without recomputation, all is kept
+        x = poptorch.recomputationCheckpoint(x)  # otherwise the last block would run again for the loss
         logits = self.logits(self.norm(x).flatten(0, 1))
         loss: Tensor = poptorch.identity_loss(F.cross_entropy(logits.float(), following.flatten()), reduction="none")
         return loss

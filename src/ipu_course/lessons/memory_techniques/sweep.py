@@ -40,7 +40,7 @@ def show_sweep(module: ModelledModule) -> None:
     listed = "; ".join(f"{each:g}: {size:.0f} KiB, {rate:,.0f}" for each, size, rate in zip(PROPORTIONS, kib, rates))
     show.figure(
         sweep_figure(kib, rates, profiles[0].memory.tile_bytes / KIB),
-        "A smaller proportion first costs next to nothing, and at the end nearly everything.",
+        "Down to some proportion, memory is almost free; below it, the price rises and nothing more is saved.",
         f"Fullest tile and samples a second over the available-memory proportion, modelled. {listed}.",
     )
 

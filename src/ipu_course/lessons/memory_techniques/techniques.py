@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 REPLICAS = 4
 SECOND_IPU = "blocks.4"
-SPIKE, HILL, FLOOR, ALL = "spike", "hill", "floor", "all"
+SPIKE, HILL, FLOOR, BOTH, ALL = "spike", "hill", "floor", "spike, hill", "all"
 
 
 @dataclass(frozen=True)
@@ -46,9 +46,9 @@ ALONE = (
     Technique("recomputation from block ends", HILL, "nothing", lambda: profile_of(TechniqueChoice(kept=()))),
     Technique("activation as one operation", HILL, "code of your own",
               lambda: profile_of(TechniqueChoice(own_op=True))),
-    Technique("half the micro-batch", HILL, "twice the accumulation", _half_batch),
+    Technique("half the micro-batch", BOTH, "twice the accumulation", _half_batch),
     Technique("state off the chip", FLOOR, "nothing", lambda: profile_of(TechniqueChoice(off_chip=True))),
-    Technique("state shared by 4 replicas", FLOOR, f"{REPLICAS} IPUs, global batch",
+    Technique("state shared by 4 replicas", FLOOR, f"{REPLICAS} IPUs, {REPLICAS} times the batch",
               lambda: captured().profile(replicas=REPLICAS, optimiser_sharded=True)),
 )  # fmt: skip
 TWO_IPUS = Technique("pipeline over 2 IPUs", ALL, "2 IPUs", lambda: captured().profile(split=[SECOND_IPU]))

@@ -215,6 +215,17 @@ class TestExercises:
         assert _marks_used(thrown_away) == [False, True, True, True]
         assert _marks_used(plain_block) == []
 
+    def test_marks_under_another_name_of_the_notebook_are_found_too(self) -> None:
+        """In a notebook, the function's globals are those of the notebook."""
+        globals()["keep_as_well"] = poptorch.recomputationCheckpoint
+
+        def named(block: Block, x: Tensor) -> Tensor:
+            keep_as_well(x)  # type: ignore[name-defined]  # noqa: F821
+            return plain_block(block, keep_as_well(x))  # type: ignore[name-defined]  # noqa: F821
+
+        assert _marks_used(named) == [False, True]
+        assert globals().pop("keep_as_well") is poptorch.recomputationCheckpoint
+
     def test_the_proportions_follow_the_model(self) -> None:
         from ipu_course.lessons.memory_techniques.choices import captured
 

@@ -8,6 +8,7 @@ from matplotlib.figure import Figure
 
 from ipu_course import engine, show
 from ipu_course.exercises import open_parts
+from ipu_course.figures.looks import WAIT
 from ipu_course.figures.style import BLUE, GREEN, INK, ORANGE, PALE_SLATE, SLATE, in_style, new_figure, only_grid
 from ipu_course.lessons.memory_techniques.choices import (
     FITS,
@@ -127,12 +128,14 @@ def plane_figure(
             axes.plot(point.kib, point.rate, "D", color=ORANGE, markersize=8, zorder=5)
             axes.annotate(point.name, (point.kib, point.rate), (0, -18), textcoords="offset points", ha="center",
                           fontsize=9, bbox=PLATE, zorder=6)  # fmt: skip
+        low, high = engine.close_shares()
+        axes.axvspan(low * limit, high * limit, **WAIT.area(0.0), zorder=0, label="too close to call")
         axes.axvline(limit, color=INK, linestyle="--", linewidth=1.2)
         axes.annotate(f"a tile: {limit:.0f} KiB", (limit, 0.02), (4, 0), xycoords=("data", "axes fraction"),
-                      textcoords="offset points", fontsize=9)  # fmt: skip
+                      textcoords="offset points", fontsize=9, bbox=PLATE)  # fmt: skip
         axes.set(xlabel="KiB on the fullest tile", ylabel="samples a second for each IPU", title=title)
         only_grid(axes, "both")
-        figure.legend(loc="outside lower center", ncols=3, frameon=False, fontsize=9)
+        figure.legend(loc="outside lower center", ncols=4, frameon=False, fontsize=9)
         if key:
             axes.annotate("\n".join(key), (1.02, 0.98), xycoords="axes fraction", va="top", fontsize=9, linespacing=1.6)
     return figure

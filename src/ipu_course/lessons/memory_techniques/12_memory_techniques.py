@@ -116,8 +116,8 @@ class Sliced(LanguageModel):  # what LanguageModel(slices=...) does
 show_slices((0, 2, 4, 8))
 
 # %% [markdown]
-# Half partials did not halve the temporary data. Partials are the smaller part of it: most of it is operands, rearranged
-# for the plan. And the planner was free to choose other plans, with sums in more parts. What half partials buy is speed,
+# Half partials did not halve the temporary data. Most of that is operands, copied together for the plan, and partials
+# are the smaller part. And the planner chose other plans, with sums in more parts. What half partials buy is speed,
 # because the matrix units multiply twice as fast with them: compare the cycles. The price is rounding, and
 # [lesson 01](01) shows when that matters.
 #
@@ -302,8 +302,8 @@ show_alone()
 #
 # **Exercise 4** (7 min). Write `make_program()`, which returns the network and the options of a program that fits on
 # one IPU and has at least 90 % of the throughput of the best combination, out of 216. Your `run_block` and `activation`
-# are arguments: `LanguageModel(slices=..., block=..., activation=...)`. Checkpoints need `"autoRecomputation"` as above.
-# Keep the sizes of the network, what it computes, and the accumulation of `course_options()`.
+# are arguments: `LanguageModel(slices=..., block=..., activation=...)`. Checkpoints need `"autoRecomputation"`, as
+# above. Keep the sizes of the network, what it computes, and the accumulation of `course_options()`.
 
 # %% tags=["exercise"]
 ### BEGIN SOLUTION

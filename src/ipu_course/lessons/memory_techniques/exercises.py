@@ -106,7 +106,9 @@ def block_hint(run_block: Any, using: object = None) -> str | None:
     verdict = engine.memory_verdict(profile)
     said = f"The fullest tile needs {fullest_kib(profile):.0f} KiB, at {rate:,.0f} samples/s (modelled)."
     if verdict != FITS:
-        return f"{said} The verdict is '{verdict}'. You keep too much: give up what is large and cheap to compute again."
+        return (
+            f"{said} The verdict is '{verdict}'. You keep too much: give up what is large and cheap to compute again."
+        )
     if rate >= SET_ENOUGH * best:
         return None
     if not marks:

@@ -54,7 +54,7 @@ def show_sets(block: Any) -> None:
     show.figure(
         plane_figure(outcomes, limit, f"All {len(outcomes)} sets of checkpoints inside a block (modelled)",
                      marked=() if yours is None else (yours,)),
-        "Sets that need about the same memory differ a lot in speed.",
+        "Sets that need the same memory can differ by nearly a tenth in speed.",
         f"KiB of the fullest tile and samples a second of {len(outcomes)} sets of checkpoints, modelled; {fit} of them "
         f"fit. The fastest that fits needs {best.kib:.0f} KiB and has {best.rate:,.0f} samples/s; the slowest set has "
         f"{min(each.rate for each in outcomes):,.0f}.{own}",
@@ -132,7 +132,7 @@ def plane_figure(
         axes.axvspan(low * limit, high * limit, **WAIT.area(0.0), zorder=0, label="too close to call")
         axes.axvline(limit, color=INK, linestyle="--", linewidth=1.2)
         axes.annotate(f"a tile: {limit:.0f} KiB", (limit, 0.02), (4, 0), xycoords=("data", "axes fraction"),
-                      textcoords="offset points", fontsize=9, bbox=PLATE)  # fmt: skip
+                      textcoords="offset points", fontsize=9)  # fmt: skip
         axes.set(xlabel="KiB on the fullest tile", ylabel="samples a second for each IPU", title=title)
         only_grid(axes, "both")
         figure.legend(loc="outside lower center", ncols=4, frameon=False, fontsize=9)

@@ -18,6 +18,7 @@ from ipu_course.lessons.memory_techniques.language_model import (
     GELU_SLOPE,
     MICRO_BATCH,
     SMALL,
+    Block,
     LanguageModel,
     plain_block,
     quick_gelu,
@@ -249,6 +250,8 @@ def _block_changed(network: LanguageModel) -> str | None:
     block, x = small_block(), torch.linspace(-3.0, 3.0, 2 * SMALL.length * SMALL.width)
     words = x.view(2, SMALL.length, SMALL.width)
     for each in network.blocks:
+        if not isinstance(each, Block):
+            return f"A block of yours is a {type(each).__name__}. Change how the blocks run, not what they are."
         run, activation = each.run, each.feed.activation.function
         with torch.no_grad(), mock.patch.object(poptorch, "custom_op", _as_registered):
             if run is not None and not torch.allclose(run(block, words), plain_block(block, words), atol=NEAR):

@@ -48,9 +48,9 @@ show_lanes(HostPath(), "Only one of the three works at a time.")
 #
 # The host need not wait until the IPU asks. With **prefetching**, it fills a buffer as soon as the buffer is free. The
 # *prefetch depth* says how many micro-batches it may prepare ahead. Prefetching is on by default, but with a depth of
-# 1: a single buffer. You might expect the host to refill it while the IPU computes. Published profiles still show a
-# `StreamCopyBegin` in every micro-batch, so the IPU Model assumes that with one buffer the IPU waits for the whole
-# copy. The guide recommends a depth of 3 [1], and PopTorch passes it on to PopART:
+# 1, which means a single buffer. You might expect the host to refill it while the IPU computes. Published profiles
+# still show a `StreamCopyBegin` in every micro-batch, so the IPU Model assumes that with one buffer the IPU waits for
+# the whole copy. The guide recommends a depth of 3 [1], and PopTorch passes it on to PopART:
 #
 # ```python
 # options = poptorch.Options()
@@ -201,9 +201,10 @@ lesson.check(3, Service, service_options, using=baseline)
 # to be exactly what you return, so mark it after the cast.
 
 # %% [markdown] tags=["solution"]
-# A number that is no power of two is a little faster here: with 44 tiles, a step takes 8.11 ms. The model knows no
+# A number that is not a power of two is a little faster here: with 44 tiles, a step takes 8.11 ms. The model knows no
 # reason for powers of two, and no published program with overlap has been compared with it, so its error band is 0.75
-# to 1.35 times the device time. One per cent decides nothing: try 32, 64 and 128 on hardware, as the guide recommends.
+# to 1.35 times the device time. One per cent is far inside this band, so try several powers of two on hardware, as the
+# guide recommends. Here that means 64 and 128, as 32 tiles are too few.
 
 # %% [markdown]
 # ## Feed several replicas
@@ -258,15 +259,15 @@ compiled.reveal(compilations.count)
 
 # %% [markdown]
 # There are only three sizes, but the model forgets an executable when you destroy it. One model for each size would
-# compile only three times, but changing executables takes time as well: one of Graphcore's notes logs 0.6 s for each
-# change [5].
+# compile only three times, but changing executables takes time as well: one of Graphcore's notes (on TensorFlow) logs
+# 0.6 s for each change [5].
 #
 # So use a single size. In training, drop the last batch, which `poptorch.DataLoader` does by default. Where you need
 # every result, pad it.
 #
 # **Exercise 4** (7 min). Write `classify_all(model, batches, size)`. It returns a list with the scores of each batch,
 # as `model` gives them. `batches` is a list of tensors [n, 12, 8, 8] with at most `size` images each. The check counts
-# compilations: there may be one.
+# compilations, and allows only one.
 
 # %% tags=["exercise"]
 ### BEGIN SOLUTION

@@ -17,24 +17,26 @@ ALONE_WIDTH, ALONE_HALF_LENGTH = 3.5, 1.25  # points; a factor on the logarithmi
 
 
 @dataclass(frozen=True)
+class Roof:
+    """What bytes come over, and how many a second."""
+
+    name: str
+    bytes_per_second: float
+
+
+@dataclass(frozen=True)
 class RooflinePoint:
     """A program or layer: operations for each byte moved, and how many a second it reaches, if that is known.
 
-    ``alone_per_second`` is what its computing alone reaches, when no bytes have to be moved.
+    ``alone_per_second`` is what its computing alone reaches, when no bytes have to be moved. ``roof`` is the one that
+    its bytes come over, if they do not come over all of them.
     """
 
     name: str
     flops_per_byte: float
     flops_per_second: float | None = None
     alone_per_second: float | None = None
-
-
-@dataclass(frozen=True)
-class Roof:
-    """What bytes come over, and how many a second."""
-
-    name: str
-    bytes_per_second: float
+    roof: Roof | None = None
 
 
 def attainable(flops_per_byte: float, roof: Roof, peak: float) -> float:
@@ -94,7 +96,8 @@ def _words(points: Sequence[RooflinePoint], peak: float, roofs: Sequence[Roof]) 
     slopes = ", ".join(f"{roof.name} with {_digits(roof.bytes_per_second / GIGA, 4)} GB/s" for roof in roofs)
     parts = []
     for point in points:
-        bound = min(attainable(point.flops_per_byte, roof, peak) for roof in roofs)
+        own_roofs = roofs if point.roof is None else (point.roof,)
+        bound = min(attainable(point.flops_per_byte, roof, peak) for roof in own_roofs)
         reached = point.flops_per_second
         known = "" if reached is None else f" and reaches {_digits(reached / TERA)}"
         most = f"at most {_digits(bound / TERA)} TFLOP/s"

@@ -5,8 +5,8 @@
 # their matrix units can do. A colleague has doubled the accumulation of all three, because that helped last time. One
 # became 1.8 times as fast, and the other two hardly changed. The next cell shows them as they are.
 #
-# At the end of this lesson, they are 1.4 to 6.7 times as fast, and none of the changes is longer than three lines. The
-# profile says which lines.
+# At the end of this lesson, each is at least 1.4 times as fast, and none of the changes is longer than three lines.
+# The profile says which lines.
 #
 # *Plan 75 minutes, 38 of them for the exercises; the notebook itself runs in under one. Before it: lessons 05, 06 and
 # 08.* You will
@@ -41,8 +41,8 @@ show_programs(programs)
 # %% [markdown]
 # ## Write a report, and find it
 #
-# There are two ways to a report. In your own program, write `options.enableProfiling("report")`. For a program that you
-# cannot change, set an environment variable. `POPLAR_ENGINE_OPTIONS` holds a JSON object of text, for example
+# There are two ways to get a report. In your own program, write `options.enableProfiling("report")`. For a program that
+# you cannot change, set an environment variable. `POPLAR_ENGINE_OPTIONS` holds a JSON object of text, for example
 # `{"autoReport.directory": "report"}`. Three of its options matter here:
 #
 # * `autoReport.directory` is the folder of the report.
@@ -116,7 +116,8 @@ show.timeline(report.profile, "Four stages of one small network: the first works
 # {"ph": "X", "name": "wait", "cat": "wait", "tid": 2, "ts": 834.0, "dur": 0.5}           # all in microseconds
 # ```
 #
-# Rows such as `IPU 0 ops` have the ops inside the passes, and `host` has what PopTorch does.
+# Rows such as `IPU 0 ops` have the ops inside the passes, and `host` has what PopTorch does. Other events with
+# `"ph": "M"` name the process and put the rows in order.
 #
 # **Exercise 2** (8 min). Write `busy(trace)`, which returns the share of the step in which each IPU does anything but
 # wait, such as `{"IPU 0": 0.5, "IPU 1": 0.25}`. The step lasts from the first event of any IPU to the end of the last
@@ -175,12 +176,13 @@ show_steps(programs)
 # * **Computing?** OnTileExecute. If it is most of the time, ask whether the matrix units are well used. *What limits
 #   it* in `report.html` divides it further, and has a roofline of all products.
 # * **Moving?** DoExchange inside an IPU, GlobalExchange between IPUs, StreamCopyMid from and to the host or streaming
-#   memory.
+#   memory (for the latter, PopVision says StreamCopyMidRemoteBuffer).
 # * **Waiting?** ExternalSync for other IPUs, InternalSync for the slowest tile, StreamCopyBegin for the host.
 #
 # Most of the model's rows were *fitted* to this very trace, so their agreement proves nothing; the last two were not.
 # In the figure, a convolution exchanges for about a third of its time, and the normalisation is short, but it is not
-# free. The model knows the sum of each phase of an op; the figure puts the exchange first.
+# free. The model knows the sum of each phase of an op, and not their order; the figure draws the exchange first and
+# the synchronisation last.
 #
 # ## Name the bottleneck of three programs
 #
@@ -218,7 +220,8 @@ lesson.check(3, limits, at_most, using=programs)
 # The most that a mend can bring is the time of a call, divided by the time that is left.
 
 # %% [markdown] tags=["solution"]
-# A: a call starts every 64 ms, and the device works for 16.4 of them. B: IPU 3 works 94 % of the time and the others
+# A: a call starts every 64 ms, and the device works for 16.4 of them. The model has this wait between two calls; on
+# hardware, it can also show in StreamCopyBegin. B: IPU 3 works 94 % of the time and the others
 # less than half, because the 50,304 words are predicted there. C: the copies of AdamW's state take 27 of 31.8 ms.
 # In the guide's own example they take more than 58 % of the cycles [1].
 
@@ -230,7 +233,7 @@ lesson.check(3, limits, at_most, using=programs)
 # * `workers_a`: the smallest number of workers with which the loader no longer limits A, each on a core of its own;
 # * `place_b(model)`: where IPUs 1, 2 and 3 begin in B. It has `model.layers[0]` to `model.layers[11]`, and at the end
 #   the projection `model.head`. As it is, the IPUs begin at layers 3, 6 and 9. B has to become 1.25
-#   times as fast, and the score counts its sentences per second;
+#   times as fast. The score is its sentences per second, and more than 4,500 are possible;
 # * `options_c()`: the `poptorch.Options` of C, with accumulation 8 as before. So far, they also have
 #   `options.TensorLocations.setOptimizerLocation(poptorch.TensorLocationSettings().useOnChipStorage(False))`.
 
@@ -282,8 +285,8 @@ show_roofline(programs, mended)
 #
 # A **roofline** [5] finds only one of the three. Its slopes show how many operations a second are possible if all that
 # limits you is a flow of bytes: that of the host link, or that of a loader. A stands exactly on the slope of its four
-# workers. With 16 it moves up nearly to the next, where its IPU is the limit. B and C lie far below every roof: one
-# *waits*, and the other moves bytes on a way that this roofline does not draw.
+# workers. With 16 it moves up nearly to the next, where its IPU is the limit. B and C have no loader, and lie far below
+# the peak and the host link: in B, IPUs *wait*, and C moves its bytes over a path that this roofline does not draw.
 #
 # ## Profile a program of your own
 #
@@ -311,9 +314,9 @@ limit = "stream"
 lesson.check(5, program, limit, using=programs)
 
 # %% [markdown] tags=["hint"]
-# Few operations for each number that is sent make a program that is limited by streams; large weights with little
-# accumulation, one limited by its update; uneven stages, one limited by a stage. To look before you say, pass what
-# `program(False)` returns to `ipu_course.engine.profile_module`, and its profile to `show.timeline`.
+# Few operations for each number that is sent make a program that is limited by streams; much optimiser state off the
+# chip with little accumulation, one limited by its update; uneven stages, one limited by a stage. To look before you
+# say, pass what `program(False)` returns to `ipu_course.engine.profile_module`, and its profile to `show.timeline`.
 
 # %% [markdown] tags=["solution"]
 # Here every image has 12,288 numbers and meets only three million weights. In half precision, half the bytes are sent.
@@ -323,8 +326,8 @@ lesson.check(5, program, limit, using=programs)
 #
 # The guide's advice for many replicas is the same: measure the throughput, and then find the parts that take a constant
 # time, because they do not shrink when there are more IPUs [1]. If every replica keeps its own micro-batches,
-# a perfect call takes as long with eight replicas as with one. So put the profiles side by side, and look for **the row
-# that grows**.
+# a perfect call takes as long with eight replicas as with one. So put the profiles side by side, and look for **the
+# part that grows**.
 #
 # **Predict:** C is mended now, and still has accumulation 8. What percentage of the ideal throughput do 8 replicas
 # reach?
@@ -338,41 +341,43 @@ efficiency.reveal(efficiency_percentage(scaled), "modelled")
 show_replicas(scaled)
 
 # %% [markdown]
-# One row grows from nothing to 7.66 ms, and becomes longer than both passes: the all-reduce of the gradients of 34
-# million weights ([lesson 10](10)). The streams grow a little, because IPUs share a link to the host. All other rows
+# One part grows from nothing to 7.66 ms, and becomes longer than both passes: the all-reduce of the gradients of 34
+# million weights ([lesson 10](10)). The streams grow a little, because IPUs share a link to the host. All other parts
 # stay the same.
 #
-# The remedy follows from the row. An all-reduce is paid once per update, so four times the accumulation costs a
+# The remedy follows from the part. An all-reduce is paid once per update, so four times the accumulation costs a
 # quarter of it per record; 8 replicas then reach 66 %. (The batch grows, too, as lessons 02 and 10 explain.) For
-# program A, the growing row would be the loader. The guide's own procedure (7.2) goes on with text that we could not
+# program A, the growing part would be the loader. The guide's own procedure (7.2) goes on with text that we could not
 # read; this one is the course's.
 #
 # ## Summary
 #
 # * `POPLAR_ENGINE_OPTIONS` gets a report from any program. Keep the run short.
 # * Ask in this order: does it fit, who waits, for what, which layer?
-# * The host's row comes first: an IPU that waits for data looks idle, however good its program is.
+# * Look at the host first: the execution trace of one call does not show that the next call starts late.
 # * A mend brings at most the time of the call divided by what is left without the part.
 # * After each change, compare two reports, and see what limits the program now.
-# * With more replicas, look for the row that grows.
+# * With more replicas, look for the part that grows.
 #
-# **Takeaway:** the popular remedy mends the popular bottleneck. Read the profile, and mend yours.
+# **Takeaway:** a remedy helps only a program whose bottleneck it removes. Read the profile before you choose one.
 #
 # ## On real hardware
 #
 # There, this notebook prints a note in place of modelled figures, and its checks, which need the model, say so. The
-# same two ways write `profile.pop`, which PopVision shows and the library `libpva` reads in Python. A full report of a
-# large model is big: profile one or two runs (`autoReport.executionProfileProgramRunCount`). The execution trace is
-# itself a model, corrected with measured cycles; each compute set has one duration, even if its runs differ [3]. What
-# the host does is in another tool, the System Analyser (`PVTI_OPTIONS='{"enable":"true"}'`). Poplar's own *IPU Model*
-# device is something else than this course's. Without IPUs, profile an offline compilation: it has memory, but no
-# execution. We know the guide's 2.4 and 6.3 by their headings only, so the order of questions is the course's own.
+# same two ways write `profile.pop`, in a sub-folder for each model, which PopVision shows and the library `libpva`
+# reads in Python. A full report of a large model is big: profile one or two runs
+# (`autoReport.executionProfileProgramRunCount`). The execution trace is itself a model, corrected with measured cycles;
+# each compute set has one duration, even if its runs differ [3]. What the host does is in another tool, the System
+# Analyser (`PVTI_OPTIONS='{"enable":"true"}'`). Poplar's own *IPU Model* device is not the IPU Model of this course.
+# Without IPUs, profile an offline compilation: it has memory, but no execution. We know the guide's 2.4 and 6.3 by
+# their headings only, so the order of questions is the course's own.
 #
 # ## What transfers
 #
 # `torch.profiler` writes the same trace format for GPUs, and `busy` reads it after small changes. The questions are
 # the same, too: is the device idle, is it moving, is it computing? On a GPU, many kernels overlap, so the sum of a
-# row can exceed the step; on an IPU, the phases come one after another, which makes a profile simple to read.
+# row can exceed the step; on an IPU, the phases come one after another (unless you reserve tiles for I/O),
+# which makes a profile simple to read.
 #
 # ## References
 #

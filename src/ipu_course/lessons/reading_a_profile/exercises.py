@@ -146,10 +146,15 @@ def limits_hint(limits: Any, at_most: Any, using: SlowPrograms) -> str | None:
     return next(filter(None, (_at_most_hint(name, at_most, using.named(name).profile) for name in ("A", "C"))), None)
 
 
+def _unknown_word(answer: object) -> str:
+    words = ", ".join(WORDS).replace(f"{STAGE} 0", f"{STAGE} 0, {STAGE} 1, ...")
+    return f"{answer!r} is none of the words: {words}."
+
+
 def _limit_hint(name: str, profile: Profile, answer: object) -> str | None:
     named, limit = as_limit(answer), limit_of(profile)
     if named is None:
-        return f"{answer!r} is none of the words: {', '.join(WORDS)}."
+        return _unknown_word(answer)
     if named == limit:
         return None
     seconds = call_seconds(profile)
@@ -222,7 +227,8 @@ def _place_hint(place: Any, using: SlowPrograms) -> str | None:
         return "place_b is a function of the model."
     profile = _placed(place)
     if len(profile.cycles) != 4:
-        return f"Program B now runs on {len(profile.cycles)} IPUs: let IPUs 1, 2 and 3 begin somewhere."
+        count = len(profile.cycles)
+        return f"Program B now runs on {count} IPU{'s' if count > 1 else ''}: let IPUs 1, 2 and 3 begin somewhere."
     gained = profile.samples_per_second / using.b.profile.samples_per_second
     if gained >= LEAST_GAIN_B:
         return None
@@ -245,7 +251,12 @@ def _options_hint(make: Any, using: SlowPrograms) -> str | None:
     before, profile = using.c.profile, records(options).profile()
     if profile.verdict.value != "fits":
         return f"Program C: the verdict on its memory is '{profile.verdict.value}'."
-    if profile.samples_per_call != before.samples_per_call:
+    if profile.samples_per_call < before.samples_per_call:
+        return (
+            f"Program C: a call takes {profile.samples_per_call} records instead of {before.samples_per_call}. Your "
+            "options have lost something that C had before: see the exercise's text."
+        )
+    if profile.samples_per_call > before.samples_per_call:
         return (
             f"Program C: a call takes {profile.samples_per_call} records instead of {before.samples_per_call}. More "
             "accumulation hides the copies and changes the training. Keep it at 8, and let the copies go."
@@ -287,19 +298,18 @@ def own_hint(program: Any, limit: Any, using: object = None) -> str | None:
         return "The mended program has other parameters. Mend what is around the network, and leave its layers."
     named, right = as_limit(limit), limit_of(before)
     if named is None:
-        return f"{limit!r} is none of the words: {', '.join(WORDS)}."
-    if named != right:
-        seconds = call_seconds(before)
-        return (
-            f"You say {named!r}, which takes {seconds.of(named) * MILLISECONDS:.2f} ms of a call that takes "
-            f"{seconds.total * MILLISECONDS:.2f} ms, says the profile. Another part takes longer, or the others wait "
-            "for another stage."
-        )
+        return _unknown_word(limit)
     seconds = call_seconds(before)
     if seconds.start > seconds.of(right):
         return (
             f"Your program is so small that to start a call takes {seconds.start * MILLISECONDS:.2f} ms, longer than "
             "anything else. Let a call do more: larger layers, more samples, or more device iterations."
+        )
+    if named != right:
+        return (
+            f"You say {named!r}, which takes {seconds.of(named) * MILLISECONDS:.2f} ms of a call that takes "
+            f"{seconds.total * MILLISECONDS:.2f} ms, says the profile. Another part takes longer, or the others wait "
+            "for another stage."
         )
     gained = after.samples_per_second / before.samples_per_second
     if gained < LEAST_GAIN_OWN:

@@ -117,16 +117,19 @@ def show_roofline(programs: SlowPrograms, mended: Mended) -> None:
 
 def program_roofline(programs: SlowPrograms, mended: Mended) -> Drawing:
     """Draw what each IPU reaches, over the operations for each byte that is sent to it."""
-    points = []
-    shown = [(each.name, each.profile, SENT[each.name]) for each in programs]
-    for name, profile, sent in (*shown, ("A mended", mended.a, SENT["A"])):
-        points.append(RooflinePoint(name, flops_per_sample(profile) / sent, reached(profile)))
     rate = SENT["A"] / SECONDS_PER_PHOTOGRAPH
-    roofs = (
-        Roof("host link of one IPU", link_bytes_per_second(programs.a.profile)),
-        Roof(f"A's loader, {WORKERS} workers", WORKERS * rate),
-        Roof(f"A's loader, {ENOUGH_WORKERS} workers", ENOUGH_WORKERS * rate),
-    )
+    link = Roof("host link of one IPU", link_bytes_per_second(programs.a.profile))
+    few = Roof(f"A's loader, {WORKERS} workers", WORKERS * rate)
+    enough = Roof(f"A's loader, {ENOUGH_WORKERS} workers", ENOUGH_WORKERS * rate)
+    shown = (
+        ("A", programs.a.profile, few), ("B", programs.b.profile, link), ("C", programs.c.profile, link),
+        ("A mended", mended.a, enough),
+    )  # fmt: skip
+    points = [
+        RooflinePoint(name, flops_per_sample(profile) / SENT[name[0]], reached(profile), roof=roof)
+        for name, profile, roof in shown
+    ]
+    roofs = (link, few, enough)
     return roofline(points, peak=peak(programs.a.profile), roofs=roofs, peak_name="matrix units of one IPU")
 
 

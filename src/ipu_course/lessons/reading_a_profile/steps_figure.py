@@ -39,7 +39,7 @@ def show_steps(programs: SlowPrograms) -> None:
     told = "; ".join(f"{name}: {exchange:,.0f}, {compute:,.0f}, {sync:,.0f}" for name, exchange, compute, sync in ops)
     show.figure(
         steps_figure(ops),
-        "All tiles take these steps together: none starts an op before all have finished the one before.",
+        "All tiles take these steps together: they synchronise before each exchange.",
         f"The forward pass of a block of program A over time, op by op; cycles of exchange, compute and "
         f"synchronisation, modelled: {told}. In all {sums[0]:,.0f}, {sums[1]:,.0f} and {sums[2]:,.0f}.",
     )

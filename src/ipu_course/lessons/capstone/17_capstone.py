@@ -7,8 +7,8 @@
 #
 # There is no new technique here. You choose among those of the other lessons, and then you say why.
 #
-# *Plan 120 minutes, 72 of them for the exercises; the notebook itself runs in under one. Do lessons 01, 02, 05, 06, 08
-# and 10 to 13 first.* You will
+# *Plan 120 minutes, 72 of them for the exercises; the notebook itself runs in under one. Before it: lessons 01, 02, 05, 06,
+# 08 and 10 to 13.* You will
 #
 # * train the small transformer for real,
 # * write a plan within a budget,
@@ -134,10 +134,10 @@ show_published(size, every)
 
 # %% [markdown]
 # **Why does the search not find it?** `make_it_fit` begins with the program as it is and moves the borders of blocks.
-# It never brings a stage back to the first IPU. With the head on IPU 3, the vocabulary's weight lies on two IPUs, each
-# with accumulators and state, and no plan of our space is then as fast as what the search found. The search also does
-# what our space does not have: it cuts layers in two, sets a proportion for each IPU, and keeps first moments in half
-# precision, which changes the numerics.
+# It never brings a stage back to the first IPU. With the head on IPU 3, the IPU Model keeps the vocabulary's weight on
+# two IPUs, each with accumulators and state, and no plan of our space is then as fast as what the search found. The
+# search also does what our space does not have: it cuts layers in two, sets a proportion for each IPU, and keeps first
+# moments in half precision, which changes the numerics.
 #
 # **Why is the published configuration slower here?** Its cut, its head and its checkpoints are those of the best plan.
 # But it was tuned for another task. For BERT-base, four replicas share an update of 65,536 sequences, so each copies

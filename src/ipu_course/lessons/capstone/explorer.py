@@ -18,17 +18,19 @@ NONE_FITS = "not certain to fit"
 def decision_view(every: EveryPlan, decision: str) -> View:
     """Show the rates for every value of one decision, and how many plans fit with each."""
     found = prices(every, decision)
+    name = DECISIONS[decision]
+    title = name[0].upper() + name[1:]  # capitalize() would write "ipus"
     drawn = figures.bars_figure(
         [f"{price.value}{' (best plan)' if price.is_best else ''}" for price in found],
         {ALONE: [price.alone for price in found], ANEW: [price.anew for price in found]},
         "sequences/s (modelled)",
-        f"{DECISIONS[decision].capitalize()}: the best plan, and other values",
+        f"{title}: the best plan, and other values",
         form="{:,.0f}",
         missing=NONE_FITS,
     )
     return View(
         drawn,
-        takeaway=f"{DECISIONS[decision].capitalize()}: the first bar changes nothing else, the second everything.",
+        takeaway=f"{title}: the first bar changes nothing else, the second everything.",
         description="Two bars for each value, sequences per second, modelled. " + "; ".join(map(_told, found)) + ".",
         rows=[_decision_row(price) for price in found],
     )

@@ -177,7 +177,8 @@ show_steps(programs)
 #   it* in `report.html` divides it further, and has a roofline of all products.
 # * **Moving?** DoExchange inside an IPU, GlobalExchange between IPUs, StreamCopyMid from and to the host or streaming
 #   memory (for the latter, PopVision says StreamCopyMidRemoteBuffer).
-# * **Waiting?** ExternalSync for other IPUs, InternalSync for the slowest tile, StreamCopyBegin for the host.
+# * **Waiting?** ExternalSync for other IPUs, InternalSync for the slowest tile (in the IPU Model, a constant for each
+#   exchange), StreamCopyBegin for the host.
 #
 # Most of the model's rows were *fitted* to this very trace, so their agreement proves nothing; the last two were not.
 # In the figure, a convolution exchanges for about a third of its time, and the normalisation is short, but it is not
@@ -203,7 +204,7 @@ show_steps(programs)
 lesson.explore(programs)
 
 # %% [markdown]
-# **Exercise 3** (6 min). Choose each program in the explorer, and name what limits it. Then say for A and C how many
+# **Exercise 3** (8 min). Choose each program in the explorer, and name what limits it. Then say for A and C how many
 # times as fast they could become **at most**: what if the part that takes the most time took none?
 
 # %% tags=["exercise"]
@@ -228,9 +229,9 @@ lesson.check(3, limits, at_most, using=programs)
 # %% [markdown]
 # ## Mend them, and compare two reports
 #
-# **Exercise 4** (9 min). Mend all three:
+# **Exercise 4** (8 min). Mend all three:
 #
-# * `workers_a`: the smallest number of workers with which the loader no longer limits A, each on a core of its own;
+# * `workers_a`: the smallest number of workers, each on a core of its own, with which A is as fast as it can be;
 # * `place_b(model)`: where IPUs 1, 2 and 3 begin in B. It has `model.layers[0]` to `model.layers[11]`, and at the end
 #   the projection `model.head`. As it is, the IPUs begin at layers 3, 6 and 9. B has to become 1.25
 #   times as fast. The score is its sentences per second, and more than 4,500 are possible;
@@ -290,7 +291,7 @@ show_roofline(programs, mended)
 #
 # ## Profile a program of your own
 #
-# **Exercise 5** (9 min). Write `program(mended)`, which returns `(module, inputs, options, optimiser)`: any network
+# **Exercise 5** (8 min). Write `program(mended)`, which returns `(module, inputs, options, optimiser)`: any network
 # whose `forward` returns a loss, the inputs of one micro-batch, the `poptorch.Options`, and an optimiser. Let it be
 # slow for one reason. Say in `limit` which, in the words above. With `mended=True`, the function returns the same
 # program with one thing changed. The check profiles both: is your statement right, and is the second at least 1.1 times

@@ -7,8 +7,8 @@
 #
 # There is no new technique here. You choose among those of the other lessons, and then you say why.
 #
-# *Plan 120 minutes, 72 of them for the exercises; the notebook itself runs in under one. Before it: lessons 01, 02, 05, 06,
-# 08 and 10 to 13.* You will
+# *Plan 120 minutes, 72 of them for the exercises; the notebook itself runs in under one. Before it: lessons 01, 02, 05,
+# 06, 08 and 10 to 13.* You will
 #
 # * train the small transformer for real,
 # * write a plan within a budget,

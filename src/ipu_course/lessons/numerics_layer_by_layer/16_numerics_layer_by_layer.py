@@ -6,7 +6,7 @@
 # the histogram of all gradients in [lesson 01](01). Neither can tell you which layer is at fault.
 #
 # In this lesson you look into each layer while it trains. You will find two layers that hardly learn, for two different
-# reasons, and mend them until fp16 gets 90 %, too.
+# reasons, and mend them until fp16 reaches 90 % as well.
 #
 # *Plan 70 minutes, 34 of them for the exercises; the notebook itself runs in under one. Before it: lessons 01 and 07.*
 #
@@ -41,13 +41,13 @@ half, single = torch.float16, torch.float32
 # One sensor sees the upper 12 rows of each digit and gives **counts** from 0 to 4,095. The other sees the lower 16 rows
 # and gives **volts** from 0 to 0.002. Such units are common, and this network copes with them in fp32: the first
 # weights of `lower` are between 16 and 32 (positive or negative), so that millivolts become outputs of up to 1. Then
-# `UnitLength` scales what each sensor's layer gives to length 1. Its author knew lessons 01 and 07: it computes in fp32
-# inside, and so does the loss. The loss has a weight of 0.01, because other tasks will be added later.
+# `UnitLength` scales the output of each sensor's layer to length 1. It computes in fp32 inside, as lesson 01 advises,
+# and so does the loss. The loss has a weight of 0.01, because other tasks will be added later.
 
 # %%
 print(inspect.getsource(TwoSensors.forward))
 trainings = {"32.32": train(TwoSensors(), single), "16.16": train(TwoSensors().half(), half)}
-show_losses(trainings, "In fp16 the loss falls, too: it only stops falling earlier.")
+show_losses(trainings, "In fp16 the loss falls too, but it levels off much earlier.")
 show.table(outcome_rows(trainings), index="training")
 
 # %% [markdown]
@@ -104,15 +104,15 @@ show.drawing(drawing, lesson.takeaway("ranges"))
 #
 # * **`upper`** has activations of some thousands. `UnitLength` divides by their length, so by the chain rule the
 #   gradient that comes back is divided by the same thousands. It vanishes.
-# * **`lower`** has large weights and small activations. Its gradients come back more than 2^15 times as large.
+# * **`lower`** has large weights and small activations. Its activation gradients are more than 2^15 times as large.
 #
 # The last column explains why this fault is so often overlooked. Computed in fp32, only a few per cent of the weight
 # gradients of `upper` are too small for fp16, because the chain rule multiplies by the counts again. In fp16 they are
 # computed *from* the activation gradients, and these are zero by then. A histogram of weight gradients alone does not
 # show it.
 #
-# Which loss scaling helps? Gradients move to the right, all by the same factor. Choose a layer and a quantity, and move
-# the slider:
+# Loss scaling moves all gradients to the right by the same factor. How large should it be? Choose a layer and a
+# quantity, and move the slider:
 
 # %%
 lesson.explore(values)
@@ -176,8 +176,8 @@ lesson.check(2, choose_scaling)
 
 # %% [markdown] tags=["solution"]
 # In one line: `2.0 ** (math.floor(math.log2(65504 / largest)) - headroom)`. Single outliers decide, and here they
-# should: on an IPU, what overflows is clipped without a sign. GPUs get by without this function: `GradScaler` raises
-# the scaling until something becomes infinite, and then steps back.
+# should: an IPU most likely clips what overflows, and does not tell you. GPUs get by without this function:
+# `GradScaler` raises the scaling until something becomes infinite or NaN, and then steps back.
 
 # %% [markdown]
 # Now train with your function's choice, with five powers of two as headroom.
@@ -250,8 +250,7 @@ lesson.check(3, causes, mend, using=trainings["32.32"])
 #
 # There is a way to keep `lower` in fp16. More than 99 % of its updates in the record are below half an ulp, and
 # rounding to the nearest number loses each of them. **Stochastic rounding** lets chance decide: 24.003 lies between 24
-# and
-# 24.015625, and it becomes 24.015625 in about 19 % of all cases. A single weight is less exact, but on average no
+# and 24.015625, and it becomes 24.015625 in about 19 % of all cases. A single weight is less exact, but on average no
 # update is lost. Lesson 01 showed the effect; now you write it.
 #
 # **Exercise 4** (8 min). Write `round_stochastically(x, generator)` in plain PyTorch: fp32 tensor in, fp16 tensor of
@@ -291,9 +290,9 @@ trainings["16.16, sensible units"] = train(SensibleUnits().half(), half)
 show.table(outcome_rows(trainings), index="training")
 
 # %% [markdown]
-# Both cures bring back what fp32 has. The last two rows are for comparison. The author was right to compute
-# `UnitLength` in fp32: its squares overflow in fp16. And sensible units need no cure at all, and end higher than fp32
-# with the odd ones.
+# Both cures bring fp16 back to the accuracy of fp32. The last two rows are for comparison. `UnitLength` really has to
+# compute in fp32: its squares overflow in fp16. And the network with sensible units needs no cure at all, and gets
+# more digits right than fp32 does with the awkward ones.
 #
 # `options.Precision.enableStochasticRounding(True)` takes no additional bytes, and on an IPU no time [2]. (The IPU
 # Model rounds stochastically in the weight update only. On hardware, every fp16 result is rounded this way, so switch
@@ -306,7 +305,8 @@ show.table(outcome_rows(trainings), index="training")
 #
 # How much may they differ? Each operation that rounds errs by up to half an ulp of its result. After *n* such
 # operations one after another, allow *n* half ulps **of the largest exact output**. Small outputs next to large ones
-# often come from sums in which large values cancel, and they inherit the errors of those.
+# often come from sums in which large values cancel, and they inherit the errors of those. This is a rule of thumb: it
+# holds as long as no operation magnifies the errors of those before it.
 #
 # The inputs decide what you find. Somebody planted faults in four layers: a softmax that does not subtract the maximum,
 # a mean that divides after the whole sum, a variance as *mean of squares minus square of the mean*, and vectors scaled
@@ -322,7 +322,8 @@ found.reveal(faults_found(), "computed")
 show_faults()
 
 # %% [markdown]
-# So test with the inputs that the layer gets in your network: fetch them, as above, and add what may come one day.
+# So test with the inputs that the layer gets in your network. Fetch them, as above, and add the extremes that it may
+# meet later.
 #
 # **Exercise 5** (8 min). Write this test: `check_layer(layer, inputs, roundings)` returns True if each output of the
 # layer in fp16 is at most `roundings` half ulps of the largest exact output away from float64's. `inputs` is fp16, and
@@ -357,19 +358,20 @@ lesson.check(5, check_layer)
 # * Choose the loss scaling from the largest gradient of all layers, with headroom.
 # * Scaling does not help weights whose updates are below half an ulp. Keep these weights in fp32, or round
 #   stochastically.
-# * Draw how far each layer has moved. The loss does not show a layer that stands still.
+# * Draw how far the weights of each layer have moved. The loss does not show a layer that stands still.
 # * Test each layer against float64, with a tolerance in ulps and inputs as large as those of your network.
 #
 # **Takeaway:** from 65 to 90 % with two changes, and each of them was decided by looking at a single layer.
 #
 # ## On real hardware
 #
-# Nothing in this lesson is modelled: on a machine with the SDK the same cells train on IPUs, with anchors, loss
-# scaling, types of layers and stochastic rounding that are PopTorch's own. Hardware orders its sums in another way, so
-# last digits differ. Names of ops can differ between versions, so print `getTensorNames()` first. Graphcore's guide
-# recommends the same three things, loss scaling, stochastic rounding, and distributions "in all layers" [1]; the
-# procedure is this course's own. The sensors are constructed, but such scales are not: think of prices in cents beside
-# rates, or of a network's embeddings beside its norms.
+# This lesson has no modelled times or bytes: each result comes from a training or a layer that really ran in fp16 or
+# fp32. On a machine with the SDK the same cells train on IPUs, and anchors, loss scaling, types of layers and
+# stochastic rounding are PopTorch's own. Hardware orders its sums in another way, so last digits differ, and with
+# stochastic rounding more than the last ones. Names of ops can differ between versions, so print `getTensorNames()`
+# first. Graphcore's guide recommends the same three things, loss scaling, stochastic rounding, and distributions "in
+# all layers" [1]; the procedure is this course's own. The sensors are constructed, but such scales are not: think of
+# prices in cents beside rates, or of a network's embeddings beside its norms.
 #
 # ## What transfers
 #

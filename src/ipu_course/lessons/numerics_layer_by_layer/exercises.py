@@ -18,6 +18,8 @@ SMALLEST = Number(
         8: "At 2^8, 3 % of upper's activation gradients still become zero.",
         4: "At 2^4, more than a third of upper's activation gradients still become zero.",
         0: "Without scaling, all of upper's activation gradients become zero.",
+        16: "At 2^16 the share is far below 1 %. Is a smaller exponent enough, too?",
+        20: "At 2^20 the share is far below 1 %. Is a smaller exponent enough, too?",
         24: "2^24 is more than it takes. The question is about those that become zero, not those that lose digits.",
         28: "2^28 is more than it takes. The question is about those that become zero, not those that lose digits.",
         4096: "2^12 is the scaling. The question is about the exponent.",

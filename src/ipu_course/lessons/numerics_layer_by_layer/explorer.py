@@ -51,6 +51,8 @@ def _takeaway(quantity: str, lost: float, largest: float) -> str:
         return "Loss scaling multiplies gradients only: weights and activations stay where they are."
     if largest > LARGEST_HALF:
         return "The largest gradients of this layer overflow."
+    if lost > 0.99:
+        return "All, or nearly all, gradients of this layer become zero."
     if lost >= 0.01:
         return "More than one gradient in a hundred becomes zero."
     return "Hardly any gradient of this layer becomes zero, and none overflows."

@@ -49,7 +49,7 @@ def _cause_hint(layer: str, named: str) -> str:
     if FOUND[layer] == LEARNS:
         return "the figure shows that its weights move as far as in fp32."
     if named == LEARNS:
-        return "compare how far its weights move in the two figures of movement."
+        return "compare the bars of this layer in the figure of movement. Does it go as far as in fp32?"
     if FOUND[layer] == TOO_SMALL:
         return (
             "most of its gradients arrive, and loss scaling did not help it. Compare the last two columns of the table."
@@ -68,7 +68,10 @@ def _mend_hint(mend: Any, reference: SensorTraining) -> str | None:
     if len(wide) == len(LAYERS):
         return "All weights are still fp32. Call half() first, and then give the layer that needs it its fp32 back."
     if not wide:
-        return "All weights are fp16 now. Which layer has weights so large that its updates are lost?"
+        return (
+            "All weights are fp16 now. Which layer has weights so large that its updates are lost? And does it get its "
+            "fp32 back last? layer.float() changes the layer, but tensor.float() only returns a new tensor."
+        )
     if "lower" not in wide:
         return f"You keep {wide[0]!r} in fp32. Its updates are larger than half an ulp, so it does not need that."
     if len(wide) > 1:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Mapping, Sequence
+from typing import Any, Mapping, Sequence
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -39,6 +39,7 @@ def range_figure(values: LayerValues, exponent: int = 0) -> Drawing:
                 power = exponent if is_scaled(quantity) else 0
                 _bands(axes)
                 _outline(axes, values[layer, quantity], power)
+                _clipped(axes, values[layer, quantity], power)
                 shares = range_shares(values[layer, quantity], power)
                 _note(axes, shares)
                 told.append(f"{layer}, {quantity}: {shares_in_words(shares)}")
@@ -95,11 +96,24 @@ def _bands(axes: Axes) -> None:
 def _outline(
     axes: Axes, values: Tensor, power: int, colour: str = BLUE, dashes: str = "-", name: str | None = None
 ) -> None:
+    shares, edges = _histogram(values, power)
+    axes.stairs(shares, edges, color=colour, linestyle=dashes, linewidth=1.6, label=name)
+
+
+def _histogram(values: Tensor, power: int) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
     sizes = values.detach().double().abs().flatten()
     exponents = np.log2(sizes[sizes > 0].numpy()) + power
     edges = np.arange(FIRST, LAST + 1)
-    shares = np.histogram(np.clip(exponents, FIRST, LAST - 1e-9), bins=edges)[0] / max(1, len(exponents))
-    axes.stairs(shares, edges, color=colour, linestyle=dashes, linewidth=1.6, label=name)
+    counts = np.histogram(np.clip(exponents, FIRST, LAST - 1e-9), bins=edges)[0]
+    return counts / max(1, len(exponents)), edges
+
+
+def _clipped(axes: Axes, values: Tensor, power: int) -> None:
+    shares, edges = _histogram(values, power)
+    top = int(shares.argmax())
+    if shares[top] > TALLEST:  # the common axis cuts this bar off, so its height is written beside it
+        axes.text(float(edges[top]) - 0.7, 0.88 * TALLEST, f"up to {shares[top]:.0%}", ha="right", va="top", fontsize=9,
+                  color=INK, bbox={"facecolor": "white", "edgecolor": "none", "alpha": 0.85, "pad": 1.0})  # fmt: skip
 
 
 def _note(axes: Axes, shares: RangeShares) -> None:

@@ -27,8 +27,8 @@ def show_movement(trainings: Mapping[str, SensorTraining], takeaway: str) -> Non
     others = list(trainings.items())[1:]
     ways = {name: [training.moved[layer] / reference[layer] for layer in LAYERS] for name, training in others}
     drawn = bars_figure(
-        LAYERS, ways, "way of the weights, as a share of the way in 32.32", "How far each layer has moved",
-        percent=True,
+        LAYERS, ways, "distance from the first weights, relative to that in 32.32",
+        "How far the weights of each layer have moved", percent=True,
     )  # fmt: skip
     told = "; ".join(
         f"{name}: {', '.join(f'{layer} {_way(share)}' for layer, share in zip(LAYERS, shares))}"
@@ -43,12 +43,12 @@ def show_losses(trainings: Mapping[str, SensorTraining], takeaway: str) -> None:
     title = "The loss of training, epoch by epoch"
     drawn = curves_figure(range(1, EPOCHS + 1), curves, "epoch", "mean cross-entropy", title, from_zero=True)
     first = next(iter(curves.values()))[-1]
-    told = ", ".join(f"{name} {losses[-1] / first:.0f} times" for name, losses in curves.items())
+    told = ", ".join(f"{name} {losses[-1] / first:.0f}" for name, losses in curves.items())
     falls = all(losses[-1] < losses[0] for losses in curves.values())
     show.figure(
         drawn, takeaway,
-        f"The loss of {'every' if falls else 'not every'} training falls over the epochs. In the last epoch it is, "
-        f"compared with the first training and rounded: {told}.",
+        f"The loss of {'every' if falls else 'not every'} training falls over the epochs. The losses of the last "
+        f"epoch, as multiples of that of {next(iter(curves))} and rounded: {told}.",
     )  # fmt: skip
 
 

@@ -34,7 +34,10 @@ def _said(record: LayerValues, state: dict[str, Any]) -> str:
     tensor, exponent = record[state["layer"], state["quantity"]], state["exponent"]
     if float(tensor.abs().max()) * 2.0**exponent > LARGEST_HALF:
         return "overflow"
-    return "becomes zero" if range_shares(tensor, exponent).zero >= 0.01 else "none overflows"
+    lost = range_shares(tensor, exponent).zero
+    if lost > 0.99:
+        return "nearly all"
+    return "in a hundred becomes zero" if lost >= 0.01 else "none overflows"
 
 
 def test_the_first_view_is_the_prediction_s_and_gives_no_other_answer_away(record: LayerValues) -> None:

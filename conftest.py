@@ -7,6 +7,7 @@ import os
 import tempfile
 from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -61,3 +62,19 @@ def records(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("IPU_COURSE_PROGRESS", str(path))
     monkeypatch.setattr(notes, "_waiting", [])
     return path
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Let xdist's processes share the tests of the lessons' answers, each of which runs a whole lesson.
+
+    With `--dist loadfile` a file's tests stay in one process, as a notebook's cells must. Those of
+    tests/test_notebooks.py do not depend on each other, and one process would be at them long after the others.
+    """
+    from xdist.scheduler import LoadFileScheduling
+
+    class SharedAnswers(LoadFileScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            return nodeid if nodeid.startswith("tests/test_notebooks.py") else super()._split_scope(nodeid)
+
+    return SharedAnswers(config, log) if config.getoption("dist") == "loadfile" else None

@@ -1,4 +1,4 @@
-"""Write the generated pages of docs/, the tables of lessons, the README's picture, what needs the project's address.
+"""Write the generated pages of docs/, the tables of lessons, the pictures, what needs the project's address.
 
 `make docs` calls it.
 """
@@ -11,10 +11,14 @@ import address_blocks
 import guide_sections
 import lesson_tables
 from benchmark_page import BENCHMARKS_PAGE, benchmark_page_text
+from matplotlib.figure import Figure
 
 from ipu_course import figures
+from ipu_course.figures.floor_and_hill import hills_beside
+from ipu_course.ladder import climb
 from ipu_course.programs.bench import page_results
 from ipu_course.schedule import pipelined
+from ipu_course.tile_over_time import hill_of
 from ipu_model.validate.comparison import compare_rows
 from ipu_model.validate.text import comparison_markdown
 from poptorch._backend import support
@@ -22,7 +26,8 @@ from poptorch._backend import support
 DOCS = Path(__file__).resolve().parent.parent / "docs"
 SUPPORT_PAGE = DOCS / "support.md"
 VALIDATION_PAGE = DOCS / "validation.md"
-PICTURE = DOCS / "pipeline_schedule.png"
+SCHEDULE = DOCS / "pipeline_schedule.png"
+DOES_IT_FIT = DOCS / "does_it_fit.png"
 
 
 def main() -> None:
@@ -36,8 +41,18 @@ def main() -> None:
     BENCHMARKS_PAGE.write_text(benchmark_page_text(page_results()), encoding="utf-8")
     schedule = pipelined(stages=4, micro_batches=10)
     picture = figures.schedule(schedule, title="One weight update: 4 IPUs, 10 micro-batches")
-    PICTURE.write_bytes(figures.png(picture.figure))
-    print(f"wrote {', '.join(page.name for page in (SUPPORT_PAGE, VALIDATION_PAGE, BENCHMARKS_PAGE, PICTURE))}")
+    SCHEDULE.write_bytes(figures.png(picture.figure))
+    DOES_IT_FIT.write_bytes(figures.png(does_it_fit()))
+    written = (SUPPORT_PAGE, VALIDATION_PAGE, BENCHMARKS_PAGE, SCHEDULE, DOES_IT_FIT)
+    print(f"wrote {', '.join(page.name for page in written)}")
+
+
+def does_it_fit() -> Figure:
+    """Return the fullest tile of the first IPU in the ladder's first two steps, in 32-bit and in half precision."""
+    single, half = (hill_of(step.profile) for step in climb(("base, 32-bit", "half precision")))
+    figure = hills_beside({"32-bit: does not fit": single, "half precision: fits": half})
+    figure.suptitle("ResNet-101 in training over two IPUs: the fullest tile of the first")
+    return figure
 
 
 if __name__ == "__main__":

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import dataclass
 from pathlib import Path
 
 from ipu_course.lesson_folders import LESSONS_FOLDER, LessonFolder, lesson_folders
@@ -16,6 +17,7 @@ from ipu_course.lesson_folders import LESSONS_FOLDER, LessonFolder, lesson_folde
 ROOT = Path(__file__).resolve().parent.parent
 README, WORKSHOP = ROOT / "README.md", ROOT / "docs" / "workshop.md"
 README_HEAD = "| lesson | what you do | plan | runs in (measured) |\n|---|---|---|---|\n"
+README_NOTE = re.compile(r"^\*Measured\* with .*\n", re.MULTILINE)
 SHOWN_OUTCOMES = 3
 # The README shows the first outcomes of a lesson: the bullets after "You will".
 OUTCOMES = re.compile(r"You\s+will\s*\n#\n((?:# [*-] .*\n(?:#   ?\S.*\n)*)+)")
@@ -24,10 +26,18 @@ SESSION = re.compile(r"(\d\d):(\d\d) to \d\d:\d\d")
 SUMMARY = re.compile(r"^\d+ lessons: \d+ minutes, \d+ of them for exercises\.$")
 
 
-def measured_seconds() -> dict[str, float]:
-    """Return the seconds that each notebook took, by its name without ending."""
-    found: dict[str, float] = json.loads((ROOT / "notebooks" / "measured.json").read_text(encoding="utf-8"))["seconds"]
-    return found
+@dataclass(frozen=True)
+class Measured:
+    """The seconds that each notebook took, by its name without ending: on which machine, with which command."""
+
+    machine: str
+    command: str
+    seconds: dict[str, float]
+
+
+def measured() -> Measured:
+    """Return what `make nbval-conditions NBVAL_ARGS=--record` has written."""
+    return Measured(**json.loads((ROOT / "notebooks" / "measured.json").read_text(encoding="utf-8")))
 
 
 def outcomes(lesson: LessonFolder) -> list[str]:
@@ -42,12 +52,12 @@ def outcomes(lesson: LessonFolder) -> list[str]:
 
 def seconds_of(lesson: LessonFolder) -> str:
     """Return how long the notebook runs, as measured; a dash for a lesson that has not been measured yet."""
-    seconds = measured_seconds().get(Path(lesson.notebook).stem)
+    seconds = measured().seconds.get(Path(lesson.notebook).stem)
     return "-" if seconds is None else f"{seconds:.0f} s"
 
 
 def with_readme_table(readme: str) -> str:
-    """Return the README with its table of lessons written anew."""
+    """Return the README with its table of lessons, and the note on what was measured, written anew."""
     rows = [
         f"| [{each.number} {each.title}](notebooks/{each.notebook}) | {'; '.join(outcomes(each)[:SHOWN_OUTCOMES])} "
         f"| {each.minutes} min | {seconds_of(each)} |\n"
@@ -55,7 +65,9 @@ def with_readme_table(readme: str) -> str:
     ]
     before, after = readme.split(README_HEAD)
     rest = re.sub(r"\A(?:\|.*\n)+", "", after)
-    return before + README_HEAD + "".join(rows) + rest
+    of = measured()
+    note = f"*Measured* with `{of.command}` on {of.machine}.\n"
+    return before + README_HEAD + "".join(rows) + README_NOTE.sub(lambda _: note, rest)
 
 
 def with_agendas(page: str) -> str:

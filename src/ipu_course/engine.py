@@ -57,6 +57,7 @@ __all__ = [
     "profile",
     "profile_module",
     "read_report",
+    "refuse_other_torch",
     "register_custom_op",
     "start_seconds",
     "text_report",
@@ -90,6 +91,12 @@ def is_available() -> bool:
     found = find_spec("ipu_model")
     # In the root of a clone, the folder ipu_model/ looks like a package of that name, but has no file to import.
     return found is not None and found.origin is not None
+
+
+def refuse_other_torch() -> None:
+    """Raise ``ImportError`` if the IPU Model is installed beside a torch that it cannot use; an SDK has its own."""
+    if is_available():
+        import ipu_model  # noqa: F401  # it looks at torch when it is imported
 
 
 def needs_the_model(function: Function) -> Function:

@@ -6,6 +6,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from ipu_model.one_poptorch import refuse_graphcores
+from ipu_model.one_torch import refuse_other_torch
 
 if TYPE_CHECKING:
     from ipu_model import scaling
@@ -36,6 +37,7 @@ __all__ = [
 
 # Whatever of this distribution is imported, this module comes first.
 refuse_graphcores(__version__)
+refuse_other_torch(__version__)
 
 _HOMES = {
     "HostWork": "ipu_model.predict.host",

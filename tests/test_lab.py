@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -18,6 +19,7 @@ from ipu_course.lesson_folders import notebook_folder
 from ipu_course.programs.command_line import main
 from ipu_course.programs.lab import command
 from ipu_course.programs.lab.copies import START_TAG, make_copies, reset_copy, usual_folder
+from ipu_course.programs.lab.set_up_cell import WHEELS, set_up_cell
 from notebook_build.lesson import NOTEBOOKS
 from notebook_build.lint_text import LINK
 
@@ -207,6 +209,40 @@ class TestCommand:
         assert "Your old copy is " in capsys.readouterr().out
         assert not started
 
+    def test_a_copy_alone_opens_nothing(
+        self, in_clone: Path, started: list[object], capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        assert main(["lab", "--copy-only"]) == 0
+        assert (in_clone / "my_course" / NAME).exists()
+        assert not started
+
+    def test_a_copy_for_a_hosted_notebook_begins_by_installing_the_course(
+        self, in_clone: Path, started: list[object]
+    ) -> None:
+        wheels = in_clone / "my wheels"
+        wheels.mkdir()
+        for name in WHEELS:
+            (wheels / name).touch()
+        assert main(["lab", "--hosted", "my wheels"]) == 0
+        assert not started
+        set_up, start, *_ = nbformat.read(in_clone / "my_course" / NAME, as_version=4).cells
+        _, install, progress = set_up.source.splitlines()
+        assert shlex.split(install)[:3] == ["%pip", "install", "--quiet"]
+        assert shlex.split(install)[3:] == [f"{wheels / WHEELS[0]}[programs]", str(wheels / WHEELS[1])]
+        assert progress == f"%env IPU_COURSE_PROGRESS={in_clone / 'my_course' / 'progress.json'}"
+        assert start.source.startswith("from ipu_course import learner_copy")
+        assert main(["lab", "--copy-only"]) == 0
+        assert len(contents(in_clone / "my_course")) == 1, "the cell makes no newer lesson of it"
+        assert main(["lab", "--hosted", "my wheels", "--reset", "02"]) == 0
+        assert nbformat.read(in_clone / "my_course" / NAME, as_version=4).cells[0].source == set_up.source
+
+    def test_a_copy_in_colabs_drive_asks_for_the_drive_first(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(Path, "is_file", lambda _: True)
+        _, *lines = set_up_cell(Path("/content/drive/MyDrive/ipu"), Path("/content/drive/MyDrive/mine")).splitlines()
+        assert lines[-4:-2] == ['    drive.mount("/content/drive")', ""]
+        compile("\n".join(lines[:-2]), "cell", "exec")
+        assert lines[-1] == "%env IPU_COURSE_PROGRESS=/content/drive/MyDrive/mine/progress.json"
+
     def test_what_cannot_be_done_is_one_line(
         self, in_clone: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
     ) -> None:
@@ -216,6 +252,7 @@ class TestCommand:
             (["--folder", "file"], "cannot be written (File exists)"),
             (["--folder", "notebooks"], "holds the course's own notebooks"),
             (["--reset", "77"], "there is no single lesson '77' to reset; name one by its number: 02"),
+            (["--hosted", "docs"], f"docs has no {WHEELS[0]} and no {WHEELS[1]}; name the folder"),
             (["--port", "70000"], "the largest is 65535"),
         ):
             assert main(["lab", *arguments]) == 2

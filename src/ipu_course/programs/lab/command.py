@@ -34,6 +34,14 @@ def register(subparsers: Subparsers) -> None:
         metavar="LESSON",
         help="make a fresh copy of a lesson, such as 02, and keep the old one under another name; open nothing",
     )
+    parser.add_argument("--copy-only", action="store_true", help="make or renew your copy, and open nothing")
+    parser.add_argument(
+        "--hosted",
+        type=Path,
+        metavar="WHEELS",
+        help="for a hosted notebook, which starts afresh each time: begin each copy with a cell that installs the "
+        "course from its two wheels in the folder WHEELS, and open nothing",
+    )
     parser.add_argument("--no-browser", action="store_true", help="start JupyterLab without opening a browser")
     parser.add_argument("--port", type=positive_integer, metavar="N", help="JupyterLab's port (default: 8888)")
     parser.add_argument(
@@ -43,10 +51,11 @@ def register(subparsers: Subparsers) -> None:
 
 
 def run(parsed: argparse.Namespace) -> None:
-    """Do what the parsed arguments say; JupyterLab then takes this process's place. Raises ``CourseError``."""
+    """Do what the parsed arguments say; a JupyterLab that opens takes this process's place. Raises ``CourseError``."""
     from ipu_course.course_files import bring_back
     from ipu_course.lesson_folders import notebook_folder
     from ipu_course.programs.lab.copies import usual_folder
+    from ipu_course.programs.lab.set_up_cell import set_up_cell
 
     if parsed.port is not None and parsed.port > LARGEST_PORT:
         raise CourseError(f"there is no port {parsed.port}; the largest is {LARGEST_PORT}")
@@ -57,11 +66,12 @@ def run(parsed: argparse.Namespace) -> None:
             "course, or install the course from its wheel, or from a clone with 'pip install -e .'"
         )
     folder = usual_folder(notebooks) if parsed.folder is None else parsed.folder.expanduser()
+    set_up = None if parsed.hosted is None else set_up_cell(parsed.hosted, folder)
     try:
         if parsed.reset is not None:
-            _reset(parsed.reset, notebooks, folder)
+            _reset(parsed.reset, notebooks, folder, set_up)
             return
-        _copy(notebooks, folder)
+        _copy(notebooks, folder, set_up)
     except OSError as problem:
         reason = problem.strerror or str(problem)
         raise CourseError(
@@ -69,13 +79,14 @@ def run(parsed: argparse.Namespace) -> None:
         ) from problem
     except ValueError as problem:
         raise CourseError(f"{problem}; {bring_back('notebooks')}") from problem
-    _start_jupyterlab(folder, parsed)
+    if not parsed.copy_only and parsed.hosted is None:
+        _start_jupyterlab(folder, parsed)
 
 
-def _copy(notebooks: Path, folder: Path) -> None:
+def _copy(notebooks: Path, folder: Path, set_up: str | None) -> None:
     from ipu_course.programs.lab.copies import make_copies
 
-    changes = make_copies(notebooks, folder)
+    changes = make_copies(notebooks, folder, set_up)
     if changes.made:
         count = len(changes.made)
         print(f"Copied {count} {'lesson' if count == 1 else 'lessons'}, without outputs, to your folder {folder}.")
@@ -83,10 +94,10 @@ def _copy(notebooks: Path, folder: Path) -> None:
         print(f"Lesson {newer.stem[:2]} is newer than your copy. Your copy stays; the new lesson is {newer}.")
 
 
-def _reset(lesson: str, notebooks: Path, folder: Path) -> None:
+def _reset(lesson: str, notebooks: Path, folder: Path, set_up: str | None) -> None:
     from ipu_course.programs.lab.copies import reset_copy
 
-    copy, old = reset_copy(lesson, notebooks, folder)
+    copy, old = reset_copy(lesson, notebooks, folder, set_up)
     kept = "" if old is None else f" Your old copy is {old}."
     print(f"You have a fresh copy of lesson {copy.stem[:2]}: {copy}.{kept}")
 

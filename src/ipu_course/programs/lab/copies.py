@@ -17,7 +17,7 @@ Notebook = Dict[str, Any]  # a notebook as JSON
 
 FOLDER_NAME = "my_course"
 MADE_FROM = "ipu_course"  # the entry of a copy's metadata that says which lesson it was made from
-START_TAG = "learner-copy"  # of the cell that only copies have
+START_TAG = "learner-copy"  # of the cells that only copies have
 LINKED_FOLDER = "linked"  # where the files go that a lesson links to outside the folder of the notebooks
 _START_CELL = """from ipu_course import learner_copy
 
@@ -40,10 +40,11 @@ def usual_folder(notebooks: Path) -> Path:
     return (clone if clone == here or clone in here.parents else here) / FOLDER_NAME
 
 
-def make_copies(notebooks: Path, folder: Path) -> Changes:
+def make_copies(notebooks: Path, folder: Path, set_up: str | None = None) -> Changes:
     """Copy each lesson that ``folder`` does not have, and put each one that is newer than its copy beside that.
 
-    Raises ``CourseError`` for the folder of the notebooks itself, ``OSError`` when a file cannot be read or written.
+    Each file that this writes begins with a cell ``set_up``, if there is one. Raises ``CourseError`` for the folder of
+    the notebooks itself, ``OSError`` when a file cannot be read or written.
     """
     if folder.resolve() == notebooks.resolve():
         raise CourseError(f"{folder} holds the course's own notebooks; choose another folder for your copy")
@@ -54,15 +55,15 @@ def make_copies(notebooks: Path, folder: Path) -> Changes:
         copy = folder / source.name
         if not copy.exists():
             made.append(copy)
-            write_copy(lesson, source, copy)
+            write_copy(lesson, source, copy, set_up)
         elif digest(lesson) not in made_from(copy):
             beside = free_name(copy, "new")
             newer.append(beside)
-            write_copy(lesson, source, beside)
+            write_copy(lesson, source, beside, set_up)
     return Changes(tuple(made), tuple(newer))
 
 
-def reset_copy(name: str, notebooks: Path, folder: Path) -> tuple[Path, Path | None]:
+def reset_copy(name: str, notebooks: Path, folder: Path, set_up: str | None = None) -> tuple[Path, Path | None]:
     """Make a fresh copy of the lesson that ``name`` begins, and return its path and that of the old copy, renamed.
 
     Raises ``CourseError`` for a name that no lesson or more than one has, ``OSError`` when files cannot be written.
@@ -76,7 +77,7 @@ def reset_copy(name: str, notebooks: Path, folder: Path) -> tuple[Path, Path | N
     lesson, copy = read(source), folder / source.name
     folder.mkdir(parents=True, exist_ok=True)
     old = move_aside(copy, "old") if os.path.lexists(copy) else None
-    write_copy(lesson, source, copy)
+    write_copy(lesson, source, copy, set_up)
     return copy, old
 
 
@@ -113,13 +114,13 @@ def made_from(copy: Path) -> set[str]:
     return known
 
 
-def write_copy(lesson: Notebook, source: Path, target: Path) -> None:
+def write_copy(lesson: Notebook, source: Path, target: Path, set_up: str | None) -> None:
     """Write the learner's copy of ``lesson``, which was read from ``source``, as a whole file or not at all."""
-    text = json.dumps(as_copy(lesson, source, target.parent), indent=1, ensure_ascii=False) + "\n"
+    text = json.dumps(as_copy(lesson, source, target.parent, set_up), indent=1, ensure_ascii=False) + "\n"
     write_whole(target, text, source.stat().st_mode & 0o666 | 0o600)
 
 
-def as_copy(lesson: Notebook, source: Path, folder: Path) -> Notebook:
+def as_copy(lesson: Notebook, source: Path, folder: Path, set_up: str | None) -> Notebook:
     """Return a lesson as its learners get it: no outputs, first the cell with their progress, links that resolve."""
     cells = [dict(cell) for cell in lesson["cells"]]
     for cell in cells:
@@ -127,16 +128,23 @@ def as_copy(lesson: Notebook, source: Path, folder: Path) -> Notebook:
             cell.update(execution_count=None, outputs=[])
         else:
             cell["source"] = with_links(text_of(cell), source.parent, folder).splitlines(keepends=True)
-    start = {
+    first = [_code_cell(START_TAG, _START_CELL.format(number=source.stem[:2]))]
+    if set_up is not None:
+        first.insert(0, _code_cell("set-up", set_up))
+    origin = {"lesson": source.stem[:2], "made_from": digest(lesson)}
+    return {**lesson, "cells": [*first, *cells], "metadata": {**lesson["metadata"], MADE_FROM: origin}}
+
+
+def _code_cell(name: str, source: str) -> dict[str, Any]:
+    """Return a cell of code that only copies have; ``name`` is its id."""
+    return {
         "cell_type": "code",
         "execution_count": None,
-        "id": START_TAG,
+        "id": name,
         "metadata": {"tags": [START_TAG]},
         "outputs": [],
-        "source": _START_CELL.format(number=source.stem[:2]).splitlines(keepends=True),
+        "source": source.splitlines(keepends=True),
     }
-    origin = {"lesson": source.stem[:2], "made_from": digest(lesson)}
-    return {**lesson, "cells": [start, *cells], "metadata": {**lesson["metadata"], MADE_FROM: origin}}
 
 
 def with_links(text: str, notebooks: Path, folder: Path) -> str:

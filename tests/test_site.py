@@ -12,6 +12,7 @@ from course_site.explorer_html import LEFT_OUT, explorer_html
 from course_site.lesson_page import lesson_page
 from course_site.links import Links
 from course_site.outline import read_outline
+from course_site.page_checks import problems
 from course_site.recorded import RecordedExplorer, read_explorer, record, settings, thinned
 from course_site.source_tree import contents, reference_text
 from ipu_course.explorers import Choice, Explorer, Slider, Switch, View
@@ -158,3 +159,47 @@ class TestOutline:
     def test_the_reference_names_each_module(self) -> None:
         (page, *_) = read_outline([]).reference
         assert all(f".. automodule:: {module}\n" in reference_text(page) for module in page.modules)
+
+
+class TestPageChecks:
+    GOOD = '<h1 id="top">Sums</h1><h2>Add</h2><p><a href="#top">up</a></p><h2>Subtract</h2>'
+
+    def written(self, folder: Path, body: str) -> list[str]:
+        (folder / "other.html").write_text(self.GOOD, encoding="utf-8")
+        (folder / "sums.html").write_text(body, encoding="utf-8")
+        return problems(folder)
+
+    @pytest.mark.parametrize(
+        "more",
+        [
+            "",
+            '<a href="other.html#top">another page</a>',
+            '<a href="https://docs.graphcore.ai/x">a link that loads nothing by itself</a>',
+            '<img src="data:image/png;base64,AAAA">',
+            "<h3>a third level below the second</h3>",
+        ],
+    )
+    def test_a_sound_page_has_no_problems(self, tmp_path: Path, more: str) -> None:
+        assert self.written(tmp_path, self.GOOD + more) == []
+
+    @pytest.mark.parametrize(
+        ("body", "problem"),
+        [
+            (GOOD + '<a href="lost.html">x</a>', "lost.html is not there"),
+            (GOOD + '<img src="lost.png">', "lost.png is not there"),
+            (GOOD + '<a href="#lost">x</a>', "#lost names an anchor that the page does not have"),
+            (GOOD + '<a href="other.html#lost">x</a>', "other.html#lost names an anchor that the page does not have"),
+            ("<h2>Add</h2>", "the page has 0 headings of level 1"),
+            (GOOD + "<h1>Again</h1>", "the page has 2 headings of level 1"),
+            (GOOD + "<h4>Deep</h4>", "the heading 'Deep' has level 4 after level 2"),
+            (GOOD + '<p id="top">x</p>', "2 elements have the id 'top'"),
+            (GOOD + '<script src="//example.org/a.js"></script>', "the page loads //example.org/a.js"),
+            (GOOD + '<link rel="stylesheet" href="https://example.org/a.css">', "the page loads https://example.org/a.css"),
+        ],
+    )  # fmt: skip
+    def test_each_fault_is_named_with_its_page(self, tmp_path: Path, body: str, problem: str) -> None:
+        assert f"sums.html: {problem}" in self.written(tmp_path, body)
+
+    def test_a_style_must_not_load_a_font_from_elsewhere(self, tmp_path: Path) -> None:
+        (tmp_path / "a.css").write_text('@import "https://example.org/font.css"; p { background: url(here.png) }')
+        assert problems(tmp_path) == ["a.css: the style loads https://example.org/font.css"]

@@ -14,13 +14,14 @@ from project_address import project_address
 from course_site.capture import capture_explorers, usual_processes
 from course_site.licences import copy_licences
 from course_site.outline import ROOT, read_outline
+from course_site.page_checks import problems
 from course_site.recorded import MOST_STATES
 from course_site.source_tree import lay_out
 from notebook_build.lesson import lessons
 
 
 def main(words: list[str] | None = None) -> int:
-    """Build the site from the repository; return Sphinx's exit code."""
+    """Build the site from the repository and check its pages; return 0 if Sphinx and the checks find nothing wrong."""
     arguments = _parser().parse_args(words)
     began = time.perf_counter()
     work = arguments.work.resolve()
@@ -33,11 +34,13 @@ def main(words: list[str] | None = None) -> int:
     lay_out(outline, recorded, source, project_address())
     copy_licences(source / "_static" / "licences")
     code = run_sphinx(source, arguments.output.resolve(), work / "doctrees")
+    wrong = problems(arguments.output)
+    print("".join(f"site: {each}\n" for each in wrong), end="")
     if code == 0:
         size = sum(file.stat().st_size for file in arguments.output.rglob("*") if file.is_file())
         took = time.perf_counter() - began
         print(f"site: {arguments.output}/index.html, {size / 1e6:.0f} MB, built in {took:.0f} s")
-    return code
+    return code or int(bool(wrong))
 
 
 def run_sphinx(source: Path, output: Path, doctrees: Path) -> int:

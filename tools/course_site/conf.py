@@ -7,7 +7,8 @@ author = "the IPU course authors"
 copyright = author
 html_title = "IPU course"
 extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
-exclude_patterns = ["_static"]
+exclude_patterns = ["_static", "_templates"]
+default_role = "code"  # a name between single backticks in a docstring is code
 
 nb_execution_mode = "off"  # the notebooks keep their outputs, and the tests compare them
 nb_render_markdown_format = "myst"
@@ -20,8 +21,9 @@ autodoc_typehints = "description"
 autodoc_typehints_format = "short"
 
 html_theme = "furo"  # no script, style or font from elsewhere; dark mode; readable at any width
+templates_path = ["_templates"]
 html_static_path = ["_static"]
 html_css_files = ["course.css"]
-html_js_files = ["explorer.js"]
+html_js_files = ["explorer.js", "scrolling.js"]
 html_show_sphinx = False
 html_copy_source = False

@@ -23,6 +23,7 @@ def lay_out(outline: Outline, recorded: Path, target: Path, address: str = "") -
     """Write everything that Sphinx reads into ``target``; ``recorded`` holds the explorers of the lessons."""
     links = Links(frozenset([*outline.notebooks, *outline.documents, "README.md"]), address)
     shutil.copytree(HERE / "static", target / "_static", dirs_exist_ok=True)
+    shutil.copytree(HERE / "templates", target / "_templates", dirs_exist_ok=True)
     shutil.copy(HERE / "conf.py", target)
     for notebook in outline.notebooks:
         _lay_out_lesson(Path(notebook), recorded, target, links)

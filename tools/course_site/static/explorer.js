@@ -42,5 +42,4 @@
   document.addEventListener("DOMContentLoaded", function () {
     document.querySelectorAll(".explorer").forEach(start);
   });
-  /* What is folded away on the screen belongs on paper, but for solutions and results of predictions. */
 })();

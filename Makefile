@@ -113,7 +113,7 @@ try-answers: setup ## run right and wrong answers to the lessons' exercises and 
 check-notebooks: setup ## check that the notebooks are what the lessons' sources say, without executing them
 	PYTHONPATH=tools $(VENV_PYTHON) -m notebook_build check $(LESSON)
 
-docs: setup ## write the support page and the README's picture
+docs: setup ## write the generated pages and pictures of docs/, and the tables of lessons
 	$(VENV_PYTHON) tools/docs.py
 
 site: setup ## build the site with the lessons, the documents and the reference in build/site (LESSON=02: only its explorers move)

@@ -8,6 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import address_blocks
+import engine_drawing
 import guide_sections
 import lesson_tables
 from benchmark_page import BENCHMARKS_PAGE, benchmark_page_text
@@ -26,6 +27,7 @@ from poptorch._backend import support
 DOCS = Path(__file__).resolve().parent.parent / "docs"
 SUPPORT_PAGE = DOCS / "support.md"
 VALIDATION_PAGE = DOCS / "validation.md"
+ENGINE_PAGE = DOCS / "engine.md"
 SCHEDULE = DOCS / "pipeline_schedule.png"
 DOES_IT_FIT = DOCS / "does_it_fit.png"
 
@@ -39,12 +41,20 @@ def main() -> None:
     SUPPORT_PAGE.write_text(support.as_markdown(), encoding="utf-8")
     VALIDATION_PAGE.write_text(comparison_markdown(compare_rows()), encoding="utf-8")
     BENCHMARKS_PAGE.write_text(benchmark_page_text(page_results()), encoding="utf-8")
+    _write_engine_drawing()
     schedule = pipelined(stages=4, micro_batches=10)
     picture = figures.schedule(schedule, title="One weight update: 4 IPUs, 10 micro-batches")
     SCHEDULE.write_bytes(figures.png(picture.figure))
     DOES_IT_FIT.write_bytes(figures.png(does_it_fit()))
-    written = (SUPPORT_PAGE, VALIDATION_PAGE, BENCHMARKS_PAGE, SCHEDULE, DOES_IT_FIT)
+    written = (SUPPORT_PAGE, VALIDATION_PAGE, BENCHMARKS_PAGE, ENGINE_PAGE, SCHEDULE, DOES_IT_FIT)
     print(f"wrote {', '.join(page.name for page in written)}")
+
+
+def _write_engine_drawing() -> None:
+    drawing = engine_drawing.read_drawing()
+    page = ENGINE_PAGE.read_text(encoding="utf-8")
+    ENGINE_PAGE.write_text(engine_drawing.with_drawing(page, drawing), encoding="utf-8")
+    (DOCS / engine_drawing.PICTURE_NAME).write_bytes(figures.png(engine_drawing.draw(drawing)))
 
 
 def does_it_fit() -> Figure:

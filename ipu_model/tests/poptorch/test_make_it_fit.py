@@ -572,6 +572,12 @@ class TestThings:
         assert {each.setting.micro_batch for each in found.tried} == {8}
         assert "The search tried no other micro-batches" in str(found)
 
+    def test_a_profile_with_one_micro_batch_for_each_update_has_nothing_to_share_among_replicas(self) -> None:
+        profile = ipu_model.profile_module(Chain(1), (torch.ones(8, 8), torch.ones(8, 8)), quiet(), training=True)
+        found = ipu_model.make_it_fit(profile, ipus=4)
+        assert found.fastest is not None
+        assert {each.setting.replicas for each in found.tried} == {1}
+
     def test_the_module_stays_as_it_is(self) -> None:
         module = Chain(2)
         before = {name: value.clone() for name, value in module.state_dict().items()}

@@ -142,14 +142,15 @@ class Search:
         return (*own, Balance.TIME, Balance.MEMORY) if count > 1 else (Balance.TIME,)
 
     def _micro_batches(self, replicas: int) -> tuple[int, ...]:
-        """Return the micro-batches to try, the smallest first: the program's own, times and divided by powers of 2."""
-        start = self.programs.start
-        if self.programs.source.again is None or "micro-batch" in self.limits.keep:
-            return (start.micro_batch,)
-        found = {start.micro_batch}
-        for count in (start.micro_batch // 2**power for power in range(1, 7)):
-            found.add(count)
-        found.add(start.micro_batch * 2)
+        """Return the micro-batches to try, the smallest first: the program's own, times and divided by powers of 2.
+
+        Without the module, only the program's own can be modelled. No micro-batch may divide the global batch
+        among so many replicas; then there is none to try.
+        """
+        own = self.programs.start.micro_batch
+        found = {own}
+        if self.programs.source.again is not None and "micro-batch" not in self.limits.keep:
+            found |= {own * 2, *(own // 2**power for power in range(1, 7))}
         return tuple(sorted(each for each in found if each and self.programs.rows % (each * replicas) == 0))
 
     def _smallest(self, replicas: int, half: bool) -> tuple[int, ...]:

@@ -26,16 +26,17 @@ def scaling_view(gradients: Mapping[str, Tensor], exponent: int) -> View:
     below = share_below(2.0**exponent * gradients[ACTIVATIONS], -14)
     lost = share_below(2.0**exponent * gradients[ACTIVATIONS], -25)
     largest = 2.0**exponent * max(float(gradients[kind].max()) for kind in (ACTIVATIONS, WEIGHTS))
+    rounded = f"{float(f'{largest:.1g}'):,.0f}"  # further digits differ between processors
     row = {
         "loss scaling": f"2^{exponent}",
         "activation gradients below 2^-25": f"{lost:.2%}",
-        "activation gradients below 2^-14": f"{below:.1%}",
-        "largest gradient": f"{largest:,.0f}",
+        "activation gradients below 2^-14": f"{below:.0%}",
+        "largest gradient": f"about {rounded}",
     }
     description = (
-        f"Share of gradients by powers of two, for a loss scaling of 2^{exponent}: {below:.1%} of the activation "
+        f"Share of gradients by powers of two, for a loss scaling of 2^{exponent}: {below:.0%} of the activation "
         f"gradients lie below 2^-14, where fp16 loses digits, {lost:.2%} below 2^-25, where they become zero. The "
-        f"largest gradient is {largest:,.0f}; fp16 ends at 65,504."
+        f"largest gradient is about {rounded}; fp16 ends at 65,504."
     )
     return View(drawn, _takeaway(below, largest), description, [row])
 

@@ -34,7 +34,7 @@ export PYTHON OFFLINE WHEELHOUSE
 export JUPYTER_PREFER_ENV_PATH := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup lab preflight test test-fast test-large companions coverage mutate nbval-conditions notebooks pull-notebook try-answers check-notebooks docs site lint format bench fuzz soak upstream-tests lock wheelhouse wheels clean
+.PHONY: help setup lab preflight test test-fast test-large companions coverage mutate nbval-conditions notebooks pull-notebook try-answers check-notebooks docs site check-site lint format bench fuzz soak upstream-tests lock wheelhouse wheels clean
 
 help: ## list the targets and variables
 	@echo "make TARGET [VARIABLE=value ...]"
@@ -48,8 +48,8 @@ help: ## list the targets and variables
 	@echo "  PYTHON_VERSION=3.12   for another Python than this one (wheelhouse)"
 	@echo "  PORT=8890             JupyterLab's port (lab)"
 	@echo "  LAB_ARGS=--no-browser more options, such as --folder=mine --reset=02; JupyterLab's own after -- (lab)"
-	@echo "  TEST_ARGS='-k text'   more options for pytest (test, test-fast, coverage, companions)"
-	@echo "  TEST_WORKERS=4        this many test processes at a time, 0 for pytest alone (test, test-fast)"
+	@echo "  TEST_ARGS='-k text'   more options for pytest (test, test-fast, check-site, coverage, companions)"
+	@echo "  TEST_WORKERS=4        this many test processes at a time, 0 for pytest alone (test, test-fast, check-site)"
 	@echo "  RULE='half partials'  only changes to rules with these words (mutate)"
 	@echo "  NBVAL_ARGS=--record   write the notebooks' seconds to notebooks/measured.json (nbval-conditions)"
 	@echo "  LESSON='06 07'        only these lessons (notebooks, check-notebooks, try-answers, nbval-conditions)"
@@ -117,9 +117,12 @@ docs: setup ## write the generated pages and pictures of docs/, and the tables o
 	$(VENV_PYTHON) tools/docs.py
 
 site: setup ## build the site with the lessons, the documents and the reference in build/site (LESSON=02: only its explorers move)
-	@$(VENV_PYTHON) -c "import furo, myst_nb, sphinx" 2>/dev/null || \
+	@$(VENV_PYTHON) -c "import axe_playwright_python, furo, myst_nb, sphinx" 2>/dev/null || \
 	    $(VENV_PYTHON) -m pip install --quiet --disable-pip-version-check --no-deps -r requirements-site.txt
 	PYTHONPATH=tools $(VENV_PYTHON) -m course_site $(LESSON) $(SITE_ARGS)
+
+check-site: setup ## check every page of build/site in a browser: contrast, keyboard, widths, print, search (after make site)
+	$(VENV_PYTHON) -m pytest -n $(TEST_WORKERS) --durations=5 tests/browser/built_site.py $(TEST_ARGS)
 
 lint: setup ## check style and types
 	$(VENV_PYTHON) -m ruff check .

@@ -67,6 +67,13 @@ class TestByHand:
         assert found.flops == 2 * (2 * 64 * 128 * 32)
         assert found.ops[0].work == contraction(matrix_product(64, 128, 32, 2), GC200)
 
+    @pytest.mark.parametrize("kind", ["isinf", "isposinf", "isneginf"])
+    def test_looking_for_infinities_is_one_comparison(self, kind: str) -> None:
+        (cost,) = costs_of(step_of_ops([op(kind, (600,), "x")], [(tensor("x", 600), Source.INPUT)])).ops
+        assert not cost.is_fallback
+        # At least 128 bytes on a tile, so 64 elements: 11 for each worker, three vectors of nine cycles.
+        assert cost.work.cycles == Cycles(compute=20 + 6 * (17 + 3 * 9))
+
     def test_a_rectifier_stays_where_the_product_left_its_result(self) -> None:
         layouts = costs_of(layer()).layouts
         assert layouts["relu"] == layouts["mm"]

@@ -43,7 +43,8 @@ CHAINS: Mapping[str, tuple[str, ...]] = {
     "igamma": ("divide", "add", "add") * 20, "igammac": ("divide", "add", "add") * 20,
     # comparisons and choices
     "eq": ("compare",), "ne": ("compare",), "lt": ("compare",), "le": ("compare",), "gt": ("compare",),
-    "ge": ("compare",), "isnan": ("compare",), "isinf": ("compare",), "logical_and": ("compare",),
+    "ge": ("compare",), "isnan": ("compare",), "isinf": ("compare",), "isposinf": ("compare",),
+    "isneginf": ("compare",), "logical_and": ("compare",),
     "logical_or": ("compare",), "logical_not": ("compare",), "logical_xor": ("compare",),
     "bitwise_and": ("compare",), "bitwise_or": ("compare",), "bitwise_not": ("compare",),
     "bitwise_xor": ("compare",), "bitwise_left_shift": ("plain",), "bitwise_right_shift": ("plain",),

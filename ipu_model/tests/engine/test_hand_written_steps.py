@@ -67,6 +67,10 @@ class TestByHand:
         assert found.flops == 2 * (2 * 64 * 128 * 32)
         assert found.ops[0].work == contraction(matrix_product(64, 128, 32, 2), GC200)
 
+    def test_a_rectifier_stays_where_the_product_left_its_result(self) -> None:
+        layouts = costs_of(layer()).layouts
+        assert layouts["relu"] == layouts["mm"]
+
     @pytest.mark.parametrize("kind", ["isinf", "isposinf", "isneginf"])
     def test_looking_for_infinities_is_one_comparison(self, kind: str) -> None:
         (cost,) = costs_of(step_of_ops([op(kind, (600,), "x")], [(tensor("x", 600), Source.INPUT)])).ops
@@ -74,9 +78,13 @@ class TestByHand:
         # At least 128 bytes on a tile, so 64 elements: 11 for each worker, three vectors of nine cycles.
         assert cost.work.cycles == Cycles(compute=20 + 6 * (17 + 3 * 9))
 
-    def test_a_rectifier_stays_where_the_product_left_its_result(self) -> None:
-        layouts = costs_of(layer()).layouts
-        assert layouts["relu"] == layouts["mm"]
+    @pytest.mark.parametrize(("kind", "vector"), [("rand", 5), ("randint", 5), ("randn", 9), ("normal", 9)])
+    def test_random_numbers_are_made_without_an_operand(self, kind: str, vector: int) -> None:
+        (cost,) = costs_of(step_of_ops([op(kind, (600,))], [])).ops
+        assert not cost.is_fallback
+        # 64 elements on a tile, so three vectors for each worker: one draw takes 5 cycles; a normal number takes two
+        # draws and a sum, which are 5 + 5 + 3 cycles less 2 for each of 2 further ops.
+        assert cost.work.cycles == Cycles(compute=20 + 6 * (17 + 3 * vector))
 
     def test_it_has_a_profile(self) -> None:
         found = profiled(layer())

@@ -178,10 +178,10 @@ def cost_nonlinearity_gradient(op: OpView) -> OpWork:
 
 def _scales_a_mask(op: OpView) -> bool:
     """Whether it divides the mask of a dropout, in place: poprand's vertex draws a mask that is scaled already."""
-    source = op.needed(0)
-    maker = op.step.producer(source.tensor.name)
-    by_number = op.tensor(1) is None
-    return op.kind == "div" and op.in_place and by_number and maker is not None and maker.kind == "bernoulli"
+    if op.kind != "div" or not op.in_place or op.tensor(1) is not None:
+        return False
+    maker = op.step.producer(op.needed(0).tensor.name)
+    return maker is not None and maker.kind == "bernoulli"
 
 
 def _simplified(op: OpView, chain: tuple[str, ...]) -> tuple[str, ...]:

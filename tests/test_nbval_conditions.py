@@ -45,6 +45,16 @@ def output_of(code: str, condition: Condition, *arguments: str) -> str:
     return subprocess.run(command, env=environment, check=True, stdout=subprocess.PIPE, text=True).stdout
 
 
+def test_the_times_of_some_notebooks_alone_are_not_recorded(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The file has one machine for all notebooks, and the times of the others would be lost."""
+    monkeypatch.setattr(sys, "argv", ["nbval_conditions.py", "02", "--record"])
+    with pytest.raises(SystemExit, match="2"):
+        nbval_conditions.main()
+    assert "--record writes the seconds of all notebooks" in capsys.readouterr().err
+
+
 def test_sockets_are_refused_but_for_this_machines_own(project: Path) -> None:
     refused = Condition("refused", [], environment={"PYTHONPATH": search_path(project / "tools" / "offline")})
     itself, address, name = output_of(REACH, refused).splitlines()

@@ -164,6 +164,8 @@ def main() -> int:
     parser.add_argument("--record", action="store_true", help="write the notebooks' seconds to notebooks/measured.json")
     parser.add_argument("--times-only", action="store_true", help="only each notebook by itself")
     chosen = parser.parse_args()
+    if chosen.record and chosen.lessons:
+        parser.error("--record writes the seconds of all notebooks, measured on one machine: call it without lessons")
     notebooks = [
         each for each in sorted(NOTEBOOKS.glob("*.ipynb")) if each.name.startswith(tuple(chosen.lessons or [""]))
     ]

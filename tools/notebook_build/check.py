@@ -33,9 +33,12 @@ WALL_CLOCK = re.compile(
 def check(lesson: LessonSource) -> list[str]:
     """Return what is wrong with a lesson's notebook, one finding a line; empty if all is well."""
     if not lesson.notebook.exists():
-        return [f"{lesson.notebook.name} is missing: make notebooks builds it"]
+        return [f"{lesson.notebook.name} is missing: make notebooks LESSON={lesson.name[:2]} builds it"]
     saved = nbformat.read(lesson.notebook, as_version=nbformat.NO_CONVERT)
-    return [*differences(assemble(lesson), saved), *findings(saved)]
+    found = differences(assemble(lesson), saved)
+    # A lesson's number is how `make` chooses it; a link to a new next lesson is one reason why a notebook differs.
+    head = f"the notebook differs from its source (make notebooks LESSON={lesson.name[:2]} builds it anew):"
+    return [*([head, *found] if found else []), *findings(saved)]
 
 
 def differences(built: NotebookNode, saved: NotebookNode) -> list[str]:
@@ -46,7 +49,7 @@ def differences(built: NotebookNode, saved: NotebookNode) -> list[str]:
     lines = list(changed)
     if len(lines) > MOST_DIFFERENCES:
         lines[MOST_DIFFERENCES:] = [f"... and {len(lines) - MOST_DIFFERENCES} more lines"]
-    return ["the notebook differs from its source (make notebooks builds it anew):", *lines] if lines else []
+    return lines
 
 
 def canonical(notebook: NotebookNode) -> str:

@@ -57,13 +57,23 @@ class TestRows:
         assert worsened(comparison.verdicts, recorded().outcomes) == ()
 
     def test_the_record_knows_every_row_and_no_other(self) -> None:
-        assert set(recorded().errors) == {row.id for row in published_rows()}
-        assert set(recorded().outcomes) == set(recorded().shares) == {row.id for row in published_verdicts()}
+        hint = "`python -m ipu_model validate --record` writes it"
+        assert set(recorded().errors) == {row.id for row in published_rows()}, hint
+        assert set(recorded().outcomes) == set(recorded().shares) == {row.id for row in published_verdicts()}, hint
 
     def test_ids_are_unique_and_have_predictions(self) -> None:
         ids = [*(row.id for row in published_rows()), *(row.id for row in published_verdicts())]
         assert len(set(ids)) == len(ids)
-        assert all(each in Predictions() for each in ids)
+        predictions = Predictions()
+        assert [each for each in ids if each not in predictions] == [], (
+            "validate/predictions.py says how to model a row"
+        )
+
+    def test_a_row_that_nothing_models_is_refused_by_name(self) -> None:
+        with pytest.raises(Error, match=r"how to model the row new\.row: add a line to a table in predictions\.py"):
+            Predictions().value("new.row")
+        with pytest.raises(Error, match=r"the program of fits\.new: add a line to _VERDICTS in predictions\.py"):
+            Predictions().memory("fits.new")
 
     def test_rows_settle_just_the_constants_that_are_labelled_fitted(self) -> None:
         settled = {name for row in published_rows() for name in row.settles}

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import fields, replace
 from functools import cache, partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
+from ipu_model.errors import Error
 from ipu_model.predict import profile_program
 from ipu_model.predict.calibration import Calibration, calibrated
 from ipu_model.predict.costs import costs_of
@@ -107,11 +109,15 @@ class Predictions:
         return row_id in self._by_id or row_id in _VERDICTS
 
     def value(self, row_id: str) -> float:
-        """Return the modelled value of a number."""
+        """Return the modelled value of a number. Raises ``Error`` for a row without a line in this file."""
+        if row_id not in self._by_id:
+            raise Error(f"Nothing says how to model the row {row_id}: add a line to a table in {Path(__file__).name}.")
         return self._by_id[row_id]()
 
     def memory(self, row_id: str) -> Memory:
-        """Return the modelled memory of a program whose outcome is published."""
+        """Return the modelled memory of a program whose outcome is published. Raises ``Error`` as ``value`` does."""
+        if row_id not in _VERDICTS:
+            raise Error(f"Nothing builds the program of {row_id}: add a line to _VERDICTS in {Path(__file__).name}.")
         return self._profile(_VERDICTS[row_id]).memory
 
     def _table(self) -> Mapping[str, Value]:

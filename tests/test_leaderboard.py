@@ -16,7 +16,7 @@ from ipu_course.errors import CourseError
 from ipu_course.exercises import Exercise, Points
 from ipu_course.lesson import Lesson
 from ipu_course.programs.command_line import main
-from ipu_course.programs.report.leaderboard import leaderboard_page, prediction_rows, rankings
+from ipu_course.programs.report.leaderboard import leaderboard_page, prediction_rows, rankings, solved_rows
 from ipu_course.programs.report.page import report_page
 from ipu_course.programs.report.result_file import LearnerResult, read_result, result_of, to_text
 from ipu_course.progress import Score, note_check, note_prediction, note_quiz, note_score, read_progress
@@ -86,10 +86,37 @@ def test_predictions_are_ordered_by_close_ones_then_by_the_typical_factor() -> N
     results = [placed("one lucky", 1, factors=(1.0,)), placed("good", 1, factors=(1.5, 1.8, 9.0)),
                placed("better", 1, factors=(1.1, 1.2)), placed("none", 1)]  # fmt: skip
     assert prediction_rows(results) == [
-        ("better", 2, 2, "1.15"),
-        ("good", 3, 2, "1.8"),
-        ("one lucky", 1, 1, "1"),
+        (1, "better", 2, 2, "1.15"),
+        (2, "good", 3, 2, "1.8"),
+        (3, "one lucky", 1, 1, "1"),
     ]
+
+
+def test_scores_that_read_the_same_share_a_place_in_alphabetical_order() -> None:
+    """Nobody could see why 97.541 comes before 97.539 where the page writes 97.54 for both."""
+    values = {"kim": 97.541, "Ada": 97.539, "Zoe": 99.0, "": 97.0}
+    results = [placed(name, value, "higher") for name, value in values.items()]
+    (ranking,) = rankings(results)
+    assert ranking == rankings(results[::-1])[0]
+    assert ranking.rows == ((1, "Zoe", "99"), (2, "Ada", "97.54"), (2, "kim", "97.54"), (4, "no name given", "97"))
+    assert "share a place" in leaderboard_page(results)
+
+
+def test_two_learners_without_a_name_and_with_the_same_score_are_both_there() -> None:
+    (ranking,) = rankings([placed("", 1), placed("", 1)])
+    assert [place for place, *_ in ranking.rows] == [1, 1]
+
+
+def test_predictions_and_solved_exercises_have_places_too() -> None:
+    results = [
+        placed("Bob", 1, factors=(1.2, 1.3001)),
+        placed("Ada", 1, factors=(1.2, 1.3)),
+        placed("Eve", 1, factors=(1.9,)),
+    ]
+    assert [row[:2] for row in prediction_rows(results)] == [(1, "Ada"), (1, "Bob"), (3, "Eve")]
+    assert solved_rows(
+        [LearnerResult("b", 3, (), ()), LearnerResult("a", 3, (), ()), LearnerResult("c", 1, (), ())]
+    ) == [(1, "a", 3), (1, "b", 3), (3, "c", 1)]
 
 
 def test_the_command_leaves_out_what_is_no_result_and_goes_on(

@@ -21,7 +21,7 @@ from ipu_course.programs.command_line import main
 from ipu_course.programs.report.overview import close_guesses, next_steps, states
 from ipu_course.programs.report.page import EMPTY, report_page
 from ipu_course.programs.report.wording import distance, guesses, number, visible
-from ipu_course.progress import ExerciseRecord, PredictionRecord, Progress, Rung, note_check, read_progress
+from ipu_course.progress import BudgetUse, ExerciseRecord, PredictionRecord, Progress, Rung, note_check, read_progress
 from ipu_course.progress.store import from_text, to_text
 
 TODAY = date(2026, 3, 2)
@@ -90,6 +90,13 @@ def test_predictions_stand_with_result_kind_distance_and_source(page: str) -> No
 def test_exercises_stand_with_their_attempts(page: str) -> None:
     assert cells(page, "01: Exercise 1") == ["solved at attempt 2", "2"]
     assert cells(page, "02: Exercise 2") == ["not solved yet", "3"]
+
+
+def test_renewed_budgets_stand_with_all_compilations(page: str) -> None:
+    assert "budgets" not in page
+    renewed = report_page(Progress(budgets=(BudgetUse("17", "BERT-base", 3, 31),)), TODAY)
+    assert cells(renewed, "17: BERT-base") == ["3", "2", "31"]
+    assert "renewals" in Reader(renewed).texts["th"]
 
 
 def test_the_ladder_is_in_the_hands_ons_order_whatever_order_it_was_climbed_in(page: str) -> None:

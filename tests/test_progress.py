@@ -14,12 +14,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ipu_course.progress import (
+    BudgetUse,
     ExerciseRecord,
     PredictionRecord,
     Progress,
     QuizAnswer,
     Rung,
     Score,
+    note_budget,
     note_check,
     note_prediction,
     note_quiz,
@@ -100,6 +102,25 @@ def test_the_best_score_is_kept(values: list[float], better: str) -> None:
     assert kept.value == (min(values) if better == "lower" else max(values))
 
 
+def test_budgets_and_what_was_used_of_them_are_counted_together(records: Path) -> None:
+    note_budget("17", "BERT-base", 1, 2)
+    note_budget("17", "BERT-base", 0, 1)
+    assert [each.renewals for each in read_progress().budgets] == [0]
+    note_budget("17", "BERT-base", 1, 1)
+    note_budget("17", "BERT-large", 1, 5)
+    note_budget("17", "BERT-large", -1, 5)
+    notes._waiting.clear()
+    assert read_progress().budgets == (BudgetUse("17", "BERT-base", 2, 4), BudgetUse("17", "BERT-large", 1, 5))
+    assert [each.renewals for each in read_progress().budgets] == [1, 0]
+
+
+def test_a_file_of_the_third_version_has_no_budgets() -> None:
+    content = to_text(Progress(scores=(Score("06", "Exercise 1", 1.0, "ms", "lower"),)))
+    older = {**json.loads(content), "version": 3}
+    del older["budgets"]
+    assert from_text(json.dumps(older)) == from_text(content)
+
+
 def test_what_is_no_score_is_not_noted(records: Path) -> None:
     note_score("06", "Exercise 1", float("nan"), "ms", "lower")
     note_score("06", "Exercise 1", 1.0, "ms", "best")
@@ -120,7 +141,7 @@ def test_a_file_of_the_first_version_can_be_read() -> None:
 
 def test_a_file_of_the_second_version_keeps_what_it_called_published() -> None:
     content = to_text(Progress((PredictionRecord("01", "q", 1, 2, "modelled", "52 s [1]"),)))
-    older = content.replace('"version": 3', '"version": 2').replace('"compared_with"', '"published"')
+    older = content.replace(f'"version": {VERSION}', '"version": 2').replace('"compared_with"', '"published"')
     assert "published" in older
     assert from_text(older) == from_text(content)
 
@@ -203,7 +224,8 @@ def progresses() -> st.SearchStrategy[Progress]:
     rungs = st.builds(Rung, words, words, maybe, maybe)
     scores = st.builds(Score, words, words, numbers, words, st.sampled_from(["lower", "higher"]))
     quiz_answers = st.builds(QuizAnswer, words, words, words, words)
-    kinds = (predictions, exercises, rungs, scores, quiz_answers)
+    budgets = st.builds(BudgetUse, words, words, st.integers(0, 99), st.integers(0, 99))
+    kinds = (predictions, exercises, rungs, scores, quiz_answers, budgets)
     return st.builds(Progress, *(st.lists(kind, max_size=3).map(tuple) for kind in kinds))
 
 
@@ -217,7 +239,7 @@ json_values = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(words, inner, max_size=3),
     max_leaves=8,
 )
-KINDS = ("predictions", "exercises", "rungs", "scores", "quiz_answers")
+KINDS = ("predictions", "exercises", "rungs", "scores", "quiz_answers", "budgets")
 entry_names = st.sampled_from(
     ["lesson", "quantity", "guess", "attempts", "solved_at", "step", "exercise", "better", "quiz"]
 )

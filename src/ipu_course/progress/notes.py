@@ -7,7 +7,16 @@ import threading
 from dataclasses import replace
 from typing import Callable
 
-from ipu_course.progress.record import Entry, ExerciseRecord, PredictionRecord, Progress, QuizAnswer, Rung, Score
+from ipu_course.progress.record import (
+    BudgetUse,
+    Entry,
+    ExerciseRecord,
+    PredictionRecord,
+    Progress,
+    QuizAnswer,
+    Rung,
+    Score,
+)
 from ipu_course.progress.store import LOCK_SECONDS, DamagedFile, NewerFile, add, load, progress_file
 
 # Notes that could not be written yet. They count in this process, and go to the file with the next note that can be.
@@ -52,6 +61,11 @@ def note_score(lesson: str, exercise: str, value: float, unit: str, better: str)
 def note_quiz(quiz: str, question: str, before: str = "", after: str = "") -> None:
     """Note the letter of an answer to a question of a quiz, given before the lessons or after them."""
     _note(lambda: QuizAnswer(_text(quiz), _text(question), _text(before), _text(after)))
+
+
+def note_budget(lesson: str, budget: str, begun: int, used: int) -> None:
+    """Note how many budgets were begun since the last note, and how many of their units were used."""
+    _note(lambda: BudgetUse(_text(lesson), _text(budget), int(begun), int(used)))
 
 
 def read_progress() -> Progress:

@@ -151,7 +151,35 @@ class QuizAnswer:
         return replace(self, before=self.before or new.before, after=new.after or self.after)
 
 
-Entry = Union[PredictionRecord, ExerciseRecord, Rung, Score, QuizAnswer]
+@dataclass(frozen=True)
+class BudgetUse:
+    """How many budgets of one kind the learner began, and how many of their units, such as compilations, were used."""
+
+    lesson: str
+    budget: str
+    begun: int
+    used: int
+
+    def __post_init__(self) -> None:
+        if self.begun < 0 or self.used < 0:
+            raise ValueError(f"nobody uses {self.used} of {self.begun} budgets")
+
+    @property
+    def key(self) -> Tuple[str, str]:
+        """What only entries for the same kind of budget have in common."""
+        return self.lesson, self.budget
+
+    @property
+    def renewals(self) -> int:
+        """How often the learner began another budget."""
+        return max(0, self.begun - 1)
+
+    def followed_by(self, new: "BudgetUse") -> "BudgetUse":
+        """Count budgets and what was used of them together."""
+        return replace(self, begun=self.begun + new.begun, used=self.used + new.used)
+
+
+Entry = Union[PredictionRecord, ExerciseRecord, Rung, Score, QuizAnswer, BudgetUse]
 
 
 @dataclass(frozen=True)
@@ -166,12 +194,14 @@ class Progress:
     rungs: Tuple[Rung, ...] = ()
     scores: Tuple[Score, ...] = ()
     quiz_answers: Tuple[QuizAnswer, ...] = ()
+    budgets: Tuple[BudgetUse, ...] = ()
     problem: Optional[str] = None
 
     @property
     def empty(self) -> bool:
         """Whether nothing has been answered yet."""
-        return not (self.predictions or self.exercises or self.rungs or self.scores or self.quiz_answers)
+        kinds = (self.predictions, self.exercises, self.rungs, self.scores, self.quiz_answers, self.budgets)
+        return not any(kinds)
 
     def with_entries(self, entries: Iterable[Entry]) -> "Progress":
         """Return the progress with new entries, each of which follows the earlier one with its key."""
@@ -191,4 +221,5 @@ _FIELDS = {
     Rung: "rungs",
     Score: "scores",
     QuizAnswer: "quiz_answers",
+    BudgetUse: "budgets",
 }

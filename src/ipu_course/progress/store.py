@@ -13,10 +13,20 @@ import msgspec
 import platformdirs
 from filelock import FileLock, Timeout
 
-from ipu_course.progress.record import Entry, ExerciseRecord, PredictionRecord, Progress, QuizAnswer, Rung, Score
+from ipu_course.progress.record import (
+    BudgetUse,
+    Entry,
+    ExerciseRecord,
+    PredictionRecord,
+    Progress,
+    QuizAnswer,
+    Rung,
+    Score,
+)
 
 VARIABLE = "IPU_COURSE_PROGRESS"
-VERSION = 3  # 1 had neither scores nor answers to quizzes; 1 and 2 called `compared_with` `published`
+# 1 had neither scores nor answers to quizzes, 1 to 3 no budgets; 1 and 2 called `compared_with` `published`.
+VERSION = 4
 LOCK_SECONDS = 2.0
 """How long a note waits for other kernels: a lesson must not stand still for its records."""
 POLL_SECONDS = 0.01
@@ -42,6 +52,7 @@ class _Content:
     rungs: Tuple[Rung, ...]
     scores: Tuple[Score, ...] = ()
     quiz_answers: Tuple[QuizAnswer, ...] = ()
+    budgets: Tuple[BudgetUse, ...] = ()
 
 
 def progress_file() -> Path:
@@ -76,7 +87,9 @@ def from_text(text: Union[str, bytes]) -> Progress:
         content = msgspec.convert(plain, type=_Content)
     except (msgspec.MsgspecError, UnicodeError, RecursionError, LookupError, TypeError, AttributeError) as problem:
         raise DamagedFile(str(problem)) from problem
-    return Progress(content.predictions, content.exercises, content.rungs, content.scores, content.quiz_answers)
+    return Progress(
+        content.predictions, content.exercises, content.rungs, content.scores, content.quiz_answers, content.budgets
+    )
 
 
 def load(path: Path) -> Progress:

@@ -47,6 +47,9 @@ def report_page(progress: Progress, today: date) -> str:
         score_rows=[
             (f"{score.lesson}: {score.exercise}", number(score.value), score.unit) for score in progress.scores
         ],
+        budget_rows=[
+            (f"{each.lesson}: {each.budget}", each.begun, each.renewals, each.used) for each in progress.budgets
+        ],
         quizzes=quiz_tables(progress),
     )
 

@@ -17,6 +17,11 @@ def number(value: float) -> str:
     return f"{value:,.0f}" if size >= 10_000 else f"{value:,.4g}"
 
 
+def as_shown(value: float) -> float:
+    """Return a number rounded as ``number`` writes it."""
+    return float(number(value).replace(",", ""))
+
+
 def distance(prediction: PredictionRecord) -> str:
     """Say how far a guess is from its result."""
     if prediction.guess == prediction.result:

@@ -200,6 +200,39 @@ class ModelledModule:
         """The optimiser that the module was captured with; other modules take it as their option ``optimiser``."""
         return self._program.optimiser
 
+    @property
+    def ipus_of_modules(self) -> Mapping[str, int]:
+        """The IPU on which the forward pass of each module begins, by the module's dotted name."""
+        from ipu_model.explore.split import modules_of
+        from ipu_model.step import Phase
+
+        found: dict[str, int] = {}
+        for op in self._program.step.ops:
+            if op.phase is Phase.FORWARD:
+                for name in modules_of(op.scope):
+                    found.setdefault(name, op.ipu)
+        return found
+
+    @property
+    def checkpoints(self) -> int:
+        """How many results the program marks with ``poptorch.recomputationCheckpoint``."""
+        return sum(op.hints.recomputation_checkpoint for op in self._program.step.ops)
+
+    @property
+    def half_partials(self) -> bool:
+        """Whether matrix products keep their partial sums in half precision."""
+        return self._program.settings.half_partials
+
+    @property
+    def has_state_on_chip(self) -> bool:
+        """Whether the optimiser state lives on the chip."""
+        return self._program.locations.optimiser.on_chip
+
+    @property
+    def memory_proportions(self) -> Mapping[int, float | None]:
+        """The available memory proportions that the program sets, by IPU."""
+        return dict(self._program.settings.available_memory_proportion)
+
     def profile(self, host: HostWork | None = None, **options: Any) -> Profile:
         """Return the modelled profile with other ``options``, such as ``gradient_accumulation=8``.
 

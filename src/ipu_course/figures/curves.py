@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Mapping, Sequence
+from typing import Any, Mapping, Sequence
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -25,12 +25,15 @@ def curves_figure(
     percent: bool = False,
     marked: Mapping[str, tuple[float, float]] | None = None,
     from_zero: bool = False,
+    hollow: Mapping[str, Sequence[bool]] | None = None,
+    hollow_label: str = "too close to call",
 ) -> Figure:
     """Draw a line with markers for each of ``curves`` (at most 3) over ``x``; labels carry the units.
 
     ``None`` leaves a gap. ``percent`` writes shares (0 to 1) as percentages. ``marked`` maps texts to points
-    (x, y), drawn as diamonds, for published values. Raises ``ValueError`` for more lines than styles and for
-    curves that are not as long as ``x``.
+    (x, y), drawn as diamonds, for published values. ``hollow`` tells for each point of some curves whether it is in
+    doubt: such points are drawn hollow, and the legend calls them ``hollow_label``. Raises ``ValueError`` for more
+    lines than styles and for curves that are not as long as ``x``.
     """
     check_lines(len(curves), len(LINE_STYLES))
     for name, values in curves.items():
@@ -41,13 +44,33 @@ def curves_figure(
         for (name, values), (colour, dashes, marker) in zip(curves.items(), LINE_STYLES):
             heights = [float("nan") if value is None else value for value in values]
             axes.plot(x, heights, color=colour, linestyle=dashes, marker=marker, linewidth=2, markersize=5, label=name)
+        _hollow(axes, x, curves, hollow or {}, hollow_label)
         _scales(axes, x, log_x, log_y, percent, from_zero)
         _mark(axes, marked or {})
         axes.set(xlabel=xlabel, ylabel=ylabel, title=title)
         only_grid(axes)
-        if len(curves) > 1 or marked:
+        if len(curves) > 1 or marked or hollow:
             axes.legend(frameon=False, loc="best")
     return figure
+
+
+def _hollow(
+    axes: Axes,
+    x: Sequence[float],
+    curves: Mapping[str, Sequence[float | None]],
+    hollow: Mapping[str, Sequence[bool]],
+    label: str,
+) -> None:
+    """Draw the points in doubt again, in the form of their curve, with one key for all of them."""
+    form: Any = {"markersize": 11, "markeredgewidth": 2, "markerfacecolor": "white", "linestyle": "none"}
+    drawn = False
+    for (name, values), (colour, _, marker) in zip(curves.items(), LINE_STYLES):
+        for place, value, in_doubt in zip(x, values, hollow.get(name, ())):
+            if in_doubt and value is not None:
+                axes.plot(place, value, marker, color=colour, zorder=4, clip_on=False, **form)
+                drawn = True
+    if drawn:
+        axes.plot([], [], "o", color=INK, label=label, **form)
 
 
 def _scales(axes: Axes, x: Sequence[float], log_x: bool, log_y: bool, percent: bool, from_zero: bool) -> None:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Callable, Mapping, NamedTuple
 
 import torch
 from torch import nn
@@ -11,6 +11,8 @@ from torch import nn
 import poptorch
 from ipu_course import engine, show
 from ipu_course.errors import CourseError
+from ipu_course.lessons.capstone.budget_record import BudgetRecord
+from ipu_course.lessons.capstone.decisions import changed_in_words, decisions_of
 from ipu_course.lessons.capstone.plan_results import EveryPlan, stored_plans
 from ipu_course.lessons.capstone.plans import MACHINE
 from ipu_course.lessons.capstone.transformer import Transformer, TransformerSize, optimiser_of, sequences
@@ -32,12 +34,17 @@ class PlanError(CourseError):
 
 @dataclass(frozen=True)
 class Compilation:
-    """One plan that was compiled: its number in the budget, its batches and its profile."""
+    """One plan that was compiled: its number in the budget, its batches, its profile and its decisions in words.
+
+    ``changed`` says which decisions differ from those of the plan before.
+    """
 
     number: int
     micro_batch: int
     accumulation: int
     profile: Profile
+    decisions: Mapping[str, str] = field(default_factory=dict)
+    changed: str = ""
 
     @property
     def tile_kib(self) -> tuple[float, ...]:
@@ -62,6 +69,7 @@ class Budget:
         self.size = size
         self.compilations = compilations
         self.used: list[Compilation] = []
+        self.record = BudgetRecord(f"BERT-{size.name}")
 
     @property
     def every(self) -> EveryPlan:
@@ -82,18 +90,35 @@ class Budget:
         """
         if len(self.used) >= self.compilations:
             raise PlanError(
-                f"The budget of {self.compilations} compilations is used up. Run the cell that made it for a new one, "
-                "and say so in your report."
+                f"The budget of {self.compilations} compilations is used up. Run the cell that made it for a new one: "
+                "your records count it, and your report will say so."
             )
-        module, micro_batch, accumulation = captured_plan(self.size, plan)
-        profile = module.profile(machine=MACHINE)
-        compilation = Compilation(len(self.used) + 1, micro_batch, accumulation, profile)
+        found = captured_plan(self.size, plan)
+        before = self.used[-1].decisions if self.used else None
+        compilation = Compilation(
+            len(self.used) + 1,
+            found.micro_batch,
+            found.accumulation,
+            found.module.profile(machine=MACHINE),
+            found.decisions,
+            changed_in_words(before, found.decisions),
+        )
         self.used.append(compilation)
+        self.record.note(compilation.number)
         return compilation
 
 
-def captured_plan(size: TransformerSize, plan: WritePlan) -> tuple[engine.ModelledModule, int, int]:
-    """Capture the network as a learner's plan has it; return it with its micro-batch and accumulation.
+class CapturedPlan(NamedTuple):
+    """A plan whose network was captured, with its micro-batch, its accumulation and its decisions in words."""
+
+    module: engine.ModelledModule
+    micro_batch: int
+    accumulation: int
+    decisions: Mapping[str, str]
+
+
+def captured_plan(size: TransformerSize, plan: WritePlan) -> CapturedPlan:
+    """Capture the network as a learner's plan has it.
 
     Raises what ``Budget.compile`` raises.
     """
@@ -109,7 +134,8 @@ def captured_plan(size: TransformerSize, plan: WritePlan) -> tuple[engine.Modell
         micro_batch = micro_batch_of(options, size)
         inputs = tuple(each.to("meta") for each in sequences(size, micro_batch, seed=0))
     module = engine.modelled_module(model, inputs, options, optimiser_of(model))
-    return module, micro_batch, int(options.Training.gradient_accumulation)
+    decisions = decisions_of(module, [each.dtype for each in model.parameters()], micro_batch)
+    return CapturedPlan(module, micro_batch, int(options.Training.gradient_accumulation), decisions)
 
 
 def _weights(model: nn.Module) -> int:
@@ -154,14 +180,17 @@ def show_ladder(budget: Budget) -> None:
         print("No plan is compiled yet.")
         return
     show.table([ladder_row(each, budget) for each in budget.used], index="compilation")
+    if budget.record.renewals:
+        print(budget.record.in_words)
 
 
 def ladder_row(compilation: Compilation, budget: Budget) -> dict[str, object]:
-    """Return one rung: memory, verdict, throughput, and how much of the best plan's that is."""
+    """Return one rung: what was changed, memory, verdict, throughput, and how much of the best plan's that is."""
     profile = compilation.profile
     share = compilation.sequences_per_second / budget.every.best.sequences_per_second
     return {
         "compilation": f"{compilation.number} of {budget.compilations}",
+        "changed since the one before": compilation.changed,
         "micro-batch x accumulation": f"{compilation.micro_batch} x {compilation.accumulation}",
         "KiB of the fullest tile, IPU by IPU": ", ".join(f"{kib:,.0f}" for kib in compilation.tile_kib),
         "fits": engine.fits_in_a_word(profile),

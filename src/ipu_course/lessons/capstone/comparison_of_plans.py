@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from ipu_course import engine, show
 from ipu_course.lessons.capstone.budget import KIB
-from ipu_course.lessons.capstone.plan_results import NEAR_TIE
+from ipu_course.lessons.capstone.plan_results import MODEL_ERROR
 from ipu_course.lessons.capstone.prices import plan_in_words, result_for
 from ipu_course.lessons.capstone.published_plans import PUBLISHED_PLANS
 from ipu_course.not_modelled import NOT_MODELLED
@@ -35,7 +35,10 @@ def show_plans_compared(every: EveryPlan) -> None:
         found = every.search
         rows.insert(1, _compared("make_it_fit", "; ".join(found.changes), found.sequences_per_second, every, None))
     show.table(rows, index="program")
-    print(f"Plans that fit and are within {NEAR_TIE:.0%} of the best, itself included: {every.near_ties} (modelled).")
+    print(
+        f"Plans that fit and are within the model's own error of the best, {MODEL_ERROR:.0%}, itself included: "
+        f"{len(every.near_ties)} (modelled)."
+    )
 
 
 def show_published(size: TransformerSize, every: EveryPlan) -> None:
@@ -50,7 +53,7 @@ def _compared(name: str, words: str, rate: float, every: EveryPlan, kib: float |
     return {
         "program": name,
         "decisions": words,
-        "fullest tile": "-" if kib is None else f"{kib:,.0f} KiB",
+        "fullest tile (modelled)": "-" if kib is None else f"{kib:,.0f} KiB",
         "sequences/s (modelled)": f"{rate:,.0f}",
         "of the best": f"{rate / every.best.sequences_per_second:.0%}",
     }

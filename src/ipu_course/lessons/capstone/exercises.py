@@ -37,8 +37,13 @@ def plan_hint(plan: Any, using: Budget) -> str | None:
         return str(problem)
     except (poptorch.Error, AssertionError) as problem:
         return f"PopTorch refuses this plan, and it took no compilation: {str(problem).split(': ', 1)[-1]}"
-    head = f"Compilation {compiled.number} of {using.compilations}:"
+    head = f"Compilation {compiled.number} of {using.compilations}{_renewed(using)}:"
     return _ipus_hint(compiled, head) or _memory_hint(compiled, head) or _speed_hint(compiled, using, head)
+
+
+def _renewed(using: Budget) -> str:
+    """Say which budget this is, unless it is the first one."""
+    return f" in budget number {using.record.renewals + 1}" if using.record.renewals else ""
 
 
 def _ipus_hint(compiled: Compilation, head: str) -> str | None:

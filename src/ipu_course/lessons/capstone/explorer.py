@@ -47,8 +47,8 @@ def _rate(rate: float | None) -> str:
 def _decision_row(price: Price) -> dict[str, object]:
     return {
         "value": price.value,
-        ALONE: _rate(price.alone),
-        ANEW: _rate(price.anew),
+        f"sequences/s, {ALONE} (modelled)": _rate(price.alone),
+        f"sequences/s, {ANEW} (modelled)": _rate(price.anew),
         "plans that fit for certain": f"{price.plans:,}",
     }
 

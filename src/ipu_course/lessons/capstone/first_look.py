@@ -48,7 +48,7 @@ def show_as_it_is(size: TransformerSize) -> None:
         "program": f"BERT-{size.name} as it is: float32, one IPU",
         "weights": f"{parameters(size) / 1e6:.0f} million",
         "they and their state fill": f"{ipus_for_weights(size):.1f} IPUs",
-        "fullest tile needs": f"{profile.memory.max_tile_bytes / KIB:,.0f} KiB",
+        "fullest tile needs (modelled)": f"{profile.memory.max_tile_bytes / KIB:,.0f} KiB",
         "of": f"{profile.memory.tile_bytes / KIB:,.0f} KiB",
-        "sequences/s, if it fitted": f"{profile.samples_per_second:,.0f}",
+        "sequences/s, if it fitted (modelled)": f"{profile.samples_per_second:,.0f}",
     }], index="program")  # fmt: skip

@@ -122,8 +122,8 @@ def show_slow_program(program: ModelledModule) -> None:
     profile = profile_run(program, run_as_it_is())
     show.host_and_device(profile, "The IPU waits while the host decodes the next photographs.")
     show.table([{
-        "images/s": f"{profile.samples_per_second:,.0f}",
-        "of the IPU alone": f"{profile.device_samples_per_second:,.0f}",
+        "images/s (modelled)": f"{profile.samples_per_second:,.0f}",
+        "of the IPU alone (modelled)": f"{profile.device_samples_per_second:,.0f}",
         "limited by (modelled)": profile.limited_by,
     }])  # fmt: skip
 

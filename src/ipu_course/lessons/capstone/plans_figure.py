@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Sequence
 from matplotlib.figure import Figure
 
 from ipu_course import engine, show
-from ipu_course.figures.style import BLUE, INK, ORANGE, PALE_SLATE, in_style, new_figure
+from ipu_course.figures.style import BLUE, GREY, INK, ORANGE, PALE_SLATE, in_style, new_figure
 from ipu_course.lessons.capstone.budget import KIB, Budget
+from ipu_course.lessons.capstone.plan_results import MODEL_ERROR
 from ipu_course.not_modelled import NOT_MODELLED
 
 if TYPE_CHECKING:
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 
 TILE_KIB = 624
 WIDEST_KIB = 1000
-KINDS = (("fits", "fits", BLUE, "o"), ("too close to call", "too close to call", ORANGE, "^"),
+KINDS = (("fits", "fits", BLUE, "o"), ("too close to call", "too close to call if it fits", ORANGE, "^"),
          ("does not fit", "does not fit", PALE_SLATE, "s"))  # fmt: skip
 
 
@@ -29,7 +30,26 @@ def plans_figure(every: EveryPlan, own: Sequence[Compilation] = ()) -> Figure:
             found = [each for each in every.results if each.verdict == verdict]
             axes.plot(_kib(found), [each.sequences_per_second for each in found], marker, color=colour, markersize=4,
                       linestyle="none", label=label, markeredgewidth=0)  # fmt: skip
-        best = every.best
+        best, near = every.best, every.near_ties
+        axes.axhspan(
+            (1 - MODEL_ERROR) * best.sequences_per_second,
+            best.sequences_per_second,
+            facecolor=GREY,
+            zorder=0,
+            hatch="//",
+            edgecolor="white",
+            label=f"within the model's error\nof the best: {len(near)} plans fit",
+        )
+        axes.plot(
+            _kib(near),
+            [each.sequences_per_second for each in near],
+            "o",
+            color=INK,
+            markerfacecolor="none",
+            markersize=9,
+            linestyle="none",
+            label="one of these plans",
+        )
         axes.plot(_kib([best]), [best.sequences_per_second], "*", color=INK, markersize=15, label="the best that fits")
         if own:
             axes.plot(
@@ -61,11 +81,14 @@ def show_every_plan(every: EveryPlan, budget: Budget) -> None:
     counts = {verdict: sum(each.verdict == verdict for each in every.results) for verdict, *_ in KINDS}
     told = ", ".join(f"{count} {verdict}" for verdict, count in counts.items())
     yours = ", ".join(f"{each.sequences_per_second:,.0f} at {max(each.tile_kib):,.0f} KiB" for each in own)
+    near, best = len(every.near_ties), every.best
     show.figure(
         plans_figure(every, own),
-        "Speed and memory pull against each other, and the fastest plan that fits nearly fills a tile. (Plans that "
-        "need far more than a tile are left out of the picture.)",
+        f"Speed and memory pull against each other. {near} plans that fit are within the model's own error of the best "
+        "one, so which of them is best on hardware is too close to call. (Plans that need far more than a tile are "
+        "left out of the picture.)",
         f"Sequences per second against the fullest tile of {len(every.results)} plans, modelled: {told}. The best that "
-        f"fits reaches {every.best.sequences_per_second:,.0f} with {_kib([every.best])[0]:,.0f} KiB. Yours: "
-        f"{yours or 'none'}. Plans of more than {_widest_kib(own):,.0f} KiB are not drawn.",
+        f"fits reaches {best.sequences_per_second:,.0f} with {_kib([best])[0]:,.0f} KiB. With it, {near} plans that "
+        f"fit are within {MODEL_ERROR:.0%} of its speed, which is the model's own error. Yours: {yours or 'none'}. "
+        f"Plans of more than {_widest_kib(own):,.0f} KiB are not drawn.",
     )

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from ipu_course.lessons.capstone.transformer import TransformerSize
 
 KIB = 1024
+CLOSE = "too close to call"
 ROOM = 0.95  # of a tile: what a plan may fill that is to run on more replicas
 TILE_BYTES = 624 * KIB
 REPLICAS = (1, 4, 16, 64)
@@ -56,19 +57,20 @@ def show_replicas(module: ModelledModule, size: TransformerSize) -> None:
         return
     points = {way: scaled(module, size, way) for way in WAYS}
     curves = {way: [_each_contributes(each) for each in found] for way, found in points.items()}
+    close = {way: [_is_close(each) for each in found] for way, found in points.items()}
     told = "; ".join(
         f"{way}: "
-        + ", ".join(
-            f"{count}: {'does not fit' if rate is None else f'{rate:,.0f}'}" for count, rate in zip(REPLICAS, rates)
-        )
+        + ", ".join(f"{count}: {_told(rate, is_close)}" for count, rate, is_close in zip(REPLICAS, rates, close[way]))
         for way, rates in curves.items()
     )
     show.figure(
         figures.curves_figure(
             REPLICAS, curves, "replicas of four IPUs", "sequences/s per replica",
             "What each replica contributes (modelled)", log_x=True, from_zero=True,
+            hollow=close, hollow_label="too close to call if it fits",
         ),
-        "Sharding turns replicas into memory: the state of one replica shrinks, and so do the copies.",
+        "Sharding turns replicas into memory: the state of one replica shrinks, and so do the copies. (Where "
+        "there is no point, the plan does not fit.)",
         f"Sequences per second of each replica against the number of replicas, modelled. {told}.",
     )  # fmt: skip
     show.table([replica_row(way, each) for way, found in points.items() for each in found])
@@ -81,6 +83,14 @@ def _each_contributes(point: ScalingPoint) -> float | None:
     return point.samples_per_second / point.replicas
 
 
+def _is_close(point: ScalingPoint) -> bool:
+    return point.profile is not None and engine.memory_verdict(point.profile) == CLOSE
+
+
+def _told(rate: float | None, is_close: bool) -> str:
+    return "does not fit" if rate is None else f"{rate:,.0f}{' (too close to call if it fits)' if is_close else ''}"
+
+
 def replica_row(way: str, point: ScalingPoint) -> dict[str, object]:
     """Return the memory and the times of an update of one number of replicas."""
     profile = point.profile
@@ -90,11 +100,11 @@ def replica_row(way: str, point: ScalingPoint) -> dict[str, object]:
         "optimiser state": way,
         "replicas": point.replicas,
         "machine": profile.machine.name,
-        "fullest tile": f"{profile.memory.max_tile_bytes / KIB:,.0f} KiB",
+        "fullest tile (modelled)": f"{profile.memory.max_tile_bytes / KIB:,.0f} KiB",
         "fits": engine.fits_in_a_word(profile),
-        "all-reduce": f"{milliseconds.get('collective', 0.0):.1f} ms",
-        "copies of the state": f"{milliseconds.get('offload', 0.0):.1f} ms",
-        "efficiency": f"{point.efficiency:.0%}" if engine.may_run(profile) else "-",
+        "all-reduce (modelled)": f"{milliseconds.get('collective', 0.0):.1f} ms",
+        "copies of the state (modelled)": f"{milliseconds.get('offload', 0.0):.1f} ms",
+        "efficiency (modelled)": f"{point.efficiency:.0%}" if engine.may_run(profile) else "-",
     }
 
 

@@ -38,7 +38,8 @@ def _program(budget: Budget) -> list[str]:
         f"BERT-{size.name}: {size.layers} layers of {size.width}, {size.global_batch:,} sequences in an update, on "
         "four IPUs of a Bow-2000. All figures are modelled."
     )
-    ladder = ["## Ladder", _table([ladder_row(each, budget) for each in budget.used])] if budget.used else []
+    rungs = [ladder_row(each, budget) for each in budget.used]
+    ladder = ["## Ladder", _table(rungs), budget.record.in_words] if rungs else []
     if best is None:
         return [head, *ladder, "No plan fits for certain yet."]
     return [head, *_best(best, budget), *ladder]

@@ -104,6 +104,15 @@ class TestTakeaway:
         (LESSON.folder / takeaways.FILE_NAME).write_text('{"lost": "Every update is lost."}', encoding="utf-8")
         assert LESSON.takeaway("lost") == "Every update is lost."
 
+    def test_a_longer_text_is_told_where_its_cell_runs(
+        self, figures: dict[str, Any], capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        (LESSON.folder / takeaways.FILE_NAME).write_text('{"why": "It is lost.\\n\\nFor good."}', encoding="utf-8")
+        LESSON.tell("why")
+        assert capsys.readouterr().out == "It is lost.\n\nFor good.\n"
+        with pytest.raises(ValueError, match="has no caption 'how'"):
+            LESSON.tell("how")
+
     def test_an_unknown_key_is_refused_with_the_nearest(self, tmp_path: Path) -> None:
         (tmp_path / takeaways.FILE_NAME).write_text('{"lost": "Every update is lost."}', encoding="utf-8")
         with pytest.raises(ValueError, match="has no caption 'last'; the nearest is 'lost'"):

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Sequence
 
 from ipu_course import engine
 from ipu_course.exercises import Exercise, as_number, judge
+from ipu_course.figures.shown import display_raw
 from ipu_course.ladder import climb, published_ladder, show_steps
 from ipu_course.lesson_folders import lesson_folder
 from ipu_course.not_modelled import NOT_MODELLED
@@ -116,6 +117,14 @@ class Lesson:
         Raises ``ValueError`` for an unknown key.
         """
         return takeaway_of(self.folder, key)
+
+    def tell(self, key: str) -> None:
+        """Show a longer text from the same file as ``takeaway``, in Markdown, such as what a figure of the cell means.
+
+        Raises ``ValueError`` for an unknown key.
+        """
+        words = self.takeaway(key)
+        display_raw({"text/markdown": words, "text/plain": words}, {})
 
     def check(self, number: int, *answers: object, using: object = None) -> None:
         """Print the verdict on the answers to an exercise, and note it in the learner's progress.

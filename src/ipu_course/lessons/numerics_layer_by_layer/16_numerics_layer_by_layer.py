@@ -98,26 +98,14 @@ shares = range_shares(values["upper", "activation gradients"])
 vanished.reveal(round(100 * shares.zero), "computed")
 drawing = range_figure(values)
 show.drawing(drawing, lesson.takeaway("ranges"))
-
-# %% [markdown]
-# Weights and activations are no problem. But look at the rows of the two sensors:
-#
-# * **`upper`** has activations of some thousands. `UnitLength` divides by their length, so by the chain rule the
-#   gradient that comes back is divided by the same thousands. It vanishes.
-# * **`lower`** has large weights and small activations. Its activation gradients are more than 2^15 times as large.
-#
-# The last column explains why this fault is so often overlooked. Computed in fp32, only a few per cent of the weight
-# gradients of `upper` are too small for fp16, because the chain rule multiplies by the counts again. In fp16 they are
-# computed *from* the activation gradients, and these are zero by then. A histogram of weight gradients alone does not
-# show it.
-#
-# Loss scaling moves all gradients to the right by the same factor. How large should it be? Choose a layer and a
-# quantity, and move the slider:
+lesson.tell("two_sensors")
 
 # %%
 lesson.explore(values)
 
 # %% [markdown]
+# The slider is the loss scaling. Choose a layer and a quantity, and see how much of it fp16 holds.
+#
 # **Exercise 1** (4 min). Of the slider's exponents, find the `smallest` with which less than 1 % of the activation
 # gradients of `upper` become zero, and the `largest` with which no gradient of any layer overflows. Which layer would
 # be the `first` to overflow, because it has the largest gradient of all?
@@ -193,16 +181,13 @@ print(f"loss scaling: 2^{torch.tensor(scaling).log2():.0f}")
 trainings["16.16, scaled"] = train(TwoSensors().half(), half, loss_scaling=scaling)
 scaled.reveal(5 * round(trainings["16.16, scaled"].accuracy / 5), "computed")
 show_movement(trainings, lesson.takeaway("movement"))
+lesson.tell("movement_drawn")
 show.table(movement_rows(values), index="layer")
 
 # %% [markdown]
 # ## Find layers that stand still, and decide what stays in fp32
 #
-# The figure shows how far each layer's weights have moved from their first values. **Draw this figure for every
-# training in half precision**: a layer that stands still does not show in the loss, because the layers behind it learn
-# to live with it.
-#
-# The table has the facts of the record above (no scaling). AdamW divides each gradient by its usual size, so its
+# The last table has the facts of the record above (no scaling). AdamW divides each gradient by its usual size, so its
 # updates are of the order of the learning rate, whatever the scaling is. An fp16 weight changes only if its update is
 # more than **half an ulp** (the distance to the next fp16 number), and this distance grows with the weight.
 #
@@ -248,10 +233,10 @@ lesson.check(3, causes, mend, using=trainings["32.32"])
 #
 # ## Write stochastic rounding yourself
 #
-# There is a way to keep `lower` in fp16. More than 99 % of its updates in the record are below half an ulp, and
-# rounding to the nearest number loses each of them. **Stochastic rounding** lets chance decide: 24.003 lies between 24
-# and 24.015625, and it becomes 24.015625 in about 19 % of all cases. A single weight is less exact, but on average no
-# update is lost. Lesson 01 showed the effect; now you write it.
+# There is a way to keep all weights in fp16. In the layer whose updates are lost, more than 99 % of them are below half
+# an ulp, and rounding to the nearest number loses these. **Stochastic rounding** lets chance decide: 24.003 lies
+# between 24 and 24.015625, and it becomes 24.015625 in about 19 % of all cases. A single weight is less exact, but on
+# average no update is lost. Lesson 01 showed the effect; now you write it.
 #
 # **Exercise 4** (8 min). Write `round_stochastically(x, generator)` in plain PyTorch: fp32 tensor in, fp16 tensor of
 # the same shape out. Each element becomes one of its two fp16 neighbours, the upper one with a probability of its
@@ -308,7 +293,7 @@ show.table(outcome_rows(trainings), index="training")
 # often come from sums in which large values cancel, and they inherit the errors of those. This is a rule of thumb: it
 # holds as long as no operation magnifies the errors of those before it.
 #
-# The inputs decide what you find. Somebody planted faults in four layers: a softmax that does not subtract the maximum,
+# Somebody planted faults in four layers: a softmax that does not subtract the maximum,
 # a mean that divides after the whole sum, a variance as *mean of squares minus square of the mean*, and vectors scaled
 # to length 1 without care for small squares.
 #
@@ -320,11 +305,9 @@ found = lesson.predict("faulty layers that fail the test, of four, with inputs f
 # %%
 found.reveal(faults_found(), "computed")
 show_faults()
+lesson.tell("inputs")
 
 # %% [markdown]
-# So test with the inputs that the layer gets in your network. Fetch them, as above, and add the extremes that it may
-# meet later.
-#
 # **Exercise 5** (8 min). Write this test: `check_layer(layer, inputs, roundings)` returns True if each output of the
 # layer in fp16 is at most `roundings` half ulps of the largest exact output away from float64's. `inputs` is fp16, and
 # so are the layer's weights, if it has any. `in_half(layer, inputs)` runs a copy of the layer with poptorch in fp16,

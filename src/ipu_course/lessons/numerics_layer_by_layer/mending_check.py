@@ -64,6 +64,10 @@ def _mend_hint(mend: Any, reference: SensorTraining) -> str | None:
     if not isinstance(network, TwoSensors):
         return f"mend returned {network!r}. Return the network."
     types = {layer: network.get_parameter(f"{layer}.weight").dtype for layer in LAYERS}
+    for layer, dtype in types.items():
+        if dtype not in (torch.float16, torch.float32):
+            name = str(dtype).partition(".")[2]
+            return f"The weights of {layer!r} are {name} now. An IPU has no {name}: keep weights in fp16 or fp32."
     wide = [layer for layer, dtype in types.items() if dtype is torch.float32]
     if len(wide) == len(LAYERS):
         return "All weights are still fp32. Call half() first, and then give the layer that needs it its fp32 back."

@@ -11,6 +11,8 @@ from torch import Tensor
 from ipu_course.exercises import as_number
 from ipu_course.lessons.numerics_layer_by_layer.layer_values import LARGEST_HALF, LayerValues, gradients_of
 
+NOTHING_TO_SCALE = "There is nothing to scale, so return 1."
+
 
 class GradientCase(NamedTuple):
     """Gradients of layers, the headroom, and what they are in words."""
@@ -18,6 +20,11 @@ class GradientCase(NamedTuple):
     words: str
     gradients: list[Tensor]
     headroom: int
+
+    @property
+    def largest(self) -> float:
+        """The largest absolute gradient."""
+        return max(float(each.abs().max()) for each in self.gradients)
 
 
 def _random(scale: float, count: int = 400) -> Tensor:
@@ -55,7 +62,12 @@ def scaling_hint(choose_scaling: Any) -> str | None:
     if not callable(choose_scaling):
         return "choose_scaling should be a function of gradients and headroom."
     for case in CASES:
-        answer = choose_scaling([each.clone() for each in case.gradients], case.headroom)
+        try:
+            answer = choose_scaling([each.clone() for each in case.gradients], case.headroom)
+        except Exception as problem:
+            if case.largest:
+                raise
+            return f"For {case.words}, your function raises {type(problem).__name__}. {NOTHING_TO_SCALE}"
         number = as_number(answer)
         if number is None:
             return f"For {case.words}, your function returns {answer!r}. Return a number."
@@ -66,14 +78,21 @@ def scaling_hint(choose_scaling: Any) -> str | None:
 
 
 def _case_hint(number: float, wanted: float, case: GradientCase) -> str:
-    largest = max(float(each.abs().max()) for each in case.gradients)
+    largest = case.largest
     found = f"For {case.words}, you choose {number:,.6g}:"
     if largest == 0:
-        return f"{found} there is nothing to scale, so return 1."
+        return f"For {case.words}, you choose {number:,.6g}. {NOTHING_TO_SCALE}"
+    if number == math.log2(wanted):
+        return f"{found} that is the exponent. Return the scaling itself, 2^{number:g}."
     if not math.isfinite(number) or number <= 0:
         return f"{found} a loss scaling is a positive number."
     if math.log2(number) % 1:
         return f"{found} that is no power of two. A power of two changes exponents only, and rounds nothing."
+    if case.headroom and number == wanted * 4.0**case.headroom:
+        return (
+            f"{found} the headroom has the wrong sign. It makes the scaling smaller, by {case.headroom} powers of two, "
+            "and yours is larger by as many."
+        )
     if number == wanted * 2.0**case.headroom:
         return f"{found} nothing stays free for later gradients. Keep the headroom of {case.headroom} powers of two."
     if number * largest > LARGEST_HALF:

@@ -108,9 +108,10 @@ lesson.check(1, plan, using=budget)
 # for their share? If the state is to stay on the chip, what has to become smaller?
 
 # %% [markdown] tags=["solution"]
-# The vocabulary's weight exists once, on IPU 0, so the encoder gets the other three IPUs. Then the state has room on
-# the chip, and nothing has to be copied. A micro-batch of 16 is the largest for which the activations still fit, with
-# every layer's output as a checkpoint. (This is the plan for BERT-base. For BERT-large, other values win.)
+# The head is beside the vocabulary's weight, which then crosses no link, and the encoder gets the other three IPUs. So
+# the state has room on the chip, and nothing has to be copied from outside. A micro-batch of 16 is the largest for
+# which the activations still fit, with every layer's output as a checkpoint. (This is the plan for BERT-base. For BERT-
+# large, other values win.)
 
 # %% [markdown]
 # ## Compare with every plan
@@ -141,10 +142,10 @@ show_published(size, every)
 # <summary>For after exercise 1: why are the search and the published configuration slower?</summary>
 #
 # **Why does the search not find it?** `make_it_fit` begins with the program as it is and moves the borders of blocks.
-# It never brings a stage back to the first IPU. With the head on IPU 3, the IPU Model keeps the vocabulary's weight on
-# two IPUs, each with accumulators and state, and copies it over the links with every micro-batch. No plan of our space
-# is then as fast as what the search found, because the search also does what our space does not have: it cuts layers in
-# two, sets a proportion for each IPU, and keeps first moments in half precision, which changes the numerics.
+# It never brings a stage back to the first IPU. With the head on IPU 3, the vocabulary's weight crosses the links with
+# every micro-batch, and a part of its gradient comes back. No plan of our space is then as fast as what the search
+# found, because the search also does what our space does not have: it cuts layers in two, sets a proportion for each
+# IPU, and keeps first moments in half precision, which changes the numerics.
 #
 # **And for BERT-large?** There, the search reaches 92 % of the best plan. It finds the same cut, micro-batch,
 # checkpoints and place of the state. But the head stays on IPU 3, and the copies between IPUs take 15 % of the time.
@@ -326,7 +327,7 @@ lesson.check(4, make_options, make_loader, using=cnn)
 ### STARTER:            "proportion": ..., "loader": ...}
 reasons = {
     "split": "The embedding fills much of IPU 0, so IPUs 1 to 3 have 4 layers each.",
-    "head": "Beside the embedding, its weight exists once; on IPU 3 I lose 20 %.",
+    "head": "Beside the embedding, its weight crosses no link; on IPU 3 I lose 20 %.",
     "micro-batch": "16 is the largest that fits with the state on the chip; 8 loses 11 %.",
     "recomputation": "With every layer as a checkpoint, the fullest tile holds 612 KiB instead of too many.",
     "state": "Off the chip, its copies take a quarter of an update of only 1,024 sequences.",

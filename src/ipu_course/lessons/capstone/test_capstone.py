@@ -172,6 +172,17 @@ class TestText:
         assert missed > fitting / 2
         assert f"From {missed} of the {fitting} plans that fit, of {len(every.results)}, single" in notes("capstone")
 
+    def test_a_head_on_the_last_ipu_costs_copies_and_no_second_state(self) -> None:
+        checkpoints = [f"layers.{number}" for number in range(BASE.layers)]
+        first, last = (
+            captured_graph(BASE, PlanGraph((1, 4, 4, 3), head, 16)).profile(machine="Bow-2000", checkpoints=checkpoints)
+            for head in (0, 3)
+        )
+        state = [profile.memory[3].bytes_by_category["optimiser state"] / KIB for profile in (first, last)]
+        vocabulary = 2 * 4 * BASE.vocabulary * BASE.width / (1_472 * KIB)  # two moments in float32
+        assert 0 < state[1] - state[0] < 0.05 * vocabulary
+        assert last.shares["copy"] > 0.2 > 10 * first.shares["copy"]
+
     def test_what_the_search_lacks_for_the_larger_size(self) -> None:
         """The discussion and the notes: the same plan but for head and moments, and what each of them brings."""
         every = stored_plans(LARGE)

@@ -74,7 +74,7 @@ def _row(values: LayerValues, layer: str) -> dict[str, object]:
         "layer": layer,
         "activation gradients that become zero": _about_share(range_shares(values[layer, ACTIVATION_GRADIENTS]).zero),
         "weight gradients that become zero": _about_share(range_shares(values[layer, WEIGHT_GRADIENTS]).zero),
-        "median weight": f"{float(weights.abs().median()):.2g}",
+        "median weight": f"{float(f'{float(weights.abs().median()):.1g}'):g}",
         "median update": f"{float(updates.median()):.1g}",
         "half an ulp there": f"{float(half.median()):.1g}",
     }

@@ -210,9 +210,10 @@ show_replicas(module, size)
 
 # %% [markdown]
 # This is the fastest plan with its state off the chip that leaves 5 % of every tile. **Replicated tensor sharding**
-# gives each replica only its part of the state. Then two things happen that are impossible with one replica: the
-# copies nearly vanish, so efficiency exceeds 100 %, and from some number of replicas on, the state is small enough to
-# stay on the chip (a hollow point marks where it is too close to call whether that fits). So the order is
+# gives each replica only its part of the state. Then two things happen that are impossible with one replica: the copies
+# nearly vanish, so efficiency (the rate of each replica, compared with one alone) exceeds 100 %, and from some number
+# of replicas on, the state is small enough to stay on the chip (a hollow point marks where it is too close to call
+# whether that fits). So the order is
 #
 # 1. Make one replica fit, with about 5 % of a tile left.
 # 2. Add replicas, and shard the state. Use the memory that this frees: state on the chip, a larger micro-batch.

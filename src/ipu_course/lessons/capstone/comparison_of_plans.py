@@ -36,8 +36,8 @@ def show_plans_compared(every: EveryPlan) -> None:
         rows.insert(1, _compared("make_it_fit", "; ".join(found.changes), found.sequences_per_second, every, None))
     show.table(rows, index="program")
     print(
-        f"Plans that fit and are within the model's own error of the best, {MODEL_ERROR:.0%}, itself included: "
-        f"{len(every.near_ties)} (modelled)."
+        f"Of the plans that fit, {len(every.near_ties)} are within {MODEL_ERROR:.0%} of the best one, itself included "
+        "(modelled). That is the model's own error."
     )
 
 

@@ -78,15 +78,15 @@ def show_every_plan(every: EveryPlan, budget: Budget) -> None:
         print(engine.NOT_HERE)
         return
     own = tuple(budget.used)
-    counts = {verdict: sum(each.verdict == verdict for each in every.results) for verdict, *_ in KINDS}
-    told = ", ".join(f"{count} {verdict}" for verdict, count in counts.items())
+    fit, close, rest = (sum(each.verdict == verdict for each in every.results) for verdict, *_ in KINDS)
+    told = f"{fit} fit, for {close} it is too close to call, {rest} do not fit"
     yours = ", ".join(f"{each.sequences_per_second:,.0f} at {max(each.tile_kib):,.0f} KiB" for each in own)
     near, best = len(every.near_ties), every.best
     show.figure(
         plans_figure(every, own),
-        f"Speed and memory pull against each other. {near} plans that fit are within the model's own error of the best "
-        "one, so which of them is best on hardware is too close to call. (Plans that need far more than a tile are "
-        "left out of the picture.)",
+        f"Speed and memory pull against each other. Of the plans that fit, {near} are within the model's own error "
+        "of the best one, so which of them is best on hardware is too close to call. (Plans that need far "
+        "more than a tile are left out of the picture.)",
         f"Sequences per second against the fullest tile of {len(every.results)} plans, modelled: {told}. The best that "
         f"fits reaches {best.sequences_per_second:,.0f} with {_kib([best])[0]:,.0f} KiB. With it, {near} plans that "
         f"fit are within {MODEL_ERROR:.0%} of its speed, which is the model's own error. Yours: {yours or 'none'}. "

@@ -73,7 +73,8 @@ def show_replicas(module: ModelledModule, size: TransformerSize) -> None:
         "there is no point, the plan does not fit.)",
         f"Sequences per second of each replica against the number of replicas, modelled. {told}.",
     )  # fmt: skip
-    show.table([replica_row(way, each) for way, found in points.items() for each in found])
+    alone = next(iter(points.values()))[0].samples_per_second
+    show.table([replica_row(way, each, alone) for way, found in points.items() for each in found])
 
 
 def _each_contributes(point: ScalingPoint) -> float | None:
@@ -91,10 +92,14 @@ def _told(rate: float | None, is_close: bool) -> str:
     return "does not fit" if rate is None else f"{rate:,.0f}{' (too close to call if it fits)' if is_close else ''}"
 
 
-def replica_row(way: str, point: ScalingPoint) -> dict[str, object]:
-    """Return the memory and the times of an update of one number of replicas."""
+def replica_row(way: str, point: ScalingPoint, alone: float) -> dict[str, object]:
+    """Return the memory and the times of an update of one number of replicas.
+
+    The efficiency compares what each replica contributes with ``alone``, the rate of one that runs by itself.
+    """
     profile = point.profile
     assert profile is not None  # the machine grows with the replicas
+    rate = _each_contributes(point)
     milliseconds = {name: 1e3 * profile.device_seconds_per_call * share for name, share in profile.shares.items()}
     return {
         "optimiser state": way,
@@ -104,7 +109,7 @@ def replica_row(way: str, point: ScalingPoint) -> dict[str, object]:
         "fits": engine.fits_in_a_word(profile),
         "all-reduce (modelled)": f"{milliseconds.get('collective', 0.0):.1f} ms",
         "copies of the state (modelled)": f"{milliseconds.get('offload', 0.0):.1f} ms",
-        "efficiency (modelled)": f"{point.efficiency:.0%}" if engine.may_run(profile) else "-",
+        "efficiency (modelled)": "-" if rate is None else f"{rate / alone:.0%}",
     }
 
 

@@ -31,12 +31,14 @@ class TestCurves:
         assert [text.get_text() for text in legend.get_texts()] == ["a", "published"]
 
     def test_points_in_doubt_are_hollow_and_have_a_key(self) -> None:
-        curves = {"a": [1.0, 2.0], "b": [None, 3.0]}
+        curves: dict[str, list[float | None]] = {"a": [1.0, 2.0], "b": [None, 3.0]}
         doubt = {"a": [False, True], "b": [True, False]}
         axes = axes_of(figures.curves_figure([1, 2], curves, "x", "y", "T", hollow=doubt, hollow_label="in doubt"))
         hollow = [line for line in axes.lines if line.get_markerfacecolor() == "white"]
         assert [list(line.get_xdata()) for line in hollow] == [[2], []]
-        assert [text.get_text() for text in axes.get_legend().get_texts()] == ["a", "b", "in doubt"]
+        legend = axes.get_legend()
+        assert legend is not None
+        assert [text.get_text() for text in legend.get_texts()] == ["a", "b", "in doubt"]
 
     def test_a_logarithmic_axis_is_marked_at_the_settings(self) -> None:
         axes = axes_of(figures.curves_figure([1, 4, 64], {"a": [1, 2, 3]}, "x", "y", "T", log_x=True))

@@ -14,14 +14,13 @@ from hypothesis import strategies as st
 from lesson_words import notes
 
 import poptorch
-from ipu_course import engine
+from ipu_course import engine, show
 from ipu_course.exercises import judge, letting_errors_through
 from ipu_course.lessons.capstone import (
     budget_record,
     every_plan,
     lesson,
     plan_to_scale,
-    pods,
     show_every_plan,
     show_plans_compared,
     show_published,
@@ -369,8 +368,8 @@ class TestSmall:
 class TestPods:
     def test_the_figure_marks_where_fitting_is_too_close_to_call(self, monkeypatch: pytest.MonkeyPatch) -> None:
         shown: list[tuple[Any, ...]] = []
-        monkeypatch.setattr(pods.show, "figure", lambda *given: shown.append(given))
-        monkeypatch.setattr(pods.show, "table", lambda rows: shown.append((rows,)))
+        monkeypatch.setattr(show, "figure", lambda *given: shown.append(given))
+        monkeypatch.setattr(show, "table", lambda rows: shown.append((rows,)))
         show_replicas(plan_to_scale(BASE), BASE)
         (figure, _, description), (rows,) = shown
         (axes,) = figure.axes

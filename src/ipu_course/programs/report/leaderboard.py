@@ -21,7 +21,7 @@ class Ranking:
 
     title: str
     unit: str
-    rows: tuple[tuple[int, str, str], ...]
+    rows: tuple[tuple[Any, ...], ...]  # place, name, score
 
 
 def leaderboard_page(results: Sequence[LearnerResult]) -> str:

@@ -52,6 +52,17 @@ def test_memory(available: int, verdict: Severity) -> None:
 
 def test_a_containers_memory_limit_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     values = {"memory.max": str(3 * 2**20), "memory.current": str(2**20)}
+    monkeypatch.setattr(machine, "_control_group", lambda name: values.get(name, ""))
+    assert machine.available_memory() == 2 * 2**20
+
+
+def test_files_that_the_kernel_can_drop_do_not_count_as_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`memory.current` has the page cache in it: the kernel's documentation of control groups, version 2."""
+    values = {
+        "memory.max": str(4 * 2**20),
+        "memory.current": str(4 * 2**20),
+        "memory.stat": f"anon {2**20}\nfile {3 * 2**20}\ninactive_file {2 * 2**20}\nactive_file {2**20}",
+    }
     monkeypatch.setattr(machine, "_control_group", lambda name: values[name])
     assert machine.available_memory() == 2 * 2**20
 

@@ -1,8 +1,8 @@
 """Write what depends on the project's public address into marked blocks of files; without one, say how to do without.
 
 A block stands between two comments, in Markdown `<!-- address: NAME -->` and `<!-- end of address: NAME -->`, in YAML
-`# address: NAME` and `# end of address: NAME`. `make docs` writes all of them anew, so after the address is set in
-pyproject.toml nothing is typed twice.
+and in the Dockerfile `# address: NAME` and `# end of address: NAME`. `make docs` writes all of them anew, so after the
+address is set in pyproject.toml nothing is typed twice.
 """
 
 from __future__ import annotations
@@ -110,6 +110,13 @@ def version_links(address: str) -> str:
     return f"[1.0.0]: {address}/releases/tag/v1.0.0" if is_on_github(address) else ""
 
 
+def image_labels(address: str) -> str:
+    """Return the labels of the container images that name the repository."""
+    if not address:
+        return ""
+    return f'LABEL org.opencontainers.image.source="{address}" \\\n      org.opencontainers.image.url="{address}"'
+
+
 BLOCKS = (
     Block("README.md", "badges", badges),
     Block("CITATION.cff", "repository", citation),
@@ -117,6 +124,7 @@ BLOCKS = (
     Block("CODE_OF_CONDUCT.md", "contact", conduct_contact),
     Block("CHANGELOG.md", "versions", version_links),
     Block(".github/ISSUE_TEMPLATE/config.yml", "links", issue_links),
+    Block("Dockerfile", "labels", image_labels),
 )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 
 from ipu_course.programs.doctor.finding import Finding, notice, ok, problem
@@ -55,7 +56,12 @@ def available_memory() -> int:
 
     machine = int(psutil.virtual_memory().available)
     limit, used = _control_group("memory.max"), _control_group("memory.current")
-    return min(machine, max(0, int(limit) - int(used))) if limit.isdigit() and used.isdigit() else machine
+    if not (limit.isdigit() and used.isdigit()):
+        return machine
+    # Files that were read count as used, but the kernel gives up the inactive ones when a program needs memory.
+    freed = re.search(r"^inactive_file (\d+)$", _control_group("memory.stat"), re.MULTILINE)
+    left = int(limit) - int(used) + (int(freed[1]) if freed else 0)
+    return min(machine, max(0, left))
 
 
 def _control_group(name: str) -> str:

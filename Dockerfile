@@ -53,15 +53,16 @@ RUN mkdir -p src/ipu_course ipu_model/src/ipu_model ipu_model/src/poptorch \
 
 FROM base AS test
 # Chromium and a font for the browser tests; git and ps for editors that work inside. Versions are those of the Debian
-# release: Debian takes older ones away, so pins would soon stop the build.
+# release: Debian takes older ones away, so pins would soon stop the build. Builders differ in whom they give the folder
+# of WORKDIR to, so it is made here, in the home folder, which a dev container gives to the user of the machine below.
 # hadolint ignore=DL3008
 RUN apt-get update \
     && DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends \
         chromium fonts-dejavu-core git make procps \
-    && rm -rf /var/lib/apt/lists/*
+    && rm -rf /var/lib/apt/lists/* \
+    && install --directory --owner=learner --group=learner /home/learner/repository
 ARG LEARNER_UID
 USER $LEARNER_UID
-# In the home folder, which a dev container gives to the user of the machine that it runs on.
 WORKDIR /home/learner/repository
 COPY --from=stand_ins --chown=learner:learner /stand_ins ./
 # The address of PyTorch's index of builds for CPUs, which saves some 4 GB. pip reads it as a variable.
@@ -88,6 +89,7 @@ WORKDIR /repository
 COPY . .
 # Beside the wheels, the settings that `make setup` gives JupyterLab: it asks nobody about news.
 RUN /opt/venv/bin/python tools/wheels.py /dist \
+    && rm /dist/*.tar.gz \
     && PYTHONPATH=tools /opt/venv/bin/python -c 'import bootstrap, json; print(json.dumps(bootstrap.LAB_DEFAULTS))' \
         >/dist/overrides.json
 

@@ -18,7 +18,7 @@ import yaml
 from address_blocks import written
 from bootstrap import INPUTS
 
-from ipu_course.programs.lab import command as lab_command
+from ipu_course.programs import command_line
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCKERFILE = (ROOT / "Dockerfile").read_text(encoding="utf-8")
@@ -200,17 +200,19 @@ class TestDockerfile:
         }
         assert asked == {"lab", "programs"} <= set(extras)
 
-    def test_what_the_learners_image_starts_is_a_command_of_the_course(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """JupyterLab listens on all of the container's addresses, at the port that the image names, with a token."""
-        from ipu_course.programs import command_line
-
+    def test_what_the_learners_image_starts_is_a_command_of_the_course(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """It copies the notebooks to the working folder; JupyterLab listens on all addresses and keeps its token."""
         python, module, package, *arguments = json.loads(values("course", "CMD")[-1])
         assert (python, module, package) == ("python", "-m", "ipu_course")
         started: list[list[str]] = []
-        monkeypatch.setattr(lab_command, "_copy", lambda notebooks, folder: None)
+        monkeypatch.chdir(tmp_path)
         monkeypatch.setattr(os, "execve", lambda program, command, environment: started.append(command))
         command_line.main(arguments)
         (command,) = started
+        assert (tmp_path / "my_course" / "00_start_here.ipynb").exists()
+        assert f"--ServerApp.root_dir={tmp_path / 'my_course'}" in command
         assert "--ip=0.0.0.0" in command
         assert "--no-browser" in command
         assert not any("token" in option.lower() or "password" in option.lower() for option in command)
@@ -218,11 +220,19 @@ class TestDockerfile:
         assert f"--ServerApp.port={port}" in command
         assert f":{port}/" in values("course", "HEALTHCHECK")[-1]
 
+    @pytest.mark.parametrize("name", ["course", "test"])
+    def test_the_user_owns_the_working_folder(self, name: str) -> None:
+        """WORKDIR alone gives it to root with some builders, and then the user cannot write there."""
+        folder = values(name, "WORKDIR")[-1]
+        assert folder.startswith(f"{HOME}/")
+        root = [rest for rest in STAGES[name].instructions if rest[0] in ("RUN", "USER")]
+        before = [rest for word, rest in root[: [word for word, _ in root].index("USER")]]
+        assert any(f"install --directory --owner=learner --group=learner {folder}" in rest for rest in before)
+
     def test_the_copy_and_the_answers_are_in_the_volume(self) -> None:
         (volume,) = json.loads(values("course", "VOLUME")[-1])
         assert values("course", "WORKDIR")[-1] == volume
         assert f"IPU_COURSE_PROGRESS={volume}/" in " ".join(values("course", "ENV"))
-        assert f"--owner=learner --group=learner {volume}" in " ".join(values("course", "RUN"))
 
     def test_the_health_check_succeeds_only_while_something_answers(self) -> None:
         words = values("course", "HEALTHCHECK")[-1].partition("CMD ")[2]

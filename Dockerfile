@@ -7,7 +7,7 @@
 #           holds no repository, no tests and no tools, and belongs to root, so that no lesson can damage it. It needs
 #           no make.
 #   test    what a contributor needs: the repository, everything that requirements.txt pins, make and Chromium. The
-#           course is installed in place by `make setup`, as in any clone, so `make test` and the other targets of the
+#           course is installed in place by what `make setup` runs, so `make test` and the other targets of the
 #           Makefile work inside.
 #
 # Both install packages before they copy the sources. They use stand-ins for the two packages, which hold no code and only
@@ -42,13 +42,14 @@ EXPOSE 8888
 # What both pyproject.toml ask for, and packages without code that ask for it.
 FROM base AS stand_ins
 WORKDIR /stand_ins
-COPY Makefile pyproject.toml requirements.txt setup.py ./
+COPY pyproject.toml requirements.txt setup.py ./
 COPY ipu_model/pyproject.toml ipu_model/
 COPY tools/bootstrap.py tools/setup.sh tools/
 RUN mkdir -p src/ipu_course ipu_model/src/ipu_model ipu_model/src/poptorch \
     && touch README.md ipu_model/README.md ipu_model/LICENSE ipu_model/src/popart.py \
     && echo '__version__ = "0"' >src/ipu_course/__init__.py \
-    && cp src/ipu_course/__init__.py ipu_model/src/ipu_model/
+    && cp src/ipu_course/__init__.py ipu_model/src/ipu_model/ \
+    && cp src/ipu_course/__init__.py ipu_model/src/poptorch/
 
 
 FROM base AS test
@@ -67,7 +68,7 @@ WORKDIR /home/learner/repository
 COPY --from=stand_ins --chown=learner:learner /stand_ins ./
 # The address of PyTorch's index of builds for CPUs, which saves some 4 GB. pip reads it as a variable.
 ARG PIP_EXTRA_INDEX_URL
-RUN make setup
+RUN sh tools/setup.sh
 COPY --chown=learner:learner . .
 RUN .venv/bin/python -m pip install --no-deps --no-build-isolation -e ./ipu_model -e .
 CMD ["make", "test"]

@@ -173,8 +173,8 @@ class TestDockerfile:
     def test_a_lesson_does_not_install_torch_again(self) -> None:
         """What is copied before the packages are installed is what the set-up reads, and no more."""
         copied = set(copied_from_the_context(STAGES["stand_ins"]))
-        assert copied == {*INPUTS, "Makefile", "setup.py", "tools/setup.sh"}
-        for name, install in (("test", "make setup"), ("environment", "--constraint pins.txt")):
+        assert copied == {*INPUTS, "setup.py", "tools/setup.sh"}
+        for name, install in (("test", "tools/setup.sh"), ("environment", "--constraint pins.txt")):
             before = []
             for word, rest in STAGES[name].instructions:
                 if word == "RUN" and install in rest:
@@ -246,6 +246,15 @@ class TestDockerfile:
         address = "https://host.example/owner/course"
         with_one = stages(written(address)["Dockerfile"])["base"].all("LABEL")
         assert any(f'org.opencontainers.image.source="{address}"' in label for label in with_one)
+
+
+def test_line_ends_stay_as_they_are_on_windows() -> None:
+    """With git's usual setting there, every file would have ends that a Unix shell takes for part of the line."""
+    tracked()
+    read_by_a_shell = ["requirements.txt", "tools/setup.sh", ".devcontainer/use_environment.sh", "binder/start"]
+    command = ["git", "check-attr", "eol", *read_by_a_shell]
+    said = subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.PIPE, text=True).stdout
+    assert said.splitlines() == [f"{file}: eol: lf" for file in read_by_a_shell]
 
 
 class TestDevcontainer:

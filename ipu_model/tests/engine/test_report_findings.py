@@ -53,7 +53,8 @@ class TestWords:
         assert verdict(inference_profile()) == "fits: fullest tile 1,000 of 638,976 bytes (0.2 %), tile 0 of IPU 0"
 
     @pytest.mark.parametrize(
-        "limit", ["host loader", "host call", "stream", "stage 3", "pipeline fill and flush", "weight update"]
+        "limit",
+        ["host loader", "host call", "run start", "stream", "stage 3", "pipeline fill and flush", "weight update"],
     )
     def test_everything_that_limits_is_explained(self, limit: str) -> None:
         assert explained_limit(limit).endswith(".")

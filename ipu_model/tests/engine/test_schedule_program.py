@@ -95,6 +95,12 @@ def program(graph: Graph = GRAPH, *, accumulation: int = 5, replicas: int = 1, *
     return replace(plain, **changes)
 
 
+def updating_often(graph: Graph, *, accumulation: int, replicas: int = 1) -> Program:
+    """Return a program with so many updates in a call that starting the call takes next to nothing."""
+    batching = Batching(device_iterations=100, accumulation=accumulation, replicas=replicas)
+    return program(graph, batching=batching)
+
+
 class TestTraffic:
     SIZE = BATCH * WIDTH * 4
 
@@ -547,13 +553,20 @@ class TestReplicas:
 
 class TestLimits:
     def test_a_pipeline_with_few_micro_batches_is_limited_by_fill_and_flush(self) -> None:
-        few, many = (profiled(program(chain(4), accumulation=g)) for g in (7, 1000))
+        few, many = (profiled(updating_often(chain(4), accumulation=g)) for g in (7, 1000))
         assert few.limited_by == "pipeline fill and flush"
         assert many.limited_by.startswith("stage ")
 
     def test_an_update_for_every_small_micro_batch(self) -> None:
         graph = chain(1, width=1024)
-        assert profiled(program(graph, accumulation=1, replicas=64)).limited_by == "weight update"
+        assert profiled(updating_often(graph, accumulation=1, replicas=64)).limited_by == "weight update"
+
+    def test_a_small_program_is_limited_by_the_start_of_each_call_until_a_call_does_more(self) -> None:
+        graph = traced(Trained(nn.Linear(64, 64)), torch.zeros(4, 64), training=False)
+        once, often = (profiled(Program(step_of(graph), False, batching=Batching(d))) for d in (1, 1000))
+        assert once.limited_by == "run start"
+        assert max(once.shares, key=lambda name: once.shares[name]) == "run start"
+        assert often.limited_by != "run start"
 
     def test_large_inputs_with_little_to_do(self) -> None:
         graph = traced(Trained(nn.ReLU()), torch.zeros(64, 3, 224, 224), training=False)

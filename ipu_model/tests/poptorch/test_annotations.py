@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import pickle
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 import torch
@@ -18,6 +18,11 @@ from poptorch import Attribute, MatMulSerializationMode, MultiConv, MultiConvPla
 
 X = torch.arange(8.0).reshape(2, 4)
 ADDMM, MM, CONVOLUTION = "aten.addmm.default", "aten.mm.default", "aten.convolution.default"
+
+
+class Pair(NamedTuple):
+    first: Tensor
+    second: Tensor
 
 
 class TestRecomputationCheckpoint:
@@ -46,6 +51,43 @@ class TestRecomputationCheckpoint:
     def test_a_checkpoint_inside_a_model_is_noted_on_the_op_that_computes_it(self) -> None:
         ops = compiled_ops(lambda m, x: m.linear(poptorch.recomputationCheckpoint(torch.tanh(x))), X)
         assert hinted(ops, "recomputation_checkpoint") == {"aten.tanh.default": True}
+
+    def test_a_mark_counts_only_if_the_model_goes_on_with_what_it_returns(self) -> None:
+        def unused(model: Any, x: Tensor) -> Tensor:
+            hidden = torch.tanh(x)
+            poptorch.recomputationCheckpoint(hidden)
+            return model.linear(hidden)
+
+        def used_for_nothing(model: Any, x: Tensor) -> Tensor:
+            hidden = torch.tanh(x)
+            poptorch.recomputationCheckpoint(hidden).exp()
+            return model.linear(hidden)
+
+        for forward in (unused, used_for_nothing):
+            assert hinted(compiled_ops(forward, X), "recomputation_checkpoint") == {}
+
+    def test_a_mark_leaves_no_op_in_the_program(self) -> None:
+        plain = compiled_ops(lambda m, x: m.linear(torch.tanh(x)), X)
+        marked = compiled_ops(lambda m, x: m.linear(poptorch.recomputationCheckpoint(torch.tanh(x))), X)
+        assert [node.target for node in marked] == [node.target for node in plain]
+
+    def test_containers_keep_their_type_inside_a_model_too(self) -> None:
+        def forward(model: Any, x: Tensor) -> Tensor:
+            found = poptorch.recomputationCheckpoint(Pair(torch.tanh(x), torch.sin(x)))
+            kept = poptorch.recomputationCheckpoint([torch.cos(x)])
+            assert isinstance(found, Pair)
+            assert isinstance(kept, list)
+            return model.linear(found.first + found.second + kept[0])
+
+        assert set(hinted(compiled_ops(forward, X), "recomputation_checkpoint")) == {
+            "aten.tanh.default", "aten.sin.default", "aten.cos.default",
+        }  # fmt: skip
+
+    def test_a_memory_hint_finds_the_product_behind_a_mark(self) -> None:
+        def forward(model: Any, x: Tensor) -> Tensor:
+            return poptorch.set_available_memory(poptorch.recomputationCheckpoint(model.linear(x)), 0.3)
+
+        assert hinted(compiled_ops(forward, X), "available_memory_proportion") == {ADDMM: 0.3}
 
     def test_it_works_from_a_forward_hook_without_changing_results(self) -> None:
         def forward(model: Any, x: Tensor) -> Tensor:

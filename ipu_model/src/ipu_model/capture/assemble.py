@@ -112,7 +112,7 @@ def clean(graph: torch.fx.Graph, loss: Node | None = None) -> dict[Node, Node]:
     `loss` stays even if nothing uses it. Returns the node that stands in for each one that was erased because it only
     repeated another.
     """
-    stand_ins = _skip_identities(graph)
+    stand_ins = _skip_identities(graph, _needed(graph, loss))
     kept = None if loss is None else stand_ins.get(loss, loss)
     _drop_dead(graph, kept)
     _drop_dead_counters(graph)
@@ -121,13 +121,23 @@ def clean(graph: torch.fx.Graph, loss: Node | None = None) -> dict[Node, Node]:
     return stand_ins
 
 
-def _skip_identities(graph: torch.fx.Graph) -> dict[Node, Node]:
+def _needed(graph: torch.fx.Graph, loss: Node | None) -> set[Node]:
+    """Return the nodes on which results, the loss or what is written depend."""
+    found: set[Node] = set()
+    for node in reversed(graph.nodes):
+        if node is loss or node.op == "output" or written_arguments(node) or not found.isdisjoint(node.users):
+            found.add(node)
+    return found
+
+
+def _skip_identities(graph: torch.fx.Graph, needed: set[Node]) -> dict[Node, Node]:
     stand_ins: dict[Node, Node] = {}
     for node in list(graph.nodes):
         if node.op == "call_function" and node.target in _IDENTITIES:
             source = node.args[0]
             assert isinstance(source, Node)
-            _keep_hints(node, source)
+            if node in needed:
+                _keep_hints(node, source)
             node.replace_all_uses_with(source)
             graph.erase_node(node)
             stand_ins[node] = source

@@ -330,7 +330,7 @@ class Profile:
 
     `samples_per_second` is the throughput of the whole program, including the loader and the overhead of calls;
     `device_samples_per_second` is that of the device alone. `limited_by` is the bottleneck, one of "host loader", "host
-    call", "stream", "stage <k>", "inter-IPU copy", "pipeline fill and flush", "weight update". `notes` are
+    call", "run start", "stream", "stage <k>", "inter-IPU copy", "pipeline fill and flush", "weight update". `notes` are
     caveats for reading the numbers (memory too close to call, a program unlike any that was compared with hardware).
     `shares` are fractions of the device time by name ("main", "fill and flush", "update",
     "stream", ...), which sum to 1. `options` lists the modelled settings, for reports. `ops` are the ops of the passes,

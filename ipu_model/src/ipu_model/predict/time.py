@@ -46,7 +46,8 @@ class DeviceTime:
     counts as external sync. `shares` are fractions of that time by name and sum to 1. `main_cycle` and
     `update_cycles` are the times of one main cycle (zeros if there are too few micro-batches for any) and of
     one weight update; `pipeline_cycles` counts the cycles before each update.
-    `limited_by` is one of "stage <k>", "stream", "pipeline fill and flush", "weight update", "inter-IPU copy".
+    `limited_by` is one of "stage <k>", "stream", "pipeline fill and flush", "weight update", "inter-IPU copy", "run
+    start".
     """
 
     cycles: tuple[PhaseCycles, ...]
@@ -135,10 +136,11 @@ def slowest_stage(times: tuple[StageTime, ...]) -> int:
     return max((time for time in times if time.ipu == busiest), key=lambda time: time.total).stage
 
 
-SHARES = ("main", "fill and flush", "stream", "copy", "sync", "update", "collective", "offload", "run start")
+RUN_START = "run start"
+SHARES = ("main", "fill and flush", "stream", "copy", "sync", "update", "collective", "offload", RUN_START)
 """The fractions of the device time; "main" is the work in cycles in which every stage does all its passes."""
 
-_SHARE_OF_SEGMENT = {"stream": "stream", "copy": "copy", "sync": "sync", "start": "run start"}
+_SHARE_OF_SEGMENT = {"stream": "stream", "copy": "copy", "sync": "sync", "start": RUN_START}
 _SHARE_OF_PIECE = {"collective": "collective", "offload": "offload", "update": "update"}
 
 
@@ -178,6 +180,7 @@ class Account:
             "stream": self._spent["stream"],
             "inter-IPU copy": self._spent["copy"],
             "weight update": self._in_updates,
+            RUN_START: self._spent[RUN_START],
         }
         return max(parts, key=parts.__getitem__)
 

@@ -12,6 +12,8 @@ _LIMITS = {
     "host loader": "Loading and preparing samples on the host takes longer than everything that could hide it: "
     "the device waits for data.",
     "host call": "What the host does once per call takes longer than the device's part of the call.",
+    "run start": "Starting a call takes the device longer than any part of its work: let each call do more, with more "
+    "device iterations or larger micro-batches.",
     "stream": "Moving inputs and results between host and device takes longer than working on them.",
     "pipeline fill and flush": "Filling and draining the pipeline takes longer than the steady state: there are few "
     "micro-batches for each weight update.",

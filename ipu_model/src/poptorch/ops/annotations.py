@@ -39,7 +39,7 @@ _PLANNED = _PRODUCTS | {
 _WRAPPERS = frozenset({
     aten.add.Tensor, aten.add_.Tensor, aten.view.default, aten._unsafe_view.default, aten.clone.default,
     aten.permute.default, aten.transpose.int, aten.t.default, aten.squeeze.dim, aten.unsqueeze.default,
-    aten.expand.default, aten._to_copy.default, operator.getitem,
+    aten.expand.default, aten._to_copy.default, aten.alias.default, operator.getitem,
 })  # fmt: skip
 _STEPS_BACK = 2
 
@@ -48,7 +48,7 @@ def recomputationCheckpoint(*tensors: Any) -> Any:
     """Keep these tensors between forward and backward when activations are recomputed; return them.
 
     One tensor comes back as that tensor, several as a tuple, a list or tuple of tensors as the same kind of
-    container.
+    container. In a model, only what is computed with the returned tensors counts: a mark that nothing uses is dropped.
 
     Raises:
         ValueError: anything that is not a tensor.
@@ -61,10 +61,21 @@ def recomputationCheckpoint(*tensors: Any) -> Any:
             f"got {[type(item).__name__ for item in container]}."
         )
     trace = tracing.current()
-    if trace is not None and _are_checkpoints_noted.get():
-        for tensor in container:
-            trace.hint(tensor, "recomputation_checkpoint", True)
-    return kept
+    if trace is None or not container or not _are_checkpoints_noted.get():
+        return kept
+    marked = [_marked(tensor, trace) for tensor in container]
+    if not isinstance(kept, (list, tuple)):
+        return marked[0]
+    return getattr(type(kept), "_make", type(kept))(marked)  # a named tuple is not made from one list
+
+
+def _marked(tensor: Tensor, trace: tracing.Trace) -> Tensor:
+    """Return the tensor behind an op of its own, which carries the mark until the trace is cleaned up."""
+    if trace.node_of(tensor) is None:
+        return tensor
+    marked: Tensor = aten.alias.default(tensor)
+    trace.hint(marked, "recomputation_checkpoint", True)
+    return marked
 
 
 _are_checkpoints_noted: ContextVar[bool] = ContextVar("are_checkpoints_noted", default=True)

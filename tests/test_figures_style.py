@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import itertools
+import re
+from pathlib import Path
+
+import ipu_course
 from ipu_course.figures import looks as course_looks
 from ipu_course.figures import style as course_style
 from ipu_model.report import looks
 from ipu_model.report.figures import style
 
+PACKAGE = Path(ipu_course.__file__).parent
 COLOURS = ("BLUE", "YELLOW", "ORANGE", "GREEN", "INK", "GREY", "HATCH")
 SIZES = ("LINE_STYLES", "WIDTH_INCHES", "DOTS_PER_INCH")
 
@@ -50,3 +56,17 @@ def test_what_is_compared_looks_like_nothing_that_has_a_meaning() -> None:
     assert len(fillings) >= 15
     assert not set(fillings) & {look[:3] for look in course_looks.COMPARED}
     assert len(set(course_looks.COMPARED)) == 3
+
+
+ONE_MEANING = ({"FORWARD", "COMPUTE"},)  # forward passes are the usual computation
+
+
+def test_no_file_that_draws_uses_one_look_for_two_meanings() -> None:
+    """Some looks of time and of memory are the same: backward passes and activations, for instance."""
+    all_looks = {name: look for name, look in vars(course_looks).items() if isinstance(look, course_looks.Look)}
+    drawing = [path for path in PACKAGE.rglob("*.py") if "figures.looks" in path.read_text(encoding="utf-8")]
+    assert len(drawing) > 20
+    for path in drawing:
+        named = set(re.findall(r"\b[A-Z_]{3,}\b", path.read_text(encoding="utf-8"))) & all_looks.keys()
+        for one, other in itertools.combinations(sorted(named), 2):
+            assert all_looks[one] != all_looks[other] or {one, other} in ONE_MEANING, (path.name, one, other)

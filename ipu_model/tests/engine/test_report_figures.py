@@ -22,6 +22,7 @@ from ipu_model.predict.profile import SPAN_KINDS, Profile, Span
 from ipu_model.report import figures, looks
 from ipu_model.report.breakdown import PHASE_NAMES
 from ipu_model.report.figures import style
+from ipu_model.report.figures.canvas import plate
 from ipu_model.report.quantities import KIB
 from ipu_model.validate.programs import day03_program
 
@@ -307,6 +308,22 @@ class TestStyle:
                 if name < other:
                     lighter = abs(luminance(look.face) - luminance(another.face)) > 0.05
                     assert lighter or look.hatch != another.hatch, (name, other)
+
+    @pytest.mark.parametrize("kind", looks.SPAN_LOOKS)
+    def test_the_box_behind_text_on_a_hatched_bar_is_light(self, kind: str) -> None:
+        look = looks.SPAN_LOOKS[kind]
+        box = plate(look)
+        assert (box is None) == (not look.hatch)
+        if box is not None:
+            # 7 to 1: WCAG's stricter bound, because the text is small.
+            assert (luminance(box["facecolor"]) + 0.05) / (luminance(look.text) + 0.05) > 7
+
+    def test_the_loader_s_time_stands_on_such_a_box(self) -> None:
+        axes = axes_of(figures.host_device_figure(pipeline_profile(overlaps=True, loader=0.9)))
+        (label,) = (text for text in axes.texts if text.get_text() == "900.0 ms")
+        box = label.get_bbox_patch()
+        assert box is not None
+        assert to_rgb(box.get_facecolor()) == to_rgb("white")
 
     @pytest.mark.parametrize("name", looks.SPAN_LOOKS)
     def test_text_on_a_bar_can_be_read(self, name: str) -> None:

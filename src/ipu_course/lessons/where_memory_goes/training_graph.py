@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from torch import Tensor, nn
 
 from ipu_course import show
-from ipu_course.figures.looks import ACTIVATIONS, BACKWARD, FORWARD, UPDATE, Look
+from ipu_course.figures.looks import BACKWARD, FORWARD, MEMORY, UPDATE, Look
 from ipu_course.figures.style import INK, in_style, new_figure
 from ipu_course.lessons.where_memory_goes.by_hand import bytes_of
 
@@ -90,7 +90,7 @@ def training_graph_figure(steps: Sequence[LayerStep]) -> Figure:
             if step.kept_bytes:
                 _arrow(axes, (place, FORWARD_ROW - HEIGHT / 2), (place, KEPT_ROW + 0.2))
                 _arrow(axes, (place, KEPT_ROW - 0.2), (place, BACKWARD_ROW + HEIGHT / 2))
-                _box(axes, place, KEPT_ROW, f"{step.kept_bytes / MIB:.1f}", ACTIVATIONS, height=0.4)
+                _box(axes, place, KEPT_ROW, f"{step.kept_bytes / MIB:.1f}", MEMORY, height=0.4)
             if place:
                 _arrow(axes, (place - 1 + WIDTH / 2, FORWARD_ROW), (place - WIDTH / 2, FORWARD_ROW))
                 _arrow(axes, (place - WIDTH / 2, BACKWARD_ROW), (place - 1 + WIDTH / 2, BACKWARD_ROW))

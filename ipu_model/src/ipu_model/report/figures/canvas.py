@@ -8,6 +8,7 @@ from typing import Any
 
 import matplotlib
 from matplotlib.axes import Axes
+from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch, Rectangle
 
@@ -48,6 +49,19 @@ def new_figure(height: float) -> Figure:
 def area(look: Look, line: float = 0.6) -> dict[str, Any]:
     """Return the settings of a patch that is filled like this."""
     return {"facecolor": look.face, "edgecolor": look.edge, "hatch": look.hatch, "linewidth": line}
+
+
+def plate(look: Look) -> dict[str, Any] | None:
+    """Return the box for dark text on a hatched area, in the lighter of its two colours; plain areas need none."""
+    if not look.hatch:
+        return None
+    return {"facecolor": max(look.face, look.edge, key=_lightness), "edgecolor": "none", "pad": 1.2}
+
+
+def _lightness(colour: str) -> float:
+    """Return how light a colour is on grey paper, from 0 to 1 (weights of Rec. 709)."""
+    red, green, blue = to_rgb(colour)
+    return 0.2126 * red + 0.7152 * green + 0.0722 * blue
 
 
 def key(name: str, look: Look) -> Patch:

@@ -25,6 +25,7 @@ from ipu_model.report.figures.canvas import (
     legend_below,
     new_figure,
     nothing_here,
+    plate,
     without_marks,
     words,
 )
@@ -91,9 +92,8 @@ def cycles_figure(profile: Profile) -> Figure:
                 look = PHASE_LOOKS[phase.name]
                 axes.barh(ipu, share, 0.8, left=left, **area(look))
                 if share >= _LEAST_LABELLED:
-                    box = {"facecolor": look.face, "edgecolor": "none", "pad": 0.8} if look.hatch else None
                     axes.text(left + share / 2, ipu, percent(share), ha="center", va="center", fontsize=8.5,
-                              color=look.text, bbox=box)  # fmt: skip
+                              color=look.text, bbox=plate(look))  # fmt: skip
                 left += share
         axes.set_yticks(range(len(profile.cycles)), [f"IPU {ipu}" for ipu in range(len(profile.cycles))])
         axes.set(xlim=(0, 1), ylim=(len(profile.cycles) - 0.5, -0.5))
@@ -173,10 +173,9 @@ def _write_on(axes: Axes, span: Span, place: int, factor: float, points: float) 
         middle -= 2 * _BREAK_POINTS * factor / points
         width -= 4 * _BREAK_POINTS
     if text and (len(text) + 0.3) * CHARACTER_POINTS < width:
-        box = {"facecolor": look.face, "edgecolor": "none", "pad": 1.2} if look.hatch else None
         axes.text(
-            middle, place, text, ha="center", va="center", fontsize=SMALL, color=look.text, bbox=box, clip_on=True,
-            zorder=5,
+            middle, place, text, ha="center", va="center", fontsize=SMALL, color=look.text, bbox=plate(look),
+            clip_on=True, zorder=5,
         )  # fmt: skip
 
 

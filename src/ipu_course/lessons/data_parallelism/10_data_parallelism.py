@@ -188,7 +188,7 @@ lesson.check(2, global_batch, rows_per_item, calls, learning_rate)
 
 # %% tags=["exercise"]
 run = run_poprun(
-    "poprun --num-replicas 4 --num-instances 2 python -m ipu_course.lessons.data_parallelism.distributed_digits")
+    "poprun --num-replicas 4 --num-instances 2 python -m ipu_course.instances.distributed_digits")
 print(run.problem or "no instance failed")
 show.table(run.rows[:4], index="fact")
 show.table(run.rows[4:], index="fact")

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from ipu_course.datasets import mnist
-from ipu_course.lessons.data_parallelism.function_file import write_function
+from ipu_course.instances.function_file import write_function
 from ipu_course.lessons.data_parallelism.poprun_run import PoprunEnd, run_poprun
 from ipu_course.models import Digits
 
@@ -22,7 +22,7 @@ ROWS = MICRO_BATCH * ACCUMULATION * REPLICAS // INSTANCES
 CALLS = IMAGES // (ROWS * INSTANCES)
 NEAR = 1e-4  # sums in another order differ far less
 LIMIT_SECONDS = 90.0
-PROGRAM = "ipu_course.lessons.data_parallelism.learners_instance"
+PROGRAM = "ipu_course.instances.learners_instance"
 COMMAND = f"poprun --num-replicas {REPLICAS} --num-instances {INSTANCES} python -m {PROGRAM}"
 
 PLAIN_OPTIONS = (

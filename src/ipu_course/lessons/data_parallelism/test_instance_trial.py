@@ -9,8 +9,8 @@ import pytest
 import torch
 
 import poptorch
+from ipu_course.instances.function_file import read_function, write_function
 from ipu_course.lessons.data_parallelism import instance_trial
-from ipu_course.lessons.data_parallelism.function_file import read_function, write_function
 from ipu_course.lessons.data_parallelism.instance_trial import end_hint, instance_hint, plain_pytorch
 from ipu_course.lessons.data_parallelism.poprun_run import NO_POPRUN, PoprunEnd
 from ipu_course.models import Digits

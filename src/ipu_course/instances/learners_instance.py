@@ -16,8 +16,8 @@ from torch import Tensor, nn
 import popdist
 import popdist.poptorch
 from ipu_course.datasets import mnist
-from ipu_course.lessons.data_parallelism.distributed_digits import IMAGES, agree, own_weights, say, start
-from ipu_course.lessons.data_parallelism.function_file import read_function
+from ipu_course.instances.distributed_digits import IMAGES, agree, own_weights, say, start
+from ipu_course.instances.function_file import read_function
 
 Instance = Callable[..., Any]
 """A learner's function: network and data to (model, loader)."""

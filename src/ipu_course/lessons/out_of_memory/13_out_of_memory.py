@@ -248,8 +248,8 @@ lesson.check(4, widths, using=profiles.c)
 # The code shrinks to about a ninth. `[80] * 18 + [136] * 18 + [208] * 17` fits, too: with three or four groups of equal
 # blocks, as many published networks have them, only the first layer of each group has a shape of its own.
 #
-# On hardware, C would meet another limit even earlier. Code may only lie in about a third of a tile's memory, which is
-# not modelled, and C has far more code than that.
+# On hardware, C would meet another limit even earlier. Code may only lie in a part of a tile's memory, about a third of
+# it (assumed), and C has far more code than that. The IPU Model does not check this limit.
 
 # %% [markdown]
 # ## Mend optimiser state and a vocabulary

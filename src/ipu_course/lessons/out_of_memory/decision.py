@@ -14,6 +14,11 @@ if TYPE_CHECKING:
 
 TILE, IPU, ONE_OP, ACTIVATIONS, STATE, CODE = "tile balance", "IPU balance", "one op", "activations", "state", "code"
 CAUSES = (TILE, IPU, ONE_OP, ACTIVATIONS, STATE, CODE)
+# What else people call these causes.
+ALSO_CALLED = {
+    "tile imbalance": TILE, "ipu imbalance": IPU, "one operation": ONE_OP, "activation": ACTIVATIONS,
+    "optimiser state": STATE, "optimizer state": STATE, "exchange code": CODE,
+}  # fmt: skip
 KIB = 1024
 # A published report of ResNet-50 has a fullest tile of 1.18 times the average; more than this is unusual.
 UNEVEN = 1.25
@@ -149,6 +154,12 @@ def cause_of(facts: Facts) -> str:
     while isinstance(at, Question):
         at = at.yes if at.holds(facts) else at.no
     return at
+
+
+def cause_named(answer: object) -> str | None:
+    """Return the cause that a learner's words name, or ``None`` for words that name none."""
+    words = " ".join(str(answer).replace("_", " ").replace("-", " ").strip(" .").lower().split())
+    return {**ALSO_CALLED, **{cause.lower(): cause for cause in CAUSES}}.get(words)
 
 
 def parting(facts: Facts, wrong: str) -> str:

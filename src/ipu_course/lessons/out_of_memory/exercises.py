@@ -18,9 +18,7 @@ from ipu_course.lessons.out_of_memory.broken import (
     WIDTHS,
     WORD_SIZE,
     WORDS,
-    A,
     B,
-    Blocks,
     C,
     D,
     E,
@@ -31,19 +29,14 @@ from ipu_course.lessons.out_of_memory.broken import (
     convolutions,
     experts,
     plain_forward,
+    recomputed,
     with_head,
-    with_recomputation,
 )
 from ipu_course.lessons.out_of_memory.decision import (
-    ACTIVATIONS,
     CAUSES,
-    CODE,
-    IPU,
     KIB,
-    ONE_OP,
-    STATE,
-    TILE,
     UNEVEN,
+    cause_named,
     cause_of,
     facts_of,
     parting,
@@ -84,16 +77,8 @@ def causes_hint(causes: object, using: Profiles) -> str | None:
     return None
 
 
-# What else people call the causes of the diagram.
-_ALSO_CALLED = {
-    "tile imbalance": TILE, "ipu imbalance": IPU, "one operation": ONE_OP, "activation": ACTIVATIONS,
-    "optimiser state": STATE, "optimizer state": STATE, "exchange code": CODE,
-}  # fmt: skip
-
-
 def _cause_hint(program: BrokenProgram, profile: Profile, answer: object) -> str | None:
-    words = " ".join(str(answer).replace("_", " ").replace("-", " ").strip(" .").lower().split())
-    named = {**_ALSO_CALLED, **{cause.lower(): cause for cause in CAUSES}}.get(words)
+    named = cause_named(answer)
     if named is None:
         return f"{answer!r} is no cause of the diagram, which has: {', '.join(CAUSES)}."
     facts = facts_of(profile)
@@ -130,7 +115,7 @@ def forward_hint(forward: Any, using: Profile) -> str | None:
             "recomputationCheckpoint returns the tensor that is kept, and you go on with the one from before. A "
             "compiler may remove an op whose result nobody reads. Give the next block what the op returns."
         )
-    profile = _recomputed(forward)
+    profile = recomputed(forward)
     if profile.verdict.value == "fits":
         return None
     if profile.memory.max_tile_bytes >= 0.99 * using.memory.max_tile_bytes:
@@ -162,15 +147,9 @@ def _checkpoints_followed() -> Iterator[list[Tensor]]:
         yield marks
 
 
-def _recomputed(forward: Pass) -> Profile:
-    with torch.device("meta"):
-        network = Blocks(forward)
-    return A.modelled(network, with_recomputation()).profile()
-
-
 def forward_points(forward: Pass, using: Profile) -> Points:
     """Return the fullest tile of program A with these checkpoints."""
-    return Points(round(_recomputed(forward).memory.max_tile_bytes / KIB), "KiB on the fullest tile", "lower")
+    return Points(round(recomputed(forward).memory.max_tile_bytes / KIB), "KiB on the fullest tile", "lower")
 
 
 RECOMPUTE = Exercise(

@@ -23,13 +23,12 @@ from ipu_course.lessons.out_of_memory.broken import (
     PROGRAMS,
     A,
     B,
-    Blocks,
     C,
     Profiles,
     captured,
     convolutions,
     profile_all,
-    with_recomputation,
+    recomputed,
 )
 from ipu_course.lessons.out_of_memory.decision import (
     ACTIVATIONS,
@@ -180,9 +179,7 @@ def kib_with_checkpoints(places: tuple[int, ...]) -> float:
                 images = poptorch.recomputationCheckpoint(images)
         return images
 
-    with torch.device("meta"):
-        network = Blocks(forward)
-    return A.modelled(network, with_recomputation()).profile().memory.max_tile_bytes / KIB
+    return recomputed(forward).memory.max_tile_bytes / KIB
 
 
 class TestSettings:

@@ -210,8 +210,9 @@ lesson.check(3, Service, service_options, using=baseline)
 # ## Feed several replicas
 #
 # The next cell first shows the best setting of the explorer. Compare it with the first picture: the IPU hardly ever
-# waits. The thin bars behind the images are the results. In the middle of a call, a step takes only as long as the
-# computation, but the first and the last of the 16 micro-batches overlap with nothing, and the mean includes them.
+# waits. The thin bars behind the images are the results, and their names stand above them. In the middle of a call, a
+# step takes only as long as the computation, but the first and the last of the 16 micro-batches overlap with nothing,
+# and the mean includes them.
 #
 # Then it adds replicas, without overlap. Four IPUs share the link of their machine, and one process copies the images
 # of all its replicas, one replica after another. (We know only the heading of the guide's section 7.5. What follows is
@@ -266,8 +267,8 @@ compiled.reveal(compilations.count)
 # every result, pad it.
 #
 # **Exercise 4** (7 min). Write `classify_all(model, batches, size)`. It returns a list with the scores of each batch,
-# as `model` gives them. `batches` is a list of tensors [n, 12, 8, 8] with at most `size` images each. The check counts
-# compilations, and allows only one.
+# as `model` gives them. `batches` is a list of tensors [n, 12, 8, 8] with at most `size` images each. The check allows
+# one compilation, and no more calls of `model` than there are batches.
 
 # %% tags=["exercise"]
 ### BEGIN SOLUTION
@@ -346,18 +347,20 @@ print("same scores as plain PyTorch:", torch.allclose(loaded(images), network(im
 show_compile_times()
 
 # %% [markdown]
-# The compiler plans every *different* convolution, lays out tensors and exchanges over 1,472 tiles, and generates and
-# links the code of each tile. So the time grows with the number of layers and IPUs. Accumulation and device
-# iterations are loops around the same code, and replicas run the same executable, so they hardly matter: ResNet-50
-# took 3:48 with one replica and 4:02 with two [2]. Equal blocks help, because outlining compiles them once.
+# Why do layers cost most? The compiler plans every *different* convolution, lays out tensors and exchanges over 1,472
+# tiles, and generates and links the code of each tile. Other things cost little:
+#
+# * **Equal blocks** are compiled once, because outlining shares their code.
+# * **Accumulation and device iterations** are loops around the same code.
+# * **Replicas** run the same executable: ResNet-50 took 3:48 with one replica and 4:02 with two [2].
 #
 # The line in the figure was fitted to these very programs, so their agreement is no test of it. And the IPU Model's own
 # "compilation" only traces your program: **its seconds say nothing about Poplar's.**
 #
-# With many replicas, executables also take time to load. In MLPerf logs, ResNet-50 needs 92 to 102 s from the start of
-# the program to the first step, whatever the number of IPUs. BERT needs 112 to 167 s on 16 IPUs, and 271 to 286 s on
-# 256 (derived) [3]. The logs do not say how much of that is compiling, but a few first runs took far longer. Either
-# way, it is Amdahl's constant part ([lesson 10](10)): the shorter the training, the more it matters.
+# Large runs wait before their first step, too. In MLPerf logs, ResNet-50 needs 92 to 102 s from the start of the
+# program to that step, whatever the number of IPUs. BERT needs 112 to 167 s on 16 IPUs, and 271 to 286 s on 256
+# (derived) [3]. The logs do not say how much of that is compiling and how much is loading. The shorter the training,
+# the more this constant part matters (Amdahl's law, [lesson 10](10)).
 #
 # ## Choose a malloc
 #

@@ -5,7 +5,8 @@ from __future__ import annotations
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Iterator
+from typing import Any, Iterator
+from unittest import mock
 
 from torch import Tensor, nn
 
@@ -36,6 +37,21 @@ def count_compilations() -> Iterator[Compilations]:
         yield found
     finally:
         handle.remove()
+
+
+@contextmanager
+def count_calls(model: Any) -> Iterator[list[int]]:
+    """Note how many images each call of a model gets in the body."""
+    kind, sizes = type(model), list[int]()
+    call = kind.__call__
+
+    def noted(self: Any, images: Tensor, *rest: Any, **named: Any) -> Any:
+        if self is model:
+            sizes.append(len(images))
+        return call(self, images, *rest, **named)
+
+    with mock.patch.object(kind, "__call__", noted):
+        yield sizes
 
 
 def programs_in(folder: str) -> int:

@@ -16,7 +16,12 @@ import poptorch
 from ipu_course import engine
 from ipu_course.exercises import Exercise, Number, Points, as_number
 from ipu_course.lessons.the_host_path.allocators import MAPS
-from ipu_course.lessons.the_host_path.compilations import SMALL_SIDE, count_compilations, small_land_cover
+from ipu_course.lessons.the_host_path.compilations import (
+    SMALL_SIDE,
+    count_calls,
+    count_compilations,
+    small_land_cover,
+)
 from ipu_course.lessons.the_host_path.land_cover import (
     BANDS,
     BYTES,
@@ -279,7 +284,7 @@ def _batches_hint(classify_all: Callable[[Any, Sequence[Tensor], int], Any]) -> 
     random = torch.Generator().manual_seed(1)
     batches = [torch.randn(rows, BANDS, SMALL_SIDE, SMALL_SIDE, generator=random) for rows in BATCHES]
     model = poptorch.inferenceModel(network, poptorch.Options().showCompilationProgressBar(False))
-    with count_compilations() as compilations:
+    with count_compilations() as compilations, count_calls(model) as calls:
         try:
             found = classify_all(model, batches, SIZE)
         except poptorch.Error as refused:
@@ -288,7 +293,7 @@ def _batches_hint(classify_all: Callable[[Any, Sequence[Tensor], int], Any]) -> 
             raise
     with torch.no_grad():
         expected = [network(images) for images in batches]
-    return _results_hint(found, expected) or _count_hint(compilations.count)
+    return _results_hint(found, expected) or _count_hint(compilations.count) or _calls_hint(calls)
 
 
 def _results_hint(found: Any, expected: Sequence[Tensor]) -> str | None:
@@ -314,6 +319,16 @@ def _count_hint(count: int) -> str | None:
     if not count:
         return "No model was compiled: call `model`."
     return f"The scores are right, but there were {count} compilations. Never destroy the model: use a single size."
+
+
+def _calls_hint(calls: Sequence[int]) -> str | None:
+    if len(calls) <= len(BATCHES):
+        return None
+    images = "one image" if set(calls) == {1} else f"{max(calls)} images at most"
+    return (
+        f"The scores are right after one compilation, but you make {len(calls)} calls for {len(BATCHES)} batches, with "
+        f"{images} each. Every call costs time on the host and to start the device: send a whole batch with one call."
+    )
 
 
 ONE_GRAPH = Exercise(

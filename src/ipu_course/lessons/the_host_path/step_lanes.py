@@ -27,6 +27,7 @@ KEYS = {"the host copies images into a buffer": LOAD, "images in, results out": 
 STEPS = 3
 LETTER = 0.55  # milliseconds that a letter is wide
 UNTIL = 66.0  # milliseconds: three steps of the slowest setting
+HALF_HIGH = 0.35  # of the distance between two lanes: half of a bar's height
 FIRST = 5  # the number of the first micro-batch that is drawn
 
 
@@ -80,7 +81,7 @@ def lanes_figure(path: HostPath) -> Figure:
     with in_style():
         figure, axes = new_figure(2.5)
         for row in range(len(LANES)):
-            axes.barh(row, UNTIL, height=0.7, color=GREY)
+            axes.barh(row, UNTIL, height=2 * HALF_HIGH, color=GREY)
         for bar in bars:
             _draw(axes, bar)
         rows_named(axes, LANES)
@@ -99,12 +100,14 @@ def _draw(axes: Axes, bar: LaneBar) -> None:
     if end <= bar.start:
         return
     look = LOOKS[bar.what]
-    axes.barh(LANES.index(bar.lane), end - bar.start, left=bar.start, height=0.7, **look.area())
+    axes.barh(LANES.index(bar.lane), end - bar.start, left=bar.start, height=2 * HALF_HIGH, **look.area())
     words = f"{bar.what} {bar.micro_batch}" if bar.lane == LINK_LANE else str(bar.micro_batch)
+    middle, row = (bar.start + end) / 2, LANES.index(bar.lane)
     if end - bar.start > LETTER * len(words):
         box = {"facecolor": "white", "edgecolor": "none", "pad": 1.0} if look.hatch else None
-        place = (bar.start + end) / 2, LANES.index(bar.lane)
-        axes.text(*place, words, ha="center", va="center", fontsize=9, color=look.text, bbox=box)
+        axes.text(middle, row, words, ha="center", va="center", fontsize=9, color=look.text, bbox=box)
+    elif bar.lane == LINK_LANE and bar.end <= UNTIL:
+        axes.text(middle, row - HALF_HIGH, words, ha="center", va="bottom", fontsize=7.5)
 
 
 @engine.needs_the_model

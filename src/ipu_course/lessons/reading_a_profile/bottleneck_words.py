@@ -9,11 +9,12 @@ if TYPE_CHECKING:
     from ipu_course.engine import Profile
 
 LOADER, HOST_CALL, STREAM, STAGE = "loader", "host call", "stream", "stage"
-RAMPS, COPIES, UPDATE = "ramps", "copies", "update"
-WORDS = (LOADER, HOST_CALL, STREAM, f"{STAGE} 0", RAMPS, COPIES, UPDATE)
+RAMPS, COPIES, UPDATE, START = "ramps", "copies", "update", "start"
+WORDS = (LOADER, HOST_CALL, START, STREAM, f"{STAGE} 0", RAMPS, COPIES, UPDATE)
 OF_THE_ENGINE = {
     "host loader": LOADER,
     "host call": HOST_CALL,
+    "run start": START,
     "stream": STREAM,
     "pipeline fill and flush": RAMPS,
     "inter-IPU copy": COPIES,
@@ -22,6 +23,7 @@ OF_THE_ENGINE = {
 ALSO = {
     "loading": LOADER,
     "call": HOST_CALL,
+    "start of a call": START,
     "streams": STREAM,
     "fill and flush": RAMPS,
     "ramp": RAMPS,
@@ -64,6 +66,7 @@ class CallSeconds:
         parts = {
             LOADER: self.loader,
             HOST_CALL: self.host,
+            START: self.start,
             STREAM: self.stream,
             RAMPS: self.ramps,
             COPIES: self.copies,

@@ -16,6 +16,7 @@ from ipu_course import engine
 from ipu_course.exercises import Exercise, Points, as_number
 from ipu_course.lessons.reading_a_profile.bottleneck_words import (
     STAGE,
+    START,
     WORDS,
     as_limit,
     call_seconds,
@@ -68,13 +69,25 @@ def engine_options_hint(engine_options: Any, using: object = None) -> str | None
 
 def _reports_hint(full: Path, short: Path) -> str | None:
     if not (full / PAGE).exists():
-        return "Your options write no report into the folder: name the directory, and switch all reports on."
+        return (
+            "Your options write no report into the folder. 'autoReport.directory' only says where a report goes, and "
+            "another option switches it on. Your text needs both."
+        )
     if not (short / PAGE).exists():
-        return "With memory_only, your options write no report at all. The memory's report has to stay on."
+        return (
+            "With memory_only, your options write no report at all. 'autoReport.all' stands for the report on memory, "
+            "too, and that one has to stay on. Only the execution has to go."
+        )
     if not _has_passes(full / TRACE):
-        return "Without memory_only, the report should have everything; yours has no execution profile."
+        return (
+            "Without memory_only, your report has no execution profile. Only memory_only=True asks for memory alone; "
+            "the default asks for everything."
+        )
     if _has_passes(short / TRACE):
-        return "With memory_only, your report still has the execution profile: switch this one part off."
+        return (
+            "With memory_only, your report still has the execution profile: 'autoReport.all' switches it on together "
+            "with everything else, unless another option says that the execution stays off."
+        )
     return None
 
 
@@ -300,10 +313,11 @@ def own_hint(program: Any, limit: Any, using: object = None) -> str | None:
     if named is None:
         return _unknown_word(limit)
     seconds = call_seconds(before)
-    if seconds.start > seconds.of(right):
+    if right == START and named != START:
         return (
             f"Your program is so small that to start a call takes {seconds.start * MILLISECONDS:.2f} ms, longer than "
-            "anything else. Let a call do more: larger layers, more samples, or more device iterations."
+            f"anything else. Name {START!r} as its limit, or let a call do more: larger layers, more samples, or more "
+            "device iterations."
         )
     if named != right:
         return (

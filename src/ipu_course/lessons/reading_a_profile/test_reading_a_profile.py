@@ -239,8 +239,8 @@ class TestWords:
     @pytest.mark.parametrize(
         ("answer", "word"),
         [("Loader", "loader"), ("host loader", "loader"), ("stage3", "stage 3"), (" STAGE  2 ", "stage 2"),
-         ("weight update", "update"), ("fill and flush", "ramps"), ("inter-IPU copy", "copies"), ("Python", None),
-         (3, None), (None, None), ("stage", None)],
+         ("weight update", "update"), ("fill and flush", "ramps"), ("inter-IPU copy", "copies"), ("run start", "start"),
+         ("Python", None), (3, None), (None, None), ("stage", None)],
     )  # fmt: skip
     def test_learners_write_them_in_many_ways(self, answer: object, word: str | None) -> None:
         assert as_limit(answer) == word

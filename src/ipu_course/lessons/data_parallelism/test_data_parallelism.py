@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from lesson_words import text
 from offload_support import one_weight
 
+import ipu_course
 import poptorch
 from ipu_course import engine
 from ipu_course.exercises import judge, letting_errors_through
-from ipu_course.instances import distributed_digits
 from ipu_course.lessons.data_parallelism import lesson, scaling
 from ipu_course.lessons.data_parallelism.exercises import (
     COUNTS,
@@ -31,7 +31,7 @@ from ipu_course.lessons.data_parallelism.scaling import POD16, POD64, update_sha
 from ipu_course.not_modelled import NOT_MODELLED
 from ipu_course.published_resnet50 import ACCUMULATION, MICRO_BATCH, PUBLISHED_RATE, published_resnet50
 
-PROGRAM = Path(distributed_digits.__file__).read_text(encoding="utf-8")
+PROGRAM = (Path(ipu_course.__file__).parent / "instances" / "distributed_digits.py").read_text(encoding="utf-8")
 
 
 @pytest.fixture(scope="module")

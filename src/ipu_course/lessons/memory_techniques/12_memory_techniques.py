@@ -6,8 +6,8 @@
 #
 # This lesson tries eight techniques on it: a smaller proportion of memory for products, half-precision partial sums,
 # the largest product in slices, recomputation, an operation of your own, half the micro-batch, and optimiser state off
-# the chip or shared by four replicas. Which bytes does each of them save, and what do you pay? Then you combine them.
-# In the end the program fits, and it is faster than at the beginning.
+# the chip or shared by four replicas. Which bytes does each of them save, and what do you pay? In the end the program
+# fits, and it is faster than at the beginning.
 #
 # *Plan 75 minutes, 30 of them for the exercises; the notebook itself runs in under one. Before it: lessons [01](01),
 # [08](08) and [11](11).* You will
@@ -20,8 +20,8 @@
 # * compare other execution schemes,
 # * combine techniques, and see the trade-off.
 #
-# The next picture shows what fills the tile; 272 KiB of it have to go. **Predict:** how many of the eight techniques
-# make the program fit *alone*?
+# The next picture shows what fills the tile; 272 KiB of it have to go. **Predict:** imagine that you try the eight
+# techniques one at a time. With how many of them does the program fit?
 
 # %%
 import torch
@@ -37,10 +37,10 @@ torch.set_num_threads(1)
 show.memory(plain_program(), "Temporary data, optimiser state and activations are the largest parts.")
 
 # %% tags=["prediction"]
-alone = lesson.predict("techniques of the eight that make the program fit alone", ...)
+enough = lesson.predict("techniques of the eight with which the program fits", ...)
 
 # %%
-alone.reveal(fit_alone(), "modelled")
+enough.reveal(fit_alone(), "modelled")
 show_hills({"no technique": plain_program()},
            "Spikes stand on a hill, and the hill stands on a floor: each needs techniques of its own.")
 
@@ -247,7 +247,7 @@ show_own_activation(activation)
 #
 # The floor consists of weights, state and code. For **state**, [lesson 08](08) has two techniques. Off the chip, it has
 # to come and go with each update. Shared among replicas, it takes more IPUs, which have to exchange gradients and
-# weights. The next table has the price of both.
+# weights. The table before exercise 4 has the price of both.
 #
 # **Code** is shared where that is possible. Ops with equal shapes, types and attributes become one function that is
 # called several times. This is **outlining**, and PopART does it by default [3]. Our eight blocks are equal.
@@ -287,7 +287,6 @@ options.setExecutionStrategy(poptorch.SerialPhasedExecution(poptorch.Phase("firs
 phased = modelled_training(in_phases, options).profile()
 show_schemes({"plain": plain_program(), "pipeline over 2 IPUs": two_ipus("pipelined"),
               "sharded over 2 IPUs": two_ipus("sharded"), "two phases on 1 IPU": phased})
-show_alone()
 
 # %% [markdown]
 # In phases, much less of a tile is enough, even though the spike is still there. But the program is many times slower,
@@ -296,9 +295,15 @@ show_alone()
 #
 # ## Combine techniques, and see the trade-off
 #
-# The second table has each technique alone. Only two of them change the results of the training: half partials, by
-# rounding, and replicas, by a larger global batch. (The model's times for transformers may be off by half. It is better
-# at comparing two forms of one program than at absolute times.)
+# Here is what each of the eight techniques saves and costs, if you use no other:
+
+# %%
+show_alone()
+
+# %% [markdown]
+# Only two of them change the results of the training: half partials, by rounding, and replicas, by a larger global
+# batch. (The model's times for transformers may be off by half. It is better at comparing two forms of one program than
+# at absolute times.)
 #
 # **Exercise 4** (7 min). Write `make_program()`, which returns the network and the options of a program that fits on
 # one IPU and has at least 90 % of the throughput of the best combination, out of 216. Your `run_block` and `activation`

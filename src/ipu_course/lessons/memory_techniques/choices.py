@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Iterator, Mapping, NamedTuple
 
 from ipu_course import engine
 from ipu_course.lesson_data import read_table
-from ipu_course.lessons.memory_techniques.language_model import BLOCKS, LanguageModel, modelled_training, quick_gelu
+from ipu_course.lessons.memory_techniques.language_model import BLOCKS, captured_with, quick_gelu
 from ipu_course.lessons.memory_techniques.own_activation import courses_activation
 
 if TYPE_CHECKING:
@@ -87,11 +87,9 @@ def every_combination(best_set: tuple[str, ...]) -> Iterator[TechniqueChoice]:
                             yield TechniqueChoice(slices, proportion, half_partials, kept, off_chip, own_op)
 
 
-@lru_cache(maxsize=8)
 def captured(slices: int = 0, own_op: bool = False) -> ModelledModule:
-    """Capture the lesson's program once for each form of its network."""
-    activation = courses_activation() if own_op else quick_gelu
-    return modelled_training(lambda: LanguageModel(slices=slices, activation=activation))
+    """Return the lesson's program, which is captured once for each form of its network."""
+    return captured_with(slices, courses_activation() if own_op else quick_gelu)
 
 
 def profile_of(choice: TechniqueChoice) -> Profile:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING, Callable, Sequence
 
 import torch
@@ -209,3 +210,9 @@ def modelled_training(
         following = torch.zeros(micro_batch, length, dtype=torch.int64)
     optimiser = poptorch.optim.AdamW(module.parameters(), lr=0.001)
     return engine.modelled_module(module, (words, following), options or course_options(), optimiser)
+
+
+@lru_cache(maxsize=8)
+def captured_with(slices: int, activation: Activation) -> ModelledModule:
+    """Capture the lesson's program once for each number of slices and each activation."""
+    return modelled_training(lambda: LanguageModel(slices=slices, activation=activation))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Callable, Mapping, Sequence
 
 import torch
@@ -15,7 +16,7 @@ from ipu_course.lessons.memory_techniques.language_model import (
     SMALL,
     Activation,
     LanguageModel,
-    modelled_training,
+    captured_with,
     quick_gelu,
 )
 
@@ -48,6 +49,7 @@ def register_activation(name: str, gradient: Gradient) -> None:
     engine.register_custom_op(name, DOMAIN, VERSION, quick_gelu, own)
 
 
+@lru_cache(maxsize=1)
 def courses_activation() -> Activation:
     """Register the course's own custom operation, and return it as an activation of a network."""
     register_activation(COURSES_NAME, quick_gelu_gradient)
@@ -106,4 +108,4 @@ def _losses(activation: Activation) -> list[float]:
 @engine.needs_the_model
 def with_activation(activation: Activation) -> Profile:
     """Return the profile of the lesson's program with another activation."""
-    return modelled_training(lambda: LanguageModel(activation=activation)).profile()
+    return captured_with(0, activation).profile()

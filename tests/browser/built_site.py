@@ -33,6 +33,9 @@ FOCUSED = """() => {
     };
 }"""
 MOST_STOPS = 600
+# By how much the page is wider than the window. In a narrow window the theme lets its middle part scroll instead.
+TOO_WIDE = """() => Math.max(...[document.documentElement, document.querySelector('.content')].map(
+    part => part.scrollWidth - part.clientWidth))"""
 
 
 @dataclass
@@ -87,8 +90,8 @@ def test_no_page_scrolls_sideways(opened: Opened, name: str) -> None:
     widths = {}
     for width in WIDTHS:
         page.set_viewport_size({"width": width, "height": 900})
-        widths[width] = page.evaluate("document.documentElement.scrollWidth")
-    assert {width: wide for width, wide in widths.items() if wide > width} == {}
+        widths[width] = page.evaluate(TOO_WIDE)
+    assert {width: more for width, more in widths.items() if more > 0} == {}
 
 
 @pytest.mark.parametrize("width", [420, 1400])

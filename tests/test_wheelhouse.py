@@ -53,8 +53,20 @@ def test_pip_fetches_what_uv_works_out_for_that_machine(tmp_path: Path, monkeypa
         return subprocess.CompletedProcess(command, 0)
 
     monkeypatch.setattr(subprocess, "run", run)
+    monkeypatch.setattr(wheelhouse, "add_own_wheels", lambda folder: add_wheel(folder, "ipu_course", "1.0.0"))
     assert wheelhouse.main([str(tmp_path), "--platform=macos-arm64", "--python-version=3.12"]) == 0
     assert asked == [["torch==2.12.1", "sympy==1.14"]]
+    assert (tmp_path / "ipu_course-1.0.0-py3-none-any.whl").exists()
+
+
+def test_pip_finds_the_course_and_the_model_in_the_folder_by_their_names(tmp_path: Path) -> None:
+    wheelhouse.add_own_wheels(tmp_path)
+    sources = bootstrap.pip_sources(tmp_path)
+    command = [sys.executable, "-m", "pip", "download", *sources, "--no-deps", "--dest", str(tmp_path / "out")]
+    subprocess.run([*command, "ipu-course[model]", "ipu-model"], check=True, stdout=subprocess.DEVNULL)
+    found = {wheel.name for wheel in (tmp_path / "out").iterdir()}
+    assert found == {wheel.name for wheel in tmp_path.glob("*.whl")}
+    assert {name.partition("-")[0] for name in found} == {"ipu_course", "ipu_model"}
 
 
 def test_a_failed_step_is_told(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,8 +1,8 @@
-"""Fill a folder with every wheel that requirements.txt asks for, so that a room can install without a network.
+"""Fill a folder with our own wheels and all that requirements.txt asks for: a room can then install without a network.
 
 `make wheelhouse` runs it; `make setup WHEELHOUSE=FOLDER` installs from the folder. uv works out what the pins ask for
-in turn on the learners' machines, torch's CUDA packages on Linux among it, and pip fetches exactly that. The two
-distributions of this project are not in it: they are installed in place.
+in turn on the learners' machines, torch's CUDA packages on Linux among it, and pip fetches exactly that. The wheels of
+this project's two distributions are built into the folder, too: a room without clones installs them from there.
 """
 
 from __future__ import annotations
@@ -10,10 +10,14 @@ from __future__ import annotations
 import argparse
 import os
 import platform
+import shutil
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
+
+from project_address import project_address
+from wheels import DISTRIBUTIONS, build
 
 ROOT = Path(__file__).resolve().parents[1]
 # Each by uv's name for it, and with the tags that its wheels may have: glibc 2.28 (2018) is what torch is built for.
@@ -51,6 +55,19 @@ def download(packages: str, folder: Path, machine: str, python: str) -> None:
         subprocess.run([*command, *(f"--platform={tag}" for tag in PLATFORMS[machine][1])], check=True)
 
 
+def add_own_wheels(folder: Path) -> None:
+    """Build this project's two distributions and put their wheels into the folder.
+
+    Raises ``RuntimeError`` if they cannot be built, ``ValueError`` for a wrong address of the project.
+    """
+    address = project_address()
+    with tempfile.TemporaryDirectory() as scratch:
+        for distribution in DISTRIBUTIONS:
+            for file in build(distribution, Path(scratch), address):
+                if file.suffix == ".whl":
+                    shutil.copy(file, folder)
+
+
 def main(arguments: list[str] | None = None) -> int:
     """Fill the folder and say what is in it."""
     parser = argparse.ArgumentParser(description="Fetch every wheel of requirements.txt into a folder.")
@@ -64,11 +81,15 @@ def main(arguments: list[str] | None = None) -> int:
         download(
             asked_for(parsed.platform, parsed.python_version), parsed.folder, parsed.platform, parsed.python_version
         )
+        add_own_wheels(parsed.folder)
     except KeyboardInterrupt:
         print("\nwheelhouse: interrupted; the same command goes on from here", file=sys.stderr)
         return 130
     except subprocess.CalledProcessError as failed:
         print(f"wheelhouse: {failed.cmd[2]} failed; what it said stands above", file=sys.stderr)
+        return 1
+    except (RuntimeError, ValueError) as problem:
+        print(f"wheelhouse: {problem}", file=sys.stderr)
         return 1
     wheels = list(parsed.folder.glob("*.whl"))
     size = sum(wheel.stat().st_size for wheel in wheels) / 2**20

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
 import pytest
 
@@ -31,14 +32,44 @@ def test_threads(cores: int, usable: int, chosen: str, verdict: Severity) -> Non
         assert f"OMP_NUM_THREADS={usable}" in finding.cure
 
 
-def test_a_containers_quota_counts(monkeypatch: pytest.MonkeyPatch) -> None:
-    """`cpu.max` is "quota period", in microseconds: the kernel's documentation of control groups, version 2."""
+UNIT = "system.slice/jupyter-anna.service"
+
+
+def machine_with(root: Path, group: str, **values: str) -> None:
+    """Write what the kernel shows to a process in a control group, such as the one of a hub's unit, with these values.
+
+    `cpu.max` is "quota period", in microseconds: the kernel's documentation of control groups, version 2.
+    """
+    folder = root / "sys/fs/cgroup" / group
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, value in values.items():
+        (folder / name.replace("_", ".")).write_text(f"{value}\n", encoding="ascii")
+    (root / "proc/self").mkdir(parents=True, exist_ok=True)
+    (root / "proc/self/cgroup").write_text(f"0::/{UNIT}\n", encoding="utf-8")
+
+
+@pytest.fixture
+def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The root folder of a machine with eight cores."""
     monkeypatch.setattr(os, "sched_getaffinity", lambda process: set(range(8)), raising=False)
-    monkeypatch.setattr(machine, "_control_group", lambda name: "250000 100000")
-    assert machine.usable_cores() == 2
-    monkeypatch.setattr(machine, "_control_group", lambda name: "50000 100000")
-    assert machine.usable_cores() == 1
-    monkeypatch.setattr(machine, "_control_group", lambda name: "max 100000")
+    monkeypatch.setattr(machine, "ROOT", tmp_path)
+    return tmp_path
+
+
+@pytest.mark.parametrize("group", ["", "system.slice", UNIT], ids=["container", "slice", "service"])
+@pytest.mark.parametrize(("quota", "cores"), [("250000 100000", 2), ("50000 100000", 1), ("max 100000", 8)])
+def test_a_quota_counts_wherever_it_is_set(root: Path, group: str, quota: str, cores: int) -> None:
+    machine_with(root, group, cpu_max=quota)
+    assert machine.usable_cores() == cores
+
+
+def test_the_tightest_quota_counts(root: Path) -> None:
+    machine_with(root, UNIT, cpu_max="400000 100000")
+    machine_with(root, "system.slice", cpu_max="300000 100000")
+    assert machine.usable_cores() == 3
+
+
+def test_without_control_groups_all_cores_count(root: Path) -> None:
     assert machine.usable_cores() == 8
 
 
@@ -50,20 +81,16 @@ def test_memory(available: int, verdict: Severity) -> None:
     assert judge_memory(available).verdict is verdict
 
 
-def test_a_containers_memory_limit_counts(monkeypatch: pytest.MonkeyPatch) -> None:
-    values = {"memory.max": str(3 * 2**20), "memory.current": str(2**20)}
-    monkeypatch.setattr(machine, "_control_group", lambda name: values.get(name, ""))
+@pytest.mark.parametrize("group", ["", UNIT], ids=["container", "service"])
+def test_a_memory_limit_counts_wherever_it_is_set(root: Path, group: str) -> None:
+    machine_with(root, group, memory_max=str(3 * 2**20), memory_current=str(2**20))
     assert machine.available_memory() == 2 * 2**20
 
 
-def test_files_that_the_kernel_can_drop_do_not_count_as_used(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_files_that_the_kernel_can_drop_do_not_count_as_used(root: Path) -> None:
     """`memory.current` has the page cache in it: the kernel's documentation of control groups, version 2."""
-    values = {
-        "memory.max": str(4 * 2**20),
-        "memory.current": str(4 * 2**20),
-        "memory.stat": f"anon {2**20}\nfile {3 * 2**20}\ninactive_file {2 * 2**20}\nactive_file {2**20}",
-    }
-    monkeypatch.setattr(machine, "_control_group", lambda name: values[name])
+    stat = f"anon {2**20}\nfile {3 * 2**20}\ninactive_file {2 * 2**20}\nactive_file {2**20}"
+    machine_with(root, UNIT, memory_max=str(4 * 2**20), memory_current=str(4 * 2**20), memory_stat=stat)
     assert machine.available_memory() == 2 * 2**20
 
 

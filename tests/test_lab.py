@@ -227,8 +227,8 @@ class TestCommand:
         assert not started
         set_up, start, *_ = nbformat.read(in_clone / "my_course" / NAME, as_version=4).cells
         _, install, progress = set_up.source.splitlines()
-        assert shlex.split(install)[:3] == ["%pip", "install", "--quiet"]
-        assert shlex.split(install)[3:] == [f"{wheels / WHEELS[0]}[programs]", str(wheels / WHEELS[1])]
+        assert shlex.split(install)[:5] == ["%pip", "install", "--quiet", "--find-links", str(wheels)]
+        assert shlex.split(install)[5:] == [f"{wheels / WHEELS[0]}[programs]", str(wheels / WHEELS[1])]
         assert progress == f"%env IPU_COURSE_PROGRESS={in_clone / 'my_course' / 'progress.json'}"
         assert start.source.startswith("from ipu_course import learner_copy")
         assert main(["lab", "--copy-only"]) == 0

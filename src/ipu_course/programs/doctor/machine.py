@@ -9,6 +9,7 @@ from pathlib import Path
 from ipu_course.programs.doctor.finding import Finding, notice, ok, problem
 
 THREADS = "OMP_NUM_THREADS"
+ROOT = Path("/")
 GIB = 2**30
 # Measured, in GiB: the kernel of lesson 06 takes 0.7, profiles of ResNet-101 take 1.0, JupyterLab itself 0.2.
 LEAST_MEMORY, COMFORTABLE_MEMORY = GIB, 2 * GIB
@@ -33,9 +34,10 @@ def usable_cores() -> int:
     """Return how many cores the scheduler and a container's quota leave to this process, at least 1."""
     affinity = getattr(os, "sched_getaffinity", None)  # macOS has none
     cores = len(affinity(0)) if affinity is not None else os.cpu_count() or 1
-    quota = _control_group("cpu.max").split()
-    if len(quota) == 2 and quota[0].isdigit():
-        cores = min(cores, int(quota[0]) // int(quota[1]))
+    for group in control_groups(ROOT):
+        quota, _, period = _value(group, "cpu.max").partition(" ")
+        if quota.isdigit() and period.isdigit():
+            cores = min(cores, int(quota) // int(period))
     return max(1, cores)
 
 
@@ -55,18 +57,34 @@ def available_memory() -> int:
     import psutil  # ipykernel brings it: where that is missing, the doctor must still run
 
     machine = int(psutil.virtual_memory().available)
-    limit, used = _control_group("memory.max"), _control_group("memory.current")
-    if not (limit.isdigit() and used.isdigit()):
-        return machine
-    # Files that were read count as used, but the kernel gives up the inactive ones when a program needs memory.
-    freed = re.search(r"^inactive_file (\d+)$", _control_group("memory.stat"), re.MULTILINE)
-    left = int(limit) - int(used) + (int(freed[1]) if freed else 0)
-    return min(machine, max(0, left))
+    for group in control_groups(ROOT):
+        limit, used = _value(group, "memory.max"), _value(group, "memory.current")
+        if limit.isdigit() and used.isdigit():
+            # Files that were read count as used, but the kernel gives up the inactive ones when a program needs memory.
+            freed = re.search(r"^inactive_file (\d+)$", _value(group, "memory.stat"), re.MULTILINE)
+            left = int(limit) - int(used) + (int(freed[1]) if freed else 0)
+            machine = min(machine, max(0, left))
+    return machine
 
 
-def _control_group(name: str) -> str:
-    """Return a value of the container's control group (version 2), empty when there is none."""
+def control_groups(root: Path) -> list[Path]:
+    """Return this process's control group (version 2) and those around it, each of which may set a limit.
+
+    In a container, the outermost folder that it sees is its own. A service of systemd, such as a learner's server on a
+    JupyterHub, has a folder further in, which ``proc`` below ``root`` names.
+    """
+    mount = root / "sys/fs/cgroup"
     try:
-        return (Path("/sys/fs/cgroup") / name).read_text(encoding="ascii").strip()
+        lines = (root / "proc/self/cgroup").read_text(encoding="utf-8").splitlines()
+    except (OSError, ValueError):
+        lines = []
+    own = mount / next((line[len("0::") :] for line in lines if line.startswith("0::")), "").strip("/")
+    return [folder for folder in (own, *own.parents) if folder == mount or mount in folder.parents]
+
+
+def _value(group: Path, name: str) -> str:
+    """Return a value of a control group, empty when it has none."""
+    try:
+        return (group / name).read_text(encoding="ascii").strip()
     except (OSError, ValueError):
         return ""

@@ -21,7 +21,8 @@ if not Path("{COLABS_DRIVE}/MyDrive").is_dir():
 def set_up_cell(wheels: Path, folder: Path) -> str:
     """Return a cell that installs the course from the two files in ``wheels`` and keeps the progress in ``folder``.
 
-    Raises ``CourseError`` if the two files are not there.
+    Other wheels in that folder are used, too, such as a build of torch for CPUs. Raises ``CourseError`` if the two
+    files are not there.
     """
     wheels, folder = wheels.expanduser().resolve(), folder.resolve()
     missing = [name for name in WHEELS if not (wheels / name).is_file()]
@@ -31,7 +32,7 @@ def set_up_cell(wheels: Path, folder: Path) -> str:
     lines = [
         "# Install the course if this session lacks it. Then restart the session if the next cell asks for it.",
         _MOUNT if COLABS_DRIVE in (str(wheels), *map(str, wheels.parents)) else "",
-        f'%pip install --quiet "{course}[programs]" "{model}"',
+        f'%pip install --quiet --find-links "{wheels}" "{course}[programs]" "{model}"',
         f"%env IPU_COURSE_PROGRESS={folder / 'progress.json'}",
     ]
     return "\n".join(line for line in lines if line)

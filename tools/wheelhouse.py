@@ -27,6 +27,9 @@ PLATFORMS = {
     "linux-aarch64": ("aarch64-manylinux_2_28", [f"{glibc}_aarch64" for glibc in GLIBC]),
     "macos-arm64": ("aarch64-apple-darwin", ["macosx_14_0_arm64"]),
 }
+# A pin may hold from some patch release of Python on. The folder is for every one, so the first and one beyond the last
+# are both looked at.
+PATCHES = ("", ".99")
 HERE = f"{'macos' if sys.platform == 'darwin' else sys.platform}-{platform.machine()}"
 # uv does not read pip's names for the package indices; among several it is to choose as pip does.
 INDICES = {"PIP_INDEX_URL": "UV_DEFAULT_INDEX", "PIP_EXTRA_INDEX_URL": "UV_INDEX"}
@@ -78,9 +81,9 @@ def main(arguments: list[str] | None = None) -> int:
     if parsed.platform not in PLATFORMS:
         parser.error(f"there are no wheels for {HERE}: choose a --platform (PLATFORM=...) of {', '.join(PLATFORMS)}")
     try:
-        download(
-            asked_for(parsed.platform, parsed.python_version), parsed.folder, parsed.platform, parsed.python_version
-        )
+        for patch in PATCHES:
+            python = parsed.python_version + patch
+            download(asked_for(parsed.platform, python), parsed.folder, parsed.platform, python)
         add_own_wheels(parsed.folder)
     except KeyboardInterrupt:
         print("\nwheelhouse: interrupted; the same command goes on from here", file=sys.stderr)

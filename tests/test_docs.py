@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import pytest
+
 from ipu_model.validate.comparison import compare_rows
 from ipu_model.validate.text import comparison_markdown
 from poptorch._backend import support
@@ -20,11 +22,22 @@ def test_the_validation_page_is_what_the_model_says() -> None:
     assert (ROOT / "docs" / "validation.md").read_text(encoding="utf-8") == comparison_markdown(compare_rows())
 
 
-def test_links_of_the_workshop_page_exist() -> None:
-    page = ROOT / "docs" / "workshop.md"
-    targets = re.findall(r"\]\(([^)#]+)\)", page.read_text(encoding="utf-8"))
-    assert targets
-    assert [target for target in targets if not (page.parent / target).exists()] == []
+@pytest.mark.parametrize("name", ["hosted_notebooks", "installing", "jupyterhub", "workshop"])
+def test_links_of_the_pages_on_installing_and_teaching_exist(name: str) -> None:
+    page = ROOT / "docs" / f"{name}.md"
+    links = re.findall(r"\]\(([^)#]+?)(#[^)]*)?\)", page.read_text(encoding="utf-8"))
+    local = [(target, anchor) for target, anchor in links if "://" not in target]
+    assert local
+    for target, anchor in local:
+        assert (page.parent / target).exists(), target
+        if anchor and target.endswith(".md"):
+            assert anchor[1:] in anchors(page.parent / target), f"{target}{anchor}"
+
+
+def anchors(page: Path) -> set[str]:
+    """Return the anchors that the headings of a page have where it is shown."""
+    headings = re.findall(r"^#+ (.+)$", page.read_text(encoding="utf-8"), re.MULTILINE)
+    return {re.sub(r"[^a-z0-9 -]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
 def test_links_and_pictures_of_the_readme_exist() -> None:

@@ -14,8 +14,8 @@ HUB = Path(__file__).resolve().parents[1] / "examples" / "hub"
 
 
 def load(name: str) -> Config:
-    """Read a configuration as JupyterHub does."""
-    return PyFileConfigLoader(name, path=str(HUB)).load_config()
+    """Read a configuration as JupyterHub does, which may be started in any folder."""
+    return PyFileConfigLoader(str(HUB / name), path="").load_config()
 
 
 def test_each_learner_has_a_limit_and_no_more_threads_than_cores() -> None:
@@ -37,7 +37,9 @@ def test_the_trial_is_the_same_hub_for_this_machine_alone(monkeypatch: pytest.Mo
     trial, institute = load("trial_config.py"), load("jupyterhub_config.py")
     assert trial.JupyterHub.bind_url == "http://127.0.0.1:8000"
     assert trial.Spawner.cmd == [*institute.Spawner.cmd[:2], str(tmp_path / "bin")]
-    for name in ("args", "environment", "default_url", "cpu_limit", "mem_limit"):
+    assert trial.Spawner.args[: len(institute.Spawner.args)] == institute.Spawner.args
+    assert ("--allow-root" in trial.Spawner.args) == (os.geteuid() == 0)
+    for name in ("environment", "default_url", "cpu_limit", "mem_limit"):
         assert trial.Spawner[name] == institute.Spawner[name]
 
 

@@ -39,4 +39,6 @@ c.Spawner.environment = {
     # A kernel that a learner registered in their home must not take the place of the course's.
     "JUPYTER_PREFER_ENV_PATH": "1",
 }
+# Seconds for the copy, and until the server answers; JupyterHub's own values are short for a server with many logins.
 c.Spawner.start_timeout = 120
+c.Spawner.http_timeout = 120

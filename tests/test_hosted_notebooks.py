@@ -17,7 +17,7 @@ CELLS = [cell.source for cell in NOTEBOOK.cells if cell.cell_type == "code"]
 
 
 def test_the_notebook_has_the_cells_of_the_page() -> None:
-    assert re.findall(r"```python\n(.*?)\n```", PAGE, re.DOTALL) == CELLS
+    assert re.findall(r"```ipython3\n(.*?)\n```", PAGE, re.DOTALL) == CELLS
 
 
 def test_the_notebook_is_valid_and_has_not_been_run() -> None:

@@ -57,7 +57,10 @@ def seconds_of(lesson: LessonFolder) -> str:
 
 
 def with_readme_table(readme: str) -> str:
-    """Return the README with its table of lessons, and the note on what was measured, written anew."""
+    """Return the README with its table of lessons, and the note on what was measured, written anew.
+
+    Raises ``ValueError`` if the README has no such note, because seconds mean nothing without their machine.
+    """
     rows = [
         f"| [{each.number} {each.title}](notebooks/{each.notebook}) | {'; '.join(outcomes(each)[:SHOWN_OUTCOMES])} "
         f"| {each.minutes} min | {seconds_of(each)} |\n"
@@ -67,7 +70,10 @@ def with_readme_table(readme: str) -> str:
     rest = re.sub(r"\A(?:\|.*\n)+", "", after)
     of = measured()
     note = f"*Measured* with `{of.command}` on {of.machine}.\n"
-    return before + README_HEAD + "".join(rows) + README_NOTE.sub(lambda _: note, rest)
+    rest, notes = README_NOTE.subn(lambda _: note, rest)
+    if not notes:
+        raise ValueError("README.md needs a line that begins with '*Measured* with ' below its table of lessons")
+    return before + README_HEAD + "".join(rows) + rest
 
 
 def with_agendas(page: str) -> str:

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any, Sequence
 
 from ipu_course import engine
 from ipu_course.exercises import Exercise, as_number, judge
-from ipu_course.figures.shown import display_raw
 from ipu_course.ladder import climb, published_ladder, show_steps
 from ipu_course.lesson_folders import lesson_folder
 from ipu_course.not_modelled import NOT_MODELLED
@@ -123,6 +122,8 @@ class Lesson:
 
         Raises ``ValueError`` for an unknown key.
         """
+        from ipu_course.figures.shown import display_raw  # imports matplotlib
+
         words = self.takeaway(key)
         display_raw({"text/markdown": words, "text/plain": words}, {})
 

@@ -29,13 +29,13 @@ def scaling_view(gradients: Mapping[str, Tensor], exponent: int) -> View:
     rounded = f"{float(f'{largest:.1g}'):,.0f}"  # further digits differ between processors
     row = {
         "loss scaling": f"2^{exponent}",
-        "activation gradients below 2^-25": f"{lost:.2%}",
+        "activation gradients below 2^-25": f"{lost:.1%}",
         "activation gradients below 2^-14": f"{below:.0%}",
         "largest gradient": f"about {rounded}",
     }
     description = (
         f"Share of gradients by powers of two, for a loss scaling of 2^{exponent}: {below:.0%} of the activation "
-        f"gradients lie below 2^-14, where fp16 loses digits, {lost:.2%} below 2^-25, where they become zero. The "
+        f"gradients lie below 2^-14, where fp16 loses digits, {lost:.1%} below 2^-25, where they become zero. The "
         f"largest gradient is about {rounded}; fp16 ends at 65,504."
     )
     return View(drawn, _takeaway(below, largest), description, [row])

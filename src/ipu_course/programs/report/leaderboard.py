@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from statistics import median
-from typing import Any, Iterable, Sequence
+from typing import Iterable, Sequence
 
 from ipu_course.programs.report.result_file import LearnerResult
 from ipu_course.programs.report.template import rendered
@@ -21,7 +21,7 @@ class Ranking:
 
     title: str
     unit: str
-    rows: tuple[tuple[Any, ...], ...]  # place, name, score
+    rows: tuple[tuple[object, ...], ...]  # place, name, score
 
 
 def leaderboard_page(results: Sequence[LearnerResult]) -> str:
@@ -42,7 +42,7 @@ def rankings(results: Sequence[LearnerResult]) -> list[Ranking]:
     return [_ranking(kind, results) for kind in sorted(kinds)]
 
 
-def prediction_rows(results: Sequence[LearnerResult]) -> list[tuple[Any, ...]]:
+def prediction_rows(results: Sequence[LearnerResult]) -> list[tuple[object, ...]]:
     """Return place, name, first guesses, close ones and the typical factor; the most close guesses come first.
 
     Of learners with equally many, the one with the smaller typical factor, as the page shows it, comes first.
@@ -58,7 +58,7 @@ def prediction_rows(results: Sequence[LearnerResult]) -> list[tuple[Any, ...]]:
     )
 
 
-def solved_rows(results: Sequence[LearnerResult]) -> list[tuple[Any, ...]]:
+def solved_rows(results: Sequence[LearnerResult]) -> list[tuple[object, ...]]:
     """Return place, name and number of solved exercises; the most come first."""
     return _with_places(((-each.solved,), each.name, (each.solved,)) for each in results)
 
@@ -67,7 +67,7 @@ def _typical(result: LearnerResult) -> str:
     return f"{median(result.factors_off):.3g}"
 
 
-def _with_places(entries: Iterable[tuple[tuple[float, ...], str, tuple[object, ...]]]) -> list[tuple[Any, ...]]:
+def _with_places(entries: Iterable[tuple[tuple[float, ...], str, tuple[object, ...]]]) -> list[tuple[object, ...]]:
     """Return place, name and cells of each entry, a key with a name and cells, the smallest key first.
 
     Equal keys share a place, the places after it are left out (1, 2, 2, 4), and names are in alphabetical order.

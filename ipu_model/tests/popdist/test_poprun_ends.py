@@ -15,7 +15,11 @@ LAST_WORDS = "All instances have been stopped."
 
 
 def test_an_instance_that_is_killed_ends_the_run() -> None:
-    """Loaders have processes of their own meanwhile, and the instances are on two hosts."""
+    """Loaders have processes of their own meanwhile, and the instances are on two hosts.
+
+    poprun stops instance 0 at once, perhaps before it can say what it waited for; what it would say is tested in
+    engine/test_instances.py, where nothing stops it.
+    """
     program = str(HERE / "ended_program.py")
     run = poprun("-H", "127.0.0.2,127.0.0.3", "--num-instances", "2", "--num-replicas", "2", "python", program)
     result = run.finish()
@@ -23,7 +27,6 @@ def test_an_instance_that_is_killed_ends_the_run() -> None:
     assert result.stdout == "[1,1]<stdout>:now\n"
     last = result.stderr.splitlines()[-1]
     assert last.startswith("poprun: instance 1 (host 127.0.0.3, replica 1) was ended by SIGKILL")
-    assert "[1,0]<stderr>:Instance 0 of 2 was about to sum gradients, but another instance has ended." in result.stderr
     run.assert_nothing_left()
 
 

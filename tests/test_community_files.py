@@ -140,7 +140,7 @@ def test_the_citation_names_the_version_of_the_changelog_and_the_licence() -> No
 
 def test_the_changelog_names_every_lesson() -> None:
     changes = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
-    part_one = re.search(r"^- Lessons 00 to (\d\d):", changes, re.MULTILINE)
+    part_one = re.search(r"^- Lessons 00 to (\d\d) cover ", changes, re.MULTILINE)
     assert part_one is not None
     named = {f"{number:02}" for number in range(int(part_one[1]) + 1)} | set(re.findall(r"\((\d\d)\)", changes))
     assert {lesson.number for lesson in lesson_folders()} <= named

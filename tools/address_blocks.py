@@ -67,8 +67,8 @@ def security_contact(address: str) -> str:
     """Return the paragraph of SECURITY.md that says whom to tell."""
     if not address:
         return (
-            "The project has no public address yet, so there is none to write to. Until there is one, tell the person\n"
-            "from whom you have the project, in private. When it gets one, the maintainers set it as `address` in\n"
+            "The project has no public address yet. Until it has one, please report a vulnerability in private to the\n"
+            "person who gave you the project. When the project gets an address, the maintainers set it as `address` in\n"
             "the table `[tool.project]` of `pyproject.toml`, and `make docs` puts it here."
         )
     if is_on_github(address):
@@ -83,13 +83,12 @@ def conduct_contact(address: str) -> str:
     """Return the paragraph of the code of conduct that says how to reach those who enforce it."""
     if not address:
         return (
-            "The project has no public address yet, so there is none to write to. Until there\n"
-            "is one, turn to whoever runs the course that you attend, or to the person from\n"
-            "whom you have the project."
+            "The project has no public address yet. Until it has one, please contact the person\n"
+            "who runs the course that you attend, or the person who gave you the project."
         )
     return (
         f"The project is at <{address}>; its maintainers are the community leaders.\n"
-        "In a course, you can also turn to whoever runs the course."
+        "In a course, you can also contact the person who runs it."
     )
 
 

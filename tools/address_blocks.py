@@ -68,8 +68,8 @@ def security_contact(address: str) -> str:
     if not address:
         return (
             "The project has no public address yet. Until it has one, please report a vulnerability in private to the\n"
-            "person who gave you the project. When the project gets an address, the maintainers set it as `address` in\n"
-            "the table `[tool.project]` of `pyproject.toml`, and `make docs` puts it here."
+            "person who gave you the project. When the project gets an address, the maintainers set it as `address`\n"
+            "in the table `[tool.project]` of `pyproject.toml`, and `make docs` puts it here."
         )
     if is_on_github(address):
         return f"Report it in private at <{where_to_report(address)}>."

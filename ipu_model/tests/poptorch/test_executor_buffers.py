@@ -257,6 +257,14 @@ class TestReplacing:
         m.b = m.b + 1
 
     @staticmethod
+    def set_data_of_parameter(m: Any) -> None:
+        m.p.data = m.p.data * 0.9
+
+    @staticmethod
+    def set_data_of_buffer(m: Any) -> None:
+        m.b.data = m.b.data * 0.9
+
+    @staticmethod
     def delete_buffer(m: Any) -> None:
         del m.b
 
@@ -269,6 +277,9 @@ class TestReplacing:
         [
             ("set_buffer", "Buffer b is reassigned within the model when calling the forward method"),
             ("set_parameter", "Parameter p is reassigned within the model when calling the forward method"),
+            # Momentum encoders are often written so.
+            ("set_data_of_parameter", "Parameter p is reassigned within the model when calling the forward method"),
+            ("set_data_of_buffer", "Buffer b is reassigned within the model when calling the forward method"),
             ("delete_buffer", "Buffer b is removed from the model when calling the forward method"),
             ("delete_parameter", "Parameter p is removed from the model when calling the forward method"),
         ],
@@ -281,6 +292,18 @@ class TestReplacing:
         assert ".copy_(src) to copy data from a source tensor" in refusal.value.message
         assert model.b is buffer
         assert model.p is parameter
+
+    def test_data_that_stays_where_it_is_is_no_replacement(self) -> None:
+        def to_the_same_type(m: Any) -> None:
+            m.float()
+            m.p.data.mul_(2)
+            m.b.data.copy_(m.b.data * 3)
+
+        model = self.model(to_the_same_type)
+        executor = inference(model)
+        executor(ONE)
+        executor.copyWeightsToHost()
+        assert (model.p.item(), model.b.item()) == (2, 3)
 
     def test_buffers_of_batch_norm_are_exempt(self) -> None:
         class Resets(nn.BatchNorm1d):

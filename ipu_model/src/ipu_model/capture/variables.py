@@ -99,6 +99,8 @@ class RegisteredTensors:
         self._module = module
         self._parameters = dict(_parameters(module))
         self._buffers = dict(_buffers(module))
+        registered = (*self._parameters.values(), *self._buffers.values())
+        self._storages = {id(tensor): tensor.untyped_storage() for tensor in registered if type(tensor) is FakeTensor}
 
     def check_unchanged(self) -> None:
         """Refuse a forward that replaced or deleted one of them; buffers of batch normalisation are exempt.
@@ -110,8 +112,13 @@ class RegisteredTensors:
         after = {**dict(_parameters(self._module)), **dict(_buffers(self._module))}
         for kind, before in (("Parameter", self._parameters), ("Buffer", self._buffers)):
             for name, tensor in before.items():
-                if name not in exempt and after.get(name) is not tensor:
+                if name not in exempt and (after.get(name) is not tensor or self._has_other_storage(tensor)):
                     raise Error(_changed(kind, name, "is reassigned within" if name in after else "is removed from"))
+
+    def _has_other_storage(self, tensor: Tensor) -> bool:
+        """Whether forward gave `tensor` other storage, as `tensor.data = value` does: no op would be recorded."""
+        before = self._storages.get(id(tensor))
+        return before is not None and before._cdata != tensor.untyped_storage()._cdata
 
     def _batch_norm_buffers(self) -> set[str]:
         modules = self._module.named_modules(remove_duplicate=False)

@@ -201,6 +201,19 @@ class TestMoves:
 
     @pytest.mark.parametrize(
         "move",
+        [
+            lambda x: x.cuda(), lambda x: x.to("cuda"), lambda x: x.to(torch.device("cuda:1")), lambda x: x.to(0),
+            lambda x: x.to(device="cuda"), lambda x: x + torch.zeros(2, device="cuda"),
+            lambda x: x + torch.FloatTensor([3, 4]).cuda(), lambda x: nn.Linear(2, 2).cuda()(x),
+        ],
+    )  # fmt: skip
+    def test_to_a_gpu_is_refused_with_what_to_write_instead(self, move: Callable[[Tensor], Tensor]) -> None:
+        """As programs for GPUs have them in forward."""
+        with pytest.raises(poptorch.Error, match=r"on the device 'cuda'.*Leave out \.cuda\(\).*device=x\.device"):
+            run(move)
+
+    @pytest.mark.parametrize(
+        "move",
         [lambda x: x.to("ipu"), lambda x: x.to("ipu:0", torch.float16), lambda x: x.to(device="ipu"),
          lambda x: x.to(x.device), lambda x: x.to(torch.float16)],
     )  # fmt: skip

@@ -26,6 +26,7 @@ from ipu_model.errors import Error
 from ipu_model.tracing import Trace
 
 _HERE = torch.device("cpu")
+_GPUS = frozenset({"cuda", "hip", "mps", "xpu"})
 _MAKERS = (torch.tensor, torch.as_tensor)
 
 
@@ -35,8 +36,9 @@ def follow_moves(
     """Return the arguments with the pseudo device "ipu" replaced, noting tensors that move to the device.
 
     Raises:
-        Error: a tensor of the device is sent to the CPU.
+        Error: a tensor of the device is sent to the CPU, or forward asks for a GPU.
     """
+    _refuse_gpus(func, args, kwargs)
     if _is_ipu(kwargs.get("device")):
         kwargs = {**kwargs, "device": _HERE}
     if func in _MAKERS and args and isinstance(args[0], Tensor) and not isinstance(args[0], FakeTensor):
@@ -58,6 +60,22 @@ def _is_ipu(device: object) -> bool:
     if isinstance(device, torch.device):
         return device.type == "ipu"
     return isinstance(device, str) and device.split(":")[0] == "ipu"
+
+
+def _refuse_gpus(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """Refuse tensors on other accelerators, as programs written for GPUs make them in forward.
+
+    Without this, fake tensors would be there although this machine has no such device.
+    """
+    target = args[1] if func is Tensor.to and len(args) > 1 else kwargs.get("device")
+    if func is Tensor.cuda or type(target) is int:  # an int counts GPUs
+        target = "cuda"
+    kind = target.split(":")[0] if isinstance(target, str) else target.type if isinstance(target, torch.device) else ""
+    if kind in _GPUS:
+        raise Error(
+            f"forward asks for a tensor on the device '{kind}', but this model runs on the IPU. Leave out .cuda() and "
+            f".to('{kind}'), and make new tensors with device=x.device, where x is an input or a weight."
+        )
 
 
 def _check_stays(tensor: Tensor, how: str) -> None:

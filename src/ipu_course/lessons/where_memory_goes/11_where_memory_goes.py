@@ -277,7 +277,7 @@ lesson.check(3, freed_from_32, freed_from_2, freed_by_sgd, using=profiled)
 # **Predict:** what percentage of *its* fullest tile is code, with stacks and gaps?
 
 # %% tags=["prediction"]
-code = lesson.predict("percentage of the fullest tile of IPU 0 that is no data", ...)
+code = lesson.predict("percentage of the fullest tile of IPU 0 that is code, stacks and gaps", ...)
 
 # %%
 first = workshop.memory[0]
@@ -293,7 +293,7 @@ print(f"with half the micro-batch, your network's code changes by "
 #
 # Our procedure (we could not read the guide's section): count data by hand, and get the size of code from a
 # compilation, not from a formula. On hardware, code has a limit of its own, too: it may lie only in about a third of a
-# tile's memory, which the model does not check.
+# tile's memory (assumed), which the model does not check.
 #
 # ## Lay weights on tiles, and compare them tile by tile
 #

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 KIB = 1024
 NAMES = ("variables", "optimiser state", "gradient accumulators")
-IMAGES = torch.zeros(5, 3, 16, 16)  # not 4, the bytes of an element
+IMAGES = (torch.zeros(5, 3, 16, 16), torch.zeros(2, 3, 16, 16))  # not 4, the bytes of an element; no views
 NEAR = 0.02  # of the kept bytes: whether the few statistics of normalisation count makes no difference
 
 
@@ -300,7 +300,7 @@ def kept_hint(count: Any) -> str | None:
     """Return the hint for a function that counts the bytes that are kept for the backward pass."""
     if not callable(count):
         return f"kept_for_backward is a function; you wrote {count!r}."
-    for images in (IMAGES, IMAGES[:2]):
+    for images in IMAGES:
         right = kept_for_backward(small_network(), images)
         with _pack_watched() as late:
             found = as_number(count(small_network(), images))
@@ -398,8 +398,9 @@ FREED = Exercise(
 
 # ------------------------------------------------------------------------------- exercise 4
 
-# A weight on a few tiles, one on all tiles with a rest, one that a single tile nearly holds, and the same in float32.
-WEIGHTS = ((64 * 64, 2), (1000 * 2048, 2), (100, 2), (512 * 512, 4))
+# A weight on a few tiles, one on all tiles with a rest, one that a single tile nearly holds, one in float32, and one
+# that all tiles share without a rest.
+WEIGHTS = ((64 * 64, 2), (1000 * 2048, 2), (100, 2), (512 * 512, 4), (TILES * 200, 2))
 
 
 def _even(elements: int, element_bytes: int) -> list[float]:
@@ -426,17 +427,25 @@ def _split_elements(elements: int, element_bytes: int) -> list[float]:
     return [max(0.0, min(piece, total - tile * piece)) for tile in range(TILES)]
 
 
+def _one_more(elements: int, element_bytes: int) -> list[int]:
+    piece = max(elements // TILES + 1, LEAST_BYTES // element_bytes)
+    return [element_bytes * max(0, min(piece, elements - tile * piece)) for tile in range(TILES)]
+
+
 def _in_elements(elements: int, element_bytes: int) -> list[float]:
     return [held / element_bytes for held in map_linearly(elements, element_bytes)]
 
 
+_CUT = "You cut elements into parts. A tile holds whole ones: round the elements of a piece up, not its bytes."
 _MAP_MISTAKES: tuple[tuple[Callable[[int, int], Sequence[float]], str], ...] = (
     (_even, "You spread the weight evenly over all tiles. A tile holds at least 256 bytes of it, so a small one lies "
             "on few tiles."),
     (_no_least, "You leave out the least piece: a tile in use holds at least 256 bytes of a weight."),
     (_least_elements, "You take at least 256 elements. The rule says 256 bytes."),
     (_full_last, "You fill the last tile in use as much as the others. It only gets the rest."),
-    (_split_elements, "You cut elements into parts. A tile holds whole ones: round the piece up."),
+    (_split_elements, _CUT),
+    (_one_more, "Your piece has one element too many when the tiles can share a weight without a rest: -(-a // b) is "
+                "a // b then, not a // b + 1."),
     (_in_elements, "You return elements. Return bytes."),
 )  # fmt: skip
 
@@ -465,6 +474,8 @@ def map_hint(mapping: Any) -> str | None:
         total = sum(each for each in found if each is not None)
         if total != elements * element_bytes:
             return f"For {words}, your tiles hold {total:,.0f} bytes together instead of {elements * element_bytes:,}."
+        if any(held % element_bytes for held in found if held is not None):
+            return f"Wrong for {words}. {_CUT}"
         return f"For {words}, tile 0 holds {right[0]:,} bytes, and {sum(map(bool, right)):,} tiles are in use."
     return None
 

@@ -111,7 +111,7 @@ def _box(axes: Axes, place: float, row: float, text: str, look: Look, height: fl
     axes.bar(place, height, WIDTH, bottom=row - height / 2, **look.area())
     plate = {"facecolor": look.face, "edgecolor": "none", "pad": 0.6}
     words = text.replace("BatchNorm2d", "Norm").replace("Conv2d", "Conv").replace("MaxPool2d", "Pool")
-    size = 7.5 if len(words) < 7 else 6
+    size = 7.5 if len(words) < 6 else 6.5 if len(words) == 6 else 6
     axes.text(place, row, words[:9], ha="center", va="center", fontsize=size, color=look.text, bbox=plate)
 
 

@@ -2,7 +2,7 @@
 # # Memory techniques, each with its price
 #
 # A language model with eight blocks trains on one IPU, in half precision, ten sentences at a time. Its fullest tile
-# would have to hold **896 of 624 KiB** (modelled): 44 % too many.
+# would need **896 KiB, and it has 624** (modelled). That is 44 % too much.
 #
 # This lesson tries eight techniques on it: a smaller proportion of memory for products, half-precision partial sums,
 # the largest product in slices, recomputation, an operation of your own, half the micro-batch, and optimiser state off
@@ -155,10 +155,10 @@ print(f"{lesson.published('sections').kind}: {lesson.published('sections').text}
 #
 # **Exercise 2** (10 min). Finish `run_block`: pass some of its results through `poptorch.recomputationCheckpoint`,
 # which returns the tensor that it marks. The program, with its last product in eight slices, has to fit (*too close to
-# call* does not count), and should be as fast as possible. A block has eight results that you can keep or not: of its
-# two norms, `qkv`, `weights`, `mix`, `up` and `activation`, and the sum after attention. The score compares your choice
-# with all 256 sets, and you need 95 % of the best. (`qkv`, `out`, `up` and `down` are linear layers. `weights` is the
-# softmax of queries times keys, and `mix` multiplies it by the values: 128 x 128 times 128 x 64 in each head.)
+# call* does not count), and should be as fast as possible. A block has eight results that you can keep or not: those of
+# its two norms, `qkv`, `weights`, `mix`, `up` and `activation`, and the sum after attention. The score compares your
+# choice with all 256 sets, and you need 95 % of the best. (`qkv`, `out`, `up` and `down` are linear layers. `weights`
+# is the softmax of queries times keys, and `mix` multiplies it by the values: 128 x 128 times 128 x 64 in each head.)
 
 # %% tags=["exercise"]
 ### BEGIN SOLUTION
@@ -167,7 +167,7 @@ print(f"{lesson.published('sections').kind}: {lesson.published('sections').text}
 ### STARTER:     queries, keys, values = attention.split(attention.qkv(attention.norm(x)))
 ### STARTER:     mixed = attention.mix(attention.weights(queries, keys), values)
 ### STARTER:     x = x + attention.out(mixed)
-### STARTER:     ...
+### STARTER:     ...  # mark results in the other lines, and take this one out
 ### STARTER:     return x + feed.down(feed.activation(feed.up(feed.norm(x))))
 def run_block(block, x):
     attention, feed, keep = block.attention, block.feed, poptorch.recomputationCheckpoint

@@ -179,7 +179,7 @@ def gradient_hint(gradient: Any) -> str | None:
     """Return the hint for the backward pass of x * sigmoid(1.702 x)."""
     if not callable(gradient):
         return f"gradient is a function; you wrote {gradient!r}."
-    x = torch.linspace(-4.0, 4.0, 41, dtype=torch.float64, requires_grad=True)
+    x = torch.arange(-20, 21, dtype=torch.float64).div(5).requires_grad_()  # from -4 to 4, and exactly 0
     incoming = torch.linspace(0.5, 2.0, 41, dtype=torch.float64)
     y = quick_gelu(x)
     (wanted,) = torch.autograd.grad(y, x, incoming)
@@ -192,6 +192,8 @@ def gradient_hint(gradient: Any) -> str | None:
         return f"The gradient has the shape of the input, {list(x.shape)}; yours has {list(found.shape)}."
     if torch.allclose(found.double(), wanted, atol=NEAR):
         return None
+    if found[x == 0].isnan().any():
+        return "At x = 0 your gradient is not a number: the result divided by x fails there. Compute the sigmoid of x."
     share, plain = torch.sigmoid(GELU_SLOPE * x), torch.sigmoid(x)
     mistakes = (
         (wanted / incoming, "That is the derivative. The chain rule multiplies it by gradients[0]."),

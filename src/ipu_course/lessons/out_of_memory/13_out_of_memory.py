@@ -6,8 +6,8 @@
 # compilation for each, the morning is gone.
 #
 # The next cell shows five programs that do not fit. All of them need about 730,000 bytes on their fullest tile, which
-# is 13 or 14 % too many, and yet each needs a different remedy. By the end of this lesson you find it before you
-# compile again.
+# is 13 or 14 % too many, and yet each needs a different remedy. By the end of this lesson, you can find the right
+# one before you compile again.
 #
 # *Plan 75 minutes, 33 of them for the exercises; the notebook itself runs in under one. Before it: lessons 01, 02
 # and 08.* You will
@@ -105,7 +105,8 @@ lesson.explore(profiles)
 
 # %% [markdown]
 # **Exercise 1** (7 min). Choose each program in the explorer. Look at all its tiles, then at its fullest tile over
-# time, then at what fills that tile. For each program, write down the cause that the diagram leads to.
+# time, then at what fills that tile. For each program, write down the cause that the diagram leads to,
+# in the diagram's words.
 
 # %% tags=["exercise"]
 ### BEGIN SOLUTION
@@ -231,7 +232,8 @@ lesson.check(3, Together, using=profiles.b)
 # above all which tile sends what to which. Equal layers share one copy of that (*outlining*). C's 53 layers all have
 # different widths, 32, 36, 40 and so on up to 240 channels, so each has code of its own, forward and backward.
 #
-# **Exercise 4** (4 min). Choose 53 other `widths` so that the program fits and keeps at least 95 % of its parameters.
+# **Exercise 4** (4 min). Choose 53 other `widths`, a list of the layers' channels, so that the program fits and keeps
+# at least 95 % of its parameters.
 
 # %% tags=["exercise"]
 ### BEGIN SOLUTION

@@ -80,7 +80,7 @@ def causes_hint(causes: object, using: Profiles) -> str | None:
 def _cause_hint(program: BrokenProgram, profile: Profile, answer: object) -> str | None:
     named = cause_named(answer)
     if named is None:
-        return f"{answer!r} is no cause of the diagram, which has: {', '.join(CAUSES)}."
+        return f"{answer!r} is not a cause in the diagram, which has: {', '.join(CAUSES)}."
     facts = facts_of(profile)
     if named == cause_of(facts):
         return None
@@ -101,7 +101,7 @@ def forward_hint(forward: Any, using: Profile) -> str | None:
     if not callable(forward):
         return f"forward is a function; you wrote {forward!r}."
     small, images = [convolution(3, 4), *(convolution(4, 4) for _ in range(BLOCKS - 1))], torch.rand(8, 3, 8, 8)
-    with _checkpoints_followed() as marks:
+    with _checkpoints_followed(forward) as marks:
         found = forward(small, images)
     if not isinstance(found, Tensor):
         return "forward has to return the images after the last block."
@@ -127,10 +127,11 @@ def forward_hint(forward: Any, using: Profile) -> str | None:
 
 
 @contextmanager
-def _checkpoints_followed() -> Iterator[list[Tensor]]:
+def _checkpoints_followed(forward: Any) -> Iterator[list[Tensor]]:
     """Add a zero to every tensor that is marked as a checkpoint, and give these zeros.
 
-    The result depends on such a zero only if the function goes on with what the op returns.
+    The result depends on such a zero only if the function goes on with what the op returns. The op is also followed
+    under other names that the notebook has given to it.
     """
     marks: list[Tensor] = []
     checkpoint = poptorch.recomputationCheckpoint
@@ -143,7 +144,9 @@ def _checkpoints_followed() -> Iterator[list[Tensor]]:
         kept = checkpoint(*tensors)
         return follow(kept) if isinstance(kept, Tensor) else type(kept)(map(follow, kept))
 
-    with patch.object(poptorch, "recomputationCheckpoint", checkpoint_and_follow):
+    outside: dict[str, Any] = getattr(forward, "__globals__", {})
+    others = {name: checkpoint_and_follow for name, value in outside.items() if value is checkpoint}
+    with patch.object(poptorch, "recomputationCheckpoint", checkpoint_and_follow), patch.dict(outside, others):
         yield marks
 
 
@@ -213,9 +216,13 @@ JOIN = Exercise(
 
 def widths_hint(widths: Sequence[int], using: Profile) -> str | None:
     """Return the hint for the numbers of channels of program C's convolutions."""
-    if not isinstance(widths, (list, tuple)) or any(as_number(each) is None for each in widths):
+    try:
+        numbers = [as_number(each) for each in widths]
+    except TypeError:  # one number
+        numbers = [None]
+    if any(number is None or not number.is_integer() for number in numbers):
         return "widths is a list of whole numbers."
-    channels = [int(each) for each in widths]
+    channels = [int(number) for number in numbers if number is not None]
     if len(channels) != len(WIDTHS):
         return f"Program C has {CONVOLUTIONS}, and you give {len(channels)}."
     if min(channels) < 1:
@@ -256,7 +263,7 @@ def state_and_logits_hint(state_options: Any, logits: Any, using: Profile) -> st
 
 
 def _state_hint(state_options: Any, before: Profile) -> str | None:
-    options = state_options()
+    options = state_options if isinstance(state_options, poptorch.Options) else state_options()  # options are callable
     if not isinstance(options, poptorch.Options):
         return (
             f"state_options has to return poptorch.Options; yours returned {type(options).__name__}. Make the options "

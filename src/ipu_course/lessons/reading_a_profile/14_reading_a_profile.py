@@ -42,8 +42,8 @@ show_programs(programs)
 # ## Write a report, and find it
 #
 # There are two ways to get a report. In your own program, write `options.enableProfiling("report")`. For a program that
-# you cannot change, set an environment variable. `POPLAR_ENGINE_OPTIONS` holds a JSON object of text, for example
-# `{"autoReport.directory": "report"}`. Three of its options matter here:
+# you cannot change, set an environment variable. `POPLAR_ENGINE_OPTIONS` holds a JSON object whose values are text,
+# for example `{"autoReport.directory": "report"}`. Three of its options matter here:
 #
 # * `autoReport.directory` is the folder of the report.
 # * `autoReport.all`, "true" or "false", switches all reports on.
@@ -66,17 +66,17 @@ def engine_options(folder, memory_only=False):
 ### END SOLUTION
 lesson.check(1, engine_options, using=programs)
 
-# %%
-report = start_program(engine_options)
-show_files(report)
-show.timeline(report.profile, "Four stages of one small network: the first works most, the last one least.")
-
 # %% [markdown] tags=["hint"]
 # Begin with a dictionary, add one entry for `memory_only`, and turn it into text with `json.dumps`.
 
 # %% [markdown] tags=["solution"]
 # `autoReport.all` is the default of the other switches, so one of them can be switched off again. In a shell:
 # `POPLAR_ENGINE_OPTIONS='{"autoReport.all": "true", "autoReport.directory": "report"}' python program.py`.
+
+# %%
+report = start_program(engine_options)
+show_files(report)
+show.timeline(report.profile, "Four stages of one small network: the first works most, the last one least.")
 
 # %% [markdown]
 # In the picture, nothing happens for almost half a millisecond: that is the start of the call on the device.
@@ -121,10 +121,10 @@ show.timeline(report.profile, "Four stages of one small network: the first works
 # Rows such as `IPU 0 ops` have the ops inside the passes, and `host` has what PopTorch does. Other events with
 # `"ph": "M"` name the process and put the rows in order.
 #
-# **Exercise 2** (8 min). Write `busy(trace)`, which returns the share of the step in which each IPU does anything but
-# wait, such as `{"IPU 0": 0.5, "IPU 1": 0.25}`. The step lasts from the first event of any IPU to the end of the last
-# one. The check tries it on a trace of its own. Then it compares your shares for `report.trace` with what the report
-# says, and with the cycles that the model counts for each IPU.
+# **Exercise 2** (8 min). Write `busy(trace)`, which returns for each IPU the share of the step that its events take,
+# waits left out, such as `{"IPU 0": 0.5, "IPU 1": 0.25}`. The step lasts from the first event of any IPU to the end of
+# the last one. The check tries it on a trace of its own. Then it compares your shares for `report.trace` with what the
+# report says, and with the cycles that the model counts for each IPU.
 
 # %% tags=["exercise"]
 ### BEGIN SOLUTION
@@ -173,7 +173,7 @@ show_phases(workshop)
 show_steps(programs)
 
 # %% [markdown]
-# Read such a table by three questions:
+# Read such a table with three questions:
 #
 # * **Computing?** OnTileExecute. If it is most of the time, ask whether the matrix units are well used. *What limits
 #   it* in `report.html` divides it further, and has a roofline of all products.

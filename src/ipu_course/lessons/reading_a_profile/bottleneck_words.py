@@ -39,12 +39,16 @@ def limit_of(profile: Profile) -> str:
 
 def as_limit(answer: object) -> str | None:
     """Return a learner's word for a limit as this lesson writes it, or ``None`` for other words."""
-    word = " ".join(str(answer).lower().split())
-    word = {**{name.lower(): word for name, word in OF_THE_ENGINE.items()}, **ALSO}.get(word, word)
+    word = _plain(answer)
+    word = {**{_plain(name): word for name, word in OF_THE_ENGINE.items()}, **ALSO}.get(word, word)
     number = word.removeprefix(STAGE).strip()
     if word.startswith(STAGE) and number.isdigit():
         return f"{STAGE} {int(number)}"
     return word if word in WORDS else None
+
+
+def _plain(answer: object) -> str:
+    return " ".join(str(answer).lower().replace("_", " ").replace("-", " ").split())
 
 
 @dataclass(frozen=True)

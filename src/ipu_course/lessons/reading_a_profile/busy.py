@@ -98,6 +98,9 @@ def mistaken(trace: Mapping[str, Any]) -> dict[str, dict[str, float]]:
         "These are percentages. Return shares from 0 to 1.": {
             name: 100 * busy_in(events) / whole for name, events in ipus.items()
         },
+        "You count all but the waits. Before its first event and after its last, an IPU does nothing, either.": {
+            name: 1 - (busy_in(events, waits=True) - busy_in(events)) / whole for name, events in ipus.items()
+        },
         "This is the share in which each IPU waits.": {
             name: 1 - busy_in(events) / whole for name, events in ipus.items()
         },

@@ -58,7 +58,7 @@ def engine_options_hint(engine_options: Any, using: object = None) -> str | None
             try:
                 json.loads(text)
             except ValueError:
-                return f"Poplar reads JSON, which has double quotes: {text[:40]}... is none. json.dumps writes it."
+                return f"{text[:40]}... is not JSON, where all text stands in double quotes. json.dumps writes JSON."
         for text in texts:
             try:
                 compile_something(text)
@@ -161,7 +161,7 @@ def limits_hint(limits: Any, at_most: Any, using: SlowPrograms) -> str | None:
 
 def _unknown_word(answer: object) -> str:
     words = ", ".join(WORDS).replace(f"{STAGE} 0", f"{STAGE} 0, {STAGE} 1, ...")
-    return f"{answer!r} is none of the words: {words}."
+    return f"{answer!r} is not one of the words: {words}."
 
 
 def _limit_hint(name: str, profile: Profile, answer: object) -> str | None:
@@ -221,7 +221,7 @@ def mends_hint(workers_a: Any, place_b: Any, options_c: Any, using: SlowPrograms
 def _workers_hint(answer: Any, using: SlowPrograms) -> str | None:
     number = as_number(answer)
     if number is None or number != int(number) or number < 1:
-        return f"workers_a is a number of worker processes; you wrote {answer!r}."
+        return f"workers_a is a whole number of worker processes; you wrote {answer!r}."
     workers = int(number)
     profile = with_workers(workers)
     seconds = call_seconds(profile)
@@ -247,10 +247,9 @@ def _place_hint(place: Any, using: SlowPrograms) -> str | None:
         return None
     if gained <= 1.01:
         return f"Program B is {gained:.2f} times as fast as before: the stage that all wait for is as long as it was."
-    return (
-        f"Program B is {gained:.2f} times as fast as before, and now waits for {limit_of(profile)}. Make the last "
-        f"stage shorter still, until it is {LEAST_GAIN_B} times."
-    )
+    limit, last = limit_of(profile), f"{STAGE} {len(profile.cycles) - 1}"
+    remedy = "Make the last stage shorter still" if limit == last else "Share the layers more evenly"
+    return f"Program B is {gained:.2f} times as fast, and now waits for {limit}. {remedy}, for {LEAST_GAIN_B} times."
 
 
 def _placed(place: Any) -> Profile:
@@ -258,9 +257,11 @@ def _placed(place: Any) -> Profile:
 
 
 def _options_hint(make: Any, using: SlowPrograms) -> str | None:
-    options = make() if callable(make) else make
+    options = make() if callable(make) and not isinstance(make, poptorch.Options) else make
     if not isinstance(options, poptorch.Options):
         return f"options_c returns poptorch.Options; yours returned {options!r}."
+    if options.device_iterations != 1:
+        return "Program C: leave the device iterations at 1, as they were. They do not shorten its weight update."
     before, profile = using.c.profile, records(options).profile()
     if profile.verdict.value != "fits":
         return f"Program C: the verdict on its memory is '{profile.verdict.value}'."
@@ -336,7 +337,7 @@ def own_hint(program: Any, limit: Any, using: object = None) -> str | None:
 
 def _own_profile(made: Any) -> Any:
     """Return the profile of what a learner's function returned, or what is wrong with it in words."""
-    if not isinstance(made, tuple) or len(made) != 4:
+    if not isinstance(made, (tuple, list)) or len(made) != 4:
         return "program returns (module, inputs, options, optimiser)."
     module, inputs, options, optimiser = made
     if not isinstance(module, nn.Module) or not any(True for _ in module.parameters()):

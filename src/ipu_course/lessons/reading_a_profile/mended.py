@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ipu_course import engine, show
 from ipu_course.figures.roofline import Roof, RooflinePoint, roofline
+from ipu_course.figures.style import in_style
 from ipu_course.lessons.reading_a_profile.slow_programs import (
     LENGTH,
     PHOTOGRAPHS_ACCUMULATED,
@@ -130,7 +131,10 @@ def program_roofline(programs: SlowPrograms, mended: Mended) -> Drawing:
         for name, profile, roof in shown
     ]
     roofs = (link, few, enough)
-    return roofline(points, peak=peak(programs.a.profile), roofs=roofs, peak_name="matrix units of one IPU")
+    drawn = roofline(points, peak=peak(programs.a.profile), roofs=roofs, peak_name="matrix units of one IPU")
+    with in_style():
+        drawn.figure.axes[0].set_title("What each IPU of the programs reaches (modelled)")
+    return drawn
 
 
 def flops_per_sample(profile: Profile) -> float:

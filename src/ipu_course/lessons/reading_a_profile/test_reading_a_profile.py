@@ -239,6 +239,7 @@ class TestWords:
     @pytest.mark.parametrize(
         ("answer", "word"),
         [("Loader", "loader"), ("host loader", "loader"), ("stage3", "stage 3"), (" STAGE  2 ", "stage 2"),
+         ("stage_1", "stage 1"), ("Stage-10", "stage 10"), ("host_call", "host call"),
          ("weight update", "update"), ("fill and flush", "ramps"), ("inter-IPU copy", "copies"), ("run start", "start"),
          ("Python", None), (3, None), (None, None), ("stage", None)],
     )  # fmt: skip

@@ -15,16 +15,17 @@ HEAD = """# CNN benchmarks
 `make docs` writes this page from `data/cnn_benchmarks.json` and the IPU Model, and a test compares them. The command
 lines are those of {source}.
 
-Every figure here is **modelled**: none is measured, and the benchmark page publishes none.
+Every figure here is **modelled**. None is measured, and the benchmark page does not publish any.
 
-* **images/s**: the throughput over all steps but the first, which the page leaves out, too. A step is one call.
+* **images/s**: the throughput over all steps except the first, which the benchmark page leaves out, too. A step is one
+  call.
 * **error band**: how far the hardware's throughput may differ, according to the comparison with published results
   ([validation.md](validation.md)).
 * **latency ms** (inference): the time from the call to its result, for a call of one batch on every replica.
 * **KiB on a tile**: the memory used on the fullest tile, of {limit:.0f} KiB. **fits**: "close" means too close to call.
   The throughput of a program that does not fit is in brackets.
-* **loader MB/s**: how much image data the host has to deliver so that the IPUs never wait. The host's own time is not
-  modelled."""
+* **loader MB/s**: how much image data the host has to deliver per second so that the IPUs never wait. The host's own
+  time is not modelled."""
 NUMBERS = ("batch", "IPUs", "images/s", "error band", "latency ms", "KiB on a tile", "loader MB/s")
 
 

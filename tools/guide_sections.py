@@ -19,15 +19,16 @@ PAGE, DATA = ROOT / "docs" / "guide_sections.md", ROOT / "tools" / "guide_sectio
 READ, IN_PART, HEADING_ONLY = "read", "in part", "heading only"
 HEAD = """# Where the course teaches the optimisation guide
 
-Every section of Graphcore's *[Memory and Performance Optimisation on the
-IPU](https://docs.graphcore.ai/projects/memory-performance-optimisation/)*, and the lesson and heading that teaches it.
-*Open* are parts that later lessons will teach. Where only the heading of a section was available, the text, the
-procedures and the numbers of the lesson are the course's own, from other public sources and from the IPU Model.
+This page lists every section of Graphcore's *[Memory and Performance Optimisation on the
+IPU](https://docs.graphcore.ai/projects/memory-performance-optimisation/)*, with the lessons and headings that teach it.
+A section marked *open* will be taught in a later lesson. If only the heading of a section was available to us, the
+text, the procedures and the numbers of the lesson are the course's own, from other public sources and from the IPU
+Model.
 
 `tools/guide_sections.py` writes this page from `tools/guide_sections.json`, and a test compares it with the guide's
 list of contents and with the lessons' headings.
 
-| section of the guide | its text was available | taught in |
+| section of the guide | how much of its text was available | taught in |
 |---|---|---|
 """
 

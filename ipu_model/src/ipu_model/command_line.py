@@ -23,7 +23,7 @@ def make_parser() -> argparse.ArgumentParser:
     """Return the parser of `python -m ipu_model` with all its sub-commands."""
     parser = argparse.ArgumentParser(
         prog="python -m ipu_model",
-        description="The IPU Model: what programs would do on IPUs. All numbers are modelled.",
+        description="The IPU Model predicts what programs would do on IPUs. All numbers are modelled.",
         epilog="example: python -m ipu_model fit --help explains what a program is and lists the options",
     )
     parser.add_argument("--version", action="version", version=f"ipu-model {__version__}")

@@ -35,7 +35,7 @@ def add_modelling(parser: argparse.ArgumentParser) -> None:
     """Add the options for the machine and the loader that a program is modelled with."""
     group = parser.add_argument_group("model the program again, on another machine or with its own loader")
     group.add_argument(
-        "--machine", metavar="NAME", help="for instance POD16 or Bow; python -m ipu_model machines lists them all"
+        "--machine", metavar="NAME", help="for example POD16 or Bow; python -m ipu_model machines lists all machines"
     )
     loading = group.add_mutually_exclusive_group()
     loading.add_argument(
@@ -48,7 +48,7 @@ def add_modelling(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     group.add_argument(
         "--loading", type=one_of(_LOADING), metavar="WHEN",
-        help="sync or async: whether the host loads the next batch after the device has worked, or meanwhile "
+        help="sync or async: whether the host loads the next batch after the device has finished, or at the same time "
         "(default: as the loader does, or sync)",
     )  # fmt: skip
     group.add_argument(

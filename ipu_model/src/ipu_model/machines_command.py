@@ -24,7 +24,7 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         description="Prints the machines that can be modelled, and where each of their numbers comes from.",
         epilog="example: python -m ipu_model machines Bow-POD16",
     )
-    parser.add_argument("names", nargs="*", metavar="MACHINE", help="only these (default: all)")
+    parser.add_argument("names", nargs="*", metavar="MACHINE", help="print only these machines (default: all)")
     parser.set_defaults(run=run)
 
 

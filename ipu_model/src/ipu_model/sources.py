@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from ipu_model.predict.profile import Profile
 
 RETURNS = (
-    "The function takes no arguments and returns (module, inputs, options), with the optimizer as the fourth for "
+    "The function takes no arguments and returns (module, inputs, options), with the optimizer as a fourth item for "
     "training, or a dict of the arguments of ipu_model.profile_module by name."
 )
 WRITES_REPORT = """POPLAR_ENGINE_OPTIONS='{"autoReport.all":"true","autoReport.directory":"./report"}'"""

@@ -261,7 +261,7 @@ class TestText:
         assert "5.1% at the median, on 26 published rows" in lines[0]
         assert "11.0% at the median, 45% at worst, on 12 training programs of transformers" in lines[0]
         assert "15 rows were released since then" in lines[1]
-        assert "median error was 6.9% that day, the largest 34.3%" in lines[1]
+        assert "On the day of scoring, the median error was 6.9% and the largest 34.3%." in lines[1]
         assert "16 programs that ran or were out of memory: 9 right, 7 too close to call, 0 wrong" in lines[3]
         assert f"If each of all {len(published_verdicts())} is left out in turn" in lines[3]
         text = comparison_text(comparison)

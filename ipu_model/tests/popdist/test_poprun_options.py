@@ -40,7 +40,7 @@ class TestSplitting:
         assert split(["-v", "--", "--odd-name", "x"]) == (["-v"], ["--odd-name", "x"])
 
     def test_an_option_without_its_value_is_told_what_it_needs(self) -> None:
-        with pytest.raises(poptorch.Error, match=r"--num-replicas needs a value: replicas of the whole run"):
+        with pytest.raises(poptorch.Error, match=r"--num-replicas needs a value: number of replicas of the whole run"):
             split(["--num-replicas"])
 
     def test_an_unknown_option_is_told_the_nearest(self) -> None:

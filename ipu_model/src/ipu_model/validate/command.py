@@ -19,9 +19,11 @@ def register(subparsers: Any) -> None:
         epilog="example: python -m ipu_model validate day03",
     )
     parser.add_argument(
-        "rows", nargs="*", metavar="ROW", help="only rows whose id begins like this (day03, mlperf, ...)"
+        "rows", nargs="*", metavar="ROW", help="print only rows whose id begins with this (day03, mlperf, ...)"
     )
-    parser.add_argument("--leave-one-out", action="store_true", help="refit the constants without each fitted row")
+    parser.add_argument(
+        "--leave-one-out", action="store_true", help="refit the constants with one fitted row left out at a time"
+    )
     parser.add_argument("--constants", action="store_true", help="list the calibrated constants with their sources")
     parser.add_argument("--record", action="store_true", help="write the errors as the record that tests compare with")
     parser.set_defaults(run=run)

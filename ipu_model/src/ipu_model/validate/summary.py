@@ -52,9 +52,9 @@ def _released(compared: Sequence[Compared]) -> str:
     then = [abs(each.row.earlier_error or 0.0) for each in rows]
     now = [abs(each.error) for each in rows]
     return (
-        f"{_count(rows)} released since then: the median error was {median(then):.1%} that day, the largest "
-        f"{max(then):.1%}. Today they are {median(now):.1%} and {max(now):.1%}, but today's model was improved with "
-        "these rows in view."
+        f"{_count(rows)} released since then. On the day of scoring, the median error was {median(then):.1%} and "
+        f"the largest {max(then):.1%}. Today, they are {median(now):.1%} and {max(now):.1%}, but today's model has "
+        "been improved with these rows in view."
     )
 
 
@@ -65,10 +65,11 @@ def _predictions(compared: Sequence[Compared]) -> str:
     errors = [abs(each.error) for each in rows]
     worst = max(rows, key=lambda each: abs(each.error))
     return (
-        f"{_count(rows)} predicted, without a constant chosen for them: the median error is {median(errors):.1%}, the "
-        f"largest {worst.error:+.1%} ({worst.row.what}); {sum(each.as_wanted for each in rows)} are within the "
-        f"wanted error. {len(of_kind(compared, Kind.FITTED))} rows prove nothing, because they depend on one of "
-        f"{len(fitted())} fitted constants."
+        f"{_count(rows)} predicted, and no constant was chosen for them. The median error is "
+        f"{median(errors):.1%} and the largest {worst.error:+.1%} ({worst.row.what}); "
+        f"{sum(each.as_wanted for each in rows)} are within the wanted error. "
+        f"{len(of_kind(compared, Kind.FITTED))} rows prove nothing, because they depend on one of {len(fitted())} "
+        "fitted constants."
     )
 
 
@@ -77,16 +78,16 @@ def _verdicts(compared: Sequence[ComparedVerdict], blind: Iterable[BlindVerdicts
         programs = each.right + each.close + each.wrong
         return f"of {programs} {each.what}: {each.right} right, {each.close} too close to call, {each.wrong} wrong"
 
-    that_day = f"Verdicts on memory, scored blind, {'; '.join(map(score, blind))}."
+    that_day = f"The verdicts on memory were also scored blind, {'; '.join(map(score, blind))}."
     free = [each for each in compared if each.row.kind is not Kind.FITTED]
     if not free:
         return that_day
-    today = f"{that_day} Today, of the {len(free)} whose outcome is known here: {_outcomes(free)}."
+    today = f"{that_day} Today's verdicts on the {len(free)} whose outcome is known here: {_outcomes(free)}."
     if len(compared) < len(published_verdicts()):
         return today  # what is too close without one of them follows from all the others
     without = left_out_verdicts(compared, recorded().errors)
     return (
-        f"{today} These programs themselves decide what counts as too close. If each of all {len(without)} is left "
+        f"{today} These programs themselves determine what is too close to call. If each of all {len(without)} is left "
         f"out in turn, the verdicts are: {_outcomes(without)}."
     )
 
@@ -99,9 +100,9 @@ def _outcomes(compared: Iterable[ComparedVerdict]) -> str:
 def _families(bands: Mapping[Family, FamilyBand]) -> str:
     found = "; ".join(f"{family} {band.low:.2f} to {band.high:.2f}" for family, band in bands.items())
     return (
-        f"Error bands are factors on modelled device time, from the published rows of each family: {found or 'none'}. "
-        "Recurrent networks, overlapped transfers, several racks and everything else without a row get a wide band, "
-        "and `profile.notes` says why."
+        "Error bands are factors on modelled device time, computed from the published rows of each family: "
+        f"{found or 'none'}. Programs with recurrent networks, overlapped transfers, several racks or anything else "
+        "that no row covers get a wide band, and `profile.notes` says why."
     )
 
 

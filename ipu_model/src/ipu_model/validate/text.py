@@ -20,18 +20,18 @@ _TITLE = "Published on hardware against the IPU Model"
 _TABLES = {
     Kind.SCORED_BLIND: (
         "Scored blind",
-        "The model had never seen these figures on the day of the first error. Today's error is that of a model that "
-        "was improved with them in view, but no constant was fitted to them.",
+        "The model had never seen these figures on the day of the first error. Today's model has been improved with "
+        "them in view, but no constant was fitted to them.",
     ),
     Kind.PREDICTION: (
         "Predictions",
-        "No constant was chosen for these figures. If the formulas were improved with a row in view, *before* is its "
-        "error before that.",
+        "No constant was chosen for these figures. If the formulas were improved with a row in view, *error before* is "
+        "its error before the improvement.",
     ),
     Kind.FITTED: (
         "Fitted",
-        "A constant was chosen to meet these figures, or a published figure influenced it. These rows show how well "
-        "few constants meet many figures, and prove nothing else.",
+        "These figures depend on a constant that was chosen to match them, or that a published figure influenced. The "
+        "rows show how well a few constants match many figures, and prove nothing else.",
     ),
     Kind.ARITHMETIC: (
         "Arithmetic",
@@ -119,12 +119,12 @@ def comparison_markdown(comparison: Comparison) -> str:
 _CUTS_HEADING = "Cuts that are not published"
 _CUTS = (
     "The sources of these rows do not say which layers run on which IPU, and the tables above assume an even cut. This "
-    "table shows what the model derives for the same programs with other cuts, and so how much of an error the cut may "
-    "explain."
+    "table shows the modelled figures of the same programs with other cuts, and therefore how much of an error the cut "
+    "could explain."
 )
 _MEMORY = (
-    "The share is what the fullest tile holds, relative to its memory. *That day* is the share when the row was scored "
-    "blind."
+    "The share is the memory that the fullest tile needs, relative to the memory that it has. *That day* is the share "
+    "when the row was scored blind."
 )
 
 

@@ -15,8 +15,8 @@ from ipu_model import __version__
 from ipu_model.errors import Error
 
 _DESCRIPTION = """Start a program as several instances that train one model together, here and on other hosts.
-The first word that is no option starts the program; what follows is the program's."""
-_EPILOG = """Options that concern IPU partitions have no effect on the IPU Model: -v names those that were given.
+The first word that is not an option is the program; the words after it are the program's arguments."""
+_EPILOG = """Options for IPU partitions have no effect on the IPU Model; with -v, poprun lists those that you gave.
 Example: poprun --num-replicas 4 --num-instances 2 python train.py --epochs 3"""
 _YES, _NO = ("yes", "1", "true", "on"), ("no", "0", "false", "off")
 
@@ -58,24 +58,29 @@ class Option:
 
 
 OPTIONS = (
-    Option("--num-instances", _whole, 1, "processes; replicas are divided evenly over them"),
-    Option("--num-replicas", _whole, 1, "replicas of the whole run, a multiple of the instances"),
-    Option("--ipus-per-replica", _whole, 1, "IPUs that one replica is placed on"),
+    Option("--num-instances", _whole, 1, "number of processes; replicas are divided evenly over them"),
+    Option("--num-replicas", _whole, 1, "number of replicas of the whole run, a multiple of the instances"),
+    Option("--ipus-per-replica", _whole, 1, "number of IPUs of one replica"),
     Option("--host", str, None, "hosts, as name1,name2; instances are divided evenly (default: this machine)", "-H"),
-    Option("--executable-cache-path", _a_path, "", "folder of compiled programs, POPTORCH_CACHE_DIR of the instances"),
-    Option("--only-output-from-instance", _whole, None, "hide what the other instances write"),
+    Option(
+        "--executable-cache-path",
+        _a_path,
+        "",
+        "folder for compiled programs, which the instances get as POPTORCH_CACHE_DIR",
+    ),
+    Option("--only-output-from-instance", _whole, None, "hide the output of all other instances"),
     Option("--mpi-global-args", str, "", "arguments of mpirun; --mca plm_rsh_agent COMMAND names the remote shell"),
     Option("--mpi-local-args", str, "", "arguments of mpirun for instances; -x VAR or -x VAR=value sets a variable"),
-    Option("--print-topology", _yes_or_no, False, "print first which instance runs which replicas where"),
+    Option("--print-topology", _yes_or_no, False, "first print which instance runs which replicas on which host"),
     Option(
         "--import-config",
         _a_path,
         "",
-        "read options from a JSON file that you trust: it may say what is run; those given here win",
+        "read options from a JSON file that you trust, as it may name commands to run; options given here override it",
     ),
     Option("--export-config", _a_path, "", "write the options to a JSON file"),
-    Option("--numa-aware", _yes_or_no, False, "no effect: instances are left where the system puts them", "", False),
-    Option("--offline-mode", _yes_or_no, False, "no effect: there are no devices to attach to", "", False),
+    Option("--numa-aware", _yes_or_no, False, "no effect: the system decides where instances run", "", False),
+    Option("--offline-mode", _yes_or_no, False, "no effect: there are no devices to attach", "", False),
     Option("--num-ilds", _whole, None, "no effect: IPU-link domains", "", False),
     Option("--vipu-server-host", str, "", "no effect: partition service", "", False),
     Option("--vipu-server-port", _whole, None, "no effect: partition service", "", False),
@@ -87,7 +92,7 @@ OPTIONS = (
     Option("--reset-partition", _yes_or_no, False, "no effect: partition", "", False),
     Option("--remove-partition", _yes_or_no, True, "no effect: partition", "", False),
     Option("--sync-type", str, "", "no effect: partition", "", False),
-    Option("--allow-run-as-root", _yes_or_no, False, "no effect: everybody may run it", "", False),
+    Option("--allow-run-as-root", _yes_or_no, False, "no effect: any user may run poprun", "", False),
 )
 FLAGS = ("-v", "--verbose", "-vv", "--vv", "--version", "-h", "--help")
 _BY_NAME = {name: option for option in OPTIONS for name in (option.name, option.short) if name}
@@ -208,8 +213,10 @@ def _parser() -> argparse.ArgumentParser:
         names = [option.short] if option.short else []
         action = _Joined if option.name in _REPEATED else "store"
         parser.add_argument(*names, option.name, type=option.kind, metavar="VALUE", help=option.text, action=action)
-    parser.add_argument("-v", "--verbose", action="count", dest="verbosity", default=0, help="say what is done")
-    parser.add_argument("--vv", action="store_const", const=2, dest="verbosity", help="say more (-vv works too)")
+    parser.add_argument("-v", "--verbose", action="count", dest="verbosity", default=0, help="print what poprun does")
+    parser.add_argument(
+        "--vv", action="store_const", const=2, dest="verbosity", help="print more details (-vv works too)"
+    )
     parser.add_argument("--version", action="version", version=f"poprun of ipu-model {__version__}")
     return parser
 

@@ -27,20 +27,20 @@ def register(subparsers: Subparsers) -> None:
         "--folder",
         type=Path,
         metavar="FOLDER",
-        help="the folder of your copy (default: my_course, in the clone if you are in one, else where you are)",
+        help="the folder of your copy (default: my_course, in the clone if you are in one, otherwise here)",
     )
     parser.add_argument(
         "--reset",
         metavar="LESSON",
-        help="make a fresh copy of a lesson, such as 02, and keep the old one under another name; open nothing",
+        help="make a fresh copy of a lesson, such as 02, and keep the old one under another name; do not open it",
     )
-    parser.add_argument("--copy-only", action="store_true", help="make or renew your copy, and open nothing")
+    parser.add_argument("--copy-only", action="store_true", help="make or update your copy, and do not open it")
     parser.add_argument(
         "--hosted",
         type=Path,
         metavar="WHEELS",
-        help="for a hosted notebook, which starts afresh each time: begin each copy with a cell that installs the "
-        "course from its two wheels in the folder WHEELS, and open nothing",
+        help="for a hosted notebook, whose sessions start from scratch: begin each copy with a cell that installs the "
+        "course from its two wheels in the folder WHEELS, and do not open them",
     )
     parser.add_argument("--no-browser", action="store_true", help="start JupyterLab without opening a browser")
     parser.add_argument("--port", type=positive_integer, metavar="N", help="JupyterLab's port (default: 8888)")

@@ -12,8 +12,8 @@ if TYPE_CHECKING:
     from ipu_course.programs.options import Subparsers
 
 DESCRIPTION = """Check whether the lessons will run on this machine: Python, packages, poptorch, cores, memory, kernel,
-JupyterLab, data, worker processes. Every finding says what is wrong, why it matters and what helps. No network is used.
-The exit code is 1 if there is at least one problem, else 0."""
+JupyterLab, data and worker processes. Every finding says what is wrong, why it matters and what helps. The doctor does
+not use the network. The exit code is 1 if there is at least one problem, otherwise 0."""
 FIRST_LESSON, SECONDS = "00", 300.0
 
 
@@ -28,7 +28,7 @@ def register(subparsers: Subparsers) -> None:
         nargs="?",
         const=FIRST_LESSON,
         metavar="LESSON",
-        help=f"execute a lesson in a fresh kernel, too (default: {FIRST_LESSON})",
+        help=f"also execute a lesson in a fresh kernel (default: {FIRST_LESSON})",
     )
     parser.add_argument(
         "--seconds",
@@ -48,7 +48,7 @@ def run(parsed: argparse.Namespace) -> int:
         from ipu_course.programs.doctor.finding import INSTALL
 
         raise CourseError(
-            f"even the package {error.name!r}, which the doctor itself needs, is missing. {INSTALL}"
+            f"the package {error.name!r}, which the doctor itself needs, is missing. {INSTALL}"
         ) from error
     from ipu_course.programs.doctor.finding import CheckResult, as_json, exit_code, full_text
 

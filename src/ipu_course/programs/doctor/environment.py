@@ -99,8 +99,8 @@ def judge_packages(
         what = f"Some packages are missing or too old: {missing}."
         return problem(what, "The lessons import them.", cure)
     if differing:
-        why = "The lessons were tested with the pinned versions, and others may give other outputs than the saved ones."
-        return notice(f"Some packages are not as pinned in requirements.txt: {differing}.", why, INSTALL)
+        why = "The lessons were tested with the pinned versions; with others, outputs may differ from the saved ones."
+        return notice(f"Some packages differ from the versions pinned in requirements.txt: {differing}.", why, INSTALL)
     if pinned:
         return ok(f"All {len(pinned)} pinned packages are installed.")
     return ok(f"All {len(needed)} packages that the course needs are installed.")
@@ -111,8 +111,8 @@ def judge_torch_pair(needed: Sequence[Requirement], version_of: FindVersion = in
     wrong = unmet(needed, version_of)
     if wrong:
         why = "Every lesson needs torch, and most need a torchvision that was built for it."
-        return problem(f"torch and torchvision do not fit together: {wrong}.", why, INSTALL)
-    return ok(f"torch {version_of('torch')} and torchvision {version_of('torchvision')} fit together.")
+        return problem(f"torch and torchvision are not compatible: {wrong}.", why, INSTALL)
+    return ok(f"torch {version_of('torch')} and torchvision {version_of('torchvision')} are compatible.")
 
 
 def folder_of(package: str) -> Path | None:
@@ -138,14 +138,14 @@ def judge_poptorch(found: Path | None, ipu_model: Path | None, graphcore: Path |
     if ipu_model is not None and graphcore is not None:
         return problem(
             f"There are two packages called poptorch: the IPU Model's beside {ipu_model}, Graphcore's in {graphcore}.",
-            "An environment may have only one of them: chance decides which one is imported, and you could take "
-            "modelled results for those of IPUs. The IPU Model therefore refuses to be imported.",
+            "An environment may have only one of them. With both, you cannot know which one is imported, and you could "
+            "mistake modelled results for results from IPUs. The IPU Model therefore refuses to be imported.",
             "On a machine with IPUs, run `python -m pip uninstall ipu-model poptorch` and install Graphcore's wheel "
             "again. To use the IPU Model, install it into a virtual environment of its own (`python -m venv`).",
         )
     if found is None:
         cure = f"Without IPUs: {INSTALL} With the Poplar SDK, enable it and install its poptorch wheel. {WITH_SDK}"
-        return problem("There is no poptorch.", "Every lesson imports it.", cure)
+        return problem("poptorch is not installed.", "Every lesson imports it.", cure)
     if ipu_model is not None and found == ipu_model.parent / "poptorch":
         return ok("`import poptorch` finds the IPU Model's poptorch.")
     if graphcore is not None and found == graphcore:

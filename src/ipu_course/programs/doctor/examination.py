@@ -68,6 +68,6 @@ def careful(check: Callable[[], Finding]) -> Finding:
     except Exception as error:
         return problem(
             f"The check itself failed with {type(error).__name__}: {error}",
-            "Something on this machine is not as the course expects it.",
-            "Show this line to whoever runs the course.",
+            "Something on this machine differs from what the course expects.",
+            "Show this line to the person who runs the course.",
         )

@@ -64,14 +64,14 @@ def judge_lab(
     version_of: FindVersion = installed_version,
 ) -> Finding:
     """Judge JupyterLab and its widgets by the packages they need and by where their ``extension`` is."""
-    why = "You open the lessons in JupyterLab, and without its widget extension their widgets stay still pictures."
+    why = "You open the lessons in JupyterLab. Without its widget extension, their widgets are only still pictures."
     wrong = unmet(needed, version_of)
     if wrong:
-        return problem(f"JupyterLab and its widgets do not fit together: {wrong}.", why, INSTALL)
+        return problem(f"JupyterLab and its widgets are not compatible: {wrong}.", why, INSTALL)
     if extension is None:
         return problem(f"JupyterLab's extension {WIDGETS_EXTENSION} is missing.", why, INSTALL)
     if environment not in extension.parents:
-        what = f"JupyterLab takes its widget extension from {extension}, outside this environment."
-        why = "If that copy does not match ipywidgets, the widgets of the lessons stay still pictures."
+        what = f"JupyterLab loads its widget extension from {extension}, outside this environment."
+        why = "If that copy does not match ipywidgets, the widgets of the lessons are only still pictures."
         return notice(what, why, PREFER_THIS.format(extension))
-    return ok(f"JupyterLab {version_of('jupyterlab')} and ipywidgets {version_of('ipywidgets')} fit together.")
+    return ok(f"JupyterLab {version_of('jupyterlab')} and ipywidgets {version_of('ipywidgets')} are compatible.")

@@ -26,14 +26,14 @@ def run_lesson(name: str, seconds: float, folder: Path | None = None) -> Finding
         from nbclient.exceptions import CellExecutionError, CellTimeoutError, DeadKernelError
     except ImportError:
         return notice("nbclient is not installed.", "No lesson was executed.", INSTALL)
-    started, why = time.monotonic(), "Learners would see the same."
+    started, why = time.monotonic(), "Learners would have the same problem."
     try:
         _execute(lesson, started + seconds)
     except CellTimeoutError:
         cure = "Close other programs and try again; on a slow machine, allow more time with --seconds."
         return problem(f"{lesson.stem} did not end within {seconds:.0f} seconds.", why, cure)
     except DeadKernelError:
-        cure = "Look at the line on memory above, close other programs and try again."
+        cure = "Check the line on memory above, close other programs and try again."
         return problem(f"The kernel died in {lesson.stem}.", why, cure)
     except Exception as error:
         told = (error.ename, error.evalue) if isinstance(error, CellExecutionError) else (type(error).__name__, error)

@@ -52,14 +52,14 @@ def import_torchvision() -> str:
 def import_poptorch() -> str:
     """Import poptorch, and see that it is more than an empty folder of that name."""
     if not hasattr(import_module("poptorch"), "trainingModel"):
-        raise ImportError("poptorch has no trainingModel: something else of that name was imported")
+        raise ImportError("poptorch has no trainingModel, so something else of that name was imported")
     return "poptorch can be imported."
 
 
 def use_engine() -> str:
     """Model a small profile, where there is an IPU Model."""
     if not engine.is_available():
-        return "There is no IPU Model here: the lessons show what is measured, and nothing that is modelled."
+        return "There is no IPU Model here, so the lessons show measured results but no modelled ones."
     import torch
 
     import poptorch
@@ -76,7 +76,7 @@ def read_data() -> str:
     from ipu_course.ladder import published_ladder
 
     if not (len(mnist(train=False)) and published_ladder().steps):
-        raise RuntimeError("the files hold no digits or no published steps")
+        raise RuntimeError("the files contain no digits or no published steps")
     return "The digits and the published results can be read."
 
 
@@ -99,10 +99,10 @@ def use_loader() -> str:
     return "A worker process has started, loaded items, and ended."
 
 
-_POPTORCH = "Run `python -c 'import poptorch'` here and read its last line. With the Poplar SDK, enable it first."
+_POPTORCH = "Run `python -c 'import poptorch'` here and read its last line. If you use the Poplar SDK, enable it first."
 _LOADER = (
-    "Look at what limits processes: ulimit -u, or a container's pids limit and its /dev/shm (docker: --shm-size=1g). "
-    "Only lessons that load asynchronously need it."
+    "Check the limits on processes: ulimit -u, or a container's pids limit and its /dev/shm (docker: --shm-size=1g). "
+    "Only lessons that load data asynchronously need such processes."
 )
 STAGES = (
     Stage("import torch", import_torch, "Every lesson needs torch.", INSTALL),
@@ -170,7 +170,7 @@ def _judge_stage(stage: Stage, answers: Answers, silent: Sequence[str], ending: 
     if stage.check == silent[0]:
         return problem(f"The test process {ending}.", stage.why, stage.cure)
     return problem(
-        f"This was not tried, because the test process ended at {silent[0]!r}.", stage.why, "Cure that first."
+        f"This was not tried, because the test process ended at {silent[0]!r}.", stage.why, "Solve that problem first."
     )
 
 

@@ -225,7 +225,7 @@ show_replicas(module, size)
 # A Bow Pod64 is 16 machines of four IPUs whose **IPU-Links** form a ladder, closed into a torus. Larger systems are
 # racks of 64, joined by slower **gateway links**, 100 Gb/s each, two for each machine [3]. GCL, Graphcore's
 # library of collectives, chooses among several rings inside a Pod: one direction, two opposite ones, or four parts over
-# two rings. For very small tensors everyone sends everything, because latency counts there [3].
+# two rings. Of a very small tensor, every replica sends all it has to every other, because only latency counts [3].
 #
 # Between Pods it pays to be hierarchical: reduce-scatter inside each Pod; then each replica reduces **its own part**
 # with its partners in the other Pods, in a ring of Pods; finally, an all-gather inside each Pod.
@@ -319,8 +319,8 @@ lesson.check(4, make_options, make_loader, using=cnn)
 # ## Write the report
 #
 # A plan that nobody understands is thrown away with the next model. **Exercise 5** (12 min). Give a reason for each
-# decision, in a sentence with a figure that you saw: KiB, sequences/s, a percentage. Then swap reports with a
-# neighbour.
+# decision, in a sentence with a figure that you saw: KiB, sequences/s, a percentage. The cell after the check writes
+# the report, with your ladder and the code of your best plan. Then swap reports with a neighbour.
 
 # %% tags=["exercise"]
 ### BEGIN SOLUTION

@@ -14,7 +14,7 @@ from ipu_course.errors import CourseError
 from ipu_course.lessons.capstone.budget_record import BudgetRecord
 from ipu_course.lessons.capstone.decisions import changed_in_words, decisions_of
 from ipu_course.lessons.capstone.plan_results import EveryPlan, stored_plans
-from ipu_course.lessons.capstone.plans import MACHINE
+from ipu_course.lessons.capstone.plans import IPUS, MACHINE
 from ipu_course.lessons.capstone.transformer import Transformer, TransformerSize, optimiser_of, sequences
 from ipu_course.not_modelled import NOT_MODELLED
 
@@ -36,7 +36,7 @@ class PlanError(CourseError):
 class Compilation:
     """One plan that was compiled: its number in the budget, its batches, its profile and its decisions in words.
 
-    ``changed`` says which decisions differ from those of the plan before.
+    ``changed`` says which decisions differ from those of the plan before; ``plan`` is the learner's function.
     """
 
     number: int
@@ -45,6 +45,7 @@ class Compilation:
     profile: Profile
     decisions: Mapping[str, str] = field(default_factory=dict)
     changed: str = ""
+    plan: WritePlan | None = None
 
     @property
     def tile_kib(self) -> tuple[float, ...]:
@@ -102,6 +103,7 @@ class Budget:
             found.module.profile(machine=MACHINE),
             found.decisions,
             changed_in_words(before, found.decisions),
+            plan,
         )
         self.used.append(compilation)
         self.record.note(compilation.number)
@@ -134,6 +136,9 @@ def captured_plan(size: TransformerSize, plan: WritePlan) -> CapturedPlan:
         micro_batch = micro_batch_of(options, size)
         inputs = tuple(each.to("meta") for each in sequences(size, micro_batch, seed=0))
     module = engine.modelled_module(model, inputs, options, optimiser_of(model))
+    ipus = 1 + max(module.ipus_of_modules.values(), default=0)
+    if ipus > IPUS:
+        raise PlanError(f"Your plan asks for {ipus} IPUs, and the task has {IPUS}: an ipu_id is from 0 to {IPUS - 1}.")
     decisions = decisions_of(module, [each.dtype for each in model.parameters()], micro_batch)
     return CapturedPlan(module, micro_batch, int(options.Training.gradient_accumulation), decisions)
 
@@ -148,7 +153,8 @@ def micro_batch_of(options: Any, size: TransformerSize) -> int:
     Raises ``PlanError`` for a plan that changes what the task fixes.
     """
     if not isinstance(options, poptorch.Options):
-        raise PlanError(f"plan has to return poptorch.Options; yours returned {options!r}.")
+        given = "nothing" if options is None else f"a {type(options).__name__}"
+        raise PlanError(f"plan has to return poptorch.Options; yours returned {given}.")
     if options.replication_factor != 1 or options.device_iterations != 1:
         raise PlanError("The task is one replica and one device iteration: leave both at 1.")
     accumulation = int(options.Training.gradient_accumulation)

@@ -146,6 +146,8 @@ def sent_hint(sent: Any) -> str | None:
 
 def _sent_hint(gradient: float, replicas: int, pods: int, inside: float, between: float) -> str | None:
     wanted = reduced_bytes(gradient, replicas, pods)
+    if wanted[0] != wanted[1] and math.isclose(inside, wanted[1]) and math.isclose(between, wanted[0]):
+        return "these are the right numbers in the wrong order. Return the bytes inside first, then those between."
     if not math.isclose(inside, wanted[0], rel_tol=1e-6, abs_tol=1e-6):
         everyone = replicas * pods
         if math.isclose(inside, 2 * (everyone - 1) / everyone * gradient, rel_tol=1e-6):

@@ -66,7 +66,7 @@ def show_replicas(module: ModelledModule, size: TransformerSize) -> None:
     show.figure(
         figures.curves_figure(
             REPLICAS, curves, "replicas of four IPUs", "sequences/s per replica",
-            "What each replica contributes (modelled)", log_x=True, from_zero=True,
+            "Rate of each replica (modelled)", log_x=True, from_zero=True,
             hollow=close, hollow_label="too close to call if it fits",
         ),
         "Sharding turns replicas into memory: the state of one replica shrinks, and so do the copies. (Where "

@@ -22,10 +22,17 @@ FILE_NAME = "capstone_report.md"
 
 
 def report_text(budget: Budget, reasons: Mapping[str, str], functions: Mapping[str, Callable[..., Any]]) -> str:
-    """Return the report in Markdown; ``functions`` are what the learner wrote, by name."""
+    """Return the report in Markdown; ``functions`` are what the learner wrote, by name.
+
+    Of the plans, it has the code of the best one that was compiled, which need not be the last.
+    """
     parts = ["# Capstone report", *_program(budget), "## Decisions"]
     parts += [f"**{title}.** {str(reasons[name]).strip()}" for name, title in DECIDED.items()]
     parts.append("## Code")
+    best = None if budget is NOT_MODELLED else budget.best
+    if best is not None and best.plan is not None and "plan" in functions:
+        functions = {**functions, "plan": best.plan}
+        parts.append(f"The plan is that of compilation {best.number}.")
     parts += [f"```python\n{_source(function)}\n```" for function in functions.values()]
     return "\n\n".join(parts) + "\n"
 
@@ -75,12 +82,13 @@ def _source(function: Callable[..., Any]) -> str:
         return f"# the source of {getattr(function, '__name__', 'this function')} is not known"
 
 
-def write_report(budget: Budget, reasons: Any, **functions: Callable[..., Any]) -> None:
+def write_report(budget: Budget, reasons: Any, **functions: Any) -> None:
     """Write the report, once all reasons are there, and print how it begins.
 
     It goes to the folder of the learner's copy, or beside the progress file where the notebook is none.
     """
-    if open_parts("reasons", reasons) or any(open_parts(name, each) for name, each in functions.items()):
+    unwritten = [name for name, each in functions.items() if not callable(each) or open_parts(name, each)]
+    if unwritten or open_parts("reasons", reasons):
         print("The report waits for your reasons and your functions.")
         return
     hint = reasons_hint(reasons)

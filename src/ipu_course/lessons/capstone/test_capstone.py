@@ -420,6 +420,15 @@ class TestReport:
         assert text.count("because of 3 KiB") == 7
         assert "| 1 of 12 |" in text
 
+    def test_its_code_is_that_of_the_best_plan_and_not_of_the_last(self) -> None:
+        best = lesson_s_plan()
+        budget = Budget(BASE)
+        budget.compile(best)
+        budget.compile(even_plan)
+        text = report_text(budget, dict.fromkeys(DECIDED, "because of 3 KiB"), {"plan": even_plan})
+        assert "The plan is that of compilation 1." in text
+        assert "def even_plan" not in text
+
     def test_without_a_model_it_has_the_reasons(self) -> None:
         reasons = dict.fromkeys(
             ("split", "head", "micro-batch", "recomputation", "state", "proportion", "loader"), "because"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -84,7 +85,7 @@ def float64_hint(check_layer: Any) -> str | None:
     for case in unit_test_cases():
         before = {name: each.dtype for name, each in case.layer.state_dict().items()}
         found = check_layer(case.layer, case.inputs.clone(), case.roundings)
-        if isinstance(found, Tensor) and found.numel() == 1:
+        if isinstance(found, np.bool_) or (isinstance(found, Tensor) and found.numel() == 1):
             found = bool(found)
         if not isinstance(found, bool):
             return f"check_layer returns True or False; yours returned {_shown(found)}."

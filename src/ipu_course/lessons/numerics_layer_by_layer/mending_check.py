@@ -81,9 +81,20 @@ def _mend_hint(mend: Any, reference: SensorTraining) -> str | None:
     if len(wide) > 1:
         others = " and ".join(repr(layer) for layer in wide if layer != "lower")
         return f"You keep {others} in fp32, too. With loss scaling, fp16 is enough there: save those bytes."
+    changed = _changed_layer(network)
+    if changed is not None:
+        return f"The types are right, but {changed!r} has other values now. Cast the weights that you are given."
     found = train(network, torch.half, loss_scaling=MENDING_SCALE)
     if found.accuracy < reference.accuracy - NEAR:
         return f"The types are right, but the network gets {found.accuracy:.0f} % right. Is it still the same network?"
+    return None
+
+
+def _changed_layer(network: TwoSensors) -> str | None:
+    """Return a layer whose parameters are not those of a new network, however they were rounded to float16."""
+    for name, first in TwoSensors().named_parameters():
+        if not torch.allclose(network.get_parameter(name).float(), first, rtol=2.0**-10, atol=2.0**-24):
+            return name.partition(".")[0]
     return None
 
 

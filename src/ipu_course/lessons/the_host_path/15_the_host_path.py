@@ -85,7 +85,7 @@ show_lanes(HostPath(depth=3), lesson.takeaway("deeper"))
 #
 # **There is a misprint in this formula.** Check its units, or try it with numbers: 16 images of 1.6 MB each.
 #
-# **Exercise 1** (7 min). Write `io_tiles(samples, bytes_per_sample)` after the corrected rule, where
+# **Exercise 1** (7 min). Write `io_tiles(samples, bytes_per_sample)` following the corrected rule, where
 # `bytes_per_sample` counts everything that is transferred for a sample, in and out. Return the smallest power of two
 # that is enough. PopTorch accepts even numbers from 32 to 192, so return at least 32, and `None` if no power of two up
 # to 192 is enough.
@@ -122,8 +122,8 @@ lesson.check(1, io_tiles)
 #
 # **Exercise 2** (5 min). Move the three controls below the next cell. How many milliseconds per step does depth 3 save
 # compared with depth 1, when all scores come back and nothing overlaps (`saved`)? How many does it save with 64 I/O
-# tiles and class bytes (`saved_overlapping`)? What is the `fewest` I/O tiles on offer with which the program fits and
-# returns all scores? Does your `io_tiles` agree? (With 0 I/O tiles, nothing overlaps.)
+# tiles and class bytes (`saved_overlapping`)? Of the numbers of I/O tiles on offer, what is the smallest with which the
+# program fits and returns all scores (`fewest`)? Does your `io_tiles` agree? (With 0 I/O tiles, nothing overlaps.)
 
 # %% tags=["exercise"]
 ### BEGIN SOLUTION
@@ -136,7 +136,7 @@ lesson.check(2, saved, saved_overlapping, fewest, using=baseline)
 lesson.explore(baseline)
 
 # %% [markdown] tags=["hint"]
-# The table below the picture has the step with two digits. Leave two controls where they are, and move the third.
+# The table below the picture has the step with two decimals. Leave two controls where they are, and move the third.
 
 # %% [markdown] tags=["solution"]
 # Without overlap, you save the whole copy: 21.57 - 20.21 ms. With overlap and class bytes, the transfers take 7.9 ms

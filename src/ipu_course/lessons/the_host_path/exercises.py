@@ -92,7 +92,9 @@ MISREAD: tuple[tuple[Callable[[int, int], int | None], str], ...] = (
 """Functions that follow from a misunderstanding, and the hint to each."""
 
 
-def _tiles_hint(io_tiles: Callable[[int, int], object]) -> str | None:
+def _tiles_hint(io_tiles: Any) -> str | None:
+    if not callable(io_tiles):
+        return "io_tiles should be a function of samples and bytes_per_sample."
     answers = [io_tiles(*case) for case in TILE_CASES]
     right = [io_tiles_needed(*case) for case in TILE_CASES]
     if answers == right:
@@ -152,7 +154,9 @@ def _saved_hint(saved: object, saved_overlapping: object, fewest: object, using:
         for tiles, results in ((0, SCORES), (64, BYTES))
     )
     wanted = (
-        Number("saved", plain, {path_step(HostPath(3)): "That is the step itself. How much shorter is it?"},
+        Number("saved", plain,
+               {path_step(HostPath(3)): "That is the step itself. How much shorter is it?",
+                -plain: "The step with depth 3 is shorter, so what it saves is positive: take depth 1 minus depth 3."},
                "Look at the steps of depth 1 and 3, with all scores and no I/O tiles, and subtract.", 0.03),
         Number("saved_overlapping", overlapping,
                {plain: "That is what it saves without overlap. Reserve 64 tiles and return class bytes first.",
@@ -184,7 +188,11 @@ def _options_hint(options: object) -> str | None:
     return None
 
 
-def _service_hint(service: Any, service_options: Callable[[], Any], using: object) -> str | None:
+def _service_hint(service: Any, service_options: Any, using: object) -> str | None:
+    if isinstance(service, nn.Module) or not callable(service):
+        return "Service should be the class itself, and no object of it."
+    if not callable(service_options):
+        return "service_options should be a function that returns the options."
     options = service_options()
     return _options_hint(options) or _numbers_hint(service) or _speed_hint(service, options)
 
@@ -279,7 +287,9 @@ SERVICE = Exercise(
 )
 
 
-def _batches_hint(classify_all: Callable[[Any, Sequence[Tensor], int], Any]) -> str | None:
+def _batches_hint(classify_all: Any) -> str | None:
+    if not callable(classify_all):
+        return "classify_all should be a function of model, batches and size."
     network = small_land_cover()
     random = torch.Generator().manual_seed(1)
     batches = [torch.randn(rows, BANDS, SMALL_SIDE, SMALL_SIDE, generator=random) for rows in BATCHES]
@@ -338,7 +348,9 @@ ONE_GRAPH = Exercise(
 )
 
 
-def _environment_hint(with_allocator: Callable[[Mapping[str, str], str], Any]) -> str | None:
+def _environment_hint(with_allocator: Any) -> str | None:
+    if not callable(with_allocator):
+        return "with_allocator should be a function of environment and library."
     given = {"HOME": "/home/ada", "LD_PRELOAD": "/opt/lib/libtrace.so"}
     empty = {"HOME": "/home/ada"}
     library = "/usr/lib/libjemalloc.so.2"

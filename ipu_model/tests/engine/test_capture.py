@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.fx.experimental.proxy_tensor import make_fx
+from torch.utils.checkpoint import checkpoint
 from tracing_support import ops_of, traced
 
 from ipu_model import tracing
@@ -305,6 +306,24 @@ class TestPrivateNamesOfPyTorch:
             with private.FakeTensorMode(allow_non_fake_inputs=True):
                 assert encoder(torch.empty(2, 3, 8), torch.empty(3, 3)).shape == (2, 3, 8)
         assert torch.allclose(inside, encoder(x, mask), atol=1e-6)
+
+    @pytest.mark.parametrize("reentrant", [False, True])
+    def test_checkpoints_run_their_function_once_inside_and_twice_afterwards(self, reentrant: bool) -> None:
+        calls = []
+
+        def function(x: torch.Tensor, scale: float) -> torch.Tensor:
+            calls.append(scale)
+            return x.sin() * scale
+
+        def differentiate() -> int:
+            calls.clear()
+            x = torch.ones(3, requires_grad=True)
+            checkpoint(function, x, 2.0, use_reentrant=reentrant).sum().backward()
+            return len(calls)
+
+        with private.checkpoints_computed_once():
+            assert differentiate() == 1
+        assert differentiate() == 2
 
     def test_gradient_hooks_are_those_registered_in_order(self) -> None:
         x = torch.ones(2, requires_grad=True)

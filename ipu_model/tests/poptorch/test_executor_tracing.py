@@ -8,9 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F
 from executor_support import inference, quiet, training
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
+import ipu_model
 import poptorch
 
 X = torch.tensor([1.0, 2.0])
@@ -219,6 +222,46 @@ class TestMoves:
     )  # fmt: skip
     def test_to_where_it_is_already_is_fine(self, move: Callable[[Tensor], Tensor]) -> None:
         assert run(move).tolist() == [1, 2]
+
+
+class TestCheckpoints:
+    """`torch.utils.checkpoint` changes nothing on the device, which has recomputation of its own."""
+
+    @pytest.mark.parametrize("reentrant", [False, True])
+    def test_dropout_inside_has_the_same_mask_in_both_passes(self, reentrant: bool) -> None:
+        class Drops(nn.Module):
+            def __init__(self) -> None:
+                super().__init__()
+                self.weight = nn.Parameter(torch.ones(64))
+
+            def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+                dropped = checkpoint(lambda x: F.dropout(x * self.weight), x, use_reentrant=reentrant)
+                return dropped, poptorch.identity_loss(dropped.sum(), "none")
+
+        model = Drops()
+        executor = training(model, lr=1.0)
+        dropped, _loss = executor(torch.ones(1, 64))
+        assert 0 < dropped.count_nonzero() < 64
+        assert torch.equal(1 - model.weight, dropped[0])
+
+    @pytest.mark.parametrize("reentrant", [False, True])
+    def test_no_op_runs_again(self, reentrant: bool) -> None:
+        class Checks(nn.Module):
+            def __init__(self, checks: bool) -> None:
+                super().__init__()
+                self.body = nn.Sequential(nn.Linear(2, 2), nn.Tanh(), nn.Linear(2, 2), nn.Tanh())
+                self.checks = checks
+
+            def forward(self, x: Tensor) -> Tensor:
+                out = checkpoint(self.body, x, use_reentrant=reentrant) if self.checks else self.body(x)
+                return poptorch.identity_loss(out, "sum")
+
+        ops = []
+        for checks in (False, True):
+            executor = training(Checks(checks))
+            executor(torch.ones(1, 2))
+            ops.append([(op.target, op.phase) for op in ipu_model.profile(executor).ops])
+        assert ops[0] == ops[1]
 
 
 class TestArithmetic:

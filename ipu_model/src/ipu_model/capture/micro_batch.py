@@ -27,6 +27,7 @@ from ipu_model.capture.torch_private import (
     FakeTensor,
     FakeTensorMode,
     causal_masks_undetected,
+    checkpoints_computed_once,
     failures_unlogged,
     gradient_hooks,
     mkldnn_disabled,
@@ -232,8 +233,8 @@ def _tracing_backends() -> Iterator[None]:
     torch.distributions.Distribution.set_default_validate_args(False)
     try:
         with (
-            mkldnn_disabled(), causal_masks_undetected(), static_adaptive_softmax(), failures_unlogged(),
-            sdpa_kernel(SDPBackend.MATH),
+            mkldnn_disabled(), causal_masks_undetected(), checkpoints_computed_once(), static_adaptive_softmax(),
+            failures_unlogged(), sdpa_kernel(SDPBackend.MATH),
         ):  # fmt: skip
             yield
     finally:

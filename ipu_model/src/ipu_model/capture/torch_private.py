@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
+import torch.utils.checkpoint as _checkpoint
 from torch import Tensor
 from torch._subclasses.fake_tensor import (
     DataDependentOutputException,
@@ -32,6 +33,7 @@ __all__ = [
     "TorchDispatchMode",
     "autograd_node_in_progress",
     "causal_masks_undetected",
+    "checkpoints_computed_once",
     "failures_unlogged",
     "gradient_hooks",
     "in_backward",
@@ -97,6 +99,36 @@ def causal_masks_undetected() -> Iterator[None]:
         yield
     finally:
         _transformer._detect_is_causal_mask = before
+
+
+@contextmanager
+def checkpoints_computed_once() -> Iterator[None]:
+    """Let `torch.utils.checkpoint` call its function like any other, for both values of `use_reentrant`.
+
+    The device decides itself what it computes again. What torch computes again in its backward pass would draw other
+    random numbers than forward, because a trace has no generator state to restore; and with `use_reentrant=True`, torch
+    refuses `torch.autograd.grad`.
+    """
+    before = _checkpoint.CheckpointFunction, _checkpoint._checkpoint_without_reentrant_generator
+    _checkpoint.CheckpointFunction = _CalledOnce  # type: ignore[assignment, misc]
+    _checkpoint._checkpoint_without_reentrant_generator = _nothing_around
+    try:
+        yield
+    finally:
+        _checkpoint.CheckpointFunction, _checkpoint._checkpoint_without_reentrant_generator = before  # type: ignore[misc]
+
+
+class _CalledOnce:
+    """In place of the autograd function of checkpoints with `use_reentrant=True`."""
+
+    @staticmethod
+    def apply(function: Callable[..., Any], preserve_rng_state: bool, *args: Any) -> Any:
+        return function(*args)
+
+
+def _nothing_around(*args: Any, **kwargs: Any) -> Iterator[None]:
+    """Stand for the generator whose two halves run before and after the function of the other checkpoints."""
+    yield
 
 
 @contextmanager

@@ -17,13 +17,16 @@ if TYPE_CHECKING:
     from ipu_course.lessons.capstone.plan_results import EveryPlan, PlanResult
 
 TILE_KIB = 624
-WIDEST_KIB = 1000
+WIDEST_KIB, FURTHEST_KIB = 1000, 2000
 KINDS = (("fits", "fits", BLUE, "o"), ("too close to call", "too close to call if it fits", ORANGE, "^"),
          ("does not fit", "does not fit", PALE_SLATE, "s"))  # fmt: skip
 
 
 def plans_figure(every: EveryPlan, own: Sequence[Compilation] = ()) -> Figure:
-    """Draw a point for each plan of the space, and a diamond for each of the learner's ``own``."""
+    """Draw a point for each plan of the space, and a diamond for each of the learner's ``own``.
+
+    Own plans of more than ``FURTHEST_KIB`` are arrows at the right edge, so that all others stay apart.
+    """
     with in_style():
         figure, axes = new_figure(3.8)
         for verdict, label, colour, marker in KINDS:
@@ -51,21 +54,28 @@ def plans_figure(every: EveryPlan, own: Sequence[Compilation] = ()) -> Figure:
             label="one of these plans",
         )
         axes.plot(_kib([best]), [best.sequences_per_second], "*", color=INK, markersize=15, label="the best that fits")
-        if own:
-            axes.plot(
-                [max(each.tile_kib) for each in own], [each.sequences_per_second for each in own], "D", color=INK,
-                markerfacecolor="white", markersize=7, linestyle="none", label="yours",
-            )  # fmt: skip
+        widest = _widest_kib(own)
+        near_own = [each for each in own if max(each.tile_kib) <= FURTHEST_KIB]
+        far_own = [each for each in own if max(each.tile_kib) > FURTHEST_KIB]
+        for kib, plans, marker, label in (
+            ([max(each.tile_kib) for each in near_own], near_own, "D", "yours"),
+            ([widest] * len(far_own), far_own, ">", f"yours, beyond {FURTHEST_KIB:,} KiB"),
+        ):
+            if plans:
+                axes.plot(
+                    kib, [each.sequences_per_second for each in plans], marker, color=INK, markerfacecolor="white",
+                    markersize=7, linestyle="none", label=label, clip_on=False,
+                )  # fmt: skip
         axes.axvline(TILE_KIB, color=INK, linestyle="--", linewidth=1)
-        axes.set(xlabel="KiB of the fullest tile", ylabel="sequences/s (modelled)", xlim=(None, _widest_kib(own)),
+        axes.set(xlabel="KiB of the fullest tile", ylabel="sequences/s (modelled)", xlim=(None, widest),
                  title=f"All {len(every.results)} plans; the dashed line is a tile's {TILE_KIB} KiB")  # fmt: skip
         axes.legend(loc="center left", bbox_to_anchor=(1.0, 0.5), frameon=False)
     return figure
 
 
 def _widest_kib(own: Sequence[Compilation]) -> float:
-    """Return where the picture ends: far to the right nothing fits, but the learner's own plans are always in it."""
-    return max([WIDEST_KIB, *(1.03 * max(each.tile_kib) for each in own)])
+    """Return where the picture ends: far to the right nothing fits, but most of the learner's own plans are in it."""
+    return max([WIDEST_KIB, *(1.03 * max(each.tile_kib) for each in own if max(each.tile_kib) <= FURTHEST_KIB)])
 
 
 def _kib(results: Sequence[PlanResult]) -> list[float]:
@@ -90,5 +100,5 @@ def show_every_plan(every: EveryPlan, budget: Budget) -> None:
         f"Sequences per second against the fullest tile of {len(every.results)} plans, modelled: {told}. The best that "
         f"fits reaches {best.sequences_per_second:,.0f} with {_kib([best])[0]:,.0f} KiB. With it, {near} plans that "
         f"fit are within {MODEL_ERROR:.0%} of its speed, which is the model's own error. Yours: {yours or 'none'}. "
-        f"Plans of more than {_widest_kib(own):,.0f} KiB are not drawn.",
+        f"Other plans of more than {_widest_kib(own):,.0f} KiB are not drawn.",
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, Callable
 
 import pytest
@@ -27,7 +28,7 @@ from ipu_course.lessons.capstone import (
     show_replicas,
     show_slow_program,
 )
-from ipu_course.lessons.capstone.budget import Budget, PlanError, ladder_row, show_ladder
+from ipu_course.lessons.capstone.budget import Budget, Compilation, PlanError, ladder_row, show_ladder
 from ipu_course.lessons.capstone.every_plan import result_of
 from ipu_course.lessons.capstone.exercises import COSTS, ENOUGH, REPORT, SENT, plan_hint
 from ipu_course.lessons.capstone.first_look import ipus_for_weights, profile_as_it_is
@@ -42,6 +43,7 @@ from ipu_course.lessons.capstone.plans import (
     plans_of,
     profile_plan,
 )
+from ipu_course.lessons.capstone.plans_figure import WIDEST_KIB, plans_figure
 from ipu_course.lessons.capstone.pods import reduced_bytes
 from ipu_course.lessons.capstone.prices import DECISIONS, head_loss_percent, in_words, prices, result_for, still_fitting
 from ipu_course.lessons.capstone.published_plans import PUBLISHED_PLANS
@@ -334,6 +336,16 @@ class TestBudget:
 def test_without_a_model_everything_says_so(show_it: Callable[[], None], capsys: pytest.CaptureFixture[str]) -> None:
     show_it()
     assert capsys.readouterr().out.strip() == engine.NOT_HERE
+
+
+def test_a_plan_far_beyond_the_picture_does_not_squeeze_the_others(every: EveryPlan) -> None:
+    own = [Compilation(number, 4, 256, SimpleNamespace(memory=[SimpleNamespace(max_tile_bytes=kib * KIB)],
+                                                       samples_per_second=700.0))  # type: ignore[arg-type]
+           for number, kib in enumerate((854, 71_203))]  # fmt: skip
+    axes = plans_figure(every, own).axes[0]
+    assert axes.get_xlim()[1] == WIDEST_KIB
+    labels = [each.get_text() for each in axes.get_legend().get_texts()]
+    assert labels[-2:] == ["yours", "yours, beyond 2,000 KiB"]
 
 
 def test_without_a_model_the_published_rates_are_still_there(capsys: pytest.CaptureFixture[str]) -> None:

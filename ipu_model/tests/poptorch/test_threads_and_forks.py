@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import os
+import subprocess
 import sys
 import threading
 import time
@@ -225,6 +226,31 @@ def test_a_compiled_model_works_in_a_forked_copy_and_here() -> None:
 
     assert exit_code_of_fork(work) == 0
     assert executor(X, Y)[0].shape == (4, 2)
+
+
+def test_gradients_can_be_computed_in_a_forked_copy() -> None:
+    """A process of its own, because autograd decides the first time it runs whether it starts threads."""
+    program = """
+import os, sys, torch, poptorch
+from torch import nn
+
+class Step(nn.Linear):
+    def forward(self, x):
+        return nn.functional.mse_loss(super().forward(x), x)
+
+def train():
+    model = Step(2, 2)
+    poptorch.trainingModel(model, poptorch.Options().showCompilationProgressBar(False))(torch.ones(4, 2))
+    model(torch.ones(4, 2)).backward()
+
+train()
+child = os.fork()
+if child == 0:
+    train()
+    os._exit(0)
+sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=100)
 
 
 def test_a_fork_while_a_thread_runs_the_model_does_not_hang() -> None:

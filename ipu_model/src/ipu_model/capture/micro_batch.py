@@ -31,6 +31,7 @@ from ipu_model.capture.torch_private import (
     failures_unlogged,
     gradient_hooks,
     mkldnn_disabled,
+    start_autograd,
 )
 from ipu_model.capture.variables import AttributeKeeper, RegisteredTensors, Slot, fake_like, slots_of
 from ipu_model.errors import Error
@@ -73,6 +74,7 @@ def capture(
     slots = slots_of(module)
     recorder = Recorder(trace, Origins(module, slots, training=training))
     keeper = AttributeKeeper(module)
+    start_autograd()
     with ExitStack() as stack:
         stack.enter_context(_one_at_a_time.lock)
         stack.enter_context(tracing.active(trace))

@@ -41,7 +41,18 @@ __all__ = [
     "mkldnn_disabled",
     "modes_disabled",
     "sequence_number",
+    "start_autograd",
 ]
+
+
+def start_autograd() -> None:
+    """Let autograd count this machine's devices, as it does once, before fake tensors add a CUDA device to them.
+
+    For a CUDA device it would start a thread, and then refuse to work in every forked copy of this process.
+    """
+    with torch.inference_mode(False), torch.enable_grad():
+        x = torch.ones((), device="cpu", requires_grad=True)
+        torch.autograd.grad(x * x, x)
 
 
 def last_sequence_number() -> int:

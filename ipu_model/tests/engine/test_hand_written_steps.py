@@ -67,6 +67,14 @@ class TestByHand:
         assert found.flops == 2 * (2 * 64 * 128 * 32)
         assert found.ops[0].work == contraction(matrix_product(64, 128, 32, 2), GC200)
 
+    def test_a_median_without_a_dimension_is_that_of_all_elements(self) -> None:
+        entering = [(tensor("x", 2000, 8), Source.INPUT), (tensor("flat", 16000), Source.INPUT)]
+        along_the_only_one = Op(
+            "along", "median", (tensor("along", producer="along"),), (Ref("flat"), 0), target="median"
+        )
+        whole, flat = costs_of(step_of_ops([op("median", (), "x", name="whole"), along_the_only_one], entering)).ops
+        assert whole.work.cycles == flat.work.cycles
+
     def test_a_rectifier_stays_where_the_product_left_its_result(self) -> None:
         layouts = costs_of(layer()).layouts
         assert layouts["relu"] == layouts["mm"]

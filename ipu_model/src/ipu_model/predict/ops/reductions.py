@@ -109,11 +109,14 @@ def cost_arg(op: OpView) -> OpWork:
 
 
 def cost_ordered(op: OpView) -> OpWork:
-    """Cost sorting (or scanning) along a dimension."""
+    """Cost sorting (or scanning) along a dimension; a median without one is that of all elements."""
     source = op.needed(0)
-    dim = op.argument(2 if op.kind in ("topk", "kthvalue") else 1, "dim", -1)
+    dim = op.argument(2 if op.kind in ("topk", "kthvalue") else 1, "dim")
     shape = source.shape or (1,)
-    length = shape[dim if isinstance(dim, int) else -1]
+    if op.kind == "median" and dim is None:
+        length = source.elements
+    else:
+        length = shape[dim if isinstance(dim, int) else -1]
     rows = source.elements // max(1, length)
     return op.takes(ordered(op.device, source.elements, source.on_tile, rows, source.element))
 

@@ -362,7 +362,7 @@ show_trade_off(make_program)
 #
 # `torch.utils.checkpoint` recomputes on GPUs, and its selective policies choose op by op, as you did. Fused kernels
 # with their own backward pass keep less, too; those for attention are the best known. The workspaces of cuDNN are
-# spikes. State is offloaded and shared there as well ([lesson 08](08)). Only code on every tile is the IPU's own.
+# spikes. State is offloaded and shared there as well ([lesson 08](08)). Only code on every tile is special to the IPU.
 #
 # ## References
 #

@@ -25,7 +25,7 @@ def show_schemes(profiles: Mapping[str, Profile]) -> None:
         return
     rows: list[dict[str, object]] = [
         {
-            "scheme": name,
+            "scheme (modelled)": name,
             "IPUs": len(profile.memory),
             "fullest tile": f"{fullest_kib(profile):.0f} KiB",
             "samples/s": f"{profile.samples_per_second:,.0f}",
@@ -34,4 +34,4 @@ def show_schemes(profiles: Mapping[str, Profile]) -> None:
         }
         for name, profile in profiles.items()
     ]
-    show.table(rows, index="scheme")
+    show.table(rows, index="scheme (modelled)")

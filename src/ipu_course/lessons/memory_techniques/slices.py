@@ -20,11 +20,11 @@ def show_slices(counts: Sequence[int]) -> None:
         peak = memory.liveness[memory.peak]
         rows.append(
             {
-                "slices": count or "none",
+                "slices (modelled)": count or "none",
                 "fullest tile": f"{fullest_kib(profile):.0f} KiB",
                 "its peak": f"{peak.name} ({peak.phase})",
                 "temporary data then": f"{peak.temporary_bytes / KIB:.0f} KiB",
                 "samples/s": f"{profile.samples_per_second:,.0f}",
             }
         )
-    show.table(rows, index="slices")
+    show.table(rows, index="slices (modelled)")

@@ -80,7 +80,7 @@ def show_partials(module: ModelledModule) -> None:
             outputs, cuts, size = _elements(op.results[0]), _cuts(op.plan), 2 if half else 4
             rows.append(
                 {
-                    "partials": "float16" if half else "float32",
+                    "partials (modelled)": "float16" if half else "float32",
                     "pass": LAST_PRODUCT[op.name],
                     "cuts of the sum": cuts,
                     "partials, spread evenly": f"{outputs * cuts * size / TILES / KIB:.1f} KiB a tile",

@@ -89,7 +89,7 @@ def show_alone() -> None:
         rate, saved = rate_per_ipu(profile), fullest_kib(plain) - fullest_kib(profile)
         rows.append(
             {
-                "technique": technique.name,
+                "technique (modelled)": technique.name,
                 "lowers": technique.lowers,
                 "fullest tile": f"{fullest_kib(profile):.0f} KiB",
                 "saves": "" if technique is PLAIN else f"{saved:.0f} KiB",
@@ -99,4 +99,4 @@ def show_alone() -> None:
                 "fits": engine.fits_in_a_word(profile),
             }
         )
-    show.table(rows, index="technique")
+    show.table(rows, index="technique (modelled)")

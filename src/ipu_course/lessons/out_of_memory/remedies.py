@@ -39,13 +39,13 @@ def show_programs(profiles: Profiles) -> None:
         facts = facts_of(profile)
         rows.append(
             {
-                "program": program.name,
+                "program (modelled)": program.name,
                 "what it trains": program.what,
                 "fullest tile needs": f"{facts.fullest:,.0f} bytes",
                 "too much by": f"{facts.fullest / facts.limit - 1:.0%}",
             }
         )
-    show.table(rows, index="program")
+    show.table(rows, index="program (modelled)")
 
 
 @lru_cache(maxsize=64)
@@ -96,9 +96,9 @@ def show_settings(profiles: Profiles) -> None:
         return
     rows = [
         {
-            "program": program.name,
+            "program (modelled)": program.name,
             **{name: with_setting(program, name).verdict.value for name in (HALF_BATCH, *SETTINGS)},
         }
         for program in PROGRAMS
     ]
-    show.table(rows, index="program")
+    show.table(rows, index="program (modelled)")

@@ -2,8 +2,8 @@
 # # Reading a profile: from a slow program to the part that limits it
 #
 # Three programs train on IPUs. Nothing crashes, and the losses fall. But they reach **5.5, 12.3 and 2.5 %** of what
-# their matrix units can do. A colleague has doubled the accumulation of all three, because that helped last time. One
-# became 1.8 times as fast, and the other two hardly changed. The next cell shows them as they are.
+# their matrix units can do (modelled). A colleague has doubled the accumulation of all three, because that helped last
+# time. One became 1.8 times as fast, and the other two hardly changed. The next cell shows them as they are.
 #
 # At the end of this lesson, each is at least 1.4 times as fast, and none of the changes is longer than three lines.
 # The profile says which lines.

@@ -91,7 +91,7 @@ def show_mended(programs: SlowPrograms, mended: Mended) -> None:
     show.table(
         [
             {
-                "program": each.name,
+                "program (modelled)": each.name,
                 "samples/s as it is": f"{each.profile.samples_per_second:,.0f}",
                 "with twice the accumulation": _times(each.profile, doubled),
                 "mended, samples/s": f"{after.samples_per_second:,.0f}",
@@ -99,7 +99,7 @@ def show_mended(programs: SlowPrograms, mended: Mended) -> None:
             }
             for each, doubled, after in zip(programs, twice, mended)
         ],
-        index="program",
+        index="program (modelled)",
     )
 
 

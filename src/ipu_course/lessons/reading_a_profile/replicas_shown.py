@@ -54,7 +54,7 @@ def show_replicas(scaled: Mapping[int, Sequence[ScalingPoint]]) -> None:
         "The all-reduce is paid once per update, so more micro-batches per update scale better.",
         f"The share of perfect scaling that program C reaches with 1 to 8 replicas, modelled; {told}.",
     )
-    show.table([_row(point) for point in points], index="replicas")
+    show.table([_row(point) for point in points], index="replicas (modelled)")
 
 
 def efficiency_figure(scaled: Mapping[int, Sequence[ScalingPoint]]) -> Figure:
@@ -78,7 +78,7 @@ def _row(point: ScalingPoint) -> dict[str, object]:
         "all-reduce": shares["collective"],
     }
     return {
-        "replicas": point.replicas,
+        "replicas (modelled)": point.replicas,
         "ideal records/s": f"{point.theoretical_samples_per_second:,.0f}",
         "achieved records/s": f"{point.samples_per_second:,.0f}",
         **{f"{name}, ms": f"{share * device * MILLISECONDS:.2f}" for name, share in parts.items()},

@@ -218,7 +218,7 @@ def show_programs(programs: SlowPrograms) -> None:
                 "program": each.name,
                 "what it trains": each.what,
                 "throughput, modelled": f"{profile.samples_per_second:,.0f} {each.samples}/s",
-                "of the matrix units' peak": f"{profile.flops_per_call / profile.call_seconds / most:.1%}",
+                "of the matrix units' peak, modelled": f"{profile.flops_per_call / profile.call_seconds / most:.1%}",
             }
         )
     show.table(rows, index="program")

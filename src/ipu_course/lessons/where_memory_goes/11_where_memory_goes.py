@@ -157,7 +157,7 @@ show_always_live(always_live, make_network(), mine)
 
 # %% [markdown]
 # The sums agree with the profile to the byte. The two columns on the right do not quite agree: the fullest tile holds a
-# little more than its even share. You find out why in the section on tiles.
+# little more than its even share. You will find out why in the section on tiles.
 #
 # ## Count what waits for the backward pass
 #

@@ -60,8 +60,8 @@ def show_gradients(profiles: Mapping[int, Profile]) -> None:
     for accumulation, profile in profiles.items():
         sizes = profile.memory[0].bytes_by_category
         cells = {name: f"{sizes.get(name, 0.0) / KIB:.1f} KiB" for name in AT_THE_PEAK}
-        rows.append({"accumulation": accumulation, **cells})
-    show.table(rows, index="accumulation")
+        rows.append({"accumulation (modelled)": accumulation, **cells})
+    show.table(rows, index="accumulation (modelled)")
 
 
 def code_kib(memory: IpuMemory) -> float:

@@ -12,6 +12,8 @@ from pathlib import Path
 import nbformat
 import pytest
 
+from ipu_course.lesson_folders import lesson_folders
+
 FILE = re.compile(r"^`([\w.]+)`\n\n```\w+\n(.*?)^```$", re.M | re.S)
 TARGET = re.compile(r"(?:^|`)make ([a-z-]+)", re.M)
 
@@ -22,14 +24,17 @@ def page() -> str:
 
 
 def test_the_lesson_on_the_page_is_a_whole_one(page: str, project: Path, tmp_path: Path) -> None:
-    """It is put into a copy of the course, as its author would put it into a clone."""
+    """It is put into a copy of the course, as its author would put it into a clone, after the last lesson."""
+    number = f"{len(lesson_folders()):02d}"
+    page = page.replace("18_counting_tiles", f"{number}_counting_tiles").replace('Lesson("18"', f'Lesson("{number}"')
+    source = f"{number}_counting_tiles"
     package, notebooks = tmp_path / "src" / "ipu_course", tmp_path / "notebooks"
     shutil.copytree(project / "src" / "ipu_course", package, ignore=shutil.ignore_patterns("__pycache__"))
     notebooks.mkdir()
     shutil.copy(project / "notebooks" / "00_start_here.ipynb", notebooks)
     files = dict(FILE.findall(page))
     assert set(files) == {
-        "18_counting_tiles.py", "__init__.py", "exercises.py", "tiles_figure.py", "explorer.py", "answers.toml"
+        f"{source}.py", "__init__.py", "exercises.py", "tiles_figure.py", "explorer.py", "answers.toml"
     }  # fmt: skip
     folder = package / "lessons" / "counting_tiles"
     folder.mkdir()
@@ -48,18 +53,20 @@ def test_the_lesson_on_the_page_is_a_whole_one(page: str, project: Path, tmp_pat
         assert done.returncode == code, done.stdout + done.stderr
         return done.stdout + done.stderr
 
-    assert "18_counting_tiles: 10 cells" in run("build", "18")
-    assert "FAULT" not in run("try", "18")
+    assert f"{source}: 10 cells" in run("build", number)
+    assert "FAULT" not in run("try", number)
     # A lesson this small lacks length and sections, and nothing else; the code is laid out as `make lint` wants it.
     lacking = ("cells, not", "words, not", "exercises, not", "the last sections are not")
-    assert [line for line in run("check", "18", code=1).splitlines() if not any(part in line for part in lacking)] == []
+    assert [
+        line for line in run("check", number, code=1).splitlines() if not any(part in line for part in lacking)
+    ] == []
     for command in (["check"], ["format", "--check"]):
         ruff = [sys.executable, "-m", "ruff", *command, "--config", str(project / "pyproject.toml"), str(folder)]
         linted = subprocess.run(ruff, capture_output=True, text=True, check=False)
         assert linted.returncode == 0, linted.stdout + linted.stderr
-    built = nbformat.read(notebooks / "18_counting_tiles.ipynb", as_version=4)
+    built = nbformat.read(notebooks / f"{source}.ipynb", as_version=4)
     assert "(00_start_here.ipynb)" in built.cells[0].source
-    assert run("pull", "18") == "18_counting_tiles: nothing to take back: the notebook is what the source says\n"
+    assert run("pull", number) == f"{source}: nothing to take back: the notebook is what the source says\n"
 
 
 def test_every_target_and_file_that_the_page_names_exists(page: str, project: Path) -> None:

@@ -130,6 +130,7 @@ class Graph:
     node and of `gradients`. Placeholders come in the order: variables, inputs, then `seed` for training.
     `mutated` names the placeholders and constants that a micro-batch changes in place; `assigned` those that the
     program itself changes, as opposed to running statistics that batch normalisation keeps.
+    `forgotten` are the integer and bool buffers of the module that a micro-batch changes: its changes do not last.
     `activation_gradients` maps forward nodes to the nodes that hold the gradients of the loss with respect to them.
     `layers` maps the dotted names of modules to their classes.
     """
@@ -147,6 +148,7 @@ class Graph:
     block_entries: tuple[Placement, ...]
     mutated: frozenset[str] = field(default_factory=frozenset)
     assigned: frozenset[str] = field(default_factory=frozenset)
+    forgotten: tuple[str, ...] = ()
     draws_random_numbers: bool = False
     activation_gradients: Mapping[str, str] = field(default_factory=dict)
     layers: Mapping[str, str] = field(default_factory=dict)

@@ -80,6 +80,26 @@ class TestFrozenBuffers:
         executor.destroy()
         assert executor(ONE)[0].item() == 101
 
+    def test_the_log_names_those_that_forward_changes(self, caplog: pytest.LogCaptureFixture) -> None:
+        class Queue(nn.Module):
+            def __init__(self) -> None:
+                super().__init__()
+                self.register_buffer("rows", torch.zeros(3))
+                self.register_buffer("next", torch.zeros(1, dtype=torch.long))
+                self.register_buffer("order", torch.tensor([2, 0, 1]))
+                self.norm = nn.BatchNorm1d(1)
+
+            def forward(self, x: Tensor) -> Tensor:
+                loss = self.norm(x).mean()
+                with torch.no_grad():
+                    self.rows.index_copy_(0, self.order[self.next], x[:1, 0])
+                    self.next.copy_((self.next + 1) % 3)
+                return poptorch.identity_loss(loss + self.rows.sum(), "none")
+
+        training(Queue())(torch.ones(2, 1))
+        (warning,) = [record.getMessage() for record in caplog.records if "constants of" in record.getMessage()]
+        assert "What forward writes to next is lost" in warning
+
     def test_so_are_bool_buffers_and_integer_parameters(self) -> None:
         class Masked(nn.Module):
             def __init__(self) -> None:

@@ -48,6 +48,8 @@ def assemble(recorder: Recorder, slots: list[Slot], inputs: Sequence[TensorSpec]
     stand_ins = clean(recorder.graph, loss)
     names = iter([stand_ins.get(node, node).name for node in returned])
     variables = tuple(_variables(recorder, slots))
+    assigned = _names(written_roots(recorder.graph, statistics=False))
+    frozen = [slot for slot in slots if slot.is_constant]
     return Graph(
         ops=recorder.graph,
         constants={name: recorder.constants[name] for name in _used_constants(recorder)},
@@ -61,7 +63,8 @@ def assemble(recorder: Recorder, slots: list[Slot], inputs: Sequence[TensorSpec]
         loss_spec=TensorSpec.of(result.loss) if result.loss is not None else None,
         block_entries=tuple(recorder.trace.block_entries),
         mutated=_names(written_roots(recorder.graph)),
-        assigned=_names(written_roots(recorder.graph, statistics=False)),
+        assigned=assigned,
+        forgotten=tuple(slot.names[0] for slot in frozen if recorder.constant_for(slot.tensor) in assigned),
         draws_random_numbers=recorder.draws_random_numbers,
         activation_gradients=_activation_gradients(recorder, result, stand_ins),
         layers=recorder.trace.layers,

@@ -66,6 +66,7 @@ class Recorder(TorchDispatchMode):
         self._keep: list[Tensor] = []
         # By identity: which version of the real tensor it stands for (a constant has one only), and the fake.
         self._stand_ins: dict[int, tuple[int, Tensor]] = {}
+        self._constant_names: dict[int, str] = {}
         # By memory: the real tensor that owns it, and the fake that the device writes to.
         self._on_device: dict[int, tuple[Tensor, Tensor]] = {}
         self._changeable: set[str] = set()
@@ -84,6 +85,10 @@ class Recorder(TorchDispatchMode):
         node = self.graph.placeholder(name)
         self.bind(tensor, node)
         return node
+
+    def constant_for(self, tensor: Tensor) -> str | None:
+        """Return the name of the constant that stands for a tensor of the module; None if forward does not use it."""
+        return self._constant_names.get(id(tensor))
 
     def node_for(self, tensor: Tensor) -> torch.fx.Node:
         """Return the node of a tensor of this trace."""
@@ -134,6 +139,7 @@ class Recorder(TorchDispatchMode):
             node = self.graph.get_attr(name)
         self.bind(fake, node)
         self._stand_ins[id(tensor)] = _version(tensor), fake
+        self._constant_names[id(tensor)] = name
         self._keep.append(tensor)
         if self.origins.is_constant(tensor) or self.origins.is_held(tensor):
             self._changeable.add(name)

@@ -131,6 +131,7 @@ def trace(
     check_returns(graph, options)
     if warns:
         _warn_about_outputs(graph, module)
+        _warn_about_forgotten(graph)
         if training:
             _warn_about_hooks(module)
     name_prints(graph, module_scopes=options._module_namescope_enabled)
@@ -216,6 +217,14 @@ def _warn_about_hooks(module: nn.Module) -> None:
         logger.warning(
             "Hooks that run after a gradient is accumulated are not run on the device: %s. Hooks of "
             "register_hook are.", ", ".join(hooked),
+        )  # fmt: skip
+
+
+def _warn_about_forgotten(graph: Graph) -> None:
+    if graph.forgotten:
+        logger.warning(
+            "Integer and bool buffers are constants of the compiled program. What forward writes to %s is lost at the "
+            "end of each micro-batch: use a floating-point buffer if it must last.", ", ".join(graph.forgotten),
         )  # fmt: skip
 
 

@@ -46,11 +46,11 @@ def keep_hint(keep: Any) -> str | None:
         return None
     if kept is lent:
         return (
-            "This returns the very tensor that it got, and the next item overwrites it. (to() and contiguous() copy "
-            "only when they have something to change.)"
+            "This returns the same tensor that it was given, and the next item overwrites it. (to() and contiguous() "
+            "copy only when they have something to change.)"
         )
     if isinstance(kept, Tensor) and kept.data_ptr() == lent.data_ptr():
-        return "This is a new tensor, but a view: it looks at the same memory, which the next item overwrites."
+        return "This is a new tensor, but it is a view of the same memory, which the next item overwrites."
     if hasattr(kept, "__array_interface__") and kept.__array_interface__["data"][0] == lent.data_ptr():
         return "numpy() shares the tensor's memory, which the next item overwrites: copy the array."
     return f"Of the labels [0, 1, 2] this keeps {repr(kept)[:60]}: keep all of them, unchanged."
@@ -102,11 +102,11 @@ def _ends_hint(call_ends: Any, loads: list[float], call: float, slots: int) -> s
     if _same(ends, _ends(loads, call, len(loads))):
         return shown + "Your loader never waits for a free slot: load n needs the slot that call n - slots releases."
     if _same(ends, _ends(loads, call, slots + 1)):
-        return shown + "Your ring has one slot too many: the slot in use counts, too."
+        return shown + "Your ring has one slot too many, because the slot in use counts, too."
     if _same(ends, _waiting_for_the_last(loads, call, slots)):
         return (
             shown
-            + "In Python ended[-1] is the last element of a list. The first loads, one for each slot, wait for nobody."
+            + "In Python ended[-1] is the last element of a list. The first loads, one for each slot, do not wait."
         )
     if slots > 1 and _same(ends, _ends(loads, call, 1)):
         return shown + "Your loader does not load ahead: with more slots it loads while calls run."

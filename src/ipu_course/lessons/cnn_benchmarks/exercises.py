@@ -125,8 +125,8 @@ def mistaken_rates() -> dict[float, str]:
     rates = [each.images / each.calling for each in later]
     compiles = "The first call compiles the program, and your rate includes it."
     average = (
-        "You averaged the rates of single batches, but a slow batch takes more of the time than of the average. Divide "
-        "all images by all seconds."
+        "You averaged the rates of single batches, but a slow batch takes a larger share of the time than it has in "
+        "the average. Divide all images by all seconds."
     )
     return {
         (images + everything[0].images) / (seconds + everything[0].seconds): f"{compiles} Start the clock after it.",
@@ -140,7 +140,7 @@ def mistaken_rates() -> dict[float, str]:
         len(later) * everything[0].images / seconds: "You counted every batch as a full one, but the last one is "
         "smaller: add up len(batch).",
         (images + everything[0].images) / seconds: "You counted the images of the first batch, but not its time.",
-        seconds / images: "That is seconds for an image. Turn it round.",
+        seconds / images: "That is seconds for an image. Divide the other way round.",
     }  # fmt: skip
 
 
@@ -153,7 +153,7 @@ def measure_hint(images_per_second: object) -> str | None:
     if found is None:
         return "images_per_second returns a number: images divided by seconds."
     if not run.clock_reads:
-        return "Read the time with clock(): the check passes a clock of its own."
+        return "Read the time with clock(), because the check passes its own clock."
     missing = len(run) - len(set(run.calls))
     if missing:
         return f"{missing} of the loader's {len(run)} batches never ran. Call all of them."
@@ -207,7 +207,7 @@ def options_hint(published_options: Any, using: Result) -> str | None:
     if rate < published / using.profile.error_band.high:
         return (
             f"{told} The published program sums inside its matrix products in half precision. The option for this "
-            "stands in options.Precision."
+            "is in options.Precision."
         )
     return None
 
@@ -281,7 +281,8 @@ def _contradicting_hint(answer: object) -> str | None:
         return "That is one of them. Look at the second line below the same heading, too."
     if lines:
         return (
-            "The headings of lines 1 to 4 say nothing about groups, and the lines print none: no contradiction there."
+            "The headings of lines 1 to 4 say nothing about groups, and the lines print none, so they do not "
+            "contradict each other."
         )
     return "There are contradictions: compare the Group Dim of each heading with the column --group-dim."
 

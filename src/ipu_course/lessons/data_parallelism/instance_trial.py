@@ -26,8 +26,8 @@ PROGRAM = "ipu_course.instances.learners_instance"
 COMMAND = f"poprun --num-replicas {REPLICAS} --num-instances {INSTANCES} python -m {PROGRAM}"
 
 PLAIN_OPTIONS = (
-    "Your options are no popdist.poptorch.Options(), so they do not know poprun's replicas: without replicationFactor, "
-    "each instance has one, and half of the IPUs have nothing to do."
+    "Your options are not popdist.poptorch.Options(), so they do not know poprun's replicas: without "
+    "replicationFactor, each instance has one replica, and half of the IPUs are idle."
 )
 ALL_THE_DATA = (
     "Each instance loads all 1,024 digits. poptorch.DataLoader with the options of popdist gives each instance its "

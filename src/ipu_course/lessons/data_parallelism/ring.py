@@ -161,6 +161,6 @@ def _bytes_hint(share_sent: float, replicas: int) -> str | None:
     if share_sent < least - 1e-9:
         return (
             f"The sums are right, but a replica sends only {share_sent:.3g} times the size of its gradient. Replicas "
-            "have no memory in common: whatever comes from another one has to go through pass_on."
+            "share no memory: whatever comes from another one has to go through pass_on."
         )
     return None

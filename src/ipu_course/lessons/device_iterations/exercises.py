@@ -38,9 +38,9 @@ _DIVISORS = (
     (SUMMED_ACCUMULATION, "You divided by the accumulation. The loop runs 4 times, and adds 2 losses each time."),
     (
         SUMMED_IMAGES * SUMMED_LOSSES,
-        "You divided by the images. Each micro-batch's loss is a mean over its images already.",
+        "You divided by the images. Each micro-batch's loss is already a mean over its images.",
     ),
-    (SUMMED_IMAGES, "You divided by the images of a micro-batch. Its loss is a mean over them already."),
+    (SUMMED_IMAGES, "You divided by the images of a micro-batch. Its loss is already a mean over them."),
 )
 
 
@@ -74,7 +74,7 @@ def _hint_with(train: Train, iterations: int) -> str | None:
     if iterations > 1 and is_near(_plain([rate_at(update // iterations) for update in range(UPDATES)])):
         return (
             f"your schedule counts calls, and a call makes {iterations} updates. Count the updates instead: "
-            "options.device_iterations tells how many a call makes."
+            "options.device_iterations is the number of updates in a call."
         )
     if is_near(_plain([rate_at(0)] * UPDATES)):
         return "the rate never changed. Give the model a new optimiser with setOptimizer before a call."
@@ -177,7 +177,7 @@ def _gain_hint(factor: float, program: ModelledModule) -> str | None:
         return None
     free_one, free_many = rates[0.0]
     if abs(factor / (free_many / free_one) - 1) < NEAR_GAIN:
-        return "iterations is right. That gain is the one without loading: set 800 µs for each image."
+        return "iterations is right. That is the gain without loading: set 800 µs for each image."
     return (
         "iterations is right. For gain, set 800 µs for each image and 0 ms for each call, read the images per second "
         "with 1 and with 128 device iterations, and divide."

@@ -109,7 +109,7 @@ def module_hint(normalise: Any) -> str | None:
     if not isinstance(result, Tensor):
         return f"forward returns {type(result).__name__}: return the normalised images."
     if result.shape != pixels.shape:
-        return f"forward turns images {list(pixels.shape)} into {list(result.shape)}: the shape must stay."
+        return f"forward turns images {list(pixels.shape)} into {list(result.shape)}, but the shape must not change."
     hint = _values_hint(result.double(), pixels)
     if hint is None and result.dtype != torch.float16:
         begin = f"The numbers are right, but after .half() your module still returns {result.dtype}. "
@@ -168,5 +168,5 @@ def _device_hint(to_bytes: Any, normalise: Any) -> str | None:
     on_device = model(images)
     model.destroy()
     if not _near(on_device.double(), normalised(images)):
-        return "PopTorch computes something else than PyTorch does: does forward do the same every time?"
+        return "PopTorch computes a different result from PyTorch: does forward do the same every time?"
     return None

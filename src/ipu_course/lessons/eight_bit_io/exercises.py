@@ -70,9 +70,9 @@ def _gain_hint(gain: float, programs: Mapping[str, Any]) -> str | None:
     if abs(gain - wanted) <= GAIN_TOLERANCE:
         return None
     if abs(gain - (wanted + 100)) <= GAIN_TOLERANCE:
-        return "That is uint8's rate in per cent of fp16's. By how many per cent is it higher?"
+        return "That is uint8's rate as a percentage of fp16's. By what percentage is it higher?"
     if abs(gain - wanted / 100) <= GAIN_TOLERANCE / 100 or abs(gain - 1 - wanted / 100) <= GAIN_TOLERANCE / 100:
-        return "gain_percent is in per cent: 5 for a rate that is 1.05 times as high."
+        return "gain_percent is a percentage: write 5 for a rate that is 1.05 times as high."
     if any(abs(gain - gain_percent(programs, ms, ms)) <= GAIN_TOLERANCE for ms in HOST_MS[1:]):
         return "That is the gain with a host that needs some time for each image. Move the host's slider to 0."
     fitted = ladder.published_ladder().host
@@ -110,7 +110,7 @@ BUGS = Numbers(
         wrong={
             -124 / DIVISOR: "innocent is right. That is what line A makes of 0. B subtracts before it casts.",
             132: "innocent is right. 0 - 124 is 132 in uint8: now divide.",
-            -124: "innocent is right. uint8 has no numbers below 0: count on downwards from 255. Then divide.",
+            -124: "innocent is right. uint8 has no numbers below 0, so continue counting down from 255. Then divide.",
             131 / DIVISOR: "innocent is right. One below 0 is 255, so 124 below 0 is 256 - 124.",
             131: "innocent is right. One below 0 is 255, so 124 below 0 is 256 - 124. Then divide.",
         },
@@ -146,8 +146,8 @@ BOUND = Numbers(
             SAVED_BYTES / 1e6: "That is in megabytes: saved_bytes counts bytes.",
         },
         otherwise=(
-            "Multiply the images in a call (64 x 8 x 4) by the numbers in an image (3 x 64 x 64) and by the bytes by "
-            "which each number gets smaller."
+            "Multiply the images in a call (64 x 8 x 4) by the numbers in an image (3 x 64 x 64) and by the number "
+            "of bytes that each number saves."
         ),
     ),
     Number(
@@ -155,7 +155,7 @@ BOUND = Numbers(
         SHARE,
         tolerance=0.02 * SHARE,
         wrong={
-            100 * SHARE: "saved_bytes is right. A share lies between 0 and 1; this is the percentage.",
+            100 * SHARE: "saved_bytes is right. A share is between 0 and 1; this is the percentage.",
             STREAM_SECONDS: (
                 "saved_bytes is right. These are the seconds that the stream saves. Which part of 1.88 - 1 / 1.77 is "
                 "that?"

@@ -74,7 +74,7 @@ class TestBytePath:
         [
             (lambda x: x.half() / 255, "only goes from 0 to 1"),
             (lambda x: x.half(), "only cast"),
-            (lambda x: x.half()[0], "shape must stay"),
+            (lambda x: x.half()[0], "shape must not change"),
             (lambda x: (x.half() / 255).tolist(), "returns list"),
             (lambda x: 1 / (x.half() * 0), "infinite"),
             (lambda x: x.half() / 255 + 7, "Pixel 0 of the first colour"),

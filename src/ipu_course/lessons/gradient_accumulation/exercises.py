@@ -83,8 +83,8 @@ def _divided_by_images(network: Any, optimiser: Any, images: Tensor, labels: Ten
 _MISTAKES: tuple[tuple[Update, str], ...] = (
     (
         _without_division,
-        "The update is as many times too large as there are micro-batches. backward() adds gradients up, and each "
-        "loss is already a mean over its own micro-batch: what turns a sum of means into one mean?",
+        "The update is too large by a factor equal to the number of micro-batches. backward() adds gradients up, and "
+        "each loss is already a mean over its own micro-batch: what turns a sum of means into one mean?",
     ),
     (
         _never_zeroed,
@@ -304,7 +304,7 @@ SUM = Numbers(
             0.2: "The accumulation is right, but SGD would take steps 16 times as long: Sum does not divide.",
             0.2 * 16: "That multiplies the rate. Sum already makes the gradient larger, so the rate has to shrink.",
             0.2 / 8: "0.025 is right for 8 micro-batches. Now 16 gradients are added.",
-            0.2 / 512: "You divide by all images. Each loss is a mean over its images already: only the 16 "
+            0.2 / 512: "You divide by all images. Each loss is already a mean over its images, so only the 16 "
             "micro-batches are added.",
         },
         otherwise="With SGD, the sum of 16 gradients is a step 16 times as long. Which rate makes up for that?",

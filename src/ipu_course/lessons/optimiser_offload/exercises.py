@@ -139,7 +139,7 @@ def _parts_hint(places: Mapping[str, Any]) -> str | None:
     if moved:
         return f"You placed {moved[0]}. This exercise is about the optimiser's state only."
     if OPTIMISER not in places:
-        return "The options say nothing about the state yet: options.TensorLocations.setOptimizerLocation(...) does."
+        return "The options do not place the state yet. Use options.TensorLocations.setOptimizerLocation(...)."
     settings = places[OPTIMISER]
     if not settings:
         return (
@@ -205,11 +205,11 @@ PRICE = Numbers(
         wrong={
             17.82: "The size is right. The state goes in and back, and you counted one way.",
             71.28: "The size is right. Both moments are in it already: they go in once and back once.",
-            0.03564: "The size is right. That is in seconds.",
+            0.03564: "The size is right, but the time is in seconds. Give milliseconds.",
             8.91: "The size is right. The IPUs share 20 GB/s, and none of them has 20 GB/s of its own.",
             142.6: "The size is right. 20 GB/s is what the IPUs that copy share, and no other IPU copies here.",
         },
-        otherwise="Twice the size, in and back, divided by 20 GB/s, which is 20 MB in a millisecond.",
+        otherwise="Divide twice the size, in and back, by 20 GB/s, which is 20 MB in a millisecond.",
         tolerance=0.3,
     ),
     praise="44.5 million x 8 bytes = 356 MB. Twice that at 20 MB in a millisecond takes 35.6 ms. (The model also "

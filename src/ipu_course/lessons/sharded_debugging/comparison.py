@@ -78,7 +78,12 @@ def cases() -> tuple[Case, ...]:
             "B2",
             "An inf in the second stage is the first fault there, and later stages only inherit it.",
         ),
-        Case(large, {"B1": large["B1"] * 1.005}, None, f"Half a per cent of 1,000 is 5, and no fault. {_RELATIVE}"),
+        Case(
+            large,
+            {"B1": large["B1"] * 1.005},
+            None,
+            f"Half a per cent of 1,000 is 5, which is not a fault. {_RELATIVE}",
+        ),
         Case(
             mixed,
             {"B1": (mixed["B1"] + 0.25).half()},

@@ -50,7 +50,7 @@ def overflow_hint(bits: object, layer: object) -> str | None:
 OVERFLOW = Exercise(
     names=("bits", "SafeUnitScale"),
     find_hint=overflow_hint,
-    praise="Your layer gives the same in fp16 as in fp32, for both scanners.",
+    praise="Your layer gives the same results in fp16 as in fp32, for both scanners.",
 )
 PLACEMENT = Exercise(
     names=("idle", "crowded", "place"),

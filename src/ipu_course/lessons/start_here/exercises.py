@@ -18,12 +18,12 @@ SPREAD_EVENLY = Numbers(
         wrong={
             IPUS * EVENLY: "That is for one IPU. The parameters are spread over the tiles of both IPUs.",
             EVENLY / BYTES_EACH: "That counts one byte for each parameter. Training keeps 10.",
-            EVENLY / 5: "That counts the weights alone, 2 bytes each. The optimiser's share is in the 10 bytes.",
+            EVENLY / 5: "That counts only the weights, at 2 bytes each. The 10 bytes include the optimiser's share.",
             1024 * EVENLY: "Those are bytes. One KiB has 1,024 of them.",
             1.024 * EVENLY: "You divided by 1,000, which gives kB. A KiB has 1,024 bytes, and a tile has 624 KiB.",
             round(EVENLY): "That is right, but rounded: give one digit after the decimal point.",
-            8 * EVENLY: "You counted bits. The 10 are bytes already.",
-            IPUS * TILES * EVENLY: "That is the memory in total. Every tile holds its own part of it.",
+            8 * EVENLY: "You counted bits, but the 10 are already bytes.",
+            IPUS * TILES * EVENLY: "That is the total memory. Each tile holds only a part of it.",
         },
         tolerance=0.1,
         otherwise="Divide all bytes by the number of tiles of both IPUs, and then by 1,024.",
@@ -49,8 +49,8 @@ def fullest_tile_hint(kib: object, using: object) -> str | None:
         wrong={
             first: "Those are the three rows of IPU 0. The question is about IPU 1.",
             first + second: "You added up both IPUs, but a tile belongs to one of them.",
-            state: "That is the optimiser state alone. Add the weights and the gradient accumulators.",
-            memory.max_tile_bytes / 1024: "That is all that the tile holds, code and activations included.",
+            state: "That is only the optimiser state. Add the weights and the gradient accumulators.",
+            memory.max_tile_bytes / 1024: "That is everything on the tile, including code and activations.",
         },
         tolerance=0.3,
         otherwise="Under 'What fills the memory?', add three rows of IPU 1: variables, optimiser state, accumulators.",
@@ -60,5 +60,5 @@ def fullest_tile_hint(kib: object, using: object) -> str | None:
 FULLEST_TILE = Exercise(
     names=("kib_on_ipu_1",),
     find_hint=fullest_tile_hint,
-    praise="That is half as much again as if all were spread evenly. The solution below says why.",
+    praise="That is half as much again as with an even spread. The solution below explains why.",
 )

@@ -24,7 +24,7 @@ def refuse_other_torch(own_version: str) -> None:
     if found is not None and not found.startswith(f"{RELEASE}."):
         raise ImportError(
             f"ipu-model {own_version} needs torch {RELEASE}, and this environment has torch {found}. The IPU Model "
-            "uses private names of PyTorch and was tested with this release only. Install ipu-model again and let pip "
+            "uses private names of PyTorch and was tested only with this release. Install ipu-model again and let pip "
             f"choose its torch, or run `python -m pip install 'torch=={RELEASE}.*'`. In a notebook, restart the kernel "
             "afterwards. To keep the other torch, install ipu-model into a virtual environment of its own "
             "(`python -m venv`)."

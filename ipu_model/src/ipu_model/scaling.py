@@ -62,7 +62,7 @@ def constant_share(gained: float, replicas: int) -> float:
 
 def _check(share: float, replicas: int) -> None:
     if not 0 <= share <= 1:
-        raise Error(f"A constant share lies between 0 and 1, not at {share!r}.")
+        raise Error(f"A constant share must be between 0 and 1, not {share!r}.")
     if replicas < 1:
         raise Error(f"A program has at least one replica, not {replicas!r}.")
 

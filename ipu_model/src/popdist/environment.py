@@ -77,7 +77,7 @@ def place(environment: Mapping[str, str] = os.environ) -> Place:
     missing = [name for name in NAMES if name not in environment]
     if missing:
         raise Error(
-            f"The environment is that of poprun only in part: {given[0]} is set, {', '.join(missing)} "
+            f"Only part of poprun's environment is set: {given[0]} is set, but {', '.join(missing)} "
             f"{'is' if len(missing) == 1 else 'are'} not. Start the program with poprun, or unset {', '.join(given)}."
         )
     found = Place(*(_number(environment, name) for name in (TOTAL, LOCAL, IPUS, OFFSET, LOCAL_INSTANCE)))

@@ -272,7 +272,7 @@ def check_inputs(tensors: list[Tensor]) -> None:
     for tensor in tensors:
         if tensor.dtype not in SUPPORTED_INPUT_TYPES:
             raise createPoptorchError(
-                f"Unsupported input type {tensor.dtype}. Send real and imaginary parts apart."
+                f"Unsupported input type {tensor.dtype}. Pass the real and imaginary parts separately."
                 if tensor.is_complex()
                 else f"Unsupported input type {tensor.dtype}."
             )

@@ -49,7 +49,7 @@ class Freezable:
         """Raise `AttributeError` if the options are frozen, whichever option would change."""
         if self._is_frozen:
             raise AttributeError(
-                "Can't modify frozen Options: a model or a DataLoader relies on them by now. "
+                "Can't modify frozen Options: a model or a DataLoader already uses them. "
                 "options.clone() gives a copy that can be changed."
             )
 

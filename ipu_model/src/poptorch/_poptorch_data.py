@@ -102,11 +102,11 @@ def damage_named(path: Path) -> Iterator[None]:
     except AssertionError as error:
         if str(path) in str(error):
             raise
-        raise AssertionError(f"{error} The program is that of the file {path}.") from error
+        raise AssertionError(f"{error} The program comes from the file {path}.") from error
     except Error as error:
         if str(path) in error.message:
             raise
-        raise createPoptorchError(f"{error.message} The program is that of the file {path}.") from error
+        raise createPoptorchError(f"{error.message} The program comes from the file {path}.") from error
     except Exception as error:
         what = f"what it holds cannot be used ({type(error).__name__}: {str(error).partition(chr(10))[0]:.200})"
         raise invalid(path, what) from error

@@ -119,7 +119,7 @@ class TestBrokenEnvironment:
     @pytest.mark.parametrize("name", NAMES)
     def test_a_part_of_it_is_refused_with_what_is_missing(self, name: str) -> None:
         half = {key: EXAMPLE[key] for key in NAMES if key != name}
-        with pytest.raises(poptorch.Error, match=f"only in part.*{name} is not"):
+        with pytest.raises(poptorch.Error, match=f"Only part of poprun's environment.*{name} is not"):
             place(half)
 
     @pytest.mark.parametrize(("name", "value"), [(TOTAL, "eight"), (TOTAL, "0"), (OFFSET, "-2"), (OFFSET, "")])

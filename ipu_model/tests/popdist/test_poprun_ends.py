@@ -99,7 +99,7 @@ class TestOtherHosts:
         assert result.returncode == 7
         assert result.stderr.splitlines() == [
             "poprun: host 192.0.2.1 (192.0.2.1, through the remote shell): instances 0 to 0",
-            "poprun: instance 0 (host 192.0.2.1, replicas 0 to 2) ended with exit code 7; what it wrote last is above. "
+            "poprun: instance 0 (host 192.0.2.1, replicas 0 to 2) ended with exit code 7; its last output is above. "
             f"{LAST_WORDS}",
         ]
         run.assert_nothing_left()

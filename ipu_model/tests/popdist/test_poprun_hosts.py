@@ -24,7 +24,7 @@ def test_hosts_are_names_with_commas_between() -> None:
         ("", "a name is empty"),
         ("one,", "a name is empty"),
         ("one,,two", "a name is empty"),
-        ("a,b,a", "a is there twice"),
+        ("a,b,a", "a is given twice"),
     ],
 )
 def test_empty_and_repeated_names_are_refused(text: str, said: str) -> None:

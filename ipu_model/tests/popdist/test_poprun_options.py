@@ -139,7 +139,7 @@ class TestMpirun:
         request = read(["--executable-cache-path", "/c", "--mpi-local-args=-x A -x B=b -x NONE", "x"])
         found = shared_variables(request, here)
         assert found == {"PATH": "/p", "PYTHONPATH": "/q", "A": "a", "B": "b", "POPTORCH_CACHE_DIR": "/c"}
-        assert "-x NONE: there is no such variable here" in capsys.readouterr().err
+        assert "-x NONE: this variable is not set here" in capsys.readouterr().err
 
 
 class TestPlan:

@@ -163,7 +163,7 @@ def test_a_file_is_as_long_as_asked_for_and_shared() -> None:
 
 
 def test_more_than_the_memory_there_is_cannot_be_shared() -> None:
-    with pytest.raises(MemoryError, match="more memory than there is"):
+    with pytest.raises(MemoryError, match="more memory than is available"):
         SharedFile().map(1 << 62)
 
 

@@ -80,7 +80,7 @@ MISTAKES = {
         poptorch.Error, "Couldn't find a loss", "poptorch.identity_loss", options(), loss=lambda out, y: out
     ),
     "an element type that the device lacks": Mistake(
-        poptorch.Error, "Unsupported input type torch.complex64", "real and imaginary parts apart", options(),
+        poptorch.Error, "Unsupported input type torch.complex64", "real and imaginary parts separately", options(),
         (X.to(torch.complex64), CLASS),
     ),
     "a branch on data": Mistake(

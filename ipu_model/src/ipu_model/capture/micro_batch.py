@@ -178,8 +178,8 @@ def _refuse_hidden_tensors(leaves: Sequence[Any]) -> None:
         if not isinstance(leaf, Tensor) and any(isinstance(value, FakeTensor) for value in tree_leaves(inside)):
             raise Error(
                 f"forward returns tensors inside an object of type {type(leaf).__name__}, which PopTorch cannot take "
-                "apart. Return tensors in tuples, named tuples, lists, dicts or data classes, or tell how with "
-                "poptorch.registerCustomArgParser."
+                "apart. Return tensors in tuples, named tuples, lists, dicts or data classes, or register a parser "
+                "with poptorch.registerCustomArgParser."
             )
 
 

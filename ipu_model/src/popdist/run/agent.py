@@ -119,8 +119,8 @@ def _check(job: Job) -> None:
         os.chdir(job.folder)
     except OSError as error:
         raise Error(
-            f"host {job.name} has no folder {job.folder} ({error.strerror}): programs run in the folder that poprun "
-            "was started in, which all hosts must have"
+            f"host {job.name} has no folder {job.folder} ({error.strerror}). Programs run in the folder in which you "
+            "started poprun, so this folder must exist on every host"
         ) from None
     if shutil.which(job.command[0], path=job.shared.get("PATH", os.environ.get("PATH"))) is None:
         raise Error(

@@ -67,7 +67,7 @@ def shared_variables(request: Request, environment: Mapping[str, str]) -> dict[s
         elif name in environment:
             shared[name] = environment[name]
         else:
-            print(f"poprun: -x {name}: there is no such variable here, so none is passed on", file=sys.stderr)
+            print(f"poprun: -x {name}: this variable is not set here, so it is not passed on", file=sys.stderr)
     if request.executable_cache_path:
         shared["POPTORCH_CACHE_DIR"] = request.executable_cache_path
     return shared

@@ -35,7 +35,7 @@ def parse_hosts(text: str) -> tuple[str, ...]:
     for position, name in enumerate(names):
         if name in names[:position]:
             raise Error(
-                f"--host {text}: {name} is there twice. Name each host once: --num-instances says how many instances "
+                f"--host {text}: {name} is given twice. Name each host once: --num-instances says how many instances "
                 "there are, and they are divided evenly."
             )
     return names

@@ -151,7 +151,7 @@ def choose_cause(failures: Sequence[Failure]) -> Failure:
 def explain(instance: Instance, failure: Failure) -> str:
     """Say which instance ended how; what it wrote is above."""
     if failure.status >= 0:
-        return f"{instance.description} ended with exit code {failure.status}; what it wrote last is above"
+        return f"{instance.description} ended with exit code {failure.status}; its last output is above"
     try:
         number = signal.Signals(-failure.status)
     except ValueError:

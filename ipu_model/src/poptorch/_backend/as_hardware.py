@@ -64,6 +64,6 @@ def _is_on(variable: str) -> bool:
 def _print_notice() -> None:
     """Print the notice on stderr, once in each process."""
     print(
-        f"{VARIABLE} is set: this is the IPU Model, which says that there is IPU hardware although there is none.",
+        f"{VARIABLE} is set: this is the IPU Model, which reports IPU hardware although there is none.",
         file=sys.stderr,
     )

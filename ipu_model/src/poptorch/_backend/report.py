@@ -56,7 +56,7 @@ def next_steps(program: Program, engine: EngineOptions) -> str:
     if not engine.report:
         return f"{explore} poptorch.Options().enableProfiling(folder) leaves a report of the memory. {ignore}"
     if not engine.allow_out_of_memory:
-        return f"{explore} debug.allowOutOfMemory is off, so that there is no report. {ignore}"
+        return f"{explore} debug.allowOutOfMemory is off, so there is no report. {ignore}"
     try:
         folder = write(program, profile_lately(program), engine)
     except Error as error:

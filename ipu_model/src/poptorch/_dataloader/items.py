@@ -119,7 +119,7 @@ def _checked(value: Any, where: str) -> Tensor:
         raise TypeError(
             f"{where} is not a torch tensor but a {type(value).__name__}. Items loaded in another process are a "
             "tensor, a flat tuple, list or dict of tensors, or a type registered with registerCustomArgParser(); "
-            "DataLoaderMode.Sync takes whatever torch takes."
+            "DataLoaderMode.Sync accepts everything that torch accepts."
         )
     if value.layout is not torch.strided or value.is_quantized:
         raise TypeError(f"{where} is a torch tensor without a plain layout ({value.layout}): make it dense first.")

@@ -43,7 +43,7 @@ class SharedFile:
         Raises `MemoryError` if the machine does not have that much.
         """
         if size > os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"):
-            raise MemoryError(f"Sharing {size} bytes between two processes takes more memory than there is.")
+            raise MemoryError(f"Sharing {size} bytes between two processes needs more memory than is available.")
         os.ftruncate(self._descriptor, size)
         return mmap.mmap(self._descriptor, size) if size else bytearray()
 

@@ -76,7 +76,7 @@ def _check_sampling(src: Any, ptr: Any, ratio: Any, random_start: Any) -> None:
         raise createPoptorchError(f"poptorch.fps: ptr must have at least 2 entries, the ends of a sample; got {ptr}.")
     if ptr[0] < 0 or ptr[-1] > src.shape[0] or any(end < begin for begin, end in pairwise(ptr)):
         raise createPoptorchError(
-            f"poptorch.fps: ptr must rise from 0 on to at most the {src.shape[0]} rows of src; got {ptr}."
+            f"poptorch.fps: ptr must increase from 0 to at most the {src.shape[0]} rows of src; got {ptr}."
         )
     if type(ratio) not in (float, int) or not 0 < ratio <= 1:
         raise createPoptorchError(f"poptorch.fps: ratio must be a float above 0 and at most 1, not {ratio!r}.")

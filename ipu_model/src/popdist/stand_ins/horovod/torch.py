@@ -106,7 +106,7 @@ def allgather(tensor: Tensor, name: str | None = None) -> Tensor:
     if () in shapes or len({shape[1:] for shape in shapes}) > 1:
         raise Error(
             f"allgather joins along dimension 0, and the shapes of the ranks are {', '.join(map(str, shapes))}: all "
-            "other dimensions must be equal, and there must be at least one. reshape(1) makes a vector of a number."
+            "other dimensions must be equal, and there must be at least one. reshape(1) turns a number into a vector."
         )
     padded = tensor.new_zeros((max(shape[0] for shape in shapes), *tensor.shape[1:]))
     padded[: tensor.shape[0]] = tensor.detach()

@@ -44,7 +44,7 @@ class TestExercises:
         [
             (lambda x: x + 0, None),
             (lambda x: x.view(-1), "a view"),
-            (lambda x: x.contiguous(), "very tensor"),
+            (lambda x: x.contiguous(), "the same tensor"),
             (lambda x: x * 2, "unchanged"),
         ],
     )

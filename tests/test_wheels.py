@@ -17,7 +17,7 @@ from packaging.requirements import Requirement
 import ipu_course
 import ipu_model
 from ipu_course.programs import command_line
-from ipu_model import command_line as model_command_line
+from ipu_model.commands import command_line as model_command_line
 
 NAMES = ("ipu_course", "ipu_model")
 ADDRESS = "https://host.example/owner/course"

@@ -24,7 +24,7 @@ def run(capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, str
     """Run a command of `python -m ipu_model` in this process; give its exit code, output and error output."""
 
     def run_command(*arguments: object) -> tuple[int, str, str]:
-        from ipu_model import command_line
+        from ipu_model.commands import command_line
 
         try:
             code = command_line.main([str(argument) for argument in arguments])

@@ -21,13 +21,13 @@ if TYPE_CHECKING:
 
     import poptorch
     from ipu_model.explore.fit_result import FitResult
+    from ipu_model.explore.scaling import ScalingPoint, UpdateTime
     from ipu_model.explore.what_if import SweepPoint
     from ipu_model.optimiser import OptimiserSpec
     from ipu_model.predict.hardware import System
     from ipu_model.predict.host import HostWork
     from ipu_model.predict.profile import IpuMemory, Profile
     from ipu_model.predict.program import Program
-    from ipu_model.scaling import ScalingPoint, UpdateTime
 
 __all__ = [
     "FIGURES",
@@ -272,9 +272,9 @@ class ModelledModule:
         """Profile the module once for each number of ``replicas``, on the smallest machine with enough IPUs.
 
         Each point has ``.replicas``, ``.profile`` (``None`` where it is refused), ``.efficiency`` and the other fields
-        of ``ipu_model.scaling.ScalingPoint``. Raises ``poptorch.Error`` for options it does not know.
+        of ``ipu_model.explore.scaling.ScalingPoint``. Raises ``poptorch.Error`` for options it does not know.
         """
-        from ipu_model.scaling import scaling
+        from ipu_model.explore.scaling import scaling
 
         return scaling(
             self._program,
@@ -291,7 +291,7 @@ class ModelledModule:
         Raises ``poptorch.Error`` for a module that was captured without an optimiser.
         """
         from ipu_model.explore.options import with_options
-        from ipu_model.scaling import update_time
+        from ipu_model.explore.scaling import update_time
 
         return update_time(with_options(self._program, **options), host)
 
@@ -307,7 +307,7 @@ def modelled_module(
 
     Raises ``poptorch.Error`` when the engine cannot model it.
     """
-    from ipu_model.entry_points import program_of_module
+    from ipu_model.front_ends import program_of_module
 
     return ModelledModule(program_of_module(options, module, inputs, optimizer=optimizer, micro_batch=True))
 

@@ -5,11 +5,10 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from ipu_model.one_poptorch import refuse_graphcores
-from ipu_model.one_torch import refuse_other_torch
+from ipu_model.guards import refuse_graphcores, refuse_other_torch
 
 if TYPE_CHECKING:
-    from ipu_model import scaling
+    from ipu_model.explore import scaling
     from ipu_model.explore.advise import advise
     from ipu_model.explore.fit import make_it_fit
     from ipu_model.explore.loader import time_loader
@@ -55,7 +54,7 @@ _HOMES = {
 def __getattr__(name: str) -> Any:
     """Import what is asked for when it is asked for: commands such as `--help` then need no torch."""
     if name == "scaling":
-        return import_module("ipu_model.scaling")
+        return import_module("ipu_model.explore.scaling")
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module(_HOMES[name]), name)

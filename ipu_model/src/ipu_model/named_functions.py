@@ -15,9 +15,9 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from ipu_model.commands.slow_work import said_if_slow
 from ipu_model.errors import Error, OutOfMemory
 from ipu_model.predict.program import Program
-from ipu_model.slow_work import said_if_slow
 from ipu_model.source_lines import line_that_raised
 
 _MOST_NAMED = 20

@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ipu_model.entry_points import kind_of, program_behind
+from ipu_model.commands.slow_work import said_if_slow
 from ipu_model.errors import Error, UnknownParameter
-from ipu_model.slow_work import said_if_slow
+from ipu_model.front_ends import kind_of, program_behind
 
 if TYPE_CHECKING:
     from ipu_model.explore.program_source import Source

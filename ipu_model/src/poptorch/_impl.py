@@ -19,7 +19,8 @@ import torch
 from filelock import FileLock
 from torch import Tensor, nn
 
-from ipu_model import source_lines, tracing
+from ipu_model import source_lines
+from ipu_model.capture import tracing
 from ipu_model.errors import Error
 from poptorch._logging import logger
 

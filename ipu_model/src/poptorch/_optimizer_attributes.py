@@ -11,8 +11,8 @@ from typing import Any
 import torch
 
 import poptorch.optim as poptorch_optim
+from ipu_model.capture.graph import dtype_of
 from ipu_model.errors import UnknownParameter
-from ipu_model.graph import dtype_of
 from ipu_model.optimiser import FAMILIES, Hyper, OptimiserSpec
 from ipu_model.step import FLOAT16, DType
 from poptorch._logging import LogOnce, logger

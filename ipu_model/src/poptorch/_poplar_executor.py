@@ -16,10 +16,9 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import DefaultDeviceType
 
 from ipu_model.capture.digest import digest_of
-from ipu_model.entry_points import ModuleChanges, captures_of, program_behind
 from ipu_model.errors import OutOfMemory
-from ipu_model.interrupts import postponed
-from ipu_model.turns import Turn
+from ipu_model.front_ends import ModuleChanges, captures_of, program_behind
+from ipu_model.process import ForkSafeLock, interrupt_postponed
 from poptorch import _poptorch_data
 from poptorch._args_parser import ArgsParser, BoundArguments, check_layouts, check_on_host, check_same
 from poptorch._backend.compilation import check_options
@@ -101,7 +100,7 @@ class _OverwriteContextManager:
     """
 
     _subsitution_manager_types: ClassVar[list[Any]] = [_SetDefaultDeviceType]
-    _one_at_a_time: ClassVar[Turn] = Turn()
+    _one_at_a_time: ClassVar[ForkSafeLock] = ForkSafeLock()
 
     def __init__(self) -> None:
         self._restorations = ExitStack()
@@ -140,7 +139,7 @@ class PoplarExecutor:
         optimizer: torch.optim.Optimizer | None = None,
     ) -> None:
         assert training or optimizer is None, "An inference model has no optimizer: use poptorch.trainingModel."
-        self._turn = Turn()
+        self._turn = ForkSafeLock()
         options = checked_options(options)
         options._freeze()
         self._options = own_options(options, training)
@@ -257,14 +256,14 @@ class PoplarExecutor:
             results = now.session.run(inputs)
         finally:
             # A run that was interrupted may have updated weights already.
-            with postponed():
+            with interrupt_postponed():
                 self._after_run(now)
         if self._counts_cycles and native_logger.isEnabledFor(logging.DEBUG):
             native_logger.debug("Total number of IPU cycles: %d", self.cycleCount())
         now.device.anchored = by_short_name(now.graph, now.anchors, results)
         return present(now.graph, results)
 
-    @postponed()
+    @interrupt_postponed()
     def _compile(self, arguments: BoundArguments, saved: Saved | None = None) -> Compiled:
         """Trace, check and build; a failure undoes everything.
 
@@ -324,7 +323,7 @@ class PoplarExecutor:
         return arguments
 
     @in_turn
-    @postponed()
+    @interrupt_postponed()
     def destroy(self) -> None:
         """Bring state back to the host and drop the executable; a training model is unwrapped."""
         if self._compiled is None:

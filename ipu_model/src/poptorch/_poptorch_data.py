@@ -18,10 +18,10 @@ from torch import Tensor, nn
 
 from ipu_model import __version__, stored
 from ipu_model.capture.digest import digest_of
+from ipu_model.capture.graph import Graph
 from ipu_model.compute.gradients import ReplicaGroups
 from ipu_model.compute.randomness import RandomStreams
 from ipu_model.errors import Error
-from ipu_model.graph import Graph
 from poptorch._args_parser import BoundArguments
 from poptorch._backend.weights import groups_of
 from poptorch._impl import createPoptorchError

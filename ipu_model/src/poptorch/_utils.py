@@ -14,7 +14,7 @@ from typing import Any, TypeVar, cast
 import torch
 from torch import Tensor
 
-from ipu_model import tracing
+from ipu_model.capture import tracing
 from poptorch._impl import createPoptorchError
 from poptorch._logging import logger
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from enum import IntEnum
 from typing import Any, NoReturn
 
-from ipu_model import tracing
+from ipu_model.capture import tracing
 from ipu_model.errors import Error, OutOfMemory, RecoverableError, UnrecoverableError, unsupported
 from poptorch import _logging
 from poptorch._backend.as_hardware import ipuHardwareVersion

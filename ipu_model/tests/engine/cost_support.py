@@ -7,7 +7,7 @@ from typing import Any
 from torch import Tensor, nn
 from tracing_support import traced
 
-from ipu_model import tracing
+from ipu_model.capture import tracing
 from ipu_model.capture.describe import step_of
 from ipu_model.predict.costs import Costs, costs_of
 from ipu_model.predict.device import CostSettings, Device

@@ -22,10 +22,10 @@ from torch import Tensor
 from torch.utils._pytree import tree_map, tree_map_only
 
 from ipu_model.capture.device_ops import recurrent_layers
+from ipu_model.capture.graph import Graph, TensorSpec
 from ipu_model.compute.half_range import make_nan_
 from ipu_model.compute.replay import Arithmetic, Replay, build
 from ipu_model.compute.rounding import clip_, clip_to_half_, round_to_half_
-from ipu_model.graph import Graph, TensorSpec
 
 aten = torch.ops.aten
 Node = torch.fx.Node

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from tracing_support import session_of, traced
 
-from ipu_model import tracing
+from ipu_model.capture import tracing
 from ipu_model.compute.replay import Arithmetic, build
 
 Tensors = Mapping[str, Tensor]

@@ -11,7 +11,7 @@ from tracing_support import traced
 
 from ipu_model.batching import Batching
 from ipu_model.capture.describe import step_of
-from ipu_model.graph import Graph, dtype_of
+from ipu_model.capture.graph import Graph, dtype_of
 from ipu_model.optimiser import Hyper, OptimiserSpec
 from ipu_model.predict.costs import costs_of
 from ipu_model.predict.memory import memory_of

@@ -13,12 +13,12 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils.checkpoint import checkpoint
 from tracing_support import ops_of, traced
 
-from ipu_model import tracing
 from ipu_model.capture import torch_private as private
+from ipu_model.capture import tracing
 from ipu_model.capture.describe import step_of
+from ipu_model.capture.graph import TensorSpec
 from ipu_model.capture.known_values import known_values, places
 from ipu_model.errors import Error
-from ipu_model.graph import TensorSpec
 from ipu_model.step import Phase
 
 aten = torch.ops.aten

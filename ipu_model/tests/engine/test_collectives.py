@@ -13,7 +13,7 @@ from tracing_support import traced
 
 from ipu_model.batching import Batching
 from ipu_model.capture.describe import step_of
-from ipu_model.graph import Graph
+from ipu_model.capture.graph import Graph
 from ipu_model.predict.hardware import system_named
 from ipu_model.predict.links import Ring, ring_of
 from ipu_model.predict.program import Program

@@ -7,7 +7,7 @@ import torch
 from cost_support import SETTINGS, costed, cycles
 from torch import Tensor, nn
 
-from ipu_model import tracing
+from ipu_model.capture import tracing
 from ipu_model.capture.describe import step_of
 from ipu_model.errors import Error
 from ipu_model.predict.costs import costs_of

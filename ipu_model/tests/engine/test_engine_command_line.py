@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 from report_support import inference_profile, pipeline_profile
 
-from ipu_model import command_line, command_options
+from ipu_model.commands import command_line, command_options
 from ipu_model.predict.hardware import known_hardware
 from ipu_model.report import profile_json
 from ipu_model.report.files import write_report
@@ -186,7 +186,7 @@ class TestErrors:
 class TestStart:
     def test_help_waits_for_neither_torch_nor_matplotlib(self) -> None:
         code = (
-            "import sys\nfrom ipu_model.command_line import main\n"
+            "import sys\nfrom ipu_model.commands.command_line import main\n"
             "try:\n    main(['--help'])\nexcept SystemExit:\n    pass\n"
             "heavy = {'torch', 'matplotlib', 'numpy'} & set(sys.modules)\n"
             "assert not heavy, heavy"
@@ -214,7 +214,7 @@ class TestStart:
 
     def test_a_report_needs_no_torch(self, folder: Path) -> None:
         code = (
-            "import sys\nfrom ipu_model.command_line import main\n"
+            "import sys\nfrom ipu_model.commands.command_line import main\n"
             f"assert main(['report', {str(folder)!r}]) == 0\n"
             "assert 'torch' not in sys.modules and 'matplotlib' not in sys.modules"
         )

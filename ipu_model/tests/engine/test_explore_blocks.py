@@ -66,7 +66,7 @@ class _Loss(nn.Module):
         self.blocks = module
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        from ipu_model import tracing
+        from ipu_model.capture import tracing
 
         loss: torch.Tensor = self.blocks(x).sum()
         trace = tracing.current()

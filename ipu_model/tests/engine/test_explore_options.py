@@ -11,8 +11,8 @@ from cost_support import SETTINGS, cycles
 from torch import Tensor, nn
 from tracing_support import traced
 
-from ipu_model import tracing
 from ipu_model.batching import Batching, Keep
+from ipu_model.capture import tracing
 from ipu_model.capture.describe import step_of
 from ipu_model.errors import Error
 from ipu_model.explore.options import OPTIONS, in_half_precision, with_byte_inputs, with_options

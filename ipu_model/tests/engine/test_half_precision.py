@@ -22,10 +22,10 @@ from test_replay import MODELS, Classifier
 from torch import Tensor, nn
 from tracing_support import traced
 
+from ipu_model.capture.graph import Graph
 from ipu_model.compute.exact import COMPARING, CONVERTING, EXACT, SELECTING, UNINITIALISED
 from ipu_model.compute.replay import Arithmetic, build
 from ipu_model.compute.rounding import clip_to_half_, round_to_half_
-from ipu_model.graph import Graph
 
 # Op by op, forward and backward.
 

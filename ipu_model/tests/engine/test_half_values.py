@@ -23,11 +23,11 @@ from torch import Tensor, nn
 from tracing_support import KeepGradients, ops_of, traced
 
 from ipu_model.batching import Batching, Returns
+from ipu_model.capture.graph import Graph
 from ipu_model.compute.replay import Arithmetic, build
 from ipu_model.compute.rounding import Overflow, round_to_half_
 from ipu_model.compute.session import Session
 from ipu_model.errors import Error
-from ipu_model.graph import Graph
 
 # Numbers, integers and 32-bit scalars that meet float16 values.
 

@@ -1,4 +1,4 @@
-"""An interrupt waits inside `postponed()`, until `check()` or the end, and a second one does not wait."""
+"""An interrupt waits inside `interrupt_postponed()`, until `deliver_interrupt()` or the end; a second does not wait."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from ipu_model.interrupts import check, postponed
+from ipu_model.process import deliver_interrupt, interrupt_postponed
 
 
 @pytest.fixture(autouse=True)
@@ -25,7 +25,7 @@ def interrupt() -> None:
 
 def test_an_interrupt_waits_for_the_end_of_the_body() -> None:
     reached = []
-    with pytest.raises(KeyboardInterrupt), postponed():  # noqa: PT012 - an interrupt comes between statements
+    with pytest.raises(KeyboardInterrupt), interrupt_postponed():  # noqa: PT012 - an interrupt comes between statements
         interrupt()
         reached.append("end")
     assert reached == ["end"]
@@ -33,17 +33,17 @@ def test_an_interrupt_waits_for_the_end_of_the_body() -> None:
 
 def test_an_interrupt_waits_for_a_check() -> None:
     reached = []
-    with pytest.raises(KeyboardInterrupt), postponed():  # noqa: PT012 - an interrupt comes between statements
-        check()
+    with pytest.raises(KeyboardInterrupt), interrupt_postponed():  # noqa: PT012 - an interrupt comes between statements
+        deliver_interrupt()
         interrupt()
         reached.append("before")
-        check()
+        deliver_interrupt()
         reached.append("after")
     assert reached == ["before"]
 
 
 def test_the_second_interrupt_does_not_wait() -> None:
-    with pytest.raises(KeyboardInterrupt), postponed():  # noqa: PT012 - an interrupt comes between statements
+    with pytest.raises(KeyboardInterrupt), interrupt_postponed():  # noqa: PT012 - an interrupt comes between statements
         interrupt()
         interrupt()
         pytest.fail("a body that is stuck could not be left")
@@ -51,15 +51,15 @@ def test_the_second_interrupt_does_not_wait() -> None:
 
 def test_a_body_in_a_body_leaves_the_interrupt_to_the_outer_one() -> None:
     reached = []
-    with pytest.raises(KeyboardInterrupt), postponed():  # noqa: PT012 - an interrupt comes between statements
-        with postponed():
+    with pytest.raises(KeyboardInterrupt), interrupt_postponed():  # noqa: PT012 - an interrupt comes between statements
+        with interrupt_postponed():
             interrupt()
         reached.append("still inside")
     assert reached == ["still inside"]
 
 
 def test_an_error_of_the_body_is_the_context_of_the_interrupt() -> None:
-    with pytest.raises(KeyboardInterrupt) as raised, postponed():  # noqa: PT012 - an interrupt comes between statements
+    with pytest.raises(KeyboardInterrupt) as raised, interrupt_postponed():  # noqa: PT012 - an interrupt comes between statements
         interrupt()
         raise ValueError("of the body")
     assert isinstance(raised.value.__context__, ValueError)
@@ -72,11 +72,11 @@ def test_the_programs_own_handler_is_back_afterwards(error: type[Exception] | No
     own = signal.getsignal(signal.SIGINT)
     try:
         if error is None:
-            with postponed():
+            with interrupt_postponed():
                 interrupt()
                 assert calls == []
         else:
-            with pytest.raises(error), postponed():  # noqa: PT012 - an interrupt comes between statements
+            with pytest.raises(error), interrupt_postponed():  # noqa: PT012 - an interrupt comes between statements
                 interrupt()
                 raise error
         assert signal.getsignal(signal.SIGINT) is own
@@ -88,9 +88,9 @@ def test_the_programs_own_handler_is_back_afterwards(error: type[Exception] | No
 def test_a_program_that_ignores_interrupts_goes_on_ignoring_them() -> None:
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
-        with postponed():
+        with interrupt_postponed():
             interrupt()
-            check()
+            deliver_interrupt()
         assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
     finally:
         signal.signal(signal.SIGINT, before)
@@ -100,7 +100,7 @@ def test_other_threads_leave_the_handler_alone() -> None:
     seen = []
 
     def work() -> None:
-        with postponed():
+        with interrupt_postponed():
             seen.append(signal.getsignal(signal.SIGINT))
 
     thread = threading.Thread(target=work)

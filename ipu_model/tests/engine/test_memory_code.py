@@ -13,7 +13,7 @@ from torch import nn
 from tracing_support import traced
 
 from ipu_model.capture.describe import step_of
-from ipu_model.graph import Graph
+from ipu_model.capture.graph import Graph
 from ipu_model.optimiser import Hyper, OptimiserSpec
 from ipu_model.predict.calibration import calibrated
 from ipu_model.predict.costs import costs_of

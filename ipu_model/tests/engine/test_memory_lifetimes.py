@@ -10,8 +10,8 @@ from memory_support import graph_of, memory_for, squares, total
 from torch import Tensor, nn
 from tracing_support import traced
 
-from ipu_model import tracing
-from ipu_model.graph import Graph
+from ipu_model.capture import tracing
+from ipu_model.capture.graph import Graph
 from ipu_model.predict.profile import IpuMemory, LivenessStep
 from ipu_model.predict.program import Execution, Recomputation
 from ipu_model.validate.programs import begin_block

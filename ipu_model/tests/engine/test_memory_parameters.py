@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from memory_support import FLOAT, HALF, adamw, graph_of, linear, memory_for, on_fullest, squares, total
 from torch import nn
 
-from ipu_model.graph import dtype_of
+from ipu_model.capture.graph import dtype_of
 from ipu_model.optimiser import Hyper, OptimiserSpec
 from ipu_model.predict.memory.categories import PARAMETERS
 from ipu_model.predict.program import Location, Locations

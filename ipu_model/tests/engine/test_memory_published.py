@@ -11,7 +11,7 @@ import pytest
 import torch
 from memory_support import FLOAT, HALF, adamw, memory_for, on_fullest, total
 
-from ipu_model.graph import Graph
+from ipu_model.capture.graph import Graph
 from ipu_model.optimiser import Hyper, OptimiserSpec
 from ipu_model.predict.device import CostSettings
 from ipu_model.predict.memory.categories import CODE

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from memory_support import memory_for, memory_of_program, program_of, squares, total
 
-from ipu_model.graph import Graph
+from ipu_model.capture.graph import Graph
 from ipu_model.predict.order import device_bytes, order_of, stash_slots
 from ipu_model.predict.program import Execution, Location, Locations, Program, Recomputation
 

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 import ipu_model
-from ipu_model.one_torch import RELEASE, public, refuse_other_torch
+from ipu_model.guards import RELEASE, public, refuse_other_torch
 
 PYPROJECT = Path(__file__).resolve().parents[2] / "pyproject.toml"
 

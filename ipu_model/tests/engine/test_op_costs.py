@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from tracing_support import ops_of, traced
 
 from ipu_model.capture.describe import step_of
-from ipu_model.graph import Graph
+from ipu_model.capture.graph import Graph
 from ipu_model.predict.costs import costs_of, total_of
 from ipu_model.predict.device import CostSettings, Device, Element
 from ipu_model.step import Phase

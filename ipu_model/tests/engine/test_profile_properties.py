@@ -18,9 +18,9 @@ from tracing_support import traced
 
 from ipu_model.batching import Batching, Keep, Returns
 from ipu_model.capture.describe import step_of
+from ipu_model.capture.graph import Graph
 from ipu_model.errors import Error
 from ipu_model.explore.options import with_byte_inputs
-from ipu_model.graph import Graph
 from ipu_model.optimiser import Hyper, OptimiserSpec
 from ipu_model.predict import profile_program
 from ipu_model.predict.costs import costs_of

@@ -8,9 +8,9 @@ from cost_support import Trained
 from torch import Tensor, nn
 from tracing_support import traced
 
-from ipu_model import tracing
+from ipu_model.capture import tracing
 from ipu_model.capture.describe import step_of
-from ipu_model.graph import Graph
+from ipu_model.capture.graph import Graph
 from ipu_model.predict.order import held_tensors
 from ipu_model.predict.program import Execution, Program, Recomputation
 from ipu_model.predict.recomputation import Kept, Pass, kept_for_backward, recomputation_over, sequence_of

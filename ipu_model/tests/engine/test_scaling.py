@@ -18,11 +18,11 @@ from tracing_support import traced
 from ipu_model.batching import Batching
 from ipu_model.capture.describe import step_of
 from ipu_model.errors import Error
+from ipu_model.explore.scaling import constant_share, limit, scaling, speed_up, update_time
 from ipu_model.optimiser import Hyper
 from ipu_model.predict import profile_program
 from ipu_model.predict.host import HostWork, Loading
 from ipu_model.predict.program import Program
-from ipu_model.scaling import constant_share, limit, scaling, speed_up, update_time
 
 SHARES = st.floats(0.0, 1.0)
 REPLICAS = st.integers(1, 4096)
@@ -35,7 +35,7 @@ def test_it_is_an_attribute_of_the_package_as_soon_as_that_is_imported() -> None
         "print(ipu_model.scaling.limit(0.05), ipu_model.scaling.__name__)"
     )
     done = subprocess.run([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True, check=True)
-    assert done.stdout.split() == [str(limit(0.05)), "ipu_model.scaling"]
+    assert done.stdout.split() == [str(limit(0.05)), "ipu_model.explore.scaling"]
 
 
 @pytest.fixture(scope="module")

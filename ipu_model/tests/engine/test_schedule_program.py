@@ -16,8 +16,8 @@ from tracing_support import traced
 
 from ipu_model.batching import Batching, Keep, Returns
 from ipu_model.capture.describe import step_of
+from ipu_model.capture.graph import Graph, TensorSpec
 from ipu_model.errors import Error
-from ipu_model.graph import Graph, TensorSpec
 from ipu_model.optimiser import Hyper, OptimiserSpec
 from ipu_model.predict import vertices
 from ipu_model.predict.calibration import calibrated

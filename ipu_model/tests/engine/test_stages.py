@@ -8,7 +8,7 @@ from torch import nn
 from tracing_support import traced
 
 from ipu_model.capture.describe import step_of
-from ipu_model.graph import Graph
+from ipu_model.capture.graph import Graph
 from ipu_model.step import Phase, Stage
 from ipu_model.validate.programs import begin_block, day03
 

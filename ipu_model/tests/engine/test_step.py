@@ -12,7 +12,7 @@ from torch import nn
 import poptorch
 from ipu_model.capture.aliases import storage_roots
 from ipu_model.capture.describe import step_of
-from ipu_model.graph import Graph
+from ipu_model.capture.graph import Graph
 from ipu_model.step import FLOAT32, Op, Phase, Placement, Ref, Source, Step, Tensor, step_of_ops, with_ops
 
 

@@ -10,8 +10,8 @@ from torch import Tensor, nn
 
 from ipu_model.batching import Batching, Returns
 from ipu_model.capture import capture
+from ipu_model.capture.graph import Graph, TensorSpec
 from ipu_model.compute.session import Session
-from ipu_model.graph import Graph, TensorSpec
 from ipu_model.step import Placement
 
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 import poptorch
-from ipu_model.entry_points import program_of_module
+from ipu_model.front_ends import program_of_module
 from ipu_model.predict.program import Program
 
 ROWS = 2

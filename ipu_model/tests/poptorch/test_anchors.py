@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 import ipu_model
 import poptorch
-from ipu_model.entry_points import program_of_module
+from ipu_model.front_ends import program_of_module
 from ipu_model.predict.order import traffic_of
 from poptorch import OutputMode
 

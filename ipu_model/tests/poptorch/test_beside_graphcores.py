@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import ipu_model
-from ipu_model.one_poptorch import refuse_graphcores
+from ipu_model.guards import refuse_graphcores
 
 
 @pytest.fixture

@@ -18,7 +18,6 @@ from torch import nn
 import ipu_model
 import poptorch
 from ipu_model import HostWork
-from ipu_model.entry_points import ModuleChanges, program_of_module
 from ipu_model.errors import Error
 from ipu_model.explore.blocks import has_checkpoints, with_checkpoints
 from ipu_model.explore.candidates import Fit
@@ -27,6 +26,7 @@ from ipu_model.explore.fit_result import FitResult
 from ipu_model.explore.program_source import source_of
 from ipu_model.explore.search import NEGLIGIBLE_GAIN
 from ipu_model.explore.settings import Programs
+from ipu_model.front_ends import ModuleChanges, program_of_module
 from ipu_model.predict.profile import Profile
 from ipu_model.predict.program import Program
 from ipu_model.predict.verdict import Verdict

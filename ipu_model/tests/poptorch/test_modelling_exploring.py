@@ -13,8 +13,8 @@ from modelling_support import Chain, quiet
 import ipu_model
 import poptorch
 from ipu_model import HostWork
-from ipu_model.entry_points import program_of_module
 from ipu_model.explore.options import OPTIONS, with_options
+from ipu_model.front_ends import program_of_module
 from ipu_model.predict import profile_program
 from ipu_model.predict.program import Program
 from ipu_model.report import profile_json

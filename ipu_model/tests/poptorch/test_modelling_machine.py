@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from modelling_support import Chain, inferred, quiet
 
 import poptorch
-from ipu_model.entry_points import program_behind
+from ipu_model.front_ends import program_behind
 from ipu_model.predict.hardware import known_hardware, system_named
 from ipu_model.predict.program import Program
 from poptorch._backend.modelling import machine_for

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 import ipu_model
 import poptorch
 from ipu_model.batching import Keep
-from ipu_model.entry_points import program_of_module
+from ipu_model.front_ends import program_of_module
 from ipu_model.predict.costs import costs_of
 from ipu_model.predict.device import Work
 from ipu_model.predict.program import Execution, Location, Program, Recomputation

@@ -185,7 +185,7 @@ def test_a_short_soak_does_not_grow() -> None:
 
 def test_an_executors_graphs_die_with_it() -> None:
     """What is remembered of a graph refers to the graph: it must not keep it alive."""
-    from ipu_model.graph import Graph
+    from ipu_model.capture.graph import Graph
 
     def graphs() -> int:
         gc.collect()

@@ -19,7 +19,7 @@ from executor_support import quiet
 from torch import Tensor, nn
 
 import poptorch
-from ipu_model import tracing
+from ipu_model.capture import tracing
 from ipu_model.custom_ops import register, unregister
 from poptorch import _impl, _logging, _poplar_executor, _utils
 from poptorch._args_parser import ArgsParser

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 import ipu_model
 import poptorch
-from ipu_model.entry_points import program_behind
+from ipu_model.front_ends import program_behind
 from poptorch import _poptorch_data
 from poptorch._backend.cache import recalled
 

@@ -19,8 +19,8 @@ import ipu_model
 import poptorch
 from ipu_model import HostWork
 from ipu_model.cores import CoreWatch
-from ipu_model.entry_points import LoaderFacts, facts_of_loader
 from ipu_model.errors import Error
+from ipu_model.front_ends import LoaderFacts, facts_of_loader
 from ipu_model.predict.host import Loading
 
 SECONDS = 2**-7

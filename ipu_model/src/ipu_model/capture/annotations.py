@@ -10,7 +10,7 @@ import torch
 import torch.fx
 
 from ipu_model.capture.aliases import storage_roots, written_roots
-from ipu_model.graph import Graph, Output, Printed
+from ipu_model.capture.graph import Graph, Output, Printed
 from ipu_model.step import Phase
 
 

@@ -10,10 +10,10 @@ import torch.fx
 from torch import Tensor
 
 from ipu_model.capture.aliases import storage_roots, written_arguments, written_roots
+from ipu_model.capture.graph import Graph, Output, TensorSpec, Variable
 from ipu_model.capture.recorder import Recorder
 from ipu_model.capture.torch_private import FakeTensor
 from ipu_model.capture.variables import Slot
-from ipu_model.graph import Graph, Output, TensorSpec, Variable
 
 Node = torch.fx.Node
 

@@ -13,8 +13,8 @@ import torch
 import torch.fx
 
 from ipu_model.capture.aliases import is_view, storage_roots, written_arguments
-from ipu_model.garbage import no_garbage_collection
-from ipu_model.graph import Graph, TensorSpec, dtype_of
+from ipu_model.capture.graph import Graph, TensorSpec, dtype_of
+from ipu_model.process import no_garbage_collection
 from ipu_model.source_lines import SourceLine
 from ipu_model.step import (
     NO_HINTS,

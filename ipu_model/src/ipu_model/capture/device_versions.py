@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map_only
 
-from ipu_model import tracing
+from ipu_model.capture import tracing
 from ipu_model.capture.device_ops.ctc import ctc_loss
 from ipu_model.capture.device_ops.recurrent_layers import recurrent_network
 from ipu_model.capture.torch_private import AdaptiveSoftmaxOutput

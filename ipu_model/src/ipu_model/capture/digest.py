@@ -8,7 +8,7 @@ from dataclasses import fields, replace
 import torch
 
 from ipu_model.capture.describe import step_of
-from ipu_model.graph import Graph
+from ipu_model.capture.graph import Graph
 from ipu_model.step import Placement
 
 

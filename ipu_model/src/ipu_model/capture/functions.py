@@ -17,13 +17,13 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves, tree_map_only
 
-from ipu_model import tracing
+from ipu_model.capture import tracing
 from ipu_model.capture.device_versions import DEVICE_VERSIONS
 from ipu_model.capture.losses import LOSS_FUNCTIONS
 from ipu_model.capture.origins import Origins
 from ipu_model.capture.torch_private import FakeTensor
+from ipu_model.capture.tracing import Trace
 from ipu_model.errors import Error
-from ipu_model.tracing import Trace
 
 _HERE = torch.device("cpu")
 _GPUS = frozenset({"cuda", "hip", "mps", "xpu"})

@@ -9,8 +9,8 @@ import torch.fx
 import torch.nn.functional as F
 from torch import Tensor
 
+from ipu_model.capture.tracing import Trace
 from ipu_model.errors import Error
-from ipu_model.tracing import Trace
 
 # The losses that PopTorch recognises; huber, Gaussian NLL and the multi-class margin losses are not among them.
 LOSS_FUNCTIONS: frozenset[Callable[..., Any]] = frozenset({

@@ -13,11 +13,12 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 from torch.utils._pytree import tree_leaves
 
-from ipu_model import tracing
+from ipu_model.capture import tracing
 from ipu_model.capture.assemble import Traced, assemble
 from ipu_model.capture.device_ops.python_ops import on_host
 from ipu_model.capture.device_versions import static_adaptive_softmax
 from ipu_model.capture.functions import DeviceFunctions
+from ipu_model.capture.graph import Graph, TensorSpec
 from ipu_model.capture.losses import final_loss
 from ipu_model.capture.origins import Origins
 from ipu_model.capture.recorder import Recorder
@@ -33,17 +34,15 @@ from ipu_model.capture.torch_private import (
     mkldnn_disabled,
     start_autograd,
 )
+from ipu_model.capture.tracing import Placer, Trace
 from ipu_model.capture.variables import AttributeKeeper, RegisteredTensors, Slot, fake_like, slots_of
 from ipu_model.errors import Error
-from ipu_model.garbage import no_garbage_collection
-from ipu_model.graph import Graph, TensorSpec
+from ipu_model.process import ForkSafeLock, no_garbage_collection
 from ipu_model.source_lines import line_that_raised
 from ipu_model.step import Phase
-from ipu_model.tracing import Placer, Trace
-from ipu_model.turns import Turn
 
 # Some settings of torch that a trace changes belong to the process: traces in several threads take turns.
-_one_at_a_time = Turn()
+_one_at_a_time = ForkSafeLock()
 
 _FRAMES_OF_A_CALL = 5
 

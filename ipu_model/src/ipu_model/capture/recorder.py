@@ -10,7 +10,7 @@ import torch.fx
 from torch import Tensor
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_map_only
 
-from ipu_model import interrupts
+from ipu_model.capture.graph import TensorSpec
 from ipu_model.capture.known_values import is_data_dependent, is_mask, known_values, places
 from ipu_model.capture.origins import Origins, storage_key
 from ipu_model.capture.torch_private import (
@@ -22,11 +22,11 @@ from ipu_model.capture.torch_private import (
     modes_disabled,
     sequence_number,
 )
+from ipu_model.capture.tracing import BEFORE_ANY_BLOCK, Trace
 from ipu_model.errors import Error
-from ipu_model.graph import TensorSpec
+from ipu_model.process import deliver_interrupt
 from ipu_model.source_lines import SourceLine, line_running
 from ipu_model.step import Phase, Placement
-from ipu_model.tracing import BEFORE_ANY_BLOCK, Trace
 
 Where = tuple[Phase, Placement, str, SourceLine | None, int]
 """Phase, placement, scope and line of an op, and the number of the forward op that it is or belongs to."""
@@ -267,7 +267,7 @@ class Recorder(TorchDispatchMode):
         kwargs = kwargs or {}
         if func in NOT_RECORDED or func.namespace == "profiler":
             return func(*args, **kwargs)
-        interrupts.check()
+        deliver_interrupt()
         tensors = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
         any_real = not all(isinstance(tensor, FakeTensor) for tensor in tensors)
         _refuse_generators(func, kwargs)

@@ -11,9 +11,9 @@ from torch import Tensor, nn
 from torch.nn.parameter import UninitializedBuffer, UninitializedParameter
 from torch.utils._pytree import tree_leaves
 
+from ipu_model.capture.graph import TensorSpec
 from ipu_model.capture.torch_private import FakeTensor
 from ipu_model.errors import Error
-from ipu_model.graph import TensorSpec
 
 # 64-bit numbers do not exist on the device (executor reference, section 5.4).
 DEVICE_DTYPE = {torch.float64: torch.float32, torch.bfloat16: torch.float32}

@@ -11,12 +11,12 @@ from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
 from ipu_model.capture.aliases import is_view, written_arguments
+from ipu_model.capture.graph import TensorSpec
 from ipu_model.compute.exact import COMPARING, EXACT, SELECTING
 from ipu_model.compute.failures import place_of
 from ipu_model.compute.half_range import make_nan_
 from ipu_model.compute.rounding import clip_, round_to_half_
 from ipu_model.errors import Error
-from ipu_model.graph import TensorSpec
 
 Node = torch.fx.Node
 aten = torch.ops.aten

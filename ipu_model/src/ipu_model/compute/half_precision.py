@@ -17,6 +17,7 @@ import torch.fx
 from torch import Tensor
 
 from ipu_model.capture.aliases import aliased_argument, is_view, written_arguments
+from ipu_model.capture.graph import TensorSpec
 from ipu_model.compute.exact import (
     COMPARING,
     CONVERTING,
@@ -31,7 +32,6 @@ from ipu_model.compute.exact import (
 from ipu_model.compute.half_range import make_nan_, may_leave_range, poles_of
 from ipu_model.compute.rounding import Overflow, clip_, clip_to_half_, nearest, round_to_half_
 from ipu_model.errors import Error
-from ipu_model.graph import TensorSpec
 
 Node = torch.fx.Node
 aten = torch.ops.aten

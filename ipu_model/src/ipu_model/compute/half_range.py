@@ -18,8 +18,8 @@ import torch
 import torch.fx
 from torch import Tensor
 
+from ipu_model.capture.graph import TensorSpec
 from ipu_model.compute.exact import ON_GRID
-from ipu_model.graph import TensorSpec
 
 Node = torch.fx.Node
 aten = torch.ops.aten

@@ -12,9 +12,9 @@ from torch import Tensor
 from ipu_model.capture.device_ops import recurrent_layers as layers
 from ipu_model.capture.device_ops.python_ops import PythonFunction
 from ipu_model.capture.device_ops.recurrent_layers import Kind
+from ipu_model.capture.graph import TensorSpec
 from ipu_model.compute.rounding import Overflow, nearest
 from ipu_model.errors import Error
-from ipu_model.graph import TensorSpec
 
 
 def call_python_functions(graph: torch.fx.Graph) -> None:

@@ -14,8 +14,8 @@ import torch
 import torch.fx
 from torch import Tensor
 
+from ipu_model.capture.graph import TensorSpec
 from ipu_model.compute.rounding import Overflow, clip_to_half_, round_to_half_
-from ipu_model.graph import TensorSpec
 
 aten = torch.ops.aten
 

@@ -15,7 +15,7 @@ import torch
 import torch.fx
 from torch import Tensor
 
-from ipu_model.graph import Printed
+from ipu_model.capture.graph import Printed
 
 _GAP = "..."
 # The smallest power of ten that the automatic format still writes in fixed notation.

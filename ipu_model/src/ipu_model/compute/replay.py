@@ -10,6 +10,7 @@ import torch.fx
 from torch import Tensor, nn
 
 from ipu_model.capture.aliases import storage_roots
+from ipu_model.capture.graph import Graph, TensorSpec
 from ipu_model.compute.clipping_report import report_first_clipping
 from ipu_model.compute.exceptions import check_every_result
 from ipu_model.compute.failures import located
@@ -20,7 +21,6 @@ from ipu_model.compute.partials import use_half_partials
 from ipu_model.compute.printing import print_where_asked
 from ipu_model.compute.rounding import Overflow
 from ipu_model.errors import Error
-from ipu_model.graph import Graph, TensorSpec
 
 Node = torch.fx.Node
 

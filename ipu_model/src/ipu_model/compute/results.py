@@ -14,8 +14,8 @@ from torch import Tensor
 
 from ipu_model.batching import Batching, Keep, Returns
 from ipu_model.capture.aliases import storage_roots, written_arguments
+from ipu_model.capture.graph import Graph
 from ipu_model.compute.rounding import Overflow, nearest
-from ipu_model.graph import Graph
 
 # What the host gets for a device value (executor reference, section 5.4).
 RETURNED_DTYPE = {torch.int64: torch.int32, torch.float64: torch.float32}

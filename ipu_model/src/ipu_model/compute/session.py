@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from ipu_model.batching import Batching, Returns
+from ipu_model.capture.graph import Graph, Variable
 from ipu_model.compute.allocator import keep_freed_memory
 from ipu_model.compute.gradients import Accumulator, ReplicaGroups, reduce_in_groups
 from ipu_model.compute.loss_scaling import FINAL, AutomaticLossScaling, LossScalingSettings
@@ -21,8 +22,7 @@ from ipu_model.compute.replay import Arithmetic, Replay, build, container_dtype
 from ipu_model.compute.results import Collector, constant_outputs
 from ipu_model.compute.rounding import nearest
 from ipu_model.compute.thread_setting import Threads
-from ipu_model.graph import Graph, Variable
-from ipu_model.interrupts import postponed
+from ipu_model.process import interrupt_postponed
 
 
 class Update(Protocol):
@@ -136,7 +136,7 @@ class Session:
                 for replica in range(self.batching.replicas)
             ]
             if self.update is not None and self.graph.gradients:
-                with postponed():  # An interrupted run must leave the weights of a complete update.
+                with interrupt_postponed():  # An interrupted run must leave the weights of a complete update.
                     self._apply(totals)
                 self._watch(iteration, updates)
                 if self.automatic is not None:

@@ -7,7 +7,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, overload
 
-from ipu_model.entry_points import ModuleChanges
 from ipu_model.errors import Error
 from ipu_model.explore.blocks import has_checkpoints, repeated_blocks
 from ipu_model.explore.changed_lines import micro_batch_line
@@ -23,6 +22,7 @@ from ipu_model.explore.other_loaders import other_loaders
 from ipu_model.explore.profiling import check_host
 from ipu_model.explore.program_source import Source, call_for, host_work_of, source_of
 from ipu_model.explore.split import Balance, even_starts, stage_modules
+from ipu_model.front_ends import ModuleChanges
 from ipu_model.predict import profile_program
 from ipu_model.predict.host import HostWork
 from ipu_model.predict.profile import Profile

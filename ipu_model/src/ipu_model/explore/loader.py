@@ -13,8 +13,8 @@ import numpy as np
 import torch
 
 from ipu_model.cores import CoreWatch
-from ipu_model.entry_points import LoaderFacts, facts_of_loader, kind_of
 from ipu_model.errors import Error
+from ipu_model.front_ends import LoaderFacts, facts_of_loader, kind_of
 from ipu_model.predict.host import HostWork, Loading
 
 MEASURED_HERE = "measured here"

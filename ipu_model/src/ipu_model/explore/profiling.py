@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from ipu_model.entry_points import kind_of, program_behind, program_of_module
 from ipu_model.errors import Error
 from ipu_model.explore.options import with_options
 from ipu_model.explore.program_source import host_work_of
+from ipu_model.front_ends import kind_of, program_behind, program_of_module
 from ipu_model.predict import profile_lately, profile_program
 from ipu_model.predict.hardware import System, system_with_room
 from ipu_model.predict.host import HostWork

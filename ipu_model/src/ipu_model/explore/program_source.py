@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ipu_model.entry_points import ModuleChanges, captures_of, program_behind, program_of_module
 from ipu_model.errors import Error
+from ipu_model.front_ends import ModuleChanges, captures_of, program_behind, program_of_module
 from ipu_model.predict.host import HostWork
 from ipu_model.predict.profile import Profile
 from ipu_model.predict.program import Program

@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ipu_model.entry_points import ModuleChanges
 from ipu_model.errors import Error
 from ipu_model.explore.blocks import repeated_blocks
 from ipu_model.explore.changed_lines import micro_batch_line
@@ -20,6 +19,7 @@ from ipu_model.explore.options import (
 )
 from ipu_model.explore.program_source import Source
 from ipu_model.explore.split import Balance, even_starts, stage_modules
+from ipu_model.front_ends import ModuleChanges
 from ipu_model.predict.hardware import System, system_with
 from ipu_model.predict.program import Execution, Program, Recomputation
 from ipu_model.report.quantities import counted

@@ -19,7 +19,7 @@ from filelock import FileLock
 import ipu_model
 from ipu_model import stored
 from ipu_model.capture.digest import digest_of
-from ipu_model.graph import Graph
+from ipu_model.capture.graph import Graph
 from ipu_model.predict.program import Program
 from poptorch._logging import logger
 from poptorch._poptorch_data import check_versions, options_text, versions

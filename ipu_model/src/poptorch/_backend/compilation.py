@@ -12,11 +12,11 @@ from torch import Tensor, nn
 from ipu_model.batching import Batching, Keep, Returns
 from ipu_model.capture import capture
 from ipu_model.capture.describe import step_of
+from ipu_model.capture.graph import Graph, TensorSpec
 from ipu_model.capture.variables import DEVICE_DTYPE
 from ipu_model.compute.replay import Arithmetic
 from ipu_model.compute.results import RETURNED_DTYPE
 from ipu_model.compute.rounding import Overflow
-from ipu_model.graph import Graph, TensorSpec
 from ipu_model.step import ipus_in_use
 from poptorch._args_parser import BoundArguments, check_inputs
 from poptorch._backend.hooks import around_trace, run_before

@@ -11,14 +11,13 @@ from typing import TYPE_CHECKING
 
 from torch import Tensor, nn
 
-from ipu_model import interrupts
 from ipu_model.capture.describe import step_of
+from ipu_model.capture.graph import Graph
 from ipu_model.compute.session import Reduction, Session
 from ipu_model.compute.threads import MACHINE, threads_for
 from ipu_model.errors import OutOfMemory, replace_message
-from ipu_model.garbage import no_garbage_collection
-from ipu_model.graph import Graph
 from ipu_model.instances import Group
+from ipu_model.process import deliver_interrupt, no_garbage_collection
 from poptorch._args_parser import BoundArguments
 from poptorch._backend.compilation import arithmetic_of, batching_of, log_derived, returns_of, trace
 from poptorch._backend.instances import agree, fewest_threads, group_of
@@ -100,11 +99,11 @@ def compiled(
         check_program(saved.executable, saved.path, graph)
     numbers = [] if optimisation is None else optimisation.number_names(graph, module)
     anchors = anchors_of(graph, options, numbers)
-    interrupts.check()
+    deliver_interrupt()
     log_derived(graph, options, gradient_clipping=optimisation is not None and optimisation.clips_gradients)
     # Before anything that takes memory or waits for other processes: a program that does not fit stops here.
     program, warnings, was_stored = _modelled(graph, module, options, host, optimisation, saved)
-    interrupts.check()
+    deliver_interrupt()
     group, common_seed = _joined(graph, options, host, optimisation, secrets.randbits(31) if seed is None else seed)
     threads = threads_for(step_of(graph))
     session = Session(

@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 from ipu_model.capture.describe import step_of
+from ipu_model.capture.graph import Graph
 from ipu_model.compute.thread_setting import Threads
 from ipu_model.errors import Error
-from ipu_model.graph import Graph
 from ipu_model.instances import Group, world
 from ipu_model.optimiser import Hyper, OptimiserSpec
 from poptorch._logging import logger

@@ -12,9 +12,9 @@ from torch import Tensor, nn
 
 from ipu_model.batching import Batching
 from ipu_model.capture.describe import step_of
-from ipu_model.entry_points import ModuleChanges
+from ipu_model.capture.graph import Graph
 from ipu_model.errors import Error, OutOfMemory
-from ipu_model.graph import Graph
+from ipu_model.front_ends import ModuleChanges
 from ipu_model.optimiser import OptimiserSpec
 from ipu_model.predict import hardware, memory_of_program
 from ipu_model.predict.device import CostSettings, Device

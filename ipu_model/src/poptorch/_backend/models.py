@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
-from ipu_model.entry_points import program_of_module
 from ipu_model.errors import Error
+from ipu_model.front_ends import program_of_module
 from ipu_model.stored import OtherVersion
 from poptorch import _poptorch_data
 from poptorch._backend.exported import unpickled

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ipu_model.entry_points import ModuleChanges
+from ipu_model.front_ends import ModuleChanges
 from poptorch._args_parser import BoundArguments
 from poptorch._impl import createPoptorchError
 from poptorch.ops.annotations import checkpoints_noted, recomputationCheckpoint

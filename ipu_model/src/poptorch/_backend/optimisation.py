@@ -8,12 +8,12 @@ from dataclasses import replace
 import torch
 from torch import Tensor, nn
 
+from ipu_model.capture.graph import Graph
 from ipu_model.compute.loss_scaling import FACTOR, LossScalingSettings
 from ipu_model.compute.optimisers.families import scalar_names
 from ipu_model.compute.optimisers.updater import Updater
 from ipu_model.compute.session import Session
 from ipu_model.errors import Error
-from ipu_model.graph import Graph
 from ipu_model.optimiser import OptimiserSpec
 from ipu_model.step import FLOAT16
 from poptorch import optim

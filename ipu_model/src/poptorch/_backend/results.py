@@ -12,10 +12,10 @@ import torch.fx
 from torch import Tensor
 
 from ipu_model.capture.annotations import with_results
+from ipu_model.capture.graph import Graph
 from ipu_model.compute.loss_scaling import FINAL
 from ipu_model.compute.optimisers.families import is_scalar_name
 from ipu_model.compute.results import RETURNED_DTYPE
-from ipu_model.graph import Graph
 from poptorch._backend.tensor_names import Source, tensor_names
 from poptorch._impl import createPoptorchError
 from poptorch._logging import logger

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from ipu_model.capture.annotations import marks_of
 from ipu_model.capture.describe import step_of
-from ipu_model.graph import Graph
+from ipu_model.capture.graph import Graph
 from ipu_model.step import Placement, fewest_micro_batches, forward_stages, ipus_in_use
 from poptorch._impl import createPoptorchError
 from poptorch._logging import logger, native_logger

@@ -22,7 +22,7 @@ from importlib import resources
 
 from ipu_model.capture.annotations import title_prints
 from ipu_model.capture.describe import step_of
-from ipu_model.graph import Graph
+from ipu_model.capture.graph import Graph
 from ipu_model.step import Op, Placement, Step, Tensor
 from ipu_model.step import Source as Origin
 from poptorch._logging import native_logger

@@ -13,7 +13,7 @@ from typing import Any, NoReturn
 import torch
 from torch import Tensor
 
-from ipu_model import tracing
+from ipu_model.capture import tracing
 from ipu_model.errors import Error, unsupported
 from ipu_model.step import Placement
 from poptorch import _impl, ops

@@ -11,9 +11,9 @@ import torch
 from torch import Tensor, nn
 
 from ipu_model import errors
+from ipu_model.capture.graph import Variable
 from ipu_model.capture.variables import slots_of
 from ipu_model.compute.gradients import ReplicaGroups
-from ipu_model.graph import Variable
 from ipu_model.optimiser import OptimiserSpec
 from poptorch._impl import createPoptorchError
 from poptorch.enums import CommGroupType, VariableRetrievalMode

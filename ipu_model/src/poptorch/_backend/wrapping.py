@@ -17,7 +17,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 
-from ipu_model.interrupts import postponed
+from ipu_model.process import interrupt_postponed
 from poptorch._impl import createPoptorchError, forget_wrapper, registerWrapperType
 
 _MODULE_TRIGGERS = frozenset({"_parameters", "_buffers", "forward"})
@@ -164,7 +164,7 @@ class Wrapping:
         self._classes: dict[tuple[type, Links], type] = {}
         weakref.finalize(executor, self.undo).atexit = False
 
-    @postponed()
+    @interrupt_postponed()
     def apply(self, tensors: list[Tensor]) -> None:
         """Wrap the module and `tensors`, its parameters and buffers, unless that is done.
 
@@ -178,7 +178,7 @@ class Wrapping:
             self._set_links(obj, (*links_of(obj), self._link))
             self._wrapped.append(obj)
 
-    @postponed()
+    @interrupt_postponed()
     def undo(self) -> None:
         """Give every object the class back that it would have without this wrapping."""
         for obj in self._wrapped:

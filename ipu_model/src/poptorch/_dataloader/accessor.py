@@ -6,8 +6,8 @@ from collections.abc import Sized
 from multiprocessing.util import Finalize
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from ipu_model.entry_points import LoaderFacts, facts_of_loader
-from ipu_model.interrupts import postponed
+from ipu_model.front_ends import LoaderFacts, facts_of_loader
+from ipu_model.process import interrupt_postponed
 from poptorch._dataloader.items import ItemLoader
 from poptorch._dataloader.process import WorkerDied, WorkerProcess
 from poptorch._dataloader.worker import Begin, Failed, ItemStored, PassEnded, Policy, Release
@@ -144,13 +144,13 @@ class AsynchronousDataAccessor:
             if item is not None:
                 return self._structure.rebuild(self._ring.read(item.slot, item.rows))
 
-    @postponed()
+    @interrupt_postponed()
     def _release(self) -> None:
         if self._held_slot is not None:
             self._worker.send(Release(self._held_slot))
             self._held_slot = None
 
-    @postponed()
+    @interrupt_postponed()
     def _item_of_message(self) -> ItemStored | None:
         """Take one message and record its effect in one step: a message without its record would lose an item."""
         message = self._worker.take_message()
@@ -166,7 +166,7 @@ class AsynchronousDataAccessor:
             raise StopIteration
         return None  # It belongs to an abandoned generation.
 
-    @postponed()
+    @interrupt_postponed()
     def _begin(self, generation: int, pass_number: int) -> None:
         self._generation, self._pass = generation, pass_number
         self._consumed, self._at_end = 0, False

@@ -7,7 +7,7 @@ from typing import Any
 
 from torch.utils.data import IterableDataset
 
-from ipu_model.entry_points import LoaderFacts, facts_of_loader, facts_of_torchs_loader
+from ipu_model.front_ends import LoaderFacts, facts_of_loader, facts_of_torchs_loader
 from poptorch._backend.compilation import batching_of, check_counts
 from poptorch._dataloader.accessor import AsynchronousDataAccessor
 from poptorch._dataloader.items import ItemLoader

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from ipu_model.errors import Error, unsupported
-from ipu_model.interrupts import postponed
+from ipu_model.process import interrupt_postponed
 from poptorch._dataloader.items import ItemStructure
 from poptorch._dataloader.ring import Ring, SharedFile
 from poptorch._dataloader.transfer import CannotSend, Transfer
@@ -118,7 +118,7 @@ class WorkerProcess:
 
     def send(self, message: Begin | Release | Stop) -> None:
         """Send the process a message; if it has ended, waiting for the next message reports that."""
-        with suppress(OSError), postponed():  # A partial message would corrupt all later ones.
+        with suppress(OSError), interrupt_postponed():  # A partial message would corrupt all later ones.
             self._connection.send(message)
 
     def wait_for_message(self) -> None:
@@ -134,7 +134,7 @@ class WorkerProcess:
             if not self._process.is_alive() and not self._connection.poll():
                 raise WorkerDied(self._how_it_ended())
 
-    @postponed()
+    @interrupt_postponed()
     def take_message(self) -> Ready | ItemStored | PassEnded | Failed:
         """Return the message that has arrived; raise `WorkerDied` if the process died while sending it."""
         try:

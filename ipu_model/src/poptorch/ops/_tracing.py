@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 
 import torch.fx
 
-from ipu_model import tracing
+from ipu_model.capture import tracing
 from ipu_model.capture.aliases import aliased_argument, written_arguments
 from poptorch._impl import createPoptorchError
 
 if TYPE_CHECKING:
-    from ipu_model.tracing import Trace
+    from ipu_model.capture.tracing import Trace
 
 
 Node = torch.fx.Node

@@ -14,7 +14,7 @@ import torch
 import torch.fx
 from torch import Tensor
 
-from ipu_model import tracing
+from ipu_model.capture import tracing
 from ipu_model.capture.device_ops.recurrent_layers import LAYER_OPS
 from poptorch._impl import createPoptorchError
 from poptorch.enums import MatMulSerializationMode

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ipu_model import tracing
+from ipu_model.capture import tracing
 from ipu_model.capture.device_ops.ctc import beam_search
 from poptorch._impl import createPoptorchError
 

@@ -11,8 +11,8 @@ from typing import Any, TypeVar, cast
 
 from torch import nn
 
-from ipu_model import tracing
-from ipu_model.tracing import Trace
+from ipu_model.capture import tracing
+from ipu_model.capture.tracing import Trace
 from poptorch._impl import createPoptorchError
 
 Function = TypeVar("Function", bound=Callable[..., Any])

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from ipu_model import tracing
+from ipu_model.capture import tracing
 from poptorch._impl import createPoptorchError
 from poptorch.ops._tracing import Body, refuse_training
 
 if TYPE_CHECKING:
-    from ipu_model.tracing import Trace
+    from ipu_model.capture.tracing import Trace
 
 
 Function = Callable[..., Tensor | Sequence[Tensor]]

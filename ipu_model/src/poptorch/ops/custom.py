@@ -9,11 +9,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ipu_model import tracing
+from ipu_model.capture import tracing
 from ipu_model.capture.device_ops.python_ops import CUSTOM, CUSTOM_GRADIENT, PythonFunction, record
+from ipu_model.capture.graph import TensorSpec
+from ipu_model.capture.tracing import Trace
 from ipu_model.custom_ops import CustomOp, find
-from ipu_model.graph import TensorSpec
-from ipu_model.tracing import Trace
 from poptorch._impl import createPoptorchError
 
 

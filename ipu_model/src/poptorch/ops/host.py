@@ -9,11 +9,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ipu_model import tracing
+from ipu_model.capture import tracing
 from ipu_model.capture.device_ops.python_ops import HOST_CALL, PythonFunction, record
+from ipu_model.capture.graph import TensorSpec
 from ipu_model.capture.torch_private import modes_disabled
-from ipu_model.graph import TensorSpec
-from ipu_model.tracing import Trace
+from ipu_model.capture.tracing import Trace
 from poptorch._impl import createPoptorchError
 from poptorch.ops._tracing import refuse_training
 

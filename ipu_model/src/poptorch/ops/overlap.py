@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 import torch
 from torch import Tensor
 
-from ipu_model import tracing
+from ipu_model.capture import tracing
 from poptorch._impl import createPoptorchError
 from poptorch._utils import flattenTensorStructure, reconstructTensorStructure
 from poptorch.enums import OverlapMode
@@ -21,7 +21,7 @@ from poptorch.options.strategies import runs_stages_at_once
 if TYPE_CHECKING:
     import torch.fx
 
-    from ipu_model.tracing import Trace
+    from ipu_model.capture.tracing import Trace
 
 T = TypeVar("T")
 

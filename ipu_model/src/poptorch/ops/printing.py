@@ -8,9 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ipu_model import tracing
+from ipu_model.capture import tracing
+from ipu_model.capture.graph import Printed
 from ipu_model.compute.printing import PrintLayout
-from ipu_model.graph import Printed
 from poptorch._impl import createPoptorchError
 
 _FLOAT_FORMATS = ("auto", "fixed", "scientific", "none")

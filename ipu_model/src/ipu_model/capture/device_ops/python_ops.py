@@ -14,9 +14,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from ipu_model.capture.graph import TensorSpec
+from ipu_model.capture.tracing import Trace
 from ipu_model.errors import Error
-from ipu_model.graph import TensorSpec
-from ipu_model.tracing import Trace
 
 HOST_CALL, CUSTOM, CUSTOM_GRADIENT = "host_call", "custom_op", "custom_op_backward"
 

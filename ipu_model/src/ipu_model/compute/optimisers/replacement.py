@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
+from ipu_model.capture.graph import torch_dtype
 from ipu_model.errors import Error
-from ipu_model.graph import torch_dtype
 from ipu_model.optimiser import Hyper, OptimiserSpec
 from ipu_model.step import DType
 

@@ -9,12 +9,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from ipu_model.capture.graph import torch_dtype
 from ipu_model.compute.optimisers.families import LOSS_SCALING, rule_for, scalar_name
 from ipu_model.compute.optimisers.replacement import check_replacement
 from ipu_model.compute.optimisers.update_rule import Context, Entry, UpdateRule
 from ipu_model.compute.rounding import Overflow, Rounding
 from ipu_model.errors import Error
-from ipu_model.graph import torch_dtype
 from ipu_model.optimiser import OptimiserSpec, StateTensor, weight_update
 from ipu_model.step import FLOAT16, DType
 

@@ -9,10 +9,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ipu_model import tracing
-from ipu_model.capture import capture
+from ipu_model.capture import capture, tracing
+from ipu_model.capture.graph import Graph, TensorSpec, dtype_of
 from ipu_model.errors import Error
-from ipu_model.graph import Graph, TensorSpec, dtype_of
 from ipu_model.optimiser import Hyper, OptimiserSpec
 from ipu_model.predict.device import CostSettings, Device
 from ipu_model.predict.hardware import System

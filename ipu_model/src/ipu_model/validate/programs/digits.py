@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from ipu_model.batching import Batching, Keep, Returns
 from ipu_model.capture.describe import step_of
-from ipu_model.graph import Graph
+from ipu_model.capture.graph import Graph
 from ipu_model.predict.program import Program, Recomputation
 from ipu_model.validate.programs.building import FLOAT, Classifier, adamw, begin_block, captured, images
 

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from ipu_model.batching import Batching
 from ipu_model.capture.describe import step_of
-from ipu_model.graph import Graph
+from ipu_model.capture.graph import Graph
 from ipu_model.optimiser import Hyper, OptimiserSpec
 from ipu_model.predict.hardware import system_named
 from ipu_model.predict.program import Location, Locations, Program, Recomputation

@@ -12,9 +12,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from ipu_model.entry_points import program_behind
 from ipu_model.errors import Error
 from ipu_model.explore.options import with_options
+from ipu_model.front_ends import program_behind
 from ipu_model.predict import profile_program
 from ipu_model.predict.hardware import system_with
 from ipu_model.predict.host import HostWork

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from ipu_model.command_options import (
+from ipu_model.commands.command_options import (
     SOURCE_HELP,
     add_modelling,
     add_page,

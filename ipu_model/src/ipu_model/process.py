@@ -1,18 +1,22 @@
-"""Ctrl-C at moments where it must wait: while torch calls Python from C++, and between changes that belong together.
+"""What the whole process shares: interrupts that must wait, locks that a fork leaves free, the garbage collector.
 
 Torch ends the whole process if an exception leaves Python code that it runs at certain places of a trace (a query of a
-tensor's attributes, a destructor). So an interrupt waits there until a place where raising is safe.
+tensor's attributes, a destructor). So Ctrl-C waits there until a place where raising is safe.
 """
 
 from __future__ import annotations
 
+import gc
+import os
 import signal
 import threading
+import weakref
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from types import FrameType
+from typing import Any
 
 Handler = Callable[[int, "FrameType | None"], object]
 
@@ -41,8 +45,8 @@ _waiting: ContextVar[_Waiting | None] = ContextVar("ipu_model_interrupt", defaul
 
 
 @contextmanager
-def postponed() -> Iterator[None]:
-    """Let Ctrl-C wait for `check()` or the end of the body; pressed twice, it does not wait.
+def interrupt_postponed() -> Iterator[None]:
+    """Let Ctrl-C wait for `deliver_interrupt()` or the end of the body; pressed twice, it does not wait.
 
     Only the main thread gets interrupts: elsewhere, inside another such body, and where the program ignores them or
     leaves them to the system, this does nothing.
@@ -65,8 +69,50 @@ def postponed() -> Iterator[None]:
         waiting.deliver()
 
 
-def check() -> None:
+def deliver_interrupt() -> None:
     """Let an interrupt happen that is waiting, at a place where that is safe."""
     waiting = _waiting.get()
     if waiting is not None:
         waiting.deliver()
+
+
+@contextmanager
+def no_garbage_collection() -> Iterator[None]:
+    """Pause Python's garbage collector: it would look through a growing graph many times and find no garbage."""
+    if not gc.isenabled():
+        yield
+        return
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
+
+
+class ForkSafeLock:
+    """A lock that a thread can take several times, and that is free in a forked copy of the program.
+
+    The thread that held it does not exist in the copy. Use it as `with fork_safe.lock: ...`.
+    """
+
+    def __init__(self) -> None:
+        self.lock: AbstractContextManager[Any] = threading.RLock()
+        _fork_safe_locks.add(self)
+
+    def free_in_copy(self) -> None:
+        """Make the lock a new one unless the thread that forked, the only one in the copy, holds it."""
+        # As `threading.Condition` asks: there is no public way.
+        if not self.lock._is_owned():  # type: ignore[attr-defined]  # typeshed leaves it out
+            self.lock = threading.RLock()
+
+
+_fork_safe_locks: weakref.WeakSet[ForkSafeLock] = weakref.WeakSet()
+
+
+def _free_in_copy() -> None:
+    for fork_safe in list(_fork_safe_locks):
+        fork_safe.free_in_copy()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_free_in_copy)

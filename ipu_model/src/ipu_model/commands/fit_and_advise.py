@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from ipu_model.command_options import (
+from ipu_model.commands.command_options import (
     SOURCE_HELP,
     add_modelling,
     add_page,
@@ -19,9 +19,9 @@ from ipu_model.command_options import (
     finish_page,
     host_of,
 )
+from ipu_model.commands.option_values import one_of, whole_number
 from ipu_model.errors import Error
 from ipu_model.explore.kept import KEEP
-from ipu_model.option_values import one_of, whole_number
 
 if TYPE_CHECKING:
     from ipu_model.explore.advise import AdviceList
@@ -94,11 +94,11 @@ def _as_it_is(program: Program, host: HostWork, machine: str | None) -> Profile:
 def run_advise(arguments: argparse.Namespace) -> None:
     """Print the advice for one program, and write its page if one is asked for."""
     check_page(arguments)
+    from ipu_model.commands.slow_work import said_if_slow
     from ipu_model.explore.advise import advise
     from ipu_model.explore.profiling import profile
     from ipu_model.explore.program_source import host_work_of
     from ipu_model.report.page import html_report
-    from ipu_model.slow_work import said_if_slow
     from ipu_model.sources import given_by
 
     given = given_by(arguments.source)

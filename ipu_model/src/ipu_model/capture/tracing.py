@@ -32,7 +32,7 @@ class Placer(Protocol):
 
 @dataclass
 class Trace:
-    """The mutable state of one recording; `poptorch`'s annotations reach it through `ipu_model.tracing`.
+    """The mutable state of one recording; `poptorch`'s annotations reach it through `ipu_model.capture.tracing`.
 
     `host_functions` are what CPU ops call, by their names; `on_host()` gives the module its own tensors for a body.
     `layers` maps the dotted names of modules to their classes.

@@ -9,8 +9,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ipu_model.commands.option_values import one_of, seconds, whole_number
 from ipu_model.errors import Error
-from ipu_model.option_values import one_of, seconds, whole_number
 from ipu_model.report.text_files import check_writable, write_text
 
 if TYPE_CHECKING:
@@ -84,9 +84,9 @@ def host_of(arguments: argparse.Namespace) -> HostWork | None:
 
 def _timed(source: str) -> HostWork:
     """Time the loader that a function returns."""
+    from ipu_model.commands.slow_work import said_if_slow
     from ipu_model.explore.loader import time_loader
     from ipu_model.named_functions import is_function, made_by
-    from ipu_model.slow_work import said_if_slow
 
     if not is_function(source):
         raise Error(f"--loader takes a function that returns a loader, as program.py:function, not {source!r}.")

@@ -7,10 +7,11 @@ import os
 import sys
 from collections.abc import Sequence
 
-from ipu_model import __version__, machines_command
+from ipu_model import __version__
+from ipu_model.commands import fit_and_advise as fit_and_advise_commands
+from ipu_model.commands import machines as machines_command
+from ipu_model.commands import report_and_compare as report_and_compare_commands
 from ipu_model.errors import Error
-from ipu_model.explore import fit_and_advise_commands
-from ipu_model.report import report_and_compare_commands
 from ipu_model.validate import command as validate_command
 
 # Each module offers register(subparsers): it adds its parsers and sets the default `run`, a function of the

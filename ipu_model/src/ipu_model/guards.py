@@ -1,12 +1,32 @@
-"""Refuses to run with another release of torch, or with one that was replaced after this process had loaded it."""
+"""Refuses to run beside Graphcore's PopTorch, with another torch, or with one that was replaced meanwhile."""
 
 from __future__ import annotations
 
 import sys
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import PackageNotFoundError, distribution, version
 
+# Graphcore's wheel has PopTorch's name; this distribution, which has a package of that name, is called ipu-model.
+GRAPHCORES = "PopTorch"
 # pyproject.toml asks for it, and says why.
 RELEASE = "2.12"
+
+
+def refuse_graphcores(own_version: str) -> None:
+    """Raise ``ImportError`` if Graphcore's wheel is installed beside this distribution, whose `own_version` is named.
+
+    Where both share a folder, each has overwritten files of the other, so neither can be trusted.
+    """
+    try:
+        found = distribution(GRAPHCORES)
+    except PackageNotFoundError:
+        return
+    raise ImportError(
+        f"Graphcore's PopTorch {found.version} is installed in {found.locate_file('')}, and so is "
+        f"ipu-model {own_version}, which brings a poptorch of its own. An environment may have only one of the two: "
+        "chance would decide which one a program imports, and you could take modelled results for those of IPUs. "
+        "On a machine with IPUs, run `python -m pip uninstall ipu-model poptorch` and install Graphcore's wheel again. "
+        "To use the IPU Model, install it into a virtual environment of its own (`python -m venv`)."
+    )
 
 
 def refuse_other_torch(own_version: str) -> None:

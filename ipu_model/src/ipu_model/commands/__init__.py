@@ -1,0 +1,1 @@
+"""Every command of `python -m ipu_model`."""

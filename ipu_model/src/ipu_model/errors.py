@@ -85,3 +85,9 @@ def _rebuild(cls: type[Error], message: str, type: str, location: str) -> Error:
 def unsupported(feature: str, nearest: str) -> Error:
     """Return the error for valid PopTorch that is not available here, naming what works instead."""
     return Error(f"{feature} is not supported by the IPU Model. {nearest}", type="poptorch_py_error")
+
+
+def require(condition: object, message: str) -> None:
+    """Raise `AssertionError` with this message unless the condition holds: what PopTorch asserts, even with `-O`."""
+    if not condition:
+        raise AssertionError(message)

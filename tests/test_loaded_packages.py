@@ -50,8 +50,8 @@ def test_the_first_cell_of_a_copy_says_so_before_anything_else(tmp_path: Path, n
 
 
 def test_the_first_cell_of_a_copy_names_a_torch_that_the_model_cannot_use(tmp_path: Path) -> None:
-    folder = installed_elsewhere(tmp_path, "torch", "2.13.0")
+    folder = installed_elsewhere(tmp_path, "torch", "2.15.0")
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(folder), os.environ.get("PYTHONPATH", "")])}
     done = subprocess.run([sys.executable, "-c", START], env=environment, capture_output=True, text=True)
     assert done.returncode == 1
-    assert "needs torch 2.12, and this environment has torch 2.13.0" in done.stderr.splitlines()[-1]
+    assert "needs torch 2.12 to 2.14, and this environment has torch 2.15.0" in done.stderr.splitlines()[-1]

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from importlib.metadata import PackageNotFoundError, distribution, version
 
 # Graphcore's wheel has PopTorch's name; this distribution, which has a package of that name, is called ipu-model.
 GRAPHCORES = "PopTorch"
-# pyproject.toml asks for it, and says why.
-RELEASE = "2.12"
+OLDEST, NEWEST = (2, 12), (2, 14)
+"""The releases of torch that pyproject.toml admits, and says why."""
 
 
 def refuse_graphcores(own_version: str) -> None:
@@ -41,14 +42,20 @@ def refuse_other_torch(own_version: str) -> None:
             "in a notebook, restart the kernel (Colab and Kaggle call it the session), and run the cells from the top."
         )
     found = loaded or installed
-    if found is not None and not found.startswith(f"{RELEASE}."):
+    if found is not None and not OLDEST <= release(found) <= NEWEST:
+        oldest, newest = (".".join(map(str, limit)) for limit in (OLDEST, NEWEST))
         raise ImportError(
-            f"ipu-model {own_version} needs torch {RELEASE}, and this environment has torch {found}. The IPU Model "
-            "uses private names of PyTorch and was tested only with this release. Install ipu-model again and let pip "
-            f"choose its torch, or run `python -m pip install 'torch=={RELEASE}.*'`. In a notebook, restart the kernel "
-            "afterwards. To keep the other torch, install ipu-model into a virtual environment of its own "
+            f"ipu-model {own_version} needs torch {oldest} to {newest}, and this environment has torch {found}. The "
+            "IPU Model uses private names of PyTorch and was tested only with these releases. Install ipu-model again "
+            f"and let pip choose its torch, or run `python -m pip install 'torch=={newest}.*'`. In a notebook, restart "
+            "the kernel afterwards. To keep the other torch, install ipu-model into a virtual environment of its own "
             "(`python -m venv`)."
         )
+
+
+def release(version_number: str) -> tuple[int, ...]:
+    """Return the major and minor number of a version such as 2.14.1+cpu."""
+    return tuple(int(number) for number in re.findall(r"\d+", version_number)[:2])
 
 
 def public(version_number: str) -> str:

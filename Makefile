@@ -24,8 +24,8 @@ SITE_ARGS ?=
 PULL_ARGS ?=
 
 VENV_PYTHON := .venv/bin/python
-# A file's tests stay together and in their order, as a notebook's cells must. The longest files come first, those of
-# tests/browser and of ipu_model/tests/programs, or one process would be at the last of them while the other has ended.
+# A file's tests stay together and in their order, as a notebook's cells must. The longest files come first, as
+# tests/durations.json says: `make test TEST_ARGS=--record-durations` measures them again.
 # One thread each: the tests' networks are small, and the processes share the cores.
 PYTEST := OMP_NUM_THREADS=$${OMP_NUM_THREADS:-1} $(VENV_PYTHON) -m pytest -n $(TEST_WORKERS) --dist loadfile --no-loadscope-reorder --durations=30
 COVERED := $(VENV_PYTHON) -m coverage run --rcfile="$(CURDIR)/pyproject.toml" -m pytest
@@ -34,7 +34,7 @@ export PYTHON OFFLINE WHEELHOUSE
 export JUPYTER_PREFER_ENV_PATH := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup lab preflight test test-fast test-large companions coverage mutate nbval-conditions notebooks pull-notebook try-answers check-notebooks docs site check-site lint format bench fuzz soak upstream-tests lock wheelhouse wheels clean
+.PHONY: help setup lab preflight test test-fast test-large test-night companions coverage mutate nbval-conditions notebooks pull-notebook try-answers check-notebooks docs site check-site lint format bench fuzz soak upstream-tests lock wheelhouse wheels clean
 
 help: ## list the targets and variables
 	@echo "make TARGET [VARIABLE=value ...]"
@@ -48,7 +48,8 @@ help: ## list the targets and variables
 	@echo "  PYTHON_VERSION=3.12   for another Python than this one (wheelhouse)"
 	@echo "  PORT=8890             JupyterLab's port (lab)"
 	@echo "  LAB_ARGS=--no-browser more options, such as --folder=mine --reset=02; JupyterLab's own after -- (lab)"
-	@echo "  TEST_ARGS='-k text'   more options for pytest (test, test-fast, check-site, coverage, companions)"
+	@echo "  TEST_ARGS='-k text'   more options for pytest (test, test-fast, test-night, check-site, coverage, companions)"
+	@echo "  TEST_ARGS=--record-durations   write how long each file's tests take, by which processes share them (test)"
 	@echo "  TEST_WORKERS=4        this many test processes at a time, 0 for pytest alone (test, test-fast, check-site)"
 	@echo "  RULE='half partials'  only changes to rules with these words (mutate)"
 	@echo "  NBVAL_ARGS=--record   write the notebooks' seconds to notebooks/measured.json (nbval-conditions)"
@@ -71,15 +72,19 @@ preflight: setup ## check this machine for a workshop and run a lesson in a fres
 	$(VENV_PYTHON) -m ipu_course doctor --preflight $(LESSON)
 
 test: setup ## run the tests, the notebooks among them
-	$(PYTEST) --nbval tests ipu_model/tests/programs src/ipu_course/lessons notebooks/ ipu_model/tests -m "not large" $(TEST_ARGS)
+	$(PYTEST) --nbval tests src/ipu_course/lessons notebooks/ ipu_model/tests -m "not large and not night" $(TEST_ARGS)
 
 test-large: setup ## search what makes BERT-Large, ViT-L/16 and ResNet-152 fit, and build what the printed lines say
 	$(PYTEST) tests -m large $(TEST_ARGS)
 
-test-fast: setup ## run the tests that need neither a whole lesson nor a browser
-	$(PYTEST) tests ipu_model/tests/programs src/ipu_course/lessons ipu_model/tests -m "not notebooks and not browser and not slow" $(TEST_ARGS)
+test-night: setup ## run what repeats `make test` at length, for the night and before a release: all lessons in the browser, all programs, large networks, companions, fuzz, soak
+	$(PYTEST) tests ipu_model/tests -m "night or large" $(TEST_ARGS)
+	$(MAKE) companions fuzz soak TEST_ARGS= FUZZ_ARGS="$(or $(FUZZ_ARGS),--seconds 1200)"
 
-companions: setup ## test Lightning, optimum-graphcore and PyTorch Geometric, and run the programs that need them, in .venv-companions (Python 3.10, 3.11)
+test-fast: setup ## run the tests that need neither a whole lesson nor a browser
+	$(PYTEST) tests src/ipu_course/lessons ipu_model/tests -m "not notebooks and not browser and not slow and not night" $(TEST_ARGS)
+
+companions: setup ## test Lightning, optimum-graphcore and PyTorch Geometric in .venv-companions (Python 3.10, 3.11)
 	OMP_NUM_THREADS=$${OMP_NUM_THREADS:-1} $(VENV_PYTHON) tools/companions.py $(TEST_ARGS)
 
 coverage: setup ## measure which lines of the IPU Model and its PopTorch the tests in ipu_model/tests run

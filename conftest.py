@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import gc
+import json
 import os
 import tempfile
+from collections import Counter
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -31,6 +33,11 @@ settings.register_profile(
 )
 settings.load_profile("course")
 
+# Seconds of each unit of work, as `make test TEST_ARGS=--record-durations` measured them.
+DURATIONS = Path(__file__).parent / "tests" / "durations.json"
+# Files whose tests do not depend on each other: one process would be at them long after the others.
+INDEPENDENT = ("tests/test_notebooks.py", "ipu_model/tests/programs/test_programs.py")
+
 
 def pytest_configure(config: pytest.Config) -> None:
     """Have matplotlib build its font cache now, or choose a folder for it where the home folder is read-only.
@@ -39,6 +46,8 @@ def pytest_configure(config: pytest.Config) -> None:
     """
     if config.getoption("nbval", default=False):
         import_module("matplotlib.font_manager")
+    if config.getoption("record_durations") and not hasattr(config, "workerinput"):
+        config.pluginmanager.register(_DurationsRecorder())
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
@@ -64,17 +73,54 @@ def records(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return path
 
 
+def _unit(nodeid: str) -> str:
+    """What one process does in one go: a file, as a notebook's cells must stay together, or a test of its own."""
+    file = nodeid.partition("::")[0]
+    return nodeid if file in INDEPENDENT else file
+
+
+def _recorded() -> dict[str, float]:
+    return json.loads(DURATIONS.read_text(encoding="utf-8")) if DURATIONS.exists() else {}
+
+
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """Let xdist's processes share the tests of the lessons' answers, each of which runs a whole lesson.
-
-    With `--dist loadfile` a file's tests stay in one process, as a notebook's cells must. Those of
-    tests/test_notebooks.py do not depend on each other, and one process would be at them long after the others.
-    """
+    """Share the tests out to xdist's processes by unit; the order is that of `pytest_collection_modifyitems`."""
     from xdist.scheduler import LoadFileScheduling
 
-    class SharedAnswers(LoadFileScheduling):
+    class SharedUnits(LoadFileScheduling):
         def _split_scope(self, nodeid: str) -> str:
-            return nodeid if nodeid.startswith("tests/test_notebooks.py") else super()._split_scope(nodeid)
+            return _unit(nodeid)
 
-    return SharedAnswers(config, log) if config.getoption("dist") == "loadfile" else None
+    return SharedUnits(config, log) if config.getoption("dist") == "loadfile" else None
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """In a process of xdist: the longest unit first, so that all processes end at about the same time.
+
+    A unit without a record may be long.
+    """
+    if hasattr(config, "workerinput"):
+        durations = _recorded()
+        items.sort(key=lambda item: -durations.get(_unit(item.nodeid), float("inf")))
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--record-durations", action="store_true", help=f"write how long tests take to {DURATIONS.name}")
+
+
+class _DurationsRecorder:
+    """Adds up what each unit takes, and writes it down beside the units that did not run this time."""
+
+    def __init__(self) -> None:
+        self._seconds: Counter[str] = Counter()
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        self._seconds[_unit(report.nodeid)] += report.duration
+
+    def pytest_sessionfinish(self) -> None:
+        root = DURATIONS.parent.parent
+        kept = {unit: seconds for unit, seconds in _recorded().items() if (root / unit.partition("::")[0]).exists()}
+        seconds = kept | {unit: round(seconds, 1) for unit, seconds in self._seconds.items()}
+        DURATIONS.write_text(json.dumps(seconds, indent=0, sort_keys=True) + "\n", encoding="utf-8")

@@ -16,7 +16,13 @@ from notebook_build.assemble import assemble
 from notebook_build.exercise import solved
 from notebook_build.lesson import LessonSource, lessons
 
-each_lesson = pytest.mark.parametrize("lesson", lessons(), ids=lambda lesson: lesson.name)
+first, *others = lessons()
+# The first lesson stands for all of them by day.
+each_lesson = pytest.mark.parametrize(
+    "lesson",
+    [first, *(pytest.param(lesson, marks=pytest.mark.night) for lesson in others)],
+    ids=lambda lesson: lesson.name,
+)
 
 
 @pytest.mark.notebooks

@@ -1,19 +1,12 @@
 """Whole programs, as users of PopTorch write them, run to the end and check their own results.
 
-Every file in a subfolder is such a program. It was written before anybody ran it on this package. It checks what it
-computed, and exits with 0 only if that is right. Comment lines at its top say what it needs:
-
-* ``# needs: transformers, optimum.graphcore``: packages that requirements.txt does not name; without them
-  the program is skipped. `make companions` has them, and runs these programs only.
-* ``# environment: NAME=value``: environment variables to set.
-* ``# run with: poprun --num-instances 2 ...``: how to start it.
-
-first_run.csv records the outcome of each program's first run, before the package was changed to make it pass.
+Every file in a subfolder is such a program. It checks what it computed, and exits with 0 only if that is right. What
+the programs share and PopTorch has no part in is in program_kit.py. A line `# run with: poprun ...` at the top says
+how to start a program.
 """
 
 from __future__ import annotations
 
-import importlib.util
 import multiprocessing
 import os
 import re
@@ -22,16 +15,41 @@ import signal
 import subprocess
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
 _HERE = Path(__file__).parent
 _PATIENCE_IN_S = 180.0
-_WITH_COMPANIONS = bool(os.environ.get("IPU_MODEL_COMPANIONS"))
-# Programs that are known to fail, with the reason. A listed program must fail; remove it when it passes.
-_EXPECTED_FAILURES: Mapping[str, str] = {}
+
+# What repeats the programs of every run at length, and for what it is there.
+_NIGHT: Mapping[str, str] = {
+    "features/replicated_cross_validation": "models made and destroyed in turn, replicas with all outputs",
+    "generative/dcgan": "two training models that exchange weights",
+    "generative/ddpm": "an executor called many times by a sampler",
+    "generative/score_langevin": "random numbers in loops on the device",
+    "generative/super_resolution": "half precision, attaching and detaching in turn",
+    "graphs/graphsage_sampling": "named tuples from a loader",
+    "language/bilstm_tagger": "LSTMs in both directions",
+    "language/char_cnn_highway": "parameter groups with options of their own",
+    "language/gru_sentiment": "a GRU in half precision over two IPUs",
+    "language/linear_attention": "a state that the host carries from call to call",
+    "language/sentence_embeddings": "two training models of one encoder",
+    "recommendation/session_gru": "a checkpoint of every epoch",
+    "reinforcement/dqn_gridworld": "three executors whose weights are exchanged",
+    "reinforcement/evolution_strategies": "a simulation in a loop on replicas",
+    "reinforcement/reinforce_bandit": "noise and a buffer in training",
+    "science/fourier_operator": "complex arithmetic in real numbers",
+    "science/hamiltonian_monte_carlo": "a chain that lives in a buffer",
+    "speech/keyword_spotting": "PyTorch's optimiser, an LSTM with projection",
+    "speech/wavenet_vocoder": "dilated causal convolutions",
+    "vision/mobilenet_finetune": "frozen layers of torchvision and a moving average",
+    "vision/pointnet": "points chosen on the device",
+    "vision/spiking_network": "state in plain attributes",
+    "vision/unet_segmentation": "skip connections over four stages",
+    "vision/yolo_detector": "recomputation checkpoints in a large loss",
+    "workshop/multi_task": "dictionaries of outputs, constant attributes of optimisers",
+}
 
 # Programs are forked from a process that has imported torch: that import takes longer than most of the programs.
 # On macOS, whose libraries do not bear a fork, each is started anew.
@@ -40,78 +58,27 @@ _fork_server = multiprocessing.get_context("forkserver")
 _fork_server.set_forkserver_preload(["__main__", "torch", "torch.utils.data", "poptorch"])
 
 
-@dataclass(frozen=True)
-class Program:
-    """A program and what the comments at its top ask for."""
-
-    path: Path
-    needs: tuple[str, ...]
-    environment: Mapping[str, str]
-    poprun: tuple[str, ...] | None
-
-    @property
-    def name(self) -> str:
-        return f"{self.path.parent.name}/{self.path.stem}"
-
-    def missing(self) -> list[str]:
-        """The packages it needs that are not installed."""
-        return [name for name in self.needs if not _is_installed(name)]
+def _name(path: Path) -> str:
+    return f"{path.parent.name}/{path.stem}"
 
 
-def _is_installed(name: str) -> bool:
-    try:
-        return importlib.util.find_spec(name) is not None
-    except ImportError:  # the package that a dotted name is in
-        return False
-
-
-def _read(path: Path) -> Program:
-    text = path.read_text(encoding="utf-8")
-
-    def asked(what: str, separator: str) -> tuple[str, ...] | None:
-        found = re.search(rf"^# {what}:? (.+)$", text, re.MULTILINE)
-        return None if found is None else tuple(re.split(separator, found.group(1).strip()))
-
-    environment = dict(setting.split("=", 1) for setting in asked("environment", r"\s+") or ())
-    return Program(path, asked("needs", r",\s*") or (), environment, asked("run with: poprun", r"\s+"))
-
-
-def _cases() -> list[object]:
-    cases = []
-    for path in sorted(_HERE.glob("*/*.py")):
-        program = _read(path)
-        if _WITH_COMPANIONS and not program.needs:
-            continue
-        marks = []
-        if program.missing() and not _WITH_COMPANIONS:
-            marks.append(pytest.mark.skip(reason=f"needs {', '.join(program.missing())}"))
-        if program.name in _EXPECTED_FAILURES:
-            marks.append(pytest.mark.xfail(reason=_EXPECTED_FAILURES[program.name], strict=True))
-        cases.append(pytest.param(program, id=program.name, marks=marks))
-    return cases
-
-
-def _environment(program: Program) -> dict[str, str]:
-    return {"HF_HUB_OFFLINE": "1", "TQDM_DISABLE": "1", **program.environment}
-
-
-def _become(program: Program, folder: Path, log: Path) -> None:
-    """Run the program in this process, as ``python program.py`` in a folder of its own would."""
+def _become(path: Path, folder: Path, log: Path) -> None:
+    """Run the program in this process, as `python program.py` in a folder of its own would."""
     os.setpgid(0, 0)
     output = os.open(log, os.O_WRONLY | os.O_CREAT)
     os.dup2(output, sys.stdout.fileno())
     os.dup2(output, sys.stderr.fileno())
-    os.environ.update(_environment(program))
+    os.environ["TQDM_DISABLE"] = "1"
     os.chdir(folder)
     # The process has inherited the fork server's method of starting its own children: take the platform's again.
     multiprocessing.set_start_method(multiprocessing.get_all_start_methods()[0], force=True)
-    sys.argv = [str(program.path)]
-    sys.path[:] = [str(program.path.parent), *(entry for entry in sys.path if entry != str(_HERE))]
-    runpy.run_path(str(program.path), run_name="__main__")
+    sys.argv = [str(path)]
+    sys.path[:0] = [str(path.parent), str(_HERE)]
+    runpy.run_path(str(path), run_name="__main__")
 
 
-def _status_of_fork(program: Program, folder: Path, log: Path) -> int | None:
-    process = _fork_server.Process(target=_become, args=(program, folder, log))
+def _status_of_fork(path: Path, folder: Path, log: Path) -> int | None:
+    process = _fork_server.Process(target=_become, args=(path, folder, log))
     process.start()
     process.join(_PATIENCE_IN_S)
     if process.exitcode is None and process.pid is not None:
@@ -121,17 +88,18 @@ def _status_of_fork(program: Program, folder: Path, log: Path) -> int | None:
     return process.exitcode
 
 
-def _status_of_command(program: Program, folder: Path, log: Path) -> int | None:
-    command = [sys.executable, str(program.path)]
-    if program.poprun is not None:
+def _status_of_command(path: Path, folder: Path, log: Path, poprun: tuple[str, ...]) -> int | None:
+    command = [sys.executable, str(path)]
+    if poprun:
         start = "import sys; from popdist.run.command import main; sys.exit(main())"
-        command = [sys.executable, "-c", start, *program.poprun, *command]
+        command = [sys.executable, "-c", start, *poprun, *command]
+    paths = os.pathsep.join(filter(None, (str(_HERE), os.environ.get("PYTHONPATH"))))
     with log.open("wb") as output:
         try:
             return subprocess.run(
                 command,
                 cwd=folder,
-                env={**os.environ, **_environment(program)},
+                env={**os.environ, "TQDM_DISABLE": "1", "PYTHONPATH": paths},
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 timeout=_PATIENCE_IN_S,
@@ -141,13 +109,26 @@ def _status_of_command(program: Program, folder: Path, log: Path) -> int | None:
             return None
 
 
-@pytest.mark.parametrize("program", _cases())
-def test_the_program_exits_with_success(program: Program, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "path",
+    [
+        pytest.param(path, id=_name(path), marks=[pytest.mark.night] if _name(path) in _NIGHT else [])
+        for path in sorted(_HERE.glob("*/*.py"))
+    ],
+)
+def test_the_program_exits_with_success(path: Path, tmp_path: Path) -> None:
     log = tmp_path / "output.txt"
     folder = tmp_path / "run"
     folder.mkdir()
-    run = _status_of_fork if _FORK and program.poprun is None else _status_of_command
-    status = run(program, folder, log)
+    poprun = re.search(r"^# run with: poprun (.+)$", path.read_text(encoding="utf-8"), re.MULTILINE)
+    if _FORK and poprun is None:
+        status = _status_of_fork(path, folder, log)
+    else:
+        status = _status_of_command(path, folder, log, tuple(poprun[1].split()) if poprun else ())
     if status != 0:
         ended = f"did not end within {_PATIENCE_IN_S:.0f} s" if status is None else f"exited with {status}"
-        pytest.fail(f"{program.name} {ended}:\n{log.read_text(errors='replace')[-8000:]}", pytrace=False)
+        pytest.fail(f"{_name(path)} {ended}:\n{log.read_text(errors='replace')[-8000:]}", pytrace=False)
+
+
+def test_every_program_of_the_night_exists() -> None:
+    assert {_name(path) for path in _HERE.glob("*/*.py")} > set(_NIGHT)

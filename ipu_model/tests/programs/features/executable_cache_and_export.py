@@ -1,11 +1,11 @@
 """Compile ahead of time: a cache of executables, precompilation for an offline target, export and load."""
 
-import argparse
 import os
 import pathlib
 import shutil
 import tempfile
 import time
+from types import SimpleNamespace
 
 import torch
 
@@ -98,9 +98,7 @@ def run_offline(folder):
 
 
 def main():
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--keep", action="store_true")
-    args = parser.parse_args()
+    args = SimpleNamespace(keep=False)
     folder = tempfile.mkdtemp()
     try:
         os.makedirs(os.path.join(folder, "cache"))

@@ -1,7 +1,7 @@
 """Train in half precision in three ways: static loss scaling, automatic loss scaling, single-precision weights."""
 
-import argparse
 import enum
+from types import SimpleNamespace
 
 import torch
 from torch import nn
@@ -80,9 +80,7 @@ def train(precision, automatic=False, loss_scaling=128.0, steps=20):
 
 
 def main():
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--loss-scaling", type=float, default=1024)
-    args = parser.parse_args()
+    args = SimpleNamespace(loss_scaling=1024)
     single, dtype, weights = train(Precision.SINGLE, loss_scaling=1.0)
     assert dtype == weights == torch.float32
     half, dtype, weights = train(Precision.HALF, loss_scaling=args.loss_scaling)

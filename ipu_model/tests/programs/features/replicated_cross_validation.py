@@ -1,7 +1,7 @@
 """k-fold cross-validation: a new model per fold, replicated training, replicated inference that returns all outputs."""
 
-import argparse
 import statistics
+from types import SimpleNamespace
 
 import torch
 from torch.utils.data import Subset, TensorDataset
@@ -83,11 +83,7 @@ def run_fold(args, dataset, train_indices, test_indices):
 
 
 def main():
-    parser = argparse.ArgumentParser()
-    parser.add_argument("-k", type=int, default=4)
-    parser.add_argument("--epochs", type=int, default=5)
-    parser.add_argument("--replicas", type=int, default=4)
-    args = parser.parse_args()
+    args = SimpleNamespace(k=4, epochs=5, replicas=4)
     torch.manual_seed(0)
     dataset = make_dataset()
     scores = []

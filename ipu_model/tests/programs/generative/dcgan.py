@@ -1,7 +1,7 @@
 """DCGAN with two training models; the weights of the frozen half are copied between the steps."""
 
-import argparse
 import random
+from types import SimpleNamespace
 
 import torch
 import torch.nn as nn
@@ -79,13 +79,7 @@ class GeneratorStep(nn.Module):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--nz", type=int, default=8)
-    parser.add_argument("--ngf", type=int, default=8)
-    parser.add_argument("--ndf", type=int, default=8)
-    parser.add_argument("--niter", type=int, default=60)
-    parser.add_argument("--manualSeed", type=int, default=999)
-    opt = parser.parse_args()
+    opt = SimpleNamespace(nz=8, ngf=8, ndf=8, niter=60, manualSeed=999)
     random.seed(opt.manualSeed)
     torch.manual_seed(opt.manualSeed)
 

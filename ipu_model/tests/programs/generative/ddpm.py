@@ -1,7 +1,7 @@
 """Denoising diffusion: a small U-Net with time embeddings, a moving average, and the sampling loop."""
 
-import argparse
 import math
+from types import SimpleNamespace
 
 import torch
 import torch.nn as nn
@@ -121,13 +121,7 @@ def sample(model, diffusion, shape):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--image-size", type=int, default=8)
-    parser.add_argument("--timesteps", type=int, default=20)
-    parser.add_argument("--batch-size", type=int, default=8)
-    parser.add_argument("--device-iterations", type=int, default=4)
-    parser.add_argument("--iterations", type=int, default=50)
-    args = parser.parse_args()
+    args = SimpleNamespace(image_size=8, timesteps=20, batch_size=8, device_iterations=4, iterations=50)
     torch.manual_seed(0)
 
     diffusion = GaussianDiffusion(DenoisingUNet(), args.timesteps)

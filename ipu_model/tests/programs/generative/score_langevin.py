@@ -1,6 +1,6 @@
 """Denoising score matching on a mixture of Gaussians, sampled by Langevin dynamics in an on-device loop."""
 
-import argparse
+from types import SimpleNamespace
 
 import torch
 import torch.nn as nn
@@ -55,11 +55,7 @@ def mixture(count):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--calls", type=int, default=150)
-    parser.add_argument("--langevin-steps", type=int, default=30)
-    parser.add_argument("--samples", type=int, default=128)
-    args = parser.parse_args()
+    args = SimpleNamespace(calls=150, langevin_steps=30, samples=128)
     torch.manual_seed(0)
     sigmas = torch.logspace(0.5, -0.7, 6).tolist()
     network = ScoreNetwork()

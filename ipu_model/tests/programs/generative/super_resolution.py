@@ -1,9 +1,9 @@
 """Super-resolution with sub-pixel convolution in half precision; the best weights by PSNR are kept and exported."""
 
-import argparse
 import copy
 import io
 import math
+from types import SimpleNamespace
 
 import torch
 import torch.nn as nn
@@ -57,11 +57,7 @@ def psnr(a, b):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--scale", type=int, default=2)
-    parser.add_argument("--epochs", type=int, default=8)
-    parser.add_argument("--precision", choices=["half", "float"], default="half")
-    args = parser.parse_args()
+    args = SimpleNamespace(scale=2, epochs=8, precision="half")
     torch.manual_seed(0)
     dtype = getattr(torch, args.precision)
     model = SubPixelNet(args.scale).to(dtype)

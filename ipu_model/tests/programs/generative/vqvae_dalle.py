@@ -1,6 +1,6 @@
 """Text to image in two stages: a VQ-VAE makes tokens of pictures, a decoder-only transformer writes them."""
 
-import argparse
+from types import SimpleNamespace
 
 import torch
 import torch.nn as nn
@@ -93,11 +93,7 @@ def generate(model, caption):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--vae-steps", type=int, default=80)
-    parser.add_argument("--transformer-steps", type=int, default=30)
-    parser.add_argument("--batch-size", type=int, default=16)
-    args = parser.parse_args()
+    args = SimpleNamespace(vae_steps=80, transformer_steps=30, batch_size=16)
     torch.manual_seed(0)
 
     vae = VQVAE().train()

@@ -1,8 +1,8 @@
 """A hybrid of message passing and attention over packed molecules, with gradient hooks and a deep copy of the best."""
 
-import argparse
 import copy
 from dataclasses import dataclass
+from types import SimpleNamespace
 
 import torch
 import torch.nn as nn
@@ -101,10 +101,7 @@ def packed_batch(count, with_target=True):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--batch-size", type=int, default=8)
-    parser.add_argument("--steps", type=int, default=60)
-    args = parser.parse_args()
+    args = SimpleNamespace(batch_size=8, steps=60)
     torch.manual_seed(0)
     model = GPS()
     norms = []

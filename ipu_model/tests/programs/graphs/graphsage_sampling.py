@@ -1,7 +1,7 @@
 """GraphSAGE on sampled neighbourhoods: the host samples fixed numbers of neighbours, batches never change shape."""
 
-import argparse
 from collections import namedtuple
+from types import SimpleNamespace
 
 import numpy as np
 import torch
@@ -74,11 +74,7 @@ class GraphSAGE(nn.Module):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--fan-out", type=int, nargs=2, default=[5, 4])
-    parser.add_argument("--batch-size", type=int, default=10)
-    parser.add_argument("--epochs", type=int, default=8)
-    args = parser.parse_args()
+    args = SimpleNamespace(fan_out=[5, 4], batch_size=10, epochs=8)
     np.random.seed(0)
     torch.manual_seed(0)
     graph = make_graph()

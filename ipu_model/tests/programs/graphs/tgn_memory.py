@@ -1,6 +1,6 @@
 """Temporal graph network: each node has a memory that a GRU cell updates; interactions arrive in order of time."""
 
-import argparse
+from types import SimpleNamespace
 
 import numpy as np
 import torch
@@ -89,11 +89,7 @@ class Interactions:
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--users", type=int, default=12)
-    parser.add_argument("--items", type=int, default=20)
-    parser.add_argument("--epochs", type=int, default=4)
-    args = parser.parse_args()
+    args = SimpleNamespace(users=12, items=20, epochs=4)
     torch.manual_seed(0)
     model = TGN(args.users, args.items).train()
     opts = poptorch.Options()

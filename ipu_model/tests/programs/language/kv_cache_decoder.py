@@ -1,6 +1,6 @@
 """Generate text one token at a time with keys and values cached in buffers on the device."""
 
-import argparse
+from types import SimpleNamespace
 
 import torch
 from torch import nn
@@ -76,10 +76,7 @@ class Decoder(nn.Module):
 
 
 def main():
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--tokens", type=int, default=14)
-    parser.add_argument("--prompt", type=int, nargs="+", default=[3, 7])
-    args = parser.parse_args()
+    args = SimpleNamespace(tokens=14, prompt=[3, 7])
     torch.manual_seed(0)
     model = Decoder().eval()
     opts = poptorch.Options()

@@ -4,11 +4,11 @@ The encoder lives on the first IPU, the decoder on the second. For inference, th
 predictions back, with the number of steps fixed at compile time.
 """
 
-import argparse
 import collections
 import json
 import os
 import tempfile
+from types import SimpleNamespace
 
 import torch
 import torch.nn as nn
@@ -89,12 +89,7 @@ def make_batch(size, length, digits):
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--steps", type=int, default=60)
-    parser.add_argument("--hidden", type=int, default=48)
-    parser.add_argument("--length", type=int, default=5)
-    parser.add_argument("--digits", type=int, default=8)
-    args = parser.parse_args()
+    args = SimpleNamespace(steps=60, hidden=48, length=5, digits=8)
 
     torch.manual_seed(7)
     model = Seq2Seq(args.digits + 1, args.hidden, args.length)

@@ -1,8 +1,8 @@
 """Session-based recommendation with a GRU: ranking loss over sampled items, hit rate, checkpoint every epoch."""
 
-import argparse
 import os
 import tempfile
+from types import SimpleNamespace
 
 import numpy as np
 import torch
@@ -49,12 +49,7 @@ class GRU4Rec(nn.Module):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--items", type=int, default=20)
-    parser.add_argument("--length", type=int, default=6)
-    parser.add_argument("--epochs", type=int, default=6)
-    parser.add_argument("--batch-size", type=int, default=16)
-    args = parser.parse_args()
+    args = SimpleNamespace(items=20, length=6, epochs=6, batch_size=16)
     torch.manual_seed(0)
     opts = poptorch.Options()
     opts.deviceIterations(4)

@@ -1,8 +1,8 @@
 """Double DQN on a grid: replay memory and environment on the host, acting and learning in two executors."""
 
-import argparse
 import collections
 import random
+from types import SimpleNamespace
 
 import numpy as np
 import torch
@@ -75,12 +75,7 @@ class Learner(nn.Module):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--episodes", type=int, default=70)
-    parser.add_argument("--batch-size", type=int, default=32)
-    parser.add_argument("--gamma", type=float, default=0.95)
-    parser.add_argument("--target-update", type=int, default=20)
-    args = parser.parse_args()
+    args = SimpleNamespace(episodes=70, batch_size=32, gamma=0.95, target_update=20)
     random.seed(0)
     np.random.seed(0)
     torch.manual_seed(0)

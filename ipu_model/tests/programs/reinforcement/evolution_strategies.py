@@ -1,6 +1,6 @@
 """Evolution strategies: a population of small controllers is evaluated at once by a loop on the device."""
 
-import argparse
+from types import SimpleNamespace
 
 import torch
 import torch.nn as nn
@@ -35,12 +35,7 @@ class PendulumPopulation(nn.Module):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--population", type=int, default=64)
-    parser.add_argument("--generations", type=int, default=30)
-    parser.add_argument("--sigma", type=float, default=0.3)
-    parser.add_argument("--lr", type=float, default=2.0)
-    args = parser.parse_args()
+    args = SimpleNamespace(population=64, generations=30, sigma=0.3, lr=2.0)
     torch.manual_seed(0)
     simulator = PendulumPopulation(steps=30)
     opts = poptorch.Options()

@@ -1,7 +1,7 @@
 """Approximate Bayesian computation for an epidemic model: thousands of parallel simulations."""
 
-import argparse
 import time
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -62,13 +62,9 @@ def observe(true_values, days=12):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--n-samples-per-batch", type=int, default=1000)
-    parser.add_argument("--samples-target", type=int, default=40)
-    parser.add_argument("--tolerance", type=float, default=400.0)
-    parser.add_argument("--replication-factor", type=int, default=2)
-    parser.add_argument("--max-n-runs", type=int, default=40)
-    args = parser.parse_args()
+    args = SimpleNamespace(
+        n_samples_per_batch=1000, samples_target=40, tolerance=400.0, replication_factor=2, max_n_runs=40
+    )
     true_values = (0.3, 0.2, 0.05)
     simulator = EpidemicSimulator(observe(true_values), args.n_samples_per_batch)
 

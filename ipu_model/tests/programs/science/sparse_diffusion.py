@@ -1,6 +1,6 @@
 """Heat on a mesh: the graph Laplacian is a sparse constant, a conductivity is learned from an observation."""
 
-import argparse
+from types import SimpleNamespace
 
 import torch
 import torch.nn as nn
@@ -48,11 +48,7 @@ class HeatModel(nn.Module):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--side", type=int, default=8)
-    parser.add_argument("--steps", type=int, default=5)
-    parser.add_argument("--true-conductivity", type=float, default=0.1)
-    args = parser.parse_args()
+    args = SimpleNamespace(side=8, steps=5, true_conductivity=0.1)
     torch.manual_seed(0)
     laplacian = grid_laplacian(args.side)
     start = torch.zeros(args.side**2, 1)

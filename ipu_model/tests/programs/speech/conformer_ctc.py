@@ -3,9 +3,9 @@
 Features and transcripts are generated: every character has its own spectrum.
 """
 
-import argparse
 import logging
 from dataclasses import asdict, dataclass, field
+from types import SimpleNamespace
 from typing import List
 
 import torch
@@ -196,11 +196,7 @@ def greedy_decode(path):
 
 
 def main():
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--epochs", type=int, default=10)
-    parser.add_argument("--batch-size", type=int, default=4)
-    parser.add_argument("--gradient-accumulation", type=int, default=4)
-    args = parser.parse_args()
+    args = SimpleNamespace(epochs=10, batch_size=4, gradient_accumulation=4)
     config = ModelConfig()
     logging.info("config: %s", asdict(config))
     torch.manual_seed(0)

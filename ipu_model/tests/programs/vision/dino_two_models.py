@@ -1,7 +1,7 @@
 """Self-distillation (DINO): the student trains, the teacher is a second executor fed with a moving average."""
 
-import argparse
 import copy
+from types import SimpleNamespace
 
 import numpy as np
 import torch
@@ -106,11 +106,7 @@ def cosine_schedule(base, final, steps):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--steps", type=int, default=20)
-    parser.add_argument("--batch-size", type=int, default=8)
-    parser.add_argument("--momentum-teacher", type=float, default=0.9)
-    args = parser.parse_args()
+    args = SimpleNamespace(steps=20, batch_size=8, momentum_teacher=0.9)
     torch.manual_seed(0)
     generator = np.random.default_rng(0)
 

@@ -1,6 +1,6 @@
 """Read lines of digits: a CRNN trained with CTC, and beam search decoding on the device."""
 
-import argparse
+from types import SimpleNamespace
 
 import torch
 import torch.nn as nn
@@ -49,10 +49,7 @@ class CRNN(nn.Module):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--epochs", type=int, default=6)
-    parser.add_argument("--batch-size", type=int, default=16)
-    args = parser.parse_args()
+    args = SimpleNamespace(epochs=6, batch_size=16)
     torch.manual_seed(0)
 
     model = CRNN().train()

@@ -1,6 +1,6 @@
 """PointNet on balls, cubes and planes: an input transform, shared layers, and a maximum over the points."""
 
-import argparse
+from types import SimpleNamespace
 
 import torch
 import torch.nn as nn
@@ -69,11 +69,7 @@ def clouds(count, points):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--points", type=int, default=64)
-    parser.add_argument("--keep", type=float, default=0.5)
-    parser.add_argument("--epochs", type=int, default=8)
-    args = parser.parse_args()
+    args = SimpleNamespace(points=64, keep=0.5, epochs=8)
     torch.manual_seed(0)
     points, labels = clouds(96, args.points)
     chosen = poptorch.inferenceModel(Subsample(96, args.points, args.keep))(points.view(-1, 3))

@@ -1,6 +1,6 @@
 """A torchvision ResNet split over four pipelined IPUs at named layers, trained from scratch and validated."""
 
-import argparse
+from types import SimpleNamespace
 
 import torch
 import torch.nn as nn
@@ -73,11 +73,7 @@ class Gratings(torch.utils.data.Dataset):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--gradient-accumulation", type=int, default=8)
-    parser.add_argument("--steps", type=int, default=6)
-    parser.add_argument("--recompute-checkpoints", nargs="*", default=["layer1", "layer2"])
-    args = parser.parse_args()
+    args = SimpleNamespace(gradient_accumulation=8, steps=6, recompute_checkpoints=["layer1", "layer2"])
     torch.manual_seed(0)
 
     model = torchvision.models.resnet18(weights=None, num_classes=3)

@@ -1,9 +1,9 @@
 """Shifted-window attention trained on a pipeline, with the logging, scopes and options of a production script."""
 
-import argparse
 import contextlib
 import logging
 import math
+from types import SimpleNamespace
 
 import torch
 import torch.nn as nn
@@ -132,11 +132,7 @@ def get_options(args):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--gradient-accumulation", type=int, default=4)
-    parser.add_argument("--sharing", default="shared_memory", choices=["shared_memory", "fork"])
-    parser.add_argument("--epochs", type=int, default=6)
-    args = parser.parse_args()
+    args = SimpleNamespace(gradient_accumulation=4, sharing="shared_memory", epochs=6)
     torch.manual_seed(0)
     poptorch_logger.setLevel(logging.WARNING)
     poptorch.logger.info("PopTorch %s, PopART %s", poptorch.__version__, popart.versionString())

@@ -1,6 +1,6 @@
 """Binary segmentation with a U-Net over four IPUs: cross entropy plus Dice loss, skip connections across stages."""
 
-import argparse
+from types import SimpleNamespace
 
 import numpy as np
 import torch
@@ -110,11 +110,7 @@ def dice_score(prediction, target):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--size", type=int, default=24)
-    parser.add_argument("--gradient-accumulation", type=int, default=8)
-    parser.add_argument("--steps", type=int, default=14)
-    args = parser.parse_args()
+    args = SimpleNamespace(size=24, gradient_accumulation=8, steps=14)
     torch.manual_seed(0)
 
     model = UNet()

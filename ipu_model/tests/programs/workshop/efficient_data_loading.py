@@ -1,7 +1,7 @@
 """Measure ways of feeding the device: synchronous, asynchronous, rebatched, and synthetic data as the upper bound."""
 
-import argparse
 import time
+from types import SimpleNamespace
 
 import numpy as np
 import torch
@@ -71,13 +71,7 @@ def run(name, args, synthetic=False, **loader_arguments):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--items", type=int, default=240)
-    parser.add_argument("--epochs", type=int, default=2)
-    parser.add_argument("--batch-size", type=int, default=5)
-    parser.add_argument("--device-iterations", type=int, default=4)
-    parser.add_argument("--replicas", type=int, default=2)
-    args = parser.parse_args()
+    args = SimpleNamespace(items=240, epochs=2, batch_size=5, device_iterations=4, replicas=2)
     results = [
         run("synchronous", args),
         run("two workers", args, num_workers=2, persistent_workers=True),

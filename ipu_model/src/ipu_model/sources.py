@@ -43,9 +43,9 @@ def profile_of_source(source: str, *, host: HostWork | None = None, machine: str
     from ipu_model.named_functions import is_function
 
     if not is_function(source) and host is None and machine is None and not _is_program_file(source):
-        from ipu_model.report import profile_json
+        from ipu_model.report.files import read
 
-        return profile_json.read(_report(source))
+        return read(_report(source))
     from ipu_model.explore.profiling import profile
     from ipu_model.explore.program_source import host_work_of
 
@@ -139,7 +139,7 @@ def folder_of_source(source: str) -> Path | None:
         return None
     if _is_program_file(source):
         return Path(source).parent
-    from ipu_model.report.profile_json import file_of
+    from ipu_model.report.files import file_of
 
     return file_of(_report(source)).parent
 
@@ -159,7 +159,7 @@ def _report(source: str) -> str:
     if source.endswith(".py") or place:
         raise _no_function(Path(f"{place}.py") if place else path)
     if path.is_dir():
-        from ipu_model.report.profile_json import file_of
+        from ipu_model.report.files import file_of
 
         if not file_of(path).exists():
             raise _no_report(path)

@@ -12,8 +12,8 @@ from report_support import inference_profile, pipeline_profile
 
 from ipu_model.commands import command_line, command_options
 from ipu_model.predict.hardware import known_hardware
-from ipu_model.report import profile_json
-from ipu_model.report.files import write_report
+from ipu_model.report import files
+from ipu_model.report.files import to_json, write_report
 
 EARLIER = Path(__file__).with_name("profile_format_1.json")
 
@@ -48,7 +48,7 @@ class TestReport:
         assert page.read_text(encoding="utf-8").startswith("<!DOCTYPE html>")
 
     def test_without_a_page_it_says_how_to_make_one(self, run, tmp_path: Path) -> None:
-        profile_json.write(inference_profile(), tmp_path / "profile.json")
+        (tmp_path / "profile.json").write_text(to_json(inference_profile()))
         code, out, _ = run("report", tmp_path)
         assert code == 0
         assert out.splitlines()[-1].endswith("--html OUT writes one")
@@ -65,7 +65,7 @@ class TestReport:
 class TestCompare:
     def test_it_prints_both_and_a_conclusion(self, run, tmp_path: Path) -> None:
         for name, overlaps in (("sync", False), ("async", True)):
-            profile_json.write(pipeline_profile(overlaps=overlaps), tmp_path / f"{name}.json")
+            (tmp_path / f"{name}.json").write_text(to_json(pipeline_profile(overlaps=overlaps)))
         code, out, _ = run("compare", tmp_path / "sync.json", tmp_path / "async.json")
         assert code == 0
         assert "Modelled end to end, after is 1.83 x as fast as before; both fit" in out
@@ -171,7 +171,7 @@ class TestErrors:
         def interrupted(path: Path) -> None:
             raise KeyboardInterrupt
 
-        monkeypatch.setattr(profile_json, "read", interrupted)
+        monkeypatch.setattr(files, "read", interrupted)
         assert run("report", folder) == (130, "", "python -m ipu_model report: stopped\n")
 
     def test_a_reader_that_goes_away_is_no_error(self) -> None:

@@ -30,7 +30,7 @@ from ipu_model.predict.host import HostWork, Loading
 from ipu_model.predict.memory.categories import VARIABLES
 from ipu_model.predict.profile import Profile, Span
 from ipu_model.predict.program import Execution, Location, Locations, Program, Recomputation
-from ipu_model.report import profile_json
+from ipu_model.report.files import from_json, to_json
 from ipu_model.report.text import MOST_LINES, text_report
 from ipu_model.step import FLOAT16, FLOAT32
 from ipu_model.validate.programs import begin_block
@@ -239,7 +239,7 @@ class TestEveryProfile:
     @given(programs(), HOSTS)
     def test_it_can_be_written_read_and_printed(self, program: Program, host: HostWork) -> None:
         profile = profiled(program, host)
-        assert profile_json.from_json(profile_json.to_json(profile)) == profile
+        assert from_json(to_json(profile)) == profile
         assert 10 < len(text_report(profile).splitlines()) <= MOST_LINES
 
     @EXAMPLES

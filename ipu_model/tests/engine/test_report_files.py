@@ -1,58 +1,329 @@
-"""Writing a report into a folder."""
+"""Files of a report: what is read equals what was written, and what is no report is refused with the field's name."""
 
 from __future__ import annotations
 
+import hashlib
 import json
-from dataclasses import replace
+import zlib
+from collections.abc import Callable
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Any
 
+import msgspec
+import numpy as np
 import pytest
-from report_support import ADVICE, inference_profile
+from hypothesis import given
+from report_strategies import PROFILES
+from report_support import ADVICE, POD4, inference_profile, pipeline_profile
 
+from ipu_model.batching import Batching
 from ipu_model.errors import Error
-from ipu_model.report import profile_json
-from ipu_model.report.files import write_report
+from ipu_model.optimiser import Hyper, OptimiserSpec
+from ipu_model.predict import profile_program
+from ipu_model.predict.calibration import calibrated
+from ipu_model.predict.device import CostSettings, Device
+from ipu_model.predict.hardware import system_named
+from ipu_model.predict.host import HostWork
+from ipu_model.predict.profile import FORMAT, IpuMemory, LivenessStep, LiveTensor, Memory, MemoryCategory, TileRun
+from ipu_model.predict.program import Execution, Location, Locations, Program, Recomputation
+from ipu_model.report import program_file, text_files
+from ipu_model.report.files import from_json, read, read_report, to_json, write_report
+from ipu_model.report.program_file import from_bytes, to_bytes
 from ipu_model.report.text_files import write_text
+from ipu_model.step import (
+    FLOAT16,
+    FLOAT32,
+    Hints,
+    Op,
+    Phase,
+    Placement,
+    Ref,
+    Source,
+    Step,
+    Tensor,
+    Variable,
+    step_of_ops,
+)
+
+Edit = Callable[[Any], object]
 
 
-def test_a_report_is_three_files_in_a_folder_that_is_made(tmp_path) -> None:
-    folder = tmp_path / "runs" / "first"
-    files = write_report(inference_profile(), str(folder), ADVICE)
-    assert sorted(file.name for file in folder.iterdir()) == ["profile.json", "report.html", "trace.json"]
-    assert profile_json.read(files.profile) == inference_profile()
-    assert ADVICE[0].change in files.html.read_text(encoding="utf-8")
-    assert json.loads(files.trace.read_text(encoding="utf-8"))["traceEvents"]
+def changed(edit: Edit) -> str:
+    """Return the JSON of a profile after `edit` changed its data in place."""
+    data = json.loads(to_json(inference_profile()))
+    edit(data)
+    return json.dumps(data)
 
 
-def test_the_same_profile_gives_the_same_files(tmp_path) -> None:
-    for name in ("a", "b"):
-        write_report(inference_profile(), tmp_path / name)
-    for name in ("profile.json", "report.html", "trace.json"):
-        assert (tmp_path / "a" / name).read_bytes() == (tmp_path / "b" / name).read_bytes()
+class TestProfile:
+    @given(PROFILES)
+    def test_every_profile_comes_back_equal(self, profile) -> None:
+        assert from_json(to_json(profile)) == profile
+
+    def test_numbers_keep_their_types(self) -> None:
+        profile = replace(inference_profile(), options={"a": 1, "b": 1.0, "c": True, "d": "1"}, name="half\ud800")
+        assert [type(value) for value in from_json(to_json(profile)).options.values()] == [int, float, bool, str]
+        assert from_json(to_json(profile)).name == profile.name
+        of_numpy = replace(inference_profile(), samples_per_call=np.int64(3), call_seconds=np.float64(0.1))
+        assert from_json(to_json(of_numpy)) == of_numpy
+
+    def test_a_profile_of_the_version_before_is_read(self) -> None:
+        """The file was written by that version, from a profile with one of every kind of record."""
+        memory = IpuMemory(
+            0,
+            (MemoryCategory("weights", 1000.0, 2500.0, True, (TileRun(1, 1000.0), TileRun(3, 500.0))),),
+            (1000.0, 500.0, 500.0, 500.0),
+            (LivenessStep("mm", "forward", 10.0, 5.0, name="net: mm"),),
+            (LiveTensor("w", "weights", (2, 2), "float16", 8.0, 32.0, True, 0, 0),),
+        )
+        plain = inference_profile()
+        assert read(Path(__file__).with_name("profile_format_3.json")) == replace(
+            plain,
+            memory=Memory((memory,), POD4.tile_bytes),
+            options={"batch size": 1, "rate": 0.5, "half": True, "name": "ü"},
+            layers={"columns": "Linear", "rows": "ReLU"},
+            updates=plain.ops,
+            notes=("a note",),
+            host=HostWork(0.5),
+        )
+
+    @pytest.mark.parametrize(
+        ("change", "message"),
+        [
+            ({"compilation_seconds": float("inf")}, "holds Infinity: numbers must be finite"),
+            ({"options": {"rate": float("nan")}}, "holds NaN: numbers must be finite"),
+            ({"call_seconds": 0.0}, r"profile\.call_seconds cannot be 0\.0: it must be above 0"),
+            ({"notes": (3,)}, r"profile\.notes\[0\]: expected `str`, got `int`"),
+        ],
+    )
+    def test_a_mistake_is_found_when_it_is_written(self, change: dict[str, Any], message: str, tmp_path) -> None:
+        with pytest.raises(Error, match=message):
+            write_report(replace(inference_profile(), **change), tmp_path / "new")
+        assert list(tmp_path.iterdir()) == []
+
+    @pytest.mark.parametrize("name", [name for name in json.loads(to_json(inference_profile())) if name != "format"])
+    def test_a_missing_field_is_named(self, name: str) -> None:
+        with pytest.raises(Error, match=f"profile: object missing required field `{name}`"):
+            from_json(changed(lambda data: data.pop(name)))
+
+    @pytest.mark.parametrize(
+        ("edit", "message"),
+        [
+            (lambda d: d.update(speed=1), "profile: object contains unknown field `speed`"),
+            (lambda d: d.update(samples_per_call=1.5), r"profile\.samples_per_call: expected `int`, got `float`"),
+            (lambda d: d.update(samples_per_call=True), r"profile\.samples_per_call: expected `int`, got `bool`"),
+            (lambda d: d.update(call_seconds=None), r"profile\.call_seconds: expected `float`, got `null`"),
+            (lambda d: d.update(training="x" * 10_000), r"^'poptorch_py_error': profile\.training: .{,60}$"),
+            (lambda d: d.update(machine=[]), r"profile\.machine: expected `object`, got `array`"),
+            (lambda d: d["machine"].pop("tiles"), r"profile\.machine: object missing required field `tiles`"),
+            (lambda d: d.update(notes=[{}]), r"profile\.notes\[0\]: expected `str`, got `object`"),
+            (lambda d: d.update(shares={"main": "x"}), r"profile\.shares\[\.\.\.\]: expected `float`, got `str`"),
+            (lambda d: d["ops"][0].pop("node"), r"profile\.ops\[0\]: object missing required field `node`"),
+            (lambda d: d["timeline"][1].update(seconds=-1), r"profile\.timeline\[1\] has -1\.0 seconds and 1 repeats"),
+            (lambda d: d["timeline"][0].update(repeats=0), r"profile\.timeline\[0\] has .* seconds and 0 repeats"),
+            (
+                lambda d: d["memory"]["ipus"][0]["categories"][0].update(total_bytes="x"),
+                r"profile\.memory\.ipus\[0\]\.categories\[0\]\.total_bytes: expected `float`, got `str`",
+            ),
+            (lambda d: d["memory"]["ipus"].clear(), r"profile\.memory\.ipus is empty"),
+            (lambda d: d["cycles"].clear(), r"profile\.cycles is empty"),
+            *(
+                (lambda d, name=name: d.update({name: 0}), rf"profile\.{name} cannot be 0(\.0)?: it must be above 0")
+                for name in ("samples_per_call", "device_seconds_per_call", "call_seconds")
+            ),
+            *(
+                (lambda d, name=name: d["machine"].update({name: 0}), rf"profile\.machine\.{name} cannot be 0")
+                for name in ("clock_hz", "ipus", "tiles", "tile_bytes")
+            ),
+            (lambda d: d["memory"].update(tile_bytes=0), r"profile\.memory\.tile_bytes cannot be 0"),
+            (lambda d: d.update(error_band=[0.0, 1.0]), r"profile\.error_band\.low cannot be 0\.0"),
+            (lambda d: d.update(error_band=[1.0, -1.0]), r"profile\.error_band\.high cannot be -1\.0"),
+            (lambda d: d.update(format=3), "The tables of the profile do not follow its format"),
+            *(
+                (lambda d, v=v: d.update(format=v), f"this version reads formats 3 and {FORMAT} only. {whose} version")
+                for whose, versions in (("An earlier", (1, 2)), ("Another", (FORMAT + 1, 0, "1", None, True, [4])))
+                for v in versions
+            ),
+        ],
+    )
+    def test_a_field_that_is_wrong_is_named(self, edit: Edit, message: str) -> None:
+        with pytest.raises(Error, match=message):
+            from_json(changed(edit))
+
+    @pytest.mark.parametrize(
+        ("text", "message"),
+        [
+            ("", "not JSON"),
+            ("{", "not JSON"),
+            ("[]", "no field 'format'"),
+            ("{}", "no field 'format'"),
+            ('{"format": NaN}', "holds NaN"),
+            ('{"format": 1e999}', "holds 1e999: numbers must be finite"),
+            ("[" * 100_000 + "]" * 100_000, "nested too deeply"),
+            ('{"format": ' + "9" * 5000 + "}", "not JSON"),
+        ],
+    )
+    def test_other_text_is_refused(self, text: str, message: str) -> None:
+        with pytest.raises(Error, match=message):
+            from_json(text)
 
 
-def test_a_second_report_takes_the_place_of_the_first(tmp_path) -> None:
-    write_report(inference_profile(), tmp_path)
-    write_report(replace(inference_profile(), name="second"), tmp_path)
-    assert profile_json.read(tmp_path).name == "second"
-    assert len(list(tmp_path.iterdir())) == 3
+class TestFolder:
+    def test_a_report_is_three_files_in_a_folder_that_is_made(self, tmp_path) -> None:
+        folder = tmp_path / "runs" / "first"
+        files = write_report(inference_profile(), str(folder), ADVICE)
+        assert sorted(file.name for file in folder.iterdir()) == ["profile.json", "report.html", "trace.json"]
+        assert read(files.profile) == read(folder) == read(folder.parent) == read_report(folder) == inference_profile()
+        assert ADVICE[0].change in files.html.read_text(encoding="utf-8")
+        assert json.loads(files.trace.read_text(encoding="utf-8"))["traceEvents"]
+        before = [file.read_bytes() for file in sorted(folder.iterdir())]
+        write_report(inference_profile(), folder, ADVICE)
+        assert before == [file.read_bytes() for file in sorted(folder.iterdir())]
+
+    def test_the_program_is_beside_the_profile_while_the_report_has_one(self, tmp_path) -> None:
+        program = programs()["plain"]
+        files = write_report(profile_program(program), tmp_path)
+        assert files.program == tmp_path / "program.ipu"
+        assert same(program_file.read(tmp_path), program)
+        assert same(read_report(tmp_path).program, program)
+        assert write_report(replace(inference_profile(), name="second"), tmp_path).program is None
+        assert read_report(tmp_path).program is None
+        assert read(tmp_path).name == "second"
+
+    def test_several_models_are_listed(self, tmp_path) -> None:
+        for name in ("inference", "training"):
+            write_report(pipeline_profile(), tmp_path / name)
+        with pytest.raises(Error, match=r"several profiles, choose one: .*inference, .*training"):
+            read(tmp_path)
+
+    def test_an_error_names_the_file_and_what_to_do(self, tmp_path, monkeypatch) -> None:
+        file = tmp_path / "profile.json"
+        with pytest.raises(Error, match=r"profile\.json cannot be read: No such file"):
+            read(tmp_path)
+        with pytest.raises(Error, match=r"program\.ipu cannot be read: No such file.*model the program again"):
+            program_file.read(tmp_path)
+        file.write_text("{")
+        with pytest.raises(Error, match=r"profile\.json: This is not JSON.* Run or model the program again"):
+            read(file)
+        file.write_text('{"format": 1}')
+        with pytest.raises(Error, match=r"profile\.json: .*run or model the program again\.$"):
+            read(file)
+        file.write_bytes(b"\xff\xfe")
+        with pytest.raises(Error, match="not a text file in UTF-8"):
+            read(file)
+        monkeypatch.setattr(text_files, "_MOST_CHARACTERS", 1000)
+        for size, message in ((1000, "not JSON"), (1001, r"profile\.json is too large")):
+            file.write_text(" " * size, encoding="utf-8")
+            with pytest.raises(Error, match=message):
+                read(tmp_path)
+
+    def test_what_cannot_be_written_is_an_error_and_leaves_no_half_file(self, tmp_path) -> None:
+        (tmp_path / "taken").write_text("")
+        for path, message in (("taken", "taken cannot be made"), ("taken/below", "below cannot be made")):
+            with pytest.raises(Error, match=message):
+                write_report(inference_profile(), tmp_path / path)
+        (tmp_path / "page.html").mkdir()
+        with pytest.raises(Error, match=r"page\.html cannot be written: Is a directory"):
+            write_text(tmp_path / "page.html", "text")
+        assert sorted(file.name for file in tmp_path.iterdir()) == ["page.html", "taken"]
 
 
-def test_a_file_in_the_place_of_the_folder_is_an_error(tmp_path) -> None:
-    (tmp_path / "taken").write_text("")
-    with pytest.raises(Error, match="taken cannot be made"):
-        write_report(inference_profile(), tmp_path / "taken")
-    with pytest.raises(Error, match="below cannot be made"):
-        write_report(inference_profile(), tmp_path / "taken" / "below")
+def step() -> Step:
+    """Return two stages whose ops have every kind of argument, hint and place."""
+    x, w = (Tensor(n, (4, 4), FLOAT16, (4, 1), n, of_weight=n == "w") for n in ("x", "w"))
+
+    def op(name: str, *arguments: Any, ipu: int = 0, **more: Any) -> Op:
+        made = Tensor(name, (4, 4), FLOAT16, (4, 1), name, name)
+        kind = "mm" if len(arguments) == 2 else "strange"
+        return Op(
+            name, kind, (made, None), arguments, target="aten.mm", placement=Placement(str(ipu), ipu, ipu), **more
+        )
+
+    ops = [
+        op("a", Ref("x"), Ref("w"), scope="layers.0", line="line 3 of forward in model.py", hints=Hints(True)),
+        op("b", Ref("a"), ("name", 1.5, (None, True)), 2j, FLOAT32, float("inf"), ipu=1, keywords=(("k", Ref("w")),)),
+        op("g", Ref("x"), Ref("b"), ipu=1, phase=Phase.BACKWARD, name_scopes=((1, "head"),)),
+    ]
+    weight = Variable("layers.0.w", ("layers.0.w", "tied.w"), "w", trainable=True)
+    return step_of_ops(
+        ops, [(x, Source.INPUT), (w, Source.VARIABLE)], variables=(weight,), gradients={"layers.0.w": "g"}, loss="b",
+        layers={"layers.0": "Linear"},
+    )  # fmt: skip
 
 
-def test_a_profile_that_cannot_be_written_writes_nothing(tmp_path) -> None:
-    with pytest.raises(Error, match="above 0"):
-        write_report(replace(inference_profile(), samples_per_call=0), tmp_path / "new")
-    assert list(tmp_path.iterdir()) == []
+def programs() -> dict[str, Program]:
+    """Return programs that differ in every kind of setting."""
+    plain = Program(step(), training=True)
+    constants = replace(calibrated(), cost=replace(calibrated().cost, sync_cycles=1.0))
+    return {
+        "plain": plain,
+        "a name that is no text": replace(plain, name="half\ud800 \N{SNOWMAN}"),
+        "inference": replace(plain, training=False),
+        "another machine": replace(plain, system=system_named("Bow-POD64")),
+        "an optimiser": replace(plain, optimiser=OptimiserSpec("Adam", Hyper(lr=0.1), groups=(Hyper(lr=0.2),))),
+        "groups": replace(plain, groups={"layers.0.w": 0, "other": None}),
+        "accumulation": replace(plain, batching=Batching(2, 8, 2), recomputation=Recomputation.PIPELINE),
+        "sharded": replace(plain, execution=Execution.SHARDED, locations=Locations(optimiser=Location(on_chip=False))),
+        "a memory proportion": replace(plain, settings=CostSettings(available_memory_proportion={0: 0.1, 1: 0.2})),
+        "other constants": replace(plain, settings=CostSettings(Device(calibration=constants))),
+    }
 
 
-def test_a_file_that_cannot_be_replaced_leaves_no_half_of_a_new_one(tmp_path) -> None:
-    (tmp_path / "page.html").mkdir()
-    with pytest.raises(Error, match=r"page\.html cannot be written: Is a directory"):
-        write_text(tmp_path / "page.html", "text")
-    assert [file.name for file in tmp_path.iterdir()] == ["page.html"]
+def same(one: Program | None, other: Program) -> bool:
+    """Whether two programs are equal; steps compare by identity, so their parts are compared."""
+    return one is not None and one.choices == other.choices and all(
+        getattr(one.step, each.name) == getattr(other.step, each.name) for each in fields(Step)
+    )  # fmt: skip
+
+
+def forged(edit: Callable[..., object]) -> bytes:
+    """Return a file with a right digest whose contents `edit` changed."""
+    data = to_bytes(programs()["plain"])
+    head = data.index(b"\n") + 1
+    contents = msgspec.msgpack.decode(zlib.decompress(data[head + 32 :]))
+    body = zlib.compress(msgspec.msgpack.encode(edit(*contents)))
+    return data[:head] + hashlib.sha256(body).digest() + body
+
+
+class TestProgram:
+    @pytest.mark.parametrize("name", programs())
+    def test_a_program_comes_back_equal(self, name: str) -> None:
+        program = programs()[name]
+        assert same(from_bytes(to_bytes(program)), program)
+
+    def test_names_of_tensors_stay_different_from_texts_and_its_profile_is_the_same(self) -> None:
+        program = programs()["accumulation"]
+        found = from_bytes(to_bytes(program))
+        assert profile_program(found) == profile_program(program)
+        (a, b, _) = found.step.ops
+        assert type(a.arguments[0]) is Ref
+        assert type(b.arguments[1][0]) is str
+        assert found.step.tensors["a"] is a.results[0]
+        assert found.calibration is calibrated()
+
+    @pytest.mark.parametrize(
+        ("damage", "message"),
+        [
+            (lambda d: d[:-1], "The file is damaged or incomplete: .* again"),
+            (lambda d: d[:60], "The file is damaged or incomplete: .* again"),
+            (lambda d: d[:-9] + b"x" + d[-8:], "The file is damaged or incomplete: .* again"),
+            (lambda _: b"", "not a program that this .*: run or model it again"),
+            (
+                lambda d: d.replace(b"format 2", b"format 1"),
+                "not a program that this .*: run or model it again",
+            ),
+            (lambda _: forged(lambda layout, root: [{**layout, "Op": []}, root]), "Another version .* wrote the file"),
+            (lambda _: forged(lambda layout, _: [layout, ["os.system", "true"]]), "do not follow its format"),
+            (lambda _: forged(lambda layout, _: [layout, 3]), "it holds no program"),
+        ],
+    )
+    def test_other_files_are_refused_by_name(self, damage: Callable[[bytes], bytes], message: str, tmp_path) -> None:
+        file = tmp_path / "program.ipu"
+        file.write_bytes(damage(to_bytes(programs()["plain"])))
+        with pytest.raises(Error, match=rf"program\.ipu: .*{message}"):
+            program_file.read(file)
+
+    def test_a_value_that_is_no_data_is_an_error_when_it_is_written(self) -> None:
+        with pytest.raises(Error, match="of type object"):
+            to_bytes(replace(programs()["plain"], name=object()))  # type: ignore[arg-type]

@@ -17,8 +17,7 @@ from ipu_model.explore.options import OPTIONS, with_options
 from ipu_model.front_ends import program_of_module
 from ipu_model.predict import profile_program
 from ipu_model.predict.program import Program
-from ipu_model.report import profile_json
-from ipu_model.report.files import read_report, write_report
+from ipu_model.report.files import from_json, read_report, to_json, write_report
 from ipu_model.sources import profile_of_source
 
 X = torch.ones(8, 8)
@@ -191,7 +190,7 @@ class TestPlainModules:
             ipu_model.advise(Chain(2), inputs=(X, X))
 
     def test_a_profile_of_a_file_has_no_program(self, executor: poptorch.PoplarExecutor) -> None:
-        read = profile_json.from_json(profile_json.to_json(ipu_model.profile(executor)))
+        read = from_json(to_json(ipu_model.profile(executor)))
         with pytest.raises(poptorch.Error, match="no program to explore"):
             ipu_model.what_if(read)
 

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 import ipu_model
 import poptorch
 from ipu_model.predict.verdict import Verdict
-from ipu_model.report import profile_json
+from ipu_model.report.files import read
 
 VARIABLE = "POPLAR_ENGINE_OPTIONS"
 
@@ -116,7 +116,7 @@ class TestReport:
         with pytest.raises(poptorch.Error, match=OUT_OF_MEMORY) as refusal:
             poptorch.inferenceModel(Wide(), options)(X)
         assert f"The report is in {folder}; python -m ipu_model fit {folder} searches" in refusal.value.message
-        assert not profile_json.read(folder).fits
+        assert not read(folder).fits
         assert {"profile.json", "report.html", "trace.json"} <= {file.name for file in folder.iterdir()}
 
     def test_the_engine_option_alone_runs_nothing(self, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,8 +14,8 @@ from ipu_model.predict.host import HostWork
 from ipu_model.predict.program import Program
 from ipu_model.predict.verdict import Verdict, close_band
 
-FORMAT = 3
-"""The version of the JSON form; readers refuse others."""
+FORMAT = 4
+"""The version of the JSON form; `report.files` reads this one and the one before."""
 
 
 @dataclass(frozen=True)

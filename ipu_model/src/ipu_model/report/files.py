@@ -1,23 +1,38 @@
-"""Writes a report into a folder."""
+"""The files of a report: `profile.json`, which is read again, and beside it a page, a trace and the program.
+
+The JSON of a `Profile` is what msgspec makes of its dataclasses: exact in both directions, and nothing but data.
+"""
 
 from __future__ import annotations
 
+import json
+import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, get_type_hints
 
-from ipu_model.predict.profile import Profile
-from ipu_model.report import profile_json, program_file
-from ipu_model.report.page import html_report
-from ipu_model.report.text_files import make_folder, remove, write_bytes, write_text
-from ipu_model.report.trace import trace_json
+import msgspec
+
+from ipu_model.errors import Error
+from ipu_model.predict.profile import FORMAT, LiveTensor, Profile
+from ipu_model.report.text_files import make_folder, read_text, remove, write_bytes, write_text
 
 if TYPE_CHECKING:
     from ipu_model.explore.advise import Advice
 
+FILE_NAME = "profile.json"
 HTML_NAME = "report.html"
 TRACE_NAME = "trace.json"
+
+_FORMAT_WITH_TABLES = 3
+_EARLIER = "An earlier version of the IPU Model wrote it: run or model the program again."
+_OTHER = "Another version of the IPU Model wrote it: read it with that version, or model the program again."
+_KEPT = [each.name for each in fields(Profile) if each.compare]
+"""All fields but the program, which has a file of its own."""
+_Data: Any = msgspec.defstruct(
+    "Profile", [(name, get_type_hints(Profile)[name]) for name in _KEPT], forbid_unknown_fields=True
+)
 
 
 @dataclass(frozen=True)
@@ -39,9 +54,13 @@ def write_report(profile: Profile, directory: str | Path, advice: Sequence[Advic
     Raises:
         Error: the folder or a file cannot be written; the profile holds what no reader would take.
     """
+    from ipu_model.report import program_file
+    from ipu_model.report.page import html_report
+    from ipu_model.report.trace import trace_json
+
     folder = Path(directory)
-    paths = ReportFiles(folder / profile_json.FILE_NAME, folder / HTML_NAME, folder / TRACE_NAME)
-    contents = (profile_json.to_json(profile), html_report(profile, advice), trace_json(profile))
+    paths = ReportFiles(folder / FILE_NAME, folder / HTML_NAME, folder / TRACE_NAME)
+    contents = (to_json(profile), html_report(profile, advice), trace_json(profile))
     program = None if profile.program is None else program_file.to_bytes(profile.program)
     make_folder(folder)
     for path, text in zip((paths.profile, paths.html, paths.trace), contents):
@@ -57,8 +76,144 @@ def read_report(path: str | Path) -> Profile:
     """Return the profile in a report's folder or file, with its program if that is beside it.
 
     Raises:
-        Error: as `profile_json.read` and `program_file.read`.
+        Error: as `read` and `program_file.read`.
     """
-    file = profile_json.file_of(path)
-    profile, beside = profile_json.read(file), file.with_name(program_file.FILE_NAME)
+    from ipu_model.report import program_file
+
+    file = file_of(path)
+    profile, beside = read(file), file.with_name(program_file.FILE_NAME)
     return replace(profile, program=program_file.read(beside)) if beside.exists() else profile
+
+
+def read(path: str | Path) -> Profile:
+    """Read the profile in a file, or the one called `profile.json` in a folder or in its only folder with one.
+
+    Raises:
+        Error: there is none, or more than one to choose from, or as `from_json`; the message names the file.
+    """
+    file = file_of(path)
+    text = read_text(file)
+    try:
+        return from_json(text)
+    except Error as problem:
+        what_to_do = "" if "again" in problem.message else " Run or model the program again to write it anew."
+        raise Error(f"{file}: {problem.message}{what_to_do}") from problem
+
+
+def file_of(path: str | Path) -> Path:
+    """Return the file of a profile, given it or its folder; profiling gives each model a folder of its own.
+
+    Raises:
+        Error: a folder with several to choose from.
+    """
+    folder = Path(path)
+    if not folder.is_dir():
+        return folder
+    if (folder / FILE_NAME).exists():
+        return folder / FILE_NAME
+    below = sorted(folder.glob(f"*/{FILE_NAME}"))
+    if len(below) > 1:
+        raise Error(f"{folder} holds several profiles, choose one: {', '.join(str(each.parent) for each in below)}.")
+    return below[0] if below else folder / FILE_NAME
+
+
+def to_json(profile: Profile) -> str:
+    """Return a profile as JSON; `from_json` gives an equal profile back.
+
+    Raises:
+        Error: a value that no reader would take: infinite, of another type, or no time or tile at all.
+    """
+    # numpy's numbers become those of Python
+    data = msgspec.to_builtins({name: getattr(profile, name) for name in _KEPT}, enc_hook=lambda value: value.item())
+    text = json.dumps(data, separators=(",", ":"))
+    from_json(text)
+    return text
+
+
+def from_json(text: str) -> Profile:
+    """Return the profile that `to_json` wrote, in this version or the one before.
+
+    Raises:
+        Error: not JSON, another format, or a field that is missing, unknown, of another type or impossible;
+            the message names the field.
+    """
+    try:
+        data = json.loads(text, parse_float=_finite, parse_constant=_finite)
+    except RecursionError as problem:
+        raise Error("This is not a profile: it is nested too deeply.") from problem
+    except ValueError as problem:  # the syntax, or a number of thousands of digits
+        raise Error(f"This is not JSON: {problem}.") from problem
+    if not isinstance(data, dict) or "format" not in data:
+        raise Error("This is not a profile: it has no field 'format'. `to_json` writes profiles.")
+    version = data["format"]
+    if version == _FORMAT_WITH_TABLES:
+        data = _without_tables(data)
+    elif version != FORMAT:
+        is_earlier = type(version) is int and 0 < version < FORMAT
+        raise Error(
+            f"The profile has format {version!r:.40}, and this version reads formats {_FORMAT_WITH_TABLES} and "
+            f"{FORMAT} only. {_EARLIER if is_earlier else _OTHER}"
+        )
+    try:
+        profile = Profile(**msgspec.structs.asdict(msgspec.convert(data, _Data)))
+    except msgspec.ValidationError as problem:
+        what, _, where = str(problem).partition(" - at ")
+        raise Error(f"profile{where.strip('`').lstrip('$')}: {what[0].lower()}{what[1:]}.") from problem
+    _require_usable(profile)
+    return profile
+
+
+def _finite(text: str) -> float:
+    value = float(text)
+    if not math.isfinite(value):
+        raise Error(f"The profile holds {text:.40}: numbers must be finite.")
+    return value
+
+
+def _without_tables(data: Any) -> dict[str, Any]:
+    """Return parsed JSON of format 3 as this version has it.
+
+    There, records of one kind were a table, `{"columns": [names], "rows": [[values], ...]}`, and no lists.
+    """
+    try:
+        return {**_plain(data), "error_band": list(data["error_band"].values()), "format": FORMAT}
+    except (AttributeError, KeyError, TypeError, ValueError) as problem:
+        raise Error(f"The tables of the profile do not follow its format ({problem}).") from problem
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_plain(each) for each in value]
+    if not isinstance(value, dict):
+        return value
+    if value.keys() != {"columns", "rows"} or not isinstance(value["rows"], list):
+        return {name: _plain(each) for name, each in value.items()}
+    names, rows = value["columns"], value["rows"]
+    if tuple(names) == LiveTensor._fields:
+        return rows
+    return [_plain(dict(zip(names, row, strict=True))) for row in rows]
+
+
+def _require_usable(profile: Profile) -> None:
+    """Refuse what every reader divides by or looks up, if it is not there."""
+    above_zero = {
+        "samples_per_call": profile.samples_per_call,
+        "device_seconds_per_call": profile.device_seconds_per_call,
+        "call_seconds": profile.call_seconds,
+        "machine.clock_hz": profile.machine.clock_hz,
+        "machine.ipus": profile.machine.ipus,
+        "machine.tiles": profile.machine.tiles,
+        "machine.tile_bytes": profile.machine.tile_bytes,
+        "memory.tile_bytes": profile.memory.tile_bytes,
+        "error_band.low": profile.error_band.low,
+        "error_band.high": profile.error_band.high,
+    }
+    for name, value in above_zero.items():
+        if not value > 0:
+            raise Error(f"profile.{name} cannot be {value!r}: it must be above 0.")
+    for name, parts in (("memory.ipus", profile.memory.ipus), ("cycles", profile.cycles)):
+        if not parts:
+            raise Error(f"profile.{name} is empty: a program has at least one IPU.")
+    for index, span in enumerate(profile.timeline):
+        if span.seconds < 0 or span.repeats < 1:
+            raise Error(f"profile.timeline[{index}] has {span.seconds!r} seconds and {span.repeats!r} repeats.")

@@ -13,7 +13,7 @@ from pathlib import Path
 from ipu_model.errors import Error
 from ipu_model.predict.profile import Profile
 from ipu_model.predict.program import Program
-from ipu_model.report import profile_json
+from ipu_model.report.files import FILE_NAME, read
 from poptorch._impl import createPoptorchError
 from poptorch._logging import logger
 from poptorch.options.backend_settings import EngineOptions
@@ -71,7 +71,7 @@ def _folder(name: str, engine: EngineOptions) -> Path:
     if not engine.from_environment:
         return own
     try:
-        taken_by = profile_json.read(directory / profile_json.FILE_NAME).name
+        taken_by = read(directory / FILE_NAME).name
     except Error:
         return directory
     return directory if taken_by == name else own

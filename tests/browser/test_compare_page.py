@@ -16,7 +16,7 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """ResNet-101 over two IPUs, in half and in single precision."""
     programs = import_module("ipu_model.validate.programs")
     predict = import_module("ipu_model.predict")
-    compare_page = import_module("ipu_model.report.compare_page")
+    compare_page = import_module("ipu_model.report.compare")
     before, after = (
         predict.profile_program(programs.day03_program(dtype=each)) for each in (programs.HALF, programs.FLOAT)
     )

@@ -40,7 +40,9 @@ def last_line(program: str, *paths: Path) -> str:
 @pytest.mark.parametrize("module", ["poptorch", "ipu_model", "popdist", "popart"])
 def test_an_import_says_which_torch_is_there_which_is_needed_and_what_helps(other_torch: Path, module: str) -> None:
     last = last_line(f"import {module}", other_torch)
-    assert last.startswith(f"ImportError: ipu-model {ipu_model.__version__} needs torch {OLDEST_TEXT} to {NEWEST_TEXT}, and ")
+    assert last.startswith(
+        f"ImportError: ipu-model {ipu_model.__version__} needs torch {OLDEST_TEXT} to {NEWEST_TEXT}, and "
+    )
     assert "this environment has torch 2.15.0" in last
     assert f"pip install 'torch=={NEWEST_TEXT}.*'" in last
     assert "restart the kernel" in last

@@ -18,9 +18,17 @@ from ipu_model.predict import profile_program
 from ipu_model.predict.profile import LiveTensor, Memory, OpProfile, Profile
 from ipu_model.predict.program import Program
 from ipu_model.predict.verdict import close_band
-from ipu_model.report.compare import compare, conclusion, parts
-from ipu_model.report.compare_page import compare_html
-from ipu_model.report.difference import moved_categories, moved_modules, moved_ops, moved_parts, moved_tensors
+from ipu_model.report.compare import (
+    compare,
+    compare_html,
+    conclusion,
+    moved_categories,
+    moved_modules,
+    moved_ops,
+    moved_parts,
+    moved_tensors,
+    parts,
+)
 from ipu_model.step import FLOAT16
 
 OPTIONS = "options that differ"

@@ -8,7 +8,7 @@ import pytest
 from report_support import PROFILE_KINDS, inference_profile
 
 from ipu_model.predict.profile import OpProfile, PhaseCycles, Profile
-from ipu_model.report.efficiency import cycles_spent, roofline
+from ipu_model.report.findings import cycles_spent, roofline
 
 
 def matmul(executions: int) -> OpProfile:

@@ -16,8 +16,7 @@ from report_support import inference_profile, pipeline_profile
 from ipu_model.predict import profile_program
 from ipu_model.predict.profile import Profile, Span
 from ipu_model.predict.program import Recomputation
-from ipu_model.report.op_times import OpTimes, passes
-from ipu_model.report.trace import trace_json
+from ipu_model.report.trace import OpTimes, passes, trace_json
 from ipu_model.validate.programs.resnet import day03_program
 
 

@@ -61,8 +61,7 @@ def _is_modelled_again(arguments: argparse.Namespace) -> bool:
 def run_compare(arguments: argparse.Namespace) -> None:
     """Print the comparison of two programs, and write its page if one is asked for."""
     check_page(arguments)
-    from ipu_model.report.compare import compare
-    from ipu_model.report.compare_page import compare_html
+    from ipu_model.report.compare import compare, compare_html
     from ipu_model.sources import profile_of_source
 
     host = host_of(arguments)

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from operator import attrgetter
 
 from ipu_model.predict.memory.categories import CODE, CONSTANTS, OF_ACTIVATIONS, PARAMETERS, TEMPORARIES
-from ipu_model.predict.profile import IpuMemory, LiveTensor, OpProfile, PhaseCycles, Profile, Span
-from ipu_model.report.module_tree import main_parts, module_tree
+from ipu_model.predict.profile import IpuMemory, LiveTensor, PhaseCycles, Profile, Span
 
 PHASE_NAMES = {
     "on_tile_execute": "OnTileExecute",
@@ -26,7 +24,6 @@ PHASE_NAMES = {
 
 MEMORY_GROUPS = ("parameters", "code", "activations", "temporary data", "other")
 """Groups of categories of memory, from what never changes to what does all the time."""
-_LEAST_GROUPS = 4
 
 HOST_KINDS = ("load", "call")
 DEVICE_WORKS = "works"
@@ -56,16 +53,6 @@ class Category:
 
 
 @dataclass(frozen=True)
-class Group:
-    """Ops that belong together: cycles of one call on all IPUs, their share of all, and how many ops there are."""
-
-    name: str
-    cycles: float
-    share: float
-    ops: int
-
-
-@dataclass(frozen=True)
 class Row:
     """One row of the timeline: spans in order of time, none of which starts before the one before it has ended."""
 
@@ -79,7 +66,7 @@ class Row:
 
 
 def memory_group(category: str) -> str:
-    """Return the one of `MEMORY_GROUPS` that a category of memory belongs to."""
+    """Return which of `MEMORY_GROUPS` a category of memory belongs to."""
     if category in (*PARAMETERS, CONSTANTS):
         return "parameters"
     if category in OF_ACTIVATIONS:
@@ -101,43 +88,35 @@ def compute_share(cycles: PhaseCycles) -> float:
 
 def categories(profile: Profile) -> tuple[Category, ...]:
     """Return the categories of memory, the largest first (by what its fullest tile holds on any IPU)."""
-    by_name: dict[str, list[float]] = {}
-    totals: dict[str, float] = {}
-    live: dict[str, bool] = {}
+    found: dict[str, Category] = {}
     for index, memory in enumerate(profile.memory):
-        for each in memory.categories:
-            by_name.setdefault(each.name, [0.0] * len(profile.memory))[index] += each.bytes_on_fullest_tile
-            totals[each.name] = totals.get(each.name, 0.0) + each.total_bytes
-            live[each.name] = live.get(each.name, True) and each.always_live
-    names = sorted(by_name, key=lambda name: -max(by_name[name]))
-    return tuple(Category(name, live[name], tuple(by_name[name]), totals[name]) for name in names)
+        for category in memory.categories:
+            known = found.get(category.name) or Category(category.name, True, (0.0,) * len(profile.memory), 0.0)
+            on_tiles = list(known.bytes_on_fullest_tile)
+            on_tiles[index] += category.bytes_on_fullest_tile
+            found[category.name] = Category(
+                category.name,
+                known.always_live and category.always_live,
+                tuple(on_tiles),
+                known.total_bytes + category.total_bytes,
+            )
+    return tuple(sorted(found.values(), key=lambda category: -max(category.bytes_on_fullest_tile)))
 
 
-def cycles_per_call(op: OpProfile) -> float:
-    """Return the cycles that one part of one op takes in a whole call."""
-    return op.cycles * op.executions
-
-
-def ops_by_cost(profile: Profile) -> tuple[OpProfile, ...]:
-    """Return the ops and updates, those that take most cycles of a call first."""
-    return tuple(sorted(profile.work, key=lambda op: -cycles_per_call(op)))
-
-
-def by_family(profile: Profile) -> tuple[Group, ...]:
-    """Return the ops by the family of formulas that costed them, the most expensive first."""
-    return _grouped(profile.work, attrgetter("family"))
-
-
-def by_scope(profile: Profile, least: int = _LEAST_GROUPS) -> tuple[Group, ...]:
-    """Return the main parts of the model, the most expensive first, with equal layers folded into one."""
-    parts = main_parts(module_tree(profile), least)
-    return tuple(Group(part.name, part.cycles, part.share, part.ops) for part in parts)
+def shares_by_family(profile: Profile) -> Mapping[str, float]:
+    """Return the shares of all ops' cycles by the family of formulas that costed them, the most expensive first."""
+    cycles: dict[str, float] = {}
+    for op in profile.work:
+        cycles[op.family] = cycles.get(op.family, 0.0) + op.cycles_per_call
+    every = sum(cycles.values())
+    names = sorted(cycles, key=lambda name: -cycles[name])
+    return {name: cycles[name] / every if every else 0.0 for name in names}
 
 
 def fallback_share(profile: Profile) -> float:
     """Return the share of all ops' cycles that was costed without a formula of its own."""
-    every = sum(map(cycles_per_call, profile.work))
-    return sum(map(cycles_per_call, profile.fallbacks)) / every if every else 0.0
+    every = sum(op.cycles_per_call for op in profile.work)
+    return sum(op.cycles_per_call for op in profile.fallbacks) / every if every else 0.0
 
 
 @dataclass(frozen=True)
@@ -149,7 +128,6 @@ class TensorGroup:
     type: str
     count: int
     bytes_on_fullest_tile: float
-    total_bytes: float
 
     @property
     def title(self) -> str:
@@ -162,24 +140,25 @@ def layers_starred(name: str) -> str:
     return _LAYER.sub(LAYER_STAR, name)
 
 
+def type_of(tensor: LiveTensor) -> str:
+    """Return element type and shape of a tensor, as in "float16[64, 32]"."""
+    return f"{tensor.dtype}{list(tensor.shape)}" if tensor.dtype else ""
+
+
 def tensor_groups(memory: IpuMemory) -> tuple[TensorGroup, ...]:
     """Return the tensors alive at the peak of an IPU, the largest first, those of equal layers together."""
-    found: dict[tuple[object, ...], list[LiveTensor]] = {}
-    for each in memory.live_at_peak:
-        found.setdefault((layers_starred(each.name), each.category, each.shape, each.dtype), []).append(each)
-    groups = [
+    groups: dict[tuple[str, ...], list[LiveTensor]] = {}
+    for tensor in memory.live_at_peak:
+        key = layers_starred(tensor.name), tensor.category, type_of(tensor)
+        groups.setdefault(key, []).append(tensor)
+    found = [
         TensorGroup(
-            str(name) if len(alike) > 1 else alike[0].name, alike[0].category, _type(alike[0]),
-            sum(each.copies for each in alike), sum(each.bytes_on_fullest_tile for each in alike),
-            sum(each.total_bytes for each in alike),
+            name if len(alike) > 1 else alike[0].name, category, kind, sum(tensor.copies for tensor in alike),
+            sum(tensor.bytes_on_fullest_tile for tensor in alike),
         )
-        for (name, *_), alike in found.items()
+        for (name, category, kind), alike in groups.items()
     ]  # fmt: skip
-    return tuple(sorted(groups, key=lambda group: -group.bytes_on_fullest_tile))
-
-
-def _type(tensor: LiveTensor) -> str:
-    return f"{tensor.dtype}{list(tensor.shape)}" if tensor.dtype else ""
+    return tuple(sorted(found, key=lambda group: -group.bytes_on_fullest_tile))
 
 
 def busiest_ipus(profile: Profile, most: int) -> tuple[int, ...]:
@@ -207,46 +186,38 @@ def all_rows(timeline: Iterable[Span]) -> tuple[Row, ...]:
     spans = list(timeline)
     hosts = _host_resources(spans)
     ipus = {span.resource: span.ipu for span in spans if span.ipu is not None}
-    rows: list[Row] = []
-    for resource in sorted({span.resource for span in spans}, key=lambda name: (
-        hosts.get(name, len(HOST_KINDS)), ipus.get(name, math.inf), name
-    )):  # fmt: skip
-        lanes = _lanes([span for span in spans if span.resource == resource])
-        rows += [Row(resource if not n else f"{resource} ({n + 1})", lane) for n, lane in enumerate(lanes)]
-    return tuple(rows)
+
+    def order(name: str) -> tuple[float, float, str]:
+        return hosts.get(name, len(HOST_KINDS)), ipus.get(name, math.inf), name
+
+    return tuple(
+        Row(f"{resource} ({number})" if number > 1 else resource, lane)
+        for resource in sorted({span.resource for span in spans}, key=order)
+        for number, lane in enumerate(_lanes(span for span in spans if span.resource == resource), 1)
+    )
 
 
 def device_rows(timeline: Iterable[Span]) -> tuple[Row, ...]:
     """Return the rows of what is not the host, with times from where the device begins."""
-    spans = list(timeline)
-    hosts = _host_resources(spans)
-    own = [span for span in spans if span.resource not in hosts]
-    begin = min((span.start for span in own), default=0.0)
-    return all_rows(replace(span, start=span.start - begin) for span in own)
+    device = _split(timeline)[1]
+    begin = min((span.start for span in device), default=0.0)
+    return all_rows(replace(span, start=span.start - begin) for span in device)
 
 
 def host_rows(timeline: Iterable[Span]) -> tuple[Row, ...]:
     """Return the rows of the host, and one for the device as a whole: from where it begins to where it ends."""
+    host, device = _split(timeline)
+    if not device:
+        return all_rows(host)
+    begin, end = min(span.start for span in device), max(span.end for span in device)
+    return (*all_rows(host), Row("device", (Span("device", DEVICE_WORKS, begin, end - begin),)))
+
+
+def _split(timeline: Iterable[Span]) -> tuple[list[Span], list[Span]]:
+    """Return the spans of the host's resources, and all others."""
     spans = list(timeline)
     hosts = _host_resources(spans)
-    own = all_rows(span for span in spans if span.resource in hosts)
-    device = [span for span in spans if span.resource not in hosts]
-    if not device:
-        return own
-    begin, end = min(span.start for span in device), max(span.end for span in device)
-    return (*own, Row("device", (Span("device", DEVICE_WORKS, begin, end - begin),)))
-
-
-def _grouped(ops: Iterable[OpProfile], key: Callable[[OpProfile], str]) -> tuple[Group, ...]:
-    cycles: dict[str, float] = {}
-    counts: dict[str, int] = {}
-    for op in ops:
-        name = key(op)
-        cycles[name] = cycles.get(name, 0.0) + cycles_per_call(op)
-        counts[name] = counts.get(name, 0) + 1
-    every = sum(cycles.values())
-    names = sorted(cycles, key=lambda name: -cycles[name])
-    return tuple(Group(name, cycles[name], cycles[name] / every if every else 0.0, counts[name]) for name in names)
+    return [span for span in spans if span.resource in hosts], [span for span in spans if span.resource not in hosts]
 
 
 def _host_resources(spans: Iterable[Span]) -> dict[str, int]:
@@ -262,7 +233,7 @@ def _host_resources(spans: Iterable[Span]) -> dict[str, int]:
 def _lanes(spans: Iterable[Span]) -> list[tuple[Span, ...]]:
     """Put each span into the first lane that is free when it starts."""
     lanes: list[list[Span]] = []
-    for span in sorted(spans, key=lambda each: (each.start, -each.seconds)):
+    for span in sorted(spans, key=lambda span: (span.start, -span.seconds)):
         free = next((lane for lane in lanes if lane[-1].end <= span.start + _CLOSE_SECONDS), None)
         if free is None:
             lanes.append([span])

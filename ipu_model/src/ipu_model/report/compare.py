@@ -1,15 +1,25 @@
-"""Two profiles side by side: what changed, by how much, and one line that says it."""
+"""Two profiles side by side, as text and as a page: what changed, by how much, and what accounts for it.
+
+Times of parts, modules and ops are of one sample, so that programs with other batches, replicas or numbers of IPUs
+compare: the seconds of one IPU that a sample takes, summed over all IPUs that work on it.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from ipu_model.predict.profile import Profile
+from ipu_model.predict.profile import IpuMemory, Profile
 from ipu_model.predict.verdict import Verdict
 from ipu_model.report.breakdown import PHASE_NAMES, fullest_ipu
-from ipu_model.report.difference import moved_ops
+from ipu_model.report.findings import cycles_spent, setting
+from ipu_model.report.looks import LOOKS, LOOKS_JSON, SPENT_LOOKS, PageLook
+from ipu_model.report.module_tree import what_of
+from ipu_model.report.page import fullest_parts, rendered
+from ipu_model.report.page_data import VERDICT_CLASSES, data_script
 from ipu_model.report.quantities import aligned, change, duration, percent, plain, short, whole
+from ipu_model.report.tables import Table
 
 NAMES = ("before", "after")
 _CLOSE = 0.005
@@ -20,12 +30,14 @@ _OF_BOTH = {
     Verdict.CLOSE: "both are too close to call",
     Verdict.DOES_NOT_FIT: "neither fits",
 }
-OF_ONE = {
+_OF_ONE = {
     Verdict.FITS: "fits",
     Verdict.CLOSE: "is too close to call",
     Verdict.DOES_NOT_FIT: "does not fit",
 }
 _WITHOUT_ROOM = " The speed of a program that does not fit is the speed that it would have on larger tiles."
+_NUMBER = re.compile(r"(?<![^.])\d+(?![^.])")
+"""A number that is a whole part of a path: the place of a layer in a list."""
 Row = tuple[str, str, str, str]
 
 
@@ -39,36 +51,16 @@ class Part:
 
 def compare(before: Profile, after: Profile, names: Sequence[str] = NAMES) -> str:
     """Compare two profiles in a table of plain text that ends with a conclusion; all numbers are modelled."""
-    every = parts(before, after)
+    found = parts(before, after)
     head = ("modelled", *names, "change")
-    rows = [head, *(row for part in every for row in part.rows)]
+    rows = [head, *(row for part in found for row in part.rows)]
     lines = aligned([[_cut(plain(cell)) for cell in row] for row in rows])
-    text = [plain(f"{names[0]}: {_title(before)}"), plain(f"{names[1]}: {_title(after)}"), "", lines.pop(0)]
-    for part in every:
+    titles = [plain(f"{name}: {each.name} on {each.machine}") for name, each in zip(names, (before, after))]
+    text = [*titles, "", lines.pop(0)]
+    for part in found:
         text += [part.title, *lines[: len(part.rows)]]
         lines = lines[len(part.rows) :]
     return "\n".join([*text, "", plain(conclusion(before, after, names))]) + "\n"
-
-
-def parts(before: Profile, after: Profile) -> tuple[Part, ...]:
-    """Return the parts of a comparison; options only where they differ."""
-    moved = Part("IPU time of a sample: the largest changes", tuple(_most_moved(before, after)))
-    return tuple(part for part in (*numbers(before, after), moved, differing_options(before, after)) if part.rows)
-
-
-def numbers(before: Profile, after: Profile) -> tuple[Part, ...]:
-    """Return the parts of a comparison that are modelled: throughput, cycles and memory."""
-    found = (
-        Part("throughput", tuple(_throughput(before, after))),
-        Part("cycles of one call on the IPU that computes most", tuple(_phases(before, after))),
-        Part("bytes of the fullest tile", tuple(_memory(before, after))),
-    )
-    return tuple(part for part in found if part.rows)
-
-
-def differing_options(before: Profile, after: Profile) -> Part:
-    """Return the options that differ."""
-    return Part("options that differ", tuple(_options(before, after)))
 
 
 def conclusion(before: Profile, after: Profile, names: Sequence[str] = NAMES) -> str:
@@ -80,45 +72,55 @@ def conclusion(before: Profile, after: Profile, names: Sequence[str] = NAMES) ->
         speed = f"{names[1]} is {factor:.2f} x as fast as {names[0]}"
     else:
         speed = f"{names[1]} takes {1 / factor:.2f} x the time of {names[0]} for a sample"
-    same = before.limited_by == after.limited_by
-    limits = (
-        f"still limited by: {after.limited_by}" if same else f"limited by: {before.limited_by}, then {after.limited_by}"
-    )
-    lacks_room = Verdict.DOES_NOT_FIT in (before.verdict, after.verdict)
-    return f"Modelled end to end, {speed}; {_verdicts(before, after, names)}; {limits}." + _WITHOUT_ROOM * lacks_room
-
-
-def _verdicts(before: Profile, after: Profile, names: Sequence[str]) -> str:
+    if before.limited_by == after.limited_by:
+        limits = f"still limited by: {after.limited_by}"
+    else:
+        limits = f"limited by: {before.limited_by}, then {after.limited_by}"
     if before.verdict is after.verdict:
-        return _OF_BOTH[before.verdict]
-    return f"{names[0]} {OF_ONE[before.verdict]}, {names[1]} {OF_ONE[after.verdict]}"
+        fits = _OF_BOTH[before.verdict]
+    else:
+        fits = f"{names[0]} {_OF_ONE[before.verdict]}, {names[1]} {_OF_ONE[after.verdict]}"
+    lacks_room = Verdict.DOES_NOT_FIT in (before.verdict, after.verdict)
+    return f"Modelled end to end, {speed}; {fits}; {limits}." + _WITHOUT_ROOM * lacks_room
 
 
-def _cut(cell: str) -> str:
-    return cell if len(cell) <= _WIDEST_CELL else f"{cell[: _WIDEST_CELL - 3]}..."
+def parts(before: Profile, after: Profile) -> tuple[Part, ...]:
+    """Return the parts of a comparison; options only where they differ."""
+    moved = Part("IPU time of a sample: the largest changes", tuple(_most_moved(before, after)))
+    return tuple(part for part in (*_numbers(before, after), moved, _differing(before, after)) if part.rows)
 
 
-def _title(profile: Profile) -> str:
-    return f"{profile.name} on {profile.machine}"
+def _numbers(before: Profile, after: Profile) -> tuple[Part, ...]:
+    found = (
+        Part("throughput", tuple(_throughput(before, after))),
+        Part("cycles of one call on the IPU that computes most", tuple(_phases(before, after))),
+        Part("bytes of the fullest tile", tuple(_memory(before, after))),
+    )
+    return tuple(part for part in found if part.rows)
+
+
+def _row(name: str, before: float, after: float, shown: Callable[[float], str]) -> Row:
+    return (name, shown(before), shown(after), change(before, after))
+
+
+def _words(name: str, before: str, after: str) -> Row:
+    return (name, before, after, "same" if before == after else "")
 
 
 def _throughput(before: Profile, after: Profile) -> Iterator[Row]:
-    yield _rates("samples/s end to end", before.samples_per_second, after.samples_per_second)
-    yield _rates("samples/s device alone", before.device_samples_per_second, after.device_samples_per_second)
-    yield _plain("samples a call", whole(before.samples_per_call), whole(after.samples_per_call))
-    for name, values in (
-        ("time of a call", (before.call_seconds, after.call_seconds)),
-        ("device time", (before.device_seconds_per_call, after.device_seconds_per_call)),
-        ("host time", (before.host_seconds_per_call, after.host_seconds_per_call)),
-    ):
-        yield (name, duration(values[0]), duration(values[1]), change(*values))
+    yield _row("samples/s end to end", before.samples_per_second, after.samples_per_second, short)
+    yield _row("samples/s device alone", before.device_samples_per_second, after.device_samples_per_second, short)
+    yield _words("samples a call", whole(before.samples_per_call), whole(after.samples_per_call))
+    yield _row("time of a call", before.call_seconds, after.call_seconds, duration)
+    yield _row("device time", before.device_seconds_per_call, after.device_seconds_per_call, duration)
+    yield _row("host time", before.host_seconds_per_call, after.host_seconds_per_call, duration)
     for share in dict.fromkeys((*before.shares, *after.shares)):
         values = before.shares.get(share, 0.0), after.shares.get(share, 0.0)
         texts = percent(values[0]), percent(values[1])
         if set(texts) != {percent(0.0)}:
             points = "same" if texts[0] == texts[1] else f"{100 * (values[1] - values[0]):+.1f} points"
             yield (f"share of {share}", *texts, points)
-    yield _plain("limited by", before.limited_by, after.limited_by)
+    yield _words("limited by", before.limited_by, after.limited_by)
 
 
 def _phases(before: Profile, after: Profile) -> Iterator[Row]:
@@ -126,43 +128,239 @@ def _phases(before: Profile, after: Profile) -> Iterator[Row]:
     for field, name in PHASE_NAMES.items():
         values = getattr(most[0], field), getattr(most[1], field)
         if any(values):
-            yield (name, whole(values[0]), whole(values[1]), change(*values))
+            yield _row(name, *values, whole)
 
 
 def _memory(before: Profile, after: Profile) -> Iterator[Row]:
-    fullest = [profile.memory[fullest_ipu(profile)] for profile in (before, after)]
-    held = [ipu.bytes_by_category for ipu in fullest]
+    held = [_fullest(profile).bytes_by_category for profile in (before, after)]
     for name in dict.fromkeys((*held[0], *held[1])):
         values = held[0].get(name, 0.0), held[1].get(name, 0.0)
         if any(values):
-            yield (name, whole(values[0]), whole(values[1]), change(*values))
-    full = before.memory.max_tile_bytes, after.memory.max_tile_bytes
-    yield ("fullest tile", whole(full[0]), whole(full[1]), change(*full))
-    yield _plain("verdict", *(str(profile.verdict) for profile in (before, after)))
+            yield _row(name, *values, whole)
+    yield _row("fullest tile", before.memory.max_tile_bytes, after.memory.max_tile_bytes, whole)
+    yield _words("verdict", str(before.verdict), str(after.verdict))
 
 
 def _most_moved(before: Profile, after: Profile) -> Iterator[Row]:
-    for each in moved_ops(before, after)[:_MOST_MOVED]:
-        if each.change:
-            name = f"{each.name}: {each.what}, {each.group}"
+    for moved in moved_ops(before, after)[:_MOST_MOVED]:
+        if moved.change:
+            name = f"{moved.name}: {moved.what}, {moved.group}"
             name = name if len(name) <= _WIDEST_CELL else f"...{name[3 - _WIDEST_CELL :]}"
-            yield (name, duration(each.before), duration(each.after), change(each.before, each.after))
+            yield _row(name, moved.before, moved.after, duration)
 
 
-def _options(before: Profile, after: Profile) -> Iterator[Row]:
-    yield from _differing("machine", str(before.machine), str(after.machine))
-    for name in dict.fromkeys((*before.options, *after.options)):
-        yield from _differing(name, str(before.options.get(name, "-")), str(after.options.get(name, "-")))
+def _differing(before: Profile, after: Profile) -> Part:
+    names = dict.fromkeys((*before.options, *after.options))
+    values = [
+        ("machine", str(before.machine), str(after.machine)),
+        *((name, str(before.options.get(name, "-")), str(after.options.get(name, "-"))) for name in names),
+    ]
+    return Part("options that differ", tuple((*each, "") for each in values if each[1] != each[2]))
 
 
-def _differing(name: str, before: str, after: str) -> Iterator[Row]:
-    if before != after:
-        yield (name, before, after, "")
+def _cut(cell: str) -> str:
+    return cell if len(cell) <= _WIDEST_CELL else f"{cell[: _WIDEST_CELL - 3]}..."
 
 
-def _rates(name: str, before: float, after: float) -> Row:
-    return (name, short(before), short(after), change(before, after))
+# ------------------------------------------------------------------------------- what accounts for it
 
 
-def _plain(name: str, before: str, after: str) -> Row:
-    return (name, before, after, "same" if before == after else "")
+@dataclass(frozen=True)
+class Moved:
+    """A number before and after: seconds or bytes of `name`, `what` of it and in which `group` (a pass, a category)."""
+
+    name: str
+    before: float
+    after: float
+    what: str = ""
+    group: str = ""
+
+    @property
+    def change(self) -> float:
+        """The number after minus the number before."""
+        return self.after - self.before
+
+
+def moved_parts(before: Profile, after: Profile) -> tuple[Moved, ...]:
+    """Return the IPU time of a sample by what the cycles are spent on, in the order of `cycles_spent`."""
+    return _moved(*(
+        {(part.name, "", ""): part.cycles * _seconds_a_sample(profile) for part in cycles_spent(profile)}
+        for profile in (before, after)
+    ))  # fmt: skip
+
+
+def moved_modules(before: Profile, after: Profile) -> tuple[Moved, ...]:
+    """Return the IPU time of a sample by module, layers of one list together, largest change first."""
+    held: list[dict[Key, float]] = [{}, {}]
+    for profile, found in zip((before, after), held):
+        for (module, _, _), seconds in _by_op(profile).items():
+            found[module, "", ""] = found.get((module, "", ""), 0.0) + seconds
+    return _sorted(_moved(*held))
+
+
+def moved_ops(before: Profile, after: Profile) -> tuple[Moved, ...]:
+    """Return the IPU time of a sample by module, op and pass, layers of one list together, largest change first."""
+    return _sorted(_moved(_by_op(before), _by_op(after)))
+
+
+def moved_categories(before: Profile, after: Profile) -> tuple[Moved, ...]:
+    """Return the bytes of the fullest tile of all IPUs by category, largest change first."""
+    return _sorted(_moved(*(
+        {(each.name, "", ""): each.bytes_on_fullest_tile for each in _fullest(profile).categories}
+        for profile in (before, after)
+    )))  # fmt: skip
+
+
+def moved_tensors(before: Profile, after: Profile) -> tuple[Moved, ...]:
+    """Return the bytes of tensors on the fullest tile of all IPUs at the peak, largest change first."""
+    held: list[dict[Key, float]] = [{}, {}]
+    for profile, found in zip((before, after), held):
+        for tensor in _fullest(profile).live_at_peak:
+            key = _without_numbers(tensor.name), "", tensor.category
+            found[key] = found.get(key, 0.0) + tensor.bytes_on_fullest_tile
+    return _sorted(_moved(*held))
+
+
+Key = tuple[str, str, str]
+"""Name, what of it, and group."""
+
+
+def _by_op(profile: Profile) -> Mapping[Key, float]:
+    factor = _seconds_a_sample(profile)
+    found: dict[Key, float] = {}
+    for op in profile.work:
+        module = _without_numbers(op.scope) or "(the model itself)"
+        again = op.cycles * op.recomputations
+        for name, cycles in ((op.phase, op.cycles_per_call - again), ("recompute", again)):
+            if cycles:
+                key = module, _without_numbers(what_of(op)), name
+                found[key] = found.get(key, 0.0) + cycles * factor
+    return found
+
+
+def _without_numbers(path: str) -> str:
+    """Return the path of a module with a star for each place in a list: "layers.*.norm" for "layers.7.norm"."""
+    return _NUMBER.sub("*", path)
+
+
+def _seconds_a_sample(profile: Profile) -> float:
+    """Return what one cycle of one IPU of a replica, in every call, adds to the IPU time of a sample."""
+    return profile.replicas / (profile.machine.clock_hz * profile.samples_per_call)
+
+
+def _fullest(profile: Profile) -> IpuMemory:
+    return profile.memory[fullest_ipu(profile)]
+
+
+def _moved(before: Mapping[Key, float], after: Mapping[Key, float]) -> tuple[Moved, ...]:
+    return tuple(
+        Moved(name, before.get(key, 0.0), after.get(key, 0.0), what, group)
+        for key in dict.fromkeys((*before, *after))
+        for name, what, group in (key,)
+    )
+
+
+def _sorted(moved: Iterable[Moved]) -> tuple[Moved, ...]:
+    return tuple(sorted(moved, key=lambda each: -abs(each.change)))
+
+
+# ------------------------------------------------------------------------------- the page
+
+MovedRow = tuple[str, str, str, float, float]
+
+
+@dataclass(frozen=True)
+class MovedData:
+    """What changed, for the page's script: each row has a name, a detail, a group and both numbers."""
+
+    names: tuple[str, ...]
+    parts: list[MovedRow]
+    modules: list[MovedRow]
+    ops: list[MovedRow]
+    categories: list[MovedRow]
+    tensors: list[MovedRow]
+
+
+@dataclass(frozen=True)
+class Card:
+    """What matters most, in brief; `tone` is that of a verdict, or empty."""
+
+    title: str
+    value: str
+    details: str = ""
+    tone: str = ""
+
+
+@dataclass(frozen=True)
+class Bar:
+    """One of two bars that are drawn on one axis: its name, its total as text, and its parts with their looks."""
+
+    name: str
+    total: str
+    parts: tuple[tuple[str, float, PageLook], ...]
+
+
+def compare_html(before: Profile, after: Profile, names: Sequence[str] = NAMES) -> str:
+    """Return the comparison of two profiles as one self-contained page; all numbers are modelled."""
+    both = before, after
+    title = before.name if before.name == after.name else f"{before.name} and {after.name}"
+    in_parts = moved_parts(before, after)
+    time_bars = [
+        _time_bar(names[0], [(moved.name, moved.before) for moved in in_parts]),
+        _time_bar(names[1], [(moved.name, moved.after) for moved in in_parts]),
+    ]
+    memory_bars = [_memory_bar(name, profile) for name, profile in zip(names, both, strict=True)]
+    moved = (
+        _sorted(in_parts), moved_modules(before, after), moved_ops(before, after), moved_categories(before, after),
+        moved_tensors(before, after),
+    )  # fmt: skip
+    data = MovedData(tuple(names), *([(m.name, m.what, m.group, m.before, m.after) for m in each] for each in moved))
+    return rendered(
+        "compare.html",
+        title=f"{title}: {names[0]} and {names[1]}",
+        programs=[f"{name}: {setting(profile)}" for name, profile in zip(names, both, strict=True)],
+        conclusion=conclusion(before, after, names),
+        cards=tuple(_cards(before, after, names)),
+        differing=Table("What differs", ("option", *names), [row[:3] for row in _differing(before, after).rows]),
+        time_bars=time_bars,
+        time_entries=_entries(time_bars),
+        memory_bars=memory_bars,
+        memory_entries=_entries(memory_bars),
+        tile_bytes=min(profile.memory.tile_bytes for profile in both),
+        data=data_script(data),
+        looks_json=LOOKS_JSON,
+        tables=[
+            Table(f"{part.title}, modelled", ("", *names, "change"), part.rows) for part in _numbers(before, after)
+        ],
+    )
+
+
+def _cards(before: Profile, after: Profile, names: Sequence[str]) -> Iterator[Card]:
+    """Yield speed, memory with both verdicts, and the bottleneck."""
+    rates = before.samples_per_second, after.samples_per_second
+    yield Card("Throughput end to end", change(*rates), f"{short(rates[0])} to {short(rates[1])} samples/s")
+    device = before.device_samples_per_second, after.device_samples_per_second
+    yield Card("Device alone", change(*device), f"{short(device[0])} to {short(device[1])} samples/s")
+    full = before.memory.max_tile_bytes, after.memory.max_tile_bytes
+    yield Card("Fullest tile", change(*full), f"{whole(full[0])} to {whole(full[1])} bytes")
+    for name, profile in zip(names, (before, after), strict=True):
+        yield Card("Does it fit?", f"{name} {_OF_ONE[profile.verdict]}", tone=VERDICT_CLASSES[profile.verdict])
+    same = before.limited_by == after.limited_by
+    limit = before.limited_by if same else f"{before.limited_by}, then {after.limited_by}"
+    yield Card("Bottleneck", limit, "the same in both" if same else "")
+
+
+def _time_bar(name: str, spent: Sequence[tuple[str, float]]) -> Bar:
+    parts = tuple((part, seconds, SPENT_LOOKS.get(part, LOOKS.other)) for part, seconds in spent)
+    return Bar(name, duration(sum(seconds for _, seconds in spent)), parts)
+
+
+def _memory_bar(name: str, profile: Profile) -> Bar:
+    ipu = _fullest(profile)
+    where = f"{name}: tile {ipu.fullest_tile} of IPU {ipu.ipu}"
+    return Bar(where, f"{whole(profile.memory.max_tile_bytes)} bytes", tuple(fullest_parts(profile)))
+
+
+def _entries(bars: Sequence[Bar]) -> Mapping[str, PageLook]:
+    """Return the looks of all parts of all bars by name, for the legend."""
+    return {part: look for bar in bars for part, value, look in bar.parts if value}

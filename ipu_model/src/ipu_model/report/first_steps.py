@@ -9,19 +9,20 @@ from typing import TYPE_CHECKING
 from ipu_model.predict.profile import LiveTensor, Profile
 from ipu_model.predict.verdict import Verdict
 from ipu_model.report.breakdown import LAYER_STAR, fullest_ipu, layers_starred, memory_group
-from ipu_model.report.page_looks import LOOKS, PageLook
+from ipu_model.report.looks import LOOKS, PageLook
 from ipu_model.report.quantities import counted, short
 
 if TYPE_CHECKING:
     from ipu_model.explore.advise import Advice
     from ipu_model.explore.candidates import Fit
     from ipu_model.explore.fit_result import FitResult
-    from ipu_model.explore.options import Risk
+    from ipu_model.explore.settings import Change
 
 _MOST_HOLDERS = 6
 _LEAST_SHARE = 0.01
 """Parts that take less of a tile share one row."""
 _FIT_COMMAND = "python -m ipu_model fit FOLDER"
+_FOLDER = "FOLDER stands for the folder of this report, or for the program as program.py:function."
 
 
 @dataclass(frozen=True)
@@ -39,14 +40,6 @@ class Holder:
 
 
 @dataclass(frozen=True)
-class Step:
-    """One change of a program in words, and what it does to the results (`None`: that is not known)."""
-
-    text: str
-    risk: Risk | None = None
-
-
-@dataclass(frozen=True)
 class FirstSteps:
     """What to do first: a headline, the changes, and the lines to write; `verdict` is that of the changed program."""
 
@@ -54,24 +47,32 @@ class FirstSteps:
     headline: str
     verdict: Verdict | None = None
     explanation: str = ""
-    steps: tuple[Step, ...] = ()
+    steps: tuple[Change, ...] = ()
     code: str = ""
 
 
 def holders(profile: Profile) -> tuple[Holder, ...]:
     """Return what takes most of the fullest tile at its fullest moment, the largest first, and all else as one."""
     memory, limit = profile.memory[fullest_ipu(profile)], profile.memory.tile_bytes
+
+    def holder(name: str, what: str, category: str, count: float) -> Holder:
+        return Holder(name, what, count, count / limit, LOOKS.memory[memory_group(category)])
+
     groups: dict[tuple[str, str], list[LiveTensor]] = {}
     for tensor in memory.live_at_peak:
         groups.setdefault((_module_of(tensor.name), tensor.category), []).append(tensor)
-    found = [_tensors(name, category, alike, limit) for (name, category), alike in groups.items()]
-    known = {category for _, category in groups}
+    found = []
+    for (name, category), alike in groups.items():
+        count = sum(tensor.bytes_on_fullest_tile for tensor in alike)
+        if len(alike) == 1:
+            found.append(holder(alike[0].name, category, category, count))
+        else:
+            found.append(holder(name, f"{category}, {len(alike)} tensors", category, count))
+    with_tensors = {category for _, category in groups}
     found += [
-        _holder(
-            each.name, "always" if each.always_live else "at the peak", each.name, each.bytes_on_fullest_tile, limit
-        )
+        holder(each.name, "always" if each.always_live else "at the peak", each.name, each.bytes_on_fullest_tile)
         for each in memory.categories
-        if each.name not in known
+        if each.name not in with_tensors
     ]
     found = sorted((each for each in found if each.bytes_on_tile > 0), key=lambda each: -each.bytes_on_tile)
     shown = [each for each in found[:_MOST_HOLDERS] if each.share >= _LEAST_SHARE]
@@ -87,17 +88,6 @@ def _module_of(tensor: str) -> str:
     name = layers_starred(tensor)
     module, star, _ = name.rpartition(LAYER_STAR)
     return module + star or name.rpartition(":")[0] or name.rpartition(".")[0] or name
-
-
-def _tensors(name: str, category: str, alike: Sequence[LiveTensor], limit: int) -> Holder:
-    if len(alike) == 1:
-        return _holder(alike[0].name, category, category, alike[0].bytes_on_fullest_tile, limit)
-    what = f"{category}, {len(alike)} tensors"
-    return _holder(name, what, category, sum(each.bytes_on_fullest_tile for each in alike), limit)
-
-
-def _holder(name: str, what: str, category: str, count: float, limit: int) -> Holder:
-    return Holder(name, what, count, count / limit, LOOKS.memory[memory_group(category)])
 
 
 def first_steps(profile: Profile, advice: Sequence[Advice], fit: FitResult | None) -> FirstSteps | None:
@@ -121,24 +111,18 @@ def first_steps(profile: Profile, advice: Sequence[Advice], fit: FitResult | Non
     )
 
 
-_FOLDER = "FOLDER stands for the folder of this report, or for the program as program.py:function."
-
-
 def _of_search(fit: FitResult, best: Fit) -> FirstSteps:
-    profile = best.profile
+    profile, changes = best.profile, best.changes
     where = f"{short(profile.samples_per_second)} samples/s on {best.candidate.ipus_text} of {profile.machine.name}"
-    changes = tuple(Step(each.text, each.risk) for each in best.changes)
     title = "The first thing to do" if not fit.start.fits else "The first thing to try"
     if not fit.found:
         headline = f"Nothing fits for certain. The nearest: {where}"
         return FirstSteps(title, headline, profile.verdict, fit.binds, changes, best.code)
     if not changes:
-        return FirstSteps(
-            title, f"No change: no setting that was tried and fits is faster than {where}", profile.verdict
-        )
-    headline = (
-        f"With {counted(len(changes), 'change')} it {'runs at' if fit.start.fits else 'fits and runs at'} {where}"
-    )
+        headline = f"No change: no setting that was tried and fits is faster than {where}"
+        return FirstSteps(title, headline, profile.verdict)
+    runs = "runs at" if fit.start.fits else "fits and runs at"
+    headline = f"With {counted(len(changes), 'change')} it {runs} {where}"
     return FirstSteps(title, headline, profile.verdict, "", changes, best.code)
 
 

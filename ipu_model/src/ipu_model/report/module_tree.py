@@ -7,8 +7,8 @@ for all of them.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import groupby
 from typing import NamedTuple, TypeAlias
@@ -16,6 +16,8 @@ from typing import NamedTuple, TypeAlias
 from ipu_model.predict.profile import OpProfile, Profile
 
 Signature: TypeAlias = tuple[object, ...]
+Scoped: TypeAlias = tuple[OpProfile, list[str]]
+"""An op, and the names of the modules around it below the one at hand."""
 _HALF = 0.5
 _FEW = 8
 
@@ -28,10 +30,10 @@ class Passes(NamedTuple):
     backward: float = 0.0
     update: float = 0.0
 
-    @property
-    def total(self) -> float:
-        """All cycles together."""
-        return sum(self)
+    @classmethod
+    def together(cls, passes: Iterable[Passes]) -> Passes:
+        """Return the cycles of several, added up."""
+        return cls(*map(sum, zip(cls(), *passes)))
 
 
 @dataclass(frozen=True)
@@ -45,16 +47,6 @@ class FoldedOp:
     count: int
     passes: Passes
     flops: float
-
-    @property
-    def cycles(self) -> float:
-        """Cycles of all of them in one call."""
-        return self.passes.total
-
-    @property
-    def what(self) -> str:
-        """What it does, without the module that does it: "weight gradient"."""
-        return what_of(self.op)
 
 
 @dataclass(frozen=True)
@@ -78,17 +70,17 @@ class Module:
     @cached_property
     def own(self) -> Passes:
         """Cycles of its own ops in one call."""
-        return _sum(op.passes for op in self.ops)
+        return Passes.together(op.passes for op in self.ops)
 
     @cached_property
     def passes(self) -> Passes:
         """Cycles of one call by pass, with those of its children."""
-        return _sum([self.own, *(child.passes for child in self.children)])
+        return Passes.together([self.own, *(child.passes for child in self.children)])
 
     @property
     def cycles(self) -> float:
         """Cycles of one call, with those of its children."""
-        return self.passes.total
+        return sum(self.passes)
 
     @cached_property
     def flops(self) -> float:
@@ -98,18 +90,7 @@ class Module:
     @property
     def own_share(self) -> float:
         """The part of the cycles of the whole tree that its own ops take."""
-        return self.share * self.own.total / self.cycles if self.cycles else 0.0
-
-    @cached_property
-    def number_of_ops(self) -> int:
-        """How many ops it stands for, with those of its children."""
-        return sum(op.count for op in self.ops) + sum(child.number_of_ops for child in self.children)
-
-    def walk(self, depth: int = 0) -> Iterator[tuple[int, Module]]:
-        """Yield it and everything below it with the depth of each: parents before their children."""
-        yield depth, self
-        for child in self.children:
-            yield from child.walk(depth + 1)
+        return self.share * sum(self.own) / self.cycles if self.cycles else 0.0
 
 
 class Part(NamedTuple):
@@ -119,20 +100,13 @@ class Part(NamedTuple):
     module: Module
     cycles: float
     share: float
-    ops: int
     is_own: bool = False
 
 
 def module_tree(profile: Profile) -> Module:
     """Return the tree of a program's modules, with everything that runs on the tiles in the passes and the update."""
-    root = _Branch("", "")
-    for op in profile.work:
-        branch = root
-        for name in filter(None, op.scope.split(".")):
-            branch = branch.child(name)
-        branch.ops.append(op)
     every = sum(op.cycles_per_call for op in profile.work)
-    return _module(root, profile, every)
+    return _module("", "", [(op, op.scope.split(".")) for op in profile.work], profile.layers, every)
 
 
 def main_parts(tree: Module, least: int = 5) -> tuple[Part, ...]:
@@ -143,20 +117,16 @@ def main_parts(tree: Module, least: int = 5) -> tuple[Part, ...]:
     """
     parts = [_whole(tree)]
     while True:
-        largest = max((part for part in parts if _opens(part)), key=lambda part: part.cycles, default=None)
-        if largest is None or (len(parts) >= least and not _too_large(largest)):
+        closed = (part for part in parts if part.module.children and not part.is_own)
+        largest = max(closed, key=lambda part: part.cycles, default=None)
+        if largest is None:
+            break
+        is_too_large = largest.share > _HALF and len(largest.module.children) <= _FEW
+        if len(parts) >= least and not is_too_large:
             break
         parts.remove(largest)
         parts += _taken_apart(largest.module)
     return tuple(sorted(parts, key=lambda part: -part.cycles))
-
-
-def _too_large(part: Part) -> bool:
-    return part.share > _HALF and len(part.module.children) <= _FEW
-
-
-def _opens(part: Part) -> bool:
-    return bool(part.module.children) and not part.is_own
 
 
 def what_of(op: OpProfile) -> str:
@@ -165,13 +135,12 @@ def what_of(op: OpProfile) -> str:
 
 
 def _whole(module: Module) -> Part:
-    return Part(_title(module), module, module.cycles, module.share, module.number_of_ops)
+    return Part(_title(module), module, module.cycles, module.share)
 
 
 def _taken_apart(module: Module) -> list[Part]:
-    own = sum(op.count for op in module.ops)
-    rest = Part(f"{_title(module)}, its own ops", module, module.own.total, module.own_share, own, is_own=True)
-    return [*map(_whole, module.children), *([rest] if own else [])]
+    rest = Part(f"{_title(module)}, its own ops", module, sum(module.own), module.own_share, is_own=True)
+    return [*map(_whole, module.children), *([rest] if module.ops else [])]
 
 
 def _title(module: Module) -> str:
@@ -182,38 +151,24 @@ def _title(module: Module) -> str:
 # ------------------------------------------------------------------------------- growing the tree
 
 
-@dataclass
-class _Branch:
-    """A module while ops are still being added."""
-
-    name: str
-    path: str
-    ops: list[OpProfile] = field(default_factory=list)
-    children: dict[str, _Branch] = field(default_factory=dict)
-
-    def child(self, name: str) -> _Branch:
-        """Return the child of that name, new if need be."""
-        if name not in self.children:
-            self.children[name] = _Branch(name, f"{self.path}.{name}" if self.path else name)
-        return self.children[name]
-
-
-def _module(branch: _Branch, profile: Profile, every: float) -> Module:
-    """Return a finished module, whose equal children are folded."""
-    ops = tuple(FoldedOp(op, 1, _passes(op), float(op.flops * op.executions)) for op in branch.ops)
-    children = _folded([_module(child, profile, every) for child in branch.children.values()], branch.path)
-    return _made(
-        Module(branch.name, branch.path, profile.layers.get(branch.path, ""), 1, ops, children, 0.0, ()), every
-    )
+def _module(name: str, path: str, ops: Sequence[Scoped], layers: Mapping[str, str], every: float) -> Module:
+    """Return a module with its equal children folded; all ops together take `every` cycles."""
+    own: list[FoldedOp] = []
+    below: dict[str, list[Scoped]] = {}
+    for op, scope in ops:
+        names = [each for each in scope if each]
+        if names:
+            below.setdefault(names[0], []).append((op, names[1:]))
+        else:
+            own.append(FoldedOp(op, 1, _passes(op), float(op.flops * op.executions)))
+    children = [_module(child, _joined(path, child), theirs, layers, every) for child, theirs in below.items()]
+    made = Module(name, path, layers.get(path, ""), 1, tuple(own), _folded(children, path), 0.0, ())
+    ipus = {op.ipu for op, _ in ops}
+    return replace(made, share=made.cycles / every if every else 0.0, ipus=tuple(sorted(ipus)))
 
 
-def _made(module: Module, every: float) -> Module:
-    """Return a module with its share and the IPUs that it runs on."""
-    ipus = {each.op.ipu for each in module.ops}.union(*(child.ipus for child in module.children))
-    share = module.cycles / every if every else 0.0
-    return Module(
-        module.name, module.path, module.layer, module.count, module.ops, module.children, share, tuple(sorted(ipus))
-    )
+def _joined(path: str, name: str) -> str:
+    return f"{path}.{name}" if path else name
 
 
 def _passes(op: OpProfile) -> Passes:
@@ -224,48 +179,46 @@ def _passes(op: OpProfile) -> Passes:
     return Passes(backward=once) if op.phase == "backward" else Passes(forward=once, recompute=again)
 
 
-def _sum(passes: Iterable[Passes]) -> Passes:
-    return Passes(*map(sum, zip(Passes(), *passes)))
-
-
 # ------------------------------------------------------------------------------- folding
 
 
 def _folded(modules: Sequence[Module], path: str) -> tuple[Module, ...]:
     """Return modules with neighbours that have numbers for names and do the same as one."""
     found: list[Module] = []
-    for (is_numbered, _), group in groupby(modules, key=lambda each: (each.name.isdigit(), _signature(each))):
+    for (is_numbered, _), group in groupby(modules, key=lambda module: (module.name.isdigit(), _signature(module))):
         alike = list(group)
-        found += [_together(alike, path)] if is_numbered and len(alike) > 1 else alike
+        if is_numbered and len(alike) > 1:
+            name = f"{alike[0].name}-{alike[-1].name}"
+            alike = [_merged(alike, name, _joined(path, name))]
+        found += alike
     return tuple(found)
 
 
-def _together(alike: Sequence[Module], path: str) -> Module:
-    """Return equal modules as one that counts for all."""
-    first, last = alike[0], alike[-1]
-    name = f"{first.name}-{last.name.partition('-')[0]}" if len(alike) > 1 else first.name
-    below = f"{path}.{name}" if path else name
-    return _merged(alike, name, below)
-
-
 def _merged(alike: Sequence[Module], name: str, path: str) -> Module:
+    """Return equal modules as one that counts for all."""
     ops = tuple(
-        FoldedOp(same[0].op, sum(each.count for each in same), _sum(s.passes for s in same), sum(s.flops for s in same))
-        for same in zip(*(each.ops for each in alike))
-    )
+        FoldedOp(
+            same[0].op, sum(op.count for op in same), Passes.together(op.passes for op in same),
+            sum(op.flops for op in same),
+        )
+        for same in zip(*(module.ops for module in alike))
+    )  # fmt: skip
     children = tuple(
-        _merged(same, same[0].name, f"{path}.{same[0].name}") for same in zip(*(each.children for each in alike))
+        _merged(same, same[0].name, f"{path}.{same[0].name}") for same in zip(*(module.children for module in alike))
     )
-    count, share = sum(each.count for each in alike), sum(each.share for each in alike)
-    ipus = tuple(sorted({ipu for each in alike for ipu in each.ipus}))
+    count, share = sum(module.count for module in alike), sum(module.share for module in alike)
+    ipus = tuple(sorted({ipu for module in alike for ipu in module.ipus}))
     return Module(name, path, alike[0].layer, count, ops, children, share, ipus)
 
 
 def _signature(module: Module) -> Signature:
     """Return what equal modules have in common: the same ops on the same shapes, as often, in the same children."""
     ops = tuple(
-        (what_of(o), o.part, o.phase, o.family, o.operands, o.results, o.executions, o.recomputations, each.count)
-        for each in module.ops
-        for o in (each.op,)
-    )
+        (
+            what_of(op), op.part, op.phase, op.family, op.operands, op.results, op.executions, op.recomputations,
+            folded.count,
+        )
+        for folded in module.ops
+        for op in (folded.op,)
+    )  # fmt: skip
     return (module.layer, ops, tuple((child.name, child.count, _signature(child)) for child in module.children))

@@ -4,23 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from ipu_model.predict.profile import Profile
+from ipu_model.predict.verdict import close_band
 from ipu_model.report import findings, quantities, tables
 from ipu_model.report.breakdown import MEMORY_GROUPS, fallback_share, fullest_ipu, memory_group
-from ipu_model.report.efficiency import cycles_spent, roofline
 from ipu_model.report.first_steps import first_steps, holders
-from ipu_model.report.fit_parts import described_picture, found_programs
-from ipu_model.report.page_data import data_script, page_data
-from ipu_model.report.page_looks import LOOKS, LOOKS_JSON, PATTERNS, SPENT_LOOKS, PageLook
+from ipu_model.report.looks import LOOKS, LOOKS_JSON, PATTERNS, SPENT_LOOKS, PageLook
+from ipu_model.report.page_data import VERDICT_CLASSES, data_script, page_data
 from ipu_model.report.pictures import DESCRIBED, describe_timeline
+from ipu_model.report.quantities import counted, percent, short
 
 if TYPE_CHECKING:
     from ipu_model.explore.advise import Advice
+    from ipu_model.explore.candidates import Fit
     from ipu_model.explore.fit_result import FitResult
 
 
@@ -31,8 +32,8 @@ def html_report(profile: Profile, advice: Sequence[Advice] = (), fit: FitResult 
         profile=profile,
         advice=advice,
         fit=fit,
-        found=found_programs(fit) if fit else (),
-        fit_described=described_picture(fit) if fit else "",
+        found=[_found(title, each) for title, each in fit.programs] if fit else (),
+        fit_described=_described(fit) if fit else "",
         first_steps=first_steps(profile, advice, fit),
         holders=holders(profile),
         data=data_script(page_data(profile, fit)),
@@ -47,17 +48,48 @@ def html_report(profile: Profile, advice: Sequence[Advice] = (), fit: FitResult 
         fallback_share=fallback_share(profile),
         fullest=profile.memory[fullest_ipu(profile)],
         fullest_parts=fullest_parts(profile),
-        roofline=roofline(profile),
-        spent=cycles_spent(profile),
+        roofline=findings.roofline(profile),
+        spent=findings.cycles_spent(profile),
         spent_looks=SPENT_LOOKS,
+    )
+
+
+class Found(NamedTuple):
+    """A program that a search found, as the page shows it."""
+
+    title: str
+    fit: Fit
+    verdict: str
+    speed: str
+    details: str
+
+
+def _found(title: str, fit: Fit) -> Found:
+    profile = fit.profile
+    how = "captured again with these changes" if fit.is_confirmed else "derived from the captured program"
+    share = percent(profile.memory.max_tile_bytes / profile.memory.tile_bytes)
+    details = f"{fit.candidate.ipus_text} of {profile.machine.name}, {share} of a tile; {how}"
+    speed = f"{short(profile.samples_per_second)} samples/s"
+    return Found(title, fit, VERDICT_CLASSES[profile.verdict], speed, details)
+
+
+def _described(result: FitResult) -> str:
+    """Return what the picture of a search shows, in words."""
+    low, high = close_band()
+    fitting = sum(each.fits for each in result.modelled)
+    return (
+        f"Memory of the fullest tile against throughput: {counted(len(result.modelled), 'setting')}, of which "
+        f"{fitting} {'fits' if fitting == 1 else 'fit'} for certain. Between {percent(low)} and {percent(high)} of a "
+        "tile the model cannot tell. No setting beats those on the line in both memory and throughput. Settings that "
+        "need more memory than the picture shows are drawn at its right edge."
     )
 
 
 def fullest_parts(profile: Profile) -> list[tuple[str, float, PageLook]]:
     """Return what the fullest tile of all holds by group of categories: name, bytes and look."""
     held = dict.fromkeys(MEMORY_GROUPS, 0.0)
-    for each in profile.memory[fullest_ipu(profile)].categories:
-        held[memory_group(each.name)] += each.bytes_on_fullest_tile
+    for category in profile.memory[fullest_ipu(profile)].categories:
+        held[memory_group(category.name)] += category.bytes_on_fullest_tile
     return [(name, count, LOOKS.memory[name]) for name, count in held.items() if count]
 
 
@@ -78,13 +110,9 @@ def _templates() -> Environment:
     )
     names = ("counted", "duration", "percent", "rate", "short", "signed", "size", "whole")
     environment.filters.update({name: getattr(quantities, name) for name in names})
-    environment.filters["arrows"] = _with_arrows
+    # Texts for terminals have arrows of two characters.
+    environment.filters["arrows"] = lambda text: text.replace("->", "→")
     return environment
-
-
-def _with_arrows(text: str) -> str:
-    """Return a text for terminals with the arrows that a page can show."""
-    return text.replace("->", "→")
 
 
 def _visible(value: Any) -> Any:

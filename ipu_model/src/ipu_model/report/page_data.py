@@ -6,23 +6,25 @@ A column of texts holds places in `PageData.texts`. Times are seconds from the s
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from itertools import groupby
 from typing import TYPE_CHECKING
 
 from markupsafe import Markup
 
-from ipu_model.predict.profile import IpuMemory, LivenessStep, OpProfile, Profile
-from ipu_model.report.breakdown import MEMORY_GROUPS, Row, all_rows, layers_starred, memory_group
-from ipu_model.report.fit_parts import PageCandidate, page_candidates
+from ipu_model.predict.profile import IpuMemory, OpProfile, Profile
+from ipu_model.predict.verdict import Verdict
+from ipu_model.report.breakdown import MEMORY_GROUPS, Row, all_rows, layers_starred, memory_group, type_of
 from ipu_model.report.module_tree import Module, module_tree
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
+    from ipu_model.explore.candidates import Candidate
     from ipu_model.explore.fit_result import FitResult
 
+VERDICT_CLASSES = {Verdict.FITS: "good", Verdict.CLOSE: "close", Verdict.DOES_NOT_FIT: "bad"}
 _DIGITS = 7
 _NANOSECONDS = 9
 Columns = dict[str, list[float | int | None]]
@@ -54,6 +56,26 @@ class PageModule:
 
 
 @dataclass(frozen=True)
+class PageCandidate:
+    """One setting that was modelled, as the page draws and lists it; `marks` are what it is called."""
+
+    marks: str
+    verdict: str
+    tone: str
+    share: float
+    speed: float
+    frontier: bool
+    ipus: int
+    replicas: int
+    micro_batch: int
+    split: str
+    precision: str
+    recomputation: str
+    state: str
+    proportion: str
+
+
+@dataclass(frozen=True)
 class PageData:
     """Everything that the scripts of a page draw."""
 
@@ -71,18 +93,14 @@ class PageData:
     texts: list[str]
 
 
-@dataclass
 class _Texts:
     """Numbers texts in the order in which they are met."""
 
-    places: dict[str, int] = field(default_factory=dict)
+    def __init__(self) -> None:
+        self.places: dict[str, int] = {}
 
     def __call__(self, text: str) -> int:
         return self.places.setdefault(text, len(self.places))
-
-    def joined(self, parts: Sequence[str]) -> int:
-        """Return the place of several texts as one."""
-        return self(", ".join(parts))
 
 
 def page_data(profile: Profile, fit: FitResult | None = None) -> PageData:
@@ -102,7 +120,7 @@ def page_data(profile: Profile, fit: FitResult | None = None) -> PageData:
         modules=_module(module_tree(profile), {id(op): place for place, op in enumerate(ops)}),
         rows=[(row.name, _spans(row, texts)) for row in all_rows(profile.timeline)],
         memory=[_memory(each, places, texts) for each in profile.memory],
-        fit=[] if fit is None else page_candidates(fit),
+        fit=[] if fit is None else _candidates(fit),
         texts=list(texts.places),
     )
 
@@ -123,8 +141,8 @@ def _ops(ops: Sequence[OpProfile], texts: _Texts) -> Columns:
         "family": [texts(op.family) for op in ops],
         "plan": [texts(op.plan) for op in ops],
         "line": [texts(op.line) for op in ops],
-        "operands": [texts.joined(op.operands) for op in ops],
-        "results": [texts.joined(op.results) for op in ops],
+        "operands": [texts(", ".join(op.operands)) for op in ops],
+        "results": [texts(", ".join(op.results)) for op in ops],
         "stage": [op.stage for op in ops],
         "ipu": [op.ipu for op in ops],
         "runs": [op.executions for op in ops],
@@ -173,7 +191,11 @@ def _memory(memory: IpuMemory, places: dict[tuple[str, str, str], int], texts: _
         always_live=_short(memory.always_live_bytes),
         peak=memory.peak,
         steps={
-            "op": [places.get((step.node, step.part, _phase_of_op(step)), -1) for step in memory.liveness],
+            # Recomputation runs ops of the forward pass once more.
+            "op": [
+                places.get((step.node, step.part, "forward" if step.phase == "recompute" else step.phase), -1)
+                for step in memory.liveness
+            ],
             "name": [texts(step.name or step.node) for step in memory.liveness],
             "phase": [texts(step.phase) for step in memory.liveness],
             "stage": [step.stage for step in memory.liveness],
@@ -184,7 +206,7 @@ def _memory(memory: IpuMemory, places: dict[tuple[str, str, str], int], texts: _
             "name": [texts(each.name) for each in tensors],
             "alike": [texts(layers_starred(each.name)) for each in tensors],
             "category": [texts(each.category) for each in tensors],
-            "type": [texts(f"{each.dtype}{list(each.shape)}" if each.dtype else "") for each in tensors],
+            "type": [texts(type_of(each)) for each in tensors],
             "bytes": [_short(each.bytes_on_fullest_tile) for each in tensors],
             "total": [_short(each.total_bytes) for each in tensors],
             "always": [int(each.always_live) for each in tensors],
@@ -193,11 +215,6 @@ def _memory(memory: IpuMemory, places: dict[tuple[str, str, str], int], texts: _
             "copies": [each.copies for each in tensors],
         },
     )
-
-
-def _phase_of_op(step: LivenessStep) -> str:
-    """Return the phase of the op behind a step: recomputation runs ops of the forward pass once more."""
-    return "forward" if step.phase == "recompute" else step.phase
 
 
 def _groups(memory: IpuMemory) -> dict[str, list[float]]:
@@ -226,3 +243,40 @@ def _short(value: float) -> float:
 
 def _time(seconds: float) -> float:
     return round(seconds, _NANOSECONDS)
+
+
+def _candidates(result: FitResult) -> list[PageCandidate]:
+    """Return everything that was modelled, the leanest first."""
+    front = set(result.frontier)
+    found = sorted(result.modelled, key=lambda each: (each.share, -each.samples_per_second))
+    return [_candidate(each, ", ".join(_marks(result, each)), each in front) for each in found]
+
+
+def _marks(result: FitResult, candidate: Candidate) -> Iterator[str]:
+    """Yield what a candidate is called: several names if it is the best in several ways."""
+    for name, fit in (("fastest", result.fastest), ("cheapest", result.cheapest), ("nearest", result.nearest)):
+        if fit is not None and fit.candidate == candidate:
+            yield name
+    if candidate == result.start:
+        yield "as it is"
+
+
+def _candidate(each: Candidate, marks: str, is_on_frontier: bool) -> PageCandidate:
+    setting = each.setting
+    states = (("float16", setting.half_state), ("off chip", setting.off_chip), ("sharded", setting.sharded))
+    return PageCandidate(
+        marks=marks,
+        verdict=str(each.verdict),
+        tone=VERDICT_CLASSES[each.verdict],
+        share=each.share,
+        speed=each.samples_per_second,
+        frontier=is_on_frontier,
+        ipus=each.ipus,
+        replicas=setting.replicas,
+        micro_batch=setting.micro_batch,
+        split="as it is" if setting.balance is None else f"equal {setting.balance.value}",
+        precision=("float16" if setting.half else "as it is") + (", half partials" if setting.half_partials else ""),
+        recomputation=setting.recomputation.value + (", checkpoints" if setting.checkpoints else ""),
+        state=", ".join(name for name, is_set in states if is_set) or "as it is",
+        proportion="as it is" if setting.proportion is None else f"{setting.proportion:g}",
+    )

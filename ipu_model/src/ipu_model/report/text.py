@@ -9,17 +9,17 @@ from ipu_model.predict.profile import Profile
 from ipu_model.predict.verdict import Verdict
 from ipu_model.report.breakdown import (
     busiest_ipus,
-    by_family,
-    by_scope,
     categories,
     compute_share,
     fallback_share,
     fullest_ipu,
     fullest_ipus,
     phases,
+    shares_by_family,
     tensor_groups,
 )
 from ipu_model.report.findings import Range, device_range, end_to_end_range, heading, verdict
+from ipu_model.report.module_tree import main_parts, module_tree
 from ipu_model.report.quantities import aligned, counted, duration, percent, plain, rate, short, whole
 
 MOST_LINES = 50
@@ -27,6 +27,7 @@ WIDTH = 100
 _MOST_IPUS = 5
 _MOST_CATEGORIES = 6
 _MOST_GROUPS = 5
+_LEAST_PARTS = 4
 _MOST_SHARES = 4
 _MOST_TENSORS = 4
 _LONGEST_NAME = 30
@@ -136,8 +137,10 @@ def _peak(profile: Profile) -> list[str]:
 def _ops(profile: Profile) -> list[str]:
     if not profile.ops:
         return []
-    left = [(plain(group.name), percent(group.share)) for group in by_scope(profile)[:_MOST_GROUPS]]
-    right = [(plain(group.name), percent(group.share)) for group in by_family(profile)[:_MOST_GROUPS]]
+    parts = main_parts(module_tree(profile), least=_LEAST_PARTS)
+    families = shares_by_family(profile).items()
+    left = [(plain(part.name), percent(part.share)) for part in parts[:_MOST_GROUPS]]
+    right = [(plain(name), percent(share)) for name, share in list(families)[:_MOST_GROUPS]]
     height = max(len(left), len(right))
     blank = ("", "")
     rows = [

@@ -4,21 +4,28 @@ The format is the "Trace Event Format" of Chromium's trace viewer: one process f
 of the timeline and one for the ops of each IPU, "X" events with start and length in microseconds, "C" events with the
 bytes of the fullest tile, "M" events that name them. What the timeline draws as one block for many repetitions is one
 event here, too: of equal micro-batches one is drawn op by op, and so are all that fill and drain a pipeline.
+
+A pass is a forward pass, a backward pass together with the recomputation that it alternates with, or a weight update.
+The cycles of its ops follow one another, in the order of `IpuMemory.liveness`. What the pass takes beyond them (copies
+into and out of the stash, control) is left at the end of a forward pass and at the start of a backward pass, where
+those copies happen.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple, TypeAlias
 
 from ipu_model.predict.profile import IpuMemory, LivenessStep, OpProfile, Profile, Span
 from ipu_model.report.breakdown import Row, all_rows
-from ipu_model.report.op_times import OpTime, OpTimes, passes
 
 Event: TypeAlias = dict[str, Any]
 
+FORWARD, BACKWARD, UPDATE = "forward", "backward", "update"
+_PASS_OF = {FORWARD: FORWARD, "recompute": BACKWARD, BACKWARD: BACKWARD, UPDATE: UPDATE}
+_CLOSE_SECONDS = 1e-9
 _PROCESS = 1
 _NANOSECONDS = 1_000_000_000
 _KIB = 1024
@@ -29,19 +36,21 @@ _MOST_OPS = 50_000
 def trace_json(profile: Profile) -> str:
     """Return the timeline of one call as trace-event JSON; all times are modelled."""
     rows = [Row(row.name, tuple(passes(row.spans))) for row in all_rows(profile.timeline)]
-    shown = _Shown(profile, rows)
+    times = OpTimes(profile)
+    drawn, words = _drawn(times, [span for row in rows for span in row.spans])
+    memory = {ipu.ipu: ipu for ipu in profile.memory}
     names = [_metadata("process_name", 0, name=f"{profile.name} (modelled on {profile.machine.name})")]
     events: list[Event] = []
     number = 0
     for row in rows:
-        ops = _Ops(shown, row)
-        for name, own in ((row.name, list(_spans(row))), (f"{row.name} ops", ops.events)):
+        ops, counters = _ops(row, times, drawn, memory)
+        for name, own in ((row.name, list(_spans(row))), (f"{row.name} ops", ops)):
             if own:
                 number += 1
                 names += [_metadata("thread_name", number, name=name)]
                 names += [_metadata("thread_sort_index", number, sort_index=number)]
                 events += [{**event, "pid": _PROCESS, "tid": number} for event in own]
-        events += [{**counter, "pid": _PROCESS, "tid": number} for counter in ops.counters]
+        events += [{**counter, "pid": _PROCESS, "tid": number} for counter in counters]
     events.sort(key=lambda event: (event["ts"], event["tid"]))
     about = {
         "name": profile.name,
@@ -49,7 +58,7 @@ def trace_json(profile: Profile) -> str:
         "source": "modelled by the IPU Model",
         "samples per second, end to end": profile.samples_per_second,
         "limited by": profile.limited_by,
-        "ops": shown.words,
+        "ops": words,
     }
     trace = {"traceEvents": names + events, "displayTimeUnit": "ms", "otherData": about}
     return json.dumps(trace, separators=(",", ":"), allow_nan=False)
@@ -62,6 +71,33 @@ def _metadata(kind: str, thread: int, **arguments: str | int) -> Event:
 # ------------------------------------------------------------------------------- passes and streams
 
 
+def passes(spans: Sequence[Span]) -> Iterable[Span]:
+    """Yield the spans of one row with each recomputation and the backward pass behind it as one span.
+
+    The two alternate: a stage recomputes what its next backward ops need. Such a span has the kind "backward".
+    """
+    waiting: Span | None = None
+    for span in spans:
+        if waiting is not None and _follows(span, waiting):
+            seconds = span.end - waiting.start
+            label = f"recomputation and {span.label or BACKWARD}"
+            yield replace(span, start=waiting.start, seconds=seconds, label=label, recomputes=True)
+            waiting = None
+            continue
+        if waiting is not None:
+            yield waiting
+        waiting = span if span.kind == "recompute" else None
+        if waiting is None:
+            yield span
+    if waiting is not None:
+        yield waiting
+
+
+def _follows(span: Span, before: Span) -> bool:
+    same = (span.stage, span.micro_batch, span.repeats) == (before.stage, before.micro_batch, before.repeats)
+    return span.kind == BACKWARD and same and abs(span.start - before.end) <= _CLOSE_SECONDS
+
+
 def _spans(row: Row) -> Iterator[Event]:
     """Yield the events of one row; none starts before the one before it has ended, to the nanosecond."""
     clock = _Clock()
@@ -69,17 +105,17 @@ def _spans(row: Row) -> Iterator[Event]:
         yield {"ph": "X", "name": _name(span), "cat": span.kind, **clock.times(span), "args": _arguments(span)}
 
 
-@dataclass
 class _Clock:
     """Turns seconds into microseconds of whole nanoseconds; what touches in the profile touches here."""
 
-    free: int = 0
+    def __init__(self) -> None:
+        self._free = 0
 
     def times(self, span: Span | OpTime) -> dict[str, float]:
         """Return start and length of a span, which never begins before the last one has ended."""
-        start = max(self.free, round(span.start * _NANOSECONDS))
-        self.free = max(start, round((span.start + span.seconds) * _NANOSECONDS))
-        return {"ts": start / 1000, "dur": (self.free - start) / 1000}
+        start = max(self._free, round(span.start * _NANOSECONDS))
+        self._free = max(start, round((span.start + span.seconds) * _NANOSECONDS))
+        return {"ts": start / 1000, "dur": (self._free - start) / 1000}
 
 
 def _name(span: Span) -> str:
@@ -106,38 +142,63 @@ def _arguments(span: Span) -> dict[str, str | int]:
 # ------------------------------------------------------------------------------- ops and memory
 
 
-class _Shown:
-    """Which passes are drawn op by op: all that the timeline draws one by one, or the first and last if those are many.
+class OpTime(NamedTuple):
+    """One execution of a part of an op: its step, its place in the liveness of its IPU, and when, in seconds."""
 
-    A micro-batch is drawn in all its passes or in none.
-    """
+    step: LivenessStep
+    place: int
+    start: float
+    seconds: float
 
-    def __init__(self, profile: Profile, rows: Iterable[Row]) -> None:
-        self.times = OpTimes(profile)
-        self.memory = {memory.ipu: memory for memory in profile.memory}
-        counts: dict[int, int] = {}
-        for span in (span for row in rows for span in row.spans if span.repeats == 1):
-            if span.micro_batch is not None:
-                counts[span.micro_batch] = counts.get(span.micro_batch, 0) + len(self.times.within(span))
-        self._every = sorted(counts)
-        self._chosen = _chosen(counts)
 
-    @property
-    def words(self) -> str:
-        """Which micro-batches are drawn, in words."""
-        if len(self._chosen) == len(self._every):
-            return "drawn wherever a pass is drawn on its own"
-        return f"drawn for {len(self._chosen)} of the {len(self._every)} micro-batches whose passes are drawn"
+class OpTimes:
+    """The ops of each pass of a profile, in order, with how long each takes."""
+
+    def __init__(self, profile: Profile) -> None:
+        self._ops = {(op.node, op.part): op for op in profile.work}
+        computing = profile.machine.tiles - profile.io_tiles
+        slower = profile.machine.tiles / computing if computing > 0 else 1.0
+        # By IPU, pass and stage; an update belongs to no stage. They start at 0 there.
+        self._passes: dict[tuple[int, str, int | None], list[OpTime]] = {}
+        for memory in profile.memory:
+            for place, step in enumerate(memory.liveness):
+                op, during = self.op_of(step), _PASS_OF.get(step.phase)
+                if op is not None and during is not None:
+                    key = memory.ipu, during, None if during == UPDATE else step.stage
+                    seconds = profile.machine.seconds(op.cycles * slower)
+                    self._passes.setdefault(key, []).append(OpTime(step, place, 0.0, seconds))
+
+    def op_of(self, step: LivenessStep) -> OpProfile | None:
+        """Return the op that runs during a step."""
+        return self._ops.get((step.node, step.part))
 
     def within(self, span: Span) -> tuple[OpTime, ...]:
-        """Return the ops to draw for a span."""
-        if span.repeats > 1 or (span.micro_batch is not None and span.micro_batch not in self._chosen):
+        """Return the ops of a pass, one after another within its span; none if the span is no pass."""
+        if span.ipu is None or span.kind not in (FORWARD, BACKWARD, UPDATE):
             return ()
-        return self.times.within(span)
+        timed = self._passes.get((span.ipu, span.kind, None if span.kind == UPDATE else span.stage), [])
+        total = sum(op.seconds for op in timed)
+        if not total or span.seconds <= 0:
+            return ()
+        scale = min(1.0, span.seconds / total)
+        at = span.start if span.kind == FORWARD else span.end - total * scale
+        found = []
+        for step, place, _, seconds in timed:
+            found.append(OpTime(step, place, at, seconds * scale))
+            at += seconds * scale
+        return tuple(found)
 
 
-def _chosen(counts: dict[int, int]) -> frozenset[int]:
-    """Return the micro-batches to draw: alternately from both ends, as long as there is room."""
+def _drawn(times: OpTimes, spans: Sequence[Span]) -> tuple[frozenset[int], str]:
+    """Return the micro-batches whose passes are drawn op by op, and in words which these are.
+
+    These are all that the timeline draws one by one. If those are too many, they are chosen alternately from both
+    ends, as long as there is room. A micro-batch is drawn in all its passes or in none.
+    """
+    counts: dict[int, int] = {}
+    for span in spans:
+        if span.repeats == 1 and span.micro_batch is not None:
+            counts[span.micro_batch] = counts.get(span.micro_batch, 0) + len(times.within(span))
     ordered, chosen, left = sorted(counts), set[int](), _MOST_OPS
     while ordered:
         micro_batch = ordered.pop(0 if len(chosen) % 2 == 0 else -1)
@@ -145,49 +206,41 @@ def _chosen(counts: dict[int, int]) -> frozenset[int]:
         if left < 0 and chosen:
             break
         chosen.add(micro_batch)
-    return frozenset(chosen)
+    if len(chosen) == len(counts):
+        return frozenset(chosen), "drawn wherever a pass is drawn on its own"
+    words = f"drawn for {len(chosen)} of the {len(counts)} micro-batches whose passes are drawn"
+    return frozenset(chosen), words
 
 
-@dataclass
-class _Ops:
-    """The events of the ops of one row, and of the memory that its IPU takes meanwhile."""
-
-    shown: _Shown
-    row: Row
-    events: list[Event] = field(default_factory=list)
-    counters: list[Event] = field(default_factory=list)
-
-    def __post_init__(self) -> None:
-        clock, described, before = _Clock(), set[int](), -1
-        for span in self.row.spans:
-            memory = None if span.ipu is None else self.shown.memory.get(span.ipu)
-            if memory is None:
-                continue
-            for each in self.shown.within(span):
-                times = clock.times(each)
-                op, is_new = self.shown.times.op_of(each.step), each.place not in described
-                described.add(each.place)
-                about = _facts(op, each.step, span) if op is not None and is_new else _micro_batch(span)
-                name = each.step.name or each.step.node
-                self.events.append({"ph": "X", "name": name, "cat": each.step.phase, **times, "args": about})
-                held = _kib(memory, each.step)
-                if held != before:
-                    before = held
-                    args = {"KiB": held}
-                    self.counters.append({"ph": "C", "name": self._memory_name, "ts": times["ts"], "args": args})
-
-    @property
-    def _memory_name(self) -> str:
-        return f"{self.row.name}: memory of the fullest tile"
+def _ops(
+    row: Row, times: OpTimes, drawn: frozenset[int], memories: Mapping[int, IpuMemory]
+) -> tuple[list[Event], list[Event]]:
+    """Return the events of the ops of one row, and the counters of the memory that its IPU takes meanwhile."""
+    events: list[Event] = []
+    counters: list[Event] = []
+    clock, described, before = _Clock(), set[int](), -1
+    for span in row.spans:
+        memory = None if span.ipu is None else memories.get(span.ipu)
+        is_drawn = span.repeats == 1 and (span.micro_batch is None or span.micro_batch in drawn)
+        if memory is None or not is_drawn:
+            continue
+        for timed in times.within(span):
+            step, when = timed.step, clock.times(timed)
+            op, is_new = times.op_of(step), timed.place not in described
+            described.add(timed.place)
+            about = _facts(op, step, span) if op is not None and is_new else _micro_batch(span)
+            events.append({"ph": "X", "name": step.name or step.node, "cat": step.phase, **when, "args": about})
+            held = round((memory.always_live_bytes + step.bytes_on_tile) / _KIB)
+            if held != before:
+                before = held
+                name = f"{row.name}: memory of the fullest tile"
+                counters.append({"ph": "C", "name": name, "ts": when["ts"], "args": {"KiB": held}})
+    return events, counters
 
 
 def _micro_batch(span: Span) -> dict[str, int]:
     """Return the number of a micro-batch as viewers show it: counted from 1, as in the names of passes."""
     return {} if span.micro_batch is None else {"micro-batch": span.micro_batch + 1}
-
-
-def _kib(memory: IpuMemory, step: LivenessStep) -> int:
-    return round((memory.always_live_bytes + step.bytes_on_tile) / _KIB)
 
 
 def _facts(op: OpProfile, step: LivenessStep, span: Span) -> dict[str, str | int | float | None]:

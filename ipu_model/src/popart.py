@@ -21,7 +21,7 @@ from types import ModuleType
 from typing import Any, NoReturn
 
 import poptorch
-from poptorch.options.handover import key_tables
+from poptorch.options.backend import key_tables
 
 __all__ = [
     "AccumulateOuterFragmentSchedule", "BatchSerializationBatchSchedule", "BatchSerializationMethod",

@@ -8,11 +8,21 @@ from typing import TYPE_CHECKING, Any
 
 from tqdm import tqdm
 
+from ipu_model.errors import require
+
 if TYPE_CHECKING:
     from typing_extensions import Self
 
 # Fragments of the paths that are skipped when an op is traced back to user code, unless the options say otherwise.
 default_source_location_excludes = ["install/poptorch", "site-packages/torch", "site-packages/poptorch"]
+
+_TYPES = {bool: "a bool", int: "an int"}
+
+
+def check_type(name: str, value: object, kind: type) -> None:
+    """Raise `AssertionError` unless the value for `name` is a bool, an int or a member of one of PopTorch's classes."""
+    what = _TYPES.get(kind, f"a poptorch.{kind.__name__}")
+    require(isinstance(value, kind), f"{name} takes {what}; got {value!r}.")
 
 
 class ProgressBar:
@@ -57,11 +67,9 @@ class Freezable:
         return ()
 
     def _freeze(self) -> None:
-        """Refuse changes from now on, here and in the direct sub-options."""
         self._changeFreezeState(True)
 
     def _unfreeze(self) -> None:
-        """Allow changes again, here and in the direct sub-options."""
         self._changeFreezeState(False)
 
     def _changeFreezeState(self, new_state: bool) -> None:
@@ -104,7 +112,6 @@ class OptionsDict(Freezable):
             raise AttributeError(f"Invalid private attribute {name} of {type(self).__name__}.")
 
     def __call__(self, option: str) -> Any:
-        """Return the value of a stored key; raise `AttributeError` for an unknown one."""
         return OptionsDict.__getattr__(self, option)
 
     def _hasattr(self, option: str) -> bool:
@@ -135,7 +142,7 @@ class OptionsDict(Freezable):
         """
         self.checkIsFrozen()
         for name, value in kwargs.items():
-            assert name in self._values, f"Invalid option {name}.{self._nearest(name, self._values)}"
+            require(name in self._values, f"Invalid option {name}.{self._nearest(name, self._values)}")
             self._check_type(name, value)
         self._values.update(kwargs)
         return self
@@ -165,16 +172,18 @@ class OptionsDict(Freezable):
     def update(self, other: dict[str, Any]) -> dict[str, Any]:
         """Add the stored keys to `other` and return it; raise `AssertionError` if it already has one of them."""
         common = sorted(set(self._values) & set(other))
-        assert not common, (
+        require(
+            not common,
             f"Can't merge dictionaries, they have keys in common: {', '.join(common)}. "
-            f"{type(self).__name__} emits these itself: set them with the options' own methods."
+            f"{type(self).__name__} emits these itself: set them with the options' own methods.",
         )
         other.update(self._values)
         return other
 
     def _check_type(self, name: str, value: Any) -> None:
         expected = type(self._values[name])
-        assert isinstance(value, expected), f"Unexpected type {type(value)} for option {name}. Expected {expected}."
+        message = f"Unexpected type {type(value)} for option {name}. Expected {expected}."
+        require(isinstance(value, expected), message)
 
     def _nearest(self, name: str, known: Iterable[str]) -> str:
         if name.startswith("_"):

@@ -16,7 +16,7 @@ from poptorch._backend.as_hardware import ipuHardwareVersion
 from poptorch._backend.compiled import Compiled
 from poptorch._logging import setPopartLogLevel
 from poptorch._utils import getIpuTensorId
-from poptorch.options.handover import validate_options
+from poptorch.options.backend import validate_options
 
 __all__ = [
     "Error", "RecoverableError", "TestErrorType", "UnrecoverableError", "_throwTestError", "_validateOptions",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import poptorch
-from poptorch.options.backend_settings import EngineOptions, read_engine_options
+from poptorch.options.backend import EngineOptions, read_engine_options
 
 VARIABLE = "POPLAR_ENGINE_OPTIONS"
 

@@ -14,7 +14,7 @@ from ipu_model.errors import Error, RecoverableError, UnrecoverableError
 from poptorch import enums, poptorch_core
 from poptorch._impl import createPoptorchError
 from poptorch.options import Options, TensorLocationSettings
-from poptorch.options.handover import key_tables, validate_options
+from poptorch.options.backend import key_tables, validate_options
 
 
 class Recomputation(IntEnum):

@@ -39,7 +39,8 @@ from poptorch._utils import flatten
 from poptorch.enums import CommGroupType, OutputMode
 from poptorch.ops.overlap import INPUT, OUTPUT, check_marks
 from poptorch.options import Options
-from poptorch.options.handover import TracedProgram, derived_settings, log_options, validate_options
+from poptorch.options.backend import validate_options
+from poptorch.options.handover import TracedProgram, derived_settings, log_options
 
 _HALF_OVERFLOW, _REPORTS_CLIPPING = "IPU_MODEL_HALF_OVERFLOW", "IPU_MODEL_REPORT_CLIPPING"
 

@@ -33,7 +33,7 @@ from poptorch._impl import createPoptorchError
 from poptorch.ops.annotations import checkpoints_noted
 from poptorch.ops.overlap import INPUT, OUTPUT
 from poptorch.options import Options
-from poptorch.options.handover import validate_options
+from poptorch.options.backend import validate_options
 from poptorch.options.strategies import PipelinedExecution, runs_stages_at_once
 
 # In the order of PopART's RecomputationType (options reference, section 9).

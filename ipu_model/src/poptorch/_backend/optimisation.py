@@ -23,7 +23,7 @@ from poptorch._optimizer_attributes import OptimizerAttrTracker, group_of, read_
 from poptorch.enums import MeanReductionStrategy, ReductionType
 from poptorch.optim.optimizer import DeviceState
 from poptorch.options import Options
-from poptorch.options.backend_settings import LOSS_SCALING
+from poptorch.options.backend import LOSS_SCALING
 
 
 class Optimisation:

@@ -16,7 +16,7 @@ from ipu_model.predict.program import Program
 from ipu_model.report.files import FILE_NAME, read
 from poptorch._impl import createPoptorchError
 from poptorch._logging import logger
-from poptorch.options.backend_settings import EngineOptions
+from poptorch.options.backend import EngineOptions
 
 _EXPLORE = (
     "ipu_model.make_it_fit({0}_model) searches for options that fit; {0}_model is what poptorch.{0}Model returned."

@@ -27,7 +27,7 @@ from ipu_model.step import Op, Placement, Step, Tensor
 from ipu_model.step import Source as Origin
 from poptorch._logging import native_logger
 from poptorch.options import Options
-from poptorch.options.strategies import ShardedExecution, _IExecutionStrategy, phase_number
+from poptorch.options.strategies import ShardedExecution, _IExecutionStrategy
 
 GRADIENT, UPDATED = "Gradient___", "UpdatedVar___"
 
@@ -192,6 +192,6 @@ def op_lines(graph: Graph, options: Options) -> Iterator[str]:
 
 def _where(place: Placement, strategy: _IExecutionStrategy) -> str:
     if place.phase is not None:
-        return f"mode(Phased), ipu({place.ipu}), phase({phase_number(strategy, place.phase)})"
+        return f"mode(Phased), ipu({place.ipu}), phase({strategy.phase_number(place.phase)})"
     mode = "Sharded" if isinstance(strategy, ShardedExecution) else "Pipelined"
     return f"mode({mode}), ipu({place.ipu}), stage({place.stage})"

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from poptorch._options_config import ConfigFileError
 from poptorch.ops.annotations import Attribute
-from poptorch.options.handover import log_options, validate_options
+from poptorch.options.backend import validate_options
+from poptorch.options.handover import log_options
 from poptorch.options.options import Options
 from poptorch.options.strategies import (
     AutoStage,

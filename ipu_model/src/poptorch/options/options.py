@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from ipu_model.errors import require
 from poptorch._logging import logger
 from poptorch._options_config import parseAndSetOptions, run_json
-from poptorch._options_impl import Freezable, OptionsDict, ProgressBar, default_source_location_excludes
+from poptorch._options_impl import Freezable, OptionsDict, ProgressBar, check_type, default_source_location_excludes
 from poptorch.enums import CommGroupType, ConnectionType, OutputMode, SyncPattern
-from poptorch.options.backend_settings import BackendSettings, engine_options_of_environment
+from poptorch.options.backend import BackendSettings, engine_options_of_environment
 from poptorch.options.strategies import PipelinedExecution, _IExecutionStrategy
 from poptorch.options.sub_options import (
     _DistributedOptions,
@@ -32,6 +33,9 @@ _NO_LIMIT = 2**64 - 1
 
 class Options(OptionsDict):
     """Settings of a model; setters return the object they were called on, so that calls chain.
+
+        options = poptorch.Options().deviceIterations(4).replicationFactor(2)
+        options.Training.gradientAccumulation(8)
 
     A new object starts from the defaults, then applies `POPTORCH_CACHE_DIR` and `POPTORCH_DEFAULT_OPTIONS`.
     """
@@ -116,12 +120,10 @@ class Options(OptionsDict):
 
     @property
     def _Popart(self) -> _PopartOptions:
-        """Settings under the backend's own names."""
         return self._popart
 
     @property
     def _backend(self) -> BackendSettings:
-        """A typed view of the settings in `_Popart`."""
         return BackendSettings(self._popart.options)
 
     def loadFromFile(self, filepath: str | os.PathLike[str]) -> Self:
@@ -168,22 +170,14 @@ class Options(OptionsDict):
         Raises `AssertionError` while the output mode is `Default`, or if `_Popart` sets a key that PopTorch sets
         itself.
         """
-        assert not self.defaultOutputMode(), (
-            "An output mode must be picked before options are handed over: call outputMode() or wrap a model."
-        )
+        message = "An output mode must be picked before options are handed over: call outputMode() or wrap a model."
+        require(not self.defaultOutputMode(), message)
         flat = dict(self._popart.options)
-        for part in (
-            self,
-            self._training,
-            self._precision,
-            self._distributed,
-            self._tensor_locations,
-            self._jit,
-        ):
+        for part in (self, self._training, self._precision, self._distributed, self._tensor_locations, self._jit):
             part.update(flat)
         emitted = self._execution_strategy.backendOptions()
         common = sorted(set(flat) & set(emitted))
-        assert not common, f"The strategy and the options have keys in common: {', '.join(common)}."
+        require(not common, f"The strategy and the options have keys in common: {', '.join(common)}.")
         shown = {"compilation_progress_bar_fn": ProgressBar()} if self._show_compilation_progress_bar else {}
         return {**flat, **shown, **emitted}
 
@@ -201,14 +195,7 @@ class Options(OptionsDict):
         )
 
     def _sub_options(self) -> tuple[Freezable, ...]:
-        return (
-            self._distributed,
-            self._jit,
-            self._precision,
-            self._tensor_locations,
-            self._training,
-            self._popart,
-        )
+        return self._distributed, self._jit, self._precision, self._tensor_locations, self._training, self._popart
 
     def _repr_of_the_rest(self) -> str:
         names = ("Distributed", "Jit", "Precision", "TensorLocations", "Training", "_Popart")
@@ -229,10 +216,9 @@ class Options(OptionsDict):
         divide the replication factor.
         """
         self.checkIsFrozen()
-        assert isinstance(input_group_size, int), f"input_group_size takes an int; got {input_group_size!r}."
-        assert isinstance(input_group_type, CommGroupType), (
-            f"input_group_type must be a poptorch.CommGroupType; got {input_group_type!r}."
-        )
+        check_type("input_group_size", input_group_size, int)
+        message = f"input_group_type must be a poptorch.CommGroupType; got {input_group_type!r}."
+        require(isinstance(input_group_type, CommGroupType), message)
         if input_group_type is CommGroupType.All:
             raise ValueError("input_group_type cannot be All: use Consecutive, with the replication factor as size.")
         if input_group_type is CommGroupType.NoGrouping:
@@ -257,11 +243,8 @@ class Options(OptionsDict):
         self.checkIsFrozen()
         _check_output_mode(output_mode, output_return_period)
         if output_return_period is not None and output_mode is not OutputMode.EveryN:
-            logger.info(
-                "output_return_period=%s has no effect with OutputMode.%s: only EveryN uses it.",
-                output_return_period,
-                output_mode.name,
-            )
+            text = "output_return_period=%s has no effect with OutputMode.%s: only EveryN uses it."
+            logger.info(text, output_return_period, output_mode.name)
         return self.set(output_mode=output_mode.value, output_return_period=output_return_period or 1)
 
     def anchorTensor(
@@ -278,8 +261,8 @@ class Options(OptionsDict):
         PopTorch, a mode of its own has no effect. Raises like `outputMode`, but not when frozen: a model has its own
         copy of the options.
         """
-        assert isinstance(short_name, str), f"The short name of an anchor must be a string; got {short_name!r}."
-        assert isinstance(long_name, str), f"The name of the tensor to anchor must be a string; got {long_name!r}."
+        require(isinstance(short_name, str), f"The short name of an anchor must be a string; got {short_name!r}.")
+        require(isinstance(long_name, str), f"The name of the tensor to anchor must be a string; got {long_name!r}.")
         mode = OutputMode.Default if output_mode is None else output_mode
         _check_output_mode(mode, output_return_period)
         period = output_return_period if mode is OutputMode.EveryN else 1
@@ -288,9 +271,10 @@ class Options(OptionsDict):
     def setExecutionStrategy(self, strategy: _IExecutionStrategy) -> Self:
         """Set how blocks are placed and scheduled; raise `AssertionError` unless it is a strategy object."""
         self.checkIsFrozen()
-        assert isinstance(strategy, _IExecutionStrategy), (
+        require(
+            isinstance(strategy, _IExecutionStrategy),
             "setExecutionStrategy takes a PipelinedExecution, ShardedExecution, SerialPhasedExecution or "
-            f"ParallelPhasedExecution object; got {strategy!r}."
+            f"ParallelPhasedExecution object; got {strategy!r}.",
         )
         self._execution_strategy = strategy
         return self
@@ -300,7 +284,7 @@ class Options(OptionsDict):
 
         Raises `AssertionError` for a non-int; a frozen object raises after the host has been seeded.
         """
-        assert isinstance(random_seed, int), f"The random seed must be an int; got {random_seed!r}."
+        require(isinstance(random_seed, int), f"The random seed must be an int; got {random_seed!r}.")
         torch.manual_seed(random_seed)
         return self.createOrSet(random_seed=random_seed)
 
@@ -321,9 +305,7 @@ class Options(OptionsDict):
 
     def connectionType(self, connection_type: ConnectionType) -> Self:
         """Set when to attach to a device; raise `AssertionError` unless it is a `ConnectionType`."""
-        assert isinstance(connection_type, ConnectionType), (
-            f"connectionType takes a poptorch.ConnectionType; got {connection_type!r}."
-        )
+        check_type("connectionType", connection_type, ConnectionType)
         return self.set(connection_type=connection_type.value)
 
     def useIpuModel(self, use_model: bool) -> Self:
@@ -332,7 +314,7 @@ class Options(OptionsDict):
 
     def useIpuId(self, ipu_id: int) -> Self:
         """Choose a device by its system id; raise `AssertionError` for a non-int."""
-        assert isinstance(ipu_id, int), f"useIpuId takes an int; got {ipu_id!r}."
+        check_type("useIpuId", ipu_id, int)
         return self.createOrSet(ipu_id=ipu_id)
 
     def useOfflineIpuTarget(self, ipu_version: int = 2) -> Self:
@@ -341,7 +323,7 @@ class Options(OptionsDict):
 
     def syncPattern(self, sync_pattern: SyncPattern) -> Self:
         """Set which IPUs synchronise; raise `AssertionError` unless it is a `SyncPattern`."""
-        assert isinstance(sync_pattern, SyncPattern), f"syncPattern takes a poptorch.SyncPattern; got {sync_pattern!r}."
+        check_type("syncPattern", sync_pattern, SyncPattern)
         return self.set(sync_pattern=sync_pattern.value)
 
     def autoRoundNumIPUs(self, auto_round_num_ipus: bool = True) -> Self:
@@ -355,9 +337,8 @@ class Options(OptionsDict):
         `ValueError` if the rest of it is no integer.
         """
         self.checkIsFrozen()
-        return self.set(
-            available_memory_proportion={_ipu_of(key): value for key, value in available_memory_proportion.items()}
-        )
+        by_ipu = {_ipu_of(key): value for key, value in available_memory_proportion.items()}
+        return self.set(available_memory_proportion=by_ipu)
 
     def enableExecutableCaching(self, path: str | None) -> Self:
         """Keep compiled programs in a directory; `None` switches the cache off."""
@@ -379,10 +360,7 @@ class Options(OptionsDict):
             "autoReport.all": "true",
         }
         for name in sorted(profiling.keys() & engine_options_of_environment().keys()):
-            logger.warning(
-                "enableProfiling: %s is overridden by environment variable POPLAR_ENGINE_OPTIONS.",
-                name,
-            )
+            logger.warning("enableProfiling: %s is overridden by environment variable POPLAR_ENGINE_OPTIONS.", name)
         self._popart.set("engineOptions", {**self._popart.options.get("engineOptions", {}), **profiling})
         return self
 
@@ -440,15 +418,17 @@ class Options(OptionsDict):
 
 
 def _check_output_mode(mode: OutputMode, period: int | None) -> None:
-    assert isinstance(mode, OutputMode), f"The output mode must be a poptorch.OutputMode; got {mode!r}."
-    assert mode is not OutputMode.EveryN or (isinstance(period, int) and period > 0), (
-        f"OutputMode.EveryN must have output_return_period, a positive int; got {period!r}."
+    require(isinstance(mode, OutputMode), f"The output mode must be a poptorch.OutputMode; got {mode!r}.")
+    require(
+        mode is not OutputMode.EveryN or (isinstance(period, int) and period > 0),
+        f"OutputMode.EveryN must have output_return_period, a positive int; got {period!r}.",
     )
 
 
 def _ipu_of(key: str) -> int:
-    assert str(key).startswith("IPU"), (
+    require(
+        str(key).startswith("IPU"),
         'Available memory proportions are expected to be in a dictionary of {"IPU0": X} where the 0 in IPU is the '
-        f"index of the IPU. Invalid key: {key}."
+        f"index of the IPU. Invalid key: {key}.",
     )
     return int(key[len("IPU") :])

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from ipu_model.errors import require
 from ipu_model.step import Placement
 from poptorch._impl import createPoptorchError
+from poptorch._options_impl import check_type
 from poptorch.enums import AutoStage, Liveness
 
 if TYPE_CHECKING:
@@ -28,9 +30,8 @@ class Stage:
 
     def __init__(self, *block_ids: str) -> None:
         """Take the ids of the blocks; raise `AssertionError` unless all are strings."""
-        assert all(isinstance(block, str) for block in block_ids), (
-            f"Block ids are supposed to be strings; got {block_ids}."
-        )
+        text = all(isinstance(block, str) for block in block_ids)
+        require(text, f"Block ids are supposed to be strings; got {block_ids}.")
         self._blocks = block_ids
         self._ipu: int | None = None
 
@@ -54,7 +55,7 @@ class Stage:
 
 
 def _check_ipu(ipu: object) -> None:
-    assert isinstance(ipu, int), f"An IPU index must be an int; got {ipu!r}."
+    require(isinstance(ipu, int), f"An IPU index must be an int; got {ipu!r}.")
 
 
 class _IExecutionStrategy:
@@ -80,7 +81,9 @@ class _IExecutionStrategy:
         """
         if ipu_id is not None:
             _check_ipu(ipu_id)
-        placement = self._place(user_id or self._draw_auto_id(), ipu_id)
+        if not user_id:
+            user_id, self._next_auto_id = str(self._next_auto_id), self._next_auto_id + 1
+        placement = self._place(user_id, ipu_id)
         if placement.ipu < 0:
             raise createPoptorchError(
                 f"Block '{placement.block}' is placed on IPU {placement.ipu}: the indices of IPUs start at 0."
@@ -90,10 +93,19 @@ class _IExecutionStrategy:
     def note_blocks(self, entries: Iterable[Placement]) -> None:
         """Take over the placement of blocks from a program that is not traced again."""
 
+    def phase_number(self, phase: int) -> int:
+        """Return the backend's number of the phase at this position, spaced out as the liveness of tensors asks."""
+        return phase
+
+    def total_phases(self) -> int:
+        """Return how many phases the backend runs, those of the backward pass included."""
+        return 0
+
     def stage(self, block_id: str) -> Stage:
         """Return the explicitly listed stage of a block; raise `AssertionError` if it is in none."""
         stages = self._explicit_stages()
-        assert block_id in stages, f"Unknown block '{block_id}': no stage lists it. Listed blocks: {_listing(stages)}."
+        message = f"Unknown block '{block_id}': no stage lists it. Listed blocks: {_listing(stages)}."
+        require(block_id in stages, message)
         return stages[block_id]
 
     def backendOptions(self) -> dict[str, Any]:
@@ -106,11 +118,6 @@ class _IExecutionStrategy:
     def _explicit_stages(self) -> dict[str, Stage]:
         raise NotImplementedError
 
-    def _draw_auto_id(self) -> str:
-        drawn = str(self._next_auto_id)
-        self._next_auto_id += 1
-        return drawn
-
 
 def _listing(ids: Iterable[object]) -> str:
     return ", ".join(f"'{block}'" for block in ids) or "none"
@@ -118,16 +125,17 @@ def _listing(ids: Iterable[object]) -> str:
 
 def _check_listed(block: str, expected: Iterable[str]) -> None:
     expected = tuple(expected)
-    assert block in expected, (
+    require(
+        block in expected,
         f"Unknown Block '{block}': the execution strategy lists {_listing(expected)}. "
-        "Add the block to a stage, or call poptorch.Block.useAutoId() first if it has an automatic id."
+        "Add the block to a stage, or call poptorch.Block.useAutoId() first if it has an automatic id.",
     )
 
 
 def _check_listed_once(blocks: Iterable[str]) -> None:
     seen: set[str] = set()
     for block in blocks:
-        assert block not in seen, f"Block '{block}' is associated with more than one stage."
+        require(block not in seen, f"Block '{block}' is associated with more than one stage.")
         seen.add(block)
 
 
@@ -188,10 +196,11 @@ class PipelinedExecution(_IExecutionStrategy):
                 # Stage 0 is reserved for the ops before the first block.
                 self._stage_number[block] = 1 + len(self._stage_number)
             else:
-                assert ipu_id is not None, (
-                    f"no IPU was specified for block {block}: AutoStage.SameAsIpu makes it the stage. "
-                    "Give the block an ipu_id, or use AutoStage.AutoIncrement or explicit stages."
-                )
+                if ipu_id is None:
+                    raise AssertionError(
+                        f"no IPU was specified for block {block}: AutoStage.SameAsIpu makes it the stage. "
+                        "Give the block an ipu_id, or use AutoStage.AutoIncrement or explicit stages."
+                    )
                 self._stage_number[block] = ipu_id
         return self._stage_number[block]
 
@@ -217,11 +226,10 @@ class Phase:
 
     def __init__(self, *arg: Stage | str) -> None:
         """Raise `AssertionError` for mixed or other arguments."""
-        stages = tuple(each for each in arg if isinstance(each, Stage))
-        blocks = tuple(each for each in arg if isinstance(each, str))
-        assert len(arg) in (len(stages), len(blocks)), (
-            f"The arguments of a Phase must either be block IDs or be Stages, without mixing them; got {arg}."
-        )
+        stages = tuple(part for part in arg if isinstance(part, Stage))
+        blocks = tuple(part for part in arg if isinstance(part, str))
+        message = f"The arguments of a Phase must either be block IDs or be Stages, without mixing them; got {arg}."
+        require(len(arg) in (len(stages), len(blocks)), message)
         self._stages = stages or (Stage(*blocks),)
 
     @property
@@ -235,9 +243,8 @@ class Phase:
 
     def ipus(self, *ipus: int) -> None:
         """Fix one IPU for each stage; raise `AssertionError` if the counts differ."""
-        assert len(ipus) == len(self._stages), (
-            f"This phase has {len(self._stages)} stages but you provided {len(ipus)} IPUs."
-        )
+        message = f"This phase has {len(self._stages)} stages but you provided {len(ipus)} IPUs."
+        require(len(ipus) == len(self._stages), message)
         for stage, ipu in zip(self._stages, ipus, strict=True):
             stage.ipu(ipu)
 
@@ -250,7 +257,7 @@ class _IPhasedExecution(_IExecutionStrategy):
     def __init__(self, *phases: Phase | Stage | str | list[Stage] | list[str]) -> None:
         super().__init__()
         automatic = not phases or any(isinstance(phase, AutoStage) for phase in phases)
-        assert not automatic, "There is no AutoStage for PhasedExecution: list the phases."
+        require(not automatic, "There is no AutoStage for PhasedExecution: list the phases.")
         self._phases = [_as_phase(phase) for phase in phases]
         stages = [stage for phase in self._phases for stage in phase.stages]
         _check_listed_once(block for stage in stages for block in stage.blocks)
@@ -266,18 +273,18 @@ class _IPhasedExecution(_IExecutionStrategy):
 
         Raises `AssertionError` for a negative or non-int, `IndexError` past the end.
         """
-        assert isinstance(phase, int), f"A phase is given by its position, an int; got {phase!r}."
-        assert phase >= 0, f"Positions of phases start at 0; got {phase}."
+        require(isinstance(phase, int), f"A phase is given by its position, an int; got {phase!r}.")
+        require(phase >= 0, f"Positions of phases start at 0; got {phase}.")
         return self._phases[phase]
 
     def useSeparateBackwardPhase(self, use: bool = True) -> Self:
         """Keep forward's last phase apart from backward's first; raise `AssertionError` for a non-bool."""
-        assert isinstance(use, bool), f"useSeparateBackwardPhase takes a bool; got {use!r}."
+        check_type("useSeparateBackwardPhase", use, bool)
         self._separate_backward_phase = use
         return self
 
     def phase_number(self, phase: int) -> int:
-        """Return the backend's number of the phase at this position, spaced out as the liveness asks."""
+        """Return the backend's number of the phase at this position, spaced out as the liveness of tensors asks."""
         spacing = {Liveness.OffChipAfterFwdNoOverlap: 2, Liveness.OffChipAfterEachPhase: 4}
         return phase * spacing.get(self._tensors_liveness, 1)
 
@@ -308,10 +315,11 @@ class _IPhasedExecution(_IExecutionStrategy):
         _check_listed(block, where)
         phase, number, stage = where[block]
         ipu = stage._ipu if stage._ipu is not None else ipu_id
-        assert ipu is not None, (
-            f"no IPU was specified for block {block}: phased execution needs it from the stage "
-            f"(strategy.stage('{block}').ipu(n)) or from the block's ipu_id."
-        )
+        if ipu is None:
+            raise AssertionError(
+                f"no IPU was specified for block {block}: phased execution needs it from the stage "
+                f"(strategy.stage('{block}').ipu(n)) or from the block's ipu_id."
+            )
         self._check_place(block, phase, ipu)
         return Placement(block=block, stage=number, ipu=ipu, phase=phase)
 
@@ -326,7 +334,7 @@ class SerialPhasedExecution(_IPhasedExecution):
 
     def setTensorsLiveness(self, liveness: Liveness) -> Self:
         """Choose when tensors leave the chip; raise `AssertionError` unless it is a `Liveness`."""
-        assert isinstance(liveness, Liveness), f"setTensorsLiveness takes a Liveness; got {liveness!r}."
+        require(isinstance(liveness, Liveness), f"setTensorsLiveness takes a Liveness; got {liveness!r}.")
         self._tensors_liveness = liveness
         return self
 
@@ -338,7 +346,7 @@ class ParallelPhasedExecution(_IPhasedExecution):
 
     def sendTensorsOffChipAfterFwd(self, off_chip: bool = True) -> Self:
         """Send tensors off chip after the forward pass, or not; raise `AssertionError` for a non-bool."""
-        assert isinstance(off_chip, bool), f"sendTensorsOffChipAfterFwd takes a bool; got {off_chip!r}."
+        check_type("sendTensorsOffChipAfterFwd", off_chip, bool)
         self._tensors_liveness = Liveness.OffChipAfterFwd if off_chip else Liveness.AlwaysLive
         return self
 
@@ -355,23 +363,14 @@ def runs_stages_at_once(strategy: object) -> bool:
     return isinstance(strategy, PipelinedExecution) and not isinstance(strategy, ShardedExecution)
 
 
-def phase_number(strategy: _IExecutionStrategy, phase: int) -> int:
-    """Return the backend's number of a phase, which spaces phases out as the liveness of tensors asks."""
-    return strategy.phase_number(phase) if isinstance(strategy, _IPhasedExecution) else phase
-
-
-def total_phases(strategy: _IExecutionStrategy) -> int:
-    """Return how many phases the backend runs: 0 unless the strategy is phased."""
-    return strategy.total_phases() if isinstance(strategy, _IPhasedExecution) else 0
-
-
 def _as_phase(arg: Any) -> Phase:
     if isinstance(arg, Phase):
         return arg
     if isinstance(arg, (Stage, str)):
         return Phase(arg)
-    assert isinstance(arg, list), (
+    require(
+        isinstance(arg, list),
         f"A phase is a Phase, a Stage, a block id, a list of Stages or a list of block ids; got {arg!r}. "
-        "Give several phases as several arguments."
+        "Give several phases as several arguments.",
     )
     return Phase(*arg)

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from ipu_model.errors import require
 from poptorch._logging import logger
-from poptorch._options_impl import Freezable, OptionsDict
+from poptorch._options_impl import Freezable, OptionsDict, check_type
 from poptorch.enums import MeanReductionStrategy, ReductionType
 
 if TYPE_CHECKING:
@@ -28,7 +29,7 @@ class _PopartOptions(Freezable):
         }
 
     def set(self, key: str, value: Any) -> Self:
-        """Store a value under a backend key and return the object; raise `AttributeError` when frozen."""
+        """Store a value under a backend key."""
         self.checkIsFrozen()
         self.options[key] = value
         return self
@@ -39,16 +40,16 @@ class _PopartOptions(Freezable):
         Raises `AssertionError` for other types.
         """
         self.checkIsFrozen()
-        assert isinstance(level, int), f"The pattern level must be an int; got {level!r}."
-        assert isinstance(patterns, dict), f"patterns must be a dict of name to bool; got {patterns!r}."
-        assert {*map(type, patterns)} <= {str}, f"Pattern names must be strings; got {patterns!r}."
-        assert {*map(type, patterns.values())} <= {bool}, f"Patterns are on or off, a bool; got {patterns!r}."
+        require(isinstance(level, int), f"The pattern level must be an int; got {level!r}.")
+        require(isinstance(patterns, dict), f"patterns must be a dict of name to bool; got {patterns!r}.")
+        require({*map(type, patterns)} <= {str}, f"Pattern names must be strings; got {patterns!r}.")
+        require({*map(type, patterns.values())} <= {bool}, f"Patterns are on or off, a bool; got {patterns!r}.")
         self.options["patterns"] = dict(patterns)
         self.options["patterns_level"] = level
         return self
 
     def setEngineOptions(self, engine_options: dict[str, str]) -> Self:
-        """Store the engine options dict and return the object; raise `AttributeError` when frozen."""
+        """Store the options of Poplar's engine, such as `{"autoReport.all": "true"}`."""
         return self.set("engineOptions", engine_options)
 
     def __repr__(self) -> str:
@@ -132,7 +133,7 @@ class _PrecisionOptions(OptionsDict):
     def enableFloatingPointExceptions(self, enabled: bool) -> Self:
         """Stop with an error on invalid operations and overflow; raise `AssertionError` for a non-bool."""
         self.checkIsFrozen()
-        assert isinstance(enabled, bool), f"enableFloatingPointExceptions takes a bool; got {enabled!r}."
+        check_type("enableFloatingPointExceptions", enabled, bool)
         self._popart.set("enableFloatingPointChecks", enabled)
         return self
 
@@ -162,80 +163,77 @@ class TensorLocationSettings(OptionsDict):
     """Where the tensors of one category live; a key that was never set leaves the choice to the backend.
 
     Backend defaults: on chip, not sharded over replicas, off chip only from 2 elements and sharded only from
-    8192 elements, moved through compute tiles.
+    8192 elements, moved through compute tiles. Setters raise `AssertionError` for other types.
+
+        options.TensorLocations.setOptimizerLocation(poptorch.TensorLocationSettings().useOnChipStorage(False))
     """
 
     def useOnChipStorage(self, use: bool | None = True) -> Self:
-        """Keep the tensors on chip or in streaming memory; `None` leaves it to the backend again.
-
-        Raises `AssertionError` for other types.
-        """
-        assert use is None or isinstance(use, bool), f"useOnChipStorage takes a bool or None; got {use!r}."
+        """Keep the tensors on chip or in streaming memory; `None` leaves it to the backend again."""
+        require(use is None or isinstance(use, bool), f"useOnChipStorage takes a bool or None; got {use!r}.")
         if use is None:
             self.deleteIfExists("onChip")
             return self
         return self.createOrSet(onChip=int(use))
 
     def useReplicatedTensorSharding(self, use: bool = True) -> Self:
-        """Split each tensor over the replicas; raise `AssertionError` for a non-bool."""
-        return self._set_bool("useReplicatedTensorSharding", use)
+        """Split each tensor over the replicas."""
+        return self._store("useReplicatedTensorSharding", use, bool)
 
     def useIOTilesToLoad(self, use: bool = True) -> Self:
-        """Load the tensors through I/O tiles; raise `AssertionError` for a non-bool."""
-        return self._set_bool("useIOTilesToLoad", use)
+        """Load the tensors through I/O tiles."""
+        return self._store("useIOTilesToLoad", use, bool)
 
     def useIOTilesToStore(self, use: bool = True) -> Self:
-        """Store the tensors through I/O tiles; raise `AssertionError` for a non-bool."""
-        return self._set_bool("useIOTilesToStore", use)
+        """Store the tensors through I/O tiles."""
+        return self._store("useIOTilesToStore", use, bool)
 
     def minElementsForOffChip(self, min_elements: int) -> Self:
-        """Keep tensors of fewer elements on chip; raise `AssertionError` for a non-int."""
-        return self._set_int("minElementsForOffChip", min_elements)
+        """Keep tensors of fewer elements on chip."""
+        return self._store("minElementsForOffChip", min_elements, int)
 
     def minElementsForReplicatedTensorSharding(self, min_elements: int) -> Self:
-        """Do not shard tensors of fewer elements; raise `AssertionError` for a non-int."""
-        return self._set_int("minElementsForReplicatedTensorSharding", min_elements)
+        """Do not shard tensors of fewer elements."""
+        return self._store("minElementsForReplicatedTensorSharding", min_elements, int)
 
-    def _set_bool(self, key: str, value: bool) -> Self:
-        assert isinstance(value, bool), f"{key} takes a bool; got {value!r}."
-        return self.createOrSet(**{key: int(value)})
-
-    def _set_int(self, key: str, value: int) -> Self:
-        assert isinstance(value, int), f"{key} takes an int; got {value!r}."
-        return self.createOrSet(**{key: value})
+    def _store(self, key: str, value: int, kind: type) -> Self:
+        check_type(key, value, kind)
+        return self.createOrSet(**{key: int(value) if kind is bool else value})
 
 
 class _TensorLocationOptions(OptionsDict):
-    """Memory placement of four categories of tensors, and the tiles set aside for I/O."""
+    """Memory placement of four categories of tensors, and the tiles set aside for I/O.
+
+    Places are copied as they are now. Setters raise `AssertionError` for other types.
+    """
 
     def setActivationLocation(self, location: TensorLocationSettings) -> Self:
-        """Place activations as `location` says now; raise `AssertionError` for another type."""
-        return self._set_location("location_activation", location)
+        """Place activations."""
+        return self._place("location_activation", location)
 
     def setWeightLocation(self, location: TensorLocationSettings) -> Self:
-        """Place weights as `location` says now; raise `AssertionError` for another type."""
-        return self._set_location("location_weight", location)
+        """Place weights."""
+        return self._place("location_weight", location)
 
     def setOptimizerLocation(self, location: TensorLocationSettings) -> Self:
-        """Place optimiser state as `location` says now; raise `AssertionError` for another type."""
-        return self._set_location("location_optimizer", location)
+        """Place optimiser state."""
+        return self._place("location_optimizer", location)
 
     def setAccumulatorLocation(self, location: TensorLocationSettings) -> Self:
-        """Place gradient accumulators as `location` says now; raise `AssertionError` for another type."""
-        return self._set_location("location_accumulator", location)
+        """Place gradient accumulators."""
+        return self._place("location_accumulator", location)
 
     def numIOTiles(self, num_tiles: int) -> Self:
         """Set aside tiles of each IPU for I/O; raise `AssertionError` unless even and from 32 to 192."""
         self.checkIsFrozen()
-        assert isinstance(num_tiles, int), f"numIOTiles takes an int; got {num_tiles!r}."
-        assert num_tiles in range(32, 193, 2), f"numIOTiles must be an even number between 32 and 192. Got {num_tiles}."
+        check_type("numIOTiles", num_tiles, int)
+        message = f"numIOTiles must be an even number between 32 and 192. Got {num_tiles}."
+        require(num_tiles in range(32, 193, 2), message)
         return self.createOrSet(numIOTiles=num_tiles)
 
-    def _set_location(self, key: str, location: TensorLocationSettings) -> Self:
+    def _place(self, key: str, location: TensorLocationSettings) -> Self:
         self.checkIsFrozen()
-        assert isinstance(location, TensorLocationSettings), (
-            f"{key} takes a poptorch.TensorLocationSettings; got {location!r}."
-        )
+        check_type(key, location, TensorLocationSettings)
         return self.createOrSet(**{key: location.toDict()})
 
 

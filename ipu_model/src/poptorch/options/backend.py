@@ -1,0 +1,287 @@
+"""What the backend is told under its own names (`Options._Popart`): which settings there are, and a typed view of them.
+
+No other module reads the raw settings. What a program leaves out has the backend's default, which stands here. Keys and
+types of values are checked when a model is compiled, as in PopTorch: the Python type of a value selects the table in
+which its key is looked up; `data/popart_keys.json` has the tables.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from importlib import resources
+from typing import Any
+
+from ipu_model.compute.loss_scaling import LossScalingSettings
+from poptorch._impl import createPoptorchError
+from poptorch._logging import logger
+
+ENGINE_OPTIONS = "POPLAR_ENGINE_OPTIONS"
+LOSS_SCALING = "automaticLossScalingSettings"
+
+
+class _Switch:
+    """A setting that is on or off."""
+
+    def __init__(self, key: str) -> None:
+        self._key = key
+
+    def __get__(self, settings: BackendSettings, owner: type) -> bool:
+        return bool(settings.raw.get(self._key))
+
+
+@dataclass(frozen=True)
+class BackendSettings:
+    """A typed view of the settings that have an effect here; `raw` holds the settings under the backend's names."""
+
+    raw: Mapping[str, Any]
+
+    synthetic_data = _Switch("syntheticDataMode")
+    counts_cycles = _Switch("instrumentWithHardwareCycleCounter")
+    stochastic_rounding = _Switch("enableStochasticRounding")
+    floating_point_exceptions = _Switch("enableFloatingPointChecks")
+    stable_norm = _Switch("enableStableNorm")
+    adapts_loss_scaling = _Switch(f"{LOSS_SCALING}.enabled")
+
+    @property
+    def cache_folder(self) -> str | None:
+        """The folder of the executable cache, or `None` without a cache."""
+        folder = self.raw.get("cachePath")
+        return folder if folder and self.raw.get("enableEngineCaching") else None
+
+    @property
+    def updatable_buffers(self) -> tuple[str, ...]:
+        """Names of the buffers that may be uploaded on their own."""
+        return tuple(self.raw.get("updatableNamedBuffers") or ())
+
+    @property
+    def half_matmuls(self) -> bool:
+        """Whether matrix products of float16 values accumulate in float16."""
+        return bool(self.raw.get("partialsTypeMatMuls") == "half")
+
+    @property
+    def half_convolutions(self) -> bool:
+        """Whether convolutions of float16 values accumulate in float16."""
+        return bool(self.raw.get("convolutionOptions", {}).get("partialsType") == "half")
+
+    @property
+    def pipelining(self) -> bool:
+        """Whether a pipelined strategy may run as a pipeline."""
+        return bool(self.raw.get("enablePipelining", True))
+
+    @property
+    def recomputation(self) -> int | None:
+        """The number of the recomputation mode that was set, if one was."""
+        chosen = self.raw.get("autoRecomputation")
+        return None if chosen is None else int(chosen)
+
+    @property
+    def explicit_io(self) -> bool:
+        """Whether transfers and loops are explicit in the program, so that they can overlap."""
+        return bool(self.raw.get("useHostCopyOps", True)) and bool(self.raw.get("enableExplicitMainLoops", True))
+
+    @property
+    def prefetch_depth(self) -> int:
+        """How many micro-batches the host prepares ahead: 1 by default, 0 without prefetching."""
+        if not self.raw.get("enablePrefetchDatastreams", True):
+            return 0
+        return int(self.raw.get("defaultBufferingDepth", self.raw.get("defaultPrefetchBufferingDepth", 1)))
+
+    @property
+    def loss_scaling(self) -> LossScalingSettings:
+        """The settings of automatic loss scaling as the program set them; they may be out of range."""
+        default = LossScalingSettings()
+        return LossScalingSettings(
+            float(self.raw.get(f"{LOSS_SCALING}.binEdgeLocation", default.bin_edge)),
+            float(self.raw.get(f"{LOSS_SCALING}.thresholdUpperCountProportion", default.threshold)),
+            int(self.raw.get(f"{LOSS_SCALING}.updatePeriod", default.period)),
+        )
+
+    @property
+    def loss_scaling_text(self) -> str:
+        """The settings of automatic loss scaling as text; equal settings give equal text."""
+        chosen = {key: value for key, value in self.raw.items() if key.startswith(LOSS_SCALING)}
+        return ", ".join(f"{key}={value}" for key, value in sorted(chosen.items())) or "off"
+
+    @property
+    def engine_options(self) -> EngineOptions:
+        """The engine options of the program and of `POPLAR_ENGINE_OPTIONS`; raises as `read_engine_options`."""
+        return read_engine_options(self.raw.get("engineOptions", {}))
+
+
+@dataclass(frozen=True)
+class EngineOptions:
+    """The Poplar engine's options that have an effect here: reports, and what happens when memory runs out.
+
+    If `report` is true, a report is written to `directory`; with `execution`, it includes the timeline.
+
+    If `from_environment` is true, an environment variable named the directory and the report goes directly into it;
+    otherwise each model gets a folder there. A program that does not fit stops with an error; with
+    `allow_out_of_memory`, it leaves its report first, as Poplar leaves a profile.
+    """
+
+    report: bool = False
+    execution: bool = False
+    directory: str = "."
+    from_environment: bool = False
+    allow_out_of_memory: bool = True
+
+
+def read_engine_options(from_api: Mapping[str, Any]) -> EngineOptions:
+    """Return the options that apply: those of `POPLAR_ENGINE_OPTIONS`, then those that the program set.
+
+    `autoReport.all` is the default of `autoReport.outputGraphProfile` and `autoReport.outputExecutionProfile`;
+    `debug.allowOutOfMemory` is true unless it is switched off, as in Poplar since SDK 2.1.
+
+    Raises:
+        Error: the variable is not a JSON object, a switch is not "true" or "false", or the directory is not a string.
+    """
+    environment = engine_options_of_environment()
+    options = {**from_api, **environment}
+    everything = _switch(options, "autoReport.all", False)
+    graph = _switch(options, "autoReport.outputGraphProfile", everything)
+    execution = _switch(options, "autoReport.outputExecutionProfile", everything)
+    directory = options.get("autoReport.directory", ".")
+    if not isinstance(directory, str) or not directory or "\0" in directory:
+        raise createPoptorchError(f"The engine option autoReport.directory must name a folder, not {directory!r}.")
+    return EngineOptions(
+        report=graph or execution,
+        execution=execution,
+        directory=directory,
+        from_environment="autoReport.directory" in environment,
+        allow_out_of_memory=_switch(options, "debug.allowOutOfMemory", True),
+    )
+
+
+def engine_options_of_environment() -> dict[str, object]:
+    """Return the object in `POPLAR_ENGINE_OPTIONS`, empty if the variable is not set.
+
+    Raises:
+        Error: it is not a JSON object.
+    """
+    text = os.environ.get(ENGINE_OPTIONS)
+    if not text:
+        return {}
+    try:
+        options = json.loads(text)
+    except (ValueError, RecursionError) as error:  # bad syntax, a number with thousands of digits, or too deep nesting
+        raise createPoptorchError(f"{ENGINE_OPTIONS} is not valid JSON: {error}.") from error
+    if not isinstance(options, dict):
+        raise createPoptorchError(f'{ENGINE_OPTIONS} must be a JSON object, for example {{"autoReport.all":"true"}}.')
+    return options
+
+
+def _switch(options: Mapping[str, object], name: str, default: bool) -> bool:
+    value = options.get(name, default)
+    known = {"true": True, "false": False, True: True, False: False}
+    if not isinstance(value, (str, bool)) or value not in known:
+        raise createPoptorchError(f'The engine option {name} must be "true" or "false", not {value!r}.')
+    return known[value]
+
+
+_UINT64_MAX = 2**64 - 1
+
+
+@dataclass(frozen=True)
+class _Table:
+    """A table of keys: the types that select it, its name in error messages, and what a value for it is."""
+
+    key: str
+    types: tuple[type, ...]
+    name: str
+    value: str
+
+
+# bool comes before int, of which it is a subclass.
+_TABLES = (
+    _Table("bool", (bool,), "bool", "a bool"),
+    _Table("uint64", (int,), "uint64", "an int from 0 upwards"),
+    _Table("float", (float,), "floating point", "a float, for example 10.0"),
+    _Table("string", (str,), "string", "a str"),
+    _Table("container", (set, list, tuple), "set / vector", "a list, set or tuple of str or int"),
+    _Table("map", (dict,), "map", "a dict with str or int values"),
+)
+
+
+@dataclass(frozen=True)
+class KeyTables:
+    """The keys of each table, the keys with a form of their own, and the member names of enum-valued keys.
+
+    `enumerations` has PopART's enumerations by their own names, with their members from value 0 on.
+    """
+
+    keys: Mapping[str, frozenset[str]]
+    structured: frozenset[str]
+    members: Mapping[str, tuple[str, ...]]
+    enumerations: Mapping[str, tuple[str, ...]]
+
+
+@lru_cache(maxsize=1)
+def key_tables() -> KeyTables:
+    """Read the key tables that come with the package."""
+    data = json.loads((resources.files("poptorch") / "data" / "popart_keys.json").read_text(encoding="utf-8"))
+    enumerations = {name: tuple(members) for name, members in data["enums"].items()}
+    return KeyTables(
+        keys={key: frozenset(data["popart"][key] + data["poptorch"][key]) for key in (table.key for table in _TABLES)},
+        structured=frozenset(data["structured"]["keys"]),
+        members={key: enumerations[enum] for key, enum in data["enum_of_key"].items()},
+        enumerations=enumerations,
+    )
+
+
+def validate_options(options: Mapping[str, object]) -> None:
+    """Check a flattened option dict; raise `poptorch.Error` for unknown keys, wrong types and enum ranges."""
+    for key, value in options.items():
+        if key not in key_tables().structured:
+            _check_entry(key, value)
+    if "patterns" in options and "patterns_level" not in options:
+        raise createPoptorchError(
+            "_Popart option patterns needs patterns_level too: use _Popart.setPatterns(patterns, level)."
+        )
+    if "logDir" in options:
+        logger.warning("_Popart option logDir is ignored: use poptorch.Options.logDir instead.")
+
+
+def _check_entry(key: str, value: object) -> None:
+    table = next((table for table in _TABLES if isinstance(value, table.types)), None)
+    if table is None:
+        raise createPoptorchError(f"Unknown value type {type(value).__name__} for option {key}. {_what_works(key)}")
+    if key not in key_tables().keys[table.key]:
+        raise createPoptorchError(f"Unknown {table.name} option {key}. {_what_works(key)}")
+    if isinstance(value, int):
+        _check_int(key, value)
+    elif isinstance(value, (set, list, tuple)):
+        _check_elements(key, value)
+    elif isinstance(value, dict):
+        _check_elements(key, value.values())
+
+
+def _check_int(key: str, value: int) -> None:
+    if not 0 <= value <= _UINT64_MAX:
+        raise createPoptorchError(f"Value {value} of option {key} is out of range: it must be from 0 to 2**64 - 1.")
+    members = key_tables().members.get(key)
+    if members is not None and value >= len(members):
+        allowed = ", ".join(f"{number} ({name})" for number, name in enumerate(members))
+        raise createPoptorchError(f"Value {int(value)} of option {key} is out of range: it must be one of {allowed}.")
+
+
+def _check_elements(key: str, elements: Iterable[object]) -> None:
+    for element in elements:
+        if not isinstance(element, (str, int)):
+            raise createPoptorchError(
+                f"Unknown value type {type(element).__name__} in option {key}: its elements are str or int."
+            )
+        if isinstance(element, int) and key in key_tables().members:
+            _check_int(key, element)
+
+
+def _what_works(key: str) -> str:
+    for table in _TABLES:
+        if key in key_tables().keys[table.key]:
+            return f"{key} takes {table.value}."
+    near = difflib.get_close_matches(key, sorted(set().union(*key_tables().keys.values())), n=1)
+    return f"Did you mean {near[0]}?" if near else "No backend option has this name."

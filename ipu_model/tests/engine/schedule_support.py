@@ -12,8 +12,7 @@ from ipu_model.predict.calibration import StreamConstants
 from ipu_model.predict.costs import costs_of
 from ipu_model.predict.hardware import system_named
 from ipu_model.predict.links import HostLink
-from ipu_model.predict.order import order_of
-from ipu_model.predict.passes import Shape, rounds_of
+from ipu_model.predict.order import Shape, order_of, rounds_of
 from ipu_model.predict.profile import PhaseCycles
 from ipu_model.predict.program import Execution, Program
 from ipu_model.predict.time import DeviceTime, run, time_of

@@ -40,11 +40,6 @@ class TestPublishedTrace:
         assert second.external_sync > first.external_sync
 
 
-def test_one_more_micro_batch_takes_one_main_cycle() -> None:
-    more = (day03_run(8).device_cycles - day03_run(3).device_cycles) / 5
-    assert more == pytest.approx(day03_run(8).main_cycle.total)
-
-
 def test_the_cut_moves_two_mebibytes_each_way() -> None:
     """64 x 1024 x 4 x 4 fp16 forward, its gradient back; inputs of 1.5 MiB to IPU 0 and 64 labels to IPU 1."""
     traffic = traffic_of(step_of(day03()))

@@ -25,7 +25,6 @@ from ipu_model.predict.calibration import StreamConstants
 from ipu_model.predict.hardware import System
 from ipu_model.predict.profile import PhaseCycles
 from ipu_model.predict.program import Program
-from ipu_model.predict.segments import Piece, Segment
 
 
 @dataclass(frozen=True)
@@ -48,22 +47,30 @@ class HostLink:
         return self._cycles(self.constants.run_wait_seconds)
 
     def transfer(
-        self, bytes_by_ipu: Mapping[int, float], ipus: int, *, to_device: bool, begin_share: float = 1.0
-    ) -> Segment | None:
-        """Return the segment in which each IPU moves its bytes of one replica; `None` if nothing moves.
+        self, bytes_by_ipu: Mapping[int, float], *, to_device: bool, begin_share: float = 1.0
+    ) -> dict[int, PhaseCycles]:
+        """Return the cycles in which each IPU moves its bytes of one replica; IPUs that move nothing are left out.
 
         `begin_share` is the begin phase as a multiple of one replica's refill.
         """
         moving = {ipu: size for ipu, size in bytes_by_ipu.items() if size > 0}
         if not moving:
-            return None
-        phases = self._phases(moving, to_device, begin_share)
-        most = max(moving.values())
-        kind = "stream in" if to_device else "stream out"
+            return {}
+        by_machine: dict[int, float] = {}
+        for ipu, size in moving.items():
+            machine = ipu // self.system.ipus_per_machine
+            by_machine[machine] = by_machine.get(machine, 0.0) + size
+        system, most = self.system, max(moving.values())
+        link = system.host_to_device_bytes_per_second if to_device else system.device_to_host_bytes_per_second
+        alone = most / self.constants.ipu_bytes_per_second
+        shared = self.replicas_per_machine * max(by_machine.values()) / link
+        slowest = PhaseCycles(
+            stream_copy_begin=self.refill_cycles(moving) * begin_share,
+            stream_copy_mid=self._cycles(max(alone, shared)),
+            stream_copy_end=self._cycles(most / self.constants.completion_bytes_per_second),
+        )
         # A shared rate slows all transfers by the same factor.
-        slowest = Piece(kind, phases)
-        pieces = tuple((slowest.times(moving[ipu] / most),) if ipu in moving else () for ipu in range(ipus))
-        return Segment("stream", slowest.length, pieces)
+        return {ipu: slowest.times(size / most) for ipu, size in moving.items()}
 
     def refill_cycles(self, bytes_by_ipu: Mapping[int, float]) -> float:
         """Return the cycles that the host takes to copy one replica's bytes into its buffers."""
@@ -83,25 +90,6 @@ class HostLink:
         shown, hidden = (refill, 0.0) if depth == 1 else (0.0, refill)
         hidden += (self.replicas_per_process - 1) * refill
         return (shown + max(0.0, hidden - meanwhile)) / refill
-
-    def _phases(self, moving: Mapping[int, float], to_device: bool, begin_share: float) -> PhaseCycles:
-        """Return the phases of the IPU that moves most."""
-        system, most = self.system, max(moving.values())
-        link = system.host_to_device_bytes_per_second if to_device else system.device_to_host_bytes_per_second
-        alone, shared = most / self.constants.ipu_bytes_per_second, self._bytes_on_machine(moving) / link
-        return PhaseCycles(
-            stream_copy_begin=self.refill_cycles(moving) * begin_share,
-            stream_copy_mid=self._cycles(max(alone, shared)),
-            stream_copy_end=self._cycles(most / self.constants.completion_bytes_per_second),
-        )
-
-    def _bytes_on_machine(self, moving: Mapping[int, float]) -> float:
-        """Return the bytes that the busiest machine's link carries."""
-        by_machine: dict[int, float] = {}
-        for ipu, size in moving.items():
-            machine = ipu // self.system.ipus_per_machine
-            by_machine[machine] = by_machine.get(machine, 0.0) + size
-        return self.replicas_per_machine * max(by_machine.values())
 
     def _cycles(self, seconds: float) -> float:
         return seconds * self.system.chip.clock_hz

@@ -1,17 +1,17 @@
 """The order of execution and the tensors kept meanwhile, decided once for both memory and time.
 
-This module decides how many micro-batches each stage stashes and what it holds of each, and what goes from stage to
-stage. `ipu_model.predict.recomputation` decides what is kept for the backward pass, what runs again instead, and in
-which sequence; `ipu_model.predict.passes` in which cycles the passes of stages run.
+This module decides how many micro-batches each stage stashes, what it holds of each, what goes from stage to stage, and
+in which cycles the passes of stages run. `ipu_model.predict.recomputation` decides what is kept for the backward pass,
+what runs again instead, and in which sequence.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from itertools import pairwise
 
 from ipu_model.predict.device import Element
-from ipu_model.predict.passes import Round, rounds_of, shape_of
 from ipu_model.predict.program import Execution, Program
 from ipu_model.predict.recomputation import Kept, OpRun, kept_for_backward, sequence_of, values_read_by
 from ipu_model.predict.remembered import remembered
@@ -40,23 +40,28 @@ class Order:
         """Return how often an op runs in a call: once for a micro-batch, twice where it is recomputed."""
         return self.micro_batches * (2 if op in self.kept.again else 1)
 
-    def sequence_of_stage(self, stage: int) -> tuple[OpRun, ...]:
-        """Return what one stage runs for a micro-batch, in order."""
-        return tuple(run for run in self.sequence if run.stage == stage)
-
 
 def order_of(program: Program) -> Order:
     """Return the order in which a program runs its passes, and what it keeps between them."""
-    step, kept = program.step, kept_for_backward(program)
+    step, batching, training = program.step, program.batching, program.training
+    kept = kept_for_backward(program)
     stages = len(step.stages)
+    shape = Shape(
+        stages=stages,
+        micro_batches=batching.accumulation if training else batching.steps,
+        updates=batching.device_iterations if training else 1,  # in inference no update ends the pipeline
+        training=training,
+        execution=program.execution,
+        overlaps=program.overlaps_input or program.overlaps_output,
+    )
     return Order(
         kept=kept,
         sequence=sequence_of(program),
         held=held_tensors(program, kept),
-        slots=tuple(stash_slots(program.execution, stages, s) if program.training else 0 for s in range(stages)),
+        slots=tuple(stash_slots(program.execution, stages, s) if training else 0 for s in range(stages)),
         traffic=traffic_of(step),
-        rounds=rounds_of(shape_of(program)),
-        micro_batches=program.batching.steps,
+        rounds=rounds_of(shape),
+        micro_batches=batching.steps,
         is_pipelined=program.execution is not Execution.SHARDED and stages > 1,
     )
 
@@ -93,19 +98,14 @@ def held_tensors(program: Program, kept: Kept) -> tuple[Held, ...]:
 
 @remembered
 def _held(step: Step, kept: Kept) -> tuple[Held, ...]:
-    found: dict[tuple[int, str], Held] = {}
-    for stage, root in _read_late(step, kept):
-        if (stage, root.name) not in found and _is_held(root, stage, step, kept):
-            found[stage, root.name] = Held(stage, root)
-    return tuple(found.values())
-
-
-def _read_late(step: Step, kept: Kept) -> Iterator[tuple[int, Tensor]]:
-    """Yield each tensor that backward or recomputed ops read, with the reader's stage."""
-    for op in step.ops:
-        if op.is_backward or op.name in kept.again:
-            for tensor in values_read_by(op, step):
-                yield op.stage, step.root(tensor.name)
+    read_late = (
+        (op.stage, step.root(tensor.name))
+        for op in step.ops
+        if op.is_backward or op.name in kept.again
+        for tensor in values_read_by(op, step)
+    )
+    held = {(stage, root.name): Held(stage, root) for stage, root in read_late}
+    return tuple(each for each in held.values() if _is_held(each.tensor, each.stage, step, kept))
 
 
 def _is_held(root: Tensor, stage: int, step: Step, kept: Kept) -> bool:
@@ -136,10 +136,10 @@ class Traffic:
 def traffic_of(step: Step) -> Traffic:
     """Return the bytes that a micro-batch moves; 64-bit elements travel as 32-bit ones."""
     inputs, outputs, on, back = ([0.0] * len(step.stages) for _ in range(4))
-    entering = input_stages(step)
-    for tensor in step.inputs:
-        if tensor.name in entering:
-            inputs[entering[tensor.name]] += device_bytes(tensor)
+    # Each input enters at the stage that first reads it. Inputs that nothing reads are not sent.
+    entering = _first_stages((tensor.name for tensor in step.inputs), step)
+    for name, stage in entering.items():
+        inputs[stage] += device_bytes(step.tensors[name])
     for name in step.outputs:
         maker = step.producer(name)
         outputs[0 if maker is None else maker.stage] += device_bytes(step.tensors[name])
@@ -152,18 +152,13 @@ def traffic_of(step: Step) -> Traffic:
     return Traffic(tuple(inputs), tuple(outputs), tuple(on), tuple(back))
 
 
-def input_stages(step: Step) -> dict[str, int]:
-    """Return the stage that first reads each input, by tensor name; inputs that nothing reads are not sent."""
-    return {
-        tensor.name: min(reader.stage for reader in readers)
-        for tensor in step.inputs
-        if (readers := step.readers.get(tensor.name))
-    }
-
-
 def device_bytes(tensor: Tensor) -> int:
     """Return the bytes of a tensor as the device holds it."""
     return tensor.elements * Element.of(tensor.dtype).bytes
+
+
+def _first_stages(names: Iterable[str], step: Step) -> dict[str, int]:
+    return {name: min(reader.stage for reader in step.readers[name]) for name in names if name in step.readers}
 
 
 def _crossings(step: Step, entering: dict[str, int]) -> Iterator[tuple[Tensor, int, int]]:
@@ -171,11 +166,14 @@ def _crossings(step: Step, entering: dict[str, int]) -> Iterator[tuple[Tensor, i
 
     Only IPUs exchange copies (PopART's IpuCopy): what a stage of the same IPU reads stays where it is. So the gradients
     of a weight that the first and the last stage share meet on IPU 0 without any copy, if both stages are there. A
-    weight that another IPU uses goes there with every micro-batch, and that IPU's part of the gradient comes back.
+    weight lives on the IPU of the stage that reads it first. If another IPU uses it, it goes there with every
+    micro-batch, and that IPU's part of the gradient comes back.
     """
     if len(step.stages) == 1:
         return
-    sources = {**entering, **_homes(step)}
+    weights = (variable.tensor for variable in step.variables if variable.trainable)
+    homes = {name: step.readers[name][0].stage for name in weights if name in step.readers}
+    sources = {**entering, **homes}
     for tensor in step.tensors.values():
         maker = step.producer(tensor.name)
         own = sources.get(tensor.name) if maker is None else maker.stage
@@ -189,7 +187,144 @@ def _crossings(step: Step, entering: dict[str, int]) -> Iterator[tuple[Tensor, i
             yield tensor, own, min(reading)
 
 
-def _homes(step: Step) -> dict[str, int]:
-    """Return the stage that first reads each trainable weight, on whose IPU the weight lives, by tensor name."""
-    weights = (variable.tensor for variable in step.variables if variable.trainable)
-    return {name: readers[0].stage for name in weights if (readers := step.readers.get(name))}
+# ------------------------------------------------------- which stages' passes run at the same time
+#
+# K stages, G micro-batches per update, k a stage, m a micro-batch; k and m count from 0.
+#
+# * Pipelined ("grouped" in TensorFlow's words): stage k runs the forward pass of m in cycle k + m, and its backward
+#   pass in cycle 2(K-1) - k + m; an update has G + 2(K-1) cycles (PopART, docs/notes/transforms/pipelining.md).
+# * Interleaved: in half cycles, with neighbouring stages in different passes. Stage k runs the forward pass of m in
+#   half cycle k + 2m, the backward pass in half cycle 2K-1 - k + 2m. Two half cycles count as one cycle here, and an
+#   update has 2(K+G) - 2 half cycles. At most K - k micro-batches of stage k are in flight, about half of the pipelined
+#   schedule's 2(K-1-k) + 1. Each further micro-batch takes at least as long as in the pipelined schedule; only filling
+#   and flushing can be faster, if stages are uneven.
+# * Sharded: stages run one after another, one micro-batch at a time.
+# * Inference: forward passes only, G + K - 1 cycles for G micro-batches.
+
+
+@dataclass(frozen=True)
+class Beat:
+    """What happens between two synchronisations of all IPUs: passes, then copies.
+
+    `forward` and `backward` map the active stages to their lag: in cycle c they work on micro-batch c - lag.
+    `sends_on` are the stages whose results are copied to the next stage, `sends_back` those that copy to the previous
+    one.
+    """
+
+    forward: Mapping[int, int]
+    backward: Mapping[int, int]
+    sends_on: tuple[int, ...] = ()
+    sends_back: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class Interval:
+    """`count` identical cycles from cycle `start` on, each made of the same beats.
+
+    If `is_full` is true, every stage does all its passes; if `overlapped` is true, host transfers overlap with the
+    work.
+    """
+
+    start: int
+    count: int
+    beats: tuple[Beat, ...]
+    is_full: bool
+    overlapped: bool = False
+
+
+@dataclass(frozen=True)
+class Round:
+    """`repeats` identical updates with their micro-batches; for inference, the whole call."""
+
+    intervals: tuple[Interval, ...]
+    repeats: int = 1
+
+    @property
+    def cycles(self) -> int:
+        """The cycles of one repetition."""
+        return sum(interval.count for interval in self.intervals)
+
+
+@dataclass(frozen=True)
+class Shape:
+    """The settings that determine the order of passes: `updates` updates of G = `micro_batches` micro-batches each."""
+
+    stages: int
+    micro_batches: int
+    updates: int = 1
+    training: bool = True
+    execution: Execution = Execution.PIPELINED
+    overlaps: bool = False
+
+
+def rounds_of(shape: Shape) -> tuple[Round, ...]:
+    """Return the rounds of one call; their number does not grow with the number of micro-batches or updates."""
+    if shape.execution is Execution.SHARDED or shape.stages == 1:
+        beats = _one_after_another(shape.stages, training=shape.training)
+        return _overlapping(shape, Interval(0, shape.micro_batches, beats, is_full=True))
+    interleaved = shape.execution is Execution.INTERLEAVED and shape.training
+    beats = _interleaved(shape.stages) if interleaved else (_grouped(shape.stages, training=shape.training),)
+    return (Round(_intervals(beats, shape), shape.updates),)
+
+
+def _one_after_another(stages: int, *, training: bool) -> tuple[Beat, ...]:
+    last = stages - 1
+    on = [Beat({k: 0}, {}, sends_on=(k,)) for k in range(last)]
+    if not training:
+        return (*on, Beat({last: 0}, {}))
+    back = [Beat({}, {k: 0}, sends_back=(k,) if k else ()) for k in reversed(range(last))]
+    return (*on, Beat({last: 0}, {last: 0}, sends_back=(last,) if last else ()), *back)
+
+
+def _overlapping(shape: Shape, interval: Interval) -> tuple[Round, ...]:
+    """Return the rounds of a loop whose first and last cycle do not overlap: N iterations overlap N - 2 transfers."""
+    if shape.overlaps and shape.micro_batches > 2:
+        first, last = replace(interval, count=1), replace(interval, start=interval.count - 1, count=1)
+        hidden = replace(interval, start=1, count=interval.count - 2, overlapped=True)
+        return (Round((first, hidden, last), shape.updates),)
+    if shape.overlaps and shape.micro_batches == 1 and shape.updates > 2:  # the loop over device iterations
+        hidden = replace(interval, overlapped=True)
+        return Round((interval,)), Round((hidden,), shape.updates - 2), Round((interval,))
+    return (Round((interval,), shape.updates),)
+
+
+def _grouped(stages: int, *, training: bool) -> Beat:
+    """Return the beat of a full pipeline."""
+    last = stages - 1
+    backward = {k: 2 * last - k for k in range(stages)} if training else {}
+    return Beat({k: k for k in range(stages)}, backward, tuple(range(last)), tuple(range(1, stages)) * training)
+
+
+def _interleaved(stages: int) -> tuple[Beat, ...]:
+    """Return the two beats of a full cycle."""
+    return tuple(
+        Beat(
+            {k: k // 2 for k in range(stages) if k % 2 == parity},
+            {k: (2 * stages - 1 - k) // 2 for k in range(stages) if (k + 1) % 2 == parity},
+            tuple(k for k in range(stages - 1) if k % 2 == parity),
+            tuple(k for k in range(1, stages) if (k + 1) % 2 == parity),
+        )
+        for parity in (0, 1)
+    )
+
+
+def _intervals(full: tuple[Beat, ...], shape: Shape) -> tuple[Interval, ...]:
+    """Return the cycles between the points at which some pass begins or ends: a pass with lag l runs in [l, l + G).
+
+    `full` are the beats of a cycle in which every pass runs.
+    """
+    count = shape.micro_batches
+    lags = {lag for beat in full for passes in (beat.forward, beat.backward) for lag in passes.values()}
+    points = sorted({0} | lags | {lag + count for lag in lags})
+    intervals = []
+    for start, end in pairwise(points):
+        beats = tuple(
+            replace(beat, forward=_active(beat.forward, start, count), backward=_active(beat.backward, start, count))
+            for beat in full
+        )
+        intervals.append(Interval(start, end - start, beats, is_full=beats == full))
+    return tuple(intervals)
+
+
+def _active(lags: Mapping[int, int], cycle: int, count: int) -> dict[int, int]:
+    return {stage: lag for stage, lag in lags.items() if lag <= cycle < lag + count}

@@ -23,15 +23,15 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from ipu_model.errors import Error
-from ipu_model.optimiser import Hyper, OptimiserSpec, weight_update
+from ipu_model.optimiser import OptimiserSpec, weight_update
 from ipu_model.predict.device import Element
-from ipu_model.predict.links import Ring, replicas_per_machine, ring_of
+from ipu_model.predict.links import Ring, replicas_per_machine
 from ipu_model.predict.ops.updates import variable_ipus
 from ipu_model.predict.order import Held, device_bytes
 from ipu_model.predict.profile import PhaseCycles
 from ipu_model.predict.program import Location, Program
 from ipu_model.predict.remembered import remembered
-from ipu_model.step import Step
+from ipu_model.step import Step, Variable
 
 
 @dataclass(frozen=True)
@@ -62,24 +62,44 @@ def variables_of(program: Program) -> tuple[DeviceVariable, ...]:
 def _variables(
     step: Step, spec: OptimiserSpec | None, groups: Mapping[str, int | None], training: bool, accumulates: bool
 ) -> tuple[DeviceVariable, ...]:
-    ipus, stage_of = variable_ipus(step), variable_stages(step)
-    found = []
+    ipus = variable_ipus(step)
+    variables = []
     for variable in step.variables:
         tensor = step.tensors[variable.tensor]
         elements, weight = tensor.elements, Element.of(tensor.dtype).bytes
         trained = training and variable.name in step.gradients
-        gradient = float(weight)
-        state, combined = 0.0, False
+        gradient, state, accumulates_in_state = float(weight), 0.0, False
         if trained and spec is not None:
-            state, combined = _state(spec, spec.hyper(groups.get(variable.name)))
+            update = _update_of(spec, spec.hyper(groups.get(variable.name)))
+            state = float(sum(slot.dtype.bytes for slot in update.weight_sized_state))
+            accumulates_in_state = update.accumulates_in_state
             gradient = float(spec.accum_dtype.bytes) if accumulates else gradient
-        found.append(
+        variables.append(
             DeviceVariable(
-                variable.name, stage_of[variable.name], ipus[variable.name], elements, trained,
-                elements * weight, elements * gradient * trained, elements * state, combined,
+                name=variable.name,
+                stage=_stage_of(variable, step),
+                ipu=ipus[variable.name],
+                elements=elements,
+                trainable=trained,
+                weight=elements * weight,
+                gradient=elements * gradient * trained,
+                state=elements * state,
+                accumulates_in_state=accumulates_in_state,
             )
-        )  # fmt: skip
-    return tuple(found)
+        )
+    return tuple(variables)
+
+
+_update_of = lru_cache(maxsize=256)(weight_update)
+
+
+def _stage_of(variable: Variable, step: Step) -> int:
+    """Return the stage that computes a variable's gradient, or else the first stage that reads the variable."""
+    gradient = step.gradients.get(variable.name)
+    maker = None if gradient is None else step.producer(gradient)
+    if maker is not None:
+        return maker.stage
+    return min((reader.stage for reader in step.readers.get(variable.tensor, ())), default=0)
 
 
 def part(program: Program, elements: int, location: Location) -> float:
@@ -88,39 +108,20 @@ def part(program: Program, elements: int, location: Location) -> float:
     return math.ceil(elements / program.replicas) / elements if is_split else 1.0
 
 
-def is_sharded_update(program: Program, tensor: DeviceVariable) -> bool:
+def is_sharded_update(program: Program, variable: DeviceVariable) -> bool:
     """Whether each replica updates only its part of a tensor, because weights, state or accumulators are sharded."""
     where = program.locations
-    return any(
-        part(program, tensor.elements, each) < 1 for each in (where.weights, where.optimiser, where.accumulators)
-    )
+    locations = (where.weights, where.optimiser, where.accumulators)
+    return any(part(program, variable.elements, location) < 1 for location in locations)
 
 
-def updated_elements(program: Program, tensors: tuple[DeviceVariable, ...]) -> Mapping[str, int]:
+def updated_elements(program: Program, variables: tuple[DeviceVariable, ...]) -> Mapping[str, int]:
     """Return how many elements one replica updates, for each tensor that it updates only in part."""
     return {
-        tensor.name: math.ceil(tensor.elements / program.replicas)
-        for tensor in tensors
-        if tensor.trainable and is_sharded_update(program, tensor)
+        variable.name: math.ceil(variable.elements / program.replicas)
+        for variable in variables
+        if variable.trainable and is_sharded_update(program, variable)
     }
-
-
-@lru_cache(maxsize=256)
-def _state(spec: OptimiserSpec, hyper: Hyper) -> tuple[float, bool]:
-    """Return the bytes of state for each element, and whether gradients are accumulated in it."""
-    update = weight_update(spec, hyper)
-    return float(sum(slot.dtype.bytes for slot in update.weight_sized_state)), update.accumulates_in_state
-
-
-def variable_stages(step: Step) -> dict[str, int]:
-    """Return the stage that computes each variable's gradient, or else the first stage that reads the variable."""
-    found: dict[str, int] = {}
-    for variable in step.variables:
-        gradient = step.gradients.get(variable.name)
-        maker = None if gradient is None else step.producer(gradient)
-        readers = step.readers.get(variable.tensor, ())
-        found[variable.name] = min((reader.stage for reader in readers), default=0) if maker is None else maker.stage
-    return found
 
 
 @dataclass(frozen=True)
@@ -149,18 +150,17 @@ class Mover:
     program: Program
     ring: Ring
 
-    def forward(self, tensors: Iterable[DeviceVariable], held: Iterable[Held]) -> Moves:
+    def forward(self, variables: Iterable[DeviceVariable], held: Iterable[Held]) -> Moves:
         """Return what the forward pass of a micro-batch moves."""
-        return self._sum([*map(self._use, tensors), *map(self._keep, held)])
+        return sum([*map(self._use, variables), *map(self._keep, held)], Moves())
 
-    def backward(self, tensors: Iterable[DeviceVariable], held: Iterable[Held]) -> Moves:
+    def backward(self, variables: Sequence[DeviceVariable], held: Iterable[Held]) -> Moves:
         """Return what the backward pass of a micro-batch moves."""
-        own = tuple(tensors)
-        return self._sum([*map(self._use, own), *map(self._accumulate, own), *map(self._keep, held)])
+        return sum([*map(self._use, variables), *map(self._accumulate, variables), *map(self._keep, held)], Moves())
 
-    def update(self, tensors: Iterable[DeviceVariable]) -> Moves:
+    def update(self, variables: Iterable[DeviceVariable]) -> Moves:
         """Return what one weight update moves: gradients between replicas, and all tensors that are off chip."""
-        return self._sum(self._update(tensor) for tensor in tensors if tensor.trainable)
+        return sum((self._update(variable) for variable in variables if variable.trainable), Moves())
 
     def cycles(self, moves: Sequence[Moves], ipus: Sequence[int], *, in_turn: bool = False) -> tuple[PhaseCycles, ...]:
         """Return the cycles of the moves of several IPUs; before each transfer off chip the device synchronises.
@@ -171,69 +171,62 @@ class Mover:
             Error: something is off chip on a machine without streaming memory.
         """
         chip = self.program.system.chip
-        streamed = [each.remote_bytes for each in moves]
+        streamed = [move.remote_bytes for move in moves]
         seconds = self._streaming_seconds(streamed, ipus, in_turn=in_turn) if any(streamed) else [0.0] * len(streamed)
         return tuple(
             PhaseCycles(
-                stream_copy_begin=float(each.transfers * chip.global_sync_cycles),
-                stream_copy_mid=spent * chip.clock_hz,
-                global_exchange=each.collective_seconds * chip.clock_hz,
+                stream_copy_begin=float(move.transfers * chip.global_sync_cycles),
+                stream_copy_mid=streaming * chip.clock_hz,
+                global_exchange=move.collective_seconds * chip.clock_hz,
             )
-            for each, spent in zip(moves, seconds, strict=True)
+            for move, streaming in zip(moves, seconds, strict=True)
         )
 
-    def _sum(self, moves: Iterable[Moves]) -> Moves:
-        found = Moves()
-        for each in moves:
-            found = found + each
-        return found
-
-    def _use(self, tensor: DeviceVariable) -> Moves:
+    def _use(self, variable: DeviceVariable) -> Moves:
         where = self.program.locations.weights
-        held = part(self.program, tensor.elements, where)
-        off_chip = where.is_off_chip(tensor.elements)
-        remote = tensor.weight * held if off_chip else 0.0
-        return Moves(remote, self.ring.all_gather(tensor.weight) if held < 1 else 0.0, transfers=int(off_chip))
+        held = part(self.program, variable.elements, where)
+        off_chip = where.is_off_chip(variable.elements)
+        remote = variable.weight * held if off_chip else 0.0
+        return Moves(remote, self.ring.all_gather(variable.weight) if held < 1 else 0.0, transfers=int(off_chip))
 
-    def _accumulate(self, tensor: DeviceVariable) -> Moves:
-        if not tensor.trainable or not self.program.accumulates:
+    def _accumulate(self, variable: DeviceVariable) -> Moves:
+        if not variable.trainable or not self.program.accumulates:
             return Moves()
         locations = self.program.locations
-        if tensor.accumulates_in_state:
-            size, where = tensor.state, locations.optimiser
-        else:
-            size, where = tensor.gradient, locations.accumulators
-        held = part(self.program, tensor.elements, where)
-        moves = 2 * where.is_off_chip(tensor.elements)
-        in_parts = part(self.program, tensor.elements, locations.accumulators) < 1
-        return Moves(moves * size * held, self.ring.reduce_scatter(tensor.gradient) if in_parts else 0.0, moves)
+        size, where = variable.gradient, locations.accumulators
+        if variable.accumulates_in_state:
+            size, where = variable.state, locations.optimiser
+        held = part(self.program, variable.elements, where)
+        moves = 2 * where.is_off_chip(variable.elements)
+        in_parts = part(self.program, variable.elements, locations.accumulators) < 1
+        return Moves(moves * size * held, self.ring.reduce_scatter(variable.gradient) if in_parts else 0.0, moves)
 
     def _keep(self, held: Held) -> Moves:
         off_chip = self.program.locations.activations.is_off_chip(held.tensor.elements)
         return Moves(float(device_bytes(held.tensor)), transfers=1) if off_chip else Moves()
 
-    def _update(self, tensor: DeviceVariable) -> Moves:
+    def _update(self, variable: DeviceVariable) -> Moves:
         program, locations = self.program, self.program.locations
-        sizes = [(locations.weights, tensor.weight), (locations.optimiser, tensor.state)]
-        if program.accumulates and not tensor.accumulates_in_state:
-            sizes.append((locations.accumulators, tensor.gradient))
+        sizes = [(locations.weights, variable.weight), (locations.optimiser, variable.state)]
+        if program.accumulates and not variable.accumulates_in_state:
+            sizes.append((locations.accumulators, variable.gradient))
         remote = [
-            2 * size * part(program, tensor.elements, where)
+            2 * size * part(program, variable.elements, where)
             for where, size in sizes
-            if size and where.is_off_chip(tensor.elements)
+            if size and where.is_off_chip(variable.elements)
         ]
-        return Moves(sum(remote), self._exchange_gradient(tensor), transfers=2 * len(remote))
+        return Moves(sum(remote), self._exchange_gradient(variable), transfers=2 * len(remote))
 
-    def _exchange_gradient(self, tensor: DeviceVariable) -> float:
+    def _exchange_gradient(self, variable: DeviceVariable) -> float:
         """Return the seconds of collectives for one tensor at the update."""
         program, locations = self.program, self.program.locations
-        if not is_sharded_update(program, tensor):
-            return self.ring.all_reduce(tensor.gradient)
+        if not is_sharded_update(program, variable):
+            return self.ring.all_reduce(variable.gradient)
         seconds = 0.0
-        if not (program.accumulates and part(program, tensor.elements, locations.accumulators) < 1):
-            seconds += self.ring.reduce_scatter(tensor.gradient)
-        if not part(program, tensor.elements, locations.weights) < 1:
-            seconds += self.ring.all_gather(tensor.weight)
+        if not (program.accumulates and part(program, variable.elements, locations.accumulators) < 1):
+            seconds += self.ring.reduce_scatter(variable.gradient)
+        if not part(program, variable.elements, locations.weights) < 1:
+            seconds += self.ring.all_gather(variable.weight)
         if program.optimiser is not None and program.optimiser.family.startswith("LAMB"):
             seconds += 2 * self.ring.all_reduce(Element.FLOAT.bytes)
         return seconds
@@ -243,27 +236,22 @@ class Mover:
 
         Every replica gets an equal part of its machine's rate, and does the same at the same time.
         """
-        rate = self._rate_of_machine() / replicas_per_machine(self.program)
-        if in_turn:
-            return [size / rate for size in moved]
-        per_machine = self.program.system.ipus_per_machine
-        by_machine: dict[int, dict[int, float]] = {}
-        for size, ipu in zip(moved, ipus, strict=True):
-            own = by_machine.setdefault(ipu // per_machine, {})
-            own[ipu] = own.get(ipu, 0.0) + size
-        ends = {ipu: end for own in by_machine.values() for ipu, end in shared_seconds(own, rate).items()}
-        whole = {ipu: size for own in by_machine.values() for ipu, size in own.items()}
-        return [ends[ipu] * size / whole[ipu] if size else 0.0 for size, ipu in zip(moved, ipus, strict=True)]
-
-    def _rate_of_machine(self) -> float:
-        """Return a machine's streaming-memory bandwidth in bytes per second."""
         system = self.program.system
         if system.streaming_bytes_per_second <= 0:
             raise Error(
                 f"Tensors are placed off chip, but {system.name} has no streaming memory. Keep them on chip "
                 "(useOnChipStorage(True)), or use a machine that has some, such as an M2000."
             )
-        return system.streaming_bytes_per_second
+        rate = system.streaming_bytes_per_second / replicas_per_machine(self.program)
+        if in_turn:
+            return [size / rate for size in moved]
+        by_machine: dict[int, dict[int, float]] = {}
+        for size, ipu in zip(moved, ipus, strict=True):
+            sizes = by_machine.setdefault(ipu // system.ipus_per_machine, {})
+            sizes[ipu] = sizes.get(ipu, 0.0) + size
+        ends = {ipu: end for sizes in by_machine.values() for ipu, end in shared_seconds(sizes, rate).items()}
+        whole = {ipu: size for sizes in by_machine.values() for ipu, size in sizes.items()}
+        return [ends[ipu] * size / whole[ipu] if size else 0.0 for size, ipu in zip(moved, ipus, strict=True)]
 
 
 def shared_seconds(sizes: Mapping[int, float], rate: float) -> dict[int, float]:
@@ -271,15 +259,10 @@ def shared_seconds(sizes: Mapping[int, float], rate: float) -> dict[int, float]:
 
     Those that go on share what the others leave: with n transfers of b bytes at least, the first ends after n b / rate.
     """
-    found: dict[int, float] = {}
+    ends: dict[int, float] = {}
     now = done = 0.0
     for left, (key, size) in zip(range(len(sizes), 0, -1), sorted(sizes.items(), key=lambda item: item[1])):
         now += left * (size - done) / rate
         done = size
-        found[key] = now
-    return found
-
-
-def mover_of(program: Program) -> Mover:
-    """Return the mover of a program's tensors."""
-    return Mover(program, ring_of(program))
+        ends[key] = now
+    return ends

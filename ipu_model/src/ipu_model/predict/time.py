@@ -1,24 +1,21 @@
-"""The time of a call on the device, summed by IPU and by activity.
+"""The time of a call on the device, summed by IPU and by activity, and its timeline.
 
 `work` describes the work, `order` its order, and `timing` how long each part of a cycle takes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields
 
 from ipu_model.batching import Keep
 from ipu_model.errors import Error
 from ipu_model.predict.costs import Costs
 from ipu_model.predict.links import host_link
-from ipu_model.predict.order import Order
-from ipu_model.predict.passes import Round
+from ipu_model.predict.order import Order, Round
 from ipu_model.predict.profile import PhaseCycles, Span
 from ipu_model.predict.program import Program
-from ipu_model.predict.segments import CyclesByKind, Piece, Segment, cycles_of, length
-from ipu_model.predict.timeline import timeline_of
-from ipu_model.predict.timing import Call, Conditions, CycleTime, Timing, call_of
+from ipu_model.predict.timing import Call, Conditions, Piece, Segment, TimedInterval, Timing, call_of, values_of
 from ipu_model.predict.work import Workload, workload_of
 
 
@@ -43,9 +40,7 @@ class DeviceTime:
     """One call of a program on the device: D device iterations of G micro-batches and an update each.
 
     `cycles` has one entry for each IPU of a replica; their totals are all `device_cycles`, because waiting
-    counts as external sync. `shares` are fractions of that time by name and sum to 1. `main_cycle` and
-    `update_cycles` are the times of one main cycle (zeros if there are too few micro-batches for any) and of
-    one weight update; `pipeline_cycles` counts the cycles before each update.
+    counts as external sync. `shares` are fractions of that time by name and sum to 1.
     `limited_by` is one of "stage <k>", "stream", "pipeline fill and flush", "weight update", "inter-IPU copy", "run
     start".
     """
@@ -55,9 +50,6 @@ class DeviceTime:
     timeline: tuple[Span, ...]
     shares: Mapping[str, float]
     stage_times: tuple[StageTime, ...]
-    main_cycle: CycleTime
-    update_cycles: float
-    pipeline_cycles: int
     limited_by: str
 
 
@@ -71,63 +63,48 @@ def time_of(program: Program, costs: Costs, order: Order) -> DeviceTime:
         without I/O tiles or in a pipeline.
     """
     workload = workload_of(program, costs, order)
-    _check_overlap(program, order)
-    return run(workload, order.rounds, conditions_of(program), training=program.training)
-
-
-def _check_overlap(program: Program, order: Order) -> None:
     overlaps = program.overlaps_input or program.overlaps_output
     if overlaps and not program.io_tiles:
         raise Error("Overlapped transfers need tiles of their own: reserve I/O tiles, 32 to 192 of them.")
     if overlaps and order.is_pipelined:
         raise Error("Transfers cannot overlap with the computation of a pipeline; use sharded execution instead.")
-
-
-def conditions_of(program: Program) -> Conditions:
-    """Return the settings of a program's machine and options that affect the time of transfers."""
-    system, batching = program.system, program.batching
-    returns = program.returns
-    every = returns.keep is Keep.ALL or (returns.keep is Keep.EVERY_N and returns.period == 1)
-    return Conditions(
+    system, returns = program.system, program.returns
+    conditions = Conditions(
         host=host_link(program),
         copy_bytes_per_second=system.link_bytes_per_second * program.calibration.pipeline.copy_link_share,
         sync_cycles=float(system.chip.global_sync_cycles),
         clock_hz=system.chip.clock_hz,
-        returns_all=every,
-        returned=returns.multiplier(batching) // batching.replicas,  # sums stay on the device until the call ends
+        returns_all=returns.keep is Keep.ALL or (returns.keep is Keep.EVERY_N and returns.period == 1),
+        # Sums stay on the device until the call ends.
+        returned=returns.multiplier(program.batching) // program.batching.replicas,
         sends_inputs=not program.synthetic_data,
         sends_outputs=not program.synthetic_data,
         prefetch_depth=program.prefetch_depth,
         overlaps_input=program.overlaps_input,
         overlaps_output=program.overlaps_output,
     )
+    return run(workload, order.rounds, conditions, training=program.training)
 
 
 def run(workload: Workload, rounds: Iterable[Round], conditions: Conditions, *, training: bool) -> DeviceTime:
     """Return the time of one call; the cost of computing it does not grow with micro-batches or updates."""
     call = call_of(rounds, Timing(workload, conditions), training=training)
-    account, times = Account(call), stage_times(workload)
+    sums = _Sums(call)
+    times = tuple(
+        StageTime(s.index, s.ipu, sum(values_of(s.forward)), sum(values_of(s.recompute)), sum(values_of(s.backward)))
+        for s in workload.stages
+    )
     return DeviceTime(
-        cycles=account.cycles,
-        device_cycles=account.device_cycles,
-        timeline=timeline_of(call, conditions.clock_hz, "update" if training else "round"),
-        shares=account.shares,
+        cycles=tuple(PhaseCycles(*cycles) for cycles in sums.by_ipu),
+        device_cycles=sums.device_cycles,
+        timeline=_Timeline(call, conditions.clock_hz, "update" if training else "round").spans(),
+        shares=sums.shares(),
         stage_times=times,
-        main_cycle=call.main_cycle,
-        update_cycles=cycles_of(call.update),
-        pipeline_cycles=call.rounds[0].cycles,
-        limited_by=account.limited_by(slowest_stage(times)),
+        limited_by=sums.limited_by(_slowest_stage(times)),
     )
 
 
-def stage_times(workload: Workload) -> tuple[StageTime, ...]:
-    """Return the cycles of every stage for one micro-batch."""
-    return tuple(
-        StageTime(s.index, s.ipu, length(s.forward), length(s.recompute), length(s.backward)) for s in workload.stages
-    )
-
-
-def slowest_stage(times: tuple[StageTime, ...]) -> int:
+def _slowest_stage(times: tuple[StageTime, ...]) -> int:
     """Return the busiest stage of the busiest IPU."""
     by_ipu: dict[int, float] = {}
     for time in times:
@@ -136,20 +113,23 @@ def slowest_stage(times: tuple[StageTime, ...]) -> int:
     return max((time for time in times if time.ipu == busiest), key=lambda time: time.total).stage
 
 
-RUN_START = "run start"
-SHARES = ("main", "fill and flush", "stream", "copy", "sync", "update", "collective", "offload", RUN_START)
+# --------------------------------------------------------------------------------------- sums
+
+
+SHARES = ("main", "fill and flush", "stream", "copy", "sync", "update", "collective", "offload", "run start")
 """The fractions of the device time; "main" is the work in cycles in which every stage does all its passes."""
 
-_SHARE_OF_SEGMENT = {"stream": "stream", "copy": "copy", "sync": "sync", "start": RUN_START}
+_SHARE_OF_SEGMENT = {"stream": "stream", "copy": "copy", "sync": "sync", "start": "run start"}
 _SHARE_OF_PIECE = {"collective": "collective", "offload": "offload", "update": "update"}
+_EXTERNAL_SYNC = [field.name for field in fields(PhaseCycles)].index("external_sync")
 
 
-class Account:
-    """The sums of one call."""
+class _Sums:
+    """The sums of one call: `by_ipu` are the cycles of each IPU by activity, where waiting counts as external sync."""
 
     def __init__(self, call: Call) -> None:
         self.device_cycles = 0.0
-        self._by_ipu = [CyclesByKind() for _ in range(call.ipus)]
+        self.by_ipu = [[0.0] * len(fields(PhaseCycles)) for _ in range(call.ipus)]
         self._spent = dict.fromkeys(SHARES, 0.0)
         self._in_updates = 0.0
         self._moved_in_passes = 0.0
@@ -161,14 +141,8 @@ class Account:
             self._add(call.update, each.repeats, "update")
         self._add(call.returned, call.results)
 
-    @property
-    def cycles(self) -> tuple[PhaseCycles, ...]:
-        """The cycles of each IPU by kind."""
-        return tuple(own.cycles for own in self._by_ipu)
-
-    @property
     def shares(self) -> dict[str, float]:
-        """The parts of the device time, which sum to 1."""
+        """Return the parts of the device time, which sum to 1."""
         whole = sum(self._spent.values())
         return {name: spent / whole if whole else float(name == "main") for name, spent in self._spent.items()}
 
@@ -180,7 +154,7 @@ class Account:
             "stream": self._spent["stream"],
             "inter-IPU copy": self._spent["copy"],
             "weight update": self._in_updates,
-            RUN_START: self._spent[RUN_START],
+            "run start": self._spent["run start"],
         }
         return max(parts, key=parts.__getitem__)
 
@@ -188,21 +162,21 @@ class Account:
         """Add `count` repetitions of `segments`, whose work counts as `work`."""
         for segment in segments:
             self.device_cycles += segment.cycles * count
-            for ipu, own in enumerate(self._by_ipu):
-                own.add(segment, ipu, count)
+            for ipu, sums in enumerate(self.by_ipu):
+                for piece in segment.pieces[ipu]:
+                    for kind, cycles in enumerate(values_of(piece.cycles)):
+                        sums[kind] += cycles * count
+                sums[_EXTERNAL_SYNC] += segment.waits(ipu) * count
             if segment.kind in _SHARE_OF_SEGMENT:
                 self._spent[_SHARE_OF_SEGMENT[segment.kind]] += segment.cycles * count
                 continue
             if segment.kind == "update":
                 self._in_updates += segment.cycles * count
-            self._share(segment, count, work)
-
-    def _share(self, segment: Segment, count: int, work: str) -> None:
-        for piece in _decisive(segment):
-            spent = piece.length * count
-            self._spent[_SHARE_OF_PIECE.get(piece.kind, work)] += spent
-            if segment.kind == "work" and piece.kind in _SHARE_OF_PIECE:
-                self._moved_in_passes += spent
+            for piece in _decisive(segment):
+                spent = piece.length * count
+                self._spent[_SHARE_OF_PIECE.get(piece.kind, work)] += spent
+                if segment.kind == "work" and piece.kind in _SHARE_OF_PIECE:
+                    self._moved_in_passes += spent
 
 
 def _decisive(segment: Segment) -> list[Piece]:
@@ -211,3 +185,95 @@ def _decisive(segment: Segment) -> list[Piece]:
     if any(piece.kind == "wait" for piece in longest):
         return [piece for own in segment.pieces for piece in own if piece.kind != "wait"]
     return list(longest)
+
+
+# ----------------------------------------------------------------------------------- timeline
+
+_FEW = 16
+"""So many identical cycles are drawn one by one, as a reader can still tell them apart; of more, only the first is."""
+
+
+class _Timeline:
+    """The timeline of one call: a small number of spans, whatever is repeated, that fill each IPU's row without a gap.
+
+    The first update is shown cycle by cycle, in the order in which forward passes, recomputation and backward passes
+    alternate. Of many identical cycles only the first is drawn. The other cycles and all later updates are drawn
+    together: one span for each kind of work stands for all its repetitions. Rounds of micro-batches are called
+    `round_name`.
+    """
+
+    def __init__(self, call: Call, clock_hz: float, round_name: str) -> None:
+        self._clock_hz = clock_hz
+        self._spans: list[list[Span]] = [[] for _ in range(call.ipus)]
+        self._ends = [0.0] * call.ipus
+        self._once(call.start)
+        for number, each in enumerate(call.rounds):
+            repeats = each.repeats
+            if number == 0:
+                for timed in each.intervals:
+                    self._interval(timed)
+                self._once(call.update)
+                repeats -= 1
+            if repeats:
+                cycles = [segment.times(t.interval.count) for t in each.intervals for segment in t.segments]
+                self._repeated((*cycles, *call.update), repeats, round_name)
+        self._repeated(call.returned, call.results, "result")
+
+    def spans(self) -> tuple[Span, ...]:
+        """Return all spans, by IPU and in order of time."""
+        return tuple(span for own in self._spans for span in own)
+
+    def _interval(self, timed: TimedInterval) -> None:
+        interval, segments = timed.interval, timed.segments
+        single = interval.count if interval.count <= _FEW else 1
+        for cycle in range(interval.start, interval.start + single):
+            self._once(segments, cycle)
+        if single < interval.count:
+            self._repeated(segments, interval.count - single, "micro-batch")
+
+    def _once(self, segments: Sequence[Segment], cycle: int | None = None) -> None:
+        """Write segments that happen once; `cycle` determines the micro-batches that they work on."""
+        for ipu in range(len(self._spans)):
+            for piece in _with_waits(segments, ipu):
+                micro_batch = None if cycle is None or piece.lag is None else cycle - piece.lag
+                label = _label(piece) + ("" if micro_batch is None else f", micro-batch {micro_batch}")
+                self._write(ipu, piece, 1, label, micro_batch)
+
+    def _repeated(self, segments: Sequence[Segment], count: int, what: str) -> None:
+        """Write `count` repetitions of segments as one span for each kind of work of each IPU."""
+        if count == 1:
+            self._once(segments)
+            return
+        plural = f"{what}es" if what.endswith("ch") else f"{what}s"
+        for ipu in range(len(self._spans)):
+            together: dict[tuple[str, int | None], Piece] = {}
+            for piece in _with_waits(segments, ipu):
+                known = together.get((piece.kind, piece.stage))
+                together[piece.kind, piece.stage] = (
+                    piece if known is None else known._replace(cycles=known.cycles + piece.cycles)
+                )
+            for piece in together.values():
+                self._write(ipu, piece.times(count), count, f"{_label(piece)}, x {count} {plural}", None)
+
+    def _write(self, ipu: int, piece: Piece, repeats: int, label: str, micro_batch: int | None) -> None:
+        seconds, start = piece.length / self._clock_hz, self._ends[ipu]
+        spans = self._spans[ipu]
+        if repeats == 1 and spans and piece.kind == spans[-1].kind == "wait" and spans[-1].repeats == 1:
+            begun = spans.pop()  # merge consecutive waits
+            start, seconds = begun.start, begun.seconds + seconds
+        spans.append(Span(f"IPU {ipu}", piece.kind, start, seconds, label, piece.stage, micro_batch, repeats, ipu))
+        self._ends[ipu] = start + seconds
+
+
+def _with_waits(segments: Iterable[Segment], ipu: int) -> Iterator[Piece]:
+    """Yield the pieces of an IPU, each segment's followed by the wait for the slowest IPU."""
+    for segment in segments:
+        pieces = segment.pieces[ipu]
+        yield from pieces
+        left = segment.cycles - sum(piece.length for piece in pieces)
+        if left > 1e-9 * segment.cycles:
+            yield Piece("wait", PhaseCycles(external_sync=left))
+
+
+def _label(piece: Piece) -> str:
+    return piece.kind if piece.stage is None else f"{piece.kind} of stage {piece.stage}"

@@ -8,14 +8,75 @@ part that occurs.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from operator import attrgetter
+from typing import NamedTuple
 
 from ipu_model.predict.links import HostLink
-from ipu_model.predict.passes import Beat, Interval, Round
+from ipu_model.predict.order import Beat, Interval, Round
 from ipu_model.predict.profile import PhaseCycles
-from ipu_model.predict.segments import Piece, Segment, cycles_of, length, segment, waiting
 from ipu_model.predict.work import StageWork, Workload
+
+values_of: Callable[[PhaseCycles], tuple[float, ...]] = attrgetter(*(field.name for field in fields(PhaseCycles)))
+
+
+class Piece(NamedTuple):
+    """One activity of one IPU: `kind` is a kind of span; in cycle c it works on micro-batch c - `lag`."""
+
+    kind: str
+    cycles: PhaseCycles
+    stage: int | None = None
+    lag: int | None = None
+
+    @property
+    def length(self) -> float:
+        """All cycles of the piece (`PhaseCycles.total`, which sweeps would call millions of times)."""
+        return sum(values_of(self.cycles))
+
+    def times(self, count: float) -> Piece:
+        """Return the piece with `count` times the cycles."""
+        return self._replace(cycles=PhaseCycles(*(value * count for value in values_of(self.cycles))))
+
+
+@dataclass(frozen=True)
+class Segment:
+    """A stretch of time that starts and ends together on all IPUs; each runs `pieces[ipu]`, then waits for the others.
+
+    `kind` is one of "work", "stream", "copy", "sync", "update", "start".
+    """
+
+    kind: str
+    cycles: float
+    pieces: tuple[tuple[Piece, ...], ...]
+
+    @staticmethod
+    def of(kind: str, pieces: Mapping[int, Sequence[Piece]], ipus: int) -> Segment:
+        """Return the segment that lasts as long as the slowest IPU; `pieces` by IPU."""
+        by_ipu = tuple(tuple(pieces.get(ipu, ())) for ipu in range(ipus))
+        return Segment(kind, max(map(_length, by_ipu), default=0.0), by_ipu)
+
+    def times(self, count: float) -> Segment:
+        """Return the segment with `count` times the cycles."""
+        pieces = tuple(tuple(piece.times(count) for piece in by_ipu) for by_ipu in self.pieces)
+        return Segment(self.kind, self.cycles * count, pieces)
+
+    @property
+    def longest(self) -> tuple[Piece, ...]:
+        """The pieces of the slowest IPU, for which the others wait."""
+        return max(self.pieces, key=_length, default=())
+
+    def waits(self, ipu: int) -> float:
+        """Return the cycles for which an IPU waits for the others."""
+        return max(0.0, self.cycles - _length(self.pieces[ipu]))
+
+
+def _length(pieces: Iterable[Piece]) -> float:
+    return sum(piece.length for piece in pieces)
+
+
+def _cycles_of(segments: Iterable[Segment]) -> float:
+    return sum(segment.cycles for segment in segments)
 
 
 @dataclass(frozen=True)
@@ -50,38 +111,40 @@ class Timing:
         """Return the segments of one cycle of an interval."""
         begin_share = self._begin_share(interval)
         exposed = self._exposed(interval, begin_share) if interval.overlapped else 1.0
-        found: list[Segment] = []
+        segments: list[Segment] = []
         for beat in interval.beats:
             into, out = self._inputs(beat, begin_share), self._outputs(beat)
             if into is not None and self.conditions.overlaps_input:
                 into = into.times(exposed)
             if out is not None and self.conditions.overlaps_output:
                 out = out.times(exposed)
-            found += self._synchronised(into, self._work(beat), out, self._copies(beat))
-        return tuple(found)
+            segments += self._synchronised(into, self._work(beat), out, self._copies(beat))
+        return tuple(segments)
 
     def update(self) -> tuple[Segment, ...]:
         """Return the segment of one weight update: IPUs run in parallel, or in turn if replicas exchange data."""
-        workload = self.workload
         pieces: dict[int, list[Piece]] = {}
         passed = 0.0
-        for ipu, work in sorted(workload.updates.items()):
-            parts = ("collective", work.collective), ("offload", work.offload), ("update", work.optimiser)
-            own = [Piece(kind, cycles) for kind, cycles in parts if length(cycles) > 0]
-            if workload.updates_in_turn:
-                pieces[ipu] = [Piece("wait", PhaseCycles(external_sync=passed)), *own] if passed else own
-                passed += sum(piece.length for piece in own)
-            else:
-                pieces[ipu] = own
-        found = segment("update", pieces, workload.ipus)
-        return (found,) if found.cycles else ()
+        for ipu, work in sorted(self.workload.updates.items()):
+            parts = (
+                Piece("collective", work.collective),
+                Piece("offload", work.offload),
+                Piece("update", work.optimiser),
+            )
+            pieces[ipu] = [piece for piece in parts if piece.length > 0]
+            if self.workload.updates_in_turn:
+                before = [Piece("wait", PhaseCycles(external_sync=passed))] if passed else []
+                passed += _length(pieces[ipu])
+                pieces[ipu] = before + pieces[ipu]
+        segment = Segment.of("update", pieces, self.workload.ipus)
+        return (segment,) if segment.cycles else ()
 
     def returned(self) -> tuple[Segment, ...]:
         """Return the segments that send the results of one micro-batch to the host, one for each stage."""
         if self.conditions.returns_all or not self.conditions.sends_outputs:
             return ()
-        sent = (self._transfer({stage.ipu: stage.outputs}, to_device=False) for stage in self.workload.stages)
-        return tuple(each for segment in sent if segment is not None for each in self._synchronised(segment))
+        sent = (self._transfer("stream out", {stage.ipu: stage.outputs}) for stage in self.workload.stages)
+        return tuple(part for segment in sent if segment is not None for part in self._synchronised(segment))
 
     def start(self) -> tuple[Segment, ...]:
         """Return the segment in which the device waits for the host at the start of a run."""
@@ -93,14 +156,14 @@ class Timing:
 
     def _synchronised(self, *parts: Segment | None) -> list[Segment]:
         """Return the parts that occur, with a synchronisation before each one except the IPUs' own work."""
-        found: list[Segment] = []
+        segments: list[Segment] = []
         for part in parts:
             if part is None or not part.cycles:
                 continue
             if part.kind != "work" and self.conditions.sync_cycles:
-                found.append(waiting("sync", self.conditions.sync_cycles, self.workload.ipus))
-            found.append(part)
-        return found
+                segments.append(Segment("sync", self.conditions.sync_cycles, ((),) * self.workload.ipus))
+            segments.append(part)
+        return segments
 
     def _work(self, beat: Beat) -> Segment:
         """Return the passes of all active stages; those of stages on one IPU follow one another."""
@@ -112,17 +175,16 @@ class Timing:
             own = pieces.setdefault(stages[index].ipu, [])
             own += _pass("recompute", stages[index], lag)
             own += _pass("backward", stages[index], lag)
-        return segment("work", pieces, self.workload.ipus)
+        return Segment.of("work", pieces, self.workload.ipus)
 
     def _copies(self, beat: Beat) -> Segment | None:
         """Return the copies between IPUs at the end of a beat: all at once, both directions of a link as well."""
         stages = self.workload.stages
+        copies = [(stages[k], stages[k + 1], stages[k].on) for k in beat.sends_on]
+        copies += [(stages[k], stages[k - 1], stages[k].back) for k in beat.sends_back]
         by_pair: dict[tuple[int, int], float] = {}
-        for index, size, step in (
-            *((k, stages[k].on, 1) for k in beat.sends_on),
-            *((k, stages[k].back, -1) for k in beat.sends_back),
-        ):
-            pair = stages[index].ipu, stages[index + step].ipu
+        for source, target, size in copies:
+            pair = source.ipu, target.ipu
             by_pair[pair] = by_pair.get(pair, 0.0) + size
         busiest: dict[int, float] = {}
         for pair, size in by_pair.items():
@@ -132,32 +194,34 @@ class Timing:
         pieces = {
             ipu: [Piece("copy", PhaseCycles(global_exchange=size / rate))] for ipu, size in busiest.items() if size > 0
         }
-        return segment("copy", pieces, self.workload.ipus) if pieces else None
+        return Segment.of("copy", pieces, self.workload.ipus) if pieces else None
 
     # ------------------------------------------------------------------------------- host transfers
 
     def _inputs(self, beat: Beat, begin_share: float) -> Segment | None:
         if not self.conditions.sends_inputs:
             return None
-        return self._transfer(self._input_bytes(beat), to_device=True, begin_share=begin_share)
+        return self._transfer("stream in", self._input_bytes(beat), begin_share)
 
     def _outputs(self, beat: Beat) -> Segment | None:
         if not (self.conditions.returns_all and self.conditions.sends_outputs):
             return None
-        return self._transfer(self._by_ipu(beat, lambda stage: stage.outputs), to_device=False)
+        return self._transfer("stream out", self._by_ipu(beat, lambda stage: stage.outputs))
 
-    def _transfer(self, size: Mapping[int, float], *, to_device: bool, begin_share: float = 1.0) -> Segment | None:
-        return self.conditions.host.transfer(size, self.workload.ipus, to_device=to_device, begin_share=begin_share)
+    def _transfer(self, kind: str, size: Mapping[int, float], begin_share: float = 1.0) -> Segment | None:
+        moving = self.conditions.host.transfer(size, to_device=kind == "stream in", begin_share=begin_share)
+        pieces = {ipu: [Piece(kind, cycles)] for ipu, cycles in moving.items()}
+        return Segment.of("stream", pieces, self.workload.ipus) if pieces else None
 
     def _input_bytes(self, beat: Beat) -> dict[int, float]:
         return self._by_ipu(beat, lambda stage: stage.inputs)
 
     def _by_ipu(self, beat: Beat, bytes_of: Callable[[StageWork], float]) -> dict[int, float]:
-        found: dict[int, float] = {}
+        sizes: dict[int, float] = {}
         for index in beat.forward:
             stage = self.workload.stages[index]
-            found[stage.ipu] = found.get(stage.ipu, 0.0) + bytes_of(stage)
-        return found
+            sizes[stage.ipu] = sizes.get(stage.ipu, 0.0) + bytes_of(stage)
+        return sizes
 
     def _begin_share(self, interval: Interval) -> float:
         """Return how long this interval's begin phases are, as a multiple of one replica's refill.
@@ -175,7 +239,7 @@ class Timing:
                 parts = self._synchronised(into, out if conditions.overlaps_output else None)
             else:
                 parts = self._synchronised(into, self._work(beat), out, self._copies(beat))
-            meanwhile += cycles_of(parts)
+            meanwhile += _cycles_of(parts)
             refill += host.refill_cycles(self._input_bytes(beat))
         return host.begin_share(refill, meanwhile, conditions.prefetch_depth)
 
@@ -183,12 +247,12 @@ class Timing:
         """Return the fraction of overlapped transfers that the work does not hide."""
         beside, transfers = 0.0, 0.0
         for beat in interval.beats:
-            beside += cycles_of(self._synchronised(self._work(beat), self._copies(beat)))
+            beside += _cycles_of(self._synchronised(self._work(beat), self._copies(beat)))
             for moved, overlaps in (
                 (self._inputs(beat, begin_share), self.conditions.overlaps_input),
                 (self._outputs(beat), self.conditions.overlaps_output),
             ):
-                cycles = cycles_of(self._synchronised(moved))
+                cycles = _cycles_of(self._synchronised(moved))
                 beside += 0.0 if overlaps else cycles
                 transfers += cycles if overlaps else 0.0
         return max(0.0, transfers - beside) / transfers if transfers else 0.0
@@ -197,31 +261,12 @@ class Timing:
 def _pass(kind: str, stage: StageWork, lag: int) -> list[Piece]:
     """Return one pass of a stage: its collectives and fetches, then its work."""
     cycles: PhaseCycles = getattr(stage, kind)
+    collective = PhaseCycles(global_exchange=cycles.global_exchange)
+    offload = PhaseCycles(stream_copy_begin=cycles.stream_copy_begin, stream_copy_mid=cycles.stream_copy_mid)
     work = PhaseCycles(cycles.on_tile_execute, cycles.do_exchange, internal_sync=cycles.internal_sync)
-    parts = (
-        ("collective", PhaseCycles(global_exchange=cycles.global_exchange)),
-        ("offload", PhaseCycles(stream_copy_begin=cycles.stream_copy_begin, stream_copy_mid=cycles.stream_copy_mid)),
-        (kind, work),
-    )
-    return [Piece(name, part, stage.index, lag) for name, part in parts if length(part) > 0]
-
-
-@dataclass(frozen=True)
-class CycleTime:
-    """Cycles of one pipeline cycle in which every stage works; its parts follow one another.
-
-    `work` is that of the IPU with most of it. Without a pipeline it is the time of one micro-batch.
-    """
-
-    work: float = 0.0
-    stream: float = 0.0
-    copy: float = 0.0
-    sync: float = 0.0
-
-    @property
-    def total(self) -> float:
-        """All cycles together."""
-        return self.work + self.stream + self.copy + self.sync
+    parts = (("collective", collective), ("offload", offload), (kind, work))
+    pieces = (Piece(name, part, stage.index, lag) for name, part in parts)
+    return [piece for piece in pieces if piece.length > 0]
 
 
 @dataclass(frozen=True)
@@ -239,11 +284,6 @@ class TimedRound:
     intervals: tuple[TimedInterval, ...]
     repeats: int
 
-    @property
-    def cycles(self) -> int:
-        """The pipeline cycles of one repetition."""
-        return sum(each.interval.count for each in self.intervals)
-
 
 @dataclass(frozen=True)
 class Call:
@@ -256,29 +296,17 @@ class Call:
     returned: tuple[Segment, ...]
     results: int
 
-    @property
-    def main_cycle(self) -> CycleTime:
-        """The time of the most frequent cycle in which every stage does all its passes; zeros if there is none."""
-        full = [each for each in self._intervals() if each.interval.is_full]
-        if not full:
-            return CycleTime()
-        by_kind = dict.fromkeys(("work", "stream", "copy", "sync"), 0.0)
-        for part in max(full, key=lambda each: each.interval.count).segments:
-            by_kind[part.kind] += part.cycles
-        return CycleTime(**by_kind)
-
-    def _intervals(self) -> Iterator[TimedInterval]:
-        for each in sorted(self.rounds, key=lambda found: -found.repeats):
-            yield from each.intervals
-
 
 def call_of(rounds: Iterable[Round], timing: Timing, *, training: bool) -> Call:
     """Return the segments of a call; their number does not grow with the number of micro-batches or updates."""
-    timed = tuple(
-        TimedRound(tuple(TimedInterval(each, timing.interval(each)) for each in found.intervals), found.repeats)
-        for found in rounds
-    )
-    update = timing.update() if training else ()
     return Call(
-        timing.workload.ipus, timing.start(), timed, update, timing.returned(), timing.conditions.returned
-    )  # fmt: skip
+        ipus=timing.workload.ipus,
+        start=timing.start(),
+        rounds=tuple(
+            TimedRound(tuple(TimedInterval(interval, timing.interval(interval)) for interval in r.intervals), r.repeats)
+            for r in rounds
+        ),
+        update=timing.update() if training else (),
+        returned=timing.returned(),
+        results=timing.conditions.returned,
+    )

@@ -119,7 +119,7 @@ check-notebooks: setup ## check that the notebooks are what the lessons' sources
 	PYTHONPATH=tools $(VENV_PYTHON) -m notebook_build check $(LESSON)
 
 docs: setup ## write the generated pages and pictures of docs/, and the tables of lessons
-	$(VENV_PYTHON) tools/docs.py
+	PYTHONPATH=ipu_model/validation $(VENV_PYTHON) tools/docs.py
 
 site: setup ## build the site with the lessons, the documents and the reference in build/site (LESSON=02: only its explorers move)
 	@$(VENV_PYTHON) -c "import axe_playwright_python, furo, myst_nb, sphinx" 2>/dev/null || \

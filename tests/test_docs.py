@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from ipu_model.validate.comparison import compare_rows
-from ipu_model.validate.text import comparison_markdown
 from poptorch._backend import support
+from published.comparison import compare_rows
+from published.text import comparison_markdown
 
 ROOT = Path(__file__).resolve().parent.parent
 

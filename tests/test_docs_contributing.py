@@ -83,9 +83,9 @@ def page(project: Path) -> str:
 @pytest.fixture
 def copy(project: Path, tmp_path: Path) -> Copy:
     ignore = shutil.ignore_patterns("__pycache__", "*.egg-info", "programs", "long_runs", ".*")
-    shutil.copytree(
-        project / "ipu_model" / "src", tmp_path / "ipu_model" / "src", ignore=shutil.ignore_patterns("__pycache__")
-    )
+    for folder in ("src", "validation"):
+        source = project / "ipu_model" / folder
+        shutil.copytree(source, tmp_path / "ipu_model" / folder, ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copytree(project / "ipu_model" / "tests", tmp_path / "ipu_model" / "tests", ignore=ignore)
     shutil.copy(project / "ipu_model" / "pyproject.toml", tmp_path / "ipu_model")
     shutil.copy(project / "pyproject.toml", tmp_path)

@@ -143,6 +143,13 @@ def test_programs_run_in_an_empty_folder(installed: Path, tmp_path: Path, comman
     assert printed in done.stdout
 
 
+def test_the_command_about_published_measurements_says_that_no_wheel_has_them(installed: Path, tmp_path: Path) -> None:
+    done = run(installed, tmp_path, "-m", "ipu_model", "validate")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "in the folder ipu_model/validation of the project's sources" in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+
+
 # --- metadata
 
 

@@ -20,9 +20,9 @@ from ipu_course.ladder import climb
 from ipu_course.programs.bench import page_results
 from ipu_course.schedule import pipelined
 from ipu_course.tile_over_time import hill_of
-from ipu_model.validate.comparison import compare_rows
-from ipu_model.validate.text import comparison_markdown
 from poptorch._backend import support
+from published.comparison import compare_rows
+from published.text import comparison_markdown
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
 SUPPORT_PAGE = DOCS / "support.md"

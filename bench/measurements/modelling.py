@@ -12,8 +12,8 @@ import poptorch
 from ipu_model.explore.options import with_options
 from ipu_model.predict import profile_program
 from ipu_model.predict.hardware import system_named
+from ipu_model.predict.profile import Profile
 from ipu_model.predict.program import Program
-from ipu_model.validate.programs import day03_program
 from measurements.stepping import WithLoss
 from measurements.timing import Row, medians
 
@@ -26,7 +26,8 @@ def rows(rounds: int) -> list[Row]:
     network.layer3[8] = poptorch.BeginBlock(network.layer3[8], ipu_id=1)
     model = WithLoss(network).half()
     whole = medians({"profile": lambda: _profile(model)}, 2)["profile"]
-    program = day03_program()
+    program = _profile(model).program
+    assert program is not None
     large = replace(with_options(program, replicas=64, gradient_accumulation=1024), system=system_named("POD256"))
     sweep = medians({"sweep": lambda: _sweep(program)}, 1)["sweep"]
     sizes = medians({"one": lambda: profile_program(program), "many": lambda: profile_program(large)}, min(rounds, 5))
@@ -38,12 +39,12 @@ def rows(rounds: int) -> list[Row]:
     ]  # fmt: skip
 
 
-def _profile(model: torch.nn.Module) -> None:
+def _profile(model: torch.nn.Module) -> Profile:
     options = poptorch.Options()
     options.Training.gradientAccumulation(8)
     inputs = torch.zeros(64, 3, 64, 64, dtype=torch.half), torch.zeros(64, dtype=torch.int64)
     optimiser = poptorch.optim.AdamW(model.parameters(), lr=1e-3)
-    ipu_model.profile_module(model, inputs, options, optimizer=optimiser, micro_batch=True)
+    return ipu_model.profile_module(model, inputs, options, optimizer=optimiser, micro_batch=True)
 
 
 def _sweep(program: Program) -> None:

@@ -7,6 +7,7 @@ from importlib import import_module
 from pathlib import Path
 
 import pytest
+import torch
 from offline import opened_offline
 from playwright.sync_api import BrowserContext, Page
 
@@ -14,11 +15,11 @@ from playwright.sync_api import BrowserContext, Page
 @pytest.fixture(scope="module")
 def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """ResNet-101 over two IPUs, in half and in single precision."""
-    programs = import_module("ipu_model.validate.programs")
+    programs = import_module("published.convolutional")
     predict = import_module("ipu_model.predict")
     compare_page = import_module("ipu_model.report.compare")
     before, after = (
-        predict.profile_program(programs.day03_program(dtype=each)) for each in (programs.HALF, programs.FLOAT)
+        predict.profile_program(programs.day03_program(dtype=dtype)) for dtype in (torch.half, torch.float)
     )
     path = tmp_path_factory.mktemp("compare") / "compare.html"
     path.write_text(compare_page.compare_html(before, after, ("half", "single")))

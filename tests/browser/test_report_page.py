@@ -30,7 +30,7 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(str(ENGINE_TESTS))
         support = import_module("report_support")
-    programs = import_module("ipu_model.validate.programs")
+    programs = import_module("published.transformers")
     predict = import_module("ipu_model.predict")
     page = import_module("ipu_model.report.page")
     path = tmp_path_factory.mktemp("report") / "report.html"

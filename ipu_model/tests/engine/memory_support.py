@@ -18,7 +18,7 @@ from ipu_model.predict.memory import memory_of
 from ipu_model.predict.order import order_of
 from ipu_model.predict.profile import IpuMemory, Memory
 from ipu_model.predict.program import Program, Recomputation
-from ipu_model.validate.programs import begin_block
+from published.building import begin_block
 
 HALF, FLOAT = torch.float16, torch.float32
 PLAIN_SGD = OptimiserSpec("SGD1", Hyper(lr=0.1))

@@ -12,7 +12,7 @@ from ipu_model.capture.describe import step_of
 from ipu_model.predict.compilation import compilation_seconds
 from ipu_model.predict.costs import costs_of
 from ipu_model.predict.program import Program
-from ipu_model.validate.programs.building import begin_block
+from published.building import begin_block
 
 
 class Attention(nn.Module):

@@ -13,7 +13,7 @@ from ipu_model.errors import Error
 from ipu_model.predict.costs import costs_of
 from ipu_model.predict.device import CostSettings, Device
 from ipu_model.predict.hardware import chip
-from ipu_model.validate.programs import day03
+from published.convolutional import day03
 
 HALF = torch.float16
 

@@ -18,8 +18,8 @@ from ipu_model.predict.band import Family, FamilyBand, error_band
 from ipu_model.predict.calibration import calibrated
 from ipu_model.predict.profile import ErrorBand
 from ipu_model.predict.program import Program
-from ipu_model.validate import programs
-from ipu_model.validate.programs import day03_program, digits_program, small_resnet50_program
+from published import convolutional, transformers
+from published.convolutional import day03_program, digits_program, small_resnet50_program
 
 DAY03 = day03_program(accumulation=8)
 WIDE = ErrorBand(calibrated().band.without_rows_low, calibrated().band.without_rows_high)
@@ -76,7 +76,7 @@ class TestFamilies:
         assert band_of(DAY03) == (ErrorBand(0.92, 1.08), "")
 
     def test_transformers_have_the_band_of_transformers_and_a_note(self) -> None:
-        band, note = band_of(programs.bert_base_program())
+        band, note = band_of(transformers.bert_base_program())
         assert band == ErrorBand(0.70, 1.30)
         assert "4 published rows of training of transformers" in note
         assert "20%" in note
@@ -87,15 +87,15 @@ class TestFamilies:
         assert "training of transformers" in band_of(Program(step_of(graph), True))[1]
 
     def test_inference_of_transformers_is_inference(self) -> None:
-        assert band_of(programs.vit_inference_program(8)) == (ErrorBand(0.93, 1.09), "")
+        assert band_of(transformers.vit_inference_program(8)) == (ErrorBand(0.93, 1.09), "")
 
     def test_grouped_convolutions_widen_the_band_of_convolutions(self) -> None:
-        band, note = band_of(programs.efficientnet_program())
+        band, note = band_of(convolutional.efficientnet_program())
         assert band == ErrorBand(0.60, 1.60)
         assert "one published row of grouped convolutions" in note
 
     def test_many_replicas_take_the_wider_of_both_bands(self) -> None:
-        assert band_of(programs.mlperf_pod64_program()) == (ErrorBand(0.88, 1.12), "")
+        assert band_of(convolutional.mlperf_pod64_program()) == (ErrorBand(0.88, 1.12), "")
 
     @pytest.mark.parametrize("program", [digits_program, small_resnet50_program])
     def test_little_work_at_a_time_is_a_family_of_its_own(self, program: Callable[[], Program]) -> None:
@@ -122,7 +122,7 @@ class TestWithoutRows:
 
     def test_the_published_bert_programs_cover_a_little_streaming_memory_and_sharded_state(self) -> None:
         """Their optimiser's state is off chip and sharded, and takes 2 % of the time."""
-        assert "No published row" not in band_of(programs.bert_large_program())[1]
+        assert "No published row" not in band_of(transformers.bert_large_program())[1]
 
     def test_a_family_without_rows_has_the_wide_band(self) -> None:
         profile = profile_program(DAY03)
@@ -131,7 +131,7 @@ class TestWithoutRows:
         assert "No published row covers training of convolutional networks" in note
 
     def test_a_band_of_rows_that_is_wider_than_the_wide_one_counts(self) -> None:
-        grouped = with_options(programs.efficientnet_program(), machine="POD256", replicas=128)
+        grouped = with_options(convolutional.efficientnet_program(), machine="POD256", replicas=128)
         assert band_of(grouped)[0] == ErrorBand(0.60, 1.60)
 
     def test_inference_with_grouped_convolutions(self) -> None:
@@ -155,6 +155,6 @@ class TestWithoutRows:
 
 def test_a_profile_has_the_band_and_its_reason() -> None:
     """The note reaches whoever reads a profile, in fp32 as in fp16."""
-    found = profile_program(programs.swin_program())
+    found = profile_program(transformers.swin_program())
     assert any("training of transformers" in note for note in found.notes)
     assert found.error_band.low < 1 < found.error_band.high

@@ -13,7 +13,8 @@ from ipu_model.explore.split import split_before
 from ipu_model.predict import profile_program
 from ipu_model.predict.host import HostWork
 from ipu_model.predict.verdict import Verdict
-from ipu_model.validate.programs import FLOAT, day03_program
+from published.building import FLOAT
+from published.convolutional import day03_program
 
 SINGLE = day03_program(dtype=FLOAT, accumulation=3)
 

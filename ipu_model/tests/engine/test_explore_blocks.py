@@ -13,7 +13,7 @@ from ipu_model.errors import Error
 from ipu_model.explore.blocks import repeated_blocks, with_checkpoints
 from ipu_model.predict import memory_of_program, samples_per_second
 from ipu_model.predict.program import Program, Recomputation
-from ipu_model.validate.programs import day03
+from published.convolutional import day03
 
 RESNET = step_of(day03())
 

@@ -21,7 +21,7 @@ from ipu_model.predict.costs import costs_of
 from ipu_model.predict.program import Execution, Program, Recomputation
 from ipu_model.predict.remote import variables_of
 from ipu_model.step import FLOAT16, FLOAT32, UINT8, Step
-from ipu_model.validate.programs import day03
+from published.convolutional import day03
 
 PROGRAM = Program(step_of(day03()), True, Batching(accumulation=8), recomputation=Recomputation.PIPELINE)
 

@@ -21,7 +21,7 @@ from ipu_model.predict import memory_of_program, profile_program
 from ipu_model.predict.costs import costs_of
 from ipu_model.predict.program import Program, Recomputation
 from ipu_model.step import Placement
-from ipu_model.validate.programs import day03
+from published.convolutional import day03
 
 PROGRAM = Program(step_of(day03()), True, recomputation=Recomputation.PIPELINE)
 

@@ -24,7 +24,7 @@ from ipu_model.predict.memory.code import Crossings, Steps, code_bytes, steps_of
 from ipu_model.predict.profile import IpuMemory, Memory
 from ipu_model.predict.program import Recomputation
 from ipu_model.step import FLOAT32
-from ipu_model.validate.programs import Classifier, begin_block
+from published.building import Classifier, begin_block
 
 KIB, TILES = 1024, 1472
 

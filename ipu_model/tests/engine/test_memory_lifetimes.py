@@ -14,7 +14,7 @@ from ipu_model.capture import tracing
 from ipu_model.capture.graph import Graph
 from ipu_model.predict.profile import IpuMemory, LivenessStep
 from ipu_model.predict.program import Execution, Recomputation
-from ipu_model.validate.programs import begin_block
+from published.building import begin_block
 
 WIDTH, BATCH, TILES = 128, 4096, 1472  # weights are small beside activations
 ON_TILE = WIDTH * BATCH * 4 / TILES  # bytes of one activation on a tile, spread evenly

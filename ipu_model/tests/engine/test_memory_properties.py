@@ -26,7 +26,7 @@ from ipu_model.capture.graph import Graph
 from ipu_model.predict.memory.categories import PARAMETERS
 from ipu_model.predict.profile import IpuMemory
 from ipu_model.predict.program import Recomputation
-from ipu_model.validate.programs import begin_block
+from published.building import begin_block
 
 EXAMPLES = settings(max_examples=15, deadline=None)
 

@@ -19,7 +19,7 @@ from ipu_model.predict.profile import Memory
 from ipu_model.predict.program import Recomputation
 from ipu_model.predict.verdict import Verdict
 from ipu_model.step import FLOAT16
-from ipu_model.validate.programs import day03, mlperf_resnet50
+from published.convolutional import day03, mlperf_resnet50
 
 KIB = 1024
 

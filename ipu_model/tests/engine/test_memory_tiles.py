@@ -16,7 +16,7 @@ from ipu_model.predict.memory.categories import CODE, RESERVED
 from ipu_model.predict.memory.tiles import Label, Live, Room, Spread, ipu_memory, pieces_of
 from ipu_model.predict.profile import IpuMemory
 from ipu_model.predict.program import Recomputation
-from ipu_model.validate.programs import day03
+from published.convolutional import day03
 
 ROOM = Room(Device())
 TILES = 1472

@@ -28,7 +28,7 @@ from ipu_model.step import (
     step_of_ops,
     with_ops,
 )
-from ipu_model.validate.programs.resnet import day03_program
+from published.convolutional import day03_program
 
 NO_TENSORS = (*CODE, RESERVED)
 

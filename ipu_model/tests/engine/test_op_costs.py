@@ -20,7 +20,7 @@ from ipu_model.capture.graph import Graph
 from ipu_model.predict.costs import costs_of, total_of
 from ipu_model.predict.device import CostSettings, Device, Element
 from ipu_model.step import Phase
-from ipu_model.validate.programs import day03
+from published.convolutional import day03
 
 HALF = torch.float16
 

@@ -17,7 +17,7 @@ from ipu_model.predict import profile_program
 from ipu_model.predict.hardware import system_named
 from ipu_model.predict.host import HostWork, Loading
 from ipu_model.predict.program import Program
-from ipu_model.validate.programs import day03_program
+from published.convolutional import day03_program
 
 DAY03 = day03_program(accumulation=8)
 SMALL = Program(step_of(traced(Trained(nn.Linear(16, 16)), zeros(8, 16))), True, Batching(2, 5))

@@ -33,7 +33,7 @@ from ipu_model.predict.program import Execution, Location, Locations, Program, R
 from ipu_model.report.files import from_json, to_json
 from ipu_model.report.text import MOST_LINES, text_report
 from ipu_model.step import FLOAT16, FLOAT32
-from ipu_model.validate.programs import begin_block
+from published.building import begin_block
 
 HALF, FLOAT = torch.float16, torch.float32
 EXAMPLES = settings(max_examples=40)

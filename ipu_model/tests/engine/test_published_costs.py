@@ -13,8 +13,8 @@ from ipu_model.predict.costs import costs_of, total_of
 from ipu_model.predict.device import Cycles
 from ipu_model.predict.ops.updates import accumulation_costs, update_costs
 from ipu_model.step import FLOAT16, Phase
-from ipu_model.validate.comparison import published_rows
-from ipu_model.validate.programs import day03, mlperf_program
+from published.convolutional import day03, mlperf_program
+from published.rows import published
 
 HALF = torch.float16
 ADAMW = OptimiserSpec(
@@ -32,7 +32,7 @@ def micro_batch() -> Cycles:
     return forward.times(2) + backward + accumulation
 
 
-PUBLISHED = {row.id: row.value for row in published_rows()}
+PUBLISHED = {row.id: row.value for row in published().rows}
 
 
 def of_one_more(phase: str) -> float:
@@ -78,5 +78,5 @@ class TestPublishedTrace:
 @pytest.mark.slow
 def test_mlperf_step() -> None:
     """published/other.md, M1: the whole step is published, ten micro-batches with their streams and a collective."""
-    (row,) = (each for each in published_rows() if each.id == "mlperf.step")
+    (row,) = (each for each in published().rows if each.id == "mlperf.step")
     assert profile_program(mlperf_program()).device_seconds_per_call == pytest.approx(row.value, rel=row.wanted)

@@ -5,21 +5,21 @@ from __future__ import annotations
 import pytest
 
 from ipu_model.predict.program import Program
-from ipu_model.validate import programs
+from published import convolutional, transformers
 
 
 @pytest.mark.parametrize(
     ("program", "samples", "ipus"),
     [
-        # data/published.toml: micro-batch x accumulation x device iterations x replicas, and IPUs of a replica
-        (programs.mlperf_pod64_program, 20 * 3 * 64, 1),
-        (programs.mlperf_bow_pod64_program, 20 * 4 * 64, 1),
-        (programs.user_guide_program, 18 * 57 * 16, 1),
-        (programs.bert_base_program, 32 * 512 * 4, 4),
-        (programs.bert_large_program, 8 * 1752 * 4, 4),
-        (programs.vit_program, 8 * 2048 * 4, 4),
-        (programs.swin_program, 4 * 64 * 4, 4),
-        (programs.efficientnet_program, 4 * 32 * 4 * 8, 2),
+        # published.toml: micro-batch x accumulation x device iterations x replicas, and IPUs of a replica
+        (convolutional.mlperf_pod64_program, 20 * 3 * 64, 1),
+        (convolutional.mlperf_bow_pod64_program, 20 * 4 * 64, 1),
+        (convolutional.user_guide_program, 18 * 57 * 16, 1),
+        (transformers.bert_base_program, 32 * 512 * 4, 4),
+        (transformers.bert_large_program, 8 * 1752 * 4, 4),
+        (transformers.vit_program, 8 * 2048 * 4, 4),
+        (transformers.swin_program, 4 * 64 * 4, 4),
+        (convolutional.efficientnet_program, 4 * 32 * 4 * 8, 2),
     ],
 )
 def test_a_call_has_the_published_number_of_samples_and_ipus(program: Program, samples: int, ipus: int) -> None:
@@ -33,11 +33,11 @@ def test_a_call_has_the_published_number_of_samples_and_ipus(program: Program, s
 @pytest.mark.parametrize(
     ("program", "millions"),
     [
-        (programs.bert_base_program, 110),
-        (programs.bert_large_program, 336),
-        (programs.vit_program, 86.6),
-        (programs.swin_program, 28.3),
-        (programs.mlperf_program, 25.6),
+        (transformers.bert_base_program, 110),
+        (transformers.bert_large_program, 336),
+        (transformers.vit_program, 86.6),
+        (transformers.swin_program, 28.3),
+        (convolutional.mlperf_program, 25.6),
     ],
 )
 def test_networks_have_as_many_weights_as_their_authors_say(program: Program, millions: float) -> None:
@@ -48,13 +48,13 @@ def test_networks_have_as_many_weights_as_their_authors_say(program: Program, mi
 
 def test_bert_ends_on_the_ipu_where_it_begins() -> None:
     """The decoder shares its weights with the word embedding, so both are on IPU 0, in different stages."""
-    stages = programs.bert_base_program().step.stages
+    stages = transformers.bert_base_program().step.stages
     assert [stage.ipu for stage in stages][:5] == [0, 1, 2, 3, 0]
 
 
 @pytest.mark.parametrize("layers", [(3, 3, 3, 3), (2, 4, 4, 2)])
 def test_a_vision_transformer_has_its_layers_where_they_are_asked_for(layers: tuple[int, ...]) -> None:
-    step = programs.vit_program(layers).step
+    step = transformers.vit_program(layers).step
     found = [{op.scope.split("layers.")[1].split(".")[0] for op in step.ops if op.ipu == ipu and "layers." in op.scope}
              for ipu in range(len(layers))]  # fmt: skip
     assert tuple(map(len, found)) == layers

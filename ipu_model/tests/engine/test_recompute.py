@@ -15,7 +15,8 @@ from ipu_model.predict.order import held_tensors
 from ipu_model.predict.program import Execution, Program, Recomputation
 from ipu_model.predict.recomputation import Kept, Pass, kept_for_backward, recomputation_over, sequence_of
 from ipu_model.step import Phase
-from ipu_model.validate.programs import begin_block, day03, mlperf_resnet50
+from published.building import begin_block
+from published.convolutional import day03, mlperf_resnet50
 
 X = torch.zeros(4, 8)
 

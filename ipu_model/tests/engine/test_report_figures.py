@@ -24,7 +24,7 @@ from ipu_model.report.breakdown import PHASE_NAMES
 from ipu_model.report.figures import style
 from ipu_model.report.figures.canvas import plate
 from ipu_model.report.quantities import KIB
-from ipu_model.validate.programs import day03_program
+from published.convolutional import day03_program
 
 OF_PROFILES = (
     figures.timeline_figure, figures.host_device_figure, figures.memory_per_tile_figure, figures.memory_category_figure,

@@ -12,7 +12,7 @@ from ipu_model.predict import profile_program
 from ipu_model.predict.profile import LiveTensor, Memory, Profile
 from ipu_model.report.breakdown import fullest_ipu
 from ipu_model.report.first_steps import first_steps, holders
-from ipu_model.validate.programs.resnet import day03_program
+from published.convolutional import day03_program
 
 
 def tensor(name: str, category: str, count: float) -> LiveTensor:

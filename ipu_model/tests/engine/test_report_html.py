@@ -24,7 +24,7 @@ from ipu_model.predict.profile import Profile
 from ipu_model.predict.verdict import close_band
 from ipu_model.report import pictures
 from ipu_model.report.page import html_report
-from ipu_model.validate.programs import day03_program
+from published.convolutional import day03_program
 
 VOID = {"meta", "br", "hr", "img", "link", "input"}
 HOSTILE = "</title><script>alert('x')</script>&\"'<img src=x onerror=alert(1)>"

@@ -17,7 +17,7 @@ from ipu_model.predict import profile_program
 from ipu_model.predict.profile import Profile, Span
 from ipu_model.predict.program import Recomputation
 from ipu_model.report.trace import OpTimes, passes, trace_json
-from ipu_model.validate.programs.resnet import day03_program
+from published.convolutional import day03_program
 
 
 @lru_cache(maxsize=2)

@@ -30,7 +30,7 @@ from ipu_model.predict.program import Execution, Location, Locations, Program, R
 from ipu_model.predict.recomputation import kept_for_backward
 from ipu_model.predict.remote import shared_seconds
 from ipu_model.step import FLOAT16, Phase
-from ipu_model.validate.programs.building import begin_block, captured
+from published.building import begin_block, captured
 
 HALF, FLOAT = torch.float16, torch.float32
 ADAM = OptimiserSpec("ADAM", Hyper(lr=1e-3))

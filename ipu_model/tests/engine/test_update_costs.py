@@ -12,7 +12,7 @@ from torch import nn
 from ipu_model.optimiser import Hyper, OptimiserSpec
 from ipu_model.predict.ops.updates import accumulation_costs, update_costs, variable_ipus
 from ipu_model.step import FLOAT16, Step
-from ipu_model.validate.programs import begin_block
+from published.building import begin_block
 
 HALF = torch.float16
 ADAMW = OptimiserSpec(

@@ -15,12 +15,11 @@ from ipu_model.errors import Error
 from ipu_model.predict.band import Family, FamilyBand, family_bands
 from ipu_model.predict.calibration import calibrated, fitted
 from ipu_model.predict.verdict import CloseBand, Verdict, close_band
-from ipu_model.validate import rows
-from ipu_model.validate.comparison import Compared, ComparedVerdict, Comparison, Outcome, compare_rows
-from ipu_model.validate.leave_one_out import LeftOut, Untested, leave_one_out
-from ipu_model.validate.predictions import Predictions
-from ipu_model.validate.programs import resnet
-from ipu_model.validate.record import (
+from published import convolutional
+from published.comparison import Compared, ComparedVerdict, Comparison, Outcome, compare_rows
+from published.leave_one_out import LeftOut, Untested, leave_one_out
+from published.predictions import Predictions
+from published.record import (
     Record,
     bands_of,
     close_band_of_record,
@@ -30,9 +29,8 @@ from ipu_model.validate.record import (
     worsened,
     write_record,
 )
-from ipu_model.validate.rows import Kind, Row, VerdictRow, published_rows, published_verdicts
-from ipu_model.validate.summary import trust
-from ipu_model.validate.text import comparison_markdown, comparison_text, constants_text, left_out_text
+from published.rows import Kind, Row, VerdictRow, published, read
+from published.text import comparison_markdown, comparison_text, constants_text, left_out_text, trust
 
 # Constants that sort programs or widen a band: they change no modelled value, so that no row can settle them.
 _CHANGE_NO_VALUE = ("band.", "memory.close_")
@@ -58,15 +56,15 @@ class TestRows:
 
     def test_the_record_knows_every_row_and_no_other(self) -> None:
         hint = "`python -m ipu_model validate --record` writes it"
-        assert set(recorded().errors) == {row.id for row in published_rows()}, hint
-        assert set(recorded().outcomes) == set(recorded().shares) == {row.id for row in published_verdicts()}, hint
+        assert set(recorded().errors) == {row.id for row in published().rows}, hint
+        assert set(recorded().outcomes) == set(recorded().shares) == {row.id for row in published().verdicts}, hint
 
     def test_ids_are_unique_and_have_predictions(self) -> None:
-        ids = [*(row.id for row in published_rows()), *(row.id for row in published_verdicts())]
+        ids = [*(row.id for row in published().rows), *(row.id for row in published().verdicts)]
         assert len(set(ids)) == len(ids)
         predictions = Predictions()
         assert [each for each in ids if each not in predictions] == [], (
-            "validate/predictions.py says how to model a row"
+            "published/predictions.py says how to model a row"
         )
 
     def test_a_row_that_nothing_models_is_refused_by_name(self) -> None:
@@ -76,12 +74,12 @@ class TestRows:
             Predictions().memory("fits.new")
 
     def test_rows_settle_just_the_constants_that_are_labelled_fitted(self) -> None:
-        settled = {name for row in published_rows() for name in row.settles}
+        settled = {name for row in published().rows for name in row.settles}
         assert settled == {name for name in fitted() if not name.startswith(_CHANGE_NO_VALUE)}
 
     def test_the_released_blind_rows_carry_the_errors_of_their_day(self) -> None:
         """The errors as they were published with the rows, in per cent."""
-        found = {row.id.removeprefix("blind."): row.earlier_error for row in published_rows() if row.blind is not None}
+        found = {row.id.removeprefix("blind."): row.earlier_error for row in published().rows if row.blind is not None}
         assert {name: round(100 * error, 1) for name, error in found.items() if error is not None} == {
             "B1": 3.8, "B2": 8.1, "B3": -0.1, "B4": 6.9, "B5": 0.1, "B6": -4.9, "B7": -5.3, "B8": -0.3, "B9": 1.5,
             "B10": 10.6, "B11": -10.3, "B12": -9.4, "B13": 34.3, "B14": 30.6, "B15": 29.3,
@@ -89,7 +87,7 @@ class TestRows:
 
     def test_differences_and_sums_of_a_trace_are_arithmetic(self) -> None:
         """Two traces give two numbers for each phase: what a micro-batch takes, and a call at accumulation 3."""
-        kinds = {row.id: row.kind for row in published_rows()}
+        kinds = {row.id: row.kind for row in published().rows}
         assert kinds["day03.trace.ga8.stream_copy_mid"] is Kind.ARITHMETIC
         assert kinds["day03.trace.ga3.total"] is Kind.ARITHMETIC
         assert kinds["day03.received.ga3"] is Kind.ARITHMETIC
@@ -134,7 +132,7 @@ class TestVerdicts:
 
     def test_a_doubtful_program_does_not_widen_the_close_band(self) -> None:
         """EfficientNet's cut is a guess."""
-        shares = {row.id: 0.9 if row.ran else 1.2 for row in published_verdicts()}
+        shares = {row.id: 0.9 if row.ran else 1.2 for row in published().verdicts}
 
         def band(changed: dict[str, float]) -> CloseBand:
             return close_band_of_record(msgspec.structs.replace(recorded(), shares={**shares, **changed}))
@@ -170,13 +168,13 @@ class TestGrown:
         assert worsened([now], {"fits.a": Outcome.CLOSE}) == worsened([now], {"fits.a": Outcome.WRONG}) == ()
 
     def test_record_and_bands_are_plain_json(self, tmp_path: Path) -> None:
-        errors = {row.id: 0.06 for row in published_rows()}
-        write_record(Record(errors, {"fits.a": 0.97}, {"fits.a": Outcome.CLOSE}), tmp_path)
-        record = json.loads((tmp_path / "validation_record.json").read_text())
+        errors = {row.id: 0.06 for row in published().rows}
+        files = (tmp_path / "record.json", tmp_path / "error_bands.json")
+        write_record(Record(errors, {"fits.a": 0.97}, {"fits.a": Outcome.CLOSE}), *files)
+        record, bands = (json.loads(file.read_text()) for file in files)
         assert record["errors"]["mlperf.step"] == 0.06
         assert record["outcomes"] == {"fits.a": "too close to call"}
-        bands = json.loads((tmp_path / "error_bands.json").read_text())
-        assert bands["inference"]["rows"] == sum(Family.INFERENCE in row.families for row in published_rows())
+        assert bands["inference"]["rows"] == sum(Family.INFERENCE in row.families for row in published().rows)
 
 
 class TestBands:
@@ -188,22 +186,22 @@ class TestBands:
         square, times sqrt(1 + 1/1) because it is a single measurement."""
         logs = [math.log(10682 / 8263), math.log(1.2)]
         width = 2 * math.sqrt((logs[0] ** 2 + logs[1] ** 2) / 2) * math.sqrt(2)
-        errors = {**{row.id: 0.0 for row in published_rows()}, "blind.B15": 0.2}
+        errors = {**{row.id: 0.0 for row in published().rows}, "blind.B15": 0.2}
         assert bands_of(errors)[Family.GROUPED] == FamilyBand(
             round(math.exp(-width), 3), round(math.exp(width), 3), rows=1, largest_error=0.2
         )
 
     def test_rows_of_one_measurement_count_as_one(self) -> None:
         """Three rows of one trace: their spread, times sqrt(2) as for a single measurement."""
-        trace = [row for row in published_rows() if Family.SMALL in row.families]
+        trace = [row for row in published().rows if Family.SMALL in row.families]
         assert len(trace) == 3
-        errors = {row.id: row.earlier_error or 0.0 for row in published_rows()}
+        errors = {row.id: row.earlier_error or 0.0 for row in published().rows}
         logs = [math.log1p(errors[row.id]) for row in trace]
         factor = math.exp(2 * math.sqrt(sum(each * each for each in logs) / 3) * math.sqrt(2))
         assert bands_of(errors)[Family.SMALL].high == pytest.approx(factor, abs=0.001)
 
     def test_fitted_rows_and_arithmetic_narrow_no_band(self) -> None:
-        evidence = {row.kind for row in published_rows() if row.families}
+        evidence = {row.kind for row in published().rows if row.families}
         assert evidence <= {Kind.PREDICTION, Kind.SCORED_BLIND}
 
 
@@ -235,7 +233,7 @@ class TestLeaveOneOut:
     def test_every_fitted_row_is_tested_or_says_why_not(self, left_out: tuple) -> None:
         tested, untested = left_out
         assert {each.row.id for each in (*tested, *untested)} == {
-            row.id for row in published_rows() if row.kind is Kind.FITTED
+            row.id for row in published().rows if row.kind is Kind.FITTED
         }
 
     def test_the_phases_of_one_trace_are_not_independent(self, left_out: tuple) -> None:
@@ -263,7 +261,7 @@ class TestText:
         assert "15 rows were released since then" in lines[1]
         assert "On the day of scoring, the median error was 6.9% and the largest 34.3%." in lines[1]
         assert "16 programs that ran or were out of memory: 9 right, 7 too close to call, 0 wrong" in lines[3]
-        assert f"If each of all {len(published_verdicts())} is left out in turn" in lines[3]
+        assert f"If each of all {len(published().verdicts)} is left out in turn" in lines[3]
         text = comparison_text(comparison)
         assert text.index(lines[0][:50]) < text.index("\nScored blind ") < text.index("\nFitted ")
 
@@ -304,11 +302,9 @@ class TestBadInput:
         with pytest.raises(Error, match=r"No published row begins with day04.*amp, blind, day03, fits, gemm, guide"):
             compare_rows(["day04"])
 
-    def test_a_row_without_a_value_is_refused(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        entry = {"id": "x", "what": "y", "kind": "prediction"}
-        monkeypatch.setattr(rows, "read_data", lambda name: {"row": [entry]})
-        with pytest.raises(Error, match="row 'x': Object missing required field `value`"):
-            rows.published_rows.__wrapped__()
+    def test_a_row_without_a_value_is_refused(self) -> None:
+        with pytest.raises(Error, match=r"published.toml: Object missing required field `value` - at `\$.row\[0\]`"):
+            read(b'[[row]]\nid = "x"\nwhat = "y"\nkind = "prediction"')
 
     @pytest.mark.parametrize(
         ("change", "said"),
@@ -320,16 +316,14 @@ class TestBadInput:
             ({"kind": "arithmetic", "before": 90.0}, "only predictions have"),
         ],
     )
-    def test_a_kind_that_contradicts_the_row_is_refused(
-        self, monkeypatch: pytest.MonkeyPatch, change: dict, said: str
-    ) -> None:
-        entry = {**msgspec.to_builtins(ROW), **change}
-        monkeypatch.setattr(rows, "read_data", lambda name: {"row": [entry]})
+    def test_a_kind_that_contradicts_the_row_is_refused(self, change: dict, said: str) -> None:
+        row = {**msgspec.to_builtins(ROW), **change}
+        lines = [f"{name} = {json.dumps(value)}" for name, value in row.items() if value is not None]
         with pytest.raises(Error, match=said):
-            rows.published_rows.__wrapped__()
+            read("\n".join(["[[row]]", *lines]).encode())
 
     def test_torchvision_is_needed(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setitem(sys.modules, "torchvision", None)  # importing it fails then
-        resnet.mlperf_resnet50.cache_clear()
+        convolutional.mlperf_resnet50.cache_clear()
         with pytest.raises(Error, match="The published programs use torchvision"):
             compare_rows(["mlperf"])

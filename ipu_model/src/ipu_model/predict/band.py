@@ -1,7 +1,7 @@
 """How far a modelled device time may be off, and why: the errors of comparable programs that ran on hardware.
 
 `data/error_bands.json` holds the band of each family of programs. `python -m ipu_model validate --record` derives it
-from the errors of the published rows of that family (`ipu_model.validate.record`).
+from the errors of the published rows of that family (`ipu_model/validation/published/record.py`).
 """
 
 from __future__ import annotations

@@ -113,9 +113,9 @@ class TestLines:
 
 class TestPublishedRows:
     def test_rates_and_blind_scores_are_those_of_the_validation(self) -> None:
-        from ipu_model.validate.rows import published_rows
+        from published.rows import published
 
-        rows = {row.id: row for row in published_rows()}
+        rows = {row.id: row for row in published().rows}
         for batch, identity in zip((1, 4, 16, 64), ("blind.B4", "blind.B5", "blind.B6", "blind.B7")):
             assert rows[identity].value == lesson.published(f"c600_{batch}").value
             assert rows[identity].blind == BLIND[batch]

@@ -265,9 +265,9 @@ class TestPublished:
 
     def test_fitted_rows_are_those_that_the_engine_calls_fitted(self) -> None:
         from ipu_course.lessons.reading_a_profile.published_trace import ARITHMETIC, FITTED, MEANING
-        from ipu_model.validate.rows import published_rows
+        from published.rows import published
 
-        kinds = {row.id.removeprefix("day03.trace.ga3."): row.kind for row in published_rows()}
+        kinds = {row.id.removeprefix("day03.trace.ga3."): row.kind for row in published().rows}
         for name in MEANING:
             snake = "".join(f"_{c.lower()}" if c.isupper() else c for c in name).removeprefix("_")
             wanted = "fitted" if name in FITTED else "arithmetic" if name in ARITHMETIC else "prediction"

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from ipu_model.predict.calibration import Calibration, calibrated, constant_facts, fitted
-from ipu_model.validate.comparison import Compared
-from ipu_model.validate.predictions import Predictions
-from ipu_model.validate.rows import Kind, Row, published_rows
+from published.comparison import Compared
+from published.predictions import Predictions
+from published.rows import Kind, Row, published
 
 STEP = 0.02
 """By how much, relative to its value, a constant is moved to see what it does."""
@@ -45,54 +45,51 @@ def leave_one_out() -> tuple[tuple[LeftOut, ...], tuple[Untested, ...]]:
     J the rows' relative change for each constant's relative change and e their errors, the step d of the
     constants solves min |J d + e|.
     """
-    rows = [row for row in published_rows() if row.kind is Kind.FITTED]
-    testable, untested = _sorted_out(rows)
-    names = sorted({name for row in testable for name in row.settles})
+    testable, untested = _sorted_out([row for row in published().rows if row.kind is Kind.FITTED])
     if not testable:
         return (), untested
+    names = sorted({name for row in testable for name in row.settles})
     errors = _errors(testable, calibrated())
     slopes = np.stack([_slope(testable, errors, name) for name in names], axis=1)
-    found = []
+    tested = []
     for index, row in enumerate(testable):
-        others = [i for i, each in enumerate(testable) if each.measurement != row.measurement]
+        others = [i for i, other in enumerate(testable) if other.measurement != row.measurement]
         step = np.linalg.lstsq(slopes[others], -errors[others], rcond=1e-6)[0]
-        found.append(LeftOut(row, float(errors[index]), float(errors[index] + slopes[index] @ step)))
-    return tuple(found), untested
+        tested.append(LeftOut(row, float(errors[index]), float(errors[index] + slopes[index] @ step)))
+    return tuple(tested), untested
 
 
-def _sorted_out(rows: Sequence[Row]) -> tuple[list[Row], tuple[Untested, ...]]:
+def _sorted_out(rows: Sequence[Row]) -> tuple[Sequence[Row], tuple[Untested, ...]]:
     """Return the rows whose constants the other measurements determine, and the others.
 
     A row that cannot be tested takes no part in refits either, so the rows that are left are sorted out again.
     """
-    testable, untested = list(rows), list[Untested]()
+    untested: tuple[Untested, ...] = ()
     while True:
         lacking = {
-            row.id: tuple(name for name in row.settles if not _is_determined_without(row, name, testable))
-            for row in testable
+            row.id: tuple(name for name in row.settles if not _is_determined_without(row, name, rows)) for row in rows
         }
-        out = [Untested(row, lacking[row.id]) for row in testable if lacking[row.id]]
-        if not out:
-            return testable, tuple(untested)
-        untested += out
-        testable = [row for row in testable if not lacking[row.id]]
+        if not any(lacking.values()):
+            return rows, untested
+        untested += tuple(Untested(row, lacking[row.id]) for row in rows if lacking[row.id])
+        rows = [row for row in rows if not lacking[row.id]]
 
 
 def _is_determined_without(row: Row, name: str, rows: Sequence[Row]) -> bool:
     """Whether enough other measurements depend on a constant: one for each constant that they share with it."""
-    related = [each for each in rows if name in each.settles and each.measurement != row.measurement]
-    unknown = {constant for each in related for constant in each.settles if constant in fitted()}
-    return bool(related) and len({each.measurement for each in related}) >= len(unknown)
+    related = [other for other in rows if name in other.settles and other.measurement != row.measurement]
+    unknown = {constant for other in related for constant in other.settles if constant in fitted()}
+    return bool(related) and len({other.measurement for other in related}) >= len(unknown)
 
 
 def _slope(rows: Sequence[Row], errors: np.ndarray, name: str) -> np.ndarray:
     """Return how much the error of each row changes with a constant; only rows that settle it can."""
     section, constant = name.split(".")
     value = constant_facts()[section][constant].value
-    depend = [index for index, row in enumerate(rows) if name in row.settles]
-    moved = _errors([rows[index] for index in depend], calibrated().with_values({name: value * (1 + STEP)}))
+    settling = [index for index, row in enumerate(rows) if name in row.settles]
+    moved = _errors([rows[index] for index in settling], calibrated().with_values({name: value * (1 + STEP)}))
     slope = np.zeros(len(rows))
-    slope[depend] = (moved - errors[depend]) / STEP
+    slope[settling] = (moved - errors[settling]) / STEP
     return slope
 
 

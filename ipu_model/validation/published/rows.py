@@ -1,19 +1,17 @@
-"""The rows of `data/published.toml`: what was published, and what each row is worth as evidence."""
+"""The rows of `published.toml`: what was published, and what each row is worth as evidence."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from enum import Enum
 from functools import lru_cache
-from typing import Any, TypeVar
+from pathlib import Path
 
 import msgspec
 
-from ipu_model.data_files import read_data
 from ipu_model.errors import Error
 from ipu_model.predict.band import Family
 
-_FILE = "published.toml"
+FILE = Path(__file__).with_name("published.toml")
 
 
 class Kind(str, Enum):
@@ -59,11 +57,11 @@ class Row(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     def __post_init__(self) -> None:
         if (self.kind is Kind.FITTED) != bool(self.settles):
-            raise ValueError(f"a {self.kind} row cannot settle {list(self.settles)}")
+            raise ValueError(f"{self.id}: a {self.kind} row cannot settle {list(self.settles)}")
         if (self.kind is Kind.SCORED_BLIND) != (self.blind is not None):
-            raise ValueError(f"a {self.kind} row cannot have the blind value {self.blind}")
+            raise ValueError(f"{self.id}: a {self.kind} row cannot have the blind value {self.blind}")
         if self.before is not None and self.kind is not Kind.PREDICTION:
-            raise ValueError(f"a {self.kind} row cannot have an earlier value: only predictions have")
+            raise ValueError(f"{self.id}: a {self.kind} row cannot have an earlier value: only predictions have")
 
     @property
     def earlier_error(self) -> float | None:
@@ -92,7 +90,7 @@ class VerdictRow(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     def __post_init__(self) -> None:
         if (self.kind is Kind.SCORED_BLIND) != (self.blind is not None):
-            raise ValueError(f"a {self.kind} row cannot have the blind share {self.blind}")
+            raise ValueError(f"{self.id}: a {self.kind} row cannot have the blind share {self.blind}")
 
     @property
     def outcome(self) -> str:
@@ -123,52 +121,28 @@ class BlindVerdicts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     source: str
 
 
-_Entry = TypeVar("_Entry", Row, VerdictRow, BlindComparison, BlindVerdicts)
+class Published(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The tables of the file."""
+
+    rows: tuple[Row, ...] = msgspec.field(name="row", default=())
+    verdicts: tuple[VerdictRow, ...] = msgspec.field(name="verdict", default=())
+    blind: tuple[BlindComparison, ...] = ()
+    blind_verdicts: tuple[BlindVerdicts, ...] = ()
 
 
-@lru_cache(maxsize=1)
-def published_rows() -> tuple[Row, ...]:
-    """Return the numbers of `data/published.toml`.
+def read(toml: bytes) -> Published:
+    """Read the rows of a file's content.
 
     Raises:
         Error: a row that lacks something, or contradicts itself.
     """
-    return tuple(_read(read_data(_FILE)["row"], Row))
+    try:
+        return msgspec.toml.decode(toml, type=Published)
+    except msgspec.DecodeError as problem:
+        raise Error(f"{FILE.name}: {problem}.") from problem
 
 
 @lru_cache(maxsize=1)
-def published_verdicts() -> tuple[VerdictRow, ...]:
-    """Return the outcomes of `data/published.toml`.
-
-    Raises:
-        Error: as `published_rows`.
-    """
-    return tuple(_read(read_data(_FILE)["verdict"], VerdictRow))
-
-
-@lru_cache(maxsize=1)
-def blind_comparisons() -> tuple[BlindComparison, ...]:
-    """Return the blind comparisons of `data/published.toml`.
-
-    Raises:
-        Error: as `published_rows`.
-    """
-    return tuple(_read(read_data(_FILE)["blind"], BlindComparison))
-
-
-@lru_cache(maxsize=1)
-def blind_verdicts() -> tuple[BlindVerdicts, ...]:
-    """Return the blind comparisons of memory of `data/published.toml`.
-
-    Raises:
-        Error: as `published_rows`.
-    """
-    return tuple(_read(read_data(_FILE)["blind_verdicts"], BlindVerdicts))
-
-
-def _read(entries: Iterable[dict[str, Any]], of: type[_Entry]) -> Iterable[_Entry]:
-    for entry in entries:
-        try:
-            yield msgspec.convert(entry, of)
-        except msgspec.ValidationError as problem:
-            raise Error(f"{_FILE}: row {entry.get('id', '?')!r}: {problem}.") from problem
+def published() -> Published:
+    """Return everything that `published.toml` holds."""
+    return read(FILE.read_bytes())

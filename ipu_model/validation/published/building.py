@@ -1,4 +1,4 @@
-"""What the published programs share: blocks, checkpoints, losses, machines, networks of torchvision."""
+"""What the published programs share: blocks, checkpoints, losses, machines, optimisers, networks of torchvision."""
 
 from __future__ import annotations
 
@@ -9,19 +9,22 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from ipu_model.batching import Batching
 from ipu_model.capture import capture, tracing
+from ipu_model.capture.describe import step_of
 from ipu_model.capture.graph import Graph, TensorSpec, dtype_of
 from ipu_model.errors import Error
 from ipu_model.optimiser import Hyper, OptimiserSpec
 from ipu_model.predict.device import CostSettings, Device
-from ipu_model.predict.hardware import System
+from ipu_model.predict.hardware import system_named
+from ipu_model.predict.program import Program
 from ipu_model.step import FLOAT16, DType, Placement
 
 HALF, FLOAT = torch.float16, torch.float32
 
 
 class Classifier(nn.Module):
-    """A network with what the published programs return: loss, logits and accuracy in per cent.
+    """A network with what the published programs return: loss [], logits [N, classes] and accuracy [] in per cent.
 
     With `normalises`, images come as bytes and are cast and normalised on the device.
     """
@@ -38,7 +41,6 @@ class Classifier(nn.Module):
         self.register_buffer("std", torch.tensor([0.229, 0.224, 0.225], dtype=dtype).view(3, 1, 1))
 
     def forward(self, images: Tensor, labels: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Return loss [], logits [N, classes] and accuracy []."""
         if self.normalises:
             images = (images.to(self.mean.dtype) / 255 - self.mean) / self.std
         logits = self.model(images)
@@ -63,7 +65,6 @@ class AutoIncrement:
         self._last = Placement(block="", stage=0, ipu=0)
 
     def place(self, user_id: str | None, ipu_id: int | None) -> Placement:
-        """Return the place of a block on `ipu_id`."""
         ipu = ipu_id or 0
         stage = self._last.stage + (ipu != self._last.ipu)
         self._last = Placement(block=user_id or "", stage=stage, ipu=ipu)
@@ -102,19 +103,18 @@ def hint(tensor: Tensor, key: str, value: object) -> None:
 
 def captured(module: nn.Module, *inputs: TensorSpec, training: bool = True) -> Graph:
     """Return the graph of `module` for one micro-batch of such inputs."""
-    return capture(module, list(inputs), lambda m, t: m(*t), _flat, training=training, placer=AutoIncrement())
 
+    def flat(outputs: Any) -> tuple[list[Any], Callable[[list[Any]], Any]]:
+        if isinstance(outputs, (tuple, list)):
+            return list(outputs), tuple
+        return [outputs], lambda leaves: leaves[0]
 
-def _flat(outputs: Any) -> tuple[list[Any], Callable[[list[Any]], Any]]:
-    if isinstance(outputs, (tuple, list)):
-        return list(outputs), tuple
-    return [outputs], lambda leaves: leaves[0]
+    return capture(module, list(inputs), lambda m, t: m(*t), flat, training=training, placer=AutoIncrement())
 
 
 def images(batch: int, channels: int, size: int, dtype: torch.dtype) -> tuple[TensorSpec, TensorSpec]:
     """Return descriptions of images [batch, channels, size, size] and of their labels [batch]."""
-    shape = (batch, channels, size, size)
-    return TensorSpec.contiguous(shape, dtype), integers(batch)
+    return TensorSpec.contiguous((batch, channels, size, size), dtype), integers(batch)
 
 
 def integers(*shape: int) -> TensorSpec:
@@ -137,22 +137,26 @@ def networks() -> Any:
     return torchvision.models
 
 
-def torchvision_model(name: str, **settings: object) -> Any:
-    """Return a torchvision network with fresh weights.
+def program_of(
+    graph: Graph,
+    batching: Batching,
+    machine: str = "",
+    *,
+    half_partials: bool = True,
+    proportions: dict[int, float] | None = None,
+    **options: Any,
+) -> Program:
+    """Return the program of `graph`, for training if it has an optimiser, on the chips of the machine of that name.
 
-    Raises:
-        Error: torchvision is not installed.
+    `proportions` are the available memory proportions of its IPUs; `options` are other fields of `Program`.
     """
-    return networks().get_model(name, **settings)
-
-
-def settings_on(
-    system: System, *, half_partials: bool = True, proportions: dict[int, float] | None = None
-) -> CostSettings:
-    """Return the settings of a program on the chips of `system`; `proportions` are its available memory proportions."""
-    return CostSettings(
-        device=Device(system.chip), half_partials=half_partials, available_memory_proportion=proportions or {}
-    )
+    if machine:
+        system = system_named(machine)
+        options["system"] = system
+        options["settings"] = CostSettings(
+            device=Device(system.chip), half_partials=half_partials, available_memory_proportion=proportions or {}
+        )
+    return Program(step_of(graph), "optimiser" in options, batching, **options)
 
 
 def adamw(dtype: torch.dtype) -> OptimiserSpec:

@@ -1,13 +1,18 @@
-"""`python -m ipu_model validate`."""
+"""`python -m ipu_model validate`: compares the model with published measurements, which no wheel contains."""
 
 from __future__ import annotations
 
 import argparse
-from importlib.resources import files
+import sys
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 from ipu_model.errors import Error
+
+FOLDER = Path(__file__).resolve().parents[3] / "validation"
+"""Where a checkout of the sources has the package `published`."""
+_PACKAGE = "published"
 
 
 def register(subparsers: Any) -> None:
@@ -30,23 +35,21 @@ def register(subparsers: Any) -> None:
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """Print the comparison and whatever else was asked for."""
-    from ipu_model.predict.band import BANDS
-    from ipu_model.validate import record, text
-    from ipu_model.validate.comparison import compare_rows
-    from ipu_model.validate.leave_one_out import leave_one_out
+    """Print the comparison and whatever else was asked for.
 
-    if arguments.record and arguments.rows:
-        raise Error("--record writes all rows: call it without names of rows.")
-    compared = compare_rows(arguments.rows)
-    print(text.comparison_text(compared))
-    if arguments.leave_one_out:
-        print("\n" + text.left_out_text(*leave_one_out()))
-    if arguments.constants:
-        print("\n" + text.constants_text())
-    if arguments.record:
-        recorded = record.record_of(compared)
-        record.write_record(recorded, Path(str(files("ipu_model"))) / "data")
-        low, high = record.close_band_of_record(recorded)
-        print(f"\nrecorded in {record.RECORD} and {BANDS}")
-        print(f"memory.close_low and memory.close_high follow from the verdicts: {low:.3f} and {high:.3f}")
+    Raises:
+        Error: the published measurements are not there, as in an installation from a wheel.
+    """
+    if FOLDER.is_dir():
+        sys.path.insert(0, str(FOLDER))
+    try:
+        command = import_module(f"{_PACKAGE}.command")
+    except ModuleNotFoundError as missing:
+        if missing.name != _PACKAGE:
+            raise
+        raise Error(
+            "The published measurements and their programs are not in the installed package: they are in the folder "
+            "ipu_model/validation of the project's sources. Get the sources and call python ipu_model/validation in "
+            "their folder, which compares this installation."
+        ) from missing
+    command.run(arguments)

@@ -1,1 +1,0 @@
-"""The model against published measurements: every row, modelled value and signed error."""

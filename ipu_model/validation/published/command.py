@@ -1,0 +1,32 @@
+"""What `python -m ipu_model validate` does where this package is."""
+
+from __future__ import annotations
+
+import argparse
+from importlib.resources import files
+from pathlib import Path
+
+from ipu_model.errors import Error
+from ipu_model.predict.band import BANDS
+from published.comparison import compare_rows
+from published.leave_one_out import leave_one_out
+from published.record import RECORD, close_band_of_record, record_of, write_record
+from published.text import comparison_text, constants_text, left_out_text
+
+
+def run(arguments: argparse.Namespace) -> None:
+    """Print the comparison and whatever else was asked for."""
+    if arguments.record and arguments.rows:
+        raise Error("--record writes all rows: call it without names of rows.")
+    comparison = compare_rows(arguments.rows)
+    print(comparison_text(comparison))
+    if arguments.leave_one_out:
+        print("\n" + left_out_text(*leave_one_out()))
+    if arguments.constants:
+        print("\n" + constants_text())
+    if arguments.record:
+        record = record_of(comparison)
+        write_record(record, RECORD, Path(str(files("ipu_model"))) / "data" / BANDS)
+        low, high = close_band_of_record(record)
+        print(f"\nrecorded in {RECORD.name} and {BANDS}")
+        print(f"memory.close_low and memory.close_high follow from the verdicts: {low:.3f} and {high:.3f}")

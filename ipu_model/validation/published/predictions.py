@@ -1,0 +1,308 @@
+"""What the model says about each published row, computed when asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import fields, replace
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from ipu_model.errors import Error
+from ipu_model.predict import profile_program
+from ipu_model.predict.calibration import Calibration, calibrated
+from ipu_model.predict.costs import costs_of
+from ipu_model.predict.device import Device
+from ipu_model.predict.hardware import chip
+from ipu_model.predict.host import HostWork, Loading
+from ipu_model.predict.links import ring_of
+from ipu_model.predict.memory import categories
+from ipu_model.predict.ops.updates import variable_ipus
+from ipu_model.predict.order import order_of
+from ipu_model.predict.planner import Precision, contraction, matrix_product
+from ipu_model.predict.profile import Memory, PhaseCycles, Profile
+from ipu_model.predict.program import Program
+from ipu_model.predict.time import StageTime, time_of
+from ipu_model.predict.vertices import MatrixUnit, conv_1x1
+from published import convolutional, transformers
+from published.building import FLOAT, HALF
+
+KIBIBYTE, MEBIBYTE = 1024, 1024**2
+FITTED = "fitted on the published program"
+Value = Callable[[], float]
+Build = Callable[[], Program]
+
+_PHASES = tuple(phase.name for phase in fields(PhaseCycles))
+
+# The category of memory of each row about code, by the end of its id.
+_CODE = {
+    "control_code": categories.CONTROL_CODE,
+    "exchange_code": categories.EXCHANGE_CODE,
+    "vertex_state": categories.VERTEX_STATE,
+    "vertex_code": categories.VERTEX_CODE,
+    "host_exchange_code": categories.HOST_EXCHANGE_CODE,
+    "global_exchange_code": categories.GLOBAL_EXCHANGE_CODE,
+}
+
+_resnet50 = convolutional.resnet50_inference_program
+
+# Programs whose number is the rate of the device, by the row's id.
+_RATES: Mapping[str, Build] = {
+    "blind.B3": convolutional.user_guide_program,
+    "blind.B4": partial(_resnet50, 1),
+    "blind.B5": partial(_resnet50, 4),
+    "blind.B6": partial(_resnet50, 16),
+    "blind.B7": partial(_resnet50, 64),
+    "blind.B8": partial(transformers.vit_inference_program, 8),
+    "blind.B9": partial(transformers.vit_inference_program, 32),
+    "blind.B11": transformers.bert_base_program,
+    "blind.B13": transformers.vit_program,
+    "blind.B14": transformers.swin_program,
+    "blind.B15": convolutional.efficientnet_program,
+}
+
+# F1 reserved I/O tiles, and F2 is "the same in fp32"; how many is not published, so PopART's rule is assumed: the bytes
+# streamed in a micro-batch over a tile's memory, rounded up to a power of two (hardware reference, section D). That is
+# 42 and 45 for F1, 15 and 30 for F2, and PopTorch reserves 32 at least.
+_IO_TILES_OF_F1, _IO_TILES_OF_F2 = 64, 32
+
+# Programs that ran on hardware or were out of memory, by the row's id.
+_VERDICTS: Mapping[str, Build] = {
+    "fits.day03.half": partial(convolutional.day03_program, dtype=HALF, accumulation=3),
+    "fits.day03.float": partial(convolutional.day03_program, dtype=FLOAT, accumulation=3),
+    "fits.F1": partial(_resnet50, 90, io_tiles=_IO_TILES_OF_F1),
+    "fits.F1.reserved": partial(_resnet50, 96, io_tiles=_IO_TILES_OF_F1),
+    "fits.F1.more": partial(_resnet50, 96),
+    "fits.F2.16": partial(_resnet50, 16, dtype=FLOAT, io_tiles=_IO_TILES_OF_F2),
+    "fits.F2.32": partial(_resnet50, 32, dtype=FLOAT, io_tiles=_IO_TILES_OF_F2),
+    "fits.F3.18": convolutional.user_guide_program,
+    "fits.F3.20": convolutional.mlperf_program,
+    "fits.F3.22": convolutional.bow_training_program,
+    "fits.F4.2": partial(transformers.bert_inference_program, 2),
+    "fits.F4.4": partial(transformers.bert_inference_program, 4),
+    "fits.B1": convolutional.mlperf_pod64_program,
+    "fits.B11": transformers.bert_base_program,
+    "fits.B12": transformers.bert_large_program,
+    "fits.B13": transformers.vit_program,
+    "fits.B14": transformers.swin_program,
+    "fits.B15": convolutional.efficientnet_program,
+}
+
+
+class Predictions:
+    """The modelled value of each published row, by the row's id, with constants that may be other than the data's.
+
+    Profiles are shared by the rows that need them, so an object is worth keeping for one pass over the rows.
+    """
+
+    def __init__(self, calibration: Calibration | None = None) -> None:
+        self._calibration = calibration or calibrated()
+        self._profiles: dict[object, Profile] = {}
+        self._by_id = self._table()
+
+    def __contains__(self, row_id: str) -> bool:
+        return row_id in self._by_id or row_id in _VERDICTS
+
+    def value(self, row_id: str) -> float:
+        """Return the modelled value of a number. Raises ``Error`` for a row without a line in this file."""
+        if row_id not in self._by_id:
+            raise Error(f"Nothing says how to model the row {row_id}: add a line to a table in {Path(__file__).name}.")
+        return self._by_id[row_id]()
+
+    def memory(self, row_id: str) -> Memory:
+        """Return the modelled memory of a program whose outcome is published. Raises ``Error`` as ``value`` does."""
+        if row_id not in _VERDICTS:
+            raise Error(f"Nothing builds the program of {row_id}: add a line to _VERDICTS in {Path(__file__).name}.")
+        return self._profile(_VERDICTS[row_id]).memory
+
+    def _table(self) -> Mapping[str, Value]:
+        table: dict[str, Value] = {row_id: partial(self._rate, build) for row_id, build in _RATES.items()}
+        table |= {f"amp.{n}": partial(on_tile_product, n) for n in (16, 64, 256, 1024)}
+        for end, category in _CODE.items():
+            table[f"guide.code.{end}"] = partial(self._growth, category)
+            table[f"guide.code.one.{end}"] = partial(self._bert_large_code, category)
+            table[f"small.memory.{end}"] = partial(self._small_code, category)
+        return table | self._traces() | self._day03_calls() | self._day02() | self._other_programs()
+
+    def _other_programs(self) -> dict[str, Value]:
+        profile = self._profile
+        return {
+            "blind.B1": lambda: profile(convolutional.mlperf_pod64_program).device_seconds_per_call,
+            "blind.B2": lambda: profile(convolutional.mlperf_bow_pod64_program).device_seconds_per_call,
+            "blind.B10": partial(self._large_product, 512, 4),
+            "blind.B12": lambda: transformers.SEQUENCES_PER_PACK * self._rate(transformers.bert_large_program),
+            "gemm": partial(self._large_product, 1024, 2),
+            "mlperf.step": lambda: profile(convolutional.mlperf_program).device_seconds_per_call,
+            "mnist.calls": lambda: 1.0 / self._mnist().call_seconds,
+            "mnist.compilation": lambda: self._mnist().compilation_seconds,
+            "mnist.compilation.inference": lambda: profile(convolutional.digits_inference_program).compilation_seconds,
+            "mnist.update": self._mnist_update,
+        }
+
+    # --- the workshop's ResNet-101
+
+    def _traces(self) -> dict[str, Value]:
+        """The phases of both traces, what one further micro-batch takes, and a call without micro-batches."""
+        cycles = self._day03_cycles
+
+        def phase(name: str, accumulation: int) -> float:
+            return float(getattr(cycles(accumulation), name))
+
+        def total(accumulation: int) -> float:
+            return cycles(accumulation).total
+
+        def share(accumulation: int) -> float:
+            return 100 * cycles(accumulation).on_tile_execute / total(accumulation)
+
+        def further(name: str) -> float:
+            return (phase(name, 8) - phase(name, 3)) / 5
+
+        table: dict[str, Value] = {f"day03.micro_batch.{name}": partial(further, name) for name in _PHASES}
+        for accumulation in (3, 8):
+            prefix = f"day03.trace.ga{accumulation}"
+            table |= {f"{prefix}.{name}": partial(phase, name, accumulation) for name in _PHASES}
+            table[f"{prefix}.total"] = partial(total, accumulation)
+            table[f"day03.share.ga{accumulation}"] = partial(share, accumulation)
+            table[f"day03.received.ga{accumulation}"] = partial(_mebibytes_of_images, accumulation)
+        table["day03.update.on_tile_execute"] = lambda: phase("on_tile_execute", 3) - 3 * further("on_tile_execute")
+        table["day03.ipu1"] = lambda: cycles(8, ipu=1).on_tile_execute / cycles(8).on_tile_execute
+        return table
+
+    def _day03_cycles(self, accumulation: int, ipu: int = 0) -> PhaseCycles:
+        return self._profile(partial(convolutional.day03_program, accumulation=accumulation)).cycles[ipu]
+
+    def _day03_calls(self) -> dict[str, Value]:
+        """Calls per second with the workshop's loaders, and what else is published of its program."""
+        rates = self._calibration.published_host
+        day03 = convolutional.day03_program
+
+        def calls(seconds: float, program: Build, loading: Loading = Loading.SYNC) -> float:
+            host = HostWork(seconds, rates.day03_call_seconds, loading, source=FITTED)
+            return 1.0 / self._profile(program, host).call_seconds
+
+        def fullest_tile(dtype: torch.dtype) -> float:
+            return self._profile(partial(day03, dtype=dtype, accumulation=3)).memory.max_tile_bytes / KIBIBYTE
+
+        converting, bytewise = rates.day03_converted_image_seconds, rates.day03_byte_image_seconds
+        eight_bit = partial(day03, iterations=4, eight_bit=True)
+        return {
+            "day03.calls.ga3": partial(calls, converting, partial(day03, accumulation=3)),
+            "day03.calls.ga8": partial(calls, converting, partial(day03, accumulation=8)),
+            "day03.calls.di4": partial(calls, converting, partial(day03, iterations=4)),
+            "day03.calls.byte": partial(calls, bytewise, eight_bit),
+            "day03.calls.async": partial(calls, bytewise, eight_bit, Loading.ASYNC),
+            "day03.compilation": lambda: self._profile(partial(day03, accumulation=3)).compilation_seconds,
+            "day03.memory.half": partial(fullest_tile, HALF),
+            "day03.memory.float": partial(fullest_tile, FLOAT),
+        }
+
+    # --- day 02's ResNet-50
+
+    def _day02(self) -> dict[str, Value]:
+        """Times of its stages, all-reduces, compilation and memory."""
+        return {
+            "small.forward": lambda: self._small_stage(0).forward,
+            "small.backward": lambda: self._small_stage(0).backward + self._small_stage(0).recompute,
+            "small.last": lambda: self._small_stage(1).total,
+            "small.all_reduce.first": partial(self._all_reduces, 0),
+            "small.all_reduce.second": partial(self._all_reduces, 1),
+            "small.compilation.one": lambda: self._small(ipus=1).compilation_seconds,
+            "small.compilation.two": lambda: self._small().compilation_seconds,
+            "small.memory.data": self._small_data,
+            "small.memory.fullest": lambda: self._small().memory.max_tile_bytes / KIBIBYTE,
+        }
+
+    def _small(self, ipus: int = 2) -> Profile:
+        return self._profile(partial(convolutional.small_resnet50_program, ipus=ipus))
+
+    def _small_stage(self, index: int) -> StageTime:
+        """What a stage takes for one micro-batch."""
+        program = self._calibrated(convolutional.small_resnet50_program())
+        return time_of(program, costs_of(program.step, program.settings), order_of(program)).stage_times[index]
+
+    def _all_reduces(self, ipu: int) -> float:
+        """The cycles of summing the gradients of all weights of one IPU over both replicas."""
+        program = self._calibrated(convolutional.small_resnet50_program())
+        step, ring, ipus = program.step, ring_of(program), variable_ipus(program.step)
+        weights = (step.tensors[v.tensor] for v in step.variables if v.trainable and ipus[v.name] == ipu)
+        seconds = sum(ring.all_reduce(weight.elements * weight.dtype.bytes) for weight in weights)
+        return seconds * program.system.chip.clock_hz
+
+    def _small_code(self, category: str) -> float:
+        return mean_kibibytes(self._small().memory, category)
+
+    def _small_data(self) -> float:
+        """MiB of data that the report counts as always live: accumulators are zeroed for each update."""
+        data = (categories.VARIABLES, categories.OPTIMISER_STATE)
+        return sum(total_bytes(self._small().memory, category) for category in data) / MEBIBYTE
+
+    # --- other programs
+
+    def _mnist(self) -> Profile:
+        seconds = self._calibration.published_host.mnist_image_seconds
+        host = HostWork(seconds, loading=Loading.ASYNC, source=FITTED)
+        return self._profile(convolutional.digits_program, host)
+
+    def _mnist_update(self) -> float:
+        profile = self._mnist()
+        cycles = profile.device_seconds_per_call * profile.machine.clock_hz
+        updates = convolutional.digits_program().batching.device_iterations
+        return cycles * (1 - profile.shares["run start"]) / updates
+
+    def _bert_large(self, replicas: int) -> Memory:
+        return self._profile(partial(transformers.bert_large_program, replicas=replicas)).memory
+
+    def _bert_large_code(self, category: str) -> float:
+        return mean_kibibytes(self._bert_large(1), category)
+
+    def _growth(self, category: str) -> float:
+        """The bytes of each of four replicas of BERT-Large against those of one alone."""
+        return total_bytes(self._bert_large(4), category) / total_bytes(self._bert_large(1), category)
+
+    def _large_product(self, columns: int, element_bytes: int) -> float:
+        """TFLOP/s of 4096 x 4096 x `columns` on a whole Bow chip, with half partials in fp16."""
+        device = Device(chip("Bow"), self._calibration)
+        problem = matrix_product(4096, 4096, columns, element_bytes)
+        work = contraction(problem, device, Precision(half_partials=element_bytes == 2))
+        return work.flops / device.chip.seconds(device.total(work.cycles)) / 1e12
+
+    def _rate(self, build: Build) -> float:
+        """Samples per second of the device."""
+        return self._profile(build).device_samples_per_second
+
+    def _profile(self, build: Build, host: HostWork | None = None) -> Profile:
+        """The profile of what `build` returns, computed once for each function with the same arguments."""
+        called = (build.func, build.args, *sorted(build.keywords.items())) if isinstance(build, partial) else build
+        if (called, host) not in self._profiles:
+            program = self._calibrated(build())
+            self._profiles[called, host] = profile_program(program, host or HostWork())
+        return self._profiles[called, host]
+
+    def _calibrated(self, program: Program) -> Program:
+        device = replace(program.settings.device, calibration=self._calibration)
+        return replace(program, settings=replace(program.settings, device=device))
+
+
+def _mebibytes_of_images(accumulation: int) -> float:
+    """MiB of images that stage 0 reads in one call; labels go to IPU 1."""
+    program = convolutional.day03_program(accumulation=accumulation)
+    images = program.step.inputs[0]
+    return images.elements * images.dtype.bytes * program.batching.steps / MEBIBYTE
+
+
+def on_tile_product(rows: int) -> float:
+    """Return cycles of [rows, 16] x [16, 16] on one tile, fp16 with half partials."""
+    one, unit = np.array([1.0]), MatrixUnit(element_bytes=2, partial_bytes=2, units=16, channel_group=16, workers=6)
+    return float(conv_1x1(np.array([float(rows)]), one, one, one, unit)[0])
+
+
+def mean_kibibytes(memory: Memory, category: str) -> float:
+    """Return the KiB of one category on the average tile of one replica."""
+    return total_bytes(memory, category) / sum(len(ipu.tiles) for ipu in memory) / KIBIBYTE
+
+
+def total_bytes(memory: Memory, category: str) -> float:
+    """Return the bytes of one category on all tiles of one replica."""
+    return sum(entry.total_bytes for ipu in memory for entry in ipu.categories if entry.name == category)

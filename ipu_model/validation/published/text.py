@@ -1,0 +1,280 @@
+"""The comparison as tables, for a terminal and as a page, and how far to trust the model, which follows from it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from statistics import median
+from textwrap import fill
+
+from ipu_model.predict.band import Family, FamilyBand
+from ipu_model.predict.calibration import constant_facts, fitted
+from published.comparison import Compared, ComparedVerdict, Comparison, Outcome
+from published.leave_one_out import LeftOut, Untested
+from published.record import bands_of, left_out_verdicts, record_of, recorded
+from published.rows import BlindComparison, BlindVerdicts, Kind, published
+
+_PAGE, _WIDTH = 120, 96
+_TITLE = "Published on hardware against the IPU Model"
+
+# Kind -> heading and sentence of its table, in the order of the tables.
+_TABLES = {
+    Kind.SCORED_BLIND: (
+        "Scored blind",
+        "The model had never seen these figures on the day of the first error. Today's model has been improved with "
+        "them in view, but no constant was fitted to them.",
+    ),
+    Kind.PREDICTION: (
+        "Predictions",
+        "No constant was chosen for these figures. If the formulas were improved with a row in view, *error before* is "
+        "its error before the improvement.",
+    ),
+    Kind.FITTED: (
+        "Fitted",
+        "These figures depend on a constant that was chosen to match them, or that a published figure influenced. The "
+        "rows show how well a few constants match many figures, and prove nothing else.",
+    ),
+    Kind.ARITHMETIC: (
+        "Arithmetic",
+        "These are sums, ratios, differences and repeats of other rows, and no count includes them.",
+    ),
+}
+# How the tables call the error before the model was improved with the row in view.
+_EARLIER = {Kind.SCORED_BLIND: "that day", Kind.PREDICTION: "before"}
+_CUTS_HEADING = "Cuts that are not published"
+_CUTS = (
+    "The sources of these rows do not say which layers run on which IPU, and the tables above assume an even cut. This "
+    "table shows the modelled figures of the same programs with other cuts, and therefore how much of an error the cut "
+    "could explain."
+)
+_MEMORY = (
+    "The share is the memory that the fullest tile needs, relative to the memory that it has. *That day* is the share "
+    "when the row was scored blind."
+)
+
+
+# --- for a terminal
+
+
+def comparison_text(comparison: Comparison) -> str:
+    """Return the summary and one line for each row."""
+    lines = [_TITLE, "", *(fill(line, _PAGE, subsequent_indent="  ") for line in _trust(comparison))]
+    for kind, (heading, _) in _TABLES.items():
+        numbers = _of_kind(comparison.numbers, kind)
+        if numbers:
+            earlier = f" {_EARLIER[kind]:>9}" if kind in _EARLIER else ""
+            lines += ["", f"{heading:{_WIDTH}} {'published':>13} {'modelled':>13}{earlier} {'error':>8} {'wanted':>7}"]
+            lines += [_line(number) for number in numbers]
+    if comparison.cuts:
+        lines += ["", f"{_CUTS_HEADING:{_WIDTH}} {'published':>13} {'modelled':>13} {'error':>8}"]
+        for other in comparison.cuts:
+            what = f"{other.row.what}: {other.cut}"
+            published_and_modelled = f"{_number(other.row.value):>13} {_number(other.modelled):>13}"
+            lines.append(f"{what:{_WIDTH}} {published_and_modelled} {other.error:>+8.1%}")
+    if comparison.verdicts:
+        lines += ["", f"{'Memory':{_WIDTH}} {'published':>13} {'modelled':>13} {'that day':>9} {'share':>8}"]
+        for verdict in comparison.verdicts:
+            row = verdict.row
+            lines.append(
+                f"{row.what:{_WIDTH}} {row.outcome:>13} {verdict.verdict.value:>17} {_that_day(verdict):>5} "
+                f"{verdict.share:>8.1%} {verdict.outcome} ({row.kind})"
+            )
+    return "\n".join([*lines, "", "Sources:", *(f"  {source}" for source in _sources(comparison))])
+
+
+def _line(number: Compared) -> str:
+    row = number.row
+    what = f"{row.what} [{row.unit}]"
+    earlier = f" {_signed(row.earlier_error):>9}" if row.kind in _EARLIER else ""
+    outside = "" if number.as_wanted else " outside"
+    return (
+        f"{what:{_WIDTH}} {_number(row.value):>13} {_number(number.modelled):>13}{earlier} {number.error:>+8.1%} "
+        f"{row.wanted:>7.0%}{outside}"
+    )
+
+
+def constants_text() -> str:
+    """Return every calibrated constant with its value, unit, confidence and source."""
+    lines = []
+    for section, facts in constant_facts().items():
+        for name, fact in facts.items():
+            lines += [f"{section}.{name} = {fact.value:g} {fact.unit} ({fact.confidence})", f"    {fact.source}"]
+    return "\n".join(lines)
+
+
+def left_out_text(tested: Iterable[LeftOut], untested: Iterable[Untested]) -> str:
+    """Return one line for each fitted row: its error with all rows and with its measurement left out, or why not."""
+    return "\n".join(
+        [
+            "Leave one out: constants refitted to the other measurements",
+            "",
+            f"{'row':{_WIDTH}} {'error':>8} {'left out':>9}",
+            *(f"{row.row.what:{_WIDTH}} {row.with_all:>+8.1%} {row.without:>+9.1%}" for row in tested),
+            "",
+            "Rows that cannot be left out, because no other measurement determines their constants:",
+            *(f"  {row.row.what} ({', '.join(row.constants)})" for row in untested),
+        ]
+    )
+
+
+# --- as a page
+
+
+def comparison_markdown(comparison: Comparison) -> str:
+    """Return the comparison as a page of its own."""
+    lines = [f"# {_TITLE}", ""]
+    lines += [
+        "`make docs` writes this page from `python -m ipu_model validate`, and a test fails when an error grows. "
+        "[model.md](model.md) explains how to read it."
+    ]
+    lines += ["", "## How far to trust the model", "", *(f"* {line}" for line in _trust(comparison))]
+    for kind, (heading, sentence) in _TABLES.items():
+        numbers = _of_kind(comparison.numbers, kind)
+        if numbers:
+            lines += ["", f"## {heading}", "", sentence, "", *_table(kind, numbers)]
+    if comparison.cuts:
+        lines += ["", f"## {_CUTS_HEADING}", "", _CUTS, ""]
+        lines += ["| row | cut | unit | published | modelled | error |", "|---|---|---|---:|---:|---:|"]
+        lines += [
+            f"| {other.row.what} | {other.cut} | {other.row.unit} | {_number(other.row.value)} | "
+            f"{_number(other.modelled)} | {other.error:+.1%} |"
+            for other in comparison.cuts
+        ]
+    lines += ["", "## Memory: what ran and what did not", "", _MEMORY, ""]
+    lines += ["| program | published | modelled | share | that day | | |", "|---|---|---|---:|---:|---|---|"]
+    lines += [
+        f"| {verdict.row.what} | {verdict.row.outcome} | {verdict.verdict} | {verdict.share:.1%} | "
+        f"{_that_day(verdict)} | {verdict.outcome} | {verdict.row.kind} |"
+        for verdict in comparison.verdicts
+    ]
+    names = ", ".join(f"`{name}`" for name in fitted())
+    lines += [
+        "",
+        f"{len(fitted())} constants are fitted: {names}. "
+        "`python -m ipu_model validate --constants` lists all constants with their sources, and `--leave-one-out` "
+        "refits them without each measurement.",
+    ]
+    return "\n".join([*lines, "", "Sources:", "", *(f"* {source}" for source in _sources(comparison)), ""])
+
+
+def _table(kind: Kind, numbers: Sequence[Compared]) -> list[str]:
+    has_earlier = kind in _EARLIER
+    lines = [
+        f"| row | unit | published | modelled |{f' error {_EARLIER[kind]} |' if has_earlier else ''} error | wanted |",
+        f"|---|---|---:|---:|{'---:|' if has_earlier else ''}---:|---:|",
+    ]
+    for number in numbers:
+        row = number.row
+        earlier = f" {_signed(row.earlier_error)} |" if has_earlier else ""
+        lines.append(
+            f"| {row.what} | {row.unit} | {_number(row.value)} | {_number(number.modelled)} |{earlier} "
+            f"{number.error:+.1%} | {row.wanted:.0%} |"
+        )
+    return lines
+
+
+def _of_kind(numbers: Iterable[Compared], kind: Kind) -> list[Compared]:
+    return [number for number in numbers if number.row.kind is kind]
+
+
+def _sources(comparison: Comparison) -> list[str]:
+    sources = {number.row.source for number in comparison.numbers}
+    return sorted(sources | {verdict.row.source for verdict in comparison.verdicts})
+
+
+def _that_day(verdict: ComparedVerdict) -> str:
+    return "" if verdict.row.blind is None else f"{verdict.row.blind:.0%}"
+
+
+def _signed(error: float | None) -> str:
+    return "" if error is None else f"{error:+.1%}"
+
+
+def _number(value: float) -> str:
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
+
+
+# --- how far to trust the model
+
+
+def _trust(comparison: Comparison) -> tuple[str, ...]:
+    errors = {**recorded().errors, **record_of(comparison).errors}
+    known = {row.id for row in published().rows} <= set(errors)
+    return trust(comparison, bands_of(errors) if known else {})
+
+
+def trust(comparison: Comparison, bands: Mapping[Family, FamilyBand]) -> tuple[str, ...]:
+    """Return five statements on how far to trust the model, the blind scores first."""
+    return (
+        _never_seen(published().blind),
+        _released(_of_kind(comparison.numbers, Kind.SCORED_BLIND)),
+        _predictions(comparison.numbers),
+        _verdicts(comparison.verdicts, published().blind_verdicts),
+        "Error bands are factors on modelled device time, computed from the published rows of each family: "
+        f"{'; '.join(f'{family} {band.low:.2f} to {band.high:.2f}' for family, band in bands.items()) or 'none'}. "
+        "Programs with recurrent networks, overlapped transfers, several racks or anything else that no row covers get "
+        "a wide band, and `profile.notes` says why.",
+    )
+
+
+def _never_seen(comparisons: Iterable[BlindComparison]) -> str:
+    scores = []
+    for score in comparisons:
+        largest = "" if score.largest is None else f", {score.largest:.0%} at worst"
+        scores.append(f"{score.median:.1%} at the median{largest}, on {score.rows} {score.what}")
+    return f"Scored blind, on rows that it had never seen, the model was off by {'; and by '.join(scores)}."
+
+
+def _released(numbers: Sequence[Compared]) -> str:
+    if not numbers:
+        return "None of these rows was scored blind."
+    then = [abs(number.row.earlier_error or 0.0) for number in numbers]
+    now = [abs(number.error) for number in numbers]
+    return (
+        f"{_count(numbers)} released since then. On the day of scoring, the median error was {median(then):.1%} and "
+        f"the largest {max(then):.1%}. Today, they are {median(now):.1%} and {max(now):.1%}, but today's model has "
+        "been improved with these rows in view."
+    )
+
+
+def _predictions(numbers: Sequence[Compared]) -> str:
+    predictions = _of_kind(numbers, Kind.PREDICTION)
+    if not predictions:
+        return "None of these rows is a prediction."
+    worst = max(predictions, key=lambda number: abs(number.error))
+    return (
+        f"{_count(predictions)} predicted, and no constant was chosen for them. The median error is "
+        f"{median(abs(number.error) for number in predictions):.1%} and the largest {worst.error:+.1%} "
+        f"({worst.row.what}); {sum(number.as_wanted for number in predictions)} are within the wanted error. "
+        f"{len(_of_kind(numbers, Kind.FITTED))} rows prove nothing, because they depend on one of {len(fitted())} "
+        "fitted constants."
+    )
+
+
+def _verdicts(verdicts: Sequence[ComparedVerdict], blind: Iterable[BlindVerdicts]) -> str:
+    scores = "; ".join(
+        f"of {score.right + score.close + score.wrong} {score.what}: {score.right} right, {score.close} too close to "
+        f"call, {score.wrong} wrong"
+        for score in blind
+    )
+    that_day = f"The verdicts on memory were also scored blind, {scores}."
+    free = [verdict for verdict in verdicts if verdict.row.kind is not Kind.FITTED]
+    if not free:
+        return that_day
+    today = f"{that_day} Today's verdicts on the {len(free)} whose outcome is known here: {_outcomes(free)}."
+    if len(verdicts) < len(published().verdicts):
+        return today  # what is too close without one of them follows from all the others
+    without = left_out_verdicts(verdicts, recorded().errors)
+    return (
+        f"{today} These programs themselves determine what is too close to call. If each of all {len(without)} is left "
+        f"out in turn, the verdicts are: {_outcomes(without)}."
+    )
+
+
+def _outcomes(verdicts: Iterable[ComparedVerdict]) -> str:
+    count = Counter(verdict.outcome for verdict in verdicts)
+    return f"{count[Outcome.RIGHT]} right, {count[Outcome.CLOSE]} too close to call, {count[Outcome.WRONG]} wrong"
+
+
+def _count(numbers: Sequence[Compared]) -> str:
+    return "1 row was" if len(numbers) == 1 else f"{len(numbers)} rows were"

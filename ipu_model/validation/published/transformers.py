@@ -1,0 +1,369 @@
+"""Published programs of transformers: BERT, ViT and Swin, as the vendor's applications run them.
+
+BERT's and ViT's layers are those of Hugging Face's models. B8 to B14 and F4 are the programs' numbers in the ids of
+`published.toml`.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import accumulate
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from ipu_model.batching import Batching
+from ipu_model.capture.graph import Graph
+from ipu_model.optimiser import Hyper, OptimiserSpec
+from ipu_model.predict.program import Location, Locations, Program, Recomputation
+from published.building import (
+    FLOAT,
+    HALF,
+    Classifier,
+    begin_block,
+    captured,
+    checkpoint,
+    hint,
+    images,
+    integers,
+    lamb,
+    marked_loss,
+    networks,
+    program_of,
+)
+
+MASKED_TOKENS = 20
+SEQUENCES_PER_PACK = 1.17
+VIT_LAYERS = (3, 3, 3, 3)
+_SWIN_CUTS = ((3, 0), (5, 1), (7, 0))
+"""The first block of each further IPU for 2, 3, 5 and 2 blocks, by `features` and block of torchvision's network."""
+
+
+class SelfAttention(nn.Module):
+    """Attention over the tokens of a sequence, with its output layer: [N, S, hidden] to [N, S, hidden].
+
+    Queries, keys and values have linear layers of their own; two products surround a softmax and dropout. `mask` is
+    added to the scores [N, heads, S, S].
+    """
+
+    def __init__(self, hidden: int, heads: int, dropout: float = 0.1) -> None:
+        super().__init__()
+        self.heads = heads
+        self.query = nn.Linear(hidden, hidden)
+        self.key = nn.Linear(hidden, hidden)
+        self.value = nn.Linear(hidden, hidden)
+        self.weights_dropout = nn.Dropout(dropout)
+        self.output = nn.Linear(hidden, hidden)
+        self.output_dropout = nn.Dropout(dropout)
+
+    def _by_head(self, tensor: Tensor) -> Tensor:
+        batch, length, hidden = tensor.shape
+        return tensor.view(batch, length, self.heads, hidden // self.heads).permute(0, 2, 1, 3)
+
+    def forward(self, hidden: Tensor, mask: Tensor | None = None) -> Tensor:
+        query, key, value = (self._by_head(layer(hidden)) for layer in (self.query, self.key, self.value))
+        scores = torch.matmul(query, key.transpose(-1, -2)) / math.sqrt(query.shape[-1])
+        if mask is not None:
+            scores = scores + mask
+        weights = self.weights_dropout(scores.softmax(dim=-1))
+        context = torch.matmul(weights, value).permute(0, 2, 1, 3).reshape(hidden.shape)
+        attended: Tensor = self.output_dropout(self.output(context))
+        return attended
+
+
+# --- BERT
+
+
+@dataclass(frozen=True)
+class BertSize:
+    """The dimensions of one BERT; `layers` counts those of each IPU."""
+
+    hidden: int
+    heads: int
+    layers: tuple[int, ...]
+    vocabulary: int = 30522
+    positions: int = 512
+
+
+BASE = BertSize(768, 12, (0, 4, 4, 4))
+LARGE = BertSize(1024, 16, (3, 7, 7, 7))
+
+
+class Embeddings(nn.Module):
+    """Words, positions and token types, added and normalised: [N, S] to [N, S, hidden]."""
+
+    def __init__(self, size: BertSize) -> None:
+        super().__init__()
+        self.words = nn.Embedding(size.vocabulary, size.hidden)
+        self.positions = nn.Embedding(size.positions, size.hidden)
+        self.types = nn.Embedding(2, size.hidden)
+        self.norm = nn.LayerNorm(size.hidden, eps=1e-12)
+        self.dropout = nn.Dropout(0.1)
+
+    def forward(self, tokens: Tensor, positions: Tensor, types: Tensor) -> Tensor:
+        embedded = self.words(tokens) + self.types(types) + self.positions(positions)
+        hidden: Tensor = self.dropout(self.norm(embedded))
+        return hidden
+
+
+class EncoderLayer(nn.Module):
+    """Self-attention and the feed-forward network of one layer, a layer norm after each: [N, S, hidden]."""
+
+    def __init__(self, size: BertSize) -> None:
+        super().__init__()
+        self.attention = SelfAttention(size.hidden, size.heads)
+        self.attention_norm = nn.LayerNorm(size.hidden, eps=1e-12)
+        self.wide = nn.Linear(size.hidden, 4 * size.hidden)
+        self.narrow = nn.Linear(4 * size.hidden, size.hidden)
+        self.dropout = nn.Dropout(0.1)
+        self.norm = nn.LayerNorm(size.hidden, eps=1e-12)
+
+    def forward(self, hidden: Tensor, mask: Tensor) -> Tensor:
+        attended = self.attention_norm(self.attention(hidden, mask) + hidden)
+        output: Tensor = self.norm(self.dropout(self.narrow(F.gelu(self.wide(attended)))) + attended)
+        return output
+
+
+class Encoder(nn.Module):
+    """Embeddings and layers: tokens [N, S] to [N, S, hidden].
+
+    `sequences` numbers the sequence that each token belongs to, 0 for padding. With `packed`, a row holds several
+    sequences that do not see each other.
+    """
+
+    def __init__(self, size: BertSize, *, packed: bool = False) -> None:
+        super().__init__()
+        self.packed = packed
+        self.embeddings = Embeddings(size)
+        self.layers = nn.ModuleList(EncoderLayer(size) for _ in range(sum(size.layers)))
+
+    def forward(self, tokens: Tensor, positions: Tensor, types: Tensor, sequences: Tensor) -> Tensor:
+        hidden: Tensor = self.embeddings(tokens, positions, types)
+        hidden_from = sequences[:, None, None, :] == 0
+        if self.packed:
+            hidden_from = hidden_from | (sequences[:, None, :, None] != sequences[:, None, None, :])
+        mask = hidden_from.to(hidden.dtype) * -10000.0
+        for layer in self.layers:
+            hidden = layer(hidden, mask)
+        return hidden
+
+
+class Heads(nn.Module):
+    """The pooler with its next-sentence classifier, and the prediction of masked tokens by the tied decoder.
+
+    Returns scores of masked tokens [N x masked, vocabulary] and of the next sentence [N, 2].
+    """
+
+    def __init__(self, size: BertSize, words: nn.Embedding, slices: int) -> None:
+        super().__init__()
+        self.slices = slices
+        self.pooler = nn.Linear(size.hidden, size.hidden)
+        self.follows = nn.Linear(size.hidden, 2)
+        self.transform = nn.Linear(size.hidden, size.hidden)
+        self.norm = nn.LayerNorm(size.hidden, eps=1e-12)
+        self.words = words
+        self.bias = nn.Parameter(torch.zeros(size.vocabulary))
+
+    def forward(self, hidden: Tensor, masked_positions: Tensor) -> tuple[Tensor, Tensor]:
+        chosen = F.one_hot(masked_positions.long(), hidden.shape[1]).to(hidden.dtype)
+        masked = torch.matmul(chosen, hidden).flatten(0, 1)
+        transformed = self.norm(F.gelu(self.transform(masked)))
+        scores = torch.matmul(transformed, self.words.weight.t())
+        if self.slices > 1:
+            hint(scores, "serialized", {"mode": "OutputChannels", "factor": self.slices, "keep_precision": False})
+        follows = self.follows(torch.tanh(self.pooler(hidden[:, 0])))
+        return scores + self.bias, follows
+
+
+class Pretraining(nn.Module):
+    """BERT with both losses of its pretraining: returns their sum and the two, all []."""
+
+    def __init__(self, size: BertSize, slices: int, *, packed: bool) -> None:
+        super().__init__()
+        self.encoder = Encoder(size, packed=packed)
+        self.heads = Heads(size, self.encoder.embeddings.words, slices)
+
+    def forward(
+        self,
+        tokens: Tensor,
+        positions: Tensor,
+        types: Tensor,
+        sequences: Tensor,
+        masked_positions: Tensor,
+        masked_labels: Tensor,
+        follows: Tensor,
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        hidden = self.encoder(tokens, positions, types, sequences)
+        scores, next_scores = self.heads(hidden, masked_positions)
+        words = F.cross_entropy(scores, masked_labels.flatten().long(), ignore_index=0).float()
+        sentences = F.cross_entropy(next_scores, follows.long()).float()
+        return marked_loss(words + sentences), words, sentences
+
+
+@lru_cache(maxsize=2)
+def bert_pretraining(size: BertSize, batch: int, length: int = 128, *, slices: int = 1, packed: bool = False) -> Graph:
+    """Return pretraining in fp16 over four IPUs; embeddings and heads are on IPU 0, each layer's output is kept.
+
+    `slices` is the factor by which the decoder's product is serialised.
+    """
+    module = Pretraining(size, slices, packed=packed).half()
+    begin_block(module.encoder.embeddings, 0)
+    ipus = [ipu for ipu, count in enumerate(size.layers) for _ in range(count)]
+    for layer, ipu in zip(module.encoder.layers, ipus, strict=True):
+        begin_block(layer, ipu)
+        checkpoint(layer)
+    begin_block(module.heads, 0)
+    tokens, masked = integers(batch, length), integers(batch, MASKED_TOKENS)
+    return captured(module, tokens, tokens, tokens, tokens, masked, masked, integers(batch))
+
+
+def bert_base_program() -> Program:
+    """Return BERT-Base's pretraining on a Bow Pod16 (B11): four replicas of four IPUs."""
+    return _pretraining(bert_pretraining(BASE, 32), Batching(1, 512, 4), dict.fromkeys(range(4), 0.25), "bert-base")
+
+
+def bert_large_program(*, replicas: int = 4) -> Program:
+    """Return BERT-Large's pretraining with packed sequences on a Bow Pod16 (B12)."""
+    graph = bert_pretraining(LARGE, 8, slices=2, packed=True)
+    proportions = {0: 0.15, 1: 0.25, 2: 0.25, 3: 0.25}
+    return _pretraining(graph, Batching(1, 1752, replicas), proportions, "bert-large")
+
+
+def _pretraining(graph: Graph, batching: Batching, proportions: dict[int, float], name: str) -> Program:
+    return program_of(
+        graph,
+        batching,
+        "Bow-POD16",
+        optimiser=lamb(),
+        proportions=proportions,
+        recomputation=Recomputation.PIPELINE,
+        locations=Locations(optimiser=Location(on_chip=False, sharded=True)),
+        name=name,
+    )
+
+
+@lru_cache(maxsize=2)
+def bert_inference(batch: int, length: int = 256) -> Graph:
+    """Return BERT-Base's encoder in fp32 on one IPU."""
+    tokens = integers(batch, length)
+    return captured(Encoder(BASE).eval(), tokens, tokens, tokens, tokens, training=False)
+
+
+def bert_inference_program(batch: int) -> Program:
+    """Return BERT-Base in fp32 on one C600 card (F4), sequence length 256."""
+    return program_of(bert_inference(batch), Batching(), "C600-server", half_partials=False, name="bert-base-inference")
+
+
+# --- ViT
+
+
+class VisionLayer(nn.Module):
+    """One layer of ViT: attention and feed-forward network, each after a layer norm: [N, tokens, hidden]."""
+
+    def __init__(self, hidden: int = 768, heads: int = 12) -> None:
+        super().__init__()
+        self.norm_before = nn.LayerNorm(hidden, eps=1e-12)
+        self.attention = SelfAttention(hidden, heads)
+        self.norm_after = nn.LayerNorm(hidden, eps=1e-12)
+        self.wide = nn.Linear(hidden, 4 * hidden)
+        self.narrow = nn.Linear(4 * hidden, hidden)
+        self.dropout = nn.Dropout(0.1)
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        attended = self.attention(self.norm_before(hidden)) + hidden
+        output: Tensor = self.dropout(self.narrow(F.gelu(self.wide(self.norm_after(attended))))) + attended
+        return output
+
+
+class VisionTransformer(nn.Module):
+    """ViT-B/16: images [N, 3, 224, 224] to logits [N, 1000]."""
+
+    def __init__(self, hidden: int = 768) -> None:
+        super().__init__()
+        self.patches = nn.Conv2d(3, hidden, 16, 16)
+        self.first = nn.Parameter(torch.zeros(1, 1, hidden))
+        self.positions = nn.Parameter(torch.zeros(1, 14 * 14 + 1, hidden))
+        self.dropout = nn.Dropout(0.1)
+        self.layers = nn.ModuleList(VisionLayer(hidden) for _ in range(12))
+        self.norm = nn.LayerNorm(hidden, eps=1e-12)
+        self.classifier = nn.Linear(hidden, 1000)
+
+    def forward(self, images: Tensor) -> Tensor:
+        patches = self.patches(images).flatten(2).transpose(1, 2)
+        tokens = torch.cat((self.first.expand(len(images), -1, -1), patches), dim=1)
+        hidden: Tensor = self.dropout(tokens + self.positions)
+        for layer in self.layers:
+            hidden = layer(hidden)
+        logits: Tensor = self.classifier(self.norm(hidden)[:, 0])
+        return logits
+
+
+@lru_cache(maxsize=2)
+def vit_training(layers: tuple[int, ...]) -> Graph:
+    """Return ViT-B/16 on eight 224 x 224 byte images in fp16, with so many of its layers on each IPU as checkpoints."""
+    network = VisionTransformer()
+    for layer in network.layers:
+        checkpoint(layer)
+    for ipu, first in enumerate(accumulate(layers[:-1]), start=1):
+        begin_block(network.layers[first], ipu)
+    return captured(Classifier(network, normalises=True).half(), *images(8, 3, 224, torch.uint8))
+
+
+def vit_program(layers: tuple[int, ...] = VIT_LAYERS) -> Program:
+    """Return ViT-B/16's pretraining on a Bow Pod16 (B13): four replicas of four IPUs, with so many layers on each.
+
+    How the published program distributes its layers is not known.
+    """
+    return program_of(
+        vit_training(layers),
+        Batching(1, 2048, 4),
+        "Bow-POD16",
+        optimiser=lamb(),
+        proportions=dict.fromkeys(range(4), 0.3),
+        recomputation=Recomputation.PIPELINE,
+        locations=Locations(optimiser=Location(sharded=True)),
+        name="vit-b-16",
+    )
+
+
+@lru_cache(maxsize=2)
+def vit_inference(batch: int) -> Graph:
+    """Return torchvision's ViT-B/16 on 224 x 224 images in fp16, to logits."""
+    network = networks().get_model("vit_b_16").eval().half()
+    return captured(network, images(batch, 3, 224, HALF)[0], training=False)
+
+
+def vit_inference_program(batch: int) -> Program:
+    """Return ViT-B/16 on one C600 card (B8, B9); many clients' requests wait for it, so that its streams are hidden."""
+    return program_of(
+        vit_inference(batch), Batching(100), "C600-server", synthetic_data=True, name="vit-b-16-inference"
+    )
+
+
+# --- Swin
+
+
+@lru_cache(maxsize=1)
+def swin_training() -> Graph:
+    """Return Swin-T on four 224 x 224 images in fp32: 2, 3, 5 and 2 blocks on four IPUs."""
+    network = networks().get_model("swin_t")
+    for ipu, (group, block) in enumerate(_SWIN_CUTS, start=1):
+        begin_block(network.features[group][block], ipu)
+    return captured(Classifier(network, dtype=FLOAT), *images(4, 3, 224, FLOAT))
+
+
+def swin_program() -> Program:
+    """Return Swin-T's training on a Bow Pod16 (B14): four replicas of four IPUs, AdamW with clipped gradients."""
+    return program_of(
+        swin_training(),
+        Batching(1, 64, 4),
+        "Bow-POD16",
+        optimiser=OptimiserSpec("ADAMW", Hyper(lr=1e-3, weight_decay=0.05), max_grad_norm=5.0),
+        half_partials=False,
+        proportions=dict.fromkeys(range(4), 0.12),
+        recomputation=Recomputation.PIPELINE,
+        name="swin-t",
+    )

@@ -8,8 +8,6 @@ import torch  # noqa: F401  # PopTorch programs write poptorch.torch
 from ipu_model import __version__ as _version
 from ipu_model.errors import Error, RecoverableError, UnrecoverableError
 from poptorch import enums, ops, optim, options, poptorch_core, profiling, testing
-from poptorch._backend.as_hardware import ipuHardwareIsAvailable, ipuHardwareVersion
-from poptorch._backend.geometric import registerGeometricCustomArgParsers
 from poptorch._backend.models import inferenceModel, load, trainingModel
 from poptorch._backend.torch_ops import register as _register_ops
 from poptorch._dataloader import AsynchronousDataAccessor, DataLoader, _SubDataset  # noqa: F401  # a name of PopTorch's
@@ -23,6 +21,7 @@ from poptorch._utils import (
     getIpuTensorId,
     isOnIpu,
     registerCustomArgParser,
+    registerGeometricCustomArgParsers,
 )
 from poptorch.enums import (
     AutoStage,
@@ -76,7 +75,12 @@ from poptorch.options import (
     Stage,
     TensorLocationSettings,
 )
-from poptorch.poptorch_core import importPoptorchMetadataFromFile, poptorchAtExit
+from poptorch.poptorch_core import (
+    importPoptorchMetadataFromFile,
+    ipuHardwareIsAvailable,
+    ipuHardwareVersion,
+    poptorchAtExit,
+)
 
 # PopTorch's release whose behaviour this is; the local part says what it really is.
 __version__ = f"3.4.0+ipu.model.{_version}"

@@ -11,7 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from ipu_model.capture.torch_private import FakeTensor
-from poptorch._impl import OptimizerWrapper, createPoptorchError
+from ipu_model.errors import Error, require
+from poptorch._impl import OptimizerWrapper
 from poptorch._logging import logger
 from poptorch._utils import (
     data_fields,
@@ -99,18 +100,19 @@ class ArgsParser:
             AssertionError: too many arguments, unknown or doubly given names.
         """
         names = [p.name for p in self._positional]
-        assert self._open_args or len(args) <= len(names), (
-            f"Too many arguments provided: expected {names} but got {len(args)} positional arguments."
+        require(
+            self._open_args or len(args) <= len(names),
+            f"Too many arguments provided: expected {names} but got {len(args)} positional arguments.",
         )
         remaining = dict(kwargs)
         for name in names[: len(args)]:
-            assert name not in remaining, f"Parameter {name} was passed more than once."
+            require(name not in remaining, f"Parameter {name} was passed more than once.")
         values = list(args)
         for parameter in self._positional[len(args) :]:
             values.append(self._take(parameter, remaining))
         keywords = {p.name: self._take(p, remaining) for p in self._keyword_only}
         for name in remaining:
-            assert self._open_kwargs, f"{name} is not a valid parameter. Valid ones: {names}."
+            require(self._open_kwargs, f"{name} is not a valid parameter. Valid ones: {names}.")
         keywords.update(remaining)
         extra = [f"args[{i}]" for i in range(len(values) - len(names))]
         return BoundArguments(tuple(values), tuple(names + extra), keywords)
@@ -120,7 +122,7 @@ class ArgsParser:
             return remaining.pop(parameter.name)
         if parameter.default is inspect.Parameter.empty:
             takes = ", ".join(str(parameter) for parameter in self._parameters)
-            raise createPoptorchError(f"Mandatory parameter {parameter.name} missing: forward takes ({takes}).")
+            raise Error(f"Mandatory parameter {parameter.name} missing: forward takes ({takes}).")
         return parameter.default
 
 
@@ -225,8 +227,8 @@ def _same_leaf(name: str, expected: Any, got: Any) -> None:
         raise _mismatch(f"Value mismatch for {name}: expected {expected} but got {got}.")
 
 
-def _mismatch(what: str) -> Exception:
-    return createPoptorchError(f"{what} The arguments don't match the inputs used to compile the model. {_HINT}")
+def _mismatch(what: str) -> Error:
+    return Error(f"{what} The arguments don't match the inputs used to compile the model. {_HINT}")
 
 
 SUPPORTED_INPUT_TYPES = frozenset({
@@ -243,7 +245,7 @@ def check_layouts(tensors: list[Tensor]) -> None:
     """
     for tensor in tensors:
         if tensor.layout is not torch.strided:
-            raise createPoptorchError(f"Unsupported input type: a tensor of layout {tensor.layout}. Call to_dense().")
+            raise Error(f"Unsupported input type: a tensor of layout {tensor.layout}. Call to_dense().")
 
 
 def check_on_host(tensors: list[Tensor]) -> None:
@@ -254,13 +256,13 @@ def check_on_host(tensors: list[Tensor]) -> None:
     """
     for tensor in tensors:
         if isinstance(tensor, FakeTensor):
-            raise createPoptorchError(
+            raise Error(
                 "An input is an IPU tensor that a hook or a global variable kept when another model was traced, so it "
                 "has no data. Return it from that model's forward, or anchor it with "
                 "poptorch.Options().anchorTensor(short_name, long_name)."
             )
         if tensor.device.type != "cpu":
-            raise createPoptorchError(f"Inputs must be on the CPU, but a tensor is on {tensor.device}. Call cpu().")
+            raise Error(f"Inputs must be on the CPU, but a tensor is on {tensor.device}. Call cpu().")
 
 
 def check_inputs(tensors: list[Tensor]) -> None:
@@ -271,10 +273,10 @@ def check_inputs(tensors: list[Tensor]) -> None:
     """
     for tensor in tensors:
         if tensor.dtype not in SUPPORTED_INPUT_TYPES:
-            raise createPoptorchError(
+            raise Error(
                 f"Unsupported input type {tensor.dtype}. Pass the real and imaginary parts separately."
                 if tensor.is_complex()
                 else f"Unsupported input type {tensor.dtype}."
             )
         if 0 in tensor.shape:
-            raise createPoptorchError(f"Zero-sized tensors are unsupported (Got shape {list(tensor.shape)}).")
+            raise Error(f"Zero-sized tensors are unsupported (Got shape {list(tensor.shape)}).")

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from ipu_model import source_lines
 from ipu_model.capture import tracing
-from ipu_model.errors import Error
+from ipu_model.errors import Error, require
 from poptorch._logging import logger
 
 # Libraries that have registered memory with a network card must survive a fork, for example of loader processes.
@@ -139,7 +139,7 @@ def distributedCacheLock(model: object, opts: Any) -> Iterator[bool]:
         yield False
         return
     os.makedirs(folder, exist_ok=True)
-    assert os.access(folder, os.W_OK), f"Cache folder {folder} is not writable"
+    require(os.access(folder, os.W_OK), f"Cache folder {folder} is not writable")
     name = hashlib.md5(repr(model).encode(), usedforsecurity=False).hexdigest()
     with FileLock(Path(folder) / f"{name}.lock"):
         yield True

@@ -6,6 +6,7 @@ import logging
 import os
 from collections.abc import Callable
 from contextlib import ExitStack
+from dataclasses import astuple
 from datetime import timedelta
 from functools import partial, wraps
 from pathlib import Path
@@ -16,23 +17,28 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import DefaultDeviceType
 
 from ipu_model.capture.digest import digest_of
-from ipu_model.errors import OutOfMemory
-from ipu_model.front_ends import ModuleChanges, captures_of, program_behind
+from ipu_model.errors import Error, OutOfMemory, require
 from ipu_model.process import ForkSafeLock, interrupt_postponed
 from poptorch import _poptorch_data
 from poptorch._args_parser import ArgsParser, BoundArguments, check_layouts, check_on_host, check_same
-from poptorch._backend.compilation import check_options
-from poptorch._backend.compilation_output import compilation_progress, move_long_message
-from poptorch._backend.compiled import Compiled, Saved, compiled
-from poptorch._backend.exported import pickled
-from poptorch._backend.hooks import _registerHook, registerPostCompileHook, registerPreCompileHook
+from poptorch._backend.compile import (
+    Compiled,
+    Saved,
+    _registerHook,
+    compilation_progress,
+    compiled,
+    move_long_message,
+    registerPostCompileHook,
+    registerPreCompileHook,
+)
+from poptorch._backend.files import damage_named, path_to_read, pickled
 from poptorch._backend.optimisation import Optimisation
-from poptorch._backend.own_copies import checked_options, own_options, shallow_copy
 from poptorch._backend.results import by_short_name, names_of, present, synthetic
+from poptorch._backend.rules import check_options
+from poptorch._backend.settings import own_options
 from poptorch._backend.tensor_names import graph_text
 from poptorch._backend.weights import HostWeights, ParameterView, groups_of
-from poptorch._backend.wrapping import HostLink, Sources, Wrapping, links_into
-from poptorch._impl import createPoptorchError
+from poptorch._backend.wrapping import HostLink, Sources, Wrapping, links_into, shallow_copy
 from poptorch._logging import LogOnce, logger, native_logger
 from poptorch._poptorch_data import Executable
 from poptorch._printing import module_repr
@@ -41,6 +47,7 @@ from poptorch.optim import Optimizer
 from poptorch.options import Options
 
 if TYPE_CHECKING:
+    from ipu_model.predict.profile import Profile
     from ipu_model.predict.program import Program
     from poptorch._backend.timing import Latency, PerfCounters
 
@@ -138,10 +145,12 @@ class PoplarExecutor:
         training: bool,
         optimizer: torch.optim.Optimizer | None = None,
     ) -> None:
-        assert training or optimizer is None, "An inference model has no optimizer: use poptorch.trainingModel."
-        self._turn = ForkSafeLock()
-        options = checked_options(options)
+        require(training or optimizer is None, "An inference model has no optimizer: use poptorch.trainingModel.")
+        options = Options() if options is None else options
+        if not isinstance(options, Options):
+            raise Error(f"Invalid type: 'options' is of type {type(options)} (expected poptorch.Options).")
         options._freeze()
+        self._turn = ForkSafeLock()
         self._options = own_options(options, training)
         self._traced_model = shallow_copy(model)
         # An inference executor's module is the copy, so that its `model.eval()` reaches what is traced.
@@ -190,7 +199,7 @@ class PoplarExecutor:
     def _group(self, name: str, kind: object, shards: object, mode: object) -> None:
         """Let groups of replicas train slices of a parameter (see `ParameterView.replicaGrouping`)."""
         if self._compiled is not None:
-            raise createPoptorchError(
+            raise Error(
                 f"replicaGrouping() of parameter '{name}': the model is compiled. Call it before the first call or "
                 "compile(), or destroy() the model and wrap it again."
             )
@@ -238,9 +247,10 @@ class PoplarExecutor:
         Raises:
             Error: arguments that differ from those compiled for, or anything that compilation refuses.
         """
-        assert self._options.connection_type != ConnectionType.Never, (
-            "Trying to run a model on an offline device (ConnectionType.Never): use compile() only, or "
-            "another connection type."
+        require(
+            self._options.connection_type != ConnectionType.Never,
+            "Trying to run a model on an offline device (ConnectionType.Never): use compile() only, or another "
+            "connection type.",
         )
         arguments = self._bind(args, kwargs)
         now = self._compile(arguments) if self._compiled is None else self._compiled
@@ -258,7 +268,7 @@ class PoplarExecutor:
             # A run that was interrupted may have updated weights already.
             with interrupt_postponed():
                 self._after_run(now)
-        if self._counts_cycles and native_logger.isEnabledFor(logging.DEBUG):
+        if self._options._backend.counts_cycles and native_logger.isEnabledFor(logging.DEBUG):
             native_logger.debug("Total number of IPU cycles: %d", self.cycleCount())
         now.device.anchored = by_short_name(now.graph, now.anchors, results)
         return present(now.graph, results)
@@ -336,13 +346,13 @@ class PoplarExecutor:
 
     def _require_compiled(self) -> Compiled:
         if self._compiled is None:
-            raise createPoptorchError(f"{NO_EXECUTABLE_ERR} Call the model, or compile() it, first.")
+            raise Error(f"{NO_EXECUTABLE_ERR} Call the model, or compile() it, first.")
         return self._compiled
 
     def _require_attached(self, what: str) -> Compiled:
         now = self._require_compiled()
         if not now.device.attached:
-            raise createPoptorchError(f"{what}: the model is not attached to a device. Call attachToDevice() first.")
+            raise Error(f"{what}: the model is not attached to a device. Call attachToDevice() first.")
         return now
 
     # --- the device
@@ -356,9 +366,9 @@ class PoplarExecutor:
             AssertionError: an offline target.
         """
         now = self._require_compiled()
-        assert self._options.connection_type != ConnectionType.Never, "Trying to attach to an offline device."
+        require(self._options.connection_type != ConnectionType.Never, "Trying to attach to an offline device.")
         if now.device.attached:
-            raise createPoptorchError("Device is already attached.")
+            raise Error("Device is already attached.")
         self._attach(now)
 
     def _attach(self, now: Compiled) -> None:
@@ -381,7 +391,7 @@ class PoplarExecutor:
         """
         now = self._require_compiled()
         if not now.device.attached:
-            raise createPoptorchError("Device is not attached.")
+            raise Error("Device is not attached.")
         self._bring_state_back()
         self._rng_state = now.session.randomness.state()
         now.device.attached = False
@@ -445,7 +455,7 @@ class PoplarExecutor:
         now = self._require_attached("copyNamedBuffersToDevice")
         names = self._options._backend.updatable_buffers
         if not names:
-            raise createPoptorchError(
+            raise Error(
                 "No named buffers marked as updatable. Name them in "
                 "poptorch.Options().updatableNamedBuffers([...]) first."
             )
@@ -483,7 +493,7 @@ class PoplarExecutor:
             ValueError: a float16 accumulator set after compilation with another mean strategy.
         """
         if self._optimisation is None:
-            raise createPoptorchError("setOptimizer: an inference model has no optimizer. Use poptorch.trainingModel.")
+            raise Error("setOptimizer: an inference model has no optimizer. Use poptorch.trainingModel.")
         self._optimisation.replace(optimizer, self._options, None if self._compiled is None else self._compiled.updates)
 
     @property
@@ -509,10 +519,12 @@ class PoplarExecutor:
         Raises:
             AssertionError: not compiled, or destroyed.
         """
-        assert self._compiled is not None, (
-            "Model must be compiled before its tensors have names. Call the model, or compile() it, first."
-        )
-        return list(names_of(self._compiled.graph, self._options, self._compiled.numbers))
+        now = self._compiled
+        if now is None:
+            raise AssertionError(
+                "Model must be compiled before its tensors have names. Call the model, or compile() it, first."
+            )
+        return list(names_of(now.graph, now.step, self._options, now.numbers))
 
     def getAnchoredTensor(self, short_name: str) -> Tensor:
         """Return the value that the last call gave to the tensor anchored as `short_name`.
@@ -524,14 +536,16 @@ class PoplarExecutor:
             AssertionError: nothing is anchored under this name, or the model has not run.
         """
         names = ", ".join(map(str, self._options.anchored_tensors)) or "none"
-        assert short_name in self._options.anchored_tensors, (
+        require(
+            short_name in self._options.anchored_tensors,
             f"No tensor with name {short_name} found. Anchored: {names}. Anchor it with "
-            "poptorch.Options().anchorTensor(short_name, long_name) before the options are used for a model."
+            "poptorch.Options().anchorTensor(short_name, long_name) before the options are used for a model.",
         )
         anchored = {} if self._compiled is None else self._compiled.device.anchored
-        assert short_name in anchored, (
+        require(
+            short_name in anchored,
             f"No tensor with name {short_name} found: the model has not run yet. Call it first; every call gives the "
-            "tensor a new value."
+            "tensor a new value.",
         )
         return anchored[short_name]
 
@@ -541,8 +555,9 @@ class PoplarExecutor:
         Raises:
             AssertionError: not compiled, or destroyed.
         """
-        assert self._compiled is not None, "Model must be compiled before its graph can be shown. Call compile() first."
-        return graph_text(self._compiled.graph, self._options)
+        if self._compiled is None:
+            raise AssertionError("Model must be compiled before its graph can be shown. Call compile() first.")
+        return graph_text(self._compiled.step, self._options)
 
     # --- modelled times
 
@@ -553,13 +568,13 @@ class PoplarExecutor:
         for each micro-batch of each replica (outputs: for each result that comes back). The lists are empty
         before the first run and with synthetic data.
         """
-        from ipu_model.predict import profile_lately
         from poptorch._backend.timing import empty_counters, perf_counters
 
-        if self._compiled is None or not self._compiled.device.has_run:
+        now = self._compiled
+        if now is None or not now.device.has_run:
             return empty_counters()
-        program, anchors = self._compiled.program, sum(output.anchored for output in self._compiled.graph.outputs)
-        return perf_counters(program, profile_lately(program), anchors=anchors)
+        anchors = sum(output.anchored for output in now.graph.outputs)
+        return perf_counters(now.program, _profile(now), anchors=anchors)
 
     def getLatency(self) -> Latency:
         """Return minimum, maximum and average modelled seconds from sending an input to receiving its output."""
@@ -588,20 +603,12 @@ class PoplarExecutor:
         Raises:
             Error: `logCycleCount` is off, or nothing has run.
         """
-        from ipu_model.predict import profile_lately
-
-        if not self._counts_cycles:
-            raise createPoptorchError(
-                "Cycle count logging is disabled. Please set option logCycleCount to True to enable."
-            )
+        if not self._options._backend.counts_cycles:
+            raise Error("Cycle count logging is disabled. Please set option logCycleCount to True to enable.")
         if self._compiled is None or not self._compiled.device.has_run:
-            raise createPoptorchError("Please run the model at least once before obtaining cycle count.")
-        profile = profile_lately(self._compiled.program)
+            raise Error("Please run the model at least once before obtaining cycle count.")
+        profile = _profile(self._compiled)
         return max(1, round(profile.device_seconds_per_call * profile.machine.clock_hz))
-
-    @property
-    def _counts_cycles(self) -> bool:
-        return self._options._backend.counts_cycles
 
     def compilationTime(self) -> timedelta:
         """Return the modelled time that Graphcore's compiler would take; here compilation takes a second or less.
@@ -611,17 +618,13 @@ class PoplarExecutor:
         Raises:
             Error: not compiled, or the progress bar is off.
         """
-        from ipu_model.predict import profile_lately
-
         if self._compiled is None:
-            raise createPoptorchError("Please compile the model before obtaining the compilation time.")
+            raise Error("Please compile the model before obtaining the compilation time.")
         if not self._options._show_compilation_progress_bar:
-            raise createPoptorchError(
-                "compilationTime needs the progress bar: poptorch.Options().showCompilationProgressBar(True)."
-            )
+            raise Error("compilationTime needs the progress bar: poptorch.Options().showCompilationProgressBar(True).")
         if self._compiled.was_stored:
             return timedelta()
-        return timedelta(seconds=profile_lately(self._compiled.program).compilation_seconds)
+        return timedelta(seconds=_profile(self._compiled).compilation_seconds)
 
     # --- files
 
@@ -659,16 +662,17 @@ class PoplarExecutor:
                 "loaded. Use poptorch.optim to keep it.",
                 type(optimizer).__name__,
             )
+        arguments = now.arguments
         executable = Executable(
             training=self._optimisation is not None,
             options=_poptorch_data.options_text(self._options),
-            arguments=now.arguments,
+            arguments=(arguments.positional, arguments.names, dict(arguments.keywords)),
             weights=_poptorch_data.weights_of(now.graph),
             digest=digest_of(now.graph),
             warnings=now.warnings,
             rng_state=self.rng_state if save_rng_state else None,
-            groupings=self._host.groupings,
-            model=pickled(self._user_model, optimizer, self._options) if export_model else None,
+            groupings={name: astuple(groups) for name, groups in self._host.groupings.items()},
+            exported_model=pickled(self._user_model, optimizer, self._options) if export_model else None,
         )
         path.parent.mkdir(parents=True, exist_ok=True)
         _poptorch_data.write(path, executable)
@@ -685,55 +689,29 @@ class PoplarExecutor:
             OSError: the file cannot be read.
         """
         if self._compiled is not None:
-            raise createPoptorchError("loadExecutable: the model is compiled already. Call destroy() first.")
-        path = _poptorch_data.path_to_read(filename)
+            raise Error("loadExecutable: the model is compiled already. Call destroy() first.")
+        path = path_to_read(filename)
         self._use(_poptorch_data.read(path), path)
 
     def _take_groupings(self, executable: Executable, path: Path) -> None:
         """Let replicas share the parameters as they did where the file was saved."""
-        found = _poptorch_data.groupings_for(executable, path, self._traced_model, self._options)
-        self._host.groupings.update(found)
+        _poptorch_data.check_groupings(executable, path, self._traced_model, self._options)
+        self._host.groupings.update(executable.replica_groups)
 
     @in_turn
     @torch.inference_mode(False)
     def _use(self, executable: Executable, path: Path) -> None:
         """Compile as the file specifies, after checking that it belongs to this model."""
-        with _poptorch_data.damage_named(path):
-            _poptorch_data.check_groupings(executable, path, self._host.groupings)
-            _poptorch_data.check(executable, path, self._options, training=self._optimisation is not None)
+        training = self._optimisation is not None
+        with damage_named(path):
+            _poptorch_data.check(executable, path, self._options, self._host.groupings, training=training)
             if executable.rng_state is not None:
-                _poptorch_data.check_rng_state(executable, path, self._options)
                 self._rng_state = list(executable.rng_state)
-            self._compile(executable.arguments, Saved(executable, path))
+            self._compile(executable.bound_arguments, Saved(executable, path))
 
 
-@program_behind.register(PoplarExecutor)
-def _program_of(executor: PoplarExecutor) -> Program:
-    if executor._compiled is None and executor._too_large is not None:
-        return executor._too_large[0]
-    if executor._compiled is None:
-        raise createPoptorchError(
-            f"{NO_EXECUTABLE_ERR[:-1]}, so there is no program to model. Call the model, "
-            "or compile() it, first; ipu_model.profile_module(module, inputs, options) needs neither."
-        )
-    return executor._compiled.program
+def _profile(now: Compiled) -> Profile:
+    # The performance model is imported only when it is needed, so that `import poptorch` stays quick.
+    from ipu_model.predict import profile_lately
 
-
-@captures_of.register(PoplarExecutor)
-def _captures_of(executor: PoplarExecutor) -> Callable[[ModuleChanges], Program] | None:
-    now = executor._compiled
-    arguments = now.arguments if now is not None else executor._too_large[1] if executor._too_large else None
-    if arguments is None:
-        return None
-    compiled_for = arguments
-
-    def again(changes: ModuleChanges) -> Program:
-        # The performance model is imported only when needed, so that `import poptorch` stays fast.
-        from poptorch._backend.modelling import captured_again
-
-        training = executor._optimisation is not None
-        return captured_again(
-            executor._traced_model, executor._options, compiled_for, training=training, changes=changes
-        )
-
-    return again
+    return profile_lately(now.program)

@@ -1,4 +1,4 @@
-"""Files of `save`: what they hold, and the rules under which one fits a model and its options.
+"""What a file of `save` holds, and the rules under which one fits a model and its options.
 
 A file holds no program: forward is traced whenever a model is compiled, and the digest in the file tells whether the
 program is the one that was saved.
@@ -6,64 +6,96 @@ program is the one that was saved.
 
 from __future__ import annotations
 
-import contextlib
-import os
-from collections.abc import Iterator, Mapping
-from dataclasses import astuple, dataclass
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
+import msgspec
 import torch
 from torch import Tensor, nn
 
-from ipu_model import __version__, stored
+from ipu_model import __version__
 from ipu_model.capture.digest import digest_of
 from ipu_model.capture.graph import Graph
 from ipu_model.compute.gradients import ReplicaGroups
 from ipu_model.compute.randomness import RandomStreams
 from ipu_model.errors import Error
 from poptorch._args_parser import BoundArguments
+from poptorch._backend import files
+from poptorch._backend.files import invalid
 from poptorch._backend.weights import groups_of
-from poptorch._impl import createPoptorchError
 from poptorch.enums import CommGroupType, VariableRetrievalMode
 from poptorch.options import Options
 
-_KIND, _MODEL = "executable", "exported_model"
+_KIND = "executable"
 
 # They say where and how a program runs or what is shown, not what it computes.
-_OF_THE_HOST = frozenset({
-    "cachePath", "enableEngineCaching", "log_dir", "max_repeat_logs", "connection_type", "ipu_version", "use_model",
-    "ipu_id", "model_name", "random_seed", "sync_pattern", "engineOptions", "instrumentWithHardwareCycleCounter",
-    "distributed_process_id", "ipuof_configs", "auto_round_num_ipus", "rearrangeAnchorsOnHost",
-    "compilation_progress_bar_fn",
-})  # fmt: skip
+_OF_THE_HOST = frozenset(
+    (
+        "cachePath",
+        "enableEngineCaching",
+        "log_dir",
+        "max_repeat_logs",
+        "connection_type",
+        "ipu_version",
+        "use_model",
+        "ipu_id",
+        "model_name",
+        "random_seed",
+        "sync_pattern",
+        "engineOptions",
+        "instrumentWithHardwareCycleCounter",
+        "distributed_process_id",
+        "ipuof_configs",
+        "auto_round_num_ipus",
+        "rearrangeAnchorsOnHost",
+        "compilation_progress_bar_fn",
+    )
+)
+
+# Its names, shape, element type, and whether it is trained.
+Weight = tuple[tuple[str, ...], tuple[int, ...], str, bool]
+# The fields of `ReplicaGroups`.
+Groups = tuple[int, Annotated[int, msgspec.Meta(ge=1)], bool]
 
 
-@dataclass(frozen=True)
-class Executable:
-    """What is known of a compiled program; `model` is the pickled module with optimiser and options, if exported.
+class Executable(msgspec.Struct, frozen=True):
+    """What is known of a compiled program, in the form in which files have it.
 
-    `weights` are names, shape, element type and whether it is trained, of each; `digest` that of the program, and
-    `warnings` what was said when it was compiled.
+    `arguments` are the fields of `BoundArguments`; `digest` is that of the program, `warnings` what was said when it
+    was compiled, `exported_model` the pickled module with optimiser and options.
     """
 
     training: bool
-    options: Mapping[str, str]
-    arguments: BoundArguments
+    options: dict[str, str]
+    arguments: tuple[tuple[Any, ...], tuple[str, ...], dict[str, Any]]
     weights: tuple[Weight, ...]
     digest: str
     warnings: tuple[str, ...]
-    rng_state: list[int] | None
-    groupings: Mapping[str, ReplicaGroups]
-    model: Tensor | None
+    rng_state: Annotated[list[int], msgspec.Meta(min_length=1)] | None
+    groupings: dict[str, Groups]
+    exported_model: Tensor | None
 
+    @property
+    def bound_arguments(self) -> BoundArguments:
+        """The arguments that it was compiled for, without their data."""
+        return BoundArguments(*self.arguments)
 
-Weight = tuple[tuple[str, ...], tuple[int, ...], str, bool]
+    @property
+    def replica_groups(self) -> dict[str, ReplicaGroups]:
+        """The groups of the replicas that share a parameter, by its name."""
+        return {name: ReplicaGroups(*parts) for name, parts in self.groupings.items()}
 
 
 def weights_of(graph: Graph) -> tuple[Weight, ...]:
     """Return what a program's weights look like."""
     return tuple((v.names, v.spec.shape, str(v.spec.dtype), v.trainable) for v in graph.variables)
+
+
+def options_text(options: Options) -> dict[str, str]:
+    """Return the options that a program was compiled with, by name, as text."""
+    chosen = {name: value for name, value in sorted(options.toDict().items()) if name not in _OF_THE_HOST}
+    return {name: str(int(value)) if isinstance(value, int) else repr(value) for name, value in chosen.items()}
 
 
 def versions() -> dict[str, str]:
@@ -80,51 +112,7 @@ def check_versions(values: Mapping[str, Any]) -> None:
     for name, here in versions().items():
         if values.get(name) != here:
             shown = {"poptorch": "PopTorch"}.get(name, name)
-            raise stored.OtherVersion(f"{shown} version mismatch: written with {values.get(name)}, this is {here}")
-
-
-def invalid(path: Path, what: str) -> Exception:
-    """Return the error for a file that cannot be used."""
-    return createPoptorchError(
-        f"Invalid file {path}: {what}. Export it again with compileAndExport or save, from the model and options that "
-        "it is loaded into."
-    )
-
-
-@contextlib.contextmanager
-def damage_named(path: Path) -> Iterator[None]:
-    """Make "Invalid file" of any error of the body, which uses what somebody else may have written.
-
-    PopTorch's own errors, of which the program may be the cause, only get the file's name added.
-    """
-    try:
-        yield
-    except AssertionError as error:
-        if str(path) in str(error):
-            raise
-        raise AssertionError(f"{error} The program comes from the file {path}.") from error
-    except Error as error:
-        if str(path) in error.message:
-            raise
-        raise createPoptorchError(f"{error.message} The program comes from the file {path}.") from error
-    except Exception as error:
-        what = f"what it holds cannot be used ({type(error).__name__}: {str(error).partition(chr(10))[0]:.200})"
-        raise invalid(path, what) from error
-
-
-def path_to_read(filename: str | os.PathLike[str]) -> Path:
-    """Return the file that `save` made for this name."""
-    path = Path(filename)
-    return path / "model.poptorch" if path.is_dir() else path
-
-
-def options_text(options: Options) -> dict[str, str]:
-    """Return the options that a program was compiled with, by name, as text."""
-    return {name: _text(value) for name, value in sorted(options.toDict().items()) if name not in _OF_THE_HOST}
-
-
-def _text(value: Any) -> str:
-    return str(int(value)) if isinstance(value, int) else repr(value)
+            raise files.OtherVersion(f"{shown} version mismatch: written with {values.get(name)}, this is {here}")
 
 
 def write(path: Path, executable: Executable) -> None:
@@ -134,19 +122,10 @@ def write(path: Path, executable: Executable) -> None:
         Error: arguments that a file cannot hold.
         OSError: the file cannot be written.
     """
-    arguments = executable.arguments
-    values = {
-        "kind": _KIND, **versions(), "training": executable.training, "options": dict(executable.options),
-        "arguments": (arguments.positional, arguments.names, dict(arguments.keywords)),
-        "weights": executable.weights, "digest": executable.digest, "warnings": executable.warnings,
-        "rng_state": executable.rng_state,
-        "groupings": {name: astuple(groups) for name, groups in executable.groupings.items()},
-        _MODEL: executable.model,
-    }  # fmt: skip
     try:
-        stored.write(path, values)
-    except stored.NotStorable as reason:
-        raise createPoptorchError(
+        files.write(path, {"kind": _KIND, **versions(), **msgspec.structs.asdict(executable)})
+    except files.NotStorable as reason:
+        raise Error(
             f"save: the model was compiled for {reason}, which a file cannot hold. Pass tensors, numbers, text, "
             "tuples, lists or dicts to forward, or save model.state_dict()."
         ) from reason
@@ -160,56 +139,36 @@ def read(path: Path) -> Executable:
         OSError: the file cannot be read.
     """
     try:
-        values = stored.read(path)
+        values = files.read(path)
         check_versions(values)
         if values.get("kind") != _KIND:
-            raise stored.Invalid("it is a file of the executable cache, not of save()")
-        with stored.damage_found("its contents do not follow its format"):
-            return _executable(values)
-    except stored.Invalid as error:
+            raise files.Invalid("it is a file of the executable cache, not of save()")
+        return msgspec.convert(values, Executable)
+    except files.Invalid as error:
         raise invalid(path, str(error)) from error
+    except msgspec.ValidationError as error:
+        raise invalid(path, files.not_as_expected("its contents do not follow its format", error)) from error
 
 
-def _executable(values: Mapping[str, Any]) -> Executable:
-    """Make an executable of values that somebody else may have written."""
-    training, digest, rng_state, model = (values[name] for name in ("training", "digest", "rng_state", _MODEL))
-    if not isinstance(training, bool) or not isinstance(digest, str) or not isinstance(model, (Tensor, type(None))):
-        raise stored.Invalid("values of no known form")
-    if rng_state is not None and [type(word) for word in rng_state] != [int] * max(1, len(rng_state)):
-        raise stored.Invalid("a random state of no known form")
-    return Executable(
-        training=training,
-        options={str(name): str(text) for name, text in values["options"].items()},
-        arguments=_arguments(*values["arguments"]),
-        weights=tuple((tuple(names), tuple(shape), str(dtype), bool(trained))
-                      for names, shape, dtype, trained in values["weights"]),
-        digest=digest,
-        warnings=tuple(str(line) for line in values["warnings"]),
-        rng_state=rng_state,
-        groupings={str(name): _groups(*parts) for name, parts in values["groupings"].items()},
-        model=model,
-    )  # fmt: skip
-
-
-def _arguments(positional: Any, names: Any, keywords: Any) -> BoundArguments:
-    named = isinstance(keywords, dict) and all(isinstance(name, str) for name in (*names, *keywords))
-    if not isinstance(positional, tuple) or not isinstance(names, tuple) or not named:
-        raise stored.Invalid("arguments of no known form")
-    return BoundArguments(positional, names, keywords)
-
-
-def _groups(replicas: Any, size: Any, orthogonal: Any) -> ReplicaGroups:
-    if [type(replicas), type(size), type(orthogonal)] != [int, int, bool] or size < 1:
-        raise stored.Invalid("replica groups of no known form")
-    return ReplicaGroups(replicas, size, orthogonal)
-
-
-def check(executable: Executable, path: Path, options: Options, *, training: bool) -> None:
-    """Compare kind and options of what was saved with those of the model that it is loaded into.
+def check(
+    executable: Executable,
+    path: Path,
+    options: Options,
+    groupings: Mapping[str, ReplicaGroups],
+    *,
+    training: bool,
+) -> None:
+    """Compare kind, options and replica groups of what was saved with those of the model that it is loaded into.
 
     Raises:
         Error: "Invalid file", and everything that differs.
     """
+    there_groups = executable.replica_groups
+    differing = sorted(n for n in there_groups.keys() | groupings.keys() if there_groups.get(n) != groupings.get(n))
+    if differing:
+        raise invalid(
+            path, f"it was compiled with other replica groups of {', '.join(differing)} (call replicaGrouping() first)"
+        )
     kinds = {True: "poptorch.trainingModel", False: "poptorch.inferenceModel"}
     if executable.training != training:
         raise invalid(path, f"it was compiled by {kinds[executable.training]}, this is a {kinds[training]}")
@@ -221,6 +180,18 @@ def check(executable: Executable, path: Path, options: Options, *, training: boo
     ]
     if differing:
         raise invalid(path, f"it was compiled with other options ({'; '.join(differing)})")
+    if executable.rng_state is not None:
+        _check_rng_state(executable.rng_state, path, options, training=training)
+
+
+def _check_rng_state(state: list[int], path: Path, options: Options, *, training: bool) -> None:
+    streams = RandomStreams(0, options.replication_factor)
+    if training and options._backend.stochastic_rounding:
+        streams.keep(torch.Generator(), reseeded=True)
+    try:
+        streams.restore(state)
+    except ValueError as error:
+        raise invalid(path, str(error)) from error
 
 
 def check_program(executable: Executable, path: Path, graph: Graph) -> None:
@@ -242,31 +213,21 @@ def check_program(executable: Executable, path: Path, graph: Graph) -> None:
         )
 
 
-def check_rng_state(executable: Executable, path: Path, options: Options) -> None:
-    """Check that a random state in a file is one, and for as many replicas as the options ask for.
-
-    Raises:
-        Error: "Invalid file".
-    """
-    streams = RandomStreams(0, options.replication_factor)
-    if executable.training and options._backend.stochastic_rounding:
-        streams.keep(torch.Generator(), reseeded=True)
-    try:
-        streams.restore(list(executable.rng_state or [0]))
-    except ValueError as error:
-        raise invalid(path, str(error)) from error
+def _shown(weight: tuple[Weight, ...]) -> str:
+    if not weight:
+        return "none"
+    ((names, shape, dtype, trained),) = weight
+    return f"{names[0]} {list(shape)} {dtype}{'' if trained else ' (not trained)'}"
 
 
-def groupings_for(
-    executable: Executable, path: Path, module: nn.Module, options: Options
-) -> Mapping[str, ReplicaGroups]:
-    """Return the replica groups of a file's parameters, for the module that it was saved with.
+def check_groupings(executable: Executable, path: Path, module: nn.Module, options: Options) -> None:
+    """Check the replica groups of a file's parameters for the module that it was saved with.
 
     Raises:
         Error: "Invalid file": no such parameter, or not as many slices as the options' replicas have groups.
     """
     parameters = object.__getattribute__(module, "_parameters")
-    for name, groups in executable.groupings.items():
+    for name, groups in executable.replica_groups.items():
         kind = CommGroupType.Orthogonal if groups.orthogonal else CommGroupType.Consecutive
         if not isinstance(parameters.get(name), nn.Parameter) or groups.replicas != options.replication_factor:
             raise invalid(path, f"its replica groups of {name} are of another model or of other options")
@@ -274,25 +235,3 @@ def groupings_for(
             groups_of(name, parameters[name], options, kind, groups.size, VariableRetrievalMode.OnePerGroup)
         except Error as error:
             raise invalid(path, error.message) from error
-    return executable.groupings
-
-
-def check_groupings(executable: Executable, path: Path, groupings: Mapping[str, ReplicaGroups]) -> None:
-    """Compare the parameters of which groups of replicas train slices of their own.
-
-    Raises:
-        Error: "Invalid file", and the parameters that differ.
-    """
-    names = sorted(executable.groupings.keys() | groupings.keys())
-    differing = [name for name in names if executable.groupings.get(name) != groupings.get(name)]
-    if differing:
-        raise invalid(
-            path, f"it was compiled with other replica groups of {', '.join(differing)} (call replicaGrouping() first)"
-        )
-
-
-def _shown(weight: tuple[Weight, ...]) -> str:
-    if not weight:
-        return "none"
-    ((names, shape, dtype, trained),) = weight
-    return f"{names[0]} {list(shape)} {dtype}{'' if trained else ' (not trained)'}"

@@ -7,6 +7,7 @@ import copy
 import ctypes
 import dataclasses
 import functools
+import importlib.util
 import inspect
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, TypeVar, cast
@@ -84,6 +85,33 @@ def registerCustomArgParser(arg_data_type: type, arg_parser: ICustomArgParser | 
             "Pass an instance of a class derived from it, or None to unregister the type."
         )
     custom_arg_parsers[arg_data_type] = arg_parser
+
+
+class _Graphs(ICustomArgParser):
+    """Extracts the tensors, by name, from the stores of a `Data` or `HeteroData` of PyTorch Geometric."""
+
+    def yieldTensors(self, struct: Any) -> Iterable[Tensor]:
+        return [tensor for store in struct.stores for tensor in flattenTensorStructure(_by_name(store))]
+
+    def reconstruct(self, original_structure: Any, tensor_iterator: Iterator[Tensor]) -> Any:
+        made = copy.copy(original_structure)
+        for store in made.stores:
+            store.update(reconstructTensorStructure(_by_name(store), tensor_iterator))
+        return made
+
+
+def _by_name(store: Any) -> dict[str, Any]:
+    return {name: store[name] for name in sorted(store.keys())}
+
+
+def registerGeometricCustomArgParsers() -> None:
+    """Let models and loaders take PyTorch Geometric's graphs; without that package, do nothing."""
+    if importlib.util.find_spec("torch_geometric") is None:
+        return
+    from torch_geometric.data import Data, HeteroData
+
+    for kind in (Data, HeteroData):
+        registerCustomArgParser(kind, _Graphs())
 
 
 def getCustomParser(custom_type_instance: object) -> ICustomArgParser | None:

@@ -5,23 +5,25 @@ The rest of that module drives Graphcore's compiler; it is refused by name.
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Mapping
 from enum import IntEnum
+from functools import cache
 from typing import Any, NoReturn
 
 from ipu_model.capture import tracing
-from ipu_model.errors import Error, OutOfMemory, RecoverableError, UnrecoverableError, unsupported
+from ipu_model.errors import Error, OutOfMemory, RecoverableError, UnrecoverableError, require, unsupported
 from poptorch import _logging
-from poptorch._backend.as_hardware import ipuHardwareVersion
-from poptorch._backend.compiled import Compiled
+from poptorch._backend.compile import Compiled
 from poptorch._logging import setPopartLogLevel
 from poptorch._utils import getIpuTensorId
 from poptorch.options.backend import validate_options
 
 __all__ = [
     "Error", "RecoverableError", "TestErrorType", "UnrecoverableError", "_throwTestError", "_validateOptions",
-    "getIpuTensorId", "getRandomSeed", "getRngState", "ipuHardwareVersion", "isAttachedToDevice",
-    "isCompilingWithDispatcher", "poptorchAtExit", "setLogLevel", "setPopartLogLevel",
+    "getIpuTensorId", "getRandomSeed", "getRngState", "ipuHardwareIsAvailable", "ipuHardwareVersion",
+    "isAttachedToDevice", "isCompilingWithDispatcher", "poptorchAtExit", "setLogLevel", "setPopartLogLevel",
 ]  # fmt: skip
 
 
@@ -87,6 +89,67 @@ def _throwTestError(kind: TestErrorType) -> NoReturn:
     if kind is TestErrorType.PoplarUnrecoverable:
         raise UnrecoverableError(message, type=name, location=_LOCATION)
     raise Error(message, type=name, location=_LOCATION)
+
+
+_AS_HARDWARE = "IPU_MODEL_AS_HARDWARE"
+
+
+def ipuHardwareIsAvailable(num_ipus: int = 1) -> bool:
+    """Return whether a physical device of `num_ipus` IPUs exists: False, because this is the IPU Model.
+
+    With `IPU_MODEL_AS_HARDWARE=1` in the environment, return whether the modelled system has that many IPUs.
+
+    Raises:
+        Error: `IPU_MODEL_MACHINE` names a machine that does not exist.
+    """
+    if not _passes_for_hardware():
+        return False
+    # Imported when it is needed, so that `import poptorch` stays quick.
+    from poptorch._backend.modelling import modelled_system
+
+    modelled_system(1)
+    try:
+        modelled_system(num_ipus)
+    except Error:  # more IPUs than it has
+        return False
+    return True
+
+
+def ipuHardwareVersion() -> int:
+    """Return the hardware's version; with `IPU_MODEL_AS_HARDWARE=1`, that of the modelled system's chips.
+
+    Raises:
+        AssertionError: the variable is not set, so there is no hardware.
+    """
+    require(
+        _passes_for_hardware(),
+        "No IPU hardware available: this program runs on the IPU Model. Call poptorch.ipuHardwareIsAvailable() first, "
+        f"or set {_AS_HARDWARE}=1 for programs that insist on hardware.",
+    )
+    from poptorch._backend.modelling import modelled_system, version_of
+
+    return version_of(modelled_system(1).chip)
+
+
+def _passes_for_hardware() -> bool:
+    """Return whether the user asked for hardware; as in PopTorch, an enabled simulator hides it."""
+    if not _is_on(_AS_HARDWARE) or _is_on("POPTORCH_IPU_MODEL") or _is_on("POPTORCH_SMALL_IPU_MODEL"):
+        return False
+    _print_notice()
+    return True
+
+
+def _is_on(variable: str) -> bool:
+    return os.environ.get(variable, "").strip() not in ("", "0")
+
+
+@cache
+def _print_notice() -> None:
+    """Say it once in each process."""
+    print(
+        f"{_AS_HARDWARE} is set: this is the IPU Model, which reports IPU hardware although there is none.",
+        file=sys.stderr,
+    )
 
 
 def isAttachedToDevice(executable: Compiled) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 
@@ -23,7 +24,7 @@ model.forward = lambda x: poptorch.identity_loss(torch.nn.Sequential.forward(mod
 optimizer = poptorch.optim.AdamW(model.parameters(), lr=0.5)
 training = poptorch.trainingModel(model, poptorch.Options().showCompilationProgressBar(False), optimizer)
 training.compile(torch.ones(2, 3))
-print(program_text(training._compiled.graph, training.options, training._optimisation.spec))
+print(program_text(training._compiled.graph, training._compiled.step, training.options, training._optimisation.spec))
 """
 
 
@@ -45,6 +46,8 @@ def test_what_differs_is_named_with_an_instance_for_each_value(instances: int, d
 def test_the_same_program_reads_the_same_in_every_process(capsys: pytest.CaptureFixture[str]) -> None:
     exec(SCRIPT, {})
     here = capsys.readouterr().out
-    run = subprocess.run([sys.executable, "-c", SCRIPT], env={"PYTHONHASHSEED": "1"}, capture_output=True, text=True)
+    run = subprocess.run(
+        [sys.executable, "-c", SCRIPT], env={**os.environ, "PYTHONHASHSEED": "1"}, capture_output=True, text=True
+    )
     assert run.stdout == here
     assert "lr=0.5" in here

@@ -9,12 +9,12 @@ import pytest
 from executor_support import Net, X, inference
 
 import poptorch
-from poptorch._backend import as_hardware
+from poptorch import poptorch_core
 
 
 @pytest.fixture
 def as_if(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
-    as_hardware._print_notice.cache_clear()
+    poptorch_core._print_notice.cache_clear()
     monkeypatch.setenv("IPU_MODEL_AS_HARDWARE", "1")
     return monkeypatch
 

@@ -146,7 +146,7 @@ class TestReport:
         def made(*arguments: object, **more: object) -> None:
             raise AssertionError("a session was made for a program that does not fit")
 
-        monkeypatch.setattr(sys.modules["poptorch._backend.compiled"], "Session", made)
+        monkeypatch.setattr(sys.modules["poptorch._backend.compile"], "Session", made)
         with pytest.raises(poptorch.Error, match=OUT_OF_MEMORY):
             poptorch.trainingModel(Wide(), quiet().enableProfiling(str(tmp_path)))(X)
 

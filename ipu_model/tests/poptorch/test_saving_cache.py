@@ -23,7 +23,7 @@ import ipu_model
 import poptorch
 from ipu_model.front_ends import program_behind
 from poptorch import _poptorch_data
-from poptorch._backend.cache import recalled
+from poptorch._backend.memory_check import recalled
 
 
 def programs(cache: Path) -> list[Path]:

@@ -20,9 +20,8 @@ from saving_support import Mixed, X, all_equal, options
 from torch import nn
 
 import poptorch
-from ipu_model import stored
 from poptorch import _poptorch_data
-from poptorch._backend import exported
+from poptorch._backend import files
 
 FOLDER = pytest.TempPathFactory
 HEADER = len(b"IPU Model program 2\n")
@@ -117,7 +116,7 @@ class TestSavedModels:
     def test_values_of_another_type_are_refused(self, good: Good, tmp_path: Path, name: str, value: Any) -> None:
         path = tmp_path / "model"
         path.write_bytes(good.saved)
-        stored.write(path, {**stored.read(path), name: value})
+        files.write(path, {**files.read(path), name: value})
         with pytest.raises((poptorch.Error, AssertionError), match=f"Invalid file {path}"):
             poptorch.load(path)
 
@@ -218,7 +217,7 @@ def with_model(good: Good, path: Path, pickled: bytes) -> None:
     """Write the good file with another pickled model, and the digest that belongs to it."""
     path.write_bytes(good.saved)
     data = torch.tensor(list(pickled), dtype=torch.uint8)
-    stored.write(path, {**stored.read(path), "exported_model": data})
+    files.write(path, {**files.read(path), "exported_model": data})
 
 
 class TestHostilePickles:
@@ -248,20 +247,20 @@ class TestHostilePickles:
         ],
     )  # fmt: skip
     def test_names_that_are_no_class_of_a_model_are_not_allowed(self, name: str) -> None:
-        assert exported._safe_global(name) is None
+        assert files._safe_global(name) is None
 
     @pytest.mark.parametrize(
         "kind", [Mixed, nn.Linear, torch.optim.SGD, poptorch.optim.AdamW, poptorch.Options, nn.functional.relu]
     )
     def test_those_of_models_are(self, kind: Any) -> None:
-        assert exported._safe_global(f"{kind.__module__}.{kind.__qualname__}") is kind
+        assert files._safe_global(f"{kind.__module__}.{kind.__qualname__}") is kind
 
     @settings(max_examples=20)
     @given(damage=DAMAGE)
     def test_a_damaged_one_leads_to_no_other_error(self, good: Good, tmp_path_factory: FOLDER, damage: Any) -> None:
         path = tmp_path_factory.mktemp("pickle") / "model"
         path.write_bytes(good.saved)
-        model = _poptorch_data.read(path).model
+        model = _poptorch_data.read(path).exported_model
         assert model is not None
         with_model(good, path, damaged(model.numpy().tobytes(), *damage))
         assert "Invalid file" in words_of(lambda: poptorch.load(path), path)
@@ -276,4 +275,4 @@ def test_a_file_of_the_cache_is_no_saved_model(good: Good, tmp_path: Path) -> No
 def test_a_saved_model_is_no_program_of_the_cache(good: Good, tmp_path: Path) -> None:
     (tmp_path / good.name).write_bytes(good.saved)
     poptorch.inferenceModel(Mixed().eval(), options(tmp_path)).compile(X)
-    assert stored.read(tmp_path / good.name)["kind"] == "cache"
+    assert files.read(tmp_path / good.name)["kind"] == "cache"

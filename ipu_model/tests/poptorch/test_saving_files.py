@@ -14,8 +14,8 @@ from saving_support import Mixed, X, Y, all_equal, options, steps, training
 from torch import Tensor, nn
 
 import poptorch
-from ipu_model import stored
 from poptorch import _poptorch_data
+from poptorch._backend import files
 
 
 class TestLoad:
@@ -259,12 +259,12 @@ class TestTrust:
     def exported(self, folder: Path) -> Path:
         """Export a model, then put a harmful pickle in its place, as an attacker would."""
         poptorch.inferenceModel(Mixed(), options()).compileAndExport(folder / "model", X)
-        values = stored.read(folder / "model")
+        values = files.read(folder / "model")
         harmful = Harmful()
         harmful.harm = folder / "harm"
         torch.save({"model": harmful}, folder / "pickle")
         data = torch.frombuffer(bytearray((folder / "pickle").read_bytes()), dtype=torch.uint8)
-        stored.write(folder / "model", {**values, "exported_model": data})
+        files.write(folder / "model", {**values, "exported_model": data})
         return folder / "model"
 
     def test_nothing_in_a_file_is_executed(self, tmp_path: Path) -> None:

@@ -9,12 +9,12 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from ipu_model.capture.describe import step_of
 from ipu_model.capture.graph import Graph
 from ipu_model.compute.thread_setting import Threads
 from ipu_model.errors import Error
 from ipu_model.instances import Group, world
 from ipu_model.optimiser import Hyper, OptimiserSpec
+from ipu_model.step import Step
 from poptorch._logging import logger
 from poptorch.enums import ReductionType
 from poptorch.options import Options
@@ -32,6 +32,7 @@ def group_of(options: Options) -> Group:
 def agree(
     group: Group,
     graph: Graph,
+    step: Step,
     options: Options,
     spec: OptimiserSpec,
     weights: Mapping[str, Tensor],
@@ -44,7 +45,7 @@ def agree(
     Raises:
         Error: names what differs, with its values.
     """
-    everyone = group.gathered_objects((program_text(graph, options, spec), _digest_of(weights), seed), "programs")
+    everyone = group.gathered_objects((program_text(graph, step, options, spec), _digest_of(weights), seed), "programs")
     check_programs([program for program, _, _ in everyone])
     if len({digest for _, digest, _ in everyone}) > 1:
         logger.warning(
@@ -82,14 +83,13 @@ def check_programs(programs: Sequence[Mapping[str, str]]) -> None:
         )
 
 
-def program_text(graph: Graph, options: Options, spec: OptimiserSpec) -> dict[str, str]:
+def program_text(graph: Graph, step: Step, options: Options, spec: OptimiserSpec) -> dict[str, str]:
     """Return, by name, text for everything that must be equal in all instances."""
     training = options.Training
     variables = [(v.name, v.spec.shape, str(v.spec.dtype)) for v in graph.variables]
-    operations = [op.target for op in step_of(graph).ops]
     return {
         "the model's parameters and buffers": _short(str(variables)),
-        "the model's operations": _short(str(operations)),
+        "the model's operations": _short(str([op.target for op in step.ops])),
         "the inputs of a micro-batch": str([list(spec.shape) for spec in graph.inputs]),
         "deviceIterations": str(options.device_iterations),
         "replicationFactor": str(options.replication_factor),

@@ -1,23 +1,20 @@
-"""The functions that create executors: `trainingModel`, `inferenceModel` and `load`."""
+"""The functions that create executors, `trainingModel`, `inferenceModel` and `load`, and programs to explore."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
 
 from ipu_model.errors import Error
-from ipu_model.front_ends import program_of_module
-from ipu_model.stored import OtherVersion
+from ipu_model.front_ends import ModuleChanges, captures_of, program_behind, program_of_module
 from poptorch import _poptorch_data
-from poptorch._backend.exported import unpickled
-from poptorch._backend.own_copies import checked_module
-from poptorch._backend.wrapping import refuse_wrapped
-from poptorch._poplar_executor import PoplarExecutor
+from poptorch._backend.files import OtherVersion, damage_named, path_to_read, unpickled
+from poptorch._backend.wrapping import checked_module, refuse_wrapped
+from poptorch._poplar_executor import NO_EXECUTABLE_ERR, PoplarExecutor
 from poptorch.enums import ConnectionType
 from poptorch.options import Options
 
@@ -34,6 +31,9 @@ def trainingModel(
 
     `options` are frozen; `optimizer=None` means `poptorch.optim.SGD(model.parameters(), lr=0.01)`.
 
+        trainer = poptorch.trainingModel(model, poptorch.Options().deviceIterations(10), optimizer)
+        outputs, loss = trainer(images, labels)
+
     Raises:
         RuntimeError: the module is already wrapped for training.
         Error: `model` or `options` of another type.
@@ -47,6 +47,8 @@ def inferenceModel(model: nn.Module | PoplarExecutor, options: Options | None = 
     """Wrap a module for forward passes on the device; it follows a training model of the same weights.
 
     `options` are frozen.
+
+        predictions = poptorch.inferenceModel(model.eval())(images)
 
     Raises:
         Error: `model` or `options` of another type, or gradient accumulation in the options.
@@ -66,6 +68,9 @@ def load(
     compiled with. An offline target becomes `ConnectionType.Always`. The model's forward is traced, and must give the
     program that was saved.
 
+        trainer.save("trained.poptorch")
+        trainer = poptorch.load("trained.poptorch")
+
     As with `torch.load`, a file is read without executing what it contains: the classes of the model must have been
     imported before, and other functions and classes in it must be allowed by `torch.serialization.add_safe_globals`.
     The author of the file still decides what the model computes, as far as its attributes determine it.
@@ -76,59 +81,73 @@ def load(
         Error: "Invalid file": truncated, corrupt, of other code, or with classes that are not allowed.
         OSError: the file cannot be read.
     """
-    path = _poptorch_data.path_to_read(filename)
-    executable = _of_this_version(path)
-    assert executable.model is not None, (
-        f"Invalid file {path}: it was saved with export_model=False, without the model. Create the model again, wrap "
-        "it and call loadExecutable."
-    )
-    parts = unpickled(executable.model, path, weights_only=weights_only)
-    with _poptorch_data.damage_named(path):
-        options = _usable(parts["options"])
+    path = path_to_read(filename)
+    try:
+        executable = _poptorch_data.read(path)
+    except Error as error:
+        if isinstance(error.__cause__, OtherVersion):
+            raise AssertionError(error.message) from error
+        raise
+    if executable.exported_model is None:
+        raise AssertionError(
+            f"Invalid file {path}: it was saved with export_model=False, without the model. Create the model again, "
+            "wrap it and call loadExecutable."
+        )
+    model, optimizer, options = unpickled(executable.exported_model, path, weights_only=weights_only)
+    with damage_named(path):
+        options._unfreeze()
+        options.deleteIfExists("ipu_version")
+        if options.connection_type == ConnectionType.Never:
+            options.connectionType(ConnectionType.Always)
     if edit_opts_fn is not None:
         edit_opts_fn(options)
-    with _poptorch_data.damage_named(path):
-        executor = (
-            trainingModel(parts["model"], options, parts["optimizer"])
-            if executable.training
-            else inferenceModel(parts["model"], options)
-        )
+    with damage_named(path):
+        executor = trainingModel(model, options, optimizer) if executable.training else inferenceModel(model, options)
         executor._take_groupings(executable, path)
     executor._use(executable, path)
     return executor
 
 
-def _of_this_version(path: Path) -> _poptorch_data.Executable:
-    """Read a file; raise PopTorch's AssertionError if another version wrote it."""
-    try:
-        return _poptorch_data.read(path)
-    except Error as error:
-        if isinstance(error.__cause__, OtherVersion):
-            raise AssertionError(error.message) from error
-        raise
-
-
-def _usable(options: Options) -> Options:
-    """Return stored options in a usable form: not frozen, and not for an offline target."""
-    options._unfreeze()
-    options.deleteIfExists("ipu_version")
-    if options.connection_type == ConnectionType.Never:
-        options.connectionType(ConnectionType.Always)
-    return options
-
-
 def _user_module(model: nn.Module | PoplarExecutor) -> nn.Module:
-    """Return the module to wrap: that of an executor, or the module itself.
-
-    Raises:
-        Error: anything else, or a module that is or holds a scripted one.
-    """
     return checked_module(model.model if isinstance(model, PoplarExecutor) else model)
+
+
+# The performance model is imported only when it is needed, so that `import poptorch` stays quick.
 
 
 @program_of_module.register(Options)
 def _program_of_module(options: Options, model: Any, inputs: Any, **more: Any) -> Program:
-    # The performance model is imported only when needed, so that `import poptorch` stays fast.
-    from poptorch._backend.modelling import program_of_module
+    from poptorch._backend.changes import program_of_module
 
     return program_of_module(options, _user_module(model), inputs, **more)
+
+
+@program_behind.register(PoplarExecutor)
+def _program_behind(executor: PoplarExecutor) -> Program:
+    if executor._compiled is not None:
+        return executor._compiled.program
+    if executor._too_large is not None:
+        return executor._too_large[0]
+    raise Error(
+        f"{NO_EXECUTABLE_ERR[:-1]}, so there is no program to model. Call the model, "
+        "or compile() it, first; ipu_model.profile_module(module, inputs, options) needs neither."
+    )
+
+
+@captures_of.register(PoplarExecutor)
+def _captures_of(executor: PoplarExecutor) -> Callable[[ModuleChanges], Program] | None:
+    now = executor._compiled
+    arguments = now.arguments if now is not None else executor._too_large[1] if executor._too_large else None
+    if arguments is None:
+        return None
+    compiled_for = arguments
+
+    def again(changes: ModuleChanges) -> Program:
+        from poptorch._backend.changes import captured_again
+
+        training = executor._optimisation is not None
+        return captured_again(
+            executor._traced_model, executor._options, compiled_for, training=training, changes=changes
+        )
+
+    return again

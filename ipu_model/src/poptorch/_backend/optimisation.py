@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from ipu_model.capture.graph import Graph
-from ipu_model.compute.loss_scaling import FACTOR, LossScalingSettings
+from ipu_model.compute.loss_scaling import FACTOR
 from ipu_model.compute.optimisers.families import scalar_names
 from ipu_model.compute.optimisers.updater import Updater
 from ipu_model.compute.session import Session
@@ -17,13 +17,11 @@ from ipu_model.errors import Error
 from ipu_model.optimiser import OptimiserSpec
 from ipu_model.step import FLOAT16
 from poptorch import optim
-from poptorch._impl import createPoptorchError
 from poptorch._logging import logger
 from poptorch._optimizer_attributes import OptimizerAttrTracker, group_of, read_spec
-from poptorch.enums import MeanReductionStrategy, ReductionType
+from poptorch.enums import MeanReductionStrategy
 from poptorch.optim.optimizer import DeviceState
 from poptorch.options import Options
-from poptorch.options.backend import LOSS_SCALING
 
 
 class Optimisation:
@@ -239,33 +237,3 @@ def _use_running_mean(options: Options) -> None:
     options.Training.setMeanAccumulationAndReplicationReductionStrategy(MeanReductionStrategy.Running)
     if frozen:
         options._freeze()
-
-
-def loss_scaling_settings(graph: Graph, options: Options) -> LossScalingSettings | None:
-    """Return how the loss scaling of a training program adapts, or `None` if it does not.
-
-    Raises:
-        Error: no trained float16 weight whose gradients could be watched, or settings outside their range.
-    """
-    if not options._backend.adapts_loss_scaling:
-        return None
-    if not any(v.spec.dtype is torch.float16 and v.name in graph.gradients for v in graph.variables):
-        raise createPoptorchError(
-            "Training.setAutomaticLossScaling watches the gradients of float16 weights, and the model trains none. "
-            "Convert the model with half(), or leave automatic loss scaling off."
-        )
-    if options.Training.accumulation_and_replication_reduction_type != ReductionType.Mean:
-        logger.warning(
-            "Automatic loss scaling expects "
-            "Training.accumulationAndReplicationReductionType(poptorch.ReductionType.Mean)."
-        )
-    settings = options._backend.loss_scaling
-    for name, share in (
-        ("binEdgeLocation", settings.bin_edge),
-        ("thresholdUpperCountProportion", settings.threshold),
-    ):
-        if not 0.0 <= share <= 1.0:
-            raise createPoptorchError(f"{LOSS_SCALING}.{name} is a proportion between 0 and 1, not {share}.")
-    if settings.period < 1:
-        raise createPoptorchError(f"{LOSS_SCALING}.updatePeriod must be at least 1, not {settings.period}.")
-    return settings

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import Any, NoReturn
 
 import torch
-import torch.fx
 from torch import Tensor
 
 from ipu_model.capture.annotations import with_results
@@ -16,10 +15,9 @@ from ipu_model.capture.graph import Graph
 from ipu_model.compute.loss_scaling import FINAL
 from ipu_model.compute.optimisers.families import is_scalar_name
 from ipu_model.compute.results import RETURNED_DTYPE
+from ipu_model.errors import Error
+from ipu_model.step import Step
 from poptorch._backend.tensor_names import Source, tensor_names
-from poptorch._impl import createPoptorchError
-from poptorch._logging import logger
-from poptorch.enums import OutputMode
 from poptorch.options import Options
 
 _SHOWN = 5
@@ -33,7 +31,15 @@ class Anchor:
     source: Source
 
 
-def anchors_of(graph: Graph, options: Options, numbers: Sequence[str] = ()) -> list[Anchor]:
+def names_of(graph: Graph, step: Step, options: Options, numbers: Sequence[str] = ()) -> dict[str, Source]:
+    """Return the named tensors of `graph`, as the options name them, and the optimiser's `numbers`."""
+    names = tensor_names(graph, step, module_scopes=options._module_namescope_enabled, numbers=numbers)
+    if graph.loss is not None and options._backend.adapts_loss_scaling:
+        names[FINAL] = Source(updated=FINAL)
+    return names
+
+
+def anchors_of(graph: Graph, step: Step, options: Options, numbers: Sequence[str] = ()) -> list[Anchor]:
     """Find the tensors that the options anchor; `numbers` are the names of the optimiser's numbers.
 
     Raises:
@@ -41,35 +47,31 @@ def anchors_of(graph: Graph, options: Options, numbers: Sequence[str] = ()) -> l
     """
     if not options.anchored_tensors:
         return []
-    known = names_of(graph, options, numbers)
-    found = []
+    known = names_of(graph, step, options, numbers)
+    anchors = []
     for short_name, (long_name, *_) in options.anchored_tensors.items():
         if long_name not in known:
             raise _unknown(short_name, long_name, list(known))
-        found.append(Anchor(short_name, known[long_name]))
-    return found
+        anchors.append(Anchor(short_name, known[long_name]))
+    return anchors
 
 
-def warn_about_modes(options: Options) -> None:
-    """Warn about anchors whose output mode differs from the model's: PopTorch stores that mode but ignores it."""
-    for short_name, (_, inherits, mode, period) in options.anchored_tensors.items():
-        if not inherits and (mode, period) != (options.output_mode, options.output_return_period):
-            logger.warning(
-                "anchorTensor: the output mode of '%s' (%s) has no effect, as in PopTorch: the model's applies (%s). "
-                "Set poptorch.Options().outputMode(...) instead.",
-                short_name, OutputMode(mode).name, OutputMode(options.output_mode).name,
-            )  # fmt: skip
+def _unknown(short_name: str, long_name: str, known: list[str]) -> Error:
+    nearest = difflib.get_close_matches(long_name, known, n=_SHOWN, cutoff=0.5)
+    inside = [name for name in known if str(long_name).lower() in name.lower() and name not in nearest]
+    shown = [*nearest, *inside][:_SHOWN]
+    hint = (
+        f"The nearest names are: {', '.join(shown)}."
+        if shown
+        else f"There are for instance: {', '.join(known[:_SHOWN])}."
+    )
+    return Error(
+        f"anchorTensor('{short_name}', '{long_name}'): the compiled model has no tensor named '{long_name}'. {hint} "
+        "Compile the model without this anchor and call getTensorNames() to see all of them."
+    )
 
 
-def names_of(graph: Graph, options: Options, numbers: Sequence[str] = ()) -> dict[str, Source]:
-    """Return the named tensors of `graph`, as the options name them, and the optimiser's `numbers`."""
-    names = tensor_names(graph, module_scopes=options._module_namescope_enabled, numbers=numbers)
-    if graph.loss is not None and options._backend.adapts_loss_scaling:
-        names[FINAL] = Source(updated=FINAL)
-    return names
-
-
-def with_anchors(graph: Graph, options: Options) -> Graph:
+def with_anchors(graph: Graph, step: Step, options: Options) -> Graph:
     """Return `graph` with the anchored tensors as outputs after those of forward; without any, `graph` itself.
 
     Numbers of the optimiser are not tensors of the graph and are skipped here.
@@ -78,10 +80,8 @@ def with_anchors(graph: Graph, options: Options) -> Graph:
         Error: a name that the program does not have.
     """
     numbers = [long_name for long_name, *_ in options.anchored_tensors.values() if is_scalar_name(long_name)]
-    wanted = [a.source.node for a in anchors_of(graph, options, numbers) if a.source.node is not None]
-    if not wanted:
-        return graph
-    return with_results(graph, wanted)
+    wanted = [a.source.node for a in anchors_of(graph, step, options, numbers) if a.source.node is not None]
+    return with_results(graph, wanted) if wanted else graph
 
 
 def updated_variables(anchors: Sequence[Anchor]) -> tuple[str, ...]:
@@ -94,21 +94,6 @@ def by_short_name(graph: Graph, anchors: Sequence[Anchor], results: Sequence[Ten
     own = sum(output.node is not None and not output.anchored for output in graph.outputs)
     ordered = [a for a in anchors if a.source.node is not None] + [a for a in anchors if a.source.node is None]
     return {anchor.short_name: value for anchor, value in zip(ordered, results[own:], strict=True)}
-
-
-def _unknown(short_name: str, long_name: str, known: list[str]) -> Exception:
-    nearest = difflib.get_close_matches(long_name, known, n=_SHOWN, cutoff=0.5)
-    inside = [name for name in known if str(long_name).lower() in name.lower() and name not in nearest]
-    shown = [*nearest, *inside][:_SHOWN]
-    hint = (
-        f"The nearest names are: {', '.join(shown)}."
-        if shown
-        else f"There are for instance: {', '.join(known[:_SHOWN])}."
-    )
-    return createPoptorchError(
-        f"anchorTensor('{short_name}', '{long_name}'): the compiled model has no tensor named '{long_name}'. {hint} "
-        "Compile the model without this anchor and call getTensorNames() to see all of them."
-    )
 
 
 def present(graph: Graph, results: Sequence[Tensor]) -> Any:
@@ -133,6 +118,14 @@ def _no_state() -> None:
     """Let outputs be pickled as plain tensors, so that files with them load without PopTorch."""
 
 
+def _refuse_backward(*args: Any, **kwargs: Any) -> NoReturn:
+    raise Error(
+        "backward() cannot be called explicitly on outputs of a PopTorch model. If you're using a trainingModel, the "
+        "backwards pass is performed automatically when invoking the model. If you're using an inferenceModel, you "
+        "should use a trainingModel instead."
+    )
+
+
 def synthetic(inputs: Sequence[Tensor], seed: int) -> list[Tensor]:
     """Return synthetic inputs as the device makes them: normally distributed numbers, and zeros for integers."""
     generator = torch.Generator().manual_seed(seed)
@@ -140,11 +133,3 @@ def synthetic(inputs: Sequence[Tensor], seed: int) -> list[Tensor]:
         torch.randn(t.shape, generator=generator).to(t.dtype) if t.is_floating_point() else torch.zeros_like(t)
         for t in inputs
     ]
-
-
-def _refuse_backward(*args: Any, **kwargs: Any) -> NoReturn:
-    raise createPoptorchError(
-        "backward() cannot be called explicitly on outputs of a PopTorch model. If you're using a trainingModel, the "
-        "backwards pass is performed automatically when invoking the model. If you're using an inferenceModel, you "
-        "should use a trainingModel instead."
-    )

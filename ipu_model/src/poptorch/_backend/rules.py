@@ -1,111 +1,125 @@
-"""Rules on options and on the traced program, checked when a model is compiled."""
+"""Rules on options and on the traced program, checked when a model is compiled, and what is said about it then."""
 
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Iterator
 
+from torch import Tensor, nn
+
 from ipu_model.capture.annotations import marks_of
-from ipu_model.capture.describe import step_of
 from ipu_model.capture.graph import Graph
-from ipu_model.step import Placement, fewest_micro_batches, forward_stages, ipus_in_use
-from poptorch._impl import createPoptorchError
+from ipu_model.compute.results import RETURNED_DTYPE
+from ipu_model.errors import Error
+from ipu_model.step import Placement, Step, fewest_micro_batches, forward_stages, ipus_in_use
+from poptorch._backend.settings import batching_of
 from poptorch._logging import logger, native_logger
 from poptorch.enums import ConnectionType, OutputMode, OverlapMode
 from poptorch.ops.overlap import INPUT, OUTPUT
 from poptorch.options import Options
+from poptorch.options.backend import validate_options
+from poptorch.options.handover import log_options
 from poptorch.options.strategies import runs_stages_at_once
 
+MAX_IPUS = 64
 _VERSIONS = ("ipu1", "ipu2", "ipu21")
 
 
-def check_target(options: Options) -> None:
-    """Refuse options that a simulator or an offline target cannot follow, and warn about those without effect.
+def check_options(options: Options) -> None:
+    """Refuse options that contradict each other or that the backend does not know, and log the others.
 
     Raises:
         Error: names the option and what works instead.
     """
-    offline = options.connection_type == ConnectionType.Never
-    if _simulator_asked_for(options):
-        _check_version()
-        if offline:
-            raise createPoptorchError(
-                "The IPU model cannot be an offline target: useIpuModel(True), or POPTORCH_IPU_MODEL, "
-                "excludes connectionType(Never) and useOfflineIpuTarget(). Use one of the two."
-            )
-    if offline and options.exists("ipu_id"):
-        raise createPoptorchError(
-            f"useIpuId({options.ipu_id}) chooses a device, an offline target (connectionType(Never), "
-            "useOfflineIpuTarget()) has none. Use one of the two."
-        )
-    if offline and options._backend.counts_cycles:
-        raise createPoptorchError(
-            "logCycleCount: the cycle counter is only supported on actual IPU hardware and on the IPU Model, and an "
-            "offline target does not run. Leave it off: ipu_model.profile(executor) has the modelled cycles."
-        )
-    _warn_of_processes(options)
-
-
-def _simulator_asked_for(options: Options) -> bool:
-    """Return whether options or environment choose the simulator, and log the choice."""
-    if options.exists("use_model"):
-        native_logger.info("From the user configuration: Ipu model: %s", _enabled(options.use_model))
-        return bool(options.use_model)
-    for name in ("POPTORCH_IPU_MODEL", "POPTORCH_SMALL_IPU_MODEL"):
-        if os.environ.get(name):
-            chosen = _as_int(name) != 0
-            native_logger.info("From %s environment variable: Ipu model: %s", name, _enabled(chosen))
-            if chosen:
-                return True
-    return False
-
-
-def _enabled(chosen: bool) -> str:
-    return "Enabled" if chosen else "Disabled"
-
-
-def _as_int(name: str) -> int:
-    text = os.environ[name]
-    try:
-        return int(text)
-    except ValueError:
-        raise createPoptorchError(f"{name} must be an integer, not {text!r}. Use 1 or 0.") from None
-
-
-def _check_version() -> None:
-    version = os.environ.get("POPTORCH_IPU_MODEL_VERSION", "ipu2")
-    if version not in _VERSIONS:
-        raise createPoptorchError(f"POPTORCH_IPU_MODEL_VERSION must be one of {', '.join(_VERSIONS)}, not {version!r}.")
-
-
-def _warn_of_processes(options: Options) -> None:
+    batching_of(options)
+    _check_target(options)
     processes = options.Distributed.numProcesses
     if processes > 1 and options._backend.cache_folder is None:
         logger.warning(
             "%d processes and no executable cache: every process compiles the model. "
-            "poptorch.Options().enableExecutableCaching(path) lets one compile for all.", processes,
-        )  # fmt: skip
+            "poptorch.Options().enableExecutableCaching(path) lets one compile for all.",
+            processes,
+        )
+    log_options(options)
+    validate_options(options.toDict())
 
 
-MAX_IPUS = 64
+def _check_target(options: Options) -> None:
+    offline = options.connection_type == ConnectionType.Never
+    if _simulator_asked_for(options):
+        version = os.environ.get("POPTORCH_IPU_MODEL_VERSION", "ipu2")
+        if version not in _VERSIONS:
+            raise Error(f"POPTORCH_IPU_MODEL_VERSION must be one of {', '.join(_VERSIONS)}, not {version!r}.")
+        if offline:
+            raise Error(
+                "The IPU model cannot be an offline target: useIpuModel(True), or POPTORCH_IPU_MODEL, "
+                "excludes connectionType(Never) and useOfflineIpuTarget(). Use one of the two."
+            )
+    if offline and options.exists("ipu_id"):
+        raise Error(
+            f"useIpuId({options.ipu_id}) chooses a device, an offline target (connectionType(Never), "
+            "useOfflineIpuTarget()) has none. Use one of the two."
+        )
+    if offline and options._backend.counts_cycles:
+        raise Error(
+            "logCycleCount: the cycle counter is only supported on actual IPU hardware and on the IPU Model, and an "
+            "offline target does not run. Leave it off: ipu_model.profile(executor) has the modelled cycles."
+        )
 
 
-def is_pipelined(graph: Graph, options: Options) -> bool:
-    """Whether the program runs as a pipeline: the strategy asks for it, and there is more than one IPU."""
-    return runs_stages_at_once(options._execution_strategy) and len(ipus_in_use(step_of(graph))) > 1
+def _simulator_asked_for(options: Options) -> bool:
+    """Return whether options or environment choose the simulator, and log the choice."""
+    shown = {True: "Enabled", False: "Disabled"}
+    if options.exists("use_model"):
+        native_logger.info("From the user configuration: Ipu model: %s", shown[bool(options.use_model)])
+        return bool(options.use_model)
+    for name in ("POPTORCH_IPU_MODEL", "POPTORCH_SMALL_IPU_MODEL"):
+        text = os.environ.get(name)
+        if not text:
+            continue
+        try:
+            chosen = int(text) != 0
+        except ValueError:
+            raise Error(f"{name} must be an integer, not {text!r}. Use 1 or 0.") from None
+        native_logger.info("From %s environment variable: Ipu model: %s", name, shown[chosen])
+        if chosen:
+            return True
+    return False
 
 
-def check_pipeline(graph: Graph, options: Options, *, training: bool) -> None:
-    """Refuse a pipeline with too few micro-batches, or whose stages do not follow the data flow.
+def check_program(graph: Graph, step: Step, options: Options, *, training: bool, one_process: bool) -> None:
+    """Refuse a traced program that the options, or a device, cannot run.
+
+    `one_process` is true if this process runs all replicas in the options.
 
     Raises:
-        Error: names the option, the smallest value that works and what it is now.
+        Error: names the rule, what breaks it and what works.
     """
-    if not is_pipelined(graph, options):
+    _check_pipeline(graph, step, options, training=training)
+    for earlier, place in _data_flow(step):
+        if place.phase is not None and earlier.phase is not None and earlier.phase > place.phase:
+            raise Error(
+                f"Block '{place.block}' is in phase {place.phase} but uses a result of block '{earlier.block}', "
+                f"phase {earlier.phase}, which runs later. List the blocks in the order in which the data flows; a "
+                "part of the model that comes back needs a block and a phase of its own."
+            )
+    _check_ipus(step, options, one_process=one_process)
+    _check_overlap(graph, options)
+    _check_buffers(graph, options)
+    _check_returns(step, options)
+
+
+def _is_pipelined(step: Step, options: Options) -> bool:
+    return runs_stages_at_once(options._execution_strategy) and len(ipus_in_use(step)) > 1
+
+
+def _check_pipeline(graph: Graph, step: Step, options: Options, *, training: bool) -> None:
+    if not _is_pipelined(step, options):
         return
     stages = forward_stages(graph.block_entries)
     if not training and options.device_iterations < stages:
-        raise createPoptorchError(
+        raise Error(
             "poptorch.Options().deviceIterations must be greater than or equal to the number of pipeline "
             f"stages ({stages}) when using poptorch.PipelinedExecution. It is {options.device_iterations}; "
             "poptorch.ShardedExecution has no such minimum."
@@ -113,20 +127,15 @@ def check_pipeline(graph: Graph, options: Options, *, training: bool) -> None:
     needed = fewest_micro_batches(stages, training=True)
     accumulation = options.Training.gradient_accumulation
     if training and accumulation < needed:
-        raise createPoptorchError(
+        raise Error(
             "poptorch.Options().Training.gradientAccumulation must be greater than or equal to the number of "
             f"pipeline stages ({needed}) when using poptorch.PipelinedExecution. Please note that a model "
             f"with {stages} pipeline stages in PopTorch will have an additional {stages - 1} stages when "
             f"training. It is {accumulation}; poptorch.ShardedExecution has no such minimum."
         )
-    _check_order(graph)
-
-
-def _check_order(graph: Graph) -> None:
-    """Check that stage numbers do not decrease along the data flow of the forward pass."""
-    for earlier, place in _data_flow(graph):
+    for earlier, place in _data_flow(step):
         if earlier.stage > place.stage:
-            raise createPoptorchError(
+            raise Error(
                 f"Block '{place.block}' is pipeline stage {place.stage} but uses a result of block "
                 f"'{earlier.block}', stage {earlier.stage}: stages of a pipeline must not decrease along "
                 "the data flow. Use poptorch.AutoStage.AutoIncrement, or list the blocks as separate "
@@ -134,26 +143,8 @@ def _check_order(graph: Graph) -> None:
             )
 
 
-def check_phases(graph: Graph) -> None:
-    """Refuse phases that do not follow the data flow of the forward pass: they run one after another.
-
-    Raises:
-        Error: names the two blocks, and how to list them.
-    """
-    for earlier, place in _data_flow(graph):
-        if place.phase is None or earlier.phase is None:
-            continue
-        if earlier.phase > place.phase:
-            raise createPoptorchError(
-                f"Block '{place.block}' is in phase {place.phase} but uses a result of block '{earlier.block}', "
-                f"phase {earlier.phase}, which runs later. List the blocks in the order in which the data flows; a "
-                "part of the model that comes back needs a block and a phase of its own."
-            )
-
-
-def _data_flow(graph: Graph) -> Iterator[tuple[Placement, Placement]]:
+def _data_flow(step: Step) -> Iterator[tuple[Placement, Placement]]:
     """Yield the placements of every pair of forward ops in which the second reads a result of the first."""
-    step = step_of(graph)
     for op in step.ops:
         for tensor in op.reads if not op.is_backward else ():
             producer = step.producer(tensor)
@@ -161,9 +152,9 @@ def _data_flow(graph: Graph) -> Iterator[tuple[Placement, Placement]]:
                 yield producer.placement, op.placement
 
 
-def ipus_of_replica(graph: Graph) -> int:
+def ipus_of_replica(step: Step) -> int:
     """Return the number of IPUs of one replica: the highest IPU with an op or block, plus one."""
-    return step_of(graph).ipus[-1] + 1
+    return step.ipus[-1] + 1
 
 
 def reserved_ipus(used: int, options: Options) -> int:
@@ -171,91 +162,32 @@ def reserved_ipus(used: int, options: Options) -> int:
     return 1 << (used - 1).bit_length() if options.auto_round_num_ipus else used
 
 
-def check_ipus(graph: Graph, options: Options, *, one_process: bool = True) -> None:
-    """Refuse more IPUs than one process can have, and log counts that hardware would round up.
-
-    Without `one_process`, several processes may share the replicas, so only one replica must fit.
-
-    Raises:
-        Error: names the number of IPUs and how it is computed.
-    """
-    per_replica = ipus_of_replica(graph)
+def _check_ipus(step: Step, options: Options, *, one_process: bool) -> None:
+    """Refuse more IPUs than one process can have, and log counts that hardware would round up."""
+    per_replica = ipus_of_replica(step)
     total = per_replica * options.replication_factor
     limited = total if one_process else per_replica
     if limited > MAX_IPUS:
-        raise createPoptorchError(
+        raise Error(
             f"Too many IPUs requested ({limited}): {per_replica} for the model x {limited // per_replica} "
             f"replicas, at most {MAX_IPUS} for one process. Use fewer replicas, or several processes."
         )
-    if not total & (total - 1):
-        return
     reserved = 1 << (total - 1).bit_length()
+    if total == reserved:
+        return
     if options.auto_round_num_ipus:
         logger.warning(
-            "The model uses %d IPUs: %d are reserved, the next power of 2, and %d of them "
-            "left idle.", total, reserved,
+            "The model uses %d IPUs: %d are reserved, the next power of 2, and %d of them left idle.",
+            total,
+            reserved,
             reserved - total,
-        )  # fmt: skip
+        )
     else:
         logger.info(
-            "The model specifies %d IPUs. On hardware %d have to be reserved (a power of 2 "
-            "or maximum of 64 per process), which fails unless "
-            "poptorch.Options().autoRoundNumIPUs(True) is set.", total, reserved,
-        )  # fmt: skip
-
-
-def check_buffers(graph: Graph, options: Options) -> None:
-    """Refuse buffers that a program changes in place if all replicas would have to share them.
-
-    Raises:
-        Error: names the buffer, and the option that lets each replica keep its own.
-    """
-    if options.replication_factor <= options.input_group_size or not options.broadcast_buffers:
-        return
-    for variable in graph.variables:
-        if variable.is_buffer and variable.node in graph.assigned:
-            raise createPoptorchError(
-                "PopTorch does not support broadcasting buffers. If your model is able to tolerate buffers becoming "
-                "out of sync between replicas, you can disable buffer broadcasting using "
-                f"poptorch.Options.broadcastBuffers(False). (Buffer '{variable.name}' is changed in place, and the "
-                f"model has {options.replication_factor} replicas.)"
-            )
-
-
-def check_named_buffers(graph: Graph, options: Options) -> None:
-    """Refuse names of buffers that the program does not have (`Options.updatableNamedBuffers`).
-
-    Raises:
-        Error: names them, and the buffers that there are.
-    """
-    names = options._backend.updatable_buffers
-    known = sorted(name for variable in graph.variables if variable.is_buffer for name in variable.names)
-    unknown = [name for name in names if name not in known]
-    if unknown:
-        raise createPoptorchError(
-            f"updatableNamedBuffers: the model has no floating-point buffer named {', '.join(unknown)}. It "
-            f"has: {', '.join(known) or 'none'}."
-        )
-
-
-def check_returns(graph: Graph, options: Options) -> None:
-    """Refuse a return period that does not divide the iterations, or that a pipeline cannot keep.
-
-    Raises:
-        Error: names both numbers, or what works instead.
-    """
-    if options.output_mode != OutputMode.EveryN:
-        return
-    period, iterations = options.output_return_period, options.device_iterations
-    if period > iterations or iterations % period:
-        raise createPoptorchError(
-            f"Return period must be a divisor of deviceIterations: outputMode(EveryN, {period}) with "
-            f"deviceIterations({iterations})."
-        )
-    if is_pipelined(graph, options):
-        raise createPoptorchError(
-            "OutputMode.EveryN is not available when the model is pipelined over several IPUs. Use "
-            "OutputMode.All, or poptorch.ShardedExecution."
+            "The model specifies %d IPUs. On hardware %d have to be reserved (a power of 2 or maximum of 64 per "
+            "process), which fails unless poptorch.Options().autoRoundNumIPUs(True) is set.",
+            total,
+            reserved,
         )
 
 
@@ -264,21 +196,90 @@ def overlaps(graph: Graph, key: str) -> bool:
     return any(OverlapMode(mark) is not OverlapMode.NoOverlap for mark in marks_of(graph, key))
 
 
-def check_overlap(graph: Graph, options: Options) -> None:
-    """Refuse overlapped transfers without I/O tiles, and output modes that cannot overlap.
-
-    Raises:
-        Error: names the rule and what works.
-    """
+def _check_overlap(graph: Graph, options: Options) -> None:
     if not overlaps(graph, INPUT) and not overlaps(graph, OUTPUT):
         return
     if not options.TensorLocations.exists("numIOTiles"):
-        raise createPoptorchError(
+        raise Error(
             "No IO tiles allocated: overlapped host transfers run on tiles of their own. Set them aside with "
             "poptorch.Options().TensorLocations.numIOTiles(32), an even number from 32 to 192."
         )
     if options.output_mode not in (OutputMode.All, OutputMode.Sum):
-        raise createPoptorchError(
+        raise Error(
             f"Unsupported output mode {OutputMode(options.output_mode).name} for overlapped host transfers. Use "
             "poptorch.Options().outputMode(poptorch.OutputMode.All), or OutputMode.Sum."
         )
+
+
+def _check_buffers(graph: Graph, options: Options) -> None:
+    shared = options.replication_factor > options.input_group_size and options.broadcast_buffers
+    for variable in graph.variables:
+        if shared and variable.is_buffer and variable.node in graph.assigned:
+            raise Error(
+                "PopTorch does not support broadcasting buffers. If your model is able to tolerate buffers becoming "
+                "out of sync between replicas, you can disable buffer broadcasting using "
+                f"poptorch.Options.broadcastBuffers(False). (Buffer '{variable.name}' is changed in place, and the "
+                f"model has {options.replication_factor} replicas.)"
+            )
+    known = sorted(name for variable in graph.variables if variable.is_buffer for name in variable.names)
+    unknown = [name for name in options._backend.updatable_buffers if name not in known]
+    if unknown:
+        raise Error(
+            f"updatableNamedBuffers: the model has no floating-point buffer named {', '.join(unknown)}. It "
+            f"has: {', '.join(known) or 'none'}."
+        )
+
+
+def _check_returns(step: Step, options: Options) -> None:
+    if options.output_mode != OutputMode.EveryN:
+        return
+    period, iterations = options.output_return_period, options.device_iterations
+    if period > iterations or iterations % period:
+        raise Error(
+            f"Return period must be a divisor of deviceIterations: outputMode(EveryN, {period}) with "
+            f"deviceIterations({iterations})."
+        )
+    if _is_pipelined(step, options):
+        raise Error(
+            "OutputMode.EveryN is not available when the model is pipelined over several IPUs. Use "
+            "OutputMode.All, or poptorch.ShardedExecution."
+        )
+
+
+def warn_about_program(graph: Graph, module: nn.Module, *, training: bool) -> None:
+    """Say what of a program is not as on the CPU: outputs, integer and bool buffers, hooks of gradients."""
+    own = {id(tensor) for tensor in (*module.parameters(), *module.buffers())}
+    if any(isinstance(output.value, Tensor) and id(output.value) not in own for output in graph.outputs):
+        warnings.warn("Output expected to be on the IPU but is on cpu", stacklevel=2)
+    returned = {output.spec.dtype for output in graph.outputs if output.spec is not None}
+    for dtype in sorted(returned & RETURNED_DTYPE.keys(), key=str):
+        logger.warning(
+            "Outputs of type %s are returned as %s, in which large values lose their range.",
+            dtype,
+            RETURNED_DTYPE[dtype],
+        )
+    if graph.forgotten:
+        logger.warning(
+            "Integer and bool buffers are constants of the compiled program. What forward writes to %s is lost at the "
+            "end of each micro-batch: use a floating-point buffer if it must last.",
+            ", ".join(graph.forgotten),
+        )
+    hooked = [name for name, p in module.named_parameters() if getattr(p, "_post_accumulate_grad_hooks", None)]
+    if training and hooked:
+        logger.warning(
+            "Hooks that run after a gradient is accumulated are not run on the device: %s. Hooks of register_hook are.",
+            ", ".join(hooked),
+        )
+
+
+def warn_about_modes(options: Options) -> None:
+    """Warn about anchors whose output mode differs from the model's: PopTorch stores that mode but ignores it."""
+    for short_name, (_, inherits, mode, period) in options.anchored_tensors.items():
+        if not inherits and (mode, period) != (options.output_mode, options.output_return_period):
+            logger.warning(
+                "anchorTensor: the output mode of '%s' (%s) has no effect, as in PopTorch: the model's applies (%s). "
+                "Set poptorch.Options().outputMode(...) instead.",
+                short_name,
+                OutputMode(mode).name,
+                OutputMode(options.output_mode).name,
+            )

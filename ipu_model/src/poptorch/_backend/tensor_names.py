@@ -15,13 +15,12 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
 
 from ipu_model.capture.annotations import title_prints
-from ipu_model.capture.describe import step_of
 from ipu_model.capture.graph import Graph
 from ipu_model.step import Op, Placement, Step, Tensor
 from ipu_model.step import Source as Origin
@@ -40,61 +39,53 @@ class Source:
     updated: str | None = None
 
 
-def tensor_names(graph: Graph, *, module_scopes: bool = True, numbers: Iterable[str] = ()) -> dict[str, Source]:
+def tensor_names(
+    graph: Graph, step: Step, *, module_scopes: bool = True, numbers: Iterable[str] = ()
+) -> dict[str, Source]:
     """Return every named tensor of `graph`, `numbers` of the optimiser included.
 
     Without `module_scopes`, ops are named without their module's path.
     """
-    found: dict[str, Source] = {}
-    found.update(_inputs(graph))
-    found.update((name, Source(variable.node)) for variable in graph.variables for name in variable.names)
-    ops = op_names(graph, module_scopes=module_scopes)
-    found.update((name, Source(node)) for node, name in ops.items())
+    gradients = graph.activation_gradients
+    ops = op_names(step, module_scopes=module_scopes)
+    trained = [variable for variable in graph.variables if variable.name in graph.gradients]
+    names = {f"input/{number}" if number else "input": Source(node) for number, node in enumerate(graph.input_nodes)}
+    names.update((name, Source(variable.node)) for variable in graph.variables for name in variable.names)
+    names.update((name, Source(node)) for node, name in ops.items())
     if graph.loss is not None:
-        found["loss"] = Source(graph.loss)
-    for variable in graph.variables:
-        if variable.name in graph.gradients:
-            gradient = Source(graph.gradients[variable.name])
-            found.update((GRADIENT + name, gradient) for name in variable.names)
-    found.update(_activation_gradients(graph, ops))
-    for variable in graph.variables:
-        if variable.name in graph.gradients:
-            found.update((UPDATED + name, Source(updated=variable.name)) for name in variable.names)
-    found.update((name, Source(updated=name)) for name in numbers)
-    return found
+        names["loss"] = Source(graph.loss)
+    for variable in trained:
+        names.update((GRADIENT + name, Source(graph.gradients[variable.name])) for name in variable.names)
+    names.update((GRADIENT + name, Source(gradients[node])) for node, name in ops.items() if node in gradients)
+    if graph.loss is not None and graph.loss in gradients:
+        names[f"{GRADIENT}loss"] = Source(gradients[graph.loss])
+    for variable in trained:
+        names.update((UPDATED + name, Source(updated=variable.name)) for name in variable.names)
+    names.update((name, Source(updated=name)) for name in numbers)
+    return names
 
 
-def op_names(graph: Graph, *, module_scopes: bool = True) -> dict[str, str]:
+def op_names(step: Step, *, module_scopes: bool = True) -> dict[str, str]:
     """Map the results of forward's ops to their names, in order.
 
     Views of weights (`weight.t()`) have no name of their own.
     """
     taken: dict[str, int] = {}
-    found: dict[str, str] = {}
-    for op, tensor in _forward_results(graph):
+    names: dict[str, str] = {}
+    for op, tensor in _forward_results(step):
         name = f"{_path(op, module_scopes)}{_type(op)}:{tensor.index}"
         again = taken.get(name, 0)
         taken[name] = again + 1
-        found[tensor.name] = f"{name}/{again}" if again else name
-    return found
+        names[tensor.name] = f"{name}/{again}" if again else name
+    return names
 
 
-def _forward_results(graph: Graph) -> Iterator[tuple[Op, Tensor]]:
+def _forward_results(step: Step) -> Iterator[tuple[Op, Tensor]]:
     """Yield the results of forward's ops that other ops read, without the copies made for anchors."""
-    step = step_of(graph)
     for tensor in step.tensors.values():
         op = step.producer(tensor.name)
         if op is not None and not op.is_backward and not op.hints.is_anchor and not _of_variable(step, tensor):
             yield op, tensor
-
-
-def ops_of(graph: Graph, *, module_scopes: bool = True) -> Iterator[tuple[Op, str, str]]:
-    """Yield every forward and backward op except views of weights, with its name (path and kind) and its kind."""
-    step = step_of(graph)
-    for op in step.ops:
-        if not any(result is not None and _of_variable(step, result) for result in op.results):
-            kind = _type(op)
-            yield op, _path(op, module_scopes) + kind, kind
 
 
 def _of_variable(step: Step, tensor: Tensor) -> bool:
@@ -102,28 +93,13 @@ def _of_variable(step: Step, tensor: Tensor) -> bool:
     return storage is not None and storage.source is Origin.VARIABLE
 
 
-def name_prints(graph: Graph, *, module_scopes: bool = True) -> None:
+def name_prints(graph: Graph, step: Step, *, module_scopes: bool = True) -> None:
     """Set the title of each untitled print in `graph` to the name of the tensor that it prints."""
-    if not any(op.hints.is_printed for op in step_of(graph).ops):
+    if not any(op.hints.is_printed for op in step.ops):
         return
-    names = {source.node: name for name, source in reversed(tensor_names(graph, module_scopes=module_scopes).items())}
-
-    def title(tensor: str, is_gradient: bool) -> str:
-        return names.get(tensor, tensor) + ("_gradient" if is_gradient else "")
-
-    title_prints(graph, title)
-
-
-def _inputs(graph: Graph) -> Iterator[tuple[str, Source]]:
-    for number, node in enumerate(graph.input_nodes):
-        yield f"input/{number}" if number else "input", Source(node)
-
-
-def _activation_gradients(graph: Graph, ops: Mapping[str, str]) -> Iterator[tuple[str, Source]]:
-    gradients = graph.activation_gradients
-    yield from ((GRADIENT + name, Source(gradients[node])) for node, name in ops.items() if node in gradients)
-    if graph.loss is not None and graph.loss in gradients:
-        yield f"{GRADIENT}loss", Source(gradients[graph.loss])
+    sources = reversed(tensor_names(graph, step, module_scopes=module_scopes).items())
+    names = {source.node: name for name, source in sources}
+    title_prints(graph, lambda tensor, is_gradient: names.get(tensor, tensor) + ("_gradient" if is_gradient else ""))
 
 
 def _path(op: Op, module_scopes: bool) -> str:
@@ -138,11 +114,7 @@ def _type(op: Op) -> str:
     """Return PopART's word for an op, or its aten name in CamelCase."""
     if op.hints.is_printed:
         return "PrintTensor"
-    return _types().get(op.kind) or _camel_case(op.kind.split("_"))
-
-
-def _camel_case(words: Iterable[str]) -> str:
-    return "".join(word.capitalize() for word in words)
+    return _types().get(op.kind) or "".join(word.capitalize() for word in op.kind.split("_"))
 
 
 @cache
@@ -152,42 +124,55 @@ def _types() -> dict[str, str]:
     return types
 
 
-def graph_text(graph: Graph, options: Options) -> str:
+def graph_text(step: Step, options: Options) -> str:
     """Return the ops as JSON text in PopART's format, so that tools can search it for names and kinds of ops.
 
-    `maingraph` is a list of ops, each with `name`, `type` and `attributes`, those of `poptorch.Attribute`.
+    `maingraph` is a list of forward and backward ops except views of weights, each with `name`, `type` and
+    `attributes`, those of `poptorch.Attribute`.
     """
     ops = [
-        {"name": name, "type": kind, "attributes": {key: dict(values) for key, values in op.attributes}}
-        for op, name, kind in ops_of(graph, module_scopes=options._module_namescope_enabled)
+        {
+            "name": _path(op, options._module_namescope_enabled) + _type(op),
+            "type": _type(op),
+            "attributes": {key: dict(values) for key, values in op.attributes},
+        }
+        for op in step.ops
+        if not any(result is not None and _of_variable(step, result) for result in op.results)
     ]
     return json.dumps({"maingraph": ops})
 
 
 # The names that PopTorch's graphs have for element types.
 _ELEMENT_TYPES = {
-    "float16": "Half", "float32": "Float", "float64": "Double", "int8": "Char", "uint8": "Byte",
-    "int16": "Short", "int32": "Int", "int64": "Long", "bool": "Bool",
-}  # fmt: skip
+    "float16": "Half",
+    "float32": "Float",
+    "float64": "Double",
+    "int8": "Char",
+    "uint8": "Byte",
+    "int16": "Short",
+    "int32": "Int",
+    "int64": "Long",
+    "bool": "Bool",
+}
 
 
-def log_ops(graph: Graph, options: Options) -> None:
+def log_ops(step: Step, options: Options) -> None:
     """Write one debug line for each op of forward, or an info line if there is none for the device to run."""
-    if not step_of(graph).ops:
+    if not step.ops:
         native_logger.info("The model has no operation for the device: it runs on the host only")
     elif native_logger.isEnabledFor(logging.DEBUG):
-        for line in op_lines(graph, options):
+        for line in op_lines(step, options):
             native_logger.debug("%s", line)
 
 
-def op_lines(graph: Graph, options: Options) -> Iterator[str]:
+def op_lines(step: Step, options: Options) -> Iterator[str]:
     """Yield one line with the name, result and placement of each forward op."""
-    named = op_names(graph, module_scopes=options._module_namescope_enabled)
-    for op, tensor in _forward_results(graph):
+    names = op_names(step, module_scopes=options._module_namescope_enabled)
+    for op, tensor in _forward_results(step):
         kind = _ELEMENT_TYPES.get(tensor.dtype.name, f"torch.{tensor.dtype.name}")
         shape = ", ".join(map(str, tensor.shape))
         where = _where(op.placement, options._execution_strategy)
-        yield f"{op.target} was lowered to {named[tensor.name]} [{kind}({shape}), {where}]"
+        yield f"{op.target} was lowered to {names[tensor.name]} [{kind}({shape}), {where}]"
 
 
 def _where(place: Placement, strategy: _IExecutionStrategy) -> str:

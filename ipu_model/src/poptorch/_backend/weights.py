@@ -15,16 +15,8 @@ from ipu_model.capture.graph import Variable
 from ipu_model.capture.variables import slots_of
 from ipu_model.compute.gradients import ReplicaGroups
 from ipu_model.optimiser import OptimiserSpec
-from poptorch._impl import createPoptorchError
 from poptorch.enums import CommGroupType, VariableRetrievalMode
 from poptorch.options import Options
-
-
-def _without_data(what: str) -> str:
-    return (
-        f"{what} is on the device 'meta' and has no data. Give the model data before you call or compile it: "
-        "model.to_empty(device='cpu') and then load_state_dict(state), or load_state_dict(state, assign=True)."
-    )
 
 
 class HostWeights:
@@ -56,11 +48,15 @@ class HostWeights:
             if tensor is None:
                 continue
             if tensor.is_meta:
-                raise createPoptorchError(_without_data(f"'{variable.name}'"))
+                raise errors.Error(
+                    f"'{variable.name}' is on the device 'meta' and has no data. Give the model data before you call "
+                    "or compile it: model.to_empty(device='cpu') and then load_state_dict(state), or "
+                    "load_state_dict(state, assign=True)."
+                )
             groups = self.groupings.get(variable.name)
             shape = variable.spec.shape if groups is None else (groups.count, *variable.spec.shape)
             if tuple(tensor.shape) != shape:
-                raise createPoptorchError(
+                raise errors.Error(
                     f"'{variable.name}' has shape {list(tensor.shape)}, but the model was compiled for "
                     f"{list(shape)}. Call destroy() on the model first to compile it again."
                 )
@@ -93,13 +89,14 @@ def groups_of(
         AssertionError: arguments of another type.
         Error: a scalar, groups that do not divide the replicas, or a leading dimension that does not count them.
     """
-    assert isinstance(kind, CommGroupType), f"replicaGrouping takes a poptorch.CommGroupType; got {kind!r}."
-    assert isinstance(shards, int), f"shards is the number of replicas of a group, an int; got {shards!r}."
-    assert isinstance(mode, VariableRetrievalMode), (
-        f"replicaGrouping takes a poptorch.VariableRetrievalMode; got {mode!r}."
-    )
+    if not isinstance(kind, CommGroupType):
+        raise AssertionError(f"replicaGrouping takes a poptorch.CommGroupType; got {kind!r}.")
+    if not isinstance(shards, int):
+        raise AssertionError(f"shards is the number of replicas of a group, an int; got {shards!r}.")
+    if not isinstance(mode, VariableRetrievalMode):
+        raise AssertionError(f"replicaGrouping takes a poptorch.VariableRetrievalMode; got {mode!r}.")
     if parameter.dim() == 0:
-        raise createPoptorchError(
+        raise errors.Error(
             f"Scalars cannot be passed as per-replica weight values: give '{name}' a leading dimension, one element "
             "for each group of replicas."
         )
@@ -110,13 +107,13 @@ def groups_of(
     replicas = options.replication_factor
     size = {CommGroupType.All: replicas, CommGroupType.NoGrouping: 1}.get(kind, shards)
     if size < 1 or replicas % size:
-        raise createPoptorchError(
+        raise errors.Error(
             f"replicaGrouping() of parameter '{name}': {replicas} replicas do not divide into groups of {size}. Use a "
             "divisor of poptorch.Options().replicationFactor."
         )
     groups = ReplicaGroups(replicas, size, orthogonal=kind is CommGroupType.Orthogonal)
     if parameter.shape[0] != groups.count:
-        raise createPoptorchError(
+        raise errors.Error(
             f"replicaGrouping() of parameter '{name}': its leading dimension is {parameter.shape[0]}, but {replicas} "
             f"replicas in groups of {size} are {groups.count} groups. The leading dimension enumerates the groups."
         )
@@ -131,19 +128,13 @@ def check_grouped(groupings: Groupings, module: nn.Module, options: Options, spe
     """
     if not groupings:
         return
-    names = ", ".join(f"'{name}'" for name in groupings)
+    grouped = "replicaGrouping() of parameter " + ", ".join(f"'{name}'" for name in groupings)
     if options.Distributed.numProcesses > 1:
-        raise errors.unsupported(
-            f"replicaGrouping() of parameter {names} with several processes", "Run all replicas in one process."
-        )
+        raise errors.unsupported(f"{grouped} with several processes", "Run all replicas in one process.")
     if spec is not None and spec.family == "LAMB":
-        raise errors.unsupported(
-            f"replicaGrouping() of parameter {names} with LAMB", "Use an optimiser without norms of whole tensors."
-        )
+        raise errors.unsupported(f"{grouped} with LAMB", "Use an optimiser without norms of whole tensors.")
     if spec is not None and spec.max_grad_norm != math.inf:
-        raise errors.unsupported(
-            f"replicaGrouping() of parameter {names} with max_grad_norm", "Leave gradient clipping off."
-        )
+        raise errors.unsupported(f"{grouped} with max_grad_norm", "Leave gradient clipping off.")
     tied = [slot.names for slot in slots_of(module) if len(slot.names) > 1 and set(slot.names) & set(groupings)]
     if tied:
         raise errors.unsupported(

@@ -12,26 +12,17 @@ import copyreg
 import itertools
 import weakref
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from ipu_model.errors import Error
 from ipu_model.process import interrupt_postponed
-from poptorch._impl import createPoptorchError, forget_wrapper, registerWrapperType
+from poptorch._impl import forget_wrapper, registerWrapperType
 
 _MODULE_TRIGGERS = frozenset({"_parameters", "_buffers", "forward"})
 _runs = itertools.count(1)
-
-
-class TrainingExecutor(Protocol):
-    """The interface of an executor that wrapped objects use."""
-
-    def copyWeightsToHostIfNeeded(self) -> bool:
-        """Copy the weights to the host if the device has newer ones; return whether it had."""
-
-    def destroy(self) -> None:
-        """Bring state back to the host, drop the executable and unwrap the module."""
 
 
 class HostLink:
@@ -41,7 +32,7 @@ class HostLink:
     tied inference executor knows when to upload them.
     """
 
-    def __init__(self, executor: TrainingExecutor) -> None:
+    def __init__(self, executor: Any) -> None:
         self._executor = weakref.ref(executor)
         self.version = 0
         self.last_run = 0
@@ -49,8 +40,8 @@ class HostLink:
         self.copies: list[weakref.ref[nn.Module]] = []
 
     @property
-    def executor(self) -> TrainingExecutor | None:
-        """The training executor, if it is still alive."""
+    def executor(self) -> Any:
+        """The training executor, `None` if it is no longer alive."""
         return self._executor()
 
     def note_run(self) -> None:
@@ -134,6 +125,38 @@ class Sources:
         return self._uploaded != [link.version for link in self._links]
 
 
+def checked_module(module: object) -> nn.Module:
+    """Return a module that can be wrapped.
+
+    Raises:
+        Error: anything else, or a module that is or holds a scripted one.
+    """
+    if not isinstance(module, nn.Module):
+        raise Error(
+            f"Invalid type: 'model' is of type {type(module)}, expected torch.nn.Module. Wrap a function in "
+            "a module whose forward calls it."
+        )
+    for name, child in module.named_modules():
+        if isinstance(child, torch.jit.ScriptModule):
+            inside = f" ('{name}' is one)" if name else ""
+            raise Error(f"A scripted module cannot be traced again{inside}: wrap the module it was made from.")
+    return module
+
+
+def shallow_copy(module: nn.Module) -> nn.Module:
+    """Copy the top-level object as an instance of its original class; registries and submodules stay shared.
+
+    `copy.copy` does not work here: it uses the class's own pickling methods.
+    """
+    kind = original_class(module)
+    twin: nn.Module = object.__new__(kind)
+    twin.__dict__.update(vars(module))
+    for name in (slot for base in kind.__mro__ for slot in base.__dict__.get("__slots__", ())):
+        if hasattr(module, name):
+            object.__setattr__(twin, name, getattr(module, name))
+    return twin
+
+
 def refuse_wrapped(module: nn.Module) -> None:
     """Refuse a module that a training executor has wrapped.
 
@@ -157,7 +180,7 @@ class Wrapping:
         Error: a buffer that is no plain tensor.
     """
 
-    def __init__(self, module: nn.Module, executor: TrainingExecutor, link: HostLink) -> None:
+    def __init__(self, module: nn.Module, executor: Any, link: HostLink) -> None:
         _check_buffers(module)
         self._module, self._link = module, link
         self._wrapped: list[Any] = []
@@ -204,7 +227,7 @@ class Wrapping:
 def _check_buffers(module: nn.Module) -> None:
     for name, buffer in module.named_buffers():
         if original_class(buffer) is not torch.Tensor:
-            raise createPoptorchError(
+            raise Error(
                 f"All buffers must be an instance of torch.Tensor (Got {original_class(buffer)} for "
                 f"'{name}'). Register a plain tensor, such as buffer.detach()."
             )

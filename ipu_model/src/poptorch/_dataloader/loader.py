@@ -8,7 +8,7 @@ from typing import Any
 from torch.utils.data import IterableDataset
 
 from ipu_model.front_ends import LoaderFacts, facts_of_loader, facts_of_torchs_loader
-from poptorch._backend.compilation import batching_of, check_counts
+from poptorch._backend.settings import batching_of
 from poptorch._dataloader.accessor import AsynchronousDataAccessor
 from poptorch._dataloader.items import ItemLoader
 from poptorch._dataloader.partition import ShuffledPart, _SubDataset, check_common_seed
@@ -196,7 +196,7 @@ def micro_batches_per_item(options: Options) -> int:
     Raises:
         Error: a count below one, for which there is no batch.
     """
-    check_counts(batching_of(options))
+    batching_of(options)  # refuses counts below one
     chunks = options.replication_factor // options.input_group_size
     return int(options.device_iterations * options.Training.gradient_accumulation * chunks)
 

@@ -12,10 +12,10 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
-from tracing_support import traced
 
-from ipu_model import stored
+import poptorch
 from ipu_model.capture.digest import digest_of
+from poptorch._backend import files
 
 PLAIN = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text()
 VALUES = st.recursive(
@@ -32,15 +32,15 @@ TENSORS = {
 @given(value=VALUES)
 def test_a_value_comes_back_equal_and_of_the_same_type(value: Any, tmp_path_factory: pytest.TempPathFactory) -> None:
     path = tmp_path_factory.mktemp("files") / "file"
-    stored.write(path, {"value": value})
-    read = stored.read(path)["value"]
+    files.write(path, {"value": value})
+    read = files.read(path)["value"]
     assert read == value
     assert type(read) is type(value)
 
 
 def test_tensors_keep_type_shape_strides_and_bits(tmp_path: Path) -> None:
-    stored.write(tmp_path / "file", TENSORS)
-    read = stored.read(tmp_path / "file")
+    files.write(tmp_path / "file", TENSORS)
+    read = files.read(tmp_path / "file")
     assert read.keys() == TENSORS.keys()
     for name, tensor in TENSORS.items():
         assert read[name].stride() == tensor.stride()
@@ -49,15 +49,15 @@ def test_tensors_keep_type_shape_strides_and_bits(tmp_path: Path) -> None:
 
 
 def test_tensors_without_data_keep_shape_and_type(tmp_path: Path) -> None:
-    stored.write(tmp_path / "file", {"look": torch.empty(1 << 40, 3, dtype=torch.int16, device="meta")})
-    read = stored.read(tmp_path / "file")["look"]
+    files.write(tmp_path / "file", {"look": torch.empty(1 << 40, 3, dtype=torch.int16, device="meta")})
+    read = files.read(tmp_path / "file")["look"]
     assert (read.shape, read.dtype, read.device.type) == ((1 << 40, 3), torch.int16, "meta")
 
 
 @pytest.mark.parametrize("value", [object(), print, nn.Linear(1, 1), Path("a"), lambda: 1])
 def test_other_values_are_refused_and_leave_no_file(value: Any, tmp_path: Path) -> None:
-    with pytest.raises(stored.NotStorable):
-        stored.write(tmp_path / "file", {"value": [value]})
+    with pytest.raises(files.NotStorable):
+        files.write(tmp_path / "file", {"value": [value]})
     assert list(tmp_path.iterdir()) == []
 
 
@@ -66,15 +66,15 @@ def test_every_change_of_a_bit_and_every_cut_is_noticed(
     tmp_path_factory: pytest.TempPathFactory, at: int, bit: int, cut: bool
 ) -> None:
     file = tmp_path_factory.mktemp("files") / "file"
-    stored.write(file, {"name": "value", "tensor": torch.arange(64)})
+    files.write(file, {"name": "value", "tensor": torch.arange(64)})
     data = bytearray(file.read_bytes())
     if cut:
         del data[at:]
     else:
         data[at] ^= 1 << bit
     file.write_bytes(data)
-    with pytest.raises(stored.Invalid):
-        stored.read(file)
+    with pytest.raises(files.Invalid):
+        files.read(file)
 
 
 class Harmful:
@@ -89,10 +89,10 @@ class Harmful:
 
 def test_a_pickle_inside_is_not_executed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patch:
-        patch.setattr(stored, "_bytes_of", lambda values: pickle.dumps(values, protocol=2))
-        stored.write(tmp_path / "file", {"value": Harmful(tmp_path / "harm")})
-    with pytest.raises(stored.Invalid):
-        stored.read(tmp_path / "file")
+        patch.setattr(files, "_bytes_of", lambda values: pickle.dumps(values, protocol=2))
+        files.write(tmp_path / "file", {"value": Harmful(tmp_path / "harm")})
+    with pytest.raises(files.Invalid):
+        files.read(tmp_path / "file")
     assert not (tmp_path / "harm").exists()
 
 
@@ -111,7 +111,10 @@ class TestDigest:
     """Programs have the same digest if, and only if, they compute the same of their weights and inputs."""
 
     def digest(self, model: nn.Module, rows: int = 2) -> str:
-        return digest_of(traced(model, torch.zeros(rows, 1, 5, 5), training=False))
+        executor = poptorch.inferenceModel(model)
+        executor.compile(torch.zeros(rows, 1, 5, 5))
+        assert executor._executable is not None
+        return digest_of(executor._executable.graph)
 
     def test_values_of_weights_do_not_count(self) -> None:
         assert self.digest(Conv()) == self.digest(Conv())

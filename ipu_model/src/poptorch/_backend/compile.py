@@ -1,0 +1,296 @@
+"""From a module, options and one set of arguments to a compiled program: traced, checked, modelled, ready to run."""
+
+from __future__ import annotations
+
+import contextlib
+import secrets
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
+
+from ipu_model.capture import capture
+from ipu_model.capture.describe import step_of
+from ipu_model.capture.graph import Graph
+from ipu_model.compute.session import Reduction, Session
+from ipu_model.compute.threads import MACHINE, threads_for
+from ipu_model.errors import Error, replace_message
+from ipu_model.instances import Group
+from ipu_model.process import deliver_interrupt, no_garbage_collection
+from ipu_model.step import Step, ipus_in_use
+from poptorch._args_parser import BoundArguments, check_inputs
+from poptorch._backend.instances import agree, fewest_threads, group_of
+from poptorch._backend.optimisation import Optimisation, Updates
+from poptorch._backend.results import Anchor, anchors_of, updated_variables, with_anchors
+from poptorch._backend.rules import check_program, overlaps, warn_about_modes, warn_about_program
+from poptorch._backend.settings import arithmetic_of, batching_of, loss_scaling_settings, micro_batch_specs, returns_of
+from poptorch._backend.tensor_names import log_ops, name_prints
+from poptorch._backend.weights import HostWeights, check_grouped, one_slice_each
+from poptorch._options_impl import ProgressBar
+from poptorch._poptorch_data import Executable
+from poptorch._poptorch_data import check_program as check_saved_program
+from poptorch._utils import flatten
+from poptorch.enums import ConnectionType, ReductionType
+from poptorch.ops.overlap import INPUT, OUTPUT, check_marks
+from poptorch.options import Options
+from poptorch.options.handover import TracedProgram, derived_settings
+
+if TYPE_CHECKING:
+    from ipu_model.predict.program import Program
+
+_TICKS = 100
+_ERROR_LOG, _MOST_LINE_ENDS = "poptorch_error.log", 80
+
+_hooks_before: OrderedDict[int, Callable[[], Any]] = OrderedDict()
+_hooks_after: OrderedDict[int, Callable[[], Any]] = OrderedDict()
+
+
+def registerPreCompileHook(hook: Callable[[], Any]) -> RemovableHandle:
+    """Call `hook()` right before forward is traced, for every model; return a handle with `remove()`.
+
+    Raises:
+        RuntimeError: not callable.
+    """
+    return _registerHook(_hooks_before, hook)
+
+
+def registerPostCompileHook(hook: Callable[[], Any]) -> RemovableHandle:
+    """Call `hook()` when a trace has ended, also after a failed one; return a handle with `remove()`.
+
+    Raises:
+        RuntimeError: not callable.
+    """
+    return _registerHook(_hooks_after, hook)
+
+
+def _registerHook(hooks: OrderedDict[int, Callable[[], Any]], new_hook: Callable[[], Any]) -> RemovableHandle:
+    if not callable(new_hook):
+        raise RuntimeError(f"A compile hook must be callable, got {type(new_hook)}.")
+    handle = RemovableHandle(hooks)
+    hooks[handle.id] = new_hook
+    return handle
+
+
+def _run(hooks: OrderedDict[int, Callable[[], Any]]) -> None:
+    for hook in list(hooks.values()):
+        hook()
+
+
+@dataclass
+class OnDevice:
+    """The state of a compiled program; `newer_weights` is true if the host does not have the device's weights yet."""
+
+    attached: bool = False
+    newer_weights: bool = False
+    has_run: bool = False
+    anchored: dict[str, Tensor] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, repr=False)  # programs print an executor's `_executable`; these fields would fill pages
+class Compiled:
+    """Everything that belongs to one compilation; dropping it destroys the executable.
+
+    `arguments` are the arguments compiled for, without their data; `numbers` names the optimiser's numbers; `warnings`
+    are those about the program's memory; `was_stored` is true if they came from a cache or file.
+    """
+
+    arguments: BoundArguments
+    graph: Graph
+    anchors: Sequence[Anchor]
+    numbers: Sequence[str]
+    session: Session
+    updates: Updates | None
+    program: Program
+    warnings: tuple[str, ...]
+    was_stored: bool
+    device: OnDevice = field(default_factory=OnDevice)
+
+    @property
+    def step(self) -> Step:
+        """The graph's description."""
+        return self.program.step
+
+
+@dataclass(frozen=True)
+class Saved:
+    """An executable that was read from a file."""
+
+    executable: Executable
+    path: Path
+
+
+def trace(
+    module: nn.Module,
+    options: Options,
+    arguments: BoundArguments,
+    *,
+    training: bool,
+    one_process: bool = True,
+    warns: bool = True,
+) -> tuple[Graph, Step]:
+    """Capture one micro-batch of `module`, check it against the options, and add the tensors that they anchor.
+
+    `one_process` is true if this process runs all replicas in the options; `warns` is false for a module that was
+    traced before, whose warnings are known.
+
+    Raises:
+        AssertionError: rows that do not divide into micro-batches, unknown blocks.
+        Error: everything else that PopTorch refuses when it compiles, unknown names of anchored tensors included.
+    """
+    tensors, strategy = arguments.tensors, options._execution_strategy
+    check_inputs(tensors)
+    specs = micro_batch_specs(tensors, batching_of(options))
+
+    def call(traced: nn.Module, fakes: list[Tensor]) -> Any:
+        outputs = arguments.with_tensors(fakes).call(traced)
+        check_marks(outputs)
+        return outputs
+
+    with contextlib.ExitStack() as stack:
+        stack.callback(_run, _hooks_after)
+        strategy.begin_trace()
+        graph = capture(
+            module,
+            specs,
+            call,
+            flatten,
+            training=training,
+            placer=strategy,
+            before_forward=partial(_run, _hooks_before),
+        )
+    step = step_of(graph)
+    check_program(graph, step, options, training=training, one_process=one_process)
+    if warns:
+        warn_about_program(graph, module, training=training)
+    name_prints(graph, step, module_scopes=options._module_namescope_enabled)
+    warn_about_modes(options)
+    anchored = with_anchors(graph, step, options)
+    return anchored, step_of(anchored)
+
+
+@no_garbage_collection()
+def compiled(
+    module: nn.Module,
+    options: Options,
+    arguments: BoundArguments,
+    host: HostWeights,
+    optimisation: Optimisation | None,
+    *,
+    seed: int | None,
+    saved: Saved | None,
+) -> Compiled:
+    """Trace, check and build the program of a model for these arguments; training has an `optimisation`.
+
+    Without a `seed` one is drawn, together with the other instances of a run. The program of `saved` must be the same.
+
+    Raises:
+        AssertionError: rows that do not divide into micro-batches, unknown blocks, a cache that cannot be written.
+        KeyError: a parameter group holds a tensor that is no parameter of the model.
+        Error: everything else that PopTorch refuses when it compiles.
+    """
+    # Imported when a model is compiled, so that `import poptorch` stays quick.
+    from poptorch._backend.memory_check import checked
+    from poptorch._backend.modelling import program_of
+
+    MACHINE.look()
+    spec = None if optimisation is None else optimisation.spec
+    check_grouped(host.groupings, module, options, spec)
+    with one_slice_each(module, host.groupings):
+        graph, step = trace(module, options, arguments, training=optimisation is not None)
+    if saved is not None:
+        check_saved_program(saved.executable, saved.path, graph)
+    numbers = [] if optimisation is None else optimisation.number_names(graph, module)
+    anchors = anchors_of(graph, step, options, numbers)
+    deliver_interrupt()
+    overlapped = overlaps(graph, INPUT) or overlaps(graph, OUTPUT)
+    clips = optimisation is not None and optimisation.clips_gradients
+    derived_settings(options, TracedProgram(max(1, len(ipus_in_use(step))), clips, overlapped))
+    log_ops(step, options)
+    # Before anything that takes memory or waits for other processes: a program that does not fit stops here.
+    groups = None if optimisation is None else optimisation.groups(module)
+    program = program_of(graph, step, options, training=optimisation is not None, optimiser=spec, groups=groups)
+    known = None if saved is None else saved.executable.warnings
+    warnings, was_stored = checked(program, graph, options, host.groupings, known)
+    deliver_interrupt()
+    group, common_seed = _joined(
+        graph, step, options, host, optimisation, secrets.randbits(31) if seed is None else seed
+    )
+    threads = threads_for(step)
+    session = Session(
+        graph,
+        batching_of(options),
+        returns_of(options),
+        arithmetic=arithmetic_of(options),
+        reduction=_reduction(options, optimisation, group),
+        seed=common_seed if seed is None else seed,
+        watched_updates=updated_variables(anchors),
+        replica_groups=host.groupings,
+        threads=threads if group is None else fewest_threads(group, threads),
+        automatic_loss_scaling=None if optimisation is None else loss_scaling_settings(graph, options),
+    )
+    updates = None if optimisation is None else Updates(optimisation, session, graph, module, options, common_seed)
+    return Compiled(
+        arguments.without_values(), graph, anchors, numbers, session, updates, program, warnings, was_stored
+    )
+
+
+def _joined(
+    graph: Graph, step: Step, options: Options, host: HostWeights, optimisation: Optimisation | None, seed: int
+) -> tuple[Group | None, int]:
+    """Join the other instances of a training run, if there are any; return the seed of what all draw alike."""
+    distributed = options.Distributed.numProcesses > 1
+    if optimisation is None or not distributed or options.connection_type == ConnectionType.Never:
+        return None, seed
+    group = group_of(options)
+    weights = host.values(tuple(variable for variable in graph.variables if variable.trainable))
+    return group, agree(group, graph, step, options, optimisation.spec, weights, seed)
+
+
+def _reduction(options: Options, optimisation: Optimisation | None, group: Group | None) -> Reduction:
+    training, where = options.Training, options.Distributed
+    mean = training.accumulation_and_replication_reduction_type == ReductionType.Mean
+    reduction = Reduction(
+        mean=mean,
+        running=mean and training.meanAccumulationAndReplicationReductionStrategy.name == "Running",
+        half=optimisation is not None and optimisation.half_accumulators,
+        process=where.processId,
+    )
+    if group is None:
+        return reduction
+    return replace(reduction, processes=where.numProcesses, across=partial(group.sum_, what="gradients"))
+
+
+@contextlib.contextmanager
+def compilation_progress(options: Options) -> Iterator[None]:
+    """Show `Graph compilation` while the body runs, unless the options turn it off.
+
+    The bar jumps to its end: compilation takes a second or less here, minutes on hardware.
+    """
+    if not options._show_compilation_progress_bar:
+        yield
+        return
+    bar = ProgressBar()
+    bar(0, _TICKS)
+    try:
+        yield
+        bar(_TICKS, _TICKS)
+    finally:
+        bar.close()
+
+
+def move_long_message(error: BaseException) -> None:
+    """Move a message with more than 80 line breaks to `poptorch_error.log` and refer to that file instead.
+
+    If that file cannot be written to the working directory, the error does not change.
+    """
+    if not isinstance(error, Error) or error.message.count("\n") <= _MOST_LINE_ENDS:
+        return
+    with contextlib.suppress(OSError):
+        Path(_ERROR_LOG).write_text(f"{error}\n", encoding="utf-8")
+        first = error.message.partition("\n")[0]
+        replace_message(error, f"{first} (the whole message is in {_ERROR_LOG})")

@@ -22,6 +22,7 @@ need("torch_geometric")
 
 from torch_geometric import nn as layers  # noqa: E402
 from torch_geometric.data import Batch, Data, HeteroData  # noqa: E402
+from torch_geometric.nn.models.schnet import InteractionBlock  # noqa: E402
 
 poptorch.registerGeometricCustomArgParsers()
 
@@ -105,8 +106,9 @@ def test_pooling_with_a_known_number_of_graphs(name: str) -> None:
     [
         (layers.GINEConv(nn.Linear(FEATURES, 6), edge_dim=4), (X, EDGE_INDEX, EDGE_FEATURES)),
         (layers.NNConv(FEATURES, 6, nn.Linear(4, FEATURES * 6)), (X, EDGE_INDEX, EDGE_FEATURES)),
+        (InteractionBlock(FEATURES, 4, FEATURES, 4.0), (X, EDGE_INDEX, EDGE_FEATURES[:, 0].abs(), EDGE_FEATURES)),
     ],
-    ids=["GINEConv", "NNConv"],
+    ids=["GINEConv", "NNConv", "SchNet's"],
 )
 def test_features_of_edges(layer: nn.Module, inputs: tuple[Tensor, ...]) -> None:
     with torch.no_grad():
@@ -118,6 +120,21 @@ def test_features_of_edges(layer: nn.Module, inputs: tuple[Tensor, ...]) -> None
 def test_added_self_loops_are_refused_as_every_shape_that_depends_on_data(layer: nn.Module) -> None:
     with pytest.raises(poptorch.Error, match="The shape of a result depends on data"):
         poptorch.inferenceModel(layer.eval())(X, EDGE_INDEX)
+
+
+@pytest.mark.parametrize("layer", [layers.GCNConv(FEATURES, 6), layers.ChebConv(FEATURES, 6, 2)], ids=["GCN", "Cheb"])
+def test_edges_in_a_buffer_are_constants_that_a_layer_may_change(layer: nn.Module) -> None:
+    class OnOneGraph(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = layer
+            self.register_buffer("edge_index", EDGE_INDEX)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.layer(x, self.edge_index)
+
+    model = OnOneGraph().eval()
+    torch.testing.assert_close(poptorch.inferenceModel(model)(X), model(X))
 
 
 class Classifier(nn.Module):

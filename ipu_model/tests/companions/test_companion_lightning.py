@@ -59,6 +59,17 @@ class Lightning:
             def training_step(self, batch: tuple[Tensor, Tensor], index: int) -> Tensor:
                 return nn.functional.cross_entropy(self.layers(batch[0]), batch[1])
 
+            def validation_step(self, batch: tuple[Tensor, Tensor], index: int) -> Tensor:
+                return (self.layers(batch[0]).argmax(-1) == batch[1]).float().mean()
+
+            test_step = validation_step
+
+            def on_validation_batch_end(self, outputs: Tensor, *_: Any) -> None:
+                self.log("right", outputs.mean())
+
+            def on_test_batch_end(self, outputs: Tensor, *_: Any) -> None:
+                self.log("right", outputs.mean())
+
             def predict_step(self, batch: tuple[Tensor, Tensor], index: int) -> Tensor:
                 return self.layers(batch[0])
 
@@ -147,6 +158,15 @@ def test_predictions_are_those_of_the_module(lightning: Lightning) -> None:
     predictions = trainer.predict(model, loader())
     assert [len(each) for each in predictions] == [2 * BATCH] * (SAMPLES // (2 * BATCH))
     torch.testing.assert_close(torch.cat(predictions), model.layers(INPUTS))
+
+
+def test_validation_and_test_measure_the_trained_module(lightning: Lightning) -> None:
+    model = lightning.model(two_layers)
+    trainer = lightning.trainer(max_epochs=2)
+    trainer.fit(model, loader(), loader())
+    right = (plainly_trained(BATCH, epochs=2)(INPUTS).argmax(-1) == LABELS).float().mean().item()
+    assert float(trainer.callback_metrics["right"]) == pytest.approx(right)
+    assert trainer.test(model, loader(), verbose=False)[0]["right"] == pytest.approx(right)
 
 
 def test_half_precision_computes_in_float16(lightning: Lightning) -> None:

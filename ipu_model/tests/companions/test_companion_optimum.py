@@ -139,6 +139,57 @@ FAMILIES: dict[str, Family] = {
         {},
     ),
 }  # fmt: skip
+
+SMALL = {"hidden_size": 32, "num_attention_heads": 2, "intermediate_size": 48}
+NO_DROPOUT = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+PICTURES = {"image_size": 16, "patch_size": 4}
+DEBERTA = hf.DebertaConfig(
+    vocab_size=WORDS, num_hidden_layers=2, max_position_embeddings=32, relative_attention=True, type_vocab_size=0,
+    pos_att_type=["c2p", "p2c"], max_relative_positions=16, position_biased_input=False, **SMALL, **NO_DROPOUT,
+)  # fmt: skip
+WAV2VEC2 = hf.Wav2Vec2Config(
+    num_labels=2, num_hidden_layers=2, conv_dim=(16, 16, 16), conv_stride=(5, 4, 2), conv_kernel=(10, 8, 4),
+    feat_extract_norm="group", num_conv_pos_embeddings=16, num_conv_pos_embedding_groups=2, hidden_dropout=0.0,
+    attention_dropout=0.0, activation_dropout=0.0, feat_proj_dropout=0.0, final_dropout=0.0, layerdrop=0.0,
+    apply_spec_augment=False, classifier_proj_size=16, **SMALL,
+)  # fmt: skip
+MAE = hf.ViTMAEConfig(
+    num_hidden_layers=2, decoder_hidden_size=32, decoder_num_hidden_layers=1, decoder_num_attention_heads=2,
+    decoder_intermediate_size=48, mask_ratio=0.75, **SMALL, **PICTURES, **NO_DROPOUT,
+)  # fmt: skip
+SWIN = hf.SwinConfig(
+    embed_dim=16, depths=[2, 2], num_heads=[2, 4], window_size=4, image_size=32, patch_size=4, drop_path_rate=0.0
+)
+CLIP = hf.CLIPConfig(
+    text_config=hf.CLIPTextConfig(
+        vocab_size=WORDS, num_hidden_layers=2, max_position_embeddings=LENGTH, bos_token_id=0, eos_token_id=2, **SMALL
+    ).to_dict(),
+    vision_config=hf.CLIPVisionConfig(num_hidden_layers=2, **SMALL, **PICTURES).to_dict(),
+    projection_dim=16,
+)
+# Models that run as they are, on one IPU.
+UNCHANGED: dict[str, tuple[Callable[[], nn.Module], Callable[[], Inputs]]] = {
+    "DeBERTa, answers": (
+        lambda: hf.DebertaForQuestionAnswering(DEBERTA),
+        lambda: text(start_positions=torch.tensor([1, 2]), end_positions=torch.tensor([3, 4])),
+    ),
+    "wav2vec 2.0, sounds": (
+        lambda: hf.Wav2Vec2ForSequenceClassification(WAV2VEC2),
+        lambda: {"input_values": torch.randn(SEQUENCES, 640), "labels": classes()},
+    ),
+    "masked autoencoder": (
+        lambda: hf.ViTMAEForPreTraining(MAE),
+        lambda: {"pixel_values": torch.randn(SEQUENCES, 3, 16, 16), "noise": torch.rand(SEQUENCES, 16)},
+    ),
+    "Swin, pictures": (
+        lambda: hf.SwinForImageClassification(SWIN),
+        lambda: {"pixel_values": torch.randn(SEQUENCES, 3, 32, 32), "labels": classes()},
+    ),
+    "CLIP": (
+        lambda: hf.CLIPModel(CLIP),
+        lambda: {"input_ids": words(), "pixel_values": torch.randn(SEQUENCES, 3, 16, 16)},
+    ),
+}
 # They make the decoder's inputs from the labels.
 NEED_LABELS = ("T5", "BART", "Whisper")
 
@@ -192,6 +243,39 @@ def test_training_starts_at_the_loss_of_the_plain_model_and_learns(name: str) ->
     losses = [float(tensors_of(training(**repeated))[0].mean()) for _ in range(3)]
     assert losses[0] == pytest.approx(float(expected), rel=1e-5)
     assert losses[2] < losses[1] < losses[0]
+
+
+class Loss(nn.Module):
+    """A model of transformers that returns its loss alone."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, **inputs: Any) -> Tensor:
+        if isinstance(self.model, hf.CLIPModel):
+            inputs["return_loss"] = True
+        return poptorch.identity_loss(self.model(**inputs).loss, "none")
+
+
+@pytest.mark.parametrize("name", UNCHANGED)
+def test_a_model_as_it_is_computes_and_starts_to_train_as_without_poptorch(name: str) -> None:
+    make, inputs_of = UNCHANGED[name]
+    inputs = inputs_of()
+    with torch.no_grad():
+        expected = tensors_of(seeded(make).eval()(**inputs))
+    found = tensors_of(poptorch.inferenceModel(seeded(make).eval())(**inputs))
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5, check_dtype=False)  # int64 comes back as int32
+
+    model, plain = Loss(seeded(make)).train(), Loss(seeded(make)).train()
+    training = poptorch.trainingModel(model, optimizer=torch.optim.SGD(model.parameters(), lr=0.01))
+    optimiser = torch.optim.SGD(plain.parameters(), lr=0.01)
+    for _ in range(3):
+        loss = plain(**inputs)
+        optimiser.zero_grad()
+        loss.backward()
+        optimiser.step()
+        torch.testing.assert_close(training(**inputs), loss.detach(), rtol=1e-4, atol=1e-5)
 
 
 class Copies(torch.utils.data.Dataset[Inputs]):

@@ -1,11 +1,12 @@
 # run with: poprun --num-instances 2 --num-replicas 4 --ipus-per-replica 1
 """Data-parallel training in several processes: popdist options, weights from rank 0, averaged metrics."""
 
-import argparse
 import logging
+from types import SimpleNamespace
 
 import horovod.torch as hvd
 import torch
+from program_kit import train
 
 import popdist
 import popdist.poptorch
@@ -58,16 +59,9 @@ def synchronise(value, args):
 
 
 def main():
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--replicas", type=int, default=2)
-    parser.add_argument("--instances", type=int, default=1)
-    parser.add_argument("--index", type=int, default=0)
-    parser.add_argument("--device-iterations", type=int, default=2)
-    parser.add_argument("--accumulation", type=int, default=2)
-    parser.add_argument("--batch-size", type=int, default=4)
-    parser.add_argument("--epochs", type=int, default=6)
-    parser.add_argument("--seed", type=int, default=5)
-    args = init_popdist(parser.parse_args())
+    args = init_popdist(
+        SimpleNamespace(replicas=2, instances=1, index=0, device_iterations=2, accumulation=2, batch_size=4, seed=5)
+    )
     logging.basicConfig(level=logging.INFO if args.index == 0 else logging.ERROR)
 
     torch.manual_seed(args.seed)
@@ -83,12 +77,8 @@ def main():
     optimizer = poptorch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
     training = poptorch.trainingModel(model, opts, optimizer)
     history = []
-    for epoch in range(args.epochs):
-        losses = []
-        for x, y in loader:
-            assert x.size(0) == loader.combinedBatchSize
-            _, loss = training(x, y)
-            losses.append(loss.mean().item())
+    for epoch in range(6):
+        losses = train(training, loader)
         history.append(synchronise(sum(losses) / len(losses), args))
         logging.info("epoch %d: loss %.4f", epoch, history[-1])
     assert history[-1] < 0.5 * history[0], history

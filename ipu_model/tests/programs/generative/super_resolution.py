@@ -36,20 +36,12 @@ class SubPixelNet(nn.Module):
         return out, poptorch.identity_loss(charbonnier, reduction="mean")
 
 
-class Textures(torch.utils.data.Dataset):
-    def __init__(self, count, scale, dtype, size=16):
-        grid = torch.arange(size) / size
-        frequency, phase = 3 + 4 * torch.rand(count, 2, 1, 1), 6 * torch.rand(count, 1, 1)
-        angles = 2 * math.pi * (frequency[:, 0] * grid[:, None] + frequency[:, 1] * grid[None, :])
-        self.high = (0.5 + 0.5 * torch.sin(angles + phase)).unsqueeze(1)
-        self.low = F.avg_pool2d(self.high, scale)
-        self.high, self.low = self.high.to(dtype), self.low.to(dtype)
-
-    def __len__(self):
-        return len(self.high)
-
-    def __getitem__(self, index):
-        return self.low[index], self.high[index]
+def textures(count, scale, dtype, size=16):
+    grid = torch.arange(size) / size
+    frequency, phase = 3 + 4 * torch.rand(count, 2, 1, 1), 6 * torch.rand(count, 1, 1)
+    angles = 2 * math.pi * (frequency[:, 0] * grid[:, None] + frequency[:, 1] * grid[None, :])
+    high = (0.5 + 0.5 * torch.sin(angles + phase)).unsqueeze(1)
+    return F.avg_pool2d(high, scale).to(dtype), high.to(dtype)
 
 
 def psnr(a, b):
@@ -61,7 +53,8 @@ def main():
     torch.manual_seed(0)
     dtype = getattr(torch, args.precision)
     model = SubPixelNet(args.scale).to(dtype)
-    train, test = Textures(256, args.scale, dtype), Textures(16, args.scale, dtype)
+    train = torch.utils.data.TensorDataset(*textures(256, args.scale, dtype))
+    test_low, test_high = textures(16, args.scale, dtype)
     opts = poptorch.Options()
     opts.deviceIterations(4)
     loader = poptorch.DataLoader(opts, train, batch_size=8, shuffle=True)
@@ -70,13 +63,13 @@ def main():
     )
     training_model = poptorch.trainingModel(model, opts, optimizer)
     validation_model = poptorch.inferenceModel(model)
-    baseline = psnr(F.interpolate(test.low.float(), scale_factor=args.scale, mode="bilinear"), test.high)
+    baseline = psnr(F.interpolate(test_low.float(), scale_factor=args.scale, mode="bilinear"), test_high)
     best, best_psnr = None, 0.0
     for epoch in range(args.epochs):
         for low, high in loader:
             _, loss = training_model(low, high)
         training_model.detachFromDevice()
-        quality = psnr(validation_model(test.low), test.high)
+        quality = psnr(validation_model(test_low), test_high)
         validation_model.detachFromDevice()
         training_model.attachToDevice()
         print(f"epoch {epoch}: loss {loss.item():.4f}, PSNR {quality:.2f} dB (bilinear {baseline:.2f} dB)")
@@ -90,7 +83,7 @@ def main():
     stream.seek(0)
     final = SubPixelNet(args.scale).to(dtype)
     final.load_state_dict(torch.load(stream))
-    restored = psnr(poptorch.inferenceModel(final.eval())(test.low), test.high)
+    restored = psnr(poptorch.inferenceModel(final.eval())(test_low), test_high)
     assert abs(restored - best_psnr) < 0.05
     assert best_psnr > baseline + 0.5
 

@@ -6,6 +6,7 @@ from types import SimpleNamespace
 import numpy as np
 import torch
 import torch.nn as nn
+from program_kit import accuracy
 
 import poptorch
 
@@ -108,10 +109,8 @@ def main():
     test_loader = poptorch.DataLoader(test_options, NeighbourSampler(graph, test_nodes, args.fan_out), batch_size=20)
     inference_model = poptorch.inferenceModel(model.eval(), test_options)
     ((batch, labels),) = list(test_loader)
-    accuracy = (inference_model(batch).argmax(dim=1) == labels).float().mean().item()
-    print(f"accuracy {accuracy:.2%} on {len(labels)} nodes")
     assert len(labels) == 60
-    assert accuracy > 0.7
+    assert accuracy(inference_model(batch), labels) > 0.7
 
 
 if __name__ == "__main__":

@@ -1,6 +1,5 @@
 """Knowledge-graph embeddings (TransE) with a shard of the entities on each replica, and filtered ranks on the host."""
 
-import argparse
 import dataclasses
 from typing import NamedTuple
 
@@ -69,10 +68,7 @@ def sample(settings, generator, calls):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__)
-    for field in dataclasses.fields(Settings):
-        parser.add_argument(f"--{field.name}", type=field.type, default=field.default)
-    settings = Settings(**vars(parser.parse_args()))
+    settings = Settings()
     torch.manual_seed(0)
     generator = np.random.default_rng(0)
 

@@ -1,59 +1,42 @@
 """BERT pretraining over four IPUs: embeddings on the first, encoder layers on the others, heads on the last."""
 
-import argparse
 import os
 import tempfile
+from types import SimpleNamespace
 
 import numpy as np
 import torch
+from program_kit import Items
 from torch import nn
 
 import popart
 import poptorch
 
-
-def parse_bert_args(argv=None):
-    parser = argparse.ArgumentParser("Poptorch BERT")
-    parser.add_argument("--layers-per-ipu", type=int, nargs="+", default=[0, 1, 1, 1])
-    parser.add_argument("--hidden-size", type=int, default=32)
-    parser.add_argument("--num-attention-heads", type=int, default=4)
-    parser.add_argument("--vocab-size", type=int, default=128)
-    parser.add_argument("--sequence-length", type=int, default=16)
-    parser.add_argument("--mask-tokens", type=int, default=3)
-    parser.add_argument("--embedding-serialization-factor", type=int, default=4)
-    parser.add_argument("--recompute-checkpoint-every-layer", action="store_true", default=True)
-    parser.add_argument("--micro-batch-size", type=int, default=2)
-    parser.add_argument("--gradient-accumulation", type=int, default=8)
-    parser.add_argument("--replication-factor", type=int, default=1)
-    parser.add_argument("--device-iterations", type=int, default=1)
-    parser.add_argument("--matmul-proportion", type=float, nargs="+", default=[0.15, 0.3, 0.3, 0.3])
-    parser.add_argument("--training-steps", type=int, default=12)
-    parser.add_argument("--learning-rate", type=float, default=0.02)
-    parser.add_argument("--loss-scaling", type=float, default=256.0)
-    parser.add_argument("--optimizer-state-offchip", type=bool, default=True)
-    parser.add_argument("--random-seed", type=int, default=1984)
-    return parser.parse_args(argv)
+CONFIG = SimpleNamespace(
+    layers_per_ipu=[0, 1, 1, 1],
+    hidden_size=32,
+    num_attention_heads=4,
+    vocab_size=128,
+    sequence_length=16,
+    mask_tokens=3,
+    gradient_accumulation=8,
+    training_steps=12,
+)
 
 
 def get_options(config, cache_dir):
     opts = poptorch.Options()
     opts.autoRoundNumIPUs(True)
-    opts.replicationFactor(config.replication_factor)
-    opts.deviceIterations(config.device_iterations)
     opts.Training.gradientAccumulation(config.gradient_accumulation)
     opts.Training.accumulationAndReplicationReductionType(poptorch.ReductionType.Mean)
     opts.outputMode(poptorch.OutputMode.Sum)
-    opts.randomSeed(config.random_seed)
+    opts.randomSeed(1984)
     opts.enableExecutableCaching(cache_dir)
-
-    proportions = {f"IPU{i}": value for i, value in enumerate(config.matmul_proportion)}
-    opts.setAvailableMemoryProportion(proportions)
+    opts.setAvailableMemoryProportion({"IPU0": 0.15, "IPU1": 0.3, "IPU2": 0.3, "IPU3": 0.3})
     opts.setExecutionStrategy(poptorch.PipelinedExecution(poptorch.AutoStage.SameAsIpu))
-
-    if config.optimizer_state_offchip:
-        opts.TensorLocations.setOptimizerLocation(
-            poptorch.TensorLocationSettings().useOnChipStorage(False).useReplicatedTensorSharding(False)
-        )
+    opts.TensorLocations.setOptimizerLocation(
+        poptorch.TensorLocationSettings().useOnChipStorage(False).useReplicatedTensorSharding(False)
+    )
     opts.Precision.setPartialsType(torch.half)
     opts.Precision.enableStochasticRounding(True)
 
@@ -146,13 +129,11 @@ class PipelinedBert(nn.Module):
         self.hooks = []
 
     def parallelize(self):
-        factor = self.config.embedding_serialization_factor
-        self.word = SerializedEmbedding(self.word, factor)
+        self.word = SerializedEmbedding(self.word, factor=4)
         self.word = poptorch.BeginBlock(self.word, "Embedding", ipu_id=0)
         placement = np.repeat(np.arange(len(self.config.layers_per_ipu)), self.config.layers_per_ipu)
         for index, ipu in enumerate(placement):
-            if self.config.recompute_checkpoint_every_layer:
-                self.hooks.append(recomputation_checkpoint(self.layers[index]))
+            self.hooks.append(recomputation_checkpoint(self.layers[index]))
             self.layers[index] = poptorch.BeginBlock(self.layers[index], f"Encoder{index}", ipu_id=int(ipu))
             print(f"Encoder {index:<2} --> IPU {ipu}")
         self.pooler = poptorch.BeginBlock(self.pooler, "Pooler", ipu_id=3)
@@ -191,27 +172,19 @@ class PipelinedBert(nn.Module):
         return total, mlm_loss, nsp_loss, accuracy
 
 
-class GeneratedPretrainingData(torch.utils.data.Dataset):
-    def __init__(self, config, length):
-        self.config, self.length = config, length
-
-    def __len__(self):
-        return self.length
-
-    def __getitem__(self, index):
-        generator = torch.Generator().manual_seed(index % 4)
-        c = self.config
-        tokens = torch.randint(5, c.vocab_size, (c.sequence_length,), generator=generator, dtype=torch.int)
-        positions = torch.randperm(c.sequence_length - 1, generator=generator)[: c.mask_tokens] + 1
-        labels = tokens[positions].long()
-        tokens[positions] = 4
-        mask = torch.ones(c.sequence_length, dtype=torch.int)
-        mask[-2:] = 0
-        segments = (torch.arange(c.sequence_length) > c.sequence_length // 2).int()
-        return tokens, mask, segments, positions, labels, torch.tensor([index % 2])
+def pretraining_item(index, generator, c=CONFIG):
+    generator.manual_seed(index % 4)
+    tokens = torch.randint(5, c.vocab_size, (c.sequence_length,), generator=generator, dtype=torch.int)
+    positions = torch.randperm(c.sequence_length - 1, generator=generator)[: c.mask_tokens] + 1
+    labels = tokens[positions].long()
+    tokens[positions] = 4
+    mask = torch.ones(c.sequence_length, dtype=torch.int)
+    mask[-2:] = 0
+    segments = (torch.arange(c.sequence_length) > c.sequence_length // 2).int()
+    return tokens, mask, segments, positions, labels, torch.tensor([index % 2])
 
 
-def get_optimizer(config, model):
+def get_optimizer(model):
     regularized, others = [], []
     for name, parameter in model.named_parameters():
         (others if name.endswith("bias") or "norm" in name else regularized).append(parameter)
@@ -221,9 +194,9 @@ def get_optimizer(config, model):
     ]
     optimizer = poptorch.optim.LAMB(
         params,
-        lr=config.learning_rate,
+        lr=0.02,
         weight_decay=0,
-        loss_scaling=config.loss_scaling,
+        loss_scaling=256.0,
         max_weight_norm=None,
         bias_correction=True,
         accum_type=torch.float16,
@@ -244,31 +217,27 @@ def get_lr_scheduler(optimizer, warmup, total):
 
 
 def main():
-    config = parse_bert_args()
-    torch.manual_seed(config.random_seed)
-    np.random.seed(config.random_seed)
+    config = CONFIG
+    torch.manual_seed(1984)
     with tempfile.TemporaryDirectory() as folder:
         opts = get_options(config, os.path.join(folder, "cache"))
-        data = GeneratedPretrainingData(config, 10_000)
-        loader = poptorch.DataLoader(
-            opts, data, batch_size=config.micro_batch_size, num_workers=0, drop_last=True, shuffle=False
-        )
+        data = Items(10_000, pretraining_item)
+        loader = poptorch.DataLoader(opts, data, batch_size=2, num_workers=0, drop_last=True, shuffle=False)
         model = PipelinedBert(config)
         before = {name: value.clone() for name, value in model.state_dict().items()}
         model.parallelize().half().train()
-        optimizer = get_optimizer(config, model)
+        optimizer = get_optimizer(model)
         scheduler = get_lr_scheduler(optimizer, 3, config.training_steps)
         poptorch_model = poptorch.trainingModel(model, opts, optimizer=optimizer)
 
         datum = next(iter(loader))
         poptorch_model.compile(*datum)
-        samples = config.gradient_accumulation * config.device_iterations * config.replication_factor
         losses = []
         for step, batch in zip(range(config.training_steps), loader):
             outputs = poptorch_model(*batch)
             scheduler.step()
             poptorch_model.setOptimizer(optimizer)
-            total, mlm, nsp, accuracy = (torch.div(out, samples).mean().item() for out in outputs)
+            total, mlm, nsp, accuracy = (torch.div(out, config.gradient_accumulation).mean().item() for out in outputs)
             losses.append(total)
             print(f"step {step}: total loss {total:.3f} mlm {mlm:.3f} nsp {nsp:.3f} accuracy {accuracy:.3f}")
         poptorch_model.detachFromDevice()

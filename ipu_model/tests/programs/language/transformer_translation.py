@@ -3,6 +3,7 @@
 import math
 
 import torch
+from program_kit import Items, train
 from torch import nn
 
 import poptorch
@@ -39,24 +40,15 @@ class Translator(nn.Module):
         return logits, self.criterion(logits.flatten(0, 1), labels.flatten())
 
 
-class Sentences(torch.utils.data.Dataset):
+def sentence(index, generator):
     """The "translation" of a word is the next word of the vocabulary; the order is reversed."""
-
-    def __init__(self, n):
-        self.n = n
-
-    def __len__(self):
-        return self.n
-
-    def __getitem__(self, index):
-        g = torch.Generator().manual_seed(index)
-        size = int(torch.randint(2, 5, (), generator=g))
-        words = torch.randint(3, VOCAB - 1, (size,), generator=g)
-        translated = (words + 1).flip(0)
-        source = nn.functional.pad(words, (0, LENGTH - size), value=PAD)
-        target = nn.functional.pad(torch.cat([torch.tensor([BOS]), translated]), (0, LENGTH - size - 1), value=PAD)
-        labels = nn.functional.pad(torch.cat([translated, torch.tensor([EOS])]), (0, LENGTH - size - 1), value=PAD)
-        return source, target, labels
+    size = int(torch.randint(2, 5, (), generator=generator))
+    words = torch.randint(3, VOCAB - 1, (size,), generator=generator)
+    translated = (words + 1).flip(0)
+    source = nn.functional.pad(words, (0, LENGTH - size), value=PAD)
+    target = nn.functional.pad(torch.cat([torch.tensor([BOS]), translated]), (0, LENGTH - size - 1), value=PAD)
+    labels = nn.functional.pad(torch.cat([translated, torch.tensor([EOS])]), (0, LENGTH - size - 1), value=PAD)
+    return source, target, labels
 
 
 def beam_search(executor, source, width=3):
@@ -84,27 +76,24 @@ def main():
     opts = poptorch.Options()
     opts.deviceIterations(4)
     opts.outputMode(poptorch.OutputMode.Final)
-    loader = poptorch.DataLoader(opts, Sentences(512), batch_size=16, shuffle=True)
+    loader = poptorch.DataLoader(opts, Items(512, sentence), batch_size=16, shuffle=True)
     model = Translator()
     optimizer = poptorch.optim.Adam(model.parameters(), lr=1.0, betas=(0.9, 0.98), eps=1e-9)
     noam = torch.optim.lr_scheduler.LambdaLR(
         optimizer, lambda step: 0.4 * DIM**-0.5 * min((step + 1) ** -0.5, (step + 1) * 20**-1.5)
     )
     training = poptorch.trainingModel(model, opts, optimizer)
-    losses = []
-    for _ in range(12):
-        for batch in loader:
-            _, loss = training(*batch)
-            losses.append(loss.item())
-            noam.step()
-            training.setOptimizer(optimizer)
-    print(f"loss {losses[0]:.2f} -> {losses[-1]:.2f} in {len(losses)} steps")
+
+    def follow_schedule():
+        noam.step()
+        training.setOptimizer(optimizer)
+
+    losses = train(training, loader, epochs=12, after=follow_schedule)
     training.destroy()
     model.eval()
     executor = poptorch.inferenceModel(model)
     right = 0
-    for index in range(6):
-        source, _, labels = Sentences(6)[index]
+    for source, _, labels in (Items(6, sentence)[index] for index in range(6)):
         translated = beam_search(executor, source.unsqueeze(0))
         right += translated == [int(word) for word in labels if word not in (PAD, EOS)]
     print(f"{right} of 6 sentences right")

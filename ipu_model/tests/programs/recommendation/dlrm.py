@@ -1,17 +1,10 @@
 """DLRM: embedding bags for the categories, pairwise interaction of features, two IPUs in a pipeline."""
 
-import argparse
-import sys
-
 import numpy as np
 import torch
 import torch.nn as nn
 
 import poptorch
-
-
-def dash_separated_ints(value):
-    return [int(v) for v in value.split("-")]
 
 
 def create_mlp(sizes, sigmoid_layer):
@@ -76,38 +69,20 @@ class RandomClicks(torch.utils.data.Dataset):
 
 
 def main():
-    parser = argparse.ArgumentParser(description="Train a Deep Learning Recommendation Model")
-    parser.add_argument("--arch-sparse-feature-size", type=int, default=8)
-    parser.add_argument("--arch-embedding-size", type=dash_separated_ints, default="30-20-10")
-    parser.add_argument("--arch-mlp-bot", type=dash_separated_ints, default="4-16-8")
-    parser.add_argument("--arch-mlp-top", type=dash_separated_ints, default="16-1")
-    parser.add_argument("--num-indices-per-lookup", type=int, default=2)
-    parser.add_argument("--mini-batch-size", type=int, default=32)
-    parser.add_argument("--learning-rate", type=float, default=0.3)
-    parser.add_argument("--nepochs", type=int, default=10)
-    parser.add_argument("--numpy-rand-seed", type=int, default=123)
-    args = parser.parse_args()
-    np.random.seed(args.numpy_rand_seed)
-    torch.manual_seed(args.numpy_rand_seed)
-
-    dlrm = DLRM(args.arch_embedding_size, args.arch_sparse_feature_size, args.arch_mlp_bot, args.arch_mlp_top)
+    np.random.seed(123)
+    torch.manual_seed(123)
+    table_sizes = [30, 20, 10]
+    dlrm = DLRM(table_sizes, dim=8, bottom=[4, 16, 8], top=[16, 1])
     opts = poptorch.Options()
     opts.setExecutionStrategy(poptorch.PipelinedExecution("embeddings", "interaction"))
     opts.Training.gradientAccumulation(4)
     opts.TensorLocations.setWeightLocation(poptorch.TensorLocationSettings().useOnChipStorage(False))
-    optimizer = poptorch.optim.SGD(dlrm.parameters(), lr=args.learning_rate)
-    data = RandomClicks(1280, args.arch_embedding_size, args.arch_mlp_bot[0], args.num_indices_per_lookup)
+    optimizer = poptorch.optim.SGD(dlrm.parameters(), lr=0.3)
+    data = RandomClicks(1280, table_sizes, dense=4, lookups=2)
     train = torch.utils.data.Subset(data, range(1024))
-    loader = poptorch.DataLoader(opts, train, batch_size=args.mini_batch_size, shuffle=True, num_workers=0)
+    loader = poptorch.DataLoader(opts, train, batch_size=32, shuffle=True, num_workers=0)
     model = poptorch.trainingModel(dlrm, opts, optimizer)
-    first = None
-    for epoch in range(args.nepochs):
-        total = 0.0
-        for dense, indices, target in loader:
-            _, loss = model(dense, indices, target)
-            total += loss.item() / len(loader)
-        first = first or total
-        print(f"Finished training epoch {epoch + 1}/{args.nepochs}, loss {total:.4f}")
+    losses = train(model, loader, epochs=10)
     model.detachFromDevice()
 
     dlrm.eval()
@@ -117,10 +92,11 @@ def main():
     dense, indices, target = (torch.as_tensor(part[1024:]) for part in (data.dense, data.indices, data.target))
     p = inference(dense, indices)
     torch.testing.assert_close(p, dlrm(dense, indices), rtol=1e-4, atol=1e-5)
-    accuracy = ((p > 0.5) == (target > 0.5)).float().mean().item()
-    print(f"accuracy {accuracy:.2%} on clicks that were held out")
-    return int(not (total < 0.9 * first and accuracy > 0.6))
+    right = ((p > 0.5) == (target > 0.5)).float().mean().item()
+    print(f"accuracy {right:.2%} on clicks that were held out")
+    assert sum(losses[-8:]) < 0.9 * sum(losses[:8])
+    assert right > 0.6
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 import torch
 import torch.nn as nn
+from program_kit import Items
 
 import poptorch
 
@@ -32,25 +33,15 @@ def make_table(rows, seed):
     return frame
 
 
-class TableDataset(torch.utils.data.Dataset):
-    def __init__(self, frame):
-        self.categories = torch.from_numpy(frame[list(CATEGORIES)].to_numpy())
-        numeric = frame[NUMERIC]
-        self.numeric = torch.from_numpy(((numeric - numeric.mean()) / numeric.std()).to_numpy(dtype="float32"))
-        crossed = frame["occupation"] * CATEGORIES["relation"] + frame["relation"]
-        self.crossed = torch.from_numpy(crossed.to_numpy())
-        self.income = torch.from_numpy(frame["income"].to_numpy())
-
-    def __len__(self):
-        return len(self.income)
-
-    def __getitem__(self, index):
-        return {
-            "categories": self.categories[index],
-            "numeric": self.numeric[index],
-            "crossed": self.crossed[index],
-            "labels": self.income[index],
-        }
+def columns(frame):
+    numeric = (frame[NUMERIC] - frame[NUMERIC].mean()) / frame[NUMERIC].std()
+    crossed = frame["occupation"] * CATEGORIES["relation"] + frame["relation"]
+    return {
+        "categories": torch.from_numpy(frame[list(CATEGORIES)].to_numpy()),
+        "numeric": torch.from_numpy(numeric.to_numpy(dtype="float32")),
+        "crossed": torch.from_numpy(crossed.to_numpy()),
+        "labels": torch.from_numpy(frame["income"].to_numpy()),
+    }
 
 
 class WideAndDeep(nn.Module):
@@ -89,7 +80,9 @@ def main():
         opts = poptorch.Options()
         opts.loadFromFile(str(config))
 
-    loader = poptorch.DataLoader(opts, TableDataset(make_table(1024, seed=0)), batch_size=16, shuffle=True)
+    known = columns(make_table(1024, seed=0))
+    rows = Items(1024, lambda index, generator: {name: column[index] for name, column in known.items()})
+    loader = poptorch.DataLoader(opts, rows, batch_size=16, shuffle=True)
     model = WideAndDeep()
     optimizer = poptorch.optim.AdamW(model.parameters(), lr=0.01, betas=(0.9, 0.98))
     trainer = poptorch.trainingModel(model.train(), opts, optimizer)
@@ -100,10 +93,11 @@ def main():
         print(json.dumps(log[-1]))
     trainer.detachFromDevice()
 
-    test = TableDataset(make_table(256, seed=1))
+    test = columns(make_table(256, seed=1))
+    income = test.pop("labels")
     predictor = poptorch.inferenceModel(model.eval())
-    probabilities = predictor(test.categories, test.numeric, crossed=test.crossed)["probabilities"]
-    score = f1_score(probabilities > 0.5, test.income > 0.5)
+    probabilities = predictor(test["categories"], test["numeric"], crossed=test["crossed"])["probabilities"]
+    score = f1_score(probabilities > 0.5, income > 0.5)
     print(f"F1 score {score:.3f}")
     assert probabilities.shape == (256,)
     assert log[-1]["loss"] < log[0]["loss"]

@@ -11,6 +11,7 @@ from typing import List
 import torch
 import torch.nn as nn
 import torch.nn.functional as F
+from program_kit import Items, stacked, train
 
 import popart
 import poptorch
@@ -164,26 +165,19 @@ class Conformer(nn.Module):
         return log_probs.argmax(-1), poptorch.identity_loss(loss, reduction="none")
 
 
-class GeneratedSpeech(torch.utils.data.Dataset):
-    def __init__(self, config, size, seed):
-        generator = torch.Generator().manual_seed(99)
-        self.spectra = torch.randn(config.vocab, config.mels, generator=generator)
-        self.config, self.size, self.seed = config, size, seed
+SPECTRA = torch.randn(ModelConfig.vocab, ModelConfig.mels, generator=torch.Generator().manual_seed(99))
 
-    def __len__(self):
-        return self.size
 
-    def __getitem__(self, index):
-        g = torch.Generator().manual_seed(self.seed * 1000 + index)
-        c = self.config
-        length = int(torch.randint(2, c.max_target + 1, (1,), generator=g))
-        target = torch.zeros(c.max_target, dtype=torch.int32)
-        target[:length] = torch.randint(1, c.vocab, (length,), generator=g)
-        features = 0.1 * torch.randn(c.frames, c.mels, generator=g)
-        for i in range(length):
-            features[8 * i + 1 : 8 * i + 7] += self.spectra[int(target[i])]
-        used = min(c.frames, 8 * length + 4)
-        return features, torch.tensor(used, dtype=torch.int32), target, torch.tensor(length, dtype=torch.int32)
+def speech(index, g):
+    c = ModelConfig
+    length = int(torch.randint(2, c.max_target + 1, (1,), generator=g))
+    target = torch.zeros(c.max_target, dtype=torch.int32)
+    target[:length] = torch.randint(1, c.vocab, (length,), generator=g)
+    features = 0.1 * torch.randn(c.frames, c.mels, generator=g)
+    for i in range(length):
+        features[8 * i + 1 : 8 * i + 7] += SPECTRA[int(target[i])]
+    used = min(c.frames, 8 * length + 4)
+    return features, torch.tensor(used, dtype=torch.int32), target, torch.tensor(length, dtype=torch.int32)
 
 
 def greedy_decode(path):
@@ -211,34 +205,24 @@ def main():
     opts._Popart.set("outlineThreshold", 10.0)
     opts.TensorLocations.setActivationLocation(poptorch.TensorLocationSettings().useOnChipStorage(True))
 
-    train_loader = poptorch.DataLoader(opts, GeneratedSpeech(config, 128, 1), batch_size=args.batch_size, shuffle=True)
+    train_loader = poptorch.DataLoader(opts, Items(128, speech, seed=1000), batch_size=args.batch_size, shuffle=True)
     model = Conformer(config).place().train()
     optimizer = poptorch.optim.AdamW(model.parameters(), lr=4e-3, weight_decay=1e-3, bias_correction=True)
     training = poptorch.trainingModel(model, opts, optimizer)
-    first = last = None
-    for epoch in range(args.epochs):
-        values = []
-        for features, feature_lengths, targets, target_lengths in train_loader:
-            _, loss = training(features, feature_lengths, targets, target_lengths)
-            values.append(loss.mean().item())
-        last = sum(values) / len(values)
-        first = first or last
-        logging.info("epoch %d: loss %.3f", epoch, last)
+    losses = train(training, train_loader, args.epochs)
     training.destroy()
 
     model.eval()
     inference = poptorch.inferenceModel(model, poptorch.Options().deviceIterations(4))
-    dataset = GeneratedSpeech(config, 16, 1)
-    features, feature_lengths, targets, target_lengths = (
-        torch.stack(items) for items in zip(*(dataset[i] for i in range(len(dataset))))
-    )
+    dataset = Items(16, speech, seed=1000)
+    features, feature_lengths, targets, target_lengths = stacked(dataset[i] for i in range(16))
     log_probs, lengths = inference(features, feature_lengths)
     right = 0
     for path, length, target, size in zip(log_probs.argmax(-1), lengths, targets, target_lengths):
         right += greedy_decode(path[:length]) == target[:size].tolist()
     logging.info("%d of %d transcripts right", right, len(targets))
     assert log_probs.shape == (16, config.frames // 4, config.vocab)
-    assert last < 0.6 * first, (first, last)
+    assert sum(losses[-8:]) < 0.6 * sum(losses[:8]), losses
 
 
 if __name__ == "__main__":

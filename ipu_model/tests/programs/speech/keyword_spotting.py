@@ -4,6 +4,7 @@ import sys
 from types import SimpleNamespace
 
 import torch
+from program_kit import Items, train
 from torch import nn
 
 import poptorch
@@ -28,20 +29,15 @@ class LogMel:
         return torch.log(self.filters @ spectrum + 1e-3)
 
 
-class Words(torch.utils.data.Dataset):
-    def __init__(self, size, transform, offset=0):
-        self.size, self.transform, self.offset = size, transform, offset
+LOG_MEL = LogMel()
 
-    def __len__(self):
-        return self.size
 
-    def __getitem__(self, index):
-        g = torch.Generator().manual_seed(self.offset + index)
-        label = int(torch.randint(0, 4, (), generator=g))
-        t = torch.arange(LENGTH) / RATE
-        frequency = 200 + 400 * label
-        audio = torch.sin(2 * torch.pi * frequency * t * (1 + 0.1 * torch.rand((), generator=g)))
-        return self.transform(audio + 0.3 * torch.randn(LENGTH, generator=g)), label
+def word(index, g):
+    label = int(torch.randint(0, 4, (), generator=g))
+    t = torch.arange(LENGTH) / RATE
+    frequency = 200 + 400 * label
+    audio = torch.sin(2 * torch.pi * frequency * t * (1 + 0.1 * torch.rand((), generator=g)))
+    return LOG_MEL(audio + 0.3 * torch.randn(LENGTH, generator=g)), label
 
 
 class ResBlock(nn.Module):
@@ -91,23 +87,19 @@ class WithLoss(nn.Module):
 
 def run(name, args):
     torch.manual_seed(0)
-    transform = LogMel()
     opts = poptorch.Options().deviceIterations(4).randomSeed(0)
-    loader = poptorch.DataLoader(opts, Words(192, transform), batch_size=8, shuffle=True)
+    loader = poptorch.DataLoader(opts, Items(192, word), batch_size=8, shuffle=True)
     model = MODELS[name]()
     training = poptorch.trainingModel(
         WithLoss(model, nn.CrossEntropyLoss()), opts, torch.optim.Adam(model.parameters(), lr=args.lr)
     )
-    for epoch in range(args.epochs):
-        for features, labels in loader:
-            _, loss = training(features, labels)
-        print(f"{name} epoch {epoch}: loss {loss.mean():.3f}")
+    train(training, loader, args.epochs)
     training.detachFromDevice()
 
     model.eval()
     test_opts = poptorch.Options().deviceIterations(2)
     inference = poptorch.inferenceModel(model, test_opts)
-    test = poptorch.DataLoader(test_opts, Words(64, transform, offset=10_000), batch_size=16)
+    test = poptorch.DataLoader(test_opts, Items(64, word, seed=10_000), batch_size=16)
     right = sum(int((inference(features).argmax(1) == labels).sum()) for features, labels in test)
     return right / 64
 

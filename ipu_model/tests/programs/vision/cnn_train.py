@@ -1,37 +1,28 @@
 """Train a small residual CNN in half precision on replicated IPUs with 8-bit input, then validate it."""
 
-import argparse
 import math
 import os
 import tempfile
-import time
 
-import numpy as np
 import torch
 import torch.nn as nn
 import torch.nn.functional as F
+from program_kit import Items, train
 
 import popart
 import poptorch
 
 
-class SyntheticImages(torch.utils.data.Dataset):
-    """Images in unsigned bytes: each class is brighter in its own corner."""
+EPOCHS, CLASSES = 6, 4
 
-    def __init__(self, length, image_size, num_classes, seed=0):
-        generator = np.random.default_rng(seed)
-        self.labels = generator.integers(0, num_classes, length)
-        self.images = generator.integers(0, 120, (length, 3, image_size, image_size), dtype=np.uint8)
-        half = image_size // 2
-        for image, label in zip(self.images, self.labels):
-            row, column = divmod(int(label), 2)
-            image[:, row * half : (row + 1) * half, column * half : (column + 1) * half] += 100
 
-    def __len__(self):
-        return len(self.labels)
-
-    def __getitem__(self, index):
-        return torch.from_numpy(self.images[index]), int(self.labels[index])
+def corner(index, generator):
+    """An image in unsigned bytes: each class is brighter in its own corner."""
+    label = int(torch.randint(CLASSES, (), generator=generator))
+    image = torch.randint(120, (3, 16, 16), generator=generator, dtype=torch.uint8)
+    row, column = divmod(label, 2)
+    image[:, row * 8 : row * 8 + 8, column * 8 : column * 8 + 8] += 100
+    return image, label
 
 
 class NormalizeInputModel(nn.Module):
@@ -94,7 +85,7 @@ class LabelSmoothing(nn.Module):
 
 
 class TrainingModelWithLoss(nn.Module):
-    """Returns prediction, loss and accuracy, the last two computed on the device."""
+    """Returns prediction, accuracy and loss, the last two computed on the device."""
 
     def __init__(self, model, loss):
         super().__init__()
@@ -107,7 +98,7 @@ class TrainingModelWithLoss(nn.Module):
             return logits
         loss = self.loss(logits, target)
         accuracy = (torch.argmax(logits, dim=-1) == target).float().mean()
-        return logits, loss, accuracy
+        return logits, accuracy, loss
 
 
 class WarmupCosine(torch.optim.lr_scheduler.LambdaLR):
@@ -120,20 +111,20 @@ class WarmupCosine(torch.optim.lr_scheduler.LambdaLR):
         super().__init__(optimizer, scale)
 
 
-def common_options(args):
+def common_options():
     opts = poptorch.Options()
-    opts.randomSeed(args.seed)
+    opts.randomSeed(7)
     opts.enableStableNorm(True)
     opts.setAvailableMemoryProportion({"IPU0": 0.3})
     opts.Precision.setPartialsType(torch.float16)
     return opts
 
 
-def training_options(args):
-    opts = common_options(args)
-    opts.deviceIterations(args.device_iterations)
-    opts.replicationFactor(args.replicas)
-    opts.Training.gradientAccumulation(args.gradient_accumulation)
+def training_options():
+    opts = common_options()
+    opts.deviceIterations(2)
+    opts.replicationFactor(2)
+    opts.Training.gradientAccumulation(2)
     opts.Training.accumulationAndReplicationReductionType(poptorch.ReductionType.Mean)
     opts.Precision.enableStochasticRounding(True)
     opts.outputMode(poptorch.OutputMode.All)
@@ -146,77 +137,49 @@ def training_options(args):
     opts._Popart.set("disableGradAccumulationTensorStreams", True)
     opts._Popart.set("subgraphCopyingStrategy", int(popart.SubgraphCopyingStrategy.JustInTime))
     opts._Popart.setEngineOptions({"target.syncReplicasIndependently": "true"})
-    opts._Popart.setPatterns({"DepthwiseConvDegroup": True}) if args.degroup else None
+    opts._Popart.setPatterns({"DepthwiseConvDegroup": True})
     opts.TensorLocations.setOptimizerLocation(
         poptorch.TensorLocationSettings().useOnChipStorage(True).useReplicatedTensorSharding(False)
     )
     return opts
 
 
-def parse_arguments():
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--epochs", type=int, default=6)
-    parser.add_argument("--batch-size", type=int, default=4)
-    parser.add_argument("--replicas", type=int, default=2)
-    parser.add_argument("--gradient-accumulation", type=int, default=2)
-    parser.add_argument("--device-iterations", type=int, default=2)
-    parser.add_argument("--lr", type=float, default=0.02)
-    parser.add_argument("--label-smoothing", type=float, default=0.1)
-    parser.add_argument("--degroup", action="store_true")
-    parser.add_argument("--seed", type=int, default=7)
-    return parser.parse_args()
-
-
 def main():
-    args = parse_arguments()
-    torch.manual_seed(args.seed)
-    num_classes = 4
+    torch.manual_seed(7)
     mean, std = torch.tensor([0.4, 0.4, 0.4]), torch.tensor([0.25, 0.25, 0.25])
-    backbone = NormalizeInputModel(SmallResNet(num_classes), mean, std, output_cast="half")
-    model = TrainingModelWithLoss(backbone, LabelSmoothing(args.label_smoothing)).train()
+    backbone = NormalizeInputModel(SmallResNet(CLASSES), mean, std, output_cast="half")
+    model = TrainingModelWithLoss(backbone, LabelSmoothing(0.1)).train()
     model.half()
 
     no_decay = [p for p in model.parameters() if p.ndim == 1]
     decay = [p for p in model.parameters() if p.ndim > 1]
     optimizer = poptorch.optim.SGD(
         [{"params": decay, "weight_decay": 1e-4}, {"params": no_decay, "weight_decay": 0}],
-        lr=args.lr,
+        lr=0.02,
         momentum=0.9,
         loss_scaling=64.0,
         use_combined_accum=False,
         accum_type=torch.float16,
         velocity_accum_type=torch.float32,
     )
-    opts = training_options(args)
-    train_data = SyntheticImages(192, 16, num_classes)
-    loader = poptorch.DataLoader(opts, train_data, batch_size=args.batch_size, shuffle=True, drop_last=True)
-    scheduler = WarmupCosine(optimizer, 4, args.epochs * len(loader))
+    opts = training_options()
+    loader = poptorch.DataLoader(opts, Items(192, corner), batch_size=4, shuffle=True, drop_last=True)
+    scheduler = WarmupCosine(optimizer, 4, EPOCHS * len(loader))
     training_model = poptorch.trainingModel(model, opts, optimizer)
 
-    first = None
-    for epoch in range(args.epochs):
-        losses, accuracies, start = [], [], time.perf_counter()
-        for images, labels in loader:
-            _, loss, accuracy = training_model(images, labels)
-            losses.append(loss.mean().item())
-            accuracies.append(accuracy.mean().item())
-            scheduler.step()
-            training_model.setOptimizer(optimizer)
-        rate = len(loader) * loader.combinedBatchSize / (time.perf_counter() - start)
-        first = first if first is not None else losses[0]
-        print(
-            f"epoch {epoch}: loss {np.mean(losses):.3f} accuracy {np.mean(accuracies):.2%} {rate:.0f} img/s "
-            f"lr {scheduler.get_last_lr()[0]:.4f}"
-        )
+    def follow_schedule():
+        scheduler.step()
+        training_model.setOptimizer(optimizer)
+
+    losses = train(training_model, loader, EPOCHS, after=follow_schedule)
 
     with tempfile.TemporaryDirectory() as folder:
         path = os.path.join(folder, "model.pt")
         torch.save(
             {
-                "epoch": args.epochs,
+                "epoch": EPOCHS,
                 "model_state_dict": model.state_dict(),
                 "optimizer_state_dict": optimizer.state_dict(),
-                "opts": vars(args),
                 "loss": losses[-1],
             },
             path,
@@ -224,12 +187,12 @@ def main():
         training_model.destroy()
         checkpoint = torch.load(path)
 
-    fresh = NormalizeInputModel(SmallResNet(num_classes), mean, std, output_cast="half")
+    fresh = NormalizeInputModel(SmallResNet(CLASSES), mean, std, output_cast="half")
     restored = TrainingModelWithLoss(fresh, LabelSmoothing(0.0)).half().eval()
     restored.load_state_dict(checkpoint["model_state_dict"])
-    eval_opts = common_options(args).deviceIterations(4)
+    eval_opts = common_options().deviceIterations(4)
     validation_model = poptorch.inferenceModel(restored, eval_opts)
-    eval_loader = poptorch.DataLoader(eval_opts, SyntheticImages(64, 16, num_classes, seed=1), batch_size=4)
+    eval_loader = poptorch.DataLoader(eval_opts, Items(64, corner, seed=1000), batch_size=4)
     correct = total = 0
     for images, labels in eval_loader:
         prediction = validation_model(images).argmax(dim=1)
@@ -237,7 +200,7 @@ def main():
         total += labels.numel()
     print(f"validation accuracy {correct / total:.2%} of {total}")
     assert total == 64
-    assert losses[-1] < 0.7 * first, (first, losses[-1])
+    assert losses[-1] < 0.7 * losses[0], losses
     assert correct / total > 0.8
 
 

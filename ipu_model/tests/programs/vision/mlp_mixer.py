@@ -1,6 +1,7 @@
 """MLP-Mixer in half precision with input and output transfers that overlap the computation."""
 
 import torch
+from program_kit import train
 from torch import nn
 
 import poptorch
@@ -61,7 +62,7 @@ def main():
     images = torch.randn(384, 3, IMAGE, IMAGE, generator=generator)
     images[torch.arange(384), labels] += 0.8
     dataset = torch.utils.data.TensorDataset(images, labels)
-    train, test = torch.utils.data.random_split(dataset, [320, 64], generator=generator)
+    known, test = torch.utils.data.random_split(dataset, [320, 64], generator=generator)
 
     model = Mixer().half().train()
     opts = options(device_iterations=10)
@@ -74,13 +75,7 @@ def main():
         second_order_momentum_accum_type=torch.float32,
     )
     trainer = poptorch.trainingModel(model, opts, optimizer)
-    mean_losses = []
-    for epoch in range(8):
-        for batch, target in poptorch.DataLoader(opts, train, batch_size=8, shuffle=True):
-            losses = trainer(batch, target)
-            assert losses.shape == (10,)
-            mean_losses.append(losses.mean().item())
-        print(f"epoch {epoch}: {mean_losses[-1]:.3f}")
+    losses = train(trainer, poptorch.DataLoader(opts, known, batch_size=8, shuffle=True), epochs=8)
     scoped = [name for name in trainer.getTensorNames() if "tokens" in name]
     print(f"{len(scoped)} tensors carry the name scope 'tokens'")
     trainer.detachFromDevice()
@@ -92,7 +87,7 @@ def main():
         right += int((classifier(batch).argmax(-1) == target).sum())
     print(f"{right} of {len(test)} right")
     assert scoped
-    assert mean_losses[-1] < 0.7 * mean_losses[0]
+    assert losses[-1] < 0.7 * losses[0]
     assert right > 40
 
 

@@ -4,6 +4,7 @@ from types import SimpleNamespace
 
 import torch
 import torch.nn as nn
+from program_kit import Items, stacked, train
 
 import poptorch
 
@@ -11,22 +12,15 @@ BLANK, SYMBOLS = 0, 4
 GLYPH_WIDTH, HEIGHT, GLYPHS = 6, 8, 3
 
 
-class LineDataset(torch.utils.data.Dataset):
-    def __init__(self, length, seed):
-        generator = torch.Generator().manual_seed(1234)
-        self.font = (torch.rand(SYMBOLS + 1, HEIGHT, GLYPH_WIDTH - 1, generator=generator) > 0.5).float()
-        self.length, self.seed = length, seed
+FONT = torch.rand(SYMBOLS + 1, HEIGHT, GLYPH_WIDTH - 1, generator=torch.Generator().manual_seed(1234)) > 0.5
 
-    def __len__(self):
-        return self.length
 
-    def __getitem__(self, index):
-        generator = torch.Generator().manual_seed(self.seed + index)
-        text = torch.randint(1, SYMBOLS + 1, (GLYPHS,), generator=generator)
-        image = torch.zeros(1, HEIGHT, GLYPHS * GLYPH_WIDTH)
-        for i, symbol in enumerate(text):
-            image[0, :, i * GLYPH_WIDTH : (i + 1) * GLYPH_WIDTH - 1] = self.font[symbol]
-        return image + 0.1 * torch.randn(image.shape, generator=generator), text.int(), torch.tensor(GLYPHS).int()
+def line(index, generator):
+    text = torch.randint(1, SYMBOLS + 1, (GLYPHS,), generator=generator)
+    image = torch.zeros(1, HEIGHT, GLYPHS * GLYPH_WIDTH)
+    for i, symbol in enumerate(text):
+        image[0, :, i * GLYPH_WIDTH : (i + 1) * GLYPH_WIDTH - 1] = FONT[symbol].float()
+    return image + 0.1 * torch.randn(image.shape, generator=generator), text.int(), torch.tensor(GLYPHS).int()
 
 
 class CRNN(nn.Module):
@@ -56,20 +50,13 @@ def main():
     opts = poptorch.Options()
     opts.deviceIterations(2)
     opts.outputMode(poptorch.OutputMode.EveryN, 2)
-    loader = poptorch.DataLoader(opts, LineDataset(256, seed=0), args.batch_size, True, num_workers=0)
+    loader = poptorch.DataLoader(opts, Items(256, line), args.batch_size, True, num_workers=0)
     training_model = poptorch.trainingModel(model, opts, poptorch.optim.Adam(model.parameters(), lr=0.02))
-    losses = []
-    for epoch in range(args.epochs):
-        for images, targets, lengths in loader:
-            _, loss = training_model(images, targets, lengths)
-        losses.append(loss.mean().item())
-        print(f"epoch {epoch}: loss {losses[-1]:.3f}")
+    losses = train(training_model, loader, args.epochs)
     training_model.detachFromDevice()
 
     decoder = poptorch.inferenceModel(model.eval())
-    data = LineDataset(16, seed=5000)
-    images = torch.stack([data[i][0] for i in range(16)])
-    truth = torch.stack([data[i][1] for i in range(16)])
+    images, truth, _ = stacked(Items(16, line, seed=5000)[i] for i in range(16))
     frames = GLYPHS * GLYPH_WIDTH // 2
     probs, lengths, paths = decoder(images, None, None, torch.full((16,), frames, dtype=torch.int32))
     assert probs.shape == lengths.shape == (16, 2)

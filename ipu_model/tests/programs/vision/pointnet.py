@@ -5,6 +5,7 @@ from types import SimpleNamespace
 import torch
 import torch.nn as nn
 import torch.nn.functional as F
+from program_kit import accuracy, train
 
 import poptorch
 
@@ -84,21 +85,17 @@ def main():
         optimizer, 0.01, epochs=args.epochs, steps_per_epoch=len(loader), cycle_momentum=False
     )
     training_model = poptorch.trainingModel(model.train(), opts, optimizer)
-    losses = []
-    for _ in range(args.epochs):
-        for batch in loader:
-            _, loss = training_model(*batch)
-            losses.append(loss.item())
-            scheduler.step()
-            training_model.setOptimizer(optimizer)
-    print(f"loss {losses[0]:.3f} -> {losses[-1]:.3f}")
+
+    def follow_schedule():
+        scheduler.step()
+        training_model.setOptimizer(optimizer)
+
+    losses = train(training_model, loader, args.epochs, after=follow_schedule)
     training_model.detachFromDevice()
     inference_model = poptorch.inferenceModel(model.eval())
     log_probs = inference_model(kept)
-    accuracy = (log_probs.argmax(dim=1) == labels).float().mean().item()
-    print(f"accuracy {accuracy:.2%}")
     assert sum(losses[-4:]) < 0.5 * sum(losses[:4])
-    assert accuracy > 0.8
+    assert accuracy(log_probs, labels) > 0.8
 
 
 if __name__ == "__main__":

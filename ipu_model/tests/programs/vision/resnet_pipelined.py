@@ -5,6 +5,7 @@ from types import SimpleNamespace
 import torch
 import torch.nn as nn
 import torchvision
+from program_kit import Items, stacked, train
 
 import popart
 import poptorch
@@ -53,23 +54,12 @@ class ModelWithLoss(nn.Module):
         return output, self.loss(output, loss_inputs)
 
 
-class Gratings(torch.utils.data.Dataset):
-    """Stripes of three directions with noise."""
-
-    def __init__(self, length, size=32):
-        generator = torch.Generator().manual_seed(length)
-        grid = torch.arange(size, dtype=torch.float32)
-        rows, columns = torch.meshgrid(grid, grid, indexing="ij")
-        waves = [torch.sin(rows), torch.sin(columns), torch.sin((rows + columns) / 1.4)]
-        self.labels = torch.randint(3, (length,), generator=generator)
-        noise = 0.4 * torch.randn(length, 3, size, size, generator=generator)
-        self.images = torch.stack([waves[label] for label in self.labels.tolist()])[:, None] + noise
-
-    def __len__(self):
-        return len(self.labels)
-
-    def __getitem__(self, index):
-        return self.images[index], self.labels[index]
+def grating(index, generator):
+    """Stripes of one of three directions with noise."""
+    label = int(torch.randint(3, (), generator=generator))
+    rows, columns = torch.meshgrid(torch.arange(32.0), torch.arange(32.0), indexing="ij")
+    wave = torch.sin((rows, columns, (rows + columns) / 1.4)[label])
+    return wave + 0.4 * torch.randn(3, 32, 32, generator=generator), label
 
 
 def main():
@@ -98,16 +88,12 @@ def main():
     training_model = poptorch.trainingModel(with_loss, opts, optimizer)
     loader = poptorch.DataLoader(
         opts,
-        Gratings(2 * args.gradient_accumulation * args.steps),
+        Items(2 * args.gradient_accumulation * args.steps, grating),
         batch_size=2,
         num_workers=2,
         persistent_workers=True,
     )
-    losses = []
-    for images, labels in loader:
-        _, loss = training_model(images, labels)
-        losses.append(loss.item() / args.gradient_accumulation)
-        print(f"step {len(losses)} loss {losses[-1]:.3f}")
+    losses = train(training_model, loader)
     loader.terminate()
     training_model.copyWeightsToHost()
 
@@ -115,7 +101,7 @@ def main():
     inference_opts = poptorch.Options().deviceIterations(4)
     inference_opts.setExecutionStrategy(poptorch.PipelinedExecution(poptorch.AutoStage.AutoIncrement))
     inference = poptorch.inferenceModel(with_loss, inference_opts)
-    images = torch.stack([Gratings(8)[i][0] for i in range(8)])
+    images, _ = stacked(Items(8, grating)[i] for i in range(8))
     on_ipu = inference(images)
     training_model.detachFromDevice()
     reference = torchvision.models.resnet18(weights=None, num_classes=3)

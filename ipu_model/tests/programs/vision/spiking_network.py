@@ -2,6 +2,7 @@
 
 import torch
 import torch.nn as nn
+from program_kit import accuracy, train
 
 import poptorch
 
@@ -72,12 +73,7 @@ def main():
     loader = poptorch.DataLoader(opts, dataset, batch_size=BATCH, shuffle=True)
     optimizer = poptorch.optim.Adam(model.parameters(), lr=0.01, betas=(0.9, 0.99))
     training_model = poptorch.trainingModel(model, opts, optimizer)
-    losses = []
-    for epoch in range(8):
-        for frames, labels in loader:
-            rate, loss = training_model(frames, labels)
-        losses.append(loss.item())
-        print(f"epoch {epoch}: {losses[-1]:.3f}, mean rate {rate.mean().item():.2f}")
+    losses = train(training_model, loader, epochs=8)
     training_model.destroy()
 
     frames, labels = event_data(60)
@@ -85,10 +81,8 @@ def main():
     rate = inference_model(frames)
     torch.testing.assert_close(rate, model(frames), rtol=1e-3, atol=1e-3)
     assert torch.equal(rate, rate.round())
-    accuracy = (rate.argmax(1) == labels).float().mean().item()
-    print(f"accuracy {accuracy:.2%}, decay {model.lif1.beta.item():.3f}")
     assert losses[-1] < losses[0]
-    assert accuracy > 0.5
+    assert accuracy(rate, labels) > 0.5
 
 
 if __name__ == "__main__":

@@ -3,10 +3,10 @@
 import contextlib
 import logging
 import math
-from types import SimpleNamespace
 
 import torch
 import torch.nn as nn
+from program_kit import accuracy, train
 
 import popart
 import poptorch
@@ -110,13 +110,13 @@ class Swin(nn.Module):
         return logits, self.loss(logits, labels)
 
 
-def get_options(args):
+def get_options():
     opts = poptorch.Options()
     if poptorch.ipuHardwareIsAvailable():
         opts.connectionType(poptorch.ConnectionType.OnDemand)
     else:
         opts.useIpuModel(True)
-    opts.Training.gradientAccumulation(args.gradient_accumulation)
+    opts.Training.gradientAccumulation(4)
     opts.setExecutionStrategy(poptorch.PipelinedExecution(poptorch.AutoStage.AutoIncrement))
     opts._Popart.set("autoRecomputation", int(popart.RecomputationType.Pipeline))
     opts._Popart.set("decomposeGradSum", True)
@@ -132,47 +132,37 @@ def get_options(args):
 
 
 def main():
-    args = SimpleNamespace(gradient_accumulation=4, sharing="shared_memory", epochs=6)
     torch.manual_seed(0)
     poptorch_logger.setLevel(logging.WARNING)
     poptorch.logger.info("PopTorch %s, PopART %s", poptorch.__version__, popart.versionString())
 
     model = Swin()
     model.stage2 = poptorch.BeginBlock(model.stage2, "stage2", ipu_id=1)
-    opts = get_options(args)
+    opts = get_options()
     labels = torch.arange(128) % 4
     images = 0.6 * torch.randn(128, 3, 16, 16)
     images[:, 0] += torch.sin(torch.arange(16.0) * (0.5 + labels[:, None]))[:, None]
-    sharing = {"shared_memory": poptorch.SharingStrategy.SharedMemory, "fork": poptorch.SharingStrategy.Fork}
     loader = poptorch.DataLoader(
         opts,
         torch.utils.data.TensorDataset(images, labels),
         batch_size=4,
         shuffle=True,
         mode=poptorch.DataLoaderMode.Async,
-        async_options={"sharing_strategy": sharing[args.sharing]},
+        async_options={"sharing_strategy": poptorch.SharingStrategy.SharedMemory},
     )
     optimizer = poptorch.optim.AdamW(model.parameters(), lr=3e-3, weight_decay=0.05)
     training_model = poptorch.trainingModel(model, opts, optimizer)
     losses = []
-    for epoch in range(args.epochs):
-        total = 0.0
-        for batch in loader:
-            _, loss = training_model(*batch)
-            total += loss.item() / len(loader)
-        losses.append(total)
-        rate = 3e-3 * 0.5 * (1 + math.cos(math.pi * (epoch + 1) / args.epochs))
+    for epoch in range(6):
+        losses += train(training_model, loader)
         for group in optimizer.param_groups:
-            group["lr"] = rate
+            group["lr"] = 3e-3 * 0.5 * (1 + math.cos(math.pi * (epoch + 1) / 6))
         training_model.setOptimizer(optimizer)
-        print(f"epoch {epoch}: {total:.3f} ({loader._combined_batch_size} images a step)")
     loader.terminate()
     training_model.detachFromDevice()
     assert loader._combined_batch_size == 16
     assert losses[-1] < 0.8 * losses[0]
-    accuracy = (model.eval()(images).argmax(dim=1) == labels).float().mean().item()
-    print(f"accuracy on the CPU {accuracy:.2%}")
-    assert accuracy > 0.7
+    assert accuracy(model.eval()(images), labels) > 0.7
 
 
 if __name__ == "__main__":

@@ -5,14 +5,15 @@ import math
 import torch
 import torch.nn as nn
 import yaml
+from program_kit import Items, stacked, train
 
 import poptorch
 
-CONFIG = """
+CONFIG = yaml.safe_load("""
 model: {image_size: 32, channels: 16, classes: 2, anchors: [[6, 6], [12, 12]], stride: 8}
 training: {micro_batch: 4, gradient_accumulation: 2, steps: 30, lr: 0.005, weights: {box: 1.0, obj: 2.0, cls: 0.5}}
 inference: {confidence: 0.3, iou: 0.45, max_detections: 4}
-"""
+""")
 
 
 class ConvMish(nn.Module):
@@ -105,29 +106,22 @@ class Yolo(nn.Module):
         cls = nn.functional.binary_cross_entropy_with_logits(predictions[..., 5:], targets[..., 5:], reduction="none")
         cls = (cls.mean(-1) * assigned).sum() / count
         total = self.weights["box"] * box + self.weights["obj"] * objectness + self.weights["cls"] * cls
-        return poptorch.identity_loss(total, reduction="none"), torch.stack([box, objectness, cls])
+        return torch.stack([box, objectness, cls]), poptorch.identity_loss(total, reduction="none")
 
 
-class Rectangles(torch.utils.data.Dataset):
-    def __init__(self, length, config):
-        self.length, self.config = length, config
-
-    def __len__(self):
-        return self.length
-
-    def __getitem__(self, index):
-        generator = torch.Generator().manual_seed(index)
-        size, stride = self.config["image_size"], self.config["stride"]
-        image = 0.1 * torch.randn(3, size, size, generator=generator)
-        label = int(torch.randint(2, (), generator=generator))
-        side = self.config["anchors"][label][0]
-        x, y = (torch.rand(2, generator=generator) * (size - side) + side / 2).tolist()
-        image[label, int(y - side / 2) : int(y + side / 2), int(x - side / 2) : int(x + side / 2)] += 1
-        target = torch.zeros(2, size // stride, size // stride, 7)
-        cell = target[label, int(y) // stride, int(x) // stride]
-        cell[:5] = torch.tensor([x, y, side, side, 1.0])
-        cell[5 + label] = 1
-        return image, target
+def rectangle(index, generator):
+    config = CONFIG["model"]
+    size, stride = config["image_size"], config["stride"]
+    image = 0.1 * torch.randn(3, size, size, generator=generator)
+    label = int(torch.randint(2, (), generator=generator))
+    side = config["anchors"][label][0]
+    x, y = (torch.rand(2, generator=generator) * (size - side) + side / 2).tolist()
+    image[label, int(y - side / 2) : int(y + side / 2), int(x - side / 2) : int(x + side / 2)] += 1
+    target = torch.zeros(2, size // stride, size // stride, 7)
+    cell = target[label, int(y) // stride, int(x) // stride]
+    cell[:5] = torch.tensor([x, y, side, side, 1.0])
+    cell[5 + label] = 1
+    return image, target
 
 
 def nms(prediction, confidence, iou_threshold, max_detections):
@@ -143,30 +137,24 @@ def nms(prediction, confidence, iou_threshold, max_detections):
 
 
 def main():
-    config = yaml.safe_load(CONFIG)
     torch.manual_seed(0)
-    training = config["training"]
-    model = Yolo(config["model"], training["weights"])
+    training = CONFIG["training"]
+    model = Yolo(CONFIG["model"], training["weights"])
     opts = poptorch.Options()
     opts.Training.gradientAccumulation(training["gradient_accumulation"])
     opts.Precision.enableFloatingPointExceptions(True)
-    data = Rectangles(training["steps"] * training["micro_batch"] * training["gradient_accumulation"], config["model"])
+    data = Items(training["steps"] * training["micro_batch"] * training["gradient_accumulation"], rectangle)
     loader = poptorch.DataLoader(opts, data, batch_size=training["micro_batch"], shuffle=True)
     optimizer = poptorch.optim.Adam(model.parameters(), lr=training["lr"], betas=(0.937, 0.999))
     training_model = poptorch.trainingModel(model.train(), opts, optimizer)
-    history = []
-    for images, targets in loader:
-        loss, parts = training_model(images, targets)
-        history.append(loss.item())
-        if len(history) % 10 == 0:
-            print(f"{len(history)}: loss {loss.item():.3f} parts {[round(p, 3) for p in parts.flatten().tolist()]}")
+    history = train(training_model, loader)
     training_model.detachFromDevice()
 
     inference_model = poptorch.inferenceModel(model.eval())
-    images = torch.stack([Rectangles(4, config["model"])[i][0] for i in range(4)])
+    images, _ = stacked(Items(4, rectangle)[i] for i in range(4))
     predictions = inference_model(images)
     assert predictions.shape == (4, 2, 4, 4, 7)
-    found = [nms(p, *config["inference"].values()) for p in predictions]
+    found = [nms(p, *CONFIG["inference"].values()) for p in predictions]
     print("detections for each image:", [len(boxes) for boxes, _, _ in found])
     assert all(len(boxes) <= 4 for boxes, _, _ in found)
     assert history[-1] < 0.75 * history[0], (history[0], history[-1])

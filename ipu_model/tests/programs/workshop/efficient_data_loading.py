@@ -6,6 +6,7 @@ from types import SimpleNamespace
 import numpy as np
 import torch
 import torch.nn as nn
+from program_kit import Items
 
 import poptorch
 
@@ -19,17 +20,9 @@ class ClassificationModel(nn.Module):
         return self.loss(self.fc(torch.relu(self.conv(x)).flatten(1)), labels)
 
 
-class SlowDataset(torch.utils.data.Dataset):
-    def __init__(self, length, delay):
-        self.length, self.delay = length, delay
-
-    def __len__(self):
-        return self.length
-
-    def __getitem__(self, index):
-        time.sleep(self.delay)
-        generator = np.random.default_rng(index)
-        return generator.standard_normal((1, 16, 16), dtype=np.float32), index % 10
+def slowly(index, generator):
+    time.sleep(0.0001)
+    return np.random.default_rng(index).standard_normal((1, 16, 16), dtype=np.float32), index % 10
 
 
 class Throughput:
@@ -53,7 +46,7 @@ def run(name, args, synthetic=False, **loader_arguments):
     torch.manual_seed(0)
     model = ClassificationModel()
     training_model = poptorch.trainingModel(model, opts, poptorch.optim.SGD(model.parameters(), lr=0.01))
-    dataset = SlowDataset(args.items, 0.0001)
+    dataset = Items(args.items, slowly)
     loader = poptorch.DataLoader(opts, dataset, batch_size=args.batch_size, shuffle=True, **loader_arguments)
     batch = args.batch_size * args.device_iterations * args.replicas
     assert len(loader) == args.items // batch
@@ -88,7 +81,7 @@ def main():
     assert all(result.items == args.epochs * args.items for result in results)
 
     accessor = poptorch.AsynchronousDataAccessor(
-        poptorch.DataLoader(poptorch.Options(), SlowDataset(40, 0), batch_size=8),
+        poptorch.DataLoader(poptorch.Options(), Items(40, slowly), batch_size=8),
         buffer_size=2,
         sharing_strategy=poptorch.SharingStrategy.Fork,
     )

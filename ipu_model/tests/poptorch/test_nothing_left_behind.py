@@ -175,12 +175,11 @@ def test_a_worker_that_dies_leaves_nothing(capfd: pytest.CaptureFixture[str]) ->
 
 def test_a_short_soak_does_not_grow() -> None:
     """The run of `make soak`, some hundred steps of it: counts are exact, memory has that program's tolerance."""
-    from soak.__main__ import _STEPS
-    from soak.runs import training_steps
+    from soak import STEPS, training_steps
 
     seen = list(training_steps(300, 2, poptorch.SharingStrategy.Fork))
     assert [usage.step for usage in seen] == [0, 150, 300]
-    assert _STEPS.complaints(seen[0], seen[-1]) == []
+    assert STEPS.complaints(seen[0], seen[-1]) == []
 
 
 def test_an_executors_graphs_die_with_it() -> None:

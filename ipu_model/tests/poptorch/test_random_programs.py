@@ -10,7 +10,8 @@ from dataclasses import replace
 import pytest
 import torch
 from fuzz import trial
-from fuzz.cases import Case, cases
+from fuzz.cases import Case
+from fuzz.drawing import cases
 from fuzz.trial import FAULT, REFUSED, RIGHT, run
 from hypothesis import HealthCheck, Phase, given, settings
 

@@ -12,7 +12,8 @@ from collections import Counter
 import torch
 from hypothesis import HealthCheck, Phase, given, seed, settings
 
-from fuzz.cases import Case, cases
+from fuzz.cases import Case
+from fuzz.drawing import cases
 from fuzz.trial import FAULT, REFUSED, RIGHT, Outcome, run, template
 
 _AT_ONCE = 200

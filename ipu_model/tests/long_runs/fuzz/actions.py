@@ -17,8 +17,7 @@ from torch.utils._pytree import tree_map_only
 
 import ipu_model
 import poptorch
-from fuzz.cases import Case
-from fuzz.settings import OPTIMISERS
+from fuzz.cases import OPTIMISERS, Case
 
 # An interrupt comes at some moment of a call of this length, in seconds.
 _CALL = 0.006
@@ -44,14 +43,6 @@ def _refused(action: Callable[[], object]) -> bool:
 def _other_rows(case: Case, wrapped: Any, inputs: Any) -> bool:
     doubled = tree_map_only(Tensor, lambda tensor: torch.cat((tensor, tensor)).detach(), inputs)
     return _refused(lambda: wrapped(doubled))
-
-
-def _other_type(case: Case, wrapped: Any, inputs: Any) -> bool:
-    return _refused(lambda: wrapped([inputs]))
-
-
-def _missing(case: Case, wrapped: Any, inputs: Any) -> bool:
-    return _refused(wrapped)
 
 
 def _forgets(case: Case) -> bool:
@@ -83,11 +74,6 @@ def _state_dict(case: Case, wrapped: Any, inputs: Any) -> bool:
     return _forgets(case)
 
 
-def _profile(case: Case, wrapped: Any, inputs: Any) -> bool:
-    ipu_model.profile(wrapped)
-    return False
-
-
 def _latency(case: Case, wrapped: Any, inputs: Any) -> bool:
     low, high, average = wrapped.getLatency()
     if not low <= average <= high:
@@ -100,7 +86,7 @@ def _evaluate_beside(case: Case, wrapped: Any, inputs: Any) -> bool:
         beside = poptorch.inferenceModel(wrapped.model, poptorch.Options().showCompilationProgressBar(False))
         beside(tree_map_only(Tensor, Tensor.detach, inputs))
         beside.destroy()
-    return case.network in ("in place",)  # It counts its calls: a second model shares the count through the host.
+    return case.network == "in place"  # It counts its calls: a second model shares the count through the host.
 
 
 def _new_optimiser(case: Case, wrapped: Any, inputs: Any) -> bool:
@@ -144,23 +130,18 @@ def _copy(case: Case, wrapped: Any, inputs: Any) -> bool:
     return False
 
 
-def _collect(case: Case, wrapped: Any, inputs: Any) -> bool:
-    gc.collect()
-    return False
-
-
 ACTIONS: dict[str, Callable[[Case, Any, Any], bool]] = {
     "nothing": lambda case, wrapped, inputs: False,
     "other rows": _other_rows,
-    "other type": _other_type,
+    "other type": lambda case, wrapped, inputs: _refused(lambda: wrapped([inputs])),
     "detach and attach": _attach_again,
     "copy weights": _copy_weights,
     "state dict": _state_dict,
-    "profile": _profile,
+    "profile": lambda case, wrapped, inputs: ipu_model.profile(wrapped) is None,
     "latency": _latency,
     "evaluate beside": _evaluate_beside,
-    "collect": _collect,
-    "missing argument": _missing,
+    "collect": lambda case, wrapped, inputs: gc.collect() < 0,
+    "missing argument": lambda case, wrapped, inputs: _refused(wrapped),
     "new optimiser": _new_optimiser,
     "compile again": _compile_again,
     "interrupt": _interrupt,

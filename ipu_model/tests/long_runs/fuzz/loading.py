@@ -11,22 +11,8 @@ from torch import Tensor
 from torch.utils._pytree import tree_map_only
 
 import poptorch
-from fuzz.cases import Case
+from fuzz.cases import Case, inputs_of, options_of
 from fuzz.plain import slices
-from fuzz.settings import inputs_of, options_of
-
-
-class Rows(torch.utils.data.Dataset[Any]):
-    """Rows of one tensor."""
-
-    def __init__(self, data: Tensor) -> None:
-        self._data = data
-
-    def __len__(self) -> int:
-        return len(self._data)
-
-    def __getitem__(self, index: int) -> Tensor:
-        return self._data[index]
 
 
 class Misloaded(Exception):
@@ -50,11 +36,12 @@ def _same_layout(case: Case) -> Any:
     return (lambda tensor: tensor) if case.layout != "contiguous" else Tensor.clone
 
 
-def _loaded(case: Case, data: Tensor) -> Iterator[Any]:
+def _loaded(case: Case, data: Any) -> Iterator[Any]:
     mode = poptorch.DataLoaderMode[case.loader]
-    asynchronous: dict[str, Any] = {} if case.loader == "Sync" else {"async_options": _SHARING}
+    fork = {"async_options": {"sharing_strategy": poptorch.SharingStrategy.Fork}}
+    asynchronous: dict[str, Any] = {} if case.loader == "Sync" else fork
     loader = poptorch.DataLoader(
-        options_of(case), Rows(data), batch_size=case.rows, drop_last=case.drop_last, num_workers=case.workers,
+        options_of(case), data, batch_size=case.rows, drop_last=case.drop_last, num_workers=case.workers,
         mode=mode, **asynchronous,
     )  # fmt: skip
     try:
@@ -70,6 +57,3 @@ def _loaded(case: Case, data: Tensor) -> Iterator[Any]:
     finally:
         with suppress(AttributeError):
             loader.terminate()
-
-
-_SHARING = {"sharing_strategy": poptorch.SharingStrategy.Fork}

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -13,38 +13,54 @@ from torch import Tensor, nn
 
 import poptorch
 
-Inputs = Any
+
+@dataclass(frozen=True)
+class Kind:
+    """A kind of network: its parts, what its two halves compute, and its inputs.
+
+    Attributes:
+        parts: makes modules, parameters and plain attributes by name.
+        front: computes the first half from the network and the input.
+        back: computes the second half from the network, the first one's result and the input.
+        inputs: makes so many rows of inputs of one element type.
+        constants: positions of results that depend on nothing: a call returns them once, whatever the output mode.
+    """
+
+    parts: Callable[[], Mapping[str, Any]]
+    front: Callable[[Any, Any], Any]
+    back: Callable[[Any, Any, Any], Any]
+    inputs: Callable[[int, torch.dtype], Any]
+    buffers: Mapping[str, Tensor] = field(default_factory=dict)
+    draws_random_numbers: bool = False
+    constants: frozenset[int] = frozenset()
 
 
 class Network(nn.Module):
-    """`forward(x)` runs `front` and `back` in blocks; with a loss it returns `(output, loss)`.
+    """Runs the two halves of its kind in blocks; with a loss it returns `(output, loss)`.
 
-    `ipus` are those of the two blocks, `None` leaves the blocks out.
+    `ipus` are those of the two blocks, `None` leaves the blocks out. It finds its kind by name, and can be pickled.
     """
 
-    draws_random_numbers = False
-    # Positions of results that depend on nothing: a call returns them once, whatever the output mode.
-    constants: frozenset[int] = frozenset()
-
-    def __init__(self) -> None:
+    def __init__(self, name: str) -> None:
         super().__init__()
-        self.with_loss = False
+        self.name, self.with_loss = name, False
         self.ipus: tuple[int, int] | None = None
+        for part, value in self.kind.parts().items():
+            setattr(self, part, value)
+        for buffer, value in self.kind.buffers.items():
+            self.register_buffer(buffer, value.clone())
 
-    def front(self, x: Any) -> Any:
-        """Compute the first half."""
-        return x
-
-    def back(self, hidden: Any, x: Any) -> Any:
-        """Compute the second half from the first one's result and the input."""
-        return hidden
+    @property
+    def kind(self) -> Kind:
+        """What the network is made of and computes."""
+        return KINDS[self.name]
 
     def forward(self, x: Any, nothing: None = None) -> Any:
         """Return the output, with a loss if asked for one."""
         with self._block("front", 0):
-            hidden = self.front(x)
+            hidden = self.kind.front(self, x)
         with self._block("back", 1):
-            output = self.back(hidden, x)
+            output = self.kind.back(self, hidden, x)
             if not self.with_loss:
                 return output
             return output, poptorch.identity_loss(_penalty(output), "mean")
@@ -60,223 +76,6 @@ def _penalty(output: Any) -> Tensor:
     return (real or [leaves[0].to(torch.float32)])[0].square() / 2
 
 
-class Perceptron(Network):
-    def __init__(self) -> None:
-        super().__init__()
-        self.a, self.b = nn.Linear(3, 5), nn.Linear(5, 4)
-
-    def front(self, x: Tensor) -> Any:
-        return torch.tanh(self.a(x))
-
-    def back(self, hidden: Tensor, x: Tensor) -> Any:
-        return self.b(hidden)
-
-
-class Convolutions(Network):
-    def __init__(self) -> None:
-        super().__init__()
-        self.a, self.norm, self.b = nn.Conv2d(1, 3, 3, padding=1), nn.BatchNorm2d(3), nn.Linear(27, 2)
-
-    def front(self, x: Tensor) -> Any:
-        return F.max_pool2d(F.relu(self.norm(self.a(x)), inplace=True), 2)
-
-    def back(self, hidden: Tensor, x: Tensor) -> Any:
-        return self.b(hidden.flatten(1))
-
-
-class Upsampling(Network):
-    def __init__(self) -> None:
-        super().__init__()
-        self.a, self.b = nn.Conv2d(1, 2, 2, stride=2), nn.ConvTranspose2d(2, 1, 2, stride=2)
-        self.norm = nn.GroupNorm(1, 2)
-
-    def front(self, x: Tensor) -> Any:
-        return self.norm(self.a(x))
-
-    def back(self, hidden: Tensor, x: Tensor) -> Any:
-        return {"image": self.b(hidden), "larger": F.interpolate(hidden, scale_factor=2, mode="bilinear")}
-
-
-class Recurrent(Network):
-    def __init__(self) -> None:
-        super().__init__()
-        self.lstm, self.gru = nn.LSTM(3, 4, batch_first=True), nn.GRU(4, 2, batch_first=True)
-
-    def front(self, x: Tensor) -> Any:
-        return self.lstm(x)[0]
-
-    def back(self, hidden: Tensor, x: Tensor) -> Any:
-        return tuple(self.gru(hidden)[0][:, -1:].unbind(1))
-
-
-class Attention(Network):
-    def __init__(self) -> None:
-        super().__init__()
-        self.layer = nn.TransformerEncoderLayer(4, 2, 8, dropout=0.0, batch_first=True)
-        self.norm = nn.LayerNorm(4)
-
-    def front(self, x: Tensor) -> Any:
-        return self.layer(x)
-
-    def back(self, hidden: Tensor, x: Tensor) -> Any:
-        return self.norm(hidden).mean(1)
-
-
-class TiedWords(Network):
-    def __init__(self) -> None:
-        super().__init__()
-        self.words = nn.Embedding(7, 4)
-
-    def front(self, x: Tensor) -> Any:
-        return self.words(x)
-
-    def back(self, hidden: Tensor, x: Tensor) -> Any:
-        return [F.log_softmax(hidden.sum(1) @ self.words.weight.T, -1), x]
-
-
-class Integers(Network):
-    def __init__(self) -> None:
-        super().__init__()
-        self.scale = nn.Parameter(torch.tensor([0.5, -1.0]))
-
-    def front(self, x: Tensor) -> Any:
-        return {"double": x * 2, "even": x % 2 == 0, "total": x.sum(-1), "largest": x.argmax(-1)}
-
-    def back(self, hidden: Any, x: Tensor) -> Any:
-        return (hidden["total"].unsqueeze(-1) * self.scale, hidden["double"], hidden["even"], hidden["largest"])
-
-
-class Masks(Network):
-    def __init__(self) -> None:
-        super().__init__()
-        self.fill = nn.Parameter(torch.tensor(0.25))
-
-    def front(self, x: dict[str, Any]) -> Any:
-        return torch.where(x["mask"], x["values"], self.fill.to(x["values"].dtype))
-
-    def back(self, hidden: Tensor, x: dict[str, Any]) -> Any:
-        return {"out": hidden.masked_fill(~x["mask"], 0.5).softmax(-1), "mask": ~x["mask"], "none": x["none"]}
-
-
-class InPlace(Network):
-    def __init__(self) -> None:
-        super().__init__()
-        self.a = nn.Linear(3, 4)
-        self.register_buffer("calls", torch.zeros(()))
-
-    def front(self, x: Tensor) -> Any:
-        self.get_buffer("calls").add_(1)
-        hidden = self.a(x).clone()
-        hidden[:, 0] = 0
-        hidden += 1
-        return hidden.clamp_(min=-1)
-
-    def back(self, hidden: Tensor, x: Tensor) -> Any:
-        return hidden.mul_(2).t().contiguous().t(), self.get_buffer("calls") * 1, x[..., :1]
-
-
-class Dropout(Network):
-    draws_random_numbers = True
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.a = nn.Linear(3, 4)
-
-    def front(self, x: Tensor) -> Any:
-        return F.dropout(self.a(x), 0.5, training=True)
-
-    def back(self, hidden: Tensor, x: Tensor) -> Any:
-        return hidden, torch.randn_like(hidden), torch.rand(2, 3)
-
-
-class Constants(Network):
-    constants = frozenset({1, 2})
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.a = nn.Linear(3, 1)
-        self.register_buffer("table", torch.arange(3))
-
-    def front(self, x: Tensor) -> Any:
-        return self.a(x + self.get_buffer("table"))
-
-    def back(self, hidden: Tensor, x: Tensor) -> Any:
-        return hidden.mean(), torch.ones(2), torch.arange(3), hidden.shape[1], None, "text", 1.5
-
-
-class Extremes(Network):
-    def __init__(self) -> None:
-        super().__init__()
-        self.scale = nn.Parameter(torch.tensor(30.0))
-
-    def front(self, x: Tensor) -> Any:
-        return F.log_softmax(x * self.scale, -1)
-
-    def back(self, hidden: Tensor, x: Tensor) -> Any:
-        norm = x.norm(dim=-1, keepdim=True)
-        return hidden.exp(), x / (norm + 1e-3), torch.sigmoid(-100 * x), F.softplus(50 * x), x.logsumexp(-1)
-
-
-class Selecting(Network):
-    def __init__(self) -> None:
-        super().__init__()
-        self.a = nn.Linear(3, 6)
-
-    def front(self, x: Tensor) -> Any:
-        return self.a(x)
-
-    def back(self, hidden: Tensor, x: Tensor) -> Any:
-        top, index = hidden.topk(2, -1)
-        kept = torch.zeros_like(hidden).scatter(-1, index, top)
-        return kept.cumsum(-1), top.sort(-1)[0], index, hidden.gather(-1, index), torch.stack((top, top * 2), 1)
-
-
-class Gated(Network):
-    def __init__(self) -> None:
-        super().__init__()
-        self.projected = nn.LSTM(3, 4, batch_first=True, bidirectional=True, proj_size=2)
-        self.plain = nn.RNN(4, 2, 2, nonlinearity="relu")
-
-    def front(self, x: Tensor) -> Any:
-        return self.projected(x)[0]
-
-    def back(self, hidden: Tensor, x: Tensor) -> Any:
-        found, last = self.plain(hidden.transpose(0, 1))
-        return found.transpose(0, 1), last.transpose(0, 1)
-
-
-class Attributes(Network):
-    """Plain tensors as attributes: one is read, one is written by the device and starts anew in each call."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.a = nn.Linear(3, 3)
-        self.offsets, self.cache = torch.tensor([0.5, 1.0, -2.0]), torch.zeros(3)
-
-    def front(self, x: Tensor) -> Any:
-        self.cache = x.mean(0)
-        return self.a(x) + self.offsets
-
-    def back(self, hidden: Tensor, x: Tensor) -> Any:
-        return hidden * self.cache
-
-
-class Neighbours(Network):
-    """A constant sparse matrix, as graph networks keep their edges."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        edges = torch.tensor([[0, 1, 2, 2], [1, 2, 0, 1]])
-        self.edges = torch.sparse_coo_tensor(edges, torch.tensor([0.5, 2.0, -1.0, 1.5]), (3, 3)).coalesce()
-        self.a = nn.Linear(4, 2)
-
-    def front(self, x: Tensor) -> Any:
-        return self.a(x)
-
-    def back(self, hidden: Tensor, x: Tensor) -> Any:
-        return torch.sparse.mm(self.edges, hidden.mean(0)), self.edges.to_dense() @ hidden
-
-
 @dataclass
 class Pair:
     """Two tensors, as programs hand them over and get them back."""
@@ -288,62 +87,177 @@ class Pair:
 torch.utils._pytree.register_dataclass(Pair)
 
 
-class Structured(Network):
-    def __init__(self) -> None:
-        super().__init__()
-        self.a = nn.Linear(3, 3)
-
-    def front(self, x: Pair) -> Any:
-        return self.a(x.left)
-
-    def back(self, hidden: Tensor, x: Pair) -> Any:
-        return {"pair": Pair(hidden, x.right), "both": (hidden + x.right, [x.left])}
-
-
-@dataclass(frozen=True)
-class Kind:
-    """How to make a network and `rows` rows of inputs of one element type."""
-
-    make: Callable[[], Network]
-    inputs: Callable[[int, torch.dtype], Inputs]
-
-
-def _floats(*shape: int) -> Callable[[int, torch.dtype], Inputs]:
+def _floats(*shape: int) -> Callable[[int, torch.dtype], Any]:
     return lambda rows, dtype: torch.randn(rows, *shape).to(dtype)
 
 
-def _words(rows: int, dtype: torch.dtype) -> Inputs:
+def _words(rows: int, dtype: torch.dtype) -> Any:
     return torch.randint(0, 7, (rows, 3)).to(dtype if not dtype.is_floating_point else torch.int64)
 
 
-def _counts(rows: int, dtype: torch.dtype) -> Inputs:
-    return torch.randint(0, 50, (rows, 4)).to(dtype)
-
-
-def _masked(rows: int, dtype: torch.dtype) -> Inputs:
+def _masked(rows: int, dtype: torch.dtype) -> Any:
     return {"mask": torch.rand(rows, 4) > 0.5, "none": None, "values": torch.randn(rows, 4).to(dtype)}
 
 
-def _pairs(rows: int, dtype: torch.dtype) -> Inputs:
-    return Pair(torch.randn(rows, 3).to(dtype), torch.randn(rows, 3).to(dtype))
+def _written_in_place(m: Any, x: Tensor) -> Any:
+    m.calls.add_(1)
+    hidden = m.a(x).clone()
+    hidden[:, 0] = 0
+    hidden += 1
+    return hidden.clamp_(min=-1)
+
+
+def _with_attributes(m: Any, x: Tensor) -> Any:
+    """Plain tensors as attributes: one is read, one is written by the device and starts anew in each call."""
+    m.cache = x.mean(0)
+    return m.a(x) + m.offsets
+
+
+def _selected(m: Any, hidden: Tensor, x: Tensor) -> Any:
+    top, index = hidden.topk(2, -1)
+    kept = torch.zeros_like(hidden).scatter(-1, index, top)
+    return kept.cumsum(-1), top.sort(-1)[0], index, hidden.gather(-1, index), torch.stack((top, top * 2), 1)
+
+
+def _ends(m: Any, hidden: Tensor, x: Tensor) -> Any:
+    outputs, last = m.plain(hidden.transpose(0, 1))
+    return outputs.transpose(0, 1), last.transpose(0, 1)
+
+
+def _edges() -> Tensor:
+    """A constant sparse matrix, as graph networks keep their edges."""
+    ends = torch.tensor([[0, 1, 2, 2], [1, 2, 0, 1]])
+    return torch.sparse_coo_tensor(ends, torch.tensor([0.5, 2.0, -1.0, 1.5]), (3, 3)).coalesce()
 
 
 KINDS: dict[str, Kind] = {
-    "perceptron": Kind(Perceptron, _floats(3)),
-    "convolutions": Kind(Convolutions, _floats(1, 6, 6)),
-    "upsampling": Kind(Upsampling, _floats(1, 4, 4)),
-    "recurrent": Kind(Recurrent, _floats(5, 3)),
-    "attention": Kind(Attention, _floats(3, 4)),
-    "tied words": Kind(TiedWords, _words),
-    "integers": Kind(Integers, _counts),
-    "masks": Kind(Masks, _masked),
-    "in place": Kind(InPlace, _floats(3)),
-    "dropout": Kind(Dropout, _floats(3)),
-    "constants": Kind(Constants, _floats(3)),
-    "extremes": Kind(Extremes, _floats(3)),
-    "selecting": Kind(Selecting, _floats(3)),
-    "gated": Kind(Gated, _floats(5, 3)),
-    "attributes": Kind(Attributes, _floats(3)),
-    "neighbours": Kind(Neighbours, _floats(3, 4)),
-    "structured": Kind(Structured, _pairs),
+    "perceptron": Kind(
+        parts=lambda: {"a": nn.Linear(3, 5), "b": nn.Linear(5, 4)},
+        front=lambda m, x: torch.tanh(m.a(x)),
+        back=lambda m, hidden, x: m.b(hidden),
+        inputs=_floats(3),
+    ),
+    "convolutions": Kind(
+        parts=lambda: {"a": nn.Conv2d(1, 3, 3, padding=1), "norm": nn.BatchNorm2d(3), "b": nn.Linear(27, 2)},
+        front=lambda m, x: F.max_pool2d(F.relu(m.norm(m.a(x)), inplace=True), 2),
+        back=lambda m, hidden, x: m.b(hidden.flatten(1)),
+        inputs=_floats(1, 6, 6),
+    ),
+    "upsampling": Kind(
+        parts=lambda: {
+            "a": nn.Conv2d(1, 2, 2, stride=2),
+            "b": nn.ConvTranspose2d(2, 1, 2, stride=2),
+            "norm": nn.GroupNorm(1, 2),
+        },
+        front=lambda m, x: m.norm(m.a(x)),
+        back=lambda m, hidden, x: {
+            "image": m.b(hidden),
+            "larger": F.interpolate(hidden, scale_factor=2, mode="bilinear"),
+        },
+        inputs=_floats(1, 4, 4),
+    ),
+    "recurrent": Kind(
+        parts=lambda: {"lstm": nn.LSTM(3, 4, batch_first=True), "gru": nn.GRU(4, 2, batch_first=True)},
+        front=lambda m, x: m.lstm(x)[0],
+        back=lambda m, hidden, x: tuple(m.gru(hidden)[0][:, -1:].unbind(1)),
+        inputs=_floats(5, 3),
+    ),
+    "attention": Kind(
+        parts=lambda: {
+            "layer": nn.TransformerEncoderLayer(4, 2, 8, dropout=0.0, batch_first=True),
+            "norm": nn.LayerNorm(4),
+        },
+        front=lambda m, x: m.layer(x),
+        back=lambda m, hidden, x: m.norm(hidden).mean(1),
+        inputs=_floats(3, 4),
+    ),
+    "tied words": Kind(
+        parts=lambda: {"words": nn.Embedding(7, 4)},
+        front=lambda m, x: m.words(x),
+        back=lambda m, hidden, x: [F.log_softmax(hidden.sum(1) @ m.words.weight.T, -1), x],
+        inputs=_words,
+    ),
+    "integers": Kind(
+        parts=lambda: {"scale": nn.Parameter(torch.tensor([0.5, -1.0]))},
+        front=lambda m, x: (x * 2, x % 2 == 0, x.sum(-1), x.argmax(-1)),
+        back=lambda m, hidden, x: (hidden[2].unsqueeze(-1) * m.scale, hidden[0], hidden[1], hidden[3]),
+        inputs=lambda rows, dtype: torch.randint(0, 50, (rows, 4)).to(dtype),
+    ),
+    "masks": Kind(
+        parts=lambda: {"fill": nn.Parameter(torch.tensor(0.25))},
+        front=lambda m, x: torch.where(x["mask"], x["values"], m.fill.to(x["values"].dtype)),
+        back=lambda m, hidden, x: {
+            "out": hidden.masked_fill(~x["mask"], 0.5).softmax(-1),
+            "mask": ~x["mask"],
+            "none": x["none"],
+        },
+        inputs=_masked,
+    ),
+    "in place": Kind(
+        parts=lambda: {"a": nn.Linear(3, 4)},
+        buffers={"calls": torch.zeros(())},
+        front=_written_in_place,
+        back=lambda m, hidden, x: (hidden.mul_(2).t().contiguous().t(), m.calls * 1, x[..., :1]),
+        inputs=_floats(3),
+    ),
+    "dropout": Kind(
+        parts=lambda: {"a": nn.Linear(3, 4)},
+        front=lambda m, x: F.dropout(m.a(x), 0.5, training=True),
+        back=lambda m, hidden, x: (hidden, torch.randn_like(hidden), torch.rand(2, 3)),
+        inputs=_floats(3),
+        draws_random_numbers=True,
+    ),
+    "constants": Kind(
+        parts=lambda: {"a": nn.Linear(3, 1)},
+        buffers={"table": torch.arange(3)},
+        front=lambda m, x: m.a(x + m.table),
+        back=lambda m, hidden, x: (hidden.mean(), torch.ones(2), torch.arange(3), hidden.shape[1], None, "text", 1.5),
+        inputs=_floats(3),
+        constants=frozenset({1, 2}),
+    ),
+    "extremes": Kind(
+        parts=lambda: {"scale": nn.Parameter(torch.tensor(30.0))},
+        front=lambda m, x: F.log_softmax(x * m.scale, -1),
+        back=lambda m, hidden, x: (
+            hidden.exp(),
+            x / (x.norm(dim=-1, keepdim=True) + 1e-3),
+            torch.sigmoid(-100 * x),
+            F.softplus(50 * x),
+            x.logsumexp(-1),
+        ),
+        inputs=_floats(3),
+    ),
+    "selecting": Kind(
+        parts=lambda: {"a": nn.Linear(3, 6)},
+        front=lambda m, x: m.a(x),
+        back=_selected,
+        inputs=_floats(3),
+    ),
+    "gated": Kind(
+        parts=lambda: {
+            "projected": nn.LSTM(3, 4, batch_first=True, bidirectional=True, proj_size=2),
+            "plain": nn.RNN(4, 2, 2, nonlinearity="relu"),
+        },
+        front=lambda m, x: m.projected(x)[0],
+        back=_ends,
+        inputs=_floats(5, 3),
+    ),
+    "attributes": Kind(
+        parts=lambda: {"a": nn.Linear(3, 3), "offsets": torch.tensor([0.5, 1.0, -2.0]), "cache": torch.zeros(3)},
+        front=_with_attributes,
+        back=lambda m, hidden, x: hidden * m.cache,
+        inputs=_floats(3),
+    ),
+    "neighbours": Kind(
+        parts=lambda: {"edges": _edges(), "a": nn.Linear(4, 2)},
+        front=lambda m, x: m.a(x),
+        back=lambda m, hidden, x: (torch.sparse.mm(m.edges, hidden.mean(0)), m.edges.to_dense() @ hidden),
+        inputs=_floats(3, 4),
+    ),
+    "structured": Kind(
+        parts=lambda: {"a": nn.Linear(3, 3)},
+        front=lambda m, x: m.a(x.left),
+        back=lambda m, hidden, x: {"pair": Pair(hidden, x.right), "both": (hidden + x.right, [x.left])},
+        inputs=lambda rows, dtype: Pair(torch.randn(rows, 3).to(dtype), torch.randn(rows, 3).to(dtype)),
+    ),
 }

@@ -49,7 +49,7 @@ class PlainProgram:
                 steps.append([self._micro_batch(inputs, step, replica) for replica in range(case.replicas)])
             if self.optimiser is not None:
                 self._update(self.optimiser)
-        return _returned(case, steps, self.network.constants)
+        return _returned(case, steps, self.network.kind.constants)
 
     def _micro_batch(self, inputs: Any, step: int, replica: int) -> Any:
         case = self.case

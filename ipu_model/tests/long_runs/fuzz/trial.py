@@ -4,25 +4,25 @@ from __future__ import annotations
 
 import gc
 import re
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch import Tensor
+from torch.utils._pytree import tree_flatten
 
 import poptorch
 from fuzz.actions import ACTIONS, Interrupted
-from fuzz.cases import Case
-from fuzz.compare import difference
+from fuzz.cases import OPTIMISERS, Case, inputs_of, network_of, options_of
 from fuzz.leftovers import Leftovers
 from fuzz.loading import batches_of
 from fuzz.networks import Network
 from fuzz.plain import PlainProgram, slices
-from fuzz.settings import OPTIMISERS, inputs_of, network_of, options_of
 
 RIGHT, REFUSED, FAULT = "right", "refused", "fault"
 _CALLS = 2
 _SHORTEST_MESSAGE = 15
+_TOLERANCE = 2e-4
 
 
 @dataclass(frozen=True)
@@ -103,7 +103,7 @@ def _call(case: Case, wrapped: Any, plain: PlainProgram, inputs: Any, *, compare
         if case.half or case.dtype != "float32":
             return  # Plain PyTorch has no such kernel, so there is nothing to compare with.
         raise Fault(f"plain PyTorch refuses what was computed: {type(error).__name__}: {error}") from error
-    random = plain.network.draws_random_numbers or case.has("synthetic data")
+    random = plain.network.kind.draws_random_numbers or case.has("synthetic data")
     if compare and not random:
         _check(difference(results, expected, values=_comparable(case)), "results")
     else:
@@ -168,4 +168,33 @@ def template(text: str) -> str:
     return re.sub(r"'[^']*'|\[[^\]]*\]|\d+", "*", text.splitlines()[0])[:110]
 
 
-Run = Callable[[Case], Outcome]
+def difference(got: Any, expected: Any, *, values: bool, nan: bool = True) -> str:
+    """Return in words what is wrong with `got`, or nothing.
+
+    `values` compares numbers too, `nan` refuses NaN where `expected` has none.
+    """
+    (ours, structure), (theirs, wanted) = tree_flatten(got), tree_flatten(expected)
+    if structure != wanted:
+        return f"the structure is {structure}, not {wanted}"
+    for position, (value, reference) in enumerate(zip(ours, theirs, strict=True)):
+        complaint = _leaf(value, reference, values, nan)
+        if complaint:
+            return f"leaf {position}: {complaint}"
+    return ""
+
+
+def _leaf(value: Any, reference: Any, values: bool, nan: bool) -> str:
+    if not isinstance(reference, Tensor):
+        return "" if value == reference else f"{value!r} instead of {reference!r}"
+    if value.shape != reference.shape:
+        return f"shape {tuple(value.shape)} instead of {tuple(reference.shape)}"
+    if values and value.dtype != reference.dtype:
+        return f"type {value.dtype} instead of {reference.dtype}"
+    if nan and value.is_floating_point() and bool((value.isnan() & ~reference.isnan()).any()):
+        return f"NaN where plain PyTorch has {reference[value.isnan()][:3].tolist()}"
+    if not values:
+        return ""
+    a, b = value.detach().to(torch.float64), reference.detach().to(torch.float64)
+    if torch.allclose(a, b, rtol=_TOLERANCE, atol=_TOLERANCE, equal_nan=True):
+        return ""
+    return f"values {a.flatten()[:4].tolist()} instead of {b.flatten()[:4].tolist()}"

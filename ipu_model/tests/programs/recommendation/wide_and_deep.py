@@ -3,7 +3,6 @@
 import json
 import pathlib
 import tempfile
-from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -70,13 +69,10 @@ def f1_score(predicted, truth):
 
 
 def main():
-    args = SimpleNamespace(epochs=8, config=None)
     torch.manual_seed(0)
     with tempfile.TemporaryDirectory() as folder:
-        config = args.config or pathlib.Path(folder, "options.cfg")
-        if not args.config:
-            lines = ["deviceIterations(4)", "Training.gradientAccumulation(2)", "# one IPU", "replicationFactor(1)", ""]
-            config.write_text("\n".join(lines))
+        config = pathlib.Path(folder, "options.cfg")
+        config.write_text("deviceIterations(4)\nTraining.gradientAccumulation(2)\n# one IPU\nreplicationFactor(1)\n")
         opts = poptorch.Options()
         opts.loadFromFile(str(config))
 
@@ -87,7 +83,7 @@ def main():
     optimizer = poptorch.optim.AdamW(model.parameters(), lr=0.01, betas=(0.9, 0.98))
     trainer = poptorch.trainingModel(model.train(), opts, optimizer)
     log = []
-    for epoch in range(args.epochs):
+    for epoch in range(8):
         losses = [trainer(**batch)["loss"].item() for batch in loader]
         log.append({"epoch": epoch, "loss": sum(losses) / len(losses)})
         print(json.dumps(log[-1]))

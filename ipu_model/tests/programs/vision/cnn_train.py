@@ -12,7 +12,6 @@ from program_kit import Items, train
 import popart
 import poptorch
 
-
 EPOCHS, CLASSES = 6, 4
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import os
-import re
 from typing import Any, Callable
 
 import pytest
@@ -57,16 +56,6 @@ class LogChecker:
 
     def assert_contains(self, *texts: str) -> None:
         assert any(all(text in line for text in texts) for line in self._lines), f"{texts} not in {self._lines}"
-
-    def assert_not_contains(self, *texts: str) -> None:
-        assert not any(all(text in line for text in texts) for line in self._lines), f"{texts} in {self._lines}"
-
-    def assert_matches(self, *patterns: str) -> None:
-        assert any(all(re.search(p, line) for p in patterns) for line in self._lines), f"{patterns} in none"
-
-
-def assert_allclose(*, expected: Any, actual: Any, rtol: float = 1e-4, atol: float = 1e-5) -> None:
-    torch.testing.assert_close(actual, expected, rtol=rtol, atol=atol, check_dtype=False)
 
 
 class ModelWithLoss(torch.nn.Module):

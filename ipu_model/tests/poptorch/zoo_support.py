@@ -48,6 +48,23 @@ class Function(nn.Module):
         return self.function(first * self.scale, *others)
 
 
+class Made(nn.Module):
+    """A network of named parts and buffers; `forward(network, *args)` is what it computes."""
+
+    def __init__(
+        self, forward: Callable[..., Any], *, buffers: Mapping[str, Tensor] | None = None, **parts: Any
+    ) -> None:
+        super().__init__()
+        self.compute = forward
+        for name, part in parts.items():
+            setattr(self, name, part)
+        for name, tensor in (buffers or {}).items():
+            self.register_buffer(name, tensor)
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        return self.compute(self, *args, **kwargs)
+
+
 def check_training(network: nn.Module, *args: Any, rate: float = 0.05, fallbacks: tuple[str, ...] = (),
                    **kwargs: Any) -> None:  # fmt: skip
     """Take two steps wrapped and two in plain PyTorch: outputs, loss and weights agree; the profile is there.

@@ -5,7 +5,6 @@ import pathlib
 import tempfile
 
 import numpy as np
-import pandas as pd
 import torch
 import torch.nn as nn
 from program_kit import Items
@@ -17,29 +16,17 @@ NUMERIC = ["age", "hours"]
 
 
 def make_table(rows, seed):
+    """Columns of people: ages and hours are normalised; whoever scores more than 0 has a high income."""
     generator = np.random.default_rng(seed)
-    frame = pd.DataFrame({name: generator.integers(0, size, rows) for name, size in CATEGORIES.items()})
-    frame["age"] = generator.normal(40, 10, rows)
-    frame["hours"] = generator.normal(38, 6, rows)
-    score = (
-        frame["education"]
-        - 2
-        + 0.05 * (frame["age"] - 40)
-        + 0.1 * (frame["hours"] - 38)
-        + 2 * ((frame["occupation"] == 3) & (frame["relation"] == 1))
-    )
-    frame["income"] = (score + generator.normal(0, 0.5, rows) > 0).astype("float32")
-    return frame
-
-
-def columns(frame):
-    numeric = (frame[NUMERIC] - frame[NUMERIC].mean()) / frame[NUMERIC].std()
-    crossed = frame["occupation"] * CATEGORIES["relation"] + frame["relation"]
+    chosen = {name: generator.integers(0, size, rows) for name, size in CATEGORIES.items()}
+    age, hours = generator.standard_normal(rows), generator.standard_normal(rows)
+    lucky = (chosen["occupation"] == 3) & (chosen["relation"] == 1)
+    score = chosen["education"] - 2 + 0.5 * age + 0.6 * hours + 2 * lucky + generator.normal(0, 0.5, rows)
     return {
-        "categories": torch.from_numpy(frame[list(CATEGORIES)].to_numpy()),
-        "numeric": torch.from_numpy(numeric.to_numpy(dtype="float32")),
-        "crossed": torch.from_numpy(crossed.to_numpy()),
-        "labels": torch.from_numpy(frame["income"].to_numpy()),
+        "categories": torch.from_numpy(np.stack(list(chosen.values()), axis=1)),
+        "numeric": torch.from_numpy(np.stack([age, hours], axis=1).astype("float32")),
+        "crossed": torch.from_numpy(chosen["occupation"] * CATEGORIES["relation"] + chosen["relation"]),
+        "labels": torch.from_numpy((score > 0).astype("float32")),
     }
 
 
@@ -76,7 +63,7 @@ def main():
         opts = poptorch.Options()
         opts.loadFromFile(str(config))
 
-    known = columns(make_table(1024, seed=0))
+    known = make_table(1024, seed=0)
     rows = Items(1024, lambda index, generator: {name: column[index] for name, column in known.items()})
     loader = poptorch.DataLoader(opts, rows, batch_size=16, shuffle=True)
     model = WideAndDeep()
@@ -89,7 +76,7 @@ def main():
         print(json.dumps(log[-1]))
     trainer.detachFromDevice()
 
-    test = columns(make_table(256, seed=1))
+    test = make_table(256, seed=1)
     income = test.pop("labels")
     predictor = poptorch.inferenceModel(model.eval())
     probabilities = predictor(test["categories"], test["numeric"], crossed=test["crossed"])["probabilities"]

@@ -4,16 +4,21 @@ import math
 
 import torch
 import torch.nn as nn
-import yaml
 from program_kit import Items, stacked, train
 
 import poptorch
 
-CONFIG = yaml.safe_load("""
-model: {image_size: 32, channels: 16, classes: 2, anchors: [[6, 6], [12, 12]], stride: 8}
-training: {micro_batch: 4, gradient_accumulation: 2, steps: 30, lr: 0.005, weights: {box: 1.0, obj: 2.0, cls: 0.5}}
-inference: {confidence: 0.3, iou: 0.45, max_detections: 4}
-""")
+CONFIG = {
+    "model": {"image_size": 32, "channels": 16, "classes": 2, "anchors": [[6, 6], [12, 12]], "stride": 8},
+    "training": {
+        "micro_batch": 4,
+        "gradient_accumulation": 2,
+        "steps": 30,
+        "lr": 0.005,
+        "weights": {"box": 1.0, "obj": 2.0, "cls": 0.5},
+    },
+    "inference": {"confidence": 0.3, "iou": 0.45, "max_detections": 4},
+}
 
 
 class ConvMish(nn.Module):

@@ -3,6 +3,7 @@
 import numpy as np
 import torch
 import torch.nn as nn
+from program_kit import train
 
 import poptorch
 

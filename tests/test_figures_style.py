@@ -10,22 +10,15 @@ import ipu_course
 from ipu_course.figures import looks as course_looks
 from ipu_course.figures import style as course_style
 from ipu_model.report import looks
-from ipu_model.report.figures import style
+from ipu_model.report.figures import canvas
 
 PACKAGE = Path(ipu_course.__file__).parent
 COLOURS = ("BLUE", "YELLOW", "ORANGE", "GREEN", "INK", "GREY", "HATCH")
-SIZES = ("LINE_STYLES", "WIDTH_INCHES", "DOTS_PER_INCH")
 
 
-def test_both_have_the_same_colours_lines_and_sizes() -> None:
-    for names, engine_s in ((COLOURS, looks), (SIZES, style)):
-        assert {name: getattr(engine_s, name) for name in names} == {
-            name: getattr(course_style, name) for name in names
-        }
-
-
-def test_both_set_the_same_of_matplotlib() -> None:
-    assert style.STYLE == course_style.STYLE
+def test_both_have_the_same_colours_and_style() -> None:
+    assert {name: getattr(looks, name) for name in COLOURS} == {name: getattr(course_style, name) for name in COLOURS}
+    assert (canvas.STYLE, canvas.WIDTH_INCHES) == (course_style.STYLE, course_style.WIDTH_INCHES)
 
 
 def test_forward_passes_and_waiting_look_the_same_in_both() -> None:

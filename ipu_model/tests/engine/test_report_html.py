@@ -78,11 +78,10 @@ def report() -> str:
 
 
 class TestPage:
-    def test_every_element_is_closed(self, report: str) -> None:
-        assert Page(report).closed
-
-    def test_nothing_is_loaded(self, report: str) -> None:
-        for tag, attributes in Page(report).elements:
+    def test_every_element_is_closed_and_nothing_is_loaded(self, report: str) -> None:
+        page = Page(report)
+        assert page.closed
+        for tag, attributes in page.elements:
             for name in ("src", "href", "xlink:href", "action", "data"):
                 value = attributes.get(name) or "#"
                 assert value.startswith("#"), (tag, name, value)
@@ -118,24 +117,25 @@ class TestPage:
 
 
 class TestContents:
-    def test_the_summary_has_the_numbers_of_the_profile(self, report: str) -> None:
+    def test_the_page_has_the_numbers_of_the_profile_its_notes_its_options_and_advice(self, report: str) -> None:
         words = " ".join(Page(report).texts)
-        for number in ("548,900 of 638,976 bytes (85.9 %)", "12,072 samples/s", "host loader", "8 min 07 s"):
-            assert number in words
+        for part in (
+            "548,900 of 638,976 bytes (85.9 %)", "12,072 samples/s", "host loader", "8 min 07 s", "IPU-POD4",
+            pipeline_profile().notes[0], "[64, 3, 64, 64] float16, [64] int32",
+            "x 1.71 samples/s", "+291 KiB on the fullest tile: does not fit",
+            *(text for item in ADVICE for text in (item.how, item.explanation)),
+        ):  # fmt: skip
+            assert part in words
 
     def test_every_section_is_there_and_linked(self, report: str) -> None:
         names = ("summary", "limits", "timeline", "memory", "ops", "advice", "trust", "options")
         assert re.findall(r'<section id="([a-z]+)"', report) == list(names)
         assert re.findall(r'<li><a href="#([a-z]+)"', report) == list(names)
 
-    def test_advice_says_what_it_gains_and_costs(self, report: str) -> None:
-        words = " ".join(Page(report).texts)
-        assert "x 1.71 samples/s" in words
-        assert "+291 KiB on the fullest tile: does not fit" in words
-        assert all(item.how in words and item.explanation in words for item in ADVICE)
-
-    def test_without_advice_there_is_no_section_for_it(self) -> None:
-        assert 'id="advice"' not in html_report(inference_profile())
+    def test_without_advice_and_without_a_search_there_is_no_section_for_them(self) -> None:
+        page = html_report(inference_profile())
+        assert 'id="advice"' not in page
+        assert 'id="fit"' not in page
 
     def test_the_verdict_is_one_of_three(self) -> None:
         profile = pipeline_profile()
@@ -144,12 +144,6 @@ class TestContents:
         for tile_bytes, words in ((900_000, "fits"), (close, "too close to call"), (300_000, "does not fit")):
             page = Page(html_report(replace(profile, memory=replace(memory, tile_bytes=tile_bytes))))
             assert page.texts[page.texts.index("Does it fit?") + 1] == words
-
-    def test_notes_and_options_are_told(self, report: str) -> None:
-        words = " ".join(Page(report).texts)
-        assert pipeline_profile().notes[0] in words
-        assert "[64, 3, 64, 64] float16, [64] int32" in words
-        assert "IPU-POD4" in words
 
     def test_a_program_that_does_not_fit_is_said_to_be_hypothetical(self) -> None:
         assert "what it would take if it fitted" in html_report(pipeline_profile(fits=False))
@@ -208,16 +202,12 @@ class TestData:
         assert ("backward", "backward") in phases
 
 
-class TestSize:
+def test_ten_thousand_ops_take_less_than_5_megabytes_and_sixteen_ipus_less_than_one() -> None:
     """5 megabytes are the bound for the page of BERT-Large over four IPUs, which has some 3,000 ops."""
-
-    def test_ten_thousand_ops_take_less_than_5_megabytes(self) -> None:
-        profile = pipeline_profile(fits=False)
-        ops = (profile.ops * 15)[:10_000]
-        assert len(html_report(replace(profile, ops=ops), ADVICE).encode()) < 5_000_000
-
-    def test_sixteen_ipus_take_less_than_1_megabyte(self) -> None:
-        assert len(html_report(wide_profile(16)).encode()) < 1_000_000
+    profile = pipeline_profile(fits=False)
+    ops = (profile.ops * 15)[:10_000]
+    assert len(html_report(replace(profile, ops=ops), ADVICE).encode()) < 5_000_000
+    assert len(html_report(wide_profile(16)).encode()) < 1_000_000
 
 
 class TestSafety:
@@ -292,6 +282,3 @@ class TestFit:
         words = " ".join(Page(html_report(inference_profile(), fit=search_result(fastest=False))).texts)
         assert "Nothing fits for certain. It is big." in words
         assert "The nearest" in words
-
-    def test_without_a_search_there_is_no_section_for_it(self) -> None:
-        assert 'id="fit"' not in html_report(inference_profile())

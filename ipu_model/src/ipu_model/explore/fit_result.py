@@ -123,7 +123,7 @@ class FitResult:
 
     def figure(self) -> Figure:
         """Return memory against throughput of everything that was tried, as a matplotlib figure."""
-        from ipu_model.report.figures.frontier import FrontierPoint, frontier_figure
+        from ipu_model.report.figures.memory import FrontierPoint, frontier_figure
 
         chosen = {fit.candidate: name for name, fit in self._named() if fit is not None}
         front = set(self.frontier)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from ipu_model.predict.profile import IpuMemory, Profile
 from ipu_model.predict.verdict import Verdict
@@ -41,8 +42,7 @@ _NUMBER = re.compile(r"(?<![^.])\d+(?![^.])")
 Row = tuple[str, str, str, str]
 
 
-@dataclass(frozen=True)
-class Part:
+class Part(NamedTuple):
     """A part of a comparison: a title, and rows of a name, both values and the change."""
 
     title: str
@@ -165,15 +165,14 @@ def _cut(cell: str) -> str:
 # ------------------------------------------------------------------------------- what accounts for it
 
 
-@dataclass(frozen=True)
-class Moved:
+class Moved(NamedTuple):
     """A number before and after: seconds or bytes of `name`, `what` of it and in which `group` (a pass, a category)."""
 
     name: str
+    what: str
+    group: str
     before: float
     after: float
-    what: str = ""
-    group: str = ""
 
     @property
     def change(self) -> float:
@@ -181,64 +180,66 @@ class Moved:
         return self.after - self.before
 
 
-def moved_parts(before: Profile, after: Profile) -> tuple[Moved, ...]:
+def moved_parts(before: Profile, after: Profile) -> list[Moved]:
     """Return the IPU time of a sample by what the cycles are spent on, in the order of `cycles_spent`."""
-    return _moved(*(
-        {(part.name, "", ""): part.cycles * _seconds_a_sample(profile) for part in cycles_spent(profile)}
-        for profile in (before, after)
-    ))  # fmt: skip
+
+    def by_part(profile: Profile) -> Numbers:
+        factor = _seconds_a_sample(profile)
+        return {(part.name, "", ""): part.cycles * factor for part in cycles_spent(profile)}
+
+    return _moved(by_part(before), by_part(after))
 
 
-def moved_modules(before: Profile, after: Profile) -> tuple[Moved, ...]:
+def moved_modules(before: Profile, after: Profile) -> list[Moved]:
     """Return the IPU time of a sample by module, layers of one list together, largest change first."""
-    held: list[dict[Key, float]] = [{}, {}]
-    for profile, found in zip((before, after), held):
-        for (module, _, _), seconds in _by_op(profile).items():
-            found[module, "", ""] = found.get((module, "", ""), 0.0) + seconds
-    return _sorted(_moved(*held))
+
+    def by_module(profile: Profile) -> Numbers:
+        return _summed(((module, "", ""), seconds) for (module, _, _), seconds in _by_op(profile).items())
+
+    return _largest_first(_moved(by_module(before), by_module(after)))
 
 
-def moved_ops(before: Profile, after: Profile) -> tuple[Moved, ...]:
+def moved_ops(before: Profile, after: Profile) -> list[Moved]:
     """Return the IPU time of a sample by module, op and pass, layers of one list together, largest change first."""
-    return _sorted(_moved(_by_op(before), _by_op(after)))
+    return _largest_first(_moved(_by_op(before), _by_op(after)))
 
 
-def moved_categories(before: Profile, after: Profile) -> tuple[Moved, ...]:
+def moved_categories(before: Profile, after: Profile) -> list[Moved]:
     """Return the bytes of the fullest tile of all IPUs by category, largest change first."""
-    return _sorted(_moved(*(
-        {(each.name, "", ""): each.bytes_on_fullest_tile for each in _fullest(profile).categories}
-        for profile in (before, after)
-    )))  # fmt: skip
+
+    def by_category(profile: Profile) -> Numbers:
+        return {(each.name, "", ""): each.bytes_on_fullest_tile for each in _fullest(profile).categories}
+
+    return _largest_first(_moved(by_category(before), by_category(after)))
 
 
-def moved_tensors(before: Profile, after: Profile) -> tuple[Moved, ...]:
+def moved_tensors(before: Profile, after: Profile) -> list[Moved]:
     """Return the bytes of tensors on the fullest tile of all IPUs at the peak, largest change first."""
-    held: list[dict[Key, float]] = [{}, {}]
-    for profile, found in zip((before, after), held):
-        for tensor in _fullest(profile).live_at_peak:
-            key = _without_numbers(tensor.name), "", tensor.category
-            found[key] = found.get(key, 0.0) + tensor.bytes_on_fullest_tile
-    return _sorted(_moved(*held))
+
+    def by_tensor(profile: Profile) -> Numbers:
+        tensors = _fullest(profile).live_at_peak
+        return _summed(((_starred(each.name), "", each.category), each.bytes_on_fullest_tile) for each in tensors)
+
+    return _largest_first(_moved(by_tensor(before), by_tensor(after)))
 
 
 Key = tuple[str, str, str]
 """Name, what of it, and group."""
+Numbers = Mapping[Key, float]
 
 
-def _by_op(profile: Profile) -> Mapping[Key, float]:
+def _by_op(profile: Profile) -> Numbers:
     factor = _seconds_a_sample(profile)
-    found: dict[Key, float] = {}
+    found: list[tuple[Key, float]] = []
     for op in profile.work:
-        module = _without_numbers(op.scope) or "(the model itself)"
+        module, what = _starred(op.scope) or "(the model itself)", _starred(what_of(op))
         again = op.cycles * op.recomputations
-        for name, cycles in ((op.phase, op.cycles_per_call - again), ("recompute", again)):
-            if cycles:
-                key = module, _without_numbers(what_of(op)), name
-                found[key] = found.get(key, 0.0) + cycles * factor
-    return found
+        found.append(((module, what, op.phase), (op.cycles_per_call - again) * factor))
+        found.append(((module, what, "recompute"), again * factor))
+    return _summed((key, seconds) for key, seconds in found if seconds)
 
 
-def _without_numbers(path: str) -> str:
+def _starred(path: str) -> str:
     """Return the path of a module with a star for each place in a list: "layers.*.norm" for "layers.7.norm"."""
     return _NUMBER.sub("*", path)
 
@@ -252,21 +253,22 @@ def _fullest(profile: Profile) -> IpuMemory:
     return profile.memory[fullest_ipu(profile)]
 
 
-def _moved(before: Mapping[Key, float], after: Mapping[Key, float]) -> tuple[Moved, ...]:
-    return tuple(
-        Moved(name, before.get(key, 0.0), after.get(key, 0.0), what, group)
-        for key in dict.fromkeys((*before, *after))
-        for name, what, group in (key,)
-    )
+def _summed(numbers: Iterable[tuple[Key, float]]) -> Numbers:
+    found: dict[Key, float] = {}
+    for key, number in numbers:
+        found[key] = found.get(key, 0.0) + number
+    return found
 
 
-def _sorted(moved: Iterable[Moved]) -> tuple[Moved, ...]:
-    return tuple(sorted(moved, key=lambda each: -abs(each.change)))
+def _moved(before: Numbers, after: Numbers) -> list[Moved]:
+    return [Moved(*key, before.get(key, 0.0), after.get(key, 0.0)) for key in dict.fromkeys((*before, *after))]
+
+
+def _largest_first(moved: Iterable[Moved]) -> list[Moved]:
+    return sorted(moved, key=lambda each: -abs(each.change))
 
 
 # ------------------------------------------------------------------------------- the page
-
-MovedRow = tuple[str, str, str, float, float]
 
 
 @dataclass(frozen=True)
@@ -274,15 +276,14 @@ class MovedData:
     """What changed, for the page's script: each row has a name, a detail, a group and both numbers."""
 
     names: tuple[str, ...]
-    parts: list[MovedRow]
-    modules: list[MovedRow]
-    ops: list[MovedRow]
-    categories: list[MovedRow]
-    tensors: list[MovedRow]
+    parts: list[Moved]
+    modules: list[Moved]
+    ops: list[Moved]
+    categories: list[Moved]
+    tensors: list[Moved]
 
 
-@dataclass(frozen=True)
-class Card:
+class Card(NamedTuple):
     """What matters most, in brief; `tone` is that of a verdict, or empty."""
 
     title: str
@@ -291,13 +292,12 @@ class Card:
     tone: str = ""
 
 
-@dataclass(frozen=True)
-class Bar:
+class Bar(NamedTuple):
     """One of two bars that are drawn on one axis: its name, its total as text, and its parts with their looks."""
 
     name: str
     total: str
-    parts: tuple[tuple[str, float, PageLook], ...]
+    parts: list[tuple[str, float, PageLook]]
 
 
 def compare_html(before: Profile, after: Profile, names: Sequence[str] = NAMES) -> str:
@@ -310,11 +310,10 @@ def compare_html(before: Profile, after: Profile, names: Sequence[str] = NAMES) 
         _time_bar(names[1], [(moved.name, moved.after) for moved in in_parts]),
     ]
     memory_bars = [_memory_bar(name, profile) for name, profile in zip(names, both, strict=True)]
-    moved = (
-        _sorted(in_parts), moved_modules(before, after), moved_ops(before, after), moved_categories(before, after),
-        moved_tensors(before, after),
+    data = MovedData(
+        tuple(names), _largest_first(in_parts), moved_modules(*both), moved_ops(*both), moved_categories(*both),
+        moved_tensors(*both),
     )  # fmt: skip
-    data = MovedData(tuple(names), *([(m.name, m.what, m.group, m.before, m.after) for m in each] for each in moved))
     return rendered(
         "compare.html",
         title=f"{title}: {names[0]} and {names[1]}",
@@ -351,14 +350,14 @@ def _cards(before: Profile, after: Profile, names: Sequence[str]) -> Iterator[Ca
 
 
 def _time_bar(name: str, spent: Sequence[tuple[str, float]]) -> Bar:
-    parts = tuple((part, seconds, SPENT_LOOKS.get(part, LOOKS.other)) for part, seconds in spent)
+    parts = [(part, seconds, SPENT_LOOKS.get(part, LOOKS.other)) for part, seconds in spent]
     return Bar(name, duration(sum(seconds for _, seconds in spent)), parts)
 
 
 def _memory_bar(name: str, profile: Profile) -> Bar:
     ipu = _fullest(profile)
     where = f"{name}: tile {ipu.fullest_tile} of IPU {ipu.ipu}"
-    return Bar(where, f"{whole(profile.memory.max_tile_bytes)} bytes", tuple(fullest_parts(profile)))
+    return Bar(where, f"{whole(profile.memory.max_tile_bytes)} bytes", fullest_parts(profile))
 
 
 def _entries(bars: Sequence[Bar]) -> Mapping[str, PageLook]:

@@ -93,13 +93,6 @@ def _call_seconds(profile: Profile, factor: float) -> float:
     return max(loader, host - loader + device * factor)
 
 
-def first_iteration(profile: Profile) -> tuple[float, float] | None:
-    """Return the part of the device's time that one device iteration takes; `None` if there is only one."""
-    if profile.device_iterations < 2:
-        return None
-    return 0.0, profile.device_seconds_per_call / profile.device_iterations
-
-
 # ------------------------------------------------------------------------------- what the cycles go into
 
 

@@ -14,7 +14,7 @@ from ipu_model.report.breakdown import (
     host_rows,
     phases,
 )
-from ipu_model.report.findings import first_iteration, verdict
+from ipu_model.report.findings import verdict
 from ipu_model.report.quantities import duration, percent, size, whole
 
 _MOST_NAMED = 4
@@ -30,12 +30,6 @@ def describe_timeline(profile: Profile, repeated: str = "Bars with a break") -> 
         f"What the device does in one call of {duration(seconds)}: {_listed(busy, len(rows))}",
         f"{repeated} stand for several equal stretches, which really take turns with others" if repeats else "",
     )
-
-
-def describe_iteration(profile: Profile) -> str:
-    """Describe the timeline of the first device iteration."""
-    window = first_iteration(profile) or (0.0, profile.device_seconds_per_call)
-    return _sentences(f"The same for the first {duration(window[1])}: one device iteration, on average")
 
 
 def describe_host_device(profile: Profile) -> str:
@@ -110,7 +104,6 @@ def _sentences(*sentences: str) -> str:
 
 DESCRIBED: Mapping[str, Callable[[Profile], str]] = {
     "timeline": describe_timeline,
-    "iteration": describe_iteration,
     "host-device": describe_host_device,
     "cycles": describe_cycles,
     "memory-per-tile": describe_memory_per_tile,

@@ -4,12 +4,22 @@ from __future__ import annotations
 
 import contextlib
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 from ipu_model.errors import Error
 
 # Profiles of the largest models have some ten million.
 _MOST_CHARACTERS = 1 << 29
+
+
+@contextlib.contextmanager
+def _refused(what: str) -> Iterator[None]:
+    """Make an `Error` of what the system refuses: `what`, and why."""
+    try:
+        yield
+    except OSError as problem:
+        raise Error(f"{what}: {problem.strerror or problem}.") from problem
 
 
 def write_text(path: Path, text: str) -> None:
@@ -28,15 +38,13 @@ def write_bytes(path: Path, data: bytes) -> None:
         Error: the file cannot be written; what was there before is untouched.
     """
     temporary = _beside(path)
-    try:
+    with _refused(f"{path} cannot be written"):
         try:
             temporary.write_bytes(data)
             os.replace(temporary, path)
         finally:
             with contextlib.suppress(OSError):
                 temporary.unlink()
-    except OSError as problem:
-        raise Error(f"{path} cannot be written: {problem.strerror or problem}.") from problem
 
 
 def check_writable(path: Path) -> None:
@@ -50,11 +58,9 @@ def check_writable(path: Path) -> None:
     if not path.parent.is_dir():
         raise Error(f"{path} cannot be written: there is no folder {path.parent}. Make it, or name another.")
     temporary = _beside(path)
-    try:
+    with _refused(f"{path} cannot be written"):
         temporary.touch()
         temporary.unlink()
-    except OSError as problem:
-        raise Error(f"{path} cannot be written: {problem.strerror or problem}.") from problem
 
 
 def _beside(path: Path) -> Path:
@@ -69,10 +75,8 @@ def read_text(path: Path) -> str:
         Error: there is none, it cannot be read, it is not text, or larger than any profile.
     """
     try:
-        with path.open(encoding="utf-8", newline=None) as file:
+        with _refused(f"{path} cannot be read"), path.open(encoding="utf-8", newline=None) as file:
             text = file.read(_MOST_CHARACTERS + 1)
-    except OSError as problem:
-        raise Error(f"{path} cannot be read: {problem.strerror or problem}.") from problem
     except UnicodeDecodeError as problem:
         raise Error(f"{path} is not a text file in UTF-8.") from problem
     if len(text) > _MOST_CHARACTERS:
@@ -86,10 +90,8 @@ def make_folder(path: Path) -> None:
     Raises:
         Error: it cannot be made, for instance because a file has its name.
     """
-    try:
+    with _refused(f"The folder {path} cannot be made"):
         path.mkdir(parents=True, exist_ok=True)
-    except OSError as problem:
-        raise Error(f"The folder {path} cannot be made: {problem.strerror or problem}.") from problem
 
 
 def remove(path: Path) -> None:
@@ -98,7 +100,5 @@ def remove(path: Path) -> None:
     Raises:
         Error: it cannot be removed.
     """
-    try:
+    with _refused(f"{path} cannot be removed"):
         path.unlink(missing_ok=True)
-    except OSError as problem:
-        raise Error(f"{path} cannot be removed: {problem.strerror or problem}.") from problem

@@ -10,10 +10,7 @@ from collections.abc import Callable, Mapping
 
 from matplotlib.figure import Figure
 
-from ipu_model.report.figures.canvas import png
-from ipu_model.report.figures.frontier import FrontierPoint, frontier_figure
 from ipu_model.report.figures.memory import liveness_figure, memory_category_figure, memory_per_tile_figure
-from ipu_model.report.figures.throughput import ThroughputPoint, throughput_figure
 from ipu_model.report.figures.timeline import cycles_figure, host_device_figure, timeline_figure
 
 DRAWN: Mapping[str, Callable[..., Figure]] = {
@@ -25,18 +22,3 @@ DRAWN: Mapping[str, Callable[..., Figure]] = {
     "liveness": liveness_figure,
 }
 """The figures of a profile, by the names that `report.pictures.DESCRIBED` has for them."""
-
-__all__ = [
-    "DRAWN",
-    "FrontierPoint",
-    "ThroughputPoint",
-    "cycles_figure",
-    "frontier_figure",
-    "host_device_figure",
-    "liveness_figure",
-    "memory_category_figure",
-    "memory_per_tile_figure",
-    "png",
-    "throughput_figure",
-    "timeline_figure",
-]

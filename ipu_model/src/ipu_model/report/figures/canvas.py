@@ -1,8 +1,7 @@
-"""What every figure is drawn on, and how one becomes a picture."""
+"""What every figure is drawn on: the style, the sizes, and the pieces that several have in common."""
 
 from __future__ import annotations
 
-import io
 from collections.abc import Iterable
 from typing import Any
 
@@ -12,9 +11,23 @@ from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch, Rectangle
 
-from ipu_model.report.figures.style import DOTS_PER_INCH, STYLE, WIDTH_INCHES
 from ipu_model.report.looks import GREY, INK, Look
 
+# Any: matplotlib types the settings as one Literal of all their names, and older versions as plain strings.
+STYLE: Any = {
+    "font.family": "DejaVu Sans",
+    "font.size": 10,
+    "axes.titlesize": 11,
+    "axes.titlelocation": "left",
+    "axes.edgecolor": INK,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "figure.facecolor": "white",
+    "axes.facecolor": "white",
+    "savefig.facecolor": "white",
+    "hatch.linewidth": 0.8,
+}
+WIDTH_INCHES = 9.5
 PLOT_POINTS = (WIDTH_INCHES - 1.2) * 72
 """About how many points an axis is wide, for deciding whether a text has room."""
 CHARACTER_POINTS = 4.9
@@ -34,11 +47,11 @@ def in_style() -> Any:
     return matplotlib.rc_context({**STYLE, "text.parse_math": False})
 
 
-def words(text: object, most: int = _LONGEST_NAME) -> str:
+def words(text: object) -> str:
     """Return a name as a figure can show it: on one line, not too long, in letters that the font has."""
     line = " ".join(str(text).split())
     known = "".join(c if ord(c) < _LAST_LETTER and c.isprintable() else "?" for c in line)
-    return known if len(known) <= most else f"{known[: most - 3]}..."
+    return known if len(known) <= _LONGEST_NAME else f"{known[: _LONGEST_NAME - 3]}..."
 
 
 def new_figure(height: float) -> Figure:
@@ -84,11 +97,16 @@ def only_grid(axes: Axes, axis: Any) -> None:
     axes.set_axisbelow(True)
 
 
-def without_marks(axes: Axes, sides: Iterable[str]) -> None:
-    """Take away spines on these sides, and the little lines at all ticks."""
+def without_frame(axes: Axes) -> None:
+    """Take away the left spine and the little lines at all ticks."""
     axes.tick_params(length=0)
-    for side in sides:
-        axes.spines[side].set_visible(False)
+    axes.spines["left"].set_visible(False)
+
+
+def border(axes: Axes, at: float, width: float) -> None:
+    """Draw a dotted upright line between two parts."""
+    axes.axvline(at, color="white", linewidth=width)
+    axes.axvline(at, color=INK, linestyle=":", linewidth=1)
 
 
 def note_point(axes: Axes, point: tuple[float, float], text: str, line: float) -> None:
@@ -108,11 +126,3 @@ def nothing_here(axes: Axes, text: str) -> None:
     axes.text(0.5, 0.5, text, transform=axes.transAxes, ha="center", va="center", color=INK)
     axes.set_xticks([])
     axes.set_yticks([])
-
-
-def png(figure: Figure) -> bytes:
-    """Return the figure as a PNG."""
-    with in_style():
-        buffer = io.BytesIO()
-        figure.savefig(buffer, format="png", dpi=DOTS_PER_INCH, bbox_inches="tight")
-    return buffer.getvalue()

@@ -1,22 +1,28 @@
-"""Memory: what every tile holds, what the fullest tile is filled with, and what is live on it op after op."""
+"""Memory: what every tile holds, what the fullest tile is filled with, what is live on it op after op.
+
+And memory against throughput of many settings of one program, with those that no other beats in both.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from itertools import groupby
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import accumulate, groupby
+from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.patches import Patch
-from matplotlib.ticker import StrMethodFormatter
+from matplotlib.ticker import PercentFormatter, StrMethodFormatter
 
-from ipu_model.predict.profile import IpuMemory, LivenessStep, Profile
+from ipu_model.errors import Error
+from ipu_model.predict.profile import IpuMemory, Profile
 from ipu_model.report.breakdown import MEMORY_GROUPS, Category, categories, fullest_ipu, fullest_ipus, memory_group
 from ipu_model.report.figures.canvas import (
     SMALL,
     area,
+    border,
     in_style,
     key,
     legend_below,
@@ -24,30 +30,21 @@ from ipu_model.report.figures.canvas import (
     note_point,
     nothing_here,
     only_grid,
-    without_marks,
+    without_frame,
     words,
 )
-from ipu_model.report.looks import (
-    BLUE,
-    DARK,
-    INK,
-    IPU_LOOKS,
-    MEMORY_LOOKS,
-    ORANGE,
-    OTHER_LOOK,
-    WHITE,
-    Look,
-)
+from ipu_model.report.looks import BLUE, DARK, GREEN, INK, IPU_LOOKS, MEMORY_LOOKS, ORANGE, WHITE, Look
 from ipu_model.report.quantities import KIB, whole
 
-MOST_IPUS = len(IPU_LOOKS)
+_MOST_IPUS = len(IPU_LOOKS)
 _BAR_INCHES = 0.135
 _SHARED_HATCH = "////"
 _ABOVE = Look("none", "xxxx", DARK)
 _LIVE, _TEMPORARY = MEMORY_LOOKS["activations"], MEMORY_LOOKS["temporary data"]
 _NO_ROOM = "no room: what is always live already fills the tile"
-_LONGER = {"activations": "activations, gradients"}
 _LEAST_PHASE = 0.06  # of all steps, for its name to have room
+_LONGER = {"activations": "activations, gradients"}
+_WIDEST = 3.0
 
 
 def memory_per_tile_figure(profile: Profile) -> Figure:
@@ -56,30 +53,33 @@ def memory_per_tile_figure(profile: Profile) -> Figure:
     Areas are groups of categories at the moment when the IPU's fullest tile is fullest; the line is each tile at
     its own fullest. Of more than four IPUs those with the fullest tiles are shown.
     """
-    places = fullest_ipus(profile, MOST_IPUS)
+    limit, fullest = profile.memory.tile_bytes, profile.memory[fullest_ipu(profile)]
+    shown = [profile.memory[place] for place in fullest_ipus(profile, _MOST_IPUS)]
+    starts = list(accumulate((len(memory.tiles) for memory in shown), initial=0))
     with in_style():
         figure = new_figure(3.4)
         axes = figure.add_subplot()
-        start = 0
-        borders = []
         groups: set[str] = set()
-        for place in places:
-            memory = profile.memory[place]
-            if all(len(category.tiles) == len(memory.tiles) for category in memory.categories):
-                groups |= set(_stack_tiles(axes, memory, start, profile.memory.tile_bytes))
-            else:
-                _draw_tiles(axes, memory, start, profile.memory.tile_bytes)
-            borders.append((start, len(memory.tiles), memory.ipu))
-            start += len(memory.tiles)
-        top = max(profile.memory.max_tile_bytes, profile.memory.tile_bytes) / KIB * 1.2
-        axes.set(xlim=(0, max(1, start)), ylim=(0, top), ylabel="memory of a tile (KiB)")
-        _draw_limit(axes, profile.memory.tile_bytes, start)
-        _name_ipus(axes, borders)
-        _mark_fullest(axes, profile, borders)
+        for memory, start in zip(shown, starts):
+            groups |= _draw_tiles(axes, memory, start, limit)
+        top = max(fullest.max_tile_bytes, limit) / KIB * 1.2
+        axes.set(xlim=(0, max(1, starts[-1])), ylim=(0, top), ylabel="memory of a tile (KiB)")
+        _draw_limit(axes, limit)
+        for start in starts[1:-1]:
+            border(axes, start, 2.5)
+        middles = [start + (len(memory.tiles) - 1) / 2 for memory, start in zip(shown, starts)]
+        names = [f"IPU {memory.ipu}, tiles 0 to {max(0, len(memory.tiles) - 1)}" for memory in shown]
+        axes.set_xticks(middles, names)
+        axes.tick_params(axis="x", length=0)
+        point = (starts[shown.index(fullest)] + fullest.fullest_tile, fullest.max_tile_bytes / KIB)
+        axes.plot(*point, "D", color=ORANGE, markeredgecolor=DARK, markersize=6, zorder=5, clip_on=False)
+        text = f"fullest: {whole(fullest.max_tile_bytes)} bytes (tile {fullest.fullest_tile})"
+        note_point(axes, point, text, limit / KIB)
         axes.set_title(f"{words(profile.name)}: memory of each tile at its fullest (modelled)")
         axes.yaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
         only_grid(axes, "y")
-        legend_below(figure, _group_keys(groups, above=bool(groups) and not profile.memory.fits))
+        keys = [key(_LONGER.get(name, name), MEMORY_LOOKS[name]) for name in MEMORY_GROUPS if name in groups]
+        legend_below(figure, [*keys, key("above the limit", _ABOVE)] if groups and not profile.memory.fits else keys)
     return figure
 
 
@@ -88,7 +88,7 @@ def memory_category_figure(profile: Profile) -> Figure:
 
     Of more than four IPUs those with the fullest tiles are shown.
     """
-    places = fullest_ipus(profile, MOST_IPUS)
+    places = fullest_ipus(profile, _MOST_IPUS)
     rows = [row for row in categories(profile) if any(row.bytes_on_fullest_tile)]
     with in_style():
         figure = new_figure(1.4 + max(1, len(rows)) * (0.12 + _BAR_INCHES * len(places)))
@@ -103,9 +103,12 @@ def memory_category_figure(profile: Profile) -> Figure:
         axes.set_xlabel("bytes of the fullest tile")
         axes.xaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
         axes.margins(x=0.12)
-        without_marks(axes, ("left",))
+        without_frame(axes)
         only_grid(axes, "x")
-        _category_keys(figure, profile, places)
+        keys = [key(f"IPU {profile.memory[place].ipu}", look) for place, look in zip(places, IPU_LOOKS)]
+        if any(not c.always_live and c.bytes_on_fullest_tile for memory in profile.memory for c in memory.categories):
+            keys.append(key("hatched: shares its place with other data over time", Look(WHITE, _SHARED_HATCH, DARK)))
+        legend_below(figure, keys)
     return figure
 
 
@@ -114,53 +117,53 @@ def liveness_figure(profile: Profile) -> Figure:
 
     Of more than four IPUs those with the fullest tiles are shown.
     """
-    places = fullest_ipus(profile, MOST_IPUS)
+    places = fullest_ipus(profile, _MOST_IPUS)
     with in_style():
         figure = new_figure(1.1 + 1.9 * len(places))
         every = figure.subplots(len(places), 1, squeeze=False)
         for axes, place in zip(every[:, 0], places):
-            _draw_ipu(axes, profile.memory[place], profile.memory.tile_bytes)
+            _draw_liveness(axes, profile.memory[place], profile.memory.tile_bytes)
         every[0, 0].set_title(
             f"{words(profile.name)}: live bytes of the fullest tile besides what always is (modelled)"
         )
         every[-1, 0].set_xlabel("op of one micro-batch, in the order in which they run")
-        legend_below(figure, [
-            key("live results and gradients", _LIVE), key("temporary data of the op", _TEMPORARY),
-            Line2D([], [], color=INK, linestyle="--", label="room beside what is always live"),
-        ])  # fmt: skip
+        keys = [key("live results and gradients", _LIVE), key("temporary data of the op", _TEMPORARY)]
+        room = Line2D([], [], color=INK, linestyle="--", label="room beside what is always live")
+        legend_below(figure, [*keys, room])
     return figure
 
 
-def _draw_categories(axes: Axes, rows: list[Category], places: tuple[int, ...]) -> None:
-    """Draw one bar for each category and IPU, with its number."""
-    height = 0.84 / len(places)
-    for bar, place in enumerate(places):
-        for row, category in enumerate(rows):
-            look = IPU_LOOKS[bar]
-            hatched = Look(look.face, "" if category.always_live else _SHARED_HATCH, WHITE if bar != 1 else DARK)
-            count = category.bytes_on_fullest_tile[place]
-            at = row + (bar - (len(places) - 1) / 2) * height
-            axes.barh(at, count, height, **area(hatched))
-            if count:
-                axes.annotate(
-                    whole(count), (count, at), (3, 0), textcoords="offset points", va="center", fontsize=SMALL
-                )
+def _draw_tiles(axes: Axes, memory: IpuMemory, start: int, limit: int) -> set[str]:
+    """Draw what one IPU's tiles hold from `start` on, and return the groups of categories that are there.
+
+    Where tiles are known by category, groups lie on top of each other, and the line above them is what each tile
+    holds at its own fullest moment, which need not be that of the fullest tile. What is above the limit is hatched.
+    """
+    most = np.array(memory.tiles) / KIB
+    numbers = np.arange(start, start + len(most))
+    above: dict[str, Any] = {"where": (most > limit / KIB).tolist(), "step": "mid"}
+    is_above = most.max(initial=0.0) > limit / KIB
+    if any(len(category.tiles) != len(most) for category in memory.categories):
+        axes.fill_between(numbers, most, step="mid", color=BLUE, linewidth=0)
+        if is_above:
+            axes.fill_between(numbers, most, limit / KIB, **above, **area(Look(ORANGE, "////", DARK), 0.0))
+        return set()
+    groups = {name: np.zeros(len(most)) for name in MEMORY_GROUPS}
+    for category in memory.categories:
+        groups[memory_group(category.name)] += np.array(category.tiles)
+    groups = {name: held for name, held in groups.items() if held.any()}
+    floor = np.zeros(len(most))
+    for name, held in groups.items():
+        top = floor + held / KIB
+        axes.fill_between(numbers, top, floor, step="mid", **area(MEMORY_LOOKS[name], 0.0))
+        floor = top
+    axes.step(numbers, most, where="mid", color=INK, linewidth=0.8)
+    if is_above:
+        axes.fill_between(numbers, most, limit / KIB, **above, **area(_ABOVE, 0.0))
+    return set(groups)
 
 
-def _draw_tiles(axes: Axes, memory: IpuMemory, start: int, limit: int) -> None:
-    """Fill the area below one IPU's tiles, and once more differently where they are above the limit."""
-    held = [count / KIB for count in memory.tiles]
-    numbers = range(start, start + len(held))
-    axes.fill_between(numbers, held, step="mid", color=BLUE, linewidth=0)
-    if memory.max_tile_bytes > limit:
-        above = [count * KIB > limit for count in held]
-        axes.fill_between(
-            numbers, held, limit / KIB, where=above, step="mid", facecolor=ORANGE, edgecolor=DARK, hatch="////",
-            linewidth=0,
-        )  # fmt: skip
-
-
-def _draw_limit(axes: Axes, limit: int, tiles: int) -> None:
+def _draw_limit(axes: Axes, limit: int) -> None:
     axes.axhline(limit / KIB, color=INK, linestyle="--", linewidth=1.4)
     text = f"limit: {whole(limit)} bytes ({limit / KIB:,.0f} KiB)"
     # The box keeps the words readable where areas reach above the limit.
@@ -169,73 +172,22 @@ def _draw_limit(axes: Axes, limit: int, tiles: int) -> None:
     axes.annotate(text, place, (5, 5), textcoords="offset points", ha="left", va="bottom", fontsize=9, bbox=box)
 
 
-def _name_ipus(axes: Axes, borders: list[tuple[int, int, int]]) -> None:
-    for start, _, _ in borders[1:]:
-        axes.axvline(start, color=WHITE, linewidth=2.5)
-        axes.axvline(start, color=INK, linestyle=":", linewidth=1)
-    ticks, names = [], []
-    for start, count, ipu in borders:
-        ticks += [start + (count - 1) / 2]
-        names += [f"IPU {ipu}, tiles 0 to {max(0, count - 1)}"]
-    axes.set_xticks(ticks, names)
-    axes.tick_params(axis="x", length=0)
+def _draw_categories(axes: Axes, rows: Sequence[Category], places: Sequence[int]) -> None:
+    """Draw one bar for each category and IPU, with its number."""
+    height = 0.84 / len(places)
+    for bar, place in enumerate(places):
+        for row, category in enumerate(rows):
+            hatch = "" if category.always_live else _SHARED_HATCH
+            look = Look(IPU_LOOKS[bar].face, hatch, WHITE if bar != 1 else DARK)
+            count = category.bytes_on_fullest_tile[place]
+            at = row + (bar - (len(places) - 1) / 2) * height
+            axes.barh(at, count, height, **area(look))
+            if count:
+                where = (count, at)
+                axes.annotate(whole(count), where, (3, 0), textcoords="offset points", va="center", fontsize=SMALL)
 
 
-def _mark_fullest(axes: Axes, profile: Profile, borders: list[tuple[int, int, int]]) -> None:
-    memory = profile.memory[fullest_ipu(profile)]
-    start = next(start for start, _, ipu in borders if ipu == memory.ipu)
-    point = (start + memory.fullest_tile, memory.max_tile_bytes / KIB)
-    axes.plot(*point, "D", color=ORANGE, markeredgecolor=DARK, markersize=6, zorder=5, clip_on=False)
-    text = f"fullest: {whole(memory.max_tile_bytes)} bytes (tile {memory.fullest_tile})"
-    note_point(axes, point, text, profile.memory.tile_bytes / KIB)
-
-
-def _category_keys(figure: Figure, profile: Profile, places: tuple[int, ...]) -> None:
-    keys = [key(f"IPU {profile.memory[place].ipu}", look) for place, look in zip(places, IPU_LOOKS)]
-    shared = any(not c.always_live and c.bytes_on_fullest_tile for m in profile.memory for c in m.categories)
-    if shared:
-        keys.append(key("hatched: shares its place with other data over time", Look(WHITE, _SHARED_HATCH, DARK)))
-    legend_below(figure, keys)
-
-
-def _stack_tiles(axes: Axes, memory: IpuMemory, start: int, limit: int) -> list[str]:
-    """Draw the groups of categories on each tile from `start` on, and return the names of those that are there.
-
-    The line above them is what each tile holds at its own fullest moment, which need not be that of the fullest
-    tile; hatched is what is above the limit.
-    """
-    groups = _groups(memory)
-    numbers = np.arange(start, start + len(memory.tiles))
-    floor = np.zeros(len(memory.tiles))
-    for name, held in groups.items():
-        top = floor + held / KIB
-        axes.fill_between(numbers, top, floor, step="mid", **area(MEMORY_LOOKS.get(name, OTHER_LOOK), 0.0))
-        floor = top
-    most = np.array(memory.tiles) / KIB
-    axes.step(numbers, most, where="mid", color=INK, linewidth=0.8)
-    if most.max(initial=0.0) > limit / KIB:
-        above = most > limit / KIB
-        axes.fill_between(numbers, most, limit / KIB, where=above.tolist(), step="mid", **area(_ABOVE, 0.0))
-    return list(groups)
-
-
-def _group_keys(names: set[str], *, above: bool) -> list[Patch]:
-    """Return the legend's entries for these groups, in the order in which they are drawn."""
-    entries = [
-        key(_LONGER.get(name, name), MEMORY_LOOKS.get(name, OTHER_LOOK)) for name in MEMORY_GROUPS if name in names
-    ]
-    return [*entries, key("above the limit", _ABOVE)] if above else entries
-
-
-def _groups(memory: IpuMemory) -> Mapping[str, np.ndarray]:
-    """Return the bytes of each group on every tile, in drawing order."""
-    found = {name: np.zeros(len(memory.tiles)) for name in MEMORY_GROUPS}
-    for category in memory.categories:
-        found[memory_group(category.name)] += np.array(category.tiles)
-    return {name: held for name, held in found.items() if held.any()}
-
-
-def _draw_ipu(axes: Axes, memory: IpuMemory, tile_bytes: int) -> None:
+def _draw_liveness(axes: Axes, memory: IpuMemory, tile_bytes: int) -> None:
     axes.set_ylabel(f"IPU {memory.ipu}\nKiB")
     steps = memory.liveness
     if not steps:
@@ -253,26 +205,80 @@ def _draw_ipu(axes: Axes, memory: IpuMemory, tile_bytes: int) -> None:
     if room <= 0:
         axes.text(0.01, 0.7, _NO_ROOM, transform=axes.transAxes, fontsize=9)
     only_grid(axes, "y")
-    _name_phases(axes, steps)
-    _mark_peak(axes, steps, room)
-
-
-def _name_phases(axes: Axes, steps: tuple[LivenessStep, ...]) -> None:
     at = 0
     for phase, group in groupby(steps, key=lambda step: step.phase):
         count = len(list(group))
         if at:
-            axes.axvline(at, color=WHITE, linewidth=2)
-            axes.axvline(at, color=INK, linestyle=":", linewidth=1)
+            border(axes, at, 2)
         if count >= _LEAST_PHASE * len(steps):
             axes.text(at + count / 2, axes.get_ylim()[1] * 0.98, words(phase), ha="center", va="top", fontsize=9)
         at += count
-
-
-def _mark_peak(axes: Axes, steps: tuple[LivenessStep, ...], room: float) -> None:
     peak = max(range(len(steps)), key=lambda index: steps[index].bytes_on_tile)
     point = (peak + 0.5, steps[peak].bytes_on_tile / KIB)
     axes.plot(*point, "D", color=WHITE, markeredgecolor=INK, markersize=5, zorder=5, clip_on=False)
-    note_point(
-        axes, point, f"{whole(steps[peak].bytes_on_tile)} bytes at {words(steps[peak].name or steps[peak].node)}", room
-    )
+    name = words(steps[peak].name or steps[peak].node)
+    note_point(axes, point, f"{whole(steps[peak].bytes_on_tile)} bytes at {name}", room)
+
+
+# ------------------------------------------------------------------------------- against throughput
+
+
+@dataclass(frozen=True)
+class FrontierPoint:
+    """One setting: the share of its memory that the fullest tile needs, its samples a second, and whether it fits.
+
+    `name` is written beside it. What needs more than three tiles' worth on one tile is drawn at the edge.
+    """
+
+    share: float
+    samples_per_second: float
+    fits: bool
+    is_on_frontier: bool = False
+    name: str = ""
+
+    @property
+    def at(self) -> float:
+        """Where it is drawn."""
+        return min(self.share, _WIDEST)
+
+
+def frontier_figure(points: Sequence[FrontierPoint]) -> Figure:
+    """Return memory against throughput: a point for each setting, and a line through those that none beats.
+
+    Raises:
+        Error: no points.
+    """
+    if not points:
+        raise Error("A figure of the frontier needs at least one point.")
+    with in_style():
+        figure = new_figure(3.8)
+        axes = figure.add_subplot()
+        _draw_settings(axes, points)
+        axes.set_title("Memory against throughput of the settings tried (modelled)")
+        axes.legend(frameon=False, fontsize=9, loc="best")
+    return figure
+
+
+def _draw_settings(axes: Axes, points: Sequence[FrontierPoint]) -> None:
+    for label, fits, colour, marker in (("fits", True, GREEN, "o"), ("does not fit for certain", False, ORANGE, "x")):
+        chosen = [point for point in points if point.fits is fits]
+        if chosen:
+            axes.scatter(
+                [point.at for point in chosen], [point.samples_per_second for point in chosen],
+                color=colour, marker=marker, s=36, label=label, zorder=3,
+            )  # fmt: skip
+    front = sorted((point.at, point.samples_per_second) for point in points if point.is_on_frontier)
+    axes.plot(
+        [share for share, _ in front], [speed for _, speed in front],
+        color=BLUE, linewidth=1.5, drawstyle="steps-post", label="no setting beats these in both", zorder=2,
+    )  # fmt: skip
+    axes.axvline(1.0, color=INK, linestyle=":", linewidth=1.2)
+    axes.set_xlabel("memory that the fullest tile needs, of what it has")
+    axes.set_ylabel("samples per second")
+    axes.set_ylim(0, 1.15 * max(point.samples_per_second for point in points))
+    axes.xaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
+    axes.yaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
+    only_grid(axes, "both")
+    for point in points:
+        if point.name:
+            note_point(axes, (point.at, point.samples_per_second), words(point.name), point.samples_per_second)

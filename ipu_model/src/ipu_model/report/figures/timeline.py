@@ -26,7 +26,7 @@ from ipu_model.report.figures.canvas import (
     new_figure,
     nothing_here,
     plate,
-    without_marks,
+    without_frame,
     words,
 )
 from ipu_model.report.looks import INK, OTHER_LOOK, PHASE_LOOKS, SPAN_LOOKS
@@ -100,7 +100,7 @@ def cycles_figure(profile: Profile) -> Figure:
         axes.xaxis.set_major_formatter(PercentFormatter(1.0))
         axes.set_xlabel("share of the cycles of one call")
         axes.set_title(f"{words(profile.name)}: what the IPUs spend their cycles on (modelled)")
-        without_marks(axes, ("left",))
+        without_frame(axes)
         used = [phase.name for phase in phases(profile) if any(phase.cycles)]
         legend_below(figure, [key(name, PHASE_LOOKS[name]) for name in used], columns=4)
     return figure
@@ -128,7 +128,7 @@ def _gantt(rows: Sequence[Row], window: tuple[float, float], kinds: Mapping[str,
     axes.set_ylim(len(rows) - 0.45, -0.55)
     axes.set_yticks(range(len(rows)), [words(row.name) for row in rows])
     axes.set_xlabel(f"{time} ({unit})")
-    without_marks(axes, ("left",))
+    without_frame(axes)
     axes.tick_params(axis="x", length=3)
     legend_below(figure, _keys([span for row in shown for span in row.spans], kinds))
     return figure

@@ -12,11 +12,11 @@ import torch
 
 import poptorch.optim as poptorch_optim
 from ipu_model.capture.graph import dtype_of
-from ipu_model.errors import UnknownParameter
+from ipu_model.errors import UnknownParameter, require
 from ipu_model.optimiser import FAMILIES, Hyper, OptimiserSpec
 from ipu_model.step import FLOAT16, DType
 from poptorch._logging import LogOnce, logger
-from poptorch.optim.optimizer import ACCUMULATOR_DTYPES, ACCUMULATOR_RULE, require_betas, require_number
+from poptorch.optim.optimizer import ACCUMULATOR_DTYPES, ACCUMULATOR_RULE, require_numbers
 from poptorch.options import Options
 
 # A native PyTorch optimiser streams lr always, and these where they differ from the family's default.
@@ -40,6 +40,7 @@ _OPTIONS = frozenset({
 })  # fmt: skip
 _OBJECT = "optimizer attribute"
 _DEFAULTS = "default group variable"
+_GROUP = "group {} attribute"
 
 
 class _OptimizerType(IntEnum):
@@ -87,24 +88,16 @@ class OptimizerAttrTracker:
 
     def checkGroupAttributes(self, provided: Iterable[str], group: int) -> None:
         """Take note of the names in one parameter group."""
-        self._check(_group(group), provided)
+        self._check(_GROUP.format(group), provided)
 
     def _check(self, place: str, provided: Iterable[str]) -> None:
         # Later groups are compared with the first one.
-        known = self._known.setdefault(place, set(self._known.get(_group(0), ())))
-        unexpected = sorted(set(provided) - known - _read_anyway(place, self._type.name))
+        known = self._known.setdefault(place, set(self._known.get(_GROUP.format(0), ())))
+        read_anyway = _OPTIONS if place == _OBJECT else _TORCH_KEYS.union(FAMILIES[self._type.name])
+        unexpected = sorted(set(provided) - known - read_anyway)
         known.update(provided)
         if unexpected and self._checks:
             logger.log(self._level, "Ignoring unexpected %s in %s optimizer: %s", place, self._type.name, unexpected)
-
-
-def _group(index: int) -> str:
-    return f"group {index} attribute"
-
-
-def _read_anyway(place: str, family: str) -> frozenset[str]:
-    """Return the names that the device uses, or that PyTorch sets itself."""
-    return _OPTIONS if place == _OBJECT else _TORCH_KEYS.union(FAMILIES[family])
 
 
 def _observe(optimizer: torch.optim.Optimizer, family: str, tracker: OptimizerAttrTracker) -> None:
@@ -133,8 +126,7 @@ def read_spec(optimizer: torch.optim.Optimizer, tracker: OptimizerAttrTracker | 
     _warn_of_ignored_code(optimizer, tracker)
     loss_scaling = getattr(optimizer, "loss_scaling", 1.0)
     max_grad_norm = getattr(optimizer, "max_grad_norm", math.inf)
-    require_number("loss_scaling", loss_scaling)
-    require_number("max_grad_norm", max_grad_norm)
+    require_numbers({"loss_scaling": loss_scaling, "max_grad_norm": max_grad_norm})
     streams_loss_scaling = isinstance(optimizer, poptorch_optim.Optimizer) and not (
         optimizer.variable_attrs.isConstant("loss_scaling")
     )
@@ -173,7 +165,8 @@ def family_of(optimizer: torch.optim.Optimizer) -> str:
     if isinstance(optimizer, torch.optim.SGD):
         return "SGD1" if getattr(optimizer, "use_combined_accum", False) else "SGD2"
     if isinstance(optimizer, (torch.optim.Adam, torch.optim.AdamW)):
-        _refuse_amsgrad(optimizer)
+        if any(values.get("amsgrad", False) for values in (optimizer.defaults, *optimizer.param_groups)):
+            raise ValueError("Only non-amsgrad Adam/AdamW optimizers are supported. Use amsgrad=False.")
         if not _is_decoupled(optimizer):
             return "ADAM"
         return "ADAMW" if getattr(optimizer, "bias_correction", True) else "ADAMW_NO_BIAS"
@@ -185,11 +178,6 @@ def family_of(optimizer: torch.optim.Optimizer) -> str:
         f"Unsupported optimizer type {type(optimizer).__name__}: the device knows SGD, Adam, AdamW and "
         "RMSprop of torch.optim and poptorch.optim, and poptorch.optim.LAMB."
     )
-
-
-def _refuse_amsgrad(optimizer: torch.optim.Optimizer) -> None:
-    if any(values.get("amsgrad", False) for values in (optimizer.defaults, *optimizer.param_groups)):
-        raise ValueError("Only non-amsgrad Adam/AdamW optimizers are supported. Use amsgrad=False.")
 
 
 def _is_decoupled(optimizer: torch.optim.Optimizer) -> bool:
@@ -205,9 +193,10 @@ def _is_decoupled(optimizer: torch.optim.Optimizer) -> bool:
 def _is_centred(optimizer: torch.optim.Optimizer) -> bool:
     first, *others = (bool(group["centered"]) for group in optimizer.param_groups)
     for index, flag in enumerate(others, start=1):
-        assert flag == first, (
+        require(
+            flag == first,
             "All parameter groups must have the same value for the 'centered' attribute "
-            f"(Group 0: {first} / Group {index}: {flag})."
+            f"(Group 0: {first} / Group {index}: {flag}).",
         )
     return first
 
@@ -217,11 +206,10 @@ def _hyper(optimizer: torch.optim.Optimizer, family: str, values: Mapping[str, A
     numbers: dict[str, Any] = {}
     for name in FAMILIES[family]:
         value = values[name] if values.get(name) is not None else optimizer.defaults[name]
+        require_numbers({name: value})
         if name == "betas":
-            require_betas(value)
             numbers[name] = (float(value[0]), float(value[1]))
         else:
-            require_number(name, value)
             numbers[name] = bool(value) if name == "nesterov" else float(value)
     return Hyper(**numbers, variable=_variable(optimizer, family, numbers))
 
@@ -248,7 +236,7 @@ def _warn_of_ignored_code(optimizer: torch.optim.Optimizer, tracker: OptimizerAt
     known = (torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW, torch.optim.RMSprop)
     concrete = {torch.optim.Optimizer, poptorch_optim.Optimizer}.intersection(kind.__bases__)
     if kind not in known and not concrete:
-        base = next(cls for cls in kind.__mro__ if cls in known or concrete_base(cls))
+        base = next(cls for cls in kind.__mro__ if cls in known or poptorch_optim.Optimizer in cls.__bases__)
         tracker.log_once(
             logging.WARNING,
             f"{kind.__name__} is a subclass of {base.__module__}.{base.__name__}. Poptorch does not run "
@@ -259,11 +247,6 @@ def _warn_of_ignored_code(optimizer: torch.optim.Optimizer, tracker: OptimizerAt
         tracker.log_once(
             logging.WARNING, "maximize=True is ignored: the device always minimises. Negate the loss instead."
         )
-
-
-def concrete_base(cls: type) -> bool:
-    """Tell whether `cls` is one of PopTorch's own optimisers."""
-    return poptorch_optim.Optimizer in cls.__bases__
 
 
 def convertOptimizerToDict(
@@ -289,14 +272,14 @@ def convertOptimizerToDict(
 
 
 def _pairs(numbers: Hyper, names: tuple[str, ...]) -> dict[str, tuple[float, bool]]:
-    found: dict[str, tuple[float, bool]] = {}
+    pairs: dict[str, tuple[float, bool]] = {}
     for name in names:
         constant = name not in numbers.variable
         if name == "betas":
-            found |= {f"beta{i}": (beta, constant) for i, beta in enumerate(numbers.betas, start=1)}
+            pairs |= {f"beta{i}": (beta, constant) for i, beta in enumerate(numbers.betas, start=1)}
         else:
-            found["learningRate" if name == "lr" else _toCamelCase(name)] = (getattr(numbers, name), constant)
-    return found
+            pairs["learningRate" if name == "lr" else _toCamelCase(name)] = (getattr(numbers, name), constant)
+    return pairs
 
 
 def _toCamelCase(string: str) -> str:

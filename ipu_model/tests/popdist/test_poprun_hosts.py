@@ -9,7 +9,7 @@ import sys
 import pytest
 
 import poptorch
-from popdist.run.hosts import Host, find, parse_hosts
+from popdist.run.command import Host, find, parse_hosts
 from popdist.run.launch import agent_command
 
 

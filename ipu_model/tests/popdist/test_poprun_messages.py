@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from popdist.run.elastic import LinePipe, Output
 from popdist.run.launch import choose_cause, explain, tagged
 from popdist.run.messages import Failure, Line, MeetingPort, Writer, parse
-from popdist.run.output import LinePipe, Output
 from popdist.topology import divide
 
 PIECES = st.lists(st.text("ab\r\n", max_size=6).map(str.encode), max_size=6)

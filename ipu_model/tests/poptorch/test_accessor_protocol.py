@@ -20,7 +20,7 @@ from loading_processes import counter, stay_idle, wait_for
 
 from ipu_model.errors import Error
 from poptorch._dataloader import AsynchronousDataAccessor, DataLoader
-from poptorch._dataloader.ring import Ring, RingLayout, SharedFile
+from poptorch._dataloader.shared import Ring, RingLayout, SharedFile
 from poptorch.enums import DataLoaderMode, SharingStrategy
 from poptorch.options import Options
 

@@ -17,8 +17,7 @@ from loading_datasets import Counted, Numbers
 
 from ipu_model.errors import Error
 from poptorch._dataloader import AsynchronousDataAccessor
-from poptorch._dataloader.ring import SharedFile
-from poptorch._dataloader.transfer import Transfer
+from poptorch._dataloader.shared import SharedFile, Transfer
 from poptorch.enums import SharingStrategy
 
 FORK = multiprocessing.get_context("fork")

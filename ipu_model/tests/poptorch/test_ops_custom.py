@@ -17,7 +17,7 @@ from ipu_model import custom_ops
 from ipu_model.capture.describe import step_of
 from ipu_model.custom_ops import CustomOp, register
 from ipu_model.predict.costs import costs_of
-from poptorch.ops.custom import popart_attributes
+from poptorch.ops.python_ops import popart_attributes
 
 X = torch.randn(6, 4, generator=torch.Generator().manual_seed(0))
 DOMAIN = "test.ops"

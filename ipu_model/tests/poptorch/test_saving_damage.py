@@ -241,7 +241,7 @@ class TestHostilePickles:
         [
             "os.system", "torch.nn.functional.torch.os.system", "torch.nn.functional.importlib.import_module",
             "torch.fx.graph_module.GraphModule", "torch.jit._script.RecursiveScriptModule", "torch.hub.load",
-            "popdist.run.hosts.Host", "subprocess.Popen", "torch.nn.modules.linear.Linear.__init__",
+            "popdist.run.command.Host", "subprocess.Popen", "torch.nn.modules.linear.Linear.__init__",
             "torch.nn.Linear", "saving_support.poptorch.load", "poptorch._options_config.parseAndSetOptions",
             "poptorch.options.options.Options.loadFromFile", "no.such.module",
         ],

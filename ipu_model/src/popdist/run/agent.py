@@ -22,7 +22,7 @@ from popdist import stand_ins
 from popdist.run.messages import Job, MeetingPort, Message, Trouble, Writer, parse
 
 if TYPE_CHECKING:
-    from popdist.run.output import Output
+    from popdist.run.elastic import Output
 
 # How long the instances and torch's launcher have to end once poprun has.
 _LAST_RESORT_SECONDS = 10

@@ -1,15 +1,21 @@
-"""One host's instances under torch's elastic launcher."""
+"""One host's instances under torch's elastic launcher, and what they write: pipes stand where it has log files."""
 
 from __future__ import annotations
 
 import contextlib
 import os
+import re
+import selectors
 import signal
 import sys
+import tempfile
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 
 from torch.distributed import DistNetworkError
-from torch.distributed.elastic.multiprocessing import SignalException
+from torch.distributed.elastic.multiprocessing import LogsDest, LogsSpecs, SignalException
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
@@ -18,7 +24,6 @@ from ipu_model.instances.gloo import TCPStore
 from ipu_model.instances.group import ENDED, note_end
 from popdist.run import instance
 from popdist.run.messages import Failure, Finished, Job, Line, Writer
-from popdist.run.output import Output
 
 # How long instances have to end by themselves after SIGTERM when poprun stops them.
 _SHUTDOWN_SECONDS = 5
@@ -27,6 +32,9 @@ _RENDEZVOUS_SECONDS = 300
 
 # How long to try to note the end of an instance: lines of others wait meanwhile.
 _NOTE_TIMEOUT = timedelta(seconds=5)
+
+_LINE_END = re.compile(rb"\n|\r(?!\n)")
+_TAIL = 20
 
 
 def meeting_place(job: Job) -> TCPStore:
@@ -51,7 +59,7 @@ def output_of(job: Job, port: int, writer: Writer) -> Output:
     first = job.host * job.instances
 
     def emit(local: int, stream: str, line: bytes) -> None:
-        writer.send(Line(first + local, stream, line.decode("utf-8", "surrogateescape")))
+        writer.send(Line(first + local, stream, line))
 
     def gone(local: int) -> None:
         if job.hosts * job.instances == 1:
@@ -69,8 +77,21 @@ def launch(job: Job, port: int, output: Output, writer: Writer) -> None:
     # Torch replaces ${local_rank} in arguments; doubled, a dollar sign stays what it is.
     command = [word.replace("$", "$$") for word in (instance.__file__, str(os.getpid()), *job.command)]
     failures = {}
+    configuration = LaunchConfig(
+        min_nodes=job.hosts,
+        max_nodes=job.hosts,
+        nproc_per_node=job.instances,
+        run_id="poprun",
+        rdzv_backend="static",
+        rdzv_endpoint=f"{job.meeting_address}:{port}",
+        rdzv_configs={"rank": job.host, "timeout": _RENDEZVOUS_SECONDS},
+        local_addr=job.address,
+        max_restarts=0,
+        logs_specs=output,
+        shutdown_timeout=_SHUTDOWN_SECONDS,
+    )
     try:
-        elastic_launch(_configuration(job, port, output), sys.executable)("-I", "-S", *command)
+        elastic_launch(configuration, sys.executable)("-I", "-S", *command)
     except ChildFailedError as error:
         failures = error.failures
     except SignalException:
@@ -87,17 +108,135 @@ def launch(job: Job, port: int, output: Output, writer: Writer) -> None:
     writer.send(Finished())
 
 
-def _configuration(job: Job, port: int, output: Output) -> LaunchConfig:
-    return LaunchConfig(
-        min_nodes=job.hosts,
-        max_nodes=job.hosts,
-        nproc_per_node=job.instances,
-        run_id="poprun",
-        rdzv_backend="static",
-        rdzv_endpoint=f"{job.meeting_address}:{port}",
-        rdzv_configs={"rank": job.host, "timeout": _RENDEZVOUS_SECONDS},
-        local_addr=job.address,
-        max_restarts=0,
-        logs_specs=output,
-        shutdown_timeout=_SHUTDOWN_SECONDS,
-    )
+class Output(LogsSpecs):
+    """Gives each instance its own variables and two pipes; `emit(local index, stream, line)` gets the lines.
+
+    `gone(local index)` is called when an instance has ended, with all the children that hold what it has open.
+
+    A carriage return ends a line too, so that progress bars move. Temporary files are in a folder of the run's own,
+    because programs that are ended cannot remove theirs.
+    """
+
+    def __init__(
+        self,
+        variables: Sequence[dict[str, str]],
+        emit: Callable[[int, str, bytes], None],
+        gone: Callable[[int], None] = lambda local: None,
+    ) -> None:
+        super().__init__()
+        self._gone = gone
+        self._lives: dict[int, int] = {}
+        self._variables = variables
+        self._pipes: dict[int, LinePipe] = {}
+        self._emit = emit
+        self._selector = selectors.DefaultSelector()
+        self._wake, self._waker = os.pipe()
+        self._selector.register(self._wake, selectors.EVENT_READ)
+        self._thread = threading.Thread(target=self._read, daemon=True)
+        self._temporary: tempfile.TemporaryDirectory[str] | None = None
+        self._tails: dict[int, deque[bytes]] = {}
+
+    @property
+    def has_instances(self) -> bool:
+        """Whether instances were, or are being, started."""
+        return self._temporary is not None
+
+    @property
+    def root_log_dir(self) -> str:
+        """Torch's log folder: there is none."""
+        return ""
+
+    def reify(self, envs: dict[int, dict[str, str]]) -> LogsDest:
+        """Complete the environment of each instance and say where it writes; called by torch's launcher once."""
+        self._temporary = tempfile.TemporaryDirectory(prefix="poprun-", ignore_cleanup_errors=True)
+        paths: dict[str, dict[int, str]] = {"stdout": {}, "stderr": {}}
+        for local, environment in envs.items():
+            environment.update(self._variables[local], TORCHELASTIC_ERROR_FILE="", TMPDIR=self._temporary.name)
+            environment[instance.ALIVE] = self._watched_life(self._temporary.name, local)
+            for stream, paths_of_stream in paths.items():
+                pipe = LinePipe(local, stream)
+                self._pipes[pipe.reader] = pipe
+                self._selector.register(pipe.reader, selectors.EVENT_READ)
+                paths_of_stream[local] = f"/dev/fd/{pipe.writer}"
+        self._thread.start()
+        return LogsDest(paths["stdout"], paths["stderr"], error_files=dict.fromkeys(envs, ""))
+
+    def _watched_life(self, folder: str, local: int) -> str:
+        """Return the path of what an instance holds open as long as it lives: reading it ends with the instance."""
+        path = os.path.join(folder, f"alive-{local}")
+        os.mkfifo(path)
+        reader = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+        self._lives[reader] = local
+        self._selector.register(reader, selectors.EVENT_READ)
+        return path
+
+    def finish(self) -> None:
+        """Hand out everything that has been written, then stop reading: a program's own children may hold a pipe."""
+        os.write(self._waker, b".")
+        if self._thread.is_alive():
+            self._thread.join()
+        self.clean_up()
+
+    def clean_up(self) -> None:
+        """Remove the temporary folder."""
+        if self._temporary is not None:
+            self._temporary.cleanup()
+
+    def last_lines(self, local: int) -> bytes:
+        """Return the last lines that an instance wrote to its stderr."""
+        return b"".join(self._tails.get(local, ()))
+
+    def _read(self) -> None:
+        while True:
+            ready = [key.fd for key, _ in self._selector.select()]
+            for descriptor in ready:
+                if descriptor in self._lives:
+                    self._selector.unregister(descriptor)
+                    os.close(descriptor)
+                    self._gone(self._lives.pop(descriptor))
+                elif descriptor != self._wake:
+                    self._take(self._pipes[descriptor])
+            if ready == [self._wake]:
+                break
+        for pipe in self._pipes.values():
+            self._hand_out(pipe, pipe.rest())
+
+    def _take(self, pipe: LinePipe) -> None:
+        data = os.read(pipe.reader, 2**16)
+        if not data:
+            self._selector.unregister(pipe.reader)
+        for line in pipe.lines(data):
+            self._hand_out(pipe, line)
+
+    def _hand_out(self, pipe: LinePipe, line: bytes) -> None:
+        if line.strip(b"\r"):
+            if pipe.stream == "stderr":
+                self._tails.setdefault(pipe.local, deque(maxlen=_TAIL)).append(line)
+            self._emit(pipe.local, pipe.stream, line)
+
+
+class LinePipe:
+    """One stream of one instance, cut into lines."""
+
+    def __init__(self, local: int, stream: str) -> None:
+        self.local, self.stream = local, stream
+        self.reader, self.writer = os.pipe()
+        self._rest = b""
+
+    def lines(self, data: bytes) -> list[bytes]:
+        """Return the lines that are complete with this data, each with its end."""
+        text = self._rest + data
+        lines, start = [], 0
+        for end in _LINE_END.finditer(text):
+            # A carriage return at the very end may be the first half of a line end.
+            if end.group() == b"\r" and end.end() == len(text):
+                break
+            lines.append(text[start : end.end()])
+            start = end.end()
+        self._rest = text[start:]
+        return lines
+
+    def rest(self) -> bytes:
+        """Return what was written after the last line end."""
+        rest, self._rest = self._rest, b""
+        return rest

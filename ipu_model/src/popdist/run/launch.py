@@ -19,7 +19,6 @@ from typing import IO
 
 from ipu_model.errors import Error
 from popdist.environment import variables_of
-from popdist.run.hosts import FORWARDED, LOOPBACK, Host
 from popdist.run.messages import Failure, Finished, Job, Line, MeetingPort, Message, Trouble, Writer, parse
 from popdist.topology import Instance, Topology
 
@@ -38,6 +37,20 @@ _HINTS = {
     signal.SIGABRT: "it crashed",
     signal.SIGBUS: "it crashed, often because shared memory ran out",
 }
+
+
+# As Open MPI does: these reach other hosts without being asked for.
+FORWARDED = ("PATH", "LD_LIBRARY_PATH", "PYTHONPATH")
+LOOPBACK = "127.0.0.1"
+
+
+@dataclass(frozen=True)
+class Host:
+    """A machine of the run: its name as given, its address, and whether it is the machine that poprun runs on."""
+
+    name: str
+    address: str
+    local: bool
 
 
 @dataclass(frozen=True)
@@ -100,13 +113,13 @@ def job_of(plan: Plan, host: int, environment: Mapping[str, str]) -> Job:
         meeting_address=LOOPBACK if alone else plan.hosts[0].address,
         port=plan.port,
         instances=plan.topology.instances_per_host,
-        command=list(plan.command),
+        command=plan.command,
         folder=os.getcwd(),
         shared=dict(plan.shared),
-        variables=[
+        variables=tuple(
             {**variables_of(plan.topology, instance), _HOST_ADDRESS: address}
             for instance in plan.topology.on_host(host)
-        ],
+        ),
         talkative=plan.talkative,
     )
 
@@ -262,14 +275,14 @@ def _show(line: Line, only: int | None) -> None:
     """Write one line to the stream that the instance wrote it to; `only` hides the lines of all instances but one."""
     if only in (None, line.index):
         stream = sys.stdout if line.stream == "stdout" else sys.stderr
-        stream.buffer.write(tagged(line).encode("utf-8", "surrogateescape"))
+        stream.buffer.write(tagged(line))
         stream.flush()
 
 
-def tagged(line: Line) -> str:
+def tagged(line: Line) -> bytes:
     """Return a line with the tag of its instance and stream, as Open MPI writes it, and with an end."""
-    end = "" if line.text.endswith(("\n", "\r")) else "\n"
-    return f"[1,{line.index}]<{line.stream}>:{line.text}{end}"
+    end = b"" if line.text.endswith((b"\n", b"\r")) else b"\n"
+    return f"[1,{line.index}]<{line.stream}>:".encode() + line.text + end
 
 
 def _interrupt(number: int, frame: FrameType | None) -> None:

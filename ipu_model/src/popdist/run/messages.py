@@ -1,16 +1,15 @@
-"""What poprun and the agents of its hosts tell one another: a JSON array a line, of a kind and its values."""
+"""What poprun and the agents of its hosts tell one another: a JSON object a line."""
 
 from __future__ import annotations
 
-import json
 import signal
 import threading
-from dataclasses import asdict, dataclass, field
 from typing import IO
 
+import msgspec
 
-@dataclass(frozen=True)
-class Job:
+
+class Job(msgspec.Struct, frozen=True, tag=True):
     """To an agent, first of all: what to start; `variables` holds each of its instances' own ones.
 
     Port 0 lets the agent of host 0 choose a free one; the other agents are told in a second message.
@@ -23,38 +22,34 @@ class Job:
     meeting_address: str
     port: int
     instances: int
-    command: list[str]
+    command: tuple[str, ...]
     folder: str
-    shared: dict[str, str] = field(default_factory=dict)
-    variables: list[dict[str, str]] = field(default_factory=list)
-    talkative: bool = False
+    shared: dict[str, str]
+    variables: tuple[dict[str, str], ...]
+    talkative: bool
 
 
-@dataclass(frozen=True)
-class MeetingPort:
+class MeetingPort(msgspec.Struct, frozen=True, tag=True):
     """From the agent of host 0, and on to the others: the port at which instances meet."""
 
     port: int
 
 
-@dataclass(frozen=True)
-class Line:
+class Line(msgspec.Struct, frozen=True, tag=True):
     """From an agent: what an instance wrote to `stdout` or `stderr`."""
 
     index: int
     stream: str
-    text: str
+    text: bytes
 
 
-@dataclass(frozen=True)
-class Trouble:
+class Trouble(msgspec.Struct, frozen=True, tag=True):
     """From an agent: why it cannot start its instances."""
 
     text: str
 
 
-@dataclass(frozen=True)
-class Failure:
+class Failure(msgspec.Struct, frozen=True, tag=True):
     """From an agent: how an instance failed, by its exit code, or minus the number of a signal.
 
     `consequence` tells that it only ended because another one had.
@@ -75,13 +70,12 @@ class Failure:
         return self.status if self.status >= 0 else 128 - self.status
 
 
-@dataclass(frozen=True)
-class Finished:
+class Finished(msgspec.Struct, frozen=True, tag=True):
     """From an agent: all its instances have ended."""
 
 
 Message = Job | MeetingPort | Line | Trouble | Failure | Finished
-_KINDS = {kind.__name__: kind for kind in (Job, MeetingPort, Line, Trouble, Failure, Finished)}
+_DECODER: msgspec.json.Decoder[Message] = msgspec.json.Decoder(Message)
 
 
 class Writer:
@@ -93,16 +87,14 @@ class Writer:
 
     def send(self, message: Message) -> None:
         """Send one message; raise `OSError` if its reader is gone."""
-        line = json.dumps([type(message).__name__, asdict(message)]).encode() + b"\n"
         with self._lock:
-            self._stream.write(line)
+            self._stream.write(msgspec.json.encode(message) + b"\n")
             self._stream.flush()
 
 
 def parse(line: bytes) -> Message | None:
     """Return a message, or `None` for a line that is none: remote shells may print what they like."""
     try:
-        kind, values = json.loads(line)
-        return _KINDS[kind](**values)
-    except (ValueError, TypeError, KeyError):
+        return _DECODER.decode(line)
+    except msgspec.DecodeError:
         return None

@@ -7,7 +7,7 @@ import difflib
 import json
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -146,21 +146,10 @@ def read(arguments: Sequence[str]) -> Request:
     verbosity = given.pop("verbosity")
     if "import-config" in given:
         given = {**_imported(given["import-config"]), **given}
-    value = {option.key: given.get(option.key, option.default) for option in OPTIONS}
-    return Request(
-        num_instances=value["num-instances"],
-        num_replicas=value["num-replicas"],
-        ipus_per_replica=value["ipus-per-replica"],
-        host=value["host"],
-        executable_cache_path=value["executable-cache-path"],
-        only_output_from_instance=value["only-output-from-instance"],
-        mpi=read_mpi(value["mpi-global-args"], value["mpi-local-args"]),
-        print_topology=value["print-topology"],
-        export_config=value["export-config"],
-        given=given,
-        verbosity=verbosity,
-        program=tuple(program),
-    )
+    value = {option.key.replace("-", "_"): given.get(option.key, option.default) for option in OPTIONS}
+    mpi = read_mpi(value["mpi_global_args"], value["mpi_local_args"])
+    own = {field.name: value[field.name] for field in fields(Request) if field.name in value}
+    return Request(**own, mpi=mpi, given=given, verbosity=verbosity, program=tuple(program))
 
 
 def _values(words: Sequence[str]) -> dict[str, Any]:

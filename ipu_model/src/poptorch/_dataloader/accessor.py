@@ -6,6 +6,7 @@ from collections.abc import Sized
 from multiprocessing.util import Finalize
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from ipu_model.errors import require
 from ipu_model.front_ends import LoaderFacts, facts_of_loader
 from ipu_model.process import interrupt_postponed
 from poptorch._dataloader.items import ItemLoader
@@ -173,8 +174,9 @@ class AsynchronousDataAccessor:
         self._worker.send(Begin(generation, pass_number, self._held_slot))
 
     def _check_usable(self) -> None:
-        assert self._failure is None, self._failure
-        assert not self._worker.ended, "The data accessor was terminated; make a new one to load more data."
+        if self._failure is not None:
+            raise AssertionError(self._failure)
+        require(not self._worker.ended, "The data accessor was terminated; make a new one to load more data.")
 
 
 @facts_of_loader.register
@@ -185,9 +187,9 @@ def _(accessor: AsynchronousDataAccessor) -> LoaderFacts:
 
 
 def _check(dataset: Any, buffer_size: int, miss_sleep_time_in_ms: float, rebatched_size: int | None) -> None:
-    assert buffer_size >= 1, f"buffer_size is the number of slots of the ring, at least 1; got {buffer_size}."
-    assert miss_sleep_time_in_ms >= 0, f"miss_sleep_time_in_ms must not be negative; got {miss_sleep_time_in_ms}."
-    assert rebatched_size is None or rebatched_size > 1, f"rebatched_size must be > 1; got {rebatched_size}."
+    require(buffer_size >= 1, f"buffer_size is the number of slots of the ring, at least 1; got {buffer_size}.")
+    require(miss_sleep_time_in_ms >= 0, f"miss_sleep_time_in_ms must not be negative; got {miss_sleep_time_in_ms}.")
+    require(rebatched_size is None or rebatched_size > 1, f"rebatched_size must be > 1; got {rebatched_size}.")
     if isinstance(dataset, AsynchronousDataAccessor):
         raise createPoptorchError(
             "The dataset is an AsynchronousDataAccessor itself, which only the process that made it can iterate over. "
@@ -201,8 +203,9 @@ def _check(dataset: Any, buffer_size: int, miss_sleep_time_in_ms: float, rebatch
             "or create it with mode=DataLoaderMode.Sync."
         )
     short_last_item = dataset.keeps_remainder and (dataset.combinedBatchSize or 1) > 1
-    assert not short_last_item or rebatched_size is not None, (
+    require(
+        not short_last_item or rebatched_size is not None,
         "An AsynchronousDataAccessor over a DataLoader with drop_last=False only works if 'rebatched_size' "
         "is specified too, because the last item can be shorter than the slots. Use drop_last=True, or the "
-        "DataLoader's own mode=DataLoaderMode.AsyncRebatched."
+        "DataLoader's own mode=DataLoaderMode.AsyncRebatched.",
     )

@@ -98,7 +98,8 @@ class ItemStructure:
         if self.kind == "dict":
             return dict(zip(self.keys, tensors, strict=True))
         parser, name = getCustomParser(self.pattern), type(self.pattern).__name__
-        assert parser is not None, f"The parser of {name} was unregistered while a loader still uses it."
+        if parser is None:
+            raise AssertionError(f"The parser of {name} was unregistered while a loader still uses it.")
         return parser.reconstruct(self.pattern, iter(tensors))
 
 

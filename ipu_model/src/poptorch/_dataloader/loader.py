@@ -7,6 +7,7 @@ from typing import Any
 
 from torch.utils.data import IterableDataset
 
+from ipu_model.errors import require
 from ipu_model.front_ends import LoaderFacts, facts_of_loader, facts_of_torchs_loader
 from poptorch._backend.settings import batching_of
 from poptorch._dataloader.accessor import AsynchronousDataAccessor
@@ -65,9 +66,8 @@ class DataLoader(ItemLoader):
         batch_sampler: Any = None,
         **kwargs: Any,
     ) -> None:
-        assert isinstance(options, Options), (
-            f"The first argument of a DataLoader must be a poptorch.Options; got a {type(options).__name__}."
-        )
+        message = f"The first argument of a DataLoader must be a poptorch.Options; got a {type(options).__name__}."
+        require(isinstance(options, Options), message)
         options._freeze()
         self._accessor: AsynchronousDataAccessor | None = None
         if batch_size is not None:
@@ -114,13 +114,14 @@ class DataLoader(ItemLoader):
             rows = combined * (self.options.Distributed.numProcesses if distributed else 1)
             warn_about_samples(dataset, rows, self._drop_last_item)
         if distributed:
-            assert combined is not None, (
-                "auto_distributed_partitioning needs a batch_size; pass auto_distributed_partitioning=False "
-                "to read single samples of the whole dataset."
-            )
+            if combined is None:
+                raise AssertionError(
+                    "auto_distributed_partitioning needs a batch_size; pass auto_distributed_partitioning=False "
+                    "to read single samples of the whole dataset."
+                )
             dataset = _SubDataset(dataset, self.options, combined, self._drop_last_item)
             if shuffle:
-                check_common_seed(self.options)
+                check_common_seed(self.options.exists("random_seed"))
             if shuffle and "sampler" not in own:
                 own, shuffle = own | {"sampler": ShuffledPart(dataset)}, False
         super().__init__(
@@ -135,9 +136,10 @@ class DataLoader(ItemLoader):
 
     def _load_ahead(self, mode: DataLoaderMode, async_options: dict[str, Any], worker_size: int | None) -> None:
         """Start the process that loads the items for this object."""
-        assert "rebatched_size" not in async_options, (
+        require(
+            "rebatched_size" not in async_options,
             "rebatched_size is not for async_options: a DataLoader always re-batches to its combined batch "
-            "size. Use rebatched_worker_size to set how many rows its workers collate at a time."
+            "size. Use rebatched_worker_size to set how many rows its workers collate at a time.",
         )
         rows = None
         if self.batches_per_item is not None:
@@ -234,10 +236,11 @@ def warn_about_groups(batch_sampler: Any, batches_per_item: int, drop_last: bool
 
 def check_iterable(distributed: bool, num_workers: int, worker_init_fn: Callable[[int], None] | None) -> None:
     """Refuse to partition an iterable data set (`AssertionError`); warn if workers would repeat it."""
-    assert not distributed, (
+    require(
+        not distributed,
         "auto_distributed_partitioning=True is not supported for IterableDataset, which has no indices to "
         "divide. Pass auto_distributed_partitioning=False and let the dataset deliver each process its own "
-        "samples."
+        "samples.",
     )
     if num_workers > 1 and worker_init_fn is None:
         logger.warning(
@@ -272,15 +275,18 @@ def rows_per_chunk(combined: int | None, rebatched: bool, drop_last: bool, worke
 
     Raises `AssertionError` if there is nothing to re-batch to, or chunks would be larger than items.
     """
-    assert combined is not None or not rebatched, (
-        "DataLoaderMode.AsyncRebatched needs a batch_size to re-batch to; use DataLoaderMode.Async for batch_size=None."
+    require(
+        combined is not None or not rebatched,
+        "DataLoaderMode.AsyncRebatched needs a batch_size to re-batch to; use DataLoaderMode.Async for "
+        "batch_size=None.",
     )
     # A short last item does not fit the slots of a plain asynchronous loader, but joined rows do.
     if combined is None or combined == 1 or (drop_last and not rebatched):
         return None
     per_chunk = combined if worker_size is None else worker_size
-    assert per_chunk <= combined, (
+    require(
+        per_chunk <= combined,
         f"rebatched_worker_size ({per_chunk}) must not exceed the combined batch size ({combined}), of which "
-        "it is a part."
+        "it is a part.",
     )
     return per_chunk

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch.utils.data import Dataset, Sampler
 
+from ipu_model.errors import require
 from poptorch.options import Options
 
 
@@ -46,15 +47,13 @@ class GlobalIndex(int):
     """An index into the whole data set rather than into one process's view of it."""
 
 
-_NO_COMMON_SEED = (
-    "Shuffling a dataset divided between processes needs the same seed in all of them: call options.randomSeed(seed) "
-    "first."
-)
-
-
-def check_common_seed(options: Options) -> None:
+def check_common_seed(has_seed: bool) -> None:
     """Raise `AssertionError` if a shuffled data set would be in another order in each process."""
-    assert options.exists("random_seed"), _NO_COMMON_SEED
+    require(
+        has_seed,
+        "Shuffling a dataset divided between processes needs the same seed in all of them: call "
+        "options.randomSeed(seed) first.",
+    )
 
 
 class _SubDataset(Dataset[Any]):
@@ -81,7 +80,7 @@ class _SubDataset(Dataset[Any]):
 
         Raises `AssertionError` without a seed.
         """
-        assert self._generator is not None, _NO_COMMON_SEED
+        check_common_seed(self._generator is not None)
         self._permutation = torch.randperm(len(self._dataset), generator=self._generator)
 
     def swap_range(self) -> None:

@@ -17,8 +17,7 @@ import torch
 from ipu_model.errors import Error, unsupported
 from ipu_model.process import interrupt_postponed
 from poptorch._dataloader.items import ItemStructure
-from poptorch._dataloader.ring import Ring, SharedFile
-from poptorch._dataloader.transfer import CannotSend, Transfer
+from poptorch._dataloader.shared import CannotSend, Ring, SharedFile, Transfer
 from poptorch._dataloader.worker import (
     Begin,
     Failed,
@@ -91,7 +90,11 @@ class WorkerProcess:
             reason = "the fork server ended; its traceback is on the standard error stream"
             raise _start_failed(reason) from error
         except OSError as error:
-            raise _no_room(error, strategy) from error
+            raise _start_failed(
+                f"the system refuses what SharingStrategy.{strategy.name} needs ({error.strerror or error}). Make room "
+                "in the folder for temporary files (TMPDIR names another one) and in memory, or use "
+                "SharingStrategy.Fork"
+            ) from error
         finally:
             job.transfer.close()
             childs_end.close()
@@ -166,7 +169,7 @@ class WorkerProcess:
     def _how_it_ended(self) -> str:
         code = self._process.exitcode
         if code is not None and code < 0:
-            known = {int(each): each.name for each in signal.Signals}
+            known = {int(number): number.name for number in signal.Signals}
             return f"the process was killed by signal {-code} ({known.get(-code, 'unknown')})"
         return (
             f"the process ended with exit code {code}; if it says why, that is on the standard error stream. "
@@ -197,10 +200,3 @@ def _preload_fork_server() -> None:
 
 def _start_failed(reason: str) -> Error:
     return createPoptorchError(f"{_NOT_STARTED}: {reason}.")
-
-
-def _no_room(error: OSError, strategy: SharingStrategy) -> Error:
-    return _start_failed(
-        f"the system refuses what SharingStrategy.{strategy.name} needs ({error.strerror or error}). Make room in the "
-        "folder for temporary files (TMPDIR names another one) and in memory, or use SharingStrategy.Fork"
-    )

@@ -10,6 +10,7 @@ import multiprocessing
 import os
 import pickle
 import random
+import re
 import signal
 import sys
 import threading
@@ -19,6 +20,7 @@ from collections import deque
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import dropwhile
 from multiprocessing import forkserver
 from multiprocessing.connection import Connection, wait
 from typing import Any, NamedTuple
@@ -26,13 +28,62 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from poptorch._dataloader.failure import Failure
+from ipu_model.source_lines import SourceLine, line_that_raised
 from poptorch._dataloader.items import Chunk, ItemStructure, glue
-from poptorch._dataloader.ring import Ring, RingLayout, SharedFile
-from poptorch._dataloader.transfer import Transfer
+from poptorch._dataloader.shared import Ring, RingLayout, SharedFile, Transfer
 from poptorch._utils import custom_arg_parsers
 
 _GRACE_IN_S = 5.0
+
+
+# A worker process of torch's loader puts the traceback of an exception into its message.
+_WITHIN_TORCH_WORKER = "Original Traceback (most recent call last):\n"
+_TORCH = os.path.dirname(torch.__file__) + os.sep
+_FRAME = re.compile(r'^  File "(.+)", line (\d+), in (.+)$', re.MULTILINE)
+
+
+class LoadersTraceback(Exception):
+    """The traceback of an exception in the loader's process, shown as the cause of one in the program."""
+
+
+@dataclass(frozen=True)
+class Failure:
+    """Type and message of an exception, the user's line that raised it ("" if there is none), and its traceback.
+
+    All of them are text, because not every exception can be sent to another process and rebuilt there.
+    """
+
+    what: str
+    line: str
+    trace: str
+
+    @classmethod
+    def of(cls, error: Exception) -> Failure:
+        """Describe an exception that is being handled."""
+        told = traceback.TracebackException.from_exception(error)
+        trace, what, line = "".join(told.format()), "".join(told.format_exception_only()), line_that_raised(error)
+        _, _, within = what.partition(_WITHIN_TORCH_WORKER)
+        frames = list(_FRAME.finditer(within))
+        if frames:
+            # The innermost line outside torch; if there is none, the innermost one.
+            users = [frame for frame in frames if not frame[1].startswith(_TORCH)] or frames
+            file, number, function = users[-1].groups()
+            line = SourceLine(file, int(number), function)
+            # The last frame's source text is indented. The message follows; any line of it but the first may be, too.
+            lines = within[frames[-1].end() + 1 :].split("\n")
+            what = "\n".join(dropwhile(lambda text: text.startswith("  "), lines))
+        name, colon, message = what.strip().partition(":")
+        short = name.rpartition(".")[2] + colon + message  # `Type: message` of `package.module.Type: message`
+        return cls(short, "" if line is None else str(line), trace)
+
+    def before(self, consequence: str) -> str:
+        """Return a message that first says what happened, then what follows from it."""
+        return f"{self.what}{f' ({self.line})' if self.line else ''}\n{consequence}"
+
+    @property
+    def cause(self) -> LoadersTraceback:
+        """An exception that shows the traceback when Python prints one that was raised from it."""
+        return LoadersTraceback(f'\n"""\n{self.trace}"""')
 
 
 class Ready(NamedTuple):
@@ -195,34 +246,6 @@ def _leave_with_parent(parent_pid: int) -> None:
     os._exit(1)
 
 
-class _Source:
-    """Iterates over the data set: each item as a list of chunks, flattened like the first."""
-
-    def __init__(self, dataset: Any, policy: Policy) -> None:
-        self._dataset = dataset
-        self._policy = policy
-        self.structure: ItemStructure | None = None
-
-    def items(self) -> Iterator[list[Chunk]]:
-        """Start a new pass over the data."""
-        chunks = (self._flatten(item) for item in self._iterate())
-        if self._policy.rebatched_size is None:
-            return ([chunk] for chunk in chunks)
-        return glue(chunks, self._policy.rebatched_size, self._policy.keep_remainder)
-
-    def _iterate(self) -> Iterator[Any]:
-        dataset = self._dataset
-        if hasattr(dataset, "__iter__") or not hasattr(dataset, "__len__"):
-            return iter(dataset)
-        # Python would go on until an IndexError, which a map-style data set need not raise.
-        return (dataset[index] for index in range(len(dataset)))
-
-    def _flatten(self, item: Any) -> Chunk:
-        if self.structure is None:
-            self.structure = ItemStructure.of(item)
-        return self.structure.flatten(item)
-
-
 class _Producer:
     """Loads items into the ring, pass after pass, as far ahead as the program allows."""
 
@@ -232,17 +255,22 @@ class _Producer:
         self._policy = job.policy
         self._ring_file = job.ring_file
         self._connection = job.connection
-        self._source = _Source(dataset, job.policy)
+        self._dataset = dataset
+        self._structure: ItemStructure | None = None
         self._free = deque(range(job.policy.slots))
         self._generation, self._begun_pass = 0, -1
         self._loaded = 0
 
     def run(self) -> None:
         """Load the first item, tell the program about it, and go on until `_Stopped`."""
-        items = self._source.items()
+        items = self._items()
         first = next(items, None)
         if first is None:
-            raise ValueError(_empty(self._policy))
+            rows = self._policy.rebatched_size
+            why = "there is no item to load, or fewer samples than one item needs"
+            raise ValueError(
+                f"The Dataset is empty: {why if rows is None else f'it has fewer than the {rows} rows of one item'}."
+            )
         self._make_ring(first)
         self._store(self._free.popleft(), first)
         del first
@@ -255,14 +283,32 @@ class _Producer:
                 self._wait_for(-1 if ahead else number)
             except _Restarted:
                 number, ahead = 0, self._policy.early_preload
-            items, self._loaded = self._source.items(), 0
+            items, self._loaded = self._items(), 0
+
+    def _items(self) -> Iterator[list[Chunk]]:
+        """Start a new pass over the data: each item is a list of chunks, flattened like the first item."""
+        dataset = self._dataset
+        if hasattr(dataset, "__iter__") or not hasattr(dataset, "__len__"):
+            items = iter(dataset)
+        else:
+            # Python would go on until an IndexError, which a map-style data set need not raise.
+            items = (dataset[index] for index in range(len(dataset)))
+        chunks = map(self._flattened, items)
+        if self._policy.rebatched_size is None:
+            return ([chunk] for chunk in chunks)
+        return glue(chunks, self._policy.rebatched_size, self._policy.keep_remainder)
+
+    def _flattened(self, item: Any) -> Chunk:
+        if self._structure is None:
+            self._structure = ItemStructure.of(item)
+        return self._structure.flatten(item)
 
     def _make_ring(self, first: list[Chunk]) -> None:
         layout = RingLayout.for_items_like(first[0], self._policy.slots, self._policy.rebatched_size)
         self._ring = Ring(self._ring_file, layout)
         self._ring_file.close()
         # Sent as it is, torch would move the tensors of a custom type into shared memory of their own.
-        self._say(Ready(pickle.dumps(self._source.structure), layout))
+        self._say(Ready(pickle.dumps(self._structure), layout))
 
     def _pass(self, items: Iterator[list[Chunk]], begun_pass: int) -> None:
         """Load the rest of one pass once the program has begun the pass with this number."""
@@ -309,9 +355,3 @@ class _Producer:
                 raise _Restarted
         else:
             raise _Stopped
-
-
-def _empty(policy: Policy) -> str:
-    if policy.rebatched_size is None:
-        return "The Dataset is empty: there is no item to load, or fewer samples than one item needs."
-    return f"The Dataset is empty: it has fewer than the {policy.rebatched_size} rows of one item."

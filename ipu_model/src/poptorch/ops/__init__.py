@@ -12,15 +12,13 @@ from poptorch.ops.annotations import (
     serializedMatMul,
     set_available_memory,
 )
-from poptorch.ops.beam_search import ctc_beam_search_decoder
 from poptorch.ops.blocks import BeginBlock, Block, BlockFunction, LegacyBeginBlockFn, _BlockHook, removeBlocks
 from poptorch.ops.control_flow import cond, dynamic_slice, dynamic_update, for_loop
-from poptorch.ops.custom import custom_op
-from poptorch.ops.host import CPU
 from poptorch.ops.multi_conv import MultiConv
 from poptorch.ops.overlap import set_overlap_for_input, set_overlap_for_output
-from poptorch.ops.points import fps, nearest
 from poptorch.ops.printing import ipu_print_tensor
+from poptorch.ops.python_ops import CPU, custom_op
+from poptorch.ops.searches import ctc_beam_search_decoder, fps, nearest
 
 __all__ = [
     "CPU",

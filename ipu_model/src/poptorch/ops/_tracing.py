@@ -1,10 +1,12 @@
-"""What several ops ask of the trace under way."""
+"""What several ops ask of their arguments and of the trace under way."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import takewhile
 from typing import TYPE_CHECKING
 
+import torch
 import torch.fx
 
 from ipu_model.capture import tracing
@@ -13,7 +15,6 @@ from poptorch._impl import createPoptorchError
 
 if TYPE_CHECKING:
     from ipu_model.capture.tracing import Trace
-
 
 Node = torch.fx.Node
 
@@ -35,27 +36,19 @@ class Body:
 
     @property
     def is_current(self) -> bool:
-        """Whether the trace that it belongs to is still under way."""
         return tracing.current() is self.trace
 
     def ops(self) -> list[Node]:
         """Return the ops recorded since, in order."""
-        found = []
-        for node in reversed(self.trace.nodes.nodes):
-            if node is self.before:
-                break
-            if node.op == "call_function":
-                found.append(node)
-        return found[::-1]
+        later = takewhile(lambda node: node is not self.before, reversed(self.trace.nodes.nodes))
+        return [node for node in later if node.op == "call_function"][::-1]
 
     def writes_outside(self) -> Node | None:
         """Return an op of the body that changes a tensor made before it in place, or `None`."""
         ops = self.ops()
         inside = set(ops)
-        for node in ops:
-            if any(_owner(argument) not in inside for argument in written_arguments(node)):
-                return node
-        return None
+        writes = (op for op in ops if any(_owner(argument) not in inside for argument in written_arguments(op)))
+        return next(writes, None)
 
 
 def _owner(node: Node) -> Node:
@@ -76,3 +69,16 @@ def refuse_training(name: str, remedy: str = _REMEDY) -> None:
     trace = tracing.current()
     if trace is not None and trace.training:
         raise createPoptorchError(f"{name} is only supported in inference. {remedy}")
+
+
+def require_tensors(function: str, **arguments: object) -> None:
+    """Raise `poptorch.Error` unless these arguments of a function are tensors."""
+    for name, value in arguments.items():
+        if not isinstance(value, torch.Tensor):
+            raise createPoptorchError(f"{function}: {name} must be a tensor, not {type(value)}.")
+
+
+def require_tensor(function: str, value: object) -> None:
+    """Raise `poptorch.Error` unless the first argument of a function is a tensor."""
+    if not isinstance(value, torch.Tensor):
+        raise createPoptorchError(f"{function} must take a torch.tensor argument, not {type(value)}.")

@@ -16,14 +16,15 @@ from torch import Tensor
 
 from ipu_model.capture import tracing
 from ipu_model.capture.device_ops.recurrent_layers import LAYER_OPS
+from ipu_model.errors import require
 from poptorch._impl import createPoptorchError
+from poptorch._options_impl import check_type
 from poptorch.enums import MatMulSerializationMode
-from poptorch.ops._tracing import Body
+from poptorch.ops._tracing import Body, require_tensor
 
 aten = torch.ops.aten
 
-_PRODUCTS = frozenset({aten.mm.default, aten.addmm.default, aten.bmm.default, aten.baddbmm.default,
-                       aten.dot.default, aten.mv.default, aten.addmv.default})  # fmt: skip
+_PRODUCTS = frozenset(getattr(aten, name).default for name in ("mm", "addmm", "bmm", "baddbmm", "dot", "mv", "addmv"))
 
 # The ops that plan their temporary memory: these, and the matrix products.
 _PLANNED = _PRODUCTS | {
@@ -97,8 +98,7 @@ def nop(tensor: Tensor) -> Tensor:
     Raises:
         Error: not a tensor.
     """
-    if not isinstance(tensor, torch.Tensor):
-        raise createPoptorchError(f"poptorch.nop must take a torch.tensor argument, not {type(tensor)}.")
+    require_tensor("poptorch.nop", tensor)
     trace = tracing.current()
     if trace is None:
         return tensor
@@ -116,10 +116,7 @@ def set_available_memory(tensor: Tensor, available_memory_proportion: float) -> 
     Raises:
         Error: not a tensor.
     """
-    if not isinstance(tensor, torch.Tensor):
-        raise createPoptorchError(
-            f"poptorch.set_available_memory must take a torch.tensor argument, not {type(tensor)}."
-        )
+    require_tensor("poptorch.set_available_memory", tensor)
     _hint_producer(tensor, _PLANNED, "available_memory_proportion", available_memory_proportion)
     return tensor
 
@@ -135,16 +132,14 @@ def serializedMatMul(
         AssertionError: a mode, factor or precision flag of another type.
         Error: when traced, a factor that does not divide the dimension.
     """
-    assert isinstance(keep_precision, bool), f"keep_precision takes a bool; got {keep_precision!r}."
-    assert isinstance(factor, int), f"factor takes an int; got {factor!r}."
-    assert isinstance(mode, MatMulSerializationMode), f"mode takes a poptorch.MatMulSerializationMode; got {mode!r}."
+    check_type("keep_precision", keep_precision, bool)
+    check_type("factor", factor, int)
+    check_type("mode", mode, MatMulSerializationMode)
     if tracing.is_tracing():
         _check_factor(lhs, rhs, mode, factor)
     product = torch.matmul(lhs, rhs)
-    _hint_producer(
-        product, _PRODUCTS, "serialized",
-        {"mode": mode.value, "factor": factor, "keep_precision": keep_precision},
-    )  # fmt: skip
+    serialized = {"mode": mode.value, "factor": factor, "keep_precision": keep_precision}
+    _hint_producer(product, _PRODUCTS, "serialized", serialized)
     return product
 
 
@@ -167,7 +162,7 @@ def _check_factor(lhs: Tensor, rhs: Tensor, mode: MatMulSerializationMode, facto
 def _hint_producer(tensor: Tensor, wanted: frozenset[Any], key: str, value: object) -> None:
     """Note a hint on the `wanted` op that `tensor` comes from, else on the op that computes `tensor`."""
     trace = tracing.current()
-    node = trace.node_of(tensor) if trace is not None else None
+    node = None if trace is None else trace.node_of(tensor)
     if trace is not None and node is not None:
         trace.hint_op(_wanted_producer(node, wanted, _STEPS_BACK) or node, key, value)
 
@@ -177,8 +172,8 @@ def _wanted_producer(node: torch.fx.Node, wanted: frozenset[Any], steps: int) ->
         return node
     if steps == 0 or node.target not in _WRAPPERS:
         return None
-    found = (_wanted_producer(source, wanted, steps - 1) for source in node.all_input_nodes)
-    return next((producer for producer in found if producer is not None), None)
+    producers = (_wanted_producer(source, wanted, steps - 1) for source in node.all_input_nodes)
+    return next((producer for producer in producers if producer is not None), None)
 
 
 class _Entered:
@@ -215,7 +210,7 @@ class NameScope(_Entered):
 
     def __init__(self, name: str) -> None:
         super().__init__()
-        assert isinstance(name, str), f"A name scope must be a string; got {name!r}."
+        require(isinstance(name, str), f"A name scope must be a string; got {name!r}.")
         self.name = name
 
     def _note(self, body: Body) -> None:
@@ -247,12 +242,12 @@ def push_name_scope(name: str) -> None:
     """Put `name/` in front of the names of the following ops, until `pop_name_scope`."""
     scope = NameScope(name)
     scope.__enter__()
-    _open_scopes.set(tuple(each for each in (*_open_scopes.get(), scope) if each._is_open))
+    _open_scopes.set(tuple(opened for opened in (*_open_scopes.get(), scope) if opened._is_open))
 
 
 def pop_name_scope() -> None:
     """End the innermost scope of `push_name_scope`; do nothing if there is none."""
-    opened = tuple(each for each in _open_scopes.get() if each._is_open)
+    opened = tuple(scope for scope in _open_scopes.get() if scope._is_open)
     if opened:
         _open_scopes.set(opened[:-1])
         opened[-1].__exit__(None, None, None)
@@ -260,18 +255,17 @@ def pop_name_scope() -> None:
 
 def set_attribute(attribute: str, key: str, value: str) -> None:
     """Give the following ops an entry of a graph attribute, until `clear_attribute`."""
-    assert all(isinstance(each, str) for each in (attribute, key, value)), (
-        f"An attribute, its key and its value must be strings; got {attribute!r}, {key!r} and {value!r}."
-    )
+    message = f"An attribute, its key and its value must be strings; got {attribute!r}, {key!r} and {value!r}."
+    require(all(isinstance(text, str) for text in (attribute, key, value)), message)
     entry = Attribute(**{attribute: {key: value}})
     entry.__enter__()
     opened = (*_open_attributes.get(), (attribute, key, entry))
-    _open_attributes.set(tuple(each for each in opened if each[2]._is_open))
+    _open_attributes.set(tuple(entry for entry in opened if entry[2]._is_open))
 
 
 def clear_attribute(attribute: str, key: str) -> None:
     """End the latest `set_attribute` of an entry; do nothing if there is none."""
-    opened = tuple(each for each in _open_attributes.get() if each[2]._is_open)
+    opened = tuple(entry for entry in _open_attributes.get() if entry[2]._is_open)
     latest = next((index for index in reversed(range(len(opened))) if opened[index][:2] == (attribute, key)), None)
     if latest is not None:
         _open_attributes.set(opened[:latest] + opened[latest + 1 :])
@@ -286,18 +280,11 @@ def identity_loss(x: Tensor, reduction: str) -> Tensor:
     Raises:
         AssertionError: another reduction, or `x` is not a tensor.
     """
-    assert isinstance(x, torch.Tensor), f"identity_loss takes a torch.Tensor, not {type(x)}."
-    assert reduction in ("sum", "mean", "none"), (
-        f"Unsupported reduction type! identity_loss takes 'sum', 'mean' or 'none'; got {reduction!r}."
-    )
-    result = _reduce(x, reduction)
+    require(isinstance(x, torch.Tensor), f"identity_loss takes a torch.Tensor, not {type(x)}.")
+    message = f"Unsupported reduction type! identity_loss takes 'sum', 'mean' or 'none'; got {reduction!r}."
+    require(reduction in ("sum", "mean", "none"), message)
+    result = x.clone() if reduction == "none" else x.sum() if reduction == "sum" else x.mean()
     trace = tracing.current()
     if trace is not None:
         trace.mark_loss(result)
     return result
-
-
-def _reduce(x: Tensor, reduction: str) -> Tensor:
-    if reduction == "sum":
-        return x.sum()
-    return x.mean() if reduction == "mean" else x.clone()

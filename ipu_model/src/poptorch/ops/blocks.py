@@ -13,6 +13,7 @@ from torch import nn
 
 from ipu_model.capture import tracing
 from ipu_model.capture.tracing import Trace
+from ipu_model.errors import require
 from poptorch._impl import createPoptorchError
 
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -133,7 +134,7 @@ def BlockFunction(user_id: str | None = None, ipu_id: int | None = None) -> Call
 
 def removeBlocks(module: nn.Module) -> None:
     """Remove every `BeginBlock` annotation from a module and its submodules; other hooks stay."""
-    assert isinstance(module, nn.Module), f"removeBlocks takes a torch.nn.Module, not {type(module)}."
+    require(isinstance(module, nn.Module), f"removeBlocks takes a torch.nn.Module, not {type(module)}.")
     for child in module.modules():
         for handle, hook in list(child._forward_pre_hooks.items()):
             if isinstance(hook, _BlockHook):

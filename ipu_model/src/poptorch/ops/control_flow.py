@@ -14,11 +14,10 @@ from torch import Tensor
 
 from ipu_model.capture import tracing
 from poptorch._impl import createPoptorchError
-from poptorch.ops._tracing import Body, refuse_training
+from poptorch.ops._tracing import Body, refuse_training, require_tensors
 
 if TYPE_CHECKING:
     from ipu_model.capture.tracing import Trace
-
 
 Function = Callable[..., Tensor | Sequence[Tensor]]
 
@@ -41,14 +40,23 @@ def for_loop(count: int, body: Function, inputs: list[Tensor]) -> list[Tensor]:
     if trace is None:
         return _call(body, inputs)
     refuse_training("poptorch.for_loop()")
-    _check_count(count)
+    if not _is_count(count):
+        raise createPoptorchError(
+            "poptorch.for_loop(): count must be an int from 0 upwards, fixed when the model is compiled; got "
+            f"{count!r}."
+        )
     if _looping.get() is trace:
         raise createPoptorchError(
             "poptorch.for_loop() inside another poptorch.for_loop() is not supported. Write the inner loop in Python."
         )
     token = _looping.set(trace)
     try:
-        return _unrolled(count, body, inputs)
+        tensors = list(inputs)
+        for _ in range(count):
+            results = _traced_call("poptorch.for_loop()", body, tensors)
+            _check_carried(tensors, results)
+            tensors = results
+        return [tensor.clone() for tensor in tensors]
     finally:
         _looping.reset(token)
 
@@ -86,21 +94,8 @@ def cond(
     return [_select(selector, a, b) for a, b in zip(then_results, else_results, strict=True)]
 
 
-def _unrolled(count: int, body: Function, inputs: list[Tensor]) -> list[Tensor]:
-    tensors = list(inputs)
-    for _ in range(count):
-        results = _traced_call("poptorch.for_loop()", body, tensors)
-        _check_carried(tensors, results)
-        tensors = results
-    return [tensor.clone() for tensor in tensors]
-
-
-def _check_count(count: object) -> None:
-    if not isinstance(count, int) or count < 0:
-        raise createPoptorchError(
-            "poptorch.for_loop(): count must be an int from 0 upwards, fixed when the model is compiled; got "
-            f"{count!r}."
-        )
+def _is_count(value: object) -> bool:
+    return isinstance(value, int) and value >= 0
 
 
 def _call(body: Function, inputs: Sequence[Tensor]) -> list[Tensor]:
@@ -138,17 +133,12 @@ def _check_carried(before: Sequence[Tensor], after: Sequence[Tensor]) -> None:
             )
 
 
-def _selector(condition: Tensor) -> Tensor:
-    if not isinstance(condition, torch.Tensor):
-        raise _bad_condition(repr(condition))
-    if condition.dtype != torch.bool or condition.numel() != 1:
-        raise _bad_condition(f"{condition.dtype} {list(condition.shape)}")
-    return condition.reshape(())
-
-
-def _bad_condition(found: str) -> Exception:
-    return createPoptorchError(
-        f"poptorch.cond(): the condition must be a bool tensor of one element, like x.sum() > 0; got {found}."
+def _selector(condition: Any) -> Tensor:
+    if isinstance(condition, torch.Tensor) and condition.dtype == torch.bool and condition.numel() == 1:
+        return condition.reshape(())
+    given = f"{condition.dtype} {list(condition.shape)}" if isinstance(condition, torch.Tensor) else repr(condition)
+    raise createPoptorchError(
+        f"poptorch.cond(): the condition must be a bool tensor of one element, like x.sum() > 0; got {given}."
     )
 
 
@@ -171,8 +161,7 @@ def _check_tensors(values: Any) -> None:
         raise ValueError(f"Object is not list: got {type(values)}. Pass the tensors in a list.")
     for index, value in enumerate(values):
         if not isinstance(value, torch.Tensor):
-            found = type(value)
-            raise ValueError(f"Object contained in list at index {index} is not torch.tensor: got {found}.")
+            raise ValueError(f"Object contained in list at index {index} is not torch.tensor: got {type(value)}.")
 
 
 _START_TYPES = (torch.int16, torch.int32, torch.int64)
@@ -229,9 +218,7 @@ def _positions(start: Tensor, size: int, step: int) -> Tensor:
 
 
 def _check_arguments(name: str, tensors: dict[str, Tensor], dim: int, start: Tensor, ints: dict[str, int]) -> None:
-    for argument, tensor in {**tensors, "start": start}.items():
-        if not isinstance(tensor, torch.Tensor):
-            raise createPoptorchError(f"{name}: {argument} must be a tensor, not {type(tensor)}.")
+    require_tensors(name, **tensors, start=start)
     for argument, number in {"dim": dim, **ints}.items():
         if not isinstance(number, int):
             raise createPoptorchError(f"{name}: {argument} must be an int, fixed when compiling; got {number!r}.")

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from ipu_model.errors import require
 from poptorch._impl import createPoptorchError
 from poptorch.enums import MultiConvPlanType
 from poptorch.ops._tracing import Body
@@ -15,7 +16,6 @@ from poptorch.ops._tracing import Body
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-_CONVOLUTIONS = frozenset({torch.ops.aten.convolution.default})
 _PARTIALS = {torch.float32: "float", torch.float16: "half"}
 
 # The context whose body is being traced; contexts must not nest, also not those of different objects.
@@ -33,8 +33,8 @@ class MultiConv:
     """
 
     def __init__(self) -> None:
+        # By the names of the engine's hints; a list holds one value for each convolution, or one for all.
         self._settings: dict[str, Any] = {}
-        self._per_convolution: dict[str, list[Any]] = {}
         self._body: Body | None = None
 
     def availableMemoryProportions(self, value: float | Sequence[float] | None) -> Self:
@@ -43,10 +43,11 @@ class MultiConv:
         Raises `AssertionError` for anything else.
         """
         values = list(value) if isinstance(value, (list, tuple)) else [value]
-        assert value is None or (values and all(isinstance(item, float) for item in values)), (
-            f"Invalid available memory proportion! It must be a float, a list of floats or None; got {value!r}."
+        require(
+            value is None or (values and all(isinstance(item, float) for item in values)),
+            f"Invalid available memory proportion! It must be a float, a list of floats or None; got {value!r}.",
         )
-        return self._set_list("available_memory_proportion", None if value is None else values)
+        return self._set("available_memory_proportion", None if value is None else values)
 
     def partialsTypes(self, value: torch.dtype | Sequence[torch.dtype]) -> Self:
         """Set the accumulator types: `torch.float` or `torch.half`, or one per convolution.
@@ -59,26 +60,25 @@ class MultiConv:
             raise ValueError(
                 f"Invalid partials types: they are torch.float or torch.half, or a list of these; got {value!r}."
             )
-        return self._set_list("partials_type", names)
+        return self._set("partials_type", names)
 
     def planType(self, value: MultiConvPlanType | None) -> Self:
         """Set whether the convolutions run side by side or one after another; `None` leaves it open.
 
         Raises `AssertionError` for anything else.
         """
-        assert value is None or isinstance(value, MultiConvPlanType), (
-            f"Invalid plan type! It must be a poptorch.MultiConvPlanType or None; got {value!r}."
-        )
+        message = f"Invalid plan type! It must be a poptorch.MultiConvPlanType or None; got {value!r}."
+        require(value is None or isinstance(value, MultiConvPlanType), message)
         return self._set("plan_type", None if value is None else value.name.lower())
 
     def perConvReservedTiles(self, value: int) -> Self:
         """Set how many tiles each convolution gets at least; raise `AssertionError` for a non-int."""
-        assert isinstance(value, int), f"Invalid number of reserved tiles! It must be an int; got {value!r}."
+        require(isinstance(value, int), f"Invalid number of reserved tiles! It must be an int; got {value!r}.")
         return self._set("per_conv_reserved_tiles", value)
 
     def cycleBackOff(self, value: float) -> Self:
         """Set how far a plan may be from the fastest one; raise `AssertionError` for a non-float."""
-        assert isinstance(value, float), f"Invalid cycle back-off! It must be a float; got {value!r}."
+        require(isinstance(value, float), f"Invalid cycle back-off! It must be a float; got {value!r}.")
         return self._set("cycle_back_off", value)
 
     def enableConvDithering(self, value: bool | Sequence[bool] | None) -> Self:
@@ -89,7 +89,7 @@ class MultiConv:
         values = list(value) if isinstance(value, (list, tuple)) else [value]
         if value is not None and not all(isinstance(item, bool) for item in values):
             raise ValueError(f"Convolution dithering must be bool or list of bools; got {value!r}.")
-        return self._set_list("conv_dithering", None if value is None else values)
+        return self._set("conv_dithering", None if value is None else values)
 
     def __enter__(self) -> None:
         body = Body.begin()
@@ -114,39 +114,28 @@ class MultiConv:
 
     def _note(self, body: Body) -> None:
         """Write the settings onto the convolutions of the body; `group` names the first of them."""
-        convolutions = [node for node in body.ops() if node.target in _CONVOLUTIONS]
+        convolutions = [node for node in body.ops() if node.target == torch.ops.aten.convolution.default]
         if not convolutions:
             raise createPoptorchError(
                 "Unexpected end_multi_conv: the body of poptorch.MultiConv holds no convolution. Remove the "
                 "context, or move the convolutions into it."
             )
         count = len(convolutions)
-        group = {"group": convolutions[0].name, "size": count, **self._settings}
-        columns = {name: _spread(name, values, count) for name, values in self._per_convolution.items()}
+        for name, values in self._settings.items():
+            if isinstance(values, list) and len(values) not in (1, count):
+                raise createPoptorchError(
+                    f"poptorch.MultiConv: {len(values)} values of {name} were set for {count} convolutions. Give "
+                    "one value, or one for each."
+                )
         for index, node in enumerate(convolutions):
-            own = {name: values[index] for name, values in columns.items()}
-            body.trace.hint_op(node, "multi_conv", {**group, **own})
+            own = {
+                name: values[index % len(values)] if isinstance(values, list) else values
+                for name, values in self._settings.items()
+            }
+            body.trace.hint_op(node, "multi_conv", {"group": convolutions[0].name, "size": count, **own})
 
     def _set(self, name: str, value: object) -> Self:
-        self._settings[name] = value
-        if value is None:
-            del self._settings[name]
+        self._settings.pop(name, None)
+        if value is not None:
+            self._settings[name] = value
         return self
-
-    def _set_list(self, name: str, values: list[Any] | None) -> Self:
-        self._per_convolution.pop(name, None)
-        if values is not None:
-            self._per_convolution[name] = values
-        return self
-
-
-def _spread(name: str, values: list[Any], count: int) -> list[Any]:
-    """Return one value for each of `count` convolutions; a single one goes for all."""
-    if len(values) == 1:
-        return values * count
-    if len(values) != count:
-        raise createPoptorchError(
-            f"poptorch.MultiConv: {len(values)} values of {name} were set for {count} convolutions. Give "
-            "one value, or one for each."
-        )
-    return values

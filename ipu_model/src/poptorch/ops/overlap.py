@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from ipu_model.capture import tracing
+from ipu_model.errors import require
 from poptorch._impl import createPoptorchError
 from poptorch._utils import flattenTensorStructure, reconstructTensorStructure
 from poptorch.enums import OverlapMode
@@ -81,7 +82,8 @@ def check_marks(outputs: Any) -> None:
         Error: names the rule.
     """
     trace = tracing.current()
-    assert trace is not None, "forward is not being traced"
+    if trace is None:
+        raise AssertionError("forward is not being traced")
     for node in trace.hinted(INPUT):
         _check_only_use(node, trace, outputs)
     marked = trace.hinted(OUTPUT)
@@ -99,7 +101,8 @@ def check_marks(outputs: Any) -> None:
 
 
 def _checked_mode(kind: str, mode: OverlapMode) -> Trace | None:
-    assert isinstance(mode, OverlapMode), f"set_overlap_for_{kind} takes a poptorch.OverlapMode as mode; got {mode!r}."
+    message = f"set_overlap_for_{kind} takes a poptorch.OverlapMode as mode; got {mode!r}."
+    require(isinstance(mode, OverlapMode), message)
     return tracing.current()
 
 
@@ -132,9 +135,7 @@ def _other_use(user: str) -> Exception:
 
 
 def _check_strategy(trace: Trace, name: str, mode: OverlapMode) -> None:
-    if mode is OverlapMode.NoOverlap:
-        return
-    if runs_stages_at_once(trace.placer):
+    if mode is not OverlapMode.NoOverlap and runs_stages_at_once(trace.placer):
         raise createPoptorchError(
             f"{name}: overlapping host I/O is not supported with poptorch.PipelinedExecution. If you are "
             "only using a single IPU, please switch to poptorch.ShardedExecution."

@@ -12,6 +12,7 @@ from ipu_model.capture import tracing
 from ipu_model.capture.graph import Printed
 from ipu_model.compute.printing import PrintLayout
 from poptorch._impl import createPoptorchError
+from poptorch.ops._tracing import require_tensor
 
 _FLOAT_FORMATS = ("auto", "fixed", "scientific", "none")
 
@@ -43,8 +44,7 @@ def ipu_print_tensor(
         Error: not a tensor, or a count that is no whole number from 0 on.
         KeyError: another `float_format`.
     """
-    if not isinstance(tensor, torch.Tensor):
-        raise createPoptorchError(f"poptorch.ipu_print_tensor must take a torch.tensor argument, not {type(tensor)}.")
+    require_tensor("poptorch.ipu_print_tensor", tensor)
     if float_format not in _FLOAT_FORMATS:
         raise KeyError(f"float_format {float_format!r}: use one of {', '.join(_FLOAT_FORMATS)}")
     layout = PrintLayout(

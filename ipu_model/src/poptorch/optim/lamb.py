@@ -13,7 +13,7 @@ from ipu_model.compute.optimisers.adam import Lamb
 from ipu_model.compute.optimisers.update_rule import Context, Entry
 from ipu_model.compute.rounding import Rounding
 from ipu_model.optimiser import Algorithm, Hyper, WeightUpdate
-from poptorch.optim.optimizer import Optimizer, accumulator_dtypes, given, require_numbers
+from poptorch.optim.optimizer import Optimizer, given, moment_dtypes, require_numbers
 
 NO_WEIGHT_NORM_LIMIT = 65500.0
 
@@ -54,11 +54,7 @@ class LAMB(Optimizer, torch.optim.Optimizer):
             **numbers,
         }
         _check_range(defaults)
-        dtypes = accumulator_dtypes(
-            accum_type=accum_type,
-            first_order_momentum_accum_type=first_order_momentum_accum_type,
-            second_order_momentum_accum_type=second_order_momentum_accum_type,
-        )
+        dtypes = moment_dtypes(accum_type, first_order_momentum_accum_type, second_order_momentum_accum_type)
         torch.optim.Optimizer.__init__(self, params, defaults)
         corrects = True if bias_correction is None else bool(bias_correction)
         limit = defaults["max_weight_norm"]

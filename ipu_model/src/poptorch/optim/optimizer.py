@@ -20,6 +20,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from ipu_model.errors import require
+
 if TYPE_CHECKING:
     _Base = torch.optim.Optimizer
 else:
@@ -61,10 +63,8 @@ class VariableAttributes:
         return VariableAttributes(self._variable_attributes, self._allowed_attributes)
 
     def _known(self, attr: str) -> str:
-        if attr not in self._allowed_attributes:
-            raise AssertionError(
-                f"Unknown attribute {attr!r}: this optimizer has {', '.join(sorted(self._allowed_attributes))}."
-            )
+        known = ", ".join(sorted(self._allowed_attributes))
+        require(attr in self._allowed_attributes, f"Unknown attribute {attr!r}: this optimizer has {known}.")
         return attr
 
 
@@ -131,7 +131,11 @@ class Optimizer(_Base):
     def get_state_dict(self) -> dict[str, Any]:
         """Return the part of `state_dict` that is the device's."""
         self._read_if_stale()
-        return {"ipu_state": _shallow(self._held.state), "ipu_param": _shallow(self._held.parameters)}
+        state, parameters = self._held.state, self._held.parameters
+        return {
+            "ipu_state": None if state is None else dict(state),
+            "ipu_param": None if parameters is None else dict(parameters),
+        }
 
     def set_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore the device's part of a state dict at the next run."""
@@ -203,10 +207,6 @@ class Optimizer(_Base):
             self._stale = False
 
 
-def _shallow(tensors: Tensors | None) -> Tensors | None:
-    return None if tensors is None else dict(tensors)
-
-
 def _cloned(tensors: Mapping[str, Tensor] | None) -> Tensors | None:
     return None if tensors is None else {name: tensor.clone() for name, tensor in tensors.items()}
 
@@ -223,27 +223,30 @@ def require_number(name: str, value: object) -> None:
         raise AssertionError(f"Expected a number for {name}, not {value!r} of type {type(value).__name__}. {nearest}")
 
 
-def require_betas(betas: object) -> None:
-    """Raise AssertionError unless `betas` is a tuple of two numbers."""
-    if not isinstance(betas, tuple) or len(betas) != 2:
-        raise AssertionError(f"Expected a tuple of two numbers for betas, such as (0.9, 0.999), not {betas!r}.")
-    for index, beta in enumerate(betas):
-        require_number(f"betas[{index}]", beta)
-
-
-def require_numbers(arguments: dict[str, Any]) -> None:
-    """Raise AssertionError unless every argument is a number, and `betas` two of them."""
+def require_numbers(arguments: Mapping[str, Any]) -> None:
+    """Raise AssertionError unless every argument is a number, and `betas` a tuple of two of them."""
     for name, value in arguments.items():
-        if name == "betas":
-            require_betas(value)
-        else:
+        if name != "betas":
             require_number(name, value)
+            continue
+        if not isinstance(value, tuple) or len(value) != 2:
+            raise AssertionError(f"Expected a tuple of two numbers for betas, such as (0.9, 0.999), not {value!r}.")
+        for index, beta in enumerate(value):
+            require_number(f"betas[{index}]", beta)
 
 
-def accumulator_dtypes(**dtypes: torch.dtype | None) -> dict[str, torch.dtype]:
-    """Return the dtypes, float32 for None; raises AssertionError for any but float32 and float16."""
+def checked_dtypes(**dtypes: torch.dtype | None) -> dict[str, torch.dtype]:
+    """Return the dtypes of accumulators, float32 for None; raise AssertionError for any but float32 and float16."""
     chosen = {name: torch.float32 if dtype is None else dtype for name, dtype in dtypes.items()}
     for name, dtype in chosen.items():
-        if dtype not in ACCUMULATOR_DTYPES:
-            raise AssertionError(f"{ACCUMULATOR_RULE}, but {name} is {dtype}.")
+        require(dtype in ACCUMULATOR_DTYPES, f"{ACCUMULATOR_RULE}, but {name} is {dtype}.")
     return chosen
+
+
+def moment_dtypes(
+    accum: torch.dtype | None, first: torch.dtype | None, second: torch.dtype | None
+) -> dict[str, torch.dtype]:
+    """Return the dtypes of an optimiser with two moments; raise as `checked_dtypes` does."""
+    return checked_dtypes(
+        accum_type=accum, first_order_momentum_accum_type=first, second_order_momentum_accum_type=second
+    )

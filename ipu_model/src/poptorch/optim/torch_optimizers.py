@@ -1,4 +1,8 @@
-"""PopTorch's versions of PyTorch's own optimisers: `SGD`, `Adam`, `AdamW` and `RMSprop`."""
+"""PopTorch's versions of PyTorch's own optimisers: `SGD`, `Adam`, `AdamW` and `RMSprop`.
+
+Arguments that are not passed are compiled in as constants. All raise AssertionError for non-numbers and for accumulator
+types other than float32 and float16, ValueError as PyTorch does.
+"""
 
 from __future__ import annotations
 
@@ -9,16 +13,16 @@ import torch
 from torch.optim.optimizer import ParamsT
 
 from poptorch._logging import logger
-from poptorch.optim.optimizer import Optimizer, accumulator_dtypes, given, require_numbers
+from poptorch.optim.optimizer import Optimizer, checked_dtypes, given, moment_dtypes, require_numbers
 
 
 class SGD(Optimizer, torch.optim.SGD):
     """Stochastic gradient descent with momentum, weight decay, dampening and Nesterov momentum.
 
+        optimizer = poptorch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9, loss_scaling=1024.0)
+
     With `use_combined_accum` one tensor serves as gradient accumulator and velocity, stored multiplied by
-    `velocity_scaling`; otherwise they are two tensors of `accum_type` and `velocity_accum_type`. Arguments
-    that are not passed are compiled in as constants. Raises AssertionError for non-numbers and for
-    accumulator types other than float32 and float16, ValueError as PyTorch does.
+    `velocity_scaling`; otherwise they are two tensors of `accum_type` and `velocity_accum_type`.
     """
 
     def __init__(
@@ -43,12 +47,15 @@ class SGD(Optimizer, torch.optim.SGD):
     ) -> None:
         numbers = given(momentum=momentum, dampening=dampening, weight_decay=weight_decay, nesterov=nesterov)
         require_numbers({"lr": lr, **numbers, **given(velocity_scaling=velocity_scaling, max_grad_norm=max_grad_norm)})
-        dtypes = accumulator_dtypes(accum_type=accum_type, velocity_accum_type=velocity_accum_type)
-        flags: dict[str, Any] = given(foreach=foreach, maximize=maximize, differentiable=differentiable, fused=fused)
+        dtypes = checked_dtypes(accum_type=accum_type, velocity_accum_type=velocity_accum_type)
+        flags = given(foreach=foreach, maximize=maximize, differentiable=differentiable, fused=fused)
         torch.optim.SGD.__init__(self, params, lr, **numbers, **flags)
         combined = bool(use_combined_accum)
         if combined:
-            self._add_default("velocity_scaling", 1.0 if velocity_scaling is None else velocity_scaling)
+            # A hyper-parameter that PyTorch's class does not know.
+            self.defaults["velocity_scaling"] = 1.0 if velocity_scaling is None else velocity_scaling
+            for group in self.param_groups:
+                group.setdefault("velocity_scaling", self.defaults["velocity_scaling"])
         elif velocity_scaling is not None:
             logger.warning("velocity_scaling is ignored: it is the loss scaling unless use_combined_accum=True.")
         self._set_options(
@@ -59,20 +66,9 @@ class SGD(Optimizer, torch.optim.SGD):
             max_grad_norm=math.inf if max_grad_norm is None else max_grad_norm,
         )
 
-    def _add_default(self, name: str, value: float) -> None:
-        """Add a hyper-parameter that PyTorch's class does not know to the defaults and to every group."""
-        self.defaults[name] = value
-        for group in self.param_groups:
-            group.setdefault(name, value)
-
 
 class Adam(Optimizer, torch.optim.Adam):
-    """Adam, with weight decay added to the gradient.
-
-    Arguments that are not passed are compiled in as constants. `amsgrad` must stay False. Raises
-    AssertionError for non-numbers and for accumulator types other than float32 and float16, ValueError as
-    PyTorch does.
-    """
+    """Adam, with weight decay added to the gradient; `amsgrad` must stay False."""
 
     def __init__(
         self,
@@ -93,27 +89,18 @@ class Adam(Optimizer, torch.optim.Adam):
         second_order_momentum_accum_type: torch.dtype | None = None,
         max_grad_norm: float | None = None,
     ) -> None:
-        _set_up_adam(
-            self,
-            torch.optim.Adam,
-            params,
-            given(lr=lr, betas=betas, eps=eps, weight_decay=weight_decay, amsgrad=amsgrad),
-            (accum_type, first_order_momentum_accum_type, second_order_momentum_accum_type),
-            given(
-                foreach=foreach, maximize=maximize, capturable=capturable, differentiable=differentiable, fused=fused
-            ),
-            loss_scaling,
-            max_grad_norm,
+        numbers = given(lr=lr, betas=betas, eps=eps, weight_decay=weight_decay, amsgrad=amsgrad)
+        flags = given(
+            foreach=foreach, maximize=maximize, capturable=capturable, differentiable=differentiable, fused=fused
         )
+        dtypes = (accum_type, first_order_momentum_accum_type, second_order_momentum_accum_type)
+        _set_up_adam(self, torch.optim.Adam, params, numbers, flags, dtypes, loss_scaling, max_grad_norm)
 
 
 class AdamW(Optimizer, torch.optim.AdamW):
-    """Adam with decoupled weight decay.
+    """Adam with decoupled weight decay; `amsgrad` must stay False.
 
-    `bias_correction=False` has no numerical effect in this release: the device corrects the bias all the
-    same. Arguments that are not passed are compiled in as constants. `amsgrad` must stay False. Raises
-    AssertionError for non-numbers and for accumulator types other than float32 and float16, ValueError as
-    PyTorch does.
+    `bias_correction=False` has no numerical effect in this release: the device corrects the bias all the same.
     """
 
     def __init__(
@@ -136,19 +123,16 @@ class AdamW(Optimizer, torch.optim.AdamW):
         second_order_momentum_accum_type: torch.dtype | None = None,
         max_grad_norm: float | None = None,
     ) -> None:
-        _set_up_adam(
-            self,
-            torch.optim.AdamW,
-            params,
-            given(lr=lr, betas=betas, eps=eps, weight_decay=weight_decay, amsgrad=amsgrad),
-            (accum_type, first_order_momentum_accum_type, second_order_momentum_accum_type),
-            given(
-                foreach=foreach, maximize=maximize, capturable=capturable, differentiable=differentiable, fused=fused
-            ),
-            loss_scaling,
-            max_grad_norm,
-            bias_correction=True if bias_correction is None else bool(bias_correction),
+        numbers = given(lr=lr, betas=betas, eps=eps, weight_decay=weight_decay, amsgrad=amsgrad)
+        flags = given(
+            foreach=foreach, maximize=maximize, capturable=capturable, differentiable=differentiable, fused=fused
         )
+        dtypes = (accum_type, first_order_momentum_accum_type, second_order_momentum_accum_type)
+        corrects = True if bias_correction is None else bool(bias_correction)
+        _set_up_adam(
+            self, torch.optim.AdamW, params, numbers, flags, dtypes, loss_scaling, max_grad_norm,
+            bias_correction=corrects,
+        )  # fmt: skip
 
 
 def _set_up_adam(
@@ -156,32 +140,25 @@ def _set_up_adam(
     base: type[torch.optim.Adam],
     params: ParamsT,
     numbers: dict[str, Any],
-    accumulators: tuple[torch.dtype | None, torch.dtype | None, torch.dtype | None],
     flags: dict[str, Any],
+    dtypes: tuple[torch.dtype | None, torch.dtype | None, torch.dtype | None],
     loss_scaling: float | None,
     max_grad_norm: float | None,
     **options: bool,
 ) -> None:
-    """Check the arguments that were passed, then set up PyTorch's part and the device's part of the optimiser."""
-    require_numbers(numbers)
-    require_numbers(given(max_grad_norm=max_grad_norm))
-    accum, first, second = accumulators
-    dtypes = accumulator_dtypes(
-        accum_type=accum, first_order_momentum_accum_type=first, second_order_momentum_accum_type=second
-    )
+    require_numbers({**numbers, **given(max_grad_norm=max_grad_norm)})
+    accumulators = moment_dtypes(*dtypes)
     if "betas" in numbers:
         numbers["betas"] = tuple(float(beta) for beta in numbers["betas"])  # newer PyTorch insists on floats
     base.__init__(optimizer, params, **numbers, **flags)
     limit = math.inf if max_grad_norm is None else max_grad_norm
-    optimizer._set_options(numbers, loss_scaling, **dtypes, **options, max_grad_norm=limit)
+    optimizer._set_options(numbers, loss_scaling, **accumulators, **options, max_grad_norm=limit)
 
 
 class RMSprop(Optimizer, torch.optim.RMSprop):
     """RMSprop, optionally centred, with momentum, or TensorFlow's (`use_tf_variant`, on the device only).
 
-    Arguments that are not passed are compiled in as constants. `centered` must be equal in all groups. Raises
-    AssertionError for non-numbers and for accumulator types other than float32 and float16, ValueError as
-    PyTorch does.
+    `centered` must be equal in all groups.
     """
 
     def __init__(
@@ -206,13 +183,7 @@ class RMSprop(Optimizer, torch.optim.RMSprop):
     ) -> None:
         numbers = given(lr=lr, alpha=alpha, eps=eps, weight_decay=weight_decay, momentum=momentum, centered=centered)
         require_numbers(numbers)
-        dtypes = accumulator_dtypes(
-            accum_type=accum_type,
-            first_order_momentum_accum_type=first_order_momentum_accum_type,
-            second_order_momentum_accum_type=second_order_momentum_accum_type,
-        )
-        flags: dict[str, Any] = given(
-            foreach=foreach, maximize=maximize, capturable=capturable, differentiable=differentiable
-        )
+        dtypes = moment_dtypes(accum_type, first_order_momentum_accum_type, second_order_momentum_accum_type)
+        flags = given(foreach=foreach, maximize=maximize, capturable=capturable, differentiable=differentiable)
         torch.optim.RMSprop.__init__(self, params, **numbers, **flags)
         self._set_options(numbers, loss_scaling, **dtypes, use_tf_variant=bool(use_tf_variant))

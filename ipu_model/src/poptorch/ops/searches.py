@@ -1,4 +1,4 @@
-"""Sets of points: `fps` (farthest point sampling) and `nearest` (nearest neighbours)."""
+"""What the device looks for: nearest neighbours, the farthest points of a set, the likeliest label sequences."""
 
 from __future__ import annotations
 
@@ -10,8 +10,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ipu_model.capture import tracing
+from ipu_model.capture.device_ops.ctc import beam_search
 from ipu_model.capture.device_ops.points import farthest_points, nearest_points
 from poptorch._impl import createPoptorchError
+from poptorch.ops._tracing import require_tensors
 
 Batch = list[int] | Tensor | None
 
@@ -28,7 +31,8 @@ def fps(src: Tensor, ptr: list[int], ratio: float = 0.5, random_start: bool = Fa
     """
     _check_sampling(src, ptr, ratio, random_start)
     sizes = [end - begin for begin, end in pairwise(ptr)]
-    counts = [_share(size, ratio) for size in sizes]
+    # In fp32 as `torch_cluster` computes it: 0.07 of 100 is 7, not 8.
+    counts = [math.ceil(float(np.float32(ratio) * np.float32(size))) for size in sizes]
     starts = None
     if random_start:
         rows = torch.tensor(sizes, device=src.device)
@@ -49,9 +53,7 @@ def nearest(x: Tensor, y: Tensor, batch_x: Batch = None, batch_y: Batch = None) 
         ValueError: ranks above 2, other numbers of features, batch vectors of other lengths; lists that are not sorted
             or do not hold the same batch elements. What tensors hold is not looked at.
     """
-    for name, tensor in (("x", x), ("y", y)):
-        if not isinstance(tensor, torch.Tensor):
-            raise createPoptorchError(f"poptorch.nearest: {name} must be a tensor, not {type(tensor)}.")
+    require_tensors("poptorch.nearest", x=x, y=y)
     x, y = _as_rows("x", x), _as_rows("y", y)
     if x.shape[1] != y.shape[1]:
         raise ValueError(
@@ -60,11 +62,6 @@ def nearest(x: Tensor, y: Tensor, batch_x: Batch = None, batch_y: Batch = None) 
     if y.shape[0] == 0 and x.shape[0] > 0:
         raise ValueError("poptorch.nearest: y has no rows, so no row of x has a neighbour.")
     return nearest_points(x, y, *_batches(x, y, batch_x, batch_y))
-
-
-def _share(size: int, ratio: float) -> int:
-    """Return `ceil(size * ratio)`, computed in fp32 as `torch_cluster` does: 0.07 of 100 is 7, not 8."""
-    return math.ceil(float(np.float32(ratio) * np.float32(size)))
 
 
 def _check_sampling(src: Any, ptr: Any, ratio: Any, random_start: Any) -> None:
@@ -107,8 +104,8 @@ def _batches(x: Tensor, y: Tensor, batch_x: Batch, batch_y: Batch) -> tuple[Tens
             "poptorch.nearest: batch_x and batch_y must hold the same batch elements, not "
             f"{sorted(set(batch_x))} and {sorted(set(batch_y))}."
         )
-    given = next((batch.dtype for batch in (batch_x, batch_y) if isinstance(batch, torch.Tensor)), torch.int64)
-    return _as_tensor(batch_x, given, x), _as_tensor(batch_y, given, y)
+    dtype = next((batch.dtype for batch in (batch_x, batch_y) if isinstance(batch, torch.Tensor)), torch.int64)
+    return _as_tensor(batch_x, dtype, x), _as_tensor(batch_y, dtype, y)
 
 
 def _as_tensor(batch: list[int] | Tensor, dtype: torch.dtype, like: Tensor) -> Tensor:
@@ -118,15 +115,66 @@ def _as_tensor(batch: list[int] | Tensor, dtype: torch.dtype, like: Tensor) -> T
 def _check_batch(name: str, batch: Any, rows: Tensor) -> None:
     if batch is None:
         return
-    if isinstance(batch, torch.Tensor):
-        if tuple(batch.shape) != (rows.shape[0],):
-            raise ValueError(f"poptorch.nearest: {name} must have {rows.shape[0]} entries, not {list(batch.shape)}.")
-        return
-    if not isinstance(batch, list) or not all(type(entry) is int for entry in batch):
+    is_tensor = isinstance(batch, torch.Tensor)
+    if not is_tensor and not (isinstance(batch, list) and all(type(entry) is int for entry in batch)):
         raise createPoptorchError(
             f"poptorch.nearest: {name} must be a list of ints, a tensor or None, not {type(batch)}."
         )
-    if len(batch) != rows.shape[0]:
-        raise ValueError(f"poptorch.nearest: {name} must have {rows.shape[0]} entries, not {len(batch)}.")
-    if any(after < before for before, after in pairwise(batch)):
+    entries = list(batch.shape) if is_tensor else [len(batch)]
+    if entries != [rows.shape[0]]:
+        shown = entries if is_tensor else len(batch)
+        raise ValueError(f"poptorch.nearest: {name} must have {rows.shape[0]} entries, not {shown}.")
+    if not is_tensor and any(after < before for before, after in pairwise(batch)):
         raise ValueError(f"poptorch.nearest: {name} must be sorted.")
+
+
+_BEAMS = "poptorch.ctc_beam_search_decoder"
+
+
+def ctc_beam_search_decoder(
+    probs: Tensor, lengths: Tensor, blank: int = 0, beam_width: int = 100, top_paths: int = 1
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return probabilities, lengths and labels of the `top_paths` likeliest paths of each sample, likeliest first.
+
+    `probs` are log-probabilities `[T, N, C]`, `lengths` `[N]` how many of the T steps belong to each sample. Results
+    are negative log-probabilities `[N, top_paths]`, lengths `[N, top_paths]` (int32) and labels `[N, top_paths, T]`
+    (int32, -1 behind the end). On the CPU they are zeros, as in PopTorch.
+
+    Raises:
+        Error: arguments of other types or shapes, a `blank` that is no class, or more paths than beams.
+    """
+    require_tensors(_BEAMS, probs=probs, lengths=lengths)
+    _check_probabilities(probs, lengths)
+    _check_beams(probs.shape[2], blank, beam_width, top_paths)
+    if tracing.is_tracing():
+        return beam_search(probs, lengths, blank, beam_width, top_paths)
+    steps, samples, _ = probs.shape
+    return (
+        probs.new_zeros(samples, top_paths),
+        probs.new_zeros(samples, top_paths, dtype=torch.int32),
+        probs.new_zeros(samples, top_paths, steps, dtype=torch.int32),
+    )
+
+
+def _check_probabilities(probs: Tensor, lengths: Tensor) -> None:
+    if probs.dim() != 3 or not probs.dtype.is_floating_point:
+        raise createPoptorchError(
+            f"{_BEAMS}: probs must be log-probabilities [time, batch, classes], not {probs.dtype} {list(probs.shape)}."
+        )
+    if lengths.dtype.is_floating_point or tuple(lengths.shape) != (probs.shape[1],):
+        raise createPoptorchError(
+            f"{_BEAMS}: lengths must hold a whole number for each of the {probs.shape[1]} samples, not "
+            f"{lengths.dtype} {list(lengths.shape)}."
+        )
+
+
+def _check_beams(classes: int, blank: Any, beam_width: Any, top_paths: Any) -> None:
+    for name, number in (("blank", blank), ("beam_width", beam_width), ("top_paths", top_paths)):
+        if type(number) is not int:
+            raise createPoptorchError(f"{_BEAMS}: {name} must be an int, fixed when compiling; got {number!r}.")
+    if not 0 <= blank < classes:
+        raise createPoptorchError(f"{_BEAMS}: blank must be one of the {classes} classes, not {blank}.")
+    if not 1 <= top_paths <= beam_width:
+        raise createPoptorchError(
+            f"{_BEAMS}: top_paths must be between 1 and beam_width ({beam_width}), not {top_paths}."
+        )

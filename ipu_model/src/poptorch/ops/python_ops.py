@@ -1,20 +1,27 @@
-"""`custom_op`: ops that a program brings along. Their arithmetic here comes from `ipu_model.custom_ops.register`."""
+"""Ops whose arithmetic is a Python function.
+
+`custom_op` is for ops that a program brings along; its arithmetic here comes from `ipu_model.custom_ops.register`. What
+`CPU` wraps is computed by the host in the middle of an inference program.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from contextvars import ContextVar
 from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from ipu_model.capture import tracing
-from ipu_model.capture.device_ops.python_ops import CUSTOM, CUSTOM_GRADIENT, PythonFunction, record
+from ipu_model.capture.device_ops.python_ops import CUSTOM, CUSTOM_GRADIENT, HOST_CALL, PythonFunction, record
 from ipu_model.capture.graph import TensorSpec
+from ipu_model.capture.torch_private import modes_disabled
 from ipu_model.capture.tracing import Trace
 from ipu_model.custom_ops import CustomOp, find
 from poptorch._impl import createPoptorchError
+from poptorch.ops._tracing import refuse_training
 
 
 def custom_op(
@@ -57,8 +64,7 @@ class _Call:
 
     def forward(self, inputs: Sequence[Tensor]) -> list[Tensor]:
         """Record the op and return its results."""
-        function = PythonFunction(self.label, lambda tensors: self._computed(tensors))
-        return record(CUSTOM, self.trace, inputs, self.specs, function)
+        return record(CUSTOM, self.trace, inputs, self.specs, PythonFunction(self.label, self._computed))
 
     def backward(
         self, inputs: Sequence[Tensor], outputs: Sequence[Tensor], incoming: Sequence[Tensor], needed: list[int]
@@ -80,22 +86,20 @@ class _Call:
             width = len(self.specs)
             inputs, rest = tensors[:count], tensors[count:]
             outputs, incoming = rest[:width], rest[width:]
-            found = self._own(inputs, outputs, incoming) if self.op.backward else self._automatic(inputs, incoming)
-            missing = [index for index in needed if index >= len(found)]
-            if missing:
+            if self.op.backward is None:
+                made = self._automatic(inputs, incoming)
+            else:
+                returned = self.op.backward(inputs, outputs, incoming, self.attributes)
+                made = [returned] if isinstance(returned, torch.Tensor) else list(returned)
+            if any(index >= len(made) for index in needed):
                 raise createPoptorchError(
                     f"{self.label}: backward must return a gradient for each of {count} inputs; it returned "
-                    f"{len(found)}."
+                    f"{len(made)}."
                 )
-            zeros = ((found[index], inputs[index]) for index in needed)
-            return [torch.zeros_like(tensor) if gradient is None else gradient for gradient, tensor in zeros]
+            pairs = ((made[index], inputs[index]) for index in needed)
+            return [torch.zeros_like(tensor) if gradient is None else gradient for gradient, tensor in pairs]
 
         return gradients
-
-    def _own(self, inputs: list[Tensor], outputs: list[Tensor], incoming: list[Tensor]) -> Sequence[Tensor | None]:
-        assert self.op.backward is not None
-        found = self.op.backward(inputs, outputs, incoming, self.attributes)
-        return [found] if isinstance(found, torch.Tensor) else list(found)
 
     def _automatic(self, inputs: list[Tensor], incoming: list[Tensor]) -> Sequence[Tensor | None]:
         """Differentiate forward with PyTorch."""
@@ -106,10 +110,11 @@ class _Call:
             wanted = [leaf for leaf in leaves if leaf.requires_grad]
             if not pairs:
                 return [None] * len(inputs)
-            found = iter(
-                torch.autograd.grad([r for r, _ in pairs], wanted, [g.to(r.dtype) for r, g in pairs], allow_unused=True)
+            made = torch.autograd.grad(
+                [result for result, _ in pairs], wanted, [g.to(result.dtype) for result, g in pairs], allow_unused=True
             )
-        return [next(found) if leaf.requires_grad else None for leaf in leaves]
+        gradients = iter(made)
+        return [next(gradients) if leaf.requires_grad else None for leaf in leaves]
 
 
 class _Differentiable(torch.autograd.Function):
@@ -159,12 +164,12 @@ def popart_attributes(attributes: dict[str, Any] | None) -> dict[str, Value]:
             is not ASCII, ints of more than 64 bits.
         Error: a float outside the range of float32.
     """
-    found: dict[str, Value] = {}
+    values: dict[str, Value] = {}
     for key, value in (attributes or {}).items():
         if not isinstance(key, str):
             raise ValueError(f"Attribute keys must be strings; got {key!r}, {type(key)}.")
-        found[_ascii(key)] = _listed(key, value) if isinstance(value, (list, tuple)) else _scalar(key, value)
-    return found
+        values[_ascii(key)] = _listed(key, value) if isinstance(value, (list, tuple)) else _scalar(key, value)
+    return values
 
 
 def _listed(key: str, values: list[Any] | tuple[Any, ...]) -> Value:
@@ -184,21 +189,91 @@ def _scalar(key: str, value: Any) -> Scalar:
             raise ValueError(f"Attribute {key!r} does not fit in 64 bits: {value}.")
         return int(value)
     if isinstance(value, float):
-        return _float32(value)
+        if abs(value) > _LARGEST:
+            raise createPoptorchError(
+                f"{value:g} is too {'high' if value > 0 else 'low'} for a Popart float attribute."
+            )
+        return float(np.float32(value))
     raise ValueError(
         f"Attribute {key!r} has the unsupported type {type(value)}. Use int, float, str, or a list of one of these."
     )
-
-
-def _float32(value: float) -> float:
-    if value > _LARGEST:
-        raise createPoptorchError(f"{value:g} is too high for a Popart float attribute.")
-    if value < -_LARGEST:
-        raise createPoptorchError(f"{value:g} is too low for a Popart float attribute.")
-    return float(np.float32(value))
 
 
 def _ascii(text: str) -> str:
     if not text.isascii():
         raise ValueError(f"{text!r} contains non-ASCII characters.")
     return text
+
+
+# The callable of this name is being called while a model is traced.
+_calling: ContextVar[str | None] = ContextVar("poptorch_cpu_op", default=None)
+
+
+class CPU:
+    """A callable that runs on the host in the middle of a program.
+
+    `layer_to_call(*tensors)` gets CPU tensors with the present values in every run, half precision as float32, and
+    returns a tensor or a sequence of tensors. It is also called once while tracing, on zeros, to learn the shapes of
+    its results. If it is a module, its parameters no longer require gradients. Callables with the same `ID` are one
+    op: of those in one program the first is called.
+    """
+
+    def __init__(self, layer_to_call: Callable[..., Any], ID: str) -> None:
+        if not callable(layer_to_call):
+            raise createPoptorchError(f"poptorch.CPU: layer_to_call must be callable, not {type(layer_to_call)}.")
+        if not isinstance(ID, str):
+            raise createPoptorchError(f"poptorch.CPU: ID must be a string, not {type(ID)}.")
+        self._layer_to_call = layer_to_call
+        self._ID = ID
+        if isinstance(layer_to_call, nn.Module):
+            layer_to_call.requires_grad_(False)
+
+    def __call__(self, *input: Tensor, **kwargs: Any) -> Any:
+        """Call it on tensors; keyword arguments are ignored, as in PopTorch.
+
+        Returns a tensor if the callable returned one, else a list; on the CPU whatever the callable returns.
+
+        Raises:
+            Error: a training model, arguments or results that are no tensors, or a call from inside another CPU op
+                while tracing.
+        """
+        outer = _calling.get()
+        if outer is not None:
+            raise createPoptorchError(
+                f"poptorch.CPU: the op {self._ID!r} is called inside the op {outer!r}. CPU ops must not overlap: call "
+                "its Python function directly."
+            )
+        trace = tracing.current()
+        if trace is None:
+            return self._layer_to_call(*input)
+        refuse_training("poptorch.CPU", "In a training model use torch functions, or poptorch.custom_op.")
+        return self._record(trace, input)
+
+    def _record(self, trace: Trace, args: tuple[Tensor, ...]) -> Tensor | list[Tensor]:
+        for position, argument in enumerate(args):
+            if not isinstance(argument, torch.Tensor):
+                raise createPoptorchError(
+                    f"poptorch.CPU: argument {position} of the op {self._ID!r} must be a tensor, not {type(argument)}."
+                )
+        function: Callable[..., Any] = trace.host_functions.setdefault(self._ID, self._layer_to_call)
+        token = _calling.set(self._ID)
+        try:
+            # As the host will call it, on zeros: what it calls must not see the trace.
+            with modes_disabled(), tracing.suspended(), trace.on_host(), torch.no_grad():
+                example = function(*(torch.zeros(arg.shape, dtype=_host_type(arg.dtype)) for arg in args))
+        finally:
+            _calling.reset(token)
+        listed = [example] if isinstance(example, torch.Tensor) else example
+        if not isinstance(listed, (list, tuple)) or not listed or not all(isinstance(t, torch.Tensor) for t in listed):
+            raise createPoptorchError(
+                f"poptorch.CPU: the op {self._ID!r} must return a tensor or a sequence of tensors, not {type(example)}."
+            )
+        specs = [TensorSpec.contiguous(tuple(t.shape), _host_type(t.dtype)) for t in listed]
+        called = PythonFunction(f"poptorch.CPU: the op {self._ID!r}", lambda tensors: function(*tensors))
+        results = record(HOST_CALL, trace, args, specs, called)
+        return results[0] if isinstance(example, torch.Tensor) else results
+
+
+def _host_type(dtype: torch.dtype) -> torch.dtype:
+    """Return the element type of a buffer on the host: floating-point ones are float32, as in PopTorch."""
+    return torch.float32 if dtype.is_floating_point else dtype

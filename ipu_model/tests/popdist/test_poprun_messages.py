@@ -17,6 +17,7 @@ from popdist.run.launch import choose_cause, explain, tagged
 from popdist.run.messages import Failure, Line, MeetingPort, Writer, parse
 from popdist.topology import divide
 
+SMALL = st.integers(0, 2**16)
 PIECES = st.lists(st.text("ab\r\n", max_size=6).map(str.encode), max_size=6)
 
 
@@ -38,12 +39,12 @@ class TestLines:
     @pytest.mark.parametrize(
         ("text", "expected"),
         [
-            ("text\n", "[1,3]<stdout>:text\n"),
-            ("text", "[1,3]<stdout>:text\n"),
-            (" 10%\r", "[1,3]<stdout>: 10%\r"),
+            (b"text\n", b"[1,3]<stdout>:text\n"),
+            (b"text", b"[1,3]<stdout>:text\n"),
+            (b" 10%\r", b"[1,3]<stdout>: 10%\r"),
         ],
     )
-    def test_are_tagged_as_open_mpi_tags_them(self, text: str, expected: str) -> None:
+    def test_are_tagged_as_open_mpi_tags_them(self, text: bytes, expected: bytes) -> None:
         """Data reference, section 7.2."""
         assert tagged(Line(3, "stdout", text)) == expected
 
@@ -72,7 +73,7 @@ class TestOutput:
 
 
 class TestMessages:
-    @given(message=st.builds(Line, st.integers(), st.just("stderr"), st.text()) | st.builds(MeetingPort, st.integers()))
+    @given(message=st.builds(Line, SMALL, st.just("stderr"), st.binary()) | st.builds(MeetingPort, SMALL))
     def test_are_read_as_they_were_sent(self, message: Line | MeetingPort) -> None:
         stream = io.BytesIO()
         Writer(stream).send(message)
@@ -81,7 +82,14 @@ class TestMessages:
 
     @pytest.mark.parametrize(
         "line",
-        [b"Welcome to this host\n", b"", b"[1]\n", b'["Line", {"no": "text"}]\n', b'["No kind", {}]\n', b"\xff\n"],
+        [
+            b"Welcome to this host\n",
+            b"",
+            b"[1]\n",
+            b'{"type": "Line", "no": "text"}\n',
+            b'{"type": "No kind"}\n',
+            b"\xff\n",
+        ],
     )
     def test_what_a_remote_shell_prints_is_none(self, line: bytes) -> None:
         assert parse(line) is None

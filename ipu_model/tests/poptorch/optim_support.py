@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
 
 import torch
 
@@ -43,8 +42,3 @@ def log_lines(level: int = logging.WARNING) -> Iterator[list[str]]:
     finally:
         logger.removeHandler(listener)
         logger.setLevel(before)
-
-
-def group_values(optimizer: torch.optim.Optimizer, *names: str) -> dict[str, Any]:
-    """Return values of the first parameter group."""
-    return {name: optimizer.param_groups[0][name] for name in names}

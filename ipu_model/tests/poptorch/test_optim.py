@@ -1,0 +1,564 @@
+"""Optimisers from their constructors to what reaches the device, and on the CPU (optim reference, 1 to 7 and 10)."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from optim_support import MAKERS, log_lines, parameter
+
+from ipu_model.compute.optimisers.updater import Updater
+from ipu_model.step import FLOAT16, FLOAT32
+from poptorch import Options, optim
+from poptorch._optimizer_attributes import OptimizerAttrTracker, convertOptimizerToDict, group_of, read_spec
+
+FLOAT, HALF = torch.float32, torch.float16
+MOMENTS = {
+    "accum_type": FLOAT, "first_order_momentum_accum_type": FLOAT, "second_order_momentum_accum_type": FLOAT,
+}  # fmt: skip
+ADAMS = ("Adam", "AdamW", "LAMB")
+NUMBERS = {
+    "SGD": {"lr": 0.1, "momentum": 0, "dampening": 0, "weight_decay": 0, "nesterov": False},
+    "Adam": {"lr": 1e-3, "betas": (0.9, 0.999), "eps": 1e-8, "weight_decay": 0, "amsgrad": False},
+    "AdamW": {"lr": 1e-3, "betas": (0.9, 0.999), "eps": 1e-8, "weight_decay": 1e-2, "amsgrad": False},
+    "RMSprop": {"lr": 1e-2, "alpha": 0.99, "eps": 1e-8, "weight_decay": 0, "momentum": 0, "centered": False},
+    "LAMB": {"lr": 1e-3, "betas": (0.9, 0.999), "eps": 1e-8, "weight_decay": 1e-2, "max_weight_norm": 65500.0},
+}
+DEVICE = {
+    "SGD": {"use_combined_accum": False, "accum_type": FLOAT, "velocity_accum_type": FLOAT, "max_grad_norm": math.inf},
+    "Adam": {**MOMENTS, "max_grad_norm": math.inf},
+    "AdamW": {**MOMENTS, "bias_correction": True, "max_grad_norm": math.inf},
+    "RMSprop": {**MOMENTS, "use_tf_variant": False},
+    "LAMB": {**MOMENTS, "bias_correction": True, "max_weight_norm": 65500.0},
+}
+THREE = (HALF, FLOAT, HALF)
+
+
+def numbers_of(optimizer: torch.optim.Optimizer, names: Any) -> dict[str, Any]:
+    return {name: optimizer.param_groups[0][name] for name in names}
+
+
+def device_options(optimizer: Any) -> dict[str, Any]:
+    names = {"loss_scaling", *(name for options in DEVICE.values() for name in options)}
+    return {name: getattr(optimizer, name) for name in names if hasattr(optimizer, name)}
+
+
+WRONG: list[tuple[str, dict[str, Any], type[Exception], str]] = [
+    *(
+        (name, {argument: dtype}, AssertionError, r"must be either torch\.float32 or torch\.float16")
+        for name in MAKERS
+        for argument in DEVICE[name]
+        if argument.endswith("accum_type")
+        for dtype in (torch.float64, torch.bfloat16, torch.int32)
+    ),
+    *(
+        (name, {argument: value}, AssertionError, f"Expected a number for {argument}")
+        for name, argument in (
+            ("SGD", "lr"), ("SGD", "momentum"), ("SGD", "loss_scaling"), ("SGD", "velocity_scaling"),
+            ("SGD", "max_grad_norm"), ("Adam", "eps"), ("Adam", "max_grad_norm"), ("AdamW", "weight_decay"),
+            ("RMSprop", "alpha"), ("RMSprop", "loss_scaling"), ("LAMB", "max_weight_norm"), ("LAMB", "lr"),
+        )
+        for value in ("0.1", torch.tensor(0.1), [0.1])
+    ),
+    *(
+        (name, {"betas": betas}, AssertionError, "tuple of two numbers for betas")
+        for name in ADAMS
+        for betas in (0.9, [0.9, 0.999], (0.9,), (0.9, 0.99, 0.999))
+    ),
+    *((name, {"betas": (0.9, "a")}, AssertionError, r"Expected a number for betas\[1\]") for name in ADAMS),
+    *((name, {"betas": (0.9, 1.0)}, ValueError, "Invalid beta parameter at index 1") for name in ADAMS),
+    *((name, {arg: -0.1}, ValueError, "Invalid") for name in MAKERS for arg in ("lr", "weight_decay")),
+    *((name, {"eps": -0.1}, ValueError, "Invalid epsilon value") for name in (*ADAMS, "RMSprop")),
+    ("SGD", {"nesterov": True}, ValueError, "Nesterov momentum requires a momentum and zero dampening"),
+    ("Adam", {"bias_correction": True}, TypeError, "bias_correction"),
+]  # fmt: skip
+
+
+class TestConstructors:
+    """Section 2."""
+
+    @pytest.mark.parametrize("name", MAKERS)
+    def test_defaults(self, name: str) -> None:
+        optimizer = MAKERS[name]([parameter()])
+        assert type(optimizer).__bases__ == (optim.Optimizer, getattr(torch.optim, name, torch.optim.Optimizer))
+        assert numbers_of(optimizer, NUMBERS[name]) == NUMBERS[name]
+        assert device_options(optimizer) == {"loss_scaling": 1.0, **DEVICE[name]}
+
+    @pytest.mark.parametrize(
+        ("name", "arguments", "numbers", "options"),
+        [
+            (
+                "SGD", (0.1, 0.9, 0.0, 0.2, True, *[False] * 3, 8.0, 4.0, True, HALF, FLOAT, 1.5),
+                {"momentum": 0.9, "dampening": 0.0, "weight_decay": 0.2, "nesterov": True, "velocity_scaling": 4.0},
+                {"loss_scaling": 8.0, "use_combined_accum": True, "accum_type": HALF, "max_grad_norm": 1.5},
+            ),
+            (
+                "Adam", (0.1, (0.5, 0.6), 0.2, 0.3, *[False] * 6, 2.0, *THREE, 1.5),
+                {"betas": (0.5, 0.6), "eps": 0.2, "weight_decay": 0.3},
+                {"loss_scaling": 2.0, **dict(zip(MOMENTS, THREE)), "max_grad_norm": 1.5},
+            ),
+            (
+                "AdamW", (0.1, (0.5, 0.6), 0.2, 0.3, *[False] * 6, 2.0, False, *THREE, 1.5),
+                {"betas": (0.5, 0.6), "eps": 0.2, "weight_decay": 0.3},
+                {"loss_scaling": 2.0, "bias_correction": False, **dict(zip(MOMENTS, THREE)), "max_grad_norm": 1.5},
+            ),
+            (
+                "RMSprop", (0.1, 0.9, 0.2, 0.3, 0.4, True, *[False] * 3, 2.0, *THREE, True),
+                {"alpha": 0.9, "eps": 0.2, "weight_decay": 0.3, "momentum": 0.4, "centered": True},
+                {"loss_scaling": 2.0, **dict(zip(MOMENTS, THREE)), "use_tf_variant": True},
+            ),
+            (
+                "LAMB", (0.1, (0.5, 0.6), 0.2, 0.3, False, 2.0, 7.0, *THREE),
+                {"betas": (0.5, 0.6), "eps": 0.2, "weight_decay": 0.3, "max_weight_norm": 7.0},
+                {"loss_scaling": 2.0, "bias_correction": False, "max_weight_norm": 7.0, **dict(zip(MOMENTS, THREE))},
+            ),
+        ],
+    )  # fmt: skip
+    def test_poptorchs_arguments_come_after_pytorchs(
+        self, name: str, arguments: tuple[Any, ...], numbers: dict[str, Any], options: dict[str, Any]
+    ) -> None:
+        """By position, in the order of poptorch_names.md; switches of PyTorch's are between them."""
+        optimizer = getattr(optim, name)([parameter()], *arguments)
+        assert numbers_of(optimizer, numbers) == numbers
+        assert optimizer.param_groups[0]["lr"] == 0.1
+        assert device_options(optimizer) == DEVICE[name] | options
+
+    @pytest.mark.parametrize("name", MAKERS)
+    def test_groups_override_and_inherit(self, name: str) -> None:
+        groups = [{"params": [parameter()], "lr": 0.5, "weight_decay": 0.25}, {"params": [parameter()]}]
+        found = [(group["lr"], group["weight_decay"]) for group in MAKERS[name](groups).param_groups]
+        assert found == [(0.5, 0.25), (NUMBERS[name]["lr"], NUMBERS[name]["weight_decay"])]
+
+    def test_velocity_scaling_belongs_to_the_combined_variant(self) -> None:
+        groups = [{"params": [parameter()], "velocity_scaling": 2.0}, {"params": [parameter()]}]
+        combined = optim.SGD(groups, lr=0.1, velocity_scaling=16.0, use_combined_accum=True)
+        combined.add_param_group({"params": [parameter()]})
+        assert [group["velocity_scaling"] for group in combined.param_groups] == [2.0, 16.0, 16.0]
+        with log_lines() as lines:
+            separate = optim.SGD([parameter()], lr=0.1, velocity_scaling=16.0)
+        assert any("velocity_scaling is ignored" in line for line in lines)
+        assert "velocity_scaling" not in separate.defaults | separate.param_groups[0]
+
+    @pytest.mark.parametrize("name", ["SGD", "Adam", "AdamW", "RMSprop"])
+    def test_pytorchs_switches_are_accepted(self, name: str) -> None:
+        optimizer = MAKERS[name]([parameter()], foreach=False, maximize=False, differentiable=False)
+        assert optimizer.param_groups[0]["foreach"] is False
+
+    @pytest.mark.parametrize(("name", "arguments", "error", "words"), WRONG)
+    def test_wrong_arguments_are_refused(
+        self, name: str, arguments: dict[str, Any], error: type[Exception], words: str
+    ) -> None:
+        with pytest.raises(error, match=words):
+            MAKERS[name]([parameter()], **arguments)
+
+    def test_what_is_only_just_allowed(self) -> None:
+        assert [MAKERS[name]([parameter()], betas=(0, 0.9)).defaults["betas"] for name in ADAMS] == [(0.0, 0.9)] * 3
+        with pytest.raises(TypeError, match="lr"):
+            optim.SGD([parameter()])  # type: ignore[call-arg]  # on purpose
+
+
+MADE: dict[str, Callable[[Any], torch.optim.Optimizer]] = {
+    "SGD2": lambda p: optim.SGD(p, lr=0.1),
+    "SGD1": lambda p: optim.SGD(p, lr=0.1, use_combined_accum=True),
+    "ADAM": optim.Adam, "ADAMW": optim.AdamW, "ADAMW_NO_BIAS": lambda p: optim.AdamW(p, bias_correction=False),
+    "RMSPROP": optim.RMSprop, "RMSPROP_CENTERED": lambda p: optim.RMSprop(p, centered=True),
+    "LAMB": optim.LAMB, "LAMB_NO_BIAS": lambda p: optim.LAMB(p, bias_correction=False),
+    "SGD2 ": torch.optim.SGD, "ADAM ": torch.optim.Adam, "ADAMW ": torch.optim.AdamW,
+    "ADAMW  ": lambda p: torch.optim.Adam(p, decoupled_weight_decay=True),
+    "RMSPROP ": torch.optim.RMSprop, "RMSPROP_CENTERED ": lambda p: torch.optim.RMSprop(p, centered=True),
+}  # fmt: skip
+
+
+class TestReading:
+    """What reaches the device (sections 2.5 and 7)."""
+
+    @pytest.mark.parametrize("family", MADE)
+    def test_every_optimizer_has_its_family(self, family: str) -> None:
+        assert read_spec(MADE[family]([parameter()])).family == family.strip()
+
+    def test_numbers_come_from_groups_and_defaults_options_from_the_object(self) -> None:
+        groups = [{"params": [parameter()], "lr": 0.5, "loss_scaling": 9.0}, {"params": [parameter()], "momentum": 0.9}]
+        sgd = optim.SGD(groups, lr=0.1, loss_scaling=8.0, velocity_scaling=4.0, use_combined_accum=True,
+                        accum_type=HALF, velocity_accum_type=HALF, max_grad_norm=2.0)  # fmt: skip
+        spec = read_spec(sgd)
+        assert [(g.lr, g.momentum, g.velocity_scaling) for g in spec.groups] == [(0.5, 0.0, 4.0), (0.1, 0.9, 4.0)]
+        assert (spec.default.lr, spec.default.momentum) == (0.1, 0.0)
+        assert (spec.loss_scaling, spec.loss_scaling_variable, spec.max_grad_norm) == (8.0, True, 2.0)
+        assert (spec.accum_dtype, spec.velocity_dtype) == (FLOAT16, FLOAT16)
+        assert read_spec(sgd) == spec
+        sgd.param_groups[0]["lr"], sgd.loss_scaling = 0.2, 2.0
+        assert (read_spec(sgd).groups[0].lr, read_spec(sgd).loss_scaling) == (0.2, 2.0)
+
+    def test_the_other_families_are_read_completely(self) -> None:
+        numbers: dict[str, Any] = {"lr": 0.1, "betas": (0.5, 0.6), "eps": 0.01, "weight_decay": 0.2}
+        lamb = optim.LAMB(
+            [{"params": [parameter()]}, {"params": [parameter()], "max_weight_norm": None}],
+            **numbers, max_weight_norm=3.0, first_order_momentum_accum_type=HALF,
+        )  # fmt: skip
+        spec = read_spec(lamb)
+        assert {name: getattr(spec.groups[0], name) for name in numbers} == numbers
+        assert [group.max_weight_norm for group in spec.groups] == [3.0, 3.0]
+        assert (spec.first_dtype, spec.second_dtype) == (FLOAT16, FLOAT32)
+        spec = read_spec(optim.RMSprop([parameter()], 0.1, 0.5, 0.01, 0.2, 0.3, use_tf_variant=True))
+        hyper = spec.groups[0]
+        assert (hyper.lr, hyper.alpha, hyper.eps, hyper.weight_decay, hyper.momentum) == (0.1, 0.5, 0.01, 0.2, 0.3)
+        assert spec.use_tf_variant is True
+        spec = read_spec(torch.optim.AdamW([parameter()]))
+        assert (spec.loss_scaling, spec.loss_scaling_variable, spec.max_grad_norm) == (1.0, False, math.inf)
+
+    @pytest.mark.parametrize(
+        ("make", "error", "words"),
+        [
+            *(
+                (kind, AssertionError, "Unsupported optimizer type")
+                for kind in (torch.optim.Adagrad, torch.optim.Adadelta, torch.optim.LBFGS)
+            ),
+            *(
+                (lambda p, kind=kind, where=where: kind(**where(p)), ValueError, "Only non-amsgrad")
+                for kind in (optim.Adam, optim.AdamW, torch.optim.Adam, torch.optim.AdamW)
+                for where in (
+                    lambda p: {"params": p, "amsgrad": True},
+                    lambda p: {"params": [{"params": p, "amsgrad": True}]},
+                )
+            ),
+            *(
+                (
+                    lambda p, kind=kind: kind([{"params": p, "centered": True}, {"params": [parameter()]}]),
+                    AssertionError,
+                    "same value for the 'centered' attribute",
+                )
+                for kind in (optim.RMSprop, torch.optim.RMSprop)
+            ),
+            (
+                lambda p: torch.optim.Adam([{"params": p, "decoupled_weight_decay": True}, {"params": [parameter()]}]),
+                ValueError,
+                "same decoupled_weight_decay",
+            ),
+            (
+                lambda p: torch.optim.SGD(p, lr=torch.tensor(0.1)),
+                AssertionError,
+                r"Expected a number for lr.*Use float\(lr\)",
+            ),
+        ],
+    )
+    def test_what_the_device_does_not_know_is_refused(self, make: Any, error: type[Exception], words: str) -> None:
+        with pytest.raises(error, match=words):
+            read_spec(make([parameter()]))
+
+    @pytest.mark.parametrize("name", MAKERS)
+    def test_what_was_corrupted_later_is_refused(self, name: str) -> None:
+        optimizer: Any = MAKERS[name]([parameter()])
+        optimizer.param_groups[0]["lr"] = "fast"
+        with pytest.raises(AssertionError, match="Expected a number for lr, not 'fast'"):
+            read_spec(optimizer)
+        optimizer.param_groups[0]["lr"] = 0.1
+        optimizer.loss_scaling = None
+        with pytest.raises(AssertionError, match="Expected a number for loss_scaling"):
+            read_spec(optimizer)
+        optimizer.loss_scaling, optimizer.accum_type = 1.0, torch.float64
+        with pytest.raises(ValueError, match=r"must be either torch\.float32 or torch\.float16, but accum_type is"):
+            read_spec(optimizer)
+
+    def test_every_parameter_finds_its_group(self) -> None:
+        a, b, c, frozen = (parameter() for _ in range(4))
+        frozen.requires_grad_(False)
+        sgd = optim.SGD([{"params": [a, frozen]}, {"params": [b]}], lr=0.1)
+        names = {"a": a, "b": b, "c": c, "frozen": frozen, "tied to a": a}
+        assert group_of(sgd, names) == {"a": 0, "b": 1, "c": None, "frozen": 0, "tied to a": 0}
+        with pytest.raises(KeyError, match=r"Tensor 0 of parameter group 1.*no parameter of the model"):
+            group_of(sgd, {"a": a, "frozen": frozen})
+
+    def test_an_optimizer_as_poptorchs_native_part_gets_it(self) -> None:
+        """Each number with whether it is constant: what was passed is not."""
+        tracker = OptimizerAttrTracker(Options())
+        sgd = optim.SGD([{"params": [parameter()], "lr": 0.5}], lr=0.1, momentum=0.9, accum_type=HALF)
+        found = convertOptimizerToDict(sgd, tracker, Options(), False)
+        assert found["optimizer_type"].name == "SGD2"
+        assert found["defaults"] == {
+            "learningRate": (0.1, False), "momentum": (0.9, False), "dampening": (0.0, True),
+            "weightDecay": (0.0, True), "nesterov": (False, True),
+        }  # fmt: skip
+        assert found["groups"] == [{**found["defaults"], "learningRate": (0.5, False)}]
+        assert (found["lossScaling"], found["accumType"], found["velocityAccumType"]) == ((1.0, True), True, False)
+        adam = convertOptimizerToDict(optim.Adam([parameter()], betas=(0.5, 0.6)), tracker, Options(), False)
+        assert (adam["defaults"]["beta1"], adam["defaults"]["beta2"]) == ((0.5, False), (0.6, False))
+
+
+def add_scheduler(optimizer: torch.optim.Optimizer) -> None:
+    torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1.0)
+
+
+def add_everywhere(optimizer: Any) -> None:
+    optimizer.speed = 1
+    optimizer.defaults["zeal"] = 2
+    optimizer.param_groups[0].update(loss_scaling=4.0, velocity_scaling=8.0)
+    optimizer.add_param_group({"params": [parameter()], "tag": "b", "hue": 1})
+
+
+INITIAL_RATE = ["Ignoring unexpected group 0 attribute in SGD2 optimizer: ['initial_lr']"]
+
+
+class TestWarnings:
+    @pytest.mark.parametrize(
+        ("change", "expected"),
+        [
+            (lambda optimizer: None, []),
+            (add_scheduler, INITIAL_RATE),
+            (
+                add_everywhere,
+                [
+                    "Ignoring unexpected optimizer attribute in SGD2 optimizer: ['speed']",
+                    "Ignoring unexpected default group variable in SGD2 optimizer: ['zeal']",
+                    "Ignoring unexpected group 0 attribute in SGD2 optimizer: ['loss_scaling', 'velocity_scaling']",
+                    "Ignoring unexpected group 1 attribute in SGD2 optimizer: ['hue', 'zeal']",
+                ],
+            ),
+        ],
+    )
+    def test_attributes_that_appear_later_are_warned_of_once(self, change: Any, expected: list[str]) -> None:
+        """A group that is added is measured by the first one; what was there at the hand-over is known."""
+        tracker = OptimizerAttrTracker(Options())
+        sgd = optim.SGD([{"params": [parameter()], "tag": "a"}], lr=0.1)
+        with log_lines() as lines:
+            read_spec(sgd, tracker)
+            change(sgd)
+            for _ in range(2):
+                read_spec(sgd, tracker)
+            read_spec(torch.optim.SGD([{"params": [parameter()], "tag": "a"}], lr=0.1), tracker)
+        assert lines == expected
+
+    def test_relaxed_checks_lower_the_warning_to_debug_level(self) -> None:
+        tracker = OptimizerAttrTracker(Options().relaxOptimizerAttributesChecks())
+        sgd = optim.SGD([parameter()], lr=0.1)
+        with log_lines() as warnings, log_lines(logging.DEBUG) as debug:
+            read_spec(sgd, tracker)
+            add_scheduler(sgd)
+            read_spec(sgd, tracker)
+        assert (warnings, debug) == ([], INITIAL_RATE)
+
+    def test_subclasses_of_concrete_optimizers_are_warned_of(self) -> None:
+        class Mine(torch.optim.AdamW):
+            def step(self, closure: Any = None) -> Any:
+                raise RuntimeError("never called by the executor")
+
+        class MineToo(optim.LAMB):
+            pass
+
+        class Allowed(optim.Optimizer, torch.optim.SGD):
+            pass
+
+        for kind, family in ((Mine, "ADAMW"), (MineToo, "LAMB")):
+            tracker = OptimizerAttrTracker(Options())
+            with log_lines() as lines:
+                assert [read_spec(kind([parameter()]), tracker).family for _ in range(2)] == [family] * 2
+            (line,) = lines
+            assert "Poptorch does not run Python optimizer code directly" in line
+        with log_lines() as lines:
+            for make in (*MADE.values(), Allowed):
+                if make is not Allowed:
+                    read_spec(make([parameter()]))
+            read_spec(torch.optim.SGD([parameter()], lr=0.1, maximize=True))
+        (line,) = lines
+        assert "maximize=True is ignored" in line
+
+
+def variables(optimizer: torch.optim.Optimizer) -> set[str]:
+    """Return the attributes that reach the device as variables."""
+    spec = read_spec(optimizer)
+    return set(spec.groups[0].variable) | ({"loss_scaling"} if spec.loss_scaling_variable else set())
+
+
+class TestVariables:
+    """Constant and variable attributes (section 6)."""
+
+    @pytest.mark.parametrize(
+        ("make", "expected"),
+        [
+            # Of PopTorch's own ones what was passed, whatever its value.
+            (lambda p: optim.SGD(p, lr=0.1), {"lr"}),
+            (lambda p: optim.SGD(p, lr=0.1, momentum=0.0, loss_scaling=2.0), {"lr", "momentum", "loss_scaling"}),
+            (lambda p: optim.SGD(p, 0.1, dampening=0.0, weight_decay=0.0), {"lr", "dampening", "weight_decay"}),
+            (lambda p: optim.SGD(p, 0.1, velocity_scaling=2.0, use_combined_accum=True), {"lr", "velocity_scaling"}),
+            (lambda p: optim.SGD(p, 0.1, use_combined_accum=True, max_grad_norm=1.0, accum_type=HALF), {"lr"}),
+            *((MAKERS[name], set()) for name in ("Adam", "AdamW", "RMSprop", "LAMB")),
+            *(
+                (lambda p, name=name: MAKERS[name](p, lr=1e-3, loss_scaling=1.0), {"lr", "loss_scaling"})
+                for name in ("Adam", "AdamW", "RMSprop", "LAMB")
+            ),
+            # Of native ones the rate, and what differs from the default.
+            (lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.0), {"lr"}),
+            (lambda p: torch.optim.SGD(p, lr=0.1, momentum=1.0), {"lr", "momentum"}),
+            (lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9, nesterov=True), {"lr", "momentum"}),
+            (lambda p: torch.optim.SGD(p, 0.1, dampening=0.5, weight_decay=0.1), {"lr", "dampening", "weight_decay"}),
+            (lambda p: torch.optim.Adam(p, betas=(0.5, 0.6), weight_decay=0.0), {"lr"}),
+            (lambda p: torch.optim.Adam(p, eps=1e-6, weight_decay=0.01), {"lr", "eps", "weight_decay"}),
+            (lambda p: torch.optim.AdamW(p, weight_decay=0.01), {"lr"}),
+            (lambda p: torch.optim.AdamW(p, weight_decay=0.0), {"lr", "weight_decay"}),
+            (lambda p: torch.optim.RMSprop(p, alpha=0.5), {"lr"}),
+            (lambda p: torch.optim.RMSprop(p, momentum=0.5), {"lr", "momentum"}),
+        ],
+    )
+    def test_what_is_streamed(self, make: Any, expected: set[str]) -> None:
+        assert variables(make([parameter()])) == expected
+
+    def test_native_optimizers_differ_group_by_group(self) -> None:
+        groups = [{"params": [parameter()], "momentum": 0.9}, {"params": [parameter()]}]
+        spec = read_spec(torch.optim.SGD(groups, lr=0.1))
+        assert [sorted(group.variable) for group in spec.groups] == [["lr", "momentum"], ["lr"]]
+        assert spec.default.variable == {"lr"}
+
+    def test_marking_an_attribute(self) -> None:
+        sgd = optim.SGD([parameter()], lr=0.1, weight_decay=0.1)
+        assert not sgd.variable_attrs.isConstant("weight_decay")
+        for _ in range(2):
+            sgd.variable_attrs.markAsConstant("weight_decay")
+            sgd.variable_attrs.markAsVariable("momentum")
+        sgd.variable_attrs.markAsVariable("loss_scaling")
+        assert sgd.variable_attrs.isConstant("weight_decay")
+        assert sgd.variable_attrs.isConstant("nonsense")
+        assert variables(sgd) == {"lr", "momentum", "loss_scaling"}
+        assert isinstance(sgd.variable_attrs, optim.VariableAttributes)
+        combined = optim.SGD([parameter()], lr=0.1, use_combined_accum=True)
+        assert combined.variable_attrs.isConstant("velocity_scaling")
+        lamb = optim.LAMB([parameter()], max_weight_norm=3.0)
+        lamb.variable_attrs.markAsConstant("max_weight_norm")
+        assert variables(lamb) == set()
+
+    @pytest.mark.parametrize("method", ["markAsConstant", "markAsVariable"])
+    @pytest.mark.parametrize("attribute", ["velocity_scaling", "alpha", "accum_type", "nonsense"])
+    def test_unknown_attributes_are_refused(self, method: str, attribute: str) -> None:
+        with pytest.raises(
+            AssertionError, match=f"Unknown attribute '{attribute}': this optimizer has dampening, diff"
+        ):
+            getattr(optim.SGD([parameter()], lr=0.1).variable_attrs, method)(attribute)
+
+
+# Section 10: one scalar weight w=1, gradient g=2 per micro-batch; one call has A micro-batches, R replicas, D updates.
+EXAMPLES: list[tuple[str, Any, dict[str, Any], float]] = [
+    ("SGD", lambda p: optim.SGD(p, lr=0.1), {}, 0.8),
+    ("A=4, Mean", lambda p: optim.SGD(p, lr=0.1), {"A": 4}, 0.8),
+    ("A=4, Sum", lambda p: optim.SGD(p, lr=0.1), {"A": 4, "mean": False}, 0.2),
+    ("R=2, A=2, Mean", lambda p: optim.SGD(p, lr=0.1), {"A": 2, "R": 2}, 0.8),
+    ("D=3", lambda p: optim.SGD(p, lr=0.1), {"D": 3}, 0.4),
+    ("momentum, D=2", lambda p: optim.SGD(p, lr=0.1, momentum=0.9), {"D": 2}, 0.42),
+    ("dampening", lambda p: optim.SGD(p, lr=0.1, momentum=0.9, dampening=0.5), {}, 0.9),
+    ("weight decay", lambda p: optim.SGD(p, lr=0.1, weight_decay=0.5), {}, 0.75),
+    ("clipping", lambda p: optim.SGD(p, lr=0.1, max_grad_norm=0.5), {}, 0.95),
+    ("loss scaling", lambda p: optim.SGD(p, lr=0.1, loss_scaling=128), {}, 0.8),
+    ("Adam", lambda p: optim.Adam(p, lr=0.1), {}, 0.9),
+    ("AdamW", lambda p: optim.AdamW(p, lr=0.1, weight_decay=0.1), {}, 0.89),
+    ("LAMB", lambda p: optim.LAMB(p, lr=0.1, weight_decay=0.0), {}, 0.9),
+    ("RMSprop", lambda p: optim.RMSprop(p, lr=0.1), {}, 0.0),
+    ("RMSprop, TF", lambda p: optim.RMSprop(p, 0.1, eps=0.0, use_tf_variant=True), {}, 1 - 0.2 / 1.03**0.5),
+    # The same for the combined variant, which the reference calls mathematically equal.
+    ("combined, D=2", lambda p: optim.SGD(p, lr=0.1, momentum=0.9, use_combined_accum=True), {"D": 2}, 0.42),
+    ("combined, A=4", lambda p: optim.SGD(p, 0.1, weight_decay=0.5, use_combined_accum=True), {"A": 4}, 0.75),
+    # And for native optimisers.
+    ("torch SGD, D=2", lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9), {"D": 2}, 0.42),
+    ("torch AdamW", lambda p: torch.optim.AdamW(p, lr=0.1, weight_decay=0.1), {}, 0.89),
+]  # fmt: skip
+
+
+def after_one_call(make: Any, A: int = 1, R: int = 1, D: int = 1, mean: bool = True) -> float:
+    weight = parameter(1.0)
+    optimizer = make([weight])
+    spec, container = read_spec(optimizer), torch.ones(())
+    updater = Updater(spec, {"w": container}, {"w": torch.float32}, group_of(optimizer, {"w": weight}))
+    for _ in range(D):
+        total = torch.tensor(2.0 * A * R * spec.loss_scaling)
+        updater.step({"w": total}, 1.0 / (A * R) if mean else 1.0)
+    return container.item()
+
+
+@pytest.mark.parametrize(("name", "make", "setting", "expected"), EXAMPLES, ids=[row[0] for row in EXAMPLES])
+def test_numeric_example(name: str, make: Any, setting: dict[str, Any], expected: float) -> None:
+    assert after_one_call(make, **setting) == pytest.approx(expected, abs=1e-6), name
+
+
+def train(make: Any, steps: int = 4) -> torch.Tensor:
+    """Return the weights after a few full-batch steps of a linear regression."""
+    source = torch.Generator().manual_seed(0)
+    x, y = torch.randn(16, 5, generator=source), torch.randn(16, generator=source)
+    weight = torch.nn.Parameter(torch.ones(5))
+    optimizer = make([weight])
+    for _ in range(steps):
+        optimizer.zero_grad()
+        ((x @ weight - y) ** 2).mean().backward()
+        optimizer.step()
+    return weight.detach()
+
+
+class Book(torch.optim.Optimizer):
+    """LAMB of section 4.5, literally, in float64."""
+
+    def __init__(self, params: Any, lr: float, wd: float, limit: float, corrects: bool) -> None:
+        super().__init__(params, {})
+        self.lr, self.wd, self.limit, self.corrects = lr, wd, limit, corrects
+        self.t, self.m, self.s = 0, torch.zeros(5).double(), torch.zeros(5).double()
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:
+        (w,) = self.param_groups[0]["params"]
+        g, self.t = w.grad.double(), self.t + 1
+        self.m = 0.9 * self.m + 0.1 * g
+        self.s = 0.999 * self.s + 0.001 * g * g
+        mc = self.m / (1 - 0.9**self.t) if self.corrects else self.m
+        sc = self.s / (1 - 0.999**self.t) if self.corrects else self.s
+        x = mc / (sc.sqrt() + 1e-8) + self.wd * w.double()
+        w.copy_(w.double() - self.lr * min(w.double().norm().item(), self.limit) / x.norm().item() * x)
+
+
+class TestOnTheCpu:
+    """Ordinary PyTorch optimisers (sections 1 and 4.5)."""
+
+    @pytest.mark.parametrize("name", ["SGD", "Adam", "AdamW", "RMSprop"])
+    def test_stepping_by_hand_equals_pytorch(self, name: str) -> None:
+        shared: dict[str, Any] = {"lr": 0.05, "weight_decay": 0.1}
+        if name in ("SGD", "RMSprop"):
+            shared["momentum"] = 0.9
+        own = {"loss_scaling": 128.0, "accum_type": torch.float16}  # options of the device are ignored here
+        actual = train(lambda p: MAKERS[name](p, **shared, **own))
+        assert torch.equal(actual, train(lambda p: getattr(torch.optim, name)(p, **shared)))
+
+    @pytest.mark.parametrize("corrects", [True, False])
+    @pytest.mark.parametrize("limit", [None, 0.5])
+    def test_lamb_steps_by_its_formula(self, corrects: bool, limit: float | None) -> None:
+        """The limit on the weight norm is the attribute, not the groups'."""
+        groups = lambda p: [{"params": p, "max_weight_norm": 1e-6}]  # noqa: E731
+        actual = train(
+            lambda p: optim.LAMB(groups(p), 0.05, weight_decay=0.1, bias_correction=corrects, max_weight_norm=limit)
+        )
+        expected = train(lambda p: Book(p, 0.05, 0.1, 65500.0 if limit is None else limit, corrects))
+        torch.testing.assert_close(actual, expected, rtol=1e-5, atol=1e-6)
+
+    def test_lamb_keeps_its_host_state_in_the_state_dict_and_returns_the_closures_loss(self) -> None:
+        weight, idle = (torch.nn.Parameter(torch.ones(3)) for _ in range(2))
+        lamb = optim.LAMB([weight, idle], lr=0.1)
+
+        def closure() -> torch.Tensor:
+            lamb.zero_grad()
+            loss = (weight**2).sum()
+            loss.backward()
+            return loss
+
+        assert lamb.step(closure).item() == 3.0
+        assert idle.detach().tolist() == [1.0, 1.0, 1.0]
+        state_dict = lamb.state_dict()
+        assert state_dict["state"].keys() == {0}
+        assert set(state_dict["state"][0]) == {"step", "exp_avg", "exp_avg_sq"}
+        assert state_dict["state"][0]["step"].item() == 1.0
+        assert state_dict["ipu_state"] is None
+
+    @pytest.mark.parametrize("name", MAKERS)
+    def test_schedulers_drive_every_optimizer(self, name: str) -> None:
+        optimizer = MAKERS[name]([torch.nn.Parameter(torch.ones(1))], lr=0.5, loss_scaling=2.0)
+        scheduler = torch.optim.lr_scheduler.ExponentialLR(optimizer, gamma=0.5)
+        optimizer.step()
+        scheduler.step()
+        assert optimizer.param_groups[0]["lr"] == 0.25
+        assert repr(optimizer).startswith(f"{name} (")
+        assert "lr: 0.25" in repr(optimizer)

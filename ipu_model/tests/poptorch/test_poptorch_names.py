@@ -1,4 +1,8 @@
-"""The modules of `poptorch` against those of PopTorch 3.4, whose names and signatures `poptorch_names.md` lists."""
+"""The names of PopTorch 3.4 against this package, the support table and its tests.
+
+`poptorch_names.md` lists the names and signatures of PopTorch's Python modules; the support table says of each public
+name what it does here, and which test shows it.
+"""
 
 from __future__ import annotations
 
@@ -7,16 +11,74 @@ import ast
 import enum
 import functools
 import inspect
+import json
 import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from names_page import NAMES, PAGE, Name
 
+import ipu_model
+import popart
+import popdist
+import popdist.poptorch
 import poptorch
+from popdist.run.options import FLAGS, OPTIONS
 from poptorch import _options_impl
+from poptorch._backend import support
+
+PAGE = Path(__file__).with_name("poptorch_names.md").read_text(encoding="utf-8")
+
+
+@dataclass(frozen=True)
+class Name:
+    """One line of the page; `owner` is the class that it belongs to, `text` what stands between the backticks."""
+
+    module: str
+    owner: str
+    text: str
+    decorators: tuple[str, ...]
+    is_class: bool
+
+    @property
+    def name(self) -> str:
+        return re.split(r"[( =]", self.text)[0]
+
+    @property
+    def key(self) -> str:
+        return f"{self.module}: {self.owner}.{self.name}" if self.owner else f"{self.module}: {self.name}"
+
+
+LINE = re.compile(r"^( *)- (class )?`([^`]*)`(.*)$")
+
+
+def names_of_the_page() -> Iterator[Name]:
+    module, owner = "", ""
+    for line in PAGE.splitlines():
+        if line.startswith("## "):
+            heading = re.match(r"## poptorch/(\w+)\.py", line)
+            file = heading[1] if heading else ""
+            module = "poptorch" if file == "__init__" else f"poptorch.{file}" if file else ""
+        found = LINE.match(line)
+        if not found or not module:
+            continue
+        indent, is_class, text, rest = found.groups()
+        decorators = tuple(re.findall(r"\[([^\]]+)\]", rest))
+        name = Name(module, owner if indent else "", text, decorators, bool(is_class))
+        if is_class:
+            owner = name.name
+        yield name
+
+
+NAMES = list(names_of_the_page())
+
 
 # What this package leaves out on purpose, as a pattern for `module: name` or `module: class.name`, and why.
 LEFT_OUT = {
@@ -46,11 +108,6 @@ LEFT_OUT = {
     r"poptorch\.optim: (_parseArgs|_check_constructor_match_parent|\w+\._(child_vars|child_only|group_vars))":
         "Constructors spell their arguments out; PyTorch's take more of them today than PopTorch's classes.",
 }  # fmt: skip
-
-
-def test_the_page_is_read_completely() -> None:
-    lines = [line for line in PAGE.splitlines() if line.lstrip().startswith("- ")]
-    assert len(NAMES) == len(lines) > 400
 
 
 def evaluated(text: str, module: Any) -> Any:
@@ -165,3 +222,249 @@ def test_the_native_module_has_every_name_that_poptorchs_python_uses() -> None:
     names = re.findall(r"`(\w+)`", section)
     assert len(names) > 40
     assert [name for name in names if not hasattr(poptorch.poptorch_core, name)] == []
+
+
+ENTRIES = [(area, entry) for area in support.table() for entry in area.entries]
+# Where no Python object bears the names.
+NAMES_ONLY = ("environment", "poprun", "companion packages")
+
+# What programs write in front, and the names that the reference lists.
+REFERENCE: list[tuple[str, str]] = [
+    (
+        "",
+        """
+        POPTORCH_LOG_LEVEL POPTORCH_CACHE_DIR POPTORCH_IPU_MODEL POPTORCH_WAIT_FOR_IPU
+        POPTORCH_DEFAULT_OPTIONS POPTORCH_SMALL_IPU_MODEL POPTORCH_IPU_MODEL_VERSION POPTORCH_LOG_DEST
+        POPTORCH_MAX_GRAPH_LEN POPTORCH_EXPORT_PROTO_FILE POPTORCH_EXPORT_PROTO_AS_BINARY
+        POPLAR_ENGINE_OPTIONS PVTI_OPTIONS OMPI_COMM_WORLD_SIZE OMPI_COMM_WORLD_RANK RDMAV_FORK_SAFE""",
+    ),
+    (
+        "popdist",
+        """
+        isPopdistEnvSet getNumTotalReplicas getNumLocalReplicas getNumIpusPerReplica getNumInstances
+        getInstanceIndex getLocalInstanceIndex getReplicaIndexOffset getDeviceId checkNumIpusPerReplica init
+        execute_on_instances synchronize isBackendInitialized finalizeBackend initializeBackend""",
+    ),
+    ("popdist.poptorch", "Options"),
+    (
+        "horovod.torch",
+        """
+        init rank size local_rank local_size allreduce Sum Average grouped_allreduce allgather broadcast
+        broadcast_parameters""",
+    ),
+    (
+        "poprun",
+        """
+        --num-instances --num-replicas --ipus-per-replica --host -v --verbose -vv --vv --executable-cache-path
+        --only-output-from-instance --mpi-global-args --mpi-local-args --numa-aware --print-topology
+        --offline-mode --num-ilds --vipu-server-host --vipu-server-port --vipu-server-timeout --vipu-partition
+        --vipu-allocation --vipu-cluster --update-partition --reset-partition --remove-partition --sync-type
+        --allow-run-as-root --import-config --export-config --version --help""",
+    ),
+    (
+        "",
+        """
+        POPDIST_NUM_TOTAL_REPLICAS POPDIST_NUM_LOCAL_REPLICAS POPDIST_NUM_IPUS_PER_REPLICA
+        POPDIST_REPLICA_INDEX_OFFSET POPDIST_UNIFORM_REPLICAS_PER_INSTANCE POPDIST_LOCAL_INSTANCE_INDEX
+        OMPI_COMM_WORLD_LOCAL_SIZE OMPI_COMM_WORLD_LOCAL_RANK IPUOF_VIPU_API_HOST IPUOF_VIPU_API_PORT
+        IPUOF_VIPU_API_PARTITION_ID IPUOF_VIPU_API_TIMEOUT IPUOF_VIPU_API_GCD_ID IPUOF_LOG_LEVEL
+        POPLAR_TARGET_OPTIONS""",
+    ),
+]
+
+DEFAULTS = poptorch.Options()
+OWNERS: dict[str, Any] = {
+    "poptorch": poptorch,
+    "poptorch.PoplarExecutor": poptorch.PoplarExecutor,
+    "poptorch.DataLoader": poptorch.DataLoader(poptorch.Options(), [torch.zeros(1)]),
+    "poptorch.AsynchronousDataAccessor": poptorch.AsynchronousDataAccessor,
+    "poptorch.Options": DEFAULTS,
+    "poptorch.TensorLocationSettings": poptorch.TensorLocationSettings(),
+    "poptorch.options._TrainingOptions": DEFAULTS.Training,
+    "poptorch.options._PrecisionOptions": DEFAULTS.Precision,
+    "poptorch.options._TensorLocationOptions": DEFAULTS.TensorLocations,
+    "poptorch.options._DistributedOptions": DEFAULTS.Distributed,
+    "poptorch.options._JitOptions": DEFAULTS.Jit,
+    "poptorch.options._PopartOptions": DEFAULTS._Popart,
+    "poptorch.optim": poptorch.optim,
+    "popdist": popdist,
+    "popdist.poptorch": popdist.poptorch,
+    "popart": popart,
+    "horovod.torch": import_module("horovod.torch"),
+}
+# Those whose every public member is PopTorch's: loaders have what torch's loader has besides.
+CLASSES = [name for name in OWNERS if "ptions" in name or "Executor" in name or "Settings" in name]
+
+
+def resolve(owner: Any, dotted: str) -> Any:
+    for part in dotted.split("."):
+        owner = getattr(owner, part)
+    return owner
+
+
+# Of the strategies, what options and compilation ask them: PopTorch has others here.
+INTERNAL = {"backendOptions", "begin_trace", "note_blocks", "phase_number", "place", "total_phases", "use_auto_id"}
+# Written with a prefix of their own in the table, and looked at above.
+ELSEWHERE = {"DataLoader", "AsynchronousDataAccessor", "Options", "PoplarExecutor", "TensorLocationSettings"}
+# Shared by every optimiser, with PyTorch's meaning.
+PYTORCHS = {"load_state_dict", "state_dict", "copy"}
+# Shared by every optimiser, and in the table once, for their base.
+SHARED = {"get_state_dict", "set_state_dict", "has_state"}
+
+
+def public_classes() -> list[type]:
+    """Return the classes that PopTorch programs make objects of, or derive from."""
+    modules = (poptorch, poptorch.optim, poptorch.profiling)
+    found = {
+        (value.__name__, value) for module in modules for name, value in vars(module).items()
+        if inspect.isclass(value) and not name.startswith("_") and value.__module__.startswith("poptorch")
+    }  # fmt: skip
+    return [kind for name, kind in sorted(found, key=lambda pair: pair[0]) if name not in ELSEWHERE]
+
+
+def own_members(kind: type) -> list[str]:
+    """Return the public members of a class that it does not have from PyTorch or Python, as programs write them."""
+    foreign = [base for base in kind.__mro__ if not base.__module__.startswith("poptorch")]
+    inherited = {name for base in foreign for name in dir(base)} | INTERNAL | PYTORCHS
+    inherited |= set() if kind is poptorch.optim.Optimizer else SHARED
+    if issubclass(kind, enum.Enum):
+        return []
+    module = {"optim": "poptorch.optim", "profiling": "poptorch.profiling"}.get(
+        kind.__module__.split(".")[1], "poptorch"
+    )
+    return [
+        f"{module}.{kind.__name__}.{name}" for name in dir(kind) if not name.startswith("_") and name not in inherited
+    ]
+
+
+TESTS = Path(__file__).parent.parent
+
+
+def definition(test: str) -> ast.FunctionDef | None:
+    """Return the function that `file::class::function` names, or `None` if there is none."""
+    file, *path = test.split("::")
+    found: Any = next(iter(_modules().get(file, ())), None)
+    for name in path:
+        kinds = (ast.ClassDef, ast.FunctionDef)
+        found = next((n for n in getattr(found, "body", ()) if isinstance(n, kinds) and n.name == name), None)
+    return found if isinstance(found, ast.FunctionDef) else None
+
+
+@cache
+def _modules() -> dict[str, list[ast.Module]]:
+    found: dict[str, list[ast.Module]] = {}
+    for file in sorted(TESTS.glob("*/test_*.py")):
+        found.setdefault(file.name, []).append(ast.parse(file.read_text(encoding="utf-8")))
+    return found
+
+
+def missing(names: Any) -> list[str]:
+    return [name for name in names if support.status_of(name) is None]
+
+
+class TestCompleteness:
+    """Every name is in the support table."""
+
+    @pytest.mark.parametrize(("prefix", "names"), REFERENCE)
+    def test_those_of_the_reference(self, prefix: str, names: str) -> None:
+        assert missing(f"{prefix}.{name}" if prefix else name for name in names.split()) == []
+
+    def test_those_of_poptorchs_modules_and_of_this_package(self) -> None:
+        public = [n for n in NAMES if not n.owner and not n.name.startswith("_") and "._" not in n.module]
+        public = [n for n in public if n.name != "BlockId"]  # a type alias
+        sub_modules = (poptorch.optim, poptorch.profiling, poptorch.testing)
+        own = [module.__name__ for module in sub_modules]
+        listed = [f"{name.module if name.module in own else 'poptorch'}.{name.name}" for name in public]
+        assert len(listed) >= 70
+        assert missing(listed) == missing(f"poptorch.{name}" for name in poptorch.__all__) == []
+        for module in sub_modules:
+            here = [
+                f"{module.__name__}.{name}" for name, value in vars(module).items()
+                if not name.startswith("_") and (inspect.isclass(value) or inspect.isfunction(value))
+                and value.__module__.startswith(module.__name__)
+            ]  # fmt: skip
+            assert here
+            assert missing(here) == []
+
+    def test_those_of_popdist_and_the_options_of_poprun(self) -> None:
+        of_poprun = {entry.name: entry.status for area, entry in ENTRIES if area.prefix == "poprun"}
+        assert of_poprun.keys() == {option.name for option in OPTIONS} | set(FLAGS) - {"-h"}
+        idle = {name for name, status in of_poprun.items() if status == "no effect"}
+        assert idle == {option.name for option in OPTIONS if not option.effective}
+        assert {entry.name for area, entry in ENTRIES if area.owner == "popdist"} == set(popdist.__all__)
+
+    @pytest.mark.parametrize("owner", CLASSES)
+    def test_those_of_the_options_and_the_executor(self, owner: str) -> None:
+        kind = OWNERS[owner] if inspect.isclass(OWNERS[owner]) else type(OWNERS[owner])
+        generic = {entry.name for area, entry in ENTRIES if area.title == "Options: generic access"} | {"toDict"}
+        sub_options = {"Training", "Precision", "TensorLocations", "Distributed", "Jit"}
+        public = {name for name in dir(kind) if not name.startswith("_")} - generic - sub_options
+        assert public - {entry.name for area, entry in ENTRIES if area.owner == owner} == set()
+
+    def test_those_of_all_other_classes(self) -> None:
+        assert missing(name for kind in public_classes() for name in own_members(kind)) == []
+
+
+class TestTable:
+    def test_each_name_is_listed_once_with_a_known_status_and_what_differs(self) -> None:
+        names = [f"{area.prefix}.{entry.name}" for area, entry in ENTRIES]
+        assert len(set(names)) == len(names)
+        assert {entry.status for _, entry in ENTRIES} <= set(support.STATUSES)
+        assert [entry.name for _, entry in ENTRIES if entry.status != "works" and not entry.text.endswith(".")] == []
+        refused = [e.name for area, e in ENTRIES if e.status == "refused" and area.owner != "horovod.torch"]
+        assert refused == ["importPoptorchMetadataFromFile"]
+
+    def test_each_name_can_be_reached_refused_ones_included(self) -> None:
+        reachable = [(area.owner, entry.name) for area, entry in ENTRIES if area.owner not in NAMES_ONLY]
+        assert [name for owner, name in reachable if resolve(OWNERS[owner], name) is None] == []
+
+    def test_each_name_that_works_says_which_test_shows_it(self) -> None:
+        shown = {e.name: e.test for _, e in ENTRIES if e.status in ("works", "approximated")}
+        wrong = {name: test for name, test in shown.items() if not test.split("::")[-1].startswith("test_")}
+        wrong |= {name: test for name, test in shown.items() if definition(test) is None}
+        assert wrong == {}, "data/support_tests.json needs file::function"
+        tests = json.loads((Path(poptorch.__file__).parent / "data" / "support_tests.json").read_text("utf-8"))
+        assert missing(tests) == []
+        assert [file for file, modules in _modules().items() if len(modules) > 1] == []
+        for test in (
+            "",
+            "test_blocks.py",
+            "test_nothing.py::test_x",
+            "test_blocks.py::test_x",
+            "test_blocks.py::TestText",
+        ):
+            assert definition(test) is None
+
+    def test_the_page_counts_every_name_once_in_rows_of_four_cells(self) -> None:
+        lines = support.as_markdown().splitlines()
+        counts = [int(word) for word in lines[2].replace(":", " ").split() if word.isdigit()]
+        assert counts[0] == len(ENTRIES) == sum(counts[1:])
+        assert {line.count("|") for line in lines if line.startswith("|")} == {5}
+
+    def test_a_status_can_be_asked_for_by_the_name_as_written(self) -> None:
+        entry = support.status_of("Options.Training.gradientAccumulation")
+        assert entry is not None
+        assert entry.status == "works"
+        assert support.status_of("poptorch.autocast") is None
+
+
+class TestPackage:
+    def test_the_version_is_that_of_the_distribution(self) -> None:
+        """After the +, which comparisons of versions ignore; before it is the PopTorch whose behaviour this is."""
+        assert poptorch.__version__ == f"3.4.0+ipu.model.{ipu_model.__version__}"
+
+    def test_it_has_no_modules_that_poptorch_does_not_have(self) -> None:
+        """Of PopTorch 3.4: the headings of the page."""
+        of_poptorch = {*re.findall(r"^## poptorch/(\w+)\.py", PAGE, re.MULTILINE), "poptorch_core", "torch"}
+        script = (
+            "import types, poptorch\n"
+            "print(*(name for name, value in vars(poptorch).items() if isinstance(value, types.ModuleType)))"
+        )
+        shown = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout
+        assert set(shown.split()) <= of_poptorch
+
+    def test_a_name_that_is_not_poptorchs_is_no_attribute(self) -> None:
+        for module in (poptorch, poptorch.ops):
+            assert not hasattr(module, "autocast")
+            with pytest.raises(AttributeError, match=f"module '{module.__name__}' has no attribute 'autocast'"):
+                _ = module.autocast

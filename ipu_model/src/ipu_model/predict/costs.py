@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 from ipu_model.predict import vertices
 from ipu_model.predict.device import CostSettings, Cycles, Work
-from ipu_model.predict.ops import moves, rule_of
+from ipu_model.predict.ops import rule_of
+from ipu_model.predict.ops.moves import cost_view
 from ipu_model.predict.ops.rule import Layout, OpView, OpWork, even_layout
 from ipu_model.predict.ops.updates import VariableCost
 from ipu_model.predict.remembered import remembered
@@ -83,37 +84,33 @@ def costs_of(step: Step, settings: CostSettings | None = None) -> Costs:
     settings = settings or CostSettings()
     entering = (tensor for tensor in step.tensors.values() if tensor.producer is None)
     layouts = {tensor.name: even_layout(tensor, settings.device) for tensor in entering}
-    found: list[OpCost] = []
+    costs: list[OpCost] = []
     for op in step.ops:
-        view = OpView(op, step, settings, layouts)
-        rule = rule_of(op.kind)
+        view, rule = OpView(op, step, settings, layouts), rule_of(op.kind)
+        is_empty = not any(result is not None and result.elements for result in op.results)
         is_fallback = False
-        if op.is_known or view.is_empty:
-            work = view.nothing()
+        if op.is_known or is_empty:
+            work = OpWork((), view.own_layouts())
         elif rule is not None:
             work = rule.cost(view)
         elif op.is_view:
-            work = moves.cost_view(view)
+            work = cost_view(view)
         else:
             work, is_fallback = _plain_code(view), True
         for tensor, layout in zip(op.results, work.layouts):
             if tensor is not None and layout is not None:
                 layouts[tensor.name] = layout
-        found += [
-            OpCost(
-                node=op.name, target=op.target, part=part.name, phase=op.phase, stage=op.stage, ipu=op.ipu,
-                scope=op.scope, work=part.work, is_fallback=is_fallback,
-            )
-            for part in work.parts
-        ]  # fmt: skip
-    return Costs(tuple(found), layouts)
+        for part in work.parts:
+            where = (op.phase, op.stage, op.ipu, op.scope)
+            costs.append(OpCost(op.name, op.target, part.name, *where, work=part.work, is_fallback=is_fallback))
+    return Costs(tuple(costs), layouts)
 
 
 def _plain_code(op: OpView) -> OpWork:
     """Cost an op without a formula: assume that all inputs come from other tiles and pass through plain code."""
-    outputs = [output for output in op.outputs if output is not None]
     inputs = list(op.operands())
     received = sum(op.spread(operand.tensor) * operand.element.bytes for operand in inputs)
+    outputs = [output for output in op.outputs if output is not None]
     n = max(op.spread(tensor) for tensor in (*outputs, *(operand.tensor for operand in inputs)))
     compute = vertices.elementwise(op.device, n, op.element, ("plain",), vertices.BINARY)
     cycles = Cycles(compute=compute) + op.device.exchange(received)

@@ -9,40 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from ipu_model.predict.kinds import BIAS_GRADIENT, DATA_GRADIENT, GRADIENT_PARTS, PRODUCTS, WEIGHT_GRADIENT
+from ipu_model.predict.ops import rule_of
+from ipu_model.predict.ops.contractions import BIAS_GRADIENT, DATA_GRADIENT, GRADIENT_PARTS, PRODUCTS, WEIGHT_GRADIENT
 from ipu_model.predict.remembered import remembered
 from ipu_model.step import Op, Source, Step, Tensor
-
-_WORDS = {
-    **dict.fromkeys(PRODUCTS, "matrix product"),
-    "threshold": "relu",
-    "_to_copy": "cast",
-    "clone": "rearrangement",
-    "bernoulli": "random mask",
-    "constant_pad_nd": "padding",
-    "cat": "concatenation",
-    "embedding_dense_backward": "embedding backward",
-    "nll_loss_forward": "negative log-likelihood",
-    "nll_loss_backward": "negative log-likelihood backward",
-    "nll_loss2d_forward": "negative log-likelihood",
-    "nll_loss2d_backward": "negative log-likelihood backward",
-    "_softmax_backward_data": "softmax backward",
-    "_log_softmax_backward_data": "log softmax backward",
-    "native_batch_norm": "batch norm",
-    "native_layer_norm": "layer norm",
-    "native_group_norm": "group norm",
-    "threshold_backward": "relu backward",
-    "max_pool2d_with_indices": "max pool",
-    "max_pool2d_with_indices_backward": "max pool backward",
-}
-_MOMENTS = ("mean", "inverse standard deviation")
-_FURTHER_RESULTS = {
-    "native_batch_norm": _MOMENTS,
-    "native_layer_norm": _MOMENTS,
-    "native_group_norm": _MOMENTS,
-    "native_dropout": ("mask",),
-    "max_pool2d_with_indices": ("indices",),
-}
 
 
 @dataclass(frozen=True)
@@ -61,11 +31,6 @@ class Naming:
         return f"{scope}{colon}{part}" if part in GRADIENT_PARTS else f"{scope}{colon}{what}, {part}"
 
 
-def type_of(tensor: Tensor) -> str:
-    """Return type and shape of a tensor: "float16[16, 64, 56, 56]"."""
-    return f"{tensor.dtype}{list(tensor.shape)}"
-
-
 def path_of(op: Op) -> str:
     """Return the path of an op: its module, with the program's own name scopes where they were entered."""
     if not op.name_scopes:
@@ -80,18 +45,20 @@ def path_of(op: Op) -> str:
 def naming_of(step: Step) -> Naming:
     """Return the names of a step's ops and tensors."""
     gradient_of = _makers_of_gradients(step)
-    ops = {op.name: _in_module(path_of(op), _what(op, step, gradient_of)) for op in step.ops}
+    ops = {}
+    for op in step.ops:
+        path, what = path_of(op), _what(op, step, gradient_of)
+        ops[op.name] = f"{path}: {what}" if path else what
     tensors = {name: _tensor(tensor, step, ops) for name, tensor in step.tensors.items()}
     return Naming(ops, {**tensors, **{variable.tensor: variable.name for variable in step.variables}})
 
 
-def _in_module(scope: str, what: str) -> str:
-    return f"{scope}: {what}" if scope else what
-
-
 def _what(op: Op, step: Step, gradient_of: Mapping[str, str]) -> str:
     """Return what an op does, in words: "convolution", "softmax backward", "weight gradient"."""
-    words = _WORDS.get(op.kind) or _plain(op.kind)
+    rule = rule_of(op.kind)
+    words = rule.words.get(op.kind, "") if rule is not None else ""
+    if not words:  # `_embedding_bag_backward` is "embedding bag backward"
+        words = op.kind.strip("_").removeprefix("native_").removesuffix("_default").replace("_", " ")
     if not op.is_backward or words.endswith(" backward"):
         return words
     if op.name in gradient_of:
@@ -101,21 +68,16 @@ def _what(op: Op, step: Step, gradient_of: Mapping[str, str]) -> str:
     return f"backward {words}"
 
 
-def _plain(kind: str) -> str:
-    """Return the name of a kind of op in words: `_embedding_bag_backward` is "embedding bag backward"."""
-    return kind.strip("_").removeprefix("native_").removesuffix("_default").replace("_", " ")
-
-
 def _makers_of_gradients(step: Step) -> dict[str, str]:
     """Map the ops that make gradients of weights, or sums and casts of them, to what that is."""
     dimensions = {variable.name: len(step.tensors[variable.tensor].shape) for variable in step.variables}
-    found: dict[str, str] = {}
+    makers: dict[str, str] = {}
     for variable, gradient in step.gradients.items():
         what = BIAS_GRADIENT if dimensions.get(variable) == 1 else WEIGHT_GRADIENT
         for op in _makers(gradient, step):
             if not op.is_view and not op.kind.endswith("_backward"):
-                found.setdefault(op.name, what)
-    return found
+                makers.setdefault(op.name, what)
+    return makers
 
 
 def _makers(gradient: str, step: Step) -> Iterator[Op]:
@@ -135,19 +97,14 @@ def _tensor(tensor: Tensor, step: Step, ops: Mapping[str, str]) -> str:
     """Return the name of a tensor: that of the op that makes it, and which of its results it is."""
     op = step.producer(tensor.name)
     if op is None:
-        source = step.source(tensor.name)
-        return _NAMES_OF_ENTERING.get(source, "{}").format(tensor.name.replace("_", " "))
+        source, name = step.source(tensor.name), tensor.name.replace("_", " ")
+        return {Source.SEED: "gradient of the loss", Source.CONSTANT: f"constant {name}"}.get(source, name)
     name = ops[op.name]
     if op.kind.endswith("convolution_backward"):
         scope, colon, _ = name.rpartition(": ")
         return f"{scope}{colon}{GRADIENT_PARTS[min(tensor.index, 2)]}"
     if tensor.index == 0:
         return name
-    further = _FURTHER_RESULTS.get(op.kind, ())
+    rule = rule_of(op.kind)
+    further = rule.further_results if rule is not None else ()
     return f"{name}, {further[tensor.index - 1] if tensor.index <= len(further) else f'result {tensor.index + 1}'}"
-
-
-_NAMES_OF_ENTERING = {
-    Source.SEED: "gradient of the loss",
-    Source.CONSTANT: "constant {}",
-}

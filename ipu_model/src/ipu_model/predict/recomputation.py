@@ -7,7 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
 
-from ipu_model.predict.kinds import CONTRACTIONS, NORMS, dropout_masks
+from ipu_model.predict.ops.contractions import CONTRACTIONS
+from ipu_model.predict.ops.normalisation import NORMS
+from ipu_model.predict.ops.pointwise import dropout_masks
 from ipu_model.predict.program import Execution, Program, Recomputation
 from ipu_model.predict.remembered import remembered
 from ipu_model.step import Op, Phase, Step, Tensor, ipus_in_use

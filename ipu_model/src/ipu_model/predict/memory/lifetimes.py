@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Final, NamedTuple
 
-from ipu_model.predict.kinds import GRADIENT_PARTS
 from ipu_model.predict.memory import categories
 from ipu_model.predict.memory.tensors import Fetched, Storages
 from ipu_model.predict.memory.tiles import NOTHING, Label, Live, Spread
 from ipu_model.predict.naming import naming_of
+from ipu_model.predict.ops.contractions import GRADIENT_PARTS
 from ipu_model.predict.ops.updates import ACCUMULATION_PART, UPDATE_PART, VariableCost
 from ipu_model.predict.order import Order
 from ipu_model.predict.program import Program

@@ -10,10 +10,11 @@ from functools import cached_property
 from ipu_model.optimiser import OptimiserSpec, weight_update
 from ipu_model.predict.costs import Costs, OpCost
 from ipu_model.predict.device import Element
-from ipu_model.predict.kinds import CONTRACTIONS, dropout_masks
 from ipu_model.predict.memory import categories
 from ipu_model.predict.memory.tiles import Contents, Room, Spread
 from ipu_model.predict.naming import naming_of
+from ipu_model.predict.ops.contractions import CONTRACTIONS
+from ipu_model.predict.ops.pointwise import dropout_masks
 from ipu_model.predict.program import Location, Program
 from ipu_model.predict.remembered import remembered
 from ipu_model.step import DType, Op, Source, Step, Tensor, Variable

@@ -1,4 +1,5 @@
-"""The costs of ops, one file for each family: it lists the kinds of ops in the family and computes their work.
+"""The costs of ops, one file for each family: it lists the kinds of ops in the family, names them, and computes their
+work.
 
 To add an op, write its `Rule` in the file of its family, or `register` one of your own.
 """
@@ -8,26 +9,19 @@ from __future__ import annotations
 from ipu_model.errors import Error
 from ipu_model.predict.ops import (
     contractions,
-    ctc,
     estimates,
-    host_call,
-    images,
     indexing,
     losses,
     moves,
     normalisation,
-    points,
     pointwise,
     recurrent,
     reductions,
+    spatial,
 )
 from ipu_model.predict.ops.rule import Rule
 from ipu_model.predict.remembered import forget_everything
 
-_FAMILIES = (
-    contractions, ctc, estimates, host_call, images, indexing, losses, moves, normalisation, points, pointwise,
-    recurrent, reductions,
-)  # fmt: skip
 _rules: dict[str, Rule] = {}
 
 
@@ -49,6 +43,17 @@ def rule_of(kind: str) -> Rule | None:
     return _rules.get(kind)
 
 
-for _family in _FAMILIES:
+for _family in (
+    contractions,
+    estimates,
+    indexing,
+    losses,
+    moves,
+    normalisation,
+    pointwise,
+    recurrent,
+    reductions,
+    spatial,
+):
     for _rule in _family.RULES:
         register(_rule)

@@ -7,7 +7,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from ipu_model.predict.device import Work, check_proportion
-from ipu_model.predict.kinds import BIAS_GRADIENT, CONVOLUTION, DATA_GRADIENT, PRODUCTS, WEIGHT_GRADIENT
 from ipu_model.predict.ops.pointwise import Pointwise, pointwise
 from ipu_model.predict.ops.reductions import reduced
 from ipu_model.predict.ops.rule import Layout, Operand, OpView, OpWork, Rule, WorkPart
@@ -22,6 +21,13 @@ from ipu_model.predict.planner import (
     matrix_product,
 )
 from ipu_model.step import Argument, Ref, Step, Tensor
+
+PRODUCTS = ("mm", "addmm", "bmm", "baddbmm", "mv", "addmv", "dot", "vdot")
+CONTRACTIONS = ("convolution", *PRODUCTS)
+
+# The parts of an op that makes the gradients of a convolution, in the order of its results.
+GRADIENT_PARTS = ("data gradient", "weight gradient", "bias gradient")
+DATA_GRADIENT, WEIGHT_GRADIENT, BIAS_GRADIENT = GRADIENT_PARTS
 
 
 def precision_of(op: OpView, *, convolution: bool) -> Precision:
@@ -63,18 +69,15 @@ def cost_convolution_backward(op: OpView) -> OpWork:
     transposed = bool(op.argument(7))
     layer = _layer(source.tensor, gradient.tensor, weight.tensor, op.op.arguments[4:10], element_bytes=_bytes(source))
     precision = precision_of(op, convolution=True)
-    wants_input, wants_weight, wants_bias = op.argument(10)
+    *wanted, wants_bias = op.argument(10)
+    passes = (LayerPass.FORWARD if transposed else LayerPass.DATA_GRADIENT, LayerPass.WEIGHT_GRADIENT)
     parts: list[WorkPart] = []
     layouts: list[Layout | None] = [None, None, None]
-    if wants_input:
-        which = LayerPass.FORWARD if transposed else LayerPass.DATA_GRADIENT
-        work = contraction(replace(layer, which=which), op.device, precision)
-        parts.append(WorkPart(work, DATA_GRADIENT))
-        layouts[0] = op.own_layout(work.outputs_on_busiest_tile)
-    if wants_weight:
-        work = contraction(replace(layer, which=LayerPass.WEIGHT_GRADIENT), op.device, precision)
-        parts.append(WorkPart(work, WEIGHT_GRADIENT))
-        layouts[1] = op.own_layout(work.outputs_on_busiest_tile, index=1)
+    for index, which in enumerate(passes):
+        if wanted[index]:
+            work = contraction(replace(layer, which=which), op.device, precision)
+            parts.append(WorkPart(work, GRADIENT_PARTS[index]))
+            layouts[index] = op.own_layout(work.outputs_on_busiest_tile, index)
     if wants_bias:
         summed = reduced(op.device, gradient.elements, gradient.on_tile, op.output(2).elements, gradient.element)
         parts.append(WorkPart(summed, BIAS_GRADIENT))
@@ -93,22 +96,25 @@ def _layer(source: Tensor, target: Tensor, weight: Tensor, settings: Sequence[Ar
     first, per_group = weight.shape[0] // groups, weight.shape[1]
     image, result = (target, source) if transposed else (source, target)
     return Problem(
-        which=LayerPass.FORWARD, groups=groups, batch=source.shape[0], in_channels=per_group, out_channels=first,
-        image=_flat(image.shape[2:], math.prod), result=_flat(result.shape[2:], math.prod),
-        kernel=_flat(weight.shape[2:], math.prod), stride=_flat(_ints(stride), max),
-        dilation=_flat(_ints(dilation), max), element_bytes=element_bytes,
-    )  # fmt: skip
+        which=LayerPass.FORWARD,
+        groups=groups,
+        batch=source.shape[0],
+        in_channels=per_group,
+        out_channels=first,
+        image=_flat(image.shape[2:], math.prod),
+        result=_flat(result.shape[2:], math.prod),
+        kernel=_flat(weight.shape[2:], math.prod),
+        stride=_flat(stride, max),
+        dilation=_flat(dilation, max),
+        element_bytes=element_bytes,
+    )
 
 
-def _flat(sizes: Sequence[int], join: Callable[[Sequence[int]], int]) -> tuple[int, int]:
+def _flat(sizes: Argument, join: Callable[[Sequence[int]], int]) -> tuple[int, int]:
     """Return (rows, columns) of one, two or three dimensions; leading ones are joined."""
-    rows = join(sizes[:-1]) if len(sizes) > 1 else 1
-    return int(rows), int(sizes[-1])
-
-
-def _ints(values: object) -> list[int]:
-    assert isinstance(values, (list, tuple))
-    return [int(v) for v in values]
+    assert isinstance(sizes, tuple)
+    *leading, last = (size for size in sizes if isinstance(size, int))
+    return join(leading) if leading else 1, last
 
 
 def _bias(op: OpView, n: float) -> Work:
@@ -143,7 +149,9 @@ def _product(op: OpView, left: Operand, right: Operand) -> Problem:
     has_weight = left.tensor.of_weight or right.tensor.of_weight
     if op.is_backward and len(a) < 3 and has_weight:
         return Problem(LayerPass.DATA_GRADIENT, 1, m, n, k, element_bytes=element_bytes)
-    transposed = () if has_weight else _transposed(op, left, right)
+    # The operands of a product of activations with the reduced dimension outside: they must be turned.
+    outside = {INPUTS: not _is_innermost(op, left.tensor, -1), WEIGHTS: not _is_innermost(op, right.tensor, -2)}
+    transposed = () if has_weight else tuple(operand for operand, turned in outside.items() if turned)
     if op.is_backward and len(a) < 3 and len(transposed) == 2:
         # Activations come from the forward pass: their columns are the layer's input channels.
         maker = op.step.maker(left.tensor.name)
@@ -152,25 +160,15 @@ def _product(op: OpView, left: Operand, right: Operand) -> Problem:
     return matrix_product(m, k, n, element_bytes, groups=groups, transposed=transposed)
 
 
-def _transposed(op: OpView, left: Operand, right: Operand) -> tuple[str, ...]:
-    """Return which operands of a product of activations lie with the reduced dimension outside, and must be turned."""
-    turned = []
-    if len(left.shape) > 1 and not _is_innermost(op, left.tensor, -1):
-        turned.append(INPUTS)
-    if len(right.shape) > 1 and not _is_innermost(op, right.tensor, -2):
-        turned.append(WEIGHTS)
-    return tuple(turned)
-
-
 def _is_innermost(op: OpView, tensor: Tensor, dim: int) -> bool:
-    """Whether neighbours along `dim`, one of the last two, are neighbours in memory.
+    """Whether neighbours along `dim`, one of the last two, are neighbours in memory; those of a vector are.
 
     PyTorch copies the operands of a batched product to make them contiguous; the device has no such copy, and takes
     them as they lay before it.
     """
-    stride = tensor.stride[dim]
-    if tensor.shape[dim] == 1 or stride == 0:
+    if len(tensor.shape) < 2 or tensor.shape[dim] == 1 or tensor.stride[dim] == 0:
         return True
+    stride = tensor.stride[dim]
     before, last = _before_copies(op.step, tensor), -1 if stride == 1 else -2
     if before is not None and len(before.shape) > 1 and before.shape[last] == tensor.shape[dim]:
         return before.stride[last] == 1
@@ -207,7 +205,7 @@ def _bytes(operand: Operand) -> int:
 
 
 RULES = (
-    Rule((CONVOLUTION,), cost_convolution),
+    Rule(("convolution",), cost_convolution),
     Rule(("convolution_backward",), cost_convolution_backward),
-    Rule(PRODUCTS, cost_product),
+    Rule(PRODUCTS, cost_product, dict.fromkeys(PRODUCTS, "matrix product")),
 )

@@ -3,20 +3,15 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import replace
 
 from ipu_model.predict import vertices
 from ipu_model.predict.device import Cycles, Device, Element, Work
 from ipu_model.predict.ops.moves import copied
 from ipu_model.predict.ops.reductions import reduced
-from ipu_model.predict.ops.rule import Operand, OpView, OpWork, Rule
+from ipu_model.predict.ops.rule import Operand, OpView, OpWork, Rule, kinds
 from ipu_model.predict.planner import distinct
-
-_GATHERS = ("embedding", "index_select", "gather", "index", "take", "take_along_dim", "_unsafe_index")
-_SCATTERS = (
-    "scatter", "scatter_add", "scatter_reduce", "index_put", "_unsafe_index_put", "index_add", "index_copy",
-    "index_fill", "put", "masked_scatter",
-)  # fmt: skip
 
 
 def gather(device: Device, table_rows: int, row: int, lookups: int, element: Element) -> Work:
@@ -28,51 +23,37 @@ def scatter(device: Device, table_rows: int, row: int, updates: int, element: El
     """Return the work of writing (or adding) `updates` rows into a zeroed or copied table."""
     best = min(_plans(device, table_rows, row, updates, element, adding=True), key=lambda w: device.total(w.cycles))
     held = device.spread(table_rows * row, element)
-    return Work(
-        "embedding", best.cycles + Cycles(compute=vertices.fill(device, held, element)),
-        temporary_bytes=best.temporary_bytes, outputs_on_busiest_tile=held,
-    )  # fmt: skip
+    cycles = best.cycles + Cycles(compute=vertices.fill(device, held, element))
+    return Work("embedding", cycles, temporary_bytes=best.temporary_bytes, outputs_on_busiest_tile=held)
 
 
-def _plans(device: Device, table_rows: int, row: int, lookups: int, element: Element, *, adding: bool) -> list[Work]:
-    """Return the work of each way to spread the table's rows, its columns and the lookups over tiles.
+def _plans(
+    device: Device, table_rows: int, row: int, lookups: int, element: Element, *, adding: bool
+) -> Iterator[Work]:
+    """Yield the work of each way to spread the table's rows, its columns and the lookups over tiles.
 
     Every tile sees all the indices of its lookups; where the table's rows are spread, results are added up.
     """
     tiles = device.chip.tiles
     columns = max(1, math.ceil(row * element.bytes / 8))
-    found = []
     for column_parts in (int(c) for c in distinct(columns, tiles)):
-        free = tiles // column_parts
+        free, width = tiles // column_parts, math.ceil(row / column_parts)
         for row_parts in {1, min(table_rows, math.isqrt(free)), min(table_rows, free)}:
             lookup_parts = max(1, min(lookups, free // row_parts))
-            found.append(
-                _split(device, table_rows, row, lookups, element, (row_parts, column_parts, lookup_parts), adding)
+            seen = math.ceil(lookups / lookup_parts)
+            hits = math.ceil(seen / row_parts)
+            compute = vertices.multi_slice(device, hits, seen - hits, width, element)
+            results, table = seen * width, math.ceil(table_rows / row_parts) * width
+            # The table is stored once: copies of it for other lookups are sent (or their gradients collected).
+            summed = row_parts > 1 or adding
+            sent = table * (1 - 1 / lookup_parts) + (results if summed else 0)
+            cycles = Cycles(compute=compute) + device.exchange(4 * seen)
+            yield Work(
+                "embedding",
+                cycles + device.exchange(sent * element.bytes, 2 if summed else 1),
+                temporary_bytes=(results + (table if lookup_parts > 1 else 0)) * element.bytes,
+                outputs_on_busiest_tile=math.ceil(results / row_parts),
             )
-    return found
-
-
-def _split(
-    device: Device,
-    table_rows: int,
-    row: int,
-    lookups: int,
-    element: Element,
-    parts: tuple[int, int, int],
-    adding: bool,
-) -> Work:
-    row_parts, column_parts, lookup_parts = parts
-    seen, width = math.ceil(lookups / lookup_parts), math.ceil(row / column_parts)
-    hits = math.ceil(seen / row_parts)
-    compute = vertices.multi_slice(device, hits, seen - hits, width, element)
-    results = seen * width
-    table = math.ceil(table_rows / row_parts) * width
-    # The table is stored once: copies of it for other lookups are sent (or their gradients collected).
-    sent = table * (1 - 1 / lookup_parts) + (results if row_parts > 1 or adding else 0)
-    phases = 2 if row_parts > 1 or adding else 1
-    cycles = Cycles(compute=compute) + device.exchange(4 * seen) + device.exchange(sent * element.bytes, phases)
-    temporary = (results + (table if lookup_parts > 1 else 0)) * element.bytes
-    return Work("embedding", cycles, temporary_bytes=temporary, outputs_on_busiest_tile=math.ceil(results / row_parts))
 
 
 def cost_gather(op: OpView) -> OpWork:
@@ -125,9 +106,20 @@ def _table(op: OpView, table: Operand) -> tuple[int, int]:
     return table.elements, 1
 
 
+_SCATTERS = kinds(
+    """
+        scatter scatter_add scatter_reduce index_put _unsafe_index_put index_add index_copy index_fill put
+        masked_scatter
+    """
+)
+
 RULES = (
-    Rule(_GATHERS, cost_gather),
+    Rule(("embedding", "index_select", "gather", "index", "take", "take_along_dim", "_unsafe_index"), cost_gather),
     Rule(_SCATTERS, cost_scatter),
-    Rule(("embedding_dense_backward", "_embedding_bag_backward"), cost_embedding_gradient),
+    Rule(
+        ("embedding_dense_backward", "_embedding_bag_backward"),
+        cost_embedding_gradient,
+        {"embedding_dense_backward": "embedding backward"},
+    ),
     Rule(("_embedding_bag", "_embedding_bag_forward_only"), cost_embedding_bag),
 )

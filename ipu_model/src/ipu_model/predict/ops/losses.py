@@ -1,13 +1,16 @@
-"""Softmax and its logarithm, and losses, forward and backward."""
+"""Softmax and its logarithm, and losses, forward and backward; CTC, and the beam search that decodes its output."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 
 from ipu_model.predict import vertices
 from ipu_model.predict.device import Cycles, Device, Element, Work
+from ipu_model.predict.ops.indexing import scatter
 from ipu_model.predict.ops.pointwise import chained
-from ipu_model.predict.ops.reductions import reduced
+from ipu_model.predict.ops.reductions import ordered, reduced
 from ipu_model.predict.ops.rule import Operand, OpView, OpWork, Rule
 
 # Losses that compare element by element -> the chain of `vertices.VECTOR_OPS`. They reduce to a mean or a sum unless
@@ -33,95 +36,71 @@ _ELEMENTWISE_GRADIENTS: Mapping[str, tuple[str, ...]] = {
 }
 
 
-def softmax(device: Device, elements: int, n: float, rows: int, element: Element, *, logarithm: bool) -> Work:
-    """Return the work of a (log-)softmax along rows, n elements on the busiest tile.
+def cost_softmax(op: OpView) -> OpWork:
+    """Cost a softmax or its logarithm along one dimension.
 
     Maxima, exponentials and sums, and two passes that use them, with one value for each row; sums are taken in fp32.
     """
-    compute = 2 * vertices.broadcast_rows(device, n, elements // rows, element)
-    compute += vertices.elementwise(device, n, element, ("exp",), vertices.UNARY)
-    once = ("log",) if logarithm else ("reciprocal",)
+    source, device = op.needed(0), op.device
+    rows = _rows(source, op.argument(1, "dim", -1))
+    compute = 2 * vertices.broadcast_rows(device, source.on_tile, source.elements // rows, source.element)
+    compute += vertices.elementwise(device, source.on_tile, source.element, ("exp",), vertices.UNARY)
+    once = ("log",) if "log" in op.kind else ("reciprocal",)
     held = device.spread(rows, Element.FLOAT)
     compute += vertices.elementwise(device, held, Element.FLOAT, once, vertices.UNARY) + vertices.cast(device, held)
-    return _along_rows(device, elements, n, rows, element, compute, reductions=2)
-
-
-def softmax_gradient(device: Device, elements: int, n: float, rows: int, element: Element) -> Work:
-    """Return the work of the gradient: three passes, one of them with the sum of each row."""
-    compute = 2 * vertices.elementwise(device, n, element, ("add",), vertices.BINARY)
-    compute += vertices.broadcast_rows(device, n, elements // rows, element)
-    return _along_rows(device, elements, n, rows, element, compute, reductions=1)
-
-
-def _along_rows(
-    device: Device, elements: int, n: float, rows: int, element: Element, compute: float, reductions: int
-) -> Work:
-    cycles = Cycles(compute=compute)
-    row_sum = reduced(device, elements, n, rows, element).cycles
-    # What was found for each row goes back to its elements.
-    back = device.exchange(device.spread(rows, Element.FLOAT) * 4)
-    for _ in range(reductions):
-        cycles = cycles + row_sum + back
-    return Work("softmax", cycles, temporary_bytes=n * element.bytes, outputs_on_busiest_tile=n)
-
-
-def negative_log_likelihood(device: Device, elements: int, n: float, rows: int, element: Element) -> Work:
-    """Return the work of picking each row's target: a one-hot mask, a product, two reductions."""
-    compute = vertices.fill(device, n, element) + _encode(device, rows)
-    compute += vertices.elementwise(device, n, element, ("add",), vertices.BINARY)
-    labels = device.exchange(device.spread(rows, Element.INT) * 4)
-    cycles = Cycles(compute=compute) + labels + reduced(device, elements, n, rows, element).cycles
-    cycles = cycles + reduced(device, rows, device.spread(rows, element), 1, element).cycles
-    return Work("loss", cycles, temporary_bytes=n * element.bytes, outputs_on_busiest_tile=1)
-
-
-def negative_log_likelihood_gradient(device: Device, n: float, rows: int, element: Element) -> Work:
-    """Return the work of the gradient: minus the scaled one-hot mask."""
-    compute = vertices.fill(device, n, element) + _encode(device, rows)
-    compute += vertices.elementwise(device, n, element, ("scale",), vertices.UNARY_IN_PLACE)
-    cycles = Cycles(compute=compute) + device.exchange(device.spread(rows, Element.INT) * 4)
-    return Work("loss", cycles, outputs_on_busiest_tile=n)
-
-
-def _encode(device: Device, rows: int) -> float:
-    """Return tile cycles of writing a one for each row's label."""
-    return vertices.multi_slice(device, 1, device.spread(rows, Element.INT), 1, Element.HALF)
-
-
-def cost_softmax(op: OpView) -> OpWork:
-    """Cost a softmax or its logarithm along one dimension."""
-    source = op.needed(0)
-    rows = _rows(source, op.argument(1, "dim", -1))
-    logarithm = "log" in op.kind
-    work = softmax(op.device, source.elements, source.on_tile, rows, source.element, logarithm=logarithm)
-    return op.takes(work, source.layout)
+    return _along_rows(op, source, rows, compute, reductions=2)
 
 
 def cost_softmax_gradient(op: OpView) -> OpWork:
-    """Cost the gradient of a softmax."""
-    output = op.needed(1)
+    """Cost the gradient of a softmax: three passes, one of them with the sum of each row."""
+    output, device = op.needed(1), op.device
     rows = _rows(output, op.argument(2, "dim", -1))
-    work = softmax_gradient(op.device, output.elements, output.on_tile, rows, output.element)
-    return op.takes(work, output.layout)
-
-
-def cost_loss(op: OpView) -> OpWork:
-    """Cost the negative log likelihood of integer targets."""
-    source, target = op.needed(0), op.needed(1)
-    work = negative_log_likelihood(op.device, source.elements, source.on_tile, target.elements, source.element)
-    return op.takes(work)
-
-
-def cost_loss_gradient(op: OpView) -> OpWork:
-    """Cost the gradient of the negative log likelihood."""
-    source, target = op.needed(1), op.needed(2)
-    work = negative_log_likelihood_gradient(op.device, source.on_tile, target.elements, source.element)
-    return op.takes(work, source.layout)
+    compute = 2 * vertices.elementwise(device, output.on_tile, output.element, ("add",), vertices.BINARY)
+    compute += vertices.broadcast_rows(device, output.on_tile, output.elements // rows, output.element)
+    return _along_rows(op, output, rows, compute, reductions=1)
 
 
 def _rows(source: Operand, dim: int) -> int:
     shape = source.shape or (1,)
     return source.elements // max(1, shape[dim])
+
+
+def _along_rows(op: OpView, source: Operand, rows: int, compute: float, reductions: int) -> OpWork:
+    device, n = op.device, source.on_tile
+    row_sum = reduced(device, source.elements, n, rows, source.element).cycles
+    # What was found for each row goes back to its elements.
+    back = device.exchange(device.spread(rows, Element.FLOAT) * 4)
+    cycles = Cycles(compute=compute)
+    for _ in range(reductions):
+        cycles = cycles + row_sum + back
+    work = Work("softmax", cycles, temporary_bytes=n * source.element.bytes, outputs_on_busiest_tile=n)
+    return op.takes(work, source.layout)
+
+
+def cost_loss(op: OpView) -> OpWork:
+    """Cost the negative log likelihood of integer targets: a one-hot mask, a product, two reductions."""
+    source, target, device = op.needed(0), op.needed(1), op.device
+    n, element, rows = source.on_tile, source.element, target.elements
+    cycles = _one_hot(op, source, rows, ("add",), vertices.BINARY)
+    cycles = cycles + reduced(device, source.elements, n, rows, element).cycles
+    cycles = cycles + reduced(device, rows, device.spread(rows, element), 1, element).cycles
+    return op.takes(Work("loss", cycles, temporary_bytes=n * element.bytes, outputs_on_busiest_tile=1))
+
+
+def cost_loss_gradient(op: OpView) -> OpWork:
+    """Cost the gradient of the negative log likelihood: minus the scaled one-hot mask."""
+    source, target = op.needed(1), op.needed(2)
+    cycles = _one_hot(op, source, target.elements, ("scale",), vertices.UNARY_IN_PLACE)
+    return op.takes(Work("loss", cycles, outputs_on_busiest_tile=source.on_tile), source.layout)
+
+
+def _one_hot(op: OpView, source: Operand, rows: int, chain: tuple[str, ...], overheads: vertices.Overheads) -> Cycles:
+    """Return the cycles of writing a one for the label of each row into zeros, and of `chain` on all elements."""
+    device, labels = op.device, op.device.spread(rows, Element.INT)
+    encode = vertices.multi_slice(device, 1, labels, 1, Element.HALF)
+    compute = vertices.fill(device, source.on_tile, source.element) + encode
+    compute += vertices.elementwise(device, source.on_tile, source.element, chain, overheads)
+    return Cycles(compute=compute) + device.exchange(labels * 4)
 
 
 def cost_elementwise_loss(op: OpView) -> OpWork:
@@ -138,11 +117,153 @@ def cost_elementwise_loss_gradient(op: OpView) -> OpWork:
     return op.takes(*chained(op, _ELEMENTWISE_GRADIENTS[op.kind]))
 
 
+# ----------------------------------------------------------------------------------------- CTC
+#
+# Loss and decoding are custom ops of the captured graph (`ipu_model.capture.device_ops.ctc`). Symbols: T time steps, N
+# samples, S labels of a target, L = 2 S + 1 states (the labels with blanks around them), C classes. A recursion is T
+# steps that depend on one another; each takes, for every state, two log-adds of neighbouring states and a sum with the
+# state's log probability (Graves and others 2006, equations 6 and 10). The loss is one recursion; the gradient repeats
+# it, runs another one backwards in time and adds the occupancy of states up by class.
+#
+# Prefix beam search is T steps, too, with W beams. A beam makes C candidates: itself with a blank or a repeat, or with
+# one label more; a log-add and a sum each. The best W of W C candidates go on.
+
+
+@dataclass(frozen=True)
+class Alignment:
+    """What is aligned: T `steps` of N `samples` with L `states` each, made of C `classes`."""
+
+    steps: int
+    samples: int
+    states: int
+    classes: int
+
+
+def ctc_loss(device: Device, problem: Alignment, element: Element) -> Work:
+    """Return the work of the losses of all samples: one recursion that keeps its last step only."""
+    recursion, states = _fastest_recursion(device, problem, element)
+    last = vertices.elementwise(device, 1, element, ("log-add", "negate"), vertices.BINARY)
+    return Work(
+        "loss",
+        recursion + Cycles(compute=last),
+        temporary_bytes=(problem.steps + 2) * states * element.bytes,
+        outputs_on_busiest_tile=device.spread(problem.samples, element),
+        repeats=max(1, problem.steps),
+    )
+
+
+def ctc_loss_gradient(device: Device, problem: Alignment, element: Element) -> Work:
+    """Return the work of the gradient: two recursions, all steps of which are kept, and sums by class."""
+    recursion, states = _fastest_recursion(device, problem, element)
+    kept, rows = problem.steps * states, problem.steps * problem.samples
+    by_class = scatter(device, rows * problem.classes, 1, rows * problem.states, element)
+    held = device.spread(rows * problem.classes, element)
+    compute = vertices.elementwise(device, kept, element, ("add", "add", "exp"), vertices.BINARY)
+    compute += vertices.elementwise(device, held, element, ("exp", "add", "scale"), vertices.BINARY)
+    return Work(
+        "loss",
+        recursion.times(2) + by_class.cycles + Cycles(compute=compute),
+        temporary_bytes=max(3.0 * kept * element.bytes, by_class.temporary_bytes),
+        outputs_on_busiest_tile=held,
+        repeats=max(1, problem.steps),
+    )
+
+
+def _fastest_recursion(device: Device, problem: Alignment, element: Element) -> tuple[Cycles, int]:
+    """Return the cycles of a recursion in the fastest of its spreads, and the states on the busiest tile."""
+    return min(_recursions(device, problem, element), key=lambda recursion: device.total(recursion[0]))
+
+
+def _recursions(device: Device, problem: Alignment, element: Element) -> Iterator[tuple[Cycles, int]]:
+    """Yield a recursion with the states of a sample on one tile, on two, on four and so on.
+
+    Tiles that share a sample exchange the two states at each border before every step. Each tile first looks up the
+    log probabilities of its states.
+    """
+    chain, parts = ("log-add", "log-add", "add"), 1
+    while parts <= max(1, min(problem.states, device.chip.tiles // max(1, problem.samples))):
+        pieces = math.ceil(problem.samples * parts / device.chip.tiles)
+        states = pieces * math.ceil(problem.states / parts)
+        step = Cycles(compute=vertices.elementwise(device, states, element, chain, vertices.BINARY, extra_loads=2))
+        if parts > 1:
+            step = step + device.exchange(2 * pieces * element.bytes)
+        looked_up = problem.steps * states
+        start = Cycles(compute=vertices.multi_slice(device, looked_up, 0, 1, element))
+        yield start + device.exchange(looked_up * element.bytes) + step.times(problem.steps), states
+        parts *= 2
+
+
+@dataclass(frozen=True)
+class BeamSearch:
+    """What is decoded: T `steps` of N `samples` with C `classes`, with W `beams`, of which `paths` are returned."""
+
+    steps: int
+    samples: int
+    classes: int
+    beams: int
+    paths: int
+
+
+def decoded(device: Device, problem: BeamSearch, element: Element) -> Work:
+    """Return the work of all steps, and of following the paths back to their starts."""
+    candidates = problem.samples * problem.beams * problem.classes
+    n = device.spread(candidates, element)
+    compute = vertices.elementwise(device, n, element, ("log-add", "add"), vertices.BINARY)
+    best = ordered(device, candidates, n, problem.samples, element)
+    step = Cycles(compute=compute) + best.cycles + device.exchange(n * element.bytes)
+    # A beam remembers its parent and its label in every step.
+    kept = device.spread(problem.steps * problem.samples * problem.beams, Element.INT)
+    paths = device.spread(problem.samples * problem.paths, Element.INT)
+    back = Cycles(compute=vertices.multi_slice(device, paths * problem.steps, 0, 1, Element.INT))
+    return Work(
+        "ordering",
+        step.times(problem.steps) + back,
+        temporary_bytes=best.temporary_bytes + n * element.bytes + 2 * kept * Element.INT.bytes,
+        outputs_on_busiest_tile=device.spread(problem.samples * problem.paths * problem.steps, Element.INT),
+        repeats=max(1, problem.steps),
+    )
+
+
+def cost_ctc_loss(op: OpView) -> OpWork:
+    """Cost the loss of each sample, or the gradient of the log probabilities.
+
+    Log probabilities are `[T, N, C]`, targets `[N, S]` or all in one row.
+    """
+    first, formula = (1, ctc_loss_gradient) if op.kind == "ctc_loss_backward" else (0, ctc_loss)
+    source, targets = op.needed(first), op.needed(first + 1)
+    steps, samples, classes = source.shape
+    labels = targets.shape[1] if len(targets.shape) == 2 else math.ceil(targets.elements / max(1, samples))
+    return op.takes(formula(op.device, Alignment(steps, samples, 2 * labels + 1, classes), source.element))
+
+
+def cost_beam_search(op: OpView) -> OpWork:
+    """Cost the best paths of each sample."""
+    source = op.needed(0)
+    steps, samples, classes = source.shape
+    problem = BeamSearch(steps, samples, classes, beams=int(op.argument(3)), paths=int(op.argument(4)))
+    return op.takes(decoded(op.device, problem, source.element))
+
+
+_LIKELIHOOD = "negative log-likelihood"
 RULES = (
     Rule(("_softmax", "_safe_softmax", "_log_softmax"), cost_softmax),
-    Rule(("_softmax_backward_data", "_log_softmax_backward_data"), cost_softmax_gradient),
-    Rule(("nll_loss_forward", "nll_loss2d_forward"), cost_loss),
-    Rule(("nll_loss_backward", "nll_loss2d_backward"), cost_loss_gradient),
+    Rule(
+        ("_softmax_backward_data", "_log_softmax_backward_data"),
+        cost_softmax_gradient,
+        {"_softmax_backward_data": "softmax backward", "_log_softmax_backward_data": "log softmax backward"},
+    ),
+    Rule(
+        ("nll_loss_forward", "nll_loss2d_forward"),
+        cost_loss,
+        dict.fromkeys(("nll_loss_forward", "nll_loss2d_forward"), _LIKELIHOOD),
+    ),
+    Rule(
+        ("nll_loss_backward", "nll_loss2d_backward"),
+        cost_loss_gradient,
+        dict.fromkeys(("nll_loss_backward", "nll_loss2d_backward"), f"{_LIKELIHOOD} backward"),
+    ),
     Rule(tuple(_ELEMENTWISE), cost_elementwise_loss),
     Rule(tuple(_ELEMENTWISE_GRADIENTS), cost_elementwise_loss_gradient),
+    Rule(("ctc_loss", "ctc_loss_backward"), cost_ctc_loss),
+    Rule(("ctc_beam_search",), cost_beam_search),
 )

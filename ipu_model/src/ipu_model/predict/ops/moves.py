@@ -1,4 +1,4 @@
-"""Ops that only move data, create it or view it differently."""
+"""Ops that only move data, create it or view it differently; and calls of the host (`poptorch.CPU`)."""
 
 from __future__ import annotations
 
@@ -6,33 +6,16 @@ import math
 
 from ipu_model.predict import vertices
 from ipu_model.predict.device import Cycles, Device, Element, Work
-from ipu_model.predict.ops.rule import Layout, Operand, OpView, OpWork, Rule
+from ipu_model.predict.ops.rule import Layout, OpView, OpWork, Rule, kinds
 
-# Views that the schema does not declare as such (lists of views among them): reshapes without a copy on the
-# device.
-VIEWS = frozenset({
-    "_unsafe_view", "_reshape_alias", "resize", "resize_as", "reshape", "alias", "detach", "squeeze", "unsqueeze",
-    "transpose", "t", "as_strided", "unsafe_split", "unsafe_split_with_sizes", "unsafe_chunk", "view_as",
-    "real", "view_as_real", "view_as_complex", "pixel_shuffle", "pixel_unshuffle", "channel_shuffle",
-    "native_channel_shuffle", "unfold", "split", "split_with_sizes", "unbind", "chunk", "tensor_split",
-})  # fmt: skip
-
-
-def rearranged(device: Device, n: float, element: Element) -> Work:
-    """Return the work of a transposed copy: n elements on the busiest tile change places."""
-    moved = n * element.bytes
-    cycles = Cycles(compute=vertices.layout_copy(device, moved, element.bytes)) + device.exchange(moved)
-    return Work("copy", cycles, temporary_bytes=moved, outputs_on_busiest_tile=n)
-
-
-def converted(device: Device, n: float, source: Element, target: Element) -> Work:
-    """Return the work of converting n elements of the busiest tile to another type."""
-    if {source, target} == {Element.HALF, Element.FLOAT}:
-        compute = vertices.cast(device, n)
-    else:
-        scalar = source if target.is_floating else target
-        compute = vertices.elementwise(device, n, scalar, ("copy",), vertices.CAST)
-    return Work("cast", Cycles(compute=compute), outputs_on_busiest_tile=n)
+# Views that the schema does not declare as such (lists of views among them): reshapes without a copy on the device.
+_VIEWS = kinds(
+    """
+        _unsafe_view _reshape_alias resize resize_as reshape alias detach squeeze unsqueeze transpose t as_strided
+        unsafe_split unsafe_split_with_sizes unsafe_chunk view_as real view_as_real view_as_complex pixel_shuffle
+        pixel_unshuffle channel_shuffle native_channel_shuffle unfold split split_with_sizes unbind chunk tensor_split
+    """
+)
 
 
 def filled(device: Device, n: float, element: Element) -> Work:
@@ -48,23 +31,20 @@ def copied(device: Device, n: float, element: Element, *, moved: float = 0.0) ->
     return Work("copy", cycles, temporary_bytes=moved * element.bytes, outputs_on_busiest_tile=n)
 
 
-def view_layout(source: Operand, elements: int) -> Layout:
-    """Return the layout of a view of `elements` elements: that of its source, scaled to the view's size."""
-    stored = max(1, source.stored)
-    share = min(1.0, elements / stored)
-    return Layout(max(min(1.0, elements), math.ceil(source.on_tile * share)), source.layout.origin)
-
-
 def cost_view(op: OpView) -> OpWork:
-    """Cost a view: nothing moves."""
+    """Cost a view: nothing moves. Its layout is that of its source, scaled to the view's size."""
     source = op.needed(0)
-    layouts = tuple(None if output is None else view_layout(source, output.elements) for output in op.outputs)
-    return OpWork((), layouts)
+
+    def layout(elements: int) -> Layout:
+        share = min(1.0, elements / max(1, source.stored))
+        return Layout(max(min(1.0, elements), math.ceil(source.on_tile * share)), source.layout.origin)
+
+    return OpWork((), tuple(None if output is None else layout(output.elements) for output in op.outputs))
 
 
 def cost_joined(op: OpView) -> OpWork:
     """Cost a concatenation: each tile copies what it holds, nothing is exchanged."""
-    on_tile = sum(o.on_tile for o in op.operands())
+    on_tile = sum(operand.on_tile for operand in op.operands())
     n = max(op.spread(op.output()), float(min(on_tile, op.output().elements)))
     return op.takes(copied(op.device, n, op.element))
 
@@ -78,7 +58,7 @@ def cost_padded(op: OpView) -> OpWork:
 
 
 def cost_moved(op: OpView) -> OpWork:
-    """Cost a copy in which elements change tiles."""
+    """Cost a copy in which elements change tiles, such as a broadcast that is written out."""
     n = op.spread(op.output())
     return op.takes(copied(op.device, n, op.element, moved=n))
 
@@ -91,15 +71,17 @@ def cost_filled(op: OpView) -> OpWork:
 
 def cost_clone(op: OpView) -> OpWork:
     """Cost a copy: inside each tile if the order of elements stays, a rearrangement if it changes."""
-    source = op.needed(0)
+    source, device, element = op.needed(0), op.device, op.element
     if op.hints.is_nop or op.hints.is_printed:  # the cost of printing is on the host
         return OpWork((), (source.layout,))
     if source.stored < source.elements:
-        return cost_repeated(op)
-    if _order(source.stride, source.shape) == _order(op.output().stride, op.output().shape):
-        return op.takes(copied(op.device, source.on_tile, op.element), source.layout)
+        return cost_moved(op)
+    if _order(source.tensor.stride, source.shape) == _order(op.output().stride, op.output().shape):
+        return op.takes(copied(device, source.on_tile, element), source.layout)
     n = max(op.spread(op.output()), source.on_tile)
-    return op.takes(rearranged(op.device, n, op.element))
+    moved = n * element.bytes
+    cycles = Cycles(compute=vertices.layout_copy(device, moved, element.bytes)) + device.exchange(moved)
+    return op.takes(Work("copy", cycles, temporary_bytes=moved, outputs_on_busiest_tile=n))
 
 
 def _order(stride: tuple[int, ...], shape: tuple[int, ...]) -> list[int]:
@@ -110,45 +92,65 @@ def _order(stride: tuple[int, ...], shape: tuple[int, ...]) -> list[int]:
 
 def cost_conversion(op: OpView) -> OpWork:
     """Cost a change of element type; types that are one type on the device stay as they are."""
-    source = op.needed(0)
-    if source.element is op.element:
+    source, element = op.needed(0), op.element
+    if source.element is element:
         return OpWork((), (source.layout,))
-    work = converted(op.device, source.on_tile, source.element, op.element)
+    if {source.element, element} == {Element.HALF, Element.FLOAT}:
+        compute = vertices.cast(op.device, source.on_tile)
+    else:
+        scalar = source.element if element.is_floating else element
+        compute = vertices.elementwise(op.device, source.on_tile, scalar, ("copy",), vertices.CAST)
+    work = Work("cast", Cycles(compute=compute), outputs_on_busiest_tile=source.on_tile)
     return op.takes(work, source.layout)
 
 
 def cost_overwritten(op: OpView) -> OpWork:
     """Cost writing one tensor over another."""
     target, source = op.needed(0), op.tensor(1)
-    n = target.on_tile
     same = source is None or source.layout.origin == target.layout.origin
-    work = copied(op.device, n, op.element, moved=0.0 if same else n)
+    work = copied(op.device, target.on_tile, op.element, moved=0.0 if same else target.on_tile)
     return op.takes(work, target.layout)
 
 
-def cost_repeated(op: OpView) -> OpWork:
-    """Cost a broadcast that is written out: every copy is sent from where the original lies."""
-    n = op.spread(op.output())
-    return op.takes(copied(op.device, n, op.element, moved=n))
+def cost_host_call(op: OpView) -> OpWork:
+    """Cost the transfers to the host and back of an op that the host computes, and one wait for it.
+
+    The host's computing time is not modelled, because it depends on the function and the host.
+    """
+    sent = sum(operand.elements * operand.element.bytes for operand in op.operands())
+    received = sum(each.elements * Element.of(each.dtype).bytes for each in op.outputs if each is not None)
+    link = op.device.calibration.stream
+    seconds = link.run_wait_seconds + (sent + received) / link.ipu_bytes_per_second
+    seconds += sent / link.completion_bytes_per_second + received / link.refill_bytes_per_second
+    return op.takes(Work("host call", Cycles(exchange=seconds * op.device.chip.clock_hz)))
 
 
-_PADDED_IMAGES = tuple(
+_PADDED = kinds(
+    """
+        select_backward slice_backward constant_pad_nd diagonal_backward diag_embed slice_scatter select_scatter
+        diagonal_scatter
+    """
+)
+_MOVED = kinds(
+    """
+        roll flip rot90 unfold_backward im2col col2im max_unpool2d max_unpool3d repeat expand_copy repeat_interleave
+    """
+)
+_PADDED_IMAGES = [
     f"{kind}_pad{rank}d{suffix}"
     for kind in ("reflection", "replication", "circular")
     for rank in (1, 2, 3)
     for suffix in ("", "_backward")
-)
+]
 
 RULES = (
-    Rule(tuple(VIEWS), cost_view),
-    Rule(("cat", "stack", "hstack", "vstack", "block_diag"), cost_joined),
-    Rule(("select_backward", "slice_backward", "constant_pad_nd", "diagonal_backward", "diag_embed", "slice_scatter",
-          "select_scatter", "diagonal_scatter"), cost_padded),
-    Rule(("roll", "flip", "rot90", "unfold_backward", "im2col", "col2im", "max_unpool2d", "max_unpool3d",
-          *_PADDED_IMAGES), cost_moved),
+    Rule(_VIEWS, cost_view),
+    Rule(("cat", "stack", "hstack", "vstack", "block_diag"), cost_joined, {"cat": "concatenation"}),
+    Rule(_PADDED, cost_padded, {"constant_pad_nd": "padding"}),
+    Rule((*_MOVED, *_PADDED_IMAGES), cost_moved),
     Rule(("fill", "zero"), cost_filled),
-    Rule(("clone", "contiguous", "diagonal_copy"), cost_clone),
-    Rule(("_to_copy", "to"), cost_conversion),
+    Rule(("clone", "contiguous", "diagonal_copy"), cost_clone, {"clone": "rearrangement"}),
+    Rule(("_to_copy", "to"), cost_conversion, {"_to_copy": "cast"}),
     Rule(("copy",), cost_overwritten),
-    Rule(("repeat", "expand_copy", "repeat_interleave"), cost_repeated),
-)  # fmt: skip
+    Rule(("host_call",), cost_host_call),
+)

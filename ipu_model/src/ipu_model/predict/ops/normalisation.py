@@ -11,23 +11,11 @@ from dataclasses import dataclass, replace
 
 from ipu_model.predict import vertices
 from ipu_model.predict.device import Cycles, Device, Element, Work
-from ipu_model.predict.kinds import NORMS
 from ipu_model.predict.ops.pointwise import Pointwise, pointwise
 from ipu_model.predict.ops.reductions import combined, depth_of, reduced, results_on_tile
 from ipu_model.predict.ops.rule import Operand, OpView, OpWork, Rule
 
-# A weight and its length along some dimensions -> the weight in that direction; and its two gradients. The
-# operations on each element before the reduction and after it.
-_WEIGHT_NORMS = {"_weight_norm_interface": (("square",), ("scale",)),
-                 "_weight_norm_interface_backward": (("add",), ("scale", "scale", "add"))}  # fmt: skip
-
-FORWARD_PASSES, FORWARD_REDUCTIONS = 4, 2
-BACKWARD_PASSES, BACKWARD_REDUCTIONS = 10, 4
-INFERENCE_PASSES = 2
-
-# Of these passes, those that use a mean or deviation; the others use a scale or shift, of which each channel has one.
-# Where samples have statistics of their own (layer and group norms), these are values for rows, not for channels.
-FORWARD_WITH_STATISTICS, BACKWARD_WITH_STATISTICS = 2, 6
+NORMS = ("native_batch_norm", "native_layer_norm", "native_group_norm")
 
 # Of the ops on one value for each channel (`norm_channel_ops`), those on running statistics.
 RUNNING_OPS = 2
@@ -50,106 +38,115 @@ class Normalised:
     by_row: bool = False
 
 
+@dataclass(frozen=True)
+class _Passes:
+    """The work of a norm: passes over the tensor, reductions in `stages` rounds over the tiles, ops on channels.
+
+    `with_statistics` of the passes use a mean or deviation; the others use a scale or shift, of which each channel has
+    one. Where samples have statistics of their own (layer and group norms), these are values for rows, not channels.
+    """
+
+    passes: int
+    with_statistics: int = 0
+    reductions: int = 0
+    stages: int = 0
+    channel_ops: float = 2
+
+
 def forward(device: Device, norm: Normalised, *, running: bool = True) -> Work:
     """Return the work of normalising with the micro-batch's statistics; `running` averages are kept."""
-    passes, reductions, stages = FORWARD_PASSES, FORWARD_REDUCTIONS, 1
-    if norm.stable:
-        passes, stages = passes + 1, 2
     channel_ops = device.constants.norm_channel_ops - (0 if running else RUNNING_OPS)
-    with_statistics = FORWARD_WITH_STATISTICS if norm.by_row else 0
-    return _norm(device, norm, (passes, with_statistics), reductions, stages, channel_ops)
+    passes = _Passes(4 + norm.stable, 2, reductions=2, stages=1 + norm.stable, channel_ops=channel_ops)
+    return _norm(device, norm, passes)
 
 
 def inference(device: Device, norm: Normalised) -> Work:
     """Return the work of normalising with kept statistics: one multiplication and one addition."""
-    return _norm(device, norm, (INFERENCE_PASSES, 0), 0, 0, 2)
+    return _norm(device, norm, _Passes(2))
 
 
 def backward(device: Device, norm: Normalised) -> Work:
     """Return the work of the gradients of input, scale and shift; the input is whitened again."""
-    passes = BACKWARD_PASSES, BACKWARD_WITH_STATISTICS if norm.by_row else 0
-    work = _norm(device, norm, passes, BACKWARD_REDUCTIONS, 2, device.constants.norm_channel_ops)
+    work = _norm(device, norm, _Passes(10, 6, reductions=4, stages=2, channel_ops=device.constants.norm_channel_ops))
     moved = norm.n * norm.element.bytes
     return replace(work.plus(device.exchange(moved)), temporary_bytes=2 * moved)
 
 
-def _norm(
-    device: Device, norm: Normalised, passes: tuple[int, int], reductions: int, stages: int, channel_ops: float
-) -> Work:
-    """Return passes (all, and those with values for rows) and reductions, in `stages` rounds over the tiles."""
-    every, by_row = passes
-    compute = (every - by_row) * vertices.broadcast_vector(device, norm.n, norm.element)
+def _norm(device: Device, norm: Normalised, work: _Passes) -> Work:
+    by_row = work.with_statistics if norm.by_row else 0
+    held = device.spread(norm.statistics, norm.element)
+    compute = (work.passes - by_row) * vertices.broadcast_vector(device, norm.n, norm.element)
     compute += by_row * vertices.broadcast_rows(device, norm.n, vertices.CHANNELS_TOGETHER, norm.element)
-    compute += reductions * vertices.reduce_rows(device, norm.n, norm.element)
-    compute += channel_ops * vertices.broadcast_vector(device, _held(device, norm), norm.element)
+    compute += work.reductions * vertices.reduce_rows(device, norm.n, norm.element)
+    compute += work.channel_ops * vertices.broadcast_vector(device, held, norm.element)
     cycles = Cycles(compute=compute)
-    if stages:
+    if work.stages:
         local = results_on_tile(norm.elements, norm.n, norm.statistics)
         depth = depth_of(device, local, norm.n, norm.elements, norm.statistics)
-        once = combined(device, local * reductions / stages, depth)
+        partials = local * work.reductions / work.stages
         # The finished statistics go back to the tiles that need them.
-        cycles = cycles + (once + device.exchange(local * reductions / stages * norm.element.bytes)).times(stages)
+        once = combined(device, partials, depth) + device.exchange(partials * norm.element.bytes)
+        cycles = cycles + once.times(work.stages)
     return Work("normalisation", cycles, outputs_on_busiest_tile=norm.n)
-
-
-def _held(device: Device, norm: Normalised) -> int:
-    return device.spread(norm.statistics, norm.element)
 
 
 def cost_norm(op: OpView) -> OpWork:
     """Cost a norm: with the statistics of the micro-batch, or with kept ones (batch norm in inference)."""
-    source = op.needed(0)
+    source, is_batch_norm = op.needed(0), op.kind == "native_batch_norm"
     norm = _normalised(op, source)
-    if op.kind == "native_batch_norm" and not op.argument(5):
+    if is_batch_norm and not op.argument(5):
         work = inference(op.device, norm)
     else:
-        work = forward(op.device, norm, running=_keeps_averages(op))
+        work = forward(op.device, norm, running=is_batch_norm and op.tensor(3) is not None)
     return op.takes(work, source.layout)
-
-
-def cost_weight_norm(op: OpView) -> OpWork:
-    """Cost `v * g / |v|`, or its gradients: one reduction to `g`'s shape, the rest is element by element."""
-    direction, length = op.needed(int(op.is_backward)), op.needed(1 + int(op.is_backward))
-    elements, n = direction.elements, direction.on_tile
-    work = reduced(op.device, elements, n, length.elements, direction.element)
-    for chain in _WEIGHT_NORMS[op.kind]:
-        step = Pointwise(n=n, element=direction.element, ops=chain, operands=1 + int(op.is_backward))
-        work = work.plus(pointwise(op.device, step).cycles)
-    return op.takes(work, direction.layout)
-
-
-def _keeps_averages(op: OpView) -> bool:
-    return op.kind == "native_batch_norm" and op.tensor(3) is not None
 
 
 def cost_norm_gradient(op: OpView) -> OpWork:
     """Cost the gradients of a norm's input, scale and shift."""
     source = op.needed(1)
-    work = backward(op.device, _normalised(op, source))
-    return op.takes(work, source.layout)
+    return op.takes(backward(op.device, _normalised(op, source)), source.layout)
 
 
 def _normalised(op: OpView, source: Operand) -> Normalised:
     """Return what is normalised: the number of statistics is that of the saved means."""
-    shape = source.shape
     if "batch_norm" in op.kind:
-        statistics = shape[1]
+        statistics = source.shape[1]
     elif "group_norm" in op.kind:
-        position = 7 if op.is_backward else 6
-        statistics = shape[0] * int(op.argument(position, "group"))
+        statistics = source.shape[0] * int(op.argument(7 if op.is_backward else 6, "group"))
     else:
-        normal = op.argument(2 if op.kind.endswith("backward") else 1)
         statistics = source.elements
-        for size in normal:
+        for size in op.argument(2 if op.kind.endswith("backward") else 1):
             statistics //= size
     return Normalised(
-        elements=source.elements, n=source.on_tile, statistics=statistics, element=source.element,
-        stable=op.settings.stable_norm, by_row="batch_norm" not in op.kind,
-    )  # fmt: skip
+        elements=source.elements,
+        n=source.on_tile,
+        statistics=statistics,
+        element=source.element,
+        stable=op.settings.stable_norm,
+        by_row="batch_norm" not in op.kind,
+    )
+
+
+# A weight and its length along some dimensions -> the weight in that direction; and its two gradients. The
+# operations on each element before the reduction and after it.
+_WEIGHT_NORMS = {
+    "_weight_norm_interface": (("square",), ("scale",)),
+    "_weight_norm_interface_backward": (("add",), ("scale", "scale", "add")),
+}
+
+
+def cost_weight_norm(op: OpView) -> OpWork:
+    """Cost `v * g / |v|`, or its gradients: one reduction to `g`'s shape, the rest is element by element."""
+    direction, length = op.needed(int(op.is_backward)), op.needed(1 + int(op.is_backward))
+    work = reduced(op.device, direction.elements, direction.on_tile, length.elements, direction.element)
+    for chain in _WEIGHT_NORMS[op.kind]:
+        step = Pointwise(direction.on_tile, direction.element, chain, operands=1 + int(op.is_backward))
+        work = work.plus(pointwise(op.device, step).cycles)
+    return op.takes(work, direction.layout)
 
 
 RULES = (
-    Rule(NORMS, cost_norm),
+    Rule(NORMS, cost_norm, further_results=("mean", "inverse standard deviation")),
     Rule(tuple(f"{name}_backward" for name in NORMS), cost_norm_gradient),
     Rule(tuple(_WEIGHT_NORMS), cost_weight_norm),
 )

@@ -18,9 +18,7 @@ from ipu_model.predict.ops.contractions import precision_of
 from ipu_model.predict.ops.pointwise import Pointwise, pointwise
 from ipu_model.predict.ops.reductions import reduced
 from ipu_model.predict.ops.rule import OpView, OpWork, Rule, WorkPart
-from ipu_model.predict.planner import LayerPass, Precision, Problem, contraction, matrix_product
-
-FAMILY = "recurrent"
+from ipu_model.predict.planner import LayerPass, Problem, contraction
 
 
 @dataclass(frozen=True)
@@ -35,20 +33,26 @@ class CellKind:
     second_bias: bool = False
 
 
-_PLAIN_GRADIENTS = ("square", "add", "add")
-KINDS = {
+_KINDS = {
     "lstm": CellKind(
-        4, ("sigmoid",), ("add", "add", "add", "tanh", "add"), ("add", "add", "square", "add"),
-        ("square", "add", "add", "add", "add"),
+        gates=4,
+        on_gates=("sigmoid",),
+        on_states=("add", "add", "add", "tanh", "add"),
+        on_gate_gradients=("add", "add", "square", "add"),
+        on_state_gradients=("square", "add", "add", "add", "add"),
     ),
     # The new state's share waits for the reset gate; the last chain mixes it with the state before.
     "gru": CellKind(
-        3, ("add", "sigmoid"), ("add", "add", "add"), ("add", "square", "add"), ("add", "add", "add", "add"),
+        gates=3,
+        on_gates=("add", "sigmoid"),
+        on_states=("add", "add", "add"),
+        on_gate_gradients=("add", "square", "add"),
+        on_state_gradients=("add", "add", "add", "add"),
         second_bias=True,
     ),
-    "rnn_tanh": CellKind(1, (), ("tanh",), (), _PLAIN_GRADIENTS),
+    "rnn_tanh": CellKind(1, (), ("tanh",), (), ("square", "add", "add")),
     "rnn_relu": CellKind(1, (), ("maximum",), (), ("compare", "add", "add")),
-}  # fmt: skip
+}
 
 
 @dataclass(frozen=True)
@@ -74,67 +78,10 @@ class Layer:
         return self.outputs != self.states
 
 
-def input_products(device: Device, layer: Layer, precision: Precision) -> Work:
-    """Return the work of the gates' share of all inputs, bias included."""
-    work = contraction(_product(layer, layer.steps * layer.rows, layer.inputs, layer.gates), device, precision)
-    n = work.outputs_on_busiest_tile
-    bias = pointwise(device, Pointwise(n=n, element=layer.element, ops=("add",), broadcast=True))
-    return work.plus(bias.cycles)
-
-
-def steps_forward(device: Device, layer: Layer, precision: Precision) -> Work:
-    """Return the work of the loop forward."""
-    step = contraction(_product(layer, layer.rows, layer.outputs, layer.gates), device, precision)
-    if layer.is_projected:
-        step = _joined(step, contraction(_product(layer, layer.rows, layer.states, layer.outputs), device, precision))
-    return _looped(device, layer, step, layer.kind.on_gates, layer.kind.on_states)
-
-
-def steps_backward(device: Device, layer: Layer, precision: Precision, products: int) -> Work:
-    """Return the work of the backward loop with `products` products; the first step's may be left out."""
-    element = layer.element.bytes
-    problem = Problem(LayerPass.DATA_GRADIENT, 1, layer.rows, layer.outputs, layer.gates, element_bytes=element)
-    step = contraction(problem, device, precision)
-    flops = step.flops * products
-    if layer.is_projected:
-        problem = Problem(LayerPass.DATA_GRADIENT, 1, layer.rows, layer.states, layer.outputs, element_bytes=element)
-        projected = contraction(problem, device, precision)
-        step, flops = _joined(step, projected), flops + projected.flops * layer.steps
-    looped = _looped(device, layer, step, layer.kind.on_gate_gradients, layer.kind.on_state_gradients)
-    return replace(looped, flops=flops)
-
-
-def input_gradients(device: Device, layer: Layer, precision: Precision) -> Work:
-    """Return the work of the gradient of all inputs."""
-    rows = layer.steps * layer.rows
-    problem = Problem(LayerPass.DATA_GRADIENT, 1, rows, layer.inputs, layer.gates, element_bytes=layer.element.bytes)
-    return contraction(problem, device, precision)
-
-
-def weight_gradients(device: Device, layer: Layer, precision: Precision, ins: int) -> Work:
-    """Return the work of the gradient of the gates' weight of `ins` inputs or outputs of the step before."""
-    return _weight_gradient(device, layer, precision, ins, layer.gates)
-
-
-def projection_gradient(device: Device, layer: Layer, precision: Precision) -> Work:
-    """Return the work of the gradient of the projection."""
-    return _weight_gradient(device, layer, precision, layer.states, layer.outputs)
-
-
-def _weight_gradient(device: Device, layer: Layer, precision: Precision, ins: int, outs: int) -> Work:
-    rows = layer.steps * layer.rows
-    problem = Problem(LayerPass.WEIGHT_GRADIENT, 1, rows, ins, outs, element_bytes=layer.element.bytes)
-    return contraction(problem, device, precision)
-
-
-def bias_gradients(device: Device, layer: Layer) -> Work:
-    """Return the work of adding the gates' gradients up."""
-    elements = layer.steps * layer.rows * layer.gates
-    return reduced(device, elements, device.spread(elements, layer.element), layer.gates, layer.element)
-
-
-def _product(layer: Layer, rows: int, ins: int, outs: int) -> Problem:
-    return matrix_product(rows, ins, outs, layer.element.bytes)
+def _product(op: OpView, layer: Layer, which: LayerPass, rows: int, ins: int, outs: int) -> Work:
+    """Return the work of a product [rows, ins] x [ins, outs], or of one of its gradients."""
+    problem = Problem(which, 1, rows, ins, outs, element_bytes=layer.element.bytes)
+    return contraction(problem, op.device, precision_of(op, convolution=False))
 
 
 def _joined(first: Work, second: Work) -> Work:
@@ -151,12 +98,12 @@ def _looped(device: Device, layer: Layer, step: Work, of_gates: tuple[str, ...],
             step = step.plus(pointwise(device, Pointwise(n=n, element=layer.element, ops=chain)).cycles)
     held = device.spread(layer.steps * layer.rows * layer.outputs, layer.element)
     count = layer.steps
-    return replace(step.times(count), family=FAMILY, outputs_on_busiest_tile=held, repeats=max(1, count))
+    return replace(step.times(count), family="recurrent", outputs_on_busiest_tile=held, repeats=max(1, count))
 
 
 def _layer(op: OpView, first: int) -> Layer:
     """Return the layer whose operands x, hidden, cell, w_x and w_h start at position `first`."""
-    kind = KINDS[op.kind.removesuffix("_backward")]
+    kind = _KINDS[op.kind.removesuffix("_backward")]
     source, weight = op.needed(first), op.needed(first + 4)
     steps, rows, inputs = source.shape
     gates, outputs = weight.shape
@@ -164,32 +111,50 @@ def _layer(op: OpView, first: int) -> Layer:
 
 
 def cost_layer(op: OpView) -> OpWork:
-    """Cost one layer in one direction: the inputs of all steps, then the steps."""
-    layer, precision = _layer(op, 0), precision_of(op, convolution=False)
-    inputs = input_products(op.device, layer, precision)
-    steps = steps_forward(op.device, layer, precision)
-    return OpWork((WorkPart(inputs, "inputs"), WorkPart(steps, "steps")), op.own_layouts())
+    """Cost one layer in one direction: the inputs of all steps with their biases, then the steps."""
+    layer, device = _layer(op, 0), op.device
+    inputs = _product(op, layer, LayerPass.FORWARD, layer.steps * layer.rows, layer.inputs, layer.gates)
+    n = inputs.outputs_on_busiest_tile
+    bias = pointwise(device, Pointwise(n=n, element=layer.element, ops=("add",), broadcast=True))
+    step = _product(op, layer, LayerPass.FORWARD, layer.rows, layer.outputs, layer.gates)
+    if layer.is_projected:
+        step = _joined(step, _product(op, layer, LayerPass.FORWARD, layer.rows, layer.states, layer.outputs))
+    steps = _looped(device, layer, step, layer.kind.on_gates, layer.kind.on_states)
+    return OpWork((WorkPart(inputs.plus(bias.cycles), "inputs"), WorkPart(steps, "steps")), op.own_layouts())
 
 
 def cost_layer_gradient(op: OpView) -> OpWork:
     """Cost the gradients of weights and biases, and those of inputs and first states if they are needed."""
-    layer, precision = _layer(op, 2), precision_of(op, convolution=False)
+    layer = _layer(op, 2)
+    all_rows = layer.steps * layer.rows
     wants_input, wants_hidden, _ = op.argument(12)
-    products = layer.steps if wants_hidden else layer.steps - 1
-    parts = [WorkPart(steps_backward(op.device, layer, precision, products), "steps")]
-    if wants_input:
-        parts.append(WorkPart(input_gradients(op.device, layer, precision), "data gradient"))
-    for ins, name in ((layer.inputs, "weight gradient"), (layer.outputs, "weight gradient of states")):
-        parts.append(WorkPart(weight_gradients(op.device, layer, precision, ins), name))
+
+    step = _product(op, layer, LayerPass.DATA_GRADIENT, layer.rows, layer.outputs, layer.gates)
+    flops = step.flops * (layer.steps if wants_hidden else layer.steps - 1)
     if layer.is_projected:
-        parts.append(WorkPart(projection_gradient(op.device, layer, precision), "weight gradient of the projection"))
-    parts.append(WorkPart(bias_gradients(op.device, layer), "bias gradient"))
+        projected = _product(op, layer, LayerPass.DATA_GRADIENT, layer.rows, layer.states, layer.outputs)
+        step, flops = _joined(step, projected), flops + projected.flops * layer.steps
+    steps = _looped(op.device, layer, step, layer.kind.on_gate_gradients, layer.kind.on_state_gradients)
+    works = {"steps": replace(steps, flops=flops)}
+
+    if wants_input:
+        works["data gradient"] = _product(op, layer, LayerPass.DATA_GRADIENT, all_rows, layer.inputs, layer.gates)
+    products = {
+        "weight gradient": (layer.inputs, layer.gates),
+        "weight gradient of states": (layer.outputs, layer.gates),
+        **({"weight gradient of the projection": (layer.states, layer.outputs)} if layer.is_projected else {}),
+    }
+    for name, (ins, outs) in products.items():
+        works[name] = _product(op, layer, LayerPass.WEIGHT_GRADIENT, all_rows, ins, outs)
+    gates = all_rows * layer.gates
+    n = op.device.spread(gates, layer.element)
+    works["bias gradient"] = reduced(op.device, gates, n, layer.gates, layer.element)
     if layer.kind.second_bias:
-        parts.append(WorkPart(bias_gradients(op.device, layer), "bias gradient of states"))
-    return OpWork(tuple(parts), op.own_layouts())
+        works["bias gradient of states"] = works["bias gradient"]
+    return OpWork(tuple(WorkPart(work, name) for name, work in works.items()), op.own_layouts())
 
 
 RULES = (
-    Rule(tuple(KINDS), cost_layer),
-    Rule(tuple(f"{name}_backward" for name in KINDS), cost_layer_gradient),
+    Rule(tuple(_KINDS), cost_layer),
+    Rule(tuple(f"{name}_backward" for name in _KINDS), cost_layer_gradient),
 )

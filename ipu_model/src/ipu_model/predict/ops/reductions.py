@@ -11,22 +11,19 @@ import numpy as np
 from ipu_model.predict import vertices
 from ipu_model.predict.device import Cycles, Device, Element, Work
 from ipu_model.predict.ops.pointwise import Pointwise, pointwise
-from ipu_model.predict.ops.rule import Operand, OpView, OpWork, Rule
+from ipu_model.predict.ops.rule import OpView, OpWork, Rule, kinds
 from ipu_model.predict.planner import reduction
 from ipu_model.predict.vertices import MatrixUnit
 
 # Reductions -> the chain of vector operations on each element before it is added up.
-REDUCTIONS: Mapping[str, tuple[str, ...]] = {
-    "sum": (), "mean": (), "amax": (), "amin": (), "max": (), "min": (), "prod": (), "any": (), "all": (),
-    "nansum": ("plain",), "logsumexp": ("add", "exp"), "linalg_vector_norm": ("square",), "norm": ("square",),
-    "var": ("add", "square"), "std": ("add", "square"), "var_mean": ("add", "square"),
-    "std_mean": ("add", "square"), "count_nonzero": ("compare",), "trace": (), "aminmax": (),
-    "dist": ("add", "square"),
-}  # fmt: skip
-
-_ORDERED = (
-    "sort", "topk", "argsort", "kthvalue", "median", "mode", "cumsum", "cumprod", "cummax", "cummin", "logcumsumexp",
-)  # fmt: skip
+_REDUCTIONS: Mapping[str, tuple[str, ...]] = {
+    **dict.fromkeys(kinds("sum mean amax amin max min prod any all trace aminmax"), ()),
+    **dict.fromkeys(kinds("var std var_mean std_mean dist"), ("add", "square")),
+    **dict.fromkeys(("linalg_vector_norm", "norm"), ("square",)),
+    "nansum": ("plain",),
+    "logsumexp": ("add", "exp"),
+    "count_nonzero": ("compare",),
+}
 
 
 def reduced(device: Device, elements: int, n: float, outputs: int, element: Element) -> Work:
@@ -82,25 +79,18 @@ def ordered(device: Device, elements: int, n: float, rows: int, element: Element
 
 def cost_reduction(op: OpView) -> OpWork:
     """Cost a reduction over some or all dimensions; one over nothing is a copy."""
-    source = op.needed(0)
-    other = op.tensor(1)
+    source, other, n = op.needed(0), op.tensor(1), op.needed(0).on_tile
     if op.kind in ("max", "min") and other is not None:
-        return _larger_of(op, source, other)
-    elements, n = source.elements, source.on_tile
-    work = reduced(op.device, elements, n, op.output().elements, source.element)
-    chain = REDUCTIONS[op.kind]
-    if chain:
-        work = work.plus(pointwise(op.device, Pointwise(n=n, element=source.element, ops=chain)).cycles)
+        layout = min((source.layout, other.layout), key=lambda layout: layout.on_tile)
+        moved = int(source.layout.origin != other.layout.origin)
+        chain = Pointwise(n=layout.on_tile, element=op.element, ops=("maximum",), operands=2, moved=moved)
+        return op.takes(pointwise(op.device, chain), layout)
+    work = reduced(op.device, source.elements, n, op.output().elements, source.element)
+    if before := _REDUCTIONS[op.kind]:
+        work = work.plus(pointwise(op.device, Pointwise(n=n, element=source.element, ops=before)).cycles)
     if len(op.outputs) > 1 and op.kind in ("max", "min"):
         work = work.plus(arg_reduced(op.device, n, op.output().elements).cycles)
     return op.takes(work)
-
-
-def _larger_of(op: OpView, left: Operand, right: Operand) -> OpWork:
-    layout = min((left.layout, right.layout), key=lambda layout: layout.on_tile)
-    moved = int(left.layout.origin != right.layout.origin)
-    chain = Pointwise(n=layout.on_tile, element=op.element, ops=("maximum",), operands=2, moved=moved)
-    return op.takes(pointwise(op.device, chain), layout)
 
 
 def cost_arg(op: OpView) -> OpWork:
@@ -119,8 +109,10 @@ def cost_ordered(op: OpView) -> OpWork:
     return op.takes(ordered(op.device, source.elements, source.on_tile, rows, source.element))
 
 
+_ORDERED = kinds("sort topk argsort kthvalue median mode cumsum cumprod cummax cummin logcumsumexp")
+
 RULES = (
-    Rule(tuple(REDUCTIONS), cost_reduction),
+    Rule(tuple(_REDUCTIONS), cost_reduction),
     Rule(("argmax", "argmin"), cost_arg),
     Rule(_ORDERED, cost_ordered),
 )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from ipu_model.predict.device import CostSettings, Device, Element, Work
@@ -32,11 +32,6 @@ class Operand:
     def shape(self) -> tuple[int, ...]:
         """Its shape."""
         return self.tensor.shape
-
-    @property
-    def stride(self) -> tuple[int, ...]:
-        """Its strides in elements."""
-        return self.tensor.stride
 
     @property
     def elements(self) -> int:
@@ -114,17 +109,12 @@ class OpView:
         """The results of the op; `None` for a result that is not a tensor."""
         return self.op.results
 
-    @property
-    def is_empty(self) -> bool:
-        """Whether its results have no elements, so that no tile has any work."""
-        return not any(output is not None and output.elements for output in self.outputs)
-
     def output(self, index: int | None = None) -> Tensor:
         """Return output `index`, by default the first one present: gradients may be missing."""
-        outputs = self.outputs
-        found = next((each for each in outputs if each is not None), None) if index is None else outputs[index]
-        assert found is not None, f"{self.op.name} has no output {index or 0}"
-        return found
+        present = (output for output in self.outputs if output is not None)
+        output = next(present, None) if index is None else self.outputs[index]
+        assert output is not None, f"{self.op.name} has no output {index or 0}"
+        return output
 
     @property
     def element(self) -> Element:
@@ -142,16 +132,16 @@ class OpView:
 
     def needed(self, position: int) -> Operand:
         """Return the tensor argument at `position`, which the op always has."""
-        found = self.tensor(position)
-        assert found is not None, f"argument {position} of {self.kind} is no tensor"
-        return found
+        operand = self.tensor(position)
+        assert operand is not None, f"argument {position} of {self.kind} is no tensor"
+        return operand
 
     def operands(self) -> Iterator[Operand]:
         """Yield every tensor argument, those inside lists too."""
         for name in self.op.reads:
-            found = self._operand(name)
-            if found is not None:
-                yield found
+            operand = self._operand(name)
+            if operand is not None:
+                yield operand
 
     def _operand(self, name: Ref) -> Operand | None:
         tensor, layout = self.step.tensors.get(name), self.layouts.get(name)
@@ -166,28 +156,34 @@ class OpView:
         even = even_layout(self.output(index), self.device)
         return Layout(max(even.on_tile, on_tile or 0.0), even.origin)
 
-    def takes(self, work: Work, layout: Layout | None = None) -> OpWork:
-        """Return work with a single part; without `layout`, the first result gets a layout of its own."""
-        first = layout
-        if first is None and self.outputs[0] is not None:
-            first = self.own_layout(work.outputs_on_busiest_tile)
-        return OpWork((WorkPart(work),), (first, *self.own_layouts()[1:]))
-
     def own_layouts(self) -> tuple[Layout | None, ...]:
         """Return an even layout for every result."""
-        return tuple(None if each is None else even_layout(each, self.device) for each in self.outputs)
+        return tuple(None if output is None else even_layout(output, self.device) for output in self.outputs)
 
-    def nothing(self) -> OpWork:
-        """Return no work, and an even layout for every result."""
-        return OpWork((), self.own_layouts())
+    def takes(self, work: Work, layout: Layout | None = None) -> OpWork:
+        """Return work with a single part; without `layout`, the first result gets a layout of its own."""
+        if layout is None and self.outputs[0] is not None:
+            layout = self.own_layout(work.outputs_on_busiest_tile)
+        return OpWork((WorkPart(work),), (layout, *self.own_layouts()[1:]))
 
 
 @dataclass(frozen=True)
 class Rule:
-    """The function that costs the ops of some kinds (`Op.kind`)."""
+    """The function that costs the ops of some kinds (`Op.kind`), and what profiles call these ops.
+
+    `words` has the kinds that are not called by their own name; `further_results` are the names of results after the
+    first.
+    """
 
     kinds: tuple[str, ...]
     cost: Callable[[OpView], OpWork]
+    words: Mapping[str, str] = field(default_factory=dict)
+    further_results: tuple[str, ...] = ()
+
+
+def kinds(names: str) -> tuple[str, ...]:
+    """Return the kinds of ops in a text."""
+    return tuple(names.split())
 
 
 def even_layout(tensor: Tensor, device: Device) -> Layout:

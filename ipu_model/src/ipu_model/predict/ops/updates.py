@@ -17,7 +17,7 @@ from ipu_model.predict.device import CostSettings, Cycles, Device, Element, Work
 from ipu_model.predict.ops.reductions import reduced
 from ipu_model.predict.remembered import remembered
 from ipu_model.predict.vertices import Overheads
-from ipu_model.step import DType, Step, Variable
+from ipu_model.step import DType, Step
 
 ACCUMULATION_PART = "gradient accumulation"
 UPDATE_PART = "update"
@@ -57,8 +57,8 @@ def accumulation_costs(
     ipus = variable_ipus(step)
     cost = lru_cache(maxsize=None)(partial(accumulate, settings.device))  # many tensors are alike
     return tuple(
-        VariableCost(v.name, ipus[v.name], tensor.elements, cost(tensor))
-        for v, tensor in _updated(step, accumulator, held or {})
+        VariableCost(name, ipus[name], tensor.elements, cost(tensor))
+        for name, tensor in _updated(step, accumulator, held or {})
     )
 
 
@@ -79,33 +79,31 @@ def update_costs(
     this replica updates, where it does not all.
     """
     ipus, groups = variable_ipus(step), group_of or {}
-    cost = lru_cache(maxsize=None)(partial(_update, settings.device, accumulates=accumulates))  # many tensors are alike
-    found = []
-    for variable, tensor in _updated(step, spec.accum_dtype, held or {}):
-        hyper = spec.hyper(groups.get(variable.name))
+    cost = lru_cache(maxsize=None)(partial(_update, settings.device))  # many tensors are alike
+    costs = []
+    for name, tensor in _updated(step, spec.accum_dtype if accumulates else None, held or {}):
+        hyper = spec.hyper(groups.get(name))
         typed = replace(
-            tensor, accumulates=accumulates,
+            tensor,
+            accumulates=accumulates,
             weight_decay=hyper.weight_decay != 0.0 or "weight_decay" in hyper.variable,
             first=Element.of(spec.velocity_dtype if spec.family.startswith("SGD") else spec.first_dtype),
             second=Element.of(spec.second_dtype),
-        )  # fmt: skip
-        if not accumulates:
-            typed = replace(typed, accumulator=typed.weight)
-        work = cost(typed, spec, hyper)
-        found.append(VariableCost(variable.name, ipus[variable.name], tensor.elements, work))
-    return tuple(found)
+        )
+        costs.append(VariableCost(name, ipus[name], tensor.elements, cost(typed, spec, hyper)))
+    return tuple(costs)
 
 
-def _updated(step: Step, accumulator: DType | None, held: Mapping[str, int]) -> Iterator[tuple[Variable, Updated]]:
+def _updated(step: Step, accumulator: DType | None, held: Mapping[str, int]) -> Iterator[tuple[str, Updated]]:
     for variable in step.variables:
         if variable.name in step.gradients:
             tensor = step.tensors[variable.tensor]
             weight = Element.of(tensor.dtype)
             kind = weight if accumulator is None else Element.of(accumulator)
-            yield variable, Updated(held.get(variable.name, tensor.elements), weight, kind)
+            yield variable.name, Updated(held.get(variable.name, tensor.elements), weight, kind)
 
 
-def _update(device: Device, tensor: Updated, spec: OptimiserSpec, hyper: Hyper, *, accumulates: bool) -> Work:
+def _update(device: Device, tensor: Updated, spec: OptimiserSpec, hyper: Hyper) -> Work:
     """Return the work of the family's update.
 
     Where gradients are clipped, each of them adds its sum of squares to the global norm and is scaled by the result
@@ -153,16 +151,16 @@ def accumulate(device: Device, tensor: Updated) -> Work:
     The gradient is laid out as its contraction left it, the accumulator as the weight is.
     """
     n = device.spread(tensor.elements, tensor.weight)
+    received = n * tensor.weight.bytes
     compute = vertices.scaled_add(device, n, tensor.accumulator, tensor.weight)
-    cycles = Cycles(compute=compute) + device.exchange(n * tensor.weight.bytes)
-    temporary = n * tensor.weight.bytes
-    return Work("accumulation", cycles, temporary_bytes=temporary, outputs_on_busiest_tile=n)
+    cycles = Cycles(compute=compute) + device.exchange(received)
+    return Work("accumulation", cycles, temporary_bytes=received, outputs_on_busiest_tile=n)
 
 
 def sgd(device: Device, tensor: Updated) -> Work:
     """Return the work of plain gradient descent: weights decay and take a step; the accumulator starts again at 0."""
     n = device.spread(tensor.elements, tensor.weight)
-    compute = _step(device, n, tensor, tensor.accumulator) + _reset(device, n, tensor)
+    compute = vertices.scaled_add(device, n, tensor.weight, tensor.accumulator) + _reset(device, n, tensor)
     if tensor.weight_decay:
         compute += vertices.elementwise(device, n, tensor.weight, ("scale",), vertices.BROADCAST_SCALAR)
     return _whole(device, tensor, compute)
@@ -172,7 +170,7 @@ def momentum(device: Device, tensor: Updated, *, combined: bool) -> Work:
     """Return the work of descent with momentum; `combined`: velocity and accumulator in one tensor."""
     n = device.spread(tensor.elements, tensor.weight)
     velocity = tensor.accumulator if combined else tensor.first
-    compute = _step(device, n, tensor, velocity)
+    compute = vertices.scaled_add(device, n, tensor.weight, velocity)
     if combined:
         # The velocity decays after the step, and takes the weight decay of the next one.
         compute += vertices.elementwise(device, n, velocity, ("scale",), vertices.BROADCAST_SCALAR)
@@ -212,7 +210,8 @@ def rmsprop(device: Device, tensor: Updated, *, centred: bool, with_momentum: bo
         compute += _average(device, n, tensor.first, Element.FLOAT)
     if tensor.weight_decay:
         compute += vertices.scaled_add(device, n, tensor.accumulator, tensor.weight)
-    return _whole(device, tensor, compute + _step(device, n, tensor, Element.FLOAT) + _reset(device, n, tensor))
+    compute += vertices.scaled_add(device, n, tensor.weight, Element.FLOAT)
+    return _whole(device, tensor, compute + _reset(device, n, tensor))
 
 
 def _moments(device: Device, tensor: Updated) -> float:
@@ -229,7 +228,7 @@ def _moments(device: Device, tensor: Updated) -> float:
 def _last_step(device: Device, tensor: Updated) -> float:
     n = device.spread(tensor.elements, tensor.weight)
     counter = vertices.elementwise(device, 1, Element.FLOAT, ("add",), vertices.UNARY)
-    return _step(device, n, tensor, tensor.weight) + _reset(device, n, tensor) + counter
+    return vertices.scaled_add(device, n, tensor.weight, tensor.weight) + _reset(device, n, tensor) + counter
 
 
 def _average(device: Device, n: float, state: Element, gradient: Element) -> float:
@@ -242,11 +241,6 @@ def _average_of_squares(device: Device, n: float, state: Element, gradient: Elem
     """Return tile cycles of `state = b * state + (1 - b) * gradient ** 2`."""
     converted = 0 if state is gradient else 2
     return vertices.elementwise(device, n, state, ("square", "scale", "scale", "add"), vertices.BINARY, converted)
-
-
-def _step(device: Device, n: float, tensor: Updated, update: Element) -> float:
-    """Return tile cycles of `weight -= rate * update`."""
-    return vertices.scaled_add(device, n, tensor.weight, update)
 
 
 def _reset(device: Device, n: float, tensor: Updated) -> float:

@@ -1,0 +1,202 @@
+"""Ops on images and on sets of points: pooling, resampling, farthest point sampling, and nearest neighbours."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from ipu_model.predict import vertices
+from ipu_model.predict.device import Cycles, Device, Element, Work
+from ipu_model.predict.ops.pointwise import Pointwise, pointwise
+from ipu_model.predict.ops.reductions import arg_reduced, reduced
+from ipu_model.predict.ops.rule import Operand, OpView, OpWork, Rule, kinds
+
+# ---------------------------------------------------------------------------------------- pooling
+
+# Thread cycles for each vector and position of the window (PopLibs lib/popnn).
+FORWARD, BACKWARD_MAXIMUM = 3, 5
+
+
+def cost_pool(op: OpView) -> OpWork:
+    """Cost a maximum or mean over windows."""
+    return _pooled(op, op.needed(0), _window(op.argument(1)))
+
+
+def cost_adaptive_pool(op: OpView) -> OpWork:
+    """Cost a pool to a given size: one pixel is a reduction, more are windows."""
+    source, target = op.needed(0), op.output()
+    if math.prod(target.shape[2:]) == 1:
+        return op.takes(reduced(op.device, source.elements, source.on_tile, target.elements, source.element))
+    return _pooled(op, source, _adaptive_window(source.shape, target.shape))
+
+
+def _pooled(op: OpView, source: Operand, window: int) -> OpWork:
+    """Return the work of a maximum or mean over windows, which reach into other tiles."""
+    outputs = math.ceil(max(op.spread(op.output()), source.on_tile * op.output().elements / source.elements))
+    read = source.on_tile * op.element.bytes
+    cycles = Cycles(compute=vertices.pool(op.device, outputs, window, op.element, FORWARD))
+    cycles = cycles + op.device.exchange(read, phases=2)
+    return op.takes(Work("pooling", cycles, temporary_bytes=read, outputs_on_busiest_tile=outputs))
+
+
+def cost_pool_gradient(op: OpView) -> OpWork:
+    """Cost the gradient of a pool over windows."""
+    return _pool_gradient(op, _window(op.argument(2)))
+
+
+def cost_adaptive_pool_gradient(op: OpView) -> OpWork:
+    """Cost the gradient of a pool to a given size."""
+    return _pool_gradient(op, _adaptive_window(op.needed(1).shape, op.needed(0).shape))
+
+
+def _pool_gradient(op: OpView, window: int) -> OpWork:
+    """Return the work of the gradient; for a maximum, inputs and outputs are compared again."""
+    gradient, source, maximum = op.needed(0), op.needed(1), "max" in op.kind
+    per_vector = BACKWARD_MAXIMUM if maximum else FORWARD
+    compute = vertices.pool(op.device, gradient.on_tile, window, op.element, per_vector)
+    compute += vertices.fill(op.device, source.on_tile, op.element)
+    elements = 2 * gradient.on_tile + source.on_tile if maximum else gradient.on_tile
+    read = elements * op.element.bytes
+    cycles = Cycles(compute=compute) + op.device.exchange(read, phases=3 if maximum else 2)
+    work = Work("pooling", cycles, temporary_bytes=read, outputs_on_busiest_tile=source.on_tile)
+    return op.takes(work, source.layout)
+
+
+def _window(kernel: object) -> int:
+    assert isinstance(kernel, (list, tuple)), f"the kernel of a pool is a list; got {kernel!r}"
+    return math.prod(int(k) for k in kernel)
+
+
+def _adaptive_window(source: Sequence[int], target: Sequence[int]) -> int:
+    return math.prod(max(1, math.ceil(s / max(1, t))) for s, t in zip(source[2:], target[2:]))
+
+
+# ------------------------------------------------------------------------------------- resampling
+
+# Source pixels that one pixel of the result is made of; the first kind that is in the op's name counts.
+_TAPS = {"nearest": 1, "bilinear": 4, "bicubic": 16, "trilinear": 8, "linear": 2}
+
+
+def cost_resampled(op: OpView) -> OpWork:
+    """Cost resampling: every pixel of the result gathers its source pixels and their weighted sum.
+
+    A gradient works on the larger of the two images as well.
+    """
+    pixels = max(op.needed(0).tensor, op.output(), key=lambda tensor: tensor.elements)
+    n = op.spread(pixels)
+    taps = next((count for kind, count in _TAPS.items() if kind in op.kind), 4)
+    chain = Pointwise(n=n, element=op.element, ops=("copy",) if taps == 1 else ("add",) * taps, operands=taps)
+    return op.takes(pointwise(op.device, chain).plus(op.device.exchange(taps * n * op.element.bytes)))
+
+
+# ---------------------------------------------------------------------------------- sets of points
+#
+# Each of the two is one custom op of the captured graph (`ipu_model.capture.device_ops.points`). Symbols: P points, F
+# features of each, S samples, K picks of the sample with most of them; n rows, m rows to find the nearest in. A
+# distance is a subtraction and a square of every feature, added up.
+
+_DISTANCE = ("add", "square", "add")
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """What is sampled: P `points` of F `features` in S `samples`, in K `picks` that depend on one another."""
+
+    points: int
+    features: int
+    samples: int
+    picks: int
+
+
+@dataclass(frozen=True)
+class Neighbours:
+    """What is compared: n `rows` with m `others`, of F `features`."""
+
+    rows: int
+    others: int
+    features: int
+
+
+def farthest(device: Device, problem: Sampling, element: Element) -> Work:
+    """Return the work of K picks: the point just picked goes to all tiles, which find the one farthest from all picks.
+
+    Samples are worked on at the same time; points stay where they are.
+    """
+    n = device.spread(problem.points, element)
+    compute = vertices.elementwise(device, n * problem.features, element, _DISTANCE, vertices.BINARY)
+    compute += vertices.elementwise(device, n, element, ("maximum",), vertices.BINARY)
+    place = arg_reduced(device, n, problem.samples)
+    sent = device.exchange(problem.features * element.bytes * min(n, problem.samples))
+    step = Cycles(compute=compute) + sent + place.cycles
+    return Work(
+        "points",
+        step.times(problem.picks),
+        temporary_bytes=(n * (problem.features + 1)) * element.bytes,
+        outputs_on_busiest_tile=device.spread(problem.picks * problem.samples, Element.INT),
+        repeats=max(1, problem.picks),
+    )
+
+
+def nearest(device: Device, problem: Neighbours, element: Element) -> Work:
+    """Return the work of finding the nearest of m rows for each of n: the best way to cut both over the tiles."""
+    return min(_cuts(device, problem, element), key=lambda work: device.total(work.cycles))
+
+
+def _cuts(device: Device, problem: Neighbours, element: Element) -> Iterator[Work]:
+    """Yield the work with the m rows on one tile, on two, on four and so on; tiles that share n rows compare results.
+
+    Each tile receives its rows of both sets and keeps the distances of one of its n rows at a time.
+    """
+    held, parts = device.spread(problem.rows, Element.INT), 1
+    while parts <= max(1, min(problem.others, device.chip.tiles)):
+        rows = math.ceil(problem.rows / max(1, min(problem.rows, device.chip.tiles // parts)))
+        others = math.ceil(problem.others / parts)
+        pairs = rows * others
+        received = (rows + others) * problem.features * element.bytes
+        compute = vertices.elementwise(device, pairs * problem.features, element, _DISTANCE, vertices.BINARY)
+        compute += vertices.arg_reduce(device, pairs)
+        cycles = Cycles(compute=compute) + device.exchange(received)
+        if parts > 1:
+            compared = Cycles(compute=vertices.arg_reduce(device, held * parts))
+            cycles = cycles + device.exchange(8 * held * parts) + compared
+        yield Work("points", cycles, temporary_bytes=received + others * element.bytes, outputs_on_busiest_tile=held)
+        parts *= 2
+
+
+def cost_farthest(op: OpView) -> OpWork:
+    """Cost picking points one after another."""
+    source, counts = op.needed(0), op.argument(2)
+    rows, *features = source.shape
+    problem = Sampling(rows, math.prod(features), len(counts), max(counts))
+    return op.takes(farthest(op.device, problem, source.element))
+
+
+def cost_nearest(op: OpView) -> OpWork:
+    """Cost comparing every row with every other."""
+    x, y = op.needed(0), op.needed(1)
+    problem = Neighbours(x.shape[0], y.shape[0], x.shape[1])
+    return op.takes(nearest(op.device, problem, x.element))
+
+
+_MAX_POOLS = ("max_pool2d_with_indices", "max_pool3d_with_indices")
+_POOL_GRADIENTS = (*(f"{kind}_backward" for kind in _MAX_POOLS), "avg_pool2d_backward", "avg_pool3d_backward")
+_ADAPTIVE = ("_adaptive_avg_pool2d", "_adaptive_avg_pool3d", "adaptive_max_pool2d", "adaptive_max_pool3d")
+_RESAMPLINGS = kinds(
+    """
+        upsample_nearest1d upsample_nearest2d upsample_nearest3d _upsample_nearest_exact1d _upsample_nearest_exact2d
+        _upsample_nearest_exact3d upsample_linear1d upsample_bilinear2d upsample_bicubic2d upsample_trilinear3d
+        _upsample_bilinear2d_aa _upsample_bicubic2d_aa grid_sampler_2d grid_sampler_3d
+    """
+)
+
+RULES = (
+    Rule(_MAX_POOLS[:1], cost_pool, {"max_pool2d_with_indices": "max pool"}, further_results=("indices",)),
+    Rule((*_MAX_POOLS[1:], "avg_pool1d", "avg_pool2d", "avg_pool3d"), cost_pool),
+    Rule(_POOL_GRADIENTS, cost_pool_gradient, {"max_pool2d_with_indices_backward": "max pool backward"}),
+    Rule(_ADAPTIVE, cost_adaptive_pool),
+    Rule(tuple(f"{kind}_backward" for kind in _ADAPTIVE), cost_adaptive_pool_gradient),
+    Rule((*_RESAMPLINGS, *(f"{kind}_backward" for kind in _RESAMPLINGS)), cost_resampled),
+    Rule(("farthest_points",), cost_farthest),
+    Rule(("nearest_points",), cost_nearest),
+)

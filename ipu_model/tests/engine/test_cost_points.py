@@ -1,4 +1,4 @@
-"""Sets of points and beam search: rounds that depend on one another, everything against everything; CPU ops."""
+"""Sets of points and beam search: rounds that depend on one another, everything against everything."""
 
 from __future__ import annotations
 
@@ -13,11 +13,9 @@ from torch import Tensor, nn
 
 from ipu_model.capture.device_ops.ctc import beam_search
 from ipu_model.capture.device_ops.points import farthest_points, nearest_points
-from ipu_model.predict.calibration import StreamConstants
 from ipu_model.predict.device import Element
-from ipu_model.predict.ops.ctc import BeamSearch, decoded
-from ipu_model.predict.ops.host_call import host_call
-from ipu_model.predict.ops.points import Neighbours, Sampling, farthest, nearest
+from ipu_model.predict.ops.losses import BeamSearch, decoded
+from ipu_model.predict.ops.spatial import Neighbours, Sampling, farthest, nearest
 
 FLOAT = Element.FLOAT
 CLOUD = Sampling(points=4096, features=3, samples=2, picks=64)
@@ -110,16 +108,3 @@ class TestBeamSearch:
             return distinct_phases(Calling(lambda x, n: beam_search(x, n, 0, 16, 2)), *inputs)
 
         assert phases(50) == pytest.approx(phases(400), abs=1)
-
-
-class TestHostCall:
-    STREAM = StreamConstants(
-        ipu_bytes_per_second=4e9, refill_bytes_per_second=2e10, completion_bytes_per_second=2.5e10,
-        run_wait_seconds=5e-4,
-    )  # fmt: skip
-
-    def test_it_waits_once_and_moves_bytes_both_ways(self) -> None:
-        """4 MB at 4 GB/s is a millisecond, its completion 0.16 ms; 8 MB back are 2 ms and 0.4 ms of copying."""
-        device = replace(GC200, calibration=replace(GC200.calibration, stream=self.STREAM))
-        work = host_call(device, 4e6, 8e6)
-        assert GC200.chip.seconds(GC200.total(work.cycles)) == pytest.approx(0.5e-3 + 1.16e-3 + 2.4e-3)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 from functools import lru_cache
 from itertools import pairwise
 
+import hand_written
 import pytest
+from hand_written import tensor
 
 from ipu_model.optimiser import Hyper, OptimiserSpec
 from ipu_model.predict import profile_program
@@ -20,10 +21,8 @@ from ipu_model.step import (
     FLOAT32,
     Op,
     Phase,
-    Ref,
     Source,
     Step,
-    Tensor,
     Variable,
     step_of_ops,
     with_ops,
@@ -44,16 +43,9 @@ def one(profile: Profile, name: str, phase: str = "forward") -> OpProfile:
     return found
 
 
-def tensor(name: str, *shape: int, producer: str | None = None, dtype=FLOAT16, of_weight: bool = False) -> Tensor:
-    stride = tuple(math.prod(shape[axis + 1 :]) for axis in range(len(shape)))
-    return Tensor(name, shape, dtype, stride, name, producer, of_weight=of_weight)
-
-
 def op(name: str, kind: str, shape: tuple[int, ...], *reads: str, scope: str = "fc", backward: bool = False) -> Op:
-    return Op(
-        name, kind, (tensor(name, *shape, producer=name),), tuple(map(Ref, reads)), target=f"aten.{kind}", scope=scope,
-        phase=Phase.BACKWARD if backward else Phase.FORWARD,
-    )  # fmt: skip
+    phase = Phase.BACKWARD if backward else Phase.FORWARD
+    return hand_written.op(kind, shape, *reads, name=name, scope=scope, phase=phase)
 
 
 def linear() -> Step:

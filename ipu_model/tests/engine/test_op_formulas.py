@@ -6,22 +6,25 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
+from hand_written import tensor, work_of
 from hypothesis import given
 from hypothesis import strategies as st
 
 from ipu_model.errors import Error
 from ipu_model.predict import vertices
 from ipu_model.predict.calibration import calibrated, constant_facts, fitted
-from ipu_model.predict.device import Cycles, Device, Element, Work
-from ipu_model.predict.ops import indexing, losses, moves, normalisation, pointwise, reductions, updates
-from ipu_model.predict.ops.images import Pool, pooled, pooled_gradient
+from ipu_model.predict.device import CostSettings, Cycles, Device, Element, Work
+from ipu_model.predict.ops import indexing, moves, normalisation, pointwise, reductions, updates
 from ipu_model.predict.ops.normalisation import Normalised
 from ipu_model.predict.ops.pointwise import Pointwise
 from ipu_model.predict.ops.updates import Updated
+from ipu_model.step import FLOAT32, INT32, UINT8
 
 GC200 = Device()
 HALF, FLOAT = Element.HALF, Element.FLOAT
 FIXED = GC200.constants.exchange_fixed_cycles
+# 600 elements on each tile: 100 for each of six workers, 25 vectors of fp16.
+SPREAD = (1472, 600)
 
 
 class TestConstants:
@@ -61,10 +64,10 @@ class TestElementwise:
         assert there.temporary_bytes == 1200
 
     def test_rectifier_in_place_by_hand(self) -> None:
-        assert pointwise.relu(GC200, 600, HALF).cycles == Cycles(compute=9 + 6 * (20 + 2 * 25))
+        assert work_of("relu", SPREAD, SPREAD).cycles == Cycles(compute=9 + 6 * (20 + 2 * 25))
 
     def test_rectifier_gradient_by_hand(self) -> None:
-        work = pointwise.nonlinearity_gradient(GC200, 600, HALF)
+        work = work_of("threshold_backward", SPREAD, SPREAD, SPREAD)
         assert work.cycles == Cycles(compute=9 + 6 * (29 + 3 * 25)) + GC200.exchange(1200)
 
     def test_a_root_is_slower_than_a_sum_and_a_sine_much_slower(self) -> None:
@@ -127,33 +130,44 @@ class TestNorms:
 
 
 class TestPools:
-    POOL = Pool(inputs=2400, outputs=600, window=9, element=HALF)
+    """Windows of 3 x 3: 600 results and 2,400 inputs on each tile."""
+
+    LARGE = (1, 1472, 60, 40)
+    SMALL = (1, 1472, 30, 20)
 
     def test_forward_by_hand(self) -> None:
-        expected = Cycles(compute=7 + 6 * (60 + 1.1 * 27 * 25)) + GC200.exchange(4800, phases=2)
-        assert pooled(GC200, self.POOL).cycles.compute == pytest.approx(expected.compute)
-        assert pooled(GC200, self.POOL).cycles.exchange == expected.exchange
+        work = work_of("avg_pool2d", self.SMALL, self.LARGE, arguments=((3, 3),))
+        assert work.cycles.compute == pytest.approx(7 + 6 * (60 + 1.1 * 27 * 25))
+        assert work.cycles.exchange == GC200.exchange(4800, phases=2).exchange
+        assert (work.cycles.phases, work.temporary_bytes) == (2, 4800)
 
-    def test_the_gradient_of_a_maximum_compares_again(self) -> None:
-        mean = pooled_gradient(GC200, self.POOL, maximum=False)
-        maximum = pooled_gradient(GC200, self.POOL, maximum=True)
-        assert maximum.cycles.compute > mean.cycles.compute
-        assert maximum.cycles.exchange > mean.cycles.exchange
+    @pytest.mark.parametrize(
+        ("kind", "per_vector", "read", "phases"),
+        # A maximum compares inputs and outputs again.
+        [("avg_pool2d_backward", 3, 600, 2), ("max_pool2d_with_indices_backward", 5, 2 * 600 + 2400, 3)],
+    )
+    def test_gradients_by_hand(self, kind: str, per_vector: int, read: int, phases: int) -> None:
+        work = work_of(kind, self.LARGE, self.SMALL, self.LARGE, arguments=((3, 3),))
+        filled = vertices.fill(GC200, 2400, HALF)
+        assert work.cycles.compute == pytest.approx(7 + 6 * (60 + 1.1 * per_vector * 9 * 25) + filled)
+        assert work.cycles.exchange == GC200.exchange(2 * read, phases).exchange
+        assert (work.cycles.phases, work.temporary_bytes) == (phases, 2 * read)
 
 
 class TestSoftmaxAndLosses:
     def test_softmax_costs_more_than_its_exponential(self) -> None:
-        work = losses.softmax(GC200, 64000, 64, 64, HALF, logarithm=False)
+        work = work_of("_softmax", (64, 1000), (64, 1000), arguments=(1,))
         assert work.cycles.compute > vertices.elementwise(GC200, 64, HALF, ("exp",), vertices.UNARY)
         assert work.outputs_on_busiest_tile == 64
 
     def test_the_loss_of_a_small_classifier_takes_microseconds(self) -> None:
         """Section 1.2 of the feasibility note: about 12 k cycles for softmax, loss and accuracy."""
+        logits, labels = (64, 1000), tensor("labels", 64, dtype=INT32)
         parts = (
-            losses.softmax(GC200, 64000, 64, 64, HALF, logarithm=True),
-            losses.negative_log_likelihood(GC200, 64000, 64, 64, HALF),
-            losses.negative_log_likelihood_gradient(GC200, 64, 64, HALF),
-            losses.softmax_gradient(GC200, 64000, 64, 64, HALF),
+            work_of("_log_softmax", logits, logits, arguments=(1,)),
+            work_of("nll_loss_forward", (), logits, labels),
+            work_of("nll_loss_backward", logits, (), logits, labels),
+            work_of("_log_softmax_backward_data", logits, logits, logits, arguments=(1,)),
             reductions.arg_reduced(GC200, 64, 64),
         )
         assert 4000 < sum(GC200.total(work.cycles) for work in parts) < 20000
@@ -176,14 +190,26 @@ class TestEmbeddings:
 
 
 class TestCopies:
-    def test_a_rearrangement_costs_more_than_a_copy(self) -> None:
-        assert GC200.total(moves.rearranged(GC200, 600, HALF).cycles) > GC200.total(
-            moves.copied(GC200, 600, HALF).cycles
-        )
+    def test_a_rearrangement_moves_everything_in_blocks(self) -> None:
+        turned = replace(tensor("x", *SPREAD), stride=(1, 1472))
+        rearranged = work_of("clone", SPREAD, turned)
+        assert rearranged.cycles == Cycles(compute=vertices.layout_copy(GC200, 1200, 2)) + GC200.exchange(1200)
+        assert work_of("clone", SPREAD, SPREAD).cycles == moves.copied(GC200, 600, HALF).cycles
+        assert GC200.total(rearranged.cycles) > GC200.total(moves.copied(GC200, 600, HALF).cycles)
 
     def test_casts_between_floating_types_have_a_vertex(self) -> None:
-        assert moves.converted(GC200, 600, HALF, FLOAT).cycles.compute == vertices.cast(GC200, 600)
-        assert moves.converted(GC200, 600, Element.BYTE, HALF).cycles.compute > vertices.cast(GC200, 600)
+        assert work_of("_to_copy", SPREAD, SPREAD, dtype=FLOAT32).cycles.compute == vertices.cast(GC200, 600)
+        # A byte at a time: 100 for each worker, five cycles each.
+        single = work_of("_to_copy", SPREAD, tensor("bytes", *SPREAD, dtype=UINT8))
+        assert single.cycles.compute == 12 + 6 * (37 + 5 * 100)
+
+    def test_a_call_of_the_host_waits_once_and_moves_bytes_both_ways(self) -> None:
+        """4 MB at 4 GB/s is a millisecond, its completion 0.16 ms; 8 MB back are 2 ms and 0.4 ms of copying."""
+        rates = {"ipu_bytes_per_second": 4e9, "refill_bytes_per_second": 2e10, "completion_bytes_per_second": 2.5e10}
+        stream = {f"stream.{name}": value for name, value in {**rates, "run_wait_seconds": 5e-4}.items()}
+        settings = CostSettings(Device(calibration=calibrated().with_values(stream)))
+        work = work_of("host_call", (4000, 1000), (2000, 1000), settings=settings)
+        assert GC200.chip.seconds(GC200.total(work.cycles)) == pytest.approx(0.5e-3 + 1.16e-3 + 2.4e-3)
 
 
 class TestUpdates:

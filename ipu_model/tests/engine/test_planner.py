@@ -16,6 +16,7 @@ from ipu_model.predict.device import Device
 from ipu_model.predict.hardware import chip
 from ipu_model.predict.planner import (
     LayerPass,
+    Parts,
     Precision,
     Problem,
     Split,
@@ -111,11 +112,16 @@ def every_split(field: int, outs: int, groups: int, device: Device) -> Split:
     ]
     f, i, o = np.array(cuts, dtype=np.float64).T
     part, gi, go = np.ceil(field / f), np.ceil(groups / i), np.ceil(blocks / o)
+    one = np.ones_like(f)
     return Split(
-        "every", unit, vertex=conv_1x1(part, gi, go, np.ones_like(f), unit), inputs=part * gi * 16,
-        weights=gi * 16 * go * 8, results=part * go * 8, field=np.ceil(field / part), ins=i, outs=o,
-        groups=np.ones_like(f),
-    )  # fmt: skip
+        "every",
+        unit,
+        vertex=conv_1x1(part, gi, go, one, unit),
+        inputs=part * gi * 16,
+        weights=gi * 16 * go * 8,
+        results=part * go * 8,
+        parts=Parts(np.ceil(field / part), i, o, one),
+    )
 
 
 class TestProperties:

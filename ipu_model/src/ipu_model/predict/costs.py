@@ -36,7 +36,6 @@ class OpCost:
 
     @property
     def family(self) -> str:
-        """The family of formulas that costed it."""
         return self.work.family
 
 

@@ -81,7 +81,6 @@ class Problem:
 
     @property
     def positions(self) -> int:
-        """Positions of the kernel."""
         return math.prod(self.kernel)
 
     @property
@@ -106,12 +105,10 @@ class Problem:
 
     @property
     def weight_elements(self) -> int:
-        """Elements of the weight tensor."""
         return self.groups * self.in_channels * self.out_channels * self.positions
 
     @property
     def output_elements(self) -> int:
-        """Elements of what this pass computes."""
         if self.which is LayerPass.FORWARD:
             return self.samples * self.groups * self.out_channels
         if self.which is LayerPass.DATA_GRADIENT:

@@ -35,7 +35,6 @@ class Piece(NamedTuple):
         return sum(values_of(self.cycles))
 
     def times(self, count: float) -> Piece:
-        """Return the piece with `count` times the cycles."""
         return self._replace(cycles=PhaseCycles(*(value * count for value in values_of(self.cycles))))
 
 

@@ -113,7 +113,6 @@ def cost_elementwise_loss(op: OpView) -> OpWork:
 
 
 def cost_elementwise_loss_gradient(op: OpView) -> OpWork:
-    """Cost the gradient of such a loss."""
     return op.takes(*chained(op, _ELEMENTWISE_GRADIENTS[op.kind]))
 
 
@@ -130,57 +129,71 @@ def cost_elementwise_loss_gradient(op: OpView) -> OpWork:
 
 
 @dataclass(frozen=True)
-class Alignment:
+class _Alignment:
     """What is aligned: T `steps` of N `samples` with L `states` each, made of C `classes`."""
 
     steps: int
     samples: int
     states: int
     classes: int
+    element: Element
 
 
-def ctc_loss(device: Device, problem: Alignment, element: Element) -> Work:
-    """Return the work of the losses of all samples: one recursion that keeps its last step only."""
-    recursion, states = _fastest_recursion(device, problem, element)
-    last = vertices.elementwise(device, 1, element, ("log-add", "negate"), vertices.BINARY)
-    return Work(
+def _alignment(op: OpView, first: int) -> _Alignment:
+    """Return what is aligned, from log probabilities `[T, N, C]` and targets `[N, S]` or all in one row."""
+    source, targets = op.needed(first), op.needed(first + 1)
+    steps, samples, classes = source.shape
+    labels = targets.shape[1] if len(targets.shape) == 2 else math.ceil(targets.elements / max(1, samples))
+    return _Alignment(steps, samples, 2 * labels + 1, classes, source.element)
+
+
+def cost_ctc_loss(op: OpView) -> OpWork:
+    """Cost the losses of all samples: one recursion that keeps its last step only."""
+    problem = _alignment(op, 0)
+    recursion, states = _fastest_recursion(op.device, problem)
+    last = vertices.elementwise(op.device, 1, problem.element, ("log-add", "negate"), vertices.BINARY)
+    work = Work(
         "loss",
         recursion + Cycles(compute=last),
-        temporary_bytes=(problem.steps + 2) * states * element.bytes,
-        outputs_on_busiest_tile=device.spread(problem.samples, element),
+        temporary_bytes=(problem.steps + 2) * states * problem.element.bytes,
+        outputs_on_busiest_tile=op.device.spread(problem.samples, problem.element),
         repeats=max(1, problem.steps),
     )
+    return op.takes(work)
 
 
-def ctc_loss_gradient(device: Device, problem: Alignment, element: Element) -> Work:
-    """Return the work of the gradient: two recursions, all steps of which are kept, and sums by class."""
-    recursion, states = _fastest_recursion(device, problem, element)
+def cost_ctc_loss_gradient(op: OpView) -> OpWork:
+    """Cost the gradient of the log probabilities: two recursions, all steps of which are kept, and sums by class."""
+    device, problem = op.device, _alignment(op, 1)
+    element = problem.element
+    recursion, states = _fastest_recursion(device, problem)
     kept, rows = problem.steps * states, problem.steps * problem.samples
     by_class = scatter(device, rows * problem.classes, 1, rows * problem.states, element)
     held = device.spread(rows * problem.classes, element)
     compute = vertices.elementwise(device, kept, element, ("add", "add", "exp"), vertices.BINARY)
     compute += vertices.elementwise(device, held, element, ("exp", "add", "scale"), vertices.BINARY)
-    return Work(
+    work = Work(
         "loss",
         recursion.times(2) + by_class.cycles + Cycles(compute=compute),
         temporary_bytes=max(3.0 * kept * element.bytes, by_class.temporary_bytes),
         outputs_on_busiest_tile=held,
         repeats=max(1, problem.steps),
     )
+    return op.takes(work)
 
 
-def _fastest_recursion(device: Device, problem: Alignment, element: Element) -> tuple[Cycles, int]:
+def _fastest_recursion(device: Device, problem: _Alignment) -> tuple[Cycles, int]:
     """Return the cycles of a recursion in the fastest of its spreads, and the states on the busiest tile."""
-    return min(_recursions(device, problem, element), key=lambda recursion: device.total(recursion[0]))
+    return min(_recursions(device, problem), key=lambda recursion: device.total(recursion[0]))
 
 
-def _recursions(device: Device, problem: Alignment, element: Element) -> Iterator[tuple[Cycles, int]]:
+def _recursions(device: Device, problem: _Alignment) -> Iterator[tuple[Cycles, int]]:
     """Yield a recursion with the states of a sample on one tile, on two, on four and so on.
 
     Tiles that share a sample exchange the two states at each border before every step. Each tile first looks up the
     log probabilities of its states.
     """
-    chain, parts = ("log-add", "log-add", "add"), 1
+    chain, element, parts = ("log-add", "log-add", "add"), problem.element, 1
     while parts <= max(1, min(problem.states, device.chip.tiles // max(1, problem.samples))):
         pieces = math.ceil(problem.samples * parts / device.chip.tiles)
         states = pieces * math.ceil(problem.states / parts)
@@ -193,55 +206,27 @@ def _recursions(device: Device, problem: Alignment, element: Element) -> Iterato
         parts *= 2
 
 
-@dataclass(frozen=True)
-class BeamSearch:
-    """What is decoded: T `steps` of N `samples` with C `classes`, with W `beams`, of which `paths` are returned."""
-
-    steps: int
-    samples: int
-    classes: int
-    beams: int
-    paths: int
-
-
-def decoded(device: Device, problem: BeamSearch, element: Element) -> Work:
-    """Return the work of all steps, and of following the paths back to their starts."""
-    candidates = problem.samples * problem.beams * problem.classes
+def cost_beam_search(op: OpView) -> OpWork:
+    """Cost the best paths of each sample: all steps, and following the paths back to their starts."""
+    source, device = op.needed(0), op.device
+    (steps, samples, classes), element = source.shape, source.element
+    beams, paths = int(op.argument(3)), int(op.argument(4))
+    candidates = samples * beams * classes
     n = device.spread(candidates, element)
     compute = vertices.elementwise(device, n, element, ("log-add", "add"), vertices.BINARY)
-    best = ordered(device, candidates, n, problem.samples, element)
+    best = ordered(device, candidates, n, samples, element)
     step = Cycles(compute=compute) + best.cycles + device.exchange(n * element.bytes)
     # A beam remembers its parent and its label in every step.
-    kept = device.spread(problem.steps * problem.samples * problem.beams, Element.INT)
-    paths = device.spread(problem.samples * problem.paths, Element.INT)
-    back = Cycles(compute=vertices.multi_slice(device, paths * problem.steps, 0, 1, Element.INT))
-    return Work(
+    kept = device.spread(steps * samples * beams, Element.INT)
+    followed = device.spread(samples * paths, Element.INT) * steps
+    work = Work(
         "ordering",
-        step.times(problem.steps) + back,
+        step.times(steps) + Cycles(compute=vertices.multi_slice(device, followed, 0, 1, Element.INT)),
         temporary_bytes=best.temporary_bytes + n * element.bytes + 2 * kept * Element.INT.bytes,
-        outputs_on_busiest_tile=device.spread(problem.samples * problem.paths * problem.steps, Element.INT),
-        repeats=max(1, problem.steps),
+        outputs_on_busiest_tile=device.spread(samples * paths * steps, Element.INT),
+        repeats=max(1, steps),
     )
-
-
-def cost_ctc_loss(op: OpView) -> OpWork:
-    """Cost the loss of each sample, or the gradient of the log probabilities.
-
-    Log probabilities are `[T, N, C]`, targets `[N, S]` or all in one row.
-    """
-    first, formula = (1, ctc_loss_gradient) if op.kind == "ctc_loss_backward" else (0, ctc_loss)
-    source, targets = op.needed(first), op.needed(first + 1)
-    steps, samples, classes = source.shape
-    labels = targets.shape[1] if len(targets.shape) == 2 else math.ceil(targets.elements / max(1, samples))
-    return op.takes(formula(op.device, Alignment(steps, samples, 2 * labels + 1, classes), source.element))
-
-
-def cost_beam_search(op: OpView) -> OpWork:
-    """Cost the best paths of each sample."""
-    source = op.needed(0)
-    steps, samples, classes = source.shape
-    problem = BeamSearch(steps, samples, classes, beams=int(op.argument(3)), paths=int(op.argument(4)))
-    return op.takes(decoded(op.device, problem, source.element))
+    return op.takes(work)
 
 
 _LIKELIHOOD = "negative log-likelihood"
@@ -264,6 +249,7 @@ RULES = (
     ),
     Rule(tuple(_ELEMENTWISE), cost_elementwise_loss),
     Rule(tuple(_ELEMENTWISE_GRADIENTS), cost_elementwise_loss_gradient),
-    Rule(("ctc_loss", "ctc_loss_backward"), cost_ctc_loss),
+    Rule(("ctc_loss",), cost_ctc_loss),
+    Rule(("ctc_loss_backward",), cost_ctc_loss_gradient),
     Rule(("ctc_beam_search",), cost_beam_search),
 )

@@ -19,7 +19,6 @@ _VIEWS = kinds(
 
 
 def filled(device: Device, n: float, element: Element) -> Work:
-    """Return the work of writing a constant to n elements of the busiest tile."""
     return Work("copy", Cycles(compute=vertices.fill(device, n, element)), outputs_on_busiest_tile=n)
 
 
@@ -64,7 +63,6 @@ def cost_moved(op: OpView) -> OpWork:
 
 
 def cost_filled(op: OpView) -> OpWork:
-    """Cost writing a constant."""
     source = op.needed(0)
     return op.takes(filled(op.device, source.on_tile, op.element), source.layout)
 
@@ -105,7 +103,6 @@ def cost_conversion(op: OpView) -> OpWork:
 
 
 def cost_overwritten(op: OpView) -> OpWork:
-    """Cost writing one tensor over another."""
     target, source = op.needed(0), op.tensor(1)
     same = source is None or source.layout.origin == target.layout.origin
     work = copied(op.device, target.on_tile, op.element, moved=0.0 if same else target.on_tile)

@@ -102,7 +102,6 @@ def cost_norm(op: OpView) -> OpWork:
 
 
 def cost_norm_gradient(op: OpView) -> OpWork:
-    """Cost the gradients of a norm's input, scale and shift."""
     source = op.needed(1)
     return op.takes(backward(op.device, _normalised(op, source)), source.layout)
 

@@ -133,7 +133,6 @@ class Pointwise:
 
 
 def pointwise(device: Device, op: Pointwise) -> Work:
-    """Return the work of an element-wise op."""
     if op.broadcast and op.operands <= 1 and len(op.ops) == 1:
         compute = vertices.broadcast_vector(device, op.n, op.element)
     else:

@@ -69,12 +69,10 @@ class Layer:
 
     @property
     def gates(self) -> int:
-        """Gates of a sequence."""
         return self.kind.gates * self.states
 
     @property
     def is_projected(self) -> bool:
-        """Whether the states are projected to fewer outputs."""
         return self.outputs != self.states
 
 

@@ -94,7 +94,6 @@ def cost_reduction(op: OpView) -> OpWork:
 
 
 def cost_arg(op: OpView) -> OpWork:
-    """Cost finding the places of maxima or minima."""
     return op.takes(arg_reduced(op.device, op.needed(0).on_tile, op.output().elements))
 
 

@@ -30,27 +30,22 @@ class Operand:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Its shape."""
         return self.tensor.shape
 
     @property
     def elements(self) -> int:
-        """How many elements it has."""
         return self.tensor.elements
 
     @property
     def stored(self) -> int:
-        """The number of its elements in memory; an expanded dimension counts once."""
         return self.tensor.stored
 
     @property
     def element(self) -> Element:
-        """The kind of its elements."""
         return Element.of(self.tensor.dtype)
 
     @property
     def on_tile(self) -> float:
-        """Its elements on the busiest tile."""
         return self.layout.on_tile
 
 
@@ -91,17 +86,14 @@ class OpView:
 
     @property
     def hints(self) -> Hints:
-        """The program's settings for the op; planning hints are those of its forward op."""
         return self.op.hints
 
     @property
     def device(self) -> Device:
-        """The device that the op is costed for."""
         return self.settings.device
 
     @property
     def is_backward(self) -> bool:
-        """Whether it belongs to the backward pass."""
         return self.op.is_backward
 
     @property
@@ -118,7 +110,6 @@ class OpView:
 
     @property
     def element(self) -> Element:
-        """The kind of elements of the first output."""
         return Element.of(self.output().dtype)
 
     def argument(self, position: int, name: str = "", default: Any = None) -> Any:

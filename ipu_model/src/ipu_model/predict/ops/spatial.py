@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 from ipu_model.predict import vertices
-from ipu_model.predict.device import Cycles, Device, Element, Work
+from ipu_model.predict.device import Cycles, Element, Work
 from ipu_model.predict.ops.pointwise import Pointwise, pointwise
 from ipu_model.predict.ops.reductions import arg_reduced, reduced
 from ipu_model.predict.ops.rule import Operand, OpView, OpWork, Rule, kinds
@@ -19,7 +18,6 @@ FORWARD, BACKWARD_MAXIMUM = 3, 5
 
 
 def cost_pool(op: OpView) -> OpWork:
-    """Cost a maximum or mean over windows."""
     return _pooled(op, op.needed(0), _window(op.argument(1)))
 
 
@@ -41,12 +39,10 @@ def _pooled(op: OpView, source: Operand, window: int) -> OpWork:
 
 
 def cost_pool_gradient(op: OpView) -> OpWork:
-    """Cost the gradient of a pool over windows."""
     return _pool_gradient(op, _window(op.argument(2)))
 
 
 def cost_adaptive_pool_gradient(op: OpView) -> OpWork:
-    """Cost the gradient of a pool to a given size."""
     return _pool_gradient(op, _adaptive_window(op.needed(1).shape, op.needed(0).shape))
 
 
@@ -99,62 +95,47 @@ def cost_resampled(op: OpView) -> OpWork:
 _DISTANCE = ("add", "square", "add")
 
 
-@dataclass(frozen=True)
-class Sampling:
-    """What is sampled: P `points` of F `features` in S `samples`, in K `picks` that depend on one another."""
-
-    points: int
-    features: int
-    samples: int
-    picks: int
-
-
-@dataclass(frozen=True)
-class Neighbours:
-    """What is compared: n `rows` with m `others`, of F `features`."""
-
-    rows: int
-    others: int
-    features: int
-
-
-def farthest(device: Device, problem: Sampling, element: Element) -> Work:
-    """Return the work of K picks: the point just picked goes to all tiles, which find the one farthest from all picks.
+def cost_farthest(op: OpView) -> OpWork:
+    """Cost K picks: the point just picked goes to all tiles, which find the one farthest from all picks.
 
     Samples are worked on at the same time; points stay where they are.
     """
-    n = device.spread(problem.points, element)
-    compute = vertices.elementwise(device, n * problem.features, element, _DISTANCE, vertices.BINARY)
+    source, counts, device = op.needed(0), op.argument(2), op.device
+    points, features, element = source.shape[0], math.prod(source.shape[1:]), source.element
+    samples, picks = len(counts), max(counts)
+    n = device.spread(points, element)
+    compute = vertices.elementwise(device, n * features, element, _DISTANCE, vertices.BINARY)
     compute += vertices.elementwise(device, n, element, ("maximum",), vertices.BINARY)
-    place = arg_reduced(device, n, problem.samples)
-    sent = device.exchange(problem.features * element.bytes * min(n, problem.samples))
-    step = Cycles(compute=compute) + sent + place.cycles
-    return Work(
+    sent = device.exchange(features * element.bytes * min(n, samples))
+    step = Cycles(compute=compute) + sent + arg_reduced(device, n, samples).cycles
+    work = Work(
         "points",
-        step.times(problem.picks),
-        temporary_bytes=(n * (problem.features + 1)) * element.bytes,
-        outputs_on_busiest_tile=device.spread(problem.picks * problem.samples, Element.INT),
-        repeats=max(1, problem.picks),
+        step.times(picks),
+        temporary_bytes=(n * (features + 1)) * element.bytes,
+        outputs_on_busiest_tile=device.spread(picks * samples, Element.INT),
+        repeats=max(1, picks),
     )
+    return op.takes(work)
 
 
-def nearest(device: Device, problem: Neighbours, element: Element) -> Work:
-    """Return the work of finding the nearest of m rows for each of n: the best way to cut both over the tiles."""
-    return min(_cuts(device, problem, element), key=lambda work: device.total(work.cycles))
+def cost_nearest(op: OpView) -> OpWork:
+    """Cost finding the nearest of m rows for each of n: the best way to cut both over the tiles."""
+    return op.takes(min(_cuts(op), key=lambda work: op.device.total(work.cycles)))
 
 
-def _cuts(device: Device, problem: Neighbours, element: Element) -> Iterator[Work]:
+def _cuts(op: OpView) -> Iterator[Work]:
     """Yield the work with the m rows on one tile, on two, on four and so on; tiles that share n rows compare results.
 
     Each tile receives its rows of both sets and keeps the distances of one of its n rows at a time.
     """
-    held, parts = device.spread(problem.rows, Element.INT), 1
-    while parts <= max(1, min(problem.others, device.chip.tiles)):
-        rows = math.ceil(problem.rows / max(1, min(problem.rows, device.chip.tiles // parts)))
-        others = math.ceil(problem.others / parts)
+    device, tiles, element = op.device, op.device.chip.tiles, op.needed(0).element
+    (n, features), m = op.needed(0).shape, op.needed(1).shape[0]
+    held, parts = device.spread(n, Element.INT), 1
+    while parts <= max(1, min(m, tiles)):
+        rows, others = math.ceil(n / max(1, min(n, tiles // parts))), math.ceil(m / parts)
         pairs = rows * others
-        received = (rows + others) * problem.features * element.bytes
-        compute = vertices.elementwise(device, pairs * problem.features, element, _DISTANCE, vertices.BINARY)
+        received = (rows + others) * features * element.bytes
+        compute = vertices.elementwise(device, pairs * features, element, _DISTANCE, vertices.BINARY)
         compute += vertices.arg_reduce(device, pairs)
         cycles = Cycles(compute=compute) + device.exchange(received)
         if parts > 1:
@@ -162,21 +143,6 @@ def _cuts(device: Device, problem: Neighbours, element: Element) -> Iterator[Wor
             cycles = cycles + device.exchange(8 * held * parts) + compared
         yield Work("points", cycles, temporary_bytes=received + others * element.bytes, outputs_on_busiest_tile=held)
         parts *= 2
-
-
-def cost_farthest(op: OpView) -> OpWork:
-    """Cost picking points one after another."""
-    source, counts = op.needed(0), op.argument(2)
-    rows, *features = source.shape
-    problem = Sampling(rows, math.prod(features), len(counts), max(counts))
-    return op.takes(farthest(op.device, problem, source.element))
-
-
-def cost_nearest(op: OpView) -> OpWork:
-    """Cost comparing every row with every other."""
-    x, y = op.needed(0), op.needed(1)
-    problem = Neighbours(x.shape[0], y.shape[0], x.shape[1])
-    return op.takes(nearest(op.device, problem, x.element))
 
 
 _MAX_POOLS = ("max_pool2d_with_indices", "max_pool3d_with_indices")

@@ -29,6 +29,7 @@ from ipu_model.predict.order import held_tensors, order_of, traffic_of
 from ipu_model.predict.program import Execution, Location, Locations, Program, Recomputation
 from ipu_model.predict.recomputation import kept_for_backward
 from ipu_model.predict.remote import shared_seconds
+from ipu_model.predict.work import StageWork, workload_of
 from ipu_model.step import FLOAT16, Phase
 from published.building import begin_block, captured
 
@@ -99,6 +100,11 @@ def updating_often(graph: Graph, *, accumulation: int, replicas: int = 1) -> Pro
     """Return a program with so many updates in a call that starting the call takes next to nothing."""
     batching = Batching(device_iterations=100, accumulation=accumulation, replicas=replicas)
     return program(graph, batching=batching)
+
+
+def works(program: Program) -> tuple[StageWork, ...]:
+    """Return what the stages of a program do for a micro-batch."""
+    return workload_of(program, costs_of(program.step, program.settings), order_of(program)).stages
 
 
 class TestTraffic:
@@ -225,9 +231,9 @@ class TestPasses:
     def test_a_stage_takes_its_ops_and_control_code(self) -> None:
         fixed = calibrated().pipeline.stage_pass_cycles
         costs, device = costs_of(step_of(GRAPH), SETTINGS), SETTINGS.device
-        last = profiled(program()).stage_times[1]
-        assert last.forward == pytest.approx(device.total(costs.cycles(ipu=1, phase=Phase.FORWARD)) + fixed)
-        assert last.recompute == 0
+        last = works(program())[1]
+        assert last.forward.total == pytest.approx(device.total(costs.cycles(ipu=1, phase=Phase.FORWARD)) + fixed)
+        assert last.recompute.total == 0
 
     @pytest.mark.parametrize(("stages", "programs"), [(1, 1), (2, 3), (3, 5)])
     def test_a_micro_batch_runs_two_programs_a_stage_and_one_in_the_last(self, stages: int, programs: int) -> None:
@@ -235,16 +241,14 @@ class TestPasses:
         chosen = program(chain(stages), recomputation=Recomputation.PIPELINE)
         without = replace(calibrated(), pipeline=replace(calibrated().pipeline, stage_pass_cycles=0.0))
         settings = replace(SETTINGS, device=replace(SETTINGS.device, calibration=without))
-        spent = (
-            sum(time.total for time in profiled(replace(chosen, settings=s)).stage_times) for s in (SETTINGS, settings)
-        )
+        spent = (sum(stage.total for stage in works(replace(chosen, settings=s))) for s in (SETTINGS, settings))
         assert next(spent) - next(spent) == pytest.approx(programs * calibrated().pipeline.stage_pass_cycles)
 
     def test_recomputation_repeats_ops_in_all_stages_but_the_last(self) -> None:
-        none, again = (profiled(program(recomputation=mode)) for mode in (Recomputation.NONE, Recomputation.PIPELINE))
-        assert none.stage_times[0].recompute == 0
-        assert again.stage_times[0].recompute > 0
-        assert again.stage_times[1] == none.stage_times[1]
+        none, again = (works(program(recomputation=mode)) for mode in (Recomputation.NONE, Recomputation.PIPELINE))
+        assert none[0].recompute.total == 0
+        assert again[0].recompute.total > 0
+        assert again[1] == none[1]
 
     def test_stashes_are_copied_by_dynamic_slices(self) -> None:
         """With recomputation, stage 0 stashes its input: [16, 128] fp32, two elements on each of 1024 tiles or so.
@@ -252,20 +256,20 @@ class TestPasses:
         The slice's index goes to all tiles (4 bytes, one exchange), and is incremented and reduced on one tile.
         """
         chosen = program(recomputation=Recomputation.PIPELINE)
-        stashing = profiled(chosen).stage_times[0]
-        direct = profiled(replace(chosen, execution=Execution.SHARDED)).stage_times[0]
+        stashing = works(chosen)[0]
+        direct = works(replace(chosen, execution=Execution.SHARDED))[0]
         (name,) = GRAPH.input_nodes
         on_tile = costs_of(step_of(GRAPH), SETTINGS).layouts[name].on_tile
         device = SETTINGS.device
         counting = 2 * vertices.elementwise(device, 1, Element.INT, ("add",), vertices.BROADCAST_SCALAR)
         index = 4 / 4 + device.constants.exchange_fixed_cycles + device.sync_cycles
         copy = vertices.dynamic_slice(device, 1, on_tile, Element.FLOAT) + counting + index
-        assert stashing.forward - direct.forward == pytest.approx(copy)
-        assert stashing.backward - direct.backward == pytest.approx(copy)
+        assert stashing.forward.total - direct.forward.total == pytest.approx(copy)
+        assert stashing.backward.total - direct.backward.total == pytest.approx(copy)
 
     def test_gradients_are_added_up_only_with_accumulation(self) -> None:
-        one, more = (profiled(program(chain(1), accumulation=g)).stage_times[0] for g in (1, 2))
-        assert more.backward > one.backward
+        one, more = (works(program(chain(1), accumulation=g))[0] for g in (1, 2))
+        assert more.backward.total > one.backward.total
         assert more.forward == one.forward
 
     def test_io_tiles_slow_the_others_down(self) -> None:

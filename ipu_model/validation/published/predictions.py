@@ -24,8 +24,8 @@ from ipu_model.predict.order import order_of
 from ipu_model.predict.planner import Precision, contraction, matrix_product
 from ipu_model.predict.profile import Memory, PhaseCycles, Profile
 from ipu_model.predict.program import Program
-from ipu_model.predict.time import StageTime, time_of
 from ipu_model.predict.vertices import MatrixUnit, conv_1x1
+from ipu_model.predict.work import StageWork, workload_of
 from published import convolutional, transformers
 from published.building import FLOAT, HALF
 
@@ -203,8 +203,8 @@ class Predictions:
     def _day02(self) -> dict[str, Value]:
         """Times of its stages, all-reduces, compilation and memory."""
         return {
-            "small.forward": lambda: self._small_stage(0).forward,
-            "small.backward": lambda: self._small_stage(0).backward + self._small_stage(0).recompute,
+            "small.forward": lambda: self._small_stage(0).forward.total,
+            "small.backward": lambda: self._small_stage(0).backward.total + self._small_stage(0).recompute.total,
             "small.last": lambda: self._small_stage(1).total,
             "small.all_reduce.first": partial(self._all_reduces, 0),
             "small.all_reduce.second": partial(self._all_reduces, 1),
@@ -217,10 +217,10 @@ class Predictions:
     def _small(self, ipus: int = 2) -> Profile:
         return self._profile(partial(convolutional.small_resnet50_program, ipus=ipus))
 
-    def _small_stage(self, index: int) -> StageTime:
+    def _small_stage(self, index: int) -> StageWork:
         """What a stage takes for one micro-batch."""
         program = self._calibrated(convolutional.small_resnet50_program())
-        return time_of(program, costs_of(program.step, program.settings), order_of(program)).stage_times[index]
+        return workload_of(program, costs_of(program.step, program.settings), order_of(program)).stages[index]
 
     def _all_reduces(self, ipu: int) -> float:
         """The cycles of summing the gradients of all weights of one IPU over both replicas."""

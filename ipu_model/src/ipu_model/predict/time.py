@@ -20,22 +20,6 @@ from ipu_model.predict.work import Workload, workload_of
 
 
 @dataclass(frozen=True)
-class StageTime:
-    """Cycles of one stage's own work for one micro-batch, without waits, streams and copies."""
-
-    stage: int
-    ipu: int
-    forward: float
-    recompute: float
-    backward: float
-
-    @property
-    def total(self) -> float:
-        """Cycles of all passes of one micro-batch."""
-        return self.forward + self.recompute + self.backward
-
-
-@dataclass(frozen=True)
 class DeviceTime:
     """One call of a program on the device: D device iterations of G micro-batches and an update each.
 
@@ -49,7 +33,6 @@ class DeviceTime:
     device_cycles: float
     timeline: tuple[Span, ...]
     shares: Mapping[str, float]
-    stage_times: tuple[StageTime, ...]
     limited_by: str
 
 
@@ -90,27 +73,22 @@ def run(workload: Workload, rounds: Iterable[Round], conditions: Conditions, *, 
     """Return the time of one call; the cost of computing it does not grow with micro-batches or updates."""
     call = call_of(rounds, Timing(workload, conditions), training=training)
     sums = _Sums(call)
-    times = tuple(
-        StageTime(s.index, s.ipu, sum(values_of(s.forward)), sum(values_of(s.recompute)), sum(values_of(s.backward)))
-        for s in workload.stages
-    )
     return DeviceTime(
         cycles=tuple(PhaseCycles(*cycles) for cycles in sums.by_ipu),
         device_cycles=sums.device_cycles,
         timeline=_Timeline(call, conditions.clock_hz, "update" if training else "round").spans(),
         shares=sums.shares(),
-        stage_times=times,
-        limited_by=sums.limited_by(_slowest_stage(times)),
+        limited_by=sums.limited_by(_slowest_stage(workload)),
     )
 
 
-def _slowest_stage(times: tuple[StageTime, ...]) -> int:
+def _slowest_stage(workload: Workload) -> int:
     """Return the busiest stage of the busiest IPU."""
     by_ipu: dict[int, float] = {}
-    for time in times:
-        by_ipu[time.ipu] = by_ipu.get(time.ipu, 0.0) + time.total
+    for stage in workload.stages:
+        by_ipu[stage.ipu] = by_ipu.get(stage.ipu, 0.0) + stage.total
     busiest = max(by_ipu, key=by_ipu.__getitem__)
-    return max((time for time in times if time.ipu == busiest), key=lambda time: time.total).stage
+    return max((stage for stage in workload.stages if stage.ipu == busiest), key=lambda stage: stage.total).index
 
 
 # --------------------------------------------------------------------------------------- sums

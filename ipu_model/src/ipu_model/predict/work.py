@@ -39,6 +39,11 @@ class StageWork:
     on: float = 0.0
     back: float = 0.0
 
+    @property
+    def total(self) -> float:
+        """Cycles of all passes of one micro-batch, without waits, streams and copies."""
+        return self.forward.total + self.recompute.total + self.backward.total
+
 
 @dataclass(frozen=True)
 class UpdateWork:

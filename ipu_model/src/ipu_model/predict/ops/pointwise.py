@@ -7,18 +7,15 @@ from dataclasses import dataclass
 
 from ipu_model.predict import vertices
 from ipu_model.predict.device import Cycles, Device, Element, Work
-from ipu_model.predict.ops.rule import Layout, OpView, OpWork, Rule
+from ipu_model.predict.ops.rule import Layout, OpView, OpWork, Rule, kinds
 from ipu_model.step import Step, Tensor
 
 # Chains of `vertices.VECTOR_OPS`, and the aten ops (without the underscore of their in-place forms) that they compute.
 _KINDS_BY_CHAIN = {
+    **{name: name for name in kinds("square reciprocal sqrt rsqrt erf log tanh sigmoid gelu")},
     "add": "add sub rsub mul",
     "divide": "div",
     "negate": "neg abs",
-    "square": "square",
-    "reciprocal": "reciprocal",
-    "sqrt": "sqrt",
-    "rsqrt": "rsqrt",
     "divide plain": "fmod remainder floor_divide",
     "add add": "addcmul lerp",
     "divide add": "addcdiv",
@@ -34,10 +31,8 @@ _KINDS_BY_CHAIN = {
     "log add negate": "special_entr",
     "exp": "exp exp2",
     "exp add": "expm1 ldexp",
-    "log": "log",
     "log scale": "log2 log10",
     "add log": "log1p",
-    "erf": "erf",
     "erf add": "erfc",
     "log sqrt add sqrt add": "erfinv",
     "sine": "sin cos asin acos atan",
@@ -71,11 +66,8 @@ _KINDS_BY_CHAIN = {
     ),
     "plain plain": "frexp",
     16 * "plain ": "gcd",
-    "tanh": "tanh",
-    "sigmoid": "sigmoid",
     "sigmoid add": "silu glu softplus_backward",
     "exp maximum": "elu celu",
-    "gelu": "gelu",
     "exp add log": "softplus log_sigmoid_forward",
     "exp add log tanh add": "mish",
     "add maximum maximum add": "hardswish",
@@ -100,7 +92,7 @@ _KINDS_BY_CHAIN = {
     "random log sqrt add random log sqrt add": "_standard_gamma",
 }
 CHAINS: Mapping[str, tuple[str, ...]] = {
-    kind: tuple(chain.split()) for chain, kinds in _KINDS_BY_CHAIN.items() for kind in kinds.split()
+    kind: kinds(chain) for chain, computed in _KINDS_BY_CHAIN.items() for kind in kinds(computed)
 }
 
 # Ops that draw the mask of a dropout, with the place of the mask among their results.

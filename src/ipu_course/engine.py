@@ -422,10 +422,11 @@ def figure(kind: str, of: Profile, **arguments: Any) -> tuple[Figure, str]:
     """
     if kind not in FIGURES:
         raise ValueError(f"there is no figure {kind!r} of a profile; there are {', '.join(FIGURES)}")
-    from ipu_model.report import figures, pictures
+    from ipu_model.report.figures import DRAWN
+    from ipu_model.report.findings import DESCRIBED
 
     name = FIGURES[kind]
-    return figures.DRAWN[name](of, **arguments), pictures.DESCRIBED[name](of)
+    return DRAWN[name](of, **arguments), DESCRIBED[name](of)
 
 
 @needs_the_model

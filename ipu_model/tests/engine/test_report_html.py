@@ -22,7 +22,7 @@ from report_support import ADVICE, inference_profile, pipeline_profile, search_r
 from ipu_model.predict import profile_program
 from ipu_model.predict.profile import Profile
 from ipu_model.predict.verdict import close_band
-from ipu_model.report import pictures
+from ipu_model.report.findings import DESCRIBED
 from ipu_model.report.page import html_report
 from published.convolutional import day03_program
 
@@ -155,8 +155,8 @@ class TestContents:
         (first, *_) = memory.ipus
         assert first.always_live_bytes > 200_000
         full = replace(profile, memory=replace(memory, tile_bytes=200_000))
-        assert "with no room at all" in pictures.DESCRIBED["liveness"](full)
-        assert "room for -" not in pictures.DESCRIBED["liveness"](full)
+        assert "with no room at all" in DESCRIBED["liveness"](full)
+        assert "room for -" not in DESCRIBED["liveness"](full)
 
     def test_numbers_are_modelled_and_nothing_else(self, report: str) -> None:
         captions = re.findall(r"<caption>(.*?)</caption>", report)

@@ -13,10 +13,10 @@ from ipu_model.predict.profile import Profile
 from ipu_model.predict.verdict import close_band
 from ipu_model.report import findings, quantities, tables
 from ipu_model.report.breakdown import MEMORY_GROUPS, fallback_share, fullest_ipu, memory_group
+from ipu_model.report.findings import DESCRIBED, describe_timeline
 from ipu_model.report.first_steps import first_steps, holders
 from ipu_model.report.looks import LOOKS, LOOKS_JSON, PATTERNS, SPENT_LOOKS, PageLook
 from ipu_model.report.page_data import VERDICT_CLASSES, data_script, page_data
-from ipu_model.report.pictures import DESCRIBED, describe_timeline
 from ipu_model.report.quantities import counted, percent, short
 
 if TYPE_CHECKING:

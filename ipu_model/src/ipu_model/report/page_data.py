@@ -93,14 +93,11 @@ class PageData:
     texts: list[str]
 
 
-class _Texts:
+class _Texts(dict[str, int]):
     """Numbers texts in the order in which they are met."""
 
-    def __init__(self) -> None:
-        self.places: dict[str, int] = {}
-
-    def __call__(self, text: str) -> int:
-        return self.places.setdefault(text, len(self.places))
+    def __missing__(self, text: str) -> int:
+        return self.setdefault(text, len(self))
 
 
 def page_data(profile: Profile, fit: FitResult | None = None) -> PageData:
@@ -121,7 +118,7 @@ def page_data(profile: Profile, fit: FitResult | None = None) -> PageData:
         rows=[(row.name, _spans(row, texts)) for row in all_rows(profile.timeline)],
         memory=[_memory(each, places, texts) for each in profile.memory],
         fit=[] if fit is None else _candidates(fit),
-        texts=list(texts.places),
+        texts=list(texts),
     )
 
 
@@ -133,16 +130,16 @@ def data_script(data: DataclassInstance) -> Markup:
 
 def _ops(ops: Sequence[OpProfile], texts: _Texts) -> Columns:
     return {
-        "name": [texts(op.name or op.node) for op in ops],
-        "part": [texts(op.part) for op in ops],
-        "target": [texts(op.target) for op in ops],
-        "scope": [texts(op.scope) for op in ops],
-        "phase": [texts(op.phase) for op in ops],
-        "family": [texts(op.family) for op in ops],
-        "plan": [texts(op.plan) for op in ops],
-        "line": [texts(op.line) for op in ops],
-        "operands": [texts(", ".join(op.operands)) for op in ops],
-        "results": [texts(", ".join(op.results)) for op in ops],
+        "name": [texts[op.name or op.node] for op in ops],
+        "part": [texts[op.part] for op in ops],
+        "target": [texts[op.target] for op in ops],
+        "scope": [texts[op.scope] for op in ops],
+        "phase": [texts[op.phase] for op in ops],
+        "family": [texts[op.family] for op in ops],
+        "plan": [texts[op.plan] for op in ops],
+        "line": [texts[op.line] for op in ops],
+        "operands": [texts[", ".join(op.operands)] for op in ops],
+        "results": [texts[", ".join(op.results)] for op in ops],
         "stage": [op.stage for op in ops],
         "ipu": [op.ipu for op in ops],
         "runs": [op.executions for op in ops],
@@ -172,8 +169,8 @@ def _module(module: Module, places: Mapping[int, int]) -> PageModule:
 
 def _spans(row: Row, texts: _Texts) -> Columns:
     return {
-        "kind": [texts(span.kind) for span in row.spans],
-        "label": [texts(span.label) for span in row.spans],
+        "kind": [texts[span.kind] for span in row.spans],
+        "label": [texts[span.label] for span in row.spans],
         "start": [_time(span.start) for span in row.spans],
         "seconds": [_time(span.seconds) for span in row.spans],
         "stage": [span.stage for span in row.spans],
@@ -196,17 +193,17 @@ def _memory(memory: IpuMemory, places: dict[tuple[str, str, str], int], texts: _
                 places.get((step.node, step.part, "forward" if step.phase == "recompute" else step.phase), -1)
                 for step in memory.liveness
             ],
-            "name": [texts(step.name or step.node) for step in memory.liveness],
-            "phase": [texts(step.phase) for step in memory.liveness],
+            "name": [texts[step.name or step.node] for step in memory.liveness],
+            "phase": [texts[step.phase] for step in memory.liveness],
             "stage": [step.stage for step in memory.liveness],
             "bytes": [_short(step.bytes_on_tile) for step in memory.liveness],
             "temporary": [_short(step.temporary_bytes) for step in memory.liveness],
         },
         tensors={
-            "name": [texts(each.name) for each in tensors],
-            "alike": [texts(layers_starred(each.name)) for each in tensors],
-            "category": [texts(each.category) for each in tensors],
-            "type": [texts(type_of(each)) for each in tensors],
+            "name": [texts[each.name] for each in tensors],
+            "alike": [texts[layers_starred(each.name)] for each in tensors],
+            "category": [texts[each.category] for each in tensors],
+            "type": [texts[type_of(each)] for each in tensors],
             "bytes": [_short(each.bytes_on_fullest_tile) for each in tensors],
             "total": [_short(each.total_bytes) for each in tensors],
             "always": [int(each.always_live) for each in tensors],

@@ -1,7 +1,7 @@
 """The figures of a report, in one style. The only part of the engine that needs matplotlib.
 
 Each function takes a `Profile` and returns a matplotlib `Figure`, which nothing has shown or registered;
-`report.pictures` has the words that belong to each.
+`report.findings` has the words that belong to each.
 """
 
 from __future__ import annotations
@@ -21,4 +21,4 @@ DRAWN: Mapping[str, Callable[..., Figure]] = {
     "memory-categories": memory_category_figure,
     "liveness": liveness_figure,
 }
-"""The figures of a profile, by the names that `report.pictures.DESCRIBED` has for them."""
+"""The figures of a profile, by the names that `report.findings.DESCRIBED` has for them."""

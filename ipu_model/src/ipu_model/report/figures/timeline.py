@@ -146,37 +146,37 @@ def _keys(spans: Sequence[Span], kinds: Mapping[str, str]) -> list[Any]:
 
 
 def _draw_row(axes: Axes, row: Row, place: int, factor: float, points: float, as_picture: bool) -> None:
-    """Draw the spans of one row; a second is `factor` units and `points` points long."""
+    """Draw the spans of one row, with words where there is room; a second is `factor` units and `points` points long.
+
+    A bar that stands for several is cut twice near its end, as where a drawing leaves something out.
+    """
     by_kind: dict[tuple[str, bool], list[Rectangle]] = {}
     for span in row.spans:
-        corner = (span.start * factor, place - _HALF_ROW)
-        narrow = span.seconds * points < _NARROW_POINTS
-        bar = Rectangle(corner, span.seconds * factor, 2 * _HALF_ROW)
-        by_kind.setdefault((span.kind, narrow), []).append(bar)
-        _write_on(axes, span, place, factor, points)
+        width, middle = span.seconds * points, (span.start + span.seconds / 2) * factor
+        bar = Rectangle((span.start * factor, place - _HALF_ROW), span.seconds * factor, 2 * _HALF_ROW)
+        by_kind.setdefault((span.kind, width < _NARROW_POINTS), []).append(bar)
+        if span.repeats > 1 and width > 4 * _BREAK_POINTS:
+            point = factor / points
+            for cut in (2, 4):
+                at, slant = span.end * factor - cut * _BREAK_POINTS * point, 1.2 * point
+                axes.plot(
+                    [at - slant, at + slant], [place + _HALF_ROW, place - _HALF_ROW],
+                    color="white", linewidth=1.4, solid_capstyle="butt", zorder=4,
+                )  # fmt: skip
+            middle -= 2 * _BREAK_POINTS * factor / points
+            width -= 4 * _BREAK_POINTS
+        text, look = _words_on(span), SPAN_LOOKS.get(span.kind, OTHER_LOOK)
+        if text and (len(text) + 0.3) * CHARACTER_POINTS < width:
+            axes.text(
+                middle, place, text, ha="center", va="center", fontsize=SMALL, color=look.text, bbox=plate(look),
+                clip_on=True, zorder=5,
+            )  # fmt: skip
     for (kind, narrow), bars in by_kind.items():
         look = SPAN_LOOKS.get(kind, OTHER_LOOK)
         bars_together = PatchCollection(bars, **area(look, 0.0 if narrow else 0.6))
         # Thousands of vector shapes would make a page slow; as a picture they cost the same as ten.
         bars_together.set_rasterized(as_picture)
         axes.add_collection(bars_together, autolim=False)
-
-
-def _write_on(axes: Axes, span: Span, place: int, factor: float, points: float) -> None:
-    """Write what a span is onto it, if there is room, and mark one that stands for several."""
-    look = SPAN_LOOKS.get(span.kind, OTHER_LOOK)
-    width = span.seconds * points
-    middle = (span.start + span.seconds / 2) * factor
-    text = _words_on(span)
-    if span.repeats > 1 and width > 4 * _BREAK_POINTS:
-        _draw_break(axes, span.end * factor, place, factor / points)
-        middle -= 2 * _BREAK_POINTS * factor / points
-        width -= 4 * _BREAK_POINTS
-    if text and (len(text) + 0.3) * CHARACTER_POINTS < width:
-        axes.text(
-            middle, place, text, ha="center", va="center", fontsize=SMALL, color=look.text, bbox=plate(look),
-            clip_on=True, zorder=5,
-        )  # fmt: skip
 
 
 def _words_on(span: Span) -> str:
@@ -187,14 +187,3 @@ def _words_on(span: Span) -> str:
     if span.repeats > 1:
         return "" if span.kind == "wait" else f"{letter} ×{span.repeats}".strip()
     return f"{letter}{span.micro_batch + 1}" if span.micro_batch is not None and len(letter) == 1 else letter
-
-
-def _draw_break(axes: Axes, end: float, place: int, point: float) -> None:
-    """Cut a bar twice near its end, as where a drawing leaves something out; `point` is how long a point is."""
-    for points in (2, 4):
-        at = end - points * _BREAK_POINTS * point
-        slant = 1.2 * point
-        axes.plot(
-            [at - slant, at + slant], [place + _HALF_ROW, place - _HALF_ROW],
-            color="white", linewidth=1.4, solid_capstyle="butt", zorder=4,
-        )  # fmt: skip
